@@ -1,0 +1,1 @@
+//! `arc`: see ARCHITECTURE.md.

@@ -1,0 +1,1 @@
+//! `codec`: see ARCHITECTURE.md.

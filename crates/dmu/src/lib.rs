@@ -1,0 +1,1 @@
+//! `dmu`: see ARCHITECTURE.md.

@@ -1,0 +1,1 @@
+//! `dsl`: see ARCHITECTURE.md.

@@ -1,0 +1,1 @@
+//! `manage`: see ARCHITECTURE.md.

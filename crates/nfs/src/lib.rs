@@ -1,0 +1,1 @@
+//! `nfs`: see ARCHITECTURE.md.

@@ -1,0 +1,1 @@
+//! `ondisk`: see ARCHITECTURE.md.

@@ -1,0 +1,1 @@
+//! `vdev`: see ARCHITECTURE.md.

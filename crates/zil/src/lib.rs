@@ -1,0 +1,1 @@
+//! `zil`: see ARCHITECTURE.md.

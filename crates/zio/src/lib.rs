@@ -1,0 +1,1 @@
+//! `zio`: see ARCHITECTURE.md.

@@ -1,0 +1,1 @@
+//! `zpl`: see ARCHITECTURE.md.

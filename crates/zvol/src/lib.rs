@@ -1,0 +1,1 @@
+//! `zvol`: see ARCHITECTURE.md.

@@ -1,0 +1,1 @@
+//! Whole-system tests: golden pools, command transcripts, interop with OpenZFS and real clients.
