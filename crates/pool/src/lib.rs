@@ -1,1 +1,24 @@
-//! `pool`: see ARCHITECTURE.md.
+//! The pool as a whole: discovery, creation, import, export, configuration, features, properties,
+//! history, and the loop that carries each transaction group to the disks.
+//!
+//! Guarantees: a transaction group is on stable storage before anyone waiting for it wakes, the
+//! uberblock never points at unwritten blocks, and after a failed write nothing continues
+//! half-applied (the pool suspends).  It knows no files and no protocols.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod properties;
+mod spec;
+mod status;
+
+pub use error::PoolError;
+pub use properties::{
+    PROPERTIES, PoolProperty, PropertyEntry, PropertyInfo, PropertyKind, PropertySource,
+    PropertyValue, human_bytes, parse_index,
+};
+pub use spec::{FeatureBase, HostIdentity, ImportPolicy, PoolSpec, VdevSpec};
+pub use status::{
+    Health, HistoryEvent, HistoryRecord, IoTotals, PoolState, PoolStatus, ScanStatus, StatusReason,
+    VdevStatus,
+};

@@ -1,0 +1,138 @@
+//! What can go wrong with a whole pool, named by cause.
+//!
+//! The texts are the clauses OpenZFS prints after `cannot import 'NAME': ` or `cannot create
+//! 'NAME': `, so that the command layer adds only the verb and the pool.  A cause that OpenZFS has
+//! no words for says what it means for the data and what to do next.
+
+use std::path::PathBuf;
+
+/// Why an operation on a pool failed.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    /// The request itself is wrong: a bad name, layout or value.  The text is the whole reason.
+    #[error("{0}")]
+    Invalid(String),
+    /// A property name that no pool has.
+    #[error("invalid property '{0}'")]
+    NoSuchProperty(String),
+    /// A property that cannot be set, or not at this moment.
+    #[error("property '{name}' {reason}")]
+    BadProperty {
+        /// Property, as the user wrote it.
+        name: String,
+        /// The rest of the sentence.
+        reason: String,
+    },
+    /// No pool of that name or guid among the candidates.
+    #[error("no such pool available")]
+    NoSuchPool,
+    /// A pool of this name is already imported.
+    #[error("a pool with that name already exists")]
+    Exists,
+    /// The device cannot be used for a new pool without force (or at all).
+    #[error("{path} {reason}", path = path.display())]
+    DeviceInUse {
+        /// The device.
+        path: PathBuf,
+        /// For instance `is part of exported pool 'tank'`.
+        reason: String,
+        /// Whether `-f` overrides the refusal.
+        forceable: bool,
+    },
+    /// The device is smaller than 64 MiB.
+    #[error("one or more devices is less than the minimum size (64M)")]
+    DeviceTooSmall {
+        /// The device.
+        path: PathBuf,
+    },
+    /// The pool was last used by another host and not exported.
+    #[error(
+        "pool was previously in use from another system.\n\
+         Last accessed by {hostname} (hostid={hostid:x}) at {last_access}\n\
+         The pool can be imported, use 'zpool import -f' to import the pool."
+    )]
+    ForeignHost {
+        /// Host name in the label.
+        hostname: String,
+        /// Host identifier in the label.
+        hostid: u64,
+        /// Time of the newest uberblock, as `date` writes it in UTC.
+        last_access: String,
+    },
+    /// The pool may be in use by another host right now (multihost).
+    #[error(
+        "pool is imported by another system (multihost is on).\n\
+         It must be exported from {hostname} (hostid={hostid:x}) before it can be safely imported."
+    )]
+    ActiveElsewhere {
+        /// Host name in the label.
+        hostname: String,
+        /// Host identifier in the label.
+        hostid: u64,
+    },
+    /// Features needed to read the pool are unknown or not implemented here.
+    #[error("unsupported version or feature:{}", list(.features))]
+    UnsupportedForRead {
+        /// `guid (description)` of each.
+        features: Vec<String>,
+    },
+    /// Features needed to write the pool are unknown or not implemented; it may be read.
+    #[error(
+        "unsupported feature(s) for read-write import:{}\n\
+         The pool can only be accessed in read-only mode on this system. It cannot be\n\
+         accessed in read-write mode because it uses the feature(s) listed above.\n\
+         The pool can be imported in read-only mode with 'zpool import -o readonly=on'.",
+        list(.features)
+    )]
+    UnsupportedForWrite {
+        /// `guid (description)` of each.
+        features: Vec<String>,
+    },
+    /// The on-disk version is not one this software reads.
+    #[error("pool is formatted using an unsupported ZFS version ({0})")]
+    UnsupportedVersion(u64),
+    /// A device layout (vdev type) that is not implemented.
+    #[error("vdev type '{0}' is not supported by this software yet")]
+    UnsupportedVdev(String),
+    /// Devices that are needed are missing or cannot be opened.
+    #[error("one or more devices is currently unavailable{}", list(.missing))]
+    MissingDevices {
+        /// What is missing, by path or guid.
+        missing: Vec<String>,
+    },
+    /// The pool was destroyed; importing it needs `-D`.
+    #[error("pool was destroyed, use 'zpool import -D' to recover it")]
+    Destroyed,
+    /// An intent log with unreplayed records; writing would lose them.
+    #[error(
+        "the intent log of dataset '{dataset}' holds writes that were acknowledged but not yet \
+         replayed.\nThis software cannot replay them yet; importing read-write would lose them.\n\
+         Import with '-o readonly=on', or import the pool once with OpenZFS."
+    )]
+    DirtyIntentLog {
+        /// First dataset found with one.
+        dataset: String,
+    },
+    /// What the disks say contradicts itself or fails verification.
+    #[error("I/O error: {0}")]
+    Corrupt(String),
+    /// The operation needs a writable pool.
+    #[error("pool is read-only")]
+    ReadOnly,
+    /// The pool is suspended after failed writes; nothing more is written until it is resumed.
+    #[error("pool I/O is currently suspended")]
+    Suspended,
+    /// The pool was closed while the operation waited.
+    #[error("pool is no longer imported")]
+    Closed,
+    /// Something still uses the pool.
+    #[error("pool is busy")]
+    Busy,
+    /// Not enough space.
+    #[error("out of space")]
+    NoSpace,
+}
+
+fn list(items: &[String]) -> String {
+    items.iter().map(|item| format!("\n\t{item}")).collect()
+}

@@ -1,0 +1,87 @@
+//! What a caller asks for: a new pool, or the import of one found.  Plain data, no disks.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Identity of the machine, written into labels and compared at import.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostIdentity {
+    /// `gethostid()`; 0 means unset (then the label carries none and no check is made).
+    pub hostid: u64,
+    /// `uname -n`.
+    pub hostname: String,
+}
+
+/// One top-level vdev of a new pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VdevSpec {
+    /// A single file or block device.
+    Single(PathBuf),
+    /// Two or more devices holding the same bytes.
+    Mirror(Vec<PathBuf>),
+}
+
+impl VdevSpec {
+    /// Returns the devices in order.
+    #[must_use]
+    pub fn paths(&self) -> &[PathBuf] {
+        match self {
+            Self::Single(path) => std::slice::from_ref(path),
+            Self::Mirror(paths) => paths,
+        }
+    }
+}
+
+/// Which features a new pool enables before `feature@x=` settings are applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FeatureBase {
+    /// Everything this software implements fully.
+    #[default]
+    Implemented,
+    /// None (`-d`).
+    None,
+}
+
+/// A pool to be created.
+#[derive(Clone, Debug, Default)]
+pub struct PoolSpec {
+    /// Name of the pool and of its root dataset.
+    pub name: String,
+    /// Top-level vdevs in order.
+    pub vdevs: Vec<VdevSpec>,
+    /// `-o NAME=VALUE`, in order: pool properties, `ashift`, `feature@x`, `compatibility`.
+    pub properties: Vec<(String, String)>,
+    /// Starting set of features.
+    pub features: FeatureBase,
+    /// Use devices that hold something else (`-f`).
+    pub force: bool,
+    /// Alternate root (`-R`); not stored.
+    pub altroot: Option<PathBuf>,
+    /// Command line for the history, when a command made this request.
+    pub command: Option<String>,
+    /// This machine.
+    pub host: HostIdentity,
+}
+
+/// How a pool is to be imported.
+#[derive(Clone, Debug, Default)]
+pub struct ImportPolicy {
+    /// Import although another host may have it (`-f`).
+    pub force: bool,
+    /// Never write (`-o readonly=on`).
+    pub readonly: bool,
+    /// Allow a destroyed pool (`-D`).
+    pub destroyed: bool,
+    /// Alternate root (`-R`); not stored.
+    pub altroot: Option<PathBuf>,
+    /// New name, stored in the pool unless `temporary_name`.
+    pub new_name: Option<String>,
+    /// Keep the stored name (`-t`).
+    pub temporary_name: bool,
+    /// `-o NAME=VALUE` pool properties to set.
+    pub properties: BTreeMap<String, String>,
+    /// Command line for the history, when a command made this request.
+    pub command: Option<String>,
+    /// This machine.
+    pub host: HostIdentity,
+}

@@ -1,0 +1,243 @@
+//! How a pool looks from outside: the data behind `zpool status`, `list`, `iostat` and `import`.
+//! Plain data.  The numbers are a moment's view; nothing here is kept on disk.
+
+use std::path::PathBuf;
+
+/// Health of a pool or a vdev, in OpenZFS's words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Health {
+    /// Working normally.
+    #[default]
+    Online,
+    /// Working with reduced redundancy.
+    Degraded,
+    /// Taken out of service because of errors or damaged content.
+    Faulted,
+    /// Taken offline by the administrator.
+    Offline,
+    /// Cannot be opened.
+    Unavail,
+    /// Was removed while in use.
+    Removed,
+    /// The pool is suspended (pools only).
+    Suspended,
+}
+
+impl Health {
+    /// Returns the word `zpool status` prints.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Online => "ONLINE",
+            Self::Degraded => "DEGRADED",
+            Self::Faulted => "FAULTED",
+            Self::Offline => "OFFLINE",
+            Self::Unavail => "UNAVAIL",
+            Self::Removed => "REMOVED",
+            Self::Suspended => "SUSPENDED",
+        }
+    }
+}
+
+/// What the pool's label says about its use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PoolState {
+    /// In use, or not cleanly exported (label state 0).
+    #[default]
+    Active,
+    /// Exported (1).
+    Exported,
+    /// Destroyed (2).
+    Destroyed,
+}
+
+/// The single most important thing to say about a pool, as `zpool status` chooses it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StatusReason {
+    /// Nothing to say.
+    #[default]
+    Ok,
+    /// A device is missing; redundancy covers it.
+    MissingDeviceReplicated,
+    /// A device is missing and no redundancy covers it.
+    MissingDevice,
+    /// A device's label is unusable; redundancy covers it.
+    CorruptLabelReplicated,
+    /// A device's label is unusable and no redundancy covers it.
+    CorruptLabel,
+    /// The devices do not add up to the pool.
+    BadGuidSum,
+    /// The pool's metadata is damaged.
+    CorruptPool,
+    /// Files are damaged.
+    CorruptData,
+    /// A device has shown errors.
+    FailingDevice,
+    /// Written by newer software.
+    VersionNewer,
+    /// Last used by another host.
+    HostidMismatch,
+    /// Possibly in use by another host now.
+    HostidActive,
+    /// Suspended after I/O failure, failmode=wait.
+    IoFailureWait,
+    /// Suspended after I/O failure, failmode=continue.
+    IoFailureContinue,
+    /// A feature is needed even for reading.
+    UnsupportedFeatureRead,
+    /// A feature is needed for writing.
+    UnsupportedFeatureWrite,
+    /// A device was faulted; redundancy covers it.
+    FaultedDeviceReplicated,
+    /// A device was faulted and no redundancy covers it.
+    FaultedDevice,
+    /// Some supported features are not enabled.
+    FeaturesDisabled,
+    /// A device is being brought up to date.
+    Resilvering,
+    /// A device was taken offline.
+    OfflineDevice,
+    /// A device was removed.
+    RemovedDevice,
+}
+
+/// A scrub or resilver, as far as it has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScanStatus {
+    /// Resilver rather than scrub.
+    pub resilver: bool,
+    /// Running (else finished, or cancelled).
+    pub running: bool,
+    /// Cancelled before its end.
+    pub cancelled: bool,
+    /// Start, seconds since 1970.
+    pub start_time: u64,
+    /// End, seconds since 1970; 0 while running.
+    pub end_time: u64,
+    /// Bytes to look at in total.
+    pub to_examine_bytes: u64,
+    /// Bytes looked at.
+    pub examined_bytes: u64,
+    /// Bytes repaired or resilvered.
+    pub processed_bytes: u64,
+    /// Unrepairable blocks.
+    pub errors: u64,
+}
+
+/// One vdev of the tree.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VdevStatus {
+    /// As printed: a path for leaves, `mirror-0` for interior vdevs, the pool's name at the root.
+    pub name: String,
+    /// `root`, `disk`, `file`, `mirror`, ...
+    pub kind: String,
+    /// Unique number of the vdev.
+    pub guid: u64,
+    /// Index within its parent.
+    pub id: u64,
+    /// Where a leaf was found, or was last seen.
+    pub path: Option<PathBuf>,
+    /// State.
+    pub health: Health,
+    /// Explanation at the end of the line, for instance `cannot open` or `was /dev/sdb1`.
+    pub note: Option<String>,
+    /// Failed reads.
+    pub read_errors: u64,
+    /// Failed writes.
+    pub write_errors: u64,
+    /// Blocks with wrong bytes.
+    pub checksum_errors: u64,
+    /// Usable bytes (top-level and root).
+    pub size_bytes: u64,
+    /// Allocated bytes (top-level and root).
+    pub allocated_bytes: u64,
+    /// Fragmentation of free space in percent, when known (top-level and root).
+    pub fragmentation_percent: Option<u64>,
+    /// log2 of the sector size (top-level).
+    pub ashift: u64,
+    /// Being resilvered.
+    pub resilvering: bool,
+    /// Statistics since import.
+    pub io: IoTotals,
+    /// Children in order.
+    pub children: Vec<VdevStatus>,
+}
+
+/// Operations and bytes since the pool was imported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoTotals {
+    /// Completed reads.
+    pub read_ops: u64,
+    /// Completed writes.
+    pub write_ops: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Summed time of reads, nanoseconds.
+    pub read_nanoseconds: u64,
+    /// Summed time of writes, nanoseconds.
+    pub write_nanoseconds: u64,
+}
+
+/// A whole pool, for `zpool status`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolStatus {
+    /// Name.
+    pub name: String,
+    /// Unique number.
+    pub guid: u64,
+    /// Health of the whole.
+    pub health: Health,
+    /// What the label says.
+    pub state: PoolState,
+    /// The one thing to say.
+    pub reason: StatusReason,
+    /// Names that go with the reason (features, devices).
+    pub details: Vec<String>,
+    /// Last or running scan.
+    pub scan: Option<ScanStatus>,
+    /// Root of the vdev tree.
+    pub root: VdevStatus,
+    /// Number of known damaged files or objects.
+    pub data_errors: u64,
+    /// Opened read-only.
+    pub readonly: bool,
+    /// Last synced txg.
+    pub txg: u64,
+}
+
+/// A record of the pool's history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistoryRecord {
+    /// Seconds since 1970.
+    pub time: u64,
+    /// Host that did it.
+    pub hostname: String,
+    /// Zone (`linux`), when recorded.
+    pub zone: Option<String>,
+    /// User who did it, when recorded.
+    pub user: Option<u64>,
+    /// Transaction group, for internal events.
+    pub txg: Option<u64>,
+    /// What was recorded.
+    pub event: HistoryEvent,
+}
+
+/// What a history record says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HistoryEvent {
+    /// A command line.
+    Command(String),
+    /// An event inside the pool (`zpool history -i`).
+    Internal {
+        /// Event, such as `create` or `set`.
+        name: String,
+        /// Dataset and its object number, when it concerns one.
+        dataset: Option<(String, u64)>,
+        /// Details.
+        text: String,
+    },
+    /// Anything else (ioctl records), as text.
+    Other(String),
+}
