@@ -1,0 +1,47 @@
+# Two commands on a fresh Debian machine: `make run` (the appliance, with a tour) and `make test`.
+# Everything else is a part of one of them, or a heavier look at the same code.
+
+CARGO ?= cargo
+SEEDS ?= 300
+
+.PHONY: help run build oracles lint test test-unit test-sim test-system test-real bench clean
+
+help:
+	@echo 'make run        build and start the appliance on virtual disks, with a tour (^C stops it)'
+	@echo 'make test       lint, unit, simulated and whole-system tests (installs zdb and friends when root)'
+	@echo 'make test-real  the same pools and shares under real kernels in a QEMU machine (adds ~15 minutes)'
+	@echo 'make test-sim   SEEDS=n simulated power cuts'
+
+run:
+	$(CARGO) build --release --package sanbox
+	scripts/run
+
+build:
+	$(CARGO) build --workspace --all-targets
+
+oracles:
+	tests/oracles/ensure
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) xtask tidy
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+test: oracles lint test-unit test-sim test-system
+
+test-unit:
+	$(CARGO) test --workspace --exclude sanbox-tests
+
+test-sim:
+	$(CARGO) run --release --package sanbox-sim -- campaign --seeds $(SEEDS)
+
+test-system:
+	$(CARGO) build --package sanbox
+	$(CARGO) test --package sanbox-tests
+
+test-real: oracles
+	$(CARGO) build --release --package sanbox
+	tests/interop/run
+
+clean:
+	$(CARGO) clean

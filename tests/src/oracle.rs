@@ -1,0 +1,115 @@
+//! Judges we did not write: `zdb`, and OpenZFS's own code in userland (`refpool`).
+
+use anyhow::{Context as _, Result, bail, ensure};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// Returns whether `zdb` is installed (`tests/oracles/install`).
+#[must_use]
+pub fn has_zdb() -> bool {
+    Command::new("zdb").arg("-h").output().is_ok()
+}
+
+/// Asks `zdb` about an exported or crashed pool whose images lie in `directory`: every checksum, every reference
+/// count, all space accounted for (`-bcc`), then every object of every dataset (`-dddd`).
+///
+/// # Errors
+/// What `zdb` complained about.
+pub fn zdb_clean(directory: &Path, pool: &str) -> Result<()> {
+    for flags in ["-bcc", "-dddd"] {
+        let output = Command::new("zdb")
+            .args(["-e", "-p"])
+            .arg(directory)
+            .args([flags, pool])
+            .output()
+            .context("run zdb")?;
+        let (out, err) = text(&output);
+        ensure!(
+            output.status.success(),
+            "zdb {flags} {pool}: {}\n{}\n{}",
+            output.status,
+            tail(&out),
+            tail(&err)
+        );
+        for bad in ["leaked space", "block traversal size", "Error counts", "refcount mismatch"] {
+            ensure!(
+                !out.contains(bad) && !err.contains(bad),
+                "zdb {flags} {pool} says '{bad}':\n{}\n{}",
+                tail(&out),
+                tail(&err)
+            );
+        }
+        if flags == "-bcc" {
+            ensure!(
+                out.contains("No leaks (block sum matches space maps exactly)"),
+                "zdb -bcc {pool} did not account for all space:\n{}\n{}",
+                tail(&out),
+                tail(&err)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Returns the program that runs OpenZFS's own code on pools in userland, built from `tests/probes/refpool.c`, or
+/// `None` where its libraries or a C compiler are missing.
+pub fn refpool() -> Option<&'static Path> {
+    static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
+    BUILT
+        .get_or_init(|| {
+            let target = crate::root().join("target").join("refpool");
+            let output = Command::new("cc")
+                .args(["-O1", "-o"])
+                .arg(&target)
+                .arg(crate::root().join("tests/probes/refpool.c"))
+                .args(["-l:libzpool.so.6", "-l:libnvpair.so.3"])
+                .output()
+                .ok()?;
+            output.status.success().then_some(target)
+        })
+        .as_deref()
+}
+
+/// Lets OpenZFS's own code import the pool read-write, sync, scrub it and export it.
+///
+/// # Errors
+/// When `refpool` is not there, does not import the pool, or the scrub finds an error.
+pub fn refpool_scrub(pool: &str, images: &[PathBuf]) -> Result<()> {
+    let Some(program) = refpool() else { bail!("refpool is not built") };
+    let output = Command::new(program)
+        .arg("ds")
+        .arg(pool)
+        .args(images)
+        .args(["--", &format!("scrub:{pool}")])
+        .output()
+        .context("run refpool")?;
+    let (out, err) = text(&output);
+    ensure!(
+        output.status.success(),
+        "refpool on {pool}: {}\n{}\n{}",
+        output.status,
+        tail(&out),
+        tail(&err)
+    );
+    ensure!(
+        out.contains("0 errors") || err.contains("0 errors"),
+        "refpool scrubbed {pool} and did not say '0 errors':\n{}\n{}",
+        tail(&out),
+        tail(&err)
+    );
+    Ok(())
+}
+
+fn text(output: &Output) -> (String, String) {
+    (
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
+}
+
+/// The last lines of a long output: where the verdict is.
+fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(25)..].join("\n")
+}

@@ -1,0 +1,5 @@
+//! The whole-system tests, in one binary: one module a subject.
+
+#![forbid(unsafe_code)]
+
+mod golden_archives;
