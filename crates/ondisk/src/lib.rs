@@ -1,1 +1,55 @@
-//! `ondisk`: see ARCHITECTURE.md.
+//! Every byte layout of the ZFS on-disk format, as plain structs with `decode` and `encode`.
+//!
+//! Guarantees: no I/O, no clocks, no panics on any input, and no allocation larger than the input justifies. What was
+//! decoded encodes back to the same bytes wherever the format defines those bytes.
+//!
+//! What it does not know: checksums and compression of blocks (`codec`), where blocks live on devices (`vdev`, `zio`),
+//! and what objects mean together (`dmu` and above). Multi-byte integers are little-endian unless a module says
+//! otherwise; blocks of big-endian writers are the caller's to swap.
+#![forbid(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::indexing_slicing)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::unwrap_used,
+        clippy::indexing_slicing,
+        reason = "tests may panic"
+    )
+)]
+
+mod block_pointer;
+pub mod bytes;
+mod dnode;
+mod error;
+pub mod feature;
+mod kinds;
+pub mod label;
+pub mod nvlist;
+mod object_type;
+mod objset;
+mod uberblock;
+mod units;
+pub mod zil;
+
+pub use block_pointer::{BlockPointer, Dva, EmbeddedKind, NewBlock};
+pub use dnode::{
+    BONUS_MAX_SMALL, DNODE_MIN_SIZE, DNODE_SHIFT, DnodePhys, block_pointers_for_bonus, dnode_flags,
+};
+pub use error::{DecodeError, Result};
+pub use kinds::{ChecksumKind, Compression};
+pub use nvlist::{NvList, NvValue};
+pub use object_type::{ByteswapClass, ObjectType};
+pub use objset::{OBJSET_SIZE, ObjsetPhys, ObjsetType, objset_flags};
+pub use uberblock::{RaidzReflow, Uberblock};
+pub use units::{Asize, BlockId, Guid, Lsize, ObjectId, Psize, Txg};
+
+/// Smallest unit of block sizes and DVA offsets, in bytes.
+pub const SECTOR: u64 = 512;
+/// Largest block the format can describe, in bytes.
+pub const MAX_BLOCK_SIZE: u64 = 16 << 20;
+/// Largest block without the `large_blocks` feature, in bytes.
+pub const OLD_MAX_BLOCK_SIZE: u64 = 128 << 10;
+/// The pool and software version of every feature-flag pool.
+pub const SPA_VERSION_FEATURES: u64 = 5000;
+/// First transaction group of a new pool.
+pub const TXG_INITIAL: Txg = Txg(4);
