@@ -1,1 +1,35 @@
-//! `runtime`: see ARCHITECTURE.md.
+//! The world as the engine sees it: tasks, time, randomness, compute jobs, disks, mailboxes.
+//!
+//! One executor, two kinds of world. A [`Runtime`] runs `async` tasks on one thread over a [`Driver`]: a host driver
+//! ([`host::Threads`], [`host::Uring`]) asks the kernel; the simulator's driver (crate `sim`) models time, disks and
+//! schedules by seed. The code above cannot tell the difference.
+//!
+//! Rules for users: futures are `!Send`; no borrow of a `RefCell` is held across an await; tasks are not cancelled by
+//! dropping their handle; every wait has a name.
+//!
+//! Only `host` calls the kernel for time, threads or devices. Does not know ZFS.
+
+mod buf;
+mod combine;
+mod disk;
+mod driver;
+mod executor;
+pub mod host;
+pub mod mailbox;
+pub mod reply;
+mod slab;
+mod stats;
+pub mod sync;
+mod time;
+mod timer;
+
+pub use buf::{ALIGNMENT, IoBuf, IoBufMut};
+pub use combine::{Either, join, join_all, select, timeout};
+pub use disk::{Disk, DiskAction, DiskError, DiskInfo, DiskKind, DiskMode};
+pub use driver::{Completion, ComputeJob, DiskId, DiskOp, Driver, Outcome, Token, Unpark, Waited};
+pub use executor::{COMPUTE_WORTHWHILE_BYTES, Handle, JoinHandle, Runtime, Stopped, note_wait};
+pub use mailbox::mailbox;
+pub use reply::reply;
+pub use stats::{LONG_POLL, StallReport, StalledTask, Stats};
+pub use time::{Instant, Timestamp};
+pub use timer::Sleep;

@@ -1,0 +1,289 @@
+//! Disks: block devices and plain files, addressed in bytes.
+//!
+//! Guarantees: buffers are owned by the operation; a completed [`Disk::write`] is readable at once and durable after
+//! the next completed [`Disk::flush`]; operations in flight at the same time have no order among themselves.
+//! Does not know labels, pools or redundancy.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use thiserror::Error;
+
+use crate::buf::{IoBuf, IoBufMut};
+use crate::driver::{DiskId, DiskOp, Outcome};
+use crate::executor::Handle;
+
+/// How a disk is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DiskMode {
+    /// Shared; writes are refused.
+    ReadOnly,
+    /// Exclusive among all users of this runtime on the machine; a second read-write open is refused as busy.
+    ReadWrite,
+}
+
+/// What kind of thing a disk is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DiskKind {
+    File,
+    Block,
+}
+
+/// What is known of an open disk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DiskInfo {
+    pub path: PathBuf,
+    pub size_bytes: u64,
+    /// Unit of addressing: offsets and lengths should be multiples of it. Other requests on files are served more
+    /// slowly, on block devices they are refused.
+    pub logical_sector_bytes: u32,
+    /// Unit the device works in: at least the logical sector.
+    pub physical_sector_bytes: u32,
+    pub kind: DiskKind,
+}
+
+/// Which operation failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DiskAction {
+    Open,
+    List,
+    Read,
+    Write,
+    Flush,
+    Discard,
+}
+
+impl std::fmt::Display for DiskAction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Open => "open",
+            Self::List => "list",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Flush => "flush",
+            Self::Discard => "discard",
+        })
+    }
+}
+
+/// Why a disk operation failed.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum DiskError {
+    #[error("{}: no such file or device", path.display())]
+    NotFound { path: PathBuf },
+    #[error("{}: permission denied", path.display())]
+    Permission { path: PathBuf },
+    #[error("{}: in use", path.display())]
+    Busy { path: PathBuf },
+    #[error("{}: neither a plain file nor a block device", path.display())]
+    NotADisk { path: PathBuf },
+    /// The device has vanished; it may come back, but this open disk stays dead.
+    #[error("{}: device is gone", path.display())]
+    Gone { path: PathBuf },
+    #[error("{}: opened read-only", path.display())]
+    ReadOnly { path: PathBuf },
+    #[error("{}: {action} of {len} bytes at {offset} is outside the device of {size} bytes", path.display())]
+    OutOfRange {
+        path: PathBuf,
+        action: DiskAction,
+        offset: u64,
+        len: u64,
+        size: u64,
+    },
+    #[error("{}: {action} of {len} bytes at {offset} is not aligned to {alignment}-byte sectors", path.display())]
+    Misaligned {
+        path: PathBuf,
+        action: DiskAction,
+        offset: u64,
+        len: u64,
+        alignment: u32,
+    },
+    /// The device reported an error for this range.
+    #[error("{}: {action} of {len} bytes at {offset}: {}", path.display(), std::io::Error::from_raw_os_error(*errno))]
+    Io {
+        path: PathBuf,
+        action: DiskAction,
+        offset: u64,
+        len: u64,
+        errno: i32,
+    },
+}
+
+/// An open disk. Clones share it; it is closed when the last one is dropped.
+#[derive(Clone)]
+pub struct Disk {
+    open: Rc<OpenDisk>,
+}
+
+struct OpenDisk {
+    handle: Handle,
+    id: DiskId,
+    info: DiskInfo,
+    mode: DiskMode,
+}
+
+impl Drop for OpenDisk {
+    fn drop(&mut self) {
+        self.handle.close_disk(self.id);
+    }
+}
+
+impl Disk {
+    pub(crate) async fn open(
+        handle: Handle,
+        path: &Path,
+        mode: DiskMode,
+    ) -> Result<Self, DiskError> {
+        let op = DiskOp::Open {
+            path: path.to_owned(),
+            mode,
+        };
+        match handle.disk_op("disk open", op).await {
+            Outcome::Opened(result) => {
+                let (id, info) = result?;
+                Ok(Self {
+                    open: Rc::new(OpenDisk {
+                        handle,
+                        id,
+                        info,
+                        mode,
+                    }),
+                })
+            }
+            _ => unreachable!("drivers answer an open with Opened"),
+        }
+    }
+
+    /// Returns what was learned when the disk was opened.
+    #[must_use]
+    pub fn info(&self) -> &DiskInfo {
+        &self.open.info
+    }
+
+    /// Returns how the disk was opened.
+    #[must_use]
+    pub fn mode(&self) -> DiskMode {
+        self.open.mode
+    }
+
+    /// Reads `len` bytes at byte `offset`; short reads do not happen.
+    ///
+    /// # Errors
+    /// `OutOfRange`, `Misaligned`, `Gone` or `Io` (for instance a latent sector error).
+    pub async fn read(&self, offset: u64, len: usize) -> Result<IoBuf, DiskError> {
+        self.check(DiskAction::Read, offset, len as u64)?;
+        let op = DiskOp::Read {
+            disk: self.open.id,
+            offset,
+            buf: IoBufMut::scratch(len),
+        };
+        match self.open.handle.disk_op("disk read", op).await {
+            Outcome::Read(result) => {
+                let buf = result?;
+                assert_eq!(buf.len(), len, "the driver returns whole reads");
+                Ok(buf.freeze())
+            }
+            _ => unreachable!("drivers answer a read with Read"),
+        }
+    }
+
+    /// Writes `data` at byte `offset`. Durable after the next completed [`Disk::flush`], not before.
+    ///
+    /// # Errors
+    /// `ReadOnly`, `OutOfRange`, `Misaligned`, `Gone` or `Io`. After an error the range holds old, new or mixed
+    /// bytes.
+    pub async fn write(&self, offset: u64, data: IoBuf) -> Result<(), DiskError> {
+        self.check_writable()?;
+        self.check(DiskAction::Write, offset, data.len() as u64)?;
+        self.done(
+            "disk write",
+            DiskOp::Write {
+                disk: self.open.id,
+                offset,
+                data,
+            },
+        )
+        .await
+    }
+
+    /// Makes every write that completed before this call durable.
+    ///
+    /// # Errors
+    /// `Gone` or `Io`; then nothing is known about the durability of any write since the last good flush.
+    pub async fn flush(&self) -> Result<(), DiskError> {
+        if self.open.mode == DiskMode::ReadOnly {
+            return Ok(());
+        }
+        self.done("disk flush", DiskOp::Flush { disk: self.open.id })
+            .await
+    }
+
+    /// Tells the device that the range is not needed; its content is undefined afterwards.
+    ///
+    /// # Errors
+    /// As [`Disk::write`], and `Io` with `EOPNOTSUPP` where the device cannot.
+    pub async fn discard(&self, offset: u64, len: u64) -> Result<(), DiskError> {
+        self.check_writable()?;
+        self.check(DiskAction::Discard, offset, len)?;
+        self.done(
+            "disk discard",
+            DiskOp::Discard {
+                disk: self.open.id,
+                offset,
+                len,
+            },
+        )
+        .await
+    }
+
+    async fn done(&self, wait: &'static str, op: DiskOp) -> Result<(), DiskError> {
+        match self.open.handle.disk_op(wait, op).await {
+            Outcome::Done(result) => result,
+            _ => unreachable!("drivers answer writes, flushes and discards with Done"),
+        }
+    }
+
+    fn check_writable(&self) -> Result<(), DiskError> {
+        match self.open.mode {
+            DiskMode::ReadWrite => Ok(()),
+            DiskMode::ReadOnly => Err(DiskError::ReadOnly {
+                path: self.open.info.path.clone(),
+            }),
+        }
+    }
+
+    fn check(&self, action: DiskAction, offset: u64, len: u64) -> Result<(), DiskError> {
+        let info = &self.open.info;
+        if offset
+            .checked_add(len)
+            .is_none_or(|end| end > info.size_bytes)
+        {
+            let size = info.size_bytes;
+            return Err(DiskError::OutOfRange {
+                path: info.path.clone(),
+                action,
+                offset,
+                len,
+                size,
+            });
+        }
+        let sector = u64::from(info.logical_sector_bytes);
+        if info.kind == DiskKind::Block && (offset % sector != 0 || len % sector != 0) {
+            let alignment = info.logical_sector_bytes;
+            return Err(DiskError::Misaligned {
+                path: info.path.clone(),
+                action,
+                offset,
+                len,
+                alignment,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Disk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Disk({})", self.open.info.path.display())
+    }
+}

@@ -1,0 +1,126 @@
+//! The seam between the executor and the world.
+//!
+//! A [`Driver`] answers for time, randomness, disks and computing. The host drivers ask the kernel; the simulator
+//! models everything. The executor, and all engine code above it, is the same in both.
+//!
+//! Contract: every operation given to [`Driver::submit`] or [`Driver::offload`] comes back exactly once from
+//! [`Driver::wait`] with its token. The driver owns an operation's buffer until then.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::buf::{IoBuf, IoBufMut};
+use crate::disk::{DiskError, DiskInfo, DiskMode};
+use crate::time::{Instant, Timestamp};
+
+/// Names one outstanding operation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Token(pub usize);
+
+/// Names an open disk within one driver.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct DiskId(pub u32);
+
+/// What a driver can be asked to do with disks. Offsets and lengths are in bytes.
+#[derive(Debug)]
+pub enum DiskOp {
+    /// Answered by [`Outcome::Opened`].
+    Open { path: PathBuf, mode: DiskMode },
+    /// Answered by [`Outcome::Listed`].
+    List { dir: PathBuf },
+    /// Fills the whole buffer; answered by [`Outcome::Read`].
+    Read {
+        disk: DiskId,
+        offset: u64,
+        buf: IoBufMut,
+    },
+    /// Answered by [`Outcome::Done`]; not durable before a later flush.
+    Write {
+        disk: DiskId,
+        offset: u64,
+        data: IoBuf,
+    },
+    /// Makes every write completed before the submission durable; answered by [`Outcome::Done`].
+    Flush { disk: DiskId },
+    /// Gives the range back to the device; reads of it then return anything the device likes (zeros on files).
+    Discard { disk: DiskId, offset: u64, len: u64 },
+}
+
+/// The end of an operation.
+pub struct Completion {
+    pub token: Token,
+    pub outcome: Outcome,
+}
+
+/// How an operation ended.
+pub enum Outcome {
+    Opened(Result<(DiskId, DiskInfo), DiskError>),
+    Listed(Result<Vec<PathBuf>, DiskError>),
+    Read(Result<IoBufMut, DiskError>),
+    Done(Result<(), DiskError>),
+    /// A compute job has run; the job itself carries its result.
+    Computed,
+}
+
+/// A job for the compute pool.
+pub type ComputeJob = Box<dyn FnOnce() + Send>;
+
+/// What came of waiting.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Waited {
+    /// Time passed, something completed, or another thread called.
+    Progress,
+    /// Nothing is outstanding, no time was given, and nobody else could call: this world can never go on.
+    /// Only simulated drivers can know that.
+    Stalled,
+    /// The world ended (simulated power cut). The executor stops at once.
+    Halted,
+}
+
+/// Ends a sleep of the executor from any thread.
+pub trait Unpark: Send + Sync {
+    /// Makes the current or the next [`Driver::wait`] return.
+    fn unpark(&self);
+}
+
+/// The world. See the module documentation for the contract.
+pub trait Driver {
+    /// Returns the monotonic time. Never goes back.
+    fn now(&self) -> Instant;
+
+    /// Returns the wall-clock time.
+    fn wall_clock(&self) -> Timestamp;
+
+    /// Fills `bytes` with random data (host: from the kernel; simulation: from the seed).
+    fn fill_random(&mut self, bytes: &mut [u8]);
+
+    /// Starts a disk operation.
+    fn submit(&mut self, op: DiskOp, token: Token);
+
+    /// Starts a compute job; its completion is [`Outcome::Computed`].
+    fn offload(&mut self, job: ComputeJob, token: Token);
+
+    /// Appends completions to `done`, waiting for the first one until `until` (`None`: for ever). With an `until`
+    /// that has passed it only looks. Also returns when unparked.
+    fn wait(&mut self, until: Option<Instant>, done: &mut Vec<Completion>) -> Waited;
+
+    /// Chooses the next task out of `runnable` (at least 1) in order of becoming runnable.
+    fn pick(&mut self, runnable: usize) -> usize {
+        debug_assert!(runnable > 0);
+        0
+    }
+
+    /// Is told about each poll before it happens.
+    fn note_poll(&mut self, task: u64, name: &'static str) {
+        let _ = (task, name);
+    }
+
+    /// Ends the use of a disk. Operations still outstanding are completed.
+    fn close(&mut self, disk: DiskId);
+
+    /// Returns what other threads use to end a sleep.
+    fn unparker(&self) -> Arc<dyn Unpark>;
+
+    /// Names the driver in reports.
+    fn name(&self) -> &'static str;
+}

@@ -1,0 +1,173 @@
+//! Disks on files.
+
+use std::path::Path;
+
+use runtime::{DiskError, DiskKind, DiskMode, IoBuf, Runtime, join_all};
+
+use super::on_all;
+
+fn with_file(size: u64, check: impl Fn(&Runtime, &Path)) {
+    on_all(|runtime| {
+        // In the build directory, because /tmp may be a tmpfs without direct I/O.
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+        let path = dir.path().join("disk.img");
+        std::fs::File::create(&path)
+            .and_then(|file| file.set_len(size))
+            .expect("a file");
+        check(runtime, &path);
+    });
+}
+
+#[test]
+fn bytes_written_are_read_back_at_every_alignment() {
+    with_file(1 << 20, |runtime, path| {
+        let handle = runtime.handle();
+        runtime.block_on(async {
+            let disk = handle
+                .open_disk(path, DiskMode::ReadWrite)
+                .await
+                .expect("opens");
+            assert_eq!(disk.info().size_bytes, 1 << 20);
+            assert_eq!(disk.info().kind, DiskKind::File);
+            for (offset, len) in [
+                (0, 4096),
+                (8192, 131_072),
+                (512, 512),
+                (300_001, 7),
+                (1 << 19, 0),
+            ] {
+                let data: Vec<u8> = (0..len).map(|n: u32| n.to_le_bytes()[0] ^ 0x5a).collect();
+                disk.write(offset, IoBuf::from(data.clone()))
+                    .await
+                    .expect("writes");
+                disk.flush().await.expect("flushes");
+                assert_eq!(
+                    &*disk.read(offset, data.len()).await.expect("reads"),
+                    &*data
+                );
+                // A slice at an odd address must do as well.
+                let mut shifted = vec![0];
+                shifted.extend_from_slice(&data);
+                let shifted = IoBuf::from(shifted);
+                disk.write(offset, shifted.slice(1..shifted.len()))
+                    .await
+                    .expect("writes");
+                assert_eq!(
+                    &*disk.read(offset, data.len()).await.expect("reads"),
+                    &*data
+                );
+            }
+            disk.discard(8192, 131_072).await.expect("discards");
+            assert!(
+                disk.read(8192, 131_072)
+                    .await
+                    .expect("reads")
+                    .iter()
+                    .all(|&byte| byte == 0)
+            );
+        });
+    });
+}
+
+#[test]
+fn many_operations_in_flight_all_come_back() {
+    with_file(8 << 20, |runtime, path| {
+        let handle = runtime.handle();
+        runtime.block_on(async {
+            let disk = handle
+                .open_disk(path, DiskMode::ReadWrite)
+                .await
+                .expect("opens");
+            let writes = (0..2000_u32).map(|n| {
+                let disk = disk.clone();
+                handle.spawn("writer", async move {
+                    disk.write(
+                        u64::from(n) * 4096,
+                        IoBuf::copy_from(&n.to_le_bytes().repeat(1024)),
+                    )
+                    .await
+                })
+            });
+            assert!(
+                join_all(writes.collect::<Vec<_>>())
+                    .await
+                    .iter()
+                    .all(Result::is_ok)
+            );
+            let reads = (0..2000_u32).map(|n| {
+                let disk = disk.clone();
+                handle.spawn("reader", async move {
+                    disk.read(u64::from(n) * 4096, 4096).await
+                })
+            });
+            for (n, read) in (0_u32..).zip(join_all(reads.collect::<Vec<_>>()).await) {
+                assert_eq!(&*read.expect("reads"), &*n.to_le_bytes().repeat(1024));
+            }
+        });
+        assert_eq!(handle.stats().outstanding, 0);
+    });
+}
+
+#[test]
+fn mistakes_are_typed_errors() {
+    with_file(65_536, |runtime, path| {
+        let handle = runtime.handle();
+        runtime.block_on(async {
+            let missing = path.with_file_name("missing");
+            let error = handle
+                .open_disk(&missing, DiskMode::ReadOnly)
+                .await
+                .expect_err("is missing");
+            assert_eq!(error, DiskError::NotFound { path: missing });
+            let dir = path.parent().expect("has one");
+            let error = handle
+                .open_disk(dir, DiskMode::ReadOnly)
+                .await
+                .expect_err("is a directory");
+            assert_eq!(
+                error,
+                DiskError::NotADisk {
+                    path: dir.to_owned()
+                }
+            );
+
+            let disk = handle
+                .open_disk(path, DiskMode::ReadWrite)
+                .await
+                .expect("opens");
+            let error = handle
+                .open_disk(path, DiskMode::ReadWrite)
+                .await
+                .expect_err("is open");
+            assert_eq!(
+                error,
+                DiskError::Busy {
+                    path: path.to_owned()
+                }
+            );
+            assert!(matches!(
+                disk.read(65_536, 1).await,
+                Err(DiskError::OutOfRange { .. })
+            ));
+            assert!(matches!(
+                disk.read(u64::MAX, 1).await,
+                Err(DiskError::OutOfRange { .. })
+            ));
+            let reader = handle
+                .open_disk(path, DiskMode::ReadOnly)
+                .await
+                .expect("opens for reading");
+            assert!(matches!(
+                reader.write(0, IoBuf::zeroed(512)).await,
+                Err(DiskError::ReadOnly { .. })
+            ));
+            drop(disk);
+            handle
+                .open_disk(path, DiskMode::ReadWrite)
+                .await
+                .expect("is free again");
+            let other = runtime.handle().list_disks(dir).await.expect("lists");
+            assert_eq!(other, [path.to_owned()]);
+        });
+    });
+}
