@@ -1,1 +1,20 @@
-//! `zpl`: see ARCHITECTURE.md.
+//! File systems: files, directories, attributes and names kept in a dataset of type ZFS.
+//!
+//! [`Fs`] offers the operations of POSIX and of file protocols on [`FileId`]s. It guarantees that each operation is
+//! atomic on stable storage (it lies in one transaction group, long writes and removals excepted, which keep their
+//! order), that permissions are checked as POSIX wants, and that what it writes mounts in OpenZFS. It knows nothing of
+//! protocols, of path names (it sees one name at a time), and of how objects are laid out.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod fs;
+mod types;
+
+pub use error::{FsError, FsResult};
+pub use fs::{Fs, FsOptions};
+pub use types::{
+    Access, Attr, CaseSensitivity, Change, CreateMode, Cred, DeviceNumber, DirEntry, FileId, FileType, FsStat,
+    ListLimit, Listing, Made, ReadData, Renamed, RootProps, SeekTarget, SetAttr, SetTime, Stability, StoredXattr,
+    Timestamp, WccAttr, Written, XattrMode, flags,
+};
