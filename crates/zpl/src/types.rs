@@ -3,14 +3,7 @@
 //! Everything here is owned, `Send`, and free of engine state, so the same types cross the engine's door and reach
 //! the protocol crates unchanged. Nothing here knows how a file system is stored.
 
-/// A point in time as files carry it: seconds since 1970 (may be negative) and nanoseconds below 1,000,000,000.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Timestamp {
-    /// Seconds since 1970-01-01 UTC.
-    pub seconds: i64,
-    /// Nanoseconds within the second.
-    pub nanoseconds: u32,
-}
+pub use runtime::Timestamp;
 
 /// Names one file for ever: the object number, and the generation that tells a reused number from the old file.
 ///
