@@ -1,1 +1,41 @@
-//! `vdev`: see ARCHITECTURE.md.
+//! `vdev`: the device tree of one pool.
+//!
+//! What it is: opens the leaves (disks and files) that a configuration names, joins them to top-level vdevs (single
+//! leaves and mirrors), and reads and writes byte ranges of a top-level vdev with redundancy, queues, counters and
+//! self-heal. It also reads and writes labels and the uberblock ring.
+//!
+//! Guarantees: a read that was given a check returns only bytes that passed it; a copy that failed the check is
+//! rewritten from a good one; a write is reported as done only when at least one leaf of each mirror holds it, and the
+//! leaves that missed it are remembered for the caller (see [`Tree::take_missed_writes`]).
+//!
+//! What it does not know: block pointers, the meaning of transaction groups, checksum algorithms of blocks.
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod create;
+mod error;
+pub mod labels;
+mod leaf;
+mod queue;
+mod stats;
+mod tree;
+
+pub use config::{TreeConfig, VdevConfig, VdevKind};
+pub use create::{Conflict, DiskUse, LeafSpec, TopSpec, TreeSpec, metaslab_shift_for, plan};
+pub use error::VdevError;
+pub use queue::{IoClass, QueueTuning};
+pub use stats::{ClassStats, LatencyHistogram, VdevStats};
+pub use tree::{
+    Health, LeafInfo, Location, OpenMode, TopInfo, Tree, TreeTuning, VdevStatus, Verify,
+};
+
+/// Bytes at the front of every leaf that no block may use: two labels and the boot area.
+/// Offset 0 of a top-level vdev is this byte of its leaves.
+pub const LEAF_DATA_START: u64 = 4 << 20;
+/// Smallest device that can be a leaf, in bytes (`SPA_MINDEVSIZE`).
+pub const MIN_DEVICE_BYTES: u64 = 64 << 20;
+/// Smallest and largest allowed sector shift of a top-level vdev.
+pub const ASHIFT_MIN: u8 = 9;
+/// See [`ASHIFT_MIN`].
+pub const ASHIFT_MAX: u8 = 16;

@@ -1,1 +1,21 @@
-//! `zio`: see ARCHITECTURE.md.
+//! `zio`: turns a logical block into a block pointer and back.
+//!
+//! What it is: read (copies, checksum, decompression, embedded, gang), write (holes, compression, embedding, checksum,
+//! allocation, ditto copies, gang), free, and the allocator of the whole pool with its deferred frees.
+//!
+//! Guarantees: bytes returned passed their checksum; a block pointer is returned only after its bytes were handed to
+//! enough devices; space freed in a txg is not handed out before two further txgs have synced; hostile block pointers
+//! give typed errors.
+//!
+//! What it does not know: objects, datasets (a [`Bookmark`] is carried only for error reports), the cache.
+
+#![forbid(unsafe_code)]
+
+mod alloc;
+mod error;
+mod store;
+
+pub use alloc::{MetaSource, MetaslabChange, MetaslabSummary, Space};
+pub use error::{Bookmark, CorruptReason, ZioError};
+pub use store::{BlockStore, ReadProps, StoreOptions, StoreStats, WriteProps};
+pub use vdev::IoClass;

@@ -1,0 +1,1 @@
+//! One open device: its queue, counters and health.

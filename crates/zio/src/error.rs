@@ -1,0 +1,119 @@
+//! Errors of reading, writing and allocating blocks.
+
+use std::fmt;
+
+use ondisk::BlockPointer;
+use vdev::VdevError;
+
+/// Whose block it is. Only for error reports.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bookmark {
+    /// Objset (dataset object number), 0 = meta-objset.
+    pub objset: u64,
+    /// Object.
+    pub object: u64,
+    /// Level, -1 = objset block, -2 = intent log.
+    pub level: i64,
+    /// Block number at that level.
+    pub block: u64,
+}
+
+impl fmt::Display for Bookmark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<{}:{}:{}:{}>", self.objset, self.object, self.level, self.block)
+    }
+}
+
+/// Why a block is corrupt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CorruptReason {
+    /// No copy matches the checksum.
+    Checksum,
+    /// The checksum matches but the bytes do not decompress to the logical size.
+    Decompress,
+    /// The block pointer itself is impossible.
+    Pointer(&'static str),
+    /// A gang header is damaged or its tree does not add up.
+    Gang(&'static str),
+}
+
+/// What can go wrong with a block.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ZioError {
+    /// The block's bytes cannot be had from any copy.
+    #[error("block {bookmark} is corrupt: {reason:?}")]
+    Corrupt {
+        /// Whose block.
+        bookmark: Bookmark,
+        /// Its pointer.
+        pointer: Box<BlockPointer>,
+        /// Why.
+        reason: CorruptReason,
+    },
+    /// The devices failed.
+    #[error("block {bookmark}: {source}")]
+    Device {
+        /// Whose block.
+        bookmark: Bookmark,
+        /// What the device tree said.
+        source: VdevError,
+    },
+    /// The block is encrypted and no key is at hand.
+    #[error("block {bookmark} is encrypted")]
+    Encrypted {
+        /// Whose block.
+        bookmark: Bookmark,
+    },
+    /// The block was written by a big-endian machine.
+    #[error("block {bookmark} was written in big-endian byte order, which is not supported")]
+    ForeignByteOrder {
+        /// Whose block.
+        bookmark: Bookmark,
+    },
+    /// A redacted block: its content was left out on purpose when it was received.
+    #[error("block {bookmark} is redacted")]
+    Redacted {
+        /// Whose block.
+        bookmark: Bookmark,
+    },
+    /// The pool has no room.
+    #[error("no space left in the pool for {asize} bytes")]
+    NoSpace {
+        /// Bytes asked for.
+        asize: u64,
+    },
+    /// A size above 16 MiB, zero, or not a multiple of 512.
+    #[error("block size {size} is not valid")]
+    BadSize {
+        /// The size in bytes.
+        size: u64,
+    },
+    /// The store was opened without an allocator.
+    #[error("the pool is read-only")]
+    ReadOnly,
+    /// A compression or checksum number that this version cannot write.
+    #[error("{what} {number} cannot be written")]
+    Unsupported {
+        /// "compression" or "checksum".
+        what: &'static str,
+        /// The number.
+        number: u8,
+    },
+    /// A space map could not be loaded (reason from above, already reported there).
+    #[error("space map of vdev {vdev} metaslab {metaslab} cannot be loaded: {reason}")]
+    SpaceMap {
+        /// Top-level vdev.
+        vdev: u32,
+        /// Metaslab index.
+        metaslab: u32,
+        /// What the loader said.
+        reason: String,
+    },
+}
+
+impl ZioError {
+    /// Returns true if the error is about bytes that were read (checksum, pointer), not about the device.
+    pub fn is_corruption(&self) -> bool {
+        matches!(self, Self::Corrupt { .. })
+    }
+}

@@ -1,0 +1,313 @@
+//! One metaslab: its free ranges while loaded, what changed per txg, and what was freed but may not be reused yet.
+//!
+//! Guarantees: a range freed in txg T is not in the usable set before [`Metaslab::txg_synced`] was told T + 2; every
+//! allocation and free is recorded exactly once in the changes of its txg.
+//! Does not know vdevs or where its free ranges come from.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use ondisk::Txg;
+
+use crate::ranges::{Mismatch, RangeTree};
+
+/// How many further txgs must sync before space freed in a txg may be handed out again.
+/// OpenZFS keeps the same distance (`TXG_DEFER_SIZE`), so that the last three uberblocks stay whole.
+pub(crate) const DEFER_TXGS: u64 = 2;
+
+/// How much of a metaslab's free space is in memory.
+#[derive(Debug)]
+enum Load {
+    /// Not in memory.
+    Unloaded,
+    /// Being read. Frees that became reusable meanwhile wait here, since the map being read may miss them.
+    Loading { late: Vec<Range<u64>> },
+    /// In memory: the usable ranges.
+    Loaded(RangeTree),
+    /// Could not be read; never used again in this session.
+    Broken,
+}
+
+/// Changes of one txg not yet taken by the pool.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    pub(crate) allocs: RangeTree,
+    pub(crate) frees: RangeTree,
+}
+
+/// One metaslab.
+#[derive(Debug)]
+pub(crate) struct Metaslab {
+    /// First byte (of the top-level vdev).
+    pub(crate) start: u64,
+    /// Bytes.
+    pub(crate) size: u64,
+    /// Allocated as the space map counts (frees are subtracted at once).
+    pub(crate) allocated: u64,
+    load: Load,
+    pending: BTreeMap<Txg, Pending>,
+    /// Frees by txg that are not usable yet.
+    deferred: BTreeMap<Txg, RangeTree>,
+    deferred_bytes: u64,
+    /// Where the next first-fit search starts.
+    cursor: u64,
+}
+
+impl Metaslab {
+    /// Makes a metaslab. An untouched one is free as a whole and needs no load.
+    pub(crate) fn new(start: u64, size: u64, allocated: u64, untouched: bool) -> Self {
+        let load = if untouched {
+            let mut usable = RangeTree::searchable();
+            usable.union(start..start + size);
+            Load::Loaded(usable)
+        } else {
+            Load::Unloaded
+        };
+        Self {
+            start,
+            size,
+            allocated,
+            load,
+            pending: BTreeMap::new(),
+            deferred: BTreeMap::new(),
+            deferred_bytes: 0,
+            cursor: start,
+        }
+    }
+
+    /// Returns the byte range it covers.
+    pub(crate) fn span(&self) -> Range<u64> {
+        self.start..self.start + self.size
+    }
+
+    /// Returns bytes that could be handed out now, were it loaded.
+    pub(crate) fn usable_bytes(&self) -> u64 {
+        self.size.saturating_sub(self.allocated).saturating_sub(self.deferred_bytes)
+    }
+
+    /// Returns bytes freed but not usable yet.
+    pub(crate) fn deferred_bytes(&self) -> u64 {
+        self.deferred_bytes
+    }
+
+    pub(crate) fn is_loaded(&self) -> bool {
+        matches!(self.load, Load::Loaded(_))
+    }
+
+    pub(crate) fn is_unloaded(&self) -> bool {
+        matches!(self.load, Load::Unloaded)
+    }
+
+    pub(crate) fn is_loading(&self) -> bool {
+        matches!(self.load, Load::Loading { .. })
+    }
+
+    /// Returns the longest usable range, 0 if not loaded.
+    pub(crate) fn longest(&self) -> u64 {
+        match &self.load {
+            Load::Loaded(usable) => usable.longest(),
+            _ => 0,
+        }
+    }
+
+    /// Marks the start of a load.
+    pub(crate) fn begin_load(&mut self) {
+        debug_assert!(self.is_unloaded());
+        self.load = Load::Loading { late: Vec::new() };
+    }
+
+    /// Ends a load with the free ranges of the space map. Ranges outside the metaslab are an error, and so is a sum
+    /// above what the counters allow; the metaslab is then broken.
+    pub(crate) fn end_load(&mut self, free: &[Range<u64>]) -> Result<(), Mismatch> {
+        let Load::Loading { late } = std::mem::replace(&mut self.load, Load::Broken) else {
+            return Err(Mismatch);
+        };
+        let span = self.span();
+        let mut usable = RangeTree::searchable();
+        for range in free {
+            if range.start < span.start || range.end > span.end || range.start >= range.end {
+                return Err(Mismatch);
+            }
+            usable.add(range.clone())?;
+        }
+        for range in late {
+            usable.union(range);
+        }
+        // The map may already show frees that must still wait, and it may have been read before the allocations that
+        // are only in memory.
+        for deferred in self.deferred.values() {
+            for range in deferred.iter() {
+                usable.subtract(&range);
+            }
+        }
+        for pending in self.pending.values() {
+            for range in pending.allocs.iter() {
+                usable.subtract(&range);
+            }
+        }
+        self.load = Load::Loaded(usable);
+        Ok(())
+    }
+
+    /// Ends a load that failed.
+    pub(crate) fn fail_load(&mut self) {
+        self.load = Load::Broken;
+    }
+
+    /// Drops the in-memory ranges to save memory. Only done when nothing is pending.
+    #[cfg(test)]
+    pub(crate) fn unload(&mut self) {
+        if self.pending.is_empty() {
+            self.load = Load::Unloaded;
+        }
+    }
+
+    /// Takes a run of at least `least` bytes for a bump allocator, at most `most` if there is a choice.
+    /// The run is out of the usable set but not allocated until [`Metaslab::record_alloc`].
+    pub(crate) fn take_run(&mut self, least: u64, most: u64) -> Option<Range<u64>> {
+        /// Ranges looked at behind the cursor before the length index decides.
+        const TRIES: usize = 16;
+        let Load::Loaded(usable) = &mut self.load else {
+            return None;
+        };
+        let longest = usable.longest();
+        if longest < least {
+            return None;
+        }
+        // While there are long runs, walk forward through the metaslab (sequential layout); when only short ones are
+        // left, take the tightest so that the long ones survive for large blocks.
+        let wanted = least.max(most / 8);
+        let found = if longest >= wanted {
+            usable
+                .first_fit(self.cursor, wanted, TRIES)
+                .or_else(|| usable.first_fit(self.start, wanted, TRIES))
+                .or_else(|| usable.longest_range())
+        } else {
+            usable.best_fit(least)
+        }?;
+        let run = found.start..found.end.min(found.start + most.max(least));
+        usable.remove(&run).expect("the run was just found");
+        self.cursor = run.end;
+        Some(run)
+    }
+
+    /// Gives back the unused part of a run.
+    pub(crate) fn return_run(&mut self, run: Range<u64>) {
+        if let Load::Loaded(usable) = &mut self.load {
+            usable.add(run).expect("a run is given back once");
+        }
+    }
+
+    /// Records an allocation out of a run taken before.
+    pub(crate) fn record_alloc(&mut self, txg: Txg, range: Range<u64>) {
+        self.allocated += range.end - range.start;
+        let pending = self.pending.entry(txg).or_default();
+        pending.allocs.add(range).expect("a run is allocated once");
+    }
+
+    /// Takes back an allocation of `txg` that was never written: usable again at once, unless it was already reported
+    /// to the pool (then it is freed like any other block).
+    pub(crate) fn undo_alloc(&mut self, txg: Txg, range: &Range<u64>) -> Result<(), Mismatch> {
+        let recorded =
+            self.pending.get_mut(&txg).is_some_and(|p| p.allocs.remove(range).is_ok());
+        if recorded {
+            self.allocated -= range.end - range.start;
+            self.return_run(range.clone());
+            return Ok(());
+        }
+        self.free(txg, range)
+    }
+
+    /// Allocates a given range (a log block found after a crash). Needs a loaded metaslab.
+    pub(crate) fn claim(&mut self, txg: Txg, range: &Range<u64>) -> Result<(), Mismatch> {
+        if self.pending.get(&txg).is_some_and(|p| p.allocs.contains(range)) {
+            return Ok(());
+        }
+        let Load::Loaded(usable) = &mut self.load else {
+            return Err(Mismatch);
+        };
+        usable.remove(range)?;
+        self.record_alloc(txg, range.clone());
+        Ok(())
+    }
+
+    /// Frees a range in `txg`. Fails if it is free already, as far as that is known without a load.
+    pub(crate) fn free(&mut self, txg: Txg, range: &Range<u64>) -> Result<(), Mismatch> {
+        let length = range.end - range.start;
+        if self.allocated < length || self.deferred.values().any(|d| d.overlaps(range)) {
+            return Err(Mismatch);
+        }
+        if let Load::Loaded(usable) = &self.load
+            && usable.overlaps(range)
+        {
+            return Err(Mismatch);
+        }
+        self.deferred.entry(txg).or_default().add(range.clone())?;
+        self.pending.entry(txg).or_default().frees.add(range.clone())?;
+        self.allocated -= length;
+        self.deferred_bytes += length;
+        Ok(())
+    }
+
+    /// Returns whether `txg` has changes that were not taken.
+    pub(crate) fn has_pending(&self, txg: Txg) -> bool {
+        self.pending.contains_key(&txg)
+    }
+
+    /// Takes the changes of `txg`.
+    pub(crate) fn take_pending(&mut self, txg: Txg) -> Option<Pending> {
+        self.pending.remove(&txg)
+    }
+
+    /// Makes usable what was freed in `txg - DEFER_TXGS` and before. Returns the bytes that became usable.
+    pub(crate) fn txg_synced(&mut self, txg: Txg) -> u64 {
+        let mut matured = 0;
+        while let Some(entry) = self.deferred.first_entry() {
+            if entry.key().0 + DEFER_TXGS > txg.0 {
+                break;
+            }
+            let mut ranges = entry.remove();
+            matured += ranges.space();
+            for range in ranges.drain() {
+                match &mut self.load {
+                    Load::Loaded(usable) => {
+                        // Checked when it was freed, so this can only fail on our own mistake.
+                        usable.add(range).expect("deferred space is not usable before");
+                    }
+                    Load::Loading { late } => late.push(range),
+                    Load::Unloaded | Load::Broken => {}
+                }
+            }
+        }
+        self.deferred_bytes -= matured;
+        matured
+    }
+
+    /// Returns true if frees are still waiting.
+    pub(crate) fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
+    }
+
+    /// Returns the free ranges as a space map states them: usable, deferred, and `runs` (taken for bump allocation but
+    /// not allocated). Allocations of txgs after `upto` count as free (their map entries come later).
+    pub(crate) fn map_free(&self, upto: Txg, runs: &[Range<u64>]) -> Option<Vec<Range<u64>>> {
+        let Load::Loaded(usable) = &self.load else {
+            return None;
+        };
+        let mut free = usable.clone();
+        for (txg, deferred) in &self.deferred {
+            if *txg <= upto {
+                deferred.iter().for_each(|range| free.union(range));
+            }
+        }
+        for run in runs {
+            free.union(run.clone());
+        }
+        for (txg, pending) in &self.pending {
+            if *txg > upto {
+                pending.allocs.iter().for_each(|range| free.union(range));
+            }
+        }
+        Some(free.drain())
+    }
+}
