@@ -132,3 +132,293 @@ pub enum ConfigPlace {
     /// The pool's config object.
     PoolConfig,
 }
+
+impl TreeConfig {
+    /// Decodes the `vdev_tree` of a pool config object (type `root`).
+    ///
+    /// # Errors
+    /// [`VdevError::BadConfig`] when it is not a device tree.
+    pub fn from_nvlist(list: &NvList) -> Result<Self, VdevError> {
+        if list.str("type") != Some("root") {
+            return Err(bad("the tree's root is not of type 'root'"));
+        }
+        let guid = Guid(list.u64("guid").ok_or(bad("root guid"))?);
+        let children = list.lists("children").unwrap_or(&[]);
+        let mut budget = VDEVS_MAX;
+        let mut tops = Vec::with_capacity(children.len().min(VDEVS_MAX));
+        for (index, child) in children.iter().enumerate() {
+            let top = VdevConfig::decode(child, DEPTH_MAX, &mut budget)?;
+            if top.id != index as u64 {
+                return Err(bad("a top-level vdev's id is not its place"));
+            }
+            tops.push(top);
+        }
+        let mut extra = NvList::new();
+        for (name, value) in list.iter() {
+            if !matches!(name, b"type" | b"id" | b"guid" | b"create_txg" | b"children") {
+                extra.insert(name, value.clone());
+            }
+        }
+        Ok(Self { guid, create_txg: list.u64("create_txg").unwrap_or(0), extra, tops })
+    }
+
+    /// Encodes the whole tree for the pool's config object.
+    #[must_use]
+    pub fn to_nvlist(&self) -> NvList {
+        let mut list = NvList::new();
+        list.insert("type", "root");
+        list.insert("id", 0_u64);
+        list.insert("guid", self.guid.0);
+        if self.create_txg != 0 {
+            list.insert("create_txg", self.create_txg);
+        }
+        for (name, value) in self.extra.iter() {
+            list.insert(name, value.clone());
+        }
+        let children: Vec<NvList> =
+            self.tops.iter().map(|top| top.to_nvlist(ConfigPlace::PoolConfig, true)).collect();
+        list.insert("children", children);
+        list
+    }
+
+    /// Returns the sum of all guids with the root's, modulo 2^64 (the uberblock's `guid_sum`).
+    #[must_use]
+    pub fn guid_sum(&self) -> u64 {
+        fn add(vdev: &VdevConfig) -> u64 {
+            vdev.children.iter().fold(vdev.guid.0, |sum, child| sum.wrapping_add(add(child)))
+        }
+        self.tops.iter().fold(self.guid.0, |sum, top| sum.wrapping_add(add(top)))
+    }
+
+    /// Returns the vdev with this guid, at any depth.
+    pub fn find_mut(&mut self, guid: Guid) -> Option<&mut VdevConfig> {
+        fn find(vdev: &mut VdevConfig, guid: Guid) -> Option<&mut VdevConfig> {
+            if vdev.guid == guid {
+                return Some(vdev);
+            }
+            vdev.children.iter_mut().find_map(|child| find(child, guid))
+        }
+        self.tops.iter_mut().find_map(|top| find(top, guid))
+    }
+
+    /// Returns every leaf, in tree order.
+    #[must_use]
+    pub fn leaves(&self) -> Vec<&VdevConfig> {
+        fn collect<'a>(vdev: &'a VdevConfig, into: &mut Vec<&'a VdevConfig>) {
+            if vdev.kind.is_leaf() {
+                into.push(vdev);
+            }
+            for child in &vdev.children {
+                collect(child, into);
+            }
+        }
+        let mut leaves = Vec::new();
+        for top in &self.tops {
+            collect(top, &mut leaves);
+        }
+        leaves
+    }
+}
+
+impl VdevConfig {
+    /// Makes a vdev with no optional field set.
+    #[must_use]
+    pub fn new(kind: VdevKind, id: u64, guid: Guid) -> Self {
+        Self {
+            kind,
+            id,
+            guid,
+            path: None,
+            open_path: None,
+            create_txg: 0,
+            ashift: 0,
+            asize: 0,
+            metaslab_array: 0,
+            metaslab_shift: 0,
+            is_log: false,
+            non_allocating: false,
+            dtl: None,
+            offline: false,
+            faulted: false,
+            removed: false,
+            zap_leaf: None,
+            zap_top: None,
+            extra: NvList::new(),
+            children: Vec::new(),
+        }
+    }
+
+    /// Decodes one top-level vdev (the `vdev_tree` of a label).
+    ///
+    /// # Errors
+    /// [`VdevError::BadConfig`] when it is not a vdev.
+    pub fn from_nvlist(list: &NvList) -> Result<Self, VdevError> {
+        Self::decode(list, DEPTH_MAX, &mut { VDEVS_MAX })
+    }
+
+    /// Returns where to open a leaf: where it was found, else where it was last time.
+    #[must_use]
+    pub fn device_path(&self) -> Option<PathBuf> {
+        self.open_path.clone().or_else(|| self.path.as_ref().map(PathBuf::from))
+    }
+
+    fn decode(list: &NvList, depth: usize, budget: &mut usize) -> Result<Self, VdevError> {
+        if depth == 0 || *budget == 0 {
+            return Err(bad("the tree is too large"));
+        }
+        *budget -= 1;
+        let kind = VdevKind::parse(list.str("type").ok_or(bad("vdev type"))?);
+        let guid = Guid(list.u64("guid").ok_or(bad("vdev guid"))?);
+        let mut vdev = Self::new(kind, list.u64("id").ok_or(bad("vdev id"))?, guid);
+        for (name, value) in list.iter() {
+            let number = if let NvValue::U64(number) = value { Some(*number) } else { None };
+            match (name, number) {
+                (b"type" | b"id" | b"guid" | b"children", _) => {}
+                (b"path", _) => vdev.path = list.str("path").map(str::to_owned),
+                (b"create_txg", Some(n)) => vdev.create_txg = n,
+                (b"ashift", Some(n)) => {
+                    vdev.ashift = u8::try_from(n).map_err(|_| bad("ashift"))?;
+                }
+                (b"asize", Some(n)) => vdev.asize = n,
+                (b"metaslab_array", Some(n)) => vdev.metaslab_array = n,
+                (b"metaslab_shift", Some(n)) => {
+                    vdev.metaslab_shift = u8::try_from(n).map_err(|_| bad("metaslab_shift"))?;
+                }
+                (b"is_log", Some(n)) => vdev.is_log = n != 0,
+                (b"non_allocating", Some(n)) => vdev.non_allocating = n != 0,
+                (b"DTL", Some(n)) => vdev.dtl = Some(n),
+                (b"offline", Some(n)) => vdev.offline = n != 0,
+                (b"faulted", Some(n)) => vdev.faulted = n != 0,
+                (b"removed", Some(n)) => vdev.removed = n != 0,
+                (b"com.delphix:vdev_zap_leaf", Some(n)) => vdev.zap_leaf = Some(n),
+                (b"com.delphix:vdev_zap_top", Some(n)) => vdev.zap_top = Some(n),
+                _ => vdev.extra.insert(name, value.clone()),
+            }
+        }
+        for child in list.lists("children").unwrap_or(&[]) {
+            vdev.children.push(Self::decode(child, depth - 1, budget)?);
+        }
+        Ok(vdev)
+    }
+
+    /// Encodes the vdev with its children, in OpenZFS's order of keys. `top` says that it is a top-level vdev.
+    #[must_use]
+    pub fn to_nvlist(&self, place: ConfigPlace, top: bool) -> NvList {
+        let mut list = NvList::new();
+        list.insert("type", self.kind.as_str());
+        list.insert("id", self.id);
+        list.insert("guid", self.guid.0);
+        if let Some(path) = &self.path {
+            list.insert("path", path.as_str());
+        }
+        let late = |name: &[u8]| !matches!(name, b"devid" | b"phys_path" | b"whole_disk" | b"nparity");
+        for (name, value) in self.extra.iter().filter(|(name, _)| !late(name)) {
+            list.insert(name, value.clone());
+        }
+        if top {
+            list.insert("metaslab_array", self.metaslab_array);
+            list.insert("metaslab_shift", u64::from(self.metaslab_shift));
+            list.insert("ashift", u64::from(self.ashift));
+            list.insert("asize", self.asize);
+            list.insert("is_log", u64::from(self.is_log));
+            if self.non_allocating {
+                list.insert("non_allocating", 1_u64);
+            }
+        }
+        if let Some(dtl) = self.dtl {
+            list.insert("DTL", dtl);
+        }
+        if self.create_txg != 0 {
+            list.insert("create_txg", self.create_txg);
+        }
+        if place == ConfigPlace::PoolConfig {
+            if let Some(zap) = self.zap_leaf {
+                list.insert("com.delphix:vdev_zap_leaf", zap);
+            }
+            if let Some(zap) = self.zap_top {
+                list.insert("com.delphix:vdev_zap_top", zap);
+            }
+        }
+        for (name, set) in
+            [("offline", self.offline), ("faulted", self.faulted), ("removed", self.removed)]
+        {
+            if set {
+                list.insert(name, 1_u64);
+            }
+        }
+        for (name, value) in self.extra.iter().filter(|(name, _)| late(name)) {
+            // Per-vdev ZAP numbers belong to the config object only.
+            if place == ConfigPlace::PoolConfig || !name.starts_with(b"com.klarasystems:") {
+                list.insert(name, value.clone());
+            }
+        }
+        if !self.children.is_empty() {
+            let children: Vec<NvList> =
+                self.children.iter().map(|child| child.to_nvlist(place, false)).collect();
+            list.insert("children", children);
+        }
+        list
+    }
+}
+
+const fn bad(what: &'static str) -> VdevError {
+    VdevError::BadConfig { what }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mirror() -> TreeConfig {
+        let mut top = VdevConfig::new(VdevKind::Mirror, 0, Guid(7));
+        top.ashift = 12;
+        top.asize = 1 << 28;
+        top.metaslab_shift = 24;
+        top.zap_top = Some(40);
+        for (id, guid) in [(0, 8), (1, 9)] {
+            let mut leaf = VdevConfig::new(VdevKind::File, id, Guid(guid));
+            leaf.path = Some(format!("/pool/d{id}"));
+            leaf.zap_leaf = Some(41 + id);
+            leaf.extra.insert("fru", "bay 3");
+            top.children.push(leaf);
+        }
+        TreeConfig { guid: Guid(5), create_txg: 4, extra: NvList::new(), tops: vec![top] }
+    }
+
+    #[test]
+    fn tree_survives_encoding() {
+        let tree = mirror();
+        assert_eq!(TreeConfig::from_nvlist(&tree.to_nvlist()).expect("decodes"), tree);
+        assert_eq!(tree.guid_sum(), 5 + 7 + 8 + 9);
+        assert_eq!(tree.leaves().len(), 2);
+    }
+
+    #[test]
+    fn labels_carry_no_object_numbers_of_zaps() {
+        let label = mirror().tops[0].to_nvlist(ConfigPlace::Label, true);
+        let decoded = VdevConfig::from_nvlist(&label).expect("decodes");
+        assert_eq!(decoded.zap_top, None);
+        assert_eq!(decoded.children[0].zap_leaf, None);
+        assert_eq!(decoded.children[1].path.as_deref(), Some("/pool/d1"));
+    }
+
+    #[test]
+    fn hostile_trees_are_refused() {
+        let mut list = NvList::new().with("type", "mirror").with("id", 0_u64).with("guid", 1_u64);
+        for _ in 0..20 {
+            list = NvList::new()
+                .with("type", "mirror")
+                .with("id", 0_u64)
+                .with("guid", 1_u64)
+                .with("children", vec![list]);
+        }
+        assert!(VdevConfig::from_nvlist(&list).is_err());
+        assert!(VdevConfig::from_nvlist(&NvList::new()).is_err());
+        let huge = NvList::new()
+            .with("type", "file")
+            .with("id", 0_u64)
+            .with("guid", 1_u64)
+            .with("ashift", 1_u64 << 40);
+        assert!(VdevConfig::from_nvlist(&huge).is_err());
+    }
+}

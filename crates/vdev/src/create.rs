@@ -1,10 +1,40 @@
 //! Making a new device tree: checks of the devices a user named, sizes, sector shift, guids.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use runtime::Handle;
+use ondisk::nvlist::NvList;
+use ondisk::{Guid, label};
+use runtime::{Disk, DiskKind, Handle};
 
-use crate::{TreeConfig, VdevError};
+use crate::labels::LabelSet;
+use crate::leaf::{check_size, open_disk};
+use crate::{ASHIFT_MAX, ASHIFT_MIN, OpenMode, TreeConfig, VdevConfig, VdevError, VdevKind};
+
+/// Sector shift of files when nobody asks for another: 4 KiB, the page and the sector of nearly all storage below.
+const FILE_ASHIFT: u8 = 12;
+/// Largest sector shift taken from a device's own word (`zfs_vdev_max_auto_ashift`).
+const ASHIFT_DEVICE_MAX: u8 = 14;
+/// Bytes at the front of a device that are searched for foreign signatures.
+const SIGNATURE_BYTES: u64 = 128 << 10;
+/// Offset, magic and name of what a device may hold (values as libblkid documents them).
+const SIGNATURES: &[(usize, &[u8], &str)] = &[
+    (0x438, b"\x53\xef", "an ext2, ext3 or ext4 file system"),
+    (0, b"XFSB", "an xfs file system"),
+    (0x10040, b"_BHRfS_M", "a btrfs file system"),
+    (512, b"EFI PART", "a GPT partition table"),
+    (4096, b"EFI PART", "a GPT partition table"),
+    (3, b"NTFS    ", "an NTFS file system"),
+    (3, b"EXFAT   ", "an exFAT file system"),
+    (82, b"FAT32   ", "a FAT file system"),
+    (54, b"FAT1", "a FAT file system"),
+    (0, b"LUKS\xba\xbe", "a LUKS encrypted volume"),
+    (0x218, b"LVM2 001", "an LVM physical volume"),
+    (4096, b"\xfc\x4e\x2b\xa9", "a Linux software RAID member"),
+    (0xff6, b"SWAPSPACE2", "a swap area"),
+    (0x8001, b"CD001", "an ISO 9660 file system"),
+    (510, b"\x55\xaa", "an MBR partition table or boot sector"),
+];
 
 /// A device named for a new vdev.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,18 +94,138 @@ pub struct Conflict {
 /// Opens and measures every device of `spec` and returns the configuration of a new tree with fresh guids. Nothing is
 /// written. The second value lists devices that hold somebody's data; the caller refuses those unless forced
 /// (exported and destroyed pools are listed too, so that the caller can tell).
+///
+/// # Errors
+/// A device that cannot be opened, is too small, is named twice or needs larger sectors than asked for.
 pub async fn plan(
     handle: &Handle,
     spec: &TreeSpec,
 ) -> Result<(TreeConfig, Vec<Conflict>), VdevError> {
-    let _ = (handle, spec);
-    unimplemented!()
+    let mut tree = TreeConfig {
+        guid: fresh_guid(handle),
+        create_txg: ondisk::TXG_INITIAL.0,
+        extra: NvList::new(),
+        tops: Vec::new(),
+    };
+    let mut conflicts = Vec::new();
+    let mut seen = BTreeSet::new();
+    if spec.tops.is_empty() {
+        return Err(VdevError::BadConfig { what: "no device was named" });
+    }
+    for (id, top) in spec.tops.iter().enumerate() {
+        tree.tops.push(plan_top(handle, id as u64, top, &mut seen, &mut conflicts).await?);
+    }
+    Ok((tree, conflicts))
+}
+
+async fn plan_top(
+    handle: &Handle,
+    id: u64,
+    spec: &TopSpec,
+    seen: &mut BTreeSet<PathBuf>,
+    conflicts: &mut Vec<Conflict>,
+) -> Result<VdevConfig, VdevError> {
+    let mut leaves = Vec::new();
+    let mut asize = u64::MAX;
+    let mut sector_shift = ASHIFT_MIN;
+    for (index, leaf) in spec.leaves.iter().enumerate() {
+        if !seen.insert(leaf.path.clone()) {
+            return Err(VdevError::BadConfig { what: "a device is named twice" });
+        }
+        // Opened for writing, so that a device that is busy or write-protected is found out before anything is written.
+        let disk = open_disk(handle, &leaf.path, OpenMode::ReadWrite).await?;
+        check_size(&disk, 0)?;
+        match examine(&disk).await {
+            DiskUse::Free => {}
+            found => conflicts.push(Conflict { path: leaf.path.clone(), found }),
+        }
+        let info = disk.info();
+        asize = asize.min(label::leaf_asize(info.size_bytes));
+        let kind = match info.kind {
+            DiskKind::File => VdevKind::File,
+            DiskKind::Block => VdevKind::Disk,
+        };
+        // A file's sectors are those of the file system below; only devices know better than the default.
+        if info.kind == DiskKind::Block {
+            let shift = info.physical_sector_bytes.max(512).ilog2();
+            sector_shift = sector_shift.max(u8::try_from(shift).unwrap_or(ASHIFT_MAX));
+            if let Some(have) = spec.ashift
+                && info.logical_sector_bytes > 1_u32.checked_shl(u32::from(have)).unwrap_or(u32::MAX)
+            {
+                let needed = u8::try_from(info.logical_sector_bytes.ilog2()).unwrap_or(u8::MAX);
+                return Err(VdevError::SectorSize { path: leaf.path.clone(), needed, have });
+            }
+        } else {
+            sector_shift = sector_shift.max(FILE_ASHIFT);
+        }
+        let mut config = VdevConfig::new(kind, index as u64, fresh_guid(handle));
+        config.path = Some(leaf.path.to_string_lossy().into_owned());
+        if config.kind == VdevKind::Disk {
+            config.extra.insert("whole_disk", 0_u64);
+        }
+        config.create_txg = ondisk::TXG_INITIAL.0;
+        leaves.push(config);
+    }
+    let mut top = match leaves.len() {
+        0 => return Err(VdevError::BadConfig { what: "a vdev without devices" }),
+        1 => leaves.remove(0),
+        _ => {
+            let mut mirror = VdevConfig::new(VdevKind::Mirror, id, fresh_guid(handle));
+            mirror.create_txg = ondisk::TXG_INITIAL.0;
+            mirror.children = leaves;
+            mirror
+        }
+    };
+    let ashift = spec.ashift.unwrap_or(sector_shift.min(ASHIFT_DEVICE_MAX));
+    if !(ASHIFT_MIN..=ASHIFT_MAX).contains(&ashift) {
+        return Err(VdevError::BadConfig { what: "ashift must be 9 to 16" });
+    }
+    top.id = id;
+    top.ashift = ashift;
+    top.asize = asize & !(label::LABEL_SIZE - 1);
+    top.metaslab_shift = metaslab_shift_for(top.asize);
+    top.is_log = spec.is_log;
+    Ok(top)
 }
 
 /// Returns what the device at `path` holds.
+///
+/// # Errors
+/// [`VdevError::Open`] when it cannot be opened.
 pub async fn disk_use(handle: &Handle, path: &Path) -> Result<DiskUse, VdevError> {
-    let _ = (handle, path);
-    unimplemented!()
+    let disk = open_disk(handle, path, OpenMode::ReadOnly).await?;
+    Ok(examine(&disk).await)
+}
+
+async fn examine(disk: &Disk) -> DiskUse {
+    if let Ok(labels) = LabelSet::read(disk).await
+        && let Some(config) = labels.best_config()
+    {
+        // A spare or cache label has no pool name.
+        return DiskUse::Pool {
+            name: config.str("name").unwrap_or_default().to_owned(),
+            state: config.u64("state").unwrap_or(0),
+            pool_guid: config.u64("pool_guid").unwrap_or(0),
+        };
+    }
+    let len = disk.info().size_bytes.min(SIGNATURE_BYTES);
+    let Ok(head) = disk.read(0, usize::try_from(len).expect("a bounded length")).await else {
+        return DiskUse::Free;
+    };
+    SIGNATURES
+        .iter()
+        .find(|(at, magic, _)| head.get(*at..*at + magic.len()) == Some(*magic))
+        .map_or(DiskUse::Free, |&(_, _, what)| DiskUse::Foreign { what })
+}
+
+fn fresh_guid(handle: &Handle) -> Guid {
+    loop {
+        // 0 means "none" in several places of the format.
+        let guid = handle.random_u64();
+        if guid != 0 {
+            return Guid(guid);
+        }
+    }
 }
 
 /// Returns the metaslab shift of a new top-level vdev of `asize` allocatable bytes.
@@ -99,4 +249,24 @@ pub fn metaslab_shift_for(asize: u64) -> u8 {
         }
     }
     u8::try_from(shift).expect("a bit position fits")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metaslab_shifts_follow_openzfs() {
+        for (asize, expect) in [
+            (129_499_136, 24),
+            (517_996_544, 25),
+            (8 << 30, 29),
+            (100 << 30, 29),
+            (1 << 40, 33),
+            (16 << 40, 34),
+            (1 << 52, 36),
+        ] {
+            assert_eq!(metaslab_shift_for(asize), expect, "asize {asize}");
+        }
+    }
 }

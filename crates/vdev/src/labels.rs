@@ -1,11 +1,17 @@
 //! Labels and the uberblock ring of one device.
 //!
-//! Layout and rules: `docs/format`, vdev labels. Each leaf holds four copies; all copies of the configuration are
-//! equal but for their embedded checksum, which is seeded with the absolute device offset.
+//! Each leaf holds four copies; all copies of the configuration are equal but for their embedded checksum, which is
+//! seeded with the absolute device offset.
+//! Guarantees: what is returned passed its checksum; bad labels are states of the answer, never errors or panics.
+//! Does not know what the configuration means.
 
+use codec::checksum::{Algorithm, compute};
+use ondisk::label::{
+    self, BOOT_ENV, LABEL_COUNT, LABEL_SIZE, NVLIST, NVLIST_MAX, RING, label_verifier,
+};
 use ondisk::nvlist::NvList;
 use ondisk::{Txg, Uberblock};
-use runtime::Disk;
+use runtime::{Disk, IoBuf, IoBufMut};
 
 use crate::VdevError;
 
@@ -39,32 +45,167 @@ pub struct LabelSet {
     /// Device bytes rounded down to 256 KiB.
     pub psize: u64,
     /// The four configurations.
-    pub labels: [LabelState; 4],
-    /// Every valid uberblock of the four rings (for the ashift found in the configuration).
+    pub labels: [LabelState; LABEL_COUNT],
+    /// Every valid uberblock of the four rings.
     pub uberblocks: Vec<FoundUberblock>,
 }
 
 impl LabelSet {
-    /// Reads and verifies all four labels. Bad labels are states of the answer, not errors.
+    /// Reads and verifies all four labels of a device of any size (too small: all unreadable).
+    ///
+    /// # Errors
+    /// None at present: a label that cannot be read is [`LabelState::Unreadable`].
     pub async fn read(disk: &Disk) -> Result<Self, VdevError> {
-        let _ = disk;
-        unimplemented!()
+        let size = disk.info().size_bytes;
+        let mut set = Self {
+            psize: label::usable_size(size),
+            labels: std::array::from_fn(|_| LabelState::Unreadable),
+            uberblocks: Vec::new(),
+        };
+        let reads = (0..LABEL_COUNT).map(|which| async move {
+            let offset = label::label_offset(size, which)?;
+            // The first 16 KiB (pad and boot environment) are not needed.
+            let skip = NVLIST.0;
+            let len = usize::try_from(LABEL_SIZE - skip).expect("a label fits");
+            disk.read(offset + skip, len).await.ok().map(|bytes| (offset, bytes))
+        });
+        let found = runtime::join_all(reads).await;
+        for (which, read) in found.iter().enumerate() {
+            if let Some((offset, bytes)) = read {
+                set.labels[which] = decode_config(&bytes[..NVLIST.1], offset + NVLIST.0);
+            }
+        }
+        // The ring's slot size follows the ashift of the top-level vdev; without a configuration, try them all.
+        let ashift = set
+            .best_config()
+            .and_then(|config| config.list("vdev_tree"))
+            .and_then(|tree| tree.u64("ashift"))
+            .filter(|ashift| (9..=16).contains(ashift));
+        let slot_sizes: Vec<usize> = ashift.map_or_else(
+            || (10..=13).map(|shift| 1 << shift).collect(),
+            |ashift| vec![label::uberblock_slot_size(ashift)],
+        );
+        for (which, read) in found.iter().enumerate() {
+            let Some((offset, bytes)) = read else { continue };
+            let ring = &bytes[NVLIST.1..];
+            for &size in &slot_sizes {
+                for (slot, block) in ring.chunks_exact(size).enumerate() {
+                    // Cheap look first: hashing 128 empty slots of every label costs more than the read.
+                    let Ok(uberblock) = Uberblock::decode(block) else { continue };
+                    let at = offset + RING.0 + (slot * size) as u64;
+                    if label::verify(block, label_verifier(at), sha256) {
+                        set.uberblocks.push(FoundUberblock {
+                            label: u8::try_from(which).expect("four labels"),
+                            slot: u32::try_from(slot).expect("at most 128 slots"),
+                            uberblock,
+                        });
+                    }
+                }
+            }
+        }
+        Ok(set)
     }
 
     /// Returns the configuration with the highest txg among the valid labels.
+    #[must_use]
     pub fn best_config(&self) -> Option<&NvList> {
-        unimplemented!()
+        self.labels
+            .iter()
+            .filter_map(|label| match label {
+                LabelState::Valid(config) => Some(&**config),
+                _ => None,
+            })
+            .max_by_key(|config| config.u64("txg").unwrap_or(0))
     }
 
     /// Returns the newest uberblock with txg at most `max` (by txg, timestamp, multihost sequence).
+    #[must_use]
     pub fn best_uberblock(&self, max: Option<Txg>) -> Option<&Uberblock> {
-        let _ = max;
-        unimplemented!()
+        self.uberblocks
+            .iter()
+            .map(|found| &found.uberblock)
+            .filter(|uberblock| max.is_none_or(|max| uberblock.txg <= max))
+            .max_by(|a, b| a.cmp_currency(b))
     }
 }
 
 /// Zeroes the four labels of a device so that no tool finds a pool on it. Durable on return.
+///
+/// # Errors
+/// [`VdevError::Open`] with the device's error; labels not reached may remain.
 pub async fn clear(disk: &Disk) -> Result<(), VdevError> {
-    let _ = disk;
-    unimplemented!()
+    let size = disk.info().size_bytes;
+    let fail = |source| VdevError::Open { path: disk.info().path.clone(), source };
+    let zeros = IoBuf::zeroed(usize::try_from(LABEL_SIZE).expect("a label fits"));
+    for which in 0..LABEL_COUNT {
+        if let Some(offset) = label::label_offset(size, which) {
+            disk.write(offset, zeros.clone()).await.map_err(fail)?;
+        }
+    }
+    disk.flush().await.map_err(fail)
+}
+
+/// Returns the sealed configuration block of label `which`, and its device offset.
+pub(crate) fn config_block(
+    size_bytes: u64,
+    which: usize,
+    packed: &[u8],
+) -> Result<(u64, IoBuf), VdevError> {
+    if packed.len() > NVLIST_MAX {
+        return Err(VdevError::LabelTooLarge { len: packed.len() });
+    }
+    let offset = offset_of(size_bytes, which)? + NVLIST.0;
+    let mut block = IoBufMut::zeroed(NVLIST.1);
+    block[..packed.len()].copy_from_slice(packed);
+    label::seal(&mut block, label_verifier(offset), sha256);
+    Ok((offset, block.freeze()))
+}
+
+/// Returns the content of a whole fresh label: zero pad, empty boot environment, no configuration, empty ring.
+pub(crate) fn fresh_label(size_bytes: u64, which: usize) -> Result<(u64, IoBuf), VdevError> {
+    let offset = offset_of(size_bytes, which)?;
+    let mut block = IoBufMut::zeroed(usize::try_from(LABEL_SIZE).expect("a label fits"));
+    let at = usize::try_from(BOOT_ENV.0).expect("inside a label");
+    label::seal(&mut block[at..at + BOOT_ENV.1], label_verifier(offset + BOOT_ENV.0), sha256);
+    Ok((offset, block.freeze()))
+}
+
+/// Returns the sealed ring slot of an uberblock in label `which`, and its device offset.
+pub(crate) fn uberblock_slot(
+    size_bytes: u64,
+    which: usize,
+    ashift: u8,
+    uberblock: &Uberblock,
+) -> Result<(u64, IoBuf), VdevError> {
+    let ashift = u64::from(ashift);
+    let size = label::uberblock_slot_size(ashift);
+    let slot = label::uberblock_slot_for(uberblock.txg.0, ashift, false);
+    let offset = offset_of(size_bytes, which)? + RING.0 + (slot * size) as u64;
+    let mut block = IoBufMut::zeroed(size);
+    uberblock.encode(&mut block);
+    label::seal(&mut block, label_verifier(offset), sha256);
+    Ok((offset, block.freeze()))
+}
+
+fn offset_of(size_bytes: u64, which: usize) -> Result<u64, VdevError> {
+    label::label_offset(size_bytes, which).ok_or(VdevError::BadConfig { what: "device without room for labels" })
+}
+
+fn decode_config(block: &[u8], offset: u64) -> LabelState {
+    if block.iter().all(|&byte| byte == 0) {
+        return LabelState::Empty;
+    }
+    if !label::verify(block, label_verifier(offset), sha256) {
+        return LabelState::Bad;
+    }
+    match NvList::decode(&block[..NVLIST_MAX]) {
+        Ok(config) => LabelState::Valid(Box::new(config)),
+        // A sealed block without a list: the label was prepared, but no pool was ever synced to it.
+        Err(_) if block[..NVLIST_MAX].iter().all(|&byte| byte == 0) => LabelState::Empty,
+        Err(_) => LabelState::Bad,
+    }
+}
+
+fn sha256(bytes: &[u8]) -> [u64; 4] {
+    compute(Algorithm::Sha256, &[0; 32], bytes)
 }

@@ -1,1 +1,420 @@
-//! One open device: its queue, counters and health.
+//! One device: its queue, counters and health.
+//!
+//! Guarantees: every operation passes the queue and is counted; a device that fails a probe after an error, or that has
+//! vanished, is not asked again until it is reopened.
+//! Does not know mirrors; offsets here are device bytes.
+
+use std::cell::{Cell, RefCell};
+use std::path::{Path, PathBuf};
+
+use ondisk::{Guid, label};
+use runtime::{Disk, DiskError, DiskKind, DiskMode, Handle, IoBuf};
+
+use crate::labels::LabelSet;
+use crate::queue::Queue;
+use crate::{Health, IoClass, OpenMode, QueueTuning, VdevConfig, VdevError, VdevStats};
+
+/// Bytes of a probe: one read at the start of the device, aligned for every sector size.
+const PROBE_BYTES: usize = 64 << 10;
+
+/// Why a leaf did not do what it was asked.
+#[derive(Debug, Clone)]
+pub(crate) enum LeafError {
+    /// It is not open.
+    Closed,
+    /// The device refused.
+    Device(DiskError),
+}
+
+/// One device of the tree.
+pub(crate) struct Leaf {
+    pub(crate) guid: Guid,
+    pub(crate) top: u32,
+    handle: Handle,
+    disk: RefCell<Option<Disk>>,
+    health: Cell<Health>,
+    reason: RefCell<Option<String>>,
+    queue: Queue,
+    stats: RefCell<VdevStats>,
+    /// Written since the last flush that succeeded.
+    dirty: Cell<bool>,
+    /// Missed a write since the last flush of its top-level vdev.
+    missed_since_flush: Cell<bool>,
+    /// Missed a write since the pool last asked.
+    missed: Cell<bool>,
+    /// May lack older writes too (has a DTL, or missed writes in this session): other copies are read first.
+    stale: Cell<bool>,
+    probing: Cell<bool>,
+}
+
+impl Leaf {
+    pub(crate) fn new(handle: &Handle, config: &VdevConfig, top: u32, tuning: &QueueTuning) -> Self {
+        Self {
+            guid: config.guid,
+            top,
+            handle: handle.clone(),
+            disk: RefCell::new(None),
+            health: Cell::new(Health::Unavailable),
+            reason: RefCell::new(None),
+            queue: Queue::new(tuning.clone()),
+            stats: RefCell::default(),
+            dirty: Cell::new(false),
+            missed_since_flush: Cell::new(false),
+            missed: Cell::new(false),
+            stale: Cell::new(config.dtl.is_some()),
+            probing: Cell::new(false),
+        }
+    }
+
+    /// Opens the device of `config` and checks that it is the right one. The outcome is the leaf's health.
+    /// `least_asize` is what its top-level vdev needs, 0 for a new one.
+    pub(crate) async fn open(
+        &self,
+        config: &VdevConfig,
+        mode: OpenMode,
+        ashift: u8,
+        least_asize: u64,
+        fresh: bool,
+    ) {
+        if config.offline {
+            self.set_health(Health::Offline, None);
+            return;
+        }
+        if config.faulted {
+            self.set_health(Health::Faulted, Some("external device fault".into()));
+            return;
+        }
+        let Some(path) = config.device_path() else {
+            self.set_health(Health::Unavailable, Some("cannot open".into()));
+            return;
+        };
+        match self.try_open(&path, config.guid, mode, ashift, least_asize, fresh).await {
+            Ok(disk) => {
+                *self.disk.borrow_mut() = Some(disk);
+                self.set_health(Health::Online, None);
+            }
+            Err(error) => {
+                let reason = match &error {
+                    VdevError::TooSmall { .. } | VdevError::SectorSize { .. } => {
+                        "corrupted data".to_owned()
+                    }
+                    VdevError::BadConfig { what } => (*what).to_owned(),
+                    VdevError::Open { source: DiskError::Busy { .. }, .. } => "device is in use".into(),
+                    _ => format!("was {}", path.display()),
+                };
+                self.set_health(Health::Unavailable, Some(reason));
+            }
+        }
+    }
+
+    async fn try_open(
+        &self,
+        path: &Path,
+        guid: Guid,
+        mode: OpenMode,
+        ashift: u8,
+        least_asize: u64,
+        fresh: bool,
+    ) -> Result<Disk, VdevError> {
+        let disk = open_disk(&self.handle, path, mode).await?;
+        check_size(&disk, least_asize)?;
+        check_sectors(&disk, ashift)?;
+        if !fresh {
+            let labels = LabelSet::read(&disk).await?;
+            match labels.best_config().and_then(|config| config.u64("guid")) {
+                Some(found) if found == guid.0 => {}
+                Some(_) => return Err(VdevError::BadConfig { what: "corrupted data" }),
+                None => return Err(VdevError::BadConfig { what: "missing label" }),
+            }
+        }
+        Ok(disk)
+    }
+
+    /// Returns the open device.
+    pub(crate) fn disk(&self) -> Option<Disk> {
+        if self.is_usable() { self.disk.borrow().clone() } else { None }
+    }
+
+    pub(crate) fn is_usable(&self) -> bool {
+        self.health.get() == Health::Online
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        self.health.get()
+    }
+
+    pub(crate) fn reason(&self) -> Option<String> {
+        self.reason.borrow().clone()
+    }
+
+    pub(crate) fn is_stale(&self) -> bool {
+        self.stale.get()
+    }
+
+    /// Returns operations waiting or at the device.
+    pub(crate) fn load(&self) -> usize {
+        self.queue.load()
+    }
+
+    /// Returns the device size rounded down to whole labels, 0 when not open.
+    pub(crate) fn psize(&self) -> u64 {
+        self.disk.borrow().as_ref().map_or(0, |disk| label::usable_size(disk.info().size_bytes))
+    }
+
+    /// Returns the path it was opened at.
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        self.disk.borrow().as_ref().map(|disk| disk.info().path.clone())
+    }
+
+    /// Returns the counters with the queue's depths.
+    pub(crate) fn stats(&self) -> VdevStats {
+        let mut stats = self.stats.borrow().clone();
+        for class in IoClass::ALL {
+            let (pending, active) = self.queue.depth(class);
+            stats.classes[class.index()].pending = pending;
+            stats.classes[class.index()].active = active;
+        }
+        stats
+    }
+
+    pub(crate) fn count_checksum_error(&self) {
+        self.stats.borrow_mut().checksum_errors += 1;
+    }
+
+    pub(crate) fn count_healed(&self, bytes: u64) {
+        self.stats.borrow_mut().self_healed_bytes += bytes;
+    }
+
+    /// Zeroes the error counters.
+    pub(crate) fn clear_counters(&self) {
+        let mut stats = self.stats.borrow_mut();
+        stats.read_errors = 0;
+        stats.write_errors = 0;
+        stats.checksum_errors = 0;
+    }
+
+    /// Remembers that a write did not reach this leaf.
+    pub(crate) fn note_missed(&self) {
+        self.missed.set(true);
+        self.missed_since_flush.set(true);
+        self.stale.set(true);
+    }
+
+    /// Returns and clears whether a write was missed since the last call.
+    pub(crate) fn take_missed(&self) -> bool {
+        self.missed.replace(false)
+    }
+
+    /// Closes the device.
+    pub(crate) fn close(&self) {
+        *self.disk.borrow_mut() = None;
+        self.set_health(Health::Unavailable, None);
+    }
+
+    /// Reads device bytes.
+    pub(crate) async fn read(
+        &self,
+        offset: u64,
+        len: usize,
+        class: IoClass,
+    ) -> Result<IoBuf, LeafError> {
+        let disk = self.disk().ok_or(LeafError::Closed)?;
+        let asked = self.handle.now();
+        let permit = self.queue.enter(class).await;
+        let started = self.handle.now();
+        let mut result = disk.read(offset, len).await;
+        if result.as_ref().is_err_and(may_retry) {
+            result = disk.read(offset, len).await;
+        }
+        drop(permit);
+        let ended = self.handle.now();
+        match result {
+            Ok(buf) => {
+                let mut stats = self.stats.borrow_mut();
+                stats.read_ops += 1;
+                stats.read_bytes += len as u64;
+                stats.read_total.record(nanos(asked, ended));
+                count_class(&mut stats, class, len as u64, [asked, started, ended]);
+                Ok(buf)
+            }
+            Err(error) => {
+                self.stats.borrow_mut().read_errors += 1;
+                self.after_error(&error).await;
+                Err(LeafError::Device(error))
+            }
+        }
+    }
+
+    /// Writes device bytes. On failure the caller notes the miss.
+    pub(crate) async fn write(
+        &self,
+        offset: u64,
+        data: IoBuf,
+        class: IoClass,
+    ) -> Result<(), LeafError> {
+        let disk = self.disk().ok_or(LeafError::Closed)?;
+        let len = data.len() as u64;
+        let asked = self.handle.now();
+        let permit = self.queue.enter(class).await;
+        let started = self.handle.now();
+        self.dirty.set(true);
+        let mut result = disk.write(offset, data.clone()).await;
+        if result.as_ref().is_err_and(may_retry) {
+            result = disk.write(offset, data).await;
+        }
+        drop(permit);
+        // Again after the write: a flush that ran meanwhile did not cover it.
+        self.dirty.set(true);
+        let ended = self.handle.now();
+        match result {
+            Ok(()) => {
+                let mut stats = self.stats.borrow_mut();
+                stats.write_ops += 1;
+                stats.write_bytes += len;
+                stats.write_total.record(nanos(asked, ended));
+                count_class(&mut stats, class, len, [asked, started, ended]);
+                Ok(())
+            }
+            Err(error) => {
+                self.stats.borrow_mut().write_errors += 1;
+                self.after_error(&error).await;
+                Err(LeafError::Device(error))
+            }
+        }
+    }
+
+    /// Returns whether anything was written since the last good flush.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty.get()
+    }
+
+    /// Starts a new flush interval; returns whether the leaf missed a write in the one that ends.
+    pub(crate) fn begin_flush(&self) -> bool {
+        self.missed_since_flush.replace(false)
+    }
+
+    /// Makes completed writes durable. After a failure nothing is known about writes since the last good flush, so the
+    /// leaf is taken out.
+    pub(crate) async fn flush(&self) -> Result<(), LeafError> {
+        let disk = self.disk().ok_or(LeafError::Closed)?;
+        self.dirty.set(false);
+        match disk.flush().await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.dirty.set(true);
+                self.note_missed();
+                self.stats.borrow_mut().write_errors += 1;
+                let (health, reason) = if matches!(error, DiskError::Gone { .. }) {
+                    (Health::Removed, None)
+                } else {
+                    (Health::Faulted, Some("too many errors".to_owned()))
+                };
+                self.set_health(health, reason);
+                Err(LeafError::Device(error))
+            }
+        }
+    }
+
+    /// Tells the device that a range holds nothing. Devices that cannot are left alone.
+    pub(crate) async fn trim(&self, offset: u64, len: u64) -> Result<(), LeafError> {
+        let disk = self.disk().ok_or(LeafError::Closed)?;
+        let permit = self.queue.enter(IoClass::Trim).await;
+        let result = disk.discard(offset, len).await;
+        drop(permit);
+        result.map_err(LeafError::Device)?;
+        let mut stats = self.stats.borrow_mut();
+        stats.trim_ops += 1;
+        stats.trim_bytes += len;
+        Ok(())
+    }
+
+    fn set_health(&self, health: Health, reason: Option<String>) {
+        self.health.set(health);
+        *self.reason.borrow_mut() = reason;
+    }
+
+    /// Decides after a failed operation whether the device is still good for anything.
+    async fn after_error(&self, error: &DiskError) {
+        match error {
+            DiskError::Gone { .. } => {
+                self.set_health(Health::Removed, None);
+                return;
+            }
+            DiskError::OutOfRange { .. } | DiskError::Misaligned { .. } | DiskError::ReadOnly { .. } => {
+                return;
+            }
+            _ => {}
+        }
+        // One bad sector does not condemn a device: it must also fail to give its front label.
+        if self.probing.replace(true) {
+            return;
+        }
+        let disk = self.disk.borrow().clone();
+        if let Some(disk) = disk {
+            match disk.read(0, PROBE_BYTES).await {
+                Ok(_) => {}
+                Err(DiskError::Gone { .. }) => self.set_health(Health::Removed, None),
+                Err(_) => self.set_health(Health::Faulted, Some("too many errors".into())),
+            }
+        }
+        self.probing.set(false);
+    }
+}
+
+/// Opens a device for a tree.
+pub(crate) async fn open_disk(
+    handle: &Handle,
+    path: &Path,
+    mode: OpenMode,
+) -> Result<Disk, VdevError> {
+    let mode = match mode {
+        OpenMode::ReadOnly => DiskMode::ReadOnly,
+        OpenMode::ReadWrite => DiskMode::ReadWrite,
+    };
+    handle
+        .open_disk(path, mode)
+        .await
+        .map_err(|source| VdevError::Open { path: path.to_owned(), source })
+}
+
+/// Refuses devices too small to be a leaf, or smaller than the vdev needs.
+pub(crate) fn check_size(disk: &Disk, least_asize: u64) -> Result<(), VdevError> {
+    let info = disk.info();
+    let needed_bytes = label::MIN_DEVICE_SIZE
+        .max(least_asize.saturating_add(label::DATA_START + label::END_RESERVED));
+    if label::leaf_asize(info.size_bytes) < least_asize || info.size_bytes < label::MIN_DEVICE_SIZE {
+        return Err(VdevError::TooSmall {
+            path: info.path.clone(),
+            size_bytes: info.size_bytes,
+            needed_bytes,
+        });
+    }
+    Ok(())
+}
+
+/// Refuses block devices that cannot address sectors of `1 << ashift` bytes. (Files serve any request.)
+fn check_sectors(disk: &Disk, ashift: u8) -> Result<(), VdevError> {
+    let info = disk.info();
+    if info.kind == DiskKind::Block && u64::from(info.logical_sector_bytes) > 1 << ashift {
+        let needed = u8::try_from(info.logical_sector_bytes.trailing_zeros()).unwrap_or(u8::MAX);
+        return Err(VdevError::SectorSize { path: info.path.clone(), needed, have: ashift });
+    }
+    Ok(())
+}
+
+fn may_retry(error: &DiskError) -> bool {
+    matches!(error, DiskError::Io { .. })
+}
+
+fn nanos(from: runtime::Instant, to: runtime::Instant) -> u64 {
+    to.as_nanos().saturating_sub(from.as_nanos())
+}
+
+fn count_class(stats: &mut VdevStats, class: IoClass, bytes: u64, times: [runtime::Instant; 3]) {
+    let [asked, started, ended] = times;
+    let stats = &mut stats.classes[class.index()];
+    stats.ops += 1;
+    stats.bytes += bytes;
+    stats.queue_wait.record(nanos(asked, started));
+    stats.disk_wait.record(nanos(started, ended));
+}

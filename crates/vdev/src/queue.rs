@@ -1,4 +1,14 @@
 //! The queue of one leaf: classes of I/O, priorities and bounded concurrency.
+//!
+//! Guarantees: never more at the device than the tuning allows; within a class first come, first served; every class
+//! gets its minimum before any class gets more. Does not know devices or buffers.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 
 /// Why an I/O is done; decides its priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,4 +25,190 @@ pub enum IoClass {
     Scrub,
     /// Discards.
     Trim,
+}
+
+impl IoClass {
+    /// All classes, highest priority first.
+    pub const ALL: [Self; 6] = [
+        Self::SyncRead,
+        Self::SyncWrite,
+        Self::AsyncRead,
+        Self::AsyncWrite,
+        Self::Scrub,
+        Self::Trim,
+    ];
+
+    /// Returns the place in [`IoClass::ALL`].
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// How many operations of a class may be at one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClassLimits {
+    /// Always allowed (while the total permits), whatever else is queued.
+    pub min: u32,
+    /// Never exceeded.
+    pub max: u32,
+}
+
+/// Limits of one leaf's queue. The minima follow OpenZFS's `zfs_vdev_*_min_active`; the maxima are higher, for flash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueTuning {
+    /// Most operations at the device.
+    pub total: u32,
+    /// By class, in the order of [`IoClass::ALL`].
+    pub classes: [ClassLimits; 6],
+}
+
+impl Default for QueueTuning {
+    fn default() -> Self {
+        let limits = |min, max| ClassLimits { min, max };
+        Self {
+            total: 64,
+            classes: [
+                limits(10, 32),
+                limits(10, 32),
+                limits(2, 16),
+                limits(4, 24),
+                limits(1, 4),
+                limits(1, 2),
+            ],
+        }
+    }
+}
+
+/// The queue of one leaf.
+pub(crate) struct Queue {
+    tuning: QueueTuning,
+    state: RefCell<State>,
+}
+
+#[derive(Default)]
+struct State {
+    active: [u32; 6],
+    total: u32,
+    waiting: [VecDeque<Rc<RefCell<Ticket>>>; 6],
+}
+
+#[derive(Default)]
+struct Ticket {
+    granted: bool,
+    waker: Option<Waker>,
+}
+
+/// Permission to have one operation at the device; given back on drop.
+pub(crate) struct Permit<'a> {
+    queue: &'a Queue,
+    class: IoClass,
+}
+
+struct Turn(Rc<RefCell<Ticket>>);
+
+impl Future for Turn {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut ticket = self.0.borrow_mut();
+        if ticket.granted {
+            return Poll::Ready(());
+        }
+        ticket.waker = Some(cx.waker().clone());
+        runtime::note_wait("a place in a device queue");
+        Poll::Pending
+    }
+}
+
+impl Queue {
+    pub(crate) fn new(tuning: QueueTuning) -> Self {
+        Self { tuning, state: RefCell::default() }
+    }
+
+    /// Waits for a place at the device.
+    pub(crate) async fn enter(&self, class: IoClass) -> Permit<'_> {
+        let ticket = {
+            let mut state = self.state.borrow_mut();
+            if state.waiting[class.index()].is_empty() && self.may_start(&state, class) {
+                state.active[class.index()] += 1;
+                state.total += 1;
+                None
+            } else {
+                let ticket = Rc::new(RefCell::new(Ticket::default()));
+                state.waiting[class.index()].push_back(Rc::clone(&ticket));
+                Some(ticket)
+            }
+        };
+        if let Some(ticket) = ticket {
+            Turn(ticket).await;
+        }
+        Permit { queue: self, class }
+    }
+
+    /// Returns (waiting, at the device) of a class.
+    pub(crate) fn depth(&self, class: IoClass) -> (u32, u32) {
+        let state = self.state.borrow();
+        let waiting = u32::try_from(state.waiting[class.index()].len()).unwrap_or(u32::MAX);
+        (waiting, state.active[class.index()])
+    }
+
+    /// Returns all operations waiting or at the device.
+    pub(crate) fn load(&self) -> usize {
+        let state = self.state.borrow();
+        state.total as usize + state.waiting.iter().map(VecDeque::len).sum::<usize>()
+    }
+
+    fn may_start(&self, state: &State, class: IoClass) -> bool {
+        let limits = self.tuning.classes[class.index()];
+        let active = state.active[class.index()];
+        if state.total >= self.tuning.total || active >= limits.max {
+            return false;
+        }
+        // Above its minimum a class must not pass waiting ones that are below theirs or of higher priority.
+        active < limits.min
+            || !IoClass::ALL.iter().any(|other| {
+                let other = other.index();
+                !state.waiting[other].is_empty()
+                    && (other < class.index()
+                        || state.active[other] < self.tuning.classes[other].min)
+                    && state.active[other] < self.tuning.classes[other].max
+            })
+    }
+
+    fn leave(&self, class: IoClass) {
+        let mut state = self.state.borrow_mut();
+        state.active[class.index()] -= 1;
+        state.total -= 1;
+        while let Some(next) = self.next(&state) {
+            let ticket = state.waiting[next].pop_front().expect("the class has a waiter");
+            state.active[next] += 1;
+            state.total += 1;
+            let mut ticket = ticket.borrow_mut();
+            ticket.granted = true;
+            if let Some(waker) = ticket.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Returns the class whose first waiter starts next, if any may.
+    fn next(&self, state: &State) -> Option<usize> {
+        if state.total >= self.tuning.total {
+            return None;
+        }
+        let open = |bound: fn(&ClassLimits) -> u32| {
+            (0..state.waiting.len()).find(|&class| {
+                !state.waiting[class].is_empty()
+                    && state.active[class] < bound(&self.tuning.classes[class])
+            })
+        };
+        open(|limits| limits.min).or_else(|| open(|limits| limits.max))
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        self.queue.leave(self.class);
+    }
 }

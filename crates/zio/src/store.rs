@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use ondisk::{BlockPointer, Txg};
+use ondisk::{BlockPointer, ChecksumKind, Compression, ObjectType, Txg};
 use runtime::{Handle, IoBuf};
 use vdev::{IoClass, Tree};
 
@@ -27,16 +27,16 @@ pub struct ReadProps {
 /// How to write a block. Numbers are the on-disk enumerations.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteProps {
-    /// Object type number.
-    pub object_type: u8,
+    /// Object type.
+    pub object_type: ObjectType,
     /// Level, 0 = data.
     pub level: u8,
-    /// Compression enum, already resolved (never inherit or on).
-    pub compression: u8,
-    /// zstd level code or 0; ignored for other algorithms.
-    pub compression_level: u8,
-    /// Checksum enum, already resolved.
-    pub checksum: u8,
+    /// Compression, already resolved (never inherit or on).
+    pub compression: Compression,
+    /// zstd level code or 0 for the default; ignored for other algorithms.
+    pub zstd_level: u8,
+    /// Checksum, already resolved (never inherit or on).
+    pub checksum: ChecksumKind,
     /// Number of copies, 1 to 3.
     pub copies: u8,
     /// Whether an embedded block pointer may be made (feature active and the caller stores the pointer in a dnode or
