@@ -49,11 +49,11 @@ pub struct MetaslabChange {
 pub struct Space {
     /// Sum of all whole metaslabs of vdevs that hold data.
     pub size: u64,
-    /// Allocated (including what was freed but is not reusable yet).
+    /// Allocated, as the space maps count: freed space is subtracted at once.
     pub allocated: u64,
-    /// Free and usable now.
+    /// Free and usable now: `size - allocated - deferred`.
     pub free: u64,
-    /// Freed, waiting for two further txgs. Counted in `allocated` here, but free in the space maps.
+    /// Freed, waiting for two further txgs before it can be used.
     pub deferred: u64,
     /// `size` times the deflate ratio: what datasets see as pool size.
     pub deflated_size: u64,

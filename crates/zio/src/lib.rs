@@ -13,6 +13,8 @@
 
 mod alloc;
 mod error;
+mod metaslab;
+mod ranges;
 mod store;
 
 pub use alloc::{MetaSource, MetaslabChange, MetaslabSummary, Space};
