@@ -554,7 +554,7 @@ impl BlockPointer {
         }
         if self.is_embedded() {
             return match self.embedded_kind() {
-                Some(EmbeddedKind::Data) if self.psize() as usize > Self::EMBEDDED_MAX => {
+                Some(EmbeddedKind::Data) if self.psize() > Self::EMBEDDED_MAX as u64 => {
                     bad("embedded size of block pointer", 6)
                 }
                 Some(EmbeddedKind::Data | EmbeddedKind::Redacted) => Ok(()),

@@ -17,19 +17,27 @@
     )
 )]
 
+pub mod acl;
 mod block_pointer;
 pub mod bytes;
 mod dnode;
+pub mod dsl;
 mod error;
 pub mod feature;
+pub mod history;
 mod kinds;
 pub mod label;
 pub mod nvlist;
 mod object_type;
 mod objset;
+pub mod sa;
+pub mod space_map;
 mod uberblock;
 mod units;
+mod words;
+pub mod zap;
 pub mod zil;
+pub mod znode;
 
 pub use block_pointer::{BlockPointer, Dva, EmbeddedKind, NewBlock};
 pub use dnode::{

@@ -67,3 +67,184 @@ impl ZilHeader {
         self.log.is_hole()
     }
 }
+
+/// Checksum words of a log block's pointer: identity of the chain, the dataset, and the block's place in the chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChainId {
+    pub guid: [u64; 2],
+    /// Dataset object.
+    pub objset: u64,
+    /// 1 for the first block.
+    pub seq: u64,
+}
+
+impl ChainId {
+    /// The identity carried by a log block pointer.
+    #[must_use]
+    pub const fn of(bp: &BlockPointer) -> Self {
+        let [a, b, objset, seq] = bp.checksum();
+        Self {
+            guid: [a, b],
+            objset,
+            seq,
+        }
+    }
+
+    /// As the checksum words of a pointer, which are also the verifier of the block's checksum.
+    #[must_use]
+    pub const fn words(self) -> [u64; 4] {
+        [self.guid[0], self.guid[1], self.objset, self.seq]
+    }
+
+    /// The identity of the next block in the chain.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self {
+            seq: self.seq.wrapping_add(1),
+            ..self
+        }
+    }
+}
+
+/// Bytes of the header in front of a slim log block.
+pub const SLIM_HEADER: usize = 184;
+/// Bytes of the trailer behind an old log block.
+const OLD_TRAILER: usize = 184;
+/// Where the embedded checksum starts in the header (or trailer).
+const ECK_AT: usize = 144;
+
+/// A verified log block.
+#[derive(Debug, Clone, Copy)]
+pub struct LogBlock<'a> {
+    pub next: BlockPointer,
+    /// Bytes of records.
+    pub records: &'a [u8],
+}
+
+impl<'a> LogBlock<'a> {
+    /// Verifies and takes apart a log block read through `bp`. `None` is the normal end of a chain: the block was never
+    /// written, or belongs to an older one.
+    ///
+    /// `fletcher4` and `fletcher2` return the checksum words of the bytes they are given.
+    pub fn open(
+        block: &'a [u8],
+        bp: &BlockPointer,
+        fletcher4: impl Fn(&[u8]) -> [u64; 4],
+        fletcher2: impl Fn(&[u8]) -> [u64; 4],
+    ) -> Option<Self> {
+        let id = ChainId::of(bp);
+        let slim = bp.checksum_kind() == crate::ChecksumKind::ZILOG2;
+        let header_at = if slim {
+            0
+        } else {
+            block.len().checked_sub(OLD_TRAILER)?
+        };
+        let header = slice_at(block, header_at, SLIM_HEADER);
+        if header.len() < SLIM_HEADER || u64_at(header, ECK_AT) != crate::label::ECK_MAGIC {
+            return None;
+        }
+        let used = crate::bytes::index(u64_at(header, 136));
+        let (covered, records) = if slim {
+            if used < SLIM_HEADER || used > block.len() {
+                return None;
+            }
+            (
+                used.next_multiple_of(4096).min(block.len()),
+                slice_at(block, SLIM_HEADER, used - SLIM_HEADER),
+            )
+        } else {
+            if used > header_at {
+                return None;
+            }
+            (block.len(), slice_at(block, 0, used))
+        };
+        let mut copy = slice_at(block, 0, covered).to_vec();
+        let stored: Vec<u64> = crate::bytes::u64s(slice_at(header, ECK_AT + 8, 32)).collect();
+        for (i, w) in id.words().iter().enumerate() {
+            put_u64(&mut copy, header_at + ECK_AT + 8 + 8 * i, *w);
+        }
+        let sum = if slim {
+            fletcher4(&copy)
+        } else {
+            fletcher2(&copy)
+        };
+        let next = BlockPointer::decode(slice_at(header, 8, BlockPointer::SIZE)).ok()?;
+        (stored == sum && ChainId::of(&next) == id.next()).then_some(Self { next, records })
+    }
+
+    /// The records in order; an impossible length ends them.
+    pub fn iter(&self) -> impl Iterator<Item = LogRecord<'a>> + use<'a> {
+        let mut rest = self.records;
+        std::iter::from_fn(move || {
+            let len = crate::bytes::index(u64_at(rest, 8));
+            if rest.len() < LogRecord::HEADER || len < LogRecord::HEADER || len > rest.len() {
+                return None;
+            }
+            let (record, after) = rest.split_at_checked(len)?;
+            rest = after;
+            Some(LogRecord {
+                kind: u64_at(record, 0),
+                txg: u64_at(record, 16),
+                seq: u64_at(record, 24),
+                body: slice_at(record, LogRecord::HEADER, len - LogRecord::HEADER),
+            })
+        })
+    }
+}
+
+/// Kinds of records (without the case-insensitive bit 63).
+pub mod record_kind {
+    pub const CREATE: u64 = 1;
+    pub const MKDIR: u64 = 2;
+    pub const MKXATTR: u64 = 3;
+    pub const SYMLINK: u64 = 4;
+    pub const REMOVE: u64 = 5;
+    pub const RMDIR: u64 = 6;
+    pub const LINK: u64 = 7;
+    pub const RENAME: u64 = 8;
+    pub const WRITE: u64 = 9;
+    pub const TRUNCATE: u64 = 10;
+    pub const SETATTR: u64 = 11;
+    pub const ACL_V0: u64 = 12;
+    pub const ACL: u64 = 13;
+    pub const CREATE_ACL: u64 = 14;
+    pub const CREATE_ATTR: u64 = 15;
+    pub const CREATE_ACL_ATTR: u64 = 16;
+    pub const MKDIR_ACL: u64 = 17;
+    pub const MKDIR_ATTR: u64 = 18;
+    pub const MKDIR_ACL_ATTR: u64 = 19;
+    pub const WRITE2: u64 = 20;
+    pub const SETSAXATTR: u64 = 21;
+    pub const RENAME_EXCHANGE: u64 = 22;
+    pub const RENAME_WHITEOUT: u64 = 23;
+    pub const CLONE_RANGE: u64 = 24;
+}
+
+/// One record, its body not yet interpreted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogRecord<'a> {
+    /// One of [`record_kind`], with bit 63 set for case-insensitive names.
+    pub kind: u64,
+    pub txg: u64,
+    pub seq: u64,
+    /// What follows the common header.
+    pub body: &'a [u8],
+}
+
+impl LogRecord<'_> {
+    /// Bytes of the common header.
+    pub const HEADER: usize = 32;
+
+    /// The block an indirect write record points to.
+    #[must_use]
+    pub fn indirect_write(&self) -> Option<BlockPointer> {
+        let indirect =
+            self.kind & !(1 << 63) == record_kind::WRITE && self.body.len() == 192 - Self::HEADER;
+        if !indirect {
+            return None;
+        }
+        BlockPointer::decode(slice_at(self.body, 32, BlockPointer::SIZE))
+            .ok()
+            .filter(|bp| !bp.is_hole())
+    }
+}

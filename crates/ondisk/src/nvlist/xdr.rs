@@ -207,7 +207,7 @@ fn write_value(out: &mut Vec<u8>, value: &NvValue) {
         NvValue::U8Array(v) => put_array(out, v, |o, x| put_word(o, u32::from(*x))),
         NvValue::I8Array(v) => put_array(out, v, |o, x| put_word(o, i32::from(*x).cast_unsigned())),
         NvValue::I16Array(v) => {
-            put_array(out, v, |o, x| put_word(o, i32::from(*x).cast_unsigned()))
+            put_array(out, v, |o, x| put_word(o, i32::from(*x).cast_unsigned()));
         }
         NvValue::U16Array(v) => put_array(out, v, |o, x| put_word(o, u32::from(*x))),
         NvValue::I32Array(v) => put_array(out, v, |o, x| put_word(o, x.cast_unsigned())),
