@@ -1,1 +1,25 @@
-//! `dmu`: see ARCHITECTURE.md.
+//! `dmu`: object sets, objects and transactions.
+//!
+//! An [`Objset`] is a numbered set of objects; an object is a sparse array of blocks with a small bonus buffer. Changes are made
+//! under a [`Tx`] of the open transaction group and reach the disk when the pool's loop calls [`Objset::sync`] for that group.
+//! [`zap`] stores dictionaries in objects. See ARCHITECTURE.md.
+//!
+//! Guarantees: a reader sees the newest change; the sync of a group sees exactly the changes of that group and older; a block
+//! handed to the block store is never modified. Everything runs on one thread.
+//!
+//! It does not know datasets, files or the intent log.
+#![forbid(unsafe_code)]
+
+mod error;
+mod objset;
+mod txg;
+mod types;
+mod wait;
+pub mod zap;
+
+pub use error::{DmuError, Result};
+pub use objset::Objset;
+pub use txg::{Tx, TxWeight, TxgClock, TxgCounters, TxgOptions};
+pub use types::{
+    AllocSpec, Bonus, Ledger, NoLedger, ObjectInfo, ObjsetOptions, Owner, OwnerOf, Services, WritePolicy,
+};

@@ -1,0 +1,231 @@
+//! Plain types of the public surface: what objects are made of, how blocks are written, who owns an object.
+
+use std::rc::Rc;
+
+use ondisk::{BlockPointer, ChecksumKind, Compression, ObjectId, ObjectType};
+use runtime::Handle;
+
+use crate::txg::TxgClock;
+
+/// What every objset of a pool works with. Cheap to clone.
+#[derive(Clone)]
+pub struct Services {
+    /// Tasks, time and randomness.
+    pub handle: Handle,
+    /// Reads of blocks go through it.
+    pub cache: arc::Cache,
+    /// Writes of blocks go to it.
+    pub store: zio::BlockStore,
+    /// The pool's transaction groups.
+    pub clock: TxgClock,
+}
+
+/// How blocks of an objset are written; numbers are the on-disk enumerations, already resolved (never inherit or on). Set from
+/// the dataset's properties; may be changed at any time, for blocks written later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WritePolicy {
+    /// Checksum of file data.
+    pub checksum: ChecksumKind,
+    /// Checksum of metadata (fletcher4 unless the dataset's is stronger).
+    pub metadata_checksum: ChecksumKind,
+    /// Compression of file data (2 is off).
+    pub compression: Compression,
+    /// zstd level code, else 0.
+    pub compression_level: u8,
+    /// Compression of metadata (lz4 when the pool has it, else lzjb).
+    pub metadata_compression: Compression,
+    /// Copies of file data, 1 to 3.
+    pub copies: u8,
+    /// Copies of metadata, usually `copies + 1`, 3 in the meta-objset.
+    pub metadata_copies: u8,
+    /// Copies of level-1 blocks of file data (`redundant_metadata=most` lowers it).
+    pub indirect_copies: u8,
+    /// The feature `embedded_data` is enabled.
+    pub embedded_data: bool,
+    /// The feature `hole_birth` is active.
+    pub hole_birth: bool,
+}
+
+impl WritePolicy {
+    /// The policy of a meta-objset: three copies of everything, lz4, fletcher4.
+    #[must_use]
+    pub fn meta_objset() -> Self {
+        Self {
+            checksum: ChecksumKind::FLETCHER4,
+            metadata_checksum: ChecksumKind::FLETCHER4,
+            compression: Compression::LZ4,
+            compression_level: 0,
+            metadata_compression: Compression::LZ4,
+            copies: 3,
+            metadata_copies: 3,
+            indirect_copies: 3,
+            embedded_data: true,
+            hole_birth: true,
+        }
+    }
+
+    /// The policy of a dataset with default properties: fletcher4, lz4, one copy of data and two of metadata.
+    #[must_use]
+    pub fn dataset() -> Self {
+        Self { copies: 1, metadata_copies: 2, indirect_copies: 2, ..Self::meta_objset() }
+    }
+}
+
+/// Who is charged for an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Owner {
+    /// User id (FUID).
+    pub uid: u64,
+    /// Group id (FUID).
+    pub gid: u64,
+    /// Project id, 0 by default.
+    pub project: u64,
+}
+
+/// Finds the owner in a bonus buffer of the given type; `None` when the object is charged to nobody.
+pub type OwnerOf = fn(bonus_type: ObjectType, bonus: &[u8]) -> Option<Owner>;
+
+/// How an objset is opened or created.
+#[derive(Debug, Clone)]
+pub struct ObjsetOptions {
+    /// Number of the dataset object, 0 for the meta-objset. Used in errors and bookmarks only.
+    pub objset_id: u64,
+    /// How blocks are written.
+    pub policy: WritePolicy,
+    /// Changes are refused.
+    pub read_only: bool,
+    /// Reads owners out of bonus buffers; without it usage is not accounted.
+    pub owner_of: Option<OwnerOf>,
+}
+
+impl ObjsetOptions {
+    /// Options of a meta-objset.
+    #[must_use]
+    pub fn meta_objset() -> Self {
+        Self { objset_id: 0, policy: WritePolicy::meta_objset(), read_only: false, owner_of: None }
+    }
+
+    /// Options of a dataset with default properties.
+    #[must_use]
+    pub fn dataset(objset_id: u64) -> Self {
+        Self { objset_id, policy: WritePolicy::dataset(), read_only: false, owner_of: None }
+    }
+}
+
+/// What to allocate. `AllocSpec::new(type)` gives the defaults of the format.
+#[derive(Debug, Clone)]
+pub struct AllocSpec {
+    /// Object type .
+    pub object_type: ObjectType,
+    /// Data block size in bytes: a multiple of 512, 512 to 16 MiB. 0 means 512.
+    pub block_size: u32,
+    /// Log2 of the size of indirect blocks, 12 to 17. 0 means 17.
+    pub indirect_shift: u8,
+    /// Type of the bonus, `NONE` for none.
+    pub bonus_type: ObjectType,
+    /// Length of the bonus in bytes (zero-filled).
+    pub bonus_len: u16,
+    /// Size of the dnode in 512-byte slots, 1 to 32. 0 means 1.
+    pub slots: u8,
+}
+
+impl AllocSpec {
+    /// An object of a type, with 512-byte blocks, 128 KiB indirect blocks, no bonus, one slot.
+    #[must_use]
+    pub fn new(object_type: ObjectType) -> Self {
+        Self { object_type, block_size: 0, indirect_shift: 0, bonus_type: ObjectType::NONE, bonus_len: 0, slots: 1 }
+    }
+
+    /// Sets the data block size in bytes.
+    #[must_use]
+    pub fn block_size(mut self, bytes: u32) -> Self {
+        self.block_size = bytes;
+        self
+    }
+
+    /// Sets log2 of the indirect block size.
+    #[must_use]
+    pub fn indirect_shift(mut self, shift: u8) -> Self {
+        self.indirect_shift = shift;
+        self
+    }
+
+    /// Sets type and length of the bonus.
+    #[must_use]
+    pub fn bonus(mut self, bonus_type: ObjectType, bonus_len: u16) -> Self {
+        self.bonus_type = bonus_type;
+        self.bonus_len = bonus_len;
+        self
+    }
+
+    /// Sets the dnode's size in 512-byte slots.
+    #[must_use]
+    pub fn slots(mut self, slots: u8) -> Self {
+        self.slots = slots;
+        self
+    }
+}
+
+/// What is known of an object, in its newest version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObjectInfo {
+    /// The object.
+    pub object: ObjectId,
+    /// Object type.
+    pub object_type: ObjectType,
+    /// Type of the bonus, `NONE` for none.
+    pub bonus_type: ObjectType,
+    /// Length of the bonus in bytes.
+    pub bonus_len: u16,
+    /// Longest bonus the dnode can hold now, in bytes (less when there is a spill block).
+    pub bonus_len_max: u16,
+    /// Data block size in bytes.
+    pub block_size: u32,
+    /// Log2 of the indirect block size.
+    pub indirect_shift: u8,
+    /// Levels of the block tree, as of the last sync.
+    pub levels: u8,
+    /// Number of block pointers in the dnode.
+    pub pointers: u8,
+    /// Largest block number ever in use (0 for an empty object).
+    pub max_block_id: u64,
+    /// Allocated (deflated) bytes as of the last sync.
+    pub used_bytes: u64,
+    /// Blocks with data as of the last sync.
+    pub fill_count: u64,
+    /// 512-byte slots of the dnode.
+    pub slots: u8,
+    /// The object has a spill block.
+    pub has_spill: bool,
+    /// On-disk dnode flags as of the last sync.
+    pub flags: u8,
+    /// Changes that are not on disk exist.
+    pub dirty: bool,
+}
+
+/// A bonus buffer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bonus {
+    /// Its type.
+    pub bonus_type: ObjectType,
+    /// Its bytes.
+    pub bytes: Rc<[u8]>,
+}
+
+/// Records the block pointers that come and go while an objset is synced. Calls are synchronous recordings; what must follow
+/// from them is done after `sync` returned.
+pub trait Ledger {
+    /// `bp` was written and is now referenced. In-place rewrites are not reported.
+    fn born(&mut self, bp: &BlockPointer);
+    /// `bp` is no longer referenced by the newest version of the objset.
+    fn killed(&mut self, bp: &BlockPointer);
+}
+
+/// A ledger that records nothing.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct NoLedger;
+
+impl Ledger for NoLedger {
+    fn born(&mut self, _bp: &BlockPointer) {}
+    fn killed(&mut self, _bp: &BlockPointer) {}
+}
