@@ -12,12 +12,18 @@ use crate::txg::TxgClock;
 pub struct Services {
     /// Tasks, time and randomness.
     pub handle: Handle,
-    /// Reads of blocks go through it.
-    pub cache: arc::Cache,
-    /// Writes of blocks go to it.
-    pub store: zio::BlockStore,
     /// The pool's transaction groups.
     pub clock: TxgClock,
+    cache: arc::Cache,
+    store: zio::BlockStore,
+}
+
+impl Services {
+    /// Objsets of the pool behind `store`, read through `cache`.
+    #[must_use]
+    pub fn new(handle: Handle, cache: arc::Cache, store: zio::BlockStore, clock: TxgClock) -> Self {
+        Self { handle, clock, cache, store }
+    }
 }
 
 /// How blocks of an objset are written; numbers are the on-disk enumerations, already resolved (never inherit or on). Set from
@@ -96,19 +102,22 @@ pub struct ObjsetOptions {
     pub read_only: bool,
     /// Reads owners out of bonus buffers; without it usage is not accounted.
     pub owner_of: Option<OwnerOf>,
+    /// `os_flags` given to an objset at its creation: which kinds of usage accounting are complete from birth (1 users and
+    /// groups, 2 object counts, 4 projects; the last two need their features activated by the caller). Only with `owner_of`.
+    pub create_flags: u64,
 }
 
 impl ObjsetOptions {
     /// Options of a meta-objset.
     #[must_use]
     pub fn meta_objset() -> Self {
-        Self { objset_id: 0, policy: WritePolicy::meta_objset(), read_only: false, owner_of: None }
+        Self { objset_id: 0, policy: WritePolicy::meta_objset(), read_only: false, owner_of: None, create_flags: 0 }
     }
 
     /// Options of a dataset with default properties.
     #[must_use]
     pub fn dataset(objset_id: u64) -> Self {
-        Self { objset_id, policy: WritePolicy::dataset(), read_only: false, owner_of: None }
+        Self { objset_id, policy: WritePolicy::dataset(), read_only: false, owner_of: None, create_flags: 0 }
     }
 }
 

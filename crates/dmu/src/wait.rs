@@ -149,3 +149,66 @@ impl Drop for Pass<'_> {
         self.gate.leave(self.write);
     }
 }
+
+/// A counting semaphore for at most `limit` things under way at once; first come, first served.
+pub(crate) struct Limit {
+    state: RefCell<LimitState>,
+}
+
+struct LimitState {
+    free: usize,
+    next_ticket: u64,
+    queue: VecDeque<(u64, Option<Waker>)>,
+}
+
+/// One of the things under way.
+pub(crate) struct Permit<'a>(&'a Limit);
+
+impl Limit {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { state: RefCell::new(LimitState { free: limit, next_ticket: 0, queue: VecDeque::new() }) }
+    }
+
+    pub(crate) async fn acquire(&self, what: &'static str) -> Permit<'_> {
+        let ticket = {
+            let mut state = self.state.borrow_mut();
+            if state.free > 0 {
+                state.free -= 1;
+                return Permit(self);
+            }
+            let ticket = state.next_ticket;
+            state.next_ticket += 1;
+            state.queue.push_back((ticket, None));
+            ticket
+        };
+        poll_fn(|cx| {
+            let mut state = self.state.borrow_mut();
+            // A released place goes straight to the first in the queue, who then no longer is in it.
+            match state.queue.iter_mut().find(|w| w.0 == ticket) {
+                Some(waiter) => {
+                    waiter.1 = Some(cx.waker().clone());
+                    runtime::note_wait(what);
+                    Poll::Pending
+                }
+                None => Poll::Ready(()),
+            }
+        })
+        .await;
+        Permit(self)
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.borrow_mut();
+        match state.queue.pop_front() {
+            Some((_, waker)) => {
+                drop(state);
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            }
+            None => state.free += 1,
+        }
+    }
+}
