@@ -1,1 +1,26 @@
-//! `dsl`: see ARCHITECTURE.md.
+//! Datasets: the tree of file systems, volumes and snapshots in a pool's meta-objset, their
+//! properties, their space accounting, and the syncing of a transaction group.
+//!
+//! Guarantees: the space recorded for every dataset and directory is exactly the sum over its
+//! blocks; quotas and reservations hold; what a sync task changes becomes visible as a whole with
+//! its transaction group; an interrupted destroy goes on after the next import.
+//!
+//! It does not know files, volumes' contents, devices or how a pool is imported.
+
+#![forbid(unsafe_code)]
+
+mod dataset;
+mod error;
+pub mod features;
+mod hierarchy;
+pub mod property;
+mod types;
+
+pub use dataset::Dataset;
+pub use error::{DslError, Result};
+pub use features::Features;
+pub use hierarchy::Hierarchy;
+pub use types::{
+    DatasetInfo, DatasetProperties, Estimate, HierarchyOptions, ListSpec, NewDataset, NewHierarchy,
+    PropertyEntry, SpaceInfo,
+};

@@ -1,0 +1,187 @@
+//! Errors of the dataset layer.
+//!
+//! The texts are those OpenZFS's commands print after `cannot DO 'NAME': `, since tools match them.
+
+use std::rc::Rc;
+
+use dmu::DmuError;
+use ondisk::{DecodeError, ObjectId};
+use zio::ZioError;
+
+use crate::property::PropertyError;
+
+/// Result of the dataset layer.
+pub type Result<T, E = DslError> = std::result::Result<T, E>;
+
+/// Why an operation on datasets failed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum DslError {
+    /// No such file system, volume, snapshot or bookmark.
+    #[error("dataset does not exist")]
+    NotFound {
+        /// The full name asked for.
+        name: String,
+    },
+    /// The name is taken.
+    #[error("dataset already exists")]
+    Exists {
+        /// The full name asked for.
+        name: String,
+    },
+    /// The parent of a name does not exist.
+    #[error("parent does not exist")]
+    ParentNotFound {
+        /// The parent's name.
+        name: String,
+    },
+    /// The parent of a name is a volume.
+    #[error("parent is not a filesystem")]
+    ParentNotFilesystem {
+        /// The parent's name.
+        name: String,
+    },
+    /// In use: mounted, opened, or has something that depends on it.
+    #[error("dataset is busy")]
+    Busy {
+        /// The dataset's name.
+        name: String,
+    },
+    /// A destroy of a dataset that has child datasets.
+    #[error("filesystem has children")]
+    HasChildren {
+        /// The dataset's name.
+        name: String,
+    },
+    /// A destroy of a dataset that has snapshots.
+    #[error("filesystem has children")]
+    HasSnapshots {
+        /// The dataset's name.
+        name: String,
+    },
+    /// The operation has no meaning for this kind of dataset.
+    #[error("operation not applicable to datasets of this type")]
+    WrongKind {
+        /// The dataset's name.
+        name: String,
+    },
+    /// A name that breaks the rules of names.
+    #[error("{why}")]
+    BadName {
+        /// The name.
+        name: String,
+        /// The rule, as OpenZFS words it.
+        why: String,
+    },
+    /// A name of 256 bytes or more, or nested deeper than 50 levels.
+    #[error("name is too long")]
+    NameTooLong {
+        /// The name.
+        name: String,
+    },
+    /// Rename to another pool.
+    #[error("datasets must be within same pool")]
+    CrossPool,
+    /// Rename of a dataset below itself.
+    #[error("New dataset name cannot be a descendant of current dataset name")]
+    RenameBelowItself,
+    /// The pool has no room.
+    #[error("out of space")]
+    NoSpace,
+    /// A quota would be exceeded.
+    #[error("out of space")]
+    Quota {
+        /// The dataset whose quota it is.
+        name: String,
+    },
+    /// A limit on the number of file systems or snapshots would be exceeded.
+    #[error("out of space")]
+    CountLimit {
+        /// The dataset whose limit it is.
+        name: String,
+    },
+    /// A quota below what is used or reserved.
+    #[error("size is less than current used or reserved space")]
+    QuotaBelowUsed,
+    /// A reservation above what is available.
+    #[error("size is greater than available space")]
+    ReservationAboveAvailable,
+    /// A property or value was refused.
+    #[error("{0}")]
+    Property(#[from] PropertyError),
+    /// The pool lacks a feature the value needs.
+    #[error("pool must be upgraded to set this property or value")]
+    FeatureDisabled {
+        /// The feature's short name.
+        feature: &'static str,
+    },
+    /// The pool or dataset was opened read-only.
+    #[error("pool is read-only")]
+    ReadOnly,
+    /// Part of the format this version does not handle.
+    #[error("{what} is not supported")]
+    Unsupported {
+        /// What it is.
+        what: &'static str,
+    },
+    /// The dataset is encrypted and its key is not loaded.
+    #[error("encryption key not loaded")]
+    KeyNotLoaded {
+        /// The dataset's name.
+        name: String,
+    },
+    /// An object of the meta-objset breaks a rule of the format.
+    #[error("corrupt {what} (meta-objset object {object})")]
+    Corrupt {
+        /// The structure.
+        what: &'static str,
+        /// The object.
+        object: ObjectId,
+    },
+    /// A decoder refused an object of the meta-objset.
+    #[error("cannot decode {what} (meta-objset object {object}): {source}")]
+    Decode {
+        /// The structure.
+        what: &'static str,
+        /// The object.
+        object: ObjectId,
+        /// The decoder's error.
+        source: DecodeError,
+    },
+    /// The object layer failed.
+    #[error(transparent)]
+    Dmu(#[from] DmuError),
+    /// The block layer failed.
+    #[error("{0}")]
+    Zio(Rc<ZioError>),
+    /// Filling a new file system failed.
+    #[error("cannot fill the new dataset: {0}")]
+    Init(String),
+}
+
+impl From<ZioError> for DslError {
+    fn from(error: ZioError) -> Self {
+        Self::Zio(Rc::new(error))
+    }
+}
+
+impl DslError {
+    /// Whether the dataset, snapshot or parent is missing.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::NotFound { .. })
+    }
+
+    /// Whether space ran out, in the pool or under a quota.
+    #[must_use]
+    pub fn is_no_space(&self) -> bool {
+        match self {
+            Self::NoSpace | Self::Quota { .. } => true,
+            Self::Dmu(error) => error.is_no_space(),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn corrupt(what: &'static str, object: ObjectId) -> Self {
+        Self::Corrupt { what, object }
+    }
+}
