@@ -2,7 +2,7 @@
 #![allow(clippy::unused_async, unused_variables, reason = "first landing: signatures only")]
 use std::rc::Rc;
 use dmu::{Objset, Tx};
-use ondisk::Txg;
+use ondisk::{BlockPointer, Txg};
 use crate::dataset::Dataset;
 use crate::features::Features;
 use crate::types::*;
@@ -14,7 +14,7 @@ use crate::error::Result;
 pub struct Hierarchy(Rc<()>);
 
 impl Hierarchy {
-    /// Makes the hierarchy of a new pool in an empty meta-objset whose object directory (object 1) exists: the special
+    /// Makes the hierarchy of a new pool in an empty meta-objset: the object directory (object 1): the special
     /// directories, the feature objects, the free lists and the root dataset, which `init` fills.
     /// `tx` is the syncing transaction of the pool's first group; call [`Hierarchy::sync`] for it next.
     pub async fn create(mos: &Objset, options: HierarchyOptions, new: NewHierarchy, init: impl AsyncFnOnce(&Objset, &Tx, &[Setting]) -> Result<()> + 'static, tx: &Tx) -> Result<Self> { unimplemented!() }
@@ -50,8 +50,10 @@ impl Hierarchy {
 
     /// One pass of the sync of `txg`: dirty datasets, deadlists, directories, the meta-objset, and in pass 1 the queued tasks,
     /// deferred frees of the group before and a bounded step of background destruction. The caller repeats passes until
-    /// `mos().is_dirty(txg)` is false, writing space maps between them.
-    pub async fn sync(&self, txg: Txg, pass: u32) -> Result<()> { unimplemented!() }
+    /// `is_dirty(txg)` is false (which includes the meta-objset). Returns the meta-objset's root, writing space maps between them.
+    pub async fn sync(&self, txg: Txg, pass: u32) -> Result<BlockPointer> { unimplemented!() }
+    /// What happened to datasets since the last call, for the pool's history.
+    pub fn take_events(&self) -> Vec<HistoryEvent> { unimplemented!() }
     /// Tells that `txg` is on disk: reservations of its transactions end.
     pub fn synced(&self, txg: Txg) { unimplemented!() }
     /// Whether blocks of destroyed datasets wait to be freed: the pool should keep syncing.

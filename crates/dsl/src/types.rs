@@ -1,6 +1,6 @@
 //! Plain types of the public surface: what is known of a dataset, what to create, how much to reserve.
 
-use dmu::OwnerOf;
+use ondisk::feature::Feature;
 use ondisk::{Guid, ObjectId, Txg};
 
 use crate::property::{DatasetKind, Kinds, Property, Setting, Source, Value};
@@ -12,15 +12,13 @@ pub struct HierarchyOptions {
     pub pool_name: String,
     /// Nothing is written; datasets open read-only.
     pub read_only: bool,
-    /// Reads the owner of a file out of a bonus buffer, for space accounting by user.
-    pub owner_of: Option<OwnerOf>,
 }
 
 /// What a new pool's hierarchy starts with.
 #[derive(Clone, Debug)]
 pub struct NewHierarchy {
-    /// Short names or guids of the features to enable, in any order.
-    pub features: Vec<String>,
+    /// The features to enable; those they depend on come with them.
+    pub features: Vec<&'static Feature>,
     /// Properties of the root dataset.
     pub settings: Vec<Setting>,
 }
@@ -167,4 +165,19 @@ pub struct DatasetProperties {
     /// Every property that applies, in the order of `zfs get all`: native ones first, then user
     /// properties by name. `mounted` is always "no" here: the engine knows.
     pub properties: Vec<PropertyEntry>,
+}
+
+/// Something that happened to a dataset, for the pool's history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistoryEvent {
+    /// What: `create`, `destroy`, `rename`, `set`, `inherit`, `snapshot`, ...
+    pub name: &'static str,
+    /// The dataset.
+    pub dataset: String,
+    /// Its object in the meta-objset.
+    pub object: ObjectId,
+    /// Details.
+    pub text: String,
+    /// The group it happened in.
+    pub txg: Txg,
 }
