@@ -21,6 +21,6 @@ pub use error::{DslError, Result};
 pub use features::Features;
 pub use hierarchy::Hierarchy;
 pub use types::{
-    DatasetInfo, DatasetProperties, Estimate, HierarchyOptions, HistoryEvent, ListSpec, NewDataset, NewHierarchy,
-    PropertyEntry, SpaceInfo,
+    DatasetInfo, DatasetProperties, Estimate, HierarchyOptions, HistoryEvent, ListSpec, NewDataset,
+    NewHierarchy, PropertyEntry, SpaceInfo,
 };

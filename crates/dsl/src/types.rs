@@ -48,13 +48,19 @@ impl Estimate {
     /// A transaction that dirties about `bytes`.
     #[must_use]
     pub fn bytes(bytes: u64) -> Self {
-        Self { bytes, net_free: false }
+        Self {
+            bytes,
+            net_free: false,
+        }
     }
 
     /// A transaction that in the end frees space, such as removing a file.
     #[must_use]
     pub fn freeing(bytes: u64) -> Self {
-        Self { bytes, net_free: true }
+        Self {
+            bytes,
+            net_free: true,
+        }
     }
 }
 

@@ -249,10 +249,20 @@ const KEYFORMAT: &[(&str, u64)] = &[("none", 0), ("raw", 1), ("hex", 2), ("passp
 const KEYSTATUS: &[(&str, u64)] = &[("none", 0), ("unavailable", 1), ("available", 2)];
 const SNAPDIR: &[(&str, u64)] = &[("hidden", 0), ("visible", 1), ("disabled", 2)];
 const SNAPDEV: &[(&str, u64)] = &[("hidden", 0), ("visible", 1)];
-const ACLMODE: &[(&str, u64)] =
-    &[("discard", 0), ("groupmask", 2), ("passthrough", 3), ("restricted", 4)];
-const ACLTYPE: &[(&str, u64)] =
-    &[("off", 0), ("posix", 1), ("nfsv4", 2), ("disabled", 0), ("noacl", 0), ("posixacl", 1)];
+const ACLMODE: &[(&str, u64)] = &[
+    ("discard", 0),
+    ("groupmask", 2),
+    ("passthrough", 3),
+    ("restricted", 4),
+];
+const ACLTYPE: &[(&str, u64)] = &[
+    ("off", 0),
+    ("posix", 1),
+    ("nfsv4", 2),
+    ("disabled", 0),
+    ("noacl", 0),
+    ("posixacl", 1),
+];
 const ACLINHERIT: &[(&str, u64)] = &[
     ("discard", 0),
     ("noallow", 1),
@@ -265,10 +275,21 @@ const CASE: &[(&str, u64)] = &[("sensitive", 0), ("insensitive", 1), ("mixed", 2
 const COPIES: &[(&str, u64)] = &[("1", 1), ("2", 2), ("3", 3)];
 // Numbers: include/sys/u8_textprep.h (U8_TEXTPREP_NFD and the others are combinations of
 // canonical/compatibility decomposition and canonical composition flags).
-const NORMALIZE: &[(&str, u64)] =
-    &[("none", 0), ("formD", 0x10), ("formKC", 0x60), ("formC", 0x50), ("formKD", 0x20)];
-const VERSION: &[(&str, u64)] =
-    &[("1", 1), ("2", 2), ("3", 3), ("4", 4), ("5", 5), ("current", 5)];
+const NORMALIZE: &[(&str, u64)] = &[
+    ("none", 0),
+    ("formD", 0x10),
+    ("formKC", 0x60),
+    ("formC", 0x50),
+    ("formKD", 0x20),
+];
+const VERSION: &[(&str, u64)] = &[
+    ("1", 1),
+    ("2", 2),
+    ("3", 3),
+    ("4", 4),
+    ("5", 5),
+    ("current", 5),
+];
 const BOOLEAN: &[(&str, u64)] = &[("off", 0), ("on", 1)];
 const LOGBIAS: &[(&str, u64)] = &[("latency", 0), ("throughput", 1)];
 const CANMOUNT: &[(&str, u64)] = &[("off", 0), ("on", 1), ("noauto", 2)];
@@ -285,8 +306,13 @@ const DNODESIZE: &[(&str, u64)] = &[
     ("16k", 16384),
 ];
 const REDUNDANT: &[(&str, u64)] = &[("all", 0), ("most", 1), ("some", 2), ("none", 3)];
-const VOLMODE: &[(&str, u64)] =
-    &[("default", 0), ("full", 1), ("geom", 1), ("dev", 2), ("none", 3)];
+const VOLMODE: &[(&str, u64)] = &[
+    ("default", 0),
+    ("full", 1),
+    ("geom", 1),
+    ("dev", 2),
+    ("none", 3),
+];
 const DIRECT: &[(&str, u64)] = &[("disabled", 0), ("standard", 1), ("always", 2)];
 
 const FS: Kinds = Kinds::FILESYSTEM;
@@ -487,7 +513,10 @@ impl Property {
             .find(|d| {
                 d.name == name
                     || (d.column.len() == name.len()
-                        && d.column.bytes().zip(name.bytes()).all(|(c, n)| c.to_ascii_lowercase() == n))
+                        && d.column
+                            .bytes()
+                            .zip(name.bytes())
+                            .all(|(c, n)| c.to_ascii_lowercase() == n))
             })
             .map(|d| d.property)
     }
@@ -510,7 +539,10 @@ impl Property {
     /// Whether it may be given only when the dataset is created.
     #[must_use]
     pub fn set_once(self) -> bool {
-        matches!(self.descriptor().attribute, Attribute::OneTime | Attribute::OneTimeDefault)
+        matches!(
+            self.descriptor().attribute,
+            Attribute::OneTime | Attribute::OneTimeDefault
+        )
     }
 
     /// Whether datasets of `kind` have it.
@@ -525,12 +557,20 @@ impl Property {
     /// The number a value name of an index property stands for.
     #[must_use]
     pub fn index_number(self, name: &str) -> Option<u64> {
-        self.descriptor().index.iter().find(|(n, _)| *n == name).map(|(_, v)| *v)
+        self.descriptor()
+            .index
+            .iter()
+            .find(|(n, _)| *n == name)
+            .map(|(_, v)| *v)
     }
 
     /// The name shown for a value of an index property.
     #[must_use]
     pub fn index_name(self, number: u64) -> Option<&'static str> {
-        self.descriptor().index.iter().find(|(_, v)| *v == number).map(|(n, _)| *n)
+        self.descriptor()
+            .index
+            .iter()
+            .find(|(_, v)| *v == number)
+            .map(|(n, _)| *n)
     }
 }

@@ -113,7 +113,11 @@ fn order_and_kinds_are_those_of_the_real_command() {
         if kind == DatasetKind::Snapshot {
             names.retain(|n| *n != "volsize");
         }
-        assert_eq!(names, expect.split_whitespace().collect::<Vec<_>>(), "{kind}");
+        assert_eq!(
+            names,
+            expect.split_whitespace().collect::<Vec<_>>(),
+            "{kind}"
+        );
     }
 }
 
@@ -136,7 +140,11 @@ fn index_values_show_their_first_name() {
 }
 
 fn set(name: &str, text: &str, kind: DatasetKind, creating: bool) -> Result<Setting, String> {
-    let context = SetContext { kind, creating, block_max: BLOCK_MAX };
+    let context = SetContext {
+        kind,
+        creating,
+        block_max: BLOCK_MAX,
+    };
     parse_setting(name, text, context).map_err(|e| e.to_string())
 }
 
@@ -149,29 +157,134 @@ fn settings() {
             .map_err(str::to_owned);
         assert_eq!(set(name, text, kind, creating), expect, "{name}={text}");
     };
-    check("compression", "lz4", Filesystem, false, Ok((Property::Compression, 15)));
-    check("compress", "zstd", Filesystem, false, Ok((Property::Compression, 16)));
-    check("quota", "10G", Filesystem, false, Ok((Property::Quota, 10 << 30)));
+    check(
+        "compression",
+        "lz4",
+        Filesystem,
+        false,
+        Ok((Property::Compression, 15)),
+    );
+    check(
+        "compress",
+        "zstd",
+        Filesystem,
+        false,
+        Ok((Property::Compression, 16)),
+    );
+    check(
+        "quota",
+        "10G",
+        Filesystem,
+        false,
+        Ok((Property::Quota, 10 << 30)),
+    );
     check("quota", "none", Filesystem, false, Ok((Property::Quota, 0)));
-    check("quota", "0", Filesystem, false, Err("use 'none' to disable quota/refquota"));
-    check("filesystem_limit", "none", Filesystem, false, Ok((Property::FilesystemLimit, u64::MAX)));
-    check("quota", "1G", Volume, false, Err("'quota' does not apply to datasets of this type"));
+    check(
+        "quota",
+        "0",
+        Filesystem,
+        false,
+        Err("use 'none' to disable quota/refquota"),
+    );
+    check(
+        "filesystem_limit",
+        "none",
+        Filesystem,
+        false,
+        Ok((Property::FilesystemLimit, u64::MAX)),
+    );
+    check(
+        "quota",
+        "1G",
+        Volume,
+        false,
+        Err("'quota' does not apply to datasets of this type"),
+    );
     check("used", "1", Filesystem, false, Err("'used' is readonly"));
-    check("casesensitivity", "mixed", Filesystem, false, Err("'casesensitivity' is readonly"));
-    check("casesensitivity", "mixed", Filesystem, true, Ok((Property::CaseSensitivity, 2)));
-    check("nosuch", "1", Filesystem, false, Err("invalid property 'nosuch'"));
-    check("atime", "maybe", Filesystem, false, Err("'atime' must be one of 'on | off'"));
-    check("recordsize", "100k", Filesystem, false,
-        Err("'recordsize' must be power of 2 from 512B to 16M"));
-    check("recordsize", "1M", Filesystem, false, Ok((Property::RecordSize, 1 << 20)));
-    check("recordsize", "1x", Filesystem, false, Err("invalid numeric suffix 'x'"));
-    check("atime", "on", Snapshot, false, Err("this property can not be modified for snapshots"));
-    check("written@a", "1", Filesystem, false, Err("'written@a' is readonly"));
-    check("userused@1", "1", Filesystem, false, Err("'userused@1' is readonly"));
-    check("refreservation", "auto", Filesystem, false,
-        Err("'refreservation=auto' only allowed on volumes"));
-    check("mountpoint", "relative", Filesystem, false,
-        Err("'mountpoint' must be an absolute path, 'none', or 'legacy'"));
+    check(
+        "casesensitivity",
+        "mixed",
+        Filesystem,
+        false,
+        Err("'casesensitivity' is readonly"),
+    );
+    check(
+        "casesensitivity",
+        "mixed",
+        Filesystem,
+        true,
+        Ok((Property::CaseSensitivity, 2)),
+    );
+    check(
+        "nosuch",
+        "1",
+        Filesystem,
+        false,
+        Err("invalid property 'nosuch'"),
+    );
+    check(
+        "atime",
+        "maybe",
+        Filesystem,
+        false,
+        Err("'atime' must be one of 'on | off'"),
+    );
+    check(
+        "recordsize",
+        "100k",
+        Filesystem,
+        false,
+        Err("'recordsize' must be power of 2 from 512B to 16M"),
+    );
+    check(
+        "recordsize",
+        "1M",
+        Filesystem,
+        false,
+        Ok((Property::RecordSize, 1 << 20)),
+    );
+    check(
+        "recordsize",
+        "1x",
+        Filesystem,
+        false,
+        Err("invalid numeric suffix 'x'"),
+    );
+    check(
+        "atime",
+        "on",
+        Snapshot,
+        false,
+        Err("this property can not be modified for snapshots"),
+    );
+    check(
+        "written@a",
+        "1",
+        Filesystem,
+        false,
+        Err("'written@a' is readonly"),
+    );
+    check(
+        "userused@1",
+        "1",
+        Filesystem,
+        false,
+        Err("'userused@1' is readonly"),
+    );
+    check(
+        "refreservation",
+        "auto",
+        Filesystem,
+        false,
+        Err("'refreservation=auto' only allowed on volumes"),
+    );
+    check(
+        "mountpoint",
+        "relative",
+        Filesystem,
+        false,
+        Err("'mountpoint' must be an absolute path, 'none', or 'legacy'"),
+    );
     assert_eq!(
         set("userquota@1000", "5M", Filesystem, false),
         Ok(Setting::UserQuota("userquota@", "1000".into(), 5 << 20))
@@ -185,11 +298,17 @@ fn settings() {
 
 #[test]
 fn normalization_asks_for_utf8() {
-    let mut settings = vec![Setting::Native(Property::Normalization, Value::Number(0x10))];
+    let mut settings = vec![Setting::Native(
+        Property::Normalization,
+        Value::Number(0x10),
+    )];
     complete_settings(&mut settings).expect("nothing was refused");
     assert!(settings.contains(&Setting::Native(Property::Utf8Only, Value::Number(1))));
     settings[1] = Setting::Native(Property::Utf8Only, Value::Number(0));
-    assert_eq!(complete_settings(&mut settings), Err(PropertyError::Utf8Needed));
+    assert_eq!(
+        complete_settings(&mut settings),
+        Err(PropertyError::Utf8Needed)
+    );
 }
 
 #[test]
@@ -206,7 +325,12 @@ fn display_forms() {
     check(Property::FilesystemLimit, u64::MAX, "none", "none");
     check(Property::SnapshotLimit, 90, "90", "90");
     check(Property::Mounted, 1, "yes", "yes");
-    check(Property::Guid, 4_050_330_786_468_911_226, "4050330786468911226", "4050330786468911226");
+    check(
+        Property::Guid,
+        4_050_330_786_468_911_226,
+        "4050330786468911226",
+        "4050330786468911226",
+    );
     check(Property::RecordSize, 131_072, "131072", "128K");
     check(Property::Encryption, 2, "off", "off");
     check(Property::Normalization, 0x10, "formD", "formD");

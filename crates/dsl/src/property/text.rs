@@ -117,7 +117,9 @@ pub enum PropertyError {
         max: String,
     },
     /// A bad threshold for small blocks.
-    #[error("invalid '{property}={value}' property: must be zero or a power of 2 from 512B to {max}")]
+    #[error(
+        "invalid '{property}={value}' property: must be zero or a power of 2 from 512B to {max}"
+    )]
     SmallBlocks {
         /// The property.
         property: &'static str,
@@ -182,7 +184,9 @@ pub const BLOCK_MAX: u64 = 16 << 20;
 pub fn is_user_property(name: &str) -> bool {
     name.contains(':')
         && name.bytes().all(|c| {
-            c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, b'-' | b'_' | b'.' | b':' | b'+')
+            c.is_ascii_lowercase()
+                || c.is_ascii_digit()
+                || matches!(c, b'-' | b'_' | b'.' | b':' | b'+')
         })
 }
 
@@ -205,7 +209,9 @@ pub const USER_SPACE_PREFIXES: [&str; 12] = [
 /// The prefix of [`USER_SPACE_PREFIXES`] that `name` starts with, and the rest.
 #[must_use]
 pub fn split_user_space(name: &str) -> Option<(&'static str, &str)> {
-    USER_SPACE_PREFIXES.iter().find_map(|p| name.strip_prefix(p).map(|rest| (*p, rest)))
+    USER_SPACE_PREFIXES
+        .iter()
+        .find_map(|p| name.strip_prefix(p).map(|rest| (*p, rest)))
 }
 
 /// Whether the number is a date in seconds since 1970, shown in local time without `-p`.
@@ -222,14 +228,13 @@ pub fn display(property: Property, value: &Value, literal: bool) -> String {
         Value::Number(n) => *n,
     };
     match property {
-        Property::Quota
-        | Property::RefQuota
-        | Property::Reservation
-        | Property::RefReservation => match (number, literal) {
-            (0, false) => "none".into(),
-            (n, true) => n.to_string(),
-            (n, false) => nice_bytes(n),
-        },
+        Property::Quota | Property::RefQuota | Property::Reservation | Property::RefReservation => {
+            match (number, literal) {
+                (0, false) => "none".into(),
+                (n, true) => n.to_string(),
+                (n, false) => nice_bytes(n),
+            }
+        }
         Property::FilesystemLimit
         | Property::SnapshotLimit
         | Property::FilesystemCount
@@ -265,9 +270,9 @@ pub fn display(property: Property, value: &Value, literal: bool) -> String {
             }
         }
         _ => match property.descriptor().value_type {
-            PropertyType::Index => {
-                property.index_name(number).map_or_else(|| "-".into(), str::to_owned)
-            }
+            PropertyType::Index => property
+                .index_name(number)
+                .map_or_else(|| "-".into(), str::to_owned),
             _ if literal => number.to_string(),
             _ => nice_number(number),
         },
@@ -286,7 +291,10 @@ pub fn nice_bytes(number: u64) -> String {
     nice(number, "B")
 }
 
-#[allow(clippy::cast_precision_loss, reason = "at most five characters are shown")]
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "at most five characters are shown"
+)]
 fn nice(number: u64, unit_of_one: &str) -> String {
     let units = [unit_of_one, "K", "M", "G", "T", "P", "E"];
     let mut index = 0;
@@ -322,13 +330,20 @@ pub fn parse_number(text: &str) -> Result<u64, PropertyError> {
     if !(first.is_ascii_digit() || first == b'.') {
         return Err(bad());
     }
-    let integer_end = text.bytes().position(|c| !c.is_ascii_digit()).unwrap_or(text.len());
+    let integer_end = text
+        .bytes()
+        .position(|c| !c.is_ascii_digit())
+        .unwrap_or(text.len());
     let (integer, rest) = text.split_at(integer_end);
     if let Some(after_point) = rest.strip_prefix('.') {
-        let fraction_end =
-            after_point.bytes().position(|c| !c.is_ascii_digit()).unwrap_or(after_point.len());
+        let fraction_end = after_point
+            .bytes()
+            .position(|c| !c.is_ascii_digit())
+            .unwrap_or(after_point.len());
         let (fraction, suffix) = after_point.split_at(fraction_end);
-        let value: f64 = format!("0{integer}.{fraction}0").parse().map_err(|_| bad())?;
+        let value: f64 = format!("0{integer}.{fraction}0")
+            .parse()
+            .map_err(|_| bad())?;
         let shift = shift_of(suffix)?;
         let scaled = value * 2f64.powi(i32::from(shift));
         // u64::MAX rounds up to 2^64 as a double, so an equal value is too large as well.
@@ -412,7 +427,11 @@ impl Setting {
 ///
 /// # Errors
 /// Why the name or the value is refused, worded for the user.
-pub fn parse_setting(name: &str, text: &str, context: SetContext) -> Result<Setting, PropertyError> {
+pub fn parse_setting(
+    name: &str,
+    text: &str,
+    context: SetContext,
+) -> Result<Setting, PropertyError> {
     let property = Property::from_name(name);
     if property.is_none() && is_user_property(name) {
         if name.len() > NAME_MAX {
@@ -433,7 +452,11 @@ pub fn parse_setting(name: &str, text: &str, context: SetContext) -> Result<Sett
         if who.is_empty() {
             return Err(PropertyError::UserName(name.into()));
         }
-        let limit = if text == "none" { 0 } else { parse_number(text)? };
+        let limit = if text == "none" {
+            0
+        } else {
+            parse_number(text)?
+        };
         return Ok(Setting::UserQuota(prefix, who.into(), limit));
     }
     if name.starts_with("written@") || name.starts_with("written#") {
@@ -448,7 +471,9 @@ pub fn parse_setting(name: &str, text: &str, context: SetContext) -> Result<Sett
         property,
         Property::Encryption | Property::KeyFormat | Property::KeyLocation | Property::Pbkdf2Iters
     );
-    if property.read_only() && !(property.set_once() && context.creating) && !(key_parameter && context.creating)
+    if property.read_only()
+        && !(property.set_once() && context.creating)
+        && !(key_parameter && context.creating)
     {
         return Err(PropertyError::ReadOnly(name.into()));
     }
@@ -472,8 +497,10 @@ fn parse_value(
             Ok(Value::Text(text.into()))
         }
         PropertyType::Number => {
-            let is_limit =
-                matches!(property, Property::FilesystemLimit | Property::SnapshotLimit);
+            let is_limit = matches!(
+                property,
+                Property::FilesystemLimit | Property::SnapshotLimit
+            );
             let number = match text {
                 "none" if is_limit => u64::MAX,
                 "none" => 0,
@@ -494,10 +521,15 @@ fn parse_value(
             };
             Ok(Value::Number(number))
         }
-        PropertyType::Index => property
-            .index_number(text)
-            .map(Value::Number)
-            .ok_or(PropertyError::NotOneOf { property: descriptor.name, values: descriptor.values }),
+        PropertyType::Index => {
+            property
+                .index_number(text)
+                .map(Value::Number)
+                .ok_or(PropertyError::NotOneOf {
+                    property: descriptor.name,
+                    values: descriptor.values,
+                })
+        }
     }
 }
 
@@ -529,7 +561,9 @@ fn check_value(
         Property::KeyLocation => {
             let text = value.text().unwrap_or("");
             let known = matches!(text, "none" | "prompt")
-                || ["file:///", "https://", "http://"].iter().any(|p| text.starts_with(p));
+                || ["file:///", "https://", "http://"]
+                    .iter()
+                    .any(|p| text.starts_with(p));
             match (known, text) {
                 (false, _) => Err(PropertyError::KeyLocation),
                 (true, "none") => Ok(()),
