@@ -1,0 +1,100 @@
+//! Block compression in ZFS's framings.
+//!
+//! Decoders produce exactly the logical size or an error, never read past their input, and refuse sizes the input cannot
+//! possibly hold before allocating for them. Bytes after the compressed data are ignored: blocks are padded to sectors.
+
+mod gzip;
+mod lz4;
+mod lzjb;
+mod zle;
+mod zstd;
+
+/// A compression function with its level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    Lzjb,
+    /// Level 1 to 9.
+    Gzip(u8),
+    Zle,
+    Lz4,
+    /// Level code as in the on-disk header: 1..=19, 103..=112 (fast 1 to 10), 113..=121 (fast 20 to 100), 122 (fast
+    /// 500), 123 (fast 1000); 0 means the default (3).
+    Zstd(u8),
+}
+
+/// Stored bytes did not decompress to the logical size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{algorithm:?} data is corrupt: {what}")]
+pub struct CompressError {
+    pub algorithm: Algorithm,
+    pub what: &'static str,
+}
+
+/// Compresses `src` with ZFS's framing, or returns `None` when the result would be longer than `max_out` bytes.
+#[must_use]
+pub fn compress(alg: Algorithm, src: &[u8], max_out: usize) -> Option<Vec<u8>> {
+    let mut out = vec![0; max_out.min(src.len() + src.len() / 8 + 64)];
+    let len = compress_into(alg, src, &mut out)?;
+    out.truncate(len);
+    Some(out)
+}
+
+/// Compresses `src` into `out` and returns the bytes written, or `None` when the result does not fit. What `out` holds
+/// beyond them is unspecified.
+#[must_use]
+pub fn compress_into(alg: Algorithm, src: &[u8], out: &mut [u8]) -> Option<usize> {
+    match alg {
+        Algorithm::Lzjb => lzjb::compress(src, out),
+        Algorithm::Gzip(level) => gzip::compress(level, src, out),
+        Algorithm::Zle => zle::compress(src, out),
+        Algorithm::Lz4 => lz4::compress(src, out),
+        Algorithm::Zstd(level) => zstd::compress(level, src, out),
+    }
+}
+
+/// Decompresses to exactly `lsize` bytes. Bytes of `src` after the compressed data are ignored (sector padding). The
+/// level of `alg` does not matter.
+///
+/// # Errors
+/// [`CompressError`] when `src` is not such data, or does not hold `lsize` bytes.
+pub fn decompress(alg: Algorithm, src: &[u8], lsize: usize) -> Result<Vec<u8>, CompressError> {
+    // The most output a byte of input can stand for, generously.
+    let ratio = match alg {
+        Algorithm::Lzjb => 34,
+        Algorithm::Zle => 192,
+        Algorithm::Lz4 => 256,
+        Algorithm::Gzip(_) => 1100,
+        // A three-byte block header and one byte can repeat to a whole 128 KiB block.
+        Algorithm::Zstd(_) => 128 << 10,
+    };
+    if lsize > src.len().saturating_mul(ratio) {
+        return Err(CompressError {
+            algorithm: alg,
+            what: "too short for its size",
+        });
+    }
+    let mut out = vec![0; lsize];
+    decompress_into(alg, src, &mut out)?;
+    Ok(out)
+}
+
+/// Decompresses to fill `out` exactly; see [`decompress`]. After an error its contents are unspecified.
+///
+/// # Errors
+/// As [`decompress`].
+pub fn decompress_into(alg: Algorithm, src: &[u8], out: &mut [u8]) -> Result<(), CompressError> {
+    let result = match alg {
+        Algorithm::Lzjb => lzjb::decompress(src, out),
+        Algorithm::Gzip(_) => gzip::decompress(src, out),
+        Algorithm::Zle => zle::decompress(src, out),
+        Algorithm::Lz4 => lz4::decompress(src, out),
+        Algorithm::Zstd(_) => zstd::decompress(src, out),
+    };
+    result.map_err(|what| CompressError {
+        algorithm: alg,
+        what,
+    })
+}
+
+#[cfg(test)]
+mod tests;
