@@ -6,6 +6,12 @@
 
 use std::path::PathBuf;
 
+use dmu::DmuError;
+use dsl::DslError;
+use runtime::DiskError;
+use vdev::VdevError;
+use zio::ZioError;
+
 /// Why an operation on a pool failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
@@ -131,6 +137,67 @@ pub enum PoolError {
     /// Not enough space.
     #[error("out of space")]
     NoSpace,
+    /// A device could not be used.
+    #[error(transparent)]
+    Vdev(VdevError),
+    /// A disk could not be opened or listed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// A block could not be read or written.
+    #[error(transparent)]
+    Block(ZioError),
+    /// An object of the pool's own could not be read or changed.
+    #[error(transparent)]
+    Object(DmuError),
+    /// The datasets could not be read or changed.
+    #[error(transparent)]
+    Dataset(DslError),
+}
+
+impl From<VdevError> for PoolError {
+    fn from(error: VdevError) -> Self {
+        match error {
+            VdevError::Unsupported { kind } => Self::UnsupportedVdev(kind),
+            VdevError::Unavailable { vdev } => {
+                Self::MissingDevices { missing: vec![format!("every device of top-level vdev {vdev}")] }
+            }
+            VdevError::ReadOnly => Self::ReadOnly,
+            other => Self::Vdev(other),
+        }
+    }
+}
+
+impl From<ZioError> for PoolError {
+    fn from(error: ZioError) -> Self {
+        match error {
+            ZioError::NoSpace { .. } => Self::NoSpace,
+            ZioError::ReadOnly => Self::ReadOnly,
+            other => Self::Block(other),
+        }
+    }
+}
+
+impl From<DmuError> for PoolError {
+    fn from(error: DmuError) -> Self {
+        match error {
+            DmuError::NoSpace => Self::NoSpace,
+            DmuError::ReadOnly => Self::ReadOnly,
+            DmuError::Stopped { reason: crate::sync::SUSPENDED } => Self::Suspended,
+            DmuError::Stopped { .. } => Self::Closed,
+            other => Self::Object(other),
+        }
+    }
+}
+
+impl From<DslError> for PoolError {
+    fn from(error: DslError) -> Self {
+        match error {
+            DslError::Dmu(error) => error.into(),
+            DslError::NoSpace => Self::NoSpace,
+            DslError::ReadOnly => Self::ReadOnly,
+            other => Self::Dataset(other),
+        }
+    }
 }
 
 fn list(items: &[String]) -> String {

@@ -57,10 +57,27 @@ pub struct PoolSpec {
     pub force: bool,
     /// Alternate root (`-R`); not stored.
     pub altroot: Option<PathBuf>,
+    /// Properties of the root dataset (`-O`), checked.
+    pub settings: Vec<dsl::property::Setting>,
+    /// Finds the owner of a file in a bonus buffer, for accounting by user.
+    pub owner_of: Option<dmu::OwnerOf>,
+    /// Limits; defaults suit most machines.
+    pub tuning: Tuning,
     /// Command line for the history, when a command made this request.
     pub command: Option<String>,
     /// This machine.
     pub host: HostIdentity,
+}
+
+/// Limits of one pool's engine.
+#[derive(Clone, Debug, Default)]
+pub struct Tuning {
+    /// Cache size.
+    pub cache: arc::CacheTuning,
+    /// Transaction groups and dirty data.
+    pub txg: dmu::TxgOptions,
+    /// Device queues.
+    pub devices: vdev::TreeTuning,
 }
 
 /// How a pool is to be imported.
@@ -80,6 +97,10 @@ pub struct ImportPolicy {
     pub temporary_name: bool,
     /// `-o NAME=VALUE` pool properties to set.
     pub properties: BTreeMap<String, String>,
+    /// Finds the owner of a file in a bonus buffer, for accounting by user.
+    pub owner_of: Option<dmu::OwnerOf>,
+    /// Limits; defaults suit most machines.
+    pub tuning: Tuning,
     /// Command line for the history, when a command made this request.
     pub command: Option<String>,
     /// This machine.

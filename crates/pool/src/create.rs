@@ -1,0 +1,372 @@
+//! Making a new pool: checks of the request and the devices, the first objects, the first group.
+//!
+//! Until the first uberblock is written the devices hold no pool: a crash before that leaves
+//! labels of txg 0, which no import takes for a pool.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use arc::Cache;
+use dmu::{Objset, ObjsetOptions, ObjsetType, Services, Tx, TxgClock, zap};
+use dsl::property::Setting;
+use dsl::{Hierarchy, HierarchyOptions, NewHierarchy};
+use ondisk::{Guid, ObjectType, SPA_VERSION_FEATURES, TXG_INITIAL};
+use runtime::Handle;
+use vdev::{Conflict, DiskUse, LeafSpec, OpenMode, TopSpec, Tree, TreeSpec};
+use zio::{BlockStore, StoreOptions};
+
+use crate::config::{self, Identity};
+use crate::pool::{DIRECTORY, Inner, Objects, Pool, Stored};
+use crate::space::{Dtls, SpaceMaps};
+use crate::spec::{PoolSpec, VdevSpec};
+use crate::{PoolError, features, history, set, sync};
+
+/// A request whose property values have been checked.
+struct Checked {
+    ashift: Option<u8>,
+    comment: Option<String>,
+    compatibility: Option<String>,
+    cachefile: Option<String>,
+    features: Vec<(String, bool)>,
+    stored: BTreeMap<String, Stored>,
+}
+
+impl Pool {
+    /// Creates a pool on the devices of `spec` and waits until it is on stable storage.
+    ///
+    /// `init` fills the root dataset in the pool's first transaction group; it gets its objset, the
+    /// transaction and the settings of the root dataset.
+    ///
+    /// # Errors
+    /// `Invalid`, `DeviceInUse`, `DeviceTooSmall` before anything is written; device errors later.
+    pub async fn create(
+        handle: &Handle,
+        spec: PoolSpec,
+        init: impl AsyncFnOnce(&Objset, &Tx, &[Setting]) -> dsl::Result<()> + 'static,
+    ) -> Result<Self, PoolError> {
+        let checked = check(&spec)?;
+        let enable = features::of_new_pool(spec.features, &checked.features)?;
+
+        let (tree_config, conflicts) = vdev::plan(handle, &tree_spec(&spec, checked.ashift)).await?;
+        refuse_used(&conflicts, spec.force)?;
+        let tree =
+            Tree::open(handle, &tree_config, OpenMode::ReadWrite, spec.tuning.devices.clone(), true)
+                .await?;
+        for top in &tree_config.tops {
+            tree.update_config(top.guid, |vdev| vdev.create_txg = TXG_INITIAL.0);
+            for leaf in sync::leaves_of(top) {
+                tree.init_labels(leaf.guid).await?;
+                tree.update_config(leaf.guid, |vdev| vdev.create_txg = TXG_INITIAL.0);
+            }
+        }
+
+        let mut salt = [0; 32];
+        handle.fill_random(&mut salt);
+        let store = BlockStore::new(handle, tree.clone(), StoreOptions { salt });
+        let cache = Cache::new(handle, store.clone(), spec.tuning.cache.clone());
+        let clock = TxgClock::new(handle.clone(), TXG_INITIAL, spec.tuning.txg.clone());
+        let services = Services { handle: handle.clone(), cache, store, clock };
+        let txg = services.clock.quiesce_next().await;
+        let tx = services.clock.syncing_tx(txg);
+
+        let mos =
+            Objset::create(&services, ObjsetType::Meta, ObjsetOptions::meta_objset(), &tx);
+        let enabled = |name: &str| enable.iter().any(|feature| feature.name == name);
+        let space = Rc::new(SpaceMaps::new(
+            mos.clone(),
+            enabled("spacemap_histogram"),
+            enabled("spacemap_v2"),
+        ));
+        services.store.activate(space.clone(), &[]);
+        let directory = zap::ZapSpec::new(ObjectType::OBJECT_DIRECTORY.0);
+        zap::create_at(&mos, DIRECTORY, &directory, &tx).await?;
+        let options = HierarchyOptions {
+            pool_name: spec.name.clone(),
+            read_only: false,
+            owner_of: spec.owner_of,
+        };
+        let new = NewHierarchy {
+            features: enable.iter().map(|feature| feature.name.to_owned()).collect(),
+            settings: spec.settings.clone(),
+        };
+        let hierarchy = Hierarchy::create(&mos, options, new, init, &tx).await?;
+
+        let identity = Identity {
+            name: spec.name.clone(),
+            guid: tree_config.guid.0,
+            errata: 0,
+            comment: checked.comment,
+            compatibility: checked.compatibility,
+            host: spec.host.clone(),
+        };
+        let features_version = hierarchy.features().version();
+        let pool = Self(Rc::new(Inner {
+            handle: handle.clone(),
+            tree,
+            services,
+            mos,
+            hierarchy,
+            host: spec.host.clone(),
+            identity: RefCell::new(identity),
+            name: RefCell::new(spec.name.clone()),
+            altroot: spec.altroot.clone(),
+            cachefile: RefCell::new(checked.cachefile),
+            readonly: false,
+            load_guid: handle.random_u64(),
+            objects: Cell::new(Objects::default()),
+            properties: RefCell::default(),
+            space,
+            dtls: Dtls::default(),
+            scan: RefCell::new(None),
+            label_state: Cell::new(config::STATE_ACTIVE),
+            config_dirty: Cell::new(true),
+            labels_dirty: Cell::new(true),
+            features_version: Cell::new(features_version),
+            features_in_labels: RefCell::default(),
+            late_misses: RefCell::default(),
+            tasks: RefCell::new(VecDeque::new()),
+            suspended: RefCell::new(None),
+            closed: Cell::new(false),
+            sync_loop: RefCell::new(None),
+            last_uberblock: Cell::new((TXG_INITIAL, 0)),
+        }));
+        let inner = &pool.0;
+        *inner.features_in_labels.borrow_mut() = inner.label_features();
+        inner.fill_new(&salt, &checked.stored, spec.command.as_deref(), &tx).await?;
+        drop(tx);
+        inner.sync_group(txg).await?;
+        inner.store().txg_synced(txg);
+        inner.hierarchy.synced(txg);
+        inner.clock().synced(txg);
+        sync::start(&pool);
+        Ok(pool)
+    }
+}
+
+impl Inner {
+    /// Creates the pool's own objects in the first group.
+    async fn fill_new(
+        self: &Rc<Self>,
+        salt: &[u8; 32],
+        stored: &BTreeMap<String, Stored>,
+        command: Option<&str>,
+        tx: &Tx,
+    ) -> Result<(), PoolError> {
+        let mos = &self.mos;
+        let history = history::create(mos, self.store().space().deflated_size, tx).await?;
+        zap::add_u64(mos, DIRECTORY, "history", history.0, tx).await?;
+        self.set_objects(|objects| objects.history = history);
+        let value = zap::ZapValue::U8(salt.to_vec());
+        zap::add(mos, DIRECTORY, "org.illumos:checksum_salt", &value, tx).await?;
+        if zap::lookup_u64(mos, DIRECTORY, "creation_version").await?.is_none() {
+            zap::add_u64(mos, DIRECTORY, "creation_version", SPA_VERSION_FEATURES, tx).await?;
+        }
+        if zap::lookup_u64(mos, DIRECTORY, "deflate").await?.is_none() {
+            zap::add_u64(mos, DIRECTORY, "deflate", 1, tx).await?;
+        }
+        self.create_vdev_objects(tx).await?;
+        set::store_all(self, stored, tx).await?;
+        let text = format!(
+            "pool version {SPA_VERSION_FEATURES}; software version sanbox-{}; uts {}",
+            env!("CARGO_PKG_VERSION"),
+            self.host.hostname
+        );
+        self.log_internal("create", &text, tx).await?;
+        if let Some(command) = command {
+            let record = history::command_record(command, 0, self.unix_time(), &self.host);
+            self.append_history(&record, tx).await?;
+        }
+        Ok(())
+    }
+
+    /// Creates the per-vdev dictionaries and metaslab arrays that are missing.
+    pub(crate) async fn create_vdev_objects(&self, tx: &Tx) -> Result<(), PoolError> {
+        // OpenZFS: module/zfs/vdev.c, vdev_construct_zaps
+        let mos = &self.mos;
+        let plain = zap::ZapSpec::new(ObjectType::ZAP_METADATA.0);
+        let mut map = self.objects.get().vdev_zap_map;
+        if map.0 == 0 {
+            map = zap::create(mos, &plain, tx).await?;
+            zap::add_u64(mos, DIRECTORY, "com.delphix:vdev_zap_map", map.0, tx).await?;
+            self.set_objects(|objects| objects.vdev_zap_map = map);
+            self.dirty_config();
+        }
+        let tree = self.tree.config();
+        for top in &tree.tops {
+            let mut wanted: Vec<(Guid, bool)> = Vec::new();
+            for leaf in sync::leaves_of(top) {
+                if leaf.zap_leaf.is_none() {
+                    wanted.push((leaf.guid, true));
+                }
+            }
+            if top.zap_top.is_none() {
+                wanted.push((top.guid, false));
+            }
+            for (guid, leaf) in wanted {
+                let object = zap::create(mos, &plain, tx).await?;
+                zap::add_int(mos, map, object.0, tx).await?;
+                self.tree.update_config(guid, |vdev| {
+                    if leaf {
+                        vdev.zap_leaf = Some(object.0);
+                    } else {
+                        vdev.zap_top = Some(object.0);
+                    }
+                });
+                self.dirty_config();
+            }
+        }
+        for top in self.tree.tops() {
+            if top.metaslab_array == 0 {
+                let array = self.space.add_vdev(&top, tx).await?;
+                self.tree.update_config(top.guid, |vdev| vdev.metaslab_array = array.0);
+                self.dirty_config();
+            }
+        }
+        Ok(())
+    }
+}
+
+fn tree_spec(spec: &PoolSpec, ashift: Option<u8>) -> TreeSpec {
+    let tops = spec
+        .vdevs
+        .iter()
+        .map(|vdev| TopSpec {
+            leaves: vdev.paths().iter().map(|path| LeafSpec { path: path.clone() }).collect(),
+            is_log: false,
+            ashift,
+        })
+        .collect();
+    TreeSpec { tops }
+}
+
+/// Checks everything that can be checked without looking at a device.
+fn check(spec: &PoolSpec) -> Result<Checked, PoolError> {
+    check_name(&spec.name)?;
+    if spec.vdevs.is_empty() {
+        return Err(PoolError::Invalid(
+            "invalid vdev specification: at least one toplevel vdev must be specified".into(),
+        ));
+    }
+    let mut seen: Vec<&PathBuf> = Vec::new();
+    for vdev in &spec.vdevs {
+        if let VdevSpec::Mirror(paths) = vdev
+            && paths.len() < 2
+        {
+            return Err(PoolError::Invalid(
+                "invalid vdev specification: mirror requires at least 2 devices".into(),
+            ));
+        }
+        for path in vdev.paths() {
+            if seen.contains(&path) {
+                return Err(PoolError::Invalid(format!(
+                    "invalid vdev specification: the device '{}' is given twice",
+                    path.display()
+                )));
+            }
+            seen.push(path);
+        }
+    }
+    let mut checked = Checked {
+        ashift: None,
+        comment: None,
+        compatibility: None,
+        cachefile: None,
+        features: Vec::new(),
+        stored: BTreeMap::new(),
+    };
+    for (name, value) in &spec.properties {
+        match set::parse(name, value)? {
+            set::Change::Ashift(0) => checked.ashift = None,
+            set::Change::Ashift(ashift) => {
+                checked.ashift = Some(ashift);
+                checked.stored.insert(name.clone(), Stored::Number(u64::from(ashift)));
+            }
+            set::Change::Comment(text) => checked.comment = text,
+            set::Change::Compatibility(text) => checked.compatibility = text,
+            set::Change::Cachefile(text) => checked.cachefile = text,
+            set::Change::Feature { name, enabled } => checked.features.push((name, enabled)),
+            set::Change::Store(key, value) => {
+                checked.stored.insert(key, value);
+            }
+            set::Change::Bootfs(_) | set::Change::Remove(_) => {
+                return Err(PoolError::BadProperty {
+                    name: name.clone(),
+                    reason: "cannot be set at creation time".into(),
+                });
+            }
+        }
+    }
+    Ok(checked)
+}
+
+/// Checks the name of a new pool.
+pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {
+    // OpenZFS: module/zcommon/zfs_namecheck.c, pool_namecheck; lib/libzfs/libzfs_pool.c, zpool_name_valid
+    let bad = |why: &str| Err(PoolError::Invalid(format!("cannot create '{name}': {why}")));
+    let reserved = ["mirror", "raidz", "draid", "spare"].iter().any(|word| name.starts_with(word));
+    if reserved || name == "log" {
+        return bad("name is reserved");
+    }
+    if name.len() >= 256 - 2 - "$ORIGIN".len() * 2 {
+        return bad("name is too long");
+    }
+    if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        return bad("name must begin with a letter");
+    }
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | ' ');
+    if let Some(c) = name.chars().find(|&c| !allowed(c)) {
+        return bad(&format!("invalid character '{c}' in pool name"));
+    }
+    Ok(())
+}
+
+fn refuse_used(conflicts: &[Conflict], force: bool) -> Result<(), PoolError> {
+    for conflict in conflicts {
+        let (reason, forceable) = match &conflict.found {
+            DiskUse::Free => continue,
+            // OpenZFS: cmd/zpool/zpool_vdev.c, check_file and check_slice words
+            DiskUse::Pool { name, state, .. } => match *state {
+                config::STATE_ACTIVE => (format!("is part of active pool '{name}'"), true),
+                config::STATE_EXPORTED => (format!("is part of exported pool '{name}'"), true),
+                config::STATE_DESTROYED => continue,
+                _ => (format!("is part of potentially active pool '{name}'"), true),
+            },
+            DiskUse::Foreign { what } => (format!("contains {what}"), true),
+        };
+        if !(force && forceable) {
+            return Err(PoolError::DeviceInUse { path: conflict.path.clone(), reason, forceable });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_the_rules() {
+        for good in ["tank", "Tank-1", "a.b:c_d", "data pool"] {
+            assert!(check_name(good).is_ok(), "{good}");
+        }
+        for bad in ["", "1tank", "mirror", "mirror-0", "log", "ta/nk", "tank@x", "spare1", "t%"] {
+            assert!(check_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn layouts_are_checked_before_any_device() {
+        let spec = |vdevs: Vec<VdevSpec>| PoolSpec {
+            name: "tank".into(),
+            vdevs,
+            ..PoolSpec::default()
+        };
+        assert!(check(&spec(vec![])).is_err());
+        assert!(check(&spec(vec![VdevSpec::Mirror(vec!["/a".into()])])).is_err());
+        let twice = vec![VdevSpec::Single("/a".into()), VdevSpec::Single("/a".into())];
+        assert!(check(&spec(twice)).is_err());
+        assert!(check(&spec(vec![VdevSpec::Mirror(vec!["/a".into(), "/b".into()])])).is_ok());
+    }
+}

@@ -1,0 +1,398 @@
+//! Finding pools: reads the labels of every device in the places named, groups them by pool, and
+//! says of each pool what was found and what is missing.  Nothing is written.
+//!
+//! Labels are hints: what a candidate says is checked against the pool's own configuration when
+//! it is imported.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use ondisk::feature::Feature;
+use ondisk::{Guid, NvList, Txg, Uberblock};
+use runtime::{DiskError, DiskMode, Handle};
+use vdev::labels::{LabelSet, LabelState};
+use vdev::{TreeConfig, VdevConfig, VdevKind};
+
+use crate::config::{Identity, label_features, pool_state};
+use crate::features::{Support, support};
+use crate::status::{Health, PoolState, StatusReason, VdevStatus};
+
+/// Devices read at the same time.
+const CONCURRENT: usize = 16;
+
+/// A pool that was found.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// Name in the newest label.
+    pub name: String,
+    /// Guid of the pool.
+    pub guid: u64,
+    /// What the label says of its use.
+    pub state: PoolState,
+    /// Newest txg of any uberblock found.
+    pub txg: u64,
+    /// Time of that uberblock, seconds since 1970.
+    pub timestamp: u64,
+    /// On-disk version.
+    pub version: u64,
+    /// Host that used it last; hostid 0 when none was recorded.
+    pub hostid: u64,
+    /// Name of that host.
+    pub hostname: String,
+    /// `comment` property.
+    pub comment: Option<String>,
+    /// Health as far as labels tell.
+    pub health: Health,
+    /// The one thing to say.
+    pub reason: StatusReason,
+    /// What goes with the reason: missing devices, unsupported features.
+    pub details: Vec<String>,
+    /// The tree with what was found for each device.
+    pub root: VdevStatus,
+    /// Where each leaf was found, by guid.
+    pub devices: BTreeMap<u64, PathBuf>,
+    /// The tree as the labels give it, top-level vdevs that were not found left out.
+    pub(crate) tree: TreeConfig,
+    /// Multihost was on when the pool was last written.
+    pub(crate) multihost: bool,
+}
+
+/// What a search found.
+#[derive(Clone, Debug, Default)]
+pub struct Discovery {
+    /// Pools, sorted by name and guid.
+    pub pools: Vec<Candidate>,
+    /// Devices that look like part of a pool but cannot be used, and why.
+    pub rejected: Vec<(PathBuf, String)>,
+}
+
+/// Searches for pools.  Each place is a directory, whose devices and files are all looked at, or
+/// a single device or file.  A place that cannot be read is reported among the rejected.
+pub async fn discover(handle: &Handle, places: &[PathBuf]) -> Discovery {
+    let mut discovery = Discovery::default();
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for place in places {
+        match handle.list_disks(place).await {
+            Ok(found) => paths.extend(found),
+            Err(list_error) => match handle.open_disk(place, DiskMode::ReadOnly).await {
+                Ok(_) => paths.push(place.clone()),
+                Err(DiskError::NotADisk { .. }) => {
+                    discovery.rejected.push((place.clone(), list_error.to_string()));
+                }
+                Err(error) => discovery.rejected.push((place.clone(), error.to_string())),
+            },
+        }
+    }
+    paths.sort();
+    paths.dedup();
+    let devices = read_all(handle, paths).await;
+    group(devices, &mut discovery);
+    discovery
+}
+
+/// The labels of one device.
+struct Device {
+    path: PathBuf,
+    result: Result<LabelSet, String>,
+}
+
+async fn read_all(handle: &Handle, paths: Vec<PathBuf>) -> Vec<Device> {
+    let workers = CONCURRENT.min(paths.len());
+    let queue = Rc::new(RefCell::new(VecDeque::from(paths)));
+    let devices = Rc::new(RefCell::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for _ in 0..workers {
+        let (handle, queue, devices) = (handle.clone(), queue.clone(), devices.clone());
+        let worker_handle = handle.clone();
+        tasks.push(handle.spawn("label reader", async move {
+            loop {
+                let Some(path) = queue.borrow_mut().pop_front() else { return };
+                let result = read_one(&worker_handle, &path).await;
+                devices.borrow_mut().push(Device { path, result });
+            }
+        }));
+    }
+    for task in tasks {
+        task.await;
+    }
+    let mut devices = devices.take();
+    devices.sort_by(|a: &Device, b: &Device| a.path.cmp(&b.path));
+    devices
+}
+
+async fn read_one(handle: &Handle, path: &Path) -> Result<LabelSet, String> {
+    let disk = handle.open_disk(path, DiskMode::ReadOnly).await.map_err(|e| e.to_string())?;
+    LabelSet::read(&disk).await.map_err(|e| e.to_string())
+}
+
+/// A label of one device that is worth considering.
+struct Found {
+    path: PathBuf,
+    labels: Vec<NvList>,
+    uberblock: Option<Uberblock>,
+}
+
+fn group(devices: Vec<Device>, discovery: &mut Discovery) {
+    let mut pools: BTreeMap<u64, Vec<Found>> = BTreeMap::new();
+    for device in devices {
+        let set = match device.result {
+            Ok(set) => set,
+            Err(reason) => {
+                discovery.rejected.push((device.path, reason));
+                continue;
+            }
+        };
+        let labels: Vec<NvList> = set
+            .labels
+            .iter()
+            .filter_map(|label| match label {
+                LabelState::Valid(list) => Some((**list).clone()),
+                _ => None,
+            })
+            .collect();
+        if labels.is_empty() {
+            if set.labels.iter().any(|label| matches!(label, LabelState::Bad)) {
+                discovery.rejected.push((device.path, "all labels are damaged".into()));
+            }
+            // Nothing that looks like a label: an ordinary foreign file or disk, not worth a word.
+            continue;
+        }
+        let newest = set.best_config().expect("a valid label was found");
+        if newest.u64("state").and_then(pool_state).is_none() {
+            // A spare or cache device: it says nothing of its pool.
+            continue;
+        }
+        let Some(guid) = newest.u64("pool_guid") else {
+            discovery.rejected.push((device.path, "its label names no pool".into()));
+            continue;
+        };
+        let uberblock = set.best_uberblock(None).copied();
+        let labels = labels.into_iter().filter(|l| l.u64("pool_guid") == Some(guid)).collect();
+        pools.entry(guid).or_default().push(Found { path: device.path, labels, uberblock });
+    }
+    for (guid, found) in pools {
+        match assemble(guid, &found) {
+            Ok(candidate) => discovery.pools.push(candidate),
+            Err(reason) => discovery
+                .rejected
+                .extend(found.into_iter().map(|device| (device.path, reason.clone()))),
+        }
+    }
+    discovery.pools.sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));
+}
+
+/// Puts one pool together from the labels that name it.
+fn assemble(guid: u64, found: &[Found]) -> Result<Candidate, String> {
+    let best = found
+        .iter()
+        .filter_map(|device| device.uberblock.as_ref())
+        .max_by(|a, b| a.cmp_currency(b))
+        .copied()
+        .ok_or("no valid uberblock on any of its devices")?;
+    // A label newer than the newest uberblock was written by a sync that did not complete.
+    let usable = |list: &&NvList| {
+        list.u64("txg").is_some_and(|txg| txg != 0 && Txg(txg) <= best.txg)
+    };
+    let label_of = |device: &Found| {
+        device
+            .labels
+            .iter()
+            .filter(usable)
+            .max_by_key(|list| list.u64("txg").unwrap_or(0))
+            .cloned()
+    };
+    let labels: Vec<(&Found, NvList)> =
+        found.iter().filter_map(|device| Some((device, label_of(device)?))).collect();
+    let newest = labels
+        .iter()
+        .max_by_key(|(_, list)| list.u64("txg").unwrap_or(0))
+        .map(|(_, list)| list.clone())
+        .ok_or("no label belongs to a completed transaction group")?;
+    let identity = Identity::from_list(&newest).ok_or("its label is incomplete")?;
+    let state = newest.u64("state").and_then(pool_state).ok_or("its label has no usable state")?;
+
+    let mut devices: BTreeMap<u64, PathBuf> = BTreeMap::new();
+    let mut device_txg: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut tops: BTreeMap<u64, (u64, VdevConfig)> = BTreeMap::new();
+    for (device, list) in &labels {
+        let (Some(leaf), Some(tree)) = (list.u64("guid"), list.list("vdev_tree")) else { continue };
+        let Ok(top) = VdevConfig::from_nvlist(tree) else { continue };
+        let txg = list.u64("txg").unwrap_or(0);
+        // Two devices with the same identity: a copy of a disk.  The newer label wins.
+        if device_txg.get(&leaf).is_none_or(|known| *known < txg) {
+            device_txg.insert(leaf, txg);
+            devices.insert(leaf, device.path.clone());
+        }
+        if tops.get(&top.id).is_none_or(|(known, _)| *known < txg) {
+            tops.insert(top.id, (txg, top));
+        }
+    }
+    let children = newest.u64("vdev_children").unwrap_or(1).min(4096);
+    let holes = newest.u64s("hole_array").unwrap_or(&[]).to_vec();
+    let mut tree = TreeConfig {
+        guid: Guid(guid),
+        create_txg: 0,
+        extra: NvList::new(),
+        tops: Vec::new(),
+    };
+    let mut details = Vec::new();
+    let mut statuses = Vec::new();
+    for id in 0..children {
+        if let Some((_, mut top)) = tops.remove(&id) {
+            set_open_paths(&mut top, &devices);
+            statuses.push(status_of(&top, &devices, &mut details));
+            tree.tops.push(top);
+        } else if holes.contains(&id) {
+            tree.tops.push(VdevConfig::new(VdevKind::Hole, id, Guid(0)));
+        } else {
+            details.push(format!("top-level vdev {id}: none of its devices was found"));
+            statuses.push(VdevStatus {
+                name: format!("missing-{id}"),
+                kind: "missing".into(),
+                id,
+                health: Health::Unavail,
+                ..VdevStatus::default()
+            });
+            tree.tops.push(VdevConfig::new(VdevKind::Missing, id, Guid(0)));
+        }
+    }
+    let health = worst_of_root(&statuses);
+    let (reason, features) = judge(&newest, &statuses, health, best.version);
+    if !features.is_empty() {
+        details = features;
+    }
+    let health = match reason {
+        StatusReason::VersionNewer | StatusReason::UnsupportedFeatureRead => Health::Unavail,
+        _ => health,
+    };
+    Ok(Candidate {
+        guid,
+        state,
+        txg: best.txg.0,
+        timestamp: best.timestamp,
+        version: newest.u64("version").unwrap_or(0),
+        hostid: identity.host.hostid,
+        hostname: identity.host.hostname,
+        comment: identity.comment,
+        health,
+        reason,
+        details,
+        root: VdevStatus {
+            name: identity.name.clone(),
+            kind: "root".into(),
+            guid,
+            health,
+            children: statuses,
+            ..VdevStatus::default()
+        },
+        name: identity.name,
+        devices,
+        tree,
+        multihost: best.mmp_valid && best.mmp_delay != 0,
+    })
+}
+
+pub(crate) fn set_open_paths(vdev: &mut VdevConfig, devices: &BTreeMap<u64, PathBuf>) {
+    if vdev.kind.is_leaf() {
+        vdev.open_path = devices.get(&vdev.guid.0).cloned();
+    }
+    for child in &mut vdev.children {
+        set_open_paths(child, devices);
+    }
+}
+
+fn status_of(
+    vdev: &VdevConfig,
+    devices: &BTreeMap<u64, PathBuf>,
+    details: &mut Vec<String>,
+) -> VdevStatus {
+    let children: Vec<VdevStatus> =
+        vdev.children.iter().map(|child| status_of(child, devices, details)).collect();
+    let (name, health, path, note) = if vdev.kind.is_leaf() {
+        let found = devices.get(&vdev.guid.0);
+        let stored = vdev.path.as_ref().map(PathBuf::from);
+        let path = found.cloned().or(stored);
+        let name = path.as_ref().map_or_else(|| vdev.guid.to_string(), |p| p.display().to_string());
+        if found.is_none() {
+            details.push(name.clone());
+        }
+        let health = match found {
+            Some(_) if vdev.offline => Health::Offline,
+            Some(_) => Health::Online,
+            None => Health::Unavail,
+        };
+        let note = found.is_none().then(|| "cannot open".to_owned());
+        (name, health, path, note)
+    } else {
+        let usable = children.iter().filter(|c| c.health <= Health::Degraded).count();
+        let health = if usable == 0 {
+            Health::Unavail
+        } else if children.iter().all(|child| child.health == Health::Online) {
+            Health::Online
+        } else {
+            Health::Degraded
+        };
+        let note = (usable == 0).then(|| "insufficient replicas".to_owned());
+        (format!("{}-{}", vdev.kind.as_str(), vdev.id), health, None, note)
+    };
+    VdevStatus {
+        name,
+        kind: vdev.kind.as_str().to_owned(),
+        guid: vdev.guid.0,
+        id: vdev.id,
+        path,
+        health,
+        note,
+        ashift: u64::from(vdev.ashift),
+        size_bytes: vdev.asize,
+        children,
+        ..VdevStatus::default()
+    }
+}
+
+fn worst_of_root(tops: &[VdevStatus]) -> Health {
+    if tops.iter().any(|top| top.health > Health::Degraded) {
+        Health::Unavail
+    } else if tops.iter().any(|top| top.health == Health::Degraded) {
+        Health::Degraded
+    } else {
+        Health::Online
+    }
+}
+
+/// Chooses what to say of a pool, with the features that stand in the way.
+fn judge(
+    label: &NvList,
+    tops: &[VdevStatus],
+    health: Health,
+    version: u64,
+) -> (StatusReason, Vec<String>) {
+    if version > 28 && version != ondisk::SPA_VERSION_FEATURES {
+        return (StatusReason::VersionNewer, Vec::new());
+    }
+    let unsupported: Vec<String> = label_features(label)
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|guid| Feature::by_guid(guid).is_none_or(|f| support(f) == Support::None))
+        .collect();
+    if !unsupported.is_empty() {
+        return (StatusReason::UnsupportedFeatureRead, unsupported);
+    }
+    let reason = match health {
+        Health::Online => StatusReason::Ok,
+        Health::Degraded => {
+            let offline_only = tops.iter().flat_map(|top| &top.children).all(|leaf| {
+                matches!(leaf.health, Health::Online | Health::Offline)
+            });
+            if offline_only {
+                StatusReason::OfflineDevice
+            } else {
+                StatusReason::MissingDeviceReplicated
+            }
+        }
+        _ => StatusReason::MissingDevice,
+    };
+    (reason, Vec::new())
+}

@@ -1,0 +1,288 @@
+//! The pool's history: a ring of packed lists in one object of the meta-objset, in which the
+//! record of the pool's creation is kept for ever.
+//!
+//! Records are written in syncing context.  The ring never grows beyond the size fixed at its
+//! creation; the oldest records give way, whole ones at a time.
+// OpenZFS: include/sys/spa_impl.h (spa_history_phys_t), module/zfs/spa_history.c (ring rules)
+
+use dmu::{AllocSpec, Objset, Tx};
+use ondisk::bytes::{index, len64, put_u64, u64_at};
+use ondisk::{NvList, NvValue, ObjectId, ObjectType};
+
+use crate::status::{HistoryEvent, HistoryRecord};
+use crate::{HostIdentity, PoolError};
+
+const BLOCK_SIZE: u32 = 128 << 10;
+const BONUS_LEN: u16 = 40;
+/// Longest record believed when reading: a command line is at most 128 KiB.
+const RECORD_MAX: u64 = 1 << 20;
+/// Most bytes of history returned by one listing: the largest ring.
+const RING_MAX: u64 = 1 << 30;
+const RING_MIN: u64 = 128 << 10;
+
+/// The bonus of the history object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Offsets {
+    /// End of the record of the creation; the ring begins here.
+    create_len: u64,
+    /// End of the ring in the object.
+    phys_max: u64,
+    /// Logical offset of the oldest record.
+    bof: u64,
+    /// Logical offset behind the newest record.
+    eof: u64,
+    /// Records that gave way.
+    lost: u64,
+}
+
+impl Offsets {
+    fn decode(bonus: &[u8]) -> Option<Self> {
+        if bonus.len() < usize::from(BONUS_LEN) {
+            return None;
+        }
+        let offsets = Self {
+            create_len: u64_at(bonus, 0),
+            phys_max: u64_at(bonus, 8),
+            bof: u64_at(bonus, 16),
+            eof: u64_at(bonus, 24),
+            lost: u64_at(bonus, 32),
+        };
+        let sound = offsets.create_len < offsets.phys_max
+            && offsets.phys_max <= RING_MAX
+            && offsets.create_len <= offsets.bof
+            && offsets.bof <= offsets.eof
+            && offsets.eof - offsets.bof <= offsets.phys_max - offsets.create_len;
+        sound.then_some(offsets)
+    }
+
+    fn encode(&self) -> [u8; BONUS_LEN as usize] {
+        let mut bonus = [0; BONUS_LEN as usize];
+        for (i, word) in
+            [self.create_len, self.phys_max, self.bof, self.eof, self.lost].into_iter().enumerate()
+        {
+            put_u64(&mut bonus, 8 * i, word);
+        }
+        bonus
+    }
+
+    fn physical(&self, logical: u64) -> u64 {
+        let ring = self.phys_max - self.create_len;
+        (logical - self.create_len) % ring + self.create_len
+    }
+}
+
+/// Creates the history object of a pool of `pool_bytes`.
+pub(crate) async fn create(mos: &Objset, pool_bytes: u64, tx: &Tx) -> Result<ObjectId, PoolError> {
+    let spec = AllocSpec::new(ObjectType::SPA_HISTORY.0)
+        .block_size(BLOCK_SIZE)
+        .bonus(ObjectType::SPA_HISTORY_OFFSETS.0, BONUS_LEN);
+    let object = mos.allocate(spec, tx).await?;
+    let offsets =
+        Offsets { phys_max: (pool_bytes / 1000).clamp(RING_MIN, RING_MAX), ..Offsets::default() };
+    store(mos, object, &offsets, tx).await?;
+    Ok(object)
+}
+
+/// Makes the list of a command record.
+pub(crate) fn command_record(command: &str, user: u64, time: u64, host: &HostIdentity) -> NvList {
+    NvList::new()
+        .with("history command", command)
+        .with("history zone", "linux")
+        .with("history who", user)
+        .with("history time", time)
+        .with("history hostname", host.hostname.as_str())
+}
+
+/// Makes the list of an internal record.
+pub(crate) fn internal_record(
+    name: &str,
+    dataset: Option<(&str, u64)>,
+    text: &str,
+    txg: u64,
+    time: u64,
+    host: &HostIdentity,
+) -> NvList {
+    let mut list = NvList::new();
+    if let Some((dataset, id)) = dataset {
+        list.insert("dsname", dataset);
+        list.insert("dsid", id);
+    }
+    list.with("history internal str", text)
+        .with("internal_name", name)
+        .with("history txg", txg)
+        .with("history time", time)
+        .with("history hostname", host.hostname.as_str())
+}
+
+/// Appends a record.
+pub(crate) async fn append(
+    mos: &Objset,
+    object: ObjectId,
+    record: &NvList,
+    tx: &Tx,
+) -> Result<(), PoolError> {
+    let mut offsets = read_offsets(mos, object).await?;
+    let packed = record.encode_native();
+    let mut bytes = len64(packed.len()).to_le_bytes().to_vec();
+    bytes.extend_from_slice(&packed);
+    let len = len64(bytes.len());
+    if len >= offsets.phys_max - offsets.create_len {
+        // A record larger than the whole ring is not kept.
+        return Ok(());
+    }
+    while offsets.phys_max - offsets.create_len - (offsets.eof - offsets.bof) <= len {
+        let head = read_ring(mos, object, &offsets, offsets.bof, 8).await?;
+        let old = u64_at(&head, 0).saturating_add(8);
+        if old > offsets.eof - offsets.bof {
+            return Err(PoolError::Corrupt("the pool history is damaged".into()));
+        }
+        offsets.bof += old;
+        offsets.lost += 1;
+    }
+    let at = offsets.physical(offsets.eof);
+    let first = index((offsets.phys_max - at).min(len));
+    mos.write(object, at, &bytes[..first], tx).await?;
+    if first < bytes.len() {
+        mos.write(object, offsets.create_len, &bytes[first..], tx).await?;
+    }
+    offsets.eof += len;
+    if offsets.create_len == 0 && record.has("history command") {
+        offsets.create_len = offsets.eof;
+        offsets.bof = offsets.eof;
+    }
+    store(mos, object, &offsets, tx).await
+}
+
+/// Returns all records, oldest first.  A damaged record ends the listing.
+pub(crate) async fn list(mos: &Objset, object: ObjectId) -> Result<Vec<HistoryRecord>, PoolError> {
+    let offsets = read_offsets(mos, object).await?;
+    let mut records = Vec::new();
+    let mut at = 0;
+    while at < offsets.create_len {
+        let Some((record, len)) = parse_at(mos, object, None, at, offsets.create_len).await? else {
+            break;
+        };
+        records.extend(record);
+        at += len;
+    }
+    let mut at = offsets.bof;
+    while at < offsets.eof {
+        let Some((record, len)) = parse_at(mos, object, Some(&offsets), at, offsets.eof).await?
+        else {
+            break;
+        };
+        records.extend(record);
+        at += len;
+    }
+    Ok(records)
+}
+
+/// Parses the record at `at`; `ring` is `None` in the part before the ring.
+async fn parse_at(
+    mos: &Objset,
+    object: ObjectId,
+    ring: Option<&Offsets>,
+    at: u64,
+    end: u64,
+) -> Result<Option<(Option<HistoryRecord>, u64)>, PoolError> {
+    let read = async |from: u64, len: u64| match ring {
+        Some(offsets) => read_ring(mos, object, offsets, from, len).await,
+        None => Ok(mos.read(object, from, index(len)).await?.to_vec()),
+    };
+    if end - at < 8 {
+        return Ok(None);
+    }
+    let len = u64_at(&read(at, 8).await?, 0);
+    if len > RECORD_MAX || len > end - at - 8 {
+        return Ok(None);
+    }
+    let packed = read(at + 8, len).await?;
+    let record = NvList::decode(&packed).ok().map(|list| interpret(&list));
+    Ok(Some((record, len + 8)))
+}
+
+fn interpret(list: &NvList) -> HistoryRecord {
+    let text = |key: &str| list.str(key).map(str::to_owned);
+    let event = if let Some(command) = text("history command") {
+        HistoryEvent::Command(command)
+    } else if let Some(name) = text("internal_name") {
+        let dataset = text("dsname").map(|ds| (ds, list.u64("dsid").unwrap_or(0)));
+        HistoryEvent::Internal {
+            name,
+            dataset,
+            text: text("history internal str").unwrap_or_default(),
+        }
+    } else if let Some(name) = text("ioctl") {
+        HistoryEvent::Other(name)
+    } else {
+        HistoryEvent::Other(
+            list.iter()
+                .find_map(|(_, value)| match value {
+                    NvValue::Str(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+                    _ => None,
+                })
+                .unwrap_or_default(),
+        )
+    };
+    HistoryRecord {
+        time: list.u64("history time").unwrap_or(0),
+        hostname: text("history hostname").unwrap_or_default(),
+        zone: text("history zone"),
+        user: list.u64("history who"),
+        txg: list.u64("history txg"),
+        event,
+    }
+}
+
+async fn read_ring(
+    mos: &Objset,
+    object: ObjectId,
+    offsets: &Offsets,
+    logical: u64,
+    len: u64,
+) -> Result<Vec<u8>, PoolError> {
+    let at = offsets.physical(logical);
+    let first = (offsets.phys_max - at).min(len);
+    let mut bytes = mos.read(object, at, index(first)).await?.to_vec();
+    if first < len {
+        bytes.extend_from_slice(&mos.read(object, offsets.create_len, index(len - first)).await?);
+    }
+    Ok(bytes)
+}
+
+async fn read_offsets(mos: &Objset, object: ObjectId) -> Result<Offsets, PoolError> {
+    let bonus = mos.bonus(object).await?;
+    Offsets::decode(&bonus.bytes)
+        .ok_or_else(|| PoolError::Corrupt("the pool history is damaged".into()))
+}
+
+async fn store(
+    mos: &Objset,
+    object: ObjectId,
+    offsets: &Offsets,
+    tx: &Tx,
+) -> Result<(), PoolError> {
+    mos.set_bonus(object, ObjectType::SPA_HISTORY_OFFSETS.0, &offsets.encode(), tx).await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ring_wraps_behind_the_creation_record() {
+        let offsets =
+            Offsets { create_len: 100, phys_max: 1100, bof: 900, eof: 1500, lost: 3 };
+        assert_eq!(Offsets::decode(&offsets.encode()), Some(offsets));
+        assert_eq!(offsets.physical(100), 100);
+        assert_eq!(offsets.physical(1099), 1099);
+        assert_eq!(offsets.physical(1100), 100);
+    }
+
+    #[test]
+    fn impossible_offsets_are_refused() {
+        let offsets = Offsets { create_len: 0, phys_max: 1100, bof: 900, eof: 5000, lost: 0 };
+        assert_eq!(Offsets::decode(&offsets.encode()), None);
+    }
+}

@@ -1,0 +1,355 @@
+//! An imported pool: what is kept in memory about it, and its handle.
+//!
+//! The loop that syncs it is in `sync`, the ways to get one in `create` and `import`.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use arc::Cache;
+use dmu::{Objset, Services, Tx, TxgClock, zap};
+use dsl::Hierarchy;
+use ondisk::{ObjectId, Txg};
+use runtime::sync::{OneshotSender, oneshot};
+use runtime::{Handle, JoinHandle};
+use vdev::Tree;
+use zio::BlockStore;
+
+use crate::config::{self, Identity};
+use crate::space::{Dtls, SpaceMaps};
+use crate::spec::HostIdentity;
+use crate::status::{HistoryRecord, ScanStatus};
+use crate::{PoolError, history};
+
+/// Object number of the meta-objset's directory.
+pub(crate) const DIRECTORY: ObjectId = ObjectId(1);
+
+/// An imported pool.  Clones are handles to the same one.
+///
+/// It lives on the engine thread of the runtime it was opened with.  Dropping all handles without
+/// [`Pool::export`] leaves the pool as a crash would: consistent at its last synced group.
+#[derive(Clone)]
+pub struct Pool(pub(crate) Rc<Inner>);
+
+/// Work of the pool's own that runs at the start of a sync.
+type Work = Box<dyn FnOnce(Rc<Inner>, Rc<Tx>) -> Pin<Box<dyn Future<Output = Result<(), PoolError>>>>>;
+
+pub(crate) struct Task {
+    pub(crate) work: Work,
+    pub(crate) done: OneshotSender<Result<Txg, PoolError>>,
+}
+
+/// A stored pool property.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Stored {
+    Number(u64),
+    Text(String),
+}
+
+/// Objects of the meta-objset that belong to the pool as a whole; 0 where there is none.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Objects {
+    pub(crate) config: ObjectId,
+    pub(crate) history: ObjectId,
+    pub(crate) vdev_zap_map: ObjectId,
+    pub(crate) properties: ObjectId,
+}
+
+pub(crate) struct Inner {
+    pub(crate) handle: Handle,
+    pub(crate) tree: Tree,
+    pub(crate) services: Services,
+    pub(crate) mos: Objset,
+    pub(crate) hierarchy: Hierarchy,
+    pub(crate) host: HostIdentity,
+    pub(crate) identity: RefCell<Identity>,
+    /// The name in use; differs from the stored one after an import with a temporary name.
+    pub(crate) name: RefCell<String>,
+    pub(crate) altroot: Option<PathBuf>,
+    pub(crate) cachefile: RefCell<Option<String>>,
+    pub(crate) readonly: bool,
+    /// Fresh at every import (`load_guid`).
+    pub(crate) load_guid: u64,
+    pub(crate) objects: Cell<Objects>,
+    pub(crate) properties: RefCell<BTreeMap<String, Stored>>,
+    pub(crate) space: Rc<SpaceMaps>,
+    pub(crate) dtls: Dtls,
+    pub(crate) scan: RefCell<Option<ScanStatus>>,
+    /// State number the labels carry.
+    pub(crate) label_state: Cell<u64>,
+    /// The config object must be written again.
+    pub(crate) config_dirty: Cell<bool>,
+    /// The labels must be written again.
+    pub(crate) labels_dirty: Cell<bool>,
+    /// Feature version the labels and config were made from.
+    pub(crate) features_version: Cell<u64>,
+    /// Features the labels named last.
+    pub(crate) features_in_labels: RefCell<Vec<String>>,
+    /// Leaves whose missed writes could not be recorded in their own group, with that group.
+    pub(crate) late_misses: RefCell<Vec<(u64, Txg)>>,
+    pub(crate) tasks: RefCell<VecDeque<Task>>,
+    /// Why the pool is suspended.
+    pub(crate) suspended: RefCell<Option<String>>,
+    pub(crate) closed: Cell<bool>,
+    pub(crate) sync_loop: RefCell<Option<JoinHandle<()>>>,
+    /// Newest uberblock: txg and time.
+    pub(crate) last_uberblock: Cell<(Txg, u64)>,
+}
+
+impl Pool {
+    /// Returns the name in use.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.0.name.borrow().clone()
+    }
+
+    /// Returns the pool's guid.
+    #[must_use]
+    pub fn guid(&self) -> u64 {
+        self.0.identity.borrow().guid
+    }
+
+    /// Returns the alternate root it was imported with.
+    #[must_use]
+    pub fn altroot(&self) -> Option<PathBuf> {
+        self.0.altroot.clone()
+    }
+
+    /// Whether it was imported read-only.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.0.readonly
+    }
+
+    /// Returns the datasets.
+    #[must_use]
+    pub fn hierarchy(&self) -> &Hierarchy {
+        &self.0.hierarchy
+    }
+
+    /// Returns the clock of transaction groups.
+    #[must_use]
+    pub fn clock(&self) -> &TxgClock {
+        &self.0.services.clock
+    }
+
+    /// Returns the meta-objset.
+    #[must_use]
+    pub fn mos(&self) -> &Objset {
+        &self.0.mos
+    }
+
+    /// Returns the block store.
+    #[must_use]
+    pub fn store(&self) -> &BlockStore {
+        &self.0.services.store
+    }
+
+    /// Returns the block cache.
+    #[must_use]
+    pub fn cache(&self) -> &Cache {
+        &self.0.services.cache
+    }
+
+    /// Returns the device tree.
+    #[must_use]
+    pub fn tree(&self) -> &Tree {
+        &self.0.tree
+    }
+
+    /// Makes everything changed so far durable (`zpool sync`).
+    ///
+    /// # Errors
+    /// `Suspended` or `Closed` when that cannot happen any more.
+    pub async fn sync(&self) -> Result<Txg, PoolError> {
+        if self.0.readonly {
+            return Ok(self.0.services.clock.last_synced());
+        }
+        let txg = self.0.services.clock.open_txg();
+        self.wait_synced(txg).await?;
+        Ok(txg)
+    }
+
+    /// Waits until `txg` is durable.
+    ///
+    /// # Errors
+    /// `Suspended` or `Closed` when that cannot happen any more.
+    pub async fn wait_synced(&self, txg: Txg) -> Result<(), PoolError> {
+        Ok(self.0.services.clock.wait_synced(txg).await?)
+    }
+
+    /// Returns the history, oldest record first.
+    ///
+    /// # Errors
+    /// When the history object cannot be read.
+    pub async fn history(&self) -> Result<Vec<HistoryRecord>, PoolError> {
+        let object = self.0.objects.get().history;
+        if object.0 == 0 {
+            return Ok(Vec::new());
+        }
+        if !self.0.readonly && self.0.suspended.borrow().is_none() {
+            self.sync().await?;
+        }
+        history::list(&self.0.mos, object).await
+    }
+
+    /// Records a command line in the history.  It is written with the next transaction group.
+    pub fn log_command(&self, command: &str, user: u64) {
+        if self.0.readonly || self.0.closed.get() {
+            return;
+        }
+        let record =
+            history::command_record(command, user, self.0.unix_time(), &self.0.host);
+        self.0.queue_history(record);
+    }
+}
+
+impl Inner {
+    pub(crate) fn store(&self) -> &BlockStore {
+        &self.services.store
+    }
+
+    pub(crate) fn clock(&self) -> &TxgClock {
+        &self.services.clock
+    }
+
+    /// Seconds since 1970.
+    pub(crate) fn unix_time(&self) -> u64 {
+        unix_time(&self.handle)
+    }
+
+    pub(crate) fn set_objects(&self, change: impl FnOnce(&mut Objects)) {
+        let mut objects = self.objects.get();
+        change(&mut objects);
+        self.objects.set(objects);
+    }
+
+    /// Marks configuration and labels for rewriting with the next group.
+    pub(crate) fn dirty_config(&self) {
+        self.config_dirty.set(true);
+        self.labels_dirty.set(true);
+    }
+
+    /// Whether the next group would have something to write although no transaction did.
+    pub(crate) fn has_own_work(&self) -> bool {
+        !self.tasks.borrow().is_empty()
+            || self.config_dirty.get()
+            || self.labels_dirty.get()
+            || !self.late_misses.borrow().is_empty()
+    }
+
+    /// Returns the guids of the features the labels must name.
+    pub(crate) fn label_features(&self) -> Vec<String> {
+        let features = self.hierarchy.features().active_in_labels();
+        features.iter().map(|feature| feature.guid.to_owned()).collect()
+    }
+
+    /// Runs `work` at the start of the next sync and waits until that group is durable.
+    pub(crate) async fn run_in_sync(
+        &self,
+        work: impl AsyncFnOnce(Rc<Self>, Rc<Tx>) -> Result<(), PoolError> + 'static,
+    ) -> Result<(), PoolError> {
+        if self.readonly {
+            return Err(PoolError::ReadOnly);
+        }
+        let (done, result) = oneshot("pool task");
+        self.push_task(work, done);
+        self.clock().force();
+        let txg = match result.await {
+            Ok(result) => result?,
+            Err(_) if self.suspended.borrow().is_some() => return Err(PoolError::Suspended),
+            Err(_) => return Err(PoolError::Closed),
+        };
+        Ok(self.clock().wait_synced(txg).await?)
+    }
+
+    fn push_task(
+        &self,
+        work: impl AsyncFnOnce(Rc<Self>, Rc<Tx>) -> Result<(), PoolError> + 'static,
+        done: OneshotSender<Result<Txg, PoolError>>,
+    ) {
+        let work: Work = Box::new(move |inner, tx| Box::pin(work(inner, tx)));
+        self.tasks.borrow_mut().push_back(Task { work, done });
+    }
+
+    /// Queues a history record for the next group.
+    pub(crate) fn queue_history(&self, record: ondisk::NvList) {
+        let (done, _) = oneshot("history record");
+        self.push_task(
+            async move |inner: Rc<Self>, tx: Rc<Tx>| inner.append_history(&record, &tx).await,
+            done,
+        );
+    }
+
+    /// Appends a record, creating the history object in pools that have none.
+    pub(crate) async fn append_history(
+        &self,
+        record: &ondisk::NvList,
+        tx: &Tx,
+    ) -> Result<(), PoolError> {
+        let mut object = self.objects.get().history;
+        if object.0 == 0 {
+            let bytes = self.store().space().deflated_size;
+            object = history::create(&self.mos, bytes, tx).await?;
+            zap::add_u64(&self.mos, DIRECTORY, "history", object.0, tx).await?;
+            self.set_objects(|objects| objects.history = object);
+        }
+        history::append(&self.mos, object, record, tx).await
+    }
+
+    /// Records an internal event (`zpool history -i`) in syncing context.
+    pub(crate) async fn log_internal(
+        &self,
+        name: &str,
+        text: &str,
+        tx: &Tx,
+    ) -> Result<(), PoolError> {
+        let record = history::internal_record(
+            name,
+            None,
+            text,
+            tx.txg().0,
+            self.unix_time(),
+            &self.host,
+        );
+        self.append_history(&record, tx).await
+    }
+
+    /// Encodes and stores the config object, creating it the first time.
+    pub(crate) async fn write_config_object(&self, tx: &Tx) -> Result<(), PoolError> {
+        // OpenZFS: module/zfs/spa.c, spa_sync_nvlist (packed nvlist in 16 KiB blocks, size in the bonus)
+        const BLOCK_SIZE: usize = 16 << 10;
+        let list = config::for_mos(
+            &self.identity.borrow(),
+            self.label_state.get(),
+            tx.txg().0,
+            &self.tree.config(),
+            &self.label_features(),
+        );
+        let mut packed = list.encode_xdr();
+        let len = ondisk::bytes::len64(packed.len());
+        let mut object = self.objects.get().config;
+        if object.0 == 0 {
+            let spec = dmu::AllocSpec::new(ondisk::ObjectType::PACKED_NVLIST.0)
+                .block_size(u32::try_from(BLOCK_SIZE).expect("16 KiB"))
+                .bonus(ondisk::ObjectType::PACKED_NVLIST_SIZE.0, 8);
+            object = self.mos.allocate(spec, tx).await?;
+            zap::add_u64(&self.mos, DIRECTORY, "config", object.0, tx).await?;
+            self.set_objects(|objects| objects.config = object);
+        }
+        packed.resize(packed.len().next_multiple_of(BLOCK_SIZE), 0);
+        self.mos.write(object, 0, &packed, tx).await?;
+        let kind = ondisk::ObjectType::PACKED_NVLIST_SIZE.0;
+        self.mos.set_bonus(object, kind, &len.to_le_bytes(), tx).await?;
+        self.config_dirty.set(false);
+        Ok(())
+    }
+}
+
+/// Seconds since 1970; times before it count as 0.
+pub(crate) fn unix_time(handle: &Handle) -> u64 {
+    u64::try_from(handle.wall_clock().seconds).unwrap_or(0)
+}

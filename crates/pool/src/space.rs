@@ -1,0 +1,374 @@
+//! The space maps of the whole pool: which metaslab has which object, what it said last, loading
+//! them for the allocator and appending each transaction group's changes.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+
+use dmu::{AllocSpec, Objset, Tx};
+use ondisk::bytes::{index, low32, u64_at};
+use ondisk::{ObjectId, ObjectType, Txg};
+use vdev::TopInfo;
+use zio::{BlockStore, MetaSource, MetaslabChange, MetaslabSummary, ZioError};
+
+use crate::PoolError;
+use crate::ranges::RangeSet;
+use crate::space_map::{self, Encoder, Header, Kind, Scale};
+
+/// A map is rewritten when it is this many times as long as its free segments need, ...
+const CONDENSE_FACTOR: u64 = 2;
+/// ... and longer than this many of its blocks.
+// OpenZFS: module/zfs/metaslab.c, metaslab_should_condense (zfs_condense_pct 200, 4 blocks)
+const CONDENSE_BLOCKS_MIN: u64 = 4;
+
+/// One metaslab's map.
+#[derive(Clone, Debug)]
+struct Map {
+    object: ObjectId,
+    header: Header,
+    block_size: u32,
+}
+
+/// The maps of one top-level vdev.
+#[derive(Clone, Debug)]
+struct VdevMaps {
+    array: ObjectId,
+    ashift: u8,
+    metaslab_shift: u8,
+    count: u64,
+    maps: BTreeMap<u32, Map>,
+}
+
+impl VdevMaps {
+    fn scale(&self, metaslab: u32) -> Scale {
+        Scale {
+            start: u64::from(metaslab) << self.metaslab_shift,
+            size: 1 << self.metaslab_shift,
+            shift: self.ashift,
+        }
+    }
+}
+
+/// The space maps of a pool.
+pub(crate) struct SpaceMaps {
+    mos: Objset,
+    /// The feature `spacemap_histogram` is enabled: new maps get the long header.
+    histogram: Cell<bool>,
+    /// The feature `spacemap_v2` is enabled: two-word entries may be written.
+    two_words: Cell<bool>,
+    vdevs: RefCell<BTreeMap<u32, VdevMaps>>,
+}
+
+impl SpaceMaps {
+    /// Makes the maps of a pool without any yet.
+    pub(crate) fn new(mos: Objset, histogram: bool, two_words: bool) -> Self {
+        Self {
+            mos,
+            histogram: Cell::new(histogram),
+            two_words: Cell::new(two_words),
+            vdevs: RefCell::default(),
+        }
+    }
+
+    /// Takes note of features enabled later.
+    pub(crate) fn set_features(&self, histogram: bool, two_words: bool) {
+        self.histogram.set(histogram);
+        self.two_words.set(two_words);
+    }
+
+    /// Creates the metaslab array of a new top-level vdev and returns its object.
+    pub(crate) async fn add_vdev(&self, top: &TopInfo, tx: &Tx) -> Result<ObjectId, PoolError> {
+        let array = self.mos.allocate(AllocSpec::new(ObjectType::OBJECT_ARRAY.0), tx).await?;
+        self.vdevs.borrow_mut().insert(
+            top.id,
+            VdevMaps {
+                array,
+                ashift: top.ashift,
+                metaslab_shift: top.metaslab_shift,
+                count: top.metaslab_count,
+                maps: BTreeMap::new(),
+            },
+        );
+        Ok(array)
+    }
+
+    /// Reads the array and all headers of a top-level vdev, and returns what the allocator wants to
+    /// know of each metaslab that was ever used.
+    pub(crate) async fn open_vdev(&self, top: &TopInfo) -> Result<Vec<MetaslabSummary>, PoolError> {
+        let array = ObjectId(top.metaslab_array);
+        let mut vdev = VdevMaps {
+            array,
+            ashift: top.ashift,
+            metaslab_shift: top.metaslab_shift,
+            count: top.metaslab_count,
+            maps: BTreeMap::new(),
+        };
+        let mut summaries = Vec::new();
+        if array.0 != 0 {
+            let bytes = self.mos.read(array, 0, index(8 * top.metaslab_count)).await?;
+            for metaslab in 0..top.metaslab_count {
+                let object = ObjectId(u64_at(&bytes, index(8 * metaslab)));
+                if object.0 == 0 {
+                    continue;
+                }
+                let header = space_map::header(&self.mos, object).await?;
+                let block_size = self.mos.object_info(object).await?.block_size;
+                let metaslab = u32::try_from(metaslab)
+                    .map_err(|_| PoolError::Corrupt("too many metaslabs".into()))?;
+                summaries.push(MetaslabSummary {
+                    vdev: top.id,
+                    metaslab,
+                    allocated: header.allocated.cast_unsigned(),
+                    untouched: header.length == 0,
+                });
+                vdev.maps.insert(metaslab, Map { object, header, block_size });
+            }
+        }
+        self.vdevs.borrow_mut().insert(top.id, vdev);
+        Ok(summaries)
+    }
+
+    /// Returns the bytes that all maps say are allocated.
+    pub(crate) fn allocated(&self) -> i64 {
+        let vdevs = self.vdevs.borrow();
+        vdevs.values().flat_map(|v| v.maps.values()).map(|map| map.header.allocated).sum()
+    }
+
+    /// Appends the changes of one pass of `txg`.  Returns how many maps with the long header were
+    /// created (the count of the feature `spacemap_histogram` grows by that).
+    pub(crate) async fn write(
+        &self,
+        store: &BlockStore,
+        txg: Txg,
+        pass: u32,
+        changes: Vec<MetaslabChange>,
+        tx: &Tx,
+    ) -> Result<u64, PoolError> {
+        let mut created = 0;
+        for change in changes {
+            if self.write_one(store, txg, pass, &change, tx).await? {
+                created += 1;
+            }
+        }
+        Ok(created)
+    }
+
+    async fn write_one(
+        &self,
+        store: &BlockStore,
+        txg: Txg,
+        pass: u32,
+        change: &MetaslabChange,
+        tx: &Tx,
+    ) -> Result<bool, PoolError> {
+        let (id, metaslab) = (change.vdev, change.metaslab);
+        let (array, scale, known) = {
+            let vdevs = self.vdevs.borrow();
+            let vdev = vdevs.get(&id).expect("changes are of vdevs the pool has");
+            assert!(u64::from(metaslab) < vdev.count, "changes are of metaslabs the vdev has");
+            (vdev.array, vdev.scale(metaslab), vdev.maps.get(&metaslab).cloned())
+        };
+        let mut created = false;
+        let mut map = match known {
+            Some(map) => map,
+            None => {
+                let histogram = self.histogram.get();
+                let (object, header) = space_map::create(&self.mos, histogram, tx).await?;
+                let slot = 8 * u64::from(metaslab);
+                self.mos.write(array, slot, &object.0.to_le_bytes(), tx).await?;
+                created = histogram;
+                Map { object, header, block_size: space_map::BLOCK_SIZE }
+            }
+        };
+        let segments = store.segment_histogram(id, metaslab);
+        let condensed = pass == 1
+            && segments.is_some_and(|counts| {
+                let optimal = 8 * counts.iter().sum::<u64>().max(1);
+                map.header.length > CONDENSE_FACTOR * optimal
+                    && map.header.length > CONDENSE_BLOCKS_MIN * u64::from(map.block_size)
+            });
+        if condensed {
+            let mut free = RangeSet::default();
+            for range in store.free_ranges(id, metaslab).await? {
+                free.union(range);
+            }
+            space_map::truncate(&self.mos, map.object, &mut map.header, tx).await?;
+            let mut encoder =
+                Encoder::new(scale, &map.header, map.block_size, self.two_words.get());
+            encoder.batch(Kind::Alloc, txg.0, pass);
+            for range in free.complement(scale.start..scale.start + scale.size) {
+                encoder.range(Kind::Alloc, &range);
+            }
+            encoder.append(&self.mos, map.object, &mut map.header, tx).await?;
+        } else {
+            let mut encoder =
+                Encoder::new(scale, &map.header, map.block_size, self.two_words.get());
+            for (kind, ranges) in [(Kind::Alloc, &change.allocs), (Kind::Free, &change.frees)] {
+                if ranges.is_empty() {
+                    continue;
+                }
+                encoder.batch(kind, txg.0, pass);
+                for range in ranges {
+                    encoder.range(kind, range);
+                }
+            }
+            encoder.append(&self.mos, map.object, &mut map.header, tx).await?;
+        }
+        if let (Some(buckets), Some(counts)) = (&mut map.header.histogram, segments) {
+            *buckets = space_map::histogram_of(&counts, scale.shift);
+        }
+        space_map::set_header(&self.mos, map.object, &map.header, tx).await?;
+        let mut vdevs = self.vdevs.borrow_mut();
+        let vdev = vdevs.get_mut(&id).expect("vdevs do not vanish during a sync");
+        vdev.maps.insert(metaslab, map);
+        Ok(created)
+    }
+
+    async fn free_ranges(&self, id: u32, metaslab: u32) -> Result<Vec<Range<u64>>, PoolError> {
+        let (scale, map) = {
+            let vdevs = self.vdevs.borrow();
+            let Some(vdev) = vdevs.get(&id) else {
+                return Err(PoolError::Corrupt(format!("no vdev {id}")));
+            };
+            (vdev.scale(metaslab), vdev.maps.get(&metaslab).cloned())
+        };
+        let whole = scale.start..scale.start + scale.size;
+        match map {
+            None => Ok(vec![whole]),
+            Some(map) => {
+                let allocated =
+                    space_map::load(&self.mos, map.object, &map.header, scale).await?;
+                Ok(allocated.complement(whole))
+            }
+        }
+    }
+}
+
+impl MetaSource for SpaceMaps {
+    fn load_space_map(
+        &self,
+        vdev: u32,
+        metaslab: u32,
+    ) -> Pin<Box<dyn Future<Output = Result<Vec<Range<u64>>, ZioError>> + '_>> {
+        Box::pin(async move {
+            self.free_ranges(vdev, metaslab).await.map_err(|error| ZioError::SpaceMap {
+                vdev,
+                metaslab,
+                reason: error.to_string(),
+            })
+        })
+    }
+}
+
+/// The txgs that leaves have missed.
+#[derive(Default)]
+pub(crate) struct Dtls {
+    leaves: RefCell<BTreeMap<u64, Dtl>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Dtl {
+    /// Space map in the meta-objset, once there is one.
+    stored: Option<(ObjectId, Header)>,
+    /// Txgs missing on the leaf.
+    missing: RangeSet,
+}
+
+/// Dirty-time logs count txgs one by one from 0.
+const DTL_SCALE: Scale = Scale { start: 0, size: 1 << 62, shift: 0 };
+
+impl Dtls {
+    /// Reads the stored log of a leaf.
+    pub(crate) async fn open(
+        &self,
+        mos: &Objset,
+        leaf: u64,
+        object: ObjectId,
+    ) -> Result<(), PoolError> {
+        let header = space_map::header(mos, object).await?;
+        let missing = space_map::load(mos, object, &header, DTL_SCALE).await?;
+        self.leaves
+            .borrow_mut()
+            .insert(leaf, Dtl { stored: Some((object, header)), missing });
+        Ok(())
+    }
+
+    /// Records that a leaf has missed writes of `txg`.  Returns the object of a log created for it
+    /// and whether it has the long header.
+    pub(crate) async fn record(
+        &self,
+        mos: &Objset,
+        leaf: u64,
+        txg: Txg,
+        histogram: bool,
+        tx: &Tx,
+    ) -> Result<Option<ObjectId>, PoolError> {
+        let mut dtl = self.leaves.borrow().get(&leaf).cloned().unwrap_or_default();
+        if dtl.missing.iter().any(|range| range.contains(&txg.0)) {
+            return Ok(None);
+        }
+        dtl.missing.union(txg.0..txg.0 + 1);
+        let created = dtl.stored.is_none();
+        let (object, mut header) = match dtl.stored.take() {
+            Some(stored) => stored,
+            None => space_map::create(mos, histogram, tx).await?,
+        };
+        // The log is small (merged ranges of txgs): rewriting it whole keeps it so.
+        self.rewrite(mos, object, &mut header, &dtl.missing, tx).await?;
+        dtl.stored = Some((object, header));
+        self.leaves.borrow_mut().insert(leaf, dtl);
+        Ok(created.then_some(object))
+    }
+
+    async fn rewrite(
+        &self,
+        mos: &Objset,
+        object: ObjectId,
+        header: &mut Header,
+        missing: &RangeSet,
+        tx: &Tx,
+    ) -> Result<(), PoolError> {
+        *header = Header::empty(header.histogram.is_some());
+        let mut encoder = Encoder::new(DTL_SCALE, header, space_map::BLOCK_SIZE, false);
+        for range in missing.iter() {
+            encoder.range(Kind::Alloc, &range);
+        }
+        encoder.append(mos, object, header, tx).await?;
+        space_map::set_header(mos, object, header, tx).await
+    }
+
+    /// Forgets what a leaf missed, after it was brought up to date.
+    pub(crate) async fn clear(&self, mos: &Objset, leaf: u64, tx: &Tx) -> Result<(), PoolError> {
+        let Some(mut dtl) = self.leaves.borrow().get(&leaf).cloned() else { return Ok(()) };
+        dtl.missing = RangeSet::default();
+        if let Some((object, mut header)) = dtl.stored.take() {
+            space_map::truncate(mos, object, &mut header, tx).await?;
+            space_map::set_header(mos, object, &header, tx).await?;
+            dtl.stored = Some((object, header));
+        }
+        self.leaves.borrow_mut().insert(leaf, dtl);
+        Ok(())
+    }
+
+    /// Returns the leaves that miss something, with the txg ranges.
+    pub(crate) fn outdated(&self) -> BTreeMap<u64, Vec<Range<u64>>> {
+        self.leaves
+            .borrow()
+            .iter()
+            .filter(|(_, dtl)| !dtl.missing.is_empty())
+            .map(|(leaf, dtl)| (*leaf, dtl.missing.iter().collect()))
+            .collect()
+    }
+
+    /// Returns how many logs are stored with the long header.
+    pub(crate) fn stored_count(&self) -> usize {
+        self.leaves.borrow().values().filter(|dtl| dtl.stored.is_some()).count()
+    }
+}
+
+/// A metaslab number as the allocator counts them.
+pub(crate) fn metaslab_number(number: u64) -> u32 {
+    low32(number)
+}

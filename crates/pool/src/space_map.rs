@@ -1,0 +1,392 @@
+//! One space map object: its header, its entries, appending and loading.
+//!
+//! A map starts as "all free"; entries are applied in order.  It knows offsets relative to its own
+//! start and nothing of metaslabs or of when it is written.
+// OpenZFS: include/sys/space_map.h (layout), module/zfs/space_map.c (when two-word entries are used)
+
+use std::ops::Range;
+
+use dmu::{AllocSpec, Objset, Tx};
+use ondisk::bytes::{put_u64, u64_at};
+use ondisk::{ObjectId, ObjectType};
+
+use crate::PoolError;
+use crate::ranges::RangeSet;
+
+/// Data block size of new maps in bytes: what OpenZFS uses without `log_spacemap`.
+pub(crate) const BLOCK_SIZE: u32 = 16 << 10;
+const INDIRECT_SHIFT: u8 = 14;
+/// Bonus length with and without the histogram.
+pub(crate) const BONUS_HISTOGRAM: u16 = 320;
+const BONUS_PLAIN: u16 = 24;
+const BUCKETS: usize = 32;
+/// Longest run of a one-word entry, and first offset too large for one, in units.
+const RUN_ONE_WORD: u64 = 1 << 15;
+const OFFSET_ONE_WORD: u64 = 1 << 47;
+const RUN_TWO_WORDS: u64 = 1 << 36;
+const PAD: u64 = 2 << 62;
+/// Entries are read in pieces of this many bytes, so that a huge map does not need huge memory.
+const READ_PIECE: u64 = 1 << 20;
+
+/// Whether a range becomes allocated or free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Becomes allocated (in a dirty-time log: becomes missing).
+    Alloc,
+    /// Becomes free.
+    Free,
+}
+
+/// The bonus of a space map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// Bytes of entries.
+    pub(crate) length: u64,
+    /// Bytes allocated after all entries.
+    pub(crate) allocated: i64,
+    /// Free segments by size; `None` in the short header.
+    pub(crate) histogram: Option<[u64; BUCKETS]>,
+}
+
+impl Header {
+    /// Returns the header of an empty map.
+    pub(crate) fn empty(histogram: bool) -> Self {
+        Self { length: 0, allocated: 0, histogram: histogram.then_some([0; BUCKETS]) }
+    }
+
+    /// Decodes a bonus of 24 or 320 bytes.
+    pub(crate) fn decode(bonus: &[u8]) -> Option<Self> {
+        if bonus.len() < usize::from(BONUS_PLAIN) {
+            return None;
+        }
+        let histogram = (bonus.len() >= usize::from(BONUS_HISTOGRAM)).then(|| {
+            let mut buckets = [0; BUCKETS];
+            for (i, bucket) in buckets.iter_mut().enumerate() {
+                *bucket = u64_at(bonus, 64 + 8 * i);
+            }
+            buckets
+        });
+        Some(Self {
+            length: u64_at(bonus, 8),
+            allocated: u64_at(bonus, 16).cast_signed(),
+            histogram,
+        })
+    }
+
+    /// Encodes, naming the map's own object number.
+    pub(crate) fn encode(&self, object: ObjectId) -> Vec<u8> {
+        let len = if self.histogram.is_some() { BONUS_HISTOGRAM } else { BONUS_PLAIN };
+        let mut bonus = vec![0; usize::from(len)];
+        put_u64(&mut bonus, 0, object.0);
+        put_u64(&mut bonus, 8, self.length);
+        put_u64(&mut bonus, 16, self.allocated.cast_unsigned());
+        if let Some(buckets) = &self.histogram {
+            for (i, bucket) in buckets.iter().enumerate() {
+                put_u64(&mut bonus, 64 + 8 * i, *bucket);
+            }
+        }
+        bonus
+    }
+}
+
+/// Where a map's offsets are: `start` is subtracted, `shift` is the log2 of its unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Scale {
+    /// First byte (or txg) of the map.
+    pub(crate) start: u64,
+    /// Bytes (or txgs) covered.
+    pub(crate) size: u64,
+    /// log2 of the unit.
+    pub(crate) shift: u8,
+}
+
+/// Sorts free segments into the buckets of a header: bucket i holds sizes from `2^(i+shift)`,
+/// the last one counts larger segments as several of its own size.
+pub(crate) fn histogram_of(log2_counts: &[u64; 64], shift: u8) -> [u64; BUCKETS] {
+    let mut buckets = [0u64; BUCKETS];
+    for (log2, &count) in log2_counts.iter().enumerate().skip(usize::from(shift)) {
+        let index = log2 - usize::from(shift);
+        if index < BUCKETS {
+            buckets[index] += count;
+        } else {
+            let extra = u32::try_from(index - (BUCKETS - 1)).expect("below 64");
+            buckets[BUCKETS - 1] = buckets[BUCKETS - 1].saturating_add(count << extra.min(32));
+        }
+    }
+    buckets
+}
+
+/// Creates an empty map.
+pub(crate) async fn create(
+    mos: &Objset,
+    histogram: bool,
+    tx: &Tx,
+) -> Result<(ObjectId, Header), PoolError> {
+    let bonus_len = if histogram { BONUS_HISTOGRAM } else { BONUS_PLAIN };
+    let spec = AllocSpec::new(ObjectType::SPACE_MAP.0)
+        .block_size(BLOCK_SIZE)
+        .indirect_shift(INDIRECT_SHIFT)
+        .bonus(ObjectType::SPACE_MAP_HEADER.0, bonus_len);
+    let object = mos.allocate(spec, tx).await?;
+    let header = Header::empty(histogram);
+    set_header(mos, object, &header, tx).await?;
+    Ok((object, header))
+}
+
+/// Reads a map's header.
+pub(crate) async fn header(mos: &Objset, object: ObjectId) -> Result<Header, PoolError> {
+    let bonus = mos.bonus(object).await?;
+    Header::decode(&bonus.bytes)
+        .ok_or_else(|| PoolError::Corrupt(format!("space map {object} has a bad header")))
+}
+
+/// Writes a map's header.
+pub(crate) async fn set_header(
+    mos: &Objset,
+    object: ObjectId,
+    header: &Header,
+    tx: &Tx,
+) -> Result<(), PoolError> {
+    let kind = ObjectType::SPACE_MAP_HEADER.0;
+    mos.set_bonus(object, kind, &header.encode(object), tx).await?;
+    Ok(())
+}
+
+/// Empties a map, keeping its object.
+pub(crate) async fn truncate(
+    mos: &Objset,
+    object: ObjectId,
+    header: &mut Header,
+    tx: &Tx,
+) -> Result<(), PoolError> {
+    mos.free_range(object, 0, u64::MAX, tx).await?;
+    *header = Header::empty(header.histogram.is_some());
+    Ok(())
+}
+
+/// Turns ranges into entries that follow `at_byte` bytes of earlier ones.
+pub(crate) struct Encoder {
+    scale: Scale,
+    two_words: bool,
+    block_size: u64,
+    at: u64,
+    words: Vec<u64>,
+    allocated: i64,
+}
+
+impl Encoder {
+    /// Begins after `header.length` bytes in blocks of `block_size` bytes.  `two_words` allows
+    /// entries of the `spacemap_v2` feature.
+    pub(crate) fn new(scale: Scale, header: &Header, block_size: u32, two_words: bool) -> Self {
+        Self {
+            scale,
+            two_words,
+            block_size: u64::from(block_size),
+            at: header.length,
+            words: Vec::new(),
+            allocated: 0,
+        }
+    }
+
+    /// Appends the informational entry that precedes a batch.
+    pub(crate) fn batch(&mut self, kind: Kind, txg: u64, pass: u32) {
+        let action = u64::from(kind == Kind::Free);
+        let pass = u64::from(pass) & 0x3ff;
+        self.push(2 << 62 | action << 60 | pass << 50 | (txg & ((1 << 50) - 1)));
+    }
+
+    /// Appends one range.  It must lie within the map and on whole units.
+    pub(crate) fn range(&mut self, kind: Kind, range: &Range<u64>) {
+        let end = self.scale.start + self.scale.size;
+        assert!(
+            range.start >= self.scale.start && range.end <= end && range.start < range.end,
+            "range {range:x?} lies within its space map"
+        );
+        let unit = (1u64 << self.scale.shift) - 1;
+        assert!((range.start | range.end) & unit == 0, "range {range:x?} is on whole units");
+        let length = range.end - range.start;
+        let signed = i64::try_from(length).expect("a metaslab is smaller than 2^63");
+        self.allocated += if kind == Kind::Alloc { signed } else { -signed };
+        let bit = u64::from(kind == Kind::Free);
+        let mut offset = (range.start - self.scale.start) >> self.scale.shift;
+        let mut left = length >> self.scale.shift;
+        while left > 0 {
+            if self.two_words && (left > RUN_ONE_WORD || offset + left > OFFSET_ONE_WORD) {
+                let run = left.min(RUN_TWO_WORDS);
+                // A two-word entry never straddles a block; the rest of the block is padding.
+                if (self.at + 8).is_multiple_of(self.block_size) {
+                    self.push(PAD);
+                }
+                self.push(3 << 62 | (run - 1) << 24);
+                self.push(bit << 63 | offset);
+                offset += run;
+                left -= run;
+            } else {
+                let run = left.min(RUN_ONE_WORD);
+                self.push(offset << 16 | bit << 15 | (run - 1));
+                offset += run;
+                left -= run;
+            }
+        }
+    }
+
+    fn push(&mut self, word: u64) {
+        self.words.push(word);
+        self.at += 8;
+    }
+
+    /// Writes the entries behind the earlier ones and updates `header` (not yet stored).
+    pub(crate) async fn append(
+        self,
+        mos: &Objset,
+        object: ObjectId,
+        header: &mut Header,
+        tx: &Tx,
+    ) -> Result<(), PoolError> {
+        let bytes: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        mos.write(object, header.length, &bytes, tx).await?;
+        header.length = self.at;
+        header.allocated += self.allocated;
+        Ok(())
+    }
+}
+
+/// What one word (or two) says.
+#[derive(Debug, PartialEq, Eq)]
+enum Entry {
+    Nothing,
+    Run { kind: Kind, offset: u64, run: u64 },
+    /// The first half of a two-word entry: its run.
+    First(u64),
+}
+
+fn decode_word(word: u64) -> Entry {
+    if word >> 63 == 0 {
+        let kind = if word >> 15 & 1 == 0 { Kind::Alloc } else { Kind::Free };
+        return Entry::Run { kind, offset: word >> 16 & (OFFSET_ONE_WORD - 1), run: (word & 0x7fff) + 1 };
+    }
+    if word >> 62 == 2 {
+        return Entry::Nothing;
+    }
+    Entry::First((word >> 24 & (RUN_TWO_WORDS - 1)) + 1)
+}
+
+/// Reads a whole map and returns what it says is allocated, in absolute offsets.
+///
+/// # Errors
+/// `Corrupt` when an entry lies outside the map, allocates twice or frees what is free, or the sum
+/// differs from the header.
+pub(crate) async fn load(
+    mos: &Objset,
+    object: ObjectId,
+    header: &Header,
+    scale: Scale,
+) -> Result<RangeSet, PoolError> {
+    let bad = |what: &str| PoolError::Corrupt(format!("space map {object}: {what}"));
+    let info = mos.object_info(object).await?;
+    let room = u64::from(info.block_size).saturating_mul(info.max_block_id.saturating_add(1));
+    if header.length % 8 != 0 || header.length > room {
+        return Err(bad("the length in its header is impossible"));
+    }
+    let mut allocated = RangeSet::default();
+    let mut first = None;
+    let mut at = 0;
+    while at < header.length {
+        let len = (header.length - at).min(READ_PIECE);
+        let piece = mos.read(object, at, ondisk::bytes::index(len)).await?;
+        for word in ondisk::bytes::u64s(&piece) {
+            let (kind, offset, run) = match (first.take(), decode_word(word)) {
+                (Some(run), _) => {
+                    let kind = if word >> 63 == 0 { Kind::Alloc } else { Kind::Free };
+                    (kind, word & !(1 << 63), run)
+                }
+                (None, Entry::Nothing) => continue,
+                (None, Entry::First(run)) => {
+                    first = Some(run);
+                    continue;
+                }
+                (None, Entry::Run { kind, offset, run }) => (kind, offset, run),
+            };
+            let units = scale.size >> scale.shift;
+            if offset > units || run > units - offset {
+                return Err(bad("an entry lies outside the metaslab"));
+            }
+            let start = scale.start + (offset << scale.shift);
+            let range = start..start + (run << scale.shift);
+            match kind {
+                Kind::Alloc => allocated
+                    .add(range)
+                    .map_err(|_| bad("a range is allocated twice"))?,
+                Kind::Free => allocated
+                    .remove(range)
+                    .map_err(|_| bad("a range is freed that is not allocated"))?,
+            }
+        }
+        at += len;
+    }
+    if first.is_some() {
+        return Err(bad("its last entry is incomplete"));
+    }
+    if i64::try_from(allocated.total()).ok() != Some(header.allocated) {
+        return Err(bad("its entries do not add up to the sum in its header"));
+    }
+    Ok(allocated)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encode(scale: Scale, at: u64, two_words: bool, ranges: &[(Kind, Range<u64>)]) -> Vec<u64> {
+        let header = Header { length: at, ..Header::empty(true) };
+        let mut encoder = Encoder::new(scale, &header, BLOCK_SIZE, two_words);
+        for (kind, range) in ranges {
+            encoder.range(*kind, range);
+        }
+        encoder.words
+    }
+
+    const SCALE: Scale = Scale { start: 1 << 24, size: 1 << 30, shift: 9 };
+
+    #[test]
+    fn one_word_entries_have_the_documented_bits() {
+        let start = SCALE.start;
+        assert_eq!(encode(SCALE, 0, true, &[(Kind::Alloc, start..start + 512)]), [0]);
+        assert_eq!(
+            encode(SCALE, 0, true, &[(Kind::Free, start + 1024..start + 2048)]),
+            [2 << 16 | 1 << 15 | 1]
+        );
+    }
+
+    #[test]
+    fn long_runs_are_split_or_take_two_words() {
+        let whole = SCALE.start..SCALE.start + (40_000 << 9);
+        let words = encode(SCALE, 0, false, &[(Kind::Alloc, whole.clone())]);
+        assert_eq!(words, [32_767, 32_768 << 16 | (40_000 - 32_768 - 1)]);
+        let words = encode(SCALE, 0, true, &[(Kind::Alloc, whole.clone())]);
+        assert_eq!(words, [3 << 62 | 39_999 << 24, 0]);
+        // The last word of a block is padding rather than half an entry.
+        let words = encode(SCALE, 16_384 - 8, true, &[(Kind::Free, whole)]);
+        assert_eq!(words, [PAD, 3 << 62 | 39_999 << 24, 1 << 63]);
+    }
+
+    #[test]
+    fn entries_decode_to_what_was_encoded() {
+        assert_eq!(decode_word(PAD), Entry::Nothing);
+        assert_eq!(
+            decode_word(5 << 16 | 1 << 15 | 7),
+            Entry::Run { kind: Kind::Free, offset: 5, run: 8 }
+        );
+        assert_eq!(decode_word(3 << 62 | 39_999 << 24), Entry::First(40_000));
+    }
+
+    #[test]
+    fn headers_survive_a_round_trip() {
+        let mut header = Header::empty(true);
+        header.length = 48;
+        header.allocated = -5;
+        header.histogram = Some([3; BUCKETS]);
+        assert_eq!(Header::decode(&header.encode(ObjectId(9))), Some(header));
+        assert_eq!(Header::decode(&[0; 8]), None);
+    }
+}

@@ -1,0 +1,264 @@
+//! The sync loop: carries one transaction group after another to the disks.
+//!
+//! ```text
+//! passes until nothing changes:   own tasks (pass 1) -> config object -> datasets and meta-objset
+//!                                 -> missed writes into dirty-time logs -> space maps
+//! commit:  flush -> labels 0 and 2 -> flush -> uberblock -> flush -> labels 1 and 3 -> flush
+//! ```
+//! Labels are written only when the configuration changed.  Invariant: when the uberblock is
+//! written, every block reachable from it is on stable storage, and the space maps reachable from
+//! it describe exactly those blocks.  A failure anywhere suspends the pool before the uberblock,
+//! so the disks stay at the last complete group.
+
+use std::rc::Rc;
+
+use ondisk::{Guid, Txg, Uberblock};
+use vdev::VdevConfig;
+
+use crate::config;
+use crate::pool::{Inner, Pool};
+use crate::{PoolError, space};
+
+/// What waiters are told when the pool is suspended.
+pub(crate) const SUSPENDED: &str = "pool I/O is suspended";
+/// What waiters are told when the pool was closed.
+pub(crate) const CLOSED: &str = "the pool is no longer imported";
+
+/// More passes than this mean that the group does not converge: our own mistake.
+/// OpenZFS stops compressing after 8 passes so that sizes cannot change any more.
+const PASSES_MAX: u32 = 100;
+/// Top-level vdevs that get the uberblock when the configuration is unchanged.
+// OpenZFS: module/zfs/spa.c, SPA_SYNC_MIN_VDEVS
+const UBERBLOCK_VDEVS: usize = 3;
+
+/// Starts the loop of a pool.
+pub(crate) fn start(pool: &Pool) {
+    let inner = pool.0.clone();
+    let task = pool.0.handle.spawn("txg sync", run(inner));
+    *pool.0.sync_loop.borrow_mut() = Some(task);
+}
+
+async fn run(inner: Rc<Inner>) {
+    let timeout = inner.clock().options().timeout;
+    loop {
+        let asked = inner.clock().wait_for_work(timeout).await;
+        if inner.clock().stopped().is_some() {
+            break;
+        }
+        let open = inner.clock().open_txg();
+        let wanted = asked
+            || inner.has_own_work()
+            || inner.clock().dirty_bytes(open) > 0
+            || inner.hierarchy.is_dirty(open)
+            || inner.hierarchy.has_background_work();
+        if !wanted {
+            continue;
+        }
+        let txg = inner.clock().quiesce_next().await;
+        match inner.sync_group(txg).await {
+            Ok(()) => {
+                inner.store().txg_synced(txg);
+                inner.hierarchy.synced(txg);
+                inner.clock().synced(txg);
+            }
+            Err(error) => {
+                inner.suspend(&format!("transaction group {txg}: {error}"));
+                break;
+            }
+        }
+    }
+    // Nobody will run what is still queued; its senders tell the waiters.
+    inner.tasks.borrow_mut().clear();
+}
+
+impl Inner {
+    /// Stops all writing.  The disks hold the last complete group.
+    pub(crate) fn suspend(&self, reason: &str) {
+        self.suspended.borrow_mut().get_or_insert_with(|| reason.to_owned());
+        self.clock().stop(SUSPENDED);
+    }
+
+    /// Writes everything of `txg` and makes it durable.
+    pub(crate) async fn sync_group(self: &Rc<Self>, txg: Txg) -> Result<(), PoolError> {
+        let tx = Rc::new(self.clock().syncing_tx(txg));
+        self.run_tasks(&tx).await?;
+        let mut pass = 0;
+        loop {
+            pass += 1;
+            assert!(pass <= PASSES_MAX, "transaction group {txg} does not converge");
+            if self.features_version.get() != self.hierarchy.features().version() {
+                self.features_changed();
+            }
+            if self.config_dirty.get() {
+                self.write_config_object(&tx).await?;
+            }
+            self.hierarchy.sync(txg, pass).await?;
+            self.record_missed_writes(txg, &tx).await?;
+            let changes = self.store().take_changes(txg);
+            let created = self.space.write(self.store(), txg, pass, changes, &tx).await?;
+            for _ in 0..created {
+                self.hierarchy.features().incr("spacemap_histogram", &tx).await?;
+            }
+            let more = self.mos.is_dirty(txg)
+                || self.store().has_changes(txg)
+                || self.config_dirty.get();
+            if !more {
+                break;
+            }
+        }
+        self.commit(txg).await
+    }
+
+    async fn run_tasks(self: &Rc<Self>, tx: &Rc<dmu::Tx>) -> Result<(), PoolError> {
+        let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
+        for task in tasks {
+            let result = (task.work)(self.clone(), tx.clone()).await;
+            // Nobody waits for some tasks; their failure is then only counted as not done.
+            drop(task.done.send(result.map(|()| tx.txg())));
+        }
+        Ok(())
+    }
+
+    /// The set of enabled or active features changed: the labels may have to say so.
+    fn features_changed(&self) {
+        let features = self.hierarchy.features();
+        self.features_version.set(features.version());
+        self.space.set_features(
+            features.is_enabled("spacemap_histogram"),
+            features.is_enabled("spacemap_v2"),
+        );
+        let named = self.label_features();
+        if *self.features_in_labels.borrow() != named {
+            *self.features_in_labels.borrow_mut() = named;
+            self.dirty_config();
+        }
+    }
+
+    /// Adds `txg` to the dirty-time logs of leaves that did not take every write.
+    async fn record_missed_writes(&self, txg: Txg, tx: &dmu::Tx) -> Result<(), PoolError> {
+        let mut missed: Vec<(u64, Txg)> = self.late_misses.take();
+        missed.extend(self.tree.take_missed_writes().into_iter().map(|leaf| (leaf.0, txg)));
+        let histogram = self.hierarchy.features().is_enabled("spacemap_histogram");
+        for (leaf, missed_txg) in missed {
+            let created =
+                self.dtls.record(&self.mos, leaf, missed_txg, histogram, tx).await?;
+            if let Some(object) = created {
+                if histogram {
+                    self.hierarchy.features().incr("spacemap_histogram", tx).await?;
+                }
+                self.tree.update_config(Guid(leaf), |vdev| vdev.dtl = Some(object.0));
+                self.dirty_config();
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the group durable: everything before the uberblock, then the uberblock.
+    async fn commit(&self, txg: Txg) -> Result<(), PoolError> {
+        // Flush before the uberblock: it must never point at unwritten blocks.
+        self.tree.flush().await?;
+        let labels = self.labels_dirty.get();
+        if labels {
+            self.write_labels(txg, [0, 2]).await?;
+            self.tree.flush().await?;
+        }
+        let now = self.unix_time();
+        let uberblock = Uberblock::new(txg, self.tree.guid_sum(), now, self.mos.root());
+        self.write_uberblocks(&uberblock, labels).await?;
+        self.tree.flush().await?;
+        if labels {
+            self.write_labels(txg, [1, 3]).await?;
+            self.tree.flush().await?;
+            self.labels_dirty.set(false);
+        }
+        self.last_uberblock.set((txg, now));
+        // A leaf that failed only now has missed this group; the next one records it.
+        let late = self.tree.take_missed_writes();
+        self.late_misses.borrow_mut().extend(late.into_iter().map(|leaf| (leaf.0, txg)));
+        Ok(())
+    }
+
+    /// Writes two of the four labels of every leaf.  Leaves that fail are passed over as long as
+    /// one leaf of the pool takes both: a label is found on any of them.
+    async fn write_labels(&self, txg: Txg, which: [u8; 2]) -> Result<(), PoolError> {
+        let tree = self.tree.config();
+        let features = self.label_features();
+        let mut writes = Vec::new();
+        for top in &tree.tops {
+            for leaf in leaves_of(top) {
+                let list = config::for_label(
+                    &self.identity.borrow(),
+                    self.label_state.get(),
+                    txg.0,
+                    &tree,
+                    top,
+                    leaf.guid.0,
+                    &features,
+                );
+                let packed = list.encode_xdr();
+                let guid = leaf.guid;
+                writes.push(async move {
+                    for label in which {
+                        self.tree.write_label(guid, label, &packed).await?;
+                    }
+                    Ok::<(), vdev::VdevError>(())
+                });
+            }
+        }
+        one_must_succeed(runtime::join_all(writes).await)
+    }
+
+    /// Writes the uberblock to the rings of all leaves of the chosen top-level vdevs.
+    async fn write_uberblocks(
+        &self,
+        uberblock: &Uberblock,
+        everywhere: bool,
+    ) -> Result<(), PoolError> {
+        let tree = self.tree.config();
+        let tops: Vec<u32> = self.tree.tops().iter().map(|top| top.id).collect();
+        let mut chosen: Vec<u32> =
+            tops.iter().copied().filter(|&id| !is_log(&tree.tops, id)).collect();
+        if everywhere {
+            chosen = tops;
+        } else if chosen.len() > UBERBLOCK_VDEVS {
+            let start = space::metaslab_number(self.handle.random_u64()) as usize;
+            let count = chosen.len();
+            chosen = (0..UBERBLOCK_VDEVS).map(|i| chosen[(start + i) % count]).collect();
+        }
+        let mut writes = Vec::new();
+        for top in tree.tops.iter().filter(|top| chosen.iter().any(|&id| u64::from(id) == top.id)) {
+            for leaf in leaves_of(top) {
+                let guid = leaf.guid;
+                writes.push(async move { self.tree.write_uberblock(guid, uberblock).await });
+            }
+        }
+        one_must_succeed(runtime::join_all(writes).await)
+    }
+}
+
+fn is_log(tops: &[VdevConfig], id: u32) -> bool {
+    tops.iter().any(|top| top.id == u64::from(id) && top.is_log)
+}
+
+/// Returns the leaves below a vdev, or the vdev itself when it is one.
+pub(crate) fn leaves_of(vdev: &VdevConfig) -> Vec<&VdevConfig> {
+    if vdev.kind.is_leaf() {
+        return vec![vdev];
+    }
+    vdev.children.iter().flat_map(leaves_of).collect()
+}
+
+fn one_must_succeed(results: Vec<Result<(), vdev::VdevError>>) -> Result<(), PoolError> {
+    let mut failure = None;
+    let mut succeeded = false;
+    for result in results {
+        match result {
+            Ok(()) => succeeded = true,
+            Err(error) => failure = Some(error),
+        }
+    }
+    match failure {
+        Some(error) if !succeeded => Err(error.into()),
+        _ => Ok(()),
+    }
+}
