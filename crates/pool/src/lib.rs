@@ -7,18 +7,35 @@
 
 #![forbid(unsafe_code)]
 
+mod config;
+mod create;
+mod discover;
 mod error;
+mod export;
+mod features;
+mod history;
+mod import;
+mod pool;
 mod properties;
+mod ranges;
+mod set;
+mod space;
+mod space_map;
 mod spec;
 mod status;
+mod sync;
+mod view;
 
+pub use discover::{Candidate, Discovery, discover};
 pub use error::PoolError;
+pub use features::{Support, support};
+pub use pool::Pool;
 pub use properties::{
     PROPERTIES, PoolProperty, PropertyEntry, PropertyInfo, PropertyKind, PropertySource,
     PropertyValue, human_bytes, parse_index,
 };
-pub use spec::{FeatureBase, HostIdentity, ImportPolicy, PoolSpec, VdevSpec};
+pub use spec::{FeatureBase, HostIdentity, ImportPolicy, PoolSpec, Tuning, VdevSpec};
 pub use status::{
-    Health, HistoryEvent, HistoryRecord, IoTotals, PoolState, PoolStatus, ScanStatus, StatusReason,
-    VdevStatus,
+    Health, HistoryEvent, HistoryRecord, IoTotals, PoolState, PoolStatus, ScanStatus,
+    StatusReason, VdevStatus,
 };

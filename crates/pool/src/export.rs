@@ -1,0 +1,65 @@
+//! Leaving a pool: export and destroy.  Both end with one last group whose labels say so.
+
+use crate::config::{STATE_DESTROYED, STATE_EXPORTED};
+use crate::pool::{Inner, Pool};
+use crate::{PoolError, sync};
+
+impl Pool {
+    /// Makes everything durable, marks the pool as exported and closes its devices.
+    ///
+    /// The caller sees to it that nobody uses the datasets any more.
+    ///
+    /// # Errors
+    /// `Suspended` when the last group cannot be written; the pool stays open then.
+    pub async fn export(&self) -> Result<(), PoolError> {
+        self.0.leave(STATE_EXPORTED).await
+    }
+
+    /// Marks the pool as destroyed and closes its devices.  Its data stays where it is until the
+    /// devices are used for something else.
+    ///
+    /// # Errors
+    /// `Suspended` when the last group cannot be written; the pool stays open then.
+    pub async fn destroy(&self) -> Result<(), PoolError> {
+        if self.0.readonly {
+            return Err(PoolError::ReadOnly);
+        }
+        self.0.leave(STATE_DESTROYED).await
+    }
+
+    /// Closes the devices without writing anything: what a crash would leave.
+    pub fn abandon(&self) {
+        self.0.close();
+    }
+}
+
+impl Inner {
+    async fn leave(&self, state: u64) -> Result<(), PoolError> {
+        if self.closed.get() {
+            return Err(PoolError::Closed);
+        }
+        if !self.readonly {
+            if self.suspended.borrow().is_some() {
+                return Err(PoolError::Suspended);
+            }
+            // First what was written so far, then the labels: the last group is then short.
+            self.clock().sync_all().await?;
+            self.label_state.set(state);
+            self.dirty_config();
+            self.clock().sync_all().await?;
+        }
+        self.close();
+        let task = self.sync_loop.borrow_mut().take();
+        if let Some(task) = task {
+            task.await;
+        }
+        Ok(())
+    }
+
+    fn close(&self) {
+        if !self.closed.replace(true) {
+            self.clock().stop(sync::CLOSED);
+            self.tree.close();
+        }
+    }
+}

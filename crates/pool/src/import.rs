@@ -1,0 +1,456 @@
+//! Opening a pool that was found: the checks, the trusted configuration, and its state in memory.
+//!
+//! ```text
+//! labels' tree -> newest uberblock -> meta-objset -> its configuration -> tree opened again
+//!              -> features -> datasets, space maps, dirty-time logs -> first group (read-write)
+//! ```
+//! Nothing is written before every check has passed.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use arc::Cache;
+use dmu::{Objset, ObjsetOptions, Services, TxgClock, zap};
+use dsl::{Hierarchy, HierarchyOptions};
+use ondisk::bytes::{index, u64_at};
+use ondisk::feature::Feature;
+use ondisk::zil::{ZilHeader, zil_flags};
+use ondisk::{NvList, ObjectId, SPA_VERSION_FEATURES, Txg, Uberblock};
+use runtime::Handle;
+use vdev::{OpenMode, Tree, TreeConfig, VdevKind};
+use zio::{BlockStore, StoreOptions};
+
+use crate::config::{self, Identity};
+use crate::discover::{Candidate, set_open_paths};
+use crate::features::{Support, Verdict, support};
+use crate::pool::{DIRECTORY, Inner, Objects, Pool};
+use crate::space::{Dtls, SpaceMaps};
+use crate::spec::ImportPolicy;
+use crate::status::PoolState;
+use crate::{PoolError, create, set, sync};
+
+/// Longest configuration believed.
+const CONFIG_MAX: u64 = 64 << 20;
+
+impl Pool {
+    /// Imports a pool.
+    ///
+    /// A writable import is complete when its first transaction group (which records the new user
+    /// of the pool in the labels) is on stable storage; a read-only import writes nothing at all.
+    ///
+    /// # Errors
+    /// Refusals before anything is written: see [`PoolError`]; then errors of the first group.
+    pub async fn import(
+        handle: &Handle,
+        candidate: &Candidate,
+        policy: ImportPolicy,
+    ) -> Result<Self, PoolError> {
+        check_candidate(candidate, &policy)?;
+        if let Some(name) = &policy.new_name {
+            create::check_name(name)?;
+        }
+        let settings = parse_settings(&policy)?;
+
+        // First with what the labels say, to find the configuration that is to be trusted.
+        let devices = policy.tuning.devices.clone();
+        let tree =
+            Tree::open(handle, &candidate.tree, OpenMode::ReadOnly, devices.clone(), false).await?;
+        let uberblock = newest(&tree).await?;
+        let (_, untrusted) = open_mos(handle, &tree, &uberblock, &policy, true).await?;
+        let config = read_config(&untrusted).await?;
+        drop(untrusted);
+        tree.close();
+        drop(tree);
+
+        let trusted = trusted_tree(&config, candidate)?;
+        if trusted.guid_sum() != uberblock.guid_sum {
+            return Err(PoolError::Corrupt(
+                "the devices named in the pool's configuration do not add up to its uberblock"
+                    .into(),
+            ));
+        }
+        let mode = if policy.readonly { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
+        let tree = Tree::open(handle, &trusted, mode, devices, false).await?;
+        let again = newest(&tree).await?;
+        if again.txg != uberblock.txg {
+            return Err(PoolError::Busy);
+        }
+        let (services, mos) =
+            open_mos(handle, &tree, &uberblock, &policy, policy.readonly).await?;
+        let pool =
+            assemble(handle, tree, services, mos, &uberblock, &config, candidate, &policy).await?;
+        let opened = pool.0.load(&policy).await;
+        if let Err(error) = opened {
+            pool.0.tree.close();
+            return Err(error);
+        }
+        if policy.readonly {
+            return Ok(pool);
+        }
+        pool.0.dirty_config();
+        let text = format!(
+            "pool version {SPA_VERSION_FEATURES}; software version sanbox-{}; uts {}",
+            env!("CARGO_PKG_VERSION"),
+            policy.host.hostname
+        );
+        pool.0.queue_internal("import", text);
+        sync::start(&pool);
+        if let Some(command) = &policy.command {
+            pool.log_command(command, 0);
+        }
+        pool.sync().await?;
+        for (name, value) in settings {
+            pool.set_property(&name, &value).await?;
+        }
+        Ok(pool)
+    }
+}
+
+fn check_candidate(candidate: &Candidate, policy: &ImportPolicy) -> Result<(), PoolError> {
+    if candidate.state == PoolState::Destroyed && !policy.destroyed {
+        return Err(PoolError::Destroyed);
+    }
+    if candidate.version != SPA_VERSION_FEATURES {
+        return Err(PoolError::UnsupportedVersion(candidate.version));
+    }
+    for top in &candidate.tree.tops {
+        if let VdevKind::Other(kind) = &top.kind {
+            return Err(PoolError::UnsupportedVdev(kind.clone()));
+        }
+    }
+    if candidate.reason == crate::StatusReason::UnsupportedFeatureRead {
+        let features = candidate.details.iter().map(|guid| describe(guid)).collect();
+        return Err(PoolError::UnsupportedForRead { features });
+    }
+    if candidate.tree.tops.iter().any(|top| top.kind == VdevKind::Missing) {
+        return Err(PoolError::MissingDevices { missing: candidate.details.clone() });
+    }
+    let foreign = candidate.state == PoolState::Active
+        && candidate.hostid != 0
+        && candidate.hostid != policy.host.hostid;
+    if foreign && candidate.multihost {
+        return Err(PoolError::ActiveElsewhere {
+            hostname: candidate.hostname.clone(),
+            hostid: candidate.hostid,
+        });
+    }
+    if foreign && !policy.force && !policy.readonly {
+        return Err(PoolError::ForeignHost {
+            hostname: candidate.hostname.clone(),
+            hostid: candidate.hostid,
+            last_access: date(candidate.timestamp),
+        });
+    }
+    if foreign && !policy.force {
+        return Err(PoolError::ForeignHost {
+            hostname: candidate.hostname.clone(),
+            hostid: candidate.hostid,
+            last_access: date(candidate.timestamp),
+        });
+    }
+    Ok(())
+}
+
+fn parse_settings(policy: &ImportPolicy) -> Result<Vec<(String, String)>, PoolError> {
+    let mut settings = Vec::new();
+    for (name, value) in &policy.properties {
+        set::parse(name, value)?;
+        if policy.readonly {
+            return Err(PoolError::BadProperty {
+                name: name.clone(),
+                reason: "cannot be set on a read-only import".into(),
+            });
+        }
+        settings.push((name.clone(), value.clone()));
+    }
+    Ok(settings)
+}
+
+async fn newest(tree: &Tree) -> Result<Uberblock, PoolError> {
+    tree.best_uberblock(None)
+        .await?
+        .ok_or_else(|| PoolError::Corrupt("no valid uberblock on any device".into()))
+}
+
+async fn open_mos(
+    handle: &Handle,
+    tree: &Tree,
+    uberblock: &Uberblock,
+    policy: &ImportPolicy,
+    read_only: bool,
+) -> Result<(Services, Objset), PoolError> {
+    if uberblock.version != SPA_VERSION_FEATURES {
+        return Err(PoolError::UnsupportedVersion(uberblock.version));
+    }
+    let store = BlockStore::new(handle, tree.clone(), StoreOptions { salt: [0; 32] });
+    let cache = Cache::new(handle, store.clone(), policy.tuning.cache.clone());
+    let first = uberblock.txg.next();
+    let clock = TxgClock::new(handle.clone(), first, policy.tuning.txg.clone());
+    let services = Services { handle: handle.clone(), cache, store, clock };
+    let mut options = ObjsetOptions::meta_objset();
+    options.read_only = read_only;
+    let mos = Objset::open(&services, uberblock.rootbp, options).await?;
+    Ok((services, mos))
+}
+
+/// Reads the configuration the pool keeps in its meta-objset.
+async fn read_config(mos: &Objset) -> Result<NvList, PoolError> {
+    let bad = |what: &str| PoolError::Corrupt(format!("the pool's configuration {what}"));
+    let object = zap::lookup_u64(mos, DIRECTORY, "config").await?.ok_or_else(|| bad("is missing"))?;
+    let object = ObjectId(object);
+    let bonus = mos.bonus(object).await?;
+    let len = u64_at(&bonus.bytes, 0);
+    if len == 0 || len > CONFIG_MAX {
+        return Err(bad("has an impossible length"));
+    }
+    let packed = mos.read(object, 0, index(len)).await?;
+    NvList::decode(&packed).map_err(|error| bad(&format!("cannot be decoded: {error}")))
+}
+
+fn trusted_tree(config: &NvList, candidate: &Candidate) -> Result<TreeConfig, PoolError> {
+    let bad = |what: &str| PoolError::Corrupt(format!("the pool's configuration {what}"));
+    if config.u64("pool_guid") != Some(candidate.guid) {
+        return Err(bad("belongs to another pool"));
+    }
+    let list = config.list("vdev_tree").ok_or_else(|| bad("has no device tree"))?;
+    let mut tree = TreeConfig::from_nvlist(list)?;
+    for top in &mut tree.tops {
+        set_open_paths(top, &candidate.devices);
+    }
+    Ok(tree)
+}
+
+/// Reads the features, refuses what cannot be opened as asked, and builds the pool in memory.
+#[allow(clippy::too_many_arguments, reason = "the pieces of one pool, each used once")]
+async fn assemble(
+    handle: &Handle,
+    tree: Tree,
+    services: Services,
+    mos: Objset,
+    uberblock: &Uberblock,
+    config: &NvList,
+    candidate: &Candidate,
+    policy: &ImportPolicy,
+) -> Result<Pool, PoolError> {
+    let verdict = judge_features(&mos).await?;
+    if !verdict.unreadable.is_empty() {
+        return Err(PoolError::UnsupportedForRead { features: verdict.unreadable });
+    }
+    if !verdict.unwritable.is_empty() && !policy.readonly {
+        return Err(PoolError::UnsupportedForWrite { features: verdict.unwritable });
+    }
+    let mut salt = [0; 32];
+    match zap::lookup(&mos, DIRECTORY, "org.illumos:checksum_salt").await? {
+        Some(zap::ZapValue::U8(bytes)) if bytes.len() == salt.len() => {
+            salt.copy_from_slice(&bytes);
+        }
+        Some(_) => return Err(PoolError::Corrupt("the checksum salt is damaged".into())),
+        None => {}
+    }
+    services.store.set_salt(salt);
+
+    let mut identity = Identity::from_list(config)
+        .ok_or_else(|| PoolError::Corrupt("the pool's configuration is incomplete".into()))?;
+    let name = policy.new_name.clone().unwrap_or_else(|| identity.name.clone());
+    if !policy.temporary_name && !policy.readonly {
+        identity.name.clone_from(&name);
+    }
+    if !policy.readonly {
+        identity.host = policy.host.clone();
+    }
+    let options = HierarchyOptions {
+        pool_name: name.clone(),
+        read_only: policy.readonly,
+        owner_of: policy.owner_of,
+    };
+    let hierarchy = Hierarchy::open(&mos, options).await?;
+    let lookup = async |key: &str| -> Result<ObjectId, PoolError> {
+        Ok(ObjectId(zap::lookup_u64(&mos, DIRECTORY, key).await?.unwrap_or(0)))
+    };
+    let objects = Objects {
+        config: lookup("config").await?,
+        history: lookup("history").await?,
+        vdev_zap_map: lookup("com.delphix:vdev_zap_map").await?,
+        properties: lookup("pool_props").await?,
+    };
+    let features = hierarchy.features();
+    let space = Rc::new(SpaceMaps::new(
+        mos.clone(),
+        features.is_enabled("spacemap_histogram"),
+        features.is_enabled("spacemap_v2"),
+    ));
+    let features_version = features.version();
+    let state = match candidate.state {
+        PoolState::Active => config::STATE_ACTIVE,
+        PoolState::Exported => config::STATE_EXPORTED,
+        PoolState::Destroyed => config::STATE_DESTROYED,
+    };
+    let pool = Pool(Rc::new(Inner {
+        handle: handle.clone(),
+        tree,
+        services,
+        mos,
+        hierarchy,
+        host: policy.host.clone(),
+        identity: RefCell::new(identity),
+        name: RefCell::new(name),
+        altroot: policy.altroot.clone(),
+        cachefile: RefCell::new(None),
+        readonly: policy.readonly,
+        load_guid: handle.random_u64(),
+        objects: Cell::new(objects),
+        properties: RefCell::default(),
+        space,
+        dtls: Dtls::default(),
+        scan: RefCell::new(None),
+        label_state: Cell::new(if policy.readonly { state } else { config::STATE_ACTIVE }),
+        config_dirty: Cell::new(false),
+        labels_dirty: Cell::new(false),
+        features_version: Cell::new(features_version),
+        features_in_labels: RefCell::default(),
+        late_misses: RefCell::default(),
+        tasks: RefCell::new(VecDeque::new()),
+        suspended: RefCell::new(None),
+        closed: Cell::new(false),
+        sync_loop: RefCell::new(None),
+        last_uberblock: Cell::new((uberblock.txg, uberblock.timestamp)),
+    }));
+    *pool.0.features_in_labels.borrow_mut() = pool.0.label_features();
+    Ok(pool)
+}
+
+/// Judges every feature that is active in the pool.
+async fn judge_features(mos: &Objset) -> Result<Verdict, PoolError> {
+    let table = async |key: &str| -> Result<ObjectId, PoolError> {
+        let object = zap::lookup_u64(mos, DIRECTORY, key).await?;
+        object.map(ObjectId).ok_or_else(|| PoolError::Corrupt(format!("the pool has no {key}")))
+    };
+    let descriptions = table("feature_descriptions").await?;
+    let mut verdict = Verdict::default();
+    for (key, for_read) in [("features_for_read", true), ("features_for_write", false)] {
+        for entry in zap::entries(mos, table(key).await?).await? {
+            let zap::ZapValue::U64(count) = &entry.value else { continue };
+            if count.first().is_none_or(|&count| count == 0) {
+                continue;
+            }
+            let guid = String::from_utf8_lossy(&entry.name).into_owned();
+            let description = match zap::lookup(mos, descriptions, &guid).await? {
+                Some(zap::ZapValue::U8(bytes)) => {
+                    let text = bytes.split(|&b| b == 0).next().unwrap_or_default();
+                    Some(String::from_utf8_lossy(text).into_owned())
+                }
+                _ => None,
+            };
+            verdict.add(&guid, for_read, description.as_deref());
+        }
+    }
+    // Deduplication is older than feature flags: its tables are its only sign.
+    for entry in zap::entries(mos, DIRECTORY).await? {
+        if entry.name.starts_with(b"DDT-") {
+            let text = "deduplication tables (freeing deduplicated blocks)".to_owned();
+            if !verdict.unwritable.contains(&text) {
+                verdict.unwritable.push(text);
+            }
+        }
+    }
+    Ok(verdict)
+}
+
+impl Inner {
+    /// Loads what a pool needs beyond its datasets, and refuses to write what would be lost.
+    async fn load(&self, policy: &ImportPolicy) -> Result<(), PoolError> {
+        self.load_properties().await?;
+        for leaf in self.tree.config().leaves() {
+            if let Some(object) = leaf.dtl.filter(|&object| object != 0) {
+                self.dtls.open(&self.mos, leaf.guid.0, ObjectId(object)).await?;
+            }
+        }
+        let mut summaries = Vec::new();
+        for top in self.tree.tops() {
+            summaries.extend(self.space.open_vdev(&top).await?);
+        }
+        self.store().activate(self.space.clone(), &summaries);
+        if !policy.readonly {
+            self.check_intent_logs().await?;
+        }
+        Ok(())
+    }
+
+    /// Refuses pools whose intent logs hold writes that only a replay can save.
+    async fn check_intent_logs(&self) -> Result<(), PoolError> {
+        let kinds = dsl::property::Kinds::FILESYSTEM | dsl::property::Kinds::VOLUME;
+        let pool = self.name.borrow().clone();
+        let all = self.hierarchy.list(&pool, dsl::ListSpec { depth: None, kinds }).await?;
+        for info in all {
+            let dataset = self.hierarchy.dataset(&info.name).await?;
+            let header = dataset.objset().zil_header();
+            if !header.log.is_hole() || header.flags & zil_flags::REPLAY_NEEDED != 0 {
+                return Err(PoolError::DirtyIntentLog { dataset: info.name });
+            }
+        }
+        Ok(())
+    }
+
+    fn queue_internal(&self, name: &'static str, text: String) {
+        let (txg, time) = (self.clock().open_txg().0, self.unix_time());
+        let record = crate::history::internal_record(name, None, &text, txg, time, &self.host);
+        self.queue_history(record);
+    }
+}
+
+fn describe(guid: &str) -> String {
+    match Feature::by_guid(guid) {
+        Some(feature) if support(feature) != Support::Full => {
+            format!("{guid} ({})", feature.description)
+        }
+        _ => guid.to_owned(),
+    }
+}
+
+/// Writes a time as `date` does in UTC: `Sat Nov 21 13:49:14 2026`.
+pub(crate) fn date(seconds: u64) -> String {
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Civil date from a day count (Gregorian, era of 400 years starting in March).
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let day_of_era = shifted % 146_097;
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let march_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
+    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!(
+        "{} {} {:2} {:02}:{:02}:{:02} {}",
+        DAYS[index(days % 7)],
+        MONTHS[index(month - 1)],
+        day,
+        rest / 3600,
+        rest / 60 % 60,
+        rest % 60,
+        year
+    )
+}
+
+/// The txg after which a candidate may be written again.
+#[allow(dead_code, reason = "used by rewinds, which come later")]
+fn next_txg(uberblock: &Uberblock) -> Txg {
+    uberblock.txg.next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_written_as_date_writes_them() {
+        assert_eq!(date(0), "Thu Jan  1 00:00:00 1970");
+        assert_eq!(date(1_795_268_954), "Sat Nov 21 13:49:14 2026");
+        assert_eq!(date(951_782_400), "Tue Feb 29 00:00:00 2000");
+    }
+}

@@ -1,0 +1,346 @@
+//! Setting pool properties: checking a value, and storing it in syncing context.
+// OpenZFS: lib/libzfs/libzfs_pool.c, zpool_valid_proplist (texts); module/zfs/spa.c, spa_sync_props
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use dmu::{Tx, zap};
+use ondisk::ObjectType;
+use ondisk::feature::Feature;
+
+use crate::features::{Support, support};
+use crate::pool::{DIRECTORY, Inner, Pool, Stored};
+use crate::properties::{PoolProperty, PropertyKind, parse_index};
+use crate::{PoolError, config};
+
+const COMMENT_MAX: usize = 32;
+
+/// A checked setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Goes to the `pool_props` dictionary.
+    Store(String, Stored),
+    /// Leaves it.
+    Remove(String),
+    /// Sector shift for new vdevs; 0 lets the devices decide.
+    Ashift(u8),
+    /// Goes to the labels.
+    Comment(Option<String>),
+    /// Goes to the labels.
+    Compatibility(Option<String>),
+    /// Kept in memory: where the pool is remembered.
+    Cachefile(Option<String>),
+    /// Name of a dataset, looked up when set.
+    Bootfs(Option<String>),
+    /// Enables a feature.
+    Feature { name: String, enabled: bool },
+}
+
+fn bad(name: &str, text: impl Into<String>) -> PoolError {
+    let _ = name;
+    PoolError::Invalid(text.into())
+}
+
+/// Checks one `NAME=VALUE`.
+pub(crate) fn parse(name: &str, value: &str) -> Result<Change, PoolError> {
+    if let Some(feature) = name.strip_prefix("feature@") {
+        if Feature::by_name(feature).is_none() {
+            return Err(bad(name, format!("feature '{feature}' unsupported by kernel")));
+        }
+        let enabled = match value {
+            "enabled" => true,
+            "disabled" => false,
+            _ => {
+                return Err(bad(
+                    name,
+                    format!("property '{name}' can only be set to 'enabled' or 'disabled'"),
+                ));
+            }
+        };
+        return Ok(Change::Feature { name: feature.to_owned(), enabled });
+    }
+    if name.contains(':') {
+        if name.len() >= 256 {
+            return Err(bad(name, format!("property name '{name}' is too long")));
+        }
+        if value.len() >= 8192 {
+            return Err(bad(name, format!("property value '{value}' is too long")));
+        }
+        return Ok(if value.is_empty() {
+            Change::Remove(name.to_owned())
+        } else {
+            Change::Store(name.to_owned(), Stored::Text(value.to_owned()))
+        });
+    }
+    let property = PoolProperty::parse(name)
+        .ok_or_else(|| bad(name, format!("invalid property '{name}'")))?;
+    let info = property.info();
+    if !info.settable {
+        return Err(bad(name, format!("'{name}' is readonly")));
+    }
+    match property {
+        PoolProperty::Ashift => {
+            let number: u64 = value
+                .parse()
+                .map_err(|_| bad(name, format!("bad numeric value '{value}'")))?;
+            match u8::try_from(number) {
+                Ok(ashift @ (0 | 9..=16)) => Ok(Change::Ashift(ashift)),
+                _ => Err(bad(
+                    name,
+                    format!(
+                        "property '{name}' number {number} is invalid, only values between 9 and 16 \
+                         are allowed."
+                    ),
+                )),
+            }
+        }
+        PoolProperty::Comment => {
+            if value.len() > COMMENT_MAX {
+                return Err(bad(
+                    name,
+                    format!("comment must not exceed {COMMENT_MAX} characters"),
+                ));
+            }
+            if !value.chars().all(|c| c == ' ' || c.is_ascii_graphic()) {
+                return Err(bad(name, "comment may only have printable characters".to_owned()));
+            }
+            Ok(Change::Comment((!value.is_empty()).then(|| value.to_owned())))
+        }
+        PoolProperty::Compatibility => {
+            Ok(Change::Compatibility((!matches!(value, "" | "off")).then(|| value.to_owned())))
+        }
+        PoolProperty::Cachefile => {
+            if value.is_empty() {
+                return Ok(Change::Cachefile(None));
+            }
+            if value != "none" && !value.starts_with('/') {
+                return Err(bad(
+                    name,
+                    format!("property '{name}' must be empty, an absolute path, or 'none'"),
+                ));
+            }
+            Ok(Change::Cachefile(Some(value.to_owned())))
+        }
+        PoolProperty::Bootfs => {
+            Ok(Change::Bootfs((!value.is_empty()).then(|| value.to_owned())))
+        }
+        PoolProperty::Altroot => Err(bad(
+            name,
+            format!("property '{name}' can only be set during pool creation or import"),
+        )),
+        PoolProperty::Readonly => {
+            Err(bad(name, format!("property '{name}' can only be set at import time")))
+        }
+        PoolProperty::Version => {
+            Err(bad(name, format!("property '{name}' number {value} is invalid.")))
+        }
+        PoolProperty::DedupTableQuota => {
+            let number = match value {
+                "auto" => u64::MAX,
+                "none" => 0,
+                _ => value
+                    .parse()
+                    .map_err(|_| bad(name, format!("bad numeric value '{value}'")))?,
+            };
+            Ok(Change::Store(info.name.to_owned(), Stored::Number(number)))
+        }
+        _ => match info.kind {
+            PropertyKind::Index(_) => {
+                let number = parse_index(info, value).map_err(|_| {
+                    bad(name, format!("'{name}' must be one of '{}'", info.values))
+                })?;
+                Ok(Change::Store(info.name.to_owned(), Stored::Number(number)))
+            }
+            _ => Err(bad(name, format!("property '{name}' cannot be set"))),
+        },
+    }
+}
+
+impl Pool {
+    /// Sets a pool property (`zpool set NAME=VALUE`) and waits until it is on stable storage.
+    ///
+    /// # Errors
+    /// `Invalid` with OpenZFS's words for values that are not accepted.
+    pub async fn set_property(&self, name: &str, value: &str) -> Result<(), PoolError> {
+        let change = parse(name, value)?;
+        match &change {
+            Change::Feature { enabled: false, .. } => {
+                return Err(PoolError::Invalid(format!(
+                    "property '{name}' can only be set to 'disabled' at creation time"
+                )));
+            }
+            Change::Feature { name: feature, enabled: true } => {
+                let known = Feature::by_name(feature).expect("parse looked it up");
+                if support(known) != Support::Full
+                    && !self.0.hierarchy.features().is_enabled(feature)
+                {
+                    return Err(PoolError::Invalid(format!(
+                        "feature '{feature}' is not supported by this software yet"
+                    )));
+                }
+            }
+            Change::Cachefile(path) => {
+                self.0.cachefile.replace(path.clone());
+                return Ok(());
+            }
+            Change::Store(key, Stored::Number(1))
+                if key == "multihost" && self.0.host.hostid == 0 =>
+            {
+                return Err(PoolError::Invalid(
+                    "property 'multihost' requires a non-zero system hostid".into(),
+                ));
+            }
+            Change::Store(key, Stored::Number(1)) if key == "multihost" => {
+                return Err(PoolError::Invalid(
+                    "multihost protection is not supported by this software yet".into(),
+                ));
+            }
+            _ => {}
+        }
+        let name = name.to_owned();
+        let value = value.to_owned();
+        self.0
+            .run_in_sync(async move |inner: Rc<Inner>, tx: Rc<Tx>| {
+                inner.apply(change, &tx).await?;
+                inner.log_internal("set", &format!("{name}={value}"), &tx).await
+            })
+            .await
+    }
+}
+
+impl Inner {
+    /// Applies a checked setting in syncing context.
+    async fn apply(&self, change: Change, tx: &Tx) -> Result<(), PoolError> {
+        match change {
+            Change::Store(key, value) => {
+                store_all(self, &BTreeMap::from([(key, value)]), tx).await
+            }
+            Change::Ashift(ashift) => {
+                let stored = Stored::Number(u64::from(ashift));
+                store_all(self, &BTreeMap::from([("ashift".into(), stored)]), tx).await
+            }
+            Change::Remove(key) => {
+                let object = self.objects.get().properties;
+                if object.0 != 0 && self.properties.borrow().contains_key(&key) {
+                    zap::remove(&self.mos, object, &key, tx).await?;
+                    self.properties.borrow_mut().remove(&key);
+                }
+                Ok(())
+            }
+            Change::Comment(text) => {
+                self.identity.borrow_mut().comment = text;
+                self.dirty_config();
+                Ok(())
+            }
+            Change::Compatibility(text) => {
+                self.identity.borrow_mut().compatibility = text;
+                self.dirty_config();
+                Ok(())
+            }
+            Change::Cachefile(path) => {
+                self.cachefile.replace(path);
+                Ok(())
+            }
+            Change::Bootfs(None) => {
+                let stored = Stored::Number(0);
+                store_all(self, &BTreeMap::from([("bootfs".into(), stored)]), tx).await
+            }
+            Change::Bootfs(Some(dataset)) => {
+                let object = self.hierarchy.info(&dataset).await?.object;
+                let stored = Stored::Number(object.0);
+                store_all(self, &BTreeMap::from([("bootfs".into(), stored)]), tx).await
+            }
+            Change::Feature { name, .. } => {
+                self.hierarchy.features().enable(&name, tx).await?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads the stored properties of an existing pool.
+    pub(crate) async fn load_properties(&self) -> Result<(), PoolError> {
+        let object = self.objects.get().properties;
+        if object.0 == 0 {
+            return Ok(());
+        }
+        let mut properties = BTreeMap::new();
+        for entry in zap::entries(&self.mos, object).await? {
+            let Ok(name) = String::from_utf8(entry.name) else { continue };
+            let stored = match entry.value {
+                zap::ZapValue::U64(numbers) if numbers.len() == 1 => Stored::Number(numbers[0]),
+                zap::ZapValue::U8(bytes) => {
+                    let text = bytes.split(|&b| b == 0).next().unwrap_or_default();
+                    Stored::Text(String::from_utf8_lossy(text).into_owned())
+                }
+                _ => continue,
+            };
+            properties.insert(name, stored);
+        }
+        self.properties.replace(properties);
+        Ok(())
+    }
+}
+
+/// Stores properties in the `pool_props` dictionary, creating it when it is first needed.
+pub(crate) async fn store_all(
+    inner: &Inner,
+    stored: &BTreeMap<String, Stored>,
+    tx: &Tx,
+) -> Result<(), PoolError> {
+    if stored.is_empty() {
+        return Ok(());
+    }
+    let mut object = inner.objects.get().properties;
+    if object.0 == 0 {
+        let spec = zap::ZapSpec::new(ObjectType::POOL_PROPS.0);
+        object = zap::create(&inner.mos, &spec, tx).await?;
+        zap::add_u64(&inner.mos, DIRECTORY, "pool_props", object.0, tx).await?;
+        inner.set_objects(|objects| objects.properties = object);
+    }
+    for (key, value) in stored {
+        let encoded = match value {
+            Stored::Number(number) => zap::ZapValue::U64(vec![*number]),
+            Stored::Text(text) => {
+                let mut bytes = text.clone().into_bytes();
+                bytes.push(0);
+                zap::ZapValue::U8(bytes)
+            }
+        };
+        zap::update(&inner.mos, object, key, &encoded, tx).await?;
+        inner.properties.borrow_mut().insert(key.clone(), value.clone());
+    }
+    Ok(())
+}
+
+impl Inner {
+    /// Returns whether the pool is to be exported or destroyed, or still in use.
+    pub(crate) fn is_active(&self) -> bool {
+        self.label_state.get() == config::STATE_ACTIVE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_checked_with_the_known_words() {
+        let fails = |name: &str, value: &str, text: &str| {
+            assert_eq!(parse(name, value).unwrap_err().to_string(), text);
+        };
+        fails("size", "1G", "'size' is readonly");
+        fails("nonsense", "1", "invalid property 'nonsense'");
+        fails("failmode", "never", "'failmode' must be one of 'wait | continue | panic'");
+        fails(
+            "ashift",
+            "17",
+            "property 'ashift' number 17 is invalid, only values between 9 and 16 are allowed.",
+        );
+        fails("feature@lz4_compress", "on", "property 'feature@lz4_compress' can only be set to 'enabled' or 'disabled'");
+        fails("cachefile", "here", "property 'cachefile' must be empty, an absolute path, or 'none'");
+        let stored = Change::Store("failmode".into(), Stored::Number(1));
+        assert_eq!(parse("failmode", "continue").unwrap(), stored);
+        assert_eq!(parse("ashift", "12").unwrap(), Change::Ashift(12));
+        assert_eq!(parse("comment", "").unwrap(), Change::Comment(None));
+    }
+}
