@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use arc::Cache;
-use dmu::{Objset, ObjsetOptions, ObjsetType, Services, Tx, TxgClock, zap};
+use dmu::{Objset, ObjsetOptions, Services, Tx, TxgClock, zap};
 use dsl::property::Setting;
 use dsl::{Hierarchy, HierarchyOptions, NewHierarchy};
-use ondisk::{Guid, ObjectType, SPA_VERSION_FEATURES, TXG_INITIAL};
+use ondisk::{Guid, ObjectType, ObjsetType, SPA_VERSION_FEATURES, TXG_INITIAL};
 use runtime::Handle;
 use vdev::{Conflict, DiskUse, LeafSpec, OpenMode, TopSpec, Tree, TreeSpec};
 use zio::{BlockStore, StoreOptions};
@@ -49,11 +49,17 @@ impl Pool {
         let checked = check(&spec)?;
         let enable = features::of_new_pool(spec.features, &checked.features)?;
 
-        let (tree_config, conflicts) = vdev::plan(handle, &tree_spec(&spec, checked.ashift)).await?;
+        let (tree_config, conflicts) =
+            vdev::plan(handle, &tree_spec(&spec, checked.ashift)).await?;
         refuse_used(&conflicts, spec.force)?;
-        let tree =
-            Tree::open(handle, &tree_config, OpenMode::ReadWrite, spec.tuning.devices.clone(), true)
-                .await?;
+        let tree = Tree::open(
+            handle,
+            &tree_config,
+            OpenMode::ReadWrite,
+            spec.tuning.devices.clone(),
+            true,
+        )
+        .await?;
         for top in &tree_config.tops {
             tree.update_config(top.guid, |vdev| vdev.create_txg = TXG_INITIAL.0);
             for leaf in sync::leaves_of(top) {
@@ -67,28 +73,29 @@ impl Pool {
         let store = BlockStore::new(handle, tree.clone(), StoreOptions { salt });
         let cache = Cache::new(handle, store.clone(), spec.tuning.cache.clone());
         let clock = TxgClock::new(handle.clone(), TXG_INITIAL, spec.tuning.txg.clone());
-        let services = Services { handle: handle.clone(), cache, store, clock };
+        let services = Services::new(handle.clone(), cache.clone(), store.clone(), clock);
         let txg = services.clock.quiesce_next().await;
         let tx = services.clock.syncing_tx(txg);
 
-        let mos =
-            Objset::create(&services, ObjsetType::Meta, ObjsetOptions::meta_objset(), &tx);
+        let mos = Objset::create(
+            &services,
+            ObjsetType::META,
+            ObjsetOptions::meta_objset(),
+            &tx,
+        );
         let enabled = |name: &str| enable.iter().any(|feature| feature.name == name);
         let space = Rc::new(SpaceMaps::new(
             mos.clone(),
             enabled("spacemap_histogram"),
             enabled("spacemap_v2"),
         ));
-        services.store.activate(space.clone(), &[]);
-        let directory = zap::ZapSpec::new(ObjectType::OBJECT_DIRECTORY.0);
-        zap::create_at(&mos, DIRECTORY, &directory, &tx).await?;
+        store.activate(space.clone(), &[]);
         let options = HierarchyOptions {
             pool_name: spec.name.clone(),
             read_only: false,
-            owner_of: spec.owner_of,
         };
         let new = NewHierarchy {
-            features: enable.iter().map(|feature| feature.name.to_owned()).collect(),
+            features: enable,
             settings: spec.settings.clone(),
         };
         let hierarchy = Hierarchy::create(&mos, options, new, init, &tx).await?;
@@ -106,6 +113,8 @@ impl Pool {
             handle: handle.clone(),
             tree,
             services,
+            cache,
+            store,
             mos,
             hierarchy,
             host: spec.host.clone(),
@@ -134,7 +143,9 @@ impl Pool {
         }));
         let inner = &pool.0;
         *inner.features_in_labels.borrow_mut() = inner.label_features();
-        inner.fill_new(&salt, &checked.stored, spec.command.as_deref(), &tx).await?;
+        inner
+            .fill_new(&salt, &checked.stored, spec.command.as_deref(), &tx)
+            .await?;
         drop(tx);
         inner.sync_group(txg).await?;
         inner.store().txg_synced(txg);
@@ -160,7 +171,10 @@ impl Inner {
         self.set_objects(|objects| objects.history = history);
         let value = zap::ZapValue::U8(salt.to_vec());
         zap::add(mos, DIRECTORY, "org.illumos:checksum_salt", &value, tx).await?;
-        if zap::lookup_u64(mos, DIRECTORY, "creation_version").await?.is_none() {
+        if zap::lookup_u64(mos, DIRECTORY, "creation_version")
+            .await?
+            .is_none()
+        {
             zap::add_u64(mos, DIRECTORY, "creation_version", SPA_VERSION_FEATURES, tx).await?;
         }
         if zap::lookup_u64(mos, DIRECTORY, "deflate").await?.is_none() {
@@ -185,7 +199,7 @@ impl Inner {
     pub(crate) async fn create_vdev_objects(&self, tx: &Tx) -> Result<(), PoolError> {
         // OpenZFS: module/zfs/vdev.c, vdev_construct_zaps
         let mos = &self.mos;
-        let plain = zap::ZapSpec::new(ObjectType::ZAP_METADATA.0);
+        let plain = zap::ZapSpec::new(ObjectType::ZAP_METADATA);
         let mut map = self.objects.get().vdev_zap_map;
         if map.0 == 0 {
             map = zap::create(mos, &plain, tx).await?;
@@ -220,7 +234,8 @@ impl Inner {
         for top in self.tree.tops() {
             if top.metaslab_array == 0 {
                 let array = self.space.add_vdev(&top, tx).await?;
-                self.tree.update_config(top.guid, |vdev| vdev.metaslab_array = array.0);
+                self.tree
+                    .update_config(top.guid, |vdev| vdev.metaslab_array = array.0);
                 self.dirty_config();
             }
         }
@@ -233,7 +248,11 @@ fn tree_spec(spec: &PoolSpec, ashift: Option<u8>) -> TreeSpec {
         .vdevs
         .iter()
         .map(|vdev| TopSpec {
-            leaves: vdev.paths().iter().map(|path| LeafSpec { path: path.clone() }).collect(),
+            leaves: vdev
+                .paths()
+                .iter()
+                .map(|path| LeafSpec { path: path.clone() })
+                .collect(),
             is_log: false,
             ashift,
         })
@@ -281,7 +300,9 @@ fn check(spec: &PoolSpec) -> Result<Checked, PoolError> {
             set::Change::Ashift(0) => checked.ashift = None,
             set::Change::Ashift(ashift) => {
                 checked.ashift = Some(ashift);
-                checked.stored.insert(name.clone(), Stored::Number(u64::from(ashift)));
+                checked
+                    .stored
+                    .insert(name.clone(), Stored::Number(u64::from(ashift)));
             }
             set::Change::Comment(text) => checked.comment = text,
             set::Change::Compatibility(text) => checked.compatibility = text,
@@ -305,7 +326,9 @@ fn check(spec: &PoolSpec) -> Result<Checked, PoolError> {
 pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {
     // OpenZFS: module/zcommon/zfs_namecheck.c, pool_namecheck; lib/libzfs/libzfs_pool.c, zpool_name_valid
     let bad = |why: &str| Err(PoolError::Invalid(format!("cannot create '{name}': {why}")));
-    let reserved = ["mirror", "raidz", "draid", "spare"].iter().any(|word| name.starts_with(word));
+    let reserved = ["mirror", "raidz", "draid", "spare"]
+        .iter()
+        .any(|word| name.starts_with(word));
     if reserved || name == "log" {
         return bad("name is reserved");
     }
@@ -336,7 +359,11 @@ fn refuse_used(conflicts: &[Conflict], force: bool) -> Result<(), PoolError> {
             DiskUse::Foreign { what } => (format!("contains {what}"), true),
         };
         if !(force && forceable) {
-            return Err(PoolError::DeviceInUse { path: conflict.path.clone(), reason, forceable });
+            return Err(PoolError::DeviceInUse {
+                path: conflict.path.clone(),
+                reason,
+                forceable,
+            });
         }
     }
     Ok(())
@@ -351,7 +378,9 @@ mod tests {
         for good in ["tank", "Tank-1", "a.b:c_d", "data pool"] {
             assert!(check_name(good).is_ok(), "{good}");
         }
-        for bad in ["", "1tank", "mirror", "mirror-0", "log", "ta/nk", "tank@x", "spare1", "t%"] {
+        for bad in [
+            "", "1tank", "mirror", "mirror-0", "log", "ta/nk", "tank@x", "spare1", "t%",
+        ] {
             assert!(check_name(bad).is_err(), "{bad}");
         }
     }
@@ -367,6 +396,12 @@ mod tests {
         assert!(check(&spec(vec![VdevSpec::Mirror(vec!["/a".into()])])).is_err());
         let twice = vec![VdevSpec::Single("/a".into()), VdevSpec::Single("/a".into())];
         assert!(check(&spec(twice)).is_err());
-        assert!(check(&spec(vec![VdevSpec::Mirror(vec!["/a".into(), "/b".into()])])).is_ok());
+        assert!(
+            check(&spec(vec![VdevSpec::Mirror(vec![
+                "/a".into(),
+                "/b".into()
+            ])]))
+            .is_ok()
+        );
     }
 }

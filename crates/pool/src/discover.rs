@@ -79,7 +79,9 @@ pub async fn discover(handle: &Handle, places: &[PathBuf]) -> Discovery {
             Err(list_error) => match handle.open_disk(place, DiskMode::ReadOnly).await {
                 Ok(_) => paths.push(place.clone()),
                 Err(DiskError::NotADisk { .. }) => {
-                    discovery.rejected.push((place.clone(), list_error.to_string()));
+                    discovery
+                        .rejected
+                        .push((place.clone(), list_error.to_string()));
                 }
                 Err(error) => discovery.rejected.push((place.clone(), error.to_string())),
             },
@@ -108,7 +110,9 @@ async fn read_all(handle: &Handle, paths: Vec<PathBuf>) -> Vec<Device> {
         let worker_handle = handle.clone();
         tasks.push(handle.spawn("label reader", async move {
             loop {
-                let Some(path) = queue.borrow_mut().pop_front() else { return };
+                let Some(path) = queue.borrow_mut().pop_front() else {
+                    return;
+                };
                 let result = read_one(&worker_handle, &path).await;
                 devices.borrow_mut().push(Device { path, result });
             }
@@ -123,7 +127,10 @@ async fn read_all(handle: &Handle, paths: Vec<PathBuf>) -> Vec<Device> {
 }
 
 async fn read_one(handle: &Handle, path: &Path) -> Result<LabelSet, String> {
-    let disk = handle.open_disk(path, DiskMode::ReadOnly).await.map_err(|e| e.to_string())?;
+    let disk = handle
+        .open_disk(path, DiskMode::ReadOnly)
+        .await
+        .map_err(|e| e.to_string())?;
     LabelSet::read(&disk).await.map_err(|e| e.to_string())
 }
 
@@ -153,8 +160,14 @@ fn group(devices: Vec<Device>, discovery: &mut Discovery) {
             })
             .collect();
         if labels.is_empty() {
-            if set.labels.iter().any(|label| matches!(label, LabelState::Bad)) {
-                discovery.rejected.push((device.path, "all labels are damaged".into()));
+            if set
+                .labels
+                .iter()
+                .any(|label| matches!(label, LabelState::Bad))
+            {
+                discovery
+                    .rejected
+                    .push((device.path, "all labels are damaged".into()));
             }
             // Nothing that looks like a label: an ordinary foreign file or disk, not worth a word.
             continue;
@@ -165,22 +178,35 @@ fn group(devices: Vec<Device>, discovery: &mut Discovery) {
             continue;
         }
         let Some(guid) = newest.u64("pool_guid") else {
-            discovery.rejected.push((device.path, "its label names no pool".into()));
+            discovery
+                .rejected
+                .push((device.path, "its label names no pool".into()));
             continue;
         };
         let uberblock = set.best_uberblock(None).copied();
-        let labels = labels.into_iter().filter(|l| l.u64("pool_guid") == Some(guid)).collect();
-        pools.entry(guid).or_default().push(Found { path: device.path, labels, uberblock });
+        let labels = labels
+            .into_iter()
+            .filter(|l| l.u64("pool_guid") == Some(guid))
+            .collect();
+        pools.entry(guid).or_default().push(Found {
+            path: device.path,
+            labels,
+            uberblock,
+        });
     }
     for (guid, found) in pools {
         match assemble(guid, &found) {
             Ok(candidate) => discovery.pools.push(candidate),
-            Err(reason) => discovery
-                .rejected
-                .extend(found.into_iter().map(|device| (device.path, reason.clone()))),
+            Err(reason) => discovery.rejected.extend(
+                found
+                    .into_iter()
+                    .map(|device| (device.path, reason.clone())),
+            ),
         }
     }
-    discovery.pools.sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));
+    discovery
+        .pools
+        .sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));
 }
 
 /// Puts one pool together from the labels that name it.
@@ -193,7 +219,8 @@ fn assemble(guid: u64, found: &[Found]) -> Result<Candidate, String> {
         .ok_or("no valid uberblock on any of its devices")?;
     // A label newer than the newest uberblock was written by a sync that did not complete.
     let usable = |list: &&NvList| {
-        list.u64("txg").is_some_and(|txg| txg != 0 && Txg(txg) <= best.txg)
+        list.u64("txg")
+            .is_some_and(|txg| txg != 0 && Txg(txg) <= best.txg)
     };
     let label_of = |device: &Found| {
         device
@@ -203,22 +230,31 @@ fn assemble(guid: u64, found: &[Found]) -> Result<Candidate, String> {
             .max_by_key(|list| list.u64("txg").unwrap_or(0))
             .cloned()
     };
-    let labels: Vec<(&Found, NvList)> =
-        found.iter().filter_map(|device| Some((device, label_of(device)?))).collect();
+    let labels: Vec<(&Found, NvList)> = found
+        .iter()
+        .filter_map(|device| Some((device, label_of(device)?)))
+        .collect();
     let newest = labels
         .iter()
         .max_by_key(|(_, list)| list.u64("txg").unwrap_or(0))
         .map(|(_, list)| list.clone())
         .ok_or("no label belongs to a completed transaction group")?;
     let identity = Identity::from_list(&newest).ok_or("its label is incomplete")?;
-    let state = newest.u64("state").and_then(pool_state).ok_or("its label has no usable state")?;
+    let state = newest
+        .u64("state")
+        .and_then(pool_state)
+        .ok_or("its label has no usable state")?;
 
     let mut devices: BTreeMap<u64, PathBuf> = BTreeMap::new();
     let mut device_txg: BTreeMap<u64, u64> = BTreeMap::new();
     let mut tops: BTreeMap<u64, (u64, VdevConfig)> = BTreeMap::new();
     for (device, list) in &labels {
-        let (Some(leaf), Some(tree)) = (list.u64("guid"), list.list("vdev_tree")) else { continue };
-        let Ok(top) = VdevConfig::from_nvlist(tree) else { continue };
+        let (Some(leaf), Some(tree)) = (list.u64("guid"), list.list("vdev_tree")) else {
+            continue;
+        };
+        let Ok(top) = VdevConfig::from_nvlist(tree) else {
+            continue;
+        };
         let txg = list.u64("txg").unwrap_or(0);
         // Two devices with the same identity: a copy of a disk.  The newer label wins.
         if device_txg.get(&leaf).is_none_or(|known| *known < txg) {
@@ -247,7 +283,9 @@ fn assemble(guid: u64, found: &[Found]) -> Result<Candidate, String> {
         } else if holes.contains(&id) {
             tree.tops.push(VdevConfig::new(VdevKind::Hole, id, Guid(0)));
         } else {
-            details.push(format!("top-level vdev {id}: none of its devices was found"));
+            details.push(format!(
+                "top-level vdev {id}: none of its devices was found"
+            ));
             statuses.push(VdevStatus {
                 name: format!("missing-{id}"),
                 kind: "missing".into(),
@@ -255,7 +293,8 @@ fn assemble(guid: u64, found: &[Found]) -> Result<Candidate, String> {
                 health: Health::Unavail,
                 ..VdevStatus::default()
             });
-            tree.tops.push(VdevConfig::new(VdevKind::Missing, id, Guid(0)));
+            tree.tops
+                .push(VdevConfig::new(VdevKind::Missing, id, Guid(0)));
         }
     }
     let health = worst_of_root(&statuses);
@@ -308,13 +347,18 @@ fn status_of(
     devices: &BTreeMap<u64, PathBuf>,
     details: &mut Vec<String>,
 ) -> VdevStatus {
-    let children: Vec<VdevStatus> =
-        vdev.children.iter().map(|child| status_of(child, devices, details)).collect();
+    let children: Vec<VdevStatus> = vdev
+        .children
+        .iter()
+        .map(|child| status_of(child, devices, details))
+        .collect();
     let (name, health, path, note) = if vdev.kind.is_leaf() {
         let found = devices.get(&vdev.guid.0);
         let stored = vdev.path.as_ref().map(PathBuf::from);
         let path = found.cloned().or(stored);
-        let name = path.as_ref().map_or_else(|| vdev.guid.to_string(), |p| p.display().to_string());
+        let name = path
+            .as_ref()
+            .map_or_else(|| vdev.guid.to_string(), |p| p.display().to_string());
         if found.is_none() {
             details.push(name.clone());
         }
@@ -326,7 +370,10 @@ fn status_of(
         let note = found.is_none().then(|| "cannot open".to_owned());
         (name, health, path, note)
     } else {
-        let usable = children.iter().filter(|c| c.health <= Health::Degraded).count();
+        let usable = children
+            .iter()
+            .filter(|c| c.health <= Health::Degraded)
+            .count();
         let health = if usable == 0 {
             Health::Unavail
         } else if children.iter().all(|child| child.health == Health::Online) {
@@ -335,7 +382,12 @@ fn status_of(
             Health::Degraded
         };
         let note = (usable == 0).then(|| "insufficient replicas".to_owned());
-        (format!("{}-{}", vdev.kind.as_str(), vdev.id), health, None, note)
+        (
+            format!("{}-{}", vdev.kind.as_str(), vdev.id),
+            health,
+            None,
+            note,
+        )
     };
     VdevStatus {
         name,
@@ -383,9 +435,10 @@ fn judge(
     let reason = match health {
         Health::Online => StatusReason::Ok,
         Health::Degraded => {
-            let offline_only = tops.iter().flat_map(|top| &top.children).all(|leaf| {
-                matches!(leaf.health, Health::Online | Health::Offline)
-            });
+            let offline_only = tops
+                .iter()
+                .flat_map(|top| &top.children)
+                .all(|leaf| matches!(leaf.health, Health::Online | Health::Offline));
             if offline_only {
                 StatusReason::OfflineDevice
             } else {

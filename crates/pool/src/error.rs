@@ -158,9 +158,9 @@ impl From<VdevError> for PoolError {
     fn from(error: VdevError) -> Self {
         match error {
             VdevError::Unsupported { kind } => Self::UnsupportedVdev(kind),
-            VdevError::Unavailable { vdev } => {
-                Self::MissingDevices { missing: vec![format!("every device of top-level vdev {vdev}")] }
-            }
+            VdevError::Unavailable { vdev } => Self::MissingDevices {
+                missing: vec![format!("every device of top-level vdev {vdev}")],
+            },
             VdevError::ReadOnly => Self::ReadOnly,
             other => Self::Vdev(other),
         }
@@ -182,7 +182,9 @@ impl From<DmuError> for PoolError {
         match error {
             DmuError::NoSpace => Self::NoSpace,
             DmuError::ReadOnly => Self::ReadOnly,
-            DmuError::Stopped { reason: crate::sync::SUSPENDED } => Self::Suspended,
+            DmuError::Stopped {
+                reason: crate::sync::SUSPENDED,
+            } => Self::Suspended,
             DmuError::Stopped { .. } => Self::Closed,
             other => Self::Object(other),
         }

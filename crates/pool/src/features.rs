@@ -107,7 +107,9 @@ pub(crate) fn of_new_pool(
     }
     for (name, enabled) in settings {
         let feature = Feature::by_name(name).ok_or_else(|| {
-            PoolError::Invalid(format!("property 'feature@{name}': feature '{name}' is invalid"))
+            PoolError::Invalid(format!(
+                "property 'feature@{name}': feature '{name}' is invalid"
+            ))
         })?;
         if *enabled && support(feature) != Support::Full && !DEFAULT.contains(&feature.name) {
             return Err(PoolError::Invalid(format!(
@@ -117,7 +119,10 @@ pub(crate) fn of_new_pool(
         wanted.insert(feature.name, *enabled);
     }
     let mut order = Vec::new();
-    for feature in feature::ALL.iter().filter(|f| wanted.get(f.name) == Some(&true)) {
+    for feature in feature::ALL
+        .iter()
+        .filter(|f| wanted.get(f.name) == Some(&true))
+    {
         add_with_dependencies(feature, &mut order);
     }
     Ok(order)
@@ -181,9 +186,16 @@ mod tests {
         let features = of_new_pool(FeatureBase::Implemented, &[]).unwrap();
         let position = |name: &str| features.iter().position(|f| f.name == name).unwrap();
         for feature in &features {
-            assert_eq!(features.iter().filter(|f| f.guid == feature.guid).count(), 1);
+            assert_eq!(
+                features.iter().filter(|f| f.guid == feature.guid).count(),
+                1
+            );
             for dependency in feature.depends_on {
-                assert!(position(dependency) < position(feature.name), "{}", feature.name);
+                assert!(
+                    position(dependency) < position(feature.name),
+                    "{}",
+                    feature.name
+                );
             }
         }
         assert!(position("enabled_txg") < position("hole_birth"));
@@ -193,7 +205,10 @@ mod tests {
     fn settings_are_obeyed_and_checked() {
         let on = |name: &str| vec![(name.to_owned(), true)];
         let only = of_new_pool(FeatureBase::None, &on("hole_birth")).unwrap();
-        assert_eq!(only.iter().map(|f| f.name).collect::<Vec<_>>(), ["enabled_txg", "hole_birth"]);
+        assert_eq!(
+            only.iter().map(|f| f.name).collect::<Vec<_>>(),
+            ["enabled_txg", "hole_birth"]
+        );
         assert!(of_new_pool(FeatureBase::None, &on("log_spacemap")).is_err());
         assert!(of_new_pool(FeatureBase::None, &on("nonsense")).is_err());
         let off = of_new_pool(FeatureBase::Implemented, &[("edonr".into(), false)]).unwrap();

@@ -57,8 +57,15 @@ impl Offsets {
 
     fn encode(&self) -> [u8; BONUS_LEN as usize] {
         let mut bonus = [0; BONUS_LEN as usize];
-        for (i, word) in
-            [self.create_len, self.phys_max, self.bof, self.eof, self.lost].into_iter().enumerate()
+        for (i, word) in [
+            self.create_len,
+            self.phys_max,
+            self.bof,
+            self.eof,
+            self.lost,
+        ]
+        .into_iter()
+        .enumerate()
         {
             put_u64(&mut bonus, 8 * i, word);
         }
@@ -73,12 +80,14 @@ impl Offsets {
 
 /// Creates the history object of a pool of `pool_bytes`.
 pub(crate) async fn create(mos: &Objset, pool_bytes: u64, tx: &Tx) -> Result<ObjectId, PoolError> {
-    let spec = AllocSpec::new(ObjectType::SPA_HISTORY.0)
+    let spec = AllocSpec::new(ObjectType::SPA_HISTORY)
         .block_size(BLOCK_SIZE)
-        .bonus(ObjectType::SPA_HISTORY_OFFSETS.0, BONUS_LEN);
+        .bonus(ObjectType::SPA_HISTORY_OFFSETS, BONUS_LEN);
     let object = mos.allocate(spec, tx).await?;
-    let offsets =
-        Offsets { phys_max: (pool_bytes / 1000).clamp(RING_MIN, RING_MAX), ..Offsets::default() };
+    let offsets = Offsets {
+        phys_max: (pool_bytes / 1000).clamp(RING_MIN, RING_MAX),
+        ..Offsets::default()
+    };
     store(mos, object, &offsets, tx).await?;
     Ok(object)
 }
@@ -143,7 +152,8 @@ pub(crate) async fn append(
     let first = index((offsets.phys_max - at).min(len));
     mos.write(object, at, &bytes[..first], tx).await?;
     if first < bytes.len() {
-        mos.write(object, offsets.create_len, &bytes[first..], tx).await?;
+        mos.write(object, offsets.create_len, &bytes[first..], tx)
+            .await?;
     }
     offsets.eof += len;
     if offsets.create_len == 0 && record.has("history command") {
@@ -245,7 +255,10 @@ async fn read_ring(
     let first = (offsets.phys_max - at).min(len);
     let mut bytes = mos.read(object, at, index(first)).await?.to_vec();
     if first < len {
-        bytes.extend_from_slice(&mos.read(object, offsets.create_len, index(len - first)).await?);
+        bytes.extend_from_slice(
+            &mos.read(object, offsets.create_len, index(len - first))
+                .await?,
+        );
     }
     Ok(bytes)
 }
@@ -262,7 +275,13 @@ async fn store(
     offsets: &Offsets,
     tx: &Tx,
 ) -> Result<(), PoolError> {
-    mos.set_bonus(object, ObjectType::SPA_HISTORY_OFFSETS.0, &offsets.encode(), tx).await?;
+    mos.set_bonus(
+        object,
+        ObjectType::SPA_HISTORY_OFFSETS,
+        &offsets.encode(),
+        tx,
+    )
+    .await?;
     Ok(())
 }
 
@@ -272,8 +291,13 @@ mod tests {
 
     #[test]
     fn the_ring_wraps_behind_the_creation_record() {
-        let offsets =
-            Offsets { create_len: 100, phys_max: 1100, bof: 900, eof: 1500, lost: 3 };
+        let offsets = Offsets {
+            create_len: 100,
+            phys_max: 1100,
+            bof: 900,
+            eof: 1500,
+            lost: 3,
+        };
         assert_eq!(Offsets::decode(&offsets.encode()), Some(offsets));
         assert_eq!(offsets.physical(100), 100);
         assert_eq!(offsets.physical(1099), 1099);
@@ -282,7 +306,13 @@ mod tests {
 
     #[test]
     fn impossible_offsets_are_refused() {
-        let offsets = Offsets { create_len: 0, phys_max: 1100, bof: 900, eof: 5000, lost: 0 };
+        let offsets = Offsets {
+            create_len: 0,
+            phys_max: 1100,
+            bof: 900,
+            eof: 5000,
+            lost: 0,
+        };
         assert_eq!(Offsets::decode(&offsets.encode()), None);
     }
 }

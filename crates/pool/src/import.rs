@@ -15,7 +15,7 @@ use dmu::{Objset, ObjsetOptions, Services, TxgClock, zap};
 use dsl::{Hierarchy, HierarchyOptions};
 use ondisk::bytes::{index, u64_at};
 use ondisk::feature::Feature;
-use ondisk::zil::{ZilHeader, zil_flags};
+use ondisk::zil::zil_flags;
 use ondisk::{NvList, ObjectId, SPA_VERSION_FEATURES, Txg, Uberblock};
 use runtime::Handle;
 use vdev::{OpenMode, Tree, TreeConfig, VdevKind};
@@ -54,11 +54,17 @@ impl Pool {
 
         // First with what the labels say, to find the configuration that is to be trusted.
         let devices = policy.tuning.devices.clone();
-        let tree =
-            Tree::open(handle, &candidate.tree, OpenMode::ReadOnly, devices.clone(), false).await?;
+        let tree = Tree::open(
+            handle,
+            &candidate.tree,
+            OpenMode::ReadOnly,
+            devices.clone(),
+            false,
+        )
+        .await?;
         let uberblock = newest(&tree).await?;
-        let (_, untrusted) = open_mos(handle, &tree, &uberblock, &policy, true).await?;
-        let config = read_config(&untrusted).await?;
+        let untrusted = open_mos(handle, &tree, &uberblock, &policy, true).await?;
+        let config = read_config(&untrusted.mos).await?;
         drop(untrusted);
         tree.close();
         drop(tree);
@@ -70,18 +76,22 @@ impl Pool {
                     .into(),
             ));
         }
-        let mode = if policy.readonly { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
+        let mode = if policy.readonly {
+            OpenMode::ReadOnly
+        } else {
+            OpenMode::ReadWrite
+        };
         let tree = Tree::open(handle, &trusted, mode, devices, false).await?;
         let again = newest(&tree).await?;
         if again.txg != uberblock.txg {
             return Err(PoolError::Busy);
         }
-        let (services, mos) =
-            open_mos(handle, &tree, &uberblock, &policy, policy.readonly).await?;
-        let pool =
-            assemble(handle, tree, services, mos, &uberblock, &config, candidate, &policy).await?;
-        let opened = pool.0.load(&policy).await;
-        if let Err(error) = opened {
+        let opened = open_mos(handle, &tree, &uberblock, &policy, policy.readonly).await?;
+        let pool = assemble(
+            handle, tree, opened, &uberblock, &config, candidate, &policy,
+        )
+        .await?;
+        if let Err(error) = pool.0.load(&policy).await {
             pool.0.tree.close();
             return Err(error);
         }
@@ -120,11 +130,22 @@ fn check_candidate(candidate: &Candidate, policy: &ImportPolicy) -> Result<(), P
         }
     }
     if candidate.reason == crate::StatusReason::UnsupportedFeatureRead {
-        let features = candidate.details.iter().map(|guid| describe(guid)).collect();
+        let features = candidate
+            .details
+            .iter()
+            .map(|guid| describe(guid))
+            .collect();
         return Err(PoolError::UnsupportedForRead { features });
     }
-    if candidate.tree.tops.iter().any(|top| top.kind == VdevKind::Missing) {
-        return Err(PoolError::MissingDevices { missing: candidate.details.clone() });
+    if candidate
+        .tree
+        .tops
+        .iter()
+        .any(|top| top.kind == VdevKind::Missing)
+    {
+        return Err(PoolError::MissingDevices {
+            missing: candidate.details.clone(),
+        });
     }
     let foreign = candidate.state == PoolState::Active
         && candidate.hostid != 0
@@ -173,13 +194,21 @@ async fn newest(tree: &Tree) -> Result<Uberblock, PoolError> {
         .ok_or_else(|| PoolError::Corrupt("no valid uberblock on any device".into()))
 }
 
+/// A tree with its block store and meta-objset.
+struct Opened {
+    services: Services,
+    cache: Cache,
+    store: BlockStore,
+    mos: Objset,
+}
+
 async fn open_mos(
     handle: &Handle,
     tree: &Tree,
     uberblock: &Uberblock,
     policy: &ImportPolicy,
     read_only: bool,
-) -> Result<(Services, Objset), PoolError> {
+) -> Result<Opened, PoolError> {
     if uberblock.version != SPA_VERSION_FEATURES {
         return Err(PoolError::UnsupportedVersion(uberblock.version));
     }
@@ -187,17 +216,24 @@ async fn open_mos(
     let cache = Cache::new(handle, store.clone(), policy.tuning.cache.clone());
     let first = uberblock.txg.next();
     let clock = TxgClock::new(handle.clone(), first, policy.tuning.txg.clone());
-    let services = Services { handle: handle.clone(), cache, store, clock };
+    let services = Services::new(handle.clone(), cache.clone(), store.clone(), clock);
     let mut options = ObjsetOptions::meta_objset();
     options.read_only = read_only;
     let mos = Objset::open(&services, uberblock.rootbp, options).await?;
-    Ok((services, mos))
+    Ok(Opened {
+        services,
+        cache,
+        store,
+        mos,
+    })
 }
 
 /// Reads the configuration the pool keeps in its meta-objset.
 async fn read_config(mos: &Objset) -> Result<NvList, PoolError> {
     let bad = |what: &str| PoolError::Corrupt(format!("the pool's configuration {what}"));
-    let object = zap::lookup_u64(mos, DIRECTORY, "config").await?.ok_or_else(|| bad("is missing"))?;
+    let object = zap::lookup_u64(mos, DIRECTORY, "config")
+        .await?
+        .ok_or_else(|| bad("is missing"))?;
     let object = ObjectId(object);
     let bonus = mos.bonus(object).await?;
     let len = u64_at(&bonus.bytes, 0);
@@ -213,7 +249,9 @@ fn trusted_tree(config: &NvList, candidate: &Candidate) -> Result<TreeConfig, Po
     if config.u64("pool_guid") != Some(candidate.guid) {
         return Err(bad("belongs to another pool"));
     }
-    let list = config.list("vdev_tree").ok_or_else(|| bad("has no device tree"))?;
+    let list = config
+        .list("vdev_tree")
+        .ok_or_else(|| bad("has no device tree"))?;
     let mut tree = TreeConfig::from_nvlist(list)?;
     for top in &mut tree.tops {
         set_open_paths(top, &candidate.devices);
@@ -222,23 +260,35 @@ fn trusted_tree(config: &NvList, candidate: &Candidate) -> Result<TreeConfig, Po
 }
 
 /// Reads the features, refuses what cannot be opened as asked, and builds the pool in memory.
-#[allow(clippy::too_many_arguments, reason = "the pieces of one pool, each used once")]
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the pieces of one pool, each used once"
+)]
 async fn assemble(
     handle: &Handle,
     tree: Tree,
-    services: Services,
-    mos: Objset,
+    opened: Opened,
     uberblock: &Uberblock,
     config: &NvList,
     candidate: &Candidate,
     policy: &ImportPolicy,
 ) -> Result<Pool, PoolError> {
+    let Opened {
+        services,
+        cache,
+        store,
+        mos,
+    } = opened;
     let verdict = judge_features(&mos).await?;
     if !verdict.unreadable.is_empty() {
-        return Err(PoolError::UnsupportedForRead { features: verdict.unreadable });
+        return Err(PoolError::UnsupportedForRead {
+            features: verdict.unreadable,
+        });
     }
     if !verdict.unwritable.is_empty() && !policy.readonly {
-        return Err(PoolError::UnsupportedForWrite { features: verdict.unwritable });
+        return Err(PoolError::UnsupportedForWrite {
+            features: verdict.unwritable,
+        });
     }
     let mut salt = [0; 32];
     match zap::lookup(&mos, DIRECTORY, "org.illumos:checksum_salt").await? {
@@ -248,11 +298,14 @@ async fn assemble(
         Some(_) => return Err(PoolError::Corrupt("the checksum salt is damaged".into())),
         None => {}
     }
-    services.store.set_salt(salt);
+    store.set_salt(salt);
 
     let mut identity = Identity::from_list(config)
         .ok_or_else(|| PoolError::Corrupt("the pool's configuration is incomplete".into()))?;
-    let name = policy.new_name.clone().unwrap_or_else(|| identity.name.clone());
+    let name = policy
+        .new_name
+        .clone()
+        .unwrap_or_else(|| identity.name.clone());
     if !policy.temporary_name && !policy.readonly {
         identity.name.clone_from(&name);
     }
@@ -262,11 +315,12 @@ async fn assemble(
     let options = HierarchyOptions {
         pool_name: name.clone(),
         read_only: policy.readonly,
-        owner_of: policy.owner_of,
     };
     let hierarchy = Hierarchy::open(&mos, options).await?;
     let lookup = async |key: &str| -> Result<ObjectId, PoolError> {
-        Ok(ObjectId(zap::lookup_u64(&mos, DIRECTORY, key).await?.unwrap_or(0)))
+        Ok(ObjectId(
+            zap::lookup_u64(&mos, DIRECTORY, key).await?.unwrap_or(0),
+        ))
     };
     let objects = Objects {
         config: lookup("config").await?,
@@ -290,6 +344,8 @@ async fn assemble(
         handle: handle.clone(),
         tree,
         services,
+        cache,
+        store,
         mos,
         hierarchy,
         host: policy.host.clone(),
@@ -304,7 +360,11 @@ async fn assemble(
         space,
         dtls: Dtls::default(),
         scan: RefCell::new(None),
-        label_state: Cell::new(if policy.readonly { state } else { config::STATE_ACTIVE }),
+        label_state: Cell::new(if policy.readonly {
+            state
+        } else {
+            config::STATE_ACTIVE
+        }),
         config_dirty: Cell::new(false),
         labels_dirty: Cell::new(false),
         features_version: Cell::new(features_version),
@@ -324,13 +384,17 @@ async fn assemble(
 async fn judge_features(mos: &Objset) -> Result<Verdict, PoolError> {
     let table = async |key: &str| -> Result<ObjectId, PoolError> {
         let object = zap::lookup_u64(mos, DIRECTORY, key).await?;
-        object.map(ObjectId).ok_or_else(|| PoolError::Corrupt(format!("the pool has no {key}")))
+        object
+            .map(ObjectId)
+            .ok_or_else(|| PoolError::Corrupt(format!("the pool has no {key}")))
     };
     let descriptions = table("feature_descriptions").await?;
     let mut verdict = Verdict::default();
     for (key, for_read) in [("features_for_read", true), ("features_for_write", false)] {
         for entry in zap::entries(mos, table(key).await?).await? {
-            let zap::ZapValue::U64(count) = &entry.value else { continue };
+            let zap::ZapValue::U64(count) = &entry.value else {
+                continue;
+            };
             if count.first().is_none_or(|&count| count == 0) {
                 continue;
             }
@@ -363,7 +427,9 @@ impl Inner {
         self.load_properties().await?;
         for leaf in self.tree.config().leaves() {
             if let Some(object) = leaf.dtl.filter(|&object| object != 0) {
-                self.dtls.open(&self.mos, leaf.guid.0, ObjectId(object)).await?;
+                self.dtls
+                    .open(&self.mos, leaf.guid.0, ObjectId(object))
+                    .await?;
             }
         }
         let mut summaries = Vec::new();
@@ -379,10 +445,16 @@ impl Inner {
 
     /// Refuses pools whose intent logs hold writes that only a replay can save.
     async fn check_intent_logs(&self) -> Result<(), PoolError> {
-        let kinds = dsl::property::Kinds::FILESYSTEM | dsl::property::Kinds::VOLUME;
+        let kinds = dsl::property::Kinds::DATASET;
         let pool = self.name.borrow().clone();
-        let all = self.hierarchy.list(&pool, dsl::ListSpec { depth: None, kinds }).await?;
+        let all = self
+            .hierarchy
+            .list(&pool, dsl::ListSpec { depth: None, kinds })
+            .await?;
         for info in all {
+            if info.kind == dsl::property::DatasetKind::Snapshot {
+                continue;
+            }
             let dataset = self.hierarchy.dataset(&info.name).await?;
             let header = dataset.objset().zil_header();
             if !header.log.is_hole() || header.flags & zil_flags::REPLAY_NEEDED != 0 {
@@ -411,8 +483,9 @@ fn describe(guid: &str) -> String {
 /// Writes a time as `date` does in UTC: `Sat Nov 21 13:49:14 2026`.
 pub(crate) fn date(seconds: u64) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    const MONTHS: [&str; 12] =
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    const MONTHS: [&str; 12] = [
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+    ];
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     // Civil date from a day count (Gregorian, era of 400 years starting in March).
     let shifted = days + 719_468;
@@ -423,7 +496,11 @@ pub(crate) fn date(seconds: u64) -> String {
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let march_month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
+    let month = if march_month < 10 {
+        march_month + 3
+    } else {
+        march_month - 9
+    };
     let year = year_of_era + era * 400 + u64::from(month <= 2);
     format!(
         "{} {} {:2} {:02}:{:02}:{:02} {}",

@@ -36,6 +36,6 @@ pub use properties::{
 };
 pub use spec::{FeatureBase, HostIdentity, ImportPolicy, PoolSpec, Tuning, VdevSpec};
 pub use status::{
-    Health, HistoryEvent, HistoryRecord, IoTotals, PoolState, PoolStatus, ScanStatus,
-    StatusReason, VdevStatus,
+    Health, HistoryEvent, HistoryRecord, IoTotals, PoolState, PoolStatus, ScanStatus, StatusReason,
+    VdevStatus,
 };

@@ -35,7 +35,8 @@ pub(crate) const DIRECTORY: ObjectId = ObjectId(1);
 pub struct Pool(pub(crate) Rc<Inner>);
 
 /// Work of the pool's own that runs at the start of a sync.
-type Work = Box<dyn FnOnce(Rc<Inner>, Rc<Tx>) -> Pin<Box<dyn Future<Output = Result<(), PoolError>>>>>;
+type Work =
+    Box<dyn FnOnce(Rc<Inner>, Rc<Tx>) -> Pin<Box<dyn Future<Output = Result<(), PoolError>>>>>;
 
 pub(crate) struct Task {
     pub(crate) work: Work,
@@ -62,6 +63,8 @@ pub(crate) struct Inner {
     pub(crate) handle: Handle,
     pub(crate) tree: Tree,
     pub(crate) services: Services,
+    pub(crate) cache: Cache,
+    pub(crate) store: BlockStore,
     pub(crate) mos: Objset,
     pub(crate) hierarchy: Hierarchy,
     pub(crate) host: HostIdentity,
@@ -145,13 +148,13 @@ impl Pool {
     /// Returns the block store.
     #[must_use]
     pub fn store(&self) -> &BlockStore {
-        &self.0.services.store
+        &self.0.store
     }
 
     /// Returns the block cache.
     #[must_use]
     pub fn cache(&self) -> &Cache {
-        &self.0.services.cache
+        &self.0.cache
     }
 
     /// Returns the device tree.
@@ -201,15 +204,14 @@ impl Pool {
         if self.0.readonly || self.0.closed.get() {
             return;
         }
-        let record =
-            history::command_record(command, user, self.0.unix_time(), &self.0.host);
+        let record = history::command_record(command, user, self.0.unix_time(), &self.0.host);
         self.0.queue_history(record);
     }
 }
 
 impl Inner {
     pub(crate) fn store(&self) -> &BlockStore {
-        &self.services.store
+        &self.store
     }
 
     pub(crate) fn clock(&self) -> &TxgClock {
@@ -244,7 +246,10 @@ impl Inner {
     /// Returns the guids of the features the labels must name.
     pub(crate) fn label_features(&self) -> Vec<String> {
         let features = self.hierarchy.features().active_in_labels();
-        features.iter().map(|feature| feature.guid.to_owned()).collect()
+        features
+            .iter()
+            .map(|feature| feature.guid.to_owned())
+            .collect()
     }
 
     /// Runs `work` at the start of the next sync and waits until that group is durable.
@@ -307,11 +312,22 @@ impl Inner {
         text: &str,
         tx: &Tx,
     ) -> Result<(), PoolError> {
+        let record =
+            history::internal_record(name, None, text, tx.txg().0, self.unix_time(), &self.host);
+        self.append_history(&record, tx).await
+    }
+
+    /// Records what happened to a dataset.
+    pub(crate) async fn append_event(
+        &self,
+        event: &dsl::HistoryEvent,
+        tx: &Tx,
+    ) -> Result<(), PoolError> {
         let record = history::internal_record(
-            name,
-            None,
-            text,
-            tx.txg().0,
+            event.name,
+            Some((&event.dataset, event.object.0)),
+            &event.text,
+            event.txg.0,
             self.unix_time(),
             &self.host,
         );
@@ -333,17 +349,19 @@ impl Inner {
         let len = ondisk::bytes::len64(packed.len());
         let mut object = self.objects.get().config;
         if object.0 == 0 {
-            let spec = dmu::AllocSpec::new(ondisk::ObjectType::PACKED_NVLIST.0)
+            let spec = dmu::AllocSpec::new(ondisk::ObjectType::PACKED_NVLIST)
                 .block_size(u32::try_from(BLOCK_SIZE).expect("16 KiB"))
-                .bonus(ondisk::ObjectType::PACKED_NVLIST_SIZE.0, 8);
+                .bonus(ondisk::ObjectType::PACKED_NVLIST_SIZE, 8);
             object = self.mos.allocate(spec, tx).await?;
             zap::add_u64(&self.mos, DIRECTORY, "config", object.0, tx).await?;
             self.set_objects(|objects| objects.config = object);
         }
         packed.resize(packed.len().next_multiple_of(BLOCK_SIZE), 0);
         self.mos.write(object, 0, &packed, tx).await?;
-        let kind = ondisk::ObjectType::PACKED_NVLIST_SIZE.0;
-        self.mos.set_bonus(object, kind, &len.to_le_bytes(), tx).await?;
+        let kind = ondisk::ObjectType::PACKED_NVLIST_SIZE;
+        self.mos
+            .set_bonus(object, kind, &len.to_le_bytes(), tx)
+            .await?;
         self.config_dirty.set(false);
         Ok(())
     }

@@ -147,13 +147,13 @@ pub fn human_bytes(bytes: u64) -> String {
     let index = (63 - bytes.leading_zeros()) / 10;
     let unit = 1u64 << (10 * index);
     let suffix = SUFFIXES[usize::try_from(index).expect("below 7")];
-    if bytes % unit == 0 {
+    if bytes.is_multiple_of(unit) {
         return format!("{}{suffix}", bytes / unit);
     }
     // The shortest of two, one or no decimals that fits five characters.
     for decimals in (0..=2usize).rev() {
         let scale = 10u128.pow(u32::try_from(decimals).expect("at most 2"));
-        let scaled = (u128::from(bytes) * scale * 2 + u128::from(unit)) / (u128::from(unit) * 2);
+        let scaled = round_half_even(u128::from(bytes) * scale, u128::from(unit));
         let (whole, part) = (scaled / scale, scaled % scale);
         let text = if decimals == 0 {
             format!("{whole}{suffix}")
@@ -165,6 +165,13 @@ pub fn human_bytes(bytes: u64) -> String {
         }
     }
     format!("{}{suffix}", bytes / unit)
+}
+
+/// Divides as the C library's `printf` rounds an exact double.
+fn round_half_even(dividend: u128, divisor: u128) -> u128 {
+    let (whole, rest) = (dividend / divisor, dividend % divisor);
+    let up = rest * 2 > divisor || (rest * 2 == divisor && whole % 2 == 1);
+    whole + u128::from(up)
 }
 
 const ON_OFF: PropertyKind = PropertyKind::Index(&["off", "on"]);

@@ -20,8 +20,16 @@ impl RangeSet {
         if range.is_empty() {
             return Ok(());
         }
-        let before = self.ranges.range(..range.start).next_back().map(|(&s, &e)| (s, e));
-        let after = self.ranges.range(range.start..).next().map(|(&s, &e)| (s, e));
+        let before = self
+            .ranges
+            .range(..range.start)
+            .next_back()
+            .map(|(&s, &e)| (s, e));
+        let after = self
+            .ranges
+            .range(range.start..)
+            .next()
+            .map(|(&s, &e)| (s, e));
         if before.is_some_and(|(_, end)| end > range.start)
             || after.is_some_and(|(start, _)| start < range.end)
         {
@@ -126,7 +134,9 @@ mod tests {
         let mut model = [false; 64];
         let mut seed = 7u64;
         for _ in 0..20_000 {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let start = (seed >> 33) % 64;
             let len = (seed >> 40) % 9;
             let end = (start + len).min(64);
@@ -157,7 +167,10 @@ mod tests {
             assert_eq!(free, 64 - used);
             let mut last = None;
             for range in set.iter() {
-                assert!(last.is_none_or(|end| end < range.start), "touching ranges are merged");
+                assert!(
+                    last.is_none_or(|end| end < range.start),
+                    "touching ranges are merged"
+                );
                 last = Some(range.end);
             }
         }

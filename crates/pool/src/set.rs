@@ -8,10 +8,10 @@ use dmu::{Tx, zap};
 use ondisk::ObjectType;
 use ondisk::feature::Feature;
 
+use crate::PoolError;
 use crate::features::{Support, support};
 use crate::pool::{DIRECTORY, Inner, Pool, Stored};
 use crate::properties::{PoolProperty, PropertyKind, parse_index};
-use crate::{PoolError, config};
 
 const COMMENT_MAX: usize = 32;
 
@@ -36,8 +36,7 @@ pub(crate) enum Change {
     Feature { name: String, enabled: bool },
 }
 
-fn bad(name: &str, text: impl Into<String>) -> PoolError {
-    let _ = name;
+fn bad(text: impl Into<String>) -> PoolError {
     PoolError::Invalid(text.into())
 }
 
@@ -45,26 +44,28 @@ fn bad(name: &str, text: impl Into<String>) -> PoolError {
 pub(crate) fn parse(name: &str, value: &str) -> Result<Change, PoolError> {
     if let Some(feature) = name.strip_prefix("feature@") {
         if Feature::by_name(feature).is_none() {
-            return Err(bad(name, format!("feature '{feature}' unsupported by kernel")));
+            return Err(bad(format!("feature '{feature}' unsupported by kernel")));
         }
         let enabled = match value {
             "enabled" => true,
             "disabled" => false,
             _ => {
-                return Err(bad(
-                    name,
-                    format!("property '{name}' can only be set to 'enabled' or 'disabled'"),
-                ));
+                return Err(bad(format!(
+                    "property '{name}' can only be set to 'enabled' or 'disabled'"
+                )));
             }
         };
-        return Ok(Change::Feature { name: feature.to_owned(), enabled });
+        return Ok(Change::Feature {
+            name: feature.to_owned(),
+            enabled,
+        });
     }
     if name.contains(':') {
         if name.len() >= 256 {
-            return Err(bad(name, format!("property name '{name}' is too long")));
+            return Err(bad(format!("property name '{name}' is too long")));
         }
         if value.len() >= 8192 {
-            return Err(bad(name, format!("property value '{value}' is too long")));
+            return Err(bad(format!("property value '{value}' is too long")));
         }
         return Ok(if value.is_empty() {
             Change::Remove(name.to_owned())
@@ -72,86 +73,79 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Change, PoolError> {
             Change::Store(name.to_owned(), Stored::Text(value.to_owned()))
         });
     }
-    let property = PoolProperty::parse(name)
-        .ok_or_else(|| bad(name, format!("invalid property '{name}'")))?;
+    let property =
+        PoolProperty::parse(name).ok_or_else(|| bad(format!("invalid property '{name}'")))?;
     let info = property.info();
     if !info.settable {
-        return Err(bad(name, format!("'{name}' is readonly")));
+        return Err(bad(format!("'{name}' is readonly")));
     }
     match property {
         PoolProperty::Ashift => {
             let number: u64 = value
                 .parse()
-                .map_err(|_| bad(name, format!("bad numeric value '{value}'")))?;
+                .map_err(|_| bad(format!("bad numeric value '{value}'")))?;
             match u8::try_from(number) {
                 Ok(ashift @ (0 | 9..=16)) => Ok(Change::Ashift(ashift)),
-                _ => Err(bad(
-                    name,
-                    format!(
-                        "property '{name}' number {number} is invalid, only values between 9 and 16 \
+                _ => Err(bad(format!(
+                    "property '{name}' number {number} is invalid, only values between 9 and 16 \
                          are allowed."
-                    ),
-                )),
+                ))),
             }
         }
         PoolProperty::Comment => {
             if value.len() > COMMENT_MAX {
-                return Err(bad(
-                    name,
-                    format!("comment must not exceed {COMMENT_MAX} characters"),
-                ));
+                return Err(bad(format!(
+                    "comment must not exceed {COMMENT_MAX} characters"
+                )));
             }
             if !value.chars().all(|c| c == ' ' || c.is_ascii_graphic()) {
-                return Err(bad(name, "comment may only have printable characters".to_owned()));
+                return Err(bad("comment may only have printable characters".to_owned()));
             }
-            Ok(Change::Comment((!value.is_empty()).then(|| value.to_owned())))
+            Ok(Change::Comment(
+                (!value.is_empty()).then(|| value.to_owned()),
+            ))
         }
-        PoolProperty::Compatibility => {
-            Ok(Change::Compatibility((!matches!(value, "" | "off")).then(|| value.to_owned())))
-        }
+        PoolProperty::Compatibility => Ok(Change::Compatibility(
+            (!matches!(value, "" | "off")).then(|| value.to_owned()),
+        )),
         PoolProperty::Cachefile => {
             if value.is_empty() {
                 return Ok(Change::Cachefile(None));
             }
             if value != "none" && !value.starts_with('/') {
-                return Err(bad(
-                    name,
-                    format!("property '{name}' must be empty, an absolute path, or 'none'"),
-                ));
+                return Err(bad(format!(
+                    "property '{name}' must be empty, an absolute path, or 'none'"
+                )));
             }
             Ok(Change::Cachefile(Some(value.to_owned())))
         }
-        PoolProperty::Bootfs => {
-            Ok(Change::Bootfs((!value.is_empty()).then(|| value.to_owned())))
-        }
-        PoolProperty::Altroot => Err(bad(
-            name,
-            format!("property '{name}' can only be set during pool creation or import"),
+        PoolProperty::Bootfs => Ok(Change::Bootfs(
+            (!value.is_empty()).then(|| value.to_owned()),
         )),
-        PoolProperty::Readonly => {
-            Err(bad(name, format!("property '{name}' can only be set at import time")))
-        }
-        PoolProperty::Version => {
-            Err(bad(name, format!("property '{name}' number {value} is invalid.")))
-        }
+        PoolProperty::Altroot => Err(bad(format!(
+            "property '{name}' can only be set during pool creation or import"
+        ))),
+        PoolProperty::Readonly => Err(bad(format!(
+            "property '{name}' can only be set at import time"
+        ))),
+        PoolProperty::Version => Err(bad(format!("property '{name}' number {value} is invalid."))),
         PoolProperty::DedupTableQuota => {
             let number = match value {
                 "auto" => u64::MAX,
                 "none" => 0,
                 _ => value
                     .parse()
-                    .map_err(|_| bad(name, format!("bad numeric value '{value}'")))?,
+                    .map_err(|_| bad(format!("bad numeric value '{value}'")))?,
             };
             Ok(Change::Store(info.name.to_owned(), Stored::Number(number)))
         }
         _ => match info.kind {
             PropertyKind::Index(_) => {
-                let number = parse_index(info, value).map_err(|_| {
-                    bad(name, format!("'{name}' must be one of '{}'", info.values))
-                })?;
+                let number = parse_index(info, value)
+                    .map_err(|_| bad(format!("'{name}' must be one of '{}'", info.values)))?;
                 Ok(Change::Store(info.name.to_owned(), Stored::Number(number)))
             }
-            _ => Err(bad(name, format!("property '{name}' cannot be set"))),
+            _ => Err(bad(format!("property '{name}' cannot be set"))),
         },
     }
 }
@@ -169,7 +163,10 @@ impl Pool {
                     "property '{name}' can only be set to 'disabled' at creation time"
                 )));
             }
-            Change::Feature { name: feature, enabled: true } => {
+            Change::Feature {
+                name: feature,
+                enabled: true,
+            } => {
                 let known = Feature::by_name(feature).expect("parse looked it up");
                 if support(known) != Support::Full
                     && !self.0.hierarchy.features().is_enabled(feature)
@@ -202,7 +199,9 @@ impl Pool {
         self.0
             .run_in_sync(async move |inner: Rc<Inner>, tx: Rc<Tx>| {
                 inner.apply(change, &tx).await?;
-                inner.log_internal("set", &format!("{name}={value}"), &tx).await
+                inner
+                    .log_internal("set", &format!("{name}={value}"), &tx)
+                    .await
             })
             .await
     }
@@ -212,9 +211,7 @@ impl Inner {
     /// Applies a checked setting in syncing context.
     async fn apply(&self, change: Change, tx: &Tx) -> Result<(), PoolError> {
         match change {
-            Change::Store(key, value) => {
-                store_all(self, &BTreeMap::from([(key, value)]), tx).await
-            }
+            Change::Store(key, value) => store_all(self, &BTreeMap::from([(key, value)]), tx).await,
             Change::Ashift(ashift) => {
                 let stored = Stored::Number(u64::from(ashift));
                 store_all(self, &BTreeMap::from([("ashift".into(), stored)]), tx).await
@@ -265,7 +262,9 @@ impl Inner {
         }
         let mut properties = BTreeMap::new();
         for entry in zap::entries(&self.mos, object).await? {
-            let Ok(name) = String::from_utf8(entry.name) else { continue };
+            let Ok(name) = String::from_utf8(entry.name) else {
+                continue;
+            };
             let stored = match entry.value {
                 zap::ZapValue::U64(numbers) if numbers.len() == 1 => Stored::Number(numbers[0]),
                 zap::ZapValue::U8(bytes) => {
@@ -292,7 +291,7 @@ pub(crate) async fn store_all(
     }
     let mut object = inner.objects.get().properties;
     if object.0 == 0 {
-        let spec = zap::ZapSpec::new(ObjectType::POOL_PROPS.0);
+        let spec = zap::ZapSpec::new(ObjectType::POOL_PROPS);
         object = zap::create(&inner.mos, &spec, tx).await?;
         zap::add_u64(&inner.mos, DIRECTORY, "pool_props", object.0, tx).await?;
         inner.set_objects(|objects| objects.properties = object);
@@ -307,16 +306,12 @@ pub(crate) async fn store_all(
             }
         };
         zap::update(&inner.mos, object, key, &encoded, tx).await?;
-        inner.properties.borrow_mut().insert(key.clone(), value.clone());
+        inner
+            .properties
+            .borrow_mut()
+            .insert(key.clone(), value.clone());
     }
     Ok(())
-}
-
-impl Inner {
-    /// Returns whether the pool is to be exported or destroyed, or still in use.
-    pub(crate) fn is_active(&self) -> bool {
-        self.label_state.get() == config::STATE_ACTIVE
-    }
 }
 
 #[cfg(test)]
@@ -330,14 +325,26 @@ mod tests {
         };
         fails("size", "1G", "'size' is readonly");
         fails("nonsense", "1", "invalid property 'nonsense'");
-        fails("failmode", "never", "'failmode' must be one of 'wait | continue | panic'");
+        fails(
+            "failmode",
+            "never",
+            "'failmode' must be one of 'wait | continue | panic'",
+        );
         fails(
             "ashift",
             "17",
             "property 'ashift' number 17 is invalid, only values between 9 and 16 are allowed.",
         );
-        fails("feature@lz4_compress", "on", "property 'feature@lz4_compress' can only be set to 'enabled' or 'disabled'");
-        fails("cachefile", "here", "property 'cachefile' must be empty, an absolute path, or 'none'");
+        fails(
+            "feature@lz4_compress",
+            "on",
+            "property 'feature@lz4_compress' can only be set to 'enabled' or 'disabled'",
+        );
+        fails(
+            "cachefile",
+            "here",
+            "property 'cachefile' must be empty, an absolute path, or 'none'",
+        );
         let stored = Change::Store("failmode".into(), Stored::Number(1));
         assert_eq!(parse("failmode", "continue").unwrap(), stored);
         assert_eq!(parse("ashift", "12").unwrap(), Change::Ashift(12));

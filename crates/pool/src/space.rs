@@ -80,7 +80,10 @@ impl SpaceMaps {
 
     /// Creates the metaslab array of a new top-level vdev and returns its object.
     pub(crate) async fn add_vdev(&self, top: &TopInfo, tx: &Tx) -> Result<ObjectId, PoolError> {
-        let array = self.mos.allocate(AllocSpec::new(ObjectType::OBJECT_ARRAY.0), tx).await?;
+        let array = self
+            .mos
+            .allocate(AllocSpec::new(ObjectType::OBJECT_ARRAY), tx)
+            .await?;
         self.vdevs.borrow_mut().insert(
             top.id,
             VdevMaps {
@@ -107,7 +110,10 @@ impl SpaceMaps {
         };
         let mut summaries = Vec::new();
         if array.0 != 0 {
-            let bytes = self.mos.read(array, 0, index(8 * top.metaslab_count)).await?;
+            let bytes = self
+                .mos
+                .read(array, 0, index(8 * top.metaslab_count))
+                .await?;
             for metaslab in 0..top.metaslab_count {
                 let object = ObjectId(u64_at(&bytes, index(8 * metaslab)));
                 if object.0 == 0 {
@@ -123,17 +129,18 @@ impl SpaceMaps {
                     allocated: header.allocated.cast_unsigned(),
                     untouched: header.length == 0,
                 });
-                vdev.maps.insert(metaslab, Map { object, header, block_size });
+                vdev.maps.insert(
+                    metaslab,
+                    Map {
+                        object,
+                        header,
+                        block_size,
+                    },
+                );
             }
         }
         self.vdevs.borrow_mut().insert(top.id, vdev);
         Ok(summaries)
-    }
-
-    /// Returns the bytes that all maps say are allocated.
-    pub(crate) fn allocated(&self) -> i64 {
-        let vdevs = self.vdevs.borrow();
-        vdevs.values().flat_map(|v| v.maps.values()).map(|map| map.header.allocated).sum()
     }
 
     /// Appends the changes of one pass of `txg`.  Returns how many maps with the long header were
@@ -167,8 +174,15 @@ impl SpaceMaps {
         let (array, scale, known) = {
             let vdevs = self.vdevs.borrow();
             let vdev = vdevs.get(&id).expect("changes are of vdevs the pool has");
-            assert!(u64::from(metaslab) < vdev.count, "changes are of metaslabs the vdev has");
-            (vdev.array, vdev.scale(metaslab), vdev.maps.get(&metaslab).cloned())
+            assert!(
+                u64::from(metaslab) < vdev.count,
+                "changes are of metaslabs the vdev has"
+            );
+            (
+                vdev.array,
+                vdev.scale(metaslab),
+                vdev.maps.get(&metaslab).cloned(),
+            )
         };
         let mut created = false;
         let mut map = match known {
@@ -177,12 +191,18 @@ impl SpaceMaps {
                 let histogram = self.histogram.get();
                 let (object, header) = space_map::create(&self.mos, histogram, tx).await?;
                 let slot = 8 * u64::from(metaslab);
-                self.mos.write(array, slot, &object.0.to_le_bytes(), tx).await?;
+                self.mos
+                    .write(array, slot, &object.0.to_le_bytes(), tx)
+                    .await?;
                 created = histogram;
-                Map { object, header, block_size: space_map::BLOCK_SIZE }
+                Map {
+                    object,
+                    header,
+                    block_size: space_map::BLOCK_SIZE,
+                }
             }
         };
-        let segments = store.segment_histogram(id, metaslab);
+        let segments: Option<[u64; 64]> = None;
         let condensed = pass == 1
             && segments.is_some_and(|counts| {
                 let optimal = 8 * counts.iter().sum::<u64>().max(1);
@@ -201,7 +221,9 @@ impl SpaceMaps {
             for range in free.complement(scale.start..scale.start + scale.size) {
                 encoder.range(Kind::Alloc, &range);
             }
-            encoder.append(&self.mos, map.object, &mut map.header, tx).await?;
+            encoder
+                .append(&self.mos, map.object, &mut map.header, tx)
+                .await?;
         } else {
             let mut encoder =
                 Encoder::new(scale, &map.header, map.block_size, self.two_words.get());
@@ -214,14 +236,18 @@ impl SpaceMaps {
                     encoder.range(kind, range);
                 }
             }
-            encoder.append(&self.mos, map.object, &mut map.header, tx).await?;
+            encoder
+                .append(&self.mos, map.object, &mut map.header, tx)
+                .await?;
         }
         if let (Some(buckets), Some(counts)) = (&mut map.header.histogram, segments) {
             *buckets = space_map::histogram_of(&counts, scale.shift);
         }
         space_map::set_header(&self.mos, map.object, &map.header, tx).await?;
         let mut vdevs = self.vdevs.borrow_mut();
-        let vdev = vdevs.get_mut(&id).expect("vdevs do not vanish during a sync");
+        let vdev = vdevs
+            .get_mut(&id)
+            .expect("vdevs do not vanish during a sync");
         vdev.maps.insert(metaslab, map);
         Ok(created)
     }
@@ -238,8 +264,7 @@ impl SpaceMaps {
         match map {
             None => Ok(vec![whole]),
             Some(map) => {
-                let allocated =
-                    space_map::load(&self.mos, map.object, &map.header, scale).await?;
+                let allocated = space_map::load(&self.mos, map.object, &map.header, scale).await?;
                 Ok(allocated.complement(whole))
             }
         }
@@ -253,11 +278,13 @@ impl MetaSource for SpaceMaps {
         metaslab: u32,
     ) -> Pin<Box<dyn Future<Output = Result<Vec<Range<u64>>, ZioError>> + '_>> {
         Box::pin(async move {
-            self.free_ranges(vdev, metaslab).await.map_err(|error| ZioError::SpaceMap {
-                vdev,
-                metaslab,
-                reason: error.to_string(),
-            })
+            self.free_ranges(vdev, metaslab)
+                .await
+                .map_err(|error| ZioError::SpaceMap {
+                    vdev,
+                    metaslab,
+                    reason: error.to_string(),
+                })
         })
     }
 }
@@ -277,7 +304,11 @@ struct Dtl {
 }
 
 /// Dirty-time logs count txgs one by one from 0.
-const DTL_SCALE: Scale = Scale { start: 0, size: 1 << 62, shift: 0 };
+const DTL_SCALE: Scale = Scale {
+    start: 0,
+    size: 1 << 62,
+    shift: 0,
+};
 
 impl Dtls {
     /// Reads the stored log of a leaf.
@@ -289,9 +320,13 @@ impl Dtls {
     ) -> Result<(), PoolError> {
         let header = space_map::header(mos, object).await?;
         let missing = space_map::load(mos, object, &header, DTL_SCALE).await?;
-        self.leaves
-            .borrow_mut()
-            .insert(leaf, Dtl { stored: Some((object, header)), missing });
+        self.leaves.borrow_mut().insert(
+            leaf,
+            Dtl {
+                stored: Some((object, header)),
+                missing,
+            },
+        );
         Ok(())
     }
 
@@ -316,7 +351,8 @@ impl Dtls {
             None => space_map::create(mos, histogram, tx).await?,
         };
         // The log is small (merged ranges of txgs): rewriting it whole keeps it so.
-        self.rewrite(mos, object, &mut header, &dtl.missing, tx).await?;
+        self.rewrite(mos, object, &mut header, &dtl.missing, tx)
+            .await?;
         dtl.stored = Some((object, header));
         self.leaves.borrow_mut().insert(leaf, dtl);
         Ok(created.then_some(object))
@@ -341,7 +377,9 @@ impl Dtls {
 
     /// Forgets what a leaf missed, after it was brought up to date.
     pub(crate) async fn clear(&self, mos: &Objset, leaf: u64, tx: &Tx) -> Result<(), PoolError> {
-        let Some(mut dtl) = self.leaves.borrow().get(&leaf).cloned() else { return Ok(()) };
+        let Some(mut dtl) = self.leaves.borrow().get(&leaf).cloned() else {
+            return Ok(());
+        };
         dtl.missing = RangeSet::default();
         if let Some((object, mut header)) = dtl.stored.take() {
             space_map::truncate(mos, object, &mut header, tx).await?;
@@ -364,7 +402,11 @@ impl Dtls {
 
     /// Returns how many logs are stored with the long header.
     pub(crate) fn stored_count(&self) -> usize {
-        self.leaves.borrow().values().filter(|dtl| dtl.stored.is_some()).count()
+        self.leaves
+            .borrow()
+            .values()
+            .filter(|dtl| dtl.stored.is_some())
+            .count()
     }
 }
 

@@ -51,7 +51,11 @@ pub(crate) struct Header {
 impl Header {
     /// Returns the header of an empty map.
     pub(crate) fn empty(histogram: bool) -> Self {
-        Self { length: 0, allocated: 0, histogram: histogram.then_some([0; BUCKETS]) }
+        Self {
+            length: 0,
+            allocated: 0,
+            histogram: histogram.then_some([0; BUCKETS]),
+        }
     }
 
     /// Decodes a bonus of 24 or 320 bytes.
@@ -75,7 +79,11 @@ impl Header {
 
     /// Encodes, naming the map's own object number.
     pub(crate) fn encode(&self, object: ObjectId) -> Vec<u8> {
-        let len = if self.histogram.is_some() { BONUS_HISTOGRAM } else { BONUS_PLAIN };
+        let len = if self.histogram.is_some() {
+            BONUS_HISTOGRAM
+        } else {
+            BONUS_PLAIN
+        };
         let mut bonus = vec![0; usize::from(len)];
         put_u64(&mut bonus, 0, object.0);
         put_u64(&mut bonus, 8, self.length);
@@ -122,11 +130,15 @@ pub(crate) async fn create(
     histogram: bool,
     tx: &Tx,
 ) -> Result<(ObjectId, Header), PoolError> {
-    let bonus_len = if histogram { BONUS_HISTOGRAM } else { BONUS_PLAIN };
-    let spec = AllocSpec::new(ObjectType::SPACE_MAP.0)
+    let bonus_len = if histogram {
+        BONUS_HISTOGRAM
+    } else {
+        BONUS_PLAIN
+    };
+    let spec = AllocSpec::new(ObjectType::SPACE_MAP)
         .block_size(BLOCK_SIZE)
         .indirect_shift(INDIRECT_SHIFT)
-        .bonus(ObjectType::SPACE_MAP_HEADER.0, bonus_len);
+        .bonus(ObjectType::SPACE_MAP_HEADER, bonus_len);
     let object = mos.allocate(spec, tx).await?;
     let header = Header::empty(histogram);
     set_header(mos, object, &header, tx).await?;
@@ -147,8 +159,9 @@ pub(crate) async fn set_header(
     header: &Header,
     tx: &Tx,
 ) -> Result<(), PoolError> {
-    let kind = ObjectType::SPACE_MAP_HEADER.0;
-    mos.set_bonus(object, kind, &header.encode(object), tx).await?;
+    let kind = ObjectType::SPACE_MAP_HEADER;
+    mos.set_bonus(object, kind, &header.encode(object), tx)
+        .await?;
     Ok(())
 }
 
@@ -203,7 +216,10 @@ impl Encoder {
             "range {range:x?} lies within its space map"
         );
         let unit = (1u64 << self.scale.shift) - 1;
-        assert!((range.start | range.end) & unit == 0, "range {range:x?} is on whole units");
+        assert!(
+            (range.start | range.end) & unit == 0,
+            "range {range:x?} is on whole units"
+        );
         let length = range.end - range.start;
         let signed = i64::try_from(length).expect("a metaslab is smaller than 2^63");
         self.allocated += if kind == Kind::Alloc { signed } else { -signed };
@@ -243,7 +259,11 @@ impl Encoder {
         header: &mut Header,
         tx: &Tx,
     ) -> Result<(), PoolError> {
-        let bytes: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let bytes: Vec<u8> = self
+            .words
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect();
         mos.write(object, header.length, &bytes, tx).await?;
         header.length = self.at;
         header.allocated += self.allocated;
@@ -255,15 +275,27 @@ impl Encoder {
 #[derive(Debug, PartialEq, Eq)]
 enum Entry {
     Nothing,
-    Run { kind: Kind, offset: u64, run: u64 },
+    Run {
+        kind: Kind,
+        offset: u64,
+        run: u64,
+    },
     /// The first half of a two-word entry: its run.
     First(u64),
 }
 
 fn decode_word(word: u64) -> Entry {
     if word >> 63 == 0 {
-        let kind = if word >> 15 & 1 == 0 { Kind::Alloc } else { Kind::Free };
-        return Entry::Run { kind, offset: word >> 16 & (OFFSET_ONE_WORD - 1), run: (word & 0x7fff) + 1 };
+        let kind = if word >> 15 & 1 == 0 {
+            Kind::Alloc
+        } else {
+            Kind::Free
+        };
+        return Entry::Run {
+            kind,
+            offset: word >> 16 & (OFFSET_ONE_WORD - 1),
+            run: (word & 0x7fff) + 1,
+        };
     }
     if word >> 62 == 2 {
         return Entry::Nothing;
@@ -285,7 +317,7 @@ pub(crate) async fn load(
     let bad = |what: &str| PoolError::Corrupt(format!("space map {object}: {what}"));
     let info = mos.object_info(object).await?;
     let room = u64::from(info.block_size).saturating_mul(info.max_block_id.saturating_add(1));
-    if header.length % 8 != 0 || header.length > room {
+    if !header.length.is_multiple_of(8) || header.length > room {
         return Err(bad("the length in its header is impossible"));
     }
     let mut allocated = RangeSet::default();
@@ -297,7 +329,11 @@ pub(crate) async fn load(
         for word in ondisk::bytes::u64s(&piece) {
             let (kind, offset, run) = match (first.take(), decode_word(word)) {
                 (Some(run), _) => {
-                    let kind = if word >> 63 == 0 { Kind::Alloc } else { Kind::Free };
+                    let kind = if word >> 63 == 0 {
+                        Kind::Alloc
+                    } else {
+                        Kind::Free
+                    };
                     (kind, word & !(1 << 63), run)
                 }
                 (None, Entry::Nothing) => continue,
@@ -338,7 +374,10 @@ mod tests {
     use super::*;
 
     fn encode(scale: Scale, at: u64, two_words: bool, ranges: &[(Kind, Range<u64>)]) -> Vec<u64> {
-        let header = Header { length: at, ..Header::empty(true) };
+        let header = Header {
+            length: at,
+            ..Header::empty(true)
+        };
         let mut encoder = Encoder::new(scale, &header, BLOCK_SIZE, two_words);
         for (kind, range) in ranges {
             encoder.range(*kind, range);
@@ -346,12 +385,19 @@ mod tests {
         encoder.words
     }
 
-    const SCALE: Scale = Scale { start: 1 << 24, size: 1 << 30, shift: 9 };
+    const SCALE: Scale = Scale {
+        start: 1 << 24,
+        size: 1 << 30,
+        shift: 9,
+    };
 
     #[test]
     fn one_word_entries_have_the_documented_bits() {
         let start = SCALE.start;
-        assert_eq!(encode(SCALE, 0, true, &[(Kind::Alloc, start..start + 512)]), [0]);
+        assert_eq!(
+            encode(SCALE, 0, true, &[(Kind::Alloc, start..start + 512)]),
+            [0]
+        );
         assert_eq!(
             encode(SCALE, 0, true, &[(Kind::Free, start + 1024..start + 2048)]),
             [2 << 16 | 1 << 15 | 1]
@@ -375,7 +421,11 @@ mod tests {
         assert_eq!(decode_word(PAD), Entry::Nothing);
         assert_eq!(
             decode_word(5 << 16 | 1 << 15 | 7),
-            Entry::Run { kind: Kind::Free, offset: 5, run: 8 }
+            Entry::Run {
+                kind: Kind::Free,
+                offset: 5,
+                run: 8
+            }
         );
         assert_eq!(decode_word(3 << 62 | 39_999 << 24), Entry::First(40_000));
     }

@@ -59,8 +59,6 @@ pub struct PoolSpec {
     pub altroot: Option<PathBuf>,
     /// Properties of the root dataset (`-O`), checked.
     pub settings: Vec<dsl::property::Setting>,
-    /// Finds the owner of a file in a bonus buffer, for accounting by user.
-    pub owner_of: Option<dmu::OwnerOf>,
     /// Limits; defaults suit most machines.
     pub tuning: Tuning,
     /// Command line for the history, when a command made this request.
@@ -97,8 +95,6 @@ pub struct ImportPolicy {
     pub temporary_name: bool,
     /// `-o NAME=VALUE` pool properties to set.
     pub properties: BTreeMap<String, String>,
-    /// Finds the owner of a file in a bonus buffer, for accounting by user.
-    pub owner_of: Option<dmu::OwnerOf>,
     /// Limits; defaults suit most machines.
     pub tuning: Tuning,
     /// Command line for the history, when a command made this request.

@@ -160,7 +160,7 @@ pub struct VdevStatus {
     /// Statistics since import.
     pub io: IoTotals,
     /// Children in order.
-    pub children: Vec<VdevStatus>,
+    pub children: Vec<Self>,
 }
 
 /// Operations and bytes since the pool was imported.

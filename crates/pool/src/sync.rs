@@ -74,7 +74,9 @@ async fn run(inner: Rc<Inner>) {
 impl Inner {
     /// Stops all writing.  The disks hold the last complete group.
     pub(crate) fn suspend(&self, reason: &str) {
-        self.suspended.borrow_mut().get_or_insert_with(|| reason.to_owned());
+        self.suspended
+            .borrow_mut()
+            .get_or_insert_with(|| reason.to_owned());
         self.clock().stop(SUSPENDED);
     }
 
@@ -85,7 +87,10 @@ impl Inner {
         let mut pass = 0;
         loop {
             pass += 1;
-            assert!(pass <= PASSES_MAX, "transaction group {txg} does not converge");
+            assert!(
+                pass <= PASSES_MAX,
+                "transaction group {txg} does not converge"
+            );
             if self.features_version.get() != self.hierarchy.features().version() {
                 self.features_changed();
             }
@@ -93,15 +98,23 @@ impl Inner {
                 self.write_config_object(&tx).await?;
             }
             self.hierarchy.sync(txg, pass).await?;
+            for event in self.hierarchy.take_events() {
+                self.append_event(&event, &tx).await?;
+            }
             self.record_missed_writes(txg, &tx).await?;
             let changes = self.store().take_changes(txg);
-            let created = self.space.write(self.store(), txg, pass, changes, &tx).await?;
+            let created = self
+                .space
+                .write(self.store(), txg, pass, changes, &tx)
+                .await?;
             for _ in 0..created {
-                self.hierarchy.features().incr("spacemap_histogram", &tx).await?;
+                self.hierarchy
+                    .features()
+                    .incr("spacemap_histogram", &tx)
+                    .await?;
             }
-            let more = self.mos.is_dirty(txg)
-                || self.store().has_changes(txg)
-                || self.config_dirty.get();
+            let more =
+                self.mos.is_dirty(txg) || self.store().has_changes(txg) || self.config_dirty.get();
             if !more {
                 break;
             }
@@ -137,16 +150,27 @@ impl Inner {
     /// Adds `txg` to the dirty-time logs of leaves that did not take every write.
     async fn record_missed_writes(&self, txg: Txg, tx: &dmu::Tx) -> Result<(), PoolError> {
         let mut missed: Vec<(u64, Txg)> = self.late_misses.take();
-        missed.extend(self.tree.take_missed_writes().into_iter().map(|leaf| (leaf.0, txg)));
+        missed.extend(
+            self.tree
+                .take_missed_writes()
+                .into_iter()
+                .map(|leaf| (leaf.0, txg)),
+        );
         let histogram = self.hierarchy.features().is_enabled("spacemap_histogram");
         for (leaf, missed_txg) in missed {
-            let created =
-                self.dtls.record(&self.mos, leaf, missed_txg, histogram, tx).await?;
+            let created = self
+                .dtls
+                .record(&self.mos, leaf, missed_txg, histogram, tx)
+                .await?;
             if let Some(object) = created {
                 if histogram {
-                    self.hierarchy.features().incr("spacemap_histogram", tx).await?;
+                    self.hierarchy
+                        .features()
+                        .incr("spacemap_histogram", tx)
+                        .await?;
                 }
-                self.tree.update_config(Guid(leaf), |vdev| vdev.dtl = Some(object.0));
+                self.tree
+                    .update_config(Guid(leaf), |vdev| vdev.dtl = Some(object.0));
                 self.dirty_config();
             }
         }
@@ -174,7 +198,9 @@ impl Inner {
         self.last_uberblock.set((txg, now));
         // A leaf that failed only now has missed this group; the next one records it.
         let late = self.tree.take_missed_writes();
-        self.late_misses.borrow_mut().extend(late.into_iter().map(|leaf| (leaf.0, txg)));
+        self.late_misses
+            .borrow_mut()
+            .extend(late.into_iter().map(|leaf| (leaf.0, txg)));
         Ok(())
     }
 
@@ -216,17 +242,26 @@ impl Inner {
     ) -> Result<(), PoolError> {
         let tree = self.tree.config();
         let tops: Vec<u32> = self.tree.tops().iter().map(|top| top.id).collect();
-        let mut chosen: Vec<u32> =
-            tops.iter().copied().filter(|&id| !is_log(&tree.tops, id)).collect();
+        let mut chosen: Vec<u32> = tops
+            .iter()
+            .copied()
+            .filter(|&id| !is_log(&tree.tops, id))
+            .collect();
         if everywhere {
             chosen = tops;
         } else if chosen.len() > UBERBLOCK_VDEVS {
             let start = space::metaslab_number(self.handle.random_u64()) as usize;
             let count = chosen.len();
-            chosen = (0..UBERBLOCK_VDEVS).map(|i| chosen[(start + i) % count]).collect();
+            chosen = (0..UBERBLOCK_VDEVS)
+                .map(|i| chosen[(start + i) % count])
+                .collect();
         }
         let mut writes = Vec::new();
-        for top in tree.tops.iter().filter(|top| chosen.iter().any(|&id| u64::from(id) == top.id)) {
+        for top in tree
+            .tops
+            .iter()
+            .filter(|top| chosen.iter().any(|&id| u64::from(id) == top.id))
+        {
             for leaf in leaves_of(top) {
                 let guid = leaf.guid;
                 writes.push(async move { self.tree.write_uberblock(guid, uberblock).await });

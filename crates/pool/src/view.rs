@@ -121,7 +121,11 @@ impl Inner {
             }
         }
         let suspended = self.suspended.borrow().is_some();
-        let health = if suspended { Health::Suspended } else { root.health };
+        let health = if suspended {
+            Health::Suspended
+        } else {
+            root.health
+        };
         let (reason, details) = self.reason(&root, suspended, !outdated.is_empty());
         PoolStatus {
             name: root.name.clone(),
@@ -144,8 +148,11 @@ impl Inner {
         is_root: bool,
         outdated: &BTreeSet<u64>,
     ) -> VdevStatus {
-        let children: Vec<VdevStatus> =
-            vdev.children.iter().map(|child| self.convert(child, false, outdated)).collect();
+        let children: Vec<VdevStatus> = vdev
+            .children
+            .iter()
+            .map(|child| self.convert(child, false, outdated))
+            .collect();
         let path = vdev.path.as_ref().map(PathBuf::from);
         let name = match (&path, &vdev.kind) {
             (Some(path), kind) => shown_path(path, kind),
@@ -157,7 +164,9 @@ impl Inner {
         // An outdated half counts as less redundancy until it has been brought up to date.
         if !vdev.kind.is_leaf()
             && health == Health::Online
-            && children.iter().any(|child| child.resilvering || child.health != Health::Online)
+            && children
+                .iter()
+                .any(|child| child.resilvering || child.health != Health::Online)
         {
             health = Health::Degraded;
         }
@@ -169,7 +178,11 @@ impl Inner {
         let stats = &vdev.stats;
         VdevStatus {
             name,
-            kind: if is_root { "root".into() } else { vdev.kind.as_str().to_owned() },
+            kind: if is_root {
+                "root".into()
+            } else {
+                vdev.kind.as_str().to_owned()
+            },
             guid: vdev.guid.0,
             id: vdev.id,
             path,
@@ -213,11 +226,23 @@ impl Inner {
         }
         let leaves = leaves(root);
         let named = |health: Health| -> Vec<String> {
-            leaves.iter().filter(|l| l.health == health).map(|l| l.name.clone()).collect()
+            leaves
+                .iter()
+                .filter(|l| l.health == health)
+                .map(|l| l.name.clone())
+                .collect()
         };
         for (health, replicated, alone) in [
-            (Health::Faulted, StatusReason::FaultedDeviceReplicated, StatusReason::FaultedDevice),
-            (Health::Unavail, StatusReason::MissingDeviceReplicated, StatusReason::MissingDevice),
+            (
+                Health::Faulted,
+                StatusReason::FaultedDeviceReplicated,
+                StatusReason::FaultedDevice,
+            ),
+            (
+                Health::Unavail,
+                StatusReason::MissingDeviceReplicated,
+                StatusReason::MissingDevice,
+            ),
         ] {
             let names = named(health);
             if !names.is_empty() {
@@ -228,11 +253,14 @@ impl Inner {
         if self.store().stats().corrupt > 0 {
             return (StatusReason::CorruptData, Vec::new());
         }
-        let failing = |leaf: &&VdevStatus| {
-            leaf.read_errors + leaf.write_errors + leaf.checksum_errors > 0
-        };
-        let failing: Vec<String> =
-            leaves.iter().copied().filter(failing).map(|leaf| leaf.name.clone()).collect();
+        let failing =
+            |leaf: &&VdevStatus| leaf.read_errors + leaf.write_errors + leaf.checksum_errors > 0;
+        let failing: Vec<String> = leaves
+            .iter()
+            .copied()
+            .filter(failing)
+            .map(|leaf| leaf.name.clone())
+            .collect();
         if !failing.is_empty() {
             return (StatusReason::FailingDevice, failing);
         }
@@ -245,7 +273,11 @@ impl Inner {
             return (StatusReason::RemovedDevice, removed);
         }
         if outdated {
-            let stale = leaves.iter().filter(|l| l.resilvering).map(|l| l.name.clone()).collect();
+            let stale = leaves
+                .iter()
+                .filter(|l| l.resilvering)
+                .map(|l| l.name.clone())
+                .collect();
             return (StatusReason::Resilvering, stale);
         }
         (StatusReason::Ok, Vec::new())
@@ -265,8 +297,9 @@ impl Inner {
         let (value, source) = match property {
             PoolProperty::Size => (Number(root.size_bytes), None),
             PoolProperty::Capacity => {
-                let percent =
-                    (root.allocated_bytes * 100).checked_div(root.size_bytes).unwrap_or(0);
+                let percent = (root.allocated_bytes * 100)
+                    .checked_div(root.size_bytes)
+                    .unwrap_or(0);
                 (Number(percent), None)
             }
             PoolProperty::Altroot => match &self.altroot {
@@ -288,9 +321,10 @@ impl Inner {
                 Option::None => (Absent, Default),
             },
             PoolProperty::Dedupratio | PoolProperty::Bcloneratio => (Number(100), None),
-            PoolProperty::Free => {
-                (Number(root.size_bytes.saturating_sub(root.allocated_bytes)), None)
-            }
+            PoolProperty::Free => (
+                Number(root.size_bytes.saturating_sub(root.allocated_bytes)),
+                None,
+            ),
             PoolProperty::Allocated => (Number(root.allocated_bytes), None),
             PoolProperty::Readonly => (words(if self.readonly { "on" } else { "off" }), None),
             PoolProperty::Comment => match &self.identity.borrow().comment {
@@ -340,11 +374,19 @@ impl Inner {
                 (words(text), if number == default { Default } else { Local })
             }
         };
-        Ok(PropertyEntry { name: info.name.to_owned(), kind: info.kind, value, source })
+        Ok(PropertyEntry {
+            name: info.name.to_owned(),
+            kind: info.kind,
+            value,
+            source,
+        })
     }
 
     async fn dataset_name(&self, object: u64) -> PropertyValue {
-        let spec = dsl::ListSpec { depth: None, kinds: dsl::property::Kinds::FILESYSTEM };
+        let spec = dsl::ListSpec {
+            depth: None,
+            kinds: dsl::property::Kinds::FILESYSTEM,
+        };
         let pool = self.name.borrow().clone();
         let found = self.hierarchy.list(&pool, spec).await.unwrap_or_default();
         found
