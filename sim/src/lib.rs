@@ -3,4 +3,6 @@
 //! [`world`] (a crate of its own, so that engine crates can use it in their tests) models time, schedule and disks;
 //! here are the things that know ZFS.
 
+#![forbid(unsafe_code)]
+
 pub use world;

@@ -14,6 +14,8 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
+use crate::arena::arena;
+
 /// Alignment in bytes of memory allocated here: the largest logical sector in common use, and the page size.
 pub const ALIGNMENT: usize = 4096;
 
@@ -31,11 +33,22 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    fn zeroed(len: usize) -> Self {
+    /// `zero`: the bytes must be zero; else they are only initialised.
+    fn new(len: usize, zero: bool) -> Self {
         let capacity = len
             .max(1)
             .checked_next_multiple_of(ALIGNMENT)
             .expect("buffer length fits");
+        if let Some(piece) = arena().and_then(|arena| arena.take(capacity)) {
+            let mut memory = Self {
+                start: piece.start,
+                capacity: piece.capacity,
+            };
+            if zero && !piece.is_zero {
+                memory.bytes_mut()[..len].fill(0);
+            }
+            return memory;
+        }
         let layout = Self::layout(capacity);
         // SAFETY: the layout has a non-zero size.
         let raw = unsafe { alloc_zeroed(layout) };
@@ -50,7 +63,8 @@ impl Memory {
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: `start` points to `capacity` initialised bytes owned by `self`.
+        // SAFETY: `start` points to `capacity` bytes owned by `self`, initialised by the allocator or (arena) by the
+        // kernel.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.capacity) }
     }
 
@@ -62,7 +76,14 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated in `zeroed` with this very layout, and not used afterwards.
+        let address = self.start.as_ptr() as usize;
+        if let Some(arena) = arena()
+            && arena.chunk_of(address).is_some()
+        {
+            arena.give_back(self.start);
+            return;
+        }
+        // SAFETY: allocated from the heap in `new` with this very layout, and not used afterwards.
         unsafe { dealloc(self.start.as_ptr(), Self::layout(self.capacity)) };
     }
 }
@@ -78,7 +99,7 @@ impl IoBufMut {
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         Self {
-            memory: Memory::zeroed(len),
+            memory: Memory::new(len, true),
             len,
         }
     }
@@ -87,7 +108,10 @@ impl IoBufMut {
     /// overwrite all of it. Cheaper than [`IoBufMut::zeroed`] when memory is reused.
     #[must_use]
     pub fn scratch(len: usize) -> Self {
-        Self::zeroed(len)
+        Self {
+            memory: Memory::new(len, false),
+            len,
+        }
     }
 
     /// Makes the buffer immutable and shareable, without copying.

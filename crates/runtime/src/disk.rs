@@ -268,7 +268,9 @@ impl Disk {
             });
         }
         let sector = u64::from(info.logical_sector_bytes);
-        if info.kind == DiskKind::Block && (offset % sector != 0 || len % sector != 0) {
+        if info.kind == DiskKind::Block
+            && (!offset.is_multiple_of(sector) || !len.is_multiple_of(sector))
+        {
             let alignment = info.logical_sector_bytes;
             return Err(DiskError::Misaligned {
                 path: info.path.clone(),

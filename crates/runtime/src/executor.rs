@@ -6,6 +6,7 @@
 //! each task waits for.
 //! Does not know disks beyond passing operations to the driver.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -507,7 +508,7 @@ impl Handle {
         T: Send + 'static,
         J: FnOnce() -> T + Send + 'static,
     {
-        let place: Arc<Mutex<Option<std::thread::Result<T>>>> = Arc::new(Mutex::new(None));
+        let place: Arc<Mutex<Option<Result<T, Box<dyn Any + Send>>>>> = Arc::new(Mutex::new(None));
         let target = place.clone();
         let token = self.shared.ops.borrow_mut().insert(OpSlot::Submitted);
         self.shared.stats.borrow_mut().compute_jobs += 1;

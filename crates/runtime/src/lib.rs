@@ -9,6 +9,7 @@
 //!
 //! Only `host` calls the kernel for time, threads or devices. Does not know ZFS.
 
+mod arena;
 mod buf;
 mod combine;
 mod disk;

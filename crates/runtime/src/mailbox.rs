@@ -10,12 +10,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::{Context, Poll, Waker};
 
 use thiserror::Error;
 
 use crate::executor::note_wait;
+use crate::host::block_thread_on;
 
 /// The receiver is gone; the message comes back.
 #[derive(Clone, Copy, PartialEq, Eq, Error)]
@@ -335,26 +335,5 @@ impl<T> Drop for Receiver<T> {
         }
         // Outside the lock: dropping a message may drop reply senders and wake their clients.
         drop(messages);
-    }
-}
-
-struct ThreadWaker(Thread);
-
-impl Wake for ThreadWaker {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Runs a future on a plain thread by parking it.
-pub(crate) fn block_thread_on<F: Future>(future: F) -> F::Output {
-    let mut future = std::pin::pin!(future);
-    let waker = Waker::from(Arc::new(ThreadWaker(thread::current())));
-    let mut cx = Context::from_waker(&waker);
-    loop {
-        match future.as_mut().poll(&mut cx) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
     }
 }

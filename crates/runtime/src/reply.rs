@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use thiserror::Error;
 
 use crate::executor::note_wait;
-use crate::mailbox::block_thread_on;
+use crate::host::block_thread_on;
 
 /// The engine went away (or dropped the request) without replying.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -77,7 +77,7 @@ impl<T> ReplySender<T> {
     pub fn is_closed(&self) -> bool {
         let mut closed = false;
         replace(&self.state, |state| {
-            closed = matches!(state, State::ReplyGone)
+            closed = matches!(state, State::ReplyGone);
         });
         closed
     }
@@ -132,7 +132,7 @@ impl<T> Drop for Reply<T> {
     fn drop(&mut self) {
         let mut unwanted = None;
         replace(&self.state, |state| {
-            unwanted = Some(std::mem::replace(state, State::ReplyGone))
+            unwanted = Some(std::mem::replace(state, State::ReplyGone));
         });
         drop(unwanted);
     }

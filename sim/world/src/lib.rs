@@ -31,6 +31,8 @@
 //!
 //! Does not know ZFS. See `sim` for workloads and checkers.
 
+#![forbid(unsafe_code)]
+
 mod audit;
 mod disk;
 mod driver;

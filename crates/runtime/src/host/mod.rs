@@ -5,16 +5,20 @@
 
 mod clock;
 mod file;
+mod park;
 mod parker;
 mod pool;
 mod threads;
+mod uring;
 
 use std::future::Future;
 use std::thread;
 
 use thiserror::Error;
 
+pub(crate) use park::block_thread_on;
 pub use threads::Threads;
+pub use uring::Uring;
 
 use crate::driver::Driver;
 use crate::executor::{Handle, Runtime};
@@ -98,9 +102,18 @@ pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
 /// Makes a host driver.
 ///
 /// # Panics
-/// When the machine has no file descriptors or memory left for one.
+/// When the machine has no file descriptors or memory left for one, or `Uring` was demanded and is forbidden.
 #[must_use]
 pub fn driver(config: &HostConfig) -> Box<dyn Driver> {
+    if config.driver != DriverChoice::Threads {
+        match Uring::new(config) {
+            Ok(uring) => return Box::new(uring),
+            Err(error) if config.driver == DriverChoice::Uring => {
+                panic!("io_uring is not to be had: {error}")
+            }
+            Err(_) => {}
+        }
+    }
     Box::new(Threads::new(config))
 }
 

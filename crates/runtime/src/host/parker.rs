@@ -12,7 +12,7 @@
 //!     `---------------------------------------------------
 //! ```
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -73,6 +73,10 @@ impl Parker {
 }
 
 impl Unpark for Parker {
+    #[allow(
+        clippy::host_endian_bytes,
+        reason = "an eventfd takes the machine's own order"
+    )]
     fn unpark(&self) {
         if self.state.swap(CALLED, Ordering::SeqCst) == SLEEPING {
             // Can only fail when the counter is full, and then the engine will wake anyway.

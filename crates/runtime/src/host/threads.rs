@@ -107,7 +107,7 @@ pub(crate) fn run_blocking(
     let inbox = inbox.clone();
     if let DiskOp::Open { path, mode } = op {
         pool.run(Box::new(move || {
-            inbox.push(Finished::Opened(token, OpenFile::open(&path, mode)))
+            inbox.push(Finished::Opened(token, OpenFile::open(&path, mode)));
         }));
         return;
     }
@@ -115,7 +115,7 @@ pub(crate) fn run_blocking(
     match op {
         DiskOp::Open { .. } => unreachable!("handled above"),
         DiskOp::List { dir } => {
-            pool.run(Box::new(move || finish(Outcome::Listed(file::list(&dir)))))
+            pool.run(Box::new(move || finish(Outcome::Listed(file::list(&dir)))));
         }
         DiskOp::Read {
             disk,
@@ -124,13 +124,13 @@ pub(crate) fn run_blocking(
         } => {
             let file = files.file(disk);
             pool.run(Box::new(move || {
-                finish(Outcome::Read(file.read(offset, &mut buf).map(|()| buf)))
+                finish(Outcome::Read(file.read(offset, &mut buf).map(|()| buf)));
             }));
         }
         DiskOp::Write { disk, offset, data } => {
             let file = files.file(disk);
             pool.run(Box::new(move || {
-                finish(Outcome::Done(file.write(offset, &data)))
+                finish(Outcome::Done(file.write(offset, &data)));
             }));
         }
         DiskOp::Flush { disk } => {
@@ -140,7 +140,7 @@ pub(crate) fn run_blocking(
         DiskOp::Discard { disk, offset, len } => {
             let file = files.file(disk);
             pool.run(Box::new(move || {
-                finish(Outcome::Done(file.discard(offset, len)))
+                finish(Outcome::Done(file.discard(offset, len)));
             }));
         }
     }

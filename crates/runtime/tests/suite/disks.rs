@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use runtime::{DiskError, DiskKind, DiskMode, IoBuf, Runtime, join_all};
+use std::time::Duration;
+
+use runtime::{DiskError, DiskKind, DiskMode, IoBuf, Runtime, join_all, timeout};
 
 use super::on_all;
 
@@ -168,6 +170,74 @@ fn mistakes_are_typed_errors() {
                 .expect("is free again");
             let other = runtime.handle().list_disks(dir).await.expect("lists");
             assert_eq!(other, [path.to_owned()]);
+        });
+    });
+}
+
+/// Random overlapping-free operations against a vector, with futures abandoned and disks closed and opened while
+/// operations are in flight: an abandoned write may be there or not, everything else must be exact.
+#[test]
+fn a_file_behaves_like_a_vector() {
+    const BLOCK: usize = 8192;
+    const BLOCKS: usize = 64;
+    with_file((BLOCK * BLOCKS) as u64, |runtime, path| {
+        let handle = runtime.handle();
+        runtime.block_on(async {
+            let mut model: Vec<Option<u8>> = vec![Some(0); BLOCKS];
+            let mut random = 42_u64;
+            let mut disk = handle
+                .open_disk(path, DiskMode::ReadWrite)
+                .await
+                .expect("opens");
+            for step in 0..400_u32 {
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                let draw = usize::try_from(random >> 40).expect("24 bits");
+                let (block, fill) = (draw % BLOCKS, step.to_le_bytes()[0]);
+                let offset = (block * BLOCK) as u64;
+                // Odd sizes and addresses use the page cache, even ones direct I/O.
+                let backing = IoBuf::copy_from(&vec![fill; BLOCK + 1]);
+                let data = backing.slice(draw % 2..BLOCK + draw % 2);
+                match draw % 7 {
+                    0 => {
+                        let write = disk.write(offset, data);
+                        let finished = timeout(&handle, Duration::from_micros(10), write).await;
+                        if finished.is_none() {
+                            model[block] = None;
+                        } else {
+                            model[block] = Some(fill);
+                        }
+                    }
+                    1 => {
+                        drop(disk);
+                        // The old descriptor is closed when its last operation ends, so it may be busy for a moment.
+                        disk = loop {
+                            match handle.open_disk(path, DiskMode::ReadWrite).await {
+                                Ok(disk) => break disk,
+                                Err(DiskError::Busy { .. }) => {
+                                    handle.sleep(Duration::from_millis(1)).await;
+                                }
+                                Err(error) => panic!("{error}"),
+                            }
+                        };
+                    }
+                    2 => disk.flush().await.expect("flushes"),
+                    3 | 4 => {
+                        disk.write(offset, data).await.expect("writes");
+                        model[block] = Some(fill);
+                    }
+                    _ => {
+                        let bytes = disk.read(offset, BLOCK).await.expect("reads");
+                        if let Some(fill) = model[block] {
+                            assert!(
+                                bytes.iter().all(|&byte| byte == fill),
+                                "step {step}, block {block}"
+                            );
+                        }
+                    }
+                }
+            }
         });
     });
 }

@@ -1,0 +1,336 @@
+//! Where I/O buffers live: one reserved region of address space, cut into chunks, cut into buffers of equal size.
+//!
+//! Three reasons not to use the heap: a freed buffer is used again while it is warm, without page faults (a fresh
+//! 128 KiB costs more in faults than its checksum); chunks are huge-page sized and aligned; and a chunk can be
+//! registered with an io_uring once instead of pinning pages for each operation.
+//!
+//! ```text
+//!   region:  | chunk 0 | chunk 1 | chunk 2 | ...reserved, not yet touched...
+//!   chunk 1: | 128 KiB | 128 KiB | ... 16 buffers of its size class ... |
+//! ```
+//!
+//! Buffers above the largest class (1 MiB), and everything when the region is used up or cannot be had, come from the heap.
+//! Knows nothing of disks; `host::Uring` asks which chunk an address is in.
+
+use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+
+/// Bytes in a chunk: a huge page.
+pub(crate) const CHUNK: usize = 2 << 20;
+
+/// Address space to reserve; halved until the kernel agrees. It costs nothing until it is touched.
+const REGION_MAX: usize = 64 << 30;
+const REGION_MIN: usize = 64 << 20;
+
+/// Sizes of buffers, in bytes: powers of two and the halves between, to waste at most a third.
+const CLASSES: [usize; 17] = {
+    let kib = [
+        4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 640, 768, 1024,
+    ];
+    let mut bytes = [0; 17];
+    let mut index = 0;
+    while index < kib.len() {
+        bytes[index] = kib[index] << 10;
+        index += 1;
+    }
+    bytes
+};
+
+/// The largest buffer served.
+#[cfg(test)]
+const LARGEST: usize = CLASSES[CLASSES.len() - 1];
+
+/// Words of a chunk's bitmaps: a bit for each buffer of the smallest class.
+const WORDS: usize = CHUNK / CLASSES[0] / 64;
+
+/// Whole free chunks kept with their memory; those beyond give it back to the kernel. 32 are 64 MiB.
+const FREE_CHUNKS_KEPT: usize = 32;
+
+pub(crate) struct Arena {
+    base: usize,
+    chunks_max: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Chunks ever used, in order.
+    chunks: Vec<Chunk>,
+    free_chunks: Vec<usize>,
+    /// By class: chunks that have both used and free buffers (or have just been taken).
+    partial: [Vec<usize>; CLASSES.len()],
+}
+
+struct Chunk {
+    class: usize,
+    free_count: usize,
+    free: [u64; WORDS],
+    /// Buffers never written since the kernel gave the pages: they are zero.
+    untouched: [u64; WORDS],
+    /// Place in its class's `partial`.
+    place: Option<usize>,
+    /// An io_uring holds its pages: they must stay.
+    pinned: bool,
+}
+
+/// A buffer of the arena.
+pub(crate) struct Piece {
+    pub(crate) start: NonNull<u8>,
+    pub(crate) capacity: usize,
+    /// All bytes are zero.
+    pub(crate) is_zero: bool,
+}
+
+/// Returns the process's arena; `None` when it cannot be had (or under miri, which has no mmap to speak of).
+pub(crate) fn arena() -> Option<&'static Arena> {
+    static ARENA: OnceLock<Option<Arena>> = OnceLock::new();
+    if cfg!(miri) {
+        return None;
+    }
+    ARENA.get_or_init(Arena::reserve).as_ref()
+}
+
+impl Arena {
+    fn reserve() -> Option<Self> {
+        let mut size = REGION_MAX;
+        while size >= REGION_MIN {
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+            // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no memory of ours.
+            let mapped = unsafe {
+                mmap_anonymous(
+                    std::ptr::null_mut(),
+                    size,
+                    ProtFlags::READ | ProtFlags::WRITE,
+                    flags,
+                )
+            };
+            if let Ok(start) = mapped {
+                let base = (start as usize).next_multiple_of(CHUNK);
+                let chunks_max = (start as usize + size - base) / CHUNK;
+                return Some(Self {
+                    base,
+                    chunks_max,
+                    state: Mutex::default(),
+                });
+            }
+            size /= 2;
+        }
+        None
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a buffer of at least `len` bytes; `None` when it is too large or the region is used up.
+    pub(crate) fn take(&self, len: usize) -> Option<Piece> {
+        let class = CLASSES.iter().position(|&size| size >= len)?;
+        let capacity = CLASSES[class];
+        let mut state = self.lock();
+        let number = match state.partial[class].last() {
+            Some(&number) => number,
+            None => self.start_chunk(&mut state, class)?,
+        };
+        let chunk = &mut state.chunks[number];
+        let word = chunk
+            .free
+            .iter()
+            .position(|&word| word != 0)
+            .expect("a partial chunk has a free buffer");
+        let bit = chunk.free[word].trailing_zeros() as usize;
+        let mask = 1 << bit;
+        chunk.free[word] &= !mask;
+        chunk.free_count -= 1;
+        let is_zero = chunk.untouched[word] & mask != 0;
+        chunk.untouched[word] &= !mask;
+        if chunk.free_count == 0 {
+            chunk.place = None;
+            state.partial[class].pop();
+        }
+        drop(state);
+        let address = self.base + number * CHUNK + (word * 64 + bit) * capacity;
+        let start = NonNull::new(std::ptr::with_exposed_provenance_mut(address))?;
+        Some(Piece {
+            start,
+            capacity,
+            is_zero,
+        })
+    }
+
+    /// Gives a buffer back. `start` came from [`Arena::take`] and is not used any more.
+    pub(crate) fn give_back(&self, start: NonNull<u8>) {
+        let offset = start.as_ptr() as usize - self.base;
+        let number = offset / CHUNK;
+        let mut state = self.lock();
+        let state = &mut *state;
+        let chunk = &mut state.chunks[number];
+        let class = chunk.class;
+        let index = offset % CHUNK / CLASSES[class];
+        let mask = 1_u64 << (index % 64);
+        assert!(
+            chunk.free[index / 64] & mask == 0,
+            "a buffer is given back once"
+        );
+        chunk.free[index / 64] |= mask;
+        chunk.free_count += 1;
+        let place = *chunk.place.get_or_insert_with(|| {
+            state.partial[class].push(number);
+            state.partial[class].len() - 1
+        });
+        // The last chunk of a class stays, or alternating take and give back would rebuild it each time.
+        if chunk.free_count == CHUNK / CLASSES[class] && state.partial[class].len() > 1 {
+            chunk.place = None;
+            state.partial[class].swap_remove(place);
+            if let Some(&moved) = state.partial[class].get(place) {
+                state.chunks[moved].place = Some(place);
+            }
+            self.retire(state, number);
+        }
+    }
+
+    fn retire(&self, state: &mut State, number: usize) {
+        let chunk = &mut state.chunks[number];
+        if state.free_chunks.len() >= FREE_CHUNKS_KEPT && !chunk.pinned {
+            let start = std::ptr::with_exposed_provenance_mut(self.base + number * CHUNK);
+            // SAFETY: the whole chunk lies in our region and no buffer of it is in use.
+            let advised = unsafe { madvise(start, CHUNK, Advice::LinuxDontNeed) };
+            if advised.is_ok() {
+                chunk.untouched = [u64::MAX; WORDS];
+            }
+        }
+        state.free_chunks.push(number);
+    }
+
+    fn start_chunk(&self, state: &mut State, class: usize) -> Option<usize> {
+        let slots = CHUNK / CLASSES[class];
+        let mut free = [0; WORDS];
+        for slot in 0..slots {
+            free[slot / 64] |= 1 << (slot % 64);
+        }
+        let number = if let Some(number) = state.free_chunks.pop() {
+            let chunk = &mut state.chunks[number];
+            // Whether a buffer of another size was touched is known for whole chunks only.
+            let untouched = if chunk.untouched == [u64::MAX; WORDS] {
+                [u64::MAX; WORDS]
+            } else {
+                [0; WORDS]
+            };
+            *chunk = Chunk {
+                class,
+                free_count: slots,
+                free,
+                untouched,
+                place: None,
+                pinned: chunk.pinned,
+            };
+            number
+        } else {
+            let number = state.chunks.len();
+            if number >= self.chunks_max {
+                return None;
+            }
+            let start = std::ptr::with_exposed_provenance_mut(self.base + number * CHUNK);
+            // SAFETY: the chunk lies in our region; the advice changes no content. Refusal is harmless.
+            let _ = unsafe { madvise(start, CHUNK, Advice::LinuxHugepage) };
+            let untouched = [u64::MAX; WORDS];
+            state.chunks.push(Chunk {
+                class,
+                free_count: slots,
+                free,
+                untouched,
+                place: None,
+                pinned: false,
+            });
+            number
+        };
+        state.chunks[number].place = Some(state.partial[class].len());
+        state.partial[class].push(number);
+        Some(number)
+    }
+
+    /// Returns the number of the chunk that holds the address.
+    pub(crate) fn chunk_of(&self, address: usize) -> Option<usize> {
+        let number = address.checked_sub(self.base)? / CHUNK;
+        (number < self.chunks_max).then_some(number)
+    }
+
+    /// Keeps the chunk's pages from now on and returns its address, for registering it with the kernel.
+    pub(crate) fn pin(&self, number: usize) -> usize {
+        self.lock().chunks[number].pinned = true;
+        self.base + number * CHUNK
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// Random takes and give-backs against a map of what is held: no overlap, right sizes, zero when promised.
+    #[test]
+    fn buffers_do_not_overlap() {
+        let Some(arena) = Arena::reserve() else {
+            return;
+        };
+        let mut held: BTreeMap<usize, (usize, u8)> = BTreeMap::new();
+        let mut random = 1_u64;
+        for step in 0..20_000_u32 {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let draw = usize::try_from(random >> 40).expect("24 bits");
+            if held.len() > 100 || (draw.is_multiple_of(3) && !held.is_empty()) {
+                let nth = draw % held.len();
+                let (&address, &(capacity, fill)) = held.iter().nth(nth).expect("inside");
+                held.remove(&address);
+                let start = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(address))
+                    .expect("not null");
+                // SAFETY: held by this test and initialised below.
+                let bytes = unsafe { std::slice::from_raw_parts(start.as_ptr(), capacity) };
+                assert!(bytes[0] == fill && bytes[capacity - 1] == fill);
+                arena.give_back(start);
+            } else {
+                let len = draw % LARGEST + 1;
+                let piece = arena.take(len).expect("there is room");
+                assert!(
+                    piece.capacity >= len && (piece.capacity <= 4096 || piece.capacity < len * 2)
+                );
+                let address = piece.start.as_ptr() as usize;
+                assert!(address.is_multiple_of(4096));
+                let before = held.range(..=address).next_back();
+                assert!(before.is_none_or(|(&start, &(capacity, _))| start + capacity <= address));
+                let after = held.range(address..).next();
+                assert!(after.is_none_or(|(&start, _)| address + piece.capacity <= start));
+                // SAFETY: the piece is ours, mapped and (being anonymous memory) initialised.
+                let bytes =
+                    unsafe { std::slice::from_raw_parts_mut(piece.start.as_ptr(), piece.capacity) };
+                if piece.is_zero {
+                    assert!(
+                        bytes[0] == 0
+                            && bytes[piece.capacity / 2] == 0
+                            && bytes[piece.capacity - 1] == 0
+                    );
+                }
+                let fill = step.to_le_bytes()[0] | 1;
+                (
+                    bytes[0],
+                    bytes[piece.capacity / 2],
+                    bytes[piece.capacity - 1],
+                ) = (fill, fill, fill);
+                held.insert(address, (piece.capacity, fill));
+            }
+        }
+    }
+
+    #[test]
+    fn too_large_is_refused() {
+        let Some(arena) = Arena::reserve() else {
+            return;
+        };
+        assert!(arena.take(LARGEST + 1).is_none());
+        assert!(arena.chunk_of(0).is_none());
+    }
+}

@@ -1,0 +1,535 @@
+//! The driver on io_uring: one ring per engine thread, direct I/O, registered files and buffers.
+//!
+//! Submissions gather until the executor looks ([`Driver::wait`]) and go to the kernel in one call. Sleep and
+//! completions are one call too: the ring polls the eventfd with which other threads call.
+//!
+//! What must hold for soundness: a buffer given to the kernel stays alive and untouched until its completion. Buffers
+//! are owned by [`Flight`] entries, which are removed only on completion; dropping the driver waits for all of them.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::sync::Arc;
+
+use io_uring::types::{Fixed, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::{IoUring, Probe, opcode, squeue};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+
+use super::file::{OpenFile, aligned_copy};
+use super::parker::Inbox;
+use super::pool::Pool;
+use super::threads::{FileTable, Finished, admit, run_blocking, run_compute};
+use super::{HostConfig, clock};
+use crate::arena::{self, arena};
+use crate::buf::{IoBuf, IoBufMut};
+use crate::disk::DiskAction;
+use crate::driver::{
+    Completion, ComputeJob, DiskId, DiskOp, Driver, Outcome, Token, Unpark, Waited,
+};
+use crate::slab::Slab;
+use crate::time::{Instant, Timestamp};
+
+/// Places for registered files: two for each of the first 128 disks. Later ones are used by descriptor.
+const FILE_PLACES: u32 = 256;
+
+/// Arena chunks that may be registered: 256 are 512 MiB. Buffers elsewhere are used by address.
+const BUFFER_PLACES: u32 = 256;
+
+/// `user_data` of the poll on the eventfd; all others are indices of flights.
+const CALL: u64 = u64::MAX;
+
+/// The io_uring driver.
+pub struct Uring {
+    ring: IoUring,
+    files: FileTable,
+    has_fixed_files: bool,
+    /// By chunk: registered with this ring.
+    chunks: Vec<bool>,
+    may_register_chunks: bool,
+    flights: Slab<Flight>,
+    /// Flights not yet in the submission queue.
+    backlog: VecDeque<usize>,
+    in_kernel: usize,
+    in_kernel_max: usize,
+    /// Flights by disk, and whether the disk is to be closed after its last one: until then its places must not
+    /// be given to another disk.
+    usage: Vec<(usize, bool)>,
+    poll_is_armed: bool,
+    inbox: Arc<Inbox<Finished>>,
+    pool: Pool,
+}
+
+struct Flight {
+    token: Token,
+    disk: DiskId,
+    file: Arc<OpenFile>,
+    offset: u64,
+    /// Bytes already transferred by a short operation.
+    done: usize,
+    cargo: Cargo,
+}
+
+enum Cargo {
+    Read(IoBufMut),
+    Write(Bytes),
+    Flush,
+}
+
+/// What a write holds: the caller's buffer, or an aligned copy of it.
+enum Bytes {
+    Shared(IoBuf),
+    Copy(IoBufMut),
+}
+
+impl Bytes {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Shared(buf) => buf,
+            Self::Copy(buf) => buf,
+        }
+    }
+}
+
+impl Uring {
+    /// Makes a ring.
+    ///
+    /// # Errors
+    /// When the kernel has no io_uring, forbids it, or lacks something needed (timed waits: Linux 5.11).
+    pub fn new(config: &HostConfig) -> io::Result<Self> {
+        let entries = config.ring_entries.clamp(8, 4096).next_power_of_two();
+        // Linux 6.1 runs completions only when we look, which saves interrupts; older kernels take the plain ring.
+        let ring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            .setup_clamp()
+            .build(entries)
+            .or_else(|_| IoUring::builder().setup_clamp().build(entries))?;
+        if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
+            return Err(Errno::NOSYS.into());
+        }
+        let mut probe = Probe::new();
+        ring.submitter().register_probe(&mut probe)?;
+        let needed = [
+            opcode::Read::CODE,
+            opcode::Write::CODE,
+            opcode::Fsync::CODE,
+            opcode::PollAdd::CODE,
+        ];
+        if !needed.iter().all(|&code| probe.is_supported(code)) {
+            return Err(Errno::NOSYS.into());
+        }
+        let has_fixed_files = ring.submitter().register_files_sparse(FILE_PLACES).is_ok();
+        let may_register_chunks = arena().is_some()
+            && ring
+                .submitter()
+                .register_buffers_sparse(BUFFER_PLACES)
+                .is_ok();
+        Ok(Self {
+            in_kernel_max: ring.params().sq_entries() as usize,
+            ring,
+            files: FileTable::default(),
+            has_fixed_files,
+            chunks: vec![false; BUFFER_PLACES as usize],
+            may_register_chunks,
+            flights: Slab::new(),
+            backlog: VecDeque::new(),
+            in_kernel: 0,
+            usage: Vec::new(),
+            poll_is_armed: false,
+            inbox: Arc::new(Inbox::new()),
+            // Only for opening, listing and discarding.
+            pool: Pool::new("disk", 2),
+        })
+    }
+
+    /// The registered place of the chunk that holds the buffer, registering it at first use.
+    fn chunk_place(&mut self, address: usize, len: usize) -> Option<u16> {
+        let arena = arena()?;
+        let number = arena.chunk_of(address)?;
+        let known = *self.chunks.get(number)?;
+        if len == 0 || arena.chunk_of(address + len - 1) != Some(number) {
+            return None;
+        }
+        if !known {
+            if !self.may_register_chunks {
+                return None;
+            }
+            let base = arena.pin(number);
+            let iovec = libc::iovec {
+                iov_base: std::ptr::with_exposed_provenance_mut(base),
+                iov_len: arena::CHUNK,
+            };
+            let place = u32::try_from(number).expect("below the number of places");
+            // SAFETY: the chunk is mapped for the life of the process and pinned, so it keeps its pages.
+            let registered = unsafe {
+                self.ring
+                    .submitter()
+                    .register_buffers_update(place, &[iovec], None)
+            };
+            if registered.is_err() {
+                // The limit on locked memory is reached; what is registered stays useful.
+                self.may_register_chunks = false;
+                return None;
+            }
+            self.chunks[number] = true;
+        }
+        u16::try_from(number).ok()
+    }
+
+    /// The registered place of a disk's file: direct ones at odd places.
+    fn file_place(&self, disk: DiskId, direct: bool) -> Option<Fixed> {
+        let place = disk.0.checked_mul(2)? + u32::from(direct);
+        (self.has_fixed_files && place < FILE_PLACES).then_some(Fixed(place))
+    }
+
+    fn register_file(&self, disk: DiskId, file: Option<&OpenFile>) {
+        for direct in [false, true] {
+            if let Some(Fixed(place)) = self.file_place(disk, direct) {
+                let fd = match file {
+                    Some(file) if direct => file.direct_fd().map_or(-1, |fd| fd.as_raw_fd()),
+                    Some(file) => file.buffered_fd().as_raw_fd(),
+                    None => -1,
+                };
+                // Cannot fail for a place within the table and a descriptor that is open.
+                self.ring
+                    .submitter()
+                    .register_files_update(place, &[fd])
+                    .expect("registering an open file");
+            }
+        }
+    }
+
+    /// Describes the rest of a flight to the kernel.
+    fn entry(&mut self, index: usize) -> squeue::Entry {
+        let flight = self
+            .flights
+            .get_mut(index)
+            .expect("a flight in the backlog");
+        let (disk, offset, done) = (flight.disk, flight.offset + flight.done as u64, flight.done);
+        let (address, len, is_read) = match &mut flight.cargo {
+            Cargo::Read(buf) => (buf[done..].as_mut_ptr(), buf.len() - done, true),
+            Cargo::Write(data) => {
+                let bytes = &data.bytes()[done..];
+                (bytes.as_ptr().cast_mut(), bytes.len(), false)
+            }
+            Cargo::Flush => (std::ptr::null_mut(), 0, false),
+        };
+        let is_flush = matches!(flight.cargo, Cargo::Flush);
+        let direct = flight
+            .file
+            .direct_for(offset, address as usize, len)
+            .filter(|_| !is_flush)
+            .map(|file| file.as_raw_fd());
+        let raw_fd = direct.unwrap_or_else(|| flight.file.buffered_fd().as_raw_fd());
+        let fixed = self.file_place(disk, direct.is_some());
+        let len_u32 = u32::try_from(len).expect("operations are below 4 GiB");
+        let entry = if is_flush {
+            match fixed {
+                Some(place) => opcode::Fsync::new(place)
+                    .flags(FsyncFlags::DATASYNC)
+                    .build(),
+                None => opcode::Fsync::new(io_uring::types::Fd(raw_fd))
+                    .flags(FsyncFlags::DATASYNC)
+                    .build(),
+            }
+        } else {
+            let place = self.chunk_place(address as usize, len);
+            let fd = io_uring::types::Fd(raw_fd);
+            match (is_read, place, fixed) {
+                (true, Some(buf), Some(fixed)) => {
+                    opcode::ReadFixed::new(fixed, address, len_u32, buf)
+                        .offset(offset)
+                        .build()
+                }
+                (true, Some(buf), None) => opcode::ReadFixed::new(fd, address, len_u32, buf)
+                    .offset(offset)
+                    .build(),
+                (true, None, Some(fixed)) => opcode::Read::new(fixed, address, len_u32)
+                    .offset(offset)
+                    .build(),
+                (true, None, None) => opcode::Read::new(fd, address, len_u32)
+                    .offset(offset)
+                    .build(),
+                (false, Some(buf), Some(fixed)) => {
+                    opcode::WriteFixed::new(fixed, address, len_u32, buf)
+                        .offset(offset)
+                        .build()
+                }
+                (false, Some(buf), None) => opcode::WriteFixed::new(fd, address, len_u32, buf)
+                    .offset(offset)
+                    .build(),
+                (false, None, Some(fixed)) => opcode::Write::new(fixed, address, len_u32)
+                    .offset(offset)
+                    .build(),
+                (false, None, None) => opcode::Write::new(fd, address, len_u32)
+                    .offset(offset)
+                    .build(),
+            }
+        };
+        entry.user_data(index as u64)
+    }
+
+    /// Moves the backlog into the submission queue as far as it fits.
+    fn fill_queue(&mut self) {
+        while self.in_kernel < self.in_kernel_max
+            && let Some(index) = self.backlog.pop_front()
+        {
+            let entry = self.entry(index);
+            // SAFETY: the entry points into the flight's own buffer (or a descriptor its `file` keeps open), and the
+            // flight is kept until the completion is seen.
+            let pushed = unsafe { self.ring.submission().push(&entry) };
+            if pushed.is_err() {
+                self.backlog.push_front(index);
+                return;
+            }
+            self.in_kernel += 1;
+        }
+    }
+
+    fn arm_poll(&mut self) {
+        if self.poll_is_armed {
+            return;
+        }
+        let fd = io_uring::types::Fd(self.inbox.parker.event().as_raw_fd());
+        // Multishot and never read: each write to the eventfd is one completion.
+        let events = u32::from(PollFlags::IN.bits());
+        let entry = opcode::PollAdd::new(fd, events)
+            .multi(true)
+            .build()
+            .user_data(CALL);
+        // SAFETY: refers to no memory; the descriptor lives as long as the ring.
+        self.poll_is_armed = unsafe { self.ring.submission().push(&entry) }.is_ok();
+    }
+
+    /// Gives the kernel what is queued, and waits for a completion when asked to.
+    fn enter(&mut self, sleep_until: Option<Option<Instant>>) {
+        let result = match sleep_until {
+            None => self.ring.submit(),
+            Some(None) => self.ring.submit_and_wait(1),
+            Some(Some(until)) => {
+                let limit = until.since(clock::now());
+                let limit = Timespec::new()
+                    .sec(limit.as_secs())
+                    .nsec(limit.subsec_nanos());
+                self.ring
+                    .submitter()
+                    .submit_with_args(1, &SubmitArgs::new().timespec(&limit))
+            }
+        };
+        if let Err(error) = result {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            // A time-out, a signal, or a full completion queue that the caller is about to empty. Anything else means
+            // that the ring itself is broken, and with it the engine.
+            let is_passing = matches!(
+                errno,
+                Errno::TIME | Errno::INTR | Errno::AGAIN | Errno::BUSY
+            );
+            assert!(is_passing, "io_uring_enter: {error}");
+        }
+    }
+
+    fn reap(&mut self, done: &mut Vec<Completion>) {
+        loop {
+            let Some(entry) = self.ring.completion().next() else {
+                break;
+            };
+            if entry.user_data() == CALL {
+                self.poll_is_armed = io_uring::cqueue::more(entry.flags());
+                continue;
+            }
+            self.in_kernel -= 1;
+            let index = usize::try_from(entry.user_data()).expect("an index we gave");
+            self.land(index, entry.result(), done);
+        }
+        let files = &mut self.files;
+        let mut opened = Vec::new();
+        for finished in self.inbox.take() {
+            let completion = admit(files, finished);
+            if let Outcome::Opened(Ok((id, _))) = &completion.outcome {
+                opened.push(*id);
+            }
+            done.push(completion);
+        }
+        for id in opened {
+            let index = id.0 as usize;
+            if self.usage.len() <= index {
+                self.usage.resize(index + 1, (0, false));
+            }
+            self.usage[index] = (0, false);
+            self.register_file(id, Some(&self.files.file(id)));
+        }
+    }
+
+    /// Deals with the result of one kernel operation: done, to be continued, or failed.
+    fn land(&mut self, index: usize, result: i32, done: &mut Vec<Completion>) {
+        let flight = self
+            .flights
+            .get_mut(index)
+            .expect("completions are for flights");
+        let (action, len) = match &flight.cargo {
+            Cargo::Read(buf) => (DiskAction::Read, buf.len()),
+            Cargo::Write(data) => (DiskAction::Write, data.bytes().len()),
+            Cargo::Flush => (DiskAction::Flush, 0),
+        };
+        let error = match usize::try_from(result) {
+            // The file was truncated under us.
+            Ok(0) if flight.done < len => Some(Errno::IO),
+            Ok(count) => {
+                flight.done += count;
+                if flight.done < len {
+                    self.backlog.push_front(index);
+                    return;
+                }
+                None
+            }
+            Err(_) => match Errno::from_raw_os_error(-result) {
+                Errno::INTR | Errno::AGAIN => {
+                    self.backlog.push_front(index);
+                    return;
+                }
+                errno => Some(errno),
+            },
+        };
+        let flight = self.flights.remove(index).expect("just seen");
+        let (count, is_closing) = &mut self.usage[flight.disk.0 as usize];
+        *count -= 1;
+        if *count == 0 && *is_closing {
+            self.close_now(flight.disk);
+        }
+        let error = error.map(|errno| flight.file.error(action, flight.offset, len, errno));
+        let outcome = match flight.cargo {
+            Cargo::Read(buf) => Outcome::Read(error.map_or(Ok(buf), Err)),
+            Cargo::Write(_) | Cargo::Flush => Outcome::Done(error.map_or(Ok(()), Err)),
+        };
+        done.push(Completion {
+            token: flight.token,
+            outcome,
+        });
+    }
+
+    fn close_now(&mut self, disk: DiskId) {
+        self.register_file(disk, None);
+        self.files.remove(disk);
+    }
+
+    fn start(&mut self, token: Token, disk: DiskId, offset: u64, cargo: Cargo) {
+        let file = self.files.file(disk);
+        self.usage[disk.0 as usize].0 += 1;
+        let index = self.flights.insert(Flight {
+            token,
+            disk,
+            file,
+            offset,
+            done: 0,
+            cargo,
+        });
+        self.backlog.push_back(index);
+    }
+}
+
+impl Driver for Uring {
+    fn now(&self) -> Instant {
+        clock::now()
+    }
+
+    fn wall_clock(&self) -> Timestamp {
+        clock::wall_clock()
+    }
+
+    fn fill_random(&mut self, bytes: &mut [u8]) {
+        clock::fill_random(bytes);
+    }
+
+    fn submit(&mut self, op: DiskOp, token: Token) {
+        match op {
+            // Nothing to transfer is nothing to ask the kernel for.
+            DiskOp::Read { buf, .. } if buf.is_empty() => {
+                let outcome = Outcome::Read(Ok(buf));
+                self.inbox.push(Finished::Op(Completion { token, outcome }));
+            }
+            DiskOp::Write { data, .. } if data.is_empty() => {
+                let outcome = Outcome::Done(Ok(()));
+                self.inbox.push(Finished::Op(Completion { token, outcome }));
+            }
+            DiskOp::Read { disk, offset, buf } => self.start(token, disk, offset, Cargo::Read(buf)),
+            DiskOp::Write { disk, offset, data } => {
+                let file = self.files.file(disk);
+                let must_copy = file.direct_alignment().is_some_and(|alignment| {
+                    file.direct_for(offset, 0, data.len()).is_some()
+                        && !data.is_aligned_to(alignment)
+                });
+                let data = if must_copy {
+                    Bytes::Copy(aligned_copy(&data))
+                } else {
+                    Bytes::Shared(data)
+                };
+                self.start(token, disk, offset, Cargo::Write(data));
+            }
+            DiskOp::Flush { disk } => self.start(token, disk, 0, Cargo::Flush),
+            DiskOp::Open { .. } | DiskOp::List { .. } | DiskOp::Discard { .. } => {
+                run_blocking(&self.pool, &self.files, &self.inbox, op, token);
+            }
+        }
+    }
+
+    fn offload(&mut self, job: ComputeJob, token: Token) {
+        run_compute(&self.inbox, job, token);
+    }
+
+    fn wait(&mut self, until: Option<Instant>, done: &mut Vec<Completion>) -> Waited {
+        self.arm_poll();
+        self.fill_queue();
+        let now = clock::now();
+        let wants_sleep = until.is_none_or(|until| until > now);
+        if wants_sleep
+            && self.ring.completion().is_empty()
+            && self.poll_is_armed
+            && self.inbox.parker.prepare()
+        {
+            self.enter(Some(until));
+        } else {
+            let queue = self.ring.submission();
+            if !queue.is_empty() || queue.taskrun() || queue.cq_overflow() {
+                drop(queue);
+                self.enter(None);
+            }
+        }
+        self.inbox.parker.finish();
+        self.reap(done);
+        // Continuations of short transfers, and what waited for room, go out before the next tasks run.
+        if !self.backlog.is_empty() && self.in_kernel < self.in_kernel_max {
+            self.fill_queue();
+        }
+        Waited::Progress
+    }
+
+    fn close(&mut self, disk: DiskId) {
+        match &mut self.usage[disk.0 as usize] {
+            (0, _) => self.close_now(disk),
+            (_, is_closing) => *is_closing = true,
+        }
+    }
+
+    fn unparker(&self) -> Arc<dyn Unpark> {
+        self.inbox.parker.clone()
+    }
+
+    fn name(&self) -> &'static str {
+        "uring"
+    }
+}
+
+impl Drop for Uring {
+    /// The kernel may still write into buffers: they must not be freed before it has finished.
+    fn drop(&mut self) {
+        self.backlog.clear();
+        let mut done = Vec::new();
+        while self.in_kernel > 0 {
+            self.enter(Some(None));
+            self.reap(&mut done);
+            self.backlog.clear();
+        }
+    }
+}
