@@ -1,10 +1,22 @@
-//! The allocator of the pool: classes, metaslabs, deferred frees, accounting.
+//! The allocator of the pool: which vdev, which metaslab, which bytes; frees, deferral, accounting.
+//!
+//! Allocation is synchronous and mostly a pointer bump: each vdev has a few *slots* (data, metadata, second and third
+//! copies), and each slot holds a run of free space taken out of one metaslab. Only a used-up run costs a search.
+//! Guarantees: no byte is handed out twice before it was freed and two further txgs have synced; the copies of a block
+//! go to different vdevs, else different metaslabs, as long as there are any.
+//! Does not know I/O; when a space map must be read first it says so ([`Step::Load`]).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 
+use ondisk::{Dva, Txg};
+use vdev::TopInfo;
+
 use crate::ZioError;
+use crate::metaslab::Metaslab;
+use crate::ranges::Mismatch;
 
 /// Where the allocator learns the free space of a metaslab. Implemented by the pool, which keeps space maps in its
 /// meta-objset.
@@ -59,4 +71,543 @@ pub struct Space {
     pub deflated_size: u64,
     /// Space kept back so that a full pool can still be worked on: dataset writes stop at `deflated_size - slop`.
     pub slop: u64,
+}
+
+/// Longest run a slot takes at once; bounded further by the metaslab size.
+const RUN_BYTES_MAX: u64 = 16 << 20;
+/// A metaslab whose longest free run is shorter counts as fragmented.
+const RUN_BYTES_GOOD: u64 = 1 << 20;
+/// Refills from the same metaslab before the others are looked at again.
+const REFILLS_BEFORE_SCAN: u32 = 64;
+/// Bytes placed on one vdev before the next one's turn, for a vdev of average fullness. OpenZFS: 1 MiB times children.
+const ROTOR_BYTES: u64 = 1 << 20;
+/// The slop rule of OpenZFS (`spa_slop_shift`, `spa_min_slop`, `spa_max_slop`).
+const SLOP_SHIFT: u32 = 5;
+const SLOP_MIN: u64 = 128 << 20;
+const SLOP_MAX: u64 = 128 << 30;
+
+/// Where consecutive blocks of one kind go. Also the index into a vdev's slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Slot {
+    Data = 0,
+    Metadata = 1,
+    SecondCopy = 2,
+    ThirdCopy = 3,
+}
+
+const SLOTS: usize = 4;
+
+/// What to do next for an allocation.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// All copies have a place.
+    Done,
+    /// Load this metaslab and ask again.
+    Load { vdev: u32, metaslab: u32 },
+    /// There is no room.
+    Full,
+}
+
+/// An allocation under way.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) txg: Txg,
+    pub(crate) psize: u64,
+    pub(crate) copies: u8,
+    pub(crate) slot: Slot,
+    /// Places found so far.
+    pub(crate) dvas: Vec<Dva>,
+}
+
+#[derive(Debug)]
+struct Run {
+    metaslab: u32,
+    next: u64,
+    end: u64,
+}
+
+#[derive(Debug)]
+struct VdevSpace {
+    id: u32,
+    ashift: u8,
+    shift: u8,
+    deflate: u64,
+    is_log: bool,
+    metaslabs: Vec<Metaslab>,
+    /// Sums over the metaslabs, so that nobody has to walk them.
+    allocated: u64,
+    deferred: u64,
+    runs: [Option<Run>; SLOTS],
+    /// Metaslab a slot allocates from, and refills left before a new choice.
+    homes: [Option<(u32, u32)>; SLOTS],
+}
+
+enum Take {
+    Done(u64),
+    Load(u32),
+    Full,
+}
+
+/// The space of a pool.
+#[derive(Debug)]
+pub(crate) struct Allocator {
+    vdevs: BTreeMap<u32, VdevSpace>,
+    /// Ids that take ordinary blocks, in rotor order.
+    normal: Vec<u32>,
+    rotor: usize,
+    rotor_left: u64,
+    /// Metaslabs with changes that were not taken, by txg.
+    changed: BTreeMap<Txg, BTreeSet<(u32, u32)>>,
+    /// Metaslabs with frees that are not usable yet.
+    deferring: BTreeSet<(u32, u32)>,
+}
+
+impl Allocator {
+    pub(crate) fn new(tops: &[(TopInfo, u64)], summaries: &[MetaslabSummary]) -> Self {
+        let known: BTreeMap<(u32, u32), &MetaslabSummary> =
+            summaries.iter().map(|s| ((s.vdev, s.metaslab), s)).collect();
+        let mut vdevs = BTreeMap::new();
+        let mut normal = Vec::new();
+        for (top, deflate) in tops {
+            let size = 1_u64 << top.metaslab_shift;
+            let count = u32::try_from(top.metaslab_count).unwrap_or(u32::MAX);
+            let metaslabs: Vec<Metaslab> = (0..count)
+                .map(|index| {
+                    let start = u64::from(index) * size;
+                    match known.get(&(top.id, index)) {
+                        Some(s) => Metaslab::new(start, size, s.allocated.min(size), s.untouched),
+                        None => Metaslab::new(start, size, 0, true),
+                    }
+                })
+                .collect();
+            if !top.is_log && top.allocating {
+                normal.push(top.id);
+            }
+            vdevs.insert(
+                top.id,
+                VdevSpace {
+                    id: top.id,
+                    ashift: top.ashift,
+                    shift: top.metaslab_shift,
+                    deflate: *deflate,
+                    is_log: top.is_log,
+                    allocated: metaslabs.iter().map(|metaslab| metaslab.allocated).sum(),
+                    deferred: 0,
+                    metaslabs,
+                    runs: [const { None }; SLOTS],
+                    homes: [None; SLOTS],
+                },
+            );
+        }
+        Self {
+            vdevs,
+            normal,
+            rotor: 0,
+            rotor_left: ROTOR_BYTES,
+            changed: BTreeMap::new(),
+            deferring: BTreeSet::new(),
+        }
+    }
+
+    /// Smallest allocation of any ordinary vdev in bytes.
+    pub(crate) fn least_alloc(&self) -> u64 {
+        let shift = self.normal.iter().filter_map(|id| self.vdevs.get(id)).map(|v| v.ashift).min();
+        1 << shift.unwrap_or(9)
+    }
+
+    /// Continues an allocation. On [`Step::Full`] places found so far stay in the request (for [`Allocator::undo`]);
+    /// a block that has its first copy is content with fewer than it asked for.
+    pub(crate) fn step(&mut self, request: &mut Request) -> Step {
+        while request.dvas.len() < usize::from(request.copies) {
+            match self.place(request) {
+                Ok(dva) => request.dvas.push(dva),
+                Err(Step::Full) if !request.dvas.is_empty() => break,
+                Err(step) => return step,
+            }
+        }
+        Step::Done
+    }
+
+    /// Takes back the places of a request nothing was written to.
+    pub(crate) fn undo(&mut self, request: &mut Request) {
+        for dva in std::mem::take(&mut request.dvas) {
+            let range = dva.offset..dva.offset + dva.asize;
+            if let Some(key) = self.key_of(dva.vdev, &range) {
+                let undone = self.change(key, |metaslab| metaslab.undo_alloc(request.txg, &range));
+                debug_assert!(undone.is_ok(), "the request holds this range");
+                self.note_change(request.txg, key);
+                self.deferring.insert(key);
+            }
+        }
+    }
+
+    /// Finds the place of one more copy.
+    fn place(&mut self, request: &Request) -> Result<Dva, Step> {
+        let copy = request.dvas.len();
+        let slot = match (copy, request.slot) {
+            (0, slot) => slot,
+            (1, _) => Slot::SecondCopy,
+            _ => Slot::ThirdCopy,
+        };
+        let count = self.normal.len();
+        let mut wanted_load = None;
+        // First round: vdevs without a copy of this block; second round: any.
+        for fresh in [true, false] {
+            for turn in 0..count {
+                let id = self.normal[(self.rotor + turn + copy) % count];
+                let used = request.dvas.iter().any(|dva| dva.vdev == id);
+                if used == fresh {
+                    continue;
+                }
+                let vdev = self.vdevs.get_mut(&id).expect("every rotor entry is a vdev");
+                let avoid: Vec<u32> = request
+                    .dvas
+                    .iter()
+                    .filter(|dva| dva.vdev == id)
+                    .map(|dva| vdev.metaslab_index(dva.offset))
+                    .collect();
+                let asize = request.psize.next_multiple_of(1 << vdev.ashift);
+                match vdev.take(slot, asize, &avoid) {
+                    Take::Done(offset) => {
+                        let key = (id, vdev.metaslab_index(offset));
+                        self.change(key, |metaslab| {
+                            metaslab.record_alloc(request.txg, offset..offset + asize);
+                        });
+                        self.note_change(request.txg, key);
+                        if copy == 0 {
+                            self.advance(id, asize);
+                        }
+                        return Ok(Dva { vdev: id, offset, asize, gang: false });
+                    }
+                    Take::Load(metaslab) => {
+                        wanted_load.get_or_insert(Step::Load { vdev: id, metaslab });
+                        // A vdev that has room after a load is as good as one that has room now, and spreading copies
+                        // is worth the read.
+                        break;
+                    }
+                    Take::Full => {}
+                }
+            }
+            if let Some(step) = wanted_load {
+                return Err(step);
+            }
+        }
+        Err(Step::Full)
+    }
+
+    /// Moves the rotor when the vdev has had its share.
+    fn advance(&mut self, id: u32, asize: u64) {
+        if self.normal[self.rotor % self.normal.len()] == id && self.rotor_left > asize {
+            self.rotor_left -= asize;
+            return;
+        }
+        let position = self.normal.iter().position(|other| *other == id).unwrap_or(0);
+        self.rotor = (position + 1) % self.normal.len();
+        // A vdev with twice the average share of free space gets twice the turn, so that vdevs fill up together.
+        let free_share = |id: &u32| {
+            let space = self.vdevs.get(id).map(VdevSpace::space).unwrap_or_default();
+            (space.free >> 10, (space.size >> 10).max(1))
+        };
+        let (free, size) = free_share(&self.normal[self.rotor]);
+        let (all_free, all_size) = self
+            .normal
+            .iter()
+            .map(free_share)
+            .fold((0, 0), |(free, size), (f, s)| (free + f, size + s));
+        let share = u128::from(ROTOR_BYTES) * u128::from(free) * u128::from(all_size.max(1))
+            / (u128::from(size) * u128::from(all_free.max(1)));
+        let share = u64::try_from(share).unwrap_or(u64::MAX);
+        self.rotor_left = share.clamp(ROTOR_BYTES / 16, ROTOR_BYTES * 4);
+    }
+
+    /// Frees one copy.
+    pub(crate) fn free(&mut self, txg: Txg, vdev: u32, range: &Range<u64>) -> Result<(), Mismatch> {
+        let key = self.key_of(vdev, range).ok_or(Mismatch)?;
+        self.change(key, |metaslab| metaslab.free(txg, range))?;
+        self.note_change(txg, key);
+        self.deferring.insert(key);
+        Ok(())
+    }
+
+    /// Allocates a given place. `Ok(Some(..))` names a metaslab to load first.
+    pub(crate) fn claim(
+        &mut self,
+        txg: Txg,
+        vdev: u32,
+        range: &Range<u64>,
+    ) -> Result<Option<(u32, u32)>, Mismatch> {
+        let key = self.key_of(vdev, range).ok_or(Mismatch)?;
+        let space = self.vdevs.get_mut(&vdev).ok_or(Mismatch)?;
+        let metaslab = &space.metaslabs[key.1 as usize];
+        if !metaslab.is_loaded() {
+            return if metaslab.is_broken() { Err(Mismatch) } else { Ok(Some(key)) };
+        }
+        // The place may be inside a run a slot holds.
+        space.return_runs_of(key.1);
+        self.change(key, |metaslab| metaslab.claim(txg, range))?;
+        self.note_change(txg, key);
+        Ok(None)
+    }
+
+    /// Returns a metaslab.
+    pub(crate) fn metaslab(&mut self, vdev: u32, metaslab: u32) -> Option<&mut Metaslab> {
+        self.vdevs.get_mut(&vdev)?.metaslabs.get_mut(metaslab as usize)
+    }
+
+    /// Returns a metaslab's free ranges as its space map states them after `upto`; `None` if it is not loaded.
+    pub(crate) fn map_free(&mut self, vdev: u32, metaslab: u32, upto: Txg) -> Option<Vec<Range<u64>>> {
+        let space = self.vdevs.get_mut(&vdev)?;
+        space.return_runs_of(metaslab);
+        space.metaslabs.get(metaslab as usize)?.map_free(upto)
+    }
+
+    /// Returns a metaslab's free segments counted by log2 of their size; `None` if it is not loaded.
+    pub(crate) fn histogram(&self, vdev: u32, metaslab: u32) -> Option<[u64; 64]> {
+        let space = self.vdevs.get(&vdev)?;
+        let mut counts = space.metaslabs.get(metaslab as usize)?.histogram()?;
+        for run in space.runs.iter().flatten().filter(|run| run.metaslab == metaslab) {
+            if run.end > run.next {
+                counts[(run.end - run.next).ilog2() as usize] += 1;
+            }
+        }
+        Some(counts)
+    }
+
+    /// Takes the changes of `txg`, in order of vdev and metaslab.
+    pub(crate) fn take_changes(&mut self, txg: Txg) -> Vec<MetaslabChange> {
+        let keys = self.changed.remove(&txg).unwrap_or_default();
+        let mut changes = Vec::with_capacity(keys.len());
+        for (vdev, metaslab) in keys {
+            let Some(mut pending) =
+                self.metaslab(vdev, metaslab).and_then(|metaslab| metaslab.take_pending(txg))
+            else {
+                continue;
+            };
+            let (allocs, frees) = (pending.allocs.drain(), pending.frees.drain());
+            if !(allocs.is_empty() && frees.is_empty()) {
+                changes.push(MetaslabChange { vdev, metaslab, allocs, frees });
+            }
+        }
+        changes
+    }
+
+    pub(crate) fn has_changes(&self, txg: Txg) -> bool {
+        self.changed.get(&txg).is_some_and(|keys| {
+            keys.iter().any(|&(vdev, metaslab)| {
+                self.vdevs
+                    .get(&vdev)
+                    .and_then(|space| space.metaslabs.get(metaslab as usize))
+                    .is_some_and(|metaslab| metaslab.has_pending(txg))
+            })
+        })
+    }
+
+    /// Makes usable what was freed two txgs before `txg`.
+    pub(crate) fn txg_synced(&mut self, txg: Txg) {
+        let keys: Vec<(u32, u32)> = self.deferring.iter().copied().collect();
+        for (vdev, index) in keys {
+            let waiting = self.change((vdev, index), |metaslab| {
+                metaslab.txg_synced(txg);
+                metaslab.has_deferred()
+            });
+            if !waiting {
+                self.deferring.remove(&(vdev, index));
+            }
+        }
+    }
+
+    /// Returns the space of the ordinary vdevs.
+    pub(crate) fn space(&self) -> Space {
+        let mut sum = Space::default();
+        for space in self.vdevs.values().filter(|v| !v.is_log).map(VdevSpace::space) {
+            sum.size += space.size;
+            sum.allocated += space.allocated;
+            sum.free += space.free;
+            sum.deferred += space.deferred;
+            sum.deflated_size += space.deflated_size;
+        }
+        sum.slop = slop(sum.deflated_size);
+        sum
+    }
+
+    /// Returns the space of one vdev.
+    pub(crate) fn vdev_space(&self, vdev: u32) -> Space {
+        self.vdevs.get(&vdev).map(VdevSpace::space).unwrap_or_default()
+    }
+
+    /// Ends the load of a metaslab.
+    pub(crate) fn end_load(
+        &mut self,
+        vdev: u32,
+        metaslab: u32,
+        free: Option<&[Range<u64>]>,
+    ) -> Result<(), Mismatch> {
+        self.metaslab(vdev, metaslab).ok_or(Mismatch)?;
+        self.change((vdev, metaslab), |metaslab| match free {
+            Some(free) => metaslab.end_load(free),
+            None => {
+                metaslab.fail_load();
+                Ok(())
+            }
+        })
+    }
+
+    /// Changes one metaslab and keeps its vdev's sums.
+    fn change<R>(&mut self, key: (u32, u32), change: impl FnOnce(&mut Metaslab) -> R) -> R {
+        let space = self.vdevs.get_mut(&key.0).expect("keys name vdevs");
+        let metaslab = &mut space.metaslabs[key.1 as usize];
+        let (allocated, deferred) = (metaslab.allocated, metaslab.deferred_bytes());
+        let result = change(metaslab);
+        space.allocated = space.allocated - allocated + metaslab.allocated;
+        space.deferred = space.deferred - deferred + metaslab.deferred_bytes();
+        result
+    }
+
+    fn note_change(&mut self, txg: Txg, key: (u32, u32)) {
+        self.changed.entry(txg).or_default().insert(key);
+    }
+
+    /// Returns the key of the metaslab that holds the whole range.
+    fn key_of(&self, vdev: u32, range: &Range<u64>) -> Option<(u32, u32)> {
+        let space = self.vdevs.get(&vdev)?;
+        let unit = (1_u64 << space.ashift) - 1;
+        if range.is_empty() || range.start & unit != 0 || range.end & unit != 0 {
+            return None;
+        }
+        let index = u32::try_from(range.start >> space.shift).ok()?;
+        let metaslab = space.metaslabs.get(index as usize)?;
+        (range.end <= metaslab.span().end).then_some((vdev, index))
+    }
+}
+
+/// Returns the bytes kept back from datasets, of `size` deflated bytes.
+pub(crate) fn slop(size: u64) -> u64 {
+    let slop = (size >> SLOP_SHIFT).min(SLOP_MAX);
+    slop.max((size >> 1).min(SLOP_MIN))
+}
+
+impl VdevSpace {
+    fn metaslab_index(&self, offset: u64) -> u32 {
+        u32::try_from(offset >> self.shift).expect("offsets handed out are inside the vdev")
+    }
+
+    fn space(&self) -> Space {
+        let size = (self.metaslabs.len() as u64) << self.shift;
+        Space {
+            size,
+            allocated: self.allocated,
+            deferred: self.deferred,
+            free: size.saturating_sub(self.allocated).saturating_sub(self.deferred),
+            deflated_size: (size >> 9) * self.deflate,
+            slop: 0,
+        }
+    }
+
+    /// Takes `asize` bytes, preferably outside the metaslabs to avoid.
+    fn take(&mut self, slot: Slot, asize: u64, avoid: &[u32]) -> Take {
+        let at = slot as usize;
+        if let Some(run) = &mut self.runs[at]
+            && run.end - run.next >= asize
+            && !avoid.contains(&run.metaslab)
+        {
+            let offset = run.next;
+            run.next += asize;
+            return Take::Done(offset);
+        }
+        self.return_run(at);
+        let mut reclaimed = false;
+        loop {
+            match self.choose(at, asize, avoid) {
+                Choice::Use(index) => {
+                    let most = RUN_BYTES_MAX.min(1 << (self.shift - 3));
+                    let taken = self.metaslabs[index as usize].take_run(asize, most);
+                    let run = taken.expect("the chosen metaslab has a long enough run");
+                    self.runs[at] =
+                        Some(Run { metaslab: index, next: run.start + asize, end: run.end });
+                    return Take::Done(run.start);
+                }
+                Choice::Load(index) => return Take::Load(index),
+                Choice::None if reclaimed => return Take::Full,
+                Choice::None => {
+                    // Other slots may sit on the last free space.
+                    self.return_runs();
+                    reclaimed = true;
+                }
+            }
+        }
+    }
+
+    /// Chooses the metaslab for the next run of a slot.
+    fn choose(&mut self, at: usize, asize: u64, avoid: &[u32]) -> Choice {
+        if let Some((home, left)) = self.homes[at]
+            && left > 0
+            && !avoid.contains(&home)
+            && self.metaslabs[home as usize].longest() >= asize
+        {
+            self.homes[at] = Some((home, left - 1));
+            return Choice::Use(home);
+        }
+        let good = asize.max(RUN_BYTES_GOOD);
+        let mut best: Option<((bool, bool, bool, bool, u64), u32)> = None;
+        for (index, metaslab) in self.metaslabs.iter().enumerate() {
+            let index = u32::try_from(index).expect("metaslab indices fit");
+            let loaded = metaslab.is_loaded();
+            let (fits, is_good) = if loaded {
+                (metaslab.longest() >= asize, metaslab.longest() >= good)
+            } else if metaslab.is_unloaded() || metaslab.is_loading() {
+                (metaslab.usable_bytes() >= asize, metaslab.usable_bytes() >= 4 * good)
+            } else {
+                (false, false)
+            };
+            if !fits {
+                continue;
+            }
+            let shared = (0..SLOTS).any(|other| {
+                other != at
+                    && (self.runs[other].as_ref().is_some_and(|run| run.metaslab == index)
+                        || self.homes[other].is_some_and(|(home, _)| home == index))
+            });
+            let key =
+                (!avoid.contains(&index), is_good, !shared, loaded, metaslab.usable_bytes());
+            if best.is_none_or(|(other, _)| key > other) {
+                best = Some((key, index));
+            }
+        }
+        match best {
+            None => Choice::None,
+            Some((_, index)) if self.metaslabs[index as usize].is_loaded() => {
+                self.homes[at] = Some((index, REFILLS_BEFORE_SCAN));
+                Choice::Use(index)
+            }
+            Some((_, index)) => Choice::Load(index),
+        }
+    }
+
+    fn return_run(&mut self, at: usize) {
+        if let Some(run) = self.runs[at].take()
+            && run.end > run.next
+        {
+            self.metaslabs[run.metaslab as usize].return_run(run.next..run.end);
+        }
+    }
+
+    fn return_runs(&mut self) {
+        for at in 0..SLOTS {
+            self.return_run(at);
+        }
+    }
+
+    fn return_runs_of(&mut self, metaslab: u32) {
+        for at in 0..SLOTS {
+            if self.runs[at].as_ref().is_some_and(|run| run.metaslab == metaslab) {
+                self.return_run(at);
+            }
+        }
+    }
+}
+
+enum Choice {
+    Use(u32),
+    Load(u32),
+    None,
 }

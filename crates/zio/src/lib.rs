@@ -12,12 +12,15 @@
 #![forbid(unsafe_code)]
 
 mod alloc;
+mod checks;
 mod error;
 mod metaslab;
 mod ranges;
+mod read;
 mod store;
+mod write;
 
 pub use alloc::{MetaSource, MetaslabChange, MetaslabSummary, Space};
 pub use error::{Bookmark, CorruptReason, ZioError};
-pub use store::{BlockStore, ReadProps, StoreOptions, StoreStats, WriteProps};
+pub use store::{BlockStore, ReadProps, StoreOptions, StoreStats, StoreTuning, WriteProps};
 pub use vdev::IoClass;

@@ -98,6 +98,10 @@ impl Metaslab {
         matches!(self.load, Load::Unloaded)
     }
 
+    pub(crate) fn is_broken(&self) -> bool {
+        matches!(self.load, Load::Broken)
+    }
+
     pub(crate) fn is_loading(&self) -> bool {
         matches!(self.load, Load::Loading { .. })
     }
@@ -145,6 +149,8 @@ impl Metaslab {
                 usable.subtract(&range);
             }
         }
+        // The map itself is the truth; the count that was known before may have come from a damaged header.
+        self.allocated = self.size - usable.space() - self.deferred_bytes;
         self.load = Load::Loaded(usable);
         Ok(())
     }
@@ -288,26 +294,32 @@ impl Metaslab {
         !self.deferred.is_empty()
     }
 
-    /// Returns the free ranges as a space map states them: usable, deferred, and `runs` (taken for bump allocation but
-    /// not allocated). Allocations of txgs after `upto` count as free (their map entries come later).
-    pub(crate) fn map_free(&self, upto: Txg, runs: &[Range<u64>]) -> Option<Vec<Range<u64>>> {
+    /// Returns the free ranges as a space map states them after `upto`: usable and deferred. Allocations of later txgs
+    /// count as free (their map entries come later). Runs must have been returned before. `None` if not loaded.
+    pub(crate) fn map_free(&self, upto: Txg) -> Option<Vec<Range<u64>>> {
         let Load::Loaded(usable) = &self.load else {
             return None;
         };
         let mut free = usable.clone();
-        for (txg, deferred) in &self.deferred {
-            if *txg <= upto {
-                deferred.iter().for_each(|range| free.union(range));
-            }
+        for (_, deferred) in self.deferred.range(..=upto) {
+            deferred.iter().for_each(|range| free.union(range));
         }
-        for run in runs {
-            free.union(run.clone());
-        }
-        for (txg, pending) in &self.pending {
-            if *txg > upto {
-                pending.allocs.iter().for_each(|range| free.union(range));
-            }
+        for (_, pending) in self.pending.range(Txg(upto.0 + 1)..) {
+            pending.allocs.iter().for_each(|range| free.union(range));
         }
         Some(free.drain())
+    }
+
+    /// Returns the free segments (usable or deferred, not merged) counted by log2 of their size; `None` if not loaded.
+    pub(crate) fn histogram(&self) -> Option<[u64; 64]> {
+        let Load::Loaded(usable) = &self.load else {
+            return None;
+        };
+        let mut counts = [0; 64];
+        let deferred = self.deferred.values().flat_map(RangeTree::iter);
+        for range in usable.iter().chain(deferred) {
+            counts[(range.end - range.start).ilog2() as usize] += 1;
+        }
+        Some(counts)
     }
 }

@@ -1,18 +1,53 @@
 //! The block store: the one door to the blocks of a pool.
 
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use ondisk::{BlockPointer, ChecksumKind, Compression, ObjectType, Txg};
+use runtime::sync::{Event, Semaphore};
 use runtime::{Handle, IoBuf};
 use vdev::{IoClass, Tree};
 
-use crate::{Bookmark, MetaSource, MetaslabChange, MetaslabSummary, Space, ZioError};
+use crate::alloc::Allocator;
+use crate::checks;
+use crate::read::{GangPart, corrupt};
+use crate::{
+    Bookmark, CorruptReason, MetaSource, MetaslabChange, MetaslabSummary, Space, ZioError, write,
+};
 
 /// Facts of the pool that block I/O depends on.
 #[derive(Debug, Clone)]
 pub struct StoreOptions {
     /// The pool's checksum salt (`org.illumos:checksum_salt`), zeros if it has none yet.
     pub salt: [u8; 32],
+    /// Limits.
+    pub tuning: StoreTuning,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self { salt: [0; 32], tuning: StoreTuning::default() }
+    }
+}
+
+/// Limits and thresholds of a store.
+#[derive(Debug, Clone)]
+pub struct StoreTuning {
+    /// Checksums and compression of more than this many bytes run on the compute pool.
+    pub offload_above_bytes: usize,
+    /// Most logical bytes between the start of a write and its end at the devices; later writes wait.
+    pub writing_bytes_max: u64,
+}
+
+impl Default for StoreTuning {
+    fn default() -> Self {
+        Self {
+            offload_above_bytes: runtime::COMPUTE_WORTHWHILE_BYTES,
+            writing_bytes_max: 64 << 20,
+        }
+    }
 }
 
 /// How to read a block.
@@ -82,109 +117,339 @@ pub struct StoreStats {
 #[derive(Clone)]
 pub struct BlockStore(Rc<Inner>);
 
-struct Inner {}
+struct Inner {
+    handle: Handle,
+    tree: Tree,
+    tuning: StoreTuning,
+    salt: Cell<[u8; 32]>,
+    space: RefCell<Option<Activated>>,
+    /// Loads of space maps under way.
+    loads: RefCell<BTreeMap<(u32, u32), Event>>,
+    /// What 512 allocated bytes count, by vdev id.
+    deflate: Vec<u64>,
+    throttle: Rc<Semaphore>,
+    stats: RefCell<StoreStats>,
+}
+
+struct Activated {
+    allocator: Allocator,
+    source: Rc<dyn MetaSource>,
+}
 
 impl BlockStore {
     /// Makes a store that can read. Call [`BlockStore::activate`] before the first write.
+    #[must_use]
     pub fn new(handle: &Handle, tree: Tree, options: StoreOptions) -> Self {
-        let _ = (handle, tree, options);
-        unimplemented!()
+        let tops = tree.tops();
+        let count = tops.iter().map(|top| top.id as usize + 1).max().unwrap_or(0);
+        let mut deflate = vec![512; count];
+        for top in &tops {
+            deflate[top.id as usize] = tree.deflate_ratio(top.id).unwrap_or(512);
+        }
+        Self(Rc::new(Inner {
+            handle: handle.clone(),
+            tree,
+            throttle: write::throttle(options.tuning.writing_bytes_max),
+            tuning: options.tuning,
+            salt: Cell::new(options.salt),
+            space: RefCell::new(None),
+            loads: RefCell::default(),
+            deflate,
+            stats: RefCell::default(),
+        }))
     }
 
     /// Returns the device tree.
+    #[must_use]
     pub fn tree(&self) -> &Tree {
-        unimplemented!()
+        &self.0.tree
     }
 
     /// Sets the checksum salt once it is known (a pool's salt is stored in its meta-objset).
     pub fn set_salt(&self, salt: [u8; 32]) {
-        let _ = salt;
+        self.0.salt.set(salt);
     }
 
     /// Gives the store its allocator. `summaries` has one entry per metaslab that was ever used; all others are free.
     /// For a new pool it is empty. `source` is asked when a metaslab is first allocated from.
     pub fn activate(&self, source: Rc<dyn MetaSource>, summaries: &[MetaslabSummary]) {
-        let _ = (source, summaries);
+        let tops: Vec<_> = self
+            .0
+            .tree
+            .tops()
+            .into_iter()
+            .map(|top| {
+                let ratio = self.deflate_ratio(top.id);
+                (top, ratio)
+            })
+            .collect();
+        let allocator = Allocator::new(&tops, summaries);
+        *self.0.space.borrow_mut() = Some(Activated { allocator, source });
     }
 
     /// Returns the logical bytes of a block: exactly lsize, verified and decompressed. Holes read as zeros.
+    /// Bad copies are rewritten from good ones on the way.
+    ///
+    /// # Errors
+    /// [`ZioError::Corrupt`] when no copy is good or the pointer is impossible; [`ZioError::Device`];
+    /// [`ZioError::Encrypted`], [`ZioError::ForeignByteOrder`], [`ZioError::Redacted`].
     pub async fn read(&self, bp: &BlockPointer, props: ReadProps) -> Result<IoBuf, ZioError> {
-        let _ = (bp, props);
-        unimplemented!()
+        self.read_block(bp, props).await
     }
 
     /// Writes a block born in `txg` and returns its pointer. `data` is the logical block (a multiple of 512, at most
-    /// 16 MiB). On return the devices have taken the bytes; they are durable after the next flush.
+    /// 16 MiB). On return the devices have taken the bytes; they are durable after the next flush. When
+    /// `props.rewrite` was overwritten in place, the new pointer has the same places; otherwise the old block is left
+    /// alone and the caller frees it.
+    ///
+    /// # Errors
+    /// [`ZioError::NoSpace`], [`ZioError::Device`] (then the txg must not commit), [`ZioError::ReadOnly`],
+    /// [`ZioError::BadSize`], [`ZioError::Unsupported`].
     pub async fn write(
         &self,
         txg: Txg,
         data: IoBuf,
         props: &WriteProps,
     ) -> Result<BlockPointer, ZioError> {
-        let _ = (txg, data, props);
-        unimplemented!()
+        self.write_block(txg, data, props).await
     }
 
     /// Frees a block in `txg` (the syncing one): it is free in that txg's space-map changes, and can be handed out again
     /// after txg + 2 has synced. Holes and embedded pointers are ignored. Gang headers are read, hence async.
+    ///
+    /// # Errors
+    /// [`ZioError::Corrupt`] when the pointer is impossible or its space is free already (nothing is freed twice);
+    /// what could not be freed stays allocated.
     pub async fn free(&self, txg: Txg, bp: &BlockPointer) -> Result<(), ZioError> {
-        let _ = (txg, bp);
-        unimplemented!()
+        self.free_block(txg, bp, Bookmark::default()).await
     }
 
     /// Marks a block as allocated that was written by a log before the crash. Idempotent within one txg.
+    ///
+    /// # Errors
+    /// [`ZioError::Corrupt`] when its space is not free; [`ZioError::SpaceMap`].
     pub async fn claim(&self, txg: Txg, bp: &BlockPointer) -> Result<(), ZioError> {
-        let _ = (txg, bp);
-        unimplemented!()
+        if bp.is_hole() || bp.is_embedded() {
+            return Ok(());
+        }
+        let fail = |what| corrupt(bp, Bookmark::default(), CorruptReason::Pointer(what));
+        for dva in bp.copies() {
+            let size = checks::check_place(&self.0.tree, &dva, bp.psize()).map_err(fail)?;
+            let range = dva.offset..dva.offset + if dva.gang { size } else { dva.asize };
+            loop {
+                let step =
+                    self.with_allocator(|allocator| allocator.claim(txg, dva.vdev, &range))?;
+                match step.map_err(|_| fail("the place is allocated already"))? {
+                    None => break,
+                    Some((vdev, metaslab)) => self.load_metaslab(vdev, metaslab).await?,
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Returns the space a block is accounted with: sum over its copies of asize/512 times the vdev's deflate ratio.
+    #[must_use]
     pub fn dsize(&self, bp: &BlockPointer) -> u64 {
-        let _ = bp;
-        unimplemented!()
+        if bp.is_embedded() || bp.is_hole() {
+            return 0;
+        }
+        bp.copies().map(|dva| (dva.asize >> 9) * self.deflate_ratio(dva.vdev)).sum()
     }
 
-    /// Returns the space of the pool.
+    /// Returns the space of the pool (vdevs for ordinary blocks). All zero before activation.
+    #[must_use]
     pub fn space(&self) -> Space {
-        unimplemented!()
+        self.0.space.borrow().as_ref().map(|space| space.allocator.space()).unwrap_or_default()
     }
 
-    /// Returns size and allocated bytes of one top-level vdev.
+    /// Returns the space of one top-level vdev.
+    #[must_use]
     pub fn vdev_space(&self, vdev: u32) -> Space {
-        let _ = vdev;
-        unimplemented!()
+        let space = self.0.space.borrow();
+        space.as_ref().map(|space| space.allocator.vdev_space(vdev)).unwrap_or_default()
     }
 
     /// Returns and forgets the changes recorded for `txg` since the last call (once per sync pass).
+    #[must_use]
     pub fn take_changes(&self, txg: Txg) -> Vec<MetaslabChange> {
-        let _ = txg;
-        unimplemented!()
+        self.with_allocator(|allocator| allocator.take_changes(txg)).unwrap_or_default()
     }
 
     /// Returns whether [`BlockStore::take_changes`] would return anything.
+    #[must_use]
     pub fn has_changes(&self, txg: Txg) -> bool {
-        let _ = txg;
-        unimplemented!()
+        self.with_allocator(|allocator| allocator.has_changes(txg)).unwrap_or(false)
     }
 
-    /// Returns the free ranges of a metaslab as its space map must state them after `txg` (for condensing), loading it
-    /// if necessary.
+    /// Returns the free ranges of a metaslab as its space map must state them after `txg` (for condensing: what was
+    /// freed in `txg` or before counts as free even while it cannot be reused), loading it if necessary. Changes that
+    /// were not taken yet are included, so take them first.
+    ///
+    /// # Errors
+    /// [`ZioError::SpaceMap`], [`ZioError::ReadOnly`].
     pub async fn free_ranges(
         &self,
         vdev: u32,
         metaslab: u32,
-    ) -> Result<Vec<std::ops::Range<u64>>, ZioError> {
-        let _ = (vdev, metaslab);
-        unimplemented!()
+        txg: Txg,
+    ) -> Result<Vec<Range<u64>>, ZioError> {
+        loop {
+            let found =
+                self.with_allocator(|allocator| allocator.map_free(vdev, metaslab, txg))?;
+            match found {
+                Some(free) => return Ok(free),
+                None => self.load_metaslab(vdev, metaslab).await?,
+            }
+        }
     }
 
-    /// Tells the store that `txg` is durable: space freed in `txg - 2` becomes usable.
+    /// Returns the free segments of a metaslab counted by log2 of their bytes, as the space map's histogram wants them
+    /// (what was freed counts as free); `None` when the metaslab is not loaded.
+    #[must_use]
+    pub fn segment_histogram(&self, vdev: u32, metaslab: u32) -> Option<[u64; 64]> {
+        let space = self.0.space.borrow();
+        space.as_ref().and_then(|space| space.allocator.histogram(vdev, metaslab))
+    }
+
+    /// Returns the bytes allocated in a metaslab as its space map states them.
+    #[must_use]
+    pub fn metaslab_allocated(&self, vdev: u32, metaslab: u32) -> u64 {
+        self.with_allocator(|allocator| {
+            allocator.metaslab(vdev, metaslab).map_or(0, |metaslab| metaslab.allocated)
+        })
+        .unwrap_or(0)
+    }
+
+    /// Tells the store that `txg` is durable: space freed in `txg - 2` and before becomes usable.
     pub fn txg_synced(&self, txg: Txg) {
-        let _ = txg;
+        if let Some(space) = self.0.space.borrow_mut().as_mut() {
+            space.allocator.txg_synced(txg);
+        }
     }
 
     /// Returns the counters.
+    #[must_use]
     pub fn stats(&self) -> StoreStats {
-        unimplemented!()
+        self.0.stats.borrow().clone()
+    }
+
+    pub(crate) async fn free_block(
+        &self,
+        txg: Txg,
+        bp: &BlockPointer,
+        bookmark: Bookmark,
+    ) -> Result<(), ZioError> {
+        if bp.is_hole() || bp.is_embedded() {
+            return Ok(());
+        }
+        let mut blocks = vec![*bp];
+        if bp.is_gang() {
+            self.gang_pieces(bp, bookmark, IoClass::SyncRead, 0, &mut |part, child| {
+                debug_assert!(part == GangPart::Piece || child.is_gang());
+                blocks.push(*child);
+            })
+            .await?;
+        }
+        for block in &blocks {
+            self.free_copies(txg, block, bookmark)?;
+        }
+        Ok(())
+    }
+
+    /// Frees the places of one pointer: whole blocks, or only the header of a gang.
+    fn free_copies(&self, txg: Txg, bp: &BlockPointer, bookmark: Bookmark) -> Result<(), ZioError> {
+        let fail = |what| corrupt(bp, bookmark, CorruptReason::Pointer(what));
+        let mut ranges = Vec::with_capacity(3);
+        for dva in bp.copies() {
+            let size = checks::check_place(&self.0.tree, &dva, bp.psize()).map_err(fail)?;
+            let size = if dva.gang { size } else { dva.asize };
+            ranges.push((dva.vdev, dva.offset..dva.offset + size));
+        }
+        for (vdev, range) in ranges {
+            self.with_allocator(|allocator| allocator.free(txg, vdev, &range))?
+                .map_err(|_| fail("the place is free already"))?;
+        }
+        Ok(())
+    }
+
+    /// Reads the space map of a metaslab; one read however many ask.
+    pub(crate) async fn load_metaslab(&self, vdev: u32, metaslab: u32) -> Result<(), ZioError> {
+        let fail = |reason: &str| ZioError::SpaceMap { vdev, metaslab, reason: reason.to_owned() };
+        let state = self.with_allocator(|allocator| {
+            allocator.metaslab(vdev, metaslab).map(|found| {
+                let start = found.is_unloaded();
+                if start {
+                    found.begin_load();
+                }
+                (start, found.is_loaded(), found.is_broken())
+            })
+        })?;
+        let (start, loaded, broken) = state.ok_or_else(|| fail("no such metaslab"))?;
+        if loaded {
+            return Ok(());
+        }
+        if broken {
+            return Err(fail("it could not be read before"));
+        }
+        if !start {
+            let event = self.0.loads.borrow().get(&(vdev, metaslab)).cloned();
+            if let Some(event) = event {
+                event.wait().await;
+            }
+            return Ok(());
+        }
+        let event = Event::new("a space map to be loaded");
+        self.0.loads.borrow_mut().insert((vdev, metaslab), event.clone());
+        let source = self.0.space.borrow().as_ref().map(|space| Rc::clone(&space.source));
+        let source = source.ok_or(ZioError::ReadOnly)?;
+        let result = source.load_space_map(vdev, metaslab).await;
+        self.0.loads.borrow_mut().remove(&(vdev, metaslab));
+        let free = result.as_deref().ok();
+        let ended = self.with_allocator(|allocator| allocator.end_load(vdev, metaslab, free))?;
+        event.notify_all();
+        result?;
+        ended.map_err(|_| fail("its ranges contradict each other"))
+    }
+
+    pub(crate) fn with_allocator<R>(
+        &self,
+        with: impl FnOnce(&mut Allocator) -> R,
+    ) -> Result<R, ZioError> {
+        let mut space = self.0.space.borrow_mut();
+        space.as_mut().map(|space| with(&mut space.allocator)).ok_or(ZioError::ReadOnly)
+    }
+
+    pub(crate) fn least_alloc(&self) -> Result<u64, ZioError> {
+        self.with_allocator(|allocator| allocator.least_alloc())
+    }
+
+    /// Runs a job on `len` bytes here or on the compute pool, whichever is cheaper.
+    pub(crate) async fn offload<T: Send + 'static>(
+        &self,
+        len: usize,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        if len <= self.0.tuning.offload_above_bytes {
+            job()
+        } else {
+            self.0.handle.compute(job).await
+        }
+    }
+
+    pub(crate) fn write_throttle(&self) -> &Semaphore {
+        &self.0.throttle
+    }
+
+    pub(crate) fn salt(&self) -> [u8; 32] {
+        self.0.salt.get()
+    }
+
+    pub(crate) fn count(&self, change: impl FnOnce(&mut StoreStats)) {
+        change(&mut self.0.stats.borrow_mut());
+    }
+
+    fn deflate_ratio(&self, vdev: u32) -> u64 {
+        self.0.deflate.get(vdev as usize).copied().unwrap_or(512)
     }
 }

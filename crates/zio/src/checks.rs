@@ -1,0 +1,81 @@
+//! What is checked of a block pointer before anything is done with it, and the mapping of its numbers to algorithms.
+//!
+//! Guarantees: after [`check_stored`] every size is within bounds and every place used lies inside its vdev.
+
+use ondisk::{BlockPointer, ChecksumKind, Compression, Dva};
+use vdev::Tree;
+
+/// Largest number of nested gang headers. Three children per header and at least 512 bytes per child cover 16 MiB in 10.
+pub(crate) const GANG_DEPTH_MAX: u32 = 10;
+/// Bytes of a gang header.
+pub(crate) const GANG_HEADER_BYTES: u64 = 512;
+
+/// Returns the algorithm of a checksum over a block's bytes, `None` for numbers that are not that.
+pub(crate) fn checksum_algorithm(kind: ChecksumKind) -> Option<codec::checksum::Algorithm> {
+    use codec::checksum::Algorithm;
+    Some(match kind {
+        ChecksumKind::OFF | ChecksumKind::NOPARITY => Algorithm::Off,
+        ChecksumKind::FLETCHER2 => Algorithm::Fletcher2,
+        ChecksumKind::FLETCHER4 => Algorithm::Fletcher4,
+        ChecksumKind::SHA256 => Algorithm::Sha256,
+        ChecksumKind::SHA512 => Algorithm::Sha512,
+        ChecksumKind::SKEIN => Algorithm::Skein,
+        ChecksumKind::EDONR => Algorithm::Edonr,
+        ChecksumKind::BLAKE3 => Algorithm::Blake3,
+        _ => return None,
+    })
+}
+
+/// Returns the algorithm of a compression, `Ok(None)` for uncompressed, `Err` for numbers that are not compressions.
+pub(crate) fn compression_algorithm(
+    kind: Compression,
+    zstd_level: u8,
+) -> Result<Option<codec::compress::Algorithm>, ()> {
+    use codec::compress::Algorithm;
+    Ok(Some(match kind {
+        Compression::OFF => return Ok(None),
+        Compression::LZJB => Algorithm::Lzjb,
+        Compression::ZLE => Algorithm::Zle,
+        Compression::LZ4 => Algorithm::Lz4,
+        Compression::ZSTD => Algorithm::Zstd(zstd_level),
+        other => Algorithm::Gzip(other.gzip_level().ok_or(())?),
+    }))
+}
+
+/// Checks a pointer that is neither a hole nor embedded, apart from its places.
+pub(crate) fn check_stored(bp: &BlockPointer) -> Result<(), &'static str> {
+    bp.check().map_err(|error| error.what)?;
+    if checksum_algorithm(bp.checksum_kind()).is_none() {
+        return Err("checksum function of block pointer");
+    }
+    if bp.psize() > bp.lsize() {
+        return Err("stored size above logical size");
+    }
+    if bp.compression() == Compression::OFF && bp.psize() != bp.lsize() {
+        return Err("uncompressed block of another stored size");
+    }
+    if bp.copies().next().is_none() {
+        return Err("no place");
+    }
+    Ok(())
+}
+
+/// Checks one place of a block of `psize` bytes. Returns the bytes to read there.
+pub(crate) fn check_place(tree: &Tree, dva: &Dva, psize: u64) -> Result<u64, &'static str> {
+    let held = if dva.gang { GANG_HEADER_BYTES } else { psize };
+    let asize = tree.asize_of(dva.vdev, held).map_err(|_| "vdev id of block pointer")?;
+    let ashift = tree.ashift(dva.vdev).map_err(|_| "vdev id of block pointer")?;
+    let limit = tree.asize(dva.vdev).ok_or("vdev id of block pointer")?;
+    if dva.offset & ((1 << ashift) - 1) != 0 {
+        return Err("offset of block pointer");
+    }
+    // The allocated size may be larger than needed (a gang counts its children), never smaller.
+    if dva.asize < asize {
+        return Err("allocated size of block pointer");
+    }
+    let used = if dva.gang { asize } else { dva.asize };
+    if dva.offset.checked_add(used).is_none_or(|end| end > limit) {
+        return Err("offset of block pointer");
+    }
+    Ok(asize)
+}

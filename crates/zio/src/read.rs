@@ -1,0 +1,294 @@
+//! Reading: copies, verification, decompression, gangs, repair of bad copies.
+
+use std::sync::Arc;
+
+use ondisk::{BlockPointer, Dva, label};
+use runtime::{IoBuf, IoBufMut};
+use vdev::{IoClass, Location, Suspect, VdevError};
+
+use crate::checks::{self, GANG_DEPTH_MAX, GANG_HEADER_BYTES};
+use crate::{BlockStore, Bookmark, CorruptReason, ReadProps, ZioError};
+
+/// Children in a gang header.
+pub(crate) const GANG_CHILDREN: usize = 3;
+
+/// What a pointer inside a gang tree stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GangPart {
+    /// A further gang header.
+    Header,
+    /// A piece of the data.
+    Piece,
+}
+
+/// What a check makes of the right bytes: the stored bytes (for repairing other copies) and the logical ones, or `None`
+/// if they do not decompress.
+type Verified = (IoBuf, Option<IoBuf>);
+
+impl BlockStore {
+    pub(crate) async fn read_block(
+        &self,
+        bp: &BlockPointer,
+        props: ReadProps,
+    ) -> Result<IoBuf, ZioError> {
+        let bookmark = props.bookmark;
+        let corrupt = |reason| corrupt(bp, bookmark, reason);
+        if bp.is_embedded() {
+            return read_embedded(bp, bookmark);
+        }
+        if bp.is_hole() {
+            let lsize = bp.lsize();
+            if lsize > ondisk::MAX_BLOCK_SIZE {
+                return Err(corrupt(CorruptReason::Pointer("logical size of block pointer")));
+            }
+            return Ok(IoBuf::zeroed(to_usize(lsize)));
+        }
+        if !bp.is_little_endian() {
+            return Err(ZioError::ForeignByteOrder { bookmark });
+        }
+        if bp.uses_crypt() {
+            return Err(ZioError::Encrypted { bookmark });
+        }
+        checks::check_stored(bp).map_err(|what| corrupt(CorruptReason::Pointer(what)))?;
+        self.count(|stats| stats.reads += 1);
+        let result = if bp.is_gang() {
+            self.read_gang_block(bp, props).await
+        } else {
+            self.read_copies(bp, props).await
+        };
+        if matches!(result, Err(ZioError::Corrupt { .. })) {
+            self.count(|stats| stats.corrupt += 1);
+        }
+        result
+    }
+
+    /// Reads a block that is not a gang, from the first copy that verifies.
+    async fn read_copies(&self, bp: &BlockPointer, props: ReadProps) -> Result<IoBuf, ZioError> {
+        let check: vdev::Check<Verified> = Arc::new(self.checker(bp));
+        let mut bad: Vec<(Suspect, u64)> = Vec::new();
+        let mut failure = None;
+        for dva in bp.copies() {
+            let size = match checks::check_place(self.tree(), &dva, bp.psize()) {
+                Ok(size) if !dva.gang => size,
+                Ok(_) => continue,
+                Err(what) => {
+                    failure.get_or_insert(corrupt(bp, props.bookmark, CorruptReason::Pointer(what)));
+                    continue;
+                }
+            };
+            let at = Location { vdev: dva.vdev, offset: dva.offset, size };
+            match self.tree().read_with(at, props.class, Arc::clone(&check)).await {
+                Ok((stored, logical)) => {
+                    for (suspect, size) in &bad {
+                        suspect.repair(&padded(&stored, *size)).await;
+                    }
+                    return logical
+                        .ok_or_else(|| corrupt(bp, props.bookmark, CorruptReason::Decompress));
+                }
+                Err(error) => {
+                    let rejected = matches!(error, VdevError::Rejected { .. });
+                    bad.push((self.tree().suspect(at), size));
+                    // Wrong bytes outrank a device that is away: the block is known to be damaged.
+                    if failure.is_none() || rejected {
+                        failure = Some(device_error(bp, props.bookmark, error));
+                    }
+                }
+            }
+        }
+        Err(failure
+            .unwrap_or_else(|| corrupt(bp, props.bookmark, CorruptReason::Pointer("no place"))))
+    }
+
+    /// Returns the check of a block's stored bytes.
+    fn checker(
+        &self,
+        bp: &BlockPointer,
+    ) -> impl Fn(&IoBuf) -> Option<Verified> + Send + Sync + 'static {
+        let salt = self.salt();
+        let bp = *bp;
+        move |bytes: &IoBuf| {
+            let psize = to_usize(bp.psize());
+            let stored = bytes.slice(0..psize.min(bytes.len()));
+            let algorithm = checks::checksum_algorithm(bp.checksum_kind())?;
+            if algorithm != codec::checksum::Algorithm::Off
+                && codec::checksum::compute(algorithm, &salt, &stored) != bp.checksum()
+            {
+                return None;
+            }
+            let logical = decompressed(&bp, &stored);
+            Some((stored, logical))
+        }
+    }
+
+    /// Reads a block that is scattered over a tree of gang headers.
+    async fn read_gang_block(&self, bp: &BlockPointer, props: ReadProps) -> Result<IoBuf, ZioError> {
+        let mut whole = IoBufMut::zeroed(to_usize(bp.psize()));
+        let mut filled = 0;
+        let mut pieces = Vec::new();
+        self.gang_pieces(bp, props.bookmark, props.class, 0, &mut |part, child| {
+            if part == GangPart::Piece {
+                pieces.push(*child);
+            }
+        })
+        .await?;
+        for piece in pieces {
+            let bytes = self.read_copies(&piece, props).await?;
+            let end = filled + bytes.len();
+            if end > whole.len() {
+                return Err(corrupt(bp, props.bookmark, CorruptReason::Gang("too many bytes")));
+            }
+            whole[filled..end].copy_from_slice(&bytes);
+            filled = end;
+        }
+        if filled != whole.len() {
+            return Err(corrupt(bp, props.bookmark, CorruptReason::Gang("too few bytes")));
+        }
+        let check = self.checker(bp);
+        let whole = whole.freeze();
+        match self.offload(whole.len(), move || check(&whole)).await {
+            Some((_, Some(logical))) => Ok(logical),
+            Some((_, None)) => Err(corrupt(bp, props.bookmark, CorruptReason::Decompress)),
+            None => Err(corrupt(bp, props.bookmark, CorruptReason::Checksum)),
+        }
+    }
+
+    /// Walks the gang tree of `bp` in order and calls `visit` for every piece and every gang header below `bp`.
+    pub(crate) async fn gang_pieces(
+        &self,
+        bp: &BlockPointer,
+        bookmark: Bookmark,
+        class: IoClass,
+        depth: u32,
+        visit: &mut dyn FnMut(GangPart, &BlockPointer),
+    ) -> Result<(), ZioError> {
+        let fail = |what| corrupt(bp, bookmark, CorruptReason::Gang(what));
+        if depth >= GANG_DEPTH_MAX {
+            return Err(fail("nested too deep"));
+        }
+        let children = self.read_gang_header(bp, bookmark, class).await?;
+        let mut sum = 0_u64;
+        for child in children.iter().filter(|child| !child.is_hole()) {
+            if child.is_embedded() || child.uses_crypt() || !child.is_little_endian() {
+                return Err(fail("a child of an impossible kind"));
+            }
+            checks::check_stored(child).map_err(fail)?;
+            if child.lsize() != child.psize() || child.level() != 0 {
+                return Err(fail("a child that is not plain"));
+            }
+            // Children must add up to their parent: this also bounds the whole walk by the size of the block.
+            sum += child.psize();
+            if sum > bp.psize() {
+                return Err(fail("children larger than their parent"));
+            }
+            if child.is_gang() {
+                visit(GangPart::Header, child);
+                Box::pin(self.gang_pieces(child, bookmark, class, depth + 1, visit)).await?;
+            } else {
+                visit(GangPart::Piece, child);
+            }
+        }
+        if sum == bp.psize() { Ok(()) } else { Err(fail("children smaller than their parent")) }
+    }
+
+    async fn read_gang_header(
+        &self,
+        bp: &BlockPointer,
+        bookmark: Bookmark,
+        class: IoClass,
+    ) -> Result<[BlockPointer; GANG_CHILDREN], ZioError> {
+        // All copies carry the checksum of the first one's place.
+        let first = bp.dvas()[0];
+        let verifier = label::gang_verifier(first.vdev, first.offset, bp.physical_birth().0);
+        let check: vdev::Check<IoBuf> = Arc::new(move |bytes: &IoBuf| {
+            let header = bytes.slice(0..to_usize(GANG_HEADER_BYTES).min(bytes.len()));
+            label::verify(&header, verifier, sha256).then_some(header)
+        });
+        let mut bad: Vec<(Suspect, u64)> = Vec::new();
+        let mut failure = None;
+        for dva in bp.copies().filter(|dva: &Dva| dva.gang) {
+            let size = match checks::check_place(self.tree(), &dva, bp.psize()) {
+                Ok(size) => size,
+                Err(what) => {
+                    failure.get_or_insert(corrupt(bp, bookmark, CorruptReason::Pointer(what)));
+                    continue;
+                }
+            };
+            let at = Location { vdev: dva.vdev, offset: dva.offset, size };
+            match self.tree().read_with(at, class, Arc::clone(&check)).await {
+                Ok(header) => {
+                    for (suspect, size) in &bad {
+                        suspect.repair(&padded(&header, *size)).await;
+                    }
+                    let mut children = BlockPointer::decode_all(&header);
+                    return Ok(std::array::from_fn(|_| children.next().unwrap_or_default()));
+                }
+                Err(error) => {
+                    bad.push((self.tree().suspect(at), size));
+                    failure = Some(match error {
+                        VdevError::Rejected { .. } => {
+                            corrupt(bp, bookmark, CorruptReason::Gang("checksum of the header"))
+                        }
+                        source => ZioError::Device { bookmark, source },
+                    });
+                }
+            }
+        }
+        Err(failure.unwrap_or_else(|| corrupt(bp, bookmark, CorruptReason::Gang("no header"))))
+    }
+}
+
+/// Returns `bytes` with zeros appended up to `size`; the same buffer if it has that length.
+pub(crate) fn padded(bytes: &IoBuf, size: u64) -> IoBuf {
+    let size = to_usize(size);
+    if bytes.len() == size {
+        return bytes.clone();
+    }
+    let mut buf = IoBufMut::zeroed(size);
+    let len = bytes.len().min(size);
+    buf[..len].copy_from_slice(&bytes[..len]);
+    buf.freeze()
+}
+
+pub(crate) fn sha256(bytes: &[u8]) -> [u64; 4] {
+    codec::checksum::compute(codec::checksum::Algorithm::Sha256, &[0; 32], bytes)
+}
+
+pub(crate) fn corrupt(bp: &BlockPointer, bookmark: Bookmark, reason: CorruptReason) -> ZioError {
+    ZioError::Corrupt { bookmark, pointer: Box::new(*bp), reason }
+}
+
+/// Sizes of blocks are at most 16 MiB here, or checked right after.
+pub(crate) fn to_usize(size: u64) -> usize {
+    usize::try_from(size).unwrap_or(usize::MAX)
+}
+
+fn device_error(bp: &BlockPointer, bookmark: Bookmark, error: VdevError) -> ZioError {
+    match error {
+        VdevError::Rejected { .. } => corrupt(bp, bookmark, CorruptReason::Checksum),
+        VdevError::OutOfRange { .. } => {
+            corrupt(bp, bookmark, CorruptReason::Pointer("offset of block pointer"))
+        }
+        source => ZioError::Device { bookmark, source },
+    }
+}
+
+fn read_embedded(bp: &BlockPointer, bookmark: Bookmark) -> Result<IoBuf, ZioError> {
+    if bp.is_redacted() {
+        return Err(ZioError::Redacted { bookmark });
+    }
+    bp.check().map_err(|error| corrupt(bp, bookmark, CorruptReason::Pointer(error.what)))?;
+    decompressed(bp, &IoBuf::from(bp.embedded_payload()))
+        .ok_or_else(|| corrupt(bp, bookmark, CorruptReason::Decompress))
+}
+
+/// Returns the logical bytes, `None` if the stored ones are not what the pointer says.
+fn decompressed(bp: &BlockPointer, stored: &IoBuf) -> Option<IoBuf> {
+    let lsize = to_usize(bp.lsize());
+    match checks::compression_algorithm(bp.compression(), 0) {
+        Ok(None) => (stored.len() == lsize).then(|| stored.clone()),
+        Ok(Some(algorithm)) => {
+            codec::compress::decompress(algorithm, stored, lsize).ok().map(IoBuf::from)
+        }
+        Err(()) => None,
+    }
+}

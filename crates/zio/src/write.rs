@@ -1,0 +1,407 @@
+//! Writing: holes, compression, embedding, checksum, allocation, copies, rewriting in place, gangs.
+
+use std::rc::Rc;
+
+use ondisk::{
+    BlockPointer, ChecksumKind, Compression, Dva, MAX_BLOCK_SIZE, NewBlock, ObjectType, Txg, label,
+};
+use runtime::{IoBuf, IoBufMut};
+use vdev::{IoClass, Location};
+
+use crate::alloc::{Request, Slot, Step};
+use crate::checks::{self, GANG_DEPTH_MAX, GANG_HEADER_BYTES};
+use crate::read::{GANG_CHILDREN, padded, sha256, to_usize};
+use crate::{BlockStore, Bookmark, WriteProps, ZioError};
+
+/// Unit of the semaphore that bounds bytes being written.
+const THROTTLE_UNIT: u64 = 4096;
+
+/// A block ready to be placed.
+enum Prepared {
+    /// All zeros.
+    Hole,
+    /// Small enough to live in its pointer.
+    Embedded(Vec<u8>),
+    /// To be stored: `bytes` are exactly psize long.
+    Stored { bytes: IoBuf, compression: Compression, checksum: [u64; 4] },
+}
+
+/// The part of a write that only needs the bytes; runs on the compute pool for large blocks.
+struct Recipe {
+    compression: Option<codec::compress::Algorithm>,
+    kind: Compression,
+    checksum: codec::checksum::Algorithm,
+    salt: [u8; 32],
+    embed: bool,
+    least_alloc: usize,
+}
+
+impl BlockStore {
+    pub(crate) async fn write_block(
+        &self,
+        txg: Txg,
+        data: IoBuf,
+        props: &WriteProps,
+    ) -> Result<BlockPointer, ZioError> {
+        let lsize = data.len() as u64;
+        if lsize == 0 || lsize > MAX_BLOCK_SIZE || !lsize.is_multiple_of(512) {
+            return Err(ZioError::BadSize { size: lsize });
+        }
+        let recipe = self.recipe(props)?;
+        let units = to_usize(lsize.div_ceil(THROTTLE_UNIT));
+        let _throttle = self.write_throttle().acquire(units).await;
+        let prepared = self.offload(data.len(), move || recipe.prepare(data)).await;
+        let (bytes, compression, checksum) = match prepared {
+            Prepared::Hole => {
+                self.count(|stats| stats.holes += 1);
+                return Ok(if props.hole_birth {
+                    BlockPointer::hole(lsize, props.object_type, props.level, txg)
+                } else {
+                    BlockPointer::HOLE
+                });
+            }
+            Prepared::Embedded(payload) => {
+                self.count(|stats| stats.embedded += 1);
+                let (kind, level) = (props.object_type, props.level);
+                return BlockPointer::embedded(&payload, lsize, props.compression, kind, level, txg)
+                    .ok_or(ZioError::BadSize { size: lsize });
+            }
+            Prepared::Stored { bytes, compression, checksum } => (bytes, compression, checksum),
+        };
+        let psize = bytes.len() as u64;
+        let dvas = match props.rewrite.filter(|old| may_overwrite(old, txg, psize)) {
+            Some(old) => {
+                self.count(|stats| stats.rewrites += 1);
+                let dvas: Vec<Dva> = old.copies().collect();
+                self.write_copies(&dvas, &bytes, props.class, props.bookmark).await?;
+                dvas
+            }
+            None => self.place_and_write(txg, &bytes, props).await?,
+        };
+        self.count(|stats| {
+            stats.writes += 1;
+            stats.written_logical_bytes += lsize;
+            stats.written_physical_bytes += psize;
+        });
+        Ok(BlockPointer::new(&NewBlock {
+            dvas: three(&dvas),
+            lsize,
+            psize,
+            compression,
+            checksum_kind: props.checksum,
+            object_type: props.object_type,
+            level: props.level,
+            birth: txg,
+            fill: props.fill,
+            checksum,
+        }))
+    }
+
+    fn recipe(&self, props: &WriteProps) -> Result<Recipe, ZioError> {
+        let checksum = checks::checksum_algorithm(props.checksum)
+            .ok_or(ZioError::Unsupported { what: "checksum", number: props.checksum.0 })?;
+        let compression = checks::compression_algorithm(props.compression, props.zstd_level)
+            .map_err(|()| ZioError::Unsupported {
+                what: "compression",
+                number: props.compression.0,
+            })?;
+        let embed = props.allow_embedded
+            && props.level == 0
+            && props.object_type != ObjectType::DNODE
+            && props.object_type != ObjectType::OBJSET;
+        Ok(Recipe {
+            compression,
+            kind: props.compression,
+            checksum,
+            salt: self.salt(),
+            embed,
+            least_alloc: to_usize(self.least_alloc()?),
+        })
+    }
+
+    async fn place_and_write(
+        &self,
+        txg: Txg,
+        bytes: &IoBuf,
+        props: &WriteProps,
+    ) -> Result<Vec<Dva>, ZioError> {
+        let metadata = props.level > 0 || props.object_type.is_metadata();
+        let piece = Piece {
+            txg,
+            copies: props.copies.clamp(1, 3),
+            slot: if metadata { Slot::Metadata } else { Slot::Data },
+            checksum: props.checksum,
+            class: props.class,
+            bookmark: props.bookmark,
+        };
+        match self.write_contiguous(&piece, bytes, piece.copies).await? {
+            Some(dvas) => Ok(dvas),
+            None => {
+                let dvas = self.write_gang(&piece, bytes, 0).await?;
+                self.count(|stats| stats.gangs += 1);
+                Ok(dvas)
+            }
+        }
+    }
+
+    /// Places and writes bytes in one piece; `None` when there is no room for that.
+    async fn write_contiguous(
+        &self,
+        piece: &Piece,
+        bytes: &IoBuf,
+        copies: u8,
+    ) -> Result<Option<Vec<Dva>>, ZioError> {
+        let psize = bytes.len() as u64;
+        let request = Request { txg: piece.txg, psize, copies, slot: piece.slot, dvas: Vec::new() };
+        let Some(dvas) = self.allocate(request).await? else {
+            return Ok(None);
+        };
+        if let Err(error) = self.write_copies(&dvas, bytes, piece.class, piece.bookmark).await {
+            // The place may hold anything now; it goes through the same quarantine as any freed space.
+            self.free_places(piece.txg, &dvas);
+            return Err(error);
+        }
+        Ok(Some(dvas))
+    }
+
+    /// Finds places for a block. `None` when the pool has no room.
+    async fn allocate(&self, mut request: Request) -> Result<Option<Vec<Dva>>, ZioError> {
+        loop {
+            match self.with_allocator(|allocator| allocator.step(&mut request))? {
+                Step::Done => return Ok(Some(request.dvas)),
+                Step::Full => {
+                    self.with_allocator(|allocator| allocator.undo(&mut request))?;
+                    return Ok(None);
+                }
+                // A space map that cannot be read takes its metaslab out; there may be room elsewhere.
+                Step::Load { vdev, metaslab } => drop(self.load_metaslab(vdev, metaslab).await),
+            }
+        }
+    }
+
+    /// Writes the same bytes to every place. Every place must take them: the caller's redundancy counts on it.
+    pub(crate) async fn write_copies(
+        &self,
+        dvas: &[Dva],
+        bytes: &IoBuf,
+        class: IoClass,
+        bookmark: Bookmark,
+    ) -> Result<(), ZioError> {
+        let psize = bytes.len() as u64;
+        let fail = |source| ZioError::Device { bookmark, source };
+        let mut writes = Vec::with_capacity(dvas.len());
+        for dva in dvas {
+            let size = self.tree().asize_of(dva.vdev, psize).map_err(fail)?;
+            let at = Location { vdev: dva.vdev, offset: dva.offset, size };
+            writes.push((at, padded(bytes, size)));
+        }
+        if let [(at, bytes)] = writes.as_slice() {
+            return self.tree().write(*at, bytes.clone(), class).await.map_err(fail);
+        }
+        let writes = writes.into_iter().map(|(at, bytes)| self.tree().write(at, bytes, class));
+        let results = runtime::join_all(writes).await;
+        results.into_iter().collect::<Result<(), _>>().map_err(fail)
+    }
+
+    /// Writes bytes as a tree of gang headers and pieces. On failure everything placed is given back.
+    async fn write_gang(
+        &self,
+        piece: &Piece,
+        bytes: &IoBuf,
+        depth: u32,
+    ) -> Result<Vec<Dva>, ZioError> {
+        let full = ZioError::NoSpace { asize: bytes.len() as u64 };
+        let unit = to_usize(self.least_alloc()?);
+        if depth >= GANG_DEPTH_MAX || bytes.len() <= unit {
+            return Err(full);
+        }
+        // One more copy of the header than of the data: losing it loses everything below.
+        let copies = (piece.copies + 1).min(3);
+        let request = Request {
+            txg: piece.txg,
+            psize: GANG_HEADER_BYTES,
+            copies,
+            slot: Slot::Metadata,
+            dvas: Vec::new(),
+        };
+        let Some(mut headers) = self.allocate(request).await? else {
+            return Err(full);
+        };
+        let children = match self.write_gang_children(piece, bytes, unit, depth).await {
+            Ok(children) => children,
+            Err(error) => {
+                self.free_places(piece.txg, &headers);
+                return Err(error);
+            }
+        };
+        let mut block = IoBufMut::zeroed(to_usize(GANG_HEADER_BYTES));
+        for (child, place) in children.iter().zip(block.chunks_exact_mut(BlockPointer::SIZE)) {
+            child.encode_into(place);
+        }
+        let verifier = label::gang_verifier(headers[0].vdev, headers[0].offset, piece.txg.0);
+        label::seal(&mut block, verifier, sha256);
+        let block = block.freeze();
+        if let Err(error) = self.write_copies(&headers, &block, piece.class, piece.bookmark).await {
+            self.free_places(piece.txg, &headers);
+            for child in &children {
+                self.free_tree(piece.txg, child).await;
+            }
+            return Err(error);
+        }
+        // A gang's allocated size counts its header and everything below, copy by copy.
+        for (index, header) in headers.iter_mut().enumerate() {
+            header.gang = true;
+            header.asize += children.iter().map(|child| child.dvas()[index].asize).sum::<u64>();
+        }
+        Ok(headers)
+    }
+
+    async fn write_gang_children(
+        &self,
+        piece: &Piece,
+        bytes: &IoBuf,
+        unit: usize,
+        depth: u32,
+    ) -> Result<Vec<BlockPointer>, ZioError> {
+        let mut children = Vec::with_capacity(GANG_CHILDREN);
+        let mut from = 0;
+        for index in 0..GANG_CHILDREN {
+            let left = bytes.len() - from;
+            if left == 0 {
+                break;
+            }
+            let share = left.div_ceil(GANG_CHILDREN - index).next_multiple_of(unit).min(left);
+            let part = bytes.slice(from..from + share);
+            match self.write_gang_child(piece, part, depth).await {
+                Ok(child) => children.push(child),
+                Err(error) => {
+                    for child in &children {
+                        self.free_tree(piece.txg, child).await;
+                    }
+                    return Err(error);
+                }
+            }
+            from += share;
+        }
+        Ok(children)
+    }
+
+    async fn write_gang_child(
+        &self,
+        piece: &Piece,
+        part: IoBuf,
+        depth: u32,
+    ) -> Result<BlockPointer, ZioError> {
+        let size = part.len() as u64;
+        let dvas = match self.write_contiguous(piece, &part, piece.copies).await? {
+            Some(dvas) => dvas,
+            None => Box::pin(self.write_gang(piece, &part, depth + 1)).await?,
+        };
+        let algorithm = checks::checksum_algorithm(piece.checksum)
+            .ok_or(ZioError::Unsupported { what: "checksum", number: piece.checksum.0 })?;
+        let salt = self.salt();
+        let checksum = codec::checksum::compute(algorithm, &salt, &part);
+        Ok(BlockPointer::new(&NewBlock {
+            dvas: three(&dvas),
+            lsize: size,
+            psize: size,
+            compression: Compression::OFF,
+            checksum_kind: piece.checksum,
+            object_type: ObjectType::NONE,
+            level: 0,
+            birth: piece.txg,
+            fill: 1,
+            checksum,
+        }))
+    }
+
+    /// Frees a piece of a gang that was not finished. Trouble only leaks space of a txg that cannot commit.
+    async fn free_tree(&self, txg: Txg, bp: &BlockPointer) {
+        drop(self.free_block(txg, bp, Bookmark::default()).await);
+    }
+
+    fn free_places(&self, txg: Txg, dvas: &[Dva]) {
+        for dva in dvas {
+            let range = dva.offset..dva.offset + dva.asize;
+            let freed = self.with_allocator(|allocator| allocator.free(txg, dva.vdev, &range));
+            debug_assert!(matches!(freed, Ok(Ok(()))), "these places were just allocated");
+        }
+    }
+}
+
+/// What all pieces of one block share.
+struct Piece {
+    txg: Txg,
+    copies: u8,
+    slot: Slot,
+    checksum: ChecksumKind,
+    class: IoClass,
+    bookmark: Bookmark,
+}
+
+impl Recipe {
+    fn prepare(self, data: IoBuf) -> Prepared {
+        let Some(algorithm) = self.compression else {
+            return self.stored(data, Compression::OFF);
+        };
+        if is_zero(&data) {
+            return Prepared::Hole;
+        }
+        // At least an eighth must be saved, in whole allocation units (format/03 section 2).
+        let mut limit = data.len() - data.len() / 8;
+        if algorithm != codec::compress::Algorithm::Zle {
+            limit -= limit % self.least_alloc;
+        }
+        if limit < self.least_alloc {
+            limit = BlockPointer::EMBEDDED_MAX;
+        }
+        let Some(mut packed) = codec::compress::compress(algorithm, &data, limit) else {
+            return self.stored(data, Compression::OFF);
+        };
+        if packed.len() >= data.len() || packed.is_empty() {
+            return self.stored(data, Compression::OFF);
+        }
+        if self.embed && packed.len() <= BlockPointer::EMBEDDED_MAX {
+            return Prepared::Embedded(packed);
+        }
+        let psize = packed.len().next_multiple_of(self.least_alloc);
+        if psize >= data.len() {
+            return self.stored(data, Compression::OFF);
+        }
+        packed.resize(psize, 0);
+        let kind = self.kind;
+        self.stored(IoBuf::copy_from(&packed), kind)
+    }
+
+    fn stored(&self, bytes: IoBuf, compression: Compression) -> Prepared {
+        let checksum = codec::checksum::compute(self.checksum, &self.salt, &bytes);
+        Prepared::Stored { bytes, compression, checksum }
+    }
+}
+
+/// A block may be overwritten only if no synced uberblock can reach it: it was born in this very txg.
+fn may_overwrite(old: &BlockPointer, txg: Txg, psize: u64) -> bool {
+    !old.is_hole()
+        && !old.is_embedded()
+        && !old.is_gang()
+        && !old.is_dedup()
+        && old.birth() == txg
+        && old.physical_birth() == txg
+        && old.psize() == psize
+}
+
+fn is_zero(data: &[u8]) -> bool {
+    let mut chunks = data.chunks_exact(4096);
+    chunks.all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0)
+        && chunks.remainder().iter().all(|&byte| byte == 0)
+}
+
+fn three(dvas: &[Dva]) -> [Dva; 3] {
+    std::array::from_fn(|index| dvas.get(index).copied().unwrap_or(Dva::ABSENT))
+}
+
+/// Makes the semaphore that bounds the bytes being written at once.
+pub(crate) fn throttle(bytes: u64) -> Rc<runtime::sync::Semaphore> {
+    let units = to_usize(bytes.max(2 * MAX_BLOCK_SIZE) / THROTTLE_UNIT);
+    Rc::new(runtime::sync::Semaphore::new("room among the writes under way", units))
+}
