@@ -73,13 +73,13 @@ pub enum Health {
 pub struct TreeTuning {
     /// Queue of each leaf.
     pub queue: QueueTuning,
-    /// Checks of buffers above this many bytes run on the compute pool. 8 KiB: crucible's measurement.
+    /// Checks of buffers above this many bytes run on the compute pool.
     pub offload_above_bytes: u64,
 }
 
 impl Default for TreeTuning {
     fn default() -> Self {
-        Self { queue: QueueTuning::default(), offload_above_bytes: 8192 }
+        Self { queue: QueueTuning::default(), offload_above_bytes: runtime::COMPUTE_WORTHWHILE_BYTES as u64 }
     }
 }
 

@@ -128,7 +128,6 @@ struct Run {
 
 #[derive(Debug)]
 struct VdevSpace {
-    id: u32,
     ashift: u8,
     shift: u8,
     deflate: u64,
@@ -186,7 +185,6 @@ impl Allocator {
             vdevs.insert(
                 top.id,
                 VdevSpace {
-                    id: top.id,
                     ashift: top.ashift,
                     shift: top.metaslab_shift,
                     deflate: *deflate,

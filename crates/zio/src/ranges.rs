@@ -32,11 +32,6 @@ impl RangeTree {
         self.space
     }
 
-    /// Returns true if there is no range.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.by_start.is_empty()
-    }
-
     /// Returns the number of ranges.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
