@@ -212,7 +212,7 @@ async fn open_mos(
     if uberblock.version != SPA_VERSION_FEATURES {
         return Err(PoolError::UnsupportedVersion(uberblock.version));
     }
-    let store = BlockStore::new(handle, tree.clone(), StoreOptions { salt: [0; 32] });
+    let store = BlockStore::new(handle, tree.clone(), StoreOptions::default());
     let cache = Cache::new(handle, store.clone(), policy.tuning.cache.clone());
     let first = uberblock.txg.next();
     let clock = TxgClock::new(handle.clone(), first, policy.tuning.txg.clone());

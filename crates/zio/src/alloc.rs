@@ -352,11 +352,11 @@ impl Allocator {
         self.vdevs.get_mut(&vdev)?.metaslabs.get_mut(metaslab as usize)
     }
 
-    /// Returns a metaslab's free ranges as its space map states them after `upto`; `None` if it is not loaded.
-    pub(crate) fn map_free(&mut self, vdev: u32, metaslab: u32, upto: Txg) -> Option<Vec<Range<u64>>> {
+    /// Returns a metaslab's free ranges as its space map states them with all taken changes; `None` if not loaded.
+    pub(crate) fn map_free(&mut self, vdev: u32, metaslab: u32) -> Option<Vec<Range<u64>>> {
         let space = self.vdevs.get_mut(&vdev)?;
         space.return_runs_of(metaslab);
-        space.metaslabs.get(metaslab as usize)?.map_free(upto)
+        space.metaslabs.get(metaslab as usize)?.map_free()
     }
 
     /// Returns a metaslab's free segments counted by log2 of their size; `None` if it is not loaded.

@@ -294,17 +294,19 @@ impl Metaslab {
         !self.deferred.is_empty()
     }
 
-    /// Returns the free ranges as a space map states them after `upto`: usable and deferred. Allocations of later txgs
-    /// count as free (their map entries come later). Runs must have been returned before. `None` if not loaded.
-    pub(crate) fn map_free(&self, upto: Txg) -> Option<Vec<Range<u64>>> {
+    /// Returns the free ranges as a space map states them when all changes taken so far have been applied: usable and
+    /// deferred ones, with changes not taken yet undone. Runs must have been returned before. `None` if not loaded.
+    pub(crate) fn map_free(&self) -> Option<Vec<Range<u64>>> {
         let Load::Loaded(usable) = &self.load else {
             return None;
         };
         let mut free = usable.clone();
-        for (_, deferred) in self.deferred.range(..=upto) {
+        for deferred in self.deferred.values() {
             deferred.iter().for_each(|range| free.union(range));
         }
-        for (_, pending) in self.pending.range(Txg(upto.0 + 1)..) {
+        // Undone backwards: within a txg frees follow allocations.
+        for pending in self.pending.values().rev() {
+            pending.frees.iter().for_each(|range| free.subtract(&range));
             pending.allocs.iter().for_each(|range| free.union(range));
         }
         Some(free.drain())

@@ -282,9 +282,9 @@ impl BlockStore {
         self.with_allocator(|allocator| allocator.has_changes(txg)).unwrap_or(false)
     }
 
-    /// Returns the free ranges of a metaslab as its space map must state them after `txg` (for condensing: what was
-    /// freed in `txg` or before counts as free even while it cannot be reused), loading it if necessary. Changes that
-    /// were not taken yet are included, so take them first.
+    /// Returns the free ranges of a metaslab as its space map must state them once every change taken so far has been
+    /// applied (for condensing: what was freed counts as free even while it cannot be reused; what was not taken yet
+    /// is left out). Loads the metaslab if necessary.
     ///
     /// # Errors
     /// [`ZioError::SpaceMap`], [`ZioError::ReadOnly`].
@@ -292,11 +292,9 @@ impl BlockStore {
         &self,
         vdev: u32,
         metaslab: u32,
-        txg: Txg,
     ) -> Result<Vec<Range<u64>>, ZioError> {
         loop {
-            let found =
-                self.with_allocator(|allocator| allocator.map_free(vdev, metaslab, txg))?;
+            let found = self.with_allocator(|allocator| allocator.map_free(vdev, metaslab))?;
             match found {
                 Some(free) => return Ok(free),
                 None => self.load_metaslab(vdev, metaslab).await?,
