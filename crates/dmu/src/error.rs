@@ -104,7 +104,7 @@ pub enum DmuError {
         /// Number of the block in its level.
         block: u64,
         /// Why.
-        source: std::rc::Rc<zio::ZioError>,
+        source: std::sync::Arc<zio::ZioError>,
     },
     /// A block could not be written.
     #[error("cannot write a block of objset {objset}: {source}")]
@@ -112,7 +112,7 @@ pub enum DmuError {
         /// The object set.
         objset: u64,
         /// Why.
-        source: std::rc::Rc<zio::ZioError>,
+        source: std::sync::Arc<zio::ZioError>,
     },
     /// The transaction clock was stopped (export, or the pool is suspended).
     #[error("the pool no longer takes transactions: {reason}")]

@@ -2,7 +2,7 @@
 //!
 //! The texts are those OpenZFS's commands print after `cannot DO 'NAME': `, since tools match them.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use dmu::DmuError;
 use ondisk::{DecodeError, ObjectId};
@@ -152,7 +152,7 @@ pub enum DslError {
     Dmu(#[from] DmuError),
     /// The block layer failed.
     #[error("{0}")]
-    Zio(Rc<ZioError>),
+    Zio(Arc<ZioError>),
     /// Filling a new file system failed.
     #[error("cannot fill the new dataset: {0}")]
     Init(String),
@@ -160,7 +160,7 @@ pub enum DslError {
 
 impl From<ZioError> for DslError {
     fn from(error: ZioError) -> Self {
-        Self::Zio(Rc::new(error))
+        Self::Zio(Arc::new(error))
     }
 }
 

@@ -1,1 +1,51 @@
-//! `engine`: see ARCHITECTURE.md.
+//! The one door to the engine: handles that may be cloned and sent to any thread, behind which one
+//! thread per pool runs everything that touches the pool.
+//!
+//! A request is a closure carried through a bounded mailbox to the pool's thread, run there as a
+//! task among others, and answered through a one-shot reply. Requests and answers are plain data.
+//! An accepted request runs to its end even when the asker has gone away. Types of this crate know
+//! no sockets, no JSON and no command line.
+//!
+//! Errors keep the causes apart that callers must tell apart: [`FsError`] for files (each has its
+//! errno), [`EngineError`] for pools and datasets (each text is the clause that OpenZFS's commands
+//! print after `cannot ...: `).
+
+#![forbid(unsafe_code)]
+
+mod dataset;
+mod door;
+mod engine;
+mod error;
+mod fs;
+mod pool_handle;
+mod stub;
+
+pub use dataset::{
+    CreateDataset, DatasetFilter, DatasetInfo, DatasetProperty, DestroyOptions, PropertyQuery,
+};
+pub use door::Ending;
+pub use engine::{Engine, Host, PoolBody, Threads};
+pub use error::EngineError;
+pub use fs::FsHandle;
+pub use pool_handle::PoolHandle;
+
+pub use dsl::property;
+pub use dsl::property::DatasetKind;
+pub use pool::{
+    Candidate, Discovery, FeatureBase, Health, HistoryEvent, HistoryRecord, HostIdentity,
+    ImportPolicy, IoTotals, PoolError, PoolProperty, PoolSpec, PoolState, PoolStatus, ScanStatus,
+    StatusReason, Tuning, VdevSpec, VdevStatus,
+};
+/// Pool properties: their table and the forms of their values.
+pub mod pool_property {
+    pub use pool::{
+        PROPERTIES, PoolProperty, PropertyEntry, PropertyInfo, PropertyKind, PropertySource,
+        PropertyValue, human_bytes, parse_index,
+    };
+}
+pub use runtime::IoBuf;
+pub use zpl::{
+    Access, Attr, CaseSensitivity, Change, CreateMode, Cred, DeviceNumber, DirEntry, FileId,
+    FileType, FsError, FsResult, FsStat, ListLimit, Listing, Made, ReadData, Renamed, SeekTarget,
+    SetAttr, SetTime, Stability, StoredXattr, Timestamp, WccAttr, Written, XattrMode, flags,
+};

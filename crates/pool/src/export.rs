@@ -12,7 +12,16 @@ impl Pool {
     /// # Errors
     /// `Suspended` when the last group cannot be written; the pool stays open then.
     pub async fn export(&self) -> Result<(), PoolError> {
-        self.0.leave(STATE_EXPORTED).await
+        self.0.leave(Some(STATE_EXPORTED)).await
+    }
+
+    /// Makes everything durable and closes the devices; the labels go on saying that this host has
+    /// the pool.  The end of a process, not of the import.
+    ///
+    /// # Errors
+    /// `Suspended` when the last group cannot be written; the pool stays open then.
+    pub async fn close(&self) -> Result<(), PoolError> {
+        self.0.leave(None).await
     }
 
     /// Marks the pool as destroyed and closes its devices.  Its data stays where it is until the
@@ -24,7 +33,7 @@ impl Pool {
         if self.0.readonly {
             return Err(PoolError::ReadOnly);
         }
-        self.0.leave(STATE_DESTROYED).await
+        self.0.leave(Some(STATE_DESTROYED)).await
     }
 
     /// Closes the devices without writing anything: what a crash would leave.
@@ -34,7 +43,7 @@ impl Pool {
 }
 
 impl Inner {
-    async fn leave(&self, state: u64) -> Result<(), PoolError> {
+    async fn leave(&self, state: Option<u64>) -> Result<(), PoolError> {
         if self.closed.get() {
             return Err(PoolError::Closed);
         }
@@ -44,9 +53,11 @@ impl Inner {
             }
             // First what was written so far, then the labels: the last group is then short.
             self.clock().sync_all().await?;
-            self.label_state.set(state);
-            self.dirty_config();
-            self.clock().sync_all().await?;
+            if let Some(state) = state {
+                self.label_state.set(state);
+                self.dirty_config();
+                self.clock().sync_all().await?;
+            }
         }
         self.close();
         let task = self.sync_loop.borrow_mut().take();

@@ -1,0 +1,421 @@
+//! Datasets as callers see them: plain requests and answers, and how the pool's thread serves them.
+
+use dsl::{ListSpec, NewDataset};
+use pool::PoolError;
+
+use crate::EngineError;
+use crate::door::Room;
+use crate::property::{self, DatasetKind, Kinds, Property, SetContext, Setting, Source, Value};
+
+/// Which properties a query is to fill in.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum PropertyQuery {
+    /// None: only what [`DatasetInfo`] holds itself.
+    #[default]
+    None,
+    /// All native properties of the dataset's kind and all user properties, in the order of
+    /// `zfs get all`.
+    All,
+    /// These, in this order, native or user; the ones that do not apply are left out.
+    Named(Vec<String>),
+}
+
+/// Which datasets to list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatasetFilter {
+    /// Where to start.
+    pub root: String,
+    /// How many levels below the start (0: only it; `None`: all).
+    pub depth: Option<u32>,
+    /// Kinds wanted.
+    pub kinds: Vec<DatasetKind>,
+}
+
+/// A dataset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatasetInfo {
+    /// Full name.
+    pub name: String,
+    /// Kind.
+    pub kind: DatasetKind,
+    /// Object number in the pool (`objsetid`).
+    pub object: u64,
+    /// Unique number.
+    pub guid: u64,
+    /// Transaction group of its creation.
+    pub create_txg: u64,
+    /// The properties asked for.
+    pub properties: Vec<DatasetProperty>,
+}
+
+impl DatasetInfo {
+    /// Returns a property that was asked for.
+    #[must_use]
+    pub fn property(&self, name: &str) -> Option<&DatasetProperty> {
+        self.properties
+            .iter()
+            .find(|property| property.name == name)
+    }
+}
+
+/// One property of a dataset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatasetProperty {
+    /// Name.
+    pub name: String,
+    /// Which native property, or `None` for a user property.
+    pub native: Option<Property>,
+    /// The value in force.
+    pub value: Value,
+    /// Where it comes from.
+    pub source: Source,
+    /// The value that came with a stream, if any.
+    pub received: Option<Value>,
+}
+
+/// A file system to be created.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct CreateDataset {
+    /// Full name.
+    pub name: String,
+    /// `-o NAME=VALUE`, as typed.
+    pub properties: Vec<(String, String)>,
+    /// Also create missing parents (`-p`).
+    pub parents: bool,
+    /// Only check (`-n`).
+    pub dry_run: bool,
+}
+
+/// How to destroy a dataset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct DestroyOptions {
+    /// Children too (`-r`).
+    pub recursive: bool,
+}
+
+impl Room {
+    fn context(&self, kind: DatasetKind, creating: bool) -> SetContext {
+        let large = self.pool.hierarchy().features().is_enabled("large_blocks");
+        SetContext {
+            kind,
+            creating,
+            block_max: if large { 16 << 20 } else { 128 << 10 },
+        }
+    }
+
+    fn settings(
+        &self,
+        typed: &[(String, String)],
+        kind: DatasetKind,
+        creating: bool,
+    ) -> Result<Vec<Setting>, EngineError> {
+        parse_settings(typed, self.context(kind, creating))
+    }
+
+    fn writable(&self) -> Result<(), EngineError> {
+        if self.pool.is_read_only() {
+            Err(EngineError::Pool(PoolError::ReadOnly))
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) async fn dataset(
+        &self,
+        name: &str,
+        query: &PropertyQuery,
+    ) -> Result<DatasetInfo, EngineError> {
+        let info = self.pool.hierarchy().info(name).await?;
+        self.describe(info, query).await
+    }
+
+    async fn describe(
+        &self,
+        info: dsl::DatasetInfo,
+        query: &PropertyQuery,
+    ) -> Result<DatasetInfo, EngineError> {
+        let mut properties = Vec::new();
+        if *query != PropertyQuery::None {
+            let all = self
+                .pool
+                .hierarchy()
+                .properties(&info.name)
+                .await?
+                .properties;
+            let convert = |entry: dsl::PropertyEntry| DatasetProperty {
+                name: entry.name,
+                native: entry.property,
+                value: entry.value,
+                source: entry.source,
+                received: entry.received,
+            };
+            match query {
+                PropertyQuery::Named(names) => {
+                    for name in names {
+                        let found = all.iter().find(|entry| entry.name == *name);
+                        properties.extend(found.cloned().map(convert));
+                    }
+                }
+                _ => properties.extend(all.into_iter().map(convert)),
+            }
+            if let Some(altroot) = self.pool.altroot() {
+                under_altroot(&mut properties, &altroot.to_string_lossy());
+            }
+        }
+        Ok(DatasetInfo {
+            name: info.name,
+            kind: info.kind,
+            object: info.object.0,
+            guid: info.guid.0,
+            create_txg: info.create_txg.0,
+            properties,
+        })
+    }
+
+    pub(crate) async fn datasets(
+        &self,
+        filter: &DatasetFilter,
+        query: &PropertyQuery,
+    ) -> Result<Vec<DatasetInfo>, EngineError> {
+        let kinds = filter
+            .kinds
+            .iter()
+            .map(|kind| Kinds::of(*kind))
+            .reduce(Kinds::union);
+        let Some(kinds) = kinds else {
+            return Ok(Vec::new());
+        };
+        let spec = ListSpec {
+            depth: filter.depth,
+            kinds,
+        };
+        let mut found = Vec::new();
+        for info in self.pool.hierarchy().list(&filter.root, spec).await? {
+            match self.describe(info, query).await {
+                Ok(info) => found.push(info),
+                // Destroyed while we listed.
+                Err(EngineError::DatasetNotFound(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
+    }
+
+    pub(crate) async fn create_dataset(&self, request: CreateDataset) -> Result<(), EngineError> {
+        self.writable()?;
+        let kind = DatasetKind::Filesystem;
+        let settings = self.settings(&request.properties, kind, true)?;
+        let hierarchy = self.pool.hierarchy();
+        if hierarchy.info(&request.name).await.is_ok() {
+            return Err(EngineError::DatasetExists(request.name));
+        }
+        let mut missing = Vec::new();
+        let mut name = request.name.as_str();
+        while let Some((parent, _)) = name.rsplit_once('/') {
+            match hierarchy.info(parent).await {
+                Ok(_) => break,
+                Err(error) if error.is_not_found() && request.parents => {
+                    missing.push(parent.to_owned());
+                }
+                Err(error) if error.is_not_found() => {
+                    return Err(EngineError::ParentNotFound(parent.to_owned()));
+                }
+                Err(error) => return Err(error.into()),
+            }
+            name = parent;
+        }
+        if request.dry_run {
+            return Ok(());
+        }
+        for parent in missing.into_iter().rev() {
+            let new = NewDataset {
+                name: parent,
+                kind,
+                settings: Vec::new(),
+            };
+            hierarchy.create_dataset(new, self.root_filler()).await?;
+        }
+        let new = NewDataset {
+            name: request.name,
+            kind,
+            settings,
+        };
+        hierarchy.create_dataset(new, self.root_filler()).await?;
+        Ok(())
+    }
+
+    fn root_filler(
+        &self,
+    ) -> impl AsyncFnOnce(&dmu::Objset, &dmu::Tx, &[Setting]) -> dsl::Result<()> + 'static {
+        let project_quota = self.pool.hierarchy().features().is_enabled("project_quota");
+        fill_root(self.handle.clone(), project_quota)
+    }
+
+    pub(crate) async fn destroy_dataset(
+        &self,
+        name: &str,
+        options: DestroyOptions,
+    ) -> Result<(), EngineError> {
+        self.writable()?;
+        let hierarchy = self.pool.hierarchy();
+        let spec = ListSpec {
+            depth: None,
+            kinds: Kinds::DATASET,
+        };
+        let found = hierarchy.list(name, spec).await?;
+        if found.len() > 1 && !options.recursive {
+            let children = found.into_iter().skip(1).map(|info| info.name).collect();
+            return Err(EngineError::HasChildren { children });
+        }
+        // Children come after their parents in the list, so they go first.
+        for info in found.into_iter().rev() {
+            self.close_fs(info.object.0).await?;
+            hierarchy.destroy(&info.name).await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn rename_dataset(
+        &self,
+        from: &str,
+        to: &str,
+        create_parents: bool,
+    ) -> Result<(), EngineError> {
+        self.writable()?;
+        let hierarchy = self.pool.hierarchy();
+        if create_parents
+            && let Some((parent, _)) = to.rsplit_once('/')
+            && hierarchy
+                .info(parent)
+                .await
+                .is_err_and(|error| error.is_not_found())
+        {
+            let request = CreateDataset {
+                name: parent.to_owned(),
+                parents: true,
+                ..CreateDataset::default()
+            };
+            self.create_dataset(request).await?;
+        }
+        hierarchy.rename(from, to).await?;
+        self.reload_properties().await
+    }
+
+    pub(crate) async fn set_dataset_properties(
+        &self,
+        dataset: &str,
+        typed: &[(String, String)],
+    ) -> Result<(), EngineError> {
+        self.writable()?;
+        let info = self.pool.hierarchy().info(dataset).await?;
+        let settings = self.settings(typed, info.kind, false)?;
+        self.pool
+            .hierarchy()
+            .set_properties(dataset, settings)
+            .await?;
+        self.reload_properties().await
+    }
+
+    pub(crate) async fn inherit(
+        &self,
+        dataset: &str,
+        property: &str,
+        received: bool,
+    ) -> Result<(), EngineError> {
+        self.writable()?;
+        self.pool
+            .hierarchy()
+            .inherit_property(dataset, property, received)
+            .await?;
+        self.reload_properties().await
+    }
+
+    /// Finds and opens a dataset by its object number.
+    pub(crate) async fn open_dataset(
+        &self,
+        object: u64,
+        guid: u64,
+    ) -> Result<dsl::Dataset, EngineError> {
+        let hierarchy = self.pool.hierarchy();
+        let spec = ListSpec {
+            depth: None,
+            kinds: Kinds::DATASET,
+        };
+        let all = hierarchy.list(&self.pool.name(), spec).await?;
+        let found = all
+            .into_iter()
+            .find(|info| info.object.0 == object && info.guid.0 == guid);
+        let Some(info) = found else {
+            return Err(EngineError::DatasetNotFound(object.to_string()));
+        };
+        if info.head_kind == DatasetKind::Volume {
+            return Err(EngineError::WrongKind(info.name));
+        }
+        Ok(hierarchy.dataset(&info.name).await?)
+    }
+}
+
+/// Mount points lie below the alternate root.
+fn under_altroot(properties: &mut [DatasetProperty], altroot: &str) {
+    let altroot = altroot.trim_end_matches('/');
+    for property in properties {
+        if property.native == Some(Property::MountPoint)
+            && let Value::Text(path) = &mut property.value
+            && path.starts_with('/')
+        {
+            let below = if path == "/" && !altroot.is_empty() {
+                ""
+            } else {
+                path.as_str()
+            };
+            *path = format!("{altroot}{below}");
+        }
+    }
+}
+
+/// Checks properties as typed.
+pub(crate) fn parse_settings(
+    typed: &[(String, String)],
+    context: SetContext,
+) -> Result<Vec<Setting>, EngineError> {
+    let mut settings = Vec::new();
+    for (name, value) in typed {
+        settings.push(property::parse_setting(name, value, context)?);
+    }
+    if context.creating {
+        property::complete_settings(&mut settings)?;
+    }
+    Ok(settings)
+}
+
+/// Returns what fills a new file system: its master node and root directory.
+pub(crate) fn fill_root(
+    handle: runtime::Handle,
+    project_quota: bool,
+) -> impl AsyncFnOnce(&dmu::Objset, &dmu::Tx, &[Setting]) -> dsl::Result<()> + 'static {
+    async move |objset: &dmu::Objset, tx: &dmu::Tx, settings: &[Setting]| {
+        let number = |wanted: Property| {
+            settings.iter().find_map(|setting| match setting {
+                Setting::Native(property, Value::Number(number)) if *property == wanted => {
+                    Some(*number)
+                }
+                _ => None,
+            })
+        };
+        let props = zpl::RootProps {
+            case: match number(Property::CaseSensitivity) {
+                Some(1) => zpl::CaseSensitivity::Insensitive,
+                Some(2) => zpl::CaseSensitivity::Mixed,
+                _ => zpl::CaseSensitivity::Sensitive,
+            },
+            normalization: number(Property::Normalization).unwrap_or(0),
+            utf8_only: number(Property::Utf8Only) == Some(1),
+            project_quota,
+            now: handle.wall_clock(),
+            ..zpl::RootProps::default()
+        };
+        crate::stub::create_root(objset, tx, &props)
+            .await
+            .map_err(|error| dsl::DslError::Init(error.to_string()))
+    }
+}

@@ -1,0 +1,285 @@
+//! The mailbox into a pool's thread, and the room behind it where requests run.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::rc::Rc;
+
+use runtime::Handle;
+use runtime::mailbox::{Receiver, Sender};
+use runtime::reply::ReplySender;
+use runtime::sync::{Permit, Semaphore};
+use zpl::{Fs, FsOptions};
+
+use crate::EngineError;
+
+/// Requests under way at once in one pool; more wait in the mailbox.
+///
+/// A request that waits for stable storage sleeps through a whole transaction group, so this must
+/// be well above the number of clients times the requests each keeps in flight.
+const RUNNING_MAX: usize = 4096;
+
+/// Requests accepted and not yet looked at; beyond it senders wait.
+pub(crate) const MAILBOX_BOUND: usize = 1024;
+
+/// How a pool leaves the engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Everything is written out and the disks are let go, but the pool stays marked as in use by
+    /// this host: the end of a process, not of the import.
+    Close,
+    /// `zpool export`: written out and marked as exported.
+    Export {
+        /// Command line for the pool's history, and the user who gave it.
+        command: Option<(String, u32)>,
+    },
+    /// `zpool destroy`: marked as destroyed.
+    Destroy {
+        /// Command line for the pool's history, and the user who gave it.
+        command: Option<(String, u32)>,
+    },
+    /// The disks are let go without writing anything, as a crash would: for a pool that cannot be
+    /// written any more.
+    Abandon,
+}
+
+impl Ending {
+    fn command(&self) -> Option<(&str, u32)> {
+        match self {
+            Self::Export { command } | Self::Destroy { command } => command
+                .as_ref()
+                .map(|(command, uid)| (command.as_str(), *uid)),
+            Self::Close | Self::Abandon => None,
+        }
+    }
+}
+
+/// A request as it crosses to the pool's thread. It starts its own task there.
+type Errand = Box<dyn FnOnce(Rc<Room>, Permit) + Send>;
+
+/// What the mailbox carries.
+pub(crate) enum Message {
+    Errand(Errand),
+    End(Ending, ReplySender<Result<(), EngineError>>),
+}
+
+/// The sending end of a pool's mailbox.
+#[derive(Clone)]
+pub(crate) struct Door(Sender<Message>);
+
+impl fmt::Debug for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Door")
+    }
+}
+
+impl Door {
+    pub(crate) fn new(sender: Sender<Message>) -> Self {
+        Self(sender)
+    }
+
+    /// Runs `work` on the pool's thread and returns its answer.
+    ///
+    /// # Errors
+    /// Those of `work`; [`EngineError::PoolClosed`] when the pool is no longer imported.
+    pub(crate) async fn ask<T, F, Answer>(&self, work: F) -> Result<T, EngineError>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<Room>) -> Answer + Send + 'static,
+        Answer: Future<Output = Result<T, EngineError>> + 'static,
+    {
+        let (sender, reply) = runtime::reply();
+        let errand: Errand = Box::new(move |room: Rc<Room>, permit: Permit| {
+            let handle = room.handle.clone();
+            // Detached: a request runs to its end even if nobody waits for the answer any more.
+            drop(handle.spawn("request", async move {
+                let answer = work(room).await;
+                drop(permit);
+                sender.send(answer);
+            }));
+        });
+        self.0
+            .send(Message::Errand(errand))
+            .await
+            .map_err(|_| EngineError::PoolClosed)?;
+        reply.await.map_err(|_| EngineError::PoolClosed)?
+    }
+
+    /// Asks the pool's thread to end.
+    ///
+    /// # Errors
+    /// Those of exporting; the pool then stays imported.
+    pub(crate) async fn end(&self, ending: Ending) -> Result<(), EngineError> {
+        let (sender, reply) = runtime::reply();
+        self.0
+            .send(Message::End(ending, sender))
+            .await
+            .map_err(|_| EngineError::PoolClosed)?;
+        reply.await.map_err(|_| EngineError::PoolClosed)?
+    }
+}
+
+/// Where requests run: one pool and the file systems opened in it, on one thread.
+pub(crate) struct Room {
+    pub(crate) handle: Handle,
+    pub(crate) pool: pool::Pool,
+    open: RefCell<BTreeMap<u64, Rc<OpenFs>>>,
+    /// Serialises opening, so that a file system is never opened twice.
+    opening: runtime::sync::Mutex<()>,
+    running: Semaphore,
+}
+
+/// An open file system, kept while the pool is imported and the dataset exists.
+struct OpenFs {
+    fs: Fs,
+    guid: u64,
+    users: Cell<usize>,
+    idle: runtime::sync::Event,
+    closing: Cell<bool>,
+}
+
+/// The use of an open file system by one request.
+pub(crate) struct Lease(Rc<OpenFs>);
+
+impl Lease {
+    pub(crate) fn fs(&self) -> &Fs {
+        &self.0.fs
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.0.users.set(self.0.users.get() - 1);
+        if self.0.users.get() == 0 {
+            self.0.idle.notify_all();
+        }
+    }
+}
+
+impl Room {
+    pub(crate) fn new(handle: Handle, pool: pool::Pool) -> Rc<Self> {
+        Rc::new(Self {
+            handle,
+            pool,
+            open: RefCell::new(BTreeMap::new()),
+            opening: runtime::sync::Mutex::new("the opening of a file system", ()),
+            running: Semaphore::new("a place for a request", RUNNING_MAX),
+        })
+    }
+
+    /// Serves the mailbox until the pool ends.
+    pub(crate) async fn serve(self: Rc<Self>, mut receiver: Receiver<Message>) {
+        while let Some(message) = receiver.receive().await {
+            match message {
+                Message::Errand(errand) => {
+                    let permit = self.running.acquire(1).await;
+                    errand(self.clone(), permit);
+                }
+                Message::End(ending, reply) => {
+                    let outcome = self.end(ending).await;
+                    let ended = outcome.is_ok();
+                    reply.send(outcome);
+                    if ended {
+                        return;
+                    }
+                }
+            }
+        }
+        // All handles are gone without a word: leave the pool consistent.
+        let _ = self.end(Ending::Close).await;
+    }
+
+    async fn end(&self, ending: Ending) -> Result<(), EngineError> {
+        // Every accepted request ends first; nothing new is taken meanwhile.
+        let all = self.running.acquire(RUNNING_MAX).await;
+        let open: Vec<u64> = self.open.borrow().keys().copied().collect();
+        for dataset in open {
+            let closed = self.close_fs(dataset).await;
+            if ending != Ending::Abandon {
+                closed?;
+            }
+        }
+        if let Some((command, uid)) = ending.command() {
+            self.pool.log_command(command, u64::from(uid));
+        }
+        let outcome = match ending {
+            Ending::Close => self.pool.close().await,
+            Ending::Export { .. } => self.pool.export().await,
+            Ending::Destroy { .. } => self.pool.destroy().await,
+            Ending::Abandon => {
+                self.pool.abandon();
+                Ok(())
+            }
+        };
+        drop(all);
+        outcome.map_err(EngineError::from)
+    }
+
+    /// Returns the open file system of a dataset, opening it if need be.
+    pub(crate) async fn fs(&self, dataset: u64, guid: u64) -> Result<Lease, EngineError> {
+        if let Some(lease) = self.lease(dataset, guid)? {
+            return Ok(lease);
+        }
+        let _one = self.opening.lock().await;
+        if let Some(lease) = self.lease(dataset, guid)? {
+            return Ok(lease);
+        }
+        let opened = self.open_dataset(dataset, guid).await?;
+        let read_only = self.pool.is_read_only();
+        let options = FsOptions {
+            read_only,
+            ..FsOptions::default()
+        };
+        let fs = crate::stub::open_fs(opened, options).await?;
+        let entry = OpenFs {
+            fs,
+            guid,
+            users: Cell::new(0),
+            idle: runtime::sync::Event::new("the last user of a file system"),
+            closing: Cell::new(false),
+        };
+        self.open.borrow_mut().insert(dataset, Rc::new(entry));
+        self.lease(dataset, guid)?.ok_or(EngineError::PoolClosed)
+    }
+
+    fn lease(&self, dataset: u64, guid: u64) -> Result<Option<Lease>, EngineError> {
+        let Some(open) = self.open.borrow().get(&dataset).cloned() else {
+            return Ok(None);
+        };
+        if open.closing.get() {
+            return Err(EngineError::Busy(String::new()));
+        }
+        if open.guid != guid {
+            return Err(EngineError::DatasetNotFound(String::new()));
+        }
+        open.users.set(open.users.get() + 1);
+        Ok(Some(Lease(open)))
+    }
+
+    /// Closes a file system once its last request has ended. To be called before its dataset is
+    /// destroyed or the pool ends; the next request opens it anew.
+    pub(crate) async fn close_fs(&self, dataset: u64) -> Result<(), EngineError> {
+        let Some(open) = self.open.borrow().get(&dataset).cloned() else {
+            return Ok(());
+        };
+        open.closing.set(true);
+        while open.users.get() > 0 {
+            open.idle.wait().await;
+        }
+        let outcome = open.fs.close().await;
+        self.open.borrow_mut().remove(&dataset);
+        outcome.map_err(EngineError::from)
+    }
+
+    /// Makes open file systems follow changed properties.
+    pub(crate) async fn reload_properties(&self) -> Result<(), EngineError> {
+        let open: Vec<Rc<OpenFs>> = self.open.borrow().values().cloned().collect();
+        for entry in open {
+            if !entry.closing.get() {
+                entry.fs.reload_properties().await?;
+            }
+        }
+        Ok(())
+    }
+}

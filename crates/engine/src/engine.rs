@@ -1,0 +1,265 @@
+//! The registry of imported pools, and the threads they run on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pool::{Candidate, Discovery, ImportPolicy, Pool, PoolSpec};
+use runtime::Handle;
+
+use crate::dataset::{fill_root, parse_settings};
+use crate::door::{Door, Ending, MAILBOX_BOUND, Room};
+use crate::pool_handle::PoolFacts;
+use crate::property::{DatasetKind, SetContext};
+use crate::{EngineError, FeatureBase, PoolHandle};
+
+/// The body of a pool's thread: given the thread's runtime, it runs until the pool ends.
+pub type PoolBody = Box<dyn FnOnce(Handle) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
+
+/// Who gives pools their threads: the host machine, or a simulation that runs all of them as tasks
+/// of one thread.
+pub trait Host: Send + Sync {
+    /// Starts running `body`.
+    ///
+    /// # Errors
+    /// A sentence, when no thread or no I/O driver is to be had.
+    fn start(&self, name: &str, body: PoolBody) -> Result<(), String>;
+}
+
+/// Host threads, one per pool, with the best disk driver the kernel allows.
+#[derive(Clone, Debug, Default)]
+pub struct Threads {
+    /// Settings of the threads.
+    pub config: runtime::host::HostConfig,
+}
+
+impl Host for Threads {
+    fn start(&self, name: &str, body: PoolBody) -> Result<(), String> {
+        // Detached: the pool's ending tells when the thread has nothing more to do.
+        drop(runtime::host::spawn_engine(name, self.config.clone(), body));
+        Ok(())
+    }
+}
+
+/// The engine: all pools that this process has imported.
+#[derive(Clone)]
+pub struct Engine(Arc<Inner>);
+
+struct Inner {
+    host: Box<dyn Host>,
+    pools: Mutex<Pools>,
+}
+
+#[derive(Default)]
+struct Pools {
+    imported: BTreeMap<String, PoolHandle>,
+    /// Names of pools that are just being created or imported.
+    coming: BTreeSet<String>,
+}
+
+/// Keeps a name for a pool on its way in.
+struct Reservation<'a> {
+    engine: &'a Engine,
+    name: String,
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.engine.pools_mut().coming.remove(&self.name);
+    }
+}
+
+impl Engine {
+    /// Makes an engine without pools.
+    #[must_use]
+    pub fn new(host: impl Host + 'static) -> Self {
+        Self(Arc::new(Inner {
+            host: Box::new(host),
+            pools: Mutex::new(Pools::default()),
+        }))
+    }
+
+    /// Creates a pool with an empty root file system that has the properties `root_properties`.
+    ///
+    /// The pool is on stable storage when this returns.
+    ///
+    /// # Errors
+    /// A name or layout that is refused, devices in use, disk errors.
+    pub async fn create_pool(
+        &self,
+        mut spec: PoolSpec,
+        root_properties: &[(String, String)],
+    ) -> Result<PoolHandle, EngineError> {
+        let reserved = self.reserve(&spec.name)?;
+        let context = SetContext {
+            kind: DatasetKind::Filesystem,
+            creating: true,
+            block_max: 16 << 20,
+        };
+        spec.settings = parse_settings(root_properties, context)?;
+        let name = spec.name.clone();
+        let body = move |handle: Handle| async move {
+            // A new pool enables the feature unless told otherwise; the format allows it then.
+            let project_quota = !spec
+                .properties
+                .iter()
+                .any(|(name, value)| name == "feature@project_quota" && value == "disabled")
+                && spec.features == FeatureBase::Implemented;
+            let init = fill_root(handle.clone(), project_quota);
+            let pool = Pool::create(&handle, spec, init).await?;
+            Ok(pool)
+        };
+        self.start(reserved, name, body).await
+    }
+
+    /// Looks for pools on the disks of `places`: directories are searched, files and devices taken
+    /// as they are.
+    ///
+    /// # Errors
+    /// [`EngineError::NoThread`]; places that cannot be read are part of the answer.
+    pub async fn discover(&self, places: Vec<PathBuf>) -> Result<Discovery, EngineError> {
+        let (sender, reply) = runtime::reply();
+        let body: PoolBody = Box::new(move |handle| {
+            Box::pin(async move { sender.send(pool::discover(&handle, &places).await) })
+        });
+        self.start_thread("discover", body)?;
+        reply.await.map_err(|_| EngineError::PoolClosed)
+    }
+
+    /// Imports a pool that was discovered.
+    ///
+    /// # Errors
+    /// In use by another host, unknown features, missing devices, damaged metadata.
+    pub async fn import(
+        &self,
+        candidate: Candidate,
+        policy: ImportPolicy,
+    ) -> Result<PoolHandle, EngineError> {
+        let name = policy
+            .new_name
+            .clone()
+            .unwrap_or_else(|| candidate.name.clone());
+        let reserved = self.reserve(&name)?;
+        let body = move |handle: Handle| async move {
+            let pool = Pool::import(&handle, &candidate, policy).await?;
+            Ok(pool)
+        };
+        self.start(reserved, name, body).await
+    }
+
+    /// Returns the imported pools in the order of their names.
+    #[must_use]
+    pub fn pools(&self) -> Vec<PoolHandle> {
+        self.pools_mut().imported.values().cloned().collect()
+    }
+
+    /// Returns an imported pool.
+    ///
+    /// # Errors
+    /// [`EngineError::PoolNotFound`].
+    pub fn pool(&self, name: &str) -> Result<PoolHandle, EngineError> {
+        let found = self.pools_mut().imported.get(name).cloned();
+        found.ok_or_else(|| EngineError::PoolNotFound(name.to_owned()))
+    }
+
+    /// Returns the imported pool that a dataset (`pool/path@snapshot`) lies in.
+    ///
+    /// # Errors
+    /// [`EngineError::PoolNotFound`].
+    pub fn pool_of(&self, dataset: &str) -> Result<PoolHandle, EngineError> {
+        let end = dataset.find(['/', '@', '#']).unwrap_or(dataset.len());
+        self.pool(&dataset[..end])
+    }
+
+    /// Ends a pool: export, destruction, or only closing it at the end of the process. All
+    /// requests accepted before are done, and the disks let go, when this returns.
+    ///
+    /// # Errors
+    /// [`EngineError::PoolNotFound`]; writing failed (then the pool stays).
+    pub async fn end_pool(&self, name: &str, ending: Ending) -> Result<(), EngineError> {
+        let pool = self.pool(name)?;
+        pool.end(ending).await?;
+        let mut pools = self.pools_mut();
+        if pools
+            .imported
+            .get(name)
+            .is_some_and(|current| current.guid() == pool.guid())
+        {
+            pools.imported.remove(name);
+        }
+        Ok(())
+    }
+
+    /// Closes all pools, leaving them marked as in use by this host.
+    ///
+    /// # Errors
+    /// The first pool that could not be written out; the others are closed all the same.
+    pub async fn close(&self) -> Result<(), EngineError> {
+        let mut outcome = Ok(());
+        for pool in self.pools() {
+            let ended = self.end_pool(pool.name(), Ending::Close).await;
+            outcome = outcome.and(ended);
+        }
+        outcome
+    }
+
+    fn pools_mut(&self) -> MutexGuard<'_, Pools> {
+        self.0.pools.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reserve(&self, name: &str) -> Result<Reservation<'_>, EngineError> {
+        let mut pools = self.pools_mut();
+        if pools.imported.contains_key(name) || !pools.coming.insert(name.to_owned()) {
+            return Err(EngineError::PoolExists(name.to_owned()));
+        }
+        Ok(Reservation {
+            engine: self,
+            name: name.to_owned(),
+        })
+    }
+
+    fn start_thread(&self, name: &str, body: PoolBody) -> Result<(), EngineError> {
+        self.0.host.start(name, body).map_err(EngineError::NoThread)
+    }
+
+    /// Starts a pool's thread; `opening` brings the pool up on it.
+    async fn start<F, Opening>(
+        &self,
+        _reserved: Reservation<'_>,
+        name: String,
+        opening: F,
+    ) -> Result<PoolHandle, EngineError>
+    where
+        F: FnOnce(Handle) -> Opening + Send + 'static,
+        Opening: Future<Output = Result<Pool, EngineError>> + 'static,
+    {
+        let (sender, receiver) = runtime::mailbox(MAILBOX_BOUND);
+        let (came_up, reply) = runtime::reply();
+        let pool_name = name.clone();
+        let body: PoolBody = Box::new(move |handle| {
+            Box::pin(async move {
+                match opening(handle.clone()).await {
+                    Ok(pool) => {
+                        let facts = PoolFacts {
+                            name: pool_name,
+                            guid: pool.guid(),
+                            altroot: pool.altroot(),
+                            readonly: pool.is_read_only(),
+                        };
+                        let room = Room::new(handle, pool);
+                        came_up.send(Ok(facts));
+                        room.serve(receiver).await;
+                    }
+                    Err(error) => came_up.send(Err(error)),
+                }
+            })
+        });
+        self.start_thread(&name, body)?;
+        let facts = reply.await.map_err(|_| EngineError::PoolClosed)??;
+        let handle = PoolHandle::new(Door::new(sender), facts);
+        self.pools_mut().imported.insert(name, handle.clone());
+        Ok(handle)
+    }
+}

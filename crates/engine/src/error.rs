@@ -1,0 +1,87 @@
+//! Why a request about a pool or a dataset failed.
+
+use dsl::DslError;
+use pool::PoolError;
+use zpl::FsError;
+
+use crate::property::PropertyError;
+
+/// Why a request about a pool or a dataset failed.
+///
+/// The text is the clause OpenZFS's commands print after `cannot ... 'NAME': `.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// No pool of that name is imported.
+    #[error("no such pool")]
+    PoolNotFound(String),
+    /// A pool of that name is imported already.
+    #[error("a pool with that name already exists")]
+    PoolExists(String),
+    /// The pool was exported, destroyed or closed meanwhile.
+    #[error("pool is no longer imported")]
+    PoolClosed,
+    /// No dataset of that name.
+    #[error("dataset does not exist")]
+    DatasetNotFound(String),
+    /// The parent of the dataset to be made does not exist.
+    #[error("parent does not exist")]
+    ParentNotFound(String),
+    /// A dataset of that name exists.
+    #[error("dataset already exists")]
+    DatasetExists(String),
+    /// The dataset has children, which the request did not include.
+    #[error("filesystem has children")]
+    HasChildren {
+        /// Names of the children, the snapshots among them.
+        children: Vec<String>,
+    },
+    /// The dataset is in use.
+    #[error("dataset is busy")]
+    Busy(String),
+    /// The operation is not for datasets of this kind.
+    #[error("operation not applicable to datasets of this type")]
+    WrongKind(String),
+    /// A property or its value was refused.
+    #[error("{0}")]
+    Property(#[from] PropertyError),
+    /// A pool property or its value was refused, or something else about the whole pool.
+    #[error(transparent)]
+    Pool(PoolError),
+    /// No space, a quota or a reservation is in the way.
+    #[error("out of space")]
+    OutOfSpace,
+    /// The host could not give a thread or a driver.
+    #[error("cannot start: {0}")]
+    NoThread(String),
+    /// Another failure among the datasets; the text is OpenZFS's, where it has one.
+    #[error("{0}")]
+    Dataset(String),
+    /// A file operation failed.
+    #[error(transparent)]
+    Fs(#[from] FsError),
+}
+
+impl From<PoolError> for EngineError {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::Closed => Self::PoolClosed,
+            other => Self::Pool(other),
+        }
+    }
+}
+
+impl From<DslError> for EngineError {
+    fn from(error: DslError) -> Self {
+        let text = error.to_string();
+        match error {
+            DslError::NotFound { name } => Self::DatasetNotFound(name),
+            DslError::Exists { name } => Self::DatasetExists(name),
+            DslError::ParentNotFound { name } => Self::ParentNotFound(name),
+            DslError::Busy { name } => Self::Busy(name),
+            DslError::WrongKind { name } => Self::WrongKind(name),
+            DslError::NoSpace | DslError::Quota { .. } => Self::OutOfSpace,
+            DslError::Property(error) => Self::Property(error),
+            _ => Self::Dataset(text),
+        }
+    }
+}

@@ -1,0 +1,441 @@
+//! File operations on a dataset, callable from any thread.
+
+use std::future::Future;
+
+use zpl::{
+    Access, Attr, Change, CreateMode, Cred, DeviceNumber, FileId, FileType, Fs, FsError, FsResult,
+    FsStat, ListLimit, Listing, Made, ReadData, Renamed, SeekTarget, SetAttr, Stability,
+    StoredXattr, Timestamp, Written, XattrMode,
+};
+
+use crate::door::Door;
+use crate::{EngineError, IoBuf};
+
+/// A file system: a dataset of a pool, opened on the pool's thread at the first use.
+///
+/// The handle names the dataset by its object number and guid, so that it survives renames. After
+/// the dataset was destroyed every call answers [`FsError::Stale`]; while its pool is not imported,
+/// [`FsError::Busy`] (try again later).
+#[derive(Clone, Debug)]
+pub struct FsHandle {
+    door: Door,
+    dataset: u64,
+    guid: u64,
+}
+
+impl FsHandle {
+    pub(crate) fn new(door: Door, dataset: u64, guid: u64) -> Self {
+        Self {
+            door,
+            dataset,
+            guid,
+        }
+    }
+
+    /// Returns the dataset's object number in its pool (the `objsetid` property).
+    #[must_use]
+    pub fn dataset(&self) -> u64 {
+        self.dataset
+    }
+
+    /// Returns the dataset's guid, which no other dataset of any pool shares.
+    #[must_use]
+    pub fn guid(&self) -> u64 {
+        self.guid
+    }
+
+    async fn call<T, F, Answer>(&self, work: F) -> FsResult<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Fs) -> Answer + Send + 'static,
+        Answer: Future<Output = FsResult<T>> + 'static,
+    {
+        let (dataset, guid) = (self.dataset, self.guid);
+        let answer = self
+            .door
+            .ask(move |room| async move {
+                let lease = match room.fs(dataset, guid).await {
+                    Ok(lease) => lease,
+                    Err(error) => return Ok(Err(as_fs_error(&error))),
+                };
+                Ok(work(lease.fs().clone()).await)
+            })
+            .await;
+        answer.unwrap_or_else(|error| Err(as_fs_error(&error)))
+    }
+
+    /// Returns the attributes of the root directory.
+    ///
+    /// # Errors
+    /// As of [`getattr`](Self::getattr).
+    pub async fn root(&self) -> FsResult<Attr> {
+        self.call(|fs| async move { fs.getattr(fs.root()).await })
+            .await
+    }
+
+    /// Returns the attributes of a file.
+    ///
+    /// # Errors
+    /// [`FsError::Stale`] when the file is gone.
+    pub async fn getattr(&self, id: FileId) -> FsResult<Attr> {
+        self.call(move |fs| async move { fs.getattr(id).await })
+            .await
+    }
+
+    /// Finds a name in a directory; `.` is the directory and `..` its parent.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`], or no permission to search the directory.
+    pub async fn lookup(&self, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Attr> {
+        let (name, cred) = (name.to_vec(), cred.clone());
+        self.call(move |fs| async move { fs.lookup(dir, &name, &cred).await })
+            .await
+    }
+
+    /// Finds the file with an object number, whatever its generation (for FUSE and rescue).
+    ///
+    /// # Errors
+    /// [`FsError::Stale`] when there is none.
+    pub async fn by_object(&self, object: u64) -> FsResult<Attr> {
+        self.call(move |fs| async move { fs.by_object(object).await })
+            .await
+    }
+
+    /// Returns which of the wanted permissions the caller has.
+    ///
+    /// # Errors
+    /// As of [`getattr`](Self::getattr).
+    pub async fn access(&self, id: FileId, wanted: Access, cred: &Cred) -> FsResult<Access> {
+        let cred = cred.clone();
+        self.call(move |fs| async move { fs.access(id, wanted, &cred).await })
+            .await
+    }
+
+    /// Sets attributes. With `guard`, only if the file's ctime still is that.
+    ///
+    /// # Errors
+    /// Permissions, the guard, a read-only file system, space.
+    pub async fn setattr(
+        &self,
+        id: FileId,
+        set: &SetAttr,
+        guard: Option<Timestamp>,
+        cred: &Cred,
+    ) -> FsResult<Change> {
+        let (set, cred) = (set.clone(), cred.clone());
+        self.call(move |fs| async move { fs.setattr(id, &set, guard, &cred).await })
+            .await
+    }
+
+    /// Returns the target of a symbolic link.
+    ///
+    /// # Errors
+    /// [`FsError::Invalid`] when the file is no symbolic link.
+    pub async fn readlink(&self, id: FileId) -> FsResult<Vec<u8>> {
+        self.call(move |fs| async move { fs.readlink(id).await })
+            .await
+    }
+
+    /// Reads bytes of a regular file; the pieces are shared with the cache, not copied.
+    ///
+    /// # Errors
+    /// Permissions; [`FsError::Io`] when no good copy of a block is left.
+    pub async fn read(
+        &self,
+        id: FileId,
+        offset: u64,
+        len: usize,
+        cred: &Cred,
+    ) -> FsResult<ReadData> {
+        let cred = cred.clone();
+        self.call(move |fs| async move { fs.read(id, offset, len, &cred).await })
+            .await
+    }
+
+    /// Writes bytes to a regular file, and answers when `stability` is reached.
+    ///
+    /// # Errors
+    /// Permissions, space, quota, a read-only file system.
+    pub async fn write(
+        &self,
+        id: FileId,
+        offset: u64,
+        data: IoBuf,
+        stability: Stability,
+        cred: &Cred,
+    ) -> FsResult<Written> {
+        let cred = cred.clone();
+        self.call(move |fs| async move { fs.write(id, offset, data, stability, &cred).await })
+            .await
+    }
+
+    /// Appends bytes to a regular file.
+    ///
+    /// # Errors
+    /// As of [`write`](Self::write).
+    pub async fn append(
+        &self,
+        id: FileId,
+        data: IoBuf,
+        stability: Stability,
+        cred: &Cred,
+    ) -> FsResult<Written> {
+        let cred = cred.clone();
+        self.call(move |fs| async move { fs.append(id, data, stability, &cred).await })
+            .await
+    }
+
+    /// Makes a range of a regular file a hole; the size stays.
+    ///
+    /// # Errors
+    /// As of [`write`](Self::write).
+    pub async fn punch(&self, id: FileId, offset: u64, len: u64, cred: &Cred) -> FsResult<Change> {
+        let cred = cred.clone();
+        self.call(move |fs| async move { fs.punch(id, offset, len, &cred).await })
+            .await
+    }
+
+    /// Finds the next data or hole at or after `offset`.
+    ///
+    /// # Errors
+    /// [`FsError::NoData`] or its like when there is none before the end of file.
+    pub async fn seek(&self, id: FileId, offset: u64, target: SeekTarget) -> FsResult<u64> {
+        self.call(move |fs| async move { fs.seek(id, offset, target).await })
+            .await
+    }
+
+    /// Brings everything written to the file onto stable storage. The range is a hint.
+    ///
+    /// # Errors
+    /// [`FsError::Io`] when that failed: earlier unstable writes may be lost.
+    pub async fn commit(&self, id: FileId, offset: u64, len: u64) -> FsResult<Attr> {
+        self.call(move |fs| async move { fs.commit(id, offset, len).await })
+            .await
+    }
+
+    /// Brings the whole file system onto stable storage.
+    ///
+    /// # Errors
+    /// As of [`commit`](Self::commit).
+    pub async fn sync(&self) -> FsResult<()> {
+        self.call(|fs| async move { fs.sync().await }).await
+    }
+
+    /// Creates a regular file.
+    ///
+    /// # Errors
+    /// [`FsError::Exists`] as `mode` says, permissions, space.
+    pub async fn create(
+        &self,
+        dir: FileId,
+        name: &[u8],
+        mode: CreateMode,
+        set: &SetAttr,
+        cred: &Cred,
+    ) -> FsResult<Made> {
+        let (name, set, cred) = (name.to_vec(), set.clone(), cred.clone());
+        self.call(move |fs| async move { fs.create(dir, &name, mode, &set, &cred).await })
+            .await
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// [`FsError::Exists`], permissions, space.
+    pub async fn mkdir(
+        &self,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttr,
+        cred: &Cred,
+    ) -> FsResult<Made> {
+        let (name, set, cred) = (name.to_vec(), set.clone(), cred.clone());
+        self.call(move |fs| async move { fs.mkdir(dir, &name, &set, &cred).await })
+            .await
+    }
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// As of [`mkdir`](Self::mkdir).
+    pub async fn symlink(
+        &self,
+        dir: FileId,
+        name: &[u8],
+        target: &[u8],
+        set: &SetAttr,
+        cred: &Cred,
+    ) -> FsResult<Made> {
+        let (name, target) = (name.to_vec(), target.to_vec());
+        let (set, cred) = (set.clone(), cred.clone());
+        self.call(move |fs| async move { fs.symlink(dir, &name, &target, &set, &cred).await })
+            .await
+    }
+
+    /// Makes a pipe, socket or device node.
+    ///
+    /// # Errors
+    /// As of [`mkdir`](Self::mkdir); device nodes are root's.
+    pub async fn mknod(
+        &self,
+        dir: FileId,
+        name: &[u8],
+        file_type: FileType,
+        rdev: DeviceNumber,
+        set: &SetAttr,
+        cred: &Cred,
+    ) -> FsResult<Made> {
+        let (name, set, cred) = (name.to_vec(), set.clone(), cred.clone());
+        self.call(move |fs| async move { fs.mknod(dir, &name, file_type, rdev, &set, &cred).await })
+            .await
+    }
+
+    /// Gives a file one more name.
+    ///
+    /// # Errors
+    /// As of [`mkdir`](Self::mkdir).
+    pub async fn link(&self, id: FileId, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Made> {
+        let (name, cred) = (name.to_vec(), cred.clone());
+        self.call(move |fs| async move { fs.link(id, dir, &name, &cred).await })
+            .await
+    }
+
+    /// Removes a name of anything but a directory.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`], permissions.
+    pub async fn remove(&self, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Change> {
+        let (name, cred) = (name.to_vec(), cred.clone());
+        self.call(move |fs| async move { fs.remove(dir, &name, &cred).await })
+            .await
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`], [`FsError::NotEmpty`], permissions.
+    pub async fn rmdir(&self, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Change> {
+        let (name, cred) = (name.to_vec(), cred.clone());
+        self.call(move |fs| async move { fs.rmdir(dir, &name, &cred).await })
+            .await
+    }
+
+    /// Renames, replacing an existing file or empty directory.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`], permissions, a directory moved into itself.
+    pub async fn rename(
+        &self,
+        from: FileId,
+        from_name: &[u8],
+        to: FileId,
+        to_name: &[u8],
+        cred: &Cred,
+    ) -> FsResult<Renamed> {
+        let (from_name, to_name, cred) = (from_name.to_vec(), to_name.to_vec(), cred.clone());
+        self.call(move |fs| async move { fs.rename(from, &from_name, to, &to_name, &cred).await })
+            .await
+    }
+
+    /// Lists a directory after `cookie` (0 = from its start).
+    ///
+    /// # Errors
+    /// [`FsError::NotDirectory`], permissions.
+    pub async fn readdir(
+        &self,
+        dir: FileId,
+        cookie: u64,
+        limit: ListLimit,
+        cred: &Cred,
+    ) -> FsResult<Listing> {
+        let cred = cred.clone();
+        self.call(move |fs| async move { fs.readdir(dir, cookie, limit, &cred).await })
+            .await
+    }
+
+    /// Returns space and objects.
+    ///
+    /// # Errors
+    /// None of its own.
+    pub async fn statfs(&self) -> FsResult<FsStat> {
+        self.call(|fs| async move { fs.statfs().await }).await
+    }
+
+    /// Keeps a file alive although its last name goes, until as many releases.
+    ///
+    /// # Errors
+    /// As of [`getattr`](Self::getattr).
+    pub async fn hold(&self, id: FileId) -> FsResult<Attr> {
+        self.call(move |fs| async move { fs.hold(id).await }).await
+    }
+
+    /// Ends a hold.
+    ///
+    /// # Errors
+    /// Only those of a file system that has gone away.
+    pub async fn release(&self, id: FileId) -> FsResult<()> {
+        self.call(move |fs| async move {
+            fs.release(id);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Returns the value of an extended attribute.
+    ///
+    /// # Errors
+    /// [`FsError::NoAttribute`] or its like when there is none of that name.
+    pub async fn xattr(&self, id: FileId, name: &[u8], cred: &Cred) -> FsResult<Vec<u8>> {
+        let (name, cred) = (name.to_vec(), cred.clone());
+        self.call(move |fs| async move { fs.xattr(id, &name, &cred).await })
+            .await
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// As `mode` says; permissions, space, size.
+    pub async fn set_xattr(
+        &self,
+        id: FileId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        cred: &Cred,
+    ) -> FsResult<Change> {
+        let (name, value, cred) = (name.to_vec(), value.to_vec(), cred.clone());
+        self.call(move |fs| async move { fs.set_xattr(id, &name, &value, mode, &cred).await })
+            .await
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// As of [`xattr`](Self::xattr).
+    pub async fn remove_xattr(&self, id: FileId, name: &[u8], cred: &Cred) -> FsResult<Change> {
+        let (name, cred) = (name.to_vec(), cred.clone());
+        self.call(move |fs| async move { fs.remove_xattr(id, &name, &cred).await })
+            .await
+    }
+
+    /// Lists the extended attributes.
+    ///
+    /// # Errors
+    /// As of [`getattr`](Self::getattr).
+    pub async fn xattrs(&self, id: FileId, cred: &Cred) -> FsResult<Vec<StoredXattr>> {
+        let cred = cred.clone();
+        self.call(move |fs| async move { fs.xattrs(id, &cred).await })
+            .await
+    }
+}
+
+/// What a caller of file operations is told when not the file but the dataset or pool is the
+/// trouble.
+fn as_fs_error(error: &EngineError) -> FsError {
+    match error {
+        EngineError::Fs(error) => error.clone(),
+        EngineError::DatasetNotFound(_) | EngineError::WrongKind(_) => FsError::Stale,
+        EngineError::PoolClosed | EngineError::Busy(_) => FsError::Busy,
+        _ => FsError::Io,
+    }
+}

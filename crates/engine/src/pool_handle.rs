@@ -1,0 +1,280 @@
+//! A pool, callable from any thread.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pool::{HistoryRecord, PoolStatus};
+
+use crate::door::{Door, Ending};
+use crate::pool_property::PropertyEntry;
+use crate::{
+    CreateDataset, DatasetFilter, DatasetInfo, DatasetProperty, DestroyOptions, EngineError,
+    FsHandle, PropertyQuery,
+};
+
+/// An imported pool. Calls after its export answer [`EngineError::PoolClosed`].
+#[derive(Clone, Debug)]
+pub struct PoolHandle {
+    door: Door,
+    facts: Arc<PoolFacts>,
+}
+
+/// What never changes while a pool is imported.
+#[derive(Clone, Debug)]
+pub(crate) struct PoolFacts {
+    pub(crate) name: String,
+    pub(crate) guid: u64,
+    pub(crate) altroot: Option<PathBuf>,
+    pub(crate) readonly: bool,
+}
+
+impl PoolHandle {
+    pub(crate) fn new(door: Door, facts: PoolFacts) -> Self {
+        Self {
+            door,
+            facts: Arc::new(facts),
+        }
+    }
+
+    /// Returns the pool's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.facts.name
+    }
+
+    /// Returns the pool's guid.
+    #[must_use]
+    pub fn guid(&self) -> u64 {
+        self.facts.guid
+    }
+
+    /// Returns the alternate root the pool was imported with.
+    #[must_use]
+    pub fn altroot(&self) -> Option<&std::path::Path> {
+        self.facts.altroot.as_deref()
+    }
+
+    /// Returns whether the pool was imported read-only.
+    #[must_use]
+    pub fn readonly(&self) -> bool {
+        self.facts.readonly
+    }
+
+    /// Returns the state of the pool and its vdevs, with their error and I/O counters.
+    ///
+    /// # Errors
+    /// [`EngineError::PoolClosed`].
+    pub async fn status(&self) -> Result<PoolStatus, EngineError> {
+        self.door
+            .ask(|room| async move { Ok(room.pool.status()) })
+            .await
+    }
+
+    /// Returns all native and feature properties in the order of `zpool get all`.
+    ///
+    /// # Errors
+    /// [`EngineError::PoolClosed`], or reading the pool failed.
+    pub async fn properties(&self) -> Result<Vec<PropertyEntry>, EngineError> {
+        self.door
+            .ask(|room| async move { Ok(room.pool.properties().await?) })
+            .await
+    }
+
+    /// Sets a pool property, a feature (`feature@x=enabled`) or a user property.
+    ///
+    /// The change is on stable storage when this returns.
+    ///
+    /// # Errors
+    /// The property or its value is refused; the pool is read-only.
+    pub async fn set_property(&self, name: &str, value: &str) -> Result<(), EngineError> {
+        let (name, value) = (name.to_owned(), value.to_owned());
+        self.door
+            .ask(move |room| async move { Ok(room.pool.set_property(&name, &value).await?) })
+            .await
+    }
+
+    /// Returns the pool's history, oldest first.
+    ///
+    /// # Errors
+    /// [`EngineError::PoolClosed`], or reading the pool failed.
+    pub async fn history(&self) -> Result<Vec<HistoryRecord>, EngineError> {
+        self.door
+            .ask(|room| async move { Ok(room.pool.history().await?) })
+            .await
+    }
+
+    /// Records a command of the user `uid` in the pool's history, with the next transaction group.
+    ///
+    /// # Errors
+    /// [`EngineError::PoolClosed`].
+    pub async fn log_command(&self, command: &str, uid: u32) -> Result<(), EngineError> {
+        let command = command.to_owned();
+        self.door
+            .ask(move |room| async move {
+                room.pool.log_command(&command, u64::from(uid));
+                Ok(())
+            })
+            .await
+    }
+
+    /// Writes out everything that was accepted before the call.
+    ///
+    /// # Errors
+    /// The pool is suspended or was closed.
+    pub async fn sync(&self) -> Result<(), EngineError> {
+        self.door
+            .ask(|room| async move {
+                room.pool.sync().await?;
+                Ok(())
+            })
+            .await
+    }
+
+    /// Returns a dataset, with the properties asked for.
+    ///
+    /// # Errors
+    /// [`EngineError::DatasetNotFound`].
+    pub async fn dataset(
+        &self,
+        name: &str,
+        query: &PropertyQuery,
+    ) -> Result<DatasetInfo, EngineError> {
+        let (name, query) = (name.to_owned(), query.clone());
+        self.door
+            .ask(move |room| async move { room.dataset(&name, &query).await })
+            .await
+    }
+
+    /// Returns datasets in the order of their names, parents first.
+    ///
+    /// # Errors
+    /// [`EngineError::DatasetNotFound`] when the one to start at does not exist.
+    pub async fn datasets(
+        &self,
+        filter: &DatasetFilter,
+        query: &PropertyQuery,
+    ) -> Result<Vec<DatasetInfo>, EngineError> {
+        let (filter, query) = (filter.clone(), query.clone());
+        self.door
+            .ask(move |room| async move { room.datasets(&filter, &query).await })
+            .await
+    }
+
+    /// Returns one property of a dataset; user properties by their full names.
+    ///
+    /// # Errors
+    /// [`EngineError::DatasetNotFound`], [`EngineError::Property`].
+    pub async fn property(
+        &self,
+        dataset: &str,
+        property: &str,
+    ) -> Result<Option<DatasetProperty>, EngineError> {
+        let query = PropertyQuery::Named(vec![property.to_owned()]);
+        Ok(self
+            .dataset(dataset, &query)
+            .await?
+            .properties
+            .into_iter()
+            .next())
+    }
+
+    /// Creates a file system (volumes are a later issue) and returns it.
+    ///
+    /// It is on stable storage when this returns.
+    ///
+    /// # Errors
+    /// The name is taken or has no parent, a property is refused, no space.
+    pub async fn create_dataset(&self, request: CreateDataset) -> Result<(), EngineError> {
+        self.door
+            .ask(move |room| async move { room.create_dataset(request).await })
+            .await
+    }
+
+    /// Destroys a dataset, with its children when `options` says so. The last of them is gone from
+    /// stable storage when this returns; its space comes back in the background.
+    ///
+    /// # Errors
+    /// [`EngineError::HasChildren`], [`EngineError::Busy`].
+    pub async fn destroy_dataset(
+        &self,
+        name: &str,
+        options: DestroyOptions,
+    ) -> Result<(), EngineError> {
+        let name = name.to_owned();
+        self.door
+            .ask(move |room| async move { room.destroy_dataset(&name, options).await })
+            .await
+    }
+
+    /// Renames a dataset within the pool; its file handles stay good.
+    ///
+    /// # Errors
+    /// The new name is taken or has no parent, or lies below the old one.
+    pub async fn rename_dataset(
+        &self,
+        from: &str,
+        to: &str,
+        create_parents: bool,
+    ) -> Result<(), EngineError> {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        self.door
+            .ask(move |room| async move { room.rename_dataset(&from, &to, create_parents).await })
+            .await
+    }
+
+    /// Sets properties of a dataset, all or none.
+    ///
+    /// # Errors
+    /// [`EngineError::Property`] and what the values may contradict.
+    pub async fn set_dataset_properties(
+        &self,
+        dataset: &str,
+        settings: &[(String, String)],
+    ) -> Result<(), EngineError> {
+        let (dataset, settings) = (dataset.to_owned(), settings.to_vec());
+        self.door
+            .ask(move |room| async move { room.set_dataset_properties(&dataset, &settings).await })
+            .await
+    }
+
+    /// Removes a local value, so that the property is inherited or default again; with `received`,
+    /// so that a received value shows.
+    ///
+    /// # Errors
+    /// The property cannot be inherited, or the dataset does not exist.
+    pub async fn inherit(
+        &self,
+        dataset: &str,
+        property: &str,
+        received: bool,
+    ) -> Result<(), EngineError> {
+        let (dataset, property) = (dataset.to_owned(), property.to_owned());
+        self.door
+            .ask(move |room| async move { room.inherit(&dataset, &property, received).await })
+            .await
+    }
+
+    /// Returns a handle for the files of a file system or snapshot.
+    ///
+    /// # Errors
+    /// [`EngineError::DatasetNotFound`], [`EngineError::WrongKind`] for a volume.
+    pub async fn open_fs(&self, dataset: &str) -> Result<FsHandle, EngineError> {
+        let info = self.dataset(dataset, &PropertyQuery::None).await?;
+        if info.kind == crate::DatasetKind::Volume {
+            return Err(EngineError::WrongKind(dataset.to_owned()));
+        }
+        Ok(FsHandle::new(self.door.clone(), info.object, info.guid))
+    }
+
+    /// Returns a handle for a dataset known by number and guid (from a file handle). Nothing is
+    /// checked here: calls on a handle of a dataset that is gone answer
+    /// [`FsError::Stale`](crate::FsError::Stale).
+    #[must_use]
+    pub fn fs_by_number(&self, dataset: u64, guid: u64) -> FsHandle {
+        FsHandle::new(self.door.clone(), dataset, guid)
+    }
+
+    pub(crate) async fn end(&self, ending: Ending) -> Result<(), EngineError> {
+        self.door.end(ending).await
+    }
+}

@@ -1,0 +1,226 @@
+//! The commands. Each is a function of a [`Session`] and its arguments, and the same function runs
+//! in the daemon, for a client at the control socket, and in a process of its own.
+
+pub(crate) mod declare;
+pub(crate) mod format;
+pub(crate) mod getopt;
+pub(crate) mod json;
+pub(crate) mod out;
+pub(crate) mod own;
+pub(crate) mod usage;
+pub(crate) mod zfs;
+pub(crate) mod zpool;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use engine::EngineError;
+
+use crate::appliance::Appliance;
+use getopt::{Getopt, Long, Opt, OptError};
+use out::{Gone, Out};
+use usage::Entry;
+
+/// The end of a command before its end: everything has been said, this is the exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exit(pub(crate) u8);
+
+impl From<Gone> for Exit {
+    fn from(_: Gone) -> Self {
+        // What a shell reports of a process ended by SIGPIPE.
+        Self(141)
+    }
+}
+
+/// What a command comes to.
+pub(crate) type Outcome = Result<(), Exit>;
+
+/// Who asks, as far as commands care.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Caller {
+    /// Working directory, for relative paths.
+    pub(crate) directory: PathBuf,
+    /// The environment variables that commands look at.
+    pub(crate) environment: BTreeMap<String, String>,
+}
+
+/// The environment variables that travel to the daemon.
+pub(crate) const ENVIRONMENT: &[&str] =
+    &["ZPOOL_IMPORT_PATH", "ZPOOL_VDEV_NAME_GUID", "ZPOOL_VDEV_NAME_PATH", "ZFS_COLOR"];
+
+/// One run of one command.
+#[derive(Clone)]
+pub(crate) struct Session {
+    /// The engine and what belongs to it.
+    pub(crate) appliance: Arc<Appliance>,
+    /// Where the words go.
+    pub(crate) out: Out,
+    /// Who asks.
+    pub(crate) caller: Caller,
+    /// The command as typed, for the pool's history (`zpool create tank ...`).
+    pub(crate) line: String,
+    /// Name of the command within its tool.
+    pub(crate) command: &'static str,
+    /// Usage lines of the command, and the list of properties that goes with some.
+    usage: String,
+}
+
+impl Session {
+    /// Prepares the run of a command line; `line` starts with the tool's name.
+    pub(crate) fn new(
+        appliance: Arc<Appliance>,
+        out: Out,
+        caller: Caller,
+        tool: &str,
+        arguments: &[String],
+    ) -> Self {
+        let mut line = tool.to_owned();
+        for argument in arguments {
+            line.push(' ');
+            line.push_str(argument);
+        }
+        Self { appliance, out, caller, line, command: "", usage: String::new() }
+    }
+
+    fn enter(&mut self, entry: (&'static str, &str), properties: Option<String>) {
+        self.command = entry.0;
+        self.usage = format!("usage:\n{}{}", entry.1, properties.unwrap_or_default());
+    }
+
+    /// Ends the command with a message on standard error and exit code 1.
+    pub(crate) fn fail(&self, message: impl AsRef<str>) -> Exit {
+        self.out.error(message);
+        Exit(1)
+    }
+
+    /// Ends the command with a message and its usage on standard error and exit code 2.
+    pub(crate) fn misuse(&self, message: impl AsRef<str>) -> Exit {
+        self.out.error(message);
+        self.out.push(out::Stream::Err, self.usage.as_bytes());
+        Exit(2)
+    }
+
+    /// Resolves a path as the caller means it.
+    pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.caller.directory.join(path)
+    }
+
+    /// Reads options into `take`, which says what is wrong with one, if anything.
+    pub(crate) fn options(
+        &self,
+        arguments: &[String],
+        letters: &'static str,
+        longs: &'static [Long],
+        mut take: impl FnMut(&Self, Opt) -> Outcome,
+    ) -> Result<Vec<String>, Exit> {
+        let mut options = Getopt::new(arguments, letters, longs);
+        loop {
+            match options.next() {
+                Ok(Some(option)) => take(self, option)?,
+                Ok(None) => return Ok(options.operands()),
+                Err(OptError::Invalid(letter)) => {
+                    return Err(self.misuse(format!("invalid option '{letter}'")));
+                }
+                Err(OptError::InvalidLong(name)) => {
+                    return Err(self.misuse(format!("invalid option '{name}'")));
+                }
+                Err(OptError::Missing(letter)) => {
+                    return Err(self.misuse(format!("missing argument for '{letter}' option")));
+                }
+                Err(OptError::MissingLong(name)) => {
+                    return Err(self.misuse(format!("missing argument for '{name}' option")));
+                }
+            }
+        }
+    }
+
+    /// Records the command in a pool's history, as every successful change is. That the record
+    /// could not be written is no failure of the command.
+    pub(crate) async fn record(&self, pool: &engine::PoolHandle) {
+        if !pool.readonly() {
+            let _ = pool.log_command(&self.line).await;
+        }
+    }
+}
+
+/// Splits `NAME=VALUE`.
+pub(crate) fn setting(text: &str) -> Option<(String, String)> {
+    text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()))
+}
+
+/// The pool a dataset name belongs to.
+pub(crate) fn pool_part(name: &str) -> &str {
+    &name[..name.find(['/', '@', '#']).unwrap_or(name.len())]
+}
+
+/// Says why a dataset cannot be reached, in the words scripts match: a missing pool is a missing
+/// dataset to `zfs`.
+pub(crate) fn dataset_clause(error: &EngineError) -> String {
+    match error {
+        EngineError::PoolNotFound(_) | EngineError::DatasetNotFound(_) => {
+            "dataset does not exist".to_owned()
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Runs `zpool` or `zfs` with their arguments, or one of our own commands.
+pub(crate) async fn run(mut session: Session, tool: &str, arguments: &[String]) -> Exit {
+    let outcome = match tool {
+        "zpool" => zpool::run(&mut session, arguments).await,
+        "zfs" => zfs::run(&mut session, arguments).await,
+        _ => own::run(&mut session, arguments).await,
+    };
+    let flushed = session.out.flush().await;
+    match (outcome, flushed) {
+        (Err(exit), _) => exit,
+        (Ok(()), Err(gone)) => gone.into(),
+        (Ok(()), Ok(())) => Exit(0),
+    }
+}
+
+/// Finds a command of `zpool` or `zfs`; says how to use the tool when there is none.
+fn find(
+    session: &Session,
+    tool: &str,
+    table: &'static [Entry],
+    aliases: &[(&str, &'static str)],
+    arguments: &[String],
+) -> Result<(&'static str, &'static str), Exit> {
+    let whole = || {
+        let mut text = format!(
+            "usage: {tool} command args ...\nwhere 'command' is one of the following:\n\n"
+        );
+        for entry in table {
+            text.push_str(entry.map_or("\n", |(_, usage)| usage));
+        }
+        if tool == "zfs" {
+            text.push_str("\nEach dataset is of the form: pool/[dataset/]*dataset[@name]\n");
+            text.push_str("\nFor the property list, run: zfs set|get\n");
+            text.push_str("\nFor the delegated permission list, run: zfs allow|unallow\n");
+        }
+        text.push_str("\nFor further help on a command or topic, run: ");
+        text.push_str(tool);
+        text.push_str(" help [<topic>]\n");
+        text
+    };
+    let Some(name) = arguments.first() else {
+        session.out.error("missing command");
+        session.out.push(out::Stream::Err, whole().as_bytes());
+        return Err(Exit(2));
+    };
+    if matches!(name.as_str(), "-?" | "--help" | "help") {
+        session.out.text(whole());
+        return Err(Exit(0));
+    }
+    let name = aliases.iter().find(|(alias, _)| alias == name).map_or(name.as_str(), |(_, n)| n);
+    match table.iter().flatten().find(|(known, _)| *known == name) {
+        Some(entry) => Ok(*entry),
+        None => {
+            session.out.error(format!("unrecognized command '{}'", arguments[0]));
+            session.out.push(out::Stream::Err, whole().as_bytes());
+            Err(Exit(2))
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Where a command's words go: the process's own standard output and error, the frames of a control
+//! connection, or memory. Text is gathered and handed on in order, so that standard output and
+//! standard error keep their sequence, and a slow reader holds up the command and not the memory.
+
+use std::io::{self, Write as _};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Which of the two streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+/// Whoever read the output has gone; the command ends quietly, as on SIGPIPE.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gone;
+
+enum Sink {
+    Process,
+    Channel(tokio::sync::mpsc::Sender<(Stream, Vec<u8>)>),
+    #[cfg(test)]
+    Memory,
+}
+
+/// The output of one command.
+#[derive(Clone)]
+pub(crate) struct Out(Arc<Inner>);
+
+struct Inner {
+    sink: Sink,
+    pending: Mutex<Vec<(Stream, Vec<u8>)>>,
+}
+
+impl Out {
+    /// Output to this process's own streams.
+    pub(crate) fn process() -> Self {
+        Self::with(Sink::Process)
+    }
+
+    /// Output into a channel, from which a control connection is fed.
+    pub(crate) fn channel(sender: tokio::sync::mpsc::Sender<(Stream, Vec<u8>)>) -> Self {
+        Self::with(Sink::Channel(sender))
+    }
+
+    /// Output that a test takes with `taken`.
+    #[cfg(test)]
+    pub(crate) fn memory() -> Self {
+        Self::with(Sink::Memory)
+    }
+
+    fn with(sink: Sink) -> Self {
+        Self(Arc::new(Inner { sink, pending: Mutex::new(Vec::new()) }))
+    }
+
+    /// Adds bytes to a stream.
+    pub(crate) fn push(&self, stream: Stream, bytes: &[u8]) {
+        let mut pending = self.0.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        match pending.last_mut() {
+            Some((last, buffer)) if *last == stream => buffer.extend_from_slice(bytes),
+            _ => pending.push((stream, bytes.to_vec())),
+        }
+    }
+
+    /// Adds text to standard output.
+    pub(crate) fn text(&self, text: impl AsRef<str>) {
+        self.push(Stream::Out, text.as_ref().as_bytes());
+    }
+
+    /// Adds a line to standard output.
+    pub(crate) fn line(&self, text: impl AsRef<str>) {
+        self.text(text);
+        self.text("\n");
+    }
+
+    /// Adds a line to standard error.
+    pub(crate) fn error(&self, text: impl AsRef<str>) {
+        self.push(Stream::Err, text.as_ref().as_bytes());
+        self.push(Stream::Err, b"\n");
+    }
+
+    /// Hands everything on. Commands that write much call it now and then; the end of a command
+    /// does it in any case.
+    pub(crate) async fn flush(&self) -> Result<(), Gone> {
+        let pending = self.take();
+        for (stream, bytes) in pending {
+            match &self.0.sink {
+                Sink::Process => write_own(stream, &bytes).map_err(|_| Gone)?,
+                Sink::Channel(sender) => sender.send((stream, bytes)).await.map_err(|_| Gone)?,
+                #[cfg(test)]
+                Sink::Memory => self.push(stream, &bytes),
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&self) -> Vec<(Stream, Vec<u8>)> {
+        std::mem::take(&mut *self.0.pending.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What has been written, as text, standard error's lines marked with `! `.
+    #[cfg(test)]
+    pub(crate) fn taken(&self) -> String {
+        let mut text = String::new();
+        for (stream, bytes) in self.take() {
+            for line in String::from_utf8_lossy(&bytes).split_inclusive('\n') {
+                if stream == Stream::Err {
+                    text.push_str("! ");
+                }
+                text.push_str(line);
+            }
+        }
+        text
+    }
+}
+
+fn write_own(stream: Stream, bytes: &[u8]) -> io::Result<()> {
+    match stream {
+        Stream::Out => {
+            let mut stdout = io::stdout().lock();
+            stdout.write_all(bytes)?;
+            stdout.flush()
+        }
+        Stream::Err => io::stderr().lock().write_all(bytes),
+    }
+}

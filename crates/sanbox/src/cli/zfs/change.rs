@@ -1,0 +1,132 @@
+//! `zfs set` and `zfs inherit`.
+
+use engine::property::{self, Attribute, DatasetKind, Property};
+use engine::{DatasetFilter, PropertyQuery};
+
+use super::{flag, open};
+use crate::cli::{Exit, Outcome, Session};
+
+pub(super) async fn set(session: &Session, arguments: &[String]) -> Outcome {
+    let operands = session.options(arguments, "u", &[], |_, _| Ok(()))?;
+    if operands.is_empty() {
+        return Err(session.misuse("missing arguments"));
+    }
+    let count = operands.iter().take_while(|word| word.contains('=')).count();
+    let (settings, datasets) = operands.split_at(count);
+    if settings.is_empty() {
+        return Err(session.misuse("missing property=value argument(s)"));
+    }
+    if datasets.is_empty() {
+        return Err(session.misuse("missing dataset name(s)"));
+    }
+    if datasets.iter().any(|word| word.contains('=')) {
+        return Err(session.misuse("invalid argument order"));
+    }
+    let mut pairs: Vec<(String, String)> = Vec::new();
+    for setting in settings {
+        let Some((name, value)) = setting.split_once('=') else { continue };
+        if pairs.iter().any(|(known, _)| known == name) {
+            return Err(session.misuse(format!("property '{name}' specified multiple times")));
+        }
+        pairs.push((name.to_owned(), value.to_owned()));
+    }
+    let mut failed = false;
+    for name in datasets {
+        let Ok((pool, _)) = open(session, name, &PropertyQuery::None).await else {
+            failed = true;
+            continue;
+        };
+        if let Some(reason) = crate::appliance::check_share_settings(&pairs) {
+            session.out.error(format!("cannot set property for '{name}': {reason}"));
+            failed = true;
+            continue;
+        }
+        match pool.set_dataset_properties(name, &pairs).await {
+            Ok(()) => {
+                session.record(&pool).await;
+                session.appliance.datasets_changed().await;
+            }
+            Err(error) => {
+                session.out.error(format!("cannot set property for '{name}': {error}"));
+                failed = true;
+            }
+        }
+    }
+    if failed { Err(Exit(1)) } else { Ok(()) }
+}
+
+pub(super) async fn inherit(session: &Session, arguments: &[String]) -> Outcome {
+    let (mut recursive, mut received) = (false, false);
+    let operands = session.options(arguments, "rS", &[], |_, option| {
+        recursive |= flag(&option, 'r');
+        received |= flag(&option, 'S');
+        Ok(())
+    })?;
+    let Some((name, datasets)) = operands.split_first() else {
+        return Err(session.misuse("missing property argument"));
+    };
+    if datasets.is_empty() {
+        return Err(session.misuse("missing dataset argument"));
+    }
+    let name = match Property::from_name(name) {
+        Some(native) => {
+            let attribute = native.descriptor().attribute;
+            if attribute == Attribute::ReadOnly {
+                return Err(session.fail(format!("{} property is read-only", native.name())));
+            }
+            if attribute != Attribute::Inherit && !received {
+                session.out.error(format!("'{}' property cannot be inherited", native.name()));
+                if matches!(
+                    native,
+                    Property::Quota
+                        | Property::Reservation
+                        | Property::RefQuota
+                        | Property::RefReservation
+                ) {
+                    session.out.error(format!("use 'zfs set {}=none' to clear", native.name()));
+                    session.out.error(format!(
+                        "use 'zfs inherit -S {}' to revert to received value",
+                        native.name()
+                    ));
+                }
+                return Err(Exit(1));
+            }
+            native.name().to_owned()
+        }
+        None if property::is_user_property(name) => name.clone(),
+        None => return Err(session.misuse(format!("invalid property '{name}'"))),
+    };
+    let mut failed = false;
+    for dataset in datasets {
+        let Ok((pool, info)) = open(session, dataset, &PropertyQuery::None).await else {
+            failed = true;
+            continue;
+        };
+        let mut targets = vec![info.name];
+        if recursive {
+            let filter = DatasetFilter {
+                root: dataset.clone(),
+                depth: None,
+                kinds: vec![DatasetKind::Filesystem, DatasetKind::Volume],
+            };
+            if let Ok(below) = pool.datasets(&filter, &PropertyQuery::None).await {
+                targets.extend(below.into_iter().map(|info| info.name).skip(1));
+            }
+        }
+        let mut changed = false;
+        for target in targets {
+            match pool.inherit(&target, &name, received).await {
+                Ok(()) => changed = true,
+                Err(error) => {
+                    session.out.error(format!("cannot inherit {name} for '{target}': {error}"));
+                    failed = true;
+                }
+            }
+        }
+        if changed {
+            session.record(&pool).await;
+            session.appliance.datasets_changed().await;
+        }
+    }
+    if failed { Err(Exit(1)) } else { Ok(()) }
+}

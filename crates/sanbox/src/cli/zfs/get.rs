@@ -1,0 +1,170 @@
+//! `zfs get`.
+
+use engine::property::{DatasetKind, Source};
+use engine::{DatasetInfo, PropertyQuery};
+use serde_json::{Map, Value};
+
+use super::{
+    ALL_KINDS, Selection, dataset_json, depth, kinds, name_order, property_names, select, text_of,
+};
+use crate::cli::format::table;
+use crate::cli::getopt::{Long, Opt};
+use crate::cli::zpool::get::{field_columns, get_fields};
+use crate::cli::{Exit, Outcome, Session, json as forms};
+
+const FIELDS: [&str; 5] = ["name", "property", "value", "received", "source"];
+
+/// One line of output.
+struct Row {
+    property: String,
+    value: String,
+    received: String,
+    source: String,
+}
+
+pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
+    const LONGS: &[Long] =
+        &[Long { name: "json", value: false }, Long { name: "json-int", value: false }];
+    let mut fields: Vec<&'static str> = vec!["name", "property", "value", "source"];
+    let (mut scripted, mut literal, mut as_json, mut integers) = (false, false, false, false);
+    let mut recursive = false;
+    let mut limit: Option<u32> = None;
+    let mut wanted: Option<Vec<DatasetKind>> = None;
+    let mut sources: Option<Vec<&'static str>> = None;
+    let operands = session.options(arguments, ":d:o:s:jrt:Hp", LONGS, |session, option| {
+        match option {
+            Opt::Short('j', _) | Opt::Long("json", _) => as_json = true,
+            Opt::Long(..) => {
+                integers = true;
+                literal = true;
+            }
+            Opt::Short('H', _) => scripted = true,
+            Opt::Short('p', _) => literal = true,
+            Opt::Short('r', _) => recursive = true,
+            Opt::Short('d', Some(text)) => limit = Some(depth(session, &text)?),
+            Opt::Short('o', Some(list)) => fields = get_fields(session, &list, &FIELDS)?,
+            Opt::Short('s', Some(list)) => {
+                const KNOWN: [&str; 6] =
+                    ["local", "default", "inherited", "received", "temporary", "none"];
+                let mut chosen = Vec::new();
+                for word in list.split(',') {
+                    let Some(source) = KNOWN.iter().find(|known| **known == word) else {
+                        return Err(session.misuse(format!("invalid source '{word}'")));
+                    };
+                    chosen.push(*source);
+                }
+                sources = Some(chosen);
+            }
+            Opt::Short('t', Some(list)) => wanted = Some(kinds(session, &list)?),
+            Opt::Short(..) => {}
+        }
+        Ok(())
+    })?;
+    let Some((list, names)) = operands.split_first() else {
+        return Err(session.misuse("missing property argument"));
+    };
+    if integers && !as_json {
+        return Err(session.misuse("'--json-int' only works with '-j' option"));
+    }
+    let wanted_names = if list == "all" { None } else { Some(property_names(session, list)?) };
+    let query = match &wanted_names {
+        None => PropertyQuery::All,
+        Some(names) => PropertyQuery::Named(names.clone()),
+    };
+    let depth = match (recursive, limit) {
+        (_, Some(limit)) => Some(limit),
+        (true, None) => None,
+        (false, None) => Some(0),
+    };
+    let default_kinds = if names.is_empty() {
+        vec![DatasetKind::Filesystem, DatasetKind::Volume]
+    } else {
+        ALL_KINDS.to_vec()
+    };
+    let selection = Selection {
+        names,
+        depth,
+        kinds: wanted.unwrap_or(default_kinds),
+        limited: limit.is_some(),
+    };
+    let (mut found, failed) = select(session, &selection, &query).await;
+    found.sort_by(name_order);
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let mut datasets = Map::new();
+    for info in &found {
+        let lines: Vec<Row> = lines(info, wanted_names.as_deref(), literal)
+            .into_iter()
+            .filter(|row| matches_source(row, sources.as_deref()))
+            .collect();
+        if as_json && !lines.is_empty() {
+            let mut object = dataset_json(info, integers);
+            let properties = lines.iter().map(|row| {
+                (row.property.clone(), forms::property(&row.value, &row.source, integers))
+            });
+            object["properties"] = Value::Object(properties.collect());
+            datasets.insert(info.name.clone(), object);
+        }
+        for row in lines {
+            rows.push(
+                fields
+                    .iter()
+                    .map(|field| match *field {
+                        "name" => info.name.clone(),
+                        "property" => row.property.clone(),
+                        "value" => row.value.clone(),
+                        "received" => row.received.clone(),
+                        _ => row.source.clone(),
+                    })
+                    .collect(),
+            );
+        }
+    }
+    if as_json {
+        session.out.line(forms::envelope("zfs get", "datasets", datasets));
+    } else if !rows.is_empty() {
+        session.out.text(table(&field_columns(&fields), &rows, scripted));
+    }
+    if failed { Err(Exit(1)) } else { Ok(()) }
+}
+
+fn lines(info: &DatasetInfo, wanted: Option<&[String]>, literal: bool) -> Vec<Row> {
+    let row = |property: &engine::DatasetProperty| Row {
+        property: property.name.clone(),
+        value: text_of(property.native, &property.value, literal),
+        received: property
+            .received
+            .as_ref()
+            .map_or_else(|| "-".to_owned(), |value| text_of(property.native, value, literal)),
+        source: property.source.to_string(),
+    };
+    let Some(wanted) = wanted else {
+        return info.properties.iter().map(row).collect();
+    };
+    wanted
+        .iter()
+        .map(|name| match (name.as_str(), info.property(name)) {
+            (_, Some(property)) => row(property),
+            ("name", None) => Row {
+                property: "name".to_owned(),
+                value: info.name.clone(),
+                received: "-".to_owned(),
+                source: Source::None.to_string(),
+            },
+            (_, None) => Row {
+                property: name.clone(),
+                value: "-".to_owned(),
+                received: "-".to_owned(),
+                source: "-".to_owned(),
+            },
+        })
+        .collect()
+}
+
+fn matches_source(row: &Row, sources: Option<&[&'static str]>) -> bool {
+    let Some(sources) = sources else { return true };
+    sources.iter().any(|source| match *source {
+        "none" => row.source == "-",
+        "inherited" => row.source.starts_with("inherited"),
+        other => row.source == other,
+    })
+}

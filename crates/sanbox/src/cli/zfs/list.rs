@@ -1,0 +1,161 @@
+//! `zfs list`.
+
+use std::cmp::Ordering;
+
+use engine::property::{DatasetKind, Property, PropertyType};
+use engine::{DatasetInfo, PropertyQuery};
+use serde_json::{Map, Value};
+
+use super::{
+    Selection, dataset_json, depth, kinds, name_order, property_name, property_names, select, shown,
+};
+use crate::cli::format::{Column, table};
+use crate::cli::getopt::{Long, Opt};
+use crate::cli::{Exit, Outcome, Session, json as forms};
+
+const COLUMNS: &str = "name,used,available,referenced,mountpoint";
+const SPACE_COLUMNS: &str =
+    "name,available,used,usedbysnapshots,usedbydataset,usedbyrefreservation,usedbychildren";
+
+pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
+    const LONGS: &[Long] =
+        &[Long { name: "json", value: false }, Long { name: "json-int", value: false }];
+    let (mut scripted, mut literal, mut as_json, mut integers) = (false, false, false, false);
+    let mut recursive = false;
+    let mut limit: Option<u32> = None;
+    let mut fields = COLUMNS.to_owned();
+    let mut order: Vec<(String, bool)> = Vec::new();
+    let mut wanted: Option<Vec<DatasetKind>> = None;
+    let names = session.options(arguments, "jHS:d:o:prs:t:", LONGS, |session, option| {
+        match option {
+            Opt::Short('j', _) | Opt::Long("json", _) => as_json = true,
+            Opt::Long(..) => {
+                integers = true;
+                literal = true;
+            }
+            Opt::Short('H', _) => scripted = true,
+            Opt::Short('p', _) => literal = true,
+            Opt::Short('r', _) => recursive = true,
+            Opt::Short('d', Some(text)) => limit = Some(depth(session, &text)?),
+            Opt::Short('o', Some(list)) => fields = list,
+            Opt::Short(letter @ ('s' | 'S'), Some(name)) => {
+                let Ok(name) = property_name(session, &name) else {
+                    return Err(Exit(2));
+                };
+                order.push((name, letter == 'S'));
+            }
+            Opt::Short('t', Some(list)) => wanted = Some(kinds(session, &list)?),
+            Opt::Short(..) => {}
+        }
+        Ok(())
+    })?;
+    if integers && !as_json {
+        return Err(session.misuse("'--json-int' only works with '-j' option"));
+    }
+    let space = fields == "space";
+    let columns = property_names(session, if space { SPACE_COLUMNS } else { &fields })?;
+    let kinds = wanted.unwrap_or_else(|| vec![DatasetKind::Filesystem, DatasetKind::Volume]);
+    let only_children =
+        kinds.iter().all(|kind| matches!(kind, DatasetKind::Snapshot | DatasetKind::Bookmark));
+    let depth = match (recursive, limit) {
+        (_, Some(limit)) => Some(limit),
+        (true, None) => None,
+        (false, None) if only_children => Some(1),
+        (false, None) => Some(0),
+    };
+    let named_one = names.iter().any(|name| name.contains('@'));
+    let selection = Selection {
+        names: &names,
+        depth: if named_one && only_children && limit.is_none() && !recursive {
+            Some(0)
+        } else {
+            depth
+        },
+        kinds: if !names.is_empty() && depth == Some(0) && wanted_none(arguments) {
+            // What is named is shown, whatever it is.
+            super::ALL_KINDS.to_vec()
+        } else {
+            kinds
+        },
+        limited: limit.is_some(),
+    };
+    let mut properties: Vec<String> = columns.clone();
+    properties.extend(order.iter().map(|(name, _)| name.clone()));
+    let (mut found, failed) =
+        select(session, &selection, &PropertyQuery::Named(properties)).await;
+    sort(&mut found, &order);
+    if as_json {
+        if !failed {
+            let mut datasets = Map::new();
+            for info in &found {
+                let mut object = dataset_json(info, integers);
+                let mut values = Map::new();
+                for name in columns.iter().filter(|name| *name != "name") {
+                    let (value, source) = shown(info, name, literal)
+                        .unwrap_or_else(|| ("-".to_owned(), "-".to_owned()));
+                    values.insert(name.clone(), forms::property(&value, &source, integers));
+                }
+                object["properties"] = Value::Object(values);
+                datasets.insert(info.name.clone(), object);
+            }
+            session.out.line(forms::envelope("zfs list", "datasets", datasets));
+        }
+    } else if found.is_empty() {
+        if !scripted && !failed {
+            session.out.error("no datasets available");
+        }
+    } else {
+        let rows: Vec<Vec<String>> = found
+            .iter()
+            .map(|info| {
+                columns
+                    .iter()
+                    .map(|name| shown(info, name, literal).map_or_else(|| "-".to_owned(), |s| s.0))
+                    .collect()
+            })
+            .collect();
+        let shapes: Vec<Column> = columns.iter().map(|name| column(name)).collect();
+        session.out.text(table(&shapes, &rows, scripted));
+    }
+    if failed { Err(Exit(1)) } else { Ok(()) }
+}
+
+fn wanted_none(arguments: &[String]) -> bool {
+    !arguments.iter().any(|argument| argument.starts_with('-') && argument.contains('t'))
+}
+
+fn column(name: &str) -> Column {
+    let Some(native) = Property::from_name(name) else {
+        return Column { title: name.to_ascii_uppercase(), right: false, width_min: 0 };
+    };
+    let row = native.descriptor();
+    let width_min = match row.value_type {
+        PropertyType::Number => 5,
+        PropertyType::Index => row.index.iter().map(|(name, _)| name.len()).max().unwrap_or(0),
+        PropertyType::String => 0,
+    };
+    Column { title: row.column.to_owned(), right: row.right_align && native != Property::Name, width_min }
+}
+
+fn sort(found: &mut [DatasetInfo], order: &[(String, bool)]) {
+    found.sort_by(|left, right| {
+        for (name, reverse) in order {
+            let ordering = if name == "name" {
+                left.name.cmp(&right.name)
+            } else {
+                match (left.property(name), right.property(name)) {
+                    (None, None) => continue,
+                    // Datasets without the property come last, whichever the direction.
+                    (None, Some(_)) => return Ordering::Greater,
+                    (Some(_), None) => return Ordering::Less,
+                    (Some(left), Some(right)) => left.value.cmp(&right.value),
+                }
+            };
+            let ordering = if *reverse { ordering.reverse() } else { ordering };
+            if ordering != Ordering::Equal {
+                return ordering;
+            }
+        }
+        name_order(left, right)
+    });
+}

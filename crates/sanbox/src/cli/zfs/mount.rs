@@ -1,0 +1,228 @@
+//! `zfs mount`, `unmount`, `share` and `unshare`.
+//!
+//! Mounting is by FUSE and needs a daemon that lives on after the command; NFS needs no mount, the
+//! daemon serves shared datasets from the engine itself.
+
+use engine::property::DatasetKind;
+use engine::{DatasetFilter, DatasetInfo, PoolHandle, PropertyQuery};
+use serde_json::{Map, json};
+
+use super::{flag, open, shown};
+use crate::appliance::KnownPool;
+use crate::cli::getopt::{Long, Opt};
+use crate::cli::{Exit, Outcome, Session, json as forms};
+
+fn query() -> PropertyQuery {
+    let names = ["mountpoint", "canmount", "sharenfs", "sharesmb", "readonly"];
+    PropertyQuery::Named(names.iter().map(|name| (*name).to_owned()).collect())
+}
+
+/// All file systems of all pools.
+async fn all(session: &Session) -> Vec<(PoolHandle, DatasetInfo)> {
+    let mut found = Vec::new();
+    for known in session.appliance.pools().await {
+        let KnownPool::Open(pool) = known else { continue };
+        let filter = DatasetFilter {
+            root: pool.name().to_owned(),
+            depth: None,
+            kinds: vec![DatasetKind::Filesystem],
+        };
+        if let Ok(datasets) = pool.datasets(&filter, &query()).await {
+            found.extend(datasets.into_iter().map(|info| (pool.clone(), info)));
+        }
+    }
+    found
+}
+
+pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
+    const LONGS: &[Long] = &[Long { name: "json", value: false }];
+    let (mut every, mut as_json, mut verbose) = (false, false, false);
+    let operands = session.options(arguments, ":ajRlvo:Of", LONGS, |_, option| {
+        every |= flag(&option, 'a');
+        verbose |= flag(&option, 'v');
+        as_json |= flag(&option, 'j') || matches!(option, Opt::Long(..));
+        Ok(())
+    })?;
+    if every {
+        if !operands.is_empty() {
+            return Err(session.misuse("too many arguments"));
+        }
+        let mut failed = false;
+        for (pool, info) in all(session).await {
+            let value = |name| shown(&info, name, true).map_or_else(String::new, |shown| shown.0);
+            let skip = value("canmount") != "on" || matches!(value("mountpoint").as_str(), "none" | "legacy");
+            if !skip && session.appliance.mounts().mounted(info.guid).is_none() {
+                failed |= mount_one(session, &pool, &info).await.is_err();
+            }
+        }
+        return if failed { Err(Exit(1)) } else { Ok(()) };
+    }
+    match operands.as_slice() {
+        [] => {
+            let mounted = session.appliance.mounts().list();
+            if as_json {
+                let objects: Map<_, _> = mounted
+                    .iter()
+                    .map(|(name, point)| {
+                        let point = point.to_string_lossy();
+                        (name.clone(), json!({ "filesystem": name, "mountpoint": point }))
+                    })
+                    .collect();
+                session.out.line(forms::envelope("zfs mount", "datasets", objects));
+            } else {
+                for (name, point) in mounted {
+                    session.out.line(format!("{name:<30}  {}", point.display()));
+                }
+            }
+            Ok(())
+        }
+        [name] => {
+            let (pool, info) = open(session, name, &query()).await?;
+            mount_one(session, &pool, &info).await
+        }
+        _ => Err(session.misuse("too many arguments")),
+    }
+}
+
+async fn mount_one(session: &Session, pool: &PoolHandle, info: &DatasetInfo) -> Outcome {
+    let name = &info.name;
+    let value = |name| shown(info, name, true).map_or_else(String::new, |shown| shown.0);
+    let refuse = |why: String| Err(session.fail(format!("cannot mount '{name}': {why}")));
+    if info.kind != DatasetKind::Filesystem {
+        return refuse("operation not applicable to datasets of this type".to_owned());
+    }
+    let point = value("mountpoint");
+    if point == "legacy" {
+        session.out.error(format!("cannot mount '{name}': legacy mountpoint"));
+        return Err(session.fail("use mount(8) to mount this filesystem"));
+    }
+    if point == "none" {
+        return refuse("no mountpoint set".to_owned());
+    }
+    if value("canmount") == "off" {
+        return refuse("'canmount' property is set to 'off'".to_owned());
+    }
+    if session.appliance.mounts().mounted(info.guid).is_some() {
+        return refuse("filesystem already mounted".to_owned());
+    }
+    if !session.appliance.lives_on() {
+        return refuse(format!(
+            "no daemon is running that could hold the mount; start 'sanbox serve', or use 'sanbox mount {name} {point}'"
+        ));
+    }
+    match session.appliance.mount(pool, info, point.as_ref()).await {
+        Ok(()) => Ok(()),
+        Err(why) => refuse(why),
+    }
+}
+
+pub(super) async fn unmount(session: &Session, arguments: &[String]) -> Outcome {
+    let (mut every, mut force) = (false, false);
+    let operands = session.options(arguments, "afu", &[], |_, option| {
+        every |= flag(&option, 'a');
+        force |= flag(&option, 'f');
+        Ok(())
+    })?;
+    if every {
+        if !operands.is_empty() {
+            return Err(session.misuse("too many arguments"));
+        }
+        let mut failed = false;
+        for (name, _) in session.appliance.mounts().list().into_iter().rev() {
+            if let Err(why) = session.appliance.mounts().unmount_name(&name, force).await {
+                session.out.error(format!("cannot unmount '{name}': {why}"));
+                failed = true;
+            }
+        }
+        return if failed { Err(Exit(1)) } else { Ok(()) };
+    }
+    let [name] = operands.as_slice() else {
+        return Err(session.misuse(if operands.is_empty() {
+            "missing filesystem argument"
+        } else {
+            "too many arguments"
+        }));
+    };
+    let mounted = session.appliance.mounts().list();
+    let target = if name.starts_with('/') {
+        let path = session.path(name);
+        match mounted.into_iter().find(|(_, point)| *point == path) {
+            Some((dataset, _)) => dataset,
+            None => {
+                return Err(session.fail(format!("cannot unmount '{name}': not a mountpoint")));
+            }
+        }
+    } else {
+        open(session, name, &PropertyQuery::None).await?;
+        if !mounted.iter().any(|(dataset, _)| dataset == name) {
+            return Err(session.fail(format!("cannot unmount '{name}': not currently mounted")));
+        }
+        name.clone()
+    };
+    match session.appliance.mounts().unmount_name(&target, force).await {
+        Ok(()) => Ok(()),
+        Err(why) => Err(session.fail(format!("cannot unmount '{name}': {why}"))),
+    }
+}
+
+pub(super) async fn share(session: &Session, arguments: &[String]) -> Outcome {
+    let mut every = false;
+    let operands = session.options(arguments, ":al", &[], |_, option| {
+        every |= flag(&option, 'a');
+        Ok(())
+    })?;
+    if every {
+        session.appliance.share_again(None).await;
+        return Ok(());
+    }
+    let [name] = operands.as_slice() else {
+        return Err(session.misuse(if operands.is_empty() {
+            "missing filesystem argument"
+        } else {
+            "too many arguments"
+        }));
+    };
+    let (_, info) = open(session, name, &query()).await?;
+    let value = |name| shown(&info, name, true).map_or_else(String::new, |shown| shown.0);
+    if value("sharenfs") == "off" && value("sharesmb") == "off" {
+        session.out.error(format!("cannot share '{name}': legacy share"));
+        return Err(session.fail(
+            "use exports(5) or smb.conf(5) to share this filesystem, or set the sharenfs or sharesmb property",
+        ));
+    }
+    if !session.appliance.lives_on() {
+        return Err(session.fail(format!(
+            "cannot share '{name}': no daemon is running that would serve it; start 'sanbox serve'"
+        )));
+    }
+    session.appliance.share_again(Some(info.guid)).await;
+    Ok(())
+}
+
+pub(super) async fn unshare(session: &Session, arguments: &[String]) -> Outcome {
+    let mut every = false;
+    let operands = session.options(arguments, "afu", &[], |_, option| {
+        every |= flag(&option, 'a');
+        Ok(())
+    })?;
+    if every {
+        for (_, info) in all(session).await {
+            session.appliance.unshare(info.guid).await;
+        }
+        return Ok(());
+    }
+    let [name] = operands.as_slice() else {
+        return Err(session.misuse(if operands.is_empty() {
+            "missing filesystem argument"
+        } else {
+            "too many arguments"
+        }));
+    };
+    let (_, info) = open(session, name, &query()).await?;
+    let value = |name| shown(&info, name, true).map_or_else(String::new, |shown| shown.0);
+    if value("sharenfs") == "off" || !session.appliance.lives_on() {
+        return Err(session.fail(format!("cannot unshare '{name}': not currently shared")));
+    }
+    session.appliance.unshare(info.guid).await;
+    Ok(())
+}

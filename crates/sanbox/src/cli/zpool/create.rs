@@ -1,0 +1,258 @@
+//! `zpool create`.
+
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::PathBuf;
+
+use engine::{EngineError, FeatureBase, PoolError, PoolSpec, VdevSpec};
+
+use super::bad_name;
+use crate::cli::getopt::Opt;
+use crate::cli::{Exit, Outcome, Session, setting};
+
+#[derive(Default)]
+struct Options {
+    force: bool,
+    dry_run: bool,
+    no_features: bool,
+    altroot: Option<String>,
+    mountpoint: Option<String>,
+    properties: Vec<(String, String)>,
+    root_properties: Vec<(String, String)>,
+}
+
+pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
+    let mut options = Options::default();
+    let operands = session.options(arguments, ":fndR:m:o:O:t:", &[], |session, option| {
+        match option {
+            Opt::Short('f', _) => options.force = true,
+            Opt::Short('n', _) => options.dry_run = true,
+            Opt::Short('d', _) => options.no_features = true,
+            Opt::Short('R', Some(root)) => options.altroot = Some(root),
+            Opt::Short('m', Some(mountpoint)) => options.mountpoint = Some(mountpoint),
+            Opt::Short('o', Some(text)) => {
+                let Some((name, value)) = setting(&text) else {
+                    return Err(session.fail("missing '=' for -o option"));
+                };
+                if options.properties.iter().any(|(known, _)| *known == name) {
+                    return Err(session.misuse(format!("property '{name}' specified multiple times")));
+                }
+                if name == "altroot" {
+                    options.altroot = Some(value);
+                } else {
+                    options.properties.push((name, value));
+                }
+            }
+            Opt::Short('O', Some(text)) => {
+                let Some((name, value)) = setting(&text) else {
+                    return Err(session.fail("missing '=' for -O option"));
+                };
+                if name == "mountpoint" {
+                    options.mountpoint = Some(value);
+                } else if options.root_properties.iter().any(|(known, _)| *known == name) {
+                    return Err(session.misuse(format!("property '{name}' specified multiple times")));
+                } else {
+                    options.root_properties.push((name, value));
+                }
+            }
+            _ => return Err(session.fail("temporary names (-t) are not supported yet")),
+        }
+        Ok(())
+    })?;
+    let Some((name, layout)) = operands.split_first() else {
+        return Err(session.misuse("missing pool name argument"));
+    };
+    if layout.is_empty() {
+        return Err(session.misuse("missing vdev specification"));
+    }
+    if name.contains('/') {
+        session.out.error(format!("cannot create '{name}': invalid character '/' in pool name"));
+        return Err(session.fail("use 'zfs create' to create a dataset"));
+    }
+    let vdevs = layout_of(session, layout, options.force)?;
+    if let Some(root) = options.altroot.as_deref().filter(|root| !root.starts_with('/')) {
+        return Err(session.fail(format!("invalid alternate root '{root}': must be an absolute path")));
+    }
+    if let Some(point) = options.mountpoint.as_deref()
+        && !point.starts_with('/')
+        && !matches!(point, "legacy" | "none")
+    {
+        return Err(session.fail(format!(
+            "invalid mountpoint '{point}': must be an absolute path, 'legacy', or 'none'"
+        )));
+    }
+    if let Some(why) = bad_name(name) {
+        session.out.error(format!("cannot create '{name}': {why}"));
+        return Err(session.fail("pool name may have been omitted"));
+    }
+    if options.dry_run {
+        session.out.text(dry_run(name, &vdevs));
+        return Ok(());
+    }
+    if session.appliance.known_pool(name).await.is_some() {
+        return Err(session.fail(format!("cannot create '{name}': pool already exists")));
+    }
+    let mut root_properties = options.root_properties;
+    if let Some(mountpoint) = options.mountpoint {
+        root_properties.push(("mountpoint".to_owned(), mountpoint));
+    }
+    let spec = PoolSpec {
+        name: name.clone(),
+        vdevs,
+        properties: options.properties,
+        features: if options.no_features { FeatureBase::None } else { FeatureBase::Implemented },
+        force: options.force,
+        altroot: options.altroot.map(PathBuf::from),
+        command: Some(session.line.clone()),
+        host: session.appliance.identity().clone(),
+    };
+    match session.appliance.create_pool(spec, root_properties).await {
+        Ok(_) => Ok(()),
+        Err(EngineError::Pool(PoolError::DeviceInUse { path, reason, forceable })) => {
+            session.out.error("invalid vdev specification");
+            session.out.error(if forceable {
+                "use '-f' to override the following errors:"
+            } else {
+                "the following errors must be manually repaired:"
+            });
+            Err(session.fail(format!("{} {reason}", path.display())))
+        }
+        Err(EngineError::PoolExists(_)) => {
+            Err(session.fail(format!("cannot create '{name}': pool already exists")))
+        }
+        Err(EngineError::Property(error)) => {
+            Err(session.fail(format!("cannot create '{name}': {error}")))
+        }
+        Err(error) => Err(session.fail(format!("cannot create '{name}': {error}"))),
+    }
+}
+
+/// Reads a vdev specification: `a b`, `mirror a b mirror c d`.
+fn layout_of(session: &Session, words: &[String], force: bool) -> Result<Vec<VdevSpec>, Exit> {
+    let mut vdevs = Vec::new();
+    let mut rest = words;
+    while let Some((word, after)) = rest.split_first() {
+        let kind = word.as_str();
+        let is_grouping = kind == "mirror"
+            || ["raidz", "draid"].iter().any(|prefix| kind.starts_with(prefix))
+            || matches!(kind, "spare" | "log" | "cache" | "special" | "dedup");
+        if !is_grouping {
+            vdevs.push(VdevSpec::Single(device(session, word)?));
+            rest = after;
+            continue;
+        }
+        if kind != "mirror" {
+            return Err(session.fail(format!(
+                "invalid vdev specification: '{kind}' is not supported by this version of sanbox yet"
+            )));
+        }
+        let is_keyword = |word: &String| {
+            matches!(word.as_str(), "mirror" | "spare" | "log" | "cache" | "special" | "dedup")
+                || ["raidz", "draid"].iter().any(|prefix| word.starts_with(prefix))
+        };
+        let count = after.iter().position(is_keyword).unwrap_or(after.len());
+        if count < 2 {
+            return Err(session.fail(format!(
+                "invalid vdev specification: {kind} requires at least 2 devices"
+            )));
+        }
+        let devices: Result<Vec<_>, _> =
+            after[..count].iter().map(|word| device(session, word)).collect();
+        vdevs.push(VdevSpec::Mirror(devices?));
+        rest = &after[count..];
+    }
+    if !force {
+        same_redundancy(session, &vdevs)?;
+    }
+    Ok(vdevs)
+}
+
+/// Refuses pools whose top-level vdevs differ in redundancy: their weakest part is the pool's.
+fn same_redundancy(session: &Session, vdevs: &[VdevSpec]) -> Outcome {
+    let (name, ways) = |vdev: &VdevSpec| -> (&'static str, usize) {
+        match vdev {
+            VdevSpec::Single(path) if path.starts_with("/dev") => ("disk", 1),
+            VdevSpec::Single(_) => ("file", 1),
+            VdevSpec::Mirror(paths) => ("mirror", paths.len()),
+        }
+    }(&vdevs[0]);
+    for vdev in &vdevs[1..] {
+        let complaint = match (vdev, name) {
+            (VdevSpec::Single(_), "mirror") => {
+                format!("mismatched replication level: both {name} and disk vdevs are present")
+            }
+            (VdevSpec::Mirror(_), "disk" | "file") => {
+                format!("mismatched replication level: both {name} and mirror vdevs are present")
+            }
+            (VdevSpec::Mirror(paths), _) if paths.len() != ways => format!(
+                "mismatched replication level: both {ways}-way and {}-way mirror vdevs are present",
+                paths.len()
+            ),
+            _ => continue,
+        };
+        session.out.error("invalid vdev specification");
+        session.out.error("use '-f' to override the following errors:");
+        return Err(session.fail(complaint));
+    }
+    Ok(())
+}
+
+/// Finds the device or file a word names.
+fn device(session: &Session, word: &str) -> Result<PathBuf, Exit> {
+    let path = if word.starts_with('/') {
+        PathBuf::from(word)
+    } else {
+        let device = PathBuf::from("/dev").join(word);
+        let by_id = PathBuf::from("/dev/disk/by-id").join(word);
+        if by_id.exists() {
+            by_id
+        } else if device.exists() && !word.contains("..") {
+            device
+        } else {
+            let relative = session.path(word);
+            if !word.contains('/') && !relative.exists() {
+                session.out.error(format!("cannot open '{word}': no such device in /dev"));
+                return Err(session.fail("must be a full path or shorthand device name"));
+            }
+            relative
+        }
+    };
+    match std::fs::metadata(&path) {
+        Err(error) => {
+            let text = match error.kind() {
+                std::io::ErrorKind::NotFound => "No such file or directory".to_owned(),
+                std::io::ErrorKind::PermissionDenied => "Permission denied".to_owned(),
+                _ => error.to_string(),
+            };
+            Err(session.fail(format!("cannot open '{}': {text}", path.display())))
+        }
+        Ok(data) if data.is_file() || data.file_type().is_block_device() => {
+            // Aliases of one disk must not pass for two.
+            Ok(path)
+        }
+        Ok(_) => Err(session.fail(format!(
+            "cannot use '{}': must be a block device or regular file",
+            path.display()
+        ))),
+    }
+}
+
+fn dry_run(name: &str, vdevs: &[VdevSpec]) -> String {
+    let mut text = format!("would create '{name}' with the following layout:\n\n\t{name}\n");
+    let line = |text: &mut String, depth: usize, path: &PathBuf| {
+        let path = path.to_string_lossy();
+        let shown = path.strip_prefix("/dev/").unwrap_or(&path).to_owned();
+        text.push_str(&format!("\t{:depth$}{shown}\n", ""));
+    };
+    for vdev in vdevs {
+        match vdev {
+            VdevSpec::Single(path) => line(&mut text, 2, path),
+            VdevSpec::Mirror(paths) => {
+                text.push_str("\t  mirror\n");
+                for path in paths {
+                    line(&mut text, 4, path);
+                }
+            }
+        }
+    }
+    text
+}

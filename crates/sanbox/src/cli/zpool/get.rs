@@ -1,0 +1,213 @@
+//! `zpool get` and `zpool set`.
+
+use engine::pool_property::{PROPERTIES, PropertyEntry};
+use serde_json::{Map, Value, json};
+
+use super::{Subject, open_pool, subjects};
+use crate::cli::format::{Column, table};
+use crate::cli::getopt::{Long, Opt};
+use crate::cli::{Exit, Outcome, Session, json as forms};
+
+const FIELDS: [&str; 4] = ["name", "property", "value", "source"];
+
+pub(super) async fn get(session: &Session, arguments: &[String]) -> Outcome {
+    const LONGS: &[Long] = &[
+        Long { name: "json", value: false },
+        Long { name: "json-int", value: false },
+        Long { name: "json-pool-key-guid", value: false },
+    ];
+    let mut fields: Vec<&'static str> = FIELDS.to_vec();
+    let (mut scripted, mut exact, mut as_json) = (false, false, false);
+    let (mut integers, mut by_guid) = (false, false);
+    let operands = session.options(arguments, ":jHpo:", LONGS, |session, option| {
+        match option {
+            Opt::Short('j', _) | Opt::Long("json", _) => as_json = true,
+            Opt::Short('H', _) => scripted = true,
+            Opt::Short('p', _) => exact = true,
+            Opt::Short('o', Some(list)) => fields = get_fields(session, &list, &FIELDS)?,
+            Opt::Long("json-int", _) => {
+                integers = true;
+                exact = true;
+            }
+            _ => by_guid = true,
+        }
+        Ok(())
+    })?;
+    if integers && !as_json {
+        return Err(session.misuse("'--json-int' only works with '-j' option"));
+    }
+    if by_guid && !as_json {
+        return Err(session.misuse("'json-pool-key-guid' only works with '-j' option"));
+    }
+    let Some((wanted, names)) = operands.split_first() else {
+        return Err(session.misuse("missing property argument"));
+    };
+    let wanted = wanted_properties(session, wanted)?;
+    let (pools, missing) = subjects(session, names).await;
+    let mut rows = Vec::new();
+    let mut objects = Map::new();
+    for pool in &pools {
+        let Subject::Open(pool) = pool else { continue };
+        let Ok(entries) = pool.properties().await else { continue };
+        let chosen: Vec<PropertyEntry> = match &wanted {
+            None => entries,
+            Some(wanted) => wanted
+                .iter()
+                .filter_map(|name| named(&entries, name, pool.name()))
+                .collect(),
+        };
+        let mut properties = Map::new();
+        for entry in &chosen {
+            let value = if exact { entry.exact() } else { entry.display() };
+            let source = entry.source.as_str();
+            properties.insert(entry.name.clone(), forms::property(&value, source, integers));
+            rows.push(
+                fields
+                    .iter()
+                    .map(|field| match *field {
+                        "name" => pool.name().to_owned(),
+                        "property" => entry.name.clone(),
+                        "value" => value.clone(),
+                        _ => source.to_owned(),
+                    })
+                    .collect::<Vec<String>>(),
+            );
+        }
+        if as_json {
+            let status = pool.status().await.unwrap_or_default();
+            let text = |value: u64| forms::text(&value.to_string(), integers);
+            let key = if by_guid { pool.guid().to_string() } else { pool.name().to_owned() };
+            let object = json!({
+                "name": pool.name(),
+                "type": "POOL",
+                "state": status.health.as_str(),
+                "pool_guid": text(pool.guid()),
+                "txg": text(status.txg),
+                "spa_version": text(5000),
+                "zpl_version": text(5),
+                "properties": Value::Object(properties),
+            });
+            objects.insert(key, object);
+        }
+    }
+    if as_json {
+        session.out.line(forms::envelope("zpool get", "pools", objects));
+    } else if !rows.is_empty() {
+        session.out.text(table(&field_columns(&fields), &rows, scripted));
+    }
+    if missing { Err(Exit(1)) } else { Ok(()) }
+}
+
+/// The columns of `zpool get` and `zfs get`.
+pub(crate) fn field_columns(fields: &[&'static str]) -> Vec<Column> {
+    fields
+        .iter()
+        .map(|field| Column { title: field.to_ascii_uppercase(), right: false, width_min: 0 })
+        .collect()
+}
+
+/// Reads the `-o` of `get`.
+pub(crate) fn get_fields(
+    session: &Session,
+    list: &str,
+    known: &[&'static str],
+) -> Result<Vec<&'static str>, Exit> {
+    let mut fields = Vec::new();
+    for word in list.split(',') {
+        if word == "all" {
+            if !fields.is_empty() {
+                return Err(
+                    session.misuse("\"all\" conflicts with specific fields given to -o option")
+                );
+            }
+            fields = known.to_vec();
+            continue;
+        }
+        let Some(field) = known.iter().find(|field| **field == word) else {
+            return Err(session.misuse(format!("invalid column name '{word}'")));
+        };
+        if fields.len() == known.len() {
+            return Err(session.misuse("too many fields given to -o option"));
+        }
+        fields.push(*field);
+    }
+    Ok(fields)
+}
+
+/// Reads a list of properties; `None` is all.
+fn wanted_properties(session: &Session, list: &str) -> Result<Option<Vec<String>>, Exit> {
+    if list == "all" {
+        return Ok(None);
+    }
+    let mut wanted = Vec::new();
+    for name in list.split(',') {
+        let lower = name.to_ascii_lowercase();
+        let native = PROPERTIES
+            .iter()
+            .find(|row| row.name == lower || row.column.eq_ignore_ascii_case(&lower));
+        match native {
+            Some(row) => wanted.push(row.name.to_owned()),
+            None if lower == "name" || name.contains('@') || name.contains(':') => {
+                wanted.push(name.to_owned());
+            }
+            None => {
+                return Err(session.misuse(format!("bad property list: invalid property '{name}'")));
+            }
+        }
+    }
+    Ok(Some(wanted))
+}
+
+fn named(entries: &[PropertyEntry], name: &str, pool: &str) -> Option<PropertyEntry> {
+    use engine::pool_property::{PropertyKind, PropertySource, PropertyValue};
+    if let Some(entry) = entries.iter().find(|entry| entry.name == name) {
+        return Some(entry.clone());
+    }
+    let value = match name {
+        "name" => PropertyValue::Text(pool.to_owned()),
+        // Feature names also work by the guid's last part or the guid; unknown ones show nothing.
+        _ if name.starts_with("feature@") || name.starts_with("unsupported@") => return None,
+        _ => PropertyValue::Absent,
+    };
+    Some(PropertyEntry {
+        name: name.to_owned(),
+        kind: PropertyKind::Text,
+        value,
+        source: PropertySource::None,
+    })
+}
+
+pub(super) async fn set(session: &Session, arguments: &[String]) -> Outcome {
+    if let Some(option) = arguments.first().and_then(|first| first.strip_prefix('-')) {
+        let letter = option.chars().next().unwrap_or('-');
+        return Err(session.misuse(format!("invalid option '{letter}'")));
+    }
+    let [setting, rest @ ..] = arguments else {
+        return Err(session.misuse("missing property=value argument"));
+    };
+    let [name, more @ ..] = rest else { return Err(session.misuse("missing pool name")) };
+    if more.len() > 1 {
+        return Err(session.misuse("too many pool names"));
+    }
+    let Some((property, value)) = setting.split_once('=') else {
+        return Err(session.misuse("missing value in property=value argument"));
+    };
+    if name.contains('/') {
+        return Err(session.fail(format!("cannot open '{name}': is not a pool")));
+    }
+    let pool = open_pool(session, name).await?;
+    if let Some(vdev) = more.first() {
+        return Err(session.fail(format!(
+            "cannot set property for '{vdev}' in '{name}': vdev properties are not supported yet"
+        )));
+    }
+    match pool.set_property(property, value).await {
+        Ok(()) => {
+            session.record(&pool).await;
+            Ok(())
+        }
+        Err(error) => {
+            Err(session.fail(format!("cannot set property for '{name}': {error}")))
+        }
+    }
+}

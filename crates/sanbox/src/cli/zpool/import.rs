@@ -1,0 +1,407 @@
+//! `zpool import`, `zpool export` and `zpool destroy`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use engine::{
+    Candidate, Ending, EngineError, Health, ImportPolicy, PoolError, PoolState, StatusReason,
+    VdevStatus,
+};
+
+use super::{NameStyle, Subject, bad_name, name_width, subject, subjects};
+use crate::cli::getopt::{Long, Opt};
+use crate::cli::{Exit, Outcome, Session, setting};
+
+#[derive(Default)]
+struct Options {
+    all: bool,
+    places: Vec<PathBuf>,
+    destroyed: bool,
+    force: bool,
+    temporary: bool,
+    altroot: Option<PathBuf>,
+    readonly: bool,
+    dry_run: bool,
+    rewind: bool,
+    properties: BTreeMap<String, String>,
+}
+
+pub(super) async fn import(session: &Session, arguments: &[String]) -> Outcome {
+    const LONGS: &[Long] = &[Long { name: "rewind-to-checkpoint", value: false }];
+    let mut options = Options::default();
+    let operands =
+        session.options(arguments, ":aCc:d:DEfFlmnNo:R:stT:VX", LONGS, |session, option| {
+            match option {
+                Opt::Short('a', _) => options.all = true,
+                Opt::Short('d', Some(place)) => options.places.push(session.path(place)),
+                Opt::Short('D', _) => options.destroyed = true,
+                Opt::Short('f', _) => options.force = true,
+                Opt::Short('t', _) => options.temporary = true,
+                Opt::Short('n', _) => options.dry_run = true,
+                Opt::Short('F', _) => options.rewind = true,
+                // No mounting happens at import, and scanning is all we do: nothing to change.
+                Opt::Short('N' | 's' | 'l' | 'm', _) => {}
+                Opt::Short('R', Some(root)) => options.altroot = Some(PathBuf::from(root)),
+                Opt::Short('o', Some(text)) => match setting(&text) {
+                    // Mount options, which only mounting would use.
+                    None => {}
+                    Some((name, value)) if name == "readonly" => options.readonly = value == "on",
+                    Some((name, value)) if name == "altroot" => {
+                        options.altroot = Some(PathBuf::from(value));
+                    }
+                    Some((name, value)) => {
+                        options.properties.insert(name, value);
+                    }
+                },
+                Opt::Short(letter, _) => {
+                    return Err(session.fail(format!("option '-{letter}' is not supported yet")));
+                }
+                Opt::Long(name, _) => {
+                    return Err(session.fail(format!("option '--{name}' is not supported yet")));
+                }
+            }
+            Ok(())
+        })?;
+    if options.dry_run && !options.rewind {
+        return Err(session.misuse("-n or -X only meaningful with -F"));
+    }
+    if options.rewind {
+        return Err(session.fail("rewinding (-F) is not supported yet"));
+    }
+    if options.all && !operands.is_empty() || operands.len() > 2 {
+        return Err(session.misuse("too many arguments"));
+    }
+    if let Some(root) = options.altroot.as_ref().filter(|root| !root.is_absolute()) {
+        return Err(session.fail(format!("bad alternate root '{}'", root.display())));
+    }
+    let places = search_places(session, &options.places);
+    let found = match session.appliance.engine().discover(places).await {
+        Ok(found) => found,
+        Err(error) => return Err(session.fail(format!("cannot discover pools: {error}"))),
+    };
+    let mut candidates = Vec::new();
+    for candidate in found {
+        let imported = session.appliance.known_pools_by_guid().await.contains(&candidate.guid);
+        let destroyed = candidate.status.state == PoolState::Destroyed;
+        if !imported && destroyed == options.destroyed {
+            candidates.push(candidate);
+        }
+    }
+    match operands.first() {
+        Some(name) => import_one(session, &options, candidates, name, operands.get(1)).await,
+        None if options.all => import_all(session, &options, candidates).await,
+        None => {
+            show(session, &candidates);
+            Ok(())
+        }
+    }
+}
+
+/// Where to look for pools: what was said, else the environment, else the disks of this machine.
+fn search_places(session: &Session, given: &[PathBuf]) -> Vec<PathBuf> {
+    if !given.is_empty() {
+        return given.to_vec();
+    }
+    if let Some(list) = session.caller.environment.get("ZPOOL_IMPORT_PATH") {
+        return list.split(':').filter(|dir| !dir.is_empty()).map(PathBuf::from).collect();
+    }
+    // OpenZFS: lib/libzutil/os/linux/zutil_import_os.c, zpool_default_search_paths
+    ["/dev/disk/by-vdev", "/dev/mapper", "/dev/disk/by-partlabel", "/dev/disk/by-partuuid",
+        "/dev/disk/by-label", "/dev/disk/by-uuid", "/dev/disk/by-id", "/dev/disk/by-path", "/dev"]
+        .iter()
+        .map(PathBuf::from)
+        .filter(|dir| dir.is_dir())
+        .collect()
+}
+
+async fn import_one(
+    session: &Session,
+    options: &Options,
+    candidates: Vec<Candidate>,
+    name: &str,
+    new_name: Option<&String>,
+) -> Outcome {
+    if let Some(new_name) = new_name
+        && let Some(why) = bad_name(new_name)
+    {
+        return Err(session.fail(format!("cannot import '{name}' as '{new_name}': {why}")));
+    }
+    let guid = name.parse::<u64>().ok().filter(|guid| *guid != 0);
+    let mut matching: Vec<Candidate> = candidates
+        .into_iter()
+        .filter(|candidate| guid.map_or(candidate.name == name, |guid| candidate.guid == guid))
+        .collect();
+    if matching.len() > 1 {
+        session.out.error(format!("cannot import '{name}': more than one matching pool"));
+        return Err(session.fail("import by numeric ID instead"));
+    }
+    let wanted = new_name.map_or(name, String::as_str);
+    let taken = session.appliance.known_pool(wanted).await.is_some();
+    let Some(candidate) = matching.pop() else {
+        if taken && guid.is_none() {
+            session.out.error(format!(
+                "cannot import '{name}': a pool with that name is already created/imported,"
+            ));
+            return Err(session.fail("and no additional pools with that name were found"));
+        }
+        return Err(session.fail(format!("cannot import '{name}': no such pool available")));
+    };
+    let shown = candidate.name.clone();
+    let final_name = new_name.cloned().unwrap_or_else(|| shown.clone());
+    if session.appliance.known_pool(&final_name).await.is_some() {
+        session.out.error(format!(
+            "cannot import '{final_name}': a pool with that name already exists"
+        ));
+        return Err(session.fail(
+            "use the form 'zpool import <pool | id> <newpool>' to give it a new name",
+        ));
+    }
+    import_candidate(session, options, candidate, new_name.cloned()).await
+}
+
+async fn import_all(
+    session: &Session,
+    options: &Options,
+    candidates: Vec<Candidate>,
+) -> Outcome {
+    if candidates.is_empty() {
+        session.out.error("no pools available to import");
+        return Err(Exit(1));
+    }
+    let mut failed = false;
+    for candidate in candidates {
+        failed |= import_candidate(session, options, candidate, None).await.is_err();
+    }
+    if failed { Err(Exit(1)) } else { Ok(()) }
+}
+
+async fn import_candidate(
+    session: &Session,
+    options: &Options,
+    candidate: Candidate,
+    new_name: Option<String>,
+) -> Outcome {
+    let name = candidate.name.clone();
+    let devices = crate::appliance::devices(&candidate.status.root);
+    let policy = ImportPolicy {
+        force: options.force,
+        readonly: options.readonly,
+        destroyed: options.destroyed,
+        altroot: options.altroot.clone(),
+        new_name: new_name.clone(),
+        temporary_name: options.temporary,
+        properties: options.properties.clone(),
+        command: Some(session.line.clone()),
+        host: session.appliance.identity().clone(),
+    };
+    match session.appliance.import_pool(candidate, policy, devices).await {
+        Ok(_) => Ok(()),
+        Err(EngineError::Pool(error @ PoolError::UnsupportedForRead { .. })) => {
+            Err(session.fail(format!("cannot import '{name}': {error}")))
+        }
+        Err(error) => Err(session.fail(match new_name {
+            Some(new_name) => format!("cannot import '{name}' as '{new_name}': {error}"),
+            None => format!("cannot import '{name}': {error}"),
+        })),
+    }
+}
+
+/// Lists what could be imported.
+fn show(session: &Session, candidates: &[Candidate]) {
+    if candidates.is_empty() {
+        session.out.error("no pools available to import");
+        return;
+    }
+    for (index, candidate) in candidates.iter().enumerate() {
+        if index > 0 {
+            session.out.line("");
+        }
+        session.out.text(candidate_text(candidate));
+    }
+}
+
+fn candidate_text(candidate: &Candidate) -> String {
+    let status = &candidate.status;
+    let destroyed = if status.state == PoolState::Destroyed { " (DESTROYED)" } else { "" };
+    let mut text = format!(
+        "  pool: {}\n    id: {}\n state: {}{destroyed}\n",
+        candidate.name,
+        candidate.guid,
+        status.health.as_str()
+    );
+    let details: String = status.details.iter().map(|detail| format!("\t{detail}\n")).collect();
+    let reason = match status.reason {
+        StatusReason::MissingDeviceReplicated
+        | StatusReason::MissingDevice
+        | StatusReason::BadGuidSum => {
+            Some("One or more devices are missing from the system.\n".to_owned())
+        }
+        StatusReason::CorruptLabelReplicated | StatusReason::CorruptLabel => {
+            Some("One or more devices contains corrupted data.\n".to_owned())
+        }
+        StatusReason::CorruptData => Some("The pool data is corrupted.\n".to_owned()),
+        StatusReason::CorruptPool => Some("The pool metadata is corrupted.\n".to_owned()),
+        StatusReason::OfflineDevice => Some("One or more devices are offlined.\n".to_owned()),
+        StatusReason::VersionNewer => {
+            Some("The pool is formatted using an incompatible version.\n".to_owned())
+        }
+        StatusReason::FeaturesDisabled => Some(
+            "Some supported features are not enabled on the pool.\n\t(Note that they may be \
+             intentionally disabled if the\n\t'compatibility' property is set.)\n"
+                .to_owned(),
+        ),
+        StatusReason::UnsupportedFeatureRead => Some(format!(
+            "The pool uses the following feature(s) not supported on this system:\n{details}"
+        )),
+        StatusReason::UnsupportedFeatureWrite => Some(format!(
+            "The pool can only be accessed in read-only mode on this system. It\n\tcannot be \
+             accessed in read-write mode because it uses the following\n\tfeature(s) not supported \
+             on this system:\n{details}"
+        )),
+        StatusReason::HostidActive => {
+            Some("The pool is currently imported by another system.\n".to_owned())
+        }
+        StatusReason::HostidMismatch => {
+            Some("The pool was last accessed by another system.\n".to_owned())
+        }
+        StatusReason::FaultedDeviceReplicated | StatusReason::FaultedDevice => {
+            Some("One or more devices are faulted.\n".to_owned())
+        }
+        StatusReason::Resilvering => {
+            Some("One or more devices were being resilvered.\n".to_owned())
+        }
+        _ => None,
+    };
+    if let Some(reason) = reason {
+        text.push_str(&format!("status: {reason}"));
+    }
+    let action = match (status.health, status.reason) {
+        (Health::Online, StatusReason::FeaturesDisabled) => {
+            "The pool can be imported using its name or numeric identifier, though\n\tsome features \
+             will not be available without an explicit 'zpool upgrade'."
+        }
+        (Health::Online, StatusReason::HostidMismatch) => {
+            "The pool can be imported using its name or numeric identifier and\n\tthe '-f' flag."
+        }
+        (Health::Online, _) => "The pool can be imported using its name or numeric identifier.",
+        (Health::Degraded, _) => {
+            "The pool can be imported despite missing or damaged devices.  The\n\tfault tolerance of \
+             the pool may be compromised if imported."
+        }
+        (_, StatusReason::VersionNewer) => {
+            "The pool cannot be imported.  Access the pool on a system running newer\n\tsoftware, or \
+             recreate the pool from backup."
+        }
+        (_, StatusReason::UnsupportedFeatureRead) => {
+            "The pool cannot be imported. Access the pool on a system that supports\n\tthe required \
+             feature(s), or recreate the pool from backup."
+        }
+        (_, StatusReason::UnsupportedFeatureWrite) => {
+            "The pool cannot be imported in read-write mode. Import the pool with\n\t'-o \
+             readonly=on', access the pool on a system that supports the\n\trequired feature(s), or \
+             recreate the pool from backup."
+        }
+        (_, StatusReason::MissingDevice | StatusReason::BadGuidSum) => {
+            "The pool cannot be imported. Attach the missing\n\tdevices and try again."
+        }
+        _ => "The pool cannot be imported due to damaged devices or data.",
+    };
+    text.push_str(&format!("action: {action}\n"));
+    text.push_str("config:\n\n");
+    let style = NameStyle::default();
+    let width = name_width(&status.root, style).max(10);
+    vdev_lines(&mut text, &status.root, &candidate.name, 0, width, style);
+    text
+}
+
+fn vdev_lines(
+    text: &mut String,
+    vdev: &VdevStatus,
+    name: &str,
+    depth: usize,
+    width: usize,
+    style: NameStyle,
+) {
+    let rest = width.saturating_sub(depth);
+    text.push_str(&format!("\t{:depth$}{name:<rest$}  {}", "", vdev.health.as_str()));
+    if let Some(note) = &vdev.note {
+        text.push_str("  ");
+        text.push_str(note);
+    }
+    text.push('\n');
+    for child in &vdev.children {
+        vdev_lines(text, child, &style.name(child), depth + 2, width, style);
+    }
+}
+
+pub(super) async fn export(session: &Session, arguments: &[String]) -> Outcome {
+    let (mut all, mut force) = (false, false);
+    let names = session.options(arguments, "afF", &[], |_, option| {
+        match option {
+            Opt::Short('a', _) => all = true,
+            _ => force = true,
+        }
+        Ok(())
+    })?;
+    if all && !names.is_empty() {
+        return Err(session.misuse("too many arguments"));
+    }
+    if !all && names.is_empty() {
+        return Err(session.misuse("missing pool argument"));
+    }
+    let (pools, mut failed) = subjects(session, &names).await;
+    for pool in pools {
+        let (name, outcome) = match pool {
+            Subject::Open(pool) => {
+                let name = pool.name().to_owned();
+                let ending = Ending::Export { command: Some(session.line.clone()) };
+                let outcome = session.appliance.end_pool(&name, ending, force).await;
+                (name, outcome)
+            }
+            // Nothing is open: only the memory of it has to go.
+            Subject::Closed(cached, _) => {
+                session.appliance.forget(cached.guid).await;
+                (cached.name, Ok(()))
+            }
+        };
+        if let Err(error) = outcome {
+            session.out.error(format!("cannot export '{name}': {error}"));
+            failed = true;
+        }
+    }
+    if failed { Err(Exit(1)) } else { Ok(()) }
+}
+
+pub(super) async fn destroy(session: &Session, arguments: &[String]) -> Outcome {
+    let mut force = false;
+    let names = session.options(arguments, "f", &[], |_, _| {
+        force = true;
+        Ok(())
+    })?;
+    let [name] = names.as_slice() else {
+        return Err(session.misuse(if names.is_empty() {
+            "missing pool argument"
+        } else {
+            "too many arguments"
+        }));
+    };
+    if name.contains('/') {
+        session.out.error(format!("cannot open '{name}': invalid character '/' in pool name"));
+        return Err(session.fail("use 'zfs destroy' to destroy a dataset"));
+    }
+    match subject(session, name).await? {
+        Subject::Open(pool) => {
+            let ending = Ending::Destroy { command: Some(session.line.clone()) };
+            match session.appliance.end_pool(pool.name(), ending, force).await {
+                Ok(()) => Ok(()),
+                Err(EngineError::Busy(_)) => Err(session.fail(format!(
+                    "could not destroy '{name}': could not unmount datasets"
+                ))),
+                Err(error) => Err(session.fail(format!("cannot destroy '{name}': {error}"))),
+            }
+        }
+        Subject::Closed(_, error) => {
+            Err(session.fail(format!("cannot destroy '{name}': {error}")))
+        }
+    }
+}

@@ -1,0 +1,512 @@
+//! `zpool status`.
+
+use engine::{Health, PoolStatus, ScanStatus, StatusReason, VdevStatus};
+use serde_json::{Map, Value, json};
+
+use super::list::vdev_json;
+use super::{NameStyle, Stamp, Subject, name_width, repeat, subjects};
+use crate::cli::format::{date_with_seconds, nice_bytes, nice_number};
+use crate::cli::getopt::{Long, Opt};
+use crate::cli::{Exit, Outcome, Session, json as forms};
+
+#[derive(Clone, Copy, Default)]
+struct Options {
+    only_unhealthy_pools: bool,
+    only_unhealthy_vdevs: bool,
+    exact: bool,
+    slow: bool,
+    verbose: bool,
+    dio: bool,
+    trim: bool,
+    initialize: bool,
+    json: bool,
+    integers: bool,
+    flat: bool,
+    by_guid: bool,
+    style: NameStyle,
+}
+
+pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
+    const LONGS: &[Long] = &[
+        Long { name: "power", value: false },
+        Long { name: "json", value: false },
+        Long { name: "json-int", value: false },
+        Long { name: "json-flat-vdevs", value: false },
+        Long { name: "json-pool-key-guid", value: false },
+    ];
+    let mut options = Options::default();
+    let mut stamp = Stamp::None;
+    let mut operands = session.options(arguments, "c:jdDegiLpPstT:vx", LONGS, |session, option| {
+        match option {
+            Opt::Short('c', _) => {
+                return Err(session.fail("Can't run -c, disabled by sanbox (no scripts are run)."));
+            }
+            Opt::Short('j', _) | Opt::Long("json", _) => options.json = true,
+            Opt::Short('d', _) => options.dio = true,
+            Opt::Short('e', _) => options.only_unhealthy_vdevs = true,
+            Opt::Short('g', _) => options.style.guid = true,
+            Opt::Short('i', _) => options.initialize = true,
+            Opt::Short('L', _) => options.style.real_path = true,
+            Opt::Short('p', _) => options.exact = true,
+            Opt::Short('P', _) => options.style.full_path = true,
+            Opt::Short('s', _) => options.slow = true,
+            Opt::Short('t', _) => options.trim = true,
+            Opt::Short('T', Some(form)) => stamp = Stamp::of(session, &form)?,
+            Opt::Short('v', _) => options.verbose = true,
+            Opt::Short('x', _) => options.only_unhealthy_pools = true,
+            Opt::Long("json-int", _) => options.integers = true,
+            Opt::Long("json-flat-vdevs", _) => options.flat = true,
+            Opt::Long("json-pool-key-guid", _) => options.by_guid = true,
+            _ => {}
+        }
+        Ok(())
+    })?;
+    if !options.json {
+        for (given, name) in [
+            (options.integers, "json-int"),
+            (options.flat, "json-flat-vdevs"),
+            (options.by_guid, "json-pool-key-guid"),
+        ] {
+            if given {
+                return Err(session.misuse(format!("'{name}' only works with '-j' option")));
+            }
+        }
+    }
+    let again = repeat(session, &mut operands)?;
+    let mut rounds = 0;
+    loop {
+        stamp.print(session);
+        let (pools, missing) = subjects(session, &operands).await;
+        print(session, &pools, operands.is_empty(), options).await;
+        rounds += 1;
+        if missing {
+            return Err(Exit(1));
+        }
+        let Some(interval) = again.interval else { return Ok(()) };
+        if again.count.is_some_and(|count| rounds >= count) {
+            return Ok(());
+        }
+        session.out.flush().await?;
+        tokio::time::sleep(interval).await;
+    }
+}
+
+async fn print(session: &Session, pools: &[Subject], all: bool, options: Options) {
+    let mut objects = Map::new();
+    let mut first = true;
+    for pool in pools {
+        let status = match pool {
+            Subject::Open(pool) => match pool.status().await {
+                Ok(status) => status,
+                // Exported meanwhile: nothing to show.
+                Err(_) => continue,
+            },
+            Subject::Closed(cached, error) => PoolStatus {
+                name: cached.name.clone(),
+                guid: cached.guid,
+                health: Health::Unavail,
+                reason: StatusReason::CorruptPool,
+                details: vec![error.to_string()],
+                root: VdevStatus {
+                    name: cached.name.clone(),
+                    kind: "root".to_owned(),
+                    health: Health::Unavail,
+                    note: Some("cannot open".to_owned()),
+                    children: cached
+                        .devices
+                        .iter()
+                        .map(|path| VdevStatus {
+                            name: path.to_string_lossy().into_owned(),
+                            kind: "file".to_owned(),
+                            path: Some(path.clone()),
+                            health: Health::Unavail,
+                            ..VdevStatus::default()
+                        })
+                        .collect(),
+                    ..VdevStatus::default()
+                },
+                ..PoolStatus::default()
+            },
+        };
+        let healthy = matches!(status.reason, StatusReason::Ok | StatusReason::FeaturesDisabled);
+        if options.json {
+            if !(options.only_unhealthy_pools && healthy) {
+                let key =
+                    if options.by_guid { status.guid.to_string() } else { status.name.clone() };
+                objects.insert(key, pool_json(&status, options));
+            }
+            continue;
+        }
+        if options.only_unhealthy_pools && healthy {
+            if !all {
+                session.out.line(format!("pool '{}' is healthy", status.name));
+                first = false;
+            }
+            continue;
+        }
+        if !first {
+            session.out.line("");
+        }
+        first = false;
+        session.out.text(pool_text(&status, options));
+    }
+    if options.json {
+        session.out.line(forms::envelope("zpool status", "pools", objects));
+    } else if pools.is_empty() && all {
+        session.out.error("no pools available");
+    } else if first && options.only_unhealthy_pools && all {
+        session.out.line("all pools are healthy");
+    }
+}
+
+fn pool_text(status: &PoolStatus, options: Options) -> String {
+    let mut text = format!("  pool: {}\n state: {}\n", status.name, status.health.as_str());
+    if let Some(explanation) = explain(status) {
+        text.push_str(&format!("status: {}\naction: {}\n", explanation.status, explanation.action));
+        if let Some(id) = explanation.message_id {
+            text.push_str(&format!("   see: https://openzfs.github.io/openzfs-docs/msg/{id}\n"));
+        }
+    }
+    if let Some(scan) = &status.scan {
+        text.push_str(&scan_text(scan));
+    }
+    let width = name_width(&status.root, options.style).max(10);
+    text.push_str("config:\n\n");
+    text.push_str(&format!("\t{:<width$}  {:<8} {:>5} {:>5} {:>5}", "NAME", "STATE", "READ", "WRITE", "CKSUM"));
+    if options.slow {
+        text.push_str("  SLOW");
+    }
+    if options.dio {
+        text.push_str("   DIO");
+    }
+    text.push('\n');
+    vdev_lines(&mut text, &status.root, &status.name, 0, width, options);
+    text.push('\n');
+    match status.data_errors {
+        0 => text.push_str("errors: No known data errors\n"),
+        count => {
+            text.push_str(&format!("errors: {count} data errors, use '-v' for a list\n"));
+        }
+    }
+    text
+}
+
+fn vdev_lines(
+    text: &mut String,
+    vdev: &VdevStatus,
+    name: &str,
+    depth: usize,
+    width: usize,
+    options: Options,
+) {
+    if options.only_unhealthy_vdevs && depth > 0 && healthy(vdev) {
+        return;
+    }
+    let number = |value: u64| if options.exact { value.to_string() } else { nice_number(value) };
+    text.push_str(&format!(
+        "\t{:depth$}{name:<rest$}  {:<8} {:>5} {:>5} {:>5}",
+        "",
+        vdev.health.as_str(),
+        number(vdev.read_errors),
+        number(vdev.write_errors),
+        number(vdev.checksum_errors),
+        rest = width.saturating_sub(depth),
+    ));
+    let leaf = vdev.children.is_empty();
+    if options.slow {
+        text.push_str(if leaf { "     0" } else { "     -" });
+    }
+    if options.dio {
+        text.push_str("     0");
+    }
+    if let Some(note) = &vdev.note {
+        text.push_str("  ");
+        text.push_str(note);
+    }
+    if vdev.resilvering {
+        text.push_str("  (resilvering)");
+    }
+    if leaf && options.initialize {
+        text.push_str("  (uninitialized)");
+    }
+    if leaf && options.trim {
+        text.push_str("  (untrimmed)");
+    }
+    text.push('\n');
+    for child in &vdev.children {
+        vdev_lines(text, child, &options.style.name(child), depth + 2, width, options);
+    }
+}
+
+fn healthy(vdev: &VdevStatus) -> bool {
+    if !vdev.children.is_empty() {
+        return vdev.children.iter().all(healthy);
+    }
+    vdev.health == Health::Online
+        && vdev.read_errors + vdev.write_errors + vdev.checksum_errors == 0
+}
+
+fn duration(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86400, seconds % 86400);
+    let clock = format!("{:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60);
+    if days > 0 { format!("{days} days {clock}") } else { clock }
+}
+
+fn scan_text(scan: &ScanStatus) -> String {
+    let (start, end) = (date_with_seconds(scan.start_time), date_with_seconds(scan.end_time));
+    if scan.running {
+        let what = if scan.resilver { "resilver" } else { "scrub" };
+        let percent = (scan.examined_bytes * 10000).checked_div(scan.to_examine_bytes).unwrap_or(0);
+        let done = if scan.resilver { "resilvered" } else { "repaired" };
+        return format!(
+            "  scan: {what} in progress since {start}\n\t{} / {} scanned, {} issued\n\t{} {done}, {}.{:02}% done\n",
+            nice_bytes(scan.examined_bytes),
+            nice_bytes(scan.to_examine_bytes),
+            nice_bytes(scan.examined_bytes),
+            nice_bytes(scan.processed_bytes),
+            percent / 100,
+            percent % 100,
+        );
+    }
+    if scan.cancelled {
+        let what = if scan.resilver { "resilver" } else { "scrub" };
+        return format!("  scan: {what} canceled on {end}\n");
+    }
+    let did = if scan.resilver { "resilvered" } else { "scrub repaired" };
+    format!(
+        "  scan: {did} {} in {} with {} errors on {end}\n",
+        nice_bytes(scan.processed_bytes),
+        duration(scan.end_time.saturating_sub(scan.start_time)),
+        scan.errors,
+    )
+}
+
+/// What is the matter with a pool and what to do about it.
+struct Explanation {
+    status: String,
+    action: String,
+    message_id: Option<&'static str>,
+}
+
+fn explain(status: &PoolStatus) -> Option<Explanation> {
+    let (text, action, message_id) = match status.reason {
+        StatusReason::Ok => return None,
+        StatusReason::MissingDeviceReplicated => (
+            "One or more devices could not be opened.  Sufficient replicas exist for\n\tthe pool to \
+             continue functioning in a degraded state.",
+            "Attach the missing device and online it using 'zpool online'.",
+            Some("ZFS-8000-2Q"),
+        ),
+        StatusReason::MissingDevice => (
+            "One or more devices could not be opened.  There are insufficient\n\treplicas for the \
+             pool to continue functioning.",
+            "Attach the missing device and online it using 'zpool online'.",
+            Some("ZFS-8000-3C"),
+        ),
+        StatusReason::CorruptLabelReplicated => (
+            "One or more devices could not be used because the label is missing or\n\tinvalid.  \
+             Sufficient replicas exist for the pool to continue\n\tfunctioning in a degraded state.",
+            "Replace the device using 'zpool replace'.",
+            Some("ZFS-8000-4J"),
+        ),
+        StatusReason::CorruptLabel => (
+            "One or more devices could not be used because the label is missing \n\tor invalid.  \
+             There are insufficient replicas for the pool to continue\n\tfunctioning.",
+            "Destroy and re-create the pool from\n\ta backup source.",
+            Some("ZFS-8000-5E"),
+        ),
+        StatusReason::BadGuidSum => (
+            "One or more devices are missing from the system.",
+            "Attach the missing\n\tdevices and try again.",
+            Some("ZFS-8000-6X"),
+        ),
+        StatusReason::CorruptPool => (
+            "The pool metadata is corrupted and the pool cannot be opened.",
+            "Destroy and re-create the pool from\n\ta backup source.",
+            Some("ZFS-8000-72"),
+        ),
+        StatusReason::CorruptData => (
+            "One or more devices has experienced an error resulting in data\n\tcorruption.  \
+             Applications may be affected.",
+            "Restore the file in question if possible.  Otherwise restore the\n\tentire pool from \
+             backup.",
+            Some("ZFS-8000-8A"),
+        ),
+        StatusReason::FailingDevice => (
+            "One or more devices has experienced an unrecoverable error.  An\n\tattempt was made to \
+             correct the error.  Applications are unaffected.",
+            "Determine if the device needs to be replaced, and clear the errors\n\tusing 'zpool \
+             clear' or replace the device with 'zpool replace'.",
+            Some("ZFS-8000-9P"),
+        ),
+        StatusReason::VersionNewer => (
+            "The pool has been upgraded to a newer, incompatible on-disk version.\n\tThe pool cannot \
+             be accessed on this system.",
+            "Access the pool from a system running more recent software, or\n\trestore the pool from \
+             backup.",
+            Some("ZFS-8000-A5"),
+        ),
+        StatusReason::HostidMismatch | StatusReason::HostidActive => (
+            "Mismatch between pool hostid and system hostid on imported pool.\n\tThis pool was \
+             previously imported into a system with a different hostid,\n\tand then was verbatim \
+             imported into this system.",
+            "Export this pool on all systems on which it is imported.\n\tThen import it to correct \
+             the mismatch.",
+            Some("ZFS-8000-EY"),
+        ),
+        StatusReason::IoFailureWait | StatusReason::IoFailureContinue => (
+            "One or more devices are faulted in response to IO failures.",
+            "Make sure the affected devices are connected, then run 'zpool clear'.",
+            Some(if status.reason == StatusReason::IoFailureWait { "ZFS-8000-HC" } else { "ZFS-8000-JQ" }),
+        ),
+        StatusReason::UnsupportedFeatureRead => (
+            "The pool cannot be accessed on this system because it uses the\n\tfollowing feature(s) \
+             not supported on this system:",
+            "Access the pool from a system that supports the required feature(s),\n\tor restore the \
+             pool from backup.",
+            None,
+        ),
+        StatusReason::UnsupportedFeatureWrite => (
+            "The pool can only be accessed in read-only mode on this system. It\n\tcannot be accessed \
+             in read-write mode because it uses the following\n\tfeature(s) not supported on this \
+             system:",
+            "The pool cannot be accessed in read-write mode. Import the pool with\n\t\"-o \
+             readonly=on\", access the pool from a system that supports the\n\trequired feature(s), \
+             or restore the pool from backup.",
+            None,
+        ),
+        StatusReason::FaultedDeviceReplicated => (
+            "One or more devices are faulted in response to persistent errors.\n\tSufficient replicas \
+             exist for the pool to continue functioning in a\n\tdegraded state.",
+            "Replace the faulted device, or use 'zpool clear' to mark the device\n\trepaired.",
+            None,
+        ),
+        StatusReason::FaultedDevice => (
+            "One or more devices are faulted in response to persistent errors.  There are \
+             insufficient replicas for the pool to\n\tcontinue functioning.",
+            "Destroy and re-create the pool from a backup source.  Manually marking the \
+             device\n\trepaired using 'zpool clear' may allow some data to be recovered.",
+            None,
+        ),
+        StatusReason::FeaturesDisabled => (
+            "Some supported and requested features are not enabled on the pool.\n\tThe pool can still \
+             be used, but some features are unavailable.",
+            "Enable all features using 'zpool upgrade'. Once this is done,\n\tthe pool may no longer \
+             be accessible by software that does not support\n\tthe features. See zpool-features(7) \
+             for details.",
+            None,
+        ),
+        StatusReason::Resilvering => (
+            "One or more devices is currently being resilvered.  The pool will\n\tcontinue to \
+             function, possibly in a degraded state.",
+            "Wait for the resilver to complete.",
+            None,
+        ),
+        StatusReason::OfflineDevice => (
+            "One or more devices has been taken offline by the administrator.\n\tSufficient replicas \
+             exist for the pool to continue functioning in a\n\tdegraded state.",
+            "Online the device using 'zpool online' or replace the device with\n\t'zpool replace'.",
+            None,
+        ),
+        StatusReason::RemovedDevice => (
+            "One or more devices has been removed by the administrator.\n\tSufficient replicas exist \
+             for the pool to continue functioning in a\n\tdegraded state.",
+            "Online the device using zpool online' or replace the device with\n\t'zpool replace'.",
+            None,
+        ),
+    };
+    let mut text = text.to_owned();
+    for detail in &status.details {
+        text.push_str("\n\t");
+        text.push_str(detail);
+    }
+    Some(Explanation { status: text, action: action.to_owned(), message_id })
+}
+
+fn pool_json(status: &PoolStatus, options: Options) -> Value {
+    let text = |value: u64| forms::text(&value.to_string(), options.integers);
+    let mut object = json!({
+        "name": status.name,
+        "state": status.health.as_str(),
+        "pool_guid": text(status.guid),
+        "txg": text(status.txg),
+        "spa_version": text(5000),
+        "zpl_version": text(5),
+    });
+    if let Some(explanation) = explain(status) {
+        object["status"] = Value::from(format!("{}\n", explanation.status));
+        object["action"] = Value::from(format!("{}\n", explanation.action));
+        if let Some(id) = explanation.message_id {
+            object["msgid"] = Value::from(id);
+            object["moreinfo"] =
+                Value::from(format!("https://openzfs.github.io/openzfs-docs/msg/{id}"));
+        }
+    }
+    if let Some(scan) = &status.scan {
+        object["scan_stats"] = json!({
+            "function": if scan.resilver { "RESILVER" } else { "SCRUB" },
+            "state": if scan.running { "SCANNING" } else if scan.cancelled { "CANCELED" } else { "FINISHED" },
+            "start_time": date_with_seconds(scan.start_time),
+            "end_time": date_with_seconds(scan.end_time),
+            "to_examine": nice_bytes(scan.to_examine_bytes),
+            "examined": nice_bytes(scan.examined_bytes),
+            "processed": nice_bytes(scan.processed_bytes),
+            "errors": text(scan.errors),
+        });
+    }
+    let mut vdevs = Map::new();
+    if options.flat {
+        flatten(&status.root, &status.name, options, &mut vdevs);
+    } else {
+        vdevs.insert(status.name.clone(), tree_json(&status.root, &status.name, options));
+    }
+    object["vdevs"] = Value::Object(vdevs);
+    object["error_count"] = text(status.data_errors);
+    object
+}
+
+fn counters_json(vdev: &VdevStatus, name: &str, options: Options) -> Value {
+    let number = |value: u64| {
+        let text = if options.exact { value.to_string() } else { nice_number(value) };
+        forms::text(&text, options.integers)
+    };
+    let bytes = |value: u64| {
+        let text = if options.exact || options.integers {
+            value.to_string()
+        } else {
+            nice_bytes(value)
+        };
+        forms::text(&text, options.integers)
+    };
+    let mut object = vdev_json(vdev, options.style, options.integers);
+    object["name"] = Value::from(name);
+    if vdev.size_bytes > 0 {
+        object["alloc_space"] = bytes(vdev.allocated_bytes);
+        object["total_space"] = bytes(vdev.size_bytes);
+        object["def_space"] = bytes(vdev.size_bytes);
+    }
+    object["read_errors"] = number(vdev.read_errors);
+    object["write_errors"] = number(vdev.write_errors);
+    object["checksum_errors"] = number(vdev.checksum_errors);
+    object
+}
+
+fn tree_json(vdev: &VdevStatus, name: &str, options: Options) -> Value {
+    let mut object = counters_json(vdev, name, options);
+    if !vdev.children.is_empty() {
+        let mut children = Map::new();
+        for child in &vdev.children {
+            let name = options.style.name(child);
+            children.insert(name.clone(), tree_json(child, &name, options));
+        }
+        object["vdevs"] = Value::Object(children);
+    }
+    object
+}
+
+fn flatten(vdev: &VdevStatus, name: &str, options: Options, into: &mut Map<String, Value>) {
+    into.insert(name.to_owned(), counters_json(vdev, name, options));
+    for child in &vdev.children {
+        flatten(child, &options.style.name(child), options, into);
+    }
+}
