@@ -121,3 +121,25 @@ impl FsError {
 
 /// Result of a file operation.
 pub type FsResult<T> = Result<T, FsError>;
+
+impl From<dmu::DmuError> for FsError {
+    fn from(error: dmu::DmuError) -> Self {
+        use dmu::DmuError as E;
+        match error {
+            E::NoSuchObject { .. } => Self::Stale,
+            E::ZapNoEntry { .. } => Self::NotFound,
+            E::ZapEntryExists { .. } | E::ObjectExists { .. } => Self::Exists,
+            E::ZapLimit { .. } => Self::NoSpace,
+            E::ZapShape { .. } => Self::Corrupt("a dictionary value has an unexpected shape"),
+            E::Corrupt { what, .. } => Self::Corrupt(what),
+            E::Decode { what, .. } => Self::Corrupt(what),
+            E::ForeignByteOrder { .. } => Self::NotSupported,
+            E::Invalid { .. } => Self::Invalid,
+            E::TooLarge { .. } => Self::TooLarge,
+            E::ReadOnly => Self::ReadOnly,
+            E::NoSpace => Self::NoSpace,
+            E::Stopped { .. } => Self::Busy,
+            E::Read { .. } | E::Write { .. } | E::WrongTxg { .. } => Self::Io,
+        }
+    }
+}

@@ -1,11 +1,34 @@
-//! The open file system and its operations.
+//! The open file system: what is shared by all operations.
+//!
+//! [`Fs`] finds znodes, stores their attributes, begins transactions and keeps the dataset's settings. The operations
+//! themselves are in the modules beside this one, by subject.
 
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use crate::{
-    Access, Attr, Change, CreateMode, Cred, DeviceNumber, FileId, FileType, FsResult, FsStat, ListLimit, Listing,
-    Made, ReadData, Renamed, SeekTarget, SetAttr, Stability, StoredXattr, Timestamp, Written, XattrMode,
-};
+use dmu::zap;
+use dmu::{Objset, Tx};
+use ondisk::{ObjectId, Txg};
+use runtime::sync::Mutex;
+use runtime::{Handle, Timestamp};
+
+use crate::backing::{Backing, Settings, Weight};
+use crate::sa::attrs::stored_time;
+use crate::sa::{Attrs, BONUS_SA, BONUS_ZNODE, Plan, SaTables, layout, legacy};
+use crate::unlinked::Reaper;
+use crate::znode::{XATTR, Znode, ZnodeCache, ZnodeParts};
+use crate::{Attr, CaseSensitivity, Change, FileId, FileType, FsError, FsResult, Made, WccAttr};
+
+/// Object type of everything that is not a directory.
+pub(crate) const TYPE_FILE: u8 = 19;
+/// Object type of a directory.
+pub(crate) const TYPE_DIRECTORY: u8 = 20;
+/// The master node.
+pub(crate) const MASTER: ObjectId = ObjectId(1);
+/// Greatest size of a file; OpenZFS: MAXOFFSET_T.
+pub(crate) const SIZE_MAX: u64 = i64::MAX.cast_unsigned();
+/// Znodes kept in memory though nobody uses them: some 40 MiB.
+const ZNODES_MAX: usize = 65536;
 
 /// How to open a file system.
 #[derive(Debug, Clone, Copy, Default)]
@@ -16,227 +39,385 @@ pub struct FsOptions {
     pub keep_unlinked: bool,
 }
 
-/// An open file system. Clones share it.
+/// An open file system. Clones share it. One [`Fs`] per dataset may be open at a time.
 #[derive(Clone)]
-pub struct Fs(Rc<()>);
+pub struct Fs(pub(crate) Rc<Inner>);
 
-#[allow(unused_variables, clippy::unused_async, reason = "surface only")]
+pub(crate) struct Inner {
+    pub(crate) handle: Handle,
+    pub(crate) os: Objset,
+    pub(crate) backing: Backing,
+    pub(crate) settings: Cell<Settings>,
+    pub(crate) options: FsOptions,
+    pub(crate) sa: SaTables,
+    pub(crate) master: Master,
+    pub(crate) root: Cell<FileId>,
+    pub(crate) znodes: ZnodeCache,
+    /// Held while a layout is added, so that no two tasks give out the same number.
+    pub(crate) layouts_lock: Mutex<()>,
+    /// Held by renames between directories: they alone change which directory lies in which.
+    pub(crate) rename_lock: Mutex<()>,
+    pub(crate) reaper: RefCell<Reaper>,
+    pub(crate) closed: Cell<bool>,
+    pub(crate) atimes_pending: Cell<usize>,
+    pub(crate) atime_task: Cell<bool>,
+}
+
+/// What the master node says.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Master {
+    pub(crate) version: u64,
+    pub(crate) root: u64,
+    pub(crate) unlinked: Option<ObjectId>,
+    pub(crate) sa: Option<ObjectId>,
+    pub(crate) normalization: u64,
+    pub(crate) utf8_only: bool,
+    pub(crate) case: CaseSensitivity,
+}
+
+impl Master {
+    async fn read(os: &Objset) -> FsResult<Self> {
+        let number = async |key: &str| -> FsResult<Option<u64>> { Ok(zap::lookup_u64(os, MASTER, key).await?) };
+        let normalization = number("normalization").await?.unwrap_or(0);
+        let case = match number("casesensitivity").await?.unwrap_or(0) {
+            1 => CaseSensitivity::Insensitive,
+            2 => CaseSensitivity::Mixed,
+            _ => CaseSensitivity::Sensitive,
+        };
+        Ok(Self {
+            version: number("VERSION").await?.unwrap_or(5),
+            root: number("ROOT").await?.ok_or(FsError::Corrupt("the master node names no root directory"))?,
+            unlinked: number("DELETE_QUEUE").await?.map(ObjectId),
+            sa: number("SA_ATTRS").await?.filter(|&object| object != 0).map(ObjectId),
+            normalization,
+            utf8_only: normalization != 0 || number("utf8only").await?.unwrap_or(0) != 0,
+            case,
+        })
+    }
+
+    /// Returns the normalization flags of a new directory's dictionary.
+    pub(crate) fn directory_flags(&self) -> u64 {
+        self.normalization | if self.case == CaseSensitivity::Sensitive { 0 } else { 0x02 }
+    }
+
+    /// Returns whether names are looked up by their normalized form.
+    pub(crate) fn matches_normalized(&self) -> bool {
+        match self.case {
+            CaseSensitivity::Insensitive => true,
+            CaseSensitivity::Sensitive => self.normalization != 0,
+            // Callers of POSIX see names that differ by case as different.
+            CaseSensitivity::Mixed => false,
+        }
+    }
+}
+
 impl Fs {
-    /// Ends all background work, writes deferred access times; the file system must not be used afterwards.
+    /// Opens the file system of an objset that belongs to no dataset: default properties, no quotas. For tests and
+    /// rescue.
+    ///
+    /// # Errors
+    /// [`FsError::Corrupt`] when it is no file system; those of reading.
+    pub async fn open_objset(os: Objset, options: FsOptions) -> FsResult<Self> {
+        Self::open_backing(Backing::of_objset(os), options).await
+    }
+
+    pub(crate) async fn open_backing(backing: Backing, options: FsOptions) -> FsResult<Self> {
+        let os = backing.objset().clone();
+        let handle = os.services().handle.clone();
+        let master = Master::read(&os).await?;
+        let mut settings = backing.settings().await;
+        settings.read_only |= options.read_only;
+        let sa = if let Some(object) = master.sa {
+            SaTables::open(&os, object).await?
+        } else {
+            // Versions before 5 have records of fixed form only; they can be read.
+            settings.read_only = true;
+            SaTables::open(&os, MASTER).await?
+        };
+        if master.version > 5 {
+            return Err(FsError::NotSupported);
+        }
+        let root = FileId { object: master.root, generation: 0 };
+        let fs = Self(Rc::new(Inner {
+            handle,
+            os,
+            backing,
+            settings: Cell::new(settings),
+            options,
+            sa,
+            master,
+            root: Cell::new(root),
+            znodes: ZnodeCache::new(ZNODES_MAX),
+            layouts_lock: Mutex::new("attribute layouts", ()),
+            rename_lock: Mutex::new("renames between directories", ()),
+            reaper: RefCell::default(),
+            closed: Cell::new(false),
+            atimes_pending: Cell::new(0),
+            atime_task: Cell::new(false),
+        }));
+        let root = fs.load(master.root, false).await?;
+        if !root.is_dir() {
+            return Err(FsError::Corrupt("the root is not a directory"));
+        }
+        fs.0.root.set(root.id());
+        if !settings.read_only && !options.keep_unlinked {
+            fs.drain_unlinked().await?;
+        }
+        Ok(fs)
+    }
+
+    /// Ends all background work, writes deferred access times; the file system must not be used afterwards. What is
+    /// left of unlinked files goes on at the next open.
     ///
     /// # Errors
     /// Those of writing; the file system is closed all the same.
     pub async fn close(&self) -> FsResult<()> {
-        unimplemented!()
+        let result = self.store_atimes().await;
+        self.0.closed.set(true);
+        self.stop_reaper().await;
+        result
     }
 
     /// Reads the dataset's properties again (atime, relatime, readonly, recordsize, xattr, ...).
-    pub async fn reload_properties(&self) -> FsResult<()> {
-        unimplemented!()
+    pub async fn reload_properties(&self) {
+        let mut settings = self.0.backing.settings().await;
+        settings.read_only |= self.0.options.read_only || self.0.master.sa.is_none();
+        let was_read_only = self.0.settings.get().read_only;
+        self.0.settings.set(settings);
+        if was_read_only && !settings.read_only && !self.0.options.keep_unlinked {
+            // Failing to read the set is met again, and reported, at the next open.
+            let _ = self.drain_unlinked().await;
+        }
     }
 
     /// Returns the id of the root directory.
+    #[must_use]
     pub fn root(&self) -> FileId {
-        unimplemented!()
+        self.0.root.get()
     }
 
-    /// Returns the attributes of a file.
-    pub async fn getattr(&self, id: FileId) -> FsResult<Attr> {
-        unimplemented!()
+    /// Returns the objset of the file system.
+    #[must_use]
+    pub fn objset(&self) -> &Objset {
+        &self.0.os
     }
 
-    /// Finds a name; `.` is the directory and `..` its parent.
-    pub async fn lookup(&self, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Attr> {
-        unimplemented!()
+    pub(crate) fn os(&self) -> &Objset {
+        &self.0.os
     }
 
-    /// Finds the file with an object number (for handles without generation, and rescue).
-    pub async fn by_object(&self, object: u64) -> FsResult<Attr> {
-        unimplemented!()
+    pub(crate) fn now(&self) -> [u64; 2] {
+        stored_time(self.wall_clock())
     }
 
-    /// Returns which of the asked permissions the caller has.
-    pub async fn access(&self, id: FileId, wanted: Access, cred: &Cred) -> FsResult<Access> {
-        unimplemented!()
+    pub(crate) fn wall_clock(&self) -> Timestamp {
+        self.0.handle.wall_clock()
     }
 
-    /// Sets attributes. With `guard`, only if the file's ctime still is that.
-    pub async fn setattr(
-        &self,
-        id: FileId,
-        set: &SetAttr,
-        guard: Option<Timestamp>,
-        cred: &Cred,
-    ) -> FsResult<Change> {
-        unimplemented!()
+    /// Checks that changes are allowed at all.
+    pub(crate) fn check_writable(&self) -> FsResult<()> {
+        if self.0.closed.get() {
+            return Err(FsError::Busy);
+        }
+        if self.0.settings.get().read_only { Err(FsError::ReadOnly) } else { Ok(()) }
     }
 
-    /// Returns the target of a symbolic link.
-    pub async fn readlink(&self, id: FileId) -> FsResult<Vec<u8>> {
-        unimplemented!()
+    /// Finds the file of an id.
+    ///
+    /// # Errors
+    /// [`FsError::Stale`] when it is gone, or another has its number now.
+    pub(crate) async fn znode(&self, id: FileId) -> FsResult<Rc<Znode>> {
+        let znode = match self.0.znodes.find(id.object) {
+            Some(znode) => znode,
+            None => self.load(id.object, false).await?,
+        };
+        if znode.generation != id.generation
+            || znode.dead.get()
+            || (znode.unlinked.get() && znode.holds.get() == 0)
+        {
+            return Err(FsError::Stale);
+        }
+        Ok(znode)
     }
 
-    /// Reads bytes of a regular file.
-    pub async fn read(&self, id: FileId, offset: u64, len: usize, cred: &Cred) -> FsResult<ReadData> {
-        unimplemented!()
+    /// Finds the file of an id and checks that it is a directory.
+    pub(crate) async fn directory(&self, id: FileId) -> FsResult<Rc<Znode>> {
+        let znode = self.znode(id).await?;
+        if znode.is_dir() { Ok(znode) } else { Err(FsError::NotDirectory) }
     }
 
-    /// Writes bytes to a regular file.
-    pub async fn write(
-        &self,
-        id: FileId,
-        offset: u64,
-        data: runtime::IoBuf,
-        stability: Stability,
-        cred: &Cred,
-    ) -> FsResult<Written> {
-        unimplemented!()
+    /// Finds the file an entry of a directory names.
+    pub(crate) async fn entry_znode(&self, object: u64) -> FsResult<Rc<Znode>> {
+        let znode = match self.0.znodes.find(object) {
+            Some(znode) => znode,
+            None => match self.load(object, false).await {
+                Err(FsError::Stale) => return Err(FsError::Corrupt("a directory names an object that is not there")),
+                other => other?,
+            },
+        };
+        if znode.dead.get() { Err(FsError::Stale) } else { Ok(znode) }
     }
 
-    /// Appends bytes to a regular file; [`Written::change`] tells where they went.
-    pub async fn append(
-        &self,
-        id: FileId,
-        data: runtime::IoBuf,
-        stability: Stability,
-        cred: &Cred,
-    ) -> FsResult<Written> {
-        unimplemented!()
+    /// Reads a file's attributes. With `unlinked`, also of one without names.
+    pub(crate) async fn load(&self, object: u64, unlinked: bool) -> FsResult<Rc<Znode>> {
+        loop {
+            let departures = self.0.znodes.departures();
+            let id = ObjectId(object);
+            let info = self.os().object_info(id).await?;
+            if !matches!(info.object_type, TYPE_FILE | TYPE_DIRECTORY) {
+                return Err(FsError::Stale);
+            }
+            let bonus = self.os().bonus(id).await?;
+            let spill = if info.has_spill { self.os().spill(id).await? } else { None };
+            let (attrs, plan) = match bonus.bonus_type {
+                BONUS_SA => {
+                    let (attrs, plan) = self.0.sa.decode(&bonus.bytes, spill.as_deref())?;
+                    (attrs, Some(plan))
+                }
+                BONUS_ZNODE => (legacy::decode(&bonus.bytes)?, None),
+                _ => return Err(FsError::Stale),
+            };
+            let Some(file_type) = FileType::of_mode(attrs.mode) else {
+                return Err(FsError::Corrupt("file mode"));
+            };
+            if (file_type == FileType::Directory) != (info.object_type == TYPE_DIRECTORY) {
+                return Err(FsError::Corrupt("file mode and object type differ"));
+            }
+            if attrs.links == 0 && !unlinked {
+                return Err(FsError::Stale);
+            }
+            if let Some(znode) = self.0.znodes.find(object) {
+                return Ok(znode);
+            }
+            if departures != self.0.znodes.departures() {
+                continue;
+            }
+            let gone = attrs.links == 0;
+            let znode = Znode::new(ZnodeParts {
+                object,
+                attrs,
+                plan,
+                block_size: info.block_size,
+                slots: info.slots,
+                has_spill: info.has_spill,
+                legacy: bonus.bonus_type == BONUS_ZNODE,
+            });
+            znode.unlinked.set(gone);
+            return Ok(self.0.znodes.insert(znode));
+        }
     }
 
-    /// Makes a range of a regular file a hole; bytes past the end of file are not touched, the size stays.
-    pub async fn punch(&self, id: FileId, offset: u64, len: u64, cred: &Cred) -> FsResult<Change> {
-        unimplemented!()
+    /// Returns the attributes of a znode as callers see them.
+    pub(crate) async fn attr_of(&self, znode: &Znode) -> FsResult<Attr> {
+        let used = match self.os().object_info(znode.object_id()).await {
+            Ok(info) => info.used_bytes + u64::from(info.slots) * 512,
+            Err(_) if znode.dead.get() => 0,
+            Err(error) => return Err(error.into()),
+        };
+        Ok(znode.attr(used, self.0.backing.fsid()))
     }
 
-    /// Finds the next data or hole at or after `offset`.
-    pub async fn seek(&self, id: FileId, offset: u64, target: SeekTarget) -> FsResult<u64> {
-        unimplemented!()
+    /// Returns what an operation did to a file.
+    pub(crate) async fn change_of(&self, before: WccAttr, znode: &Znode) -> FsResult<Change> {
+        Ok(Change { before, after: self.attr_of(znode).await? })
     }
 
-    /// Brings everything written to the file onto stable storage. The range is a hint.
-    pub async fn commit(&self, id: FileId, offset: u64, len: u64) -> FsResult<Attr> {
-        unimplemented!()
+    /// Returns what an operation that made or named a file did.
+    pub(crate) async fn made(&self, file: &Znode, before: WccAttr, dir: &Znode, created: bool) -> FsResult<Made> {
+        Ok(Made { file: self.attr_of(file).await?, dir: self.change_of(before, dir).await?, created })
     }
 
-    /// Brings the whole file system onto stable storage.
-    pub async fn sync(&self) -> FsResult<()> {
-        unimplemented!()
+    /// Begins a transaction.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`], [`FsError::Quota`], [`FsError::Busy`] when the pool is going away.
+    pub(crate) async fn begin(&self, weight: Weight) -> FsResult<Tx> {
+        self.0.backing.begin(weight).await
     }
 
-    /// Creates a regular file.
-    pub async fn create(
-        &self,
-        dir: FileId,
-        name: &[u8],
-        mode: CreateMode,
-        set: &SetAttr,
-        cred: &Cred,
-    ) -> FsResult<Made> {
-        unimplemented!()
+    /// Returns the layouts attributes need, storing those that are new. Called before the transaction that uses them.
+    pub(crate) async fn plan(&self, attrs: &Attrs, slots: u8) -> FsResult<Plan> {
+        let bonus_max = layout::bonus_max(slots);
+        let sa = &self.0.sa;
+        if sa.is_registered(attrs) {
+            let split = sa.split(attrs, bonus_max)?;
+            if let Some(plan) = sa.find(&split, bonus_max) {
+                return Ok(plan);
+            }
+        }
+        let _guard = self.0.layouts_lock.lock().await;
+        let tx = self.begin(Weight::Bytes(256 << 10)).await?;
+        if !sa.is_registered(attrs) {
+            sa.register(self.os(), &tx).await?;
+        }
+        let split = sa.split(attrs, bonus_max)?;
+        match sa.find(&split, bonus_max) {
+            Some(plan) => Ok(plan),
+            None => sa.add(self.os(), &split, bonus_max, &tx).await,
+        }
     }
 
-    /// Makes a directory.
-    pub async fn mkdir(&self, dir: FileId, name: &[u8], set: &SetAttr, cred: &Cred) -> FsResult<Made> {
-        unimplemented!()
+    /// Returns the layouts for a znode's new attributes.
+    pub(crate) async fn plan_for(&self, znode: &Znode, attrs: &Attrs) -> FsResult<Plan> {
+        let shape = attrs.shape();
+        let known = znode.plan.borrow().as_ref().filter(|(old, _)| *old == shape).map(|(_, plan)| plan.clone());
+        match known {
+            Some(plan) => Ok(plan),
+            None => self.plan(attrs, znode.slots).await,
+        }
     }
 
-    /// Makes a symbolic link.
-    pub async fn symlink(
-        &self,
-        dir: FileId,
-        name: &[u8],
-        target: &[u8],
-        set: &SetAttr,
-        cred: &Cred,
-    ) -> FsResult<Made> {
-        unimplemented!()
+    /// Stores a znode's new attributes; the caller holds its lock.
+    pub(crate) async fn store(&self, znode: &Znode, mut attrs: Attrs, plan: &Plan, tx: &Tx) -> FsResult<()> {
+        let id = znode.object_id();
+        let registry = self.0.sa.registry();
+        let shape = attrs.shape();
+        if znode.plan.borrow().as_ref().is_none_or(|(old, _)| *old != shape) {
+            let spill: &[u16] = plan.spill.as_ref().map_or(&[], |l| &l.attrs);
+            attrs.order = plan.bonus.attrs.iter().chain(spill).copied().collect();
+        }
+        let mut bonus = Vec::with_capacity(layout::bonus_max(1));
+        let mut spill = Vec::new();
+        attrs.encode(&registry, plan, &mut bonus, &mut spill);
+        let os = self.os();
+        let result: FsResult<()> = async {
+            if spill.is_empty() {
+                // The room of the spill block's pointer may be needed.
+                if znode.has_spill.get() {
+                    os.set_spill(id, None, tx).await?;
+                }
+                os.set_bonus(id, BONUS_SA, &bonus, tx).await?;
+            } else {
+                os.set_bonus(id, BONUS_SA, &bonus, tx).await?;
+                let same = znode.has_spill.get() && os.spill(id).await?.is_some_and(|old| old[..] == spill[..]);
+                if !same {
+                    os.set_spill(id, Some(&spill), tx).await?;
+                }
+            }
+            Ok(())
+        }
+        .await;
+        if let Err(error) = result {
+            // What is stored is not known now: who comes next reads it again.
+            self.0.znodes.remove(znode.object);
+            return Err(error);
+        }
+        znode.has_spill.set(!spill.is_empty());
+        znode.legacy.set(false);
+        self.clear_atime_pending(znode);
+        *znode.plan.borrow_mut() = Some((shape, plan.clone()));
+        *znode.attrs.borrow_mut() = attrs;
+        self.dirtied(znode, tx.txg());
+        Ok(())
     }
 
-    /// Makes a pipe, socket or device node (or an empty regular file).
-    pub async fn mknod(
-        &self,
-        dir: FileId,
-        name: &[u8],
-        file_type: FileType,
-        rdev: DeviceNumber,
-        set: &SetAttr,
-        cred: &Cred,
-    ) -> FsResult<Made> {
-        unimplemented!()
+    pub(crate) fn dirtied(&self, znode: &Znode, txg: Txg) {
+        if znode.last_txg.get() < txg {
+            znode.last_txg.set(txg);
+        }
     }
 
-    /// Gives a file one more name.
-    pub async fn link(&self, id: FileId, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Made> {
-        unimplemented!()
-    }
-
-    /// Removes a name of anything but a directory.
-    pub async fn remove(&self, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Change> {
-        unimplemented!()
-    }
-
-    /// Removes an empty directory.
-    pub async fn rmdir(&self, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Change> {
-        unimplemented!()
-    }
-
-    /// Renames, replacing an existing file or empty directory.
-    pub async fn rename(
-        &self,
-        from: FileId,
-        from_name: &[u8],
-        to: FileId,
-        to_name: &[u8],
-        cred: &Cred,
-    ) -> FsResult<Renamed> {
-        unimplemented!()
-    }
-
-    /// Lists a directory after `cookie` (0 = from its start).
-    pub async fn readdir(&self, dir: FileId, cookie: u64, limit: ListLimit, cred: &Cred) -> FsResult<Listing> {
-        unimplemented!()
-    }
-
-    /// Returns space and objects.
-    pub async fn statfs(&self) -> FsResult<FsStat> {
-        unimplemented!()
-    }
-
-    /// Keeps a file alive although its last name goes, until as many releases.
-    pub async fn hold(&self, id: FileId) -> FsResult<Attr> {
-        unimplemented!()
-    }
-
-    /// Ends a hold; frees the file in the background if it has no name left.
-    pub fn release(&self, id: FileId) {
-        unimplemented!()
-    }
-
-    /// Returns the value of an extended attribute.
-    pub async fn xattr(&self, id: FileId, name: &[u8], cred: &Cred) -> FsResult<Vec<u8>> {
-        unimplemented!()
-    }
-
-    /// Sets an extended attribute.
-    pub async fn set_xattr(
-        &self,
-        id: FileId,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-        cred: &Cred,
-    ) -> FsResult<Change> {
-        unimplemented!()
-    }
-
-    /// Removes an extended attribute.
-    pub async fn remove_xattr(&self, id: FileId, name: &[u8], cred: &Cred) -> FsResult<Change> {
-        unimplemented!()
-    }
-
-    /// Lists the extended attributes.
-    pub async fn xattrs(&self, id: FileId, cred: &Cred) -> FsResult<Vec<StoredXattr>> {
-        unimplemented!()
+    pub(crate) fn is_in_xattr_tree(znode: &Znode) -> bool {
+        znode.flags() & XATTR != 0
     }
 }

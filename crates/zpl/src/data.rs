@@ -1,0 +1,358 @@
+//! The content of regular files: read, write, punch, seek, and getting it onto stable storage.
+//!
+//! A write takes the range, then the file's lock, then a transaction. Blocks that are written in part are read before
+//! the lock is taken, so that nobody waits for a disk while holding it.
+
+use std::rc::Rc;
+
+use runtime::IoBuf;
+
+use crate::backing::{SyncSetting, Weight};
+use crate::fs::{Fs, SIZE_MAX};
+use crate::permission::{self, READ, WRITE};
+use crate::range_lock::WHOLE;
+use crate::sa::Attrs;
+use crate::znode::Znode;
+use crate::{
+    Attr, Change, Cred, FileId, FileType, FsError, FsResult, ReadData, SeekTarget, Stability, WccAttr, Written, flags,
+};
+
+/// Bytes written in one transaction: keeps a group's size under the throttle's control, and is a whole number of blocks
+/// of up to 1 MiB. Larger blocks are written one at a time.
+const CHUNK_BYTES: u64 = 1 << 20;
+/// What a transaction that changes attributes and a few dictionary blocks makes dirty, roughly.
+pub(crate) const META_BYTES: u64 = 32 << 10;
+
+impl Fs {
+    /// Finds a regular file whose content is asked for.
+    async fn regular(&self, id: FileId) -> FsResult<Rc<Znode>> {
+        let znode = self.znode(id).await?;
+        match znode.file_type() {
+            FileType::Regular => Ok(znode),
+            FileType::Directory => Err(FsError::IsDirectory),
+            _ => Err(FsError::Invalid),
+        }
+    }
+
+    /// Reads bytes of a regular file. At or past the end nothing is read.
+    ///
+    /// # Errors
+    /// [`FsError::Access`], [`FsError::IsDirectory`], [`FsError::Invalid`] for other special files, those of reading.
+    pub async fn read(&self, id: FileId, offset: u64, len: usize, cred: &Cred) -> FsResult<ReadData> {
+        let znode = self.regular(id).await?;
+        permission::check_content(&znode.attrs.borrow(), cred, READ)?;
+        let end = offset.saturating_add(len as u64);
+        let _range = znode.ranges.shared(offset..end.max(offset + u64::from(offset < u64::MAX))).await;
+        if znode.dead.get() {
+            return Err(FsError::Stale);
+        }
+        let size = znode.size();
+        let end = end.min(size);
+        let pieces = if offset < end {
+            let len = usize::try_from(end - offset).map_err(|_| FsError::Invalid)?;
+            self.os().read_bufs(znode.object_id(), offset, len).await?
+        } else {
+            Vec::new()
+        };
+        self.accessed(&znode);
+        Ok(ReadData { pieces, eof: end >= size || offset >= size, attr: self.attr_of(&znode).await? })
+    }
+
+    /// Writes bytes to a regular file. A long write is several transactions; when one in the middle fails, what was
+    /// written before it is reported.
+    ///
+    /// # Errors
+    /// [`FsError::Access`], [`FsError::NotPermitted`] (immutable, append-only), [`FsError::TooLarge`],
+    /// [`FsError::NoSpace`], [`FsError::Quota`], [`FsError::ReadOnly`], [`FsError::IsDirectory`].
+    pub async fn write(
+        &self,
+        id: FileId,
+        offset: u64,
+        data: IoBuf,
+        stability: Stability,
+        cred: &Cred,
+    ) -> FsResult<Written> {
+        self.write_at(id, Some(offset), data, stability, cred).await
+    }
+
+    /// Appends bytes to a regular file; they begin at the size [`Written::change`] has as before.
+    ///
+    /// # Errors
+    /// Those of [`Fs::write`].
+    pub async fn append(
+        &self,
+        id: FileId,
+        data: IoBuf,
+        stability: Stability,
+        cred: &Cred,
+    ) -> FsResult<Written> {
+        self.write_at(id, None, data, stability, cred).await
+    }
+
+    async fn write_at(
+        &self,
+        id: FileId,
+        offset: Option<u64>,
+        data: IoBuf,
+        stability: Stability,
+        cred: &Cred,
+    ) -> FsResult<Written> {
+        self.check_writable()?;
+        let znode = self.regular(id).await?;
+        permission::check_content(&znode.attrs.borrow(), cred, WRITE)?;
+        let whole = offset.is_none();
+        let _append = if whole { Some(znode.ranges.exclusive(WHOLE).await) } else { None };
+        let start = offset.unwrap_or_else(|| znode.size());
+        let forbidden = znode.flags() & (flags::IMMUTABLE | flags::READONLY) != 0
+            || (znode.flags() & flags::APPENDONLY != 0 && start != znode.size());
+        if forbidden {
+            return Err(FsError::NotPermitted);
+        }
+        let mut before = znode.wcc();
+        let total = data.len() as u64;
+        if total == 0 {
+            return Ok(Written { count: 0, stability, change: self.change_of(before, &znode).await? });
+        }
+        if start >= SIZE_MAX {
+            return Err(FsError::TooLarge);
+        }
+        let total = total.min(SIZE_MAX - start);
+        let mut done = 0;
+        while done < total {
+            let at = start + done;
+            let chunk = self.chunk_len(&znode, at, total - done);
+            let from = usize::try_from(done).map_err(|_| FsError::Invalid)?;
+            let to = usize::try_from(done + chunk).map_err(|_| FsError::Invalid)?;
+            let piece = if chunk == data.len() as u64 { data.clone() } else { data.slice(from..to) };
+            match self.write_chunk(&znode, at, piece, whole, cred).await {
+                Ok(seen) => {
+                    if done == 0 {
+                        before = seen;
+                    }
+                }
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+            done += chunk;
+        }
+        let stability = self.stabilize(&znode, stability).await?;
+        Ok(Written { count: done, stability, change: self.change_of(before, &znode).await? })
+    }
+
+    /// Returns how much of a write goes into the next transaction: up to a block boundary.
+    fn chunk_len(&self, znode: &Znode, at: u64, left: u64) -> u64 {
+        let block = u64::from(znode.block_size.get().max(self.0.settings.get().record_size));
+        let most = CHUNK_BYTES.max(block);
+        if left <= most {
+            return left;
+        }
+        let end = at + most;
+        left.min(end - end % block - at)
+    }
+
+    /// Returns the block size a file must get before bytes up to `end` are written, if it has to change: a file of one
+    /// block has a block of its size, up to the record size.
+    fn grown_block_size(&self, znode: &Znode, end: u64) -> Option<u32> {
+        let block = znode.block_size.get();
+        let record = self.0.settings.get().record_size;
+        if end <= u64::from(block) || znode.size() > u64::from(block) {
+            return None;
+        }
+        if block.is_power_of_two() && block >= record {
+            return None;
+        }
+        let most = if block > record { block.next_power_of_two() } else { record };
+        let size = u32::try_from(end.min(u64::from(most))).expect("at most the record size");
+        let size = size.next_multiple_of(512);
+        (size > block).then_some(size)
+    }
+
+    async fn write_chunk(
+        &self,
+        znode: &Rc<Znode>,
+        at: u64,
+        data: IoBuf,
+        whole_held: bool,
+        cred: &Cred,
+    ) -> FsResult<WccAttr> {
+        let len = data.len() as u64;
+        let end = at + len;
+        let id = znode.object_id();
+        // Growing the only block touches all of it.
+        let grows = |z: &Znode| self.grown_block_size(z, end).is_some();
+        let mut range = None;
+        if !whole_held {
+            let guard = znode.ranges.exclusive(if grows(znode) { WHOLE } else { at..end }).await;
+            range = Some(guard);
+            if grows(znode) {
+                drop(range.take());
+                range = Some(znode.ranges.exclusive(WHOLE).await);
+            }
+        }
+        if znode.dead.get() {
+            return Err(FsError::Stale);
+        }
+        self.warm(znode, at, end).await?;
+        let _lock = znode.exclusive().await?;
+        let before = znode.wcc();
+        let mut attrs = znode.attrs.borrow().clone();
+        attrs.size = attrs.size.max(end);
+        self.touch_content(&mut attrs, cred);
+        let plan = self.plan_for(znode, &attrs).await?;
+        let tx = self.begin(Weight::Bytes(len + META_BYTES)).await?;
+        if let Some(size) = self.grown_block_size(znode, end) {
+            self.os().set_block_size(id, size, &tx).await?;
+            znode.block_size.set(size);
+        }
+        self.os().write_buf(id, at, data, &tx).await?;
+        self.store(znode, attrs, &plan, &tx).await?;
+        drop(range);
+        Ok(before)
+    }
+
+    /// Reads the blocks a write covers in part, so that writing them needs no disk.
+    async fn warm(&self, znode: &Znode, at: u64, end: u64) -> FsResult<()> {
+        let block = u64::from(znode.block_size.get().max(512));
+        let size = znode.size();
+        let first = at - at % block;
+        if at != first && first < size {
+            self.os().read_bufs(znode.object_id(), first, 1).await?;
+        }
+        let last = end - end % block;
+        if end != last && last < size && (last != first || at == first) && end < size {
+            self.os().read_bufs(znode.object_id(), last, 1).await?;
+        }
+        Ok(())
+    }
+
+    /// Sets what changes with every change of content.
+    pub(crate) fn touch_content(&self, attrs: &mut Attrs, cred: &Cred) {
+        let now = self.now();
+        attrs.mtime = now;
+        attrs.ctime = now;
+        attrs.flags |= flags::ARCHIVE | flags::AV_MODIFIED;
+        if cred.uid != 0 {
+            attrs.mode = permission::without_set_id(attrs.mode);
+        }
+    }
+
+    /// Makes a range of a regular file a hole; bytes past the end of file are not touched, the size stays.
+    ///
+    /// # Errors
+    /// Those of [`Fs::write`].
+    pub async fn punch(&self, id: FileId, offset: u64, len: u64, cred: &Cred) -> FsResult<Change> {
+        self.check_writable()?;
+        let znode = self.regular(id).await?;
+        permission::check_content(&znode.attrs.borrow(), cred, WRITE)?;
+        if znode.flags() & (flags::IMMUTABLE | flags::READONLY | flags::APPENDONLY) != 0 {
+            return Err(FsError::NotPermitted);
+        }
+        let end = offset.saturating_add(len);
+        let _range = znode.ranges.exclusive(offset..end).await;
+        self.warm(&znode, offset, end.min(SIZE_MAX)).await?;
+        let _lock = znode.exclusive().await?;
+        let before = znode.wcc();
+        let size = znode.size();
+        if offset >= size || len == 0 {
+            return self.change_of(before, &znode).await;
+        }
+        let mut attrs = znode.attrs.borrow().clone();
+        self.touch_content(&mut attrs, cred);
+        let plan = self.plan_for(&znode, &attrs).await?;
+        // Bytes past the end of file are zeros already; blocks there do not exist.
+        let len = if end >= size { u64::MAX } else { end - offset };
+        let tx = self.begin(Weight::Frees).await?;
+        self.os().free_range(znode.object_id(), offset, len, &tx).await?;
+        self.store(&znode, attrs, &plan, &tx).await?;
+        drop(tx);
+        self.change_of(before, &znode).await
+    }
+
+    /// Finds the next data or hole at or after `offset`; the end of file counts as a hole.
+    ///
+    /// # Errors
+    /// [`FsError::NoSuchOffset`] at or past the end, or when no data follows.
+    pub async fn seek(&self, id: FileId, offset: u64, target: SeekTarget) -> FsResult<u64> {
+        let znode = self.regular(id).await?;
+        let _range = znode.ranges.shared(WHOLE).await;
+        if znode.dead.get() {
+            return Err(FsError::Stale);
+        }
+        let size = znode.size();
+        if offset >= size {
+            return Err(FsError::NoSuchOffset);
+        }
+        let found = match target {
+            SeekTarget::Data => {
+                self.os().next_data(znode.object_id(), offset).await?.ok_or(FsError::NoSuchOffset)?
+            }
+            SeekTarget::Hole => self.os().next_hole(znode.object_id(), offset).await?.min(size),
+        };
+        if found >= size && target == SeekTarget::Data { Err(FsError::NoSuchOffset) } else { Ok(found) }
+    }
+
+    /// Brings everything written to the file onto stable storage. The range is a hint.
+    ///
+    /// # Errors
+    /// [`FsError::Stale`]; those of writing.
+    pub async fn commit(&self, id: FileId, offset: u64, len: u64) -> FsResult<Attr> {
+        let _ = (offset, len);
+        let znode = self.znode(id).await?;
+        if self.0.settings.get().sync != SyncSetting::Disabled {
+            self.0.backing.wait_synced(znode.last_txg.get()).await?;
+        }
+        self.attr_of(&znode).await
+    }
+
+    /// Brings the whole file system onto stable storage.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub async fn sync(&self) -> FsResult<()> {
+        self.store_atimes().await?;
+        if self.0.settings.get().read_only {
+            return Ok(());
+        }
+        self.0.backing.wait_synced(self.0.backing.open_txg()).await
+    }
+
+    /// Waits, as asked and as the `sync` property says, until a file's changes are on stable storage.
+    async fn stabilize(&self, znode: &Znode, wanted: Stability) -> FsResult<Stability> {
+        let wait = match self.0.settings.get().sync {
+            SyncSetting::Disabled => return Ok(wanted),
+            SyncSetting::Always => true,
+            SyncSetting::Standard => wanted != Stability::Unstable,
+        };
+        if !wait {
+            return Ok(Stability::Unstable);
+        }
+        self.0.backing.wait_synced(znode.last_txg.get()).await?;
+        Ok(Stability::FileSync)
+    }
+
+    /// Waits after a change of names or attributes if the `sync` property is `always`.
+    pub(crate) async fn settle(&self, znode: &Znode) -> FsResult<()> {
+        if self.0.settings.get().sync == SyncSetting::Always {
+            self.0.backing.wait_synced(znode.last_txg.get()).await?;
+        }
+        Ok(())
+    }
+
+    /// Sets the size of a regular file in memory's new attributes and on disk. The caller holds the whole range and the
+    /// lock, and stores `attrs` under the returned transaction.
+    pub(crate) async fn resize(&self, znode: &Znode, size: u64) -> FsResult<dmu::Tx> {
+        let id = znode.object_id();
+        if size < znode.size() {
+            self.free_in_steps(znode, size).await?;
+            let tx = self.begin(Weight::Frees).await?;
+            self.os().free_range(id, size, u64::MAX, &tx).await?;
+            return Ok(tx);
+        }
+        let tx = self.begin(Weight::Bytes(META_BYTES)).await?;
+        if let Some(block) = self.grown_block_size(znode, size) {
+            self.os().set_block_size(id, block, &tx).await?;
+            znode.block_size.set(block);
+        }
+        Ok(tx)
+    }
+}

@@ -1,0 +1,411 @@
+//! Making files: regular, directories, symbolic links, special nodes; and further names of existing ones.
+
+use std::rc::Rc;
+
+use dmu::zap::{self, ZapSpec};
+use dmu::{AllocSpec, Tx};
+use ondisk::ObjectId;
+
+use crate::backing::Weight;
+use crate::data::META_BYTES;
+use crate::fs::{Fs, TYPE_DIRECTORY, TYPE_FILE};
+use crate::names::{OBJECT_MASK, entry_value};
+use crate::permission::{self, EXECUTE, WRITE};
+use crate::sa::attrs::stored_time;
+use crate::sa::{Attrs, BONUS_SA, Plan};
+use crate::setattr::set_trivial_acl;
+use crate::znode::{ACL_AUTO_INHERIT, PROJID, XATTR, Znode, ZnodeParts, stored_device};
+use crate::{
+    CreateMode, Cred, DeviceNumber, FileId, FileType, FsError, FsResult, Made, SetAttr, SetTime, Timestamp, flags,
+};
+
+/// Longest target of a symbolic link; Linux: PATH_MAX without the NUL.
+const TARGET_MAX: usize = 4095;
+/// Most names of a file. OpenZFS has no limit below 2^64; clients know at most 32 bits.
+const LINKS_MAX: u64 = u32::MAX as u64;
+
+/// What kind of file to make.
+pub(crate) struct Kind<'a> {
+    pub(crate) file_type: FileType,
+    pub(crate) rdev: DeviceNumber,
+    pub(crate) target: &'a [u8],
+}
+
+impl Kind<'_> {
+    fn plain(file_type: FileType) -> Self {
+        Kind { file_type, rdev: DeviceNumber::default(), target: &[] }
+    }
+}
+
+impl Fs {
+    /// Creates a regular file.
+    ///
+    /// # Errors
+    /// [`FsError::Exists`], [`FsError::Access`], [`FsError::NameTooLong`], [`FsError::IllegalName`],
+    /// [`FsError::NotDirectory`], [`FsError::NotFound`] (the directory is removed), [`FsError::NoSpace`],
+    /// [`FsError::Quota`], [`FsError::ReadOnly`].
+    pub async fn create(
+        &self,
+        dir: FileId,
+        name: &[u8],
+        mode: CreateMode,
+        set: &SetAttr,
+        cred: &Cred,
+    ) -> FsResult<Made> {
+        self.make(dir, name, &Kind::plain(FileType::Regular), mode, set, cred).await
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// Those of [`Fs::create`].
+    pub async fn mkdir(&self, dir: FileId, name: &[u8], set: &SetAttr, cred: &Cred) -> FsResult<Made> {
+        self.make(dir, name, &Kind::plain(FileType::Directory), CreateMode::Guarded, set, cred).await
+    }
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// Those of [`Fs::create`]; [`FsError::NameTooLong`] and [`FsError::Invalid`] for the target too.
+    pub async fn symlink(
+        &self,
+        dir: FileId,
+        name: &[u8],
+        target: &[u8],
+        set: &SetAttr,
+        cred: &Cred,
+    ) -> FsResult<Made> {
+        if target.len() > TARGET_MAX {
+            return Err(FsError::NameTooLong);
+        }
+        if target.contains(&0) {
+            return Err(FsError::Invalid);
+        }
+        let kind = Kind { file_type: FileType::Symlink, rdev: DeviceNumber::default(), target };
+        self.make(dir, name, &kind, CreateMode::Guarded, set, cred).await
+    }
+
+    /// Makes a pipe, socket or device node (or an empty regular file).
+    ///
+    /// # Errors
+    /// Those of [`Fs::create`]; [`FsError::NotPermitted`] when somebody other than root makes a device;
+    /// [`FsError::Invalid`] for directories and symbolic links.
+    pub async fn mknod(
+        &self,
+        dir: FileId,
+        name: &[u8],
+        file_type: FileType,
+        rdev: DeviceNumber,
+        set: &SetAttr,
+        cred: &Cred,
+    ) -> FsResult<Made> {
+        match file_type {
+            FileType::Directory | FileType::Symlink => return Err(FsError::Invalid),
+            FileType::Block | FileType::Character if cred.uid != 0 => return Err(FsError::NotPermitted),
+            _ => {}
+        }
+        let kind = Kind { file_type, rdev, target: &[] };
+        self.make(dir, name, &kind, CreateMode::Guarded, set, cred).await
+    }
+
+    async fn make(
+        &self,
+        dir: FileId,
+        name: &[u8],
+        kind: &Kind<'_>,
+        mode: CreateMode,
+        set: &SetAttr,
+        cred: &Cred,
+    ) -> FsResult<Made> {
+        let dir = self.directory(dir).await?;
+        permission::check(&dir.attrs.borrow(), cred, EXECUTE)?;
+        match name {
+            b"" => return Err(FsError::NotFound),
+            b"." | b".." => return Err(FsError::Exists),
+            _ => self.check_name(name)?,
+        }
+        let lock = dir.exclusive().await?;
+        let before = dir.wcc();
+        if let Some(found) = self.find(&dir, name).await? {
+            let file = self.entry_znode(found.object).await?;
+            drop(lock);
+            return self.existing(&dir, &file, mode, set, cred).await;
+        }
+        self.check_writable()?;
+        if dir.attrs.borrow().links == 0 || dir.unlinked.get() {
+            return Err(FsError::NotFound);
+        }
+        permission::check_add(&dir.attrs.borrow(), cred)?;
+        let mut attrs = self.new_attrs(&dir.attrs.borrow(), kind, set, cred)?;
+        attrs.parent = dir.object;
+        if let CreateMode::Exclusive(verifier) = mode {
+            (attrs.atime, attrs.mtime) = verifier_times(verifier);
+        }
+        let slots = self.0.settings.get().dnode_slots;
+        let plan = self.plan(&attrs, slots).await?;
+        let mut dir_attrs = dir.attrs.borrow().clone();
+        let dir_plan = self.plan_for(&dir, &dir_attrs).await?;
+        let tx = self.begin(Weight::Bytes(2 * META_BYTES)).await?;
+        let file = self.allocate(attrs, &plan, slots, &tx).await?;
+        let added = zap::add_u64(
+            self.os(),
+            dir.object_id(),
+            name,
+            entry_value(kind.file_type, file.object),
+            &tx,
+        )
+        .await;
+        if let Err(error) = added {
+            self.discard(&file, &tx).await;
+            return Err(error.into());
+        }
+        dir_attrs.size += 1;
+        dir_attrs.links += u64::from(kind.file_type == FileType::Directory);
+        dir_attrs.mtime = self.now();
+        dir_attrs.ctime = dir_attrs.mtime;
+        self.store(&dir, dir_attrs, &dir_plan, &tx).await?;
+        self.dirtied(&file, tx.txg());
+        drop(tx);
+        drop(lock);
+        self.settle(&dir).await?;
+        let made = self.made(&file, before, &dir, true).await?;
+        match set.size {
+            // A size given at creation is a hole.
+            Some(size) if size > 0 && kind.file_type == FileType::Regular => {
+                let opened = Cred { opened: true, ..cred.clone() };
+                let change = self.setattr(file.id(), &SetAttr { size: Some(size), ..SetAttr::default() }, None, &opened).await?;
+                Ok(Made { file: change.after, ..made })
+            }
+            _ => Ok(made),
+        }
+    }
+
+    /// Decides what creating a name that is taken means.
+    async fn existing(
+        &self,
+        dir: &Znode,
+        file: &Rc<Znode>,
+        mode: CreateMode,
+        set: &SetAttr,
+        cred: &Cred,
+    ) -> FsResult<Made> {
+        let regular = file.file_type() == FileType::Regular;
+        match mode {
+            CreateMode::Unchecked if regular => {
+                if let Some(size) = set.size {
+                    let size = SetAttr { size: Some(size), ..SetAttr::default() };
+                    self.setattr(file.id(), &size, None, cred).await?;
+                }
+            }
+            CreateMode::Exclusive(verifier) if regular => {
+                let attrs = file.attrs.borrow();
+                if (attrs.atime, attrs.mtime) != verifier_times(verifier) {
+                    return Err(FsError::Exists);
+                }
+            }
+            _ => return Err(FsError::Exists),
+        }
+        self.made(file, dir.wcc(), dir, false).await
+    }
+
+    /// Returns the attributes of a new file in a directory, but for its generation and parent.
+    pub(crate) fn new_attrs(&self, dir: &Attrs, kind: &Kind<'_>, set: &SetAttr, cred: &Cred) -> FsResult<Attrs> {
+        let root = cred.uid == 0;
+        let is_dir = kind.file_type == FileType::Directory;
+        let now = self.now();
+        let time = |set: Option<SetTime>| match set {
+            Some(SetTime::Client(time)) => stored_time(time),
+            _ => now,
+        };
+        let mut attrs = Attrs::new();
+        attrs.uid = u64::from(if root { set.uid.unwrap_or(cred.uid) } else { cred.uid });
+        let set_gid_dir = dir.mode & 0o2000 != 0;
+        // In a set-gid directory, files take its group and directories the bit too.
+        attrs.gid = if set_gid_dir {
+            dir.gid
+        } else {
+            let given = set.gid.filter(|&gid| root || cred.in_group(gid));
+            u64::from(given.unwrap_or(cred.gid))
+        };
+        let default_mode = match kind.file_type {
+            FileType::Directory => 0o755,
+            FileType::Symlink => 0o777,
+            _ => 0o644,
+        };
+        let mut mode = u64::from(if kind.file_type == FileType::Symlink {
+            0o777
+        } else {
+            set.mode.unwrap_or(default_mode) & 0o7777
+        });
+        let in_group = u32::try_from(attrs.gid).is_ok_and(|gid| cred.in_group(gid));
+        if is_dir && set_gid_dir {
+            mode |= 0o2000;
+        } else if !is_dir && !root && !in_group {
+            mode &= !0o2000;
+        }
+        attrs.mode = kind.file_type.mode_bits() | mode;
+        attrs.size = if is_dir { 2 } else { kind.target.len() as u64 };
+        attrs.links = if is_dir { 2 } else { 1 };
+        attrs.atime = time(set.atime);
+        attrs.mtime = time(set.mtime);
+        attrs.ctime = now;
+        attrs.crtime = set.crtime.map_or(now, stored_time);
+        attrs.flags = flags::ARCHIVE | flags::AV_MODIFIED;
+        if is_dir {
+            attrs.flags |= ACL_AUTO_INHERIT;
+        }
+        if self.0.settings.get().project_quota && (is_dir || kind.file_type == FileType::Regular) {
+            let inherits = dir.flags & flags::PROJINHERIT != 0;
+            attrs.project = Some(if inherits { dir.project.unwrap_or(0) } else { 0 });
+            attrs.flags |= PROJID;
+            if inherits && is_dir {
+                attrs.flags |= flags::PROJINHERIT;
+            }
+        }
+        match kind.file_type {
+            FileType::Block | FileType::Character => attrs.rdev = Some(stored_device(kind.rdev)),
+            FileType::Symlink => attrs.symlink = Some(Rc::from(kind.target)),
+            _ => {}
+        }
+        if let Some(wanted) = set.flags.filter(|_| root) {
+            attrs.flags |= wanted & flags::SETTABLE;
+        }
+        set_trivial_acl(&mut attrs);
+        attrs.check_lengths()?;
+        Ok(attrs)
+    }
+
+    /// Allocates an object for attributes and stores them.
+    pub(crate) async fn allocate(&self, mut attrs: Attrs, plan: &Plan, slots: u8, tx: &Tx) -> FsResult<Rc<Znode>> {
+        attrs.generation = tx.txg().0;
+        let is_dir = attrs.mode >> 12 == 4;
+        let normalization = if attrs.flags & XATTR != 0 { 0 } else { self.0.master.directory_flags() };
+        let (mut bonus, mut spill) = (Vec::with_capacity(320), Vec::new());
+        let spill_attrs: &[u16] = plan.spill.as_ref().map_or(&[], |l| &l.attrs);
+        attrs.order = plan.bonus.attrs.iter().chain(spill_attrs).copied().collect();
+        attrs.encode(&self.0.sa.registry(), plan, &mut bonus, &mut spill);
+        let bonus_len = u16::try_from(bonus.len()).expect("a bonus is at most a dnode");
+        let object = if is_dir {
+            let spec = ZapSpec { normalization, bonus: (BONUS_SA, bonus_len), slots, ..ZapSpec::new(TYPE_DIRECTORY) };
+            zap::create(self.os(), &spec, tx).await?
+        } else {
+            let spec = AllocSpec::new(TYPE_FILE).bonus(BONUS_SA, bonus_len).slots(slots);
+            self.os().allocate(spec, tx).await?
+        };
+        self.os().set_bonus(object, BONUS_SA, &bonus, tx).await?;
+        if !spill.is_empty() {
+            self.os().set_spill(object, Some(&spill), tx).await?;
+        }
+        let znode = Znode::new(ZnodeParts {
+            object: object.0,
+            attrs,
+            plan: Some(plan.clone()),
+            block_size: 512,
+            slots,
+            has_spill: !spill.is_empty(),
+            legacy: false,
+        });
+        znode.last_txg.set(tx.txg());
+        // The number may be that of a file just freed: nothing of it may answer for the new one.
+        self.0.znodes.remove(object.0);
+        Ok(self.0.znodes.insert(znode))
+    }
+
+    /// Takes back an object that got no name.
+    async fn discard(&self, znode: &Znode, tx: &Tx) {
+        znode.dead.set(true);
+        self.0.znodes.remove(znode.object);
+        // Best effort: the error that made this necessary is the one to report.
+        let _ = self.os().free_object(ObjectId(znode.object), tx).await;
+    }
+
+    /// Gives a file one more name.
+    ///
+    /// # Errors
+    /// [`FsError::NotPermitted`] for a directory; [`FsError::Exists`], [`FsError::TooManyLinks`], [`FsError::Access`],
+    /// [`FsError::NotFound`] when the file has no name any more.
+    pub async fn link(&self, id: FileId, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Made> {
+        self.check_writable()?;
+        let file = self.znode(id).await?;
+        let dir = self.directory(dir).await?;
+        if file.is_dir() {
+            return Err(FsError::NotPermitted);
+        }
+        permission::check(&dir.attrs.borrow(), cred, EXECUTE)?;
+        match name {
+            b"" => return Err(FsError::NotFound),
+            b"." | b".." => return Err(FsError::Exists),
+            _ => self.check_name(name)?,
+        }
+        let dir_lock = dir.exclusive().await?;
+        let file_lock = file.exclusive().await?;
+        let before = dir.wcc();
+        if self.find(&dir, name).await?.is_some() {
+            return Err(FsError::Exists);
+        }
+        if dir.attrs.borrow().links == 0 || dir.unlinked.get() {
+            return Err(FsError::NotFound);
+        }
+        permission::check_add(&dir.attrs.borrow(), cred)?;
+        let mut attrs = file.attrs.borrow().clone();
+        if attrs.links == 0 {
+            return Err(FsError::NotFound);
+        }
+        if attrs.links >= LINKS_MAX {
+            return Err(FsError::TooManyLinks);
+        }
+        if attrs.flags & (flags::IMMUTABLE | flags::APPENDONLY) != 0 || attrs.flags & XATTR != 0 {
+            return Err(FsError::NotPermitted);
+        }
+        let mut dir_attrs = dir.attrs.borrow().clone();
+        check_project(&dir_attrs, &attrs)?;
+        let now = self.now();
+        attrs.links += 1;
+        attrs.ctime = now;
+        attrs.parent = dir.object;
+        dir_attrs.size += 1;
+        dir_attrs.mtime = now;
+        dir_attrs.ctime = now;
+        let plan = self.plan_for(&file, &attrs).await?;
+        let dir_plan = self.plan_for(&dir, &dir_attrs).await?;
+        let tx = self.begin(Weight::Bytes(META_BYTES)).await?;
+        let value = entry_value(file.file_type(), file.object & OBJECT_MASK);
+        zap::add_u64(self.os(), dir.object_id(), name, value, &tx).await?;
+        self.store(&file, attrs, &plan, &tx).await?;
+        self.store(&dir, dir_attrs, &dir_plan, &tx).await?;
+        drop(tx);
+        drop(file_lock);
+        drop(dir_lock);
+        self.settle(&dir).await?;
+        self.made(&file, before, &dir, true).await
+    }
+}
+
+/// Checks that a file may get a name in a directory whose project its files take.
+///
+/// # Errors
+/// [`FsError::CrossDevice`], so that callers copy instead.
+pub(crate) fn check_project(dir: &Attrs, file: &Attrs) -> FsResult<()> {
+    let inherits = dir.flags & flags::PROJINHERIT != 0;
+    if inherits && dir.project.unwrap_or(0) != file.project.unwrap_or(0) {
+        return Err(FsError::CrossDevice);
+    }
+    Ok(())
+}
+
+/// Checks write permission on a directory that is itself moved: its entry `..` changes.
+pub(crate) fn check_moved_directory(dir: &Attrs, cred: &Cred) -> FsResult<()> {
+    permission::check(dir, cred, WRITE)
+}
+
+/// Returns the access and modification times that keep the verifier of an exclusive create: clients set both anew when
+/// they learn that it succeeded. Seconds stay in 31 bits, so that every client can show them.
+fn verifier_times(verifier: u64) -> ([u64; 2], [u64; 2]) {
+    let time = |half: u64| {
+        stored_time(Timestamp {
+            seconds: i64::try_from(half & 0x7fff_ffff).expect("31 bits"),
+            nanoseconds: u32::try_from(half >> 31).expect("one bit"),
+        })
+    };
+    (time(verifier & 0xffff_ffff), time(verifier >> 32))
+}

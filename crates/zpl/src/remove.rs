@@ -1,0 +1,332 @@
+//! Taking names away: remove, rmdir, rename.
+
+use std::rc::Rc;
+
+use dmu::zap::{self, ZapValue};
+
+use crate::backing::Weight;
+use crate::data::META_BYTES;
+use crate::fs::Fs;
+use crate::make::{check_moved_directory, check_project};
+use crate::names::entry_value;
+use crate::permission::{self, EXECUTE};
+use crate::range_lock::RangeGuard;
+use crate::znode::{XATTR, Znode};
+use crate::{Change, Cred, FileId, FsError, FsResult, Renamed};
+
+/// Deepest chain of directories that is followed upwards; a longer one is a loop in damaged data.
+const DEPTH_MAX: usize = 1 << 20;
+
+impl Fs {
+    /// Removes a name of anything but a directory.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`], [`FsError::IsDirectory`], [`FsError::Access`], [`FsError::NotPermitted`] (sticky
+    /// directory, immutable), [`FsError::ReadOnly`]. Works on a full pool.
+    pub async fn remove(&self, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Change> {
+        self.take_name(dir, name, false, cred).await
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`], [`FsError::NotDirectory`], [`FsError::NotEmpty`], [`FsError::Invalid`] for `.`,
+    /// [`FsError::Access`], [`FsError::NotPermitted`], [`FsError::ReadOnly`].
+    pub async fn rmdir(&self, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Change> {
+        match name {
+            b"." => Err(FsError::Invalid),
+            b".." => Err(FsError::NotEmpty),
+            _ => self.take_name(dir, name, true, cred).await,
+        }
+    }
+
+    async fn take_name(&self, dir: FileId, name: &[u8], is_dir: bool, cred: &Cred) -> FsResult<Change> {
+        self.check_writable()?;
+        let dir = self.directory(dir).await?;
+        permission::check(&dir.attrs.borrow(), cred, EXECUTE)?;
+        if name == b"." || name == b".." {
+            return Err(FsError::IsDirectory);
+        }
+        self.check_name(name)?;
+        let dir_lock = dir.exclusive().await?;
+        let before = dir.wcc();
+        let found = self.find(&dir, name).await?.ok_or(FsError::NotFound)?;
+        let file = self.entry_znode(found.object).await?;
+        match (is_dir, file.is_dir()) {
+            (true, false) => return Err(FsError::NotDirectory),
+            (false, true) => {
+                permission::check_remove(&dir.attrs.borrow(), &file.attrs.borrow(), cred)?;
+                return Err(FsError::IsDirectory);
+            }
+            _ => {}
+        }
+        let file_lock = file.exclusive().await?;
+        permission::check_remove(&dir.attrs.borrow(), &file.attrs.borrow(), cred)?;
+        if is_dir && file.size() > 2 {
+            return Err(FsError::NotEmpty);
+        }
+        let mut attrs = file.attrs.borrow().clone();
+        let mut dir_attrs = dir.attrs.borrow().clone();
+        let now = self.now();
+        attrs.links = if is_dir { 0 } else { attrs.links.saturating_sub(1) };
+        attrs.ctime = now;
+        dir_attrs.size = dir_attrs.size.saturating_sub(1).max(2);
+        dir_attrs.links = dir_attrs.links.saturating_sub(u64::from(is_dir));
+        dir_attrs.mtime = now;
+        dir_attrs.ctime = now;
+        let last = attrs.links == 0;
+        let plan = self.plan_for(&file, &attrs).await?;
+        let dir_plan = self.plan_for(&dir, &dir_attrs).await?;
+        let tx = self.begin(Weight::Frees).await?;
+        zap::remove(self.os(), dir.object_id(), &found.stored, &tx).await?;
+        self.store(&file, attrs, &plan, &tx).await?;
+        let free_later = last && self.unlink_last(&file, &tx).await?;
+        self.store(&dir, dir_attrs, &dir_plan, &tx).await?;
+        drop(tx);
+        drop(file_lock);
+        drop(dir_lock);
+        if free_later {
+            self.queue_free(&file);
+        }
+        self.settle(&dir).await?;
+        self.change_of(before, &dir).await
+    }
+
+    /// Renames, replacing an existing file or empty directory. Two names of one file stay as they are.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`], [`FsError::NotDirectory`] and [`FsError::IsDirectory`] (one is a directory, the other is
+    /// not), [`FsError::NotEmpty`], [`FsError::Invalid`] (a directory into itself, `.` and `..`), [`FsError::Access`],
+    /// [`FsError::NotPermitted`], [`FsError::CrossDevice`] (another project), [`FsError::ReadOnly`].
+    pub async fn rename(
+        &self,
+        from: FileId,
+        from_name: &[u8],
+        to: FileId,
+        to_name: &[u8],
+        cred: &Cred,
+    ) -> FsResult<Renamed> {
+        self.check_writable()?;
+        let from = self.directory(from).await?;
+        let to = self.directory(to).await?;
+        permission::check(&from.attrs.borrow(), cred, EXECUTE)?;
+        permission::check(&to.attrs.borrow(), cred, EXECUTE)?;
+        for name in [from_name, to_name] {
+            if name == b"." || name == b".." {
+                return Err(FsError::Invalid);
+            }
+            self.check_name(name)?;
+        }
+        if (from.flags() ^ to.flags()) & XATTR != 0 {
+            return Err(FsError::CrossDevice);
+        }
+        let same_dir = Rc::ptr_eq(&from, &to);
+        // Only this lock's holder changes which directory lies in which, so what it finds above `to` stays true.
+        let _topology = if same_dir { None } else { Some(self.0.rename_lock.lock().await) };
+        let ancestors_of_to = if same_dir { Vec::new() } else { self.ancestors(&to).await? };
+        let ancestors_of_from = if same_dir { Vec::new() } else { self.ancestors(&from).await? };
+        // The upper directory first; everybody else locks downwards too.
+        let (_first, _second) = self.lock_pair(&from, &to, ancestors_of_from.contains(&to.object)).await?;
+        let before = (from.wcc(), to.wcc());
+
+        let found = self.find(&from, from_name).await?.ok_or(FsError::NotFound)?;
+        let source = self.entry_znode(found.object).await?;
+        let source_is_dir = source.is_dir();
+        permission::check_remove(&from.attrs.borrow(), &source.attrs.borrow(), cred)?;
+        if source.object == to.object || ancestors_of_to.contains(&source.object) {
+            return Err(FsError::Invalid);
+        }
+        if to.attrs.borrow().links == 0 || to.unlinked.get() {
+            return Err(FsError::NotFound);
+        }
+        let target_found = self.find(&to, to_name).await?;
+        let target = match &target_found {
+            Some(found) => Some(self.entry_znode(found.object).await?),
+            None => None,
+        };
+        // Where case does not count, the new name may find the file itself under its old name.
+        let respelled = same_dir
+            && target_found.as_ref().is_some_and(|t| t.object == source.object && t.stored == found.stored)
+            && found.stored != to_name;
+        let target = if respelled { None } else { target };
+        if let Some(target) = &target {
+            if Rc::ptr_eq(target, &source) {
+                return self.renamed(before, &from, &to).await;
+            }
+            match (source_is_dir, target.is_dir()) {
+                (true, false) => return Err(FsError::NotDirectory),
+                (false, true) => return Err(FsError::IsDirectory),
+                _ => {}
+            }
+            if target.object == from.object || ancestors_of_from.contains(&target.object) {
+                return Err(FsError::NotEmpty);
+            }
+            permission::check_remove(&to.attrs.borrow(), &target.attrs.borrow(), cred)?;
+        } else {
+            permission::check_add(&to.attrs.borrow(), cred)?;
+        }
+        if !same_dir && source_is_dir {
+            check_moved_directory(&source.attrs.borrow(), cred)?;
+        }
+        check_project(&to.attrs.borrow(), &source.attrs.borrow())?;
+
+        let children = lock_children(&source, target.as_ref()).await?;
+        if let Some(target) = &target
+            && target.is_dir()
+            && target.size() > 2
+        {
+            return Err(FsError::NotEmpty);
+        }
+        let move_ = Move { from: &from, to: &to, same_dir, source: &source, target: target.as_ref() };
+        let stored = target_found.as_ref().filter(|_| target.is_some()).map(|t| t.stored.as_slice());
+        let free_later = self.do_rename(&move_, &found.stored, stored, to_name).await?;
+        drop(children);
+        if let Some(target) = target.as_ref().filter(|_| free_later) {
+            self.queue_free(target);
+        }
+        self.settle(&to).await?;
+        self.renamed(before, &from, &to).await
+    }
+
+    /// Changes what a checked rename changes. Returns whether the replaced file is to be freed in the background.
+    async fn do_rename(
+        &self,
+        what: &Move<'_>,
+        from_name: &[u8],
+        replaced_name: Option<&[u8]>,
+        to_name: &[u8],
+    ) -> FsResult<bool> {
+        let Move { from, to, same_dir, source, target } = what;
+        let now = self.now();
+        let is_dir = source.is_dir();
+        let mut source_attrs = source.attrs.borrow().clone();
+        source_attrs.ctime = now;
+        source_attrs.parent = to.object;
+        source_attrs.flags |= crate::flags::AV_MODIFIED;
+        let mut from_attrs = from.attrs.borrow().clone();
+        let mut to_attrs = to.attrs.borrow().clone();
+        for attrs in [&mut from_attrs, &mut to_attrs] {
+            attrs.mtime = now;
+            attrs.ctime = now;
+        }
+        let subdirs = u64::from(is_dir);
+        let replaced = u64::from(target.is_some());
+        if *same_dir {
+            from_attrs.size = from_attrs.size.saturating_sub(replaced).max(2);
+            from_attrs.links = from_attrs.links.saturating_sub(replaced * subdirs);
+        } else {
+            from_attrs.size = from_attrs.size.saturating_sub(1).max(2);
+            from_attrs.links = from_attrs.links.saturating_sub(subdirs);
+            to_attrs.size += 1 - replaced;
+            to_attrs.links += subdirs * (1 - replaced);
+        }
+        let target_attrs = target.map(|target| {
+            let mut attrs = target.attrs.borrow().clone();
+            attrs.links = if is_dir { 0 } else { attrs.links.saturating_sub(1) };
+            attrs.ctime = now;
+            attrs
+        });
+        let source_plan = self.plan_for(source, &source_attrs).await?;
+        let from_plan = self.plan_for(from, &from_attrs).await?;
+        let to_plan = self.plan_for(to, &to_attrs).await?;
+        let target_plan = match (target, &target_attrs) {
+            (Some(target), Some(attrs)) => Some(self.plan_for(target, attrs).await?),
+            _ => None,
+        };
+
+        let tx = self.begin(Weight::Bytes(2 * META_BYTES)).await?;
+        let value = entry_value(source.file_type(), source.object);
+        zap::remove(self.os(), from.object_id(), from_name, &tx).await?;
+        if let Some(name) = replaced_name {
+            zap::update(self.os(), to.object_id(), name, &ZapValue::U64(vec![value]), &tx).await?;
+        } else {
+            zap::add_u64(self.os(), to.object_id(), to_name, value, &tx).await?;
+        }
+        self.store(source, source_attrs, &source_plan, &tx).await?;
+        self.store(from, from_attrs, &from_plan, &tx).await?;
+        if !same_dir {
+            self.store(to, to_attrs, &to_plan, &tx).await?;
+        }
+        let mut free_later = false;
+        if let (Some(target), Some(attrs), Some(plan)) = (target, target_attrs, target_plan) {
+            let last = attrs.links == 0;
+            self.store(target, attrs, &plan, &tx).await?;
+            free_later = last && self.unlink_last(target, &tx).await?;
+        }
+        Ok(free_later)
+    }
+
+    async fn renamed(
+        &self,
+        before: (crate::WccAttr, crate::WccAttr),
+        from: &Znode,
+        to: &Znode,
+    ) -> FsResult<Renamed> {
+        Ok(Renamed { from: self.change_of(before.0, from).await?, to: self.change_of(before.1, to).await? })
+    }
+
+    /// Returns the directories above one, up to the root.
+    async fn ancestors(&self, dir: &Rc<Znode>) -> FsResult<Vec<u64>> {
+        let mut above = Vec::new();
+        let mut at = Rc::clone(dir);
+        while at.object != self.root().object {
+            if above.len() >= DEPTH_MAX {
+                return Err(FsError::Corrupt("directories form a loop"));
+            }
+            let parent = at.attrs.borrow().parent;
+            above.push(parent);
+            if parent == at.object || at.attrs.borrow().links == 0 {
+                break;
+            }
+            at = match self.entry_znode(parent).await {
+                Ok(znode) => znode,
+                // The directory was removed together with those above it.
+                Err(FsError::Stale | FsError::Corrupt(_)) => break,
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(above)
+    }
+
+    async fn lock_pair<'a>(
+        &self,
+        from: &'a Rc<Znode>,
+        to: &'a Rc<Znode>,
+        to_is_above: bool,
+    ) -> FsResult<(RangeGuard<'a>, Option<RangeGuard<'a>>)> {
+        if Rc::ptr_eq(from, to) {
+            return Ok((from.exclusive().await?, None));
+        }
+        let (upper, lower) = if to_is_above { (to, from) } else { (from, to) };
+        let first = upper.exclusive().await?;
+        let second = lower.exclusive().await?;
+        Ok((first, Some(second)))
+    }
+}
+
+/// A rename whose parts are known and locked.
+struct Move<'a> {
+    from: &'a Rc<Znode>,
+    to: &'a Rc<Znode>,
+    same_dir: bool,
+    source: &'a Rc<Znode>,
+    target: Option<&'a Rc<Znode>>,
+}
+
+/// Locks the moved file and the one it replaces, by number: both are of one kind, and neither lies in the other.
+async fn lock_children<'a>(
+    source: &'a Znode,
+    target: Option<&'a Rc<Znode>>,
+) -> FsResult<(RangeGuard<'a>, Option<RangeGuard<'a>>)> {
+    match target {
+        None => Ok((source.exclusive().await?, None)),
+        Some(target) if target.object < source.object => {
+            let first = target.exclusive().await?;
+            Ok((source.exclusive().await?, Some(first)))
+        }
+        Some(target) => {
+            let first = source.exclusive().await?;
+            Ok((first, Some(target.exclusive().await?)))
+        }
+    }
+}

@@ -1,0 +1,466 @@
+//! The registry (attribute names, numbers, lengths) and the layouts (orders of attributes) of one file system.
+//!
+//! Both are small and read once. A layout that is not stored yet is added in a transaction of its own *before* the
+//! transaction that uses it begins, so that no group on disk can refer to a layout that a later group brings.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use dmu::zap::{self, ZapSpec, ZapValue};
+use dmu::{Objset, Tx};
+use ondisk::ObjectId;
+
+use super::attrs::{Attrs, header_size};
+use super::{ORDER, STANDARD, attr, registry_value};
+use crate::{FsError, FsResult};
+
+const TYPE_SA_MASTER: u8 = 45;
+const TYPE_REGISTRY: u8 = 46;
+const TYPE_LAYOUTS: u8 = 47;
+/// Layouts 0 and 1 mean a legacy record and nothing; stored ones are dense from here.
+const FIRST_LAYOUT: u16 = 2;
+const SPILL_MAX_BYTES: usize = 128 << 10;
+
+/// Bytes of a dnode of so many slots that a bonus with one block pointer may take.
+pub(crate) fn bonus_max(slots: u8) -> usize {
+    usize::from(slots.max(1)) * 512 - 64 - 128
+}
+
+/// One order of attributes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) number: u16,
+    pub(crate) attrs: Box<[u16]>,
+}
+
+/// Where the attributes of an object go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) bonus: Rc<Layout>,
+    pub(crate) spill: Option<Rc<Layout>>,
+    /// Bytes of the bonus when there is a spill block.
+    pub(crate) bonus_len: usize,
+}
+
+/// The orders of attributes an object needs, of which some may not be stored yet.
+#[derive(Debug)]
+pub(crate) struct Split {
+    pub(crate) bonus: Vec<u16>,
+    pub(crate) spill: Vec<u16>,
+}
+
+/// What the attribute numbers of a file system mean.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    lengths: Vec<u16>,
+    standard: Vec<Option<u16>>,
+    numbers: [Option<u16>; STANDARD.len()],
+}
+
+impl Registry {
+    fn from_values(values: &[(Vec<u8>, u64)]) -> FsResult<Self> {
+        let mut registry = Self {
+            lengths: vec![0; values.len()],
+            standard: vec![None; values.len()],
+            numbers: [None; STANDARD.len()],
+        };
+        for (name, value) in values {
+            let number = usize::try_from(value & 0xffff).expect("16 bits");
+            // Numbers are dense: a reader sizes its table by the number of entries.
+            if number >= values.len() {
+                return Err(FsError::Corrupt("attribute registry is not dense"));
+            }
+            registry.lengths[number] = u16::try_from((value >> 24) & 0xffff).expect("16 bits");
+            if let Some(standard) = STANDARD.iter().position(|(known, _, _)| known.as_bytes() == name.as_slice()) {
+                registry.standard[number] = Some(u16::try_from(standard).expect("small table"));
+                registry.numbers[standard] = Some(u16::try_from(number).expect("16 bits"));
+            }
+        }
+        Ok(registry)
+    }
+
+    /// Returns the registered length of a number: 0 when variable, `None` when not registered.
+    pub(crate) fn length(&self, number: u16) -> Option<u16> {
+        self.lengths.get(usize::from(number)).copied()
+    }
+
+    /// Returns the usual number of a registered number.
+    pub(crate) fn standard(&self, number: u16) -> Option<u16> {
+        self.standard.get(usize::from(number)).copied().flatten()
+    }
+
+    /// Returns the registered number of a usual number.
+    pub(crate) fn number(&self, standard: u16) -> Option<u16> {
+        self.numbers[usize::from(standard)]
+    }
+}
+
+/// The registry and layouts of one file system.
+#[derive(Debug)]
+pub(crate) struct SaTables {
+    master: ObjectId,
+    registry_object: Cell<Option<ObjectId>>,
+    layouts_object: Cell<Option<ObjectId>>,
+    registry: RefCell<Rc<Registry>>,
+    layouts: RefCell<Vec<Option<Rc<Layout>>>>,
+    by_attrs: RefCell<BTreeMap<Vec<u16>, Rc<Layout>>>,
+}
+
+impl SaTables {
+    /// Makes the attribute master with the full registry and no layouts yet; layouts follow with their first use.
+    pub(crate) async fn create(os: &Objset, tx: &Tx) -> FsResult<Self> {
+        let master = zap::create(os, &ZapSpec::new(TYPE_SA_MASTER), tx).await?;
+        Ok(Self::empty(master))
+    }
+
+    fn empty(master: ObjectId) -> Self {
+        Self {
+            master,
+            registry_object: Cell::new(None),
+            layouts_object: Cell::new(None),
+            registry: RefCell::new(Rc::new(Registry {
+                lengths: Vec::new(),
+                standard: Vec::new(),
+                numbers: [None; STANDARD.len()],
+            })),
+            layouts: RefCell::default(),
+            by_attrs: RefCell::default(),
+        }
+    }
+
+    /// Reads the tables of an existing file system.
+    pub(crate) async fn open(os: &Objset, master: ObjectId) -> FsResult<Self> {
+        let tables = Self::empty(master);
+        let registry = zap::lookup_u64(os, master, "REGISTRY").await?;
+        let layouts = zap::lookup_u64(os, master, "LAYOUTS").await?;
+        if let Some(object) = registry {
+            tables.registry_object.set(Some(ObjectId(object)));
+            let mut values = Vec::new();
+            for entry in zap::entries(os, ObjectId(object)).await? {
+                if values.len() > 4096 {
+                    return Err(FsError::Corrupt("attribute registry is too large"));
+                }
+                let ZapValue::U64(value) = &entry.value else {
+                    return Err(FsError::Corrupt("attribute registry value"));
+                };
+                values.push((entry.name, value.first().copied().unwrap_or(0)));
+            }
+            *tables.registry.borrow_mut() = Rc::new(Registry::from_values(&values)?);
+        }
+        if let Some(object) = layouts {
+            tables.layouts_object.set(Some(ObjectId(object)));
+            for entry in zap::entries(os, ObjectId(object)).await? {
+                let number = std::str::from_utf8(&entry.name).ok().and_then(|n| n.parse::<u16>().ok());
+                // The number has ten bits in a buffer's header.
+                let Some(number) = number.filter(|&n| n < 1024) else {
+                    return Err(FsError::Corrupt("attribute layout number"));
+                };
+                let ZapValue::U16(attrs) = entry.value else {
+                    return Err(FsError::Corrupt("attribute layout value"));
+                };
+                tables.remember(Rc::new(Layout { number, attrs: attrs.into_boxed_slice() }));
+            }
+        }
+        Ok(tables)
+    }
+
+    /// Returns the object of the attribute master.
+    pub(crate) fn master(&self) -> ObjectId {
+        self.master
+    }
+
+    /// Returns the registry as of now.
+    pub(crate) fn registry(&self) -> Rc<Registry> {
+        Rc::clone(&self.registry.borrow())
+    }
+
+    /// Returns a layout by number.
+    pub(crate) fn layout(&self, number: u16) -> FsResult<Rc<Layout>> {
+        self.layouts
+            .borrow()
+            .get(usize::from(number))
+            .cloned()
+            .flatten()
+            .ok_or(FsError::Corrupt("attribute layout is not stored"))
+    }
+
+    fn remember(&self, layout: Rc<Layout>) {
+        let mut layouts = self.layouts.borrow_mut();
+        let index = usize::from(layout.number);
+        if layouts.len() <= index {
+            layouts.resize(index + 1, None);
+        }
+        self.by_attrs.borrow_mut().entry(layout.attrs.to_vec()).or_insert_with(|| Rc::clone(&layout));
+        layouts[index] = Some(layout);
+    }
+
+    /// Decodes an object's bonus and spill block.
+    pub(crate) fn decode(&self, bonus: &[u8], spill: Option<&[u8]>) -> FsResult<(Attrs, Plan)> {
+        let registry = self.registry();
+        let mut attrs = Attrs::new();
+        let bonus_layout = self.layout(Attrs::layout_of(bonus)?)?;
+        attrs.decode_buffer(bonus, &registry, &bonus_layout.attrs)?;
+        let mut order = bonus_layout.attrs.to_vec();
+        let mut spill_layout = None;
+        if let Some(spill) = spill {
+            let layout = self.layout(Attrs::layout_of(spill)?)?;
+            attrs.decode_buffer(spill, &registry, &layout.attrs)?;
+            order.extend_from_slice(&layout.attrs);
+            spill_layout = Some(layout);
+        }
+        attrs.order = Rc::from(order);
+        let plan = Plan { bonus: bonus_layout, spill: spill_layout, bonus_len: bonus.len() };
+        Ok((attrs, plan))
+    }
+
+    /// Returns whether every attribute present has a registered number.
+    pub(crate) fn is_registered(&self, attrs: &Attrs) -> bool {
+        let registry = self.registry.borrow();
+        ORDER.iter().all(|&standard| !attrs.has(standard) || registry.number(standard).is_some())
+    }
+
+    /// Returns which attributes go to the bonus and which to the spill block.
+    ///
+    /// # Errors
+    /// [`FsError::AttributeTooLarge`] when a value, or the spill block, cannot hold them.
+    pub(crate) fn split(&self, attrs: &Attrs, bonus_max: usize) -> FsResult<Split> {
+        attrs.check_lengths()?;
+        let registry = self.registry.borrow();
+        let order = order_of(attrs, &registry);
+        let size_of = |numbers: &[u16]| -> usize {
+            let variable = numbers.iter().filter(|&&n| registry.length(n) == Some(0)).count();
+            numbers.iter().fold(header_size(variable), |at, &n| {
+                at.next_multiple_of(8) + attrs.len_of_number(&registry, n)
+            })
+        };
+        if size_of(&order) <= bonus_max {
+            return Ok(Split { bonus: order, spill: Vec::new() });
+        }
+        // The first attribute that does not fit beside the spill block's pointer starts the spill block.
+        let room = bonus_max - 128;
+        let fitting = (1..=order.len()).take_while(|&n| size_of(&order[..n]) <= room).last().unwrap_or(0);
+        let spill = order[fitting..].to_vec();
+        if size_of(&spill) > SPILL_MAX_BYTES {
+            return Err(FsError::AttributeTooLarge);
+        }
+        let mut bonus = order;
+        bonus.truncate(fitting);
+        Ok(Split { bonus, spill })
+    }
+
+    /// Returns the plan of a split if all its layouts are stored.
+    pub(crate) fn find(&self, split: &Split, bonus_max: usize) -> Option<Plan> {
+        let by_attrs = self.by_attrs.borrow();
+        let bonus = Rc::clone(by_attrs.get(&split.bonus)?);
+        let spill = if split.spill.is_empty() { None } else { Some(Rc::clone(by_attrs.get(&split.spill)?)) };
+        Some(Plan { bonus, spill, bonus_len: bonus_max - 128 })
+    }
+
+    /// Registers all usual attributes that are not registered yet.
+    pub(crate) async fn register(&self, os: &Objset, tx: &Tx) -> FsResult<()> {
+        let object = if let Some(object) = self.registry_object.get() {
+            object
+        } else {
+            let object = zap::create(os, &ZapSpec::new(TYPE_REGISTRY), tx).await?;
+            zap::add_u64(os, self.master, "REGISTRY", object.0, tx).await?;
+            self.registry_object.set(Some(object));
+            object
+        };
+        let old = self.registry();
+        let mut next = old.lengths.len();
+        let mut values: Vec<(Vec<u8>, u64)> = Vec::new();
+        for (standard, (name, length, byteswap)) in STANDARD.iter().enumerate() {
+            let number = if let Some(number) = old.numbers[standard] {
+                number
+            } else {
+                let number = u16::try_from(next).map_err(|_| FsError::Corrupt("attribute registry is full"))?;
+                next += 1;
+                zap::add_u64(os, object, name, registry_value(number, *length, *byteswap), tx).await?;
+                number
+            };
+            values.push((name.as_bytes().to_vec(), registry_value(number, *length, *byteswap)));
+        }
+        // Foreign attributes keep their numbers and lengths.
+        let mut registry = Registry {
+            lengths: vec![0; next],
+            standard: vec![None; next],
+            numbers: [None; STANDARD.len()],
+        };
+        registry.lengths[..old.lengths.len()].copy_from_slice(&old.lengths);
+        for (standard, (_, value)) in values.iter().enumerate() {
+            let number = u16::try_from(value & 0xffff).expect("16 bits");
+            registry.lengths[usize::from(number)] = STANDARD[standard].1;
+            registry.standard[usize::from(number)] = Some(u16::try_from(standard).expect("small table"));
+            registry.numbers[standard] = Some(number);
+        }
+        *self.registry.borrow_mut() = Rc::new(registry);
+        Ok(())
+    }
+
+    /// Stores the layouts a split needs and returns its plan.
+    pub(crate) async fn add(&self, os: &Objset, split: &Split, bonus_max: usize, tx: &Tx) -> FsResult<Plan> {
+        let object = if let Some(object) = self.layouts_object.get() {
+            object
+        } else {
+            let object = zap::create(os, &ZapSpec::new(TYPE_LAYOUTS), tx).await?;
+            zap::add_u64(os, self.master, "LAYOUTS", object.0, tx).await?;
+            self.layouts_object.set(Some(object));
+            object
+        };
+        for attrs in [&split.bonus, &split.spill] {
+            if attrs.is_empty() || self.by_attrs.borrow().contains_key(attrs) {
+                continue;
+            }
+            let number = u16::try_from(self.layouts.borrow().len()).unwrap_or(u16::MAX).max(FIRST_LAYOUT);
+            if number >= 1024 {
+                return Err(FsError::NoSpace);
+            }
+            zap::add(os, object, number.to_string(), &ZapValue::U16(attrs.clone()), tx).await?;
+            self.remember(Rc::new(Layout { number, attrs: attrs.clone().into_boxed_slice() }));
+        }
+        self.find(split, bonus_max).ok_or(FsError::Corrupt("a layout just stored is missing"))
+    }
+}
+
+/// Returns registered numbers in the order to store them: as they are stored now, with those that are new behind.
+fn order_of(attrs: &Attrs, registry: &Registry) -> Vec<u16> {
+    let present = |number: u16| match registry.standard(number) {
+        Some(standard) if attrs.has(standard) => true,
+        _ => attrs.other.iter().any(|(n, _)| *n == number),
+    };
+    let mut order: Vec<u16> = Vec::with_capacity(24);
+    let project = registry.number(attr::PROJID);
+    // A project id has its place right behind the fixed attributes: where one is new, everything is put in order anew.
+    let project_is_new = attrs.project.is_some() && project.is_some_and(|n| !attrs.order.contains(&n));
+    if !project_is_new {
+        order.extend(attrs.order.iter().copied().filter(|&n| present(n)));
+    }
+    for standard in ORDER {
+        if let Some(number) = registry.number(standard)
+            && attrs.has(standard)
+            && !order.contains(&number)
+        {
+            order.push(number);
+        }
+    }
+    for (number, _) in &attrs.other {
+        if !order.contains(number) {
+            order.push(*number);
+        }
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn registry() -> Registry {
+        let values: Vec<(Vec<u8>, u64)> = STANDARD
+            .iter()
+            .enumerate()
+            .map(|(n, (name, len, swap))| {
+                (name.as_bytes().to_vec(), registry_value(u16::try_from(n).expect("small"), *len, *swap))
+            })
+            .collect();
+        Registry::from_values(&values).expect("dense")
+    }
+
+    fn tables() -> SaTables {
+        let tables = SaTables::empty(ObjectId(32));
+        *tables.registry.borrow_mut() = Rc::new(registry());
+        tables
+    }
+
+    fn file() -> Attrs {
+        let mut attrs = Attrs::new();
+        attrs.mode = 0o100_644;
+        attrs.size = 7;
+        attrs.project = Some(0);
+        attrs.acl_count = Some(3);
+        attrs.acl = Some(Rc::from(&[1u8; 24][..]));
+        attrs
+    }
+
+    /// Stores the layouts of a split the way `add` does, without an objset.
+    fn plan(tables: &SaTables, split: &Split) -> Plan {
+        for attrs in [&split.bonus, &split.spill] {
+            if !attrs.is_empty() && !tables.by_attrs.borrow().contains_key(attrs) {
+                let number = u16::try_from(tables.layouts.borrow().len()).expect("few").max(FIRST_LAYOUT);
+                tables.remember(Rc::new(Layout { number, attrs: attrs.clone().into_boxed_slice() }));
+            }
+        }
+        tables.find(split, bonus_max(1)).expect("just stored")
+    }
+
+    fn round_trip(tables: &SaTables, attrs: &Attrs) -> (usize, usize) {
+        let split = tables.split(attrs, bonus_max(1)).expect("fits");
+        let plan = plan(tables, &split);
+        let (mut bonus, mut spill) = (Vec::new(), Vec::new());
+        attrs.encode(&tables.registry(), &plan, &mut bonus, &mut spill);
+        let (mut back, _) = tables.decode(&bonus, (!spill.is_empty()).then_some(&spill)).expect("decodes");
+        back.order = Rc::clone(&attrs.order);
+        assert_eq!(&back, attrs);
+        (bonus.len(), spill.len())
+    }
+
+    /// The lengths are those zdb shows for objects made by OpenZFS.
+    #[test]
+    fn buffers_have_the_lengths_openzfs_gives_them() {
+        let tables = tables();
+        let mut attrs = file();
+        assert_eq!(round_trip(&tables, &attrs), (176, 0));
+        attrs.xattr = Some(9);
+        assert_eq!(round_trip(&tables, &attrs), (184, 0));
+        let mut link = file();
+        link.project = None;
+        assert_eq!(round_trip(&tables, &link), (168, 0));
+        link.symlink = Some(Rc::from(&[b'l'; 60][..]));
+        assert_eq!(round_trip(&tables, &link), (236, 0));
+        link.symlink = Some(Rc::from(&[b'm'; 200][..]));
+        assert_eq!(round_trip(&tables, &link), (192, 512));
+        let mut big = file();
+        big.dxattr = Some(Rc::from(&[3u8; 30080][..]));
+        assert_eq!(round_trip(&tables, &big), (192, 30208));
+        big.dxattr = Some(Rc::from(vec![0; 65536]));
+        assert_eq!(tables.split(&big, bonus_max(1)).err(), Some(FsError::AttributeTooLarge));
+    }
+
+    #[test]
+    fn a_new_attribute_goes_last_and_a_new_project_id_to_its_place() {
+        let tables = tables();
+        let mut attrs = file();
+        attrs.project = None;
+        let split = tables.split(&attrs, bonus_max(1)).expect("fits");
+        assert_eq!(split.bonus, [5, 6, 4, 12, 13, 7, 11, 0, 1, 2, 3, 8, 16, 19]);
+        attrs.order = Rc::from(split.bonus);
+        attrs.xattr = Some(4);
+        let split = tables.split(&attrs, bonus_max(1)).expect("fits");
+        assert_eq!(split.bonus, [5, 6, 4, 12, 13, 7, 11, 0, 1, 2, 3, 8, 16, 19, 9]);
+        attrs.order = Rc::from(split.bonus);
+        attrs.project = Some(7);
+        let split = tables.split(&attrs, bonus_max(1)).expect("fits");
+        assert_eq!(split.bonus, [5, 6, 4, 12, 13, 7, 11, 0, 1, 2, 3, 8, 21, 16, 19, 9]);
+    }
+
+    #[test]
+    fn hostile_buffers_are_refused() {
+        let tables = tables();
+        let attrs = file();
+        let split = tables.split(&attrs, bonus_max(1)).expect("fits");
+        let plan = plan(&tables, &split);
+        let (mut bonus, mut spill) = (Vec::new(), Vec::new());
+        attrs.encode(&tables.registry(), &plan, &mut bonus, &mut spill);
+        for len in 0..bonus.len() {
+            assert!(tables.decode(&bonus[..len], None).is_err(), "{len}");
+        }
+        for at in 0..8 {
+            for bit in 0..8 {
+                let mut bad = bonus.clone();
+                bad[at] ^= 1 << bit;
+                drop(tables.decode(&bad, None));
+            }
+        }
+    }
+}

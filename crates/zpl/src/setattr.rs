@@ -1,0 +1,251 @@
+//! Changing attributes: mode, owner, times, size, flags, project.
+
+use std::rc::Rc;
+
+use crate::acl::Trivial;
+use crate::backing::Weight;
+use crate::data::META_BYTES;
+use crate::fs::{Fs, SIZE_MAX};
+use crate::permission::{self, WRITE};
+use crate::range_lock::WHOLE;
+use crate::sa::Attrs;
+use crate::sa::attrs::stored_time;
+use crate::znode::{ACL_TRIVIAL, NO_EXECS_DENIED, PROJID};
+use crate::{Access, Change, Cred, FileId, FileType, FsError, FsResult, FsStat, SetAttr, SetTime, Timestamp, flags};
+
+/// Flags only root may change.
+const ROOT_FLAGS: u64 = flags::IMMUTABLE | flags::NOUNLINK | flags::APPENDONLY;
+
+/// Gives attributes the trivial list of their mode.
+pub(crate) fn set_trivial_acl(attrs: &mut Attrs) {
+    let list = Trivial::of_mode(attrs.mode, attrs.mode >> 12 == 4);
+    if attrs.acl.as_deref() != Some(list.bytes()) {
+        attrs.acl = Some(Rc::from(list.bytes()));
+    }
+    attrs.acl_count = Some(list.count());
+    attrs.flags |= ACL_TRIVIAL;
+    if attrs.mode & 0o111 == 0o111 {
+        attrs.flags |= NO_EXECS_DENIED;
+    } else {
+        attrs.flags &= !NO_EXECS_DENIED;
+    }
+}
+
+impl Fs {
+    /// Sets attributes. With `guard`, only if the file's ctime still is that.
+    ///
+    /// # Errors
+    /// [`FsError::NotPermitted`] (not the owner, immutable, append-only), [`FsError::Access`], [`FsError::NotSync`],
+    /// [`FsError::TooLarge`], [`FsError::IsDirectory`] (size of a directory), [`FsError::Invalid`] (size of a special
+    /// file), [`FsError::ReadOnly`], [`FsError::NoSpace`].
+    pub async fn setattr(
+        &self,
+        id: FileId,
+        set: &SetAttr,
+        guard: Option<Timestamp>,
+        cred: &Cred,
+    ) -> FsResult<Change> {
+        self.check_writable()?;
+        let znode = self.znode(id).await?;
+        if let Some(size) = set.size {
+            match znode.file_type() {
+                FileType::Regular => {}
+                FileType::Directory => return Err(FsError::IsDirectory),
+                _ => return Err(FsError::Invalid),
+            }
+            if size > SIZE_MAX {
+                return Err(FsError::TooLarge);
+            }
+        }
+        let _range = if set.size.is_some() { Some(znode.ranges.exclusive(WHOLE).await) } else { None };
+        let _lock = znode.exclusive().await?;
+        let before = znode.wcc();
+        if guard.is_some_and(|guard| guard != before.ctime) {
+            return Err(FsError::NotSync);
+        }
+        let old = znode.attrs.borrow().clone();
+        let Some(attrs) = self.changed(&old, set, cred)? else {
+            return self.change_of(before, &znode).await;
+        };
+        let plan = self.plan_for(&znode, &attrs).await?;
+        let tx = match set.size {
+            Some(size) => self.resize(&znode, size).await?,
+            None => self.begin(Weight::Bytes(META_BYTES)).await?,
+        };
+        self.store(&znode, attrs, &plan, &tx).await?;
+        drop(tx);
+        self.settle(&znode).await?;
+        self.change_of(before, &znode).await
+    }
+
+    /// Checks what is to be set and returns the new attributes, or nothing when nothing changes.
+    fn changed(&self, old: &Attrs, set: &SetAttr, cred: &Cred) -> FsResult<Option<Attrs>> {
+        if *set == SetAttr::default() {
+            return Ok(None);
+        }
+        let root = cred.uid == 0;
+        let owner = permission::owns(old, cred);
+        let now = self.now();
+        let mut new = old.clone();
+        let only_flags = SetAttr { flags: None, ..*set } == SetAttr::default();
+        if old.flags & flags::IMMUTABLE != 0 && !only_flags {
+            return Err(FsError::NotPermitted);
+        }
+        // Of an append-only file, only times may move, and only to now.
+        if old.flags & flags::APPENDONLY != 0 && (set.size.is_some() || set.mode.is_some() || set.uid.is_some() || set.gid.is_some()) {
+            return Err(FsError::NotPermitted);
+        }
+        if let Some(size) = set.size {
+            permission::check_content(old, cred, WRITE)?;
+            if old.flags & flags::READONLY != 0 {
+                return Err(FsError::NotPermitted);
+            }
+            new.size = size;
+            new.mtime = now;
+            new.flags |= flags::ARCHIVE | flags::AV_MODIFIED;
+            if !root {
+                new.mode = permission::without_set_id(new.mode);
+            }
+        }
+        self.change_owner(old, &mut new, set, cred, owner)?;
+        if let Some(mode) = set.mode {
+            if !owner {
+                return Err(FsError::NotPermitted);
+            }
+            let mut mode = u64::from(mode & 0o7777);
+            let in_group = u32::try_from(new.gid).is_ok_and(|gid| cred.in_group(gid));
+            if !root && !in_group {
+                mode &= !0o2000;
+            }
+            new.mode = (old.mode & !0o7777) | mode;
+        }
+        if new.mode != old.mode && (set.mode.is_some() || old.flags & ACL_TRIVIAL != 0) {
+            // A list that says more than the mode does not survive a new mode (aclmode=discard, the default).
+            if (new.mode ^ old.mode) & 0o777 != 0 {
+                set_trivial_acl(&mut new);
+            }
+        }
+        for (time, field) in [(set.atime, &mut new.atime), (set.mtime, &mut new.mtime)] {
+            match time {
+                None => {}
+                Some(SetTime::Server) => {
+                    if !owner && !cred.opened {
+                        permission::check(old, cred, WRITE)?;
+                    }
+                    *field = now;
+                }
+                Some(SetTime::Client(time)) => {
+                    if !owner || old.flags & flags::APPENDONLY != 0 {
+                        return Err(FsError::NotPermitted);
+                    }
+                    *field = stored_time(time);
+                }
+            }
+        }
+        if let Some(time) = set.crtime {
+            if !owner {
+                return Err(FsError::NotPermitted);
+            }
+            new.crtime = stored_time(time);
+        }
+        if let Some(wanted) = set.flags {
+            if !owner {
+                return Err(FsError::NotPermitted);
+            }
+            let flags = (old.flags & !flags::SETTABLE) | (wanted & flags::SETTABLE);
+            if !root && (flags ^ old.flags) & ROOT_FLAGS != 0 {
+                return Err(FsError::NotPermitted);
+            }
+            new.flags = flags | (new.flags & (ACL_TRIVIAL | NO_EXECS_DENIED));
+        }
+        if let Some(project) = set.project {
+            if !owner {
+                return Err(FsError::NotPermitted);
+            }
+            if !self.0.settings.get().project_quota {
+                return Err(FsError::NotSupported);
+            }
+            new.project = Some(u64::from(project));
+            new.flags |= PROJID;
+        }
+        new.ctime = now;
+        Ok(Some(new))
+    }
+
+    fn change_owner(&self, old: &Attrs, new: &mut Attrs, set: &SetAttr, cred: &Cred, owner: bool) -> FsResult<()> {
+        let root = cred.uid == 0;
+        if let Some(uid) = set.uid {
+            if !root && (!owner || u64::from(uid) != old.uid) {
+                return Err(FsError::NotPermitted);
+            }
+            new.uid = u64::from(uid);
+        }
+        if let Some(gid) = set.gid {
+            if !root && (!owner || (u64::from(gid) != old.gid && !cred.in_group(gid))) {
+                return Err(FsError::NotPermitted);
+            }
+            new.gid = u64::from(gid);
+        }
+        if set.uid.is_some() || set.gid.is_some() {
+            // Another identity must not inherit the right to lend it. Linux does so for root's changes too.
+            new.mode = permission::without_set_id(new.mode);
+        }
+        Ok(())
+    }
+
+    /// Returns which of the asked permissions the caller has.
+    ///
+    /// # Errors
+    /// [`FsError::Stale`].
+    pub async fn access(&self, id: FileId, wanted: Access, cred: &Cred) -> FsResult<Access> {
+        let znode = self.znode(id).await?;
+        let mut got = permission::access(&znode.attrs.borrow(), cred, wanted);
+        if self.0.settings.get().read_only {
+            got.0 &= !(Access::MODIFY | Access::EXTEND | Access::DELETE).0;
+        }
+        Ok(got)
+    }
+
+    /// Returns the target of a symbolic link.
+    ///
+    /// # Errors
+    /// [`FsError::Invalid`] when it is none.
+    pub async fn readlink(&self, id: FileId) -> FsResult<Vec<u8>> {
+        let znode = self.znode(id).await?;
+        if znode.file_type() != FileType::Symlink {
+            return Err(FsError::Invalid);
+        }
+        self.accessed(&znode);
+        let target = znode.attrs.borrow().symlink.clone();
+        if let Some(target) = target {
+            return Ok(target.to_vec());
+        }
+        // Long targets of old versions are content.
+        let len = usize::try_from(znode.size()).ok().filter(|&len| len <= 65536);
+        let len = len.ok_or(FsError::Corrupt("length of a symbolic link"))?;
+        Ok(self.os().read(znode.object_id(), 0, len).await?.to_vec())
+    }
+
+    /// Returns space and objects.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub async fn statfs(&self) -> FsResult<FsStat> {
+        let space = self.0.backing.space().await?;
+        let settings = self.0.settings.get();
+        // There is room for an object in each 512 bytes that are free. OpenZFS: module/os/linux/zfs/zfs_vfsops.c
+        let free_files = (space.available / 512).min(1 << 48);
+        Ok(FsStat {
+            total_bytes: space.referenced.saturating_add(space.available),
+            free_bytes: space.available,
+            available_bytes: space.available,
+            total_files: space.objects.saturating_add(free_files),
+            free_files,
+            block_size: settings.record_size,
+            name_max: self.name_max(),
+            fsid: self.0.backing.fsid(),
+            read_only: settings.read_only,
+            case_insensitive: self.0.master.case == crate::CaseSensitivity::Insensitive,
+        })
+    }
+}

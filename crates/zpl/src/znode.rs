@@ -1,0 +1,273 @@
+//! Files in memory: attributes decoded once, locks, holds; and the cache of them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::rc::Rc;
+
+use ondisk::{ObjectId, Txg};
+
+use crate::range_lock::{RangeGuard, RangeLock, WHOLE};
+use crate::sa::attrs::{Shape, timestamp};
+use crate::sa::{Attrs, Plan};
+use crate::{Attr, DeviceNumber, FileId, FileType, FsError, FsResult, WccAttr};
+
+/// Flag: an object of the hidden tree of extended attributes.
+pub(crate) const XATTR: u64 = 0x1;
+/// Flag: the list says what the mode says.
+pub(crate) const ACL_TRIVIAL: u64 = 0x4;
+/// Flag: set on directories as OpenZFS does.
+pub(crate) const ACL_AUTO_INHERIT: u64 = 0x40;
+/// Flag: a hint that everybody may execute.
+pub(crate) const NO_EXECS_DENIED: u64 = 0x100;
+/// Flag: the object has a project id.
+pub(crate) const PROJID: u64 = 0x8000_0000_0000;
+
+/// One file in memory.
+///
+/// Lock order: `ranges`, then `lock`, then a transaction. `lock` guards names in a directory and orders all changes of
+/// attributes; attributes themselves may be read at any time.
+#[derive(Debug)]
+pub(crate) struct Znode {
+    pub(crate) object: u64,
+    pub(crate) generation: u64,
+    pub(crate) attrs: RefCell<Attrs>,
+    /// Bytes of a data block.
+    pub(crate) block_size: Cell<u32>,
+    /// Slots of the dnode, for the room in its bonus.
+    pub(crate) slots: u8,
+    /// Locks on bytes of the content.
+    pub(crate) ranges: RangeLock,
+    pub(crate) lock: RangeLock,
+    /// The layouts of the attributes as last stored, with what they were made for.
+    pub(crate) plan: RefCell<Option<(Shape, Plan)>>,
+    pub(crate) has_spill: Cell<bool>,
+    /// The bonus is the legacy record.
+    pub(crate) legacy: Cell<bool>,
+    pub(crate) holds: Cell<u64>,
+    /// No name is left; the object is in the unlinked set.
+    pub(crate) unlinked: Cell<bool>,
+    /// The object is freed.
+    pub(crate) dead: Cell<bool>,
+    /// The access time in memory is newer than the stored one.
+    pub(crate) atime_dirty: Cell<bool>,
+    /// Newest group with a change.
+    pub(crate) last_txg: Cell<Txg>,
+    referenced: Cell<bool>,
+}
+
+/// What a znode is made from.
+pub(crate) struct ZnodeParts {
+    pub(crate) object: u64,
+    pub(crate) attrs: Attrs,
+    pub(crate) plan: Option<Plan>,
+    pub(crate) block_size: u32,
+    pub(crate) slots: u8,
+    pub(crate) has_spill: bool,
+    pub(crate) legacy: bool,
+}
+
+impl Znode {
+    pub(crate) fn new(parts: ZnodeParts) -> Self {
+        let shape = parts.attrs.shape();
+        Self {
+            object: parts.object,
+            generation: parts.attrs.generation,
+            attrs: RefCell::new(parts.attrs),
+            block_size: Cell::new(parts.block_size),
+            slots: parts.slots,
+            ranges: RangeLock::default(),
+            lock: RangeLock::default(),
+            plan: RefCell::new(parts.plan.map(|plan| (shape, plan))),
+            has_spill: Cell::new(parts.has_spill),
+            legacy: Cell::new(parts.legacy),
+            holds: Cell::new(0),
+            unlinked: Cell::new(false),
+            dead: Cell::new(false),
+            atime_dirty: Cell::new(false),
+            last_txg: Cell::new(Txg(0)),
+            referenced: Cell::new(true),
+        }
+    }
+
+    pub(crate) fn id(&self) -> FileId {
+        FileId { object: self.object, generation: self.generation }
+    }
+
+    pub(crate) fn object_id(&self) -> ObjectId {
+        ObjectId(self.object)
+    }
+
+    pub(crate) fn file_type(&self) -> FileType {
+        // The type is checked when the znode is made.
+        FileType::of_mode(self.attrs.borrow().mode).unwrap_or(FileType::Regular)
+    }
+
+    pub(crate) fn is_dir(&self) -> bool {
+        self.attrs.borrow().mode >> 12 == 4
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.attrs.borrow().size
+    }
+
+    pub(crate) fn flags(&self) -> u64 {
+        self.attrs.borrow().flags
+    }
+
+    pub(crate) fn wcc(&self) -> WccAttr {
+        let attrs = self.attrs.borrow();
+        WccAttr { size: attrs.size, mtime: timestamp(attrs.mtime), ctime: timestamp(attrs.ctime) }
+    }
+
+    pub(crate) fn attr(&self, used: u64, fsid: u64) -> Attr {
+        let attrs = self.attrs.borrow();
+        let ctime = timestamp(attrs.ctime);
+        Attr {
+            id: self.id(),
+            file_type: FileType::of_mode(attrs.mode).unwrap_or(FileType::Regular),
+            mode: narrow(attrs.mode & 0o7777),
+            links: attrs.links,
+            uid: posix_id(attrs.uid),
+            gid: posix_id(attrs.gid),
+            size: attrs.size,
+            used,
+            rdev: attrs.rdev.map_or(DeviceNumber::default(), device_number),
+            block_size: self.block_size.get(),
+            fsid,
+            atime: timestamp(attrs.atime),
+            mtime: timestamp(attrs.mtime),
+            ctime,
+            crtime: timestamp(attrs.crtime),
+            change: ctime
+                .seconds
+                .cast_unsigned()
+                .wrapping_mul(1_000_000_000)
+                .wrapping_add(u64::from(ctime.nanoseconds)),
+            flags: attrs.flags & crate::flags::SETTABLE,
+            project: narrow(attrs.project.unwrap_or(0) & 0xffff_ffff),
+            parent: attrs.parent,
+        }
+    }
+
+    /// Waits for the right to change the file's attributes or, of a directory, its names.
+    ///
+    /// # Errors
+    /// [`FsError::Stale`] when the file was freed meanwhile.
+    pub(crate) async fn exclusive(&self) -> FsResult<RangeGuard<'_>> {
+        let guard = self.lock.exclusive(WHOLE).await;
+        if self.dead.get() { Err(FsError::Stale) } else { Ok(guard) }
+    }
+
+    /// Waits until nobody changes the directory's names.
+    ///
+    /// # Errors
+    /// [`FsError::Stale`] when the file was freed meanwhile.
+    pub(crate) async fn shared(&self) -> FsResult<RangeGuard<'_>> {
+        let guard = self.lock.shared(WHOLE).await;
+        if self.dead.get() { Err(FsError::Stale) } else { Ok(guard) }
+    }
+}
+
+fn narrow(value: u64) -> u32 {
+    u32::try_from(value).expect("masked to 32 bits")
+}
+
+/// Returns the POSIX id of an owner; ids of other domains, which need an identity service, are nobody's.
+pub(crate) fn posix_id(fuid: u64) -> u32 {
+    u32::try_from(fuid).unwrap_or(65534)
+}
+
+/// Returns device numbers from their stored form, Linux's `dev_t`: major << 20 | minor.
+pub(crate) fn device_number(rdev: u64) -> DeviceNumber {
+    DeviceNumber { major: narrow((rdev >> 20) & 0xfff_ffff), minor: narrow(rdev & 0xf_ffff) }
+}
+
+/// Returns the stored form of device numbers.
+pub(crate) fn stored_device(number: DeviceNumber) -> u64 {
+    u64::from(number.major) << 20 | u64::from(number.minor & 0xf_ffff)
+}
+
+/// The znodes in memory, by object. Those nobody uses are dropped when there are too many.
+#[derive(Debug)]
+pub(crate) struct ZnodeCache {
+    map: RefCell<BTreeMap<u64, Rc<Znode>>>,
+    hand: Cell<u64>,
+    limit: usize,
+    /// Grows whenever a znode leaves, so that who loads one sees that its bytes may be old.
+    departures: Cell<u64>,
+}
+
+impl ZnodeCache {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { map: RefCell::default(), hand: Cell::new(0), limit, departures: Cell::new(0) }
+    }
+
+    pub(crate) fn find(&self, object: u64) -> Option<Rc<Znode>> {
+        let found = self.map.borrow().get(&object).cloned();
+        if let Some(znode) = &found {
+            znode.referenced.set(true);
+        }
+        found
+    }
+
+    pub(crate) fn departures(&self) -> u64 {
+        self.departures.get()
+    }
+
+    /// Returns the znode of that object, taking `znode` if there is none.
+    pub(crate) fn insert(&self, znode: Znode) -> Rc<Znode> {
+        let znode = {
+            let mut map = self.map.borrow_mut();
+            Rc::clone(map.entry(znode.object).or_insert_with(|| Rc::new(znode)))
+        };
+        self.shrink();
+        znode
+    }
+
+    pub(crate) fn remove(&self, object: u64) {
+        self.departures.set(self.departures.get() + 1);
+        self.map.borrow_mut().remove(&object);
+    }
+
+    /// Returns all znodes whose access time is to be stored.
+    pub(crate) fn with_dirty_atime(&self) -> Vec<Rc<Znode>> {
+        self.map.borrow().values().filter(|z| z.atime_dirty.get()).cloned().collect()
+    }
+
+    fn shrink(&self) {
+        let mut map = self.map.borrow_mut();
+        if map.len() <= self.limit {
+            return;
+        }
+        // A hand goes round; what was used since it last came by stays. Bounded, so that an insertion stays cheap.
+        let mut victims = [0u64; 16];
+        let mut found = 0;
+        let mut hand = self.hand.get();
+        for _ in 0..64 {
+            let next = map.range((Bound::Excluded(hand), Bound::Unbounded)).next().or_else(|| map.iter().next());
+            let Some((&object, znode)) = next else { break };
+            hand = object;
+            if znode.referenced.replace(false)
+                || Rc::strong_count(znode) > 1
+                || znode.holds.get() > 0
+                || znode.unlinked.get()
+                || znode.atime_dirty.get()
+            {
+                continue;
+            }
+            victims[found] = object;
+            found += 1;
+            if found == victims.len() {
+                break;
+            }
+        }
+        self.hand.set(hand);
+        for object in &victims[..found] {
+            map.remove(object);
+        }
+        if found > 0 {
+            self.departures.set(self.departures.get() + 1);
+        }
+    }
+}
