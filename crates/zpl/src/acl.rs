@@ -59,7 +59,10 @@ impl Trivial {
         let deny_owner = (group | other) & !owner;
         let deny_group = other & !group;
         let allow_owner = owner & !group & other;
-        let mut list = Self { bytes: [0; 48], len: 0 };
+        let mut list = Self {
+            bytes: [0; 48],
+            len: 0,
+        };
         if allow_owner != 0 {
             list.push(ALLOW, FLAG_OWNER, rights(allow_owner));
         }
@@ -70,7 +73,11 @@ impl Trivial {
             list.push(DENY, FLAG_GROUP | FLAG_IDENTIFIER_GROUP, rights(deny_group));
         }
         list.push(ALLOW, FLAG_OWNER, mask::OWNER_ALWAYS | rights(owner));
-        list.push(ALLOW, FLAG_GROUP | FLAG_IDENTIFIER_GROUP, mask::OTHER_ALWAYS | rights(group));
+        list.push(
+            ALLOW,
+            FLAG_GROUP | FLAG_IDENTIFIER_GROUP,
+            mask::OTHER_ALWAYS | rights(group),
+        );
         list.push(ALLOW, FLAG_EVERYONE, mask::OTHER_ALWAYS | rights(other));
         list
     }
@@ -131,7 +138,11 @@ pub(crate) fn evaluate(aces: &[u8], wanted: u32, asker: &Asker<'_>) -> u32 {
                 let id = u64::from_le_bytes([
                     rest[8], rest[9], rest[10], rest[11], rest[12], rest[13], rest[14], rest[15],
                 ]);
-                if f == FLAG_IDENTIFIER_GROUP { (asker.in_group)(id) } else { f == 0 && asker.uid == id }
+                if f == FLAG_IDENTIFIER_GROUP {
+                    (asker.in_group)(id)
+                } else {
+                    f == 0 && asker.uid == id
+                }
             }
         };
         if matches && flags & FLAG_INHERIT_ONLY == 0 {
@@ -173,7 +184,12 @@ mod tests {
     fn a_right_of_others_that_the_owner_lacks_is_denied_first() {
         let list = Trivial::of_mode(0o077, false);
         assert_eq!(list.count(), 4);
-        let asker = |is_owner, in_owning_group| Asker { uid: 1, is_owner, in_owning_group, in_group: &|_| false };
+        let asker = |is_owner, in_owning_group| Asker {
+            uid: 1,
+            is_owner,
+            in_owning_group,
+            in_group: &|_| false,
+        };
         let want = mask::READ_DATA | mask::EXECUTE;
         assert_eq!(evaluate(list.bytes(), want, &asker(true, true)), 0);
         assert_eq!(evaluate(list.bytes(), want, &asker(false, false)), want);
@@ -183,10 +199,24 @@ mod tests {
     fn trivial_lists_say_what_the_mode_says() {
         for mode in 0..0o1000u64 {
             let list = Trivial::of_mode(mode, false);
-            for (owner, group, shift) in [(true, true, 6), (true, false, 6), (false, true, 3), (false, false, 0)] {
-                let asker = Asker { uid: 1, is_owner: owner, in_owning_group: group, in_group: &|_| false };
+            for (owner, group, shift) in [
+                (true, true, 6),
+                (true, false, 6),
+                (false, true, 3),
+                (false, false, 0),
+            ] {
+                let asker = Asker {
+                    uid: 1,
+                    is_owner: owner,
+                    in_owning_group: group,
+                    in_group: &|_| false,
+                };
                 let bits = (mode >> shift) & 7;
-                let got = evaluate(list.bytes(), mask::READ_DATA | mask::WRITE_DATA | mask::EXECUTE, &asker);
+                let got = evaluate(
+                    list.bytes(),
+                    mask::READ_DATA | mask::WRITE_DATA | mask::EXECUTE,
+                    &asker,
+                );
                 let want = if bits & 4 != 0 { 1 } else { 0 }
                     | if bits & 2 != 0 { 2 } else { 0 }
                     | if bits & 1 != 0 { 0x20 } else { 0 };

@@ -6,10 +6,10 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::FsResult;
 use crate::backing::Weight;
 use crate::fs::Fs;
 use crate::znode::Znode;
-use crate::FsResult;
 
 /// Noted times at which they are stored at once.
 const PENDING_MAX: usize = 1024;
@@ -21,7 +21,7 @@ const RELATIME_SECONDS: u64 = 24 * 60 * 60;
 impl Fs {
     /// Notes that a file was read now, if the dataset's properties want that.
     pub(crate) fn accessed(&self, znode: &Znode) {
-        let settings = self.0.settings.get();
+        let settings = self.settings();
         if !settings.atime || settings.read_only {
             return;
         }
@@ -29,7 +29,10 @@ impl Fs {
         {
             let mut attrs = znode.attrs.borrow_mut();
             let fresh = attrs.atime > attrs.mtime && attrs.atime > attrs.ctime;
-            if settings.relatime && fresh && now[0].saturating_sub(attrs.atime[0]) < RELATIME_SECONDS {
+            if settings.relatime
+                && fresh
+                && now[0].saturating_sub(attrs.atime[0]) < RELATIME_SECONDS
+            {
                 return;
             }
             attrs.atime = now;
@@ -64,18 +67,22 @@ impl Fs {
 
     pub(crate) fn clear_atime_pending(&self, znode: &Znode) {
         if znode.atime_dirty.replace(false) {
-            self.0.atimes_pending.set(self.0.atimes_pending.get().saturating_sub(1));
+            self.0
+                .atimes_pending
+                .set(self.0.atimes_pending.get().saturating_sub(1));
         }
     }
 
     /// Stores all noted access times.
     pub(crate) async fn store_atimes(&self) -> FsResult<()> {
-        if self.0.atimes_pending.get() == 0 || self.0.settings.get().read_only || self.0.closed.get() {
+        if self.0.atimes_pending.get() == 0 || self.settings().read_only || self.0.closed.get() {
             return Ok(());
         }
         let znodes = self.0.znodes.with_dirty_atime();
         for znode in znodes {
-            let Ok(_lock) = znode.exclusive().await else { continue };
+            let Ok(_lock) = znode.exclusive().await else {
+                continue;
+            };
             if !znode.atime_dirty.get() {
                 continue;
             }

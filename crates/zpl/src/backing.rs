@@ -1,9 +1,14 @@
 //! What a file system needs of its dataset: transactions, settings, space.
 
 use dmu::{Objset, Tx, TxWeight};
+use dsl::property::Property;
+use dsl::{Dataset, Estimate};
 use ondisk::Txg;
 
-use crate::{FsError, FsResult};
+use crate::FsResult;
+
+/// What a transaction that frees more than it takes makes dirty, roughly: dictionary blocks, dnodes, indirect blocks.
+const FREEING_BYTES: u64 = 64 << 10;
 
 /// What a transaction is about to do, for the write throttle and for quotas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,13 +69,22 @@ pub(crate) struct Space {
     pub(crate) objects: u64,
 }
 
+/// The dataset, or a bare objset.
 pub(crate) struct Backing {
     os: Objset,
+    dataset: Option<Dataset>,
 }
 
 impl Backing {
     pub(crate) fn of_objset(os: Objset) -> Self {
-        Self { os }
+        Self { os, dataset: None }
+    }
+
+    pub(crate) fn of_dataset(dataset: Dataset) -> Self {
+        Self {
+            os: dataset.objset().clone(),
+            dataset: Some(dataset),
+        }
     }
 
     pub(crate) fn objset(&self) -> &Objset {
@@ -78,23 +92,69 @@ impl Backing {
     }
 
     pub(crate) fn fsid(&self) -> u64 {
-        self.os.id()
+        self.dataset
+            .as_ref()
+            .map_or_else(|| self.os.id(), Dataset::fsid)
     }
 
-    pub(crate) async fn settings(&self) -> Settings {
-        Settings { read_only: self.os.is_read_only(), ..Settings::default() }
+    /// Grows when [`Backing::settings`] may have changed.
+    pub(crate) fn settings_version(&self) -> u64 {
+        self.dataset.as_ref().map_or(0, Dataset::properties_version)
+    }
+
+    pub(crate) fn settings(&self) -> Settings {
+        let read_only = self.os.is_read_only();
+        let Some(dataset) = &self.dataset else {
+            return Settings {
+                read_only,
+                ..Settings::default()
+            };
+        };
+        let number = |property| dataset.number(property);
+        let xattr = Property::Xattr
+            .index_name(number(Property::Xattr))
+            .unwrap_or("sa");
+        let sync = Property::Sync
+            .index_name(number(Property::Sync))
+            .unwrap_or("standard");
+        Settings {
+            read_only: read_only || dataset.is_read_only() || number(Property::ReadOnly) != 0,
+            atime: number(Property::Atime) != 0,
+            relatime: number(Property::Relatime) != 0,
+            record_size: u32::try_from(number(Property::RecordSize))
+                .unwrap_or(128 << 10)
+                .clamp(512, 16 << 20),
+            // "on" has meant "sa" since 2.3.
+            xattr_sa: xattr != "dir",
+            xattr: xattr != "off",
+            sync: match sync {
+                "always" => SyncSetting::Always,
+                "disabled" => SyncSetting::Disabled,
+                _ => SyncSetting::Standard,
+            },
+            dnode_slots: dnode_slots(
+                Property::DnodeSize
+                    .index_name(number(Property::DnodeSize))
+                    .unwrap_or("legacy"),
+            ),
+            long_names: number(Property::LongName) != 0,
+            project_quota: self.os.flags() & 4 != 0,
+        }
     }
 
     pub(crate) async fn begin(&self, weight: Weight) -> FsResult<Tx> {
+        if let Some(dataset) = &self.dataset {
+            let estimate = match weight {
+                Weight::Bytes(bytes) => Estimate::bytes(bytes),
+                Weight::Frees => Estimate::freeing(FREEING_BYTES),
+            };
+            return Ok(dataset.begin(estimate).await?);
+        }
         let weight = match weight {
             Weight::Bytes(bytes) => TxWeight::bytes(bytes),
             Weight::Frees => TxWeight::unthrottled(),
         };
         Ok(self.os.services().clock.begin(weight).await?)
-    }
-
-    pub(crate) fn is_synced(&self, txg: Txg) -> bool {
-        self.os.services().clock.last_synced() >= txg
     }
 
     pub(crate) async fn wait_synced(&self, txg: Txg) -> FsResult<()> {
@@ -105,8 +165,42 @@ impl Backing {
         self.os.services().clock.open_txg()
     }
 
-    pub(crate) async fn space(&self) -> FsResult<Space> {
-        let _: Option<FsError> = None;
-        Ok(Space { referenced: 0, available: 1 << 40, objects: self.os.object_count() })
+    pub(crate) fn space(&self) -> Space {
+        let objects = self.os.object_count();
+        match &self.dataset {
+            Some(dataset) => {
+                let space = dataset.space();
+                Space {
+                    referenced: space.referenced,
+                    available: space.available,
+                    objects,
+                }
+            }
+            None => Space {
+                referenced: 0,
+                available: 1 << 40,
+                objects,
+            },
+        }
+    }
+
+    /// Declares that objects with more than one slot are about to be made.
+    pub(crate) fn needs_large_dnodes(&self) {
+        if let Some(dataset) = &self.dataset {
+            dataset.needs_feature("large_dnode");
+        }
+    }
+}
+
+/// Slots of a new dnode for a value of the property `dnodesize`.
+fn dnode_slots(value: &str) -> u8 {
+    match value {
+        // OpenZFS: module/zfs/dsl_prop.c and zfs_mknode: auto is 1 KiB, so that small xattrs need no spill block.
+        "auto" | "1k" => 2,
+        "2k" => 4,
+        "4k" => 8,
+        "8k" => 16,
+        "16k" => 32,
+        _ => 1,
     }
 }

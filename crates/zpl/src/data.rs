@@ -14,7 +14,8 @@ use crate::range_lock::WHOLE;
 use crate::sa::Attrs;
 use crate::znode::Znode;
 use crate::{
-    Attr, Change, Cred, FileId, FileType, FsError, FsResult, ReadData, SeekTarget, Stability, WccAttr, Written, flags,
+    Attr, Change, Cred, FileId, FileType, FsError, FsResult, ReadData, SeekTarget, Stability,
+    WccAttr, Written, flags,
 };
 
 /// Bytes written in one transaction: keeps a group's size under the throttle's control, and is a whole number of blocks
@@ -38,11 +39,20 @@ impl Fs {
     ///
     /// # Errors
     /// [`FsError::Access`], [`FsError::IsDirectory`], [`FsError::Invalid`] for other special files, those of reading.
-    pub async fn read(&self, id: FileId, offset: u64, len: usize, cred: &Cred) -> FsResult<ReadData> {
+    pub async fn read(
+        &self,
+        id: FileId,
+        offset: u64,
+        len: usize,
+        cred: &Cred,
+    ) -> FsResult<ReadData> {
         let znode = self.regular(id).await?;
         permission::check_content(&znode.attrs.borrow(), cred, READ)?;
         let end = offset.saturating_add(len as u64);
-        let _range = znode.ranges.shared(offset..end.max(offset + u64::from(offset < u64::MAX))).await;
+        let _range = znode
+            .ranges
+            .shared(offset..end.max(offset + u64::from(offset < u64::MAX)))
+            .await;
         if znode.dead.get() {
             return Err(FsError::Stale);
         }
@@ -55,7 +65,11 @@ impl Fs {
             Vec::new()
         };
         self.accessed(&znode);
-        Ok(ReadData { pieces, eof: end >= size || offset >= size, attr: self.attr_of(&znode).await? })
+        Ok(ReadData {
+            pieces,
+            eof: end >= size || offset >= size,
+            attr: self.attr_of(&znode).await?,
+        })
     }
 
     /// Writes bytes to a regular file. A long write is several transactions; when one in the middle fails, what was
@@ -101,7 +115,11 @@ impl Fs {
         let znode = self.regular(id).await?;
         permission::check_content(&znode.attrs.borrow(), cred, WRITE)?;
         let whole = offset.is_none();
-        let _append = if whole { Some(znode.ranges.exclusive(WHOLE).await) } else { None };
+        let _append = if whole {
+            Some(znode.ranges.exclusive(WHOLE).await)
+        } else {
+            None
+        };
         let start = offset.unwrap_or_else(|| znode.size());
         let forbidden = znode.flags() & (flags::IMMUTABLE | flags::READONLY) != 0
             || (znode.flags() & flags::APPENDONLY != 0 && start != znode.size());
@@ -111,7 +129,11 @@ impl Fs {
         let mut before = znode.wcc();
         let total = data.len() as u64;
         if total == 0 {
-            return Ok(Written { count: 0, stability, change: self.change_of(before, &znode).await? });
+            return Ok(Written {
+                count: 0,
+                stability,
+                change: self.change_of(before, &znode).await?,
+            });
         }
         if start >= SIZE_MAX {
             return Err(FsError::TooLarge);
@@ -123,7 +145,11 @@ impl Fs {
             let chunk = self.chunk_len(&znode, at, total - done);
             let from = usize::try_from(done).map_err(|_| FsError::Invalid)?;
             let to = usize::try_from(done + chunk).map_err(|_| FsError::Invalid)?;
-            let piece = if chunk == data.len() as u64 { data.clone() } else { data.slice(from..to) };
+            let piece = if chunk == data.len() as u64 {
+                data.clone()
+            } else {
+                data.slice(from..to)
+            };
             match self.write_chunk(&znode, at, piece, whole, cred).await {
                 Ok(seen) => {
                     if done == 0 {
@@ -136,12 +162,16 @@ impl Fs {
             done += chunk;
         }
         let stability = self.stabilize(&znode, stability).await?;
-        Ok(Written { count: done, stability, change: self.change_of(before, &znode).await? })
+        Ok(Written {
+            count: done,
+            stability,
+            change: self.change_of(before, &znode).await?,
+        })
     }
 
     /// Returns how much of a write goes into the next transaction: up to a block boundary.
     fn chunk_len(&self, znode: &Znode, at: u64, left: u64) -> u64 {
-        let block = u64::from(znode.block_size.get().max(self.0.settings.get().record_size));
+        let block = u64::from(znode.block_size.get().max(self.settings().record_size));
         let most = CHUNK_BYTES.max(block);
         if left <= most {
             return left;
@@ -154,14 +184,18 @@ impl Fs {
     /// block has a block of its size, up to the record size.
     fn grown_block_size(&self, znode: &Znode, end: u64) -> Option<u32> {
         let block = znode.block_size.get();
-        let record = self.0.settings.get().record_size;
+        let record = self.settings().record_size;
         if end <= u64::from(block) || znode.size() > u64::from(block) {
             return None;
         }
         if block.is_power_of_two() && block >= record {
             return None;
         }
-        let most = if block > record { block.next_power_of_two() } else { record };
+        let most = if block > record {
+            block.next_power_of_two()
+        } else {
+            record
+        };
         let size = u32::try_from(end.min(u64::from(most))).expect("at most the record size");
         let size = size.next_multiple_of(512);
         (size > block).then_some(size)
@@ -182,7 +216,10 @@ impl Fs {
         let grows = |z: &Znode| self.grown_block_size(z, end).is_some();
         let mut range = None;
         if !whole_held {
-            let guard = znode.ranges.exclusive(if grows(znode) { WHOLE } else { at..end }).await;
+            let guard = znode
+                .ranges
+                .exclusive(if grows(znode) { WHOLE } else { at..end })
+                .await;
             range = Some(guard);
             if grows(znode) {
                 drop(range.take());
@@ -262,7 +299,9 @@ impl Fs {
         // Bytes past the end of file are zeros already; blocks there do not exist.
         let len = if end >= size { u64::MAX } else { end - offset };
         let tx = self.begin(Weight::Frees).await?;
-        self.os().free_range(znode.object_id(), offset, len, &tx).await?;
+        self.os()
+            .free_range(znode.object_id(), offset, len, &tx)
+            .await?;
         self.store(&znode, attrs, &plan, &tx).await?;
         drop(tx);
         self.change_of(before, &znode).await
@@ -283,12 +322,22 @@ impl Fs {
             return Err(FsError::NoSuchOffset);
         }
         let found = match target {
-            SeekTarget::Data => {
-                self.os().next_data(znode.object_id(), offset).await?.ok_or(FsError::NoSuchOffset)?
-            }
-            SeekTarget::Hole => self.os().next_hole(znode.object_id(), offset).await?.min(size),
+            SeekTarget::Data => self
+                .os()
+                .next_data(znode.object_id(), offset)
+                .await?
+                .ok_or(FsError::NoSuchOffset)?,
+            SeekTarget::Hole => self
+                .os()
+                .next_hole(znode.object_id(), offset)
+                .await?
+                .min(size),
         };
-        if found >= size && target == SeekTarget::Data { Err(FsError::NoSuchOffset) } else { Ok(found) }
+        if found >= size && target == SeekTarget::Data {
+            Err(FsError::NoSuchOffset)
+        } else {
+            Ok(found)
+        }
     }
 
     /// Brings everything written to the file onto stable storage. The range is a hint.
@@ -298,7 +347,7 @@ impl Fs {
     pub async fn commit(&self, id: FileId, offset: u64, len: u64) -> FsResult<Attr> {
         let _ = (offset, len);
         let znode = self.znode(id).await?;
-        if self.0.settings.get().sync != SyncSetting::Disabled {
+        if self.settings().sync != SyncSetting::Disabled {
             self.0.backing.wait_synced(znode.last_txg.get()).await?;
         }
         self.attr_of(&znode).await
@@ -310,7 +359,7 @@ impl Fs {
     /// Those of writing.
     pub async fn sync(&self) -> FsResult<()> {
         self.store_atimes().await?;
-        if self.0.settings.get().read_only {
+        if self.settings().read_only {
             return Ok(());
         }
         self.0.backing.wait_synced(self.0.backing.open_txg()).await
@@ -318,7 +367,7 @@ impl Fs {
 
     /// Waits, as asked and as the `sync` property says, until a file's changes are on stable storage.
     async fn stabilize(&self, znode: &Znode, wanted: Stability) -> FsResult<Stability> {
-        let wait = match self.0.settings.get().sync {
+        let wait = match self.settings().sync {
             SyncSetting::Disabled => return Ok(wanted),
             SyncSetting::Always => true,
             SyncSetting::Standard => wanted != Stability::Unstable,
@@ -332,7 +381,7 @@ impl Fs {
 
     /// Waits after a change of names or attributes if the `sync` property is `always`.
     pub(crate) async fn settle(&self, znode: &Znode) -> FsResult<()> {
-        if self.0.settings.get().sync == SyncSetting::Always {
+        if self.settings().sync == SyncSetting::Always {
             self.0.backing.wait_synced(znode.last_txg.get()).await?;
         }
         Ok(())

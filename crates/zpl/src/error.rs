@@ -143,3 +143,18 @@ impl From<dmu::DmuError> for FsError {
         }
     }
 }
+
+impl From<dsl::DslError> for FsError {
+    fn from(error: dsl::DslError) -> Self {
+        use dsl::DslError as E;
+        match error {
+            E::Dmu(error) => error.into(),
+            E::Quota { .. } => Self::Quota,
+            E::NoSpace => Self::NoSpace,
+            E::ReadOnly => Self::ReadOnly,
+            E::Corrupt { what, .. } => Self::Corrupt(what),
+            E::Unsupported { .. } | E::KeyNotLoaded { .. } => Self::NotSupported,
+            _ => Self::Io,
+        }
+    }
+}

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use dmu::zap;
 use dmu::{Objset, Tx};
-use ondisk::{ObjectId, Txg};
+use ondisk::{ObjectId, ObjectType, Txg};
 use runtime::sync::Mutex;
 use runtime::{Handle, Timestamp};
 
@@ -20,9 +20,9 @@ use crate::znode::{XATTR, Znode, ZnodeCache, ZnodeParts};
 use crate::{Attr, CaseSensitivity, Change, FileId, FileType, FsError, FsResult, Made, WccAttr};
 
 /// Object type of everything that is not a directory.
-pub(crate) const TYPE_FILE: u8 = 19;
+pub(crate) const TYPE_FILE: ObjectType = ObjectType::PLAIN_FILE_CONTENTS;
 /// Object type of a directory.
-pub(crate) const TYPE_DIRECTORY: u8 = 20;
+pub(crate) const TYPE_DIRECTORY: ObjectType = ObjectType::DIRECTORY_CONTENTS;
 /// The master node.
 pub(crate) const MASTER: ObjectId = ObjectId(1);
 /// Greatest size of a file; OpenZFS: MAXOFFSET_T.
@@ -47,7 +47,8 @@ pub(crate) struct Inner {
     pub(crate) handle: Handle,
     pub(crate) os: Objset,
     pub(crate) backing: Backing,
-    pub(crate) settings: Cell<Settings>,
+    settings: Cell<Settings>,
+    settings_version: Cell<u64>,
     pub(crate) options: FsOptions,
     pub(crate) sa: SaTables,
     pub(crate) master: Master,
@@ -77,7 +78,9 @@ pub(crate) struct Master {
 
 impl Master {
     async fn read(os: &Objset) -> FsResult<Self> {
-        let number = async |key: &str| -> FsResult<Option<u64>> { Ok(zap::lookup_u64(os, MASTER, key).await?) };
+        let number = async |key: &str| -> FsResult<Option<u64>> {
+            Ok(zap::lookup_u64(os, MASTER, key).await?)
+        };
         let normalization = number("normalization").await?.unwrap_or(0);
         let case = match number("casesensitivity").await?.unwrap_or(0) {
             1 => CaseSensitivity::Insensitive,
@@ -86,9 +89,14 @@ impl Master {
         };
         Ok(Self {
             version: number("VERSION").await?.unwrap_or(5),
-            root: number("ROOT").await?.ok_or(FsError::Corrupt("the master node names no root directory"))?,
+            root: number("ROOT")
+                .await?
+                .ok_or(FsError::Corrupt("the master node names no root directory"))?,
             unlinked: number("DELETE_QUEUE").await?.map(ObjectId),
-            sa: number("SA_ATTRS").await?.filter(|&object| object != 0).map(ObjectId),
+            sa: number("SA_ATTRS")
+                .await?
+                .filter(|&object| object != 0)
+                .map(ObjectId),
             normalization,
             utf8_only: normalization != 0 || number("utf8only").await?.unwrap_or(0) != 0,
             case,
@@ -97,7 +105,12 @@ impl Master {
 
     /// Returns the normalization flags of a new directory's dictionary.
     pub(crate) fn directory_flags(&self) -> u64 {
-        self.normalization | if self.case == CaseSensitivity::Sensitive { 0 } else { 0x02 }
+        self.normalization
+            | if self.case == CaseSensitivity::Sensitive {
+                0
+            } else {
+                0x02
+            }
     }
 
     /// Returns whether names are looked up by their normalized form.
@@ -121,11 +134,21 @@ impl Fs {
         Self::open_backing(Backing::of_objset(os), options).await
     }
 
-    pub(crate) async fn open_backing(backing: Backing, options: FsOptions) -> FsResult<Self> {
+    /// Opens the file system of a dataset. Snapshots, and datasets of pools imported read-only, can only be read.
+    ///
+    /// # Errors
+    /// [`FsError::Corrupt`] when it is no file system; [`FsError::NotSupported`] for a version unknown here; those of
+    /// reading.
+    pub async fn open(dataset: dsl::Dataset, options: FsOptions) -> FsResult<Self> {
+        Self::open_backing(Backing::of_dataset(dataset), options).await
+    }
+
+    async fn open_backing(backing: Backing, options: FsOptions) -> FsResult<Self> {
         let os = backing.objset().clone();
         let handle = os.services().handle.clone();
         let master = Master::read(&os).await?;
-        let mut settings = backing.settings().await;
+        let settings_version = backing.settings_version();
+        let mut settings = backing.settings();
         settings.read_only |= options.read_only;
         let sa = if let Some(object) = master.sa {
             SaTables::open(&os, object).await?
@@ -137,12 +160,16 @@ impl Fs {
         if master.version > 5 {
             return Err(FsError::NotSupported);
         }
-        let root = FileId { object: master.root, generation: 0 };
+        let root = FileId {
+            object: master.root,
+            generation: 0,
+        };
         let fs = Self(Rc::new(Inner {
             handle,
             os,
             backing,
             settings: Cell::new(settings),
+            settings_version: Cell::new(settings_version),
             options,
             sa,
             master,
@@ -178,16 +205,29 @@ impl Fs {
         result
     }
 
-    /// Reads the dataset's properties again (atime, relatime, readonly, recordsize, xattr, ...).
-    pub async fn reload_properties(&self) {
-        let mut settings = self.0.backing.settings().await;
-        settings.read_only |= self.0.options.read_only || self.0.master.sa.is_none();
+    /// Takes note that properties changed (atime, readonly, recordsize, xattr, ...). Operations see new values by
+    /// themselves; this also starts draining the unlinked set when the file system has become writable.
+    ///
+    /// # Errors
+    /// Those of reading the unlinked set.
+    pub async fn reload_properties(&self) -> FsResult<()> {
         let was_read_only = self.0.settings.get().read_only;
-        self.0.settings.set(settings);
-        if was_read_only && !settings.read_only && !self.0.options.keep_unlinked {
-            // Failing to read the set is met again, and reported, at the next open.
-            let _ = self.drain_unlinked().await;
+        let read_only = self.settings().read_only;
+        if was_read_only && !read_only && !self.0.options.keep_unlinked {
+            self.drain_unlinked().await?;
         }
+        Ok(())
+    }
+
+    /// Returns the properties in force.
+    pub(crate) fn settings(&self) -> Settings {
+        let version = self.0.backing.settings_version();
+        if self.0.settings_version.replace(version) != version {
+            let mut settings = self.0.backing.settings();
+            settings.read_only |= self.0.options.read_only || self.0.master.sa.is_none();
+            self.0.settings.set(settings);
+        }
+        self.0.settings.get()
     }
 
     /// Returns the id of the root directory.
@@ -219,7 +259,11 @@ impl Fs {
         if self.0.closed.get() {
             return Err(FsError::Busy);
         }
-        if self.0.settings.get().read_only { Err(FsError::ReadOnly) } else { Ok(()) }
+        if self.settings().read_only {
+            Err(FsError::ReadOnly)
+        } else {
+            Ok(())
+        }
     }
 
     /// Finds the file of an id.
@@ -243,7 +287,11 @@ impl Fs {
     /// Finds the file of an id and checks that it is a directory.
     pub(crate) async fn directory(&self, id: FileId) -> FsResult<Rc<Znode>> {
         let znode = self.znode(id).await?;
-        if znode.is_dir() { Ok(znode) } else { Err(FsError::NotDirectory) }
+        if znode.is_dir() {
+            Ok(znode)
+        } else {
+            Err(FsError::NotDirectory)
+        }
     }
 
     /// Finds the file an entry of a directory names.
@@ -251,11 +299,19 @@ impl Fs {
         let znode = match self.0.znodes.find(object) {
             Some(znode) => znode,
             None => match self.load(object, false).await {
-                Err(FsError::Stale) => return Err(FsError::Corrupt("a directory names an object that is not there")),
+                Err(FsError::Stale) => {
+                    return Err(FsError::Corrupt(
+                        "a directory names an object that is not there",
+                    ));
+                }
                 other => other?,
             },
         };
-        if znode.dead.get() { Err(FsError::Stale) } else { Ok(znode) }
+        if znode.dead.get() {
+            Err(FsError::Stale)
+        } else {
+            Ok(znode)
+        }
     }
 
     /// Reads a file's attributes. With `unlinked`, also of one without names.
@@ -268,7 +324,11 @@ impl Fs {
                 return Err(FsError::Stale);
             }
             let bonus = self.os().bonus(id).await?;
-            let spill = if info.has_spill { self.os().spill(id).await? } else { None };
+            let spill = if info.has_spill {
+                self.os().spill(id).await?
+            } else {
+                None
+            };
             let (attrs, plan) = match bonus.bonus_type {
                 BONUS_SA => {
                     let (attrs, plan) = self.0.sa.decode(&bonus.bytes, spill.as_deref())?;
@@ -319,12 +379,25 @@ impl Fs {
 
     /// Returns what an operation did to a file.
     pub(crate) async fn change_of(&self, before: WccAttr, znode: &Znode) -> FsResult<Change> {
-        Ok(Change { before, after: self.attr_of(znode).await? })
+        Ok(Change {
+            before,
+            after: self.attr_of(znode).await?,
+        })
     }
 
     /// Returns what an operation that made or named a file did.
-    pub(crate) async fn made(&self, file: &Znode, before: WccAttr, dir: &Znode, created: bool) -> FsResult<Made> {
-        Ok(Made { file: self.attr_of(file).await?, dir: self.change_of(before, dir).await?, created })
+    pub(crate) async fn made(
+        &self,
+        file: &Znode,
+        before: WccAttr,
+        dir: &Znode,
+        created: bool,
+    ) -> FsResult<Made> {
+        Ok(Made {
+            file: self.attr_of(file).await?,
+            dir: self.change_of(before, dir).await?,
+            created,
+        })
     }
 
     /// Begins a transaction.
@@ -360,7 +433,12 @@ impl Fs {
     /// Returns the layouts for a znode's new attributes.
     pub(crate) async fn plan_for(&self, znode: &Znode, attrs: &Attrs) -> FsResult<Plan> {
         let shape = attrs.shape();
-        let known = znode.plan.borrow().as_ref().filter(|(old, _)| *old == shape).map(|(_, plan)| plan.clone());
+        let known = znode
+            .plan
+            .borrow()
+            .as_ref()
+            .filter(|(old, _)| *old == shape)
+            .map(|(_, plan)| plan.clone());
         match known {
             Some(plan) => Ok(plan),
             None => self.plan(attrs, znode.slots).await,
@@ -368,11 +446,22 @@ impl Fs {
     }
 
     /// Stores a znode's new attributes; the caller holds its lock.
-    pub(crate) async fn store(&self, znode: &Znode, mut attrs: Attrs, plan: &Plan, tx: &Tx) -> FsResult<()> {
+    pub(crate) async fn store(
+        &self,
+        znode: &Znode,
+        mut attrs: Attrs,
+        plan: &Plan,
+        tx: &Tx,
+    ) -> FsResult<()> {
         let id = znode.object_id();
         let registry = self.0.sa.registry();
         let shape = attrs.shape();
-        if znode.plan.borrow().as_ref().is_none_or(|(old, _)| *old != shape) {
+        if znode
+            .plan
+            .borrow()
+            .as_ref()
+            .is_none_or(|(old, _)| *old != shape)
+        {
             let spill: &[u16] = plan.spill.as_ref().map_or(&[], |l| &l.attrs);
             attrs.order = plan.bonus.attrs.iter().chain(spill).copied().collect();
         }
@@ -389,7 +478,8 @@ impl Fs {
                 os.set_bonus(id, BONUS_SA, &bonus, tx).await?;
             } else {
                 os.set_bonus(id, BONUS_SA, &bonus, tx).await?;
-                let same = znode.has_spill.get() && os.spill(id).await?.is_some_and(|old| old[..] == spill[..]);
+                let same = znode.has_spill.get()
+                    && os.spill(id).await?.is_some_and(|old| old[..] == spill[..]);
                 if !same {
                     os.set_spill(id, Some(&spill), tx).await?;
                 }

@@ -7,14 +7,30 @@
 
 #![forbid(unsafe_code)]
 
+mod acl;
+mod atime;
+mod backing;
+mod data;
 mod error;
 mod fs;
+mod make;
+mod names;
+mod permission;
+mod range_lock;
+mod remove;
+mod root;
+mod sa;
+mod setattr;
 mod types;
+mod unlinked;
+mod xattr;
+mod znode;
 
 pub use error::{FsError, FsResult};
 pub use fs::{Fs, FsOptions};
+pub use root::create_root;
 pub use types::{
-    Access, Attr, CaseSensitivity, Change, CreateMode, Cred, DeviceNumber, DirEntry, FileId, FileType, FsStat,
-    ListLimit, Listing, Made, ReadData, Renamed, RootProps, SeekTarget, SetAttr, SetTime, Stability, StoredXattr,
-    Timestamp, WccAttr, Written, XattrMode, flags,
+    Access, Attr, CaseSensitivity, Change, CreateMode, Cred, DeviceNumber, DirEntry, FileId,
+    FileType, FsStat, ListLimit, Listing, Made, ReadData, Renamed, RootProps, SeekTarget, SetAttr,
+    SetTime, Stability, StoredXattr, Timestamp, WccAttr, Written, XattrMode, flags,
 };

@@ -16,7 +16,8 @@ use crate::sa::{Attrs, BONUS_SA, Plan};
 use crate::setattr::set_trivial_acl;
 use crate::znode::{ACL_AUTO_INHERIT, PROJID, XATTR, Znode, ZnodeParts, stored_device};
 use crate::{
-    CreateMode, Cred, DeviceNumber, FileId, FileType, FsError, FsResult, Made, SetAttr, SetTime, Timestamp, flags,
+    CreateMode, Cred, DeviceNumber, FileId, FileType, FsError, FsResult, Made, SetAttr, SetTime,
+    Timestamp, flags,
 };
 
 /// Longest target of a symbolic link; Linux: PATH_MAX without the NUL.
@@ -33,7 +34,11 @@ pub(crate) struct Kind<'a> {
 
 impl Kind<'_> {
     fn plain(file_type: FileType) -> Self {
-        Kind { file_type, rdev: DeviceNumber::default(), target: &[] }
+        Kind {
+            file_type,
+            rdev: DeviceNumber::default(),
+            target: &[],
+        }
     }
 }
 
@@ -52,15 +57,30 @@ impl Fs {
         set: &SetAttr,
         cred: &Cred,
     ) -> FsResult<Made> {
-        self.make(dir, name, &Kind::plain(FileType::Regular), mode, set, cred).await
+        self.make(dir, name, &Kind::plain(FileType::Regular), mode, set, cred)
+            .await
     }
 
     /// Makes a directory.
     ///
     /// # Errors
     /// Those of [`Fs::create`].
-    pub async fn mkdir(&self, dir: FileId, name: &[u8], set: &SetAttr, cred: &Cred) -> FsResult<Made> {
-        self.make(dir, name, &Kind::plain(FileType::Directory), CreateMode::Guarded, set, cred).await
+    pub async fn mkdir(
+        &self,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttr,
+        cred: &Cred,
+    ) -> FsResult<Made> {
+        self.make(
+            dir,
+            name,
+            &Kind::plain(FileType::Directory),
+            CreateMode::Guarded,
+            set,
+            cred,
+        )
+        .await
     }
 
     /// Makes a symbolic link.
@@ -81,8 +101,13 @@ impl Fs {
         if target.contains(&0) {
             return Err(FsError::Invalid);
         }
-        let kind = Kind { file_type: FileType::Symlink, rdev: DeviceNumber::default(), target };
-        self.make(dir, name, &kind, CreateMode::Guarded, set, cred).await
+        let kind = Kind {
+            file_type: FileType::Symlink,
+            rdev: DeviceNumber::default(),
+            target,
+        };
+        self.make(dir, name, &kind, CreateMode::Guarded, set, cred)
+            .await
     }
 
     /// Makes a pipe, socket or device node (or an empty regular file).
@@ -101,11 +126,18 @@ impl Fs {
     ) -> FsResult<Made> {
         match file_type {
             FileType::Directory | FileType::Symlink => return Err(FsError::Invalid),
-            FileType::Block | FileType::Character if cred.uid != 0 => return Err(FsError::NotPermitted),
+            FileType::Block | FileType::Character if cred.uid != 0 => {
+                return Err(FsError::NotPermitted);
+            }
             _ => {}
         }
-        let kind = Kind { file_type, rdev, target: &[] };
-        self.make(dir, name, &kind, CreateMode::Guarded, set, cred).await
+        let kind = Kind {
+            file_type,
+            rdev,
+            target: &[],
+        };
+        self.make(dir, name, &kind, CreateMode::Guarded, set, cred)
+            .await
     }
 
     async fn make(
@@ -141,7 +173,7 @@ impl Fs {
         if let CreateMode::Exclusive(verifier) = mode {
             (attrs.atime, attrs.mtime) = verifier_times(verifier);
         }
-        let slots = self.0.settings.get().dnode_slots;
+        let slots = self.settings().dnode_slots;
         let plan = self.plan(&attrs, slots).await?;
         let mut dir_attrs = dir.attrs.borrow().clone();
         let dir_plan = self.plan_for(&dir, &dir_attrs).await?;
@@ -172,9 +204,25 @@ impl Fs {
         match set.size {
             // A size given at creation is a hole.
             Some(size) if size > 0 && kind.file_type == FileType::Regular => {
-                let opened = Cred { opened: true, ..cred.clone() };
-                let change = self.setattr(file.id(), &SetAttr { size: Some(size), ..SetAttr::default() }, None, &opened).await?;
-                Ok(Made { file: change.after, ..made })
+                let opened = Cred {
+                    opened: true,
+                    ..cred.clone()
+                };
+                let change = self
+                    .setattr(
+                        file.id(),
+                        &SetAttr {
+                            size: Some(size),
+                            ..SetAttr::default()
+                        },
+                        None,
+                        &opened,
+                    )
+                    .await?;
+                Ok(Made {
+                    file: change.after,
+                    ..made
+                })
             }
             _ => Ok(made),
         }
@@ -193,7 +241,10 @@ impl Fs {
         match mode {
             CreateMode::Unchecked if regular => {
                 if let Some(size) = set.size {
-                    let size = SetAttr { size: Some(size), ..SetAttr::default() };
+                    let size = SetAttr {
+                        size: Some(size),
+                        ..SetAttr::default()
+                    };
                     self.setattr(file.id(), &size, None, cred).await?;
                 }
             }
@@ -209,7 +260,13 @@ impl Fs {
     }
 
     /// Returns the attributes of a new file in a directory, but for its generation and parent.
-    pub(crate) fn new_attrs(&self, dir: &Attrs, kind: &Kind<'_>, set: &SetAttr, cred: &Cred) -> FsResult<Attrs> {
+    pub(crate) fn new_attrs(
+        &self,
+        dir: &Attrs,
+        kind: &Kind<'_>,
+        set: &SetAttr,
+        cred: &Cred,
+    ) -> FsResult<Attrs> {
         let root = cred.uid == 0;
         let is_dir = kind.file_type == FileType::Directory;
         let now = self.now();
@@ -218,7 +275,11 @@ impl Fs {
             _ => now,
         };
         let mut attrs = Attrs::new();
-        attrs.uid = u64::from(if root { set.uid.unwrap_or(cred.uid) } else { cred.uid });
+        attrs.uid = u64::from(if root {
+            set.uid.unwrap_or(cred.uid)
+        } else {
+            cred.uid
+        });
         let set_gid_dir = dir.mode & 0o2000 != 0;
         // In a set-gid directory, files take its group and directories the bit too.
         attrs.gid = if set_gid_dir {
@@ -254,9 +315,13 @@ impl Fs {
         if is_dir {
             attrs.flags |= ACL_AUTO_INHERIT;
         }
-        if self.0.settings.get().project_quota && (is_dir || kind.file_type == FileType::Regular) {
+        if self.settings().project_quota && (is_dir || kind.file_type == FileType::Regular) {
             let inherits = dir.flags & flags::PROJINHERIT != 0;
-            attrs.project = Some(if inherits { dir.project.unwrap_or(0) } else { 0 });
+            attrs.project = Some(if inherits {
+                dir.project.unwrap_or(0)
+            } else {
+                0
+            });
             attrs.flags |= PROJID;
             if inherits && is_dir {
                 attrs.flags |= flags::PROJINHERIT;
@@ -276,20 +341,46 @@ impl Fs {
     }
 
     /// Allocates an object for attributes and stores them.
-    pub(crate) async fn allocate(&self, mut attrs: Attrs, plan: &Plan, slots: u8, tx: &Tx) -> FsResult<Rc<Znode>> {
+    pub(crate) async fn allocate(
+        &self,
+        mut attrs: Attrs,
+        plan: &Plan,
+        slots: u8,
+        tx: &Tx,
+    ) -> FsResult<Rc<Znode>> {
         attrs.generation = tx.txg().0;
         let is_dir = attrs.mode >> 12 == 4;
-        let normalization = if attrs.flags & XATTR != 0 { 0 } else { self.0.master.directory_flags() };
+        let normalization = if attrs.flags & XATTR != 0 {
+            0
+        } else {
+            self.0.master.directory_flags()
+        };
         let (mut bonus, mut spill) = (Vec::with_capacity(320), Vec::new());
         let spill_attrs: &[u16] = plan.spill.as_ref().map_or(&[], |l| &l.attrs);
-        attrs.order = plan.bonus.attrs.iter().chain(spill_attrs).copied().collect();
+        attrs.order = plan
+            .bonus
+            .attrs
+            .iter()
+            .chain(spill_attrs)
+            .copied()
+            .collect();
         attrs.encode(&self.0.sa.registry(), plan, &mut bonus, &mut spill);
         let bonus_len = u16::try_from(bonus.len()).expect("a bonus is at most a dnode");
+        if slots > 1 {
+            self.0.backing.needs_large_dnodes();
+        }
         let object = if is_dir {
-            let spec = ZapSpec { normalization, bonus: (BONUS_SA, bonus_len), slots, ..ZapSpec::new(TYPE_DIRECTORY) };
+            let spec = ZapSpec {
+                normalization,
+                bonus: (BONUS_SA, bonus_len),
+                slots,
+                ..ZapSpec::new(TYPE_DIRECTORY)
+            };
             zap::create(self.os(), &spec, tx).await?
         } else {
-            let spec = AllocSpec::new(TYPE_FILE).bonus(BONUS_SA, bonus_len).slots(slots);
+            let spec = AllocSpec::new(TYPE_FILE)
+                .bonus(BONUS_SA, bonus_len)
+                .slots(slots);
             self.os().allocate(spec, tx).await?
         };
         self.os().set_bonus(object, BONUS_SA, &bonus, tx).await?;

@@ -42,7 +42,11 @@ impl Fs {
         if name.contains(&0) || name.contains(&b'/') {
             return Err(FsError::Invalid);
         }
-        let max = if self.0.settings.get().long_names { LONG_NAME_MAX } else { NAME_MAX };
+        let max = if self.settings().long_names {
+            LONG_NAME_MAX
+        } else {
+            NAME_MAX
+        };
         if name.len() > max {
             return Err(FsError::NameTooLong);
         }
@@ -53,18 +57,28 @@ impl Fs {
     }
 
     pub(crate) fn name_max(&self) -> u32 {
-        if self.0.settings.get().long_names { 1023 } else { 255 }
+        if self.settings().long_names {
+            1023
+        } else {
+            255
+        }
     }
 
     /// Finds a name in a directory whose lock the caller holds.
     pub(crate) async fn find(&self, dir: &Znode, name: &[u8]) -> FsResult<Option<Found>> {
         let id = dir.object_id();
         let found = if self.0.master.matches_normalized() && !Self::is_in_xattr_tree(dir) {
-            zap::lookup_normalized(self.os(), id, name).await?.map(|(value, stored, _)| (value, stored))
+            zap::lookup_normalized(self.os(), id, name)
+                .await?
+                .map(|(value, stored, _)| (value, stored))
         } else {
-            zap::lookup(self.os(), id, name).await?.map(|value| (value, Vec::new()))
+            zap::lookup(self.os(), id, name)
+                .await?
+                .map(|value| (value, Vec::new()))
         };
-        let Some((value, stored)) = found else { return Ok(None) };
+        let Some((value, stored)) = found else {
+            return Ok(None);
+        };
         let ZapValue::U64(words) = value else {
             return Err(FsError::Corrupt("directory entry"));
         };
@@ -72,7 +86,14 @@ impl Fs {
         if object == 0 {
             return Err(FsError::Corrupt("directory entry"));
         }
-        Ok(Some(Found { object, stored: if stored.is_empty() { name.to_vec() } else { stored } }))
+        Ok(Some(Found {
+            object,
+            stored: if stored.is_empty() {
+                name.to_vec()
+            } else {
+                stored
+            },
+        }))
     }
 
     /// Returns the attributes of a file.
@@ -140,7 +161,11 @@ impl Fs {
         if !cred.opened {
             permission::check(&dir.attrs.borrow(), cred, READ)?;
         }
-        let mut builder = Builder { limit, bytes: 0, entries: Vec::new() };
+        let mut builder = Builder {
+            limit,
+            bytes: 0,
+            entries: Vec::new(),
+        };
         let _lock = dir.shared().await?;
         let mut cookie = cookie;
         let gone = dir.unlinked.get();
@@ -148,7 +173,12 @@ impl Fs {
             if !builder.fits(b".") {
                 return self.listing(builder, false, &dir).await;
             }
-            builder.push(b".".to_vec(), dir.object, Some(FileType::Directory), COOKIE_SELF);
+            builder.push(
+                b".".to_vec(),
+                dir.object,
+                Some(FileType::Directory),
+                COOKIE_SELF,
+            );
             cookie = COOKIE_SELF;
         }
         if cookie < COOKIE_PARENT && !gone {
@@ -156,13 +186,21 @@ impl Fs {
                 return self.listing(builder, false, &dir).await;
             }
             let parent = dir.attrs.borrow().parent;
-            builder.push(b"..".to_vec(), parent, Some(FileType::Directory), COOKIE_PARENT);
+            builder.push(
+                b"..".to_vec(),
+                parent,
+                Some(FileType::Directory),
+                COOKIE_PARENT,
+            );
             cookie = COOKIE_PARENT;
         }
         let mut at = cookie.saturating_sub(COOKIE_PARENT);
         let mut eof = gone;
         'batches: while !eof {
-            let want = limit.entries.saturating_sub(builder.entries.len()).clamp(1, BATCH);
+            let want = limit
+                .entries
+                .saturating_sub(builder.entries.len())
+                .clamp(1, BATCH);
             let batch = zap::cursor(self.os(), ObjectId(dir.object), at, want).await?;
             if batch.is_empty() {
                 eof = true;
@@ -178,7 +216,12 @@ impl Fs {
                 let value = words.first().copied().unwrap_or(0);
                 at = entry.next_cookie;
                 let file_type = FileType::of_dirent(value >> 60);
-                builder.push(entry.name, value & OBJECT_MASK, file_type, at + COOKIE_PARENT);
+                builder.push(
+                    entry.name,
+                    value & OBJECT_MASK,
+                    file_type,
+                    at + COOKIE_PARENT,
+                );
             }
         }
         self.accessed(&dir);
@@ -203,7 +246,11 @@ impl Fs {
                 }
             }
         }
-        Ok(Listing { entries, eof, dir: self.attr_of(dir).await? })
+        Ok(Listing {
+            entries,
+            eof,
+            dir: self.attr_of(dir).await?,
+        })
     }
 }
 
@@ -217,12 +264,21 @@ struct Builder {
 impl Builder {
     fn fits(&self, name: &[u8]) -> bool {
         self.entries.len() < self.limit.entries
-            && self.bytes.saturating_add(name.len()).saturating_add(self.limit.entry_overhead_bytes)
+            && self
+                .bytes
+                .saturating_add(name.len())
+                .saturating_add(self.limit.entry_overhead_bytes)
                 <= self.limit.bytes
     }
 
     fn push(&mut self, name: Vec<u8>, object: u64, file_type: Option<FileType>, cookie: u64) {
         self.bytes += name.len() + self.limit.entry_overhead_bytes;
-        self.entries.push(DirEntry { name, object, file_type, cookie, attr: None });
+        self.entries.push(DirEntry {
+            name,
+            object,
+            file_type,
+            cookie,
+            attr: None,
+        });
     }
 }

@@ -24,7 +24,11 @@ pub(crate) fn allowed(attrs: &Attrs, cred: &Cred, wanted: u32) -> u32 {
     if cred.uid == 0 {
         // Root may do everything, but a file nobody can execute is not a program.
         let executable = is_dir || attrs.mode & 0o111 != 0;
-        return if executable { wanted } else { wanted & !EXECUTE };
+        return if executable {
+            wanted
+        } else {
+            wanted & !EXECUTE
+        };
     }
     let owner = u64::from(cred.uid) == attrs.uid;
     let group = in_owning_group(attrs, cred);
@@ -39,13 +43,32 @@ pub(crate) fn allowed(attrs: &Attrs, cred: &Cred, wanted: u32) -> u32 {
         return u32::try_from((attrs.mode >> shift) & 7).expect("three bits") & wanted;
     }
     let in_group = |gid: u64| u32::try_from(gid).is_ok_and(|gid| cred.in_group(gid));
-    let asker = Asker { uid: u64::from(cred.uid), is_owner: owner, in_owning_group: group, in_group: &in_group };
-    let rights = (if wanted & READ != 0 { mask::READ_DATA } else { 0 })
-        | (if wanted & WRITE != 0 { mask::WRITE_DATA } else { 0 })
-        | (if wanted & EXECUTE != 0 { mask::EXECUTE } else { 0 });
+    let asker = Asker {
+        uid: u64::from(cred.uid),
+        is_owner: owner,
+        in_owning_group: group,
+        in_group: &in_group,
+    };
+    let rights = (if wanted & READ != 0 {
+        mask::READ_DATA
+    } else {
+        0
+    }) | (if wanted & WRITE != 0 {
+        mask::WRITE_DATA
+    } else {
+        0
+    }) | (if wanted & EXECUTE != 0 {
+        mask::EXECUTE
+    } else {
+        0
+    });
     let got = acl::evaluate(attrs.acl.as_deref().unwrap_or(&[]), rights, &asker);
     (if got & mask::READ_DATA != 0 { READ } else { 0 })
-        | (if got & mask::WRITE_DATA != 0 { WRITE } else { 0 })
+        | (if got & mask::WRITE_DATA != 0 {
+            WRITE
+        } else {
+            0
+        })
         | (if got & mask::EXECUTE != 0 { EXECUTE } else { 0 })
 }
 
@@ -54,7 +77,11 @@ pub(crate) fn allowed(attrs: &Attrs, cred: &Cred, wanted: u32) -> u32 {
 /// # Errors
 /// [`FsError::Access`].
 pub(crate) fn check(attrs: &Attrs, cred: &Cred, wanted: u32) -> FsResult<()> {
-    if allowed(attrs, cred, wanted) == wanted { Ok(()) } else { Err(FsError::Access) }
+    if allowed(attrs, cred, wanted) == wanted {
+        Ok(())
+    } else {
+        Err(FsError::Access)
+    }
 }
 
 /// Checks the permission to read or write content: the owner always may (the check was done at open, which stateless
@@ -68,7 +95,11 @@ pub(crate) fn check_content(attrs: &Attrs, cred: &Cred, wanted: u32) -> FsResult
     }
     let got = allowed(attrs, cred, wanted | EXECUTE);
     // Who may execute a file may have it read over a protocol that has no "execute" operation.
-    if got & wanted == wanted || (wanted == READ && got & EXECUTE != 0) { Ok(()) } else { Err(FsError::Access) }
+    if got & wanted == wanted || (wanted == READ && got & EXECUTE != 0) {
+        Ok(())
+    } else {
+        Err(FsError::Access)
+    }
 }
 
 /// Answers an access request.
@@ -86,7 +117,12 @@ pub(crate) fn access(attrs: &Attrs, cred: &Cred, wanted: Access) -> Access {
         }
     }
     if got & EXECUTE != 0 {
-        access = access | if is_dir { Access::LOOKUP } else { Access::EXECUTE };
+        access = access
+            | if is_dir {
+                Access::LOOKUP
+            } else {
+                Access::EXECUTE
+            };
     }
     Access(access.0 & wanted.0)
 }
@@ -148,7 +184,12 @@ mod tests {
     }
 
     fn user(uid: u32, gid: u32) -> Cred {
-        Cred { uid, gid, groups: vec![77], opened: false }
+        Cred {
+            uid,
+            gid,
+            groups: vec![77],
+            opened: false,
+        }
     }
 
     #[test]
@@ -172,7 +213,10 @@ mod tests {
     fn sticky_directories_protect_the_files_of_others() {
         let dir = file(0o041_777, 1, 1);
         let victim = file(0o100_666, 2, 2);
-        assert_eq!(check_remove(&dir, &victim, &user(3, 3)), Err(FsError::NotPermitted));
+        assert_eq!(
+            check_remove(&dir, &victim, &user(3, 3)),
+            Err(FsError::NotPermitted)
+        );
         assert_eq!(check_remove(&dir, &victim, &user(2, 3)), Ok(()));
         assert_eq!(check_remove(&dir, &victim, &user(1, 3)), Ok(()));
         assert_eq!(check_remove(&dir, &victim, &Cred::root()), Ok(()));

@@ -50,12 +50,22 @@ pub(crate) struct RangeGuard<'a> {
 impl RangeLock {
     /// Waits for a range others may hold at the same time.
     pub(crate) fn shared(&self, range: Range<u64>) -> Acquire<'_> {
-        Acquire { lock: self, range, exclusive: false, ticket: None }
+        Acquire {
+            lock: self,
+            range,
+            exclusive: false,
+            ticket: None,
+        }
     }
 
     /// Waits for a range nobody else holds.
     pub(crate) fn exclusive(&self, range: Range<u64>) -> Acquire<'_> {
-        Acquire { lock: self, range, exclusive: true, ticket: None }
+        Acquire {
+            lock: self,
+            range,
+            exclusive: true,
+            ticket: None,
+        }
     }
 
     fn release(&self, ticket: u64) {
@@ -66,7 +76,8 @@ impl RangeLock {
         for i in 0..waiting.len() {
             let free = {
                 let entry = &waiting[i].0;
-                held.iter().all(|h| !h.conflicts(entry)) && waiting.iter().take(i).all(|(w, _)| !w.conflicts(entry))
+                held.iter().all(|h| !h.conflicts(entry))
+                    && waiting.iter().take(i).all(|(w, _)| !w.conflicts(entry))
             };
             if free && let Some(waker) = waiting[i].1.take() {
                 waker.wake();
@@ -97,9 +108,17 @@ impl<'a> Future for Acquire<'a> {
         let lock = self.lock;
         let mut state = lock.state.borrow_mut();
         let ticket = self.ticket.unwrap_or(state.next_ticket);
-        let entry = Entry { ticket, range: self.range.clone(), exclusive: self.exclusive };
+        let entry = Entry {
+            ticket,
+            range: self.range.clone(),
+            exclusive: self.exclusive,
+        };
         let free = state.held.iter().all(|h| !h.conflicts(&entry))
-            && state.waiting.iter().take_while(|(w, _)| w.ticket != ticket).all(|(w, _)| !w.conflicts(&entry));
+            && state
+                .waiting
+                .iter()
+                .take_while(|(w, _)| w.ticket != ticket)
+                .all(|(w, _)| !w.conflicts(&entry));
         if free {
             if self.ticket.take().is_some() {
                 state.waiting.retain(|(w, _)| w.ticket != ticket);
@@ -109,6 +128,7 @@ impl<'a> Future for Acquire<'a> {
             state.held.push(entry);
             return Poll::Ready(RangeGuard { lock, ticket });
         }
+        runtime::note_wait("a range of a file");
         let waker = Some(cx.waker().clone());
         if self.ticket.is_some() {
             if let Some(slot) = state.waiting.iter_mut().find(|(w, _)| w.ticket == ticket) {
@@ -127,7 +147,11 @@ impl<'a> Future for Acquire<'a> {
 impl Drop for Acquire<'_> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
-            self.lock.state.borrow_mut().waiting.retain(|(w, _)| w.ticket != ticket);
+            self.lock
+                .state
+                .borrow_mut()
+                .waiting
+                .retain(|(w, _)| w.ticket != ticket);
             // Those behind may have waited for this one only.
             self.lock.release(ticket);
         }

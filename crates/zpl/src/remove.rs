@@ -40,7 +40,13 @@ impl Fs {
         }
     }
 
-    async fn take_name(&self, dir: FileId, name: &[u8], is_dir: bool, cred: &Cred) -> FsResult<Change> {
+    async fn take_name(
+        &self,
+        dir: FileId,
+        name: &[u8],
+        is_dir: bool,
+        cred: &Cred,
+    ) -> FsResult<Change> {
         self.check_writable()?;
         let dir = self.directory(dir).await?;
         permission::check(&dir.attrs.borrow(), cred, EXECUTE)?;
@@ -68,7 +74,11 @@ impl Fs {
         let mut attrs = file.attrs.borrow().clone();
         let mut dir_attrs = dir.attrs.borrow().clone();
         let now = self.now();
-        attrs.links = if is_dir { 0 } else { attrs.links.saturating_sub(1) };
+        attrs.links = if is_dir {
+            0
+        } else {
+            attrs.links.saturating_sub(1)
+        };
         attrs.ctime = now;
         dir_attrs.size = dir_attrs.size.saturating_sub(1).max(2);
         dir_attrs.links = dir_attrs.links.saturating_sub(u64::from(is_dir));
@@ -122,14 +132,31 @@ impl Fs {
         }
         let same_dir = Rc::ptr_eq(&from, &to);
         // Only this lock's holder changes which directory lies in which, so what it finds above `to` stays true.
-        let _topology = if same_dir { None } else { Some(self.0.rename_lock.lock().await) };
-        let ancestors_of_to = if same_dir { Vec::new() } else { self.ancestors(&to).await? };
-        let ancestors_of_from = if same_dir { Vec::new() } else { self.ancestors(&from).await? };
+        let _topology = if same_dir {
+            None
+        } else {
+            Some(self.0.rename_lock.lock().await)
+        };
+        let ancestors_of_to = if same_dir {
+            Vec::new()
+        } else {
+            self.ancestors(&to).await?
+        };
+        let ancestors_of_from = if same_dir {
+            Vec::new()
+        } else {
+            self.ancestors(&from).await?
+        };
         // The upper directory first; everybody else locks downwards too.
-        let (_first, _second) = self.lock_pair(&from, &to, ancestors_of_from.contains(&to.object)).await?;
+        let (_first, _second) = self
+            .lock_pair(&from, &to, ancestors_of_from.contains(&to.object))
+            .await?;
         let before = (from.wcc(), to.wcc());
 
-        let found = self.find(&from, from_name).await?.ok_or(FsError::NotFound)?;
+        let found = self
+            .find(&from, from_name)
+            .await?
+            .ok_or(FsError::NotFound)?;
         let source = self.entry_znode(found.object).await?;
         let source_is_dir = source.is_dir();
         permission::check_remove(&from.attrs.borrow(), &source.attrs.borrow(), cred)?;
@@ -146,7 +173,9 @@ impl Fs {
         };
         // Where case does not count, the new name may find the file itself under its old name.
         let respelled = same_dir
-            && target_found.as_ref().is_some_and(|t| t.object == source.object && t.stored == found.stored)
+            && target_found
+                .as_ref()
+                .is_some_and(|t| t.object == source.object && t.stored == found.stored)
             && found.stored != to_name;
         let target = if respelled { None } else { target };
         if let Some(target) = &target {
@@ -177,9 +206,20 @@ impl Fs {
         {
             return Err(FsError::NotEmpty);
         }
-        let move_ = Move { from: &from, to: &to, same_dir, source: &source, target: target.as_ref() };
-        let stored = target_found.as_ref().filter(|_| target.is_some()).map(|t| t.stored.as_slice());
-        let free_later = self.do_rename(&move_, &found.stored, stored, to_name).await?;
+        let move_ = Move {
+            from: &from,
+            to: &to,
+            same_dir,
+            source: &source,
+            target: target.as_ref(),
+        };
+        let stored = target_found
+            .as_ref()
+            .filter(|_| target.is_some())
+            .map(|t| t.stored.as_slice());
+        let free_later = self
+            .do_rename(&move_, &found.stored, stored, to_name)
+            .await?;
         drop(children);
         if let Some(target) = target.as_ref().filter(|_| free_later) {
             self.queue_free(target);
@@ -196,7 +236,13 @@ impl Fs {
         replaced_name: Option<&[u8]>,
         to_name: &[u8],
     ) -> FsResult<bool> {
-        let Move { from, to, same_dir, source, target } = what;
+        let Move {
+            from,
+            to,
+            same_dir,
+            source,
+            target,
+        } = what;
         let now = self.now();
         let is_dir = source.is_dir();
         let mut source_attrs = source.attrs.borrow().clone();
@@ -222,7 +268,11 @@ impl Fs {
         }
         let target_attrs = target.map(|target| {
             let mut attrs = target.attrs.borrow().clone();
-            attrs.links = if is_dir { 0 } else { attrs.links.saturating_sub(1) };
+            attrs.links = if is_dir {
+                0
+            } else {
+                attrs.links.saturating_sub(1)
+            };
             attrs.ctime = now;
             attrs
         });
@@ -237,10 +287,24 @@ impl Fs {
         let tx = self.begin(Weight::Bytes(2 * META_BYTES)).await?;
         let value = entry_value(source.file_type(), source.object);
         zap::remove(self.os(), from.object_id(), from_name, &tx).await?;
-        if let Some(name) = replaced_name {
-            zap::update(self.os(), to.object_id(), name, &ZapValue::U64(vec![value]), &tx).await?;
-        } else {
-            zap::add_u64(self.os(), to.object_id(), to_name, value, &tx).await?;
+        match replaced_name {
+            Some(name) if name == to_name => {
+                zap::update(
+                    self.os(),
+                    to.object_id(),
+                    name,
+                    &ZapValue::U64(vec![value]),
+                    &tx,
+                )
+                .await?;
+            }
+            other => {
+                // Where case does not count, the name is from now on spelled as given.
+                if let Some(name) = other {
+                    zap::remove(self.os(), to.object_id(), name, &tx).await?;
+                }
+                zap::add_u64(self.os(), to.object_id(), to_name, value, &tx).await?;
+            }
         }
         self.store(source, source_attrs, &source_plan, &tx).await?;
         self.store(from, from_attrs, &from_plan, &tx).await?;
@@ -262,7 +326,10 @@ impl Fs {
         from: &Znode,
         to: &Znode,
     ) -> FsResult<Renamed> {
-        Ok(Renamed { from: self.change_of(before.0, from).await?, to: self.change_of(before.1, to).await? })
+        Ok(Renamed {
+            from: self.change_of(before.0, from).await?,
+            to: self.change_of(before.1, to).await?,
+        })
     }
 
     /// Returns the directories above one, up to the root.

@@ -11,7 +11,10 @@ use crate::range_lock::WHOLE;
 use crate::sa::Attrs;
 use crate::sa::attrs::stored_time;
 use crate::znode::{ACL_TRIVIAL, NO_EXECS_DENIED, PROJID};
-use crate::{Access, Change, Cred, FileId, FileType, FsError, FsResult, FsStat, SetAttr, SetTime, Timestamp, flags};
+use crate::{
+    Access, Change, Cred, FileId, FileType, FsError, FsResult, FsStat, SetAttr, SetTime, Timestamp,
+    flags,
+};
 
 /// Flags only root may change.
 const ROOT_FLAGS: u64 = flags::IMMUTABLE | flags::NOUNLINK | flags::APPENDONLY;
@@ -57,7 +60,11 @@ impl Fs {
                 return Err(FsError::TooLarge);
             }
         }
-        let _range = if set.size.is_some() { Some(znode.ranges.exclusive(WHOLE).await) } else { None };
+        let _range = if set.size.is_some() {
+            Some(znode.ranges.exclusive(WHOLE).await)
+        } else {
+            None
+        };
         let _lock = znode.exclusive().await?;
         let before = znode.wcc();
         if guard.is_some_and(|guard| guard != before.ctime) {
@@ -87,12 +94,17 @@ impl Fs {
         let owner = permission::owns(old, cred);
         let now = self.now();
         let mut new = old.clone();
-        let only_flags = SetAttr { flags: None, ..*set } == SetAttr::default();
+        let only_flags = SetAttr {
+            flags: None,
+            ..*set
+        } == SetAttr::default();
         if old.flags & flags::IMMUTABLE != 0 && !only_flags {
             return Err(FsError::NotPermitted);
         }
         // Of an append-only file, only times may move, and only to now.
-        if old.flags & flags::APPENDONLY != 0 && (set.size.is_some() || set.mode.is_some() || set.uid.is_some() || set.gid.is_some()) {
+        if old.flags & flags::APPENDONLY != 0
+            && (set.size.is_some() || set.mode.is_some() || set.uid.is_some() || set.gid.is_some())
+        {
             return Err(FsError::NotPermitted);
         }
         if let Some(size) = set.size {
@@ -162,7 +174,7 @@ impl Fs {
             if !owner {
                 return Err(FsError::NotPermitted);
             }
-            if !self.0.settings.get().project_quota {
+            if !self.settings().project_quota {
                 return Err(FsError::NotSupported);
             }
             new.project = Some(u64::from(project));
@@ -172,7 +184,14 @@ impl Fs {
         Ok(Some(new))
     }
 
-    fn change_owner(&self, old: &Attrs, new: &mut Attrs, set: &SetAttr, cred: &Cred, owner: bool) -> FsResult<()> {
+    fn change_owner(
+        &self,
+        old: &Attrs,
+        new: &mut Attrs,
+        set: &SetAttr,
+        cred: &Cred,
+        owner: bool,
+    ) -> FsResult<()> {
         let root = cred.uid == 0;
         if let Some(uid) = set.uid {
             if !root && (!owner || u64::from(uid) != old.uid) {
@@ -200,7 +219,7 @@ impl Fs {
     pub async fn access(&self, id: FileId, wanted: Access, cred: &Cred) -> FsResult<Access> {
         let znode = self.znode(id).await?;
         let mut got = permission::access(&znode.attrs.borrow(), cred, wanted);
-        if self.0.settings.get().read_only {
+        if self.settings().read_only {
             got.0 &= !(Access::MODIFY | Access::EXTEND | Access::DELETE).0;
         }
         Ok(got)
@@ -221,7 +240,9 @@ impl Fs {
             return Ok(target.to_vec());
         }
         // Long targets of old versions are content.
-        let len = usize::try_from(znode.size()).ok().filter(|&len| len <= 65536);
+        let len = usize::try_from(znode.size())
+            .ok()
+            .filter(|&len| len <= 65536);
         let len = len.ok_or(FsError::Corrupt("length of a symbolic link"))?;
         Ok(self.os().read(znode.object_id(), 0, len).await?.to_vec())
     }
@@ -231,8 +252,8 @@ impl Fs {
     /// # Errors
     /// Those of reading.
     pub async fn statfs(&self) -> FsResult<FsStat> {
-        let space = self.0.backing.space().await?;
-        let settings = self.0.settings.get();
+        let space = self.0.backing.space();
+        let settings = self.settings();
         // There is room for an object in each 512 bytes that are free. OpenZFS: module/os/linux/zfs/zfs_vfsops.c
         let free_files = (space.available / 512).min(1 << 48);
         Ok(FsStat {

@@ -196,7 +196,11 @@ impl Attr {
     /// Returns the part of the attributes used for weak cache consistency.
     #[must_use]
     pub fn wcc(&self) -> WccAttr {
-        WccAttr { size: self.size, mtime: self.mtime, ctime: self.ctime }
+        WccAttr {
+            size: self.size,
+            mtime: self.mtime,
+            ctime: self.ctime,
+        }
     }
 }
 

@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use dmu::zap;
 use dmu::Tx;
+use dmu::zap;
 use ondisk::ObjectId;
 use runtime::JoinHandle;
 
@@ -51,7 +51,11 @@ impl Fs {
             self.os().free_object(znode.object_id(), tx).await?;
             return Ok(false);
         }
-        let set = self.0.master.unlinked.ok_or(FsError::Corrupt("the file system has no unlinked set"))?;
+        let set = self
+            .0
+            .master
+            .unlinked
+            .ok_or(FsError::Corrupt("the file system has no unlinked set"))?;
         zap::add_int(self.os(), set, znode.object, tx).await?;
         znode.unlinked.set(true);
         Ok(true)
@@ -83,19 +87,23 @@ impl Fs {
 
     /// Ends a hold; frees the file in the background if it has no name left. Releasing what is not held does nothing.
     pub fn release(&self, id: FileId) {
-        let Some(znode) = self.0.znodes.find(id.object) else { return };
+        let Some(znode) = self.0.znodes.find(id.object) else {
+            return;
+        };
         if znode.generation != id.generation || znode.holds.get() == 0 {
             return;
         }
         znode.holds.set(znode.holds.get() - 1);
-        if !self.0.closed.get() && !self.0.settings.get().read_only {
+        if !self.0.closed.get() && !self.settings().read_only {
             self.queue_free(&znode);
         }
     }
 
     /// Starts freeing what the unlinked set on disk holds.
     pub(crate) async fn drain_unlinked(&self) -> FsResult<()> {
-        let Some(set) = self.0.master.unlinked else { return Ok(()) };
+        let Some(set) = self.0.master.unlinked else {
+            return Ok(());
+        };
         if zap::count(self.os(), set).await? > 0 {
             self.0.reaper.borrow_mut().rest = Some(0);
             self.start_reaper();
@@ -113,7 +121,13 @@ impl Fs {
             match task {
                 Some(task) => task.await,
                 None if self.0.reaper.borrow().running => self.0.handle.yield_now().await,
-                None => return if self.0.closed.get() { Err(FsError::Busy) } else { Ok(()) },
+                None => {
+                    return if self.0.closed.get() {
+                        Err(FsError::Busy)
+                    } else {
+                        Ok(())
+                    };
+                }
             }
         }
     }
@@ -144,8 +158,12 @@ impl Fs {
                 continue;
             }
             let rest = self.0.reaper.borrow_mut().rest.take();
-            let (Some(cookie), Some(set)) = (rest, self.0.master.unlinked) else { return };
-            let Ok(entries) = zap::cursor(self.os(), set, cookie, BATCH).await else { return };
+            let (Some(cookie), Some(set)) = (rest, self.0.master.unlinked) else {
+                return;
+            };
+            let Ok(entries) = zap::cursor(self.os(), set, cookie, BATCH).await else {
+                return;
+            };
             let Some(last) = entries.last() else { continue };
             let mut reaper = self.0.reaper.borrow_mut();
             reaper.rest = Some(last.next_cookie);
@@ -161,7 +179,11 @@ impl Fs {
 
     /// Frees one object of the unlinked set.
     async fn reap(&self, object: u64) -> FsResult<()> {
-        let set = self.0.master.unlinked.ok_or(FsError::Corrupt("the file system has no unlinked set"))?;
+        let set = self
+            .0
+            .master
+            .unlinked
+            .ok_or(FsError::Corrupt("the file system has no unlinked set"))?;
         let znode = match self.0.znodes.find(object) {
             Some(znode) => znode,
             None => match self.load(object, true).await {

@@ -91,7 +91,10 @@ impl Znode {
     }
 
     pub(crate) fn id(&self) -> FileId {
-        FileId { object: self.object, generation: self.generation }
+        FileId {
+            object: self.object,
+            generation: self.generation,
+        }
     }
 
     pub(crate) fn object_id(&self) -> ObjectId {
@@ -117,7 +120,11 @@ impl Znode {
 
     pub(crate) fn wcc(&self) -> WccAttr {
         let attrs = self.attrs.borrow();
-        WccAttr { size: attrs.size, mtime: timestamp(attrs.mtime), ctime: timestamp(attrs.ctime) }
+        WccAttr {
+            size: attrs.size,
+            mtime: timestamp(attrs.mtime),
+            ctime: timestamp(attrs.ctime),
+        }
     }
 
     pub(crate) fn attr(&self, used: u64, fsid: u64) -> Attr {
@@ -156,7 +163,11 @@ impl Znode {
     /// [`FsError::Stale`] when the file was freed meanwhile.
     pub(crate) async fn exclusive(&self) -> FsResult<RangeGuard<'_>> {
         let guard = self.lock.exclusive(WHOLE).await;
-        if self.dead.get() { Err(FsError::Stale) } else { Ok(guard) }
+        if self.dead.get() {
+            Err(FsError::Stale)
+        } else {
+            Ok(guard)
+        }
     }
 
     /// Waits until nobody changes the directory's names.
@@ -165,7 +176,11 @@ impl Znode {
     /// [`FsError::Stale`] when the file was freed meanwhile.
     pub(crate) async fn shared(&self) -> FsResult<RangeGuard<'_>> {
         let guard = self.lock.shared(WHOLE).await;
-        if self.dead.get() { Err(FsError::Stale) } else { Ok(guard) }
+        if self.dead.get() {
+            Err(FsError::Stale)
+        } else {
+            Ok(guard)
+        }
     }
 }
 
@@ -180,7 +195,10 @@ pub(crate) fn posix_id(fuid: u64) -> u32 {
 
 /// Returns device numbers from their stored form, Linux's `dev_t`: major << 20 | minor.
 pub(crate) fn device_number(rdev: u64) -> DeviceNumber {
-    DeviceNumber { major: narrow((rdev >> 20) & 0xfff_ffff), minor: narrow(rdev & 0xf_ffff) }
+    DeviceNumber {
+        major: narrow((rdev >> 20) & 0xfff_ffff),
+        minor: narrow(rdev & 0xf_ffff),
+    }
 }
 
 /// Returns the stored form of device numbers.
@@ -200,7 +218,12 @@ pub(crate) struct ZnodeCache {
 
 impl ZnodeCache {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { map: RefCell::default(), hand: Cell::new(0), limit, departures: Cell::new(0) }
+        Self {
+            map: RefCell::default(),
+            hand: Cell::new(0),
+            limit,
+            departures: Cell::new(0),
+        }
     }
 
     pub(crate) fn find(&self, object: u64) -> Option<Rc<Znode>> {
@@ -232,7 +255,12 @@ impl ZnodeCache {
 
     /// Returns all znodes whose access time is to be stored.
     pub(crate) fn with_dirty_atime(&self) -> Vec<Rc<Znode>> {
-        self.map.borrow().values().filter(|z| z.atime_dirty.get()).cloned().collect()
+        self.map
+            .borrow()
+            .values()
+            .filter(|z| z.atime_dirty.get())
+            .cloned()
+            .collect()
     }
 
     fn shrink(&self) {
@@ -245,7 +273,10 @@ impl ZnodeCache {
         let mut found = 0;
         let mut hand = self.hand.get();
         for _ in 0..64 {
-            let next = map.range((Bound::Excluded(hand), Bound::Unbounded)).next().or_else(|| map.iter().next());
+            let next = map
+                .range((Bound::Excluded(hand), Bound::Unbounded))
+                .next()
+                .or_else(|| map.iter().next());
             let Some((&object, znode)) = next else { break };
             hand = object;
             if znode.referenced.replace(false)

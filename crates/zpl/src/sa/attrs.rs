@@ -78,7 +78,9 @@ impl Attrs {
     /// Returns what decides the layout.
     pub(crate) fn shape(&self) -> Shape {
         let bit = |on: bool, number: u16| u32::from(on) << number;
-        let len = |v: &Option<Rc<[u8]>>| u32::try_from(v.as_ref().map_or(0, |v| v.len())).unwrap_or(u32::MAX);
+        let len = |v: &Option<Rc<[u8]>>| {
+            u32::try_from(v.as_ref().map_or(0, |v| v.len())).unwrap_or(u32::MAX)
+        };
         Shape {
             present: bit(self.project.is_some(), attr::PROJID)
                 | bit(self.rdev.is_some(), attr::RDEV)
@@ -191,7 +193,9 @@ impl Attrs {
         let mut at = header.size;
         let mut variable = 0;
         for &number in layout {
-            let length = registry.length(number).ok_or(FsError::Corrupt("attribute is not registered"))?;
+            let length = registry
+                .length(number)
+                .ok_or(FsError::Corrupt("attribute is not registered"))?;
             let length = if length == 0 {
                 let length = header.length(buffer, variable)?;
                 variable += 1;
@@ -200,7 +204,9 @@ impl Attrs {
                 usize::from(length)
             };
             at = at.next_multiple_of(8);
-            let value = buffer.get(at..at + length).ok_or(FsError::Corrupt("attributes end beyond their buffer"))?;
+            let value = buffer
+                .get(at..at + length)
+                .ok_or(FsError::Corrupt("attributes end beyond their buffer"))?;
             at += length;
             match registry.standard(number) {
                 Some(attr::DACL_ACES) => self.acl = Some(Rc::from(value)),
@@ -222,7 +228,13 @@ impl Attrs {
     }
 
     /// Encodes the bonus and, if the plan has one, the spill block.
-    pub(crate) fn encode(&self, registry: &Registry, plan: &Plan, bonus: &mut Vec<u8>, spill: &mut Vec<u8>) {
+    pub(crate) fn encode(
+        &self,
+        registry: &Registry,
+        plan: &Plan,
+        bonus: &mut Vec<u8>,
+        spill: &mut Vec<u8>,
+    ) {
         bonus.clear();
         spill.clear();
         self.encode_buffer(registry, plan.bonus.number, &plan.bonus.attrs, bonus);
@@ -235,13 +247,18 @@ impl Attrs {
     }
 
     fn encode_buffer(&self, registry: &Registry, layout: u16, attrs: &[u16], out: &mut Vec<u8>) {
-        let variable = attrs.iter().filter(|&&n| registry.length(n) == Some(0)).count();
+        let variable = attrs
+            .iter()
+            .filter(|&&n| registry.length(n) == Some(0))
+            .count();
         let header = header_size(variable);
         out.extend_from_slice(&MAGIC.to_le_bytes());
-        let info = layout | u16::try_from((header / 8) << 10).expect("a header has at most a few dozen lengths");
+        let info = layout
+            | u16::try_from((header / 8) << 10).expect("a header has at most a few dozen lengths");
         out.extend_from_slice(&info.to_le_bytes());
         for &number in attrs.iter().filter(|&&n| registry.length(n) == Some(0)) {
-            let length = u16::try_from(self.len_of_number(registry, number)).expect("checked by the plan");
+            let length =
+                u16::try_from(self.len_of_number(registry, number)).expect("checked by the plan");
             out.extend_from_slice(&length.to_le_bytes());
         }
         out.resize(header, 0);
@@ -249,7 +266,9 @@ impl Attrs {
             out.resize(out.len().next_multiple_of(8), 0);
             match registry.standard(number) {
                 Some(attr::DACL_ACES) => out.extend_from_slice(self.acl.as_deref().unwrap_or(&[])),
-                Some(attr::SYMLINK) => out.extend_from_slice(self.symlink.as_deref().unwrap_or(&[])),
+                Some(attr::SYMLINK) => {
+                    out.extend_from_slice(self.symlink.as_deref().unwrap_or(&[]));
+                }
                 Some(attr::DXATTR) => out.extend_from_slice(self.dxattr.as_deref().unwrap_or(&[])),
                 Some(standard) if self.has(standard) => {
                     let words = self.word_of(standard);
@@ -271,7 +290,11 @@ impl Attrs {
     pub(crate) fn len_of_number(&self, registry: &Registry, number: u16) -> usize {
         match registry.standard(number) {
             Some(standard) if self.has(standard) => self.len_of(standard),
-            _ => self.other.iter().find(|(n, _)| *n == number).map_or(0, |(_, v)| v.len()),
+            _ => self
+                .other
+                .iter()
+                .find(|(n, _)| *n == number)
+                .map_or(0, |(_, v)| v.len()),
         }
     }
 
@@ -312,7 +335,10 @@ impl Header {
         if size < 8 || size > buffer.len() {
             return Err(FsError::Corrupt("attribute header size"));
         }
-        Ok(Self { layout: info & 0x3ff, size })
+        Ok(Self {
+            layout: info & 0x3ff,
+            size,
+        })
     }
 
     fn length(&self, buffer: &[u8], index: usize) -> FsResult<usize> {
@@ -320,7 +346,10 @@ impl Header {
         if at + 2 > self.size {
             return Err(FsError::Corrupt("attribute header has too few lengths"));
         }
-        Ok(usize::from(u16::from_le_bytes([buffer[at], buffer[at + 1]])))
+        Ok(usize::from(u16::from_le_bytes([
+            buffer[at],
+            buffer[at + 1],
+        ])))
     }
 }
 

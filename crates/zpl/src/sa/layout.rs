@@ -9,15 +9,12 @@ use std::rc::Rc;
 
 use dmu::zap::{self, ZapSpec, ZapValue};
 use dmu::{Objset, Tx};
-use ondisk::ObjectId;
+use ondisk::{ObjectId, ObjectType};
 
 use super::attrs::{Attrs, header_size};
 use super::{ORDER, STANDARD, attr, registry_value};
 use crate::{FsError, FsResult};
 
-const TYPE_SA_MASTER: u8 = 45;
-const TYPE_REGISTRY: u8 = 46;
-const TYPE_LAYOUTS: u8 = 47;
 /// Layouts 0 and 1 mean a legacy record and nothing; stored ones are dense from here.
 const FIRST_LAYOUT: u16 = 2;
 const SPILL_MAX_BYTES: usize = 128 << 10;
@@ -72,7 +69,10 @@ impl Registry {
                 return Err(FsError::Corrupt("attribute registry is not dense"));
             }
             registry.lengths[number] = u16::try_from((value >> 24) & 0xffff).expect("16 bits");
-            if let Some(standard) = STANDARD.iter().position(|(known, _, _)| known.as_bytes() == name.as_slice()) {
+            if let Some(standard) = STANDARD
+                .iter()
+                .position(|(known, _, _)| known.as_bytes() == name.as_slice())
+            {
                 registry.standard[number] = Some(u16::try_from(standard).expect("small table"));
                 registry.numbers[standard] = Some(u16::try_from(number).expect("16 bits"));
             }
@@ -110,7 +110,7 @@ pub(crate) struct SaTables {
 impl SaTables {
     /// Makes the attribute master with the full registry and no layouts yet; layouts follow with their first use.
     pub(crate) async fn create(os: &Objset, tx: &Tx) -> FsResult<Self> {
-        let master = zap::create(os, &ZapSpec::new(TYPE_SA_MASTER), tx).await?;
+        let master = zap::create(os, &ZapSpec::new(ObjectType::SA_MASTER_NODE), tx).await?;
         Ok(Self::empty(master))
     }
 
@@ -151,7 +151,9 @@ impl SaTables {
         if let Some(object) = layouts {
             tables.layouts_object.set(Some(ObjectId(object)));
             for entry in zap::entries(os, ObjectId(object)).await? {
-                let number = std::str::from_utf8(&entry.name).ok().and_then(|n| n.parse::<u16>().ok());
+                let number = std::str::from_utf8(&entry.name)
+                    .ok()
+                    .and_then(|n| n.parse::<u16>().ok());
                 // The number has ten bits in a buffer's header.
                 let Some(number) = number.filter(|&n| n < 1024) else {
                     return Err(FsError::Corrupt("attribute layout number"));
@@ -159,7 +161,10 @@ impl SaTables {
                 let ZapValue::U16(attrs) = entry.value else {
                     return Err(FsError::Corrupt("attribute layout value"));
                 };
-                tables.remember(Rc::new(Layout { number, attrs: attrs.into_boxed_slice() }));
+                tables.remember(Rc::new(Layout {
+                    number,
+                    attrs: attrs.into_boxed_slice(),
+                }));
             }
         }
         Ok(tables)
@@ -191,7 +196,10 @@ impl SaTables {
         if layouts.len() <= index {
             layouts.resize(index + 1, None);
         }
-        self.by_attrs.borrow_mut().entry(layout.attrs.to_vec()).or_insert_with(|| Rc::clone(&layout));
+        self.by_attrs
+            .borrow_mut()
+            .entry(layout.attrs.to_vec())
+            .or_insert_with(|| Rc::clone(&layout));
         layouts[index] = Some(layout);
     }
 
@@ -210,14 +218,20 @@ impl SaTables {
             spill_layout = Some(layout);
         }
         attrs.order = Rc::from(order);
-        let plan = Plan { bonus: bonus_layout, spill: spill_layout, bonus_len: bonus.len() };
+        let plan = Plan {
+            bonus: bonus_layout,
+            spill: spill_layout,
+            bonus_len: bonus.len(),
+        };
         Ok((attrs, plan))
     }
 
     /// Returns whether every attribute present has a registered number.
     pub(crate) fn is_registered(&self, attrs: &Attrs) -> bool {
         let registry = self.registry.borrow();
-        ORDER.iter().all(|&standard| !attrs.has(standard) || registry.number(standard).is_some())
+        ORDER
+            .iter()
+            .all(|&standard| !attrs.has(standard) || registry.number(standard).is_some())
     }
 
     /// Returns which attributes go to the bonus and which to the spill block.
@@ -229,17 +243,26 @@ impl SaTables {
         let registry = self.registry.borrow();
         let order = order_of(attrs, &registry);
         let size_of = |numbers: &[u16]| -> usize {
-            let variable = numbers.iter().filter(|&&n| registry.length(n) == Some(0)).count();
+            let variable = numbers
+                .iter()
+                .filter(|&&n| registry.length(n) == Some(0))
+                .count();
             numbers.iter().fold(header_size(variable), |at, &n| {
                 at.next_multiple_of(8) + attrs.len_of_number(&registry, n)
             })
         };
         if size_of(&order) <= bonus_max {
-            return Ok(Split { bonus: order, spill: Vec::new() });
+            return Ok(Split {
+                bonus: order,
+                spill: Vec::new(),
+            });
         }
         // The first attribute that does not fit beside the spill block's pointer starts the spill block.
         let room = bonus_max - 128;
-        let fitting = (1..=order.len()).take_while(|&n| size_of(&order[..n]) <= room).last().unwrap_or(0);
+        let fitting = (1..=order.len())
+            .take_while(|&n| size_of(&order[..n]) <= room)
+            .last()
+            .unwrap_or(0);
         let spill = order[fitting..].to_vec();
         if size_of(&spill) > SPILL_MAX_BYTES {
             return Err(FsError::AttributeTooLarge);
@@ -253,8 +276,16 @@ impl SaTables {
     pub(crate) fn find(&self, split: &Split, bonus_max: usize) -> Option<Plan> {
         let by_attrs = self.by_attrs.borrow();
         let bonus = Rc::clone(by_attrs.get(&split.bonus)?);
-        let spill = if split.spill.is_empty() { None } else { Some(Rc::clone(by_attrs.get(&split.spill)?)) };
-        Some(Plan { bonus, spill, bonus_len: bonus_max - 128 })
+        let spill = if split.spill.is_empty() {
+            None
+        } else {
+            Some(Rc::clone(by_attrs.get(&split.spill)?))
+        };
+        Some(Plan {
+            bonus,
+            spill,
+            bonus_len: bonus_max - 128,
+        })
     }
 
     /// Registers all usual attributes that are not registered yet.
@@ -262,7 +293,8 @@ impl SaTables {
         let object = if let Some(object) = self.registry_object.get() {
             object
         } else {
-            let object = zap::create(os, &ZapSpec::new(TYPE_REGISTRY), tx).await?;
+            let object =
+                zap::create(os, &ZapSpec::new(ObjectType::SA_ATTR_REGISTRATION), tx).await?;
             zap::add_u64(os, self.master, "REGISTRY", object.0, tx).await?;
             self.registry_object.set(Some(object));
             object
@@ -274,12 +306,23 @@ impl SaTables {
             let number = if let Some(number) = old.numbers[standard] {
                 number
             } else {
-                let number = u16::try_from(next).map_err(|_| FsError::Corrupt("attribute registry is full"))?;
+                let number = u16::try_from(next)
+                    .map_err(|_| FsError::Corrupt("attribute registry is full"))?;
                 next += 1;
-                zap::add_u64(os, object, name, registry_value(number, *length, *byteswap), tx).await?;
+                zap::add_u64(
+                    os,
+                    object,
+                    name,
+                    registry_value(number, *length, *byteswap),
+                    tx,
+                )
+                .await?;
                 number
             };
-            values.push((name.as_bytes().to_vec(), registry_value(number, *length, *byteswap)));
+            values.push((
+                name.as_bytes().to_vec(),
+                registry_value(number, *length, *byteswap),
+            ));
         }
         // Foreign attributes keep their numbers and lengths.
         let mut registry = Registry {
@@ -291,7 +334,8 @@ impl SaTables {
         for (standard, (_, value)) in values.iter().enumerate() {
             let number = u16::try_from(value & 0xffff).expect("16 bits");
             registry.lengths[usize::from(number)] = STANDARD[standard].1;
-            registry.standard[usize::from(number)] = Some(u16::try_from(standard).expect("small table"));
+            registry.standard[usize::from(number)] =
+                Some(u16::try_from(standard).expect("small table"));
             registry.numbers[standard] = Some(number);
         }
         *self.registry.borrow_mut() = Rc::new(registry);
@@ -299,11 +343,17 @@ impl SaTables {
     }
 
     /// Stores the layouts a split needs and returns its plan.
-    pub(crate) async fn add(&self, os: &Objset, split: &Split, bonus_max: usize, tx: &Tx) -> FsResult<Plan> {
+    pub(crate) async fn add(
+        &self,
+        os: &Objset,
+        split: &Split,
+        bonus_max: usize,
+        tx: &Tx,
+    ) -> FsResult<Plan> {
         let object = if let Some(object) = self.layouts_object.get() {
             object
         } else {
-            let object = zap::create(os, &ZapSpec::new(TYPE_LAYOUTS), tx).await?;
+            let object = zap::create(os, &ZapSpec::new(ObjectType::SA_ATTR_LAYOUTS), tx).await?;
             zap::add_u64(os, self.master, "LAYOUTS", object.0, tx).await?;
             self.layouts_object.set(Some(object));
             object
@@ -312,14 +362,27 @@ impl SaTables {
             if attrs.is_empty() || self.by_attrs.borrow().contains_key(attrs) {
                 continue;
             }
-            let number = u16::try_from(self.layouts.borrow().len()).unwrap_or(u16::MAX).max(FIRST_LAYOUT);
+            let number = u16::try_from(self.layouts.borrow().len())
+                .unwrap_or(u16::MAX)
+                .max(FIRST_LAYOUT);
             if number >= 1024 {
                 return Err(FsError::NoSpace);
             }
-            zap::add(os, object, number.to_string(), &ZapValue::U16(attrs.clone()), tx).await?;
-            self.remember(Rc::new(Layout { number, attrs: attrs.clone().into_boxed_slice() }));
+            zap::add(
+                os,
+                object,
+                number.to_string(),
+                &ZapValue::U16(attrs.clone()),
+                tx,
+            )
+            .await?;
+            self.remember(Rc::new(Layout {
+                number,
+                attrs: attrs.clone().into_boxed_slice(),
+            }));
         }
-        self.find(split, bonus_max).ok_or(FsError::Corrupt("a layout just stored is missing"))
+        self.find(split, bonus_max)
+            .ok_or(FsError::Corrupt("a layout just stored is missing"))
     }
 }
 
@@ -332,7 +395,8 @@ fn order_of(attrs: &Attrs, registry: &Registry) -> Vec<u16> {
     let mut order: Vec<u16> = Vec::with_capacity(24);
     let project = registry.number(attr::PROJID);
     // A project id has its place right behind the fixed attributes: where one is new, everything is put in order anew.
-    let project_is_new = attrs.project.is_some() && project.is_some_and(|n| !attrs.order.contains(&n));
+    let project_is_new =
+        attrs.project.is_some() && project.is_some_and(|n| !attrs.order.contains(&n));
     if !project_is_new {
         order.extend(attrs.order.iter().copied().filter(|&n| present(n)));
     }
@@ -361,7 +425,10 @@ mod tests {
             .iter()
             .enumerate()
             .map(|(n, (name, len, swap))| {
-                (name.as_bytes().to_vec(), registry_value(u16::try_from(n).expect("small"), *len, *swap))
+                (
+                    name.as_bytes().to_vec(),
+                    registry_value(u16::try_from(n).expect("small"), *len, *swap),
+                )
             })
             .collect();
         Registry::from_values(&values).expect("dense")
@@ -387,8 +454,13 @@ mod tests {
     fn plan(tables: &SaTables, split: &Split) -> Plan {
         for attrs in [&split.bonus, &split.spill] {
             if !attrs.is_empty() && !tables.by_attrs.borrow().contains_key(attrs) {
-                let number = u16::try_from(tables.layouts.borrow().len()).expect("few").max(FIRST_LAYOUT);
-                tables.remember(Rc::new(Layout { number, attrs: attrs.clone().into_boxed_slice() }));
+                let number = u16::try_from(tables.layouts.borrow().len())
+                    .expect("few")
+                    .max(FIRST_LAYOUT);
+                tables.remember(Rc::new(Layout {
+                    number,
+                    attrs: attrs.clone().into_boxed_slice(),
+                }));
             }
         }
         tables.find(split, bonus_max(1)).expect("just stored")
@@ -399,7 +471,9 @@ mod tests {
         let plan = plan(tables, &split);
         let (mut bonus, mut spill) = (Vec::new(), Vec::new());
         attrs.encode(&tables.registry(), &plan, &mut bonus, &mut spill);
-        let (mut back, _) = tables.decode(&bonus, (!spill.is_empty()).then_some(&spill)).expect("decodes");
+        let (mut back, _) = tables
+            .decode(&bonus, (!spill.is_empty()).then_some(&spill))
+            .expect("decodes");
         back.order = Rc::clone(&attrs.order);
         assert_eq!(&back, attrs);
         (bonus.len(), spill.len())
@@ -424,7 +498,10 @@ mod tests {
         big.dxattr = Some(Rc::from(&[3u8; 30080][..]));
         assert_eq!(round_trip(&tables, &big), (192, 30208));
         big.dxattr = Some(Rc::from(vec![0; 65536]));
-        assert_eq!(tables.split(&big, bonus_max(1)).err(), Some(FsError::AttributeTooLarge));
+        assert_eq!(
+            tables.split(&big, bonus_max(1)).err(),
+            Some(FsError::AttributeTooLarge)
+        );
     }
 
     #[test]
@@ -437,11 +514,17 @@ mod tests {
         attrs.order = Rc::from(split.bonus);
         attrs.xattr = Some(4);
         let split = tables.split(&attrs, bonus_max(1)).expect("fits");
-        assert_eq!(split.bonus, [5, 6, 4, 12, 13, 7, 11, 0, 1, 2, 3, 8, 16, 19, 9]);
+        assert_eq!(
+            split.bonus,
+            [5, 6, 4, 12, 13, 7, 11, 0, 1, 2, 3, 8, 16, 19, 9]
+        );
         attrs.order = Rc::from(split.bonus);
         attrs.project = Some(7);
         let split = tables.split(&attrs, bonus_max(1)).expect("fits");
-        assert_eq!(split.bonus, [5, 6, 4, 12, 13, 7, 11, 0, 1, 2, 3, 8, 21, 16, 19, 9]);
+        assert_eq!(
+            split.bonus,
+            [5, 6, 4, 12, 13, 7, 11, 0, 1, 2, 3, 8, 21, 16, 19, 9]
+        );
     }
 
     #[test]

@@ -48,7 +48,9 @@ pub(crate) fn decode(bonus: &[u8]) -> FsResult<Attrs> {
         bytes[ACL_AT + 10],
         bytes[ACL_AT + 11],
     ]);
-    let inline = usize::try_from(size).ok().and_then(|size| bytes.get(ACL_AT + 16..ACL_AT + 16 + size));
+    let inline = usize::try_from(size)
+        .ok()
+        .and_then(|size| bytes.get(ACL_AT + 16..ACL_AT + 16 + size));
     match inline {
         Some(aces) if extern_object == 0 && version == 1 && count > 0 => {
             attrs.acl = Some(Rc::from(aces));

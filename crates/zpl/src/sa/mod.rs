@@ -11,10 +11,12 @@ pub(crate) mod legacy;
 pub(crate) use attrs::Attrs;
 pub(crate) use layout::{Plan, SaTables};
 
+use ondisk::ObjectType;
+
 /// Bonus type of system attributes.
-pub(crate) const BONUS_SA: u8 = 44;
+pub(crate) const BONUS_SA: ObjectType = ObjectType::SA;
 /// Bonus type of the fixed record of old versions.
-pub(crate) const BONUS_ZNODE: u8 = 17;
+pub(crate) const BONUS_ZNODE: ObjectType = ObjectType::ZNODE;
 /// Longest value of a variable attribute (its length is a u16).
 pub(crate) const VALUE_MAX_BYTES: usize = 65535;
 

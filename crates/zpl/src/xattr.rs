@@ -1,0 +1,473 @@
+//! Extended attributes: as a packed list in the file's system attributes, or as files of a hidden directory.
+//!
+//! Which of the two new ones take follows the property `xattr`; what exists is found in either. Values too big for the
+//! list go to the directory. Names keep their Linux namespace (`user.`, `security.`, `trusted.`, `system.posix_acl_*`);
+//! a name without any, as other systems write, is a `user.` one.
+
+use std::rc::Rc;
+
+use dmu::Tx;
+use dmu::zap::{self, ZapValue};
+use ondisk::ObjectId;
+use ondisk::nvlist::{NvList, NvValue};
+
+use crate::backing::Weight;
+use crate::data::META_BYTES;
+use crate::fs::Fs;
+use crate::make::Kind;
+use crate::names::{OBJECT_MASK, entry_value};
+use crate::permission::{self, READ, WRITE};
+use crate::sa::Attrs;
+use crate::setattr::set_trivial_acl;
+use crate::znode::{XATTR, Znode};
+use crate::{
+    Change, Cred, DeviceNumber, FileId, FileType, FsError, FsResult, SetAttr, StoredXattr,
+    XattrMode, flags,
+};
+
+/// Longest name, with namespace. Linux: XATTR_NAME_MAX.
+const NAME_MAX: usize = 255;
+/// Longest value. Linux: XATTR_SIZE_MAX.
+const VALUE_MAX: usize = 65536;
+/// Longest value kept in the list. OpenZFS: include/sys/zfs_sa.h, DXATTR_MAX_ENTRY_SIZE.
+const LIST_VALUE_MAX: usize = 32768;
+/// Longest list. OpenZFS: DXATTR_MAX_SA_SIZE; an attribute's length is a u16.
+const LIST_MAX: usize = crate::sa::VALUE_MAX_BYTES;
+/// Most attributes listed of one hidden directory.
+const LIST_BATCH: usize = 1024;
+
+const USER: &[u8] = b"user.";
+const TRUSTED: &[u8] = b"trusted.";
+const SECURITY: &[u8] = b"security.";
+const SYSTEM: &[u8] = b"system.";
+const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+
+fn has_namespace(name: &[u8]) -> bool {
+    [USER, TRUSTED, SECURITY, SYSTEM]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+}
+
+fn decode_list(attrs: &Attrs) -> FsResult<NvList> {
+    match attrs.dxattr.as_deref() {
+        None | Some([]) => Ok(NvList::new()),
+        Some(bytes) => {
+            NvList::decode(bytes).map_err(|_| FsError::Corrupt("list of extended attributes"))
+        }
+    }
+}
+
+impl Fs {
+    /// Returns the value of an extended attribute.
+    ///
+    /// # Errors
+    /// [`FsError::NoAttribute`], [`FsError::Access`], [`FsError::NotSupported`] for an unknown namespace.
+    pub async fn xattr(&self, id: FileId, name: &[u8], cred: &Cred) -> FsResult<Vec<u8>> {
+        let znode = self.znode(id).await?;
+        self.check_xattr(&znode, name, cred, false)?;
+        let _lock = znode.shared().await?;
+        self.xattr_value(&znode, name)
+            .await?
+            .ok_or(FsError::NoAttribute)
+    }
+
+    async fn xattr_value(&self, znode: &Znode, name: &[u8]) -> FsResult<Option<Vec<u8>>> {
+        let bare = name
+            .strip_prefix(USER)
+            .filter(|bare| !bare.is_empty() && !has_namespace(bare));
+        let list = decode_list(&znode.attrs.borrow())?;
+        if let Some(value) = list
+            .bytes(name)
+            .or_else(|| bare.and_then(|bare| list.bytes(bare)))
+        {
+            return Ok(Some(value.to_vec()));
+        }
+        let Some(dir) = znode.attrs.borrow().xattr.map(ObjectId) else {
+            return Ok(None);
+        };
+        let mut found = self.xattr_file(dir, name).await?;
+        if let (None, Some(bare)) = (found, bare) {
+            found = self.xattr_file(dir, bare).await?;
+        }
+        let Some(file) = found else { return Ok(None) };
+        let file = self.entry_znode(file.0).await?;
+        let len = usize::try_from(file.size())
+            .ok()
+            .filter(|&len| len <= VALUE_MAX);
+        let len = len.ok_or(FsError::AttributeTooLarge)?;
+        Ok(Some(
+            self.os().read(file.object_id(), 0, len).await?.to_vec(),
+        ))
+    }
+
+    async fn xattr_file(&self, dir: ObjectId, name: &[u8]) -> FsResult<Option<ObjectId>> {
+        match zap::lookup(self.os(), dir, name).await? {
+            None => Ok(None),
+            Some(ZapValue::U64(words)) => Ok(words.first().map(|w| ObjectId(w & OBJECT_MASK))),
+            Some(_) => Err(FsError::Corrupt("directory entry")),
+        }
+    }
+
+    /// Lists the extended attributes the caller may see.
+    ///
+    /// # Errors
+    /// [`FsError::Stale`]; those of reading.
+    pub async fn xattrs(&self, id: FileId, cred: &Cred) -> FsResult<Vec<StoredXattr>> {
+        let znode = self.znode(id).await?;
+        let _lock = znode.shared().await?;
+        let mut all: Vec<StoredXattr> = Vec::new();
+        for (name, value) in decode_list(&znode.attrs.borrow())?.iter() {
+            if let NvValue::ByteArray(bytes) = value {
+                all.push(StoredXattr {
+                    name: shown_name(name),
+                    size: bytes.len() as u64,
+                });
+            }
+        }
+        let dir = znode.attrs.borrow().xattr.map(ObjectId);
+        if let Some(dir) = dir {
+            let mut cookie = 0;
+            loop {
+                let entries = zap::cursor(self.os(), dir, cookie, LIST_BATCH).await?;
+                let Some(last) = entries.last() else { break };
+                cookie = last.next_cookie;
+                for entry in entries {
+                    let ZapValue::U64(words) = &entry.value else {
+                        return Err(FsError::Corrupt("directory entry"));
+                    };
+                    let object = words.first().copied().unwrap_or(0) & OBJECT_MASK;
+                    let name = shown_name(&entry.name);
+                    if !all.iter().any(|x| x.name == name) {
+                        let size = self.entry_znode(object).await?.size();
+                        all.push(StoredXattr { name, size });
+                    }
+                }
+            }
+        }
+        all.retain(|x| cred.uid == 0 || !x.name.starts_with(TRUSTED));
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(all)
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// [`FsError::Exists`] and [`FsError::NoAttribute`] as `mode` asks; [`FsError::Access`],
+    /// [`FsError::NotPermitted`], [`FsError::NotSupported`] (unknown namespace, property `xattr=off`),
+    /// [`FsError::AttributeTooLarge`], [`FsError::Range`] (name), [`FsError::NoSpace`], [`FsError::ReadOnly`].
+    pub async fn set_xattr(
+        &self,
+        id: FileId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        cred: &Cred,
+    ) -> FsResult<Change> {
+        self.change_xattr(id, name, Some(value), mode, cred).await
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// [`FsError::NoAttribute`]; those of [`Fs::set_xattr`].
+    pub async fn remove_xattr(&self, id: FileId, name: &[u8], cred: &Cred) -> FsResult<Change> {
+        self.change_xattr(id, name, None, XattrMode::Replace, cred)
+            .await
+    }
+
+    async fn change_xattr(
+        &self,
+        id: FileId,
+        name: &[u8],
+        value: Option<&[u8]>,
+        mode: XattrMode,
+        cred: &Cred,
+    ) -> FsResult<Change> {
+        self.check_writable()?;
+        let settings = self.settings();
+        let znode = self.znode(id).await?;
+        self.check_xattr(&znode, name, cred, true)?;
+        if !settings.xattr || Self::is_in_xattr_tree(&znode) {
+            return Err(FsError::NotSupported);
+        }
+        if name.len() > NAME_MAX {
+            return Err(FsError::Range);
+        }
+        if value.is_some_and(|v| v.len() > VALUE_MAX) {
+            return Err(FsError::AttributeTooLarge);
+        }
+        let _lock = znode.exclusive().await?;
+        let before = znode.wcc();
+        let mut attrs = znode.attrs.borrow().clone();
+        let mut list = decode_list(&attrs)?;
+        let bare = name
+            .strip_prefix(USER)
+            .filter(|bare| !bare.is_empty() && !has_namespace(bare));
+        // An attribute another system wrote without namespace is replaced under its full name.
+        let in_list = [Some(name), bare]
+            .into_iter()
+            .flatten()
+            .find(|n| list.has(*n))
+            .map(<[u8]>::to_vec);
+        let mut in_dir = None;
+        if let Some(dir) = attrs.xattr.map(ObjectId) {
+            for n in [Some(name), bare].into_iter().flatten() {
+                if let Some(file) = self.xattr_file(dir, n).await? {
+                    in_dir = Some((n.to_vec(), file));
+                    break;
+                }
+            }
+        }
+        match mode {
+            XattrMode::Create if in_list.is_some() || in_dir.is_some() => {
+                return Err(FsError::Exists);
+            }
+            XattrMode::Replace if in_list.is_none() && in_dir.is_none() => {
+                return Err(FsError::NoAttribute);
+            }
+            _ => {}
+        }
+        if let Some(name) = &in_list {
+            list.remove(name);
+        }
+        let mut to_dir = None;
+        if let Some(value) = value {
+            let mut fits = false;
+            if settings.xattr_sa && value.len() <= LIST_VALUE_MAX {
+                list.insert(name, NvValue::ByteArray(value.to_vec()));
+                fits = list.encode_xdr().len() <= LIST_MAX;
+                if !fits {
+                    list.remove(name);
+                }
+            }
+            if !fits {
+                to_dir = Some(value);
+            }
+        }
+        attrs.dxattr = if list.is_empty() {
+            None
+        } else {
+            Some(Rc::from(list.encode_xdr()))
+        };
+        attrs.ctime = self.now();
+        let hidden = self
+            .prepare_hidden(&znode, &mut attrs, to_dir.is_some(), cred)
+            .await?;
+        let plan = match self.plan_for(&znode, &attrs).await {
+            // The list fits but the file's attributes as a whole do not: the directory has room.
+            Err(FsError::AttributeTooLarge) => return Err(FsError::NoSpace),
+            other => other?,
+        };
+        let bytes = value.map_or(0, |v| v.len() as u64) + 2 * META_BYTES;
+        let weight = if value.is_some() {
+            Weight::Bytes(bytes)
+        } else {
+            Weight::Frees
+        };
+        let tx = self.begin(weight).await?;
+        self.apply_hidden(&mut attrs, hidden, name, in_dir, to_dir, &tx)
+            .await?;
+        self.store(&znode, attrs, &plan, &tx).await?;
+        drop(tx);
+        self.settle(&znode).await?;
+        self.change_of(before, &znode).await
+    }
+
+    /// Finds out what a value kept as a file needs, before the transaction: the attributes of the file, and of the
+    /// hidden directory if there is none yet.
+    async fn prepare_hidden(
+        &self,
+        owner: &Znode,
+        attrs: &mut Attrs,
+        wanted: bool,
+        cred: &Cred,
+    ) -> FsResult<Option<Hidden>> {
+        if !wanted {
+            return Ok(None);
+        }
+        let slots = self.settings().dnode_slots;
+        let dir = if let Some(dir) = attrs.xattr {
+            HiddenDir::Existing(self.entry_znode(dir).await?)
+        } else {
+            let mut dir = self.hidden_attrs(owner, FileType::Directory, cred)?;
+            dir.mode = FileType::Directory.mode_bits() | 0o1777;
+            dir.parent = owner.object;
+            set_trivial_acl(&mut dir);
+            let plan = self.plan(&dir, slots).await?;
+            // A placeholder, so that the owner's layout is right; the number follows within the transaction.
+            attrs.xattr = Some(0);
+            HiddenDir::New(Box::new(dir), plan)
+        };
+        let file = self.hidden_attrs(owner, FileType::Regular, cred)?;
+        let plan = self.plan(&file, slots).await?;
+        Ok(Some(Hidden {
+            dir,
+            file,
+            plan,
+            slots,
+        }))
+    }
+
+    fn hidden_attrs(&self, owner: &Znode, file_type: FileType, cred: &Cred) -> FsResult<Attrs> {
+        let kind = Kind {
+            file_type,
+            rdev: DeviceNumber::default(),
+            target: &[],
+        };
+        let mut attrs = self.new_attrs(&owner.attrs.borrow(), &kind, &SetAttr::default(), cred)?;
+        attrs.flags |= XATTR;
+        Ok(attrs)
+    }
+
+    /// Removes the old file of a name and makes the new one, as asked for.
+    async fn apply_hidden(
+        &self,
+        owner: &mut Attrs,
+        hidden: Option<Hidden>,
+        name: &[u8],
+        old: Option<(Vec<u8>, ObjectId)>,
+        value: Option<&[u8]>,
+        tx: &Tx,
+    ) -> FsResult<()> {
+        let os = self.os();
+        let had_dir = owner.xattr.filter(|&dir| dir != 0);
+        let mut grown: i64 = 0;
+        if let (Some((old_name, file)), Some(dir)) = (old, had_dir) {
+            zap::remove(os, ObjectId(dir), &old_name, tx).await?;
+            self.0.znodes.remove(file.0);
+            os.free_object(file, tx).await?;
+            grown -= 1;
+        }
+        let mut dir = match (hidden.as_ref().map(|h| &h.dir), had_dir) {
+            (Some(HiddenDir::Existing(dir)), _) => Some(Rc::clone(dir)),
+            (None, Some(dir)) if grown != 0 => Some(self.entry_znode(dir).await?),
+            _ => None,
+        };
+        if let (Some(hidden), Some(value)) = (hidden, value) {
+            let dir = match hidden.dir {
+                HiddenDir::Existing(dir) => dir,
+                HiddenDir::New(attrs, plan) => {
+                    let made = self.allocate(*attrs, &plan, hidden.slots, tx).await?;
+                    owner.xattr = Some(made.object);
+                    made
+                }
+            };
+            let mut attrs = hidden.file;
+            attrs.size = value.len() as u64;
+            attrs.parent = dir.object;
+            let file = self.allocate(attrs, &hidden.plan, hidden.slots, tx).await?;
+            if !value.is_empty() {
+                let block = value.len().next_multiple_of(512).min(128 << 10);
+                let block = u32::try_from(block).expect("bounded");
+                if block > 512 {
+                    os.set_block_size(file.object_id(), block, tx).await?;
+                    file.block_size.set(block);
+                }
+                os.write(file.object_id(), 0, value, tx).await?;
+            }
+            zap::add_u64(
+                os,
+                dir.object_id(),
+                name,
+                entry_value(FileType::Regular, file.object),
+                tx,
+            )
+            .await?;
+            grown += 1;
+            return self.store_hidden_dir(&dir, grown, tx).await;
+        }
+        if let Some(dir) = dir.take() {
+            self.store_hidden_dir(&dir, grown, tx).await?;
+        }
+        Ok(())
+    }
+
+    async fn store_hidden_dir(&self, dir: &Znode, grown: i64, tx: &Tx) -> FsResult<()> {
+        let mut attrs = dir.attrs.borrow().clone();
+        attrs.size = attrs.size.saturating_add_signed(grown).max(2);
+        attrs.mtime = self.now();
+        attrs.ctime = attrs.mtime;
+        // Its attributes keep their shape, so its layout is known.
+        let plan = dir.plan.borrow().as_ref().map(|(_, plan)| plan.clone());
+        match plan {
+            Some(plan) => self.store(dir, attrs, &plan, tx).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that the caller may read or change an extended attribute.
+    fn check_xattr(&self, znode: &Znode, name: &[u8], cred: &Cred, change: bool) -> FsResult<()> {
+        let attrs = znode.attrs.borrow();
+        let root = cred.uid == 0;
+        if change && attrs.flags & (flags::IMMUTABLE | flags::APPENDONLY) != 0 {
+            return Err(FsError::NotPermitted);
+        }
+        let deny = |wanted: bool| {
+            if wanted {
+                Err(FsError::NotPermitted)
+            } else {
+                Err(FsError::NoAttribute)
+            }
+        };
+        let file_type = FileType::of_mode(attrs.mode);
+        if name.starts_with(USER) && name.len() > USER.len() {
+            if !matches!(file_type, Some(FileType::Regular | FileType::Directory)) {
+                return deny(change);
+            }
+            if change
+                && attrs.mode & 0o1000 != 0
+                && attrs.mode >> 12 == 4
+                && !permission::owns(&attrs, cred)
+            {
+                return Err(FsError::NotPermitted);
+            }
+            return permission::check(&attrs, cred, if change { WRITE } else { READ });
+        }
+        if name.starts_with(TRUSTED) && name.len() > TRUSTED.len() {
+            return if root { Ok(()) } else { deny(change) };
+        }
+        if name.starts_with(SECURITY) && name.len() > SECURITY.len() {
+            return if change && !root {
+                Err(FsError::NotPermitted)
+            } else {
+                Ok(())
+            };
+        }
+        if name == ACL_ACCESS || name == ACL_DEFAULT {
+            if file_type == Some(FileType::Symlink) {
+                return Err(FsError::NotSupported);
+            }
+            if change && name == ACL_DEFAULT && file_type != Some(FileType::Directory) {
+                return Err(FsError::Access);
+            }
+            return if change && !permission::owns(&attrs, cred) {
+                Err(FsError::NotPermitted)
+            } else {
+                Ok(())
+            };
+        }
+        Err(FsError::NotSupported)
+    }
+}
+
+fn shown_name(name: &[u8]) -> Vec<u8> {
+    if has_namespace(name) {
+        name.to_vec()
+    } else {
+        [USER, name].concat()
+    }
+}
+
+/// What an attribute kept as a file needs.
+struct Hidden {
+    dir: HiddenDir,
+    file: Attrs,
+    plan: crate::sa::Plan,
+    slots: u8,
+}
+
+enum HiddenDir {
+    Existing(Rc<Znode>),
+    New(Box<Attrs>, crate::sa::Plan),
+}
