@@ -1,1 +1,15 @@
-//! `nfs`: see ARCHITECTURE.md.
+//! NFS version 3 with MOUNT and the port mapper, as a service: one RPC record in, one reply out.
+//!
+//! Guarantees: no input makes it panic or allocate more than the input justifies; a reply says `FILE_SYNC` only when the
+//! engine said so. It does not know sockets, clocks or DNS: records come from [`record::Assembler`], time arrives by
+//! [`Server::tick`], names by a [`exports::Resolver`].
+//!
+//! RFC 1813 (NFSv3, MOUNT v3), RFC 5531 (RPC), RFC 4506 (XDR), RFC 1833 (port mapper).
+
+#![forbid(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::indexing_slicing)]
+
+pub mod exports;
+pub mod record;
+pub mod rpc;
+pub mod xdr;

@@ -1,0 +1,144 @@
+//! Record marking (RFC 5531, section 11): RPC messages in a byte stream, cut into fragments.
+//!
+//! ```text
+//!  31 30                              0
+//! +--+--------------------------------+
+//! |L | length of the fragment         |   L: last fragment of the record
+//! +--+--------------------------------+
+//! ```
+
+use thiserror::Error;
+
+/// Fragments one record may consist of. The Linux, macOS and ESXi clients send one.
+const FRAGMENTS_MAX: u32 = 64;
+
+/// The stream cannot be followed any further; the connection has to be closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum RecordError {
+    /// The record would be longer than the server takes.
+    #[error("a record of more than {limit} bytes")]
+    TooLong {
+        /// The limit, in bytes.
+        limit: usize,
+    },
+    /// The record comes in too many pieces.
+    #[error("a record of more than {FRAGMENTS_MAX} fragments")]
+    TooManyFragments,
+}
+
+/// What the reader of a stream has to do next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Read exactly this many bytes (at least 1) and hand them to [`Assembler::header`].
+    Header,
+    /// Read exactly this many bytes and append them to the record.
+    Body(usize),
+    /// The record is complete.
+    Complete,
+}
+
+/// Follows the fragments of one record after the other. It holds no data: the reader of the socket reads straight into
+/// the record's buffer, so that a WRITE is copied once only.
+#[derive(Debug)]
+pub struct Assembler {
+    limit: usize,
+    length: usize,
+    fragments: u32,
+    last: bool,
+}
+
+impl Assembler {
+    /// Returns an assembler that takes records of at most `limit` bytes.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            length: 0,
+            fragments: 0,
+            last: false,
+        }
+    }
+
+    /// Returns what comes first in a new record.
+    #[must_use]
+    pub fn begin(&mut self) -> Next {
+        *self = Self::new(self.limit);
+        Next::Header
+    }
+
+    /// Takes a fragment's four header bytes; returns how much of the body follows.
+    ///
+    /// # Errors
+    /// When the record becomes too long or has too many fragments.
+    pub fn header(&mut self, header: [u8; 4]) -> Result<Next, RecordError> {
+        let word = u32::from_be_bytes(header);
+        let too_long = RecordError::TooLong { limit: self.limit };
+        let length = usize::try_from(word & 0x7fff_ffff).map_err(|_| too_long)?;
+        self.last = word & 0x8000_0000 != 0;
+        self.fragments += 1;
+        if self.fragments > FRAGMENTS_MAX {
+            return Err(RecordError::TooManyFragments);
+        }
+        self.length = self.length.checked_add(length).ok_or(too_long)?;
+        if self.length > self.limit {
+            return Err(too_long);
+        }
+        Ok(if length == 0 {
+            self.body()
+        } else {
+            Next::Body(length)
+        })
+    }
+
+    /// Says that the fragment's body has been read; returns what comes next.
+    #[must_use]
+    pub fn body(&self) -> Next {
+        if self.last {
+            Next::Complete
+        } else {
+            Next::Header
+        }
+    }
+}
+
+/// Returns the header of a reply of `length` bytes that goes out as one fragment.
+///
+/// # Panics
+/// When `length` is 2 GiB or more: replies are bounded far below.
+#[must_use]
+pub fn reply_header(length: usize) -> [u8; 4] {
+    let length = u32::try_from(length).ok().filter(|l| l >> 31 == 0);
+    (length.expect("replies are far below 2 GiB") | 0x8000_0000).to_be_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_fragments_make_one_record() {
+        let mut a = Assembler::new(100);
+        assert_eq!(a.begin(), Next::Header);
+        assert_eq!(a.header([0, 0, 0, 5]), Ok(Next::Body(5)));
+        assert_eq!(a.body(), Next::Header);
+        assert_eq!(a.header([0x80, 0, 0, 7]), Ok(Next::Body(7)));
+        assert_eq!(a.body(), Next::Complete);
+    }
+
+    #[test]
+    fn long_and_shredded_records_are_refused() {
+        let mut a = Assembler::new(100);
+        assert_eq!(
+            a.header([0x80, 0, 0, 101]),
+            Err(RecordError::TooLong { limit: 100 })
+        );
+        let mut a = Assembler::new(100);
+        let outcome = (0..100).map(|_| a.header([0; 4])).find(Result::is_err);
+        assert_eq!(outcome, Some(Err(RecordError::TooManyFragments)));
+    }
+
+    #[test]
+    fn a_reply_header_marks_the_last_fragment() {
+        assert_eq!(reply_header(24), [0x80, 0, 0, 24]);
+    }
+}
