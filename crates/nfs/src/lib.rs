@@ -10,6 +10,20 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
 pub mod exports;
+mod handle;
+mod mount;
+mod portmap;
 pub mod record;
-pub mod rpc;
-pub mod xdr;
+mod replies;
+mod rpc;
+mod server;
+mod v3;
+mod xdr;
+
+pub use exports::Resolver;
+pub use server::{Export, Piece, RECORD_BYTES_MAX, Reply, Server, ServerConfig};
+
+/// Registration with a port mapper that runs already.
+pub mod rpcbind {
+    pub use crate::portmap::{registered, set_calls, unset_calls};
+}

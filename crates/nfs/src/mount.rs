@@ -1,0 +1,151 @@
+//! MOUNT version 3 (RFC 1813, appendix I): a path becomes the handle of its directory.
+//!
+//! Version 1 is answered for its lists only (`showmount` of old systems); its handles are too short for ours.
+
+use crate::handle::FileHandle;
+use crate::rpc::{self, Call, Refusal};
+use crate::server::{Outcome, Served, Server};
+use crate::xdr::{self, Reader};
+use engine::{Attr, Cred, FileType, FsError};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// Program number of MOUNT.
+pub const PROGRAM: u32 = 100_005;
+
+/// RFC 1813, section 5.1.1: MNTPATHLEN.
+const PATH_MAX: usize = 1024;
+/// Mounts remembered for `showmount -a`; the list is a courtesy, and clients that vanish never leave it.
+const MOUNTS_MAX: usize = 4096;
+const AUTH_SYS: u32 = 1;
+
+/// RFC 1813, section 5.1.5: mountstat3.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+enum Status {
+    NoEntry = 2,
+    Io = 5,
+    Access = 13,
+    NotDirectory = 20,
+    ServerFault = 10006,
+}
+
+/// Which client mounted what, as far as it told.
+#[derive(Debug, Default)]
+pub(crate) struct Mounts {
+    entries: BTreeSet<(IpAddr, String)>,
+}
+
+pub(crate) async fn call(
+    server: &Server,
+    peer: SocketAddr,
+    call: &Call,
+    mut arguments: Reader<'_>,
+) -> Outcome {
+    let mut w = rpc::success(call.xid, 256);
+    let client = peer.ip().to_canonical();
+    match call.procedure {
+        0 => {}
+        1 if call.version == 3 => {
+            let path = match path(&mut arguments) {
+                Ok(path) => path,
+                Err(malformed) => return malformed.into(),
+            };
+            match mount(server, peer, &path).await {
+                Ok(handle) => {
+                    w.u32(0).opaque(&handle.encode()).u32(1).u32(AUTH_SYS);
+                    let mut mounts = server.mounts();
+                    if mounts.entries.len() < MOUNTS_MAX {
+                        mounts.entries.insert((client, path));
+                    }
+                }
+                Err(status) => {
+                    w.u32(status as u32);
+                }
+            }
+        }
+        2 => {
+            for (client, path) in &server.mounts().entries {
+                w.bool(true).opaque(client.to_string().as_bytes()).opaque(path.as_bytes());
+            }
+            w.bool(false);
+        }
+        3 => match path(&mut arguments) {
+            Ok(path) => {
+                server.mounts().entries.remove(&(client, path));
+            }
+            Err(malformed) => return malformed.into(),
+        },
+        4 => server.mounts().entries.retain(|(other, _)| *other != client),
+        5 => {
+            for served in server.exports().values() {
+                w.bool(true).opaque(served.export.path.as_bytes());
+                for group in served.rules.groups() {
+                    w.bool(true).opaque(group.as_bytes());
+                }
+                w.bool(false);
+            }
+            w.bool(false);
+        }
+        _ => return Outcome::Refused(Refusal::ProcedureUnavailable),
+    }
+    w.into()
+}
+
+fn path(arguments: &mut Reader<'_>) -> xdr::Result<String> {
+    let path = arguments.opaque(PATH_MAX)?;
+    Ok(String::from_utf8_lossy(path).into_owned())
+}
+
+/// Finds the export with the longest path that `path` lies in, and walks the rest.
+async fn mount(server: &Server, peer: SocketAddr, path: &str) -> Result<FileHandle, Status> {
+    let wanted = components(path);
+    let exports = server.exports();
+    let best = exports
+        .iter()
+        .map(|(guid, served)| (*guid, served, components(&served.export.path)))
+        .filter(|(_, _, own)| wanted.starts_with(own))
+        .max_by_key(|(_, _, own)| own.len());
+    let (guid, served, own) = best.ok_or(Status::NoEntry)?;
+    // A share one may not use looks the same whether or not the path exists in it.
+    server.decide(guid, served, peer).ok_or(Status::Access)?;
+    let rest = wanted.get(own.len()..).unwrap_or_default();
+    if rest.contains(&"..") {
+        return Err(Status::NoEntry);
+    }
+    let attr = walk(served, rest).await.map_err(|error| match error {
+        FsError::NotFound | FsError::Stale => Status::NoEntry,
+        FsError::NotDirectory => Status::NotDirectory,
+        FsError::Io | FsError::Corrupt(_) => Status::Io,
+        _ => Status::ServerFault,
+    })?;
+    Ok(FileHandle { dataset: guid, file: attr.id })
+}
+
+async fn walk(served: &Arc<Served>, rest: &[&str]) -> Result<Attr, FsError> {
+    let mut attr = served.export.fs.root().await?;
+    for name in rest {
+        attr = served.export.fs.lookup(attr.id, name.as_bytes(), &Cred::root()).await?;
+        if attr.file_type != FileType::Directory {
+            return Err(FsError::NotDirectory);
+        }
+    }
+    Ok(attr)
+}
+
+/// Returns the names of a path.
+fn components(path: &str) -> Vec<&str> {
+    path.split('/').filter(|name| !name.is_empty() && *name != ".").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_compared_by_their_names() {
+        assert_eq!(components("/tank//vm/./a/"), ["tank", "vm", "a"]);
+        assert!(!components("/tank/vmware").starts_with(&components("/tank/vm")));
+    }
+}

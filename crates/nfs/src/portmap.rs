@@ -1,0 +1,167 @@
+//! The port mapper (RFC 1833): tells clients on which port NFS and MOUNT are, and registers them with a running one.
+
+use crate::rpc::{self, Call, Refusal};
+use crate::server::Outcome;
+use crate::xdr::{Reader, Writer};
+use crate::{mount, v3};
+use std::net::{IpAddr, SocketAddr};
+
+/// Program number of the port mapper, which is also rpcbind's.
+pub const PROGRAM: u32 = 100_000;
+
+const TCP: u32 = 6;
+/// Longest string in rpcbind's arguments: no transport's name or address is longer.
+const STRING_MAX: usize = 256;
+/// What is served, on the one port: program and version.
+const SERVED: [(u32, u32); 3] = [(v3::PROGRAM, v3::VERSION), (mount::PROGRAM, 3), (mount::PROGRAM, 1)];
+
+pub(crate) fn call(
+    nfs_port: u16,
+    local: SocketAddr,
+    call: &Call,
+    mut arguments: Reader<'_>,
+) -> Outcome {
+    let mut w = rpc::success(call.xid, 128);
+    let result = match (call.version, call.procedure) {
+        (_, 0) => Ok(()),
+        (2, 3) => get_port(nfs_port, &mut arguments, &mut w),
+        (2, 4) => {
+            for (program, version) in SERVED {
+                w.bool(true).u32(program).u32(version).u32(TCP).u32(u32::from(nfs_port));
+            }
+            w.bool(false);
+            Ok(())
+        }
+        (3 | 4, 3) => get_address(nfs_port, local, &mut arguments, &mut w),
+        (3 | 4, 4) => {
+            let address = universal(local.ip(), nfs_port);
+            for (program, version) in SERVED {
+                w.bool(true).u32(program).u32(version);
+                w.opaque(netid(local.ip())).opaque(address.as_bytes()).opaque(b"superuser");
+            }
+            w.bool(false);
+            Ok(())
+        }
+        // SET and UNSET are for services of this host, of which there are none but ours.
+        (_, 1 | 2) => {
+            w.bool(false);
+            Ok(())
+        }
+        _ => return Outcome::Refused(Refusal::ProcedureUnavailable),
+    };
+    match result {
+        Ok(()) => w.into(),
+        Err(malformed) => malformed.into(),
+    }
+}
+
+fn get_port(port: u16, arguments: &mut Reader<'_>, w: &mut Writer) -> crate::xdr::Result<()> {
+    let (program, _version, protocol) = (arguments.u32()?, arguments.u32()?, arguments.u32()?);
+    // RFC 1833, section 3: the port of a program in another version is still an answer; the call then says which are served.
+    let served = protocol == TCP && SERVED.iter().any(|(p, _)| *p == program);
+    w.u32(if served { u32::from(port) } else { 0 });
+    Ok(())
+}
+
+fn get_address(
+    port: u16,
+    local: SocketAddr,
+    arguments: &mut Reader<'_>,
+    w: &mut Writer,
+) -> crate::xdr::Result<()> {
+    let (program, _version) = (arguments.u32()?, arguments.u32()?);
+    let transport = arguments.opaque(STRING_MAX)?;
+    let served = transport.starts_with(b"tcp") && SERVED.iter().any(|(p, _)| *p == program);
+    let address = if served { universal(local.ip(), port) } else { String::new() };
+    w.opaque(address.as_bytes());
+    Ok(())
+}
+
+fn netid(address: IpAddr) -> &'static [u8] {
+    if address.is_ipv4() { b"tcp" } else { b"tcp6" }
+}
+
+/// Returns a "universal address" (RFC 5665, section 5.2.3.3): the port's two bytes follow the address.
+fn universal(address: IpAddr, port: u16) -> String {
+    format!("{}.{}.{}", address.to_canonical(), port >> 8, port & 0xff)
+}
+
+/// Returns the calls that register NFS and MOUNT on `port` with a port mapper of this host, one RPC message each.
+#[must_use]
+pub fn set_calls(port: u16) -> Vec<Vec<u8>> {
+    registration(1, port)
+}
+
+/// Returns the calls that take the registration back.
+#[must_use]
+pub fn unset_calls(port: u16) -> Vec<Vec<u8>> {
+    registration(2, port)
+}
+
+fn registration(procedure: u32, port: u16) -> Vec<Vec<u8>> {
+    SERVED
+        .iter()
+        .zip(1..)
+        .map(|((program, version), xid)| {
+            let mut w = Writer::with_capacity(56);
+            w.u32(xid).u32(0).u32(2).u32(PROGRAM).u32(2).u32(procedure);
+            w.u32(0).u32(0).u32(0).u32(0);
+            w.u32(*program).u32(*version).u32(TCP).u32(u32::from(port));
+            w.into_bytes()
+        })
+        .collect()
+}
+
+/// Returns whether a port mapper's answer to a registration says that it was taken.
+#[must_use]
+pub fn registered(reply: &[u8]) -> bool {
+    let mut reader = Reader::new(reply);
+    let words: crate::xdr::Result<Vec<u32>> = (0..7).map(|_| reader.u32()).collect();
+    matches!(words.as_deref(), Ok([_, 1, 0, _, _, 0, 1]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rpc::Credential;
+
+    fn ask(version: u32, procedure: u32, arguments: &[u8]) -> Vec<u8> {
+        let call_ = Call {
+            xid: 1,
+            program: PROGRAM,
+            version,
+            procedure,
+            credential: Credential::None,
+        };
+        let local = "127.0.0.1:111".parse().expect("an address");
+        match call(2049, local, &call_, Reader::new(arguments)) {
+            Outcome::Reply(reply) => reply.pieces.iter().flat_map(AsRef::as_ref).copied().collect(),
+            _ => panic!("refused"),
+        }
+    }
+
+    #[test]
+    fn ports_of_served_programs_only() {
+        let mut w = Writer::default();
+        w.u32(v3::PROGRAM).u32(3).u32(TCP).u32(0);
+        assert!(ask(2, 3, &w.into_bytes()).ends_with(&2049_u32.to_be_bytes()));
+        let mut w = Writer::default();
+        w.u32(100_021).u32(4).u32(TCP).u32(0);
+        assert!(ask(2, 3, &w.into_bytes()).ends_with(&0_u32.to_be_bytes()));
+    }
+
+    #[test]
+    fn universal_addresses_carry_the_port() {
+        assert_eq!(universal(IpAddr::from([10, 0, 0, 1]), 2049), "10.0.0.1.8.1");
+    }
+
+    #[test]
+    fn a_taken_registration_is_recognised() {
+        let mut w = rpc::success(1, 4);
+        w.bool(true);
+        assert!(registered(&w.into_bytes()));
+        let mut w = rpc::success(1, 4);
+        w.bool(false);
+        assert!(!registered(&w.into_bytes()));
+    }
+}

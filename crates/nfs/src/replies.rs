@@ -1,0 +1,167 @@
+//! The reply cache: a client that repeats a call, because the answer got lost, gets the first answer again.
+//!
+//! A repeated CREATE or REMOVE must not run twice (RFC 1813, section 4.9). The cache is bounded in entries and bytes; the
+//! oldest answers go first. It does not outlive the server: after a restart, a repeated REMOVE may answer "no such file".
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// Answers kept. Linux's server keeps a few thousand as well; a client has at most some hundred calls under way.
+const ENTRIES_MAX: usize = 8192;
+/// How long an answer is kept, in nanoseconds: longer than a client waits before it asks again (60 s over TCP).
+const AGE_MAX_NS: u64 = 180_000_000_000;
+
+/// What makes two calls the same: client, transaction id, procedure, and the bytes of the call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// Address without its port: a client comes back from another one.
+    pub client: IpAddr,
+    /// Transaction id.
+    pub xid: u32,
+    /// Procedure.
+    pub procedure: u32,
+    /// Length and checksum of the record.
+    pub digest: (usize, u64),
+}
+
+/// What to do with a call.
+pub enum Admission {
+    /// It is new: run it and hand the answer to [`Running::finish`].
+    Run(Running),
+    /// It ran, or is running: wait for its answer. `None` when it ended without one.
+    Repeat(Answer),
+}
+
+#[derive(Default)]
+struct Slot {
+    outcome: Option<Option<Vec<u8>>>,
+    wakers: Vec<Waker>,
+}
+
+type Shared = Arc<Mutex<Slot>>;
+
+/// The answers of recent calls that must not run twice.
+#[derive(Default)]
+pub struct ReplyCache {
+    entries: BTreeMap<Key, Shared>,
+    order: VecDeque<(u64, Key)>,
+}
+
+impl ReplyCache {
+    /// Looks a call up, and takes note of it if it is new.
+    pub fn admit(&mut self, key: Key, now_ns: u64) -> Admission {
+        self.expire(now_ns);
+        if let Some(slot) = self.entries.get(&key) {
+            return Admission::Repeat(Answer { slot: Arc::clone(slot) });
+        }
+        let slot = Shared::default();
+        self.entries.insert(key, Arc::clone(&slot));
+        self.order.push_back((now_ns, key));
+        Admission::Run(Running { slot })
+    }
+
+    fn expire(&mut self, now_ns: u64) {
+        while let Some((born, key)) = self.order.front().copied() {
+            let old = now_ns.saturating_sub(born) > AGE_MAX_NS;
+            if !old && self.order.len() < ENTRIES_MAX {
+                break;
+            }
+            self.order.pop_front();
+            self.entries.remove(&key);
+        }
+    }
+}
+
+/// A call that runs now. Dropping it unfinished lets repeats of it go without an answer.
+pub struct Running {
+    slot: Shared,
+}
+
+impl Running {
+    /// Keeps the answer for repeats.
+    pub fn finish(self, reply: &[u8]) {
+        settle(&self.slot, Some(reply.to_vec()));
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        settle(&self.slot, None);
+    }
+}
+
+fn settle(slot: &Shared, outcome: Option<Vec<u8>>) {
+    let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+    if slot.outcome.is_none() {
+        slot.outcome = Some(outcome);
+    }
+    for waker in slot.wakers.drain(..) {
+        waker.wake();
+    }
+}
+
+/// The answer of an earlier call with the same key.
+pub struct Answer {
+    slot: Shared,
+}
+
+impl Future for Answer {
+    type Output = Option<Vec<u8>>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(outcome) = &slot.outcome {
+            return Poll::Ready(outcome.clone());
+        }
+        slot.wakers.push(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// Returns the length and an FNV-1a checksum of a record's first bytes: enough to tell a repeat from a reused id.
+#[must_use]
+pub fn digest(record: &[u8]) -> (usize, u64) {
+    let sum = record.iter().take(512).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    (record.len(), sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(xid: u32) -> Key {
+        Key { client: IpAddr::from([10, 0, 0, 1]), xid, procedure: 12, digest: digest(b"remove x") }
+    }
+
+    fn poll(answer: &mut Answer) -> Poll<Option<Vec<u8>>> {
+        Pin::new(answer).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn a_repeat_waits_for_the_first_answer() {
+        let mut cache = ReplyCache::default();
+        let Admission::Run(running) = cache.admit(key(1), 0) else { panic!("a new call runs") };
+        let Admission::Repeat(mut answer) = cache.admit(key(1), 1) else { panic!("a repeat") };
+        assert_eq!(poll(&mut answer), Poll::Pending);
+        running.finish(b"done");
+        assert_eq!(poll(&mut answer), Poll::Ready(Some(b"done".to_vec())));
+        assert!(matches!(cache.admit(key(2), 2), Admission::Run(_)));
+    }
+
+    #[test]
+    fn the_cache_is_bounded_in_entries_and_time() {
+        let mut cache = ReplyCache::default();
+        for xid in 0..20_000 {
+            drop(cache.admit(key(xid), 0));
+        }
+        assert!(cache.entries.len() <= ENTRIES_MAX && cache.order.len() <= ENTRIES_MAX);
+        drop(cache.admit(key(1), AGE_MAX_NS + 1));
+        assert_eq!(cache.entries.len(), 1);
+    }
+}

@@ -1,0 +1,123 @@
+//! READ, WRITE and COMMIT.
+
+use super::{Answer, Request, TRANSFER_BYTES_MAX, Target, attr};
+use crate::server::{Outcome, Piece, Reply};
+use crate::v3::status::Status;
+use crate::xdr::Malformed;
+use engine::{Cred, FsError, IoBuf, Stability};
+
+impl Request<'_> {
+    pub(super) async fn read(mut self) -> Answer {
+        let target = self.target()?;
+        let (offset, count) = (self.arguments.u64()?, self.arguments.u32()?);
+        let target = match target {
+            Ok(target) => target,
+            Err(status) => return self.fail(status, 1),
+        };
+        let count = usize::try_from(count).unwrap_or(usize::MAX).min(TRANSFER_BYTES_MAX);
+        let file = target.handle.file;
+        let mut result = target.caller.fs.read(file, offset, count, &target.caller.cred).await;
+        if matches!(result, Err(FsError::Access))
+            && let Some(cred) = target.may_although_mode_forbids(true).await
+        {
+            result = target.caller.fs.read(file, offset, count, &cred).await;
+        }
+        match result {
+            Ok(data) => {
+                let length = u32::try_from(data.len()).map_err(|_| Malformed { what: "read" })?;
+                self.status(Status::Ok);
+                attr::post_op(&mut self.reply, Some(&data.attr));
+                self.reply.u32(length).bool(data.eof).u32(length);
+                let padding = data.len().wrapping_neg() % 4;
+                let mut reply = Reply::from(self.reply.into_bytes());
+                reply.pieces.extend(data.pieces.into_iter().map(Piece::Shared));
+                if padding > 0 {
+                    reply.pieces.push(Piece::Owned(vec![0; padding]));
+                }
+                Ok(Outcome::Reply(reply))
+            }
+            Err(error) => self.fail_at(error, &target).await,
+        }
+    }
+
+    pub(super) async fn write(mut self) -> Answer {
+        let target = self.target()?;
+        let (offset, count) = (self.arguments.u64()?, self.arguments.u32()?);
+        let stability = match self.arguments.u32()? {
+            0 => Stability::Unstable,
+            1 => Stability::DataSync,
+            2 => Stability::FileSync,
+            _ => return Err(Malformed { what: "stable_how" }),
+        };
+        let data = self.arguments.opaque(TRANSFER_BYTES_MAX)?;
+        let target = match target {
+            Ok(target) => target,
+            Err(status) => return self.fail(status, 2),
+        };
+        if let Err(error) = target.writable() {
+            return self.fail_wcc(error, &target).await;
+        }
+        // RFC 1813, section 3.3.7: `count` says how much of the data is meant.
+        let count = usize::try_from(count).unwrap_or(usize::MAX).min(data.len());
+        let data = IoBuf::copy_from(data.get(..count).unwrap_or_default());
+        let (fs, file) = (&target.caller.fs, target.handle.file);
+        let mut result =
+            fs.write(file, offset, data.clone(), stability, &target.caller.cred).await;
+        if matches!(result, Err(FsError::Access))
+            && let Some(cred) = target.may_although_mode_forbids(false).await
+        {
+            result = fs.write(file, offset, data, stability, &cred).await;
+        }
+        match result {
+            Ok(written) => {
+                self.status(Status::Ok);
+                attr::wcc(&mut self.reply, &written.change);
+                self.reply.u32(u32::try_from(written.count).unwrap_or(u32::MAX));
+                self.reply.u32(match written.stability {
+                    Stability::Unstable => 0,
+                    Stability::DataSync => 1,
+                    Stability::FileSync => 2,
+                });
+                self.reply.u64(self.server.boot_verifier());
+                Ok(self.reply.into())
+            }
+            Err(error) => self.fail_wcc(error, &target).await,
+        }
+    }
+
+    pub(super) async fn commit(mut self) -> Answer {
+        let target = self.target()?;
+        let (offset, count) = (self.arguments.u64()?, self.arguments.u32()?);
+        let target = match target {
+            Ok(target) => target,
+            Err(status) => return self.fail(status, 2),
+        };
+        let file = target.handle.file;
+        match target.caller.fs.commit(file, offset, u64::from(count)).await {
+            Ok(after) => {
+                self.status(Status::Ok);
+                attr::wcc_unchanged(&mut self.reply, Some(&after));
+                self.reply.u64(self.server.boot_verifier());
+                Ok(self.reply.into())
+            }
+            Err(error) => self.fail_wcc(error, &target).await,
+        }
+    }
+}
+
+impl Target {
+    /// Returns credentials for I/O that the mode forbids, where a client that had opened the file may still do it: the
+    /// owner always (the mode may have changed since the open), and reading what may be executed (the client's kernel
+    /// pages a program in). RFC 1813, section 4.4.
+    async fn may_although_mode_forbids(&self, reading: bool) -> Option<Cred> {
+        let attr = self.attr().await?;
+        let cred = &self.caller.cred;
+        let execute = match (cred.uid == attr.uid, cred.in_group(attr.gid)) {
+            (true, _) => 0o100,
+            (false, true) => 0o010,
+            (false, false) => 0o001,
+        };
+        let may = cred.uid == attr.uid || (reading && attr.mode & execute != 0);
+        may.then(|| Cred { opened: true, ..cred.clone() })
+    }
+}

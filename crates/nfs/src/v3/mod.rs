@@ -1,0 +1,328 @@
+//! NFS version 3 (RFC 1813): every procedure, each a translation between XDR and one file operation.
+//!
+//! Nothing here decides about files; what is stable when a reply goes out is what the engine said is. Procedures other
+//! than WRITE that change something answer when the change is on stable storage (RFC 1813, section 4.8).
+
+mod attr;
+mod change;
+mod data;
+mod directory;
+mod status;
+
+use crate::handle::FileHandle;
+use crate::rpc::{self, Call, Credential, Refusal};
+use crate::server::{Caller, NotServed, Outcome, Server};
+use crate::xdr::{self, Malformed, Reader, Writer};
+use engine::{Access, Attr, FileType, FsError};
+use status::Status;
+use std::net::SocketAddr;
+
+/// Program number of NFS.
+pub const PROGRAM: u32 = 100_003;
+/// The version served.
+pub const VERSION: u32 = 3;
+/// The most one READ or WRITE moves, in bytes.
+pub const TRANSFER_BYTES_MAX: usize = 1 << 20;
+
+/// RFC 1813, section 2.4: NFS3_FHSIZE.
+const HANDLE_BYTES_MAX: usize = 64;
+/// Longest name taken from the wire; the file system has its own, shorter limit and error.
+const NAME_BYTES_MAX: usize = 4096;
+/// Longest target of a symbolic link taken from the wire.
+const PATH_BYTES_MAX: usize = 65536;
+
+/// The procedures by number (RFC 1813, section 3).
+mod procedure {
+    pub(super) const NULL: u32 = 0;
+    pub(super) const GETATTR: u32 = 1;
+    pub(super) const SETATTR: u32 = 2;
+    pub(super) const LOOKUP: u32 = 3;
+    pub(super) const ACCESS: u32 = 4;
+    pub(super) const READLINK: u32 = 5;
+    pub(super) const READ: u32 = 6;
+    pub(super) const WRITE: u32 = 7;
+    pub(super) const CREATE: u32 = 8;
+    pub(super) const MKDIR: u32 = 9;
+    pub(super) const SYMLINK: u32 = 10;
+    pub(super) const MKNOD: u32 = 11;
+    pub(super) const REMOVE: u32 = 12;
+    pub(super) const RMDIR: u32 = 13;
+    pub(super) const RENAME: u32 = 14;
+    pub(super) const LINK: u32 = 15;
+    pub(super) const READDIR: u32 = 16;
+    pub(super) const READDIRPLUS: u32 = 17;
+    pub(super) const FSSTAT: u32 = 18;
+    pub(super) const FSINFO: u32 = 19;
+    pub(super) const PATHCONF: u32 = 20;
+    pub(super) const COMMIT: u32 = 21;
+}
+
+/// Returns whether running a procedure a second time would do harm or answer something else: those whose answers are kept.
+#[must_use]
+pub(crate) fn runs_once(procedure: u32) -> bool {
+    procedure == procedure::SETATTR || (procedure::CREATE..=procedure::LINK).contains(&procedure)
+}
+
+/// One call on its way: who asks, and where the answer goes.
+struct Request<'a> {
+    server: &'a Server,
+    peer: SocketAddr,
+    credential: &'a Credential,
+    arguments: Reader<'a>,
+    reply: Writer,
+}
+
+/// A file, and what the caller is to its file system.
+struct Target {
+    handle: FileHandle,
+    caller: Caller,
+}
+
+pub(crate) async fn call(
+    server: &Server,
+    peer: SocketAddr,
+    call: &Call,
+    arguments: Reader<'_>,
+) -> Outcome {
+    let request = Request {
+        server,
+        peer,
+        credential: &call.credential,
+        arguments,
+        reply: rpc::success(call.xid, 256),
+    };
+    let result = match call.procedure {
+        procedure::NULL => return request.reply.into(),
+        procedure::GETATTR => request.getattr().await,
+        procedure::SETATTR => request.setattr().await,
+        procedure::LOOKUP => request.lookup().await,
+        procedure::ACCESS => request.access().await,
+        procedure::READLINK => request.readlink().await,
+        procedure::READ => request.read().await,
+        procedure::WRITE => request.write().await,
+        procedure::CREATE => request.create().await,
+        procedure::MKDIR => request.mkdir().await,
+        procedure::SYMLINK => request.symlink().await,
+        procedure::MKNOD => request.mknod().await,
+        procedure::REMOVE => request.remove(false).await,
+        procedure::RMDIR => request.remove(true).await,
+        procedure::RENAME => request.rename().await,
+        procedure::LINK => request.link().await,
+        procedure::READDIR => request.readdir(false).await,
+        procedure::READDIRPLUS => request.readdir(true).await,
+        procedure::FSSTAT => request.fsstat().await,
+        procedure::FSINFO => request.fsinfo().await,
+        procedure::PATHCONF => request.pathconf().await,
+        procedure::COMMIT => request.commit().await,
+        _ => return Outcome::Refused(Refusal::ProcedureUnavailable),
+    };
+    result.unwrap_or_else(Outcome::from)
+}
+
+/// What a procedure returns: an answer (good or bad), or arguments that do not parse.
+type Answer = xdr::Result<Outcome>;
+
+impl<'a> Request<'a> {
+    /// Reads a file handle and finds what it names.
+    fn target(&mut self) -> xdr::Result<Result<Target, Status>> {
+        let bytes = self.arguments.opaque(HANDLE_BYTES_MAX)?;
+        Ok(self
+            .server
+            .admit(bytes, self.peer, self.credential)
+            .map(|(handle, caller)| Target { handle, caller })
+            .map_err(|not| match not {
+                NotServed::BadHandle => Status::BadHandle,
+                NotServed::Stale => Status::Stale,
+                NotServed::Forbidden => Status::Access,
+            }))
+    }
+
+    fn name(&mut self) -> xdr::Result<&'a [u8]> {
+        self.arguments.opaque(NAME_BYTES_MAX)
+    }
+
+    fn status(&mut self, status: Status) -> &mut Writer {
+        self.reply.u32(status as u32)
+    }
+
+    /// Ends with a status and `absent` optional items that are not there.
+    fn fail(mut self, status: Status, absent: usize) -> Answer {
+        self.status(status);
+        for _ in 0..absent {
+            self.reply.bool(false);
+        }
+        Ok(self.reply.into())
+    }
+
+    /// Ends with a status and the attributes of `of`, if they can be had.
+    async fn fail_at(mut self, error: FsError, of: &Target) -> Answer {
+        self.status(error.into());
+        let attr = of.attr().await;
+        attr::post_op(&mut self.reply, attr.as_ref());
+        Ok(self.reply.into())
+    }
+
+    async fn getattr(mut self) -> Answer {
+        let target = match self.target()? {
+            Ok(target) => target,
+            Err(status) => return self.fail(status, 0),
+        };
+        match target.caller.fs.getattr(target.handle.file).await {
+            Ok(attr) => {
+                self.status(Status::Ok);
+                attr::fattr(&mut self.reply, &attr);
+                Ok(self.reply.into())
+            }
+            Err(error) => self.fail(error.into(), 0),
+        }
+    }
+
+    async fn lookup(mut self) -> Answer {
+        let dir = self.target()?;
+        let name = self.name()?;
+        let dir = match dir {
+            Ok(dir) => dir,
+            Err(status) => return self.fail(status, 1),
+        };
+        match dir.caller.fs.lookup(dir.handle.file, name, &dir.caller.cred).await {
+            Ok(found) => {
+                self.status(Status::Ok);
+                self.reply.opaque(&dir.sibling(&found).encode());
+                attr::post_op(&mut self.reply, Some(&found));
+                let dir = dir.attr().await;
+                attr::post_op(&mut self.reply, dir.as_ref());
+                Ok(self.reply.into())
+            }
+            Err(error) => self.fail_at(error, &dir).await,
+        }
+    }
+
+    async fn access(mut self) -> Answer {
+        let target = self.target()?;
+        let mut wanted = self.arguments.u32()? & 0x3f;
+        let target = match target {
+            Ok(target) => target,
+            Err(status) => return self.fail(status, 1),
+        };
+        if !target.caller.write {
+            let changing = Access::MODIFY | Access::EXTEND | Access::DELETE;
+            wanted &= !changing.0;
+        }
+        // RFC 1813, section 3.3.4: the bits of ACCESS3 are those of `Access`.
+        let file = target.handle.file;
+        match target.caller.fs.access(file, Access(wanted), &target.caller.cred).await {
+            Ok(granted) => {
+                self.status(Status::Ok);
+                let attr = target.attr().await;
+                attr::post_op(&mut self.reply, attr.as_ref());
+                self.reply.u32(granted.0 & wanted);
+                Ok(self.reply.into())
+            }
+            Err(error) => self.fail_at(error, &target).await,
+        }
+    }
+
+    async fn readlink(mut self) -> Answer {
+        let target = match self.target()? {
+            Ok(target) => target,
+            Err(status) => return self.fail(status, 1),
+        };
+        match target.caller.fs.readlink(target.handle.file).await {
+            Ok(path) => {
+                self.status(Status::Ok);
+                let attr = target.attr().await;
+                attr::post_op(&mut self.reply, attr.as_ref());
+                self.reply.opaque(&path);
+                Ok(self.reply.into())
+            }
+            Err(error) => self.fail_at(error, &target).await,
+        }
+    }
+
+    async fn fsstat(mut self) -> Answer {
+        let target = match self.target()? {
+            Ok(target) => target,
+            Err(status) => return self.fail(status, 1),
+        };
+        match target.caller.fs.statfs().await {
+            Ok(stat) => {
+                self.status(Status::Ok);
+                let attr = target.attr().await;
+                attr::post_op(&mut self.reply, attr.as_ref());
+                self.reply.u64(stat.total_bytes).u64(stat.free_bytes).u64(stat.available_bytes);
+                self.reply.u64(stat.total_files).u64(stat.free_files).u64(stat.free_files);
+                // invarsec: the numbers may change at any moment.
+                self.reply.u32(0);
+                Ok(self.reply.into())
+            }
+            Err(error) => self.fail_at(error, &target).await,
+        }
+    }
+
+    async fn fsinfo(mut self) -> Answer {
+        let target = match self.target()? {
+            Ok(target) => target,
+            Err(status) => return self.fail(status, 1),
+        };
+        self.status(Status::Ok);
+        let attr = target.attr().await;
+        attr::post_op(&mut self.reply, attr.as_ref());
+        let transfer = u32::try_from(TRANSFER_BYTES_MAX).map_err(|_| Malformed { what: "size" })?;
+        for _ in ["read", "write"] {
+            // Maximum, preferred, and the multiple that transfers should be of.
+            self.reply.u32(transfer).u32(transfer).u32(4096);
+        }
+        self.reply.u32(directory::PREFERRED_BYTES).u64(i64::MAX.cast_unsigned());
+        // Times are kept to the nanosecond. LINK, SYMLINK, HOMOGENEOUS, CANSETTIME.
+        self.reply.u32(0).u32(1).u32(0x1 | 0x2 | 0x8 | 0x10);
+        Ok(self.reply.into())
+    }
+
+    async fn pathconf(mut self) -> Answer {
+        let target = match self.target()? {
+            Ok(target) => target,
+            Err(status) => return self.fail(status, 1),
+        };
+        match target.caller.fs.statfs().await {
+            Ok(stat) => {
+                self.status(Status::Ok);
+                let attr = target.attr().await;
+                attr::post_op(&mut self.reply, attr.as_ref());
+                // linkmax, name_max, no_trunc, chown_restricted, case_insensitive, case_preserving.
+                self.reply.u32(u32::MAX).u32(stat.name_max).bool(true).bool(true);
+                self.reply.bool(stat.case_insensitive).bool(true);
+                Ok(self.reply.into())
+            }
+            Err(error) => self.fail_at(error, &target).await,
+        }
+    }
+}
+
+impl Target {
+    async fn attr(&self) -> Option<Attr> {
+        self.caller.fs.getattr(self.handle.file).await.ok()
+    }
+
+    /// Returns the handle of another file of the same file system.
+    fn sibling(&self, attr: &Attr) -> FileHandle {
+        FileHandle { dataset: self.handle.dataset, file: attr.id }
+    }
+
+    /// Returns the error of a caller who may only look.
+    fn writable(&self) -> Result<(), FsError> {
+        if self.caller.write { Ok(()) } else { Err(FsError::ReadOnly) }
+    }
+}
+
+/// Returns the number of a file type on the wire (RFC 1813, section 2.3.5, ftype3).
+fn ftype(file_type: FileType) -> u32 {
+    match file_type {
+        FileType::Regular => 1,
+        FileType::Directory => 2,
+        FileType::Block => 3,
+        FileType::Character => 4,
+        FileType::Symlink => 5,
+        FileType::Socket => 6,
+        FileType::Fifo => 7,
+    }
+}
