@@ -13,23 +13,23 @@
 use engine::FileId;
 
 /// Bytes of a handle.
-pub const HANDLE_BYTES: usize = 28;
+pub(crate) const HANDLE_BYTES: usize = 28;
 
 const MAGIC: [u8; 4] = *b"sbx1";
 
 /// A file, named so that any later server finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileHandle {
+pub(crate) struct FileHandle {
     /// Guid of the dataset.
-    pub dataset: u64,
+    pub(crate) dataset: u64,
     /// The file in it.
-    pub file: FileId,
+    pub(crate) file: FileId,
 }
 
 impl FileHandle {
     /// Returns the handle's bytes.
     #[must_use]
-    pub fn encode(&self) -> [u8; HANDLE_BYTES] {
+    pub(crate) fn encode(&self) -> [u8; HANDLE_BYTES] {
         let mut bytes = [0; HANDLE_BYTES];
         let fields = [self.dataset, self.file.object, self.file.generation];
         let (magic, rest) = bytes.split_at_mut(4);
@@ -42,14 +42,21 @@ impl FileHandle {
 
     /// Reads a handle, or `None` when it is none of ours.
     #[must_use]
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let fields = bytes.strip_prefix(&MAGIC)?;
-        let (chunks, []) = fields.as_chunks::<8>() else { return None };
-        let [dataset, object, generation] = *chunks else { return None };
+        let (chunks, []) = fields.as_chunks::<8>() else {
+            return None;
+        };
+        let [dataset, object, generation] = *chunks else {
+            return None;
+        };
         let field = u64::from_be_bytes;
         Some(Self {
             dataset: field(dataset),
-            file: FileId { object: field(object), generation: field(generation) },
+            file: FileId {
+                object: field(object),
+                generation: field(generation),
+            },
         })
     }
 }
@@ -60,7 +67,13 @@ mod tests {
 
     #[test]
     fn a_handle_reads_back_and_garbage_does_not() {
-        let handle = FileHandle { dataset: 1, file: FileId { object: 34, generation: 5 } };
+        let handle = FileHandle {
+            dataset: 1,
+            file: FileId {
+                object: 34,
+                generation: 5,
+            },
+        };
         let bytes = handle.encode();
         assert_eq!(FileHandle::decode(&bytes), Some(handle));
         assert_eq!(FileHandle::decode(bytes.get(1..).expect("27 bytes")), None);

@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Program number of MOUNT.
-pub const PROGRAM: u32 = 100_005;
+pub(crate) const PROGRAM: u32 = 100_005;
 
 /// RFC 1813, section 5.1.1: MNTPATHLEN.
 const PATH_MAX: usize = 1024;
@@ -67,7 +67,9 @@ pub(crate) async fn call(
         }
         2 => {
             for (client, path) in &server.mounts().entries {
-                w.bool(true).opaque(client.to_string().as_bytes()).opaque(path.as_bytes());
+                w.bool(true)
+                    .opaque(client.to_string().as_bytes())
+                    .opaque(path.as_bytes());
             }
             w.bool(false);
         }
@@ -77,7 +79,10 @@ pub(crate) async fn call(
             }
             Err(malformed) => return malformed.into(),
         },
-        4 => server.mounts().entries.retain(|(other, _)| *other != client),
+        4 => server
+            .mounts()
+            .entries
+            .retain(|(other, _)| *other != client),
         5 => {
             for served in server.exports().values() {
                 w.bool(true).opaque(served.export.path.as_bytes());
@@ -120,13 +125,20 @@ async fn mount(server: &Server, peer: SocketAddr, path: &str) -> Result<FileHand
         FsError::Io | FsError::Corrupt(_) => Status::Io,
         _ => Status::ServerFault,
     })?;
-    Ok(FileHandle { dataset: guid, file: attr.id })
+    Ok(FileHandle {
+        dataset: guid,
+        file: attr.id,
+    })
 }
 
 async fn walk(served: &Arc<Served>, rest: &[&str]) -> Result<Attr, FsError> {
     let mut attr = served.export.fs.root().await?;
     for name in rest {
-        attr = served.export.fs.lookup(attr.id, name.as_bytes(), &Cred::root()).await?;
+        attr = served
+            .export
+            .fs
+            .lookup(attr.id, name.as_bytes(), &Cred::root())
+            .await?;
         if attr.file_type != FileType::Directory {
             return Err(FsError::NotDirectory);
         }
@@ -136,7 +148,9 @@ async fn walk(served: &Arc<Served>, rest: &[&str]) -> Result<Attr, FsError> {
 
 /// Returns the names of a path.
 fn components(path: &str) -> Vec<&str> {
-    path.split('/').filter(|name| !name.is_empty() && *name != ".").collect()
+    path.split('/')
+        .filter(|name| !name.is_empty() && *name != ".")
+        .collect()
 }
 
 #[cfg(test)]

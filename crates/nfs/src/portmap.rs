@@ -7,13 +7,17 @@ use crate::{mount, v3};
 use std::net::{IpAddr, SocketAddr};
 
 /// Program number of the port mapper, which is also rpcbind's.
-pub const PROGRAM: u32 = 100_000;
+pub(crate) const PROGRAM: u32 = 100_000;
 
 const TCP: u32 = 6;
 /// Longest string in rpcbind's arguments: no transport's name or address is longer.
 const STRING_MAX: usize = 256;
 /// What is served, on the one port: program and version.
-const SERVED: [(u32, u32); 3] = [(v3::PROGRAM, v3::VERSION), (mount::PROGRAM, 3), (mount::PROGRAM, 1)];
+const SERVED: [(u32, u32); 3] = [
+    (v3::PROGRAM, v3::VERSION),
+    (mount::PROGRAM, 3),
+    (mount::PROGRAM, 1),
+];
 
 pub(crate) fn call(
     nfs_port: u16,
@@ -27,7 +31,11 @@ pub(crate) fn call(
         (2, 3) => get_port(nfs_port, &mut arguments, &mut w),
         (2, 4) => {
             for (program, version) in SERVED {
-                w.bool(true).u32(program).u32(version).u32(TCP).u32(u32::from(nfs_port));
+                w.bool(true)
+                    .u32(program)
+                    .u32(version)
+                    .u32(TCP)
+                    .u32(u32::from(nfs_port));
             }
             w.bool(false);
             Ok(())
@@ -37,7 +45,9 @@ pub(crate) fn call(
             let address = universal(local.ip(), nfs_port);
             for (program, version) in SERVED {
                 w.bool(true).u32(program).u32(version);
-                w.opaque(netid(local.ip())).opaque(address.as_bytes()).opaque(b"superuser");
+                w.opaque(netid(local.ip()))
+                    .opaque(address.as_bytes())
+                    .opaque(b"superuser");
             }
             w.bool(false);
             Ok(())
@@ -72,7 +82,11 @@ fn get_address(
     let (program, _version) = (arguments.u32()?, arguments.u32()?);
     let transport = arguments.opaque(STRING_MAX)?;
     let served = transport.starts_with(b"tcp") && SERVED.iter().any(|(p, _)| *p == program);
-    let address = if served { universal(local.ip(), port) } else { String::new() };
+    let address = if served {
+        universal(local.ip(), port)
+    } else {
+        String::new()
+    };
     w.opaque(address.as_bytes());
     Ok(())
 }
@@ -135,7 +149,12 @@ mod tests {
         };
         let local = "127.0.0.1:111".parse().expect("an address");
         match call(2049, local, &call_, Reader::new(arguments)) {
-            Outcome::Reply(reply) => reply.pieces.iter().flat_map(AsRef::as_ref).copied().collect(),
+            Outcome::Reply(reply) => reply
+                .pieces
+                .iter()
+                .flat_map(AsRef::as_ref)
+                .copied()
+                .collect(),
             _ => panic!("refused"),
         }
     }

@@ -17,19 +17,19 @@ const AGE_MAX_NS: u64 = 180_000_000_000;
 
 /// What makes two calls the same: client, transaction id, procedure, and the bytes of the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
+pub(crate) struct Key {
     /// Address without its port: a client comes back from another one.
-    pub client: IpAddr,
+    pub(crate) client: IpAddr,
     /// Transaction id.
-    pub xid: u32,
+    pub(crate) xid: u32,
     /// Procedure.
-    pub procedure: u32,
+    pub(crate) procedure: u32,
     /// Length and checksum of the record.
-    pub digest: (usize, u64),
+    pub(crate) digest: (usize, u64),
 }
 
 /// What to do with a call.
-pub enum Admission {
+pub(crate) enum Admission {
     /// It is new: run it and hand the answer to [`Running::finish`].
     Run(Running),
     /// It ran, or is running: wait for its answer. `None` when it ended without one.
@@ -46,17 +46,19 @@ type Shared = Arc<Mutex<Slot>>;
 
 /// The answers of recent calls that must not run twice.
 #[derive(Default)]
-pub struct ReplyCache {
+pub(crate) struct ReplyCache {
     entries: BTreeMap<Key, Shared>,
     order: VecDeque<(u64, Key)>,
 }
 
 impl ReplyCache {
     /// Looks a call up, and takes note of it if it is new.
-    pub fn admit(&mut self, key: Key, now_ns: u64) -> Admission {
+    pub(crate) fn admit(&mut self, key: Key, now_ns: u64) -> Admission {
         self.expire(now_ns);
         if let Some(slot) = self.entries.get(&key) {
-            return Admission::Repeat(Answer { slot: Arc::clone(slot) });
+            return Admission::Repeat(Answer {
+                slot: Arc::clone(slot),
+            });
         }
         let slot = Shared::default();
         self.entries.insert(key, Arc::clone(&slot));
@@ -77,13 +79,13 @@ impl ReplyCache {
 }
 
 /// A call that runs now. Dropping it unfinished lets repeats of it go without an answer.
-pub struct Running {
+pub(crate) struct Running {
     slot: Shared,
 }
 
 impl Running {
     /// Keeps the answer for repeats.
-    pub fn finish(self, reply: &[u8]) {
+    pub(crate) fn finish(self, reply: &[u8]) {
         settle(&self.slot, Some(reply.to_vec()));
     }
 }
@@ -105,7 +107,7 @@ fn settle(slot: &Shared, outcome: Option<Vec<u8>>) {
 }
 
 /// The answer of an earlier call with the same key.
-pub struct Answer {
+pub(crate) struct Answer {
     slot: Shared,
 }
 
@@ -124,10 +126,13 @@ impl Future for Answer {
 
 /// Returns the length and an FNV-1a checksum of a record's first bytes: enough to tell a repeat from a reused id.
 #[must_use]
-pub fn digest(record: &[u8]) -> (usize, u64) {
-    let sum = record.iter().take(512).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
+pub(crate) fn digest(record: &[u8]) -> (usize, u64) {
+    let sum = record
+        .iter()
+        .take(512)
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
     (record.len(), sum)
 }
 
@@ -136,7 +141,12 @@ mod tests {
     use super::*;
 
     fn key(xid: u32) -> Key {
-        Key { client: IpAddr::from([10, 0, 0, 1]), xid, procedure: 12, digest: digest(b"remove x") }
+        Key {
+            client: IpAddr::from([10, 0, 0, 1]),
+            xid,
+            procedure: 12,
+            digest: digest(b"remove x"),
+        }
     }
 
     fn poll(answer: &mut Answer) -> Poll<Option<Vec<u8>>> {
@@ -146,8 +156,12 @@ mod tests {
     #[test]
     fn a_repeat_waits_for_the_first_answer() {
         let mut cache = ReplyCache::default();
-        let Admission::Run(running) = cache.admit(key(1), 0) else { panic!("a new call runs") };
-        let Admission::Repeat(mut answer) = cache.admit(key(1), 1) else { panic!("a repeat") };
+        let Admission::Run(running) = cache.admit(key(1), 0) else {
+            panic!("a new call runs")
+        };
+        let Admission::Repeat(mut answer) = cache.admit(key(1), 1) else {
+            panic!("a repeat")
+        };
         assert_eq!(poll(&mut answer), Poll::Pending);
         running.finish(b"done");
         assert_eq!(poll(&mut answer), Poll::Ready(Some(b"done".to_vec())));

@@ -17,7 +17,7 @@ const AUTH_SYS: u32 = 1;
 
 /// Who calls, as the client says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Credential {
+pub(crate) enum Credential {
     /// AUTH_NONE: nobody in particular.
     None,
     /// AUTH_SYS: numeric ids the client vouches for.
@@ -35,22 +35,22 @@ pub enum Credential {
 
 /// The envelope of one call. What follows it in the record are the procedure's arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Call {
+pub(crate) struct Call {
     /// Transaction id, repeated in the reply.
-    pub xid: u32,
+    pub(crate) xid: u32,
     /// Program number (100003 is NFS).
-    pub program: u32,
+    pub(crate) program: u32,
     /// Version of the program.
-    pub version: u32,
+    pub(crate) version: u32,
     /// Procedure of that version.
-    pub procedure: u32,
+    pub(crate) procedure: u32,
     /// Who calls.
-    pub credential: Credential,
+    pub(crate) credential: Credential,
 }
 
 /// A call that cannot be taken; what to answer, if anything can be answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Rejected {
+pub(crate) enum Rejected {
     /// Not even the transaction id could be read, or it is no call: nothing can be said.
     Unanswerable,
     /// An RPC version other than 2.
@@ -67,7 +67,7 @@ pub enum Rejected {
 
 /// Why an accepted call has no result (RFC 5531, section 9, `accept_stat`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     /// The program is not served here.
     ProgramUnavailable,
     /// The program is, in other versions.
@@ -81,13 +81,11 @@ pub enum Refusal {
     ProcedureUnavailable,
     /// The arguments do not parse.
     GarbageArguments,
-    /// The server cannot answer for a reason of its own.
-    SystemError,
 }
 
 /// Why a call is denied for its credential (RFC 5531, section 9, `auth_stat`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AuthProblem {
+pub(crate) enum AuthProblem {
     /// The credential does not parse.
     BadCredential = 1,
     /// The flavour is too weak for this export.
@@ -99,7 +97,7 @@ impl Call {
     ///
     /// # Errors
     /// What to answer instead of a result.
-    pub fn decode(reader: &mut Reader<'_>) -> std::result::Result<Self, Rejected> {
+    pub(crate) fn decode(reader: &mut Reader<'_>) -> std::result::Result<Self, Rejected> {
         let unanswerable = |_: Malformed| Rejected::Unanswerable;
         let xid = reader.u32().map_err(unanswerable)?;
         if reader.u32().map_err(unanswerable)? != CALL {
@@ -150,7 +148,7 @@ fn credential(reader: &mut Reader<'_>) -> Result<Credential> {
 
 /// Starts an accepted reply; the procedure's result follows.
 #[must_use]
-pub fn success(xid: u32, capacity: usize) -> Writer {
+pub(crate) fn success(xid: u32, capacity: usize) -> Writer {
     let mut w = accepted(xid, capacity + 24);
     w.u32(0);
     w
@@ -158,21 +156,20 @@ pub fn success(xid: u32, capacity: usize) -> Writer {
 
 /// Returns an accepted reply without a result.
 #[must_use]
-pub fn refuse(xid: u32, why: Refusal) -> Vec<u8> {
+pub(crate) fn refuse(xid: u32, why: Refusal) -> Vec<u8> {
     let mut w = accepted(xid, 32);
     match why {
         Refusal::ProgramUnavailable => w.u32(1),
         Refusal::ProgramMismatch { low, high } => w.u32(2).u32(low).u32(high),
         Refusal::ProcedureUnavailable => w.u32(3),
         Refusal::GarbageArguments => w.u32(4),
-        Refusal::SystemError => w.u32(5),
     };
     w.into_bytes()
 }
 
 /// Returns a denial for the credential.
 #[must_use]
-pub fn deny(xid: u32, problem: AuthProblem) -> Vec<u8> {
+pub(crate) fn deny(xid: u32, problem: AuthProblem) -> Vec<u8> {
     let mut w = Writer::with_capacity(20);
     w.u32(xid).u32(REPLY).u32(1).u32(1).u32(problem as u32);
     w.into_bytes()
@@ -180,7 +177,7 @@ pub fn deny(xid: u32, problem: AuthProblem) -> Vec<u8> {
 
 /// Returns what to answer to a call that could not be taken, or `None` where there is nothing to say.
 #[must_use]
-pub fn reject(why: &Rejected) -> Option<Vec<u8>> {
+pub(crate) fn reject(why: &Rejected) -> Option<Vec<u8>> {
     match why {
         Rejected::Unanswerable => None,
         Rejected::RpcMismatch { xid } => {

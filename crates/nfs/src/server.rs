@@ -84,13 +84,19 @@ impl Reply {
     }
 
     fn to_vec(&self) -> Vec<u8> {
-        self.pieces.iter().flat_map(|piece| piece.as_ref()).copied().collect()
+        self.pieces
+            .iter()
+            .flat_map(|piece| piece.as_ref())
+            .copied()
+            .collect()
     }
 }
 
 impl From<Vec<u8>> for Reply {
     fn from(bytes: Vec<u8>) -> Self {
-        Self { pieces: vec![Piece::Owned(bytes)] }
+        Self {
+            pieces: vec![Piece::Owned(bytes)],
+        }
     }
 }
 
@@ -188,7 +194,11 @@ impl Server {
                 Err(error) => refused.push((export, error)),
             }
         }
-        *self.shared.exports.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(served);
+        *self
+            .shared
+            .exports
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = Arc::new(served);
         lock(&self.shared.decisions).clear();
         refused
     }
@@ -244,6 +254,10 @@ impl Server {
     ) -> Reply {
         let mismatch = |low, high| Outcome::Refused(Refusal::ProgramMismatch { low, high });
         let outcome = match (call.program, call.version) {
+            // RFC 5531, section 9: a flavour that is not taken is answered before the procedure is looked at.
+            (v3::PROGRAM, v3::VERSION) if matches!(call.credential, Credential::Other(_)) => {
+                Outcome::Denied(AuthProblem::TooWeak)
+            }
             (v3::PROGRAM, v3::VERSION) => v3::call(self, peer, call, arguments).await,
             (v3::PROGRAM, _) => mismatch(v3::VERSION, v3::VERSION),
             (mount::PROGRAM, 1 | 3) => mount::call(self, peer, call, arguments).await,
@@ -270,7 +284,13 @@ impl Server {
     }
 
     pub(crate) fn exports(&self) -> Arc<BTreeMap<u64, Arc<Served>>> {
-        Arc::clone(&self.shared.exports.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(
+            &self
+                .shared
+                .exports
+                .read()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
     }
 
     fn now_ns(&self) -> u64 {
@@ -287,7 +307,9 @@ impl Server {
             return *access;
         }
         // Not under the lock: this may ask a name server.
-        let access = served.rules.access(client, peer.port(), &*self.shared.resolver);
+        let access = served
+            .rules
+            .access(client, peer.port(), &*self.shared.resolver);
         let mut decisions = lock(&self.shared.decisions);
         if decisions.len() >= DECISIONS_MAX {
             decisions.clear();
@@ -306,14 +328,21 @@ impl Server {
         let handle = FileHandle::decode(handle).ok_or(NotServed::BadHandle)?;
         let exports = self.exports();
         let served = exports.get(&handle.dataset).ok_or(NotServed::Stale)?;
-        let access = self.decide(handle.dataset, served, peer).ok_or(NotServed::Forbidden)?;
+        let access = self
+            .decide(handle.dataset, served, peer)
+            .ok_or(NotServed::Forbidden)?;
         let (uid, gid, groups) = match credential {
             Credential::Sys { uid, gid, groups } => access.squashed(*uid, *gid, groups),
             _ => (access.anonymous_uid, access.anonymous_gid, Vec::new()),
         };
         let caller = Caller {
             fs: served.export.fs.clone(),
-            cred: Cred { uid, gid, groups, opened: false },
+            cred: Cred {
+                uid,
+                gid,
+                groups,
+                opened: false,
+            },
             write: access.write && !served.export.readonly,
         };
         Ok((handle, caller))

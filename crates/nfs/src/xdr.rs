@@ -8,31 +8,25 @@ use thiserror::Error;
 /// The bytes are not what the protocol says: too short, a length over its limit, or a value outside its enumeration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("malformed XDR: {what}")]
-pub struct Malformed {
+pub(crate) struct Malformed {
     /// The item that could not be read.
-    pub what: &'static str,
+    pub(crate) what: &'static str,
 }
 
 /// Result of reading XDR.
-pub type Result<T> = std::result::Result<T, Malformed>;
+pub(crate) type Result<T> = std::result::Result<T, Malformed>;
 
 /// Reads XDR items from the front of a slice.
 #[derive(Debug, Clone)]
-pub struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
     /// Returns a reader over `bytes`.
     #[must_use]
-    pub fn new(bytes: &'a [u8]) -> Self {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
-    }
-
-    /// Returns what has not been read yet.
-    #[must_use]
-    pub fn rest(&self) -> &'a [u8] {
-        self.rest
     }
 
     fn take(&mut self, count: usize, what: &'static str) -> Result<&'a [u8]> {
@@ -48,7 +42,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// When fewer than four bytes are left.
-    pub fn u32(&mut self) -> Result<u32> {
+    pub(crate) fn u32(&mut self) -> Result<u32> {
         let bytes = self.take(4, "integer")?;
         bytes
             .try_into()
@@ -60,7 +54,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// When fewer than eight bytes are left.
-    pub fn u64(&mut self) -> Result<u64> {
+    pub(crate) fn u64(&mut self) -> Result<u64> {
         let bytes = self.take(8, "hyper")?;
         bytes
             .try_into()
@@ -72,7 +66,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// When the value is neither 0 nor 1 (RFC 4506, section 4.4).
-    pub fn bool(&mut self) -> Result<bool> {
+    pub(crate) fn bool(&mut self) -> Result<bool> {
         match self.u32()? {
             0 => Ok(false),
             1 => Ok(true),
@@ -84,7 +78,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// When the bytes or the padding are not all there.
-    pub fn opaque_fixed(&mut self, count: usize) -> Result<&'a [u8]> {
+    pub(crate) fn opaque_fixed(&mut self, count: usize) -> Result<&'a [u8]> {
         let data = self.take(count, "opaque data")?;
         self.take(count.wrapping_neg() % 4, "padding")?;
         Ok(data)
@@ -94,7 +88,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// When the length is over `limit`, or the data is not all there.
-    pub fn opaque(&mut self, limit: usize) -> Result<&'a [u8]> {
+    pub(crate) fn opaque(&mut self, limit: usize) -> Result<&'a [u8]> {
         let count = usize::try_from(self.u32()?).map_err(|_| Malformed { what: "length" })?;
         if count > limit {
             return Err(Malformed {
@@ -108,7 +102,10 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// Those of the boolean and of `item`.
-    pub fn option<T>(&mut self, item: impl FnOnce(&mut Self) -> Result<T>) -> Result<Option<T>> {
+    pub(crate) fn option<T>(
+        &mut self,
+        item: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<Option<T>> {
         if self.bool()? {
             item(self).map(Some)
         } else {
@@ -119,14 +116,14 @@ impl<'a> Reader<'a> {
 
 /// Appends XDR items to a buffer.
 #[derive(Debug, Default, Clone)]
-pub struct Writer {
+pub(crate) struct Writer {
     bytes: Vec<u8>,
 }
 
 impl Writer {
     /// Returns an empty writer with room for `capacity` bytes.
     #[must_use]
-    pub fn with_capacity(capacity: usize) -> Self {
+    pub(crate) fn with_capacity(capacity: usize) -> Self {
         Self {
             bytes: Vec::with_capacity(capacity),
         }
@@ -134,46 +131,40 @@ impl Writer {
 
     /// Returns what has been written.
     #[must_use]
-    pub fn into_bytes(self) -> Vec<u8> {
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
     /// Returns how many bytes have been written.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Returns whether nothing has been written.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
-    }
-
     /// Drops everything after the first `len` bytes: an entry that did not fit is taken back.
-    pub fn truncate(&mut self, len: usize) {
+    pub(crate) fn truncate(&mut self, len: usize) {
         self.bytes.truncate(len);
     }
 
     /// Writes an unsigned 32-bit integer.
-    pub fn u32(&mut self, value: u32) -> &mut Self {
+    pub(crate) fn u32(&mut self, value: u32) -> &mut Self {
         self.bytes.extend_from_slice(&value.to_be_bytes());
         self
     }
 
     /// Writes an unsigned 64-bit integer (hyper).
-    pub fn u64(&mut self, value: u64) -> &mut Self {
+    pub(crate) fn u64(&mut self, value: u64) -> &mut Self {
         self.bytes.extend_from_slice(&value.to_be_bytes());
         self
     }
 
     /// Writes a boolean.
-    pub fn bool(&mut self, value: bool) -> &mut Self {
+    pub(crate) fn bool(&mut self, value: bool) -> &mut Self {
         self.u32(u32::from(value))
     }
 
     /// Writes opaque data of a length both sides know, and its padding.
-    pub fn opaque_fixed(&mut self, data: &[u8]) -> &mut Self {
+    pub(crate) fn opaque_fixed(&mut self, data: &[u8]) -> &mut Self {
         self.bytes.extend_from_slice(data);
         let padded = self.bytes.len() + data.len().wrapping_neg() % 4;
         self.bytes.resize(padded, 0);
@@ -184,7 +175,7 @@ impl Writer {
     ///
     /// # Panics
     /// When `data` has 4 GiB or more: no reply of ours does.
-    pub fn opaque(&mut self, data: &[u8]) -> &mut Self {
+    pub(crate) fn opaque(&mut self, data: &[u8]) -> &mut Self {
         self.u32(u32::try_from(data.len()).expect("opaque data in replies is far below 4 GiB"));
         self.opaque_fixed(data)
     }
@@ -210,7 +201,7 @@ mod tests {
         assert_eq!(r.bool(), Ok(true));
         assert_eq!(r.opaque(5), Ok(&b"abcde"[..]));
         assert_eq!(r.opaque_fixed(3), Ok(&b"xyz"[..]));
-        assert!(r.rest().is_empty());
+        assert!(r.u32().is_err());
     }
 
     #[test]

@@ -10,7 +10,11 @@ const SET_TO_CLIENT_TIME: u32 = 2;
 
 /// Writes a time. Its seconds are unsigned 32-bit on the wire: times before 1970 and after 2106 wrap there.
 fn time(w: &mut Writer, time: Timestamp) {
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "nfstime3 has 32 bits")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "nfstime3 has 32 bits"
+    )]
     let seconds = time.seconds as u32;
     w.u32(seconds).u32(time.nanoseconds);
 }
@@ -18,16 +22,26 @@ fn time(w: &mut Writer, time: Timestamp) {
 pub(super) fn read_time(r: &mut Reader<'_>) -> Result<Timestamp> {
     let (seconds, nanoseconds) = (i64::from(r.u32()?), r.u32()?);
     if nanoseconds >= 1_000_000_000 {
-        return Err(Malformed { what: "nanoseconds" });
+        return Err(Malformed {
+            what: "nanoseconds",
+        });
     }
-    Ok(Timestamp { seconds, nanoseconds })
+    Ok(Timestamp {
+        seconds,
+        nanoseconds,
+    })
 }
 
 /// Writes `fattr3`, 84 bytes.
 pub(super) fn fattr(w: &mut Writer, attr: &Attr) {
     w.u32(ftype(attr.file_type)).u32(attr.mode);
-    w.u32(u32::try_from(attr.links).unwrap_or(u32::MAX)).u32(attr.uid).u32(attr.gid);
-    w.u64(attr.size).u64(attr.used).u32(attr.rdev.major).u32(attr.rdev.minor);
+    w.u32(u32::try_from(attr.links).unwrap_or(u32::MAX))
+        .u32(attr.uid)
+        .u32(attr.gid);
+    w.u64(attr.size)
+        .u64(attr.used)
+        .u32(attr.rdev.major)
+        .u32(attr.rdev.minor);
     w.u64(attr.fsid).u64(attr.id.object);
     for t in [attr.atime, attr.mtime, attr.ctime] {
         time(w, t);
@@ -71,5 +85,13 @@ pub(super) fn sattr(r: &mut Reader<'_>) -> Result<SetAttr> {
         }
     };
     let (atime, mtime) = (set_time()?, set_time()?);
-    Ok(SetAttr { mode, uid, gid, size, atime, mtime, ..SetAttr::default() })
+    Ok(SetAttr {
+        mode,
+        uid,
+        gid,
+        size,
+        atime,
+        mtime,
+        ..SetAttr::default()
+    })
 }

@@ -49,9 +49,16 @@ impl Request<'_> {
             // The client sets the mode afterwards; until then nobody else may open the file.
             2 => (
                 CreateMode::Exclusive(self.arguments.u64()?),
-                SetAttr { mode: Some(0o600), ..SetAttr::default() },
+                SetAttr {
+                    mode: Some(0o600),
+                    ..SetAttr::default()
+                },
             ),
-            _ => return Err(Malformed { what: "createmode3" }),
+            _ => {
+                return Err(Malformed {
+                    what: "createmode3",
+                });
+            }
         };
         let dir = match dir {
             Ok(dir) => dir,
@@ -112,7 +119,10 @@ impl Request<'_> {
         };
         let Caller { fs, cred, .. } = &dir.caller;
         let result = match dir.writable() {
-            Ok(()) => fs.mknod(dir.handle.file, name, file_type, device, &set, cred).await,
+            Ok(()) => {
+                fs.mknod(dir.handle.file, name, file_type, device, &set, cred)
+                    .await
+            }
             Err(error) => Err(error),
         };
         self.made(result, &dir).await
@@ -148,7 +158,8 @@ impl Request<'_> {
         let result = match (from.writable(), to.writable()) {
             _ if from.handle.dataset != to.handle.dataset => Err(FsError::CrossDevice),
             (Ok(()), Ok(())) => {
-                fs.rename(from.handle.file, from_name, to.handle.file, to_name, cred).await
+                fs.rename(from.handle.file, from_name, to.handle.file, to_name, cred)
+                    .await
             }
             (Err(error), _) | (_, Err(error)) => Err(error),
         };
@@ -216,7 +227,9 @@ impl Request<'_> {
         match durable(&dir.caller, result).await {
             Ok(made) => {
                 self.status(Status::Ok);
-                self.reply.bool(true).opaque(&dir.sibling(&made.file).encode());
+                self.reply
+                    .bool(true)
+                    .opaque(&dir.sibling(&made.file).encode());
                 attr::post_op(&mut self.reply, Some(&made.file));
                 attr::wcc(&mut self.reply, &made.dir);
                 Ok(self.reply.into())
@@ -239,7 +252,10 @@ fn node(kind: u32, arguments: &mut Reader<'_>) -> xdr::Result<Option<Node>> {
     };
     let set = attr::sattr(arguments)?;
     let device = if matches!(file_type, FileType::Block | FileType::Character) {
-        DeviceNumber { major: arguments.u32()?, minor: arguments.u32()? }
+        DeviceNumber {
+            major: arguments.u32()?,
+            minor: arguments.u32()?,
+        }
     } else {
         DeviceNumber::default()
     };

@@ -14,9 +14,15 @@ impl Request<'_> {
             Ok(target) => target,
             Err(status) => return self.fail(status, 1),
         };
-        let count = usize::try_from(count).unwrap_or(usize::MAX).min(TRANSFER_BYTES_MAX);
+        let count = usize::try_from(count)
+            .unwrap_or(usize::MAX)
+            .min(TRANSFER_BYTES_MAX);
         let file = target.handle.file;
-        let mut result = target.caller.fs.read(file, offset, count, &target.caller.cred).await;
+        let mut result = target
+            .caller
+            .fs
+            .read(file, offset, count, &target.caller.cred)
+            .await;
         if matches!(result, Err(FsError::Access))
             && let Some(cred) = target.may_although_mode_forbids(true).await
         {
@@ -30,7 +36,9 @@ impl Request<'_> {
                 self.reply.u32(length).bool(data.eof).u32(length);
                 let padding = data.len().wrapping_neg() % 4;
                 let mut reply = Reply::from(self.reply.into_bytes());
-                reply.pieces.extend(data.pieces.into_iter().map(Piece::Shared));
+                reply
+                    .pieces
+                    .extend(data.pieces.into_iter().map(Piece::Shared));
                 if padding > 0 {
                     reply.pieces.push(Piece::Owned(vec![0; padding]));
                 }
@@ -61,8 +69,9 @@ impl Request<'_> {
         let count = usize::try_from(count).unwrap_or(usize::MAX).min(data.len());
         let data = IoBuf::copy_from(data.get(..count).unwrap_or_default());
         let (fs, file) = (&target.caller.fs, target.handle.file);
-        let mut result =
-            fs.write(file, offset, data.clone(), stability, &target.caller.cred).await;
+        let mut result = fs
+            .write(file, offset, data.clone(), stability, &target.caller.cred)
+            .await;
         if matches!(result, Err(FsError::Access))
             && let Some(cred) = target.may_although_mode_forbids(false).await
         {
@@ -72,7 +81,8 @@ impl Request<'_> {
             Ok(written) => {
                 self.status(Status::Ok);
                 attr::wcc(&mut self.reply, &written.change);
-                self.reply.u32(u32::try_from(written.count).unwrap_or(u32::MAX));
+                self.reply
+                    .u32(u32::try_from(written.count).unwrap_or(u32::MAX));
                 self.reply.u32(match written.stability {
                     Stability::Unstable => 0,
                     Stability::DataSync => 1,
@@ -93,7 +103,12 @@ impl Request<'_> {
             Err(status) => return self.fail(status, 2),
         };
         let file = target.handle.file;
-        match target.caller.fs.commit(file, offset, u64::from(count)).await {
+        match target
+            .caller
+            .fs
+            .commit(file, offset, u64::from(count))
+            .await
+        {
             Ok(after) => {
                 self.status(Status::Ok);
                 attr::wcc_unchanged(&mut self.reply, Some(&after));
@@ -118,6 +133,9 @@ impl Target {
             (false, false) => 0o001,
         };
         let may = cred.uid == attr.uid || (reading && attr.mode & execute != 0);
-        may.then(|| Cred { opened: true, ..cred.clone() })
+        may.then(|| Cred {
+            opened: true,
+            ..cred.clone()
+        })
     }
 }

@@ -25,7 +25,11 @@ impl Request<'_> {
         let dir = self.target()?;
         let (cookie, _verifier) = (self.arguments.u64()?, self.arguments.u64()?);
         let names_max = self.arguments.u32()?;
-        let reply_max = if plus { self.arguments.u32()? } else { names_max };
+        let reply_max = if plus {
+            self.arguments.u32()?
+        } else {
+            names_max
+        };
         let dir = match dir {
             Ok(dir) => dir,
             Err(status) => return self.fail(status, 1),
@@ -39,7 +43,12 @@ impl Request<'_> {
             attrs: plus,
         };
         let cred = &dir.caller.cred;
-        let listing = match dir.caller.fs.readdir(dir.handle.file, cookie, limit, cred).await {
+        let listing = match dir
+            .caller
+            .fs
+            .readdir(dir.handle.file, cookie, limit, cred)
+            .await
+        {
             Ok(listing) => listing,
             Err(error) => return self.fail_at(error, &dir).await,
         };
@@ -66,16 +75,27 @@ impl Request<'_> {
             attr::post_op(&mut self.reply, Some(&listing.dir));
             return Ok(self.reply.into());
         }
-        self.reply.bool(false).bool(listing.eof && taken == listing.entries.len());
+        self.reply
+            .bool(false)
+            .bool(listing.eof && taken == listing.entries.len());
         Ok(self.reply.into())
     }
 }
 
 fn write_entry(w: &mut Writer, entry: &DirEntry, dataset: u64, plus: bool) {
-    w.bool(true).u64(entry.object).opaque(&entry.name).u64(entry.cookie);
+    w.bool(true)
+        .u64(entry.object)
+        .opaque(&entry.name)
+        .u64(entry.cookie);
     if plus {
         attr::post_op(w, entry.attr.as_ref());
-        let handle = entry.attr.as_ref().map(|a| FileHandle { dataset, file: a.id }.encode());
+        let handle = entry.attr.as_ref().map(|a| {
+            FileHandle {
+                dataset,
+                file: a.id,
+            }
+            .encode()
+        });
         w.bool(handle.is_some());
         if let Some(handle) = handle {
             w.opaque(&handle);

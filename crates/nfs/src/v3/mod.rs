@@ -18,11 +18,11 @@ use status::Status;
 use std::net::SocketAddr;
 
 /// Program number of NFS.
-pub const PROGRAM: u32 = 100_003;
+pub(crate) const PROGRAM: u32 = 100_003;
 /// The version served.
-pub const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 3;
 /// The most one READ or WRITE moves, in bytes.
-pub const TRANSFER_BYTES_MAX: usize = 1 << 20;
+pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 20;
 
 /// RFC 1813, section 2.4: NFS3_FHSIZE.
 const HANDLE_BYTES_MAX: usize = 64;
@@ -184,7 +184,12 @@ impl<'a> Request<'a> {
             Ok(dir) => dir,
             Err(status) => return self.fail(status, 1),
         };
-        match dir.caller.fs.lookup(dir.handle.file, name, &dir.caller.cred).await {
+        match dir
+            .caller
+            .fs
+            .lookup(dir.handle.file, name, &dir.caller.cred)
+            .await
+        {
             Ok(found) => {
                 self.status(Status::Ok);
                 self.reply.opaque(&dir.sibling(&found).encode());
@@ -210,7 +215,12 @@ impl<'a> Request<'a> {
         }
         // RFC 1813, section 3.3.4: the bits of ACCESS3 are those of `Access`.
         let file = target.handle.file;
-        match target.caller.fs.access(file, Access(wanted), &target.caller.cred).await {
+        match target
+            .caller
+            .fs
+            .access(file, Access(wanted), &target.caller.cred)
+            .await
+        {
             Ok(granted) => {
                 self.status(Status::Ok);
                 let attr = target.attr().await;
@@ -249,8 +259,14 @@ impl<'a> Request<'a> {
                 self.status(Status::Ok);
                 let attr = target.attr().await;
                 attr::post_op(&mut self.reply, attr.as_ref());
-                self.reply.u64(stat.total_bytes).u64(stat.free_bytes).u64(stat.available_bytes);
-                self.reply.u64(stat.total_files).u64(stat.free_files).u64(stat.free_files);
+                self.reply
+                    .u64(stat.total_bytes)
+                    .u64(stat.free_bytes)
+                    .u64(stat.available_bytes);
+                self.reply
+                    .u64(stat.total_files)
+                    .u64(stat.free_files)
+                    .u64(stat.free_files);
                 // invarsec: the numbers may change at any moment.
                 self.reply.u32(0);
                 Ok(self.reply.into())
@@ -272,7 +288,9 @@ impl<'a> Request<'a> {
             // Maximum, preferred, and the multiple that transfers should be of.
             self.reply.u32(transfer).u32(transfer).u32(4096);
         }
-        self.reply.u32(directory::PREFERRED_BYTES).u64(i64::MAX.cast_unsigned());
+        self.reply
+            .u32(directory::PREFERRED_BYTES)
+            .u64(i64::MAX.cast_unsigned());
         // Times are kept to the nanosecond. LINK, SYMLINK, HOMOGENEOUS, CANSETTIME.
         self.reply.u32(0).u32(1).u32(0x1 | 0x2 | 0x8 | 0x10);
         Ok(self.reply.into())
@@ -289,7 +307,11 @@ impl<'a> Request<'a> {
                 let attr = target.attr().await;
                 attr::post_op(&mut self.reply, attr.as_ref());
                 // linkmax, name_max, no_trunc, chown_restricted, case_insensitive, case_preserving.
-                self.reply.u32(u32::MAX).u32(stat.name_max).bool(true).bool(true);
+                self.reply
+                    .u32(u32::MAX)
+                    .u32(stat.name_max)
+                    .bool(true)
+                    .bool(true);
                 self.reply.bool(stat.case_insensitive).bool(true);
                 Ok(self.reply.into())
             }
@@ -305,12 +327,19 @@ impl Target {
 
     /// Returns the handle of another file of the same file system.
     fn sibling(&self, attr: &Attr) -> FileHandle {
-        FileHandle { dataset: self.handle.dataset, file: attr.id }
+        FileHandle {
+            dataset: self.handle.dataset,
+            file: attr.id,
+        }
     }
 
     /// Returns the error of a caller who may only look.
     fn writable(&self) -> Result<(), FsError> {
-        if self.caller.write { Ok(()) } else { Err(FsError::ReadOnly) }
+        if self.caller.write {
+            Ok(())
+        } else {
+            Err(FsError::ReadOnly)
+        }
     }
 }
 
