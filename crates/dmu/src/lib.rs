@@ -9,18 +9,33 @@
 //!
 //! It does not know datasets, files or the intent log.
 #![forbid(unsafe_code)]
-#![allow(dead_code, reason = "first landing")]
 
+mod allocate;
+mod blocks;
+mod data;
+mod dnode;
 mod error;
+mod lookup;
+mod objects;
 mod objset;
+mod ranges;
+mod syncing;
+mod traverse;
+mod tree;
 mod txg;
 mod types;
+mod usage;
 mod wait;
 pub mod zap;
 
+#[cfg(test)]
+mod tests;
+
 pub use error::{DmuError, Result};
 pub use objset::Objset;
+pub use traverse::{Traversal, TraverseItem, TraverseOptions};
 pub use txg::{Tx, TxWeight, TxgClock, TxgCounters, TxgOptions};
 pub use types::{
-    AllocSpec, Bonus, Ledger, NoLedger, ObjectInfo, ObjsetOptions, Owner, OwnerOf, Services, WritePolicy,
+    AllocSpec, Bonus, Ledger, NoLedger, ObjectInfo, ObjsetOptions, Owner, OwnerOf, Services,
+    WritePolicy,
 };

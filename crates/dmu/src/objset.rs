@@ -1,98 +1,533 @@
-//! The object set: stub of the public surface.
-#![allow(clippy::unused_async, unused_variables, reason = "first landing: signatures only")]
-use std::ops::Range;
+//! The object set: opening and creating, its header, the table of objects in memory.
+//!
+//! Idle objects leave the table when it is larger than `DNODES_MAX`; an object with changes, or one that is held, stays.
+//! Blocks are not kept here: clean ones live in the cache, changed ones in the layers of their object.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ondisk::zil::ZilHeader;
-use ondisk::{BlockPointer, Compression, ObjectId, ObjectType, ObjsetType, Txg};
+use ondisk::{BlockPointer, DnodePhys, ObjectId, ObjectType, ObjsetPhys, ObjsetType, Txg};
 use runtime::IoBuf;
+use zio::{Bookmark, IoClass};
 
-use crate::error::Result;
+use crate::allocate::Allocator;
+use crate::dnode::{Base, Core, Dnode, NEWEST};
+use crate::error::{DmuError, Result};
 use crate::txg::Tx;
-use crate::types::{AllocSpec, Bonus, Ledger, ObjectInfo, ObjsetOptions, Services, WritePolicy};
+use crate::types::{ObjsetOptions, Services, WritePolicy};
 
-/// An object set. Clones are handles to the same one; at most one should be open per root pointer.
+/// Objects kept in memory per objset before idle ones leave.
+const DNODES_MAX: usize = 16 << 10;
+/// Idle objects looked at per arrival once the table is full.
+const SWEEP: usize = 32;
+/// Bytes of a block of dnodes.
+pub(crate) const DNODE_BLOCK: u32 = 16 << 10;
+/// 512-byte slots in a block of dnodes.
+pub(crate) const SLOTS: u64 = 32;
+/// Largest object number (format: 2^48 - 1).
+pub(crate) const OBJECT_MAX: u64 = (1 << 48) - 1;
+/// Levels a dataset's table of dnodes is created with (enough for 2^48 objects).
+const META_LEVELS_DATASET: u8 = 6;
+/// Bytes of dirty memory charged per changed object.
+pub(crate) const DIRTY_DNODE_BYTES: u64 = 1024;
+
+/// The object of the table of dnodes itself, for error reports.
+pub(crate) const META_DNODE: ObjectId = ObjectId(0);
+/// Usage by user.
+pub(crate) const USER_USED: ObjectId = ObjectId(u64::MAX);
+/// Usage by group.
+pub(crate) const GROUP_USED: ObjectId = ObjectId(u64::MAX - 1);
+/// Usage by project.
+pub(crate) const PROJECT_USED: ObjectId = ObjectId(u64::MAX - 2);
+
+/// An object set. Clones are handles to the same one; open a root pointer once only.
 #[derive(Clone)]
-pub struct Objset(Rc<()>);
+pub struct Objset(pub(crate) Rc<Inner>);
+
+/// Changes of the header in one transaction group.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct HeaderChange {
+    pub(crate) flags: Option<u64>,
+    pub(crate) zil: Option<ZilHeader>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) services: Services,
+    pub(crate) id: u64,
+    pub(crate) kind: ObjsetType,
+    pub(crate) options: ObjsetOptions,
+    pub(crate) policy: Cell<WritePolicy>,
+    /// The table of dnodes, as an object.
+    pub(crate) meta: Rc<Dnode>,
+    /// The three usage dictionaries, in the order user, group, project.
+    pub(crate) usage: [Rc<Dnode>; 3],
+    pub(crate) header: RefCell<Header>,
+    pub(crate) root: Cell<BlockPointer>,
+    pub(crate) table: RefCell<BTreeMap<ObjectId, Rc<Dnode>>>,
+    sweep_at: Cell<ObjectId>,
+    /// Objects with changes, per group.
+    pub(crate) dirty: RefCell<BTreeMap<Txg, BTreeMap<ObjectId, Rc<Dnode>>>>,
+    pub(crate) allocator: Allocator,
+    /// Groups being synced now; syncs of one objset never overlap.
+    pub(crate) syncing: Cell<bool>,
+}
+
+/// The header as on disk and its pending changes.
+pub(crate) struct Header {
+    pub(crate) flags: u64,
+    pub(crate) zil: ZilHeader,
+    pub(crate) portable_mac: [u8; 32],
+    pub(crate) local_mac: [u8; 32],
+    pub(crate) pending: BTreeMap<Txg, HeaderChange>,
+}
+
+impl std::fmt::Debug for Objset {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Objset")
+            .field("id", &self.0.id)
+            .field("kind", &self.0.kind)
+            .finish_non_exhaustive()
+    }
+}
 
 impl Objset {
     /// Opens the objset whose block `root` points to. Reads that block.
     ///
     /// # Errors
-    /// `Read`, `Corrupt`, `Decode`, `ForeignByteOrder`; `Invalid` when `root` is a hole.
-    pub async fn open(services: &Services, root: BlockPointer, options: ObjsetOptions) -> Result<Self> { unimplemented!() }
-    /// Makes an empty objset in memory; it reaches the disk with the sync of `tx`'s group. Accounting is complete from birth
-    /// when the options have an `owner_of` and the type is `Zfs`.
-    pub fn create(services: &Services, kind: ObjsetType, options: ObjsetOptions, tx: &Tx) -> Self { unimplemented!() }
-    /// The services it works with.
-    pub fn services(&self) -> &Services { unimplemented!() }
-    /// Number of the dataset object, 0 for the meta-objset.
-    pub fn id(&self) -> u64 { unimplemented!() }
-    /// Its kind.
-    pub fn kind(&self) -> ObjsetType { unimplemented!() }
-    /// The root pointer as of the last sync.
-    pub fn root(&self) -> BlockPointer { unimplemented!() }
-    /// Whether it refuses changes.
-    pub fn is_read_only(&self) -> bool { unimplemented!() }
-    /// Replaces the write policy for blocks written from now on.
-    pub fn set_policy(&self, policy: WritePolicy) { unimplemented!() }
-    /// The write policy.
-    pub fn policy(&self) -> WritePolicy { unimplemented!() }
-    /// `os_flags` (accounting completeness: 1, 2, 4).
-    pub fn flags(&self) -> u64 { unimplemented!() }
-    /// Sets `os_flags` in `tx`'s group.
-    pub fn set_flags(&self, flags: u64, tx: &Tx) { unimplemented!() }
-    /// The intent log's header as last set.
-    pub fn zil_header(&self) -> ZilHeader { unimplemented!() }
-    /// Sets the intent log's header in `tx`'s group (syncing context).
-    pub fn set_zil_header(&self, header: ZilHeader, tx: &Tx) { unimplemented!() }
-    /// Makes the sync of `tx`'s group write the objset block even if no object changed.
-    pub fn mark_dirty(&self, tx: &Tx) { unimplemented!() }
-    /// Whether the sync of `txg` has anything to write.
-    pub fn is_dirty(&self, txg: Txg) -> bool { unimplemented!() }
-    /// Number of allocated objects as of the last sync.
-    pub fn object_count(&self) -> u64 { unimplemented!() }
+    /// `Read`, `Decode`, `ForeignByteOrder`; `Invalid` when `root` is a hole.
+    pub async fn open(
+        services: &Services,
+        root: BlockPointer,
+        options: ObjsetOptions,
+    ) -> Result<Self> {
+        if root.is_hole() {
+            return Err(DmuError::Invalid {
+                what: "the root pointer of an object set is a hole",
+            });
+        }
+        if !root.is_little_endian() {
+            return Err(DmuError::ForeignByteOrder {
+                objset: options.objset_id,
+            });
+        }
+        let bookmark = Bookmark {
+            objset: options.objset_id,
+            object: 0,
+            level: -1,
+            block: 0,
+        };
+        let bytes = services
+            .blocks()
+            .read(&root, IoClass::SyncRead, bookmark)
+            .await
+            .map_err(|source| DmuError::Read {
+                objset: options.objset_id,
+                object: META_DNODE,
+                level: 0,
+                block: 0,
+                source: Rc::new(source),
+            })?;
+        let phys = ObjsetPhys::decode(&bytes).map_err(|source| DmuError::Decode {
+            what: "object set",
+            source,
+        })?;
+        let meta = &phys.meta_dnode;
+        if meta.object_type != ObjectType::DNODE || meta.data_block_size() != u64::from(DNODE_BLOCK)
+        {
+            return Err(DmuError::Corrupt {
+                objset: options.objset_id,
+                object: META_DNODE,
+                level: 0,
+                block: 0,
+                what: "table of dnodes",
+            });
+        }
+        Ok(Self::build(services, root, options, &phys))
+    }
 
-    /// Describes an object.
-    pub async fn object_info(&self, object: ObjectId) -> Result<ObjectInfo> { unimplemented!() }
-    /// The bonus buffer.
-    pub async fn bonus(&self, object: ObjectId) -> Result<Bonus> { unimplemented!() }
-    /// Replaces type, length and bytes of the bonus.
-    pub async fn set_bonus(&self, object: ObjectId, bonus_type: ObjectType, bytes: &[u8], tx: &Tx) -> Result<()> { unimplemented!() }
-    /// The spill block's bytes, if there is one.
-    pub async fn spill(&self, object: ObjectId) -> Result<Option<IoBuf>> { unimplemented!() }
-    /// Replaces or removes the spill block; its length must be a multiple of 512, at most 128 KiB.
-    pub async fn set_spill(&self, object: ObjectId, bytes: Option<&[u8]>, tx: &Tx) -> Result<()> { unimplemented!() }
-    /// Reads `len` bytes at `offset`; holes and everything past the end are zeros.
-    pub async fn read(&self, object: ObjectId, offset: u64, len: usize) -> Result<IoBuf> { unimplemented!() }
-    /// Reads without joining: one buffer per block touched, in order, covering exactly the range.
-    pub async fn read_bufs(&self, object: ObjectId, offset: u64, len: usize) -> Result<Vec<IoBuf>> { unimplemented!() }
-    /// Starts reading blocks of the range into the cache, without waiting.
-    pub fn prefetch(&self, object: ObjectId, range: Range<u64>) { unimplemented!() }
-    /// Writes bytes at an offset. Whole blocks are not read first.
-    pub async fn write(&self, object: ObjectId, offset: u64, bytes: &[u8], tx: &Tx) -> Result<()> { unimplemented!() }
-    /// Writes a buffer at an offset; whole blocks are kept without a copy.
-    pub async fn write_buf(&self, object: ObjectId, offset: u64, data: IoBuf, tx: &Tx) -> Result<()> { unimplemented!() }
-    /// Frees a range: whole blocks become holes, the rest zeros. `len` of `u64::MAX` means to the end.
-    pub async fn free_range(&self, object: ObjectId, offset: u64, len: u64, tx: &Tx) -> Result<()> { unimplemented!() }
-    /// Changes the data block size of an object with at most one block.
-    pub async fn set_block_size(&self, object: ObjectId, bytes: u32, tx: &Tx) -> Result<()> { unimplemented!() }
-    /// Allocates an object with a number of our choice.
-    pub async fn allocate(&self, spec: AllocSpec, tx: &Tx) -> Result<ObjectId> { unimplemented!() }
-    /// Allocates an object with a given number.
-    pub async fn allocate_at(&self, object: ObjectId, spec: AllocSpec, tx: &Tx) -> Result<()> { unimplemented!() }
-    /// Changes the type of an object (zapification).
-    pub async fn set_object_type(&self, object: ObjectId, object_type: ObjectType, tx: &Tx) -> Result<()> { unimplemented!() }
-    /// Fixes the compression of an object's data (`dn_compress`).
-    pub async fn set_object_compression(&self, object: ObjectId, compression: Compression, tx: &Tx) -> Result<()> { unimplemented!() }
-    /// Frees an object and everything in it.
-    pub async fn free_object(&self, object: ObjectId, tx: &Tx) -> Result<()> { unimplemented!() }
-    /// The next allocated object with a number greater than `after`.
-    pub async fn next_object(&self, after: ObjectId) -> Result<Option<ObjectId>> { unimplemented!() }
-    /// The first byte at or after `offset` that is in a block with data.
-    pub async fn next_data(&self, object: ObjectId, offset: u64) -> Result<Option<u64>> { unimplemented!() }
-    /// The first byte at or after `offset` that is in a hole; the end of the last block counts as one.
-    pub async fn next_hole(&self, object: ObjectId, offset: u64) -> Result<u64> { unimplemented!() }
-    /// Writes everything dirty of `txg`, bottom-up, and returns the new root pointer.
-    pub async fn sync(&self, txg: Txg, pass: u32, ledger: &mut dyn Ledger) -> Result<BlockPointer> { unimplemented!() }
+    /// Makes an empty objset in memory; it reaches the disk with the sync of `tx`'s group.
+    #[must_use]
+    pub fn create(services: &Services, kind: ObjsetType, options: ObjsetOptions, tx: &Tx) -> Self {
+        let meta = Base {
+            core: Core {
+                object_type: ObjectType::DNODE,
+                block_size: DNODE_BLOCK,
+                pointers: 3,
+                ..Core::free()
+            },
+            levels: if kind == ObjsetType::META {
+                1
+            } else {
+                META_LEVELS_DATASET
+            },
+            ..Base::free()
+        };
+        let flags = if kind == ObjsetType::ZFS && options.owner_of.is_some() {
+            options.create_flags
+        } else {
+            0
+        };
+        let phys = ObjsetPhys {
+            meta_dnode: meta.to_phys(),
+            zil_header: ZilHeader::default(),
+            objset_type: kind,
+            flags,
+            portable_mac: [0; 32],
+            local_mac: [0; 32],
+            user_used: DnodePhys::default(),
+            group_used: DnodePhys::default(),
+            project_used: DnodePhys::default(),
+        };
+        let os = Self::build(services, BlockPointer::HOLE, options, &phys);
+        os.mark_dirty(tx);
+        os
+    }
+
+    fn build(
+        services: &Services,
+        root: BlockPointer,
+        options: ObjsetOptions,
+        phys: &ObjsetPhys,
+    ) -> Self {
+        let special = |id, phys: &DnodePhys| Dnode::new(id, Base::from_phys(phys));
+        let meta = special(META_DNODE, &phys.meta_dnode);
+        let first_free = meta.base().core.max_block_id + 1;
+        Self(Rc::new(Inner {
+            services: services.clone(),
+            id: options.objset_id,
+            kind: phys.objset_type,
+            policy: Cell::new(options.policy),
+            options,
+            meta,
+            usage: [
+                special(USER_USED, &phys.user_used),
+                special(GROUP_USED, &phys.group_used),
+                special(PROJECT_USED, &phys.project_used),
+            ],
+            header: RefCell::new(Header {
+                flags: phys.flags,
+                zil: phys.zil_header,
+                portable_mac: phys.portable_mac,
+                local_mac: phys.local_mac,
+                pending: BTreeMap::new(),
+            }),
+            root: Cell::new(root),
+            table: RefCell::default(),
+            sweep_at: Cell::new(ObjectId(0)),
+            dirty: RefCell::default(),
+            allocator: Allocator::new(first_free),
+            syncing: Cell::new(false),
+        }))
+    }
+
+    /// The services it works with.
+    #[must_use]
+    pub fn services(&self) -> &Services {
+        &self.0.services
+    }
+
+    /// Number of the dataset object, 0 for the meta-objset.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// Its kind.
+    #[must_use]
+    pub fn kind(&self) -> ObjsetType {
+        self.0.kind
+    }
+
+    /// The root pointer as of the last sync; a hole before the first.
+    #[must_use]
+    pub fn root(&self) -> BlockPointer {
+        self.0.root.get()
+    }
+
+    /// Whether it refuses changes.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.0.options.read_only
+    }
+
+    /// Replaces the write policy, for blocks written from now on.
+    pub fn set_policy(&self, policy: WritePolicy) {
+        self.0.policy.set(policy);
+    }
+
+    /// The write policy.
+    #[must_use]
+    pub fn policy(&self) -> WritePolicy {
+        self.0.policy.get()
+    }
+
+    /// `os_flags` (accounting completeness: 1, 2, 4), with pending changes.
+    #[must_use]
+    pub fn flags(&self) -> u64 {
+        let header = self.0.header.borrow();
+        header
+            .pending
+            .values()
+            .rev()
+            .find_map(|p| p.flags)
+            .unwrap_or(header.flags)
+    }
+
+    /// Sets `os_flags` in `tx`'s group.
+    pub fn set_flags(&self, flags: u64, tx: &Tx) {
+        self.0
+            .header
+            .borrow_mut()
+            .pending
+            .entry(tx.txg())
+            .or_default()
+            .flags = Some(flags);
+    }
+
+    /// The intent log's header as last set.
+    #[must_use]
+    pub fn zil_header(&self) -> ZilHeader {
+        let header = self.0.header.borrow();
+        header
+            .pending
+            .values()
+            .rev()
+            .find_map(|p| p.zil)
+            .unwrap_or(header.zil)
+    }
+
+    /// Sets the intent log's header in `tx`'s group.
+    pub fn set_zil_header(&self, zil: ZilHeader, tx: &Tx) {
+        self.0
+            .header
+            .borrow_mut()
+            .pending
+            .entry(tx.txg())
+            .or_default()
+            .zil = Some(zil);
+    }
+
+    /// Makes the sync of `tx`'s group write the objset block even if no object changed.
+    pub fn mark_dirty(&self, tx: &Tx) {
+        self.0
+            .header
+            .borrow_mut()
+            .pending
+            .entry(tx.txg())
+            .or_default();
+    }
+
+    /// Whether the sync of `txg` has anything to write.
+    #[must_use]
+    pub fn is_dirty(&self, txg: Txg) -> bool {
+        self.0.dirty.borrow().contains_key(&txg)
+            || self.0.header.borrow().pending.contains_key(&txg)
+    }
+
+    /// Number of allocated objects as of the last sync.
+    #[must_use]
+    pub fn object_count(&self) -> u64 {
+        self.0.meta.base().fill()
+    }
+
+    /// The dnodes that are stored in the objset block itself: the table of dnodes and the usage dictionaries. For checkers.
+    #[must_use]
+    pub fn inline_dnodes(&self) -> Vec<(ObjectId, DnodePhys)> {
+        let mut out = vec![(META_DNODE, self.0.meta.base().to_phys())];
+        out.extend(self.0.usage.iter().map(|dn| (dn.id, dn.base().to_phys())));
+        out
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.0.options.read_only {
+            Err(DmuError::ReadOnly)
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn corrupt(
+        &self,
+        object: ObjectId,
+        level: u8,
+        block: u64,
+        what: &'static str,
+    ) -> DmuError {
+        DmuError::Corrupt {
+            objset: self.0.id,
+            object,
+            level,
+            block,
+            what,
+        }
+    }
+
+    pub(crate) async fn read_block(
+        &self,
+        bp: &BlockPointer,
+        object: ObjectId,
+        level: u8,
+        block: u64,
+        class: IoClass,
+    ) -> Result<IoBuf> {
+        if !bp.is_hole() && !bp.is_little_endian() {
+            return Err(DmuError::ForeignByteOrder { objset: self.0.id });
+        }
+        let bookmark = Bookmark {
+            objset: self.0.id,
+            object: object.0,
+            level: i64::from(level),
+            block,
+        };
+        self.0
+            .services
+            .blocks()
+            .read(bp, class, bookmark)
+            .await
+            .map_err(|source| DmuError::Read {
+                objset: self.0.id,
+                object,
+                level,
+                block,
+                source: Rc::new(source),
+            })
+    }
+
+    /// The object in its newest version.
+    pub(crate) async fn dnode(&self, object: ObjectId) -> Result<Rc<Dnode>> {
+        let dnode = self.dnode_any(object).await?;
+        match dnode {
+            Some(dnode) if !dnode.is_free(NEWEST) => Ok(dnode),
+            _ => Err(DmuError::NoSuchObject { object }),
+        }
+    }
+
+    /// The object if it is in memory or on disk, perhaps free in its newest version.
+    pub(crate) async fn dnode_any(&self, object: ObjectId) -> Result<Option<Rc<Dnode>>> {
+        if let Some(at) = USER_USED.0.checked_sub(object.0)
+            && at < 3
+        {
+            return Ok(Some(Rc::clone(
+                &self.0.usage[usize::try_from(at).expect("below 3")],
+            )));
+        }
+        if object.0 == 0 || object.0 > OBJECT_MAX {
+            return Err(DmuError::NoSuchObject { object });
+        }
+        loop {
+            if let Some(dnode) = self.in_memory(object) {
+                return Ok(Some(dnode));
+            }
+            let block = object.0 / SLOTS;
+            let generation = self.0.meta.state.borrow().generation;
+            let Some(bytes) = self.base_block(&self.0.meta, block).await? else {
+                if self.0.meta.state.borrow().generation == generation
+                    && self.in_memory(object).is_none()
+                {
+                    return Ok(None);
+                }
+                continue;
+            };
+            if self.0.meta.state.borrow().generation != generation {
+                // A sync put a newer table in place while we read.
+                continue;
+            }
+            if let Some(dnode) = self.in_memory(object) {
+                return Ok(Some(dnode));
+            }
+            let slot = usize::try_from(object.0 % SLOTS).expect("a slot number fits");
+            let starts = dnode_starts(&bytes);
+            if starts & (1 << slot) == 0 {
+                return Ok(None);
+            }
+            let phys =
+                DnodePhys::decode(&bytes[slot * 512..]).map_err(|source| DmuError::Decode {
+                    what: "dnode",
+                    source,
+                })?;
+            let dnode = Dnode::new(object, Base::from_phys(&phys));
+            self.insert(Rc::clone(&dnode));
+            return Ok(Some(dnode));
+        }
+    }
+
+    pub(crate) fn in_memory(&self, object: ObjectId) -> Option<Rc<Dnode>> {
+        let table = self.0.table.borrow();
+        let dnode = table.get(&object)?;
+        dnode.touched.set(true);
+        Some(Rc::clone(dnode))
+    }
+
+    /// Puts an object into the table and lets some idle ones go if it is full.
+    pub(crate) fn insert(&self, dnode: Rc<Dnode>) {
+        let mut table = self.0.table.borrow_mut();
+        table.insert(dnode.id, dnode);
+        if table.len() <= DNODES_MAX {
+            return;
+        }
+        let from = self.0.sweep_at.get();
+        let mut idle = Vec::new();
+        let mut last = ObjectId(0);
+        for (&id, dnode) in table.range(from..).take(SWEEP) {
+            last = ObjectId(id.0 + 1);
+            // Held, changed and recently used objects stay.
+            if Rc::strong_count(dnode) == 1 && !dnode.is_dirty() && !dnode.touched.replace(false) {
+                idle.push(id);
+            }
+        }
+        self.0.sweep_at.set(last);
+        for id in idle {
+            table.remove(&id);
+        }
+    }
+
+    /// Makes (or finds) the layer of `tx`'s group and registers the object as dirty.
+    pub(crate) fn dirty_layer(&self, dnode: &Rc<Dnode>, tx: &Tx) -> usize {
+        let (at, is_new) = dnode.state.borrow_mut().layer(tx.txg());
+        if is_new {
+            self.0
+                .dirty
+                .borrow_mut()
+                .entry(tx.txg())
+                .or_default()
+                .insert(dnode.id, Rc::clone(dnode));
+            tx.add_dirty(DIRTY_DNODE_BYTES);
+        }
+        at
+    }
+}
+
+/// Bit `i` is set when a dnode starts in slot `i` of a block of dnodes.
+pub(crate) fn dnode_starts(bytes: &[u8]) -> u32 {
+    let mut starts = 0_u32;
+    let mut slot = 0;
+    while slot < 32 && (slot + 1) * 512 <= bytes.len() {
+        if bytes[slot * 512] == 0 {
+            slot += 1;
+        } else {
+            starts |= 1 << slot;
+            slot += 1 + usize::from(bytes[slot * 512 + 12]);
+        }
+    }
+    starts
+}
+
+/// Bits of the slots taken in a block of dnodes.
+pub(crate) fn dnode_slots(bytes: &[u8]) -> u32 {
+    let mut taken = 0_u32;
+    let mut slot = 0;
+    while slot < 32 && (slot + 1) * 512 <= bytes.len() {
+        let size = if bytes[slot * 512] == 0 {
+            0
+        } else {
+            1 + usize::from(bytes[slot * 512 + 12])
+        };
+        for s in slot..(slot + size).min(32) {
+            taken |= 1 << s;
+        }
+        slot += size.max(1);
+    }
+    taken
 }

@@ -63,13 +63,19 @@ impl TxWeight {
     /// A transaction that dirties about `bytes_dirtied_estimate` bytes.
     #[must_use]
     pub fn bytes(bytes_dirtied_estimate: u64) -> Self {
-        Self { bytes_dirtied_estimate, unthrottled: false }
+        Self {
+            bytes_dirtied_estimate,
+            unthrottled: false,
+        }
     }
 
     /// A transaction that never waits for the write throttle.
     #[must_use]
     pub fn unthrottled() -> Self {
-        Self { bytes_dirtied_estimate: 0, unthrottled: true }
+        Self {
+            bytes_dirtied_estimate: 0,
+            unthrottled: true,
+        }
     }
 }
 
@@ -246,13 +252,21 @@ impl TxgClock {
         let txg = self.0.open.get();
         *self.0.holds.borrow_mut().entry(txg).or_insert(0) += 1;
         self.0.counters.borrow_mut().begun += 1;
-        Ok(Tx { clock: self.clone(), txg, holds: true })
+        Ok(Tx {
+            clock: self.clone(),
+            txg,
+            holds: true,
+        })
     }
 
     /// The transaction of the syncing context of `txg`. It holds nothing and is never delayed.
     #[must_use]
     pub fn syncing_tx(&self, txg: Txg) -> Tx {
-        Tx { clock: self.clone(), txg, holds: false }
+        Tx {
+            clock: self.clone(),
+            txg,
+            holds: false,
+        }
     }
 
     /// Dirty bytes of one group.
@@ -302,12 +316,18 @@ impl TxgClock {
     /// # Panics
     /// When the previous group was not reported by `synced` yet.
     pub async fn quiesce_next(&self) -> Txg {
-        assert!(self.0.quiescing.get().is_none(), "one group quiesces at a time");
+        assert!(
+            self.0.quiescing.get().is_none(),
+            "one group quiesces at a time"
+        );
         let txg = self.0.open.get();
         self.0.quiescing.set(Some(txg));
         self.0.open.set(Txg(txg.0 + 1));
         while self.0.holds.borrow().get(&txg).is_some_and(|&n| n > 0) {
-            self.0.released.wait("transactions of the quiescing group").await;
+            self.0
+                .released
+                .wait("transactions of the quiescing group")
+                .await;
         }
         while self.0.syncing.get().is_some() {
             self.0.synced.wait("the syncing group").await;
@@ -323,12 +343,18 @@ impl TxgClock {
     /// # Panics
     /// When `txg` is not the syncing group.
     pub fn synced(&self, txg: Txg) {
-        assert_eq!(self.0.syncing.get(), Some(txg), "only the syncing group can be synced");
+        assert_eq!(
+            self.0.syncing.get(),
+            Some(txg),
+            "only the syncing group can be synced"
+        );
         self.0.syncing.set(None);
         self.0.last_synced.set(txg);
         self.0.counters.borrow_mut().synced += 1;
         if let Some(left) = self.0.dirty.borrow_mut().remove(&txg) {
-            self.0.dirty_total.set(self.0.dirty_total.get().saturating_sub(left));
+            self.0
+                .dirty_total
+                .set(self.0.dirty_total.get().saturating_sub(left));
         }
         self.0.synced.notify_all();
         self.0.room.notify_all();
@@ -391,10 +417,14 @@ impl TxgClock {
     /// Counts bytes of `txg` as written.
     pub fn sub_dirty(&self, txg: Txg, bytes: u64) {
         let mut dirty = self.0.dirty.borrow_mut();
-        let Some(left) = dirty.get_mut(&txg) else { return };
+        let Some(left) = dirty.get_mut(&txg) else {
+            return;
+        };
         let bytes = bytes.min(*left);
         *left -= bytes;
-        self.0.dirty_total.set(self.0.dirty_total.get().saturating_sub(bytes));
+        self.0
+            .dirty_total
+            .set(self.0.dirty_total.get().saturating_sub(bytes));
         drop(dirty);
         self.0.room.notify_all();
     }
@@ -415,7 +445,9 @@ impl TxgClock {
 
     fn release(&self, txg: Txg) {
         let mut holds = self.0.holds.borrow_mut();
-        let count = holds.get_mut(&txg).expect("a transaction's group keeps its hold count");
+        let count = holds
+            .get_mut(&txg)
+            .expect("a transaction's group keeps its hold count");
         *count -= 1;
         if *count == 0 {
             drop(holds);
@@ -444,9 +476,14 @@ impl TxgClock {
         let now = self.0.handle.now();
         let now_ns = now.as_nanos();
         let max_ns = u64::try_from(self.0.options.delay_max.as_nanos()).unwrap_or(u64::MAX);
-        let wake_ns = (now_ns + delay).max(self.0.delay_until_ns.get() + delay).min(now_ns + max_ns);
+        let wake_ns = (now_ns + delay)
+            .max(self.0.delay_until_ns.get() + delay)
+            .min(now_ns + max_ns);
         self.0.delay_until_ns.set(wake_ns);
-        self.0.handle.sleep(Duration::from_nanos(wake_ns - now_ns)).await;
+        self.0
+            .handle
+            .sleep(Duration::from_nanos(wake_ns - now_ns))
+            .await;
         Ok(())
     }
 
@@ -462,7 +499,8 @@ impl TxgClock {
         if dirty >= max {
             return longest;
         }
-        let delay = u128::from(options.delay_scale_ns) * u128::from(dirty - min) / u128::from(max - dirty);
+        let delay =
+            u128::from(options.delay_scale_ns) * u128::from(dirty - min) / u128::from(max - dirty);
         u64::try_from(delay).unwrap_or(u64::MAX).min(longest)
     }
 }

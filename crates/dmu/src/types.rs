@@ -5,6 +5,7 @@ use std::rc::Rc;
 use ondisk::{BlockPointer, ChecksumKind, Compression, ObjectId, ObjectType};
 use runtime::Handle;
 
+use crate::blocks::Blocks;
 use crate::txg::TxgClock;
 
 /// What every objset of a pool works with. Cheap to clone.
@@ -14,15 +15,35 @@ pub struct Services {
     pub handle: Handle,
     /// The pool's transaction groups.
     pub clock: TxgClock,
-    cache: arc::Cache,
-    store: zio::BlockStore,
+    blocks: Blocks,
 }
 
 impl Services {
     /// Objsets of the pool behind `store`, read through `cache`.
     #[must_use]
     pub fn new(handle: Handle, cache: arc::Cache, store: zio::BlockStore, clock: TxgClock) -> Self {
-        Self { handle, clock, cache, store }
+        Self {
+            handle,
+            clock,
+            blocks: Blocks::Pool { cache, store },
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn in_memory(
+        handle: Handle,
+        clock: TxgClock,
+        store: crate::tests::memory::MemoryStore,
+    ) -> Self {
+        Self {
+            handle,
+            clock,
+            blocks: Blocks::Memory(store),
+        }
+    }
+
+    pub(crate) fn blocks(&self) -> &Blocks {
+        &self.blocks
     }
 }
 
@@ -73,7 +94,12 @@ impl WritePolicy {
     /// The policy of a dataset with default properties: fletcher4, lz4, one copy of data and two of metadata.
     #[must_use]
     pub fn dataset() -> Self {
-        Self { copies: 1, metadata_copies: 2, indirect_copies: 2, ..Self::meta_objset() }
+        Self {
+            copies: 1,
+            metadata_copies: 2,
+            indirect_copies: 2,
+            ..Self::meta_objset()
+        }
     }
 }
 
@@ -111,13 +137,25 @@ impl ObjsetOptions {
     /// Options of a meta-objset.
     #[must_use]
     pub fn meta_objset() -> Self {
-        Self { objset_id: 0, policy: WritePolicy::meta_objset(), read_only: false, owner_of: None, create_flags: 0 }
+        Self {
+            objset_id: 0,
+            policy: WritePolicy::meta_objset(),
+            read_only: false,
+            owner_of: None,
+            create_flags: 0,
+        }
     }
 
     /// Options of a dataset with default properties.
     #[must_use]
     pub fn dataset(objset_id: u64) -> Self {
-        Self { objset_id, policy: WritePolicy::dataset(), read_only: false, owner_of: None, create_flags: 0 }
+        Self {
+            objset_id,
+            policy: WritePolicy::dataset(),
+            read_only: false,
+            owner_of: None,
+            create_flags: 0,
+        }
     }
 }
 
@@ -142,7 +180,14 @@ impl AllocSpec {
     /// An object of a type, with 512-byte blocks, 128 KiB indirect blocks, no bonus, one slot.
     #[must_use]
     pub fn new(object_type: ObjectType) -> Self {
-        Self { object_type, block_size: 0, indirect_shift: 0, bonus_type: ObjectType::NONE, bonus_len: 0, slots: 1 }
+        Self {
+            object_type,
+            block_size: 0,
+            indirect_shift: 0,
+            bonus_type: ObjectType::NONE,
+            bonus_len: 0,
+            slots: 1,
+        }
     }
 
     /// Sets the data block size in bytes.

@@ -84,7 +84,11 @@ impl Gate {
                 let mut state = self.state.borrow_mut();
                 let ticket = state.next_ticket;
                 state.next_ticket += 1;
-                state.queue.push_back(Waiter { ticket, write, waker: None });
+                state.queue.push_back(Waiter {
+                    ticket,
+                    write,
+                    waker: None,
+                });
                 ticket
             };
             poll_fn(|cx| {
@@ -166,7 +170,13 @@ pub(crate) struct Permit<'a>(&'a Limit);
 
 impl Limit {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { state: RefCell::new(LimitState { free: limit, next_ticket: 0, queue: VecDeque::new() }) }
+        Self {
+            state: RefCell::new(LimitState {
+                free: limit,
+                next_ticket: 0,
+                queue: VecDeque::new(),
+            }),
+        }
     }
 
     pub(crate) async fn acquire(&self, what: &'static str) -> Permit<'_> {

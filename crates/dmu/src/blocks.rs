@@ -1,0 +1,73 @@
+//! Where blocks come from and go to: the pool's cache and store, or (in tests) a map in memory with the same rules.
+
+use ondisk::{BlockPointer, Txg};
+use runtime::IoBuf;
+use zio::{IoClass, ReadProps, WriteProps, ZioError};
+
+/// The blocks of a pool as this layer uses them.
+#[derive(Clone)]
+pub(crate) enum Blocks {
+    /// A real pool.
+    Pool {
+        /// Reads.
+        cache: arc::Cache,
+        /// Writes.
+        store: zio::BlockStore,
+    },
+    /// A map in memory.
+    #[cfg(test)]
+    Memory(crate::tests::memory::MemoryStore),
+}
+
+impl Blocks {
+    pub(crate) async fn read(
+        &self,
+        bp: &BlockPointer,
+        class: IoClass,
+        bookmark: zio::Bookmark,
+    ) -> Result<IoBuf, ZioError> {
+        match self {
+            Self::Pool { cache, .. } => cache.read(bp, ReadProps { class, bookmark }).await,
+            #[cfg(test)]
+            Self::Memory(store) => store.read(bp).await,
+        }
+    }
+
+    /// The block if it is in memory.
+    pub(crate) fn peek(&self, bp: &BlockPointer) -> Option<IoBuf> {
+        match self {
+            Self::Pool { cache, .. } => cache.peek(bp),
+            #[cfg(test)]
+            Self::Memory(_) => None,
+        }
+    }
+
+    /// Writes a block and keeps its bytes in the cache.
+    pub(crate) async fn write(
+        &self,
+        txg: Txg,
+        data: IoBuf,
+        props: &WriteProps,
+    ) -> Result<BlockPointer, ZioError> {
+        match self {
+            Self::Pool { cache, store } => {
+                let bp = store.write(txg, data.clone(), props).await?;
+                if !bp.is_hole() && !bp.is_embedded() {
+                    cache.insert(&bp, data);
+                }
+                Ok(bp)
+            }
+            #[cfg(test)]
+            Self::Memory(store) => store.write(txg, data, props).await,
+        }
+    }
+
+    /// Deflated bytes a block takes.
+    pub(crate) fn dsize(&self, bp: &BlockPointer) -> u64 {
+        match self {
+            Self::Pool { store, .. } => store.dsize(bp),
+            #[cfg(test)]
+            Self::Memory(_) => bp.asize(),
+        }
+    }
+}

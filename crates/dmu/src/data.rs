@@ -1,0 +1,568 @@
+//! Reading, writing and freeing the data of objects.
+//!
+//! A write of a whole block needs no read; a partial one merges into the block's bytes as of its transaction group. Concurrent
+//! writers of different parts of one block may interleave at any await: the merge itself happens between two awaits.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use ondisk::ObjectId;
+use runtime::{IoBuf, IoBufMut, join_all};
+use zio::IoClass;
+
+use crate::allocate::check_block_size;
+use crate::dnode::{Block, Dnode, NEWEST, Peek, Stream};
+use crate::error::{DmuError, Result};
+use crate::objset::Objset;
+use crate::txg::Tx;
+
+/// A dirty block's part below this size is copied out to readers; above, the block is shared and copied if written again.
+const COPY_OUT_BYTES: usize = 32 << 10;
+/// Read-ahead of a sequential reader starts with this and doubles.
+const READ_AHEAD_FIRST: u64 = 1 << 20;
+/// Largest read-ahead, in bytes.
+const READ_AHEAD_MAX: u64 = 16 << 20;
+
+/// The part of one block that an operation touches.
+struct Part {
+    block: u64,
+    within: usize,
+    len: usize,
+    /// Offset in the caller's range.
+    at: usize,
+}
+
+/// Cuts a byte range into blocks.
+fn parts(block_size: u32, offset: u64, len: usize) -> impl Iterator<Item = Part> {
+    let size = block_size as usize;
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        if at >= len {
+            return None;
+        }
+        let position = offset + at as u64;
+        let within = usize::try_from(position % size as u64).expect("below the block size");
+        let part = Part {
+            block: position / size as u64,
+            within,
+            len: (size - within).min(len - at),
+            at,
+        };
+        at += part.len;
+        Some(part)
+    })
+}
+
+impl Objset {
+    /// Reads `len` bytes at `offset`; holes and everything past the end are zeros.
+    ///
+    /// # Errors
+    /// `NoSuchObject`; `Read` or `Corrupt` naming the block.
+    pub async fn read(&self, object: ObjectId, offset: u64, len: usize) -> Result<IoBuf> {
+        let dnode = self.dnode(object).await?;
+        check_range(offset, len as u64)?;
+        self.read_ahead(&dnode, offset, len as u64);
+        let size = dnode.with_core(NEWEST, |core| core.block_size);
+        if len == 0 {
+            return Ok(IoBuf::empty());
+        }
+        let within = usize::try_from(offset % u64::from(size)).expect("below the block size");
+        if within + len <= size as usize {
+            return self
+                .read_part(
+                    &dnode,
+                    Part {
+                        block: offset / u64::from(size),
+                        within,
+                        len,
+                        at: 0,
+                    },
+                )
+                .await;
+        }
+        let pieces = self.read_parts(&dnode, size, offset, len).await?;
+        let mut out = IoBufMut::scratch(len);
+        let mut at = 0;
+        for piece in pieces {
+            out[at..at + piece.len()].copy_from_slice(&piece);
+            at += piece.len();
+        }
+        Ok(out.freeze())
+    }
+
+    /// Reads without joining: one buffer per block touched, in order, covering exactly the range.
+    ///
+    /// # Errors
+    /// As `read`.
+    pub async fn read_bufs(&self, object: ObjectId, offset: u64, len: usize) -> Result<Vec<IoBuf>> {
+        let dnode = self.dnode(object).await?;
+        check_range(offset, len as u64)?;
+        self.read_ahead(&dnode, offset, len as u64);
+        let size = dnode.with_core(NEWEST, |core| core.block_size);
+        self.read_parts(&dnode, size, offset, len).await
+    }
+
+    async fn read_parts(
+        &self,
+        dnode: &Dnode,
+        size: u32,
+        offset: u64,
+        len: usize,
+    ) -> Result<Vec<IoBuf>> {
+        let reads = parts(size, offset, len).map(|part| self.read_part(dnode, part));
+        join_all(reads).await.into_iter().collect()
+    }
+
+    async fn read_part(&self, dnode: &Dnode, part: Part) -> Result<IoBuf> {
+        let range = part.within..part.within + part.len;
+        if part.len < COPY_OUT_BYTES {
+            let state = dnode.state.borrow();
+            match state.peek(NEWEST, part.block) {
+                Peek::Data(Block::Own(data)) => return Ok(copy_range(data, range)),
+                Peek::Data(Block::Shared(data)) if data.len() >= range.end => {
+                    return Ok(data.slice(range));
+                }
+                Peek::Data(_) | Peek::Hole => return Ok(IoBuf::zeroed(part.len)),
+                Peek::Base => {}
+            }
+        }
+        match self.block(dnode, NEWEST, part.block).await? {
+            // The block size may have changed while we waited; what is not there reads as zeros.
+            Some(data) if data.len() >= range.end => Ok(data.slice(range)),
+            Some(data) => Ok(copy_range(&data, range)),
+            None => Ok(IoBuf::zeroed(part.len)),
+        }
+    }
+
+    /// Starts reading the blocks of a byte range into the cache, without waiting.
+    pub fn prefetch(&self, object: ObjectId, range: Range<u64>) {
+        let os = self.clone();
+        let handle = &self.0.services.handle;
+        drop(handle.spawn("prefetch", async move {
+            // A failed prefetch is no error: whoever reads for real sees it.
+            if let Ok(dnode) = os.dnode(object).await {
+                os.prefetch_blocks(&dnode, range).await;
+            }
+        }));
+    }
+
+    async fn prefetch_blocks(&self, dnode: &Dnode, range: Range<u64>) {
+        let base = dnode.base();
+        let size = u64::from(base.core.block_size);
+        let first = range.start / size;
+        let end = range
+            .end
+            .div_ceil(size)
+            .min(base.core.max_block_id.saturating_add(1));
+        let reads = (first..end)
+            .filter(|&block| matches!(dnode.state.borrow().peek(NEWEST, block), Peek::Base))
+            .map(|block| self.base_block_class(dnode, block, IoClass::AsyncRead));
+        join_all(reads).await;
+    }
+
+    /// Notices sequential readers and reads ahead of them.
+    fn read_ahead(&self, dnode: &Rc<Dnode>, offset: u64, len: u64) {
+        let mut stream = dnode.stream.get();
+        let end = offset + len;
+        if offset != stream.next || offset == 0 && len < COPY_OUT_BYTES as u64 {
+            dnode.stream.set(Stream {
+                next: end,
+                issued: end,
+                window: 0,
+            });
+            return;
+        }
+        stream.next = end;
+        // Ahead by less than half a window: issue the next stretch.
+        if stream.issued < end + stream.window / 2 || stream.window == 0 {
+            stream.window = (stream.window * 2).clamp(READ_AHEAD_FIRST, READ_AHEAD_MAX);
+            let from = stream.issued.max(end);
+            let to = end + stream.window;
+            stream.issued = to;
+            let base = dnode.base();
+            let last = (base.core.max_block_id + 1).saturating_mul(u64::from(base.core.block_size));
+            if from < last && base.core.max_block_id > 0 {
+                let (os, dnode) = (self.clone(), Rc::clone(dnode));
+                drop(self.0.services.handle.spawn("read-ahead", async move {
+                    os.prefetch_blocks(&dnode, from..to).await;
+                }));
+            }
+        }
+        dnode.stream.set(stream);
+    }
+
+    /// Writes bytes at an offset. Whole blocks are not read first.
+    ///
+    /// # Errors
+    /// `NoSuchObject`, `ReadOnly`; `Invalid` for a second block of an object whose block size is no power of two; read errors of
+    /// blocks written in part.
+    pub async fn write(&self, object: ObjectId, offset: u64, bytes: &[u8], tx: &Tx) -> Result<()> {
+        let dnode = self.dnode(object).await?;
+        self.write_dnode(&dnode, offset, bytes, None, tx).await
+    }
+
+    /// Writes a buffer at an offset; whole blocks of it are kept without a copy.
+    ///
+    /// # Errors
+    /// As `write`.
+    pub async fn write_buf(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        data: IoBuf,
+        tx: &Tx,
+    ) -> Result<()> {
+        let dnode = self.dnode(object).await?;
+        self.write_dnode(&dnode, offset, &data, Some(&data), tx)
+            .await
+    }
+
+    pub(crate) async fn write_dnode(
+        &self,
+        dnode: &Rc<Dnode>,
+        offset: u64,
+        bytes: &[u8],
+        owner: Option<&IoBuf>,
+        tx: &Tx,
+    ) -> Result<()> {
+        self.check_writable()?;
+        check_range(offset, bytes.len() as u64)?;
+        let size = dnode.with_core(tx.txg(), |core| core.block_size);
+        if offset + bytes.len() as u64 > u64::from(size) && !size.is_power_of_two() {
+            return Err(DmuError::Invalid {
+                what: "more than one block needs a block size that is a power of two",
+            });
+        }
+        for part in parts(size, offset, bytes.len()) {
+            let source = part.at..part.at + part.len;
+            // A slice that keeps a much larger buffer alive is copied instead.
+            let whole = owner
+                .filter(|o| part.len == size as usize && o.len() <= 4 * part.len)
+                .map(|o| o.slice(source.clone()));
+            self.write_part(dnode, &part, &bytes[source], whole, tx)
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn write_part(
+        &self,
+        dnode: &Rc<Dnode>,
+        part: &Part,
+        bytes: &[u8],
+        whole: Option<IoBuf>,
+        tx: &Tx,
+    ) -> Result<()> {
+        let mut loaded = None;
+        loop {
+            if self.merge(dnode, part, bytes, whole.as_ref(), loaded.take(), tx) {
+                return Ok(());
+            }
+            let generation = dnode.state.borrow().generation;
+            loaded = Some((generation, self.base_block(dnode, part.block).await?));
+        }
+    }
+
+    /// Puts bytes into a block of `tx`'s layer and of every newer one. False when the block's bytes on disk are needed first.
+    fn merge(
+        &self,
+        dnode: &Rc<Dnode>,
+        part: &Part,
+        bytes: &[u8],
+        whole: Option<&IoBuf>,
+        loaded: Option<(u64, Option<IoBuf>)>,
+        tx: &Tx,
+    ) -> bool {
+        let Some(at) = self.make_own(dnode, part.block, part.within == 0, bytes.len(), loaded, tx)
+        else {
+            return false;
+        };
+        let mut state = dnode.state.borrow_mut();
+        for (depth, layer) in state.layers[at..].iter_mut().enumerate() {
+            if depth > 0 && layer.reset {
+                break;
+            }
+            layer.core.max_block_id = layer.core.max_block_id.max(part.block);
+            let size = layer.core.block_size as usize;
+            if depth > 0 && !layer.blocks.contains_key(&part.block) {
+                if !layer.freed.contains(part.block) {
+                    continue;
+                }
+                layer
+                    .blocks
+                    .insert(part.block, Block::Own(IoBufMut::zeroed(size)));
+            }
+            let data = layer.blocks.get_mut(&part.block).expect("made above");
+            match whole {
+                Some(buf) if buf.len() == data.len() || data.is_empty() => {
+                    *data = Block::Shared(buf.clone())
+                }
+                _ => {
+                    if data.is_empty() {
+                        *data = Block::Own(IoBufMut::scratch(size));
+                    }
+                    let end = (part.within + bytes.len()).min(data.len());
+                    if part.within < end {
+                        data.edit()[part.within..end].copy_from_slice(&bytes[..end - part.within]);
+                    }
+                }
+            }
+        }
+        drop(state);
+        dnode.bump();
+        true
+    }
+
+    /// Makes sure the layer of `tx` has the block; returns the layer's index, or `None` when its bytes on disk are needed and not
+    /// given. A block about to be overwritten whole (`from_start` and `len` the block size) is left empty.
+    fn make_own(
+        &self,
+        dnode: &Rc<Dnode>,
+        block: u64,
+        from_start: bool,
+        len: usize,
+        loaded: Option<(u64, Option<IoBuf>)>,
+        tx: &Tx,
+    ) -> Option<usize> {
+        let at = self.dirty_layer(dnode, tx);
+        let mut state = dnode.state.borrow_mut();
+        let size = state.layers[at].core.block_size as usize;
+        if state.layers[at].blocks.contains_key(&block) {
+            return Some(at);
+        }
+        let data = if from_start && len == size {
+            Block::Shared(IoBuf::empty())
+        } else {
+            match state.peek(tx.txg(), block) {
+                Peek::Data(data) => Block::Own(copy_sized(data, size)),
+                Peek::Hole => Block::Own(IoBufMut::zeroed(size)),
+                Peek::Base => match loaded {
+                    Some((generation, bytes)) if generation == state.generation => match bytes {
+                        Some(bytes) if bytes.len() == size => Block::Own(bytes.into_mut()),
+                        Some(bytes) => Block::Own(copy_sized(&bytes, size)),
+                        None => Block::Own(IoBufMut::zeroed(size)),
+                    },
+                    _ => return None,
+                },
+            }
+        };
+        state.layers[at].blocks.insert(block, data);
+        tx.add_dirty(size as u64);
+        Some(at)
+    }
+
+    /// Makes block `block` changeable in `tx`'s layer and no other, loading it first. For callers that apply their change to every
+    /// newer view themselves (dictionaries).
+    pub(crate) async fn own_block(&self, dnode: &Rc<Dnode>, block: u64, tx: &Tx) -> Result<()> {
+        let mut loaded = None;
+        while self
+            .make_own(dnode, block, false, 0, loaded.take(), tx)
+            .is_none()
+        {
+            let generation = dnode.state.borrow().generation;
+            loaded = Some((generation, self.base_block(dnode, block).await?));
+        }
+        Ok(())
+    }
+
+    /// Frees a range: whole blocks become holes, the rest zeros. `len` of `u64::MAX` means to the end, and lets the object forget
+    /// its last blocks.
+    ///
+    /// # Errors
+    /// As `write`.
+    pub async fn free_range(&self, object: ObjectId, offset: u64, len: u64, tx: &Tx) -> Result<()> {
+        self.check_writable()?;
+        let dnode = self.dnode(object).await?;
+        let (size, max) = dnode.with_core(NEWEST, |core| {
+            (u64::from(core.block_size), core.max_block_id)
+        });
+        let to_end = len == u64::MAX;
+        let object_end = (max + 1).saturating_mul(size);
+        let end = if to_end {
+            object_end.max(offset)
+        } else {
+            offset.saturating_add(len).min(object_end)
+        };
+        if offset >= end {
+            return Ok(());
+        }
+        let first_whole = offset.div_ceil(size);
+        let end_whole = if to_end { max + 1 } else { end / size };
+        // Partial blocks at the edges are zeroed, unless they are holes already.
+        if !offset.is_multiple_of(size) {
+            self.zero(&dnode, offset, end.min(first_whole * size), size, tx)
+                .await?;
+        }
+        if end_whole >= first_whole && !end.is_multiple_of(size) && !to_end {
+            self.zero(&dnode, end_whole * size, end, size, tx).await?;
+        }
+        if first_whole >= end_whole {
+            return Ok(());
+        }
+        let at = self.dirty_layer(&dnode, tx);
+        let mut state = dnode.state.borrow_mut();
+        let mut released = 0;
+        for (depth, layer) in state.layers[at..].iter_mut().enumerate() {
+            if depth > 0 && layer.reset {
+                break;
+            }
+            let mut tail = layer.blocks.split_off(&first_whole);
+            let mut kept = tail.split_off(&end_whole);
+            if depth == 0 {
+                released += tail.values().map(|b| b.len() as u64).sum::<u64>();
+            }
+            layer.blocks.append(&mut kept);
+            layer
+                .freed
+                .insert(first_whole..if to_end { u64::MAX } else { end_whole });
+            if to_end {
+                let last_dirty = layer.blocks.last_key_value().map_or(0, |(&b, _)| b);
+                layer.core.max_block_id = layer
+                    .core
+                    .max_block_id
+                    .min(first_whole.saturating_sub(1))
+                    .max(last_dirty);
+            }
+        }
+        drop(state);
+        tx.clock().sub_dirty(tx.txg(), released);
+        dnode.bump();
+        Ok(())
+    }
+
+    async fn zero(&self, dnode: &Rc<Dnode>, from: u64, to: u64, size: u64, tx: &Tx) -> Result<()> {
+        if from >= to || self.is_hole(dnode, from / size).await? {
+            return Ok(());
+        }
+        let zeros = vec![0; usize::try_from(to - from).expect("less than a block")];
+        self.write_dnode(dnode, from, &zeros, None, tx).await
+    }
+
+    /// Changes the data block size of an object with at most one block, keeping its bytes.
+    ///
+    /// # Errors
+    /// `Invalid` when the object has more than one block or the size is no multiple of 512.
+    pub async fn set_block_size(&self, object: ObjectId, bytes: u32, tx: &Tx) -> Result<()> {
+        self.check_writable()?;
+        check_block_size(bytes)?;
+        let dnode = self.dnode(object).await?;
+        self.set_block_size_dnode(&dnode, bytes, true, tx).await
+    }
+
+    /// `write_through` also changes newer layers (dictionaries do that themselves).
+    pub(crate) async fn set_block_size_dnode(
+        &self,
+        dnode: &Rc<Dnode>,
+        bytes: u32,
+        write_through: bool,
+        tx: &Tx,
+    ) -> Result<()> {
+        let view = if write_through { NEWEST } else { tx.txg() };
+        let (old, max) = dnode.with_core(view, |core| (core.block_size, core.max_block_id));
+        if old == bytes {
+            return Ok(());
+        }
+        if max != 0 {
+            return Err(DmuError::Invalid {
+                what: "the block size of an object with several blocks is fixed",
+            });
+        }
+        if !matches!(dnode.state.borrow().peek(tx.txg(), 0), Peek::Hole) {
+            self.own_block(dnode, 0, tx).await?;
+        }
+        let at = self.dirty_layer(dnode, tx);
+        let mut state = dnode.state.borrow_mut();
+        let end = if write_through {
+            state.layers.len()
+        } else {
+            at + 1
+        };
+        for layer in &mut state.layers[at..end] {
+            layer.core.block_size = bytes;
+            // A newer layer without the block sees the one of this layer.
+            if let Some(data) = layer.blocks.get_mut(&0) {
+                *data = Block::Own(copy_sized(data, bytes as usize));
+            }
+        }
+        if !state.layers[at].blocks.contains_key(&0) {
+            state.layers[at].freed.insert(0..1);
+        }
+        tx.add_dirty(u64::from(bytes));
+        drop(state);
+        dnode.bump();
+        Ok(())
+    }
+
+    /// The first byte at or after `offset` that is in a block with data; `None` when there is none.
+    ///
+    /// # Errors
+    /// `NoSuchObject`, read errors.
+    pub async fn next_data(&self, object: ObjectId, offset: u64) -> Result<Option<u64>> {
+        let dnode = self.dnode(object).await?;
+        let size = dnode.with_core(NEWEST, |core| u64::from(core.block_size));
+        let from = offset / size;
+        let mut on_disk_from = from;
+        let on_disk = loop {
+            let Some(block) = self.next_base_block(&dnode, on_disk_from).await? else {
+                break None;
+            };
+            let hidden = dnode.state.borrow().hidden(NEWEST, block);
+            match hidden {
+                Some(range) if range.end == u64::MAX => break None,
+                Some(range) => on_disk_from = range.end,
+                None => break Some(block),
+            }
+        };
+        let state = dnode.state.borrow();
+        let mut in_memory = state.next_dirty(NEWEST, from);
+        // A block written in an older layer may have been freed in a newer one.
+        while let Some(block) = in_memory
+            && matches!(state.peek(NEWEST, block), Peek::Hole)
+        {
+            in_memory = state.next_dirty(NEWEST, block + 1);
+        }
+        let first = on_disk.into_iter().chain(in_memory).min();
+        Ok(first.map(|block| (block * size).max(offset)))
+    }
+
+    /// The first byte at or after `offset` that is in a hole; everything behind the last block is one.
+    ///
+    /// # Errors
+    /// `NoSuchObject`, read errors.
+    pub async fn next_hole(&self, object: ObjectId, offset: u64) -> Result<u64> {
+        let dnode = self.dnode(object).await?;
+        let (size, max) = dnode.with_core(NEWEST, |core| {
+            (u64::from(core.block_size), core.max_block_id)
+        });
+        let mut block = offset / size;
+        while block <= max && !self.is_hole(&dnode, block).await? {
+            block += 1;
+        }
+        Ok((block * size).max(offset))
+    }
+}
+
+fn check_range(offset: u64, len: u64) -> Result<()> {
+    match offset.checked_add(len) {
+        Some(end) if end <= i64::MAX.unsigned_abs() => Ok(()),
+        _ => Err(DmuError::TooLarge {
+            what: "objects end at 2^63 bytes",
+        }),
+    }
+}
+
+fn copy_range(data: &[u8], range: Range<usize>) -> IoBuf {
+    let mut out = IoBufMut::zeroed(range.len());
+    if range.start < data.len() {
+        let have = &data[range.start..range.end.min(data.len())];
+        out[..have.len()].copy_from_slice(have);
+    }
+    out.freeze()
+}
+
+fn copy_sized(data: &[u8], size: usize) -> IoBufMut {
+    let mut out = IoBufMut::zeroed(size);
+    let len = data.len().min(size);
+    out[..len].copy_from_slice(&data[..len]);
+    out
+}

@@ -1,0 +1,264 @@
+//! Finding blocks: through the layers of changes, then through the tree on disk.
+//!
+//! A sync may put a new tree in place while a read of the old one is under way; the generation of the base tells, and the read
+//! starts over. Old blocks are not reused for three groups, except that the syncing group rewrites its own blocks in place: such
+//! a read may fail its checksum, and then the generation has changed too.
+
+use std::rc::Rc;
+
+use ondisk::{BlockPointer, Txg};
+use runtime::IoBuf;
+use zio::IoClass;
+
+use crate::dnode::{Base, Dnode, NEWEST, Peek, shl, shr, span_shift};
+use crate::error::Result;
+use crate::objset::Objset;
+use crate::tree::decode;
+
+impl Objset {
+    /// The pointer to a data block in the version on disk; a hole when there is none.
+    pub(crate) async fn base_pointer(&self, dnode: &Dnode, block: u64) -> Result<BlockPointer> {
+        loop {
+            let (base, generation) = {
+                let state = dnode.state.borrow();
+                if let Some(bp) = recent_pointer(&state.base, state.recent_l1.as_ref(), block) {
+                    return Ok(bp);
+                }
+                (Rc::clone(&state.base), state.generation)
+            };
+            match self.walk(dnode, &base, generation, block).await {
+                Ok(bp) => return Ok(bp),
+                Err(error) if dnode.state.borrow().generation == generation => return Err(error),
+                Err(_) => {}
+            }
+        }
+    }
+
+    async fn walk(
+        &self,
+        dnode: &Dnode,
+        base: &Base,
+        generation: u64,
+        block: u64,
+    ) -> Result<BlockPointer> {
+        let fan = base.fan_shift();
+        let top = shr(block, span_shift(fan, base.levels - 1));
+        if base.core.is_free()
+            || block > base.core.max_block_id
+            || top >= u64::from(base.core.pointers)
+        {
+            return Ok(BlockPointer::HOLE);
+        }
+        let mut bp = base.bps[usize::try_from(top).expect("below three")];
+        for level in (1..base.levels).rev() {
+            if bp.is_hole() {
+                return Ok(BlockPointer::HOLE);
+            }
+            let number = shr(block, span_shift(fan, level));
+            let buf = self.indirect(dnode, &bp, level, number, base).await?;
+            if level == 1 {
+                let mut state = dnode.state.borrow_mut();
+                if state.generation == generation {
+                    state.recent_l1 = Some((number, buf.clone()));
+                }
+            }
+            bp = pointer_in(&buf, shr(block, span_shift(fan, level - 1)), fan);
+        }
+        Ok(bp)
+    }
+
+    async fn indirect(
+        &self,
+        dnode: &Dnode,
+        bp: &BlockPointer,
+        level: u8,
+        number: u64,
+        base: &Base,
+    ) -> Result<IoBuf> {
+        let buf = match self.0.services.blocks().peek(bp) {
+            Some(buf) => buf,
+            None => {
+                self.read_block(bp, dnode.id, level, number, IoClass::SyncRead)
+                    .await?
+            }
+        };
+        if buf.len() != 1 << base.core.indirect_shift || bp.level() != level {
+            return Err(self.corrupt(dnode.id, level, number, "indirect block"));
+        }
+        Ok(buf)
+    }
+
+    /// The bytes of a data block in the version on disk; `None` for a hole.
+    pub(crate) async fn base_block(&self, dnode: &Dnode, block: u64) -> Result<Option<IoBuf>> {
+        self.base_block_class(dnode, block, IoClass::SyncRead).await
+    }
+
+    pub(crate) async fn base_block_class(
+        &self,
+        dnode: &Dnode,
+        block: u64,
+        class: IoClass,
+    ) -> Result<Option<IoBuf>> {
+        loop {
+            let (generation, size) = {
+                let state = dnode.state.borrow();
+                (state.generation, state.base.core.block_size as usize)
+            };
+            let bp = self.base_pointer(dnode, block).await?;
+            if bp.is_hole() {
+                if dnode.state.borrow().generation == generation {
+                    return Ok(None);
+                }
+                continue;
+            }
+            if let Some(buf) = self.0.services.blocks().peek(&bp)
+                && buf.len() == size
+            {
+                return Ok(Some(buf));
+            }
+            let read = self.read_block(&bp, dnode.id, 0, block, class).await;
+            match read {
+                Ok(buf) if buf.len() == size => return Ok(Some(buf)),
+                read => {
+                    if dnode.state.borrow().generation == generation {
+                        read?;
+                        return Err(self.corrupt(dnode.id, 0, block, "size of data block"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The bytes of a data block in a view, shared; `None` for zeros.
+    pub(crate) async fn block(
+        &self,
+        dnode: &Dnode,
+        view: Txg,
+        block: u64,
+    ) -> Result<Option<IoBuf>> {
+        loop {
+            let generation = {
+                let mut state = dnode.state.borrow_mut();
+                match state.peek(view, block) {
+                    Peek::Data(_) => return Ok(state.share(view, block)),
+                    Peek::Hole => return Ok(None),
+                    Peek::Base => state.generation,
+                }
+            };
+            let read = self.base_block(dnode, block).await;
+            let state = dnode.state.borrow();
+            if state.generation == generation && matches!(state.peek(view, block), Peek::Base) {
+                return read;
+            }
+        }
+    }
+
+    /// Runs `f` on the bytes of a data block in a view, without sharing them (so later changes need no copy); `None` is zeros.
+    pub(crate) async fn with_block<R>(
+        &self,
+        dnode: &Dnode,
+        view: Txg,
+        block: u64,
+        f: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> Result<R> {
+        loop {
+            let generation = {
+                let state = dnode.state.borrow();
+                match state.peek(view, block) {
+                    Peek::Data(data) => return Ok(f(Some(data))),
+                    Peek::Hole => return Ok(f(None)),
+                    Peek::Base => state.generation,
+                }
+            };
+            let read = self.base_block(dnode, block).await;
+            let state = dnode.state.borrow();
+            if state.generation == generation && matches!(state.peek(view, block), Peek::Base) {
+                drop(state);
+                return Ok(f(read?.as_deref()));
+            }
+        }
+    }
+
+    /// The first block at or after `from` that has data in the version on disk.
+    pub(crate) async fn next_base_block(&self, dnode: &Dnode, from: u64) -> Result<Option<u64>> {
+        loop {
+            let (base, generation) = {
+                let state = dnode.state.borrow();
+                (Rc::clone(&state.base), state.generation)
+            };
+            let found = self.search(dnode, &base, from).await;
+            if dnode.state.borrow().generation == generation {
+                return found;
+            }
+        }
+    }
+
+    async fn search(&self, dnode: &Dnode, base: &Base, from: u64) -> Result<Option<u64>> {
+        let fan = base.fan_shift();
+        let mut at = from;
+        'down: while !base.core.is_free() && at <= base.core.max_block_id {
+            let top = shr(at, span_shift(fan, base.levels - 1));
+            if top >= u64::from(base.core.pointers) {
+                return Ok(None);
+            }
+            let mut bp = base.bps[usize::try_from(top).expect("below three")];
+            let mut level = base.levels - 1;
+            loop {
+                if bp.is_hole() {
+                    let shift = span_shift(fan, level);
+                    at = shl(shr(at, shift) + 1, shift);
+                    continue 'down;
+                }
+                if level == 0 {
+                    return Ok(Some(at));
+                }
+                let number = shr(at, span_shift(fan, level));
+                let buf = self.indirect(dnode, &bp, level, number, base).await?;
+                if level == 1 {
+                    // The rest of this block without going down again.
+                    let end = shl(number + 1, fan).min(base.core.max_block_id + 1);
+                    for block in at..end {
+                        if !pointer_in(&buf, block, fan).is_hole() {
+                            return Ok(Some(block));
+                        }
+                    }
+                    at = end;
+                    continue 'down;
+                }
+                bp = pointer_in(&buf, shr(at, span_shift(fan, level - 1)), fan);
+                level -= 1;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a block of the newest view reads as zeros because nothing is stored.
+    pub(crate) async fn is_hole(&self, dnode: &Dnode, block: u64) -> Result<bool> {
+        match dnode.state.borrow().peek(NEWEST, block) {
+            Peek::Data(_) => return Ok(false),
+            Peek::Hole => return Ok(true),
+            Peek::Base => {}
+        }
+        Ok(self.base_pointer(dnode, block).await?.is_hole())
+    }
+}
+
+/// The pointer without I/O, if the dnode itself or the level-1 block last used has it.
+fn recent_pointer(base: &Base, recent: Option<&(u64, IoBuf)>, block: u64) -> Option<BlockPointer> {
+    if base.core.is_free() || block > base.core.max_block_id {
+        return Some(BlockPointer::HOLE);
+    }
+    if base.levels == 1 {
+        let at = usize::try_from(block).ok()?;
+        return (at < usize::from(base.core.pointers)).then(|| base.bps[at]);
+    }
+    let (number, buf) = recent?;
+    let fan = base.fan_shift();
+    (shr(block, fan) == *number).then(|| pointer_in(buf, block, fan))
+}
+
+/// The pointer of child `child` (numbered over the whole level) in its parent's bytes.
+fn pointer_in(buf: &[u8], child: u64, fan: u32) -> BlockPointer {
+    let slot = usize::try_from(child & ((1 << fan) - 1)).expect("a slot of an indirect block");
+    decode(&buf[slot * BlockPointer::SIZE..(slot + 1) * BlockPointer::SIZE])
+}

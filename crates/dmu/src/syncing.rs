@@ -1,0 +1,365 @@
+//! Writing one transaction group of an objset: objects, then usage, then the table of dnodes, then the objset block.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use ondisk::{BlockPointer, Compression, ObjectId, ObjectType, ObjsetPhys, Txg, dnode_flags};
+use runtime::{IoBuf, JoinHandle};
+
+use crate::dnode::{Base, Dnode, Frozen};
+use crate::error::{DmuError, Result};
+use crate::objset::{DIRTY_DNODE_BYTES, DNODE_BLOCK, HeaderChange, META_DNODE, Objset, SLOTS};
+use crate::ranges::Ranges;
+use crate::tree::{BlockWrite, DnodePatch, Effects, Leaf, SyncContext, Tree};
+use crate::types::Ledger;
+use crate::usage::UsageDelta;
+use crate::wait::Limit;
+
+/// Objects under way at once.
+const WINDOW_OBJECTS: usize = 64;
+/// Writes under way at once per objset.
+const WRITES_MAX: usize = 128;
+
+/// An object whose new dnode must go into the table.
+struct Synced {
+    dnode: Rc<Dnode>,
+    old_slots: usize,
+}
+
+impl Objset {
+    /// Writes everything changed in `txg`, bottom-up, and returns the new root pointer; births and kills (of the objset block
+    /// too) go to the ledger. May be called again in the same group after further changes in syncing context: blocks born in
+    /// `txg` are then rewritten in place where their size allows. Without changes it returns the old root.
+    ///
+    /// The blocks are durable after the next flush of the devices. One sync of an objset at a time.
+    ///
+    /// # Errors
+    /// Read and write errors. After an error the objset must not be used any more: the group cannot be completed.
+    ///
+    /// # Panics
+    /// When a sync of this objset is under way.
+    pub async fn sync(&self, txg: Txg, pass: u32, ledger: &mut dyn Ledger) -> Result<BlockPointer> {
+        if !self.is_dirty(txg) {
+            return Ok(self.0.root.get());
+        }
+        self.check_writable()?;
+        assert!(
+            !self.0.syncing.replace(true),
+            "one sync of an object set at a time"
+        );
+        let context = Rc::new(SyncContext {
+            services: self.0.services.clone(),
+            objset: self.0.id,
+            txg,
+            pass,
+            policy: self.0.policy.get(),
+            effects: Effects::default(),
+            limit: Limit::new(WRITES_MAX),
+        });
+        let work = self.sync_all(Rc::clone(&context));
+        let result = context.effects.draining(ledger, work).await;
+        self.0.syncing.set(false);
+        result
+    }
+
+    async fn sync_all(&self, context: Rc<SyncContext>) -> Result<BlockPointer> {
+        let txg = context.txg;
+        let header = self
+            .0
+            .header
+            .borrow_mut()
+            .pending
+            .remove(&txg)
+            .unwrap_or_default();
+        let usage = Rc::new(UsageDelta::default());
+        let os_flags = header.flags.unwrap_or(self.0.header.borrow().flags);
+        let dirty = self.0.dirty.borrow_mut().remove(&txg).unwrap_or_default();
+        let (special, ordinary): (Vec<_>, Vec<_>) =
+            dirty.into_values().partition(|d| is_special(d.id));
+
+        let mut synced = self
+            .sync_objects(&context, ordinary, &usage, os_flags)
+            .await?;
+        usage.store(self, txg).await?;
+        let more = self.0.dirty.borrow_mut().remove(&txg).unwrap_or_default();
+        let mut all_special: BTreeMap<ObjectId, Rc<Dnode>> =
+            special.into_iter().map(|d| (d.id, d)).collect();
+        all_special.extend(more);
+        let nobody = Rc::new(UsageDelta::default());
+        self.sync_objects(&context, all_special.into_values().collect(), &nobody, 0)
+            .await?;
+
+        let meta = self.sync_meta(&context, &mut synced).await?;
+        let root = self.write_root(&context, header, &meta).await?;
+        // From here on the new version is the one on disk. The synced dnodes were held until now, so that none could be read
+        // again from the old table.
+        {
+            let mut state = self.0.meta.state.borrow_mut();
+            state.base = Rc::new(meta);
+            state.generation += 1;
+            state.recent_l1 = None;
+        }
+        self.0.root.set(root);
+        self.0
+            .services
+            .clock
+            .sub_dirty(txg, DIRTY_DNODE_BYTES * synced.len() as u64);
+        let mut table = self.0.table.borrow_mut();
+        for Synced { dnode, .. } in synced {
+            let gone = dnode.base().core.is_free() && !dnode.is_dirty();
+            // Two holders: the table and this list.
+            if gone && Rc::strong_count(&dnode) == 2 {
+                table.remove(&dnode.id);
+            }
+        }
+        Ok(root)
+    }
+
+    async fn sync_objects(
+        &self,
+        context: &Rc<SyncContext>,
+        dnodes: Vec<Rc<Dnode>>,
+        usage: &Rc<UsageDelta>,
+        os_flags: u64,
+    ) -> Result<Vec<Synced>> {
+        let mut synced = Vec::with_capacity(dnodes.len());
+        let mut under_way: VecDeque<JoinHandle<Result<()>>> = VecDeque::new();
+        let mut outcome = Ok(());
+        for dnode in dnodes {
+            let Some(frozen) = dnode.freeze(context.txg) else {
+                continue;
+            };
+            let base = dnode.base();
+            synced.push(Synced {
+                old_slots: if base.core.is_free() {
+                    0
+                } else {
+                    usize::from(base.core.slots())
+                },
+                dnode: Rc::clone(&dnode),
+            });
+            let work = sync_object(
+                self.clone(),
+                Rc::clone(context),
+                dnode,
+                frozen,
+                Rc::clone(usage),
+                os_flags,
+            );
+            under_way.push_back(context.services.handle.spawn("sync of an object", work));
+            if under_way.len() >= WINDOW_OBJECTS
+                && let Some(first) = under_way.pop_front()
+            {
+                outcome = outcome.and(first.await);
+                if outcome.is_err() {
+                    break;
+                }
+            }
+        }
+        // Nothing may still be writing when a failure is reported.
+        for task in under_way {
+            let result = task.await;
+            outcome = outcome.and(result);
+        }
+        outcome.map(|()| synced)
+    }
+
+    /// Writes the table of dnodes with the synced ones in it; returns its new dnode.
+    async fn sync_meta(&self, context: &Rc<SyncContext>, synced: &mut [Synced]) -> Result<Base> {
+        let old = self.0.meta.base();
+        let mut dirty: BTreeMap<u64, Leaf> = BTreeMap::new();
+        for Synced { dnode, old_slots } in synced.iter() {
+            let patch = DnodePatch {
+                dnode: Rc::clone(dnode),
+                old_slots: *old_slots,
+            };
+            match dirty
+                .entry(dnode.id.0 / SLOTS)
+                .or_insert_with(|| Leaf::Dnodes(Vec::new()))
+            {
+                Leaf::Dnodes(patches) => patches.push(patch),
+                Leaf::Data(_) => unreachable!("the table has only dnodes"),
+            }
+        }
+        let mut new = Base::clone(&old);
+        let Some((&last, _)) = dirty.last_key_value() else {
+            return Ok(new);
+        };
+        new.core.max_block_id = new.core.max_block_id.max(last);
+        let tree = Rc::new(Tree {
+            context: Rc::clone(context),
+            object: META_DNODE,
+            object_type: ObjectType::DNODE,
+            compression: Compression::INHERIT,
+            block_size: u64::from(DNODE_BLOCK),
+            indirect_shift: old.core.indirect_shift,
+            levels_old: old.levels,
+            bps_old: old.bps,
+            pointers: old.core.pointers,
+            dirty: RefCell::new(dirty),
+            freed: Ranges::default(),
+            used: Cell::new(0),
+        });
+        new.levels = tree.levels_for(new.core.max_block_id);
+        new.bps = tree.write(new.levels).await?;
+        new.used = apply(new.used, tree.used.get());
+        new.flags |= dnode_flags::USED_BYTES;
+        Ok(new)
+    }
+
+    async fn write_root(
+        &self,
+        context: &Rc<SyncContext>,
+        change: HeaderChange,
+        meta: &Base,
+    ) -> Result<BlockPointer> {
+        let phys = {
+            let mut header = self.0.header.borrow_mut();
+            if let Some(flags) = change.flags {
+                header.flags = flags;
+            }
+            if let Some(zil) = change.zil {
+                header.zil = zil;
+            }
+            let [user, group, project] = &self.0.usage;
+            ObjsetPhys {
+                meta_dnode: meta.to_phys(),
+                zil_header: header.zil,
+                objset_type: self.0.kind,
+                flags: header.flags,
+                portable_mac: header.portable_mac,
+                local_mac: header.local_mac,
+                user_used: user.base().to_phys(),
+                group_used: group.base().to_phys(),
+                project_used: project.base().to_phys(),
+            }
+        };
+        let what = BlockWrite {
+            object: META_DNODE,
+            object_type: ObjectType::OBJSET,
+            level: 0,
+            block: 0,
+            fill: meta.fill(),
+            is_spill: false,
+            compression: Compression::INHERIT,
+        };
+        let (root, _) = context
+            .write(IoBuf::copy_from(&phys.encode()), &what, &self.0.root.get())
+            .await?;
+        if root.is_hole() {
+            return Err(DmuError::Invalid {
+                what: "an object set block cannot be a hole",
+            });
+        }
+        Ok(root)
+    }
+}
+
+fn is_special(object: ObjectId) -> bool {
+    object.0 > u64::MAX - 3
+}
+
+fn apply(used: u64, delta: i64) -> u64 {
+    // Saturating: a wrong number found on disk must not stop the pool.
+    used.saturating_add_signed(delta)
+}
+
+/// Writes one object's changes and puts its new version in place.
+async fn sync_object(
+    os: Objset,
+    context: Rc<SyncContext>,
+    dnode: Rc<Dnode>,
+    frozen: Frozen,
+    usage: Rc<UsageDelta>,
+    os_flags: u64,
+) -> Result<()> {
+    let old = dnode.base();
+    let mut new = Base::clone(&old);
+    let gone = frozen.reset || frozen.core.is_free();
+    if gone {
+        if !old.core.is_free() {
+            let tree = tree_of(&context, &dnode, &old, BTreeMap::new(), Ranges::default());
+            tree.kill_all().await?;
+            if old.core.has_spill && !old.spill.is_hole() {
+                context.kill(&old.spill);
+            }
+        }
+        new = Base::free();
+    }
+    new.core = frozen.core;
+    if new.core.is_free() {
+        new = Base::free();
+    } else {
+        if !frozen.blocks.is_empty() || !frozen.freed.is_empty() {
+            let dirty = frozen
+                .blocks
+                .into_iter()
+                .map(|(id, data)| (id, Leaf::Data(data)))
+                .collect();
+            let tree = tree_of(&context, &dnode, &new, dirty, frozen.freed);
+            new.levels = tree.levels_for(new.core.max_block_id);
+            new.bps = tree.write(new.levels).await?;
+            note_used(&mut new, tree.used.get());
+        }
+        match frozen.spill {
+            Some(Some(data)) => {
+                let what = BlockWrite {
+                    object: dnode.id,
+                    object_type: new.core.bonus_type,
+                    level: 0,
+                    block: u64::MAX,
+                    fill: 1,
+                    is_spill: true,
+                    compression: Compression::INHERIT,
+                };
+                let len = data.len() as u64;
+                let (bp, used) = context.write(data, &what, &new.spill).await?;
+                context.services.clock.sub_dirty(context.txg, len);
+                new.spill = bp;
+                note_used(&mut new, used);
+            }
+            Some(None) if !new.spill.is_hole() => {
+                context.kill(&new.spill);
+                let used = -context.signed_dsize(&new.spill);
+                new.spill = BlockPointer::HOLE;
+                note_used(&mut new, used);
+            }
+            _ => {}
+        }
+        if !new.core.has_spill {
+            new.spill = BlockPointer::HOLE;
+        }
+    }
+    usage.note(os.0.options.owner_of, os_flags, &old, &mut new);
+    dnode.settle(context.txg, new);
+    Ok(())
+}
+
+fn note_used(base: &mut Base, delta: i64) {
+    base.used = apply(base.used, delta);
+    base.flags |= dnode_flags::USED_BYTES;
+}
+
+fn tree_of(
+    context: &Rc<SyncContext>,
+    dnode: &Rc<Dnode>,
+    base: &Base,
+    dirty: BTreeMap<u64, Leaf>,
+    freed: Ranges,
+) -> Rc<Tree> {
+    Rc::new(Tree {
+        context: Rc::clone(context),
+        object: dnode.id,
+        object_type: base.core.object_type,
+        compression: base.core.compression,
+        block_size: u64::from(base.core.block_size),
+        indirect_shift: base.core.indirect_shift,
+        levels_old: base.levels,
+        bps_old: base.bps,
+        pointers: base.core.pointers,
+        dirty: RefCell::new(dirty),
+        freed,
+        used: Cell::new(0),
+    })
+}

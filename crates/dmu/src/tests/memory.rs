@@ -1,0 +1,146 @@
+//! A block store in memory with the rules of the real one that matter here: zeros become holes, a block is immutable unless it is
+//! rewritten in place within its group, freed blocks are not read any more.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use ondisk::{BlockPointer, ChecksumKind, Compression, Dva, NewBlock, Txg};
+use runtime::{Handle, IoBuf};
+use zio::{CorruptReason, WriteProps, ZioError};
+
+use crate::types::Ledger;
+
+struct Stored {
+    data: IoBuf,
+    tag: u64,
+}
+
+/// The store. Clones share it.
+#[derive(Clone)]
+pub(crate) struct MemoryStore(Rc<State>);
+
+struct State {
+    handle: Handle,
+    blocks: RefCell<BTreeMap<u64, Stored>>,
+    next: Cell<u64>,
+    tag: Cell<u64>,
+    pub(crate) writes: Cell<u64>,
+    pub(crate) reads: Cell<u64>,
+}
+
+impl MemoryStore {
+    pub(crate) fn new(handle: Handle) -> Self {
+        Self(Rc::new(State {
+            handle,
+            blocks: RefCell::default(),
+            next: Cell::new(1),
+            tag: Cell::new(1),
+            writes: Cell::new(0),
+            reads: Cell::new(0),
+        }))
+    }
+
+    pub(crate) async fn read(&self, bp: &BlockPointer) -> Result<IoBuf, ZioError> {
+        self.0.reads.set(self.0.reads.get() + 1);
+        self.0.handle.yield_now().await;
+        let key = bp.dvas()[0].offset / 512;
+        let blocks = self.0.blocks.borrow();
+        match blocks.get(&key) {
+            Some(stored) if stored.tag == bp.checksum()[0] => Ok(stored.data.clone()),
+            _ => Err(ZioError::Corrupt {
+                bookmark: zio::Bookmark::default(),
+                pointer: Box::new(*bp),
+                reason: CorruptReason::Checksum,
+            }),
+        }
+    }
+
+    pub(crate) async fn write(
+        &self,
+        txg: Txg,
+        data: IoBuf,
+        props: &WriteProps,
+    ) -> Result<BlockPointer, ZioError> {
+        self.0.writes.set(self.0.writes.get() + 1);
+        self.0.handle.yield_now().await;
+        if data.iter().all(|&b| b == 0) {
+            return Ok(BlockPointer::HOLE);
+        }
+        let key = match &props.rewrite {
+            Some(old) if old.birth() == txg => old.dvas()[0].offset / 512,
+            _ => {
+                let key = self.0.next.get();
+                self.0.next.set(key + (data.len() as u64) / 512);
+                key
+            }
+        };
+        let tag = self.0.tag.get();
+        self.0.tag.set(tag + 1);
+        let lsize = data.len() as u64;
+        self.0.blocks.borrow_mut().insert(key, Stored { data, tag });
+        let dva = Dva {
+            vdev: 0,
+            offset: key * 512,
+            asize: lsize,
+            gang: false,
+        };
+        Ok(BlockPointer::new(&NewBlock {
+            dvas: [dva, Dva::ABSENT, Dva::ABSENT],
+            lsize,
+            psize: lsize,
+            compression: Compression::OFF,
+            checksum_kind: ChecksumKind::FLETCHER4,
+            object_type: props.object_type,
+            level: props.level,
+            birth: txg,
+            fill: props.fill,
+            checksum: [tag, 0, 0, 0],
+        }))
+    }
+
+    /// Bytes stored.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0
+            .blocks
+            .borrow()
+            .values()
+            .map(|s| s.data.len() as u64)
+            .sum()
+    }
+
+    pub(crate) fn reads(&self) -> u64 {
+        self.0.reads.get()
+    }
+}
+
+/// A ledger that keeps the set of live blocks and frees killed ones in the store at once.
+pub(crate) struct Live {
+    pub(crate) store: MemoryStore,
+    pub(crate) live: BTreeMap<u64, BlockPointer>,
+}
+
+impl Live {
+    pub(crate) fn new(store: &MemoryStore) -> Self {
+        Self {
+            store: store.clone(),
+            live: BTreeMap::new(),
+        }
+    }
+}
+
+impl Ledger for Live {
+    fn born(&mut self, bp: &BlockPointer) {
+        let key = bp.dvas()[0].offset / 512;
+        assert!(self.live.insert(key, *bp).is_none(), "a block is born once");
+    }
+
+    fn killed(&mut self, bp: &BlockPointer) {
+        let key = bp.dvas()[0].offset / 512;
+        assert!(
+            self.live.remove(&key).is_some(),
+            "only live blocks are killed"
+        );
+        self.store.0.blocks.borrow_mut().remove(&key);
+    }
+}

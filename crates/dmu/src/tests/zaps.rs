@@ -1,0 +1,1 @@
+//! Dictionaries against a `BTreeMap`: conversion, growth, removal, cursors, overlapping groups, reopening.

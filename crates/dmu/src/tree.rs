@@ -1,0 +1,719 @@
+//! The block tree of one object while a transaction group is written: new data goes in at the bottom, new pointers come up.
+//!
+//! Blocks of one level are written concurrently within a window; an indirect block is written when its children are. A freed
+//! range that covers a whole subtree frees it by reading its indirect blocks only, never the data; a hole is never entered.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Waker;
+
+use ondisk::{BlockPointer, Compression, ObjectId, ObjectType, Txg};
+use runtime::{IoBuf, IoBufMut, JoinHandle};
+use zio::{Bookmark, IoClass, WriteProps};
+
+use crate::blocks::Blocks;
+use crate::dnode::{Dnode, shl, shr, span_shift};
+use crate::error::{DmuError, Result};
+use crate::ranges::Ranges;
+use crate::types::{Ledger, Services, WritePolicy};
+use crate::wait::Limit;
+
+/// From this pass on nothing is compressed, so that sizes stop changing (OpenZFS: `zfs_sync_pass_dont_compress`).
+const PASS_WITHOUT_COMPRESSION: u32 = 8;
+/// Blocks of one indirect block under way at once.
+const WINDOW_DATA: usize = 32;
+/// Level-1 blocks of one object under way at once.
+const WINDOW_L1: usize = 8;
+/// Higher indirect blocks of one object under way at once.
+const WINDOW_UPPER: usize = 2;
+/// Recorded births and kills that wake the one who drains them.
+const EFFECTS_PENDING_MAX: usize = 4096;
+
+/// Births and kills on their way to the ledger.
+#[derive(Default)]
+pub(crate) struct Effects {
+    list: RefCell<Vec<(bool, BlockPointer)>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Effects {
+    fn push(&self, born: bool, bp: &BlockPointer) {
+        let mut list = self.list.borrow_mut();
+        list.push((born, *bp));
+        if list.len() >= EFFECTS_PENDING_MAX
+            && let Some(waker) = self.waker.borrow_mut().take()
+        {
+            waker.wake();
+        }
+    }
+
+    fn drain(&self, ledger: &mut dyn Ledger) {
+        for (born, bp) in self.list.take() {
+            if born {
+                ledger.born(&bp);
+            } else {
+                ledger.killed(&bp);
+            }
+        }
+    }
+
+    /// Runs `work` and hands what it records to the ledger while it runs.
+    pub(crate) async fn draining<F: Future>(&self, ledger: &mut dyn Ledger, work: F) -> F::Output {
+        let mut work = std::pin::pin!(work);
+        let out = std::future::poll_fn(|cx| {
+            *self.waker.borrow_mut() = Some(cx.waker().clone());
+            let polled = work.as_mut().poll(cx);
+            self.drain(ledger);
+            polled
+        })
+        .await;
+        self.waker.borrow_mut().take();
+        self.drain(ledger);
+        out
+    }
+}
+
+/// What the writes of one `Objset::sync` share.
+pub(crate) struct SyncContext {
+    pub(crate) services: Services,
+    pub(crate) objset: u64,
+    pub(crate) txg: Txg,
+    pub(crate) pass: u32,
+    pub(crate) policy: WritePolicy,
+    pub(crate) effects: Effects,
+    /// Writes under way of the whole objset.
+    pub(crate) limit: Limit,
+}
+
+impl SyncContext {
+    fn blocks(&self) -> &Blocks {
+        self.services.blocks()
+    }
+
+    pub(crate) fn kill(&self, bp: &BlockPointer) {
+        self.effects.push(false, bp);
+    }
+
+    /// The hole that replaces `old`: it remembers its birth if something was born there before.
+    pub(crate) fn hole_for(
+        &self,
+        old: &BlockPointer,
+        lsize: u64,
+        object_type: ObjectType,
+        level: u8,
+    ) -> BlockPointer {
+        if old.birth().0 != 0 && self.policy.hole_birth {
+            BlockPointer::hole(lsize, object_type, level, self.txg)
+        } else {
+            BlockPointer::HOLE
+        }
+    }
+
+    pub(crate) async fn read(
+        &self,
+        bp: &BlockPointer,
+        object: ObjectId,
+        level: u8,
+        block: u64,
+    ) -> Result<IoBuf> {
+        let bookmark = Bookmark {
+            objset: self.objset,
+            object: object.0,
+            level: i64::from(level),
+            block,
+        };
+        self.blocks()
+            .read(bp, IoClass::SyncRead, bookmark)
+            .await
+            .map_err(|source| DmuError::Read {
+                objset: self.objset,
+                object,
+                level,
+                block,
+                source: Rc::new(source),
+            })
+    }
+
+    /// Writes one block in place of `old` and records birth and kill. Returns the new pointer and the change of used bytes.
+    pub(crate) async fn write(
+        &self,
+        data: IoBuf,
+        what: &BlockWrite,
+        old: &BlockPointer,
+    ) -> Result<(BlockPointer, i64)> {
+        let metadata = what.level > 0 || what.object_type.is_metadata() || what.is_spill;
+        let policy = &self.policy;
+        let compression = if self.pass >= PASS_WITHOUT_COMPRESSION {
+            Compression::OFF
+        } else if what.level == 0 && what.compression != Compression::INHERIT && !what.is_spill {
+            what.compression
+        } else if metadata {
+            policy.metadata_compression
+        } else {
+            policy.compression
+        };
+        let copies = if !metadata {
+            policy.copies
+        } else if what.level == 1 && !what.object_type.is_metadata() {
+            policy.indirect_copies
+        } else {
+            policy.metadata_copies
+        };
+        let lsize = data.len() as u64;
+        let rewrite = (old.birth() == self.txg
+            && !old.is_hole()
+            && !old.is_embedded()
+            && old.lsize() == lsize)
+            .then_some(*old);
+        let props = WriteProps {
+            object_type: what.object_type,
+            level: what.level,
+            compression,
+            zstd_level: if metadata {
+                0
+            } else {
+                policy.compression_level
+            },
+            checksum: if metadata {
+                policy.metadata_checksum
+            } else {
+                policy.checksum
+            },
+            copies,
+            allow_embedded: policy.embedded_data
+                && what.level == 0
+                && what.object_type != ObjectType::DNODE
+                && what.object_type != ObjectType::OBJSET,
+            fill: what.fill,
+            rewrite,
+            hole_birth: policy.hole_birth && old.birth().0 != 0,
+            class: IoClass::AsyncWrite,
+            bookmark: Bookmark {
+                objset: self.objset,
+                object: what.object.0,
+                level: i64::from(what.level),
+                block: what.block,
+            },
+        };
+        let written = {
+            let _permit = self
+                .limit
+                .acquire("a free place among the writes under way")
+                .await;
+            self.blocks().write(self.txg, data, &props).await
+        };
+        let new = written.map_err(|source| match source {
+            zio::ZioError::NoSpace { .. } => DmuError::NoSpace,
+            source => DmuError::Write {
+                objset: self.objset,
+                source: Rc::new(source),
+            },
+        })?;
+        if new.is_hole() {
+            if old.is_hole() {
+                return Ok((*old, 0));
+            }
+            self.kill(old);
+            let used = -self.signed_dsize(old);
+            return Ok((
+                self.hole_for(old, lsize, what.object_type, what.level),
+                used,
+            ));
+        }
+        if rewrite.is_some() && !new.is_embedded() && new.dvas() == old.dvas() {
+            return Ok((new, 0));
+        }
+        let mut used = self.signed_dsize(&new);
+        if !old.is_hole() {
+            self.kill(old);
+            used -= self.signed_dsize(old);
+        }
+        self.effects.push(true, &new);
+        Ok((new, used))
+    }
+
+    pub(crate) fn signed_dsize(&self, bp: &BlockPointer) -> i64 {
+        i64::try_from(self.blocks().dsize(bp)).expect("a block's size fits")
+    }
+}
+
+/// What is written.
+pub(crate) struct BlockWrite {
+    pub(crate) object: ObjectId,
+    pub(crate) object_type: ObjectType,
+    pub(crate) level: u8,
+    pub(crate) block: u64,
+    pub(crate) fill: u64,
+    pub(crate) is_spill: bool,
+    /// The object's own compression, or inherit.
+    pub(crate) compression: Compression,
+}
+
+/// Where the new bytes of a data block come from.
+pub(crate) enum Leaf {
+    /// Here they are.
+    Data(IoBuf),
+    /// The old block of dnodes with some replaced.
+    Dnodes(Vec<DnodePatch>),
+}
+
+/// A dnode to store in a block of dnodes.
+pub(crate) struct DnodePatch {
+    pub(crate) dnode: Rc<Dnode>,
+    /// Slots it took on disk before this sync.
+    pub(crate) old_slots: usize,
+}
+
+/// One object's tree while it is written.
+pub(crate) struct Tree {
+    pub(crate) context: Rc<SyncContext>,
+    pub(crate) object: ObjectId,
+    pub(crate) object_type: ObjectType,
+    pub(crate) compression: Compression,
+    pub(crate) block_size: u64,
+    pub(crate) indirect_shift: u8,
+    pub(crate) levels_old: u8,
+    pub(crate) bps_old: [BlockPointer; 3],
+    pub(crate) pointers: u8,
+    pub(crate) dirty: RefCell<BTreeMap<u64, Leaf>>,
+    pub(crate) freed: Ranges,
+    /// Change of used bytes so far.
+    pub(crate) used: Cell<i64>,
+}
+
+/// What a node replaces.
+#[derive(Clone, Copy)]
+enum Old {
+    /// The block this points to.
+    Bp(BlockPointer),
+    /// Nothing yet: the tree grows, the dnode's former pointers belong below here.
+    Grown,
+}
+
+/// Result of writing one child.
+type Child = JoinHandle<Result<BlockPointer>>;
+
+impl Tree {
+    fn fan_shift(&self) -> u32 {
+        u32::from(self.indirect_shift) - BlockPointer::SHIFT
+    }
+
+    fn indirect_bytes(&self) -> usize {
+        1 << self.indirect_shift
+    }
+
+    /// Levels needed so that `max_block_id` can be addressed.
+    pub(crate) fn levels_for(&self, max_block_id: u64) -> u8 {
+        let mut levels = self.levels_old;
+        let pointers = u64::from(self.pointers);
+        while shr(max_block_id, span_shift(self.fan_shift(), levels - 1)) >= pointers {
+            levels += 1;
+        }
+        levels
+    }
+
+    fn range_of(&self, level: u8, index: u64) -> Range<u64> {
+        let shift = span_shift(self.fan_shift(), level);
+        shl(index, shift)..shl(index.saturating_add(1), shift)
+    }
+
+    fn has_dirty(&self, range: &Range<u64>) -> bool {
+        self.dirty.borrow().range(range.clone()).next().is_some()
+    }
+
+    fn first_change(&self, range: &Range<u64>) -> Option<u64> {
+        if range.start >= range.end {
+            return None;
+        }
+        let dirty = self
+            .dirty
+            .borrow()
+            .range(range.clone())
+            .next()
+            .map(|(&block, _)| block);
+        let freed = self.freed.first_in(range).map(|r| r.start);
+        match (dirty, freed) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Writes all changes; returns the dnode's new pointers. `levels` is the number of levels it has from now on.
+    pub(crate) async fn write(self: &Rc<Self>, levels: u8) -> Result<[BlockPointer; 3]> {
+        let mut out = [BlockPointer::HOLE; 3];
+        for (i, slot) in out.iter_mut().enumerate().take(usize::from(self.pointers)) {
+            let index = i as u64;
+            let range = self.range_of(levels - 1, index);
+            let old = if levels == self.levels_old {
+                Old::Bp(self.bps_old[i])
+            } else if i == 0 && self.bps_old.iter().any(|bp| !bp.is_zero()) {
+                Old::Grown
+            } else {
+                Old::Bp(BlockPointer::HOLE)
+            };
+            *slot = match old {
+                Old::Bp(bp) if self.first_change(&range).is_none() => bp,
+                old => node(Rc::clone(self), levels - 1, index, old).await?,
+            };
+        }
+        Ok(out)
+    }
+
+    /// Frees the whole old tree.
+    pub(crate) async fn kill_all(self: &Rc<Self>) -> Result<()> {
+        for i in 0..usize::from(self.pointers) {
+            kill_subtree(
+                Rc::clone(self),
+                self.levels_old - 1,
+                i as u64,
+                self.bps_old[i],
+            )
+            .await?;
+        }
+        Ok(())
+    }
+
+    fn add_used(&self, delta: i64) {
+        self.used.set(self.used.get() + delta);
+    }
+
+    fn kill(&self, bp: &BlockPointer) {
+        self.add_used(-self.context.signed_dsize(bp));
+        self.context.kill(bp);
+    }
+
+    async fn write_block(
+        &self,
+        level: u8,
+        index: u64,
+        data: IoBuf,
+        fill: u64,
+        old: &BlockPointer,
+    ) -> Result<BlockPointer> {
+        let what = BlockWrite {
+            object: self.object,
+            object_type: self.object_type,
+            level,
+            block: index,
+            fill,
+            is_spill: false,
+            compression: self.compression,
+        };
+        let (bp, used) = self.context.write(data, &what, old).await?;
+        self.add_used(used);
+        Ok(bp)
+    }
+
+    async fn read_indirect(&self, level: u8, index: u64, bp: &BlockPointer) -> Result<IoBuf> {
+        let buf = self.context.read(bp, self.object, level, index).await?;
+        if buf.len() != self.indirect_bytes() {
+            return Err(DmuError::Corrupt {
+                objset: self.context.objset,
+                object: self.object,
+                level,
+                block: index,
+                what: "size of indirect block",
+            });
+        }
+        Ok(buf)
+    }
+
+    /// Writes or frees data block `index`.
+    async fn leaf(&self, index: u64, old: BlockPointer) -> Result<BlockPointer> {
+        let leaf = self.dirty.borrow_mut().remove(&index);
+        let (data, fill) = match leaf {
+            None if self.freed.contains(index) && !old.is_hole() => {
+                self.kill(&old);
+                return Ok(self
+                    .context
+                    .hole_for(&old, self.block_size, self.object_type, 0));
+            }
+            None => return Ok(old),
+            Some(Leaf::Data(data)) => (data, 1),
+            Some(Leaf::Dnodes(patches)) => {
+                let mut data = if old.is_hole() {
+                    IoBufMut::zeroed(usize::try_from(self.block_size).expect("a block size fits"))
+                } else {
+                    self.context
+                        .read(&old, self.object, 0, index)
+                        .await?
+                        .into_mut()
+                };
+                patch_dnodes(&mut data, &patches);
+                let fill = count_dnodes(&data);
+                (data.freeze(), fill)
+            }
+        };
+        let len = data.len() as u64;
+        let bp = self.write_block(0, index, data, fill, &old).await?;
+        self.context.services.clock.sub_dirty(self.context.txg, len);
+        Ok(bp)
+    }
+}
+
+/// Replaces dnodes in a block of dnodes: first what went is cleared, then what is there is stored.
+fn patch_dnodes(data: &mut [u8], patches: &[DnodePatch]) {
+    let slots = data.len() / 512;
+    let place = |patch: &DnodePatch| {
+        usize::try_from(patch.dnode.id.0 % slots as u64).expect("a slot number fits")
+    };
+    for patch in patches {
+        let at = place(patch);
+        let end = (at + patch.old_slots).min(slots);
+        data[at * 512..end * 512].fill(0);
+    }
+    for patch in patches {
+        let base = patch.dnode.base();
+        if !base.core.is_free() {
+            let at = place(patch);
+            base.to_phys()
+                .encode(&mut data[at * 512..(at + usize::from(base.core.slots())) * 512]);
+        }
+    }
+}
+
+/// Number of dnodes in a block of dnodes.
+pub(crate) fn count_dnodes(data: &[u8]) -> u64 {
+    let mut count = 0;
+    let mut at = 0;
+    while at + 512 <= data.len() {
+        if data[at] == 0 {
+            at += 512;
+        } else {
+            count += 1;
+            at += 512 * (1 + usize::from(data[at + 12]));
+        }
+    }
+    count
+}
+
+/// Writes the block at `level`, `index` with all changes below it and returns its new pointer.
+fn node(
+    tree: Rc<Tree>,
+    level: u8,
+    index: u64,
+    old: Old,
+) -> Pin<Box<dyn Future<Output = Result<BlockPointer>>>> {
+    Box::pin(async move {
+        let old_bp = match old {
+            Old::Bp(bp) => bp,
+            Old::Grown => BlockPointer::HOLE,
+        };
+        if level == 0 {
+            return tree.leaf(index, old_bp).await;
+        }
+        let range = tree.range_of(level, index);
+        let lsize = tree.indirect_bytes() as u64;
+        if let Old::Bp(bp) = old
+            && !tree.has_dirty(&range)
+        {
+            if bp.is_hole() {
+                return Ok(bp);
+            }
+            if tree.freed.covers(&range) {
+                kill_subtree(Rc::clone(&tree), level, index, bp).await?;
+                return Ok(tree.context.hole_for(&bp, lsize, tree.object_type, level));
+            }
+        }
+        let mut buf = match old {
+            Old::Bp(bp) if !bp.is_hole() => tree.read_indirect(level, index, &bp).await?.into_mut(),
+            Old::Bp(bp) => fresh_indirect(&tree, level, &bp),
+            Old::Grown => {
+                let mut buf = IoBufMut::zeroed(tree.indirect_bytes());
+                if level == tree.levels_old {
+                    for (i, bp) in tree
+                        .bps_old
+                        .iter()
+                        .enumerate()
+                        .take(usize::from(tree.pointers))
+                    {
+                        bp.encode_into(
+                            &mut buf[i * BlockPointer::SIZE..(i + 1) * BlockPointer::SIZE],
+                        );
+                    }
+                }
+                buf
+            }
+        };
+        let mut changed = matches!(old, Old::Grown);
+        let window = match level {
+            1 => WINDOW_DATA,
+            2 => WINDOW_L1,
+            _ => WINDOW_UPPER,
+        };
+        let child_shift = span_shift(tree.fan_shift(), level - 1);
+        let mut under_way: VecDeque<(usize, BlockPointer, Child)> = VecDeque::new();
+        let grown_child = matches!(old, Old::Grown) && level > tree.levels_old;
+        let mut at = range.start;
+        loop {
+            let change = if grown_child && at == range.start {
+                Some(at)
+            } else {
+                tree.first_change(&(at..range.end))
+            };
+            let Some(change) = change else { break };
+            let child = shr(change, child_shift);
+            let slot = usize::try_from(child - shl(index, tree.fan_shift()))
+                .expect("a slot of an indirect block");
+            at = shl(child + 1, child_shift);
+            let place = slot * BlockPointer::SIZE..(slot + 1) * BlockPointer::SIZE;
+            let child_old = decode(&buf[place.clone()]);
+            let child_grown = grown_child && slot == 0;
+            let dirty = child_grown || tree.has_dirty(&tree.range_of(level - 1, child));
+            if !dirty {
+                if child_old.is_hole() {
+                    continue;
+                }
+                if level == 1 {
+                    tree.kill(&child_old);
+                    let hole =
+                        tree.context
+                            .hole_for(&child_old, tree.block_size, tree.object_type, 0);
+                    hole.encode_into(&mut buf[place]);
+                    changed = true;
+                    continue;
+                }
+            }
+            let what = if child_grown {
+                Old::Grown
+            } else {
+                Old::Bp(child_old)
+            };
+            let handle = &tree.context.services.handle;
+            under_way.push_back((
+                slot,
+                child_old,
+                handle.spawn(
+                    "sync of a block",
+                    node(Rc::clone(&tree), level - 1, child, what),
+                ),
+            ));
+            if under_way.len() >= window {
+                changed |= finish_child(&mut under_way, &mut buf).await?;
+            }
+        }
+        while !under_way.is_empty() {
+            changed |= finish_child(&mut under_way, &mut buf).await?;
+        }
+        if !changed {
+            return Ok(old_bp);
+        }
+        let mut fill = 0;
+        let mut all_holes = true;
+        for bp in BlockPointer::decode_all(&buf) {
+            if !bp.is_hole() {
+                all_holes = false;
+                fill += bp.fill();
+            }
+        }
+        if all_holes {
+            // An indirect block without data below is not stored.
+            if !old_bp.is_hole() {
+                tree.kill(&old_bp);
+            }
+            return Ok(tree
+                .context
+                .hole_for(&old_bp, lsize, tree.object_type, level));
+        }
+        tree.write_block(level, index, buf.freeze(), fill, &old_bp)
+            .await
+    })
+}
+
+/// Takes the oldest child's new pointer; returns whether it differs.
+async fn finish_child(
+    under_way: &mut VecDeque<(usize, BlockPointer, Child)>,
+    buf: &mut IoBufMut,
+) -> Result<bool> {
+    let Some((slot, old, task)) = under_way.pop_front() else {
+        return Ok(false);
+    };
+    let new = match task.await {
+        Ok(new) => new,
+        Err(error) => {
+            // Nothing may still be writing when the failure is reported.
+            while let Some((_, _, task)) = under_way.pop_front() {
+                let _ = task.await;
+            }
+            return Err(error);
+        }
+    };
+    if new == old {
+        return Ok(false);
+    }
+    new.encode_into(&mut buf[slot * BlockPointer::SIZE..(slot + 1) * BlockPointer::SIZE]);
+    Ok(true)
+}
+
+/// A new indirect block in place of a hole; the hole's birth goes to the holes below.
+fn fresh_indirect(tree: &Tree, level: u8, hole: &BlockPointer) -> IoBufMut {
+    let mut buf = IoBufMut::zeroed(tree.indirect_bytes());
+    if hole.birth().0 != 0 {
+        let lsize = if level == 1 {
+            tree.block_size
+        } else {
+            tree.indirect_bytes() as u64
+        };
+        let child = BlockPointer::hole(lsize, tree.object_type, level - 1, hole.birth());
+        for place in buf.chunks_exact_mut(BlockPointer::SIZE) {
+            child.encode_into(place);
+        }
+    }
+    buf
+}
+
+/// Frees everything at and below a pointer.
+fn kill_subtree(
+    tree: Rc<Tree>,
+    level: u8,
+    index: u64,
+    bp: BlockPointer,
+) -> Pin<Box<dyn Future<Output = Result<()>>>> {
+    Box::pin(async move {
+        if bp.is_hole() {
+            return Ok(());
+        }
+        if level > 0 {
+            let buf = tree.read_indirect(level, index, &bp).await?;
+            let mut under_way: VecDeque<JoinHandle<Result<()>>> = VecDeque::new();
+            for (i, child) in BlockPointer::decode_all(&buf).enumerate() {
+                if child.is_hole() {
+                    continue;
+                }
+                if level == 1 {
+                    tree.kill(&child);
+                    continue;
+                }
+                let below = kill_subtree(
+                    Rc::clone(&tree),
+                    level - 1,
+                    shl(index, tree.fan_shift()) + i as u64,
+                    child,
+                );
+                under_way.push_back(
+                    tree.context
+                        .services
+                        .handle
+                        .spawn("free of a subtree", below),
+                );
+                if under_way.len() >= WINDOW_L1
+                    && let Some(first) = under_way.pop_front()
+                {
+                    first.await?;
+                }
+            }
+            for task in under_way {
+                task.await?;
+            }
+        }
+        tree.kill(&bp);
+        Ok(())
+    })
+}
+
+pub(crate) fn decode(bytes: &[u8]) -> BlockPointer {
+    BlockPointer::decode(bytes).expect("128 bytes are a block pointer")
+}
