@@ -127,7 +127,7 @@ impl Objset {
                 object: META_DNODE,
                 level: 0,
                 block: 0,
-                source: Rc::new(source),
+                source: std::sync::Arc::new(source),
             })?;
         let phys = ObjsetPhys::decode(&bytes).map_err(|source| DmuError::Decode {
             what: "object set",
@@ -391,7 +391,7 @@ impl Objset {
                 object,
                 level,
                 block,
-                source: Rc::new(source),
+                source: std::sync::Arc::new(source),
             })
     }
 

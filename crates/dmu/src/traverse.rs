@@ -398,7 +398,7 @@ impl Traversal {
                 object,
                 level: u8::try_from(level).unwrap_or(0),
                 block,
-                source: std::rc::Rc::new(source),
+                source: std::sync::Arc::new(source),
             })
     }
 }

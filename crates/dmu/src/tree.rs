@@ -133,7 +133,7 @@ impl SyncContext {
                 object,
                 level,
                 block,
-                source: Rc::new(source),
+                source: std::sync::Arc::new(source),
             })
     }
 
@@ -209,7 +209,7 @@ impl SyncContext {
             zio::ZioError::NoSpace { .. } => DmuError::NoSpace,
             source => DmuError::Write {
                 objset: self.objset,
-                source: Rc::new(source),
+                source: std::sync::Arc::new(source),
             },
         })?;
         if new.is_hole() {
