@@ -70,7 +70,14 @@ impl Pool {
 
         let mut salt = [0; 32];
         handle.fill_random(&mut salt);
-        let store = BlockStore::new(handle, tree.clone(), StoreOptions { salt, ..StoreOptions::default() });
+        let store = BlockStore::new(
+            handle,
+            tree.clone(),
+            StoreOptions {
+                salt,
+                ..StoreOptions::default()
+            },
+        );
         let cache = Cache::new(handle, store.clone(), spec.tuning.cache.clone());
         let clock = TxgClock::new(handle.clone(), TXG_INITIAL, spec.tuning.txg.clone());
         let services = Services::new(handle.clone(), cache.clone(), store.clone(), clock);

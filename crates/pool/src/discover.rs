@@ -382,8 +382,12 @@ fn status_of(
             Health::Degraded
         };
         let note = (usable == 0).then(|| "insufficient replicas".to_owned());
+        let parity = match vdev.extra.u64("nparity") {
+            Some(parity) if vdev.kind.as_str() != "mirror" => parity.to_string(),
+            _ => String::new(),
+        };
         (
-            format!("{}-{}", vdev.kind.as_str(), vdev.id),
+            format!("{}{parity}-{}", vdev.kind.as_str(), vdev.id),
             health,
             None,
             note,
@@ -398,6 +402,7 @@ fn status_of(
         health,
         note,
         ashift: u64::from(vdev.ashift),
+        is_log: vdev.is_log,
         size_bytes: vdev.asize,
         children,
         ..VdevStatus::default()

@@ -51,6 +51,31 @@ impl VdevMaps {
     }
 }
 
+/// How fragmented free space is in percent when all its segments have the size 512 << index.
+// OpenZFS: module/zfs/metaslab.c, zfs_frag_table
+const FRAGMENTATION: [u64; 21] = [
+    100, 99, 97, 93, 88, 83, 77, 71, 64, 57, 50, 43, 36, 29, 23, 17, 12, 7, 3, 1, 0,
+];
+
+impl Map {
+    /// Percent of fragmentation, or `None` for a map without histogram.
+    fn fragmentation(&self, shift: u8) -> Option<u64> {
+        let buckets = self.header.histogram?;
+        let (mut total, mut weighted) = (0u128, 0u128);
+        for (i, &count) in buckets.iter().enumerate() {
+            let log2 = usize::from(shift) + i;
+            let percent = FRAGMENTATION[(log2 - 9).min(FRAGMENTATION.len() - 1)];
+            let space = u128::from(count) << log2;
+            total += space;
+            weighted += space * u128::from(percent);
+        }
+        if total == 0 {
+            return Some(0);
+        }
+        u64::try_from(weighted / total).ok()
+    }
+}
+
 /// The space maps of a pool.
 pub(crate) struct SpaceMaps {
     mos: Objset,
@@ -143,6 +168,32 @@ impl SpaceMaps {
         Ok(summaries)
     }
 
+    /// Returns the fragmentation of a top-level vdev's free space in percent, `None` when too few
+    /// maps keep histograms.
+    pub(crate) fn fragmentation(&self, id: u32) -> Option<u64> {
+        let vdevs = self.vdevs.borrow();
+        let vdev = vdevs.get(&id)?;
+        let size = 1u64 << vdev.metaslab_shift;
+        let untouched = vdev.count - ondisk::bytes::len64(vdev.maps.len());
+        // Metaslabs never used are free as a whole and not fragmented.
+        let mut known = untouched;
+        let mut free_total = u128::from(untouched) * u128::from(size);
+        let mut weighted = 0u128;
+        for map in vdev.maps.values() {
+            let Some(percent) = map.fragmentation(vdev.ashift) else {
+                continue;
+            };
+            known += 1;
+            let free = size.saturating_sub(map.header.allocated.cast_unsigned());
+            free_total += u128::from(free);
+            weighted += u128::from(free) * u128::from(percent);
+        }
+        if known < vdev.count.div_ceil(2) || free_total == 0 {
+            return None;
+        }
+        u64::try_from(weighted / free_total).ok()
+    }
+
     /// Appends the changes of one pass of `txg`.  Returns how many maps with the long header were
     /// created (the count of the feature `spacemap_histogram` grows by that).
     pub(crate) async fn write(
@@ -202,7 +253,7 @@ impl SpaceMaps {
                 }
             }
         };
-        let segments: Option<[u64; 64]> = None;
+        let segments = store.segment_histogram(id, metaslab);
         let condensed = pass == 1
             && segments.is_some_and(|counts| {
                 let optimal = 8 * counts.iter().sum::<u64>().max(1);

@@ -155,6 +155,8 @@ pub struct VdevStatus {
     pub fragmentation_percent: Option<u64>,
     /// log2 of the sector size (top-level).
     pub ashift: u64,
+    /// Holds intent-log blocks only (top-level).
+    pub is_log: bool,
     /// Being resilvered.
     pub resilvering: bool,
     /// Statistics since import.

@@ -113,13 +113,25 @@ impl Inner {
         let space = self.store().space();
         root.size_bytes = space.size;
         root.allocated_bytes = space.allocated - space.deferred.min(space.allocated);
+        let mut weighted = Some(0u128);
         for top in &mut root.children {
-            if let Ok(id) = u32::try_from(top.id) {
-                let space = self.store().vdev_space(id);
-                top.size_bytes = space.size;
-                top.allocated_bytes = space.allocated - space.deferred.min(space.allocated);
-            }
+            let Ok(id) = u32::try_from(top.id) else {
+                continue;
+            };
+            let space = self.store().vdev_space(id);
+            top.size_bytes = space.size;
+            top.allocated_bytes = space.allocated - space.deferred.min(space.allocated);
+            top.fragmentation_percent = self.space.fragmentation(id);
+            weighted = match (weighted, top.fragmentation_percent) {
+                (Some(sum), Some(percent)) => {
+                    Some(sum + u128::from(percent) * u128::from(space.size))
+                }
+                _ => None,
+            };
         }
+        root.fragmentation_percent = weighted
+            .map(|sum| sum.checked_div(u128::from(root.size_bytes)).unwrap_or(0))
+            .and_then(|percent| u64::try_from(percent).ok());
         let suspended = self.suspended.borrow().is_some();
         let health = if suspended {
             Health::Suspended
@@ -159,6 +171,7 @@ impl Inner {
             (None, kind) if kind.is_leaf() => vdev.guid.to_string(),
             (None, kind) => format!("{}-{}", kind.as_str(), vdev.id),
         };
+        let is_log = vdev.is_log;
         let mut health = convert_health(vdev.health);
         let stale = outdated.contains(&vdev.guid.0);
         // An outdated half counts as less redundancy until it has been brought up to date.
@@ -195,6 +208,7 @@ impl Inner {
             allocated_bytes: 0,
             fragmentation_percent: None,
             ashift: u64::from(vdev.ashift),
+            is_log,
             resilvering: stale,
             io: IoTotals {
                 read_ops: stats.read_ops,

@@ -1,0 +1,9 @@
+//! The pool judged from outside: whole pools are created, changed, cut off and imported again in
+//! the simulated world, and OpenZFS's own tools look at what is on the disks.
+//!
+//! Tests that need OpenZFS's tools say so and pass when they are not installed.
+
+mod crash;
+mod lifecycle;
+mod support;
+mod workload;

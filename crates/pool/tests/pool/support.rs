@@ -1,0 +1,229 @@
+//! A machine with modelled disks, a minimal root dataset, and OpenZFS's tools as judges.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use dmu::{Objset, Tx};
+use dsl::property::Setting;
+use pool::{Candidate, HostIdentity, ImportPolicy, Pool, PoolSpec, VdevSpec, discover};
+use runtime::Handle;
+use world::{DiskModel, Ended, World};
+
+pub(crate) const POOL: &str = "tank";
+pub(crate) const MIB: u64 = 1 << 20;
+
+pub(crate) fn host() -> HostIdentity {
+    HostIdentity {
+        hostid: 0x1234_5678,
+        hostname: "here".into(),
+    }
+}
+
+pub(crate) fn path(disk: usize) -> PathBuf {
+    PathBuf::from(format!("/disks/d{disk}"))
+}
+
+pub(crate) fn world(seed: u64, disks: usize, size: u64) -> World {
+    let world = World::new(seed);
+    for disk in 0..disks {
+        world.add_disk(path(disk), DiskModel::new(size));
+    }
+    world
+}
+
+pub(crate) fn single() -> Vec<VdevSpec> {
+    vec![VdevSpec::Single(path(0))]
+}
+
+pub(crate) fn mirror() -> Vec<VdevSpec> {
+    vec![VdevSpec::Mirror(vec![path(0), path(1)])]
+}
+
+pub(crate) fn spec(vdevs: Vec<VdevSpec>) -> PoolSpec {
+    PoolSpec {
+        name: POOL.into(),
+        vdevs,
+        host: host(),
+        command: Some("zpool create tank".into()),
+        ..PoolSpec::default()
+    }
+}
+
+/// An empty root dataset: enough for OpenZFS's userland, which does not look into file systems.
+pub(crate) async fn empty_root(_: &Objset, _: &Tx, _: &[Setting]) -> dsl::Result<()> {
+    Ok(())
+}
+
+pub(crate) async fn create(handle: &Handle, vdevs: Vec<VdevSpec>) -> Pool {
+    Pool::create(handle, spec(vdevs), empty_root)
+        .await
+        .expect("create the pool")
+}
+
+pub(crate) async fn find(handle: &Handle, disks: usize) -> Vec<Candidate> {
+    let places: Vec<PathBuf> = (0..disks).map(path).collect();
+    discover(handle, &places).await.pools
+}
+
+pub(crate) fn policy() -> ImportPolicy {
+    ImportPolicy {
+        host: host(),
+        ..ImportPolicy::default()
+    }
+}
+
+pub(crate) async fn import(handle: &Handle, disks: usize) -> Pool {
+    let found = find(handle, disks).await;
+    assert_eq!(found.len(), 1, "one pool on the disks");
+    Pool::import(handle, &found[0], policy())
+        .await
+        .expect("import the pool")
+}
+
+/// Runs to the end; a power cut would be the test's mistake.
+pub(crate) fn run<T, F: Future<Output = T>>(world: &World, main: impl FnOnce(Handle) -> F) -> T {
+    match world.run(main) {
+        Ended::Done(output) => output,
+        Ended::PowerCut => panic!("nobody cut the power"),
+    }
+}
+
+/// Whether zdb is there; says so aloud when it is not.
+pub(crate) fn has_zdb() -> bool {
+    let found = Command::new("zdb").arg("-h").output().is_ok();
+    if !found {
+        eprintln!("SKIPPED: zdb is not installed, nothing judged this pool");
+    }
+    found
+}
+
+/// Lets zdb check every checksum, every reference count and all space of the pool on the disks.
+pub(crate) fn zdb_clean(world: &World, what: &str) {
+    if !has_zdb() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("temporary directory");
+    world.dump(dir.path()).expect("dump the disks");
+    zdb_clean_dir(dir.path(), what);
+}
+
+pub(crate) fn zdb_clean_dir(dir: &Path, what: &str) {
+    for flags in ["-bcc", "-dddd"] {
+        let output = Command::new("zdb")
+            .args(["-e", "-p"])
+            .arg(dir)
+            .args([flags, POOL])
+            .output()
+            .expect("zdb runs");
+        let out = String::from_utf8_lossy(&output.stdout).into_owned();
+        let err = String::from_utf8_lossy(&output.stderr).into_owned();
+        let complain = |why: &str| {
+            let kept = keep(dir);
+            panic!(
+                "{what}: zdb {flags}: {why}; disks kept in {}\n{}\n{}",
+                kept.display(),
+                tail(&out),
+                tail(&err)
+            );
+        };
+        if !output.status.success() {
+            complain("failed");
+        }
+        for bad in [
+            "leaked space",
+            "block traversal size",
+            "Error counts",
+            "refcount mismatch",
+        ] {
+            if out.contains(bad) || err.contains(bad) {
+                complain(bad);
+            }
+        }
+        if flags == "-bcc" && !out.contains("No leaks (block sum matches space maps exactly)") {
+            complain("did not account for all space");
+        }
+    }
+}
+
+/// Copies the disks aside for a look after a failed test.
+fn keep(dir: &Path) -> PathBuf {
+    let kept = std::env::temp_dir().join(format!("pool-test-{}", std::process::id()));
+    drop(std::fs::create_dir_all(&kept));
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        drop(
+            Command::new("cp")
+                .arg("--sparse=always")
+                .arg(entry.path())
+                .arg(&kept)
+                .status(),
+        );
+    }
+    kept
+}
+
+fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(25)..].join("\n")
+}
+
+/// OpenZFS's own code in userland, or `None` when it cannot be built here.
+pub(crate) fn refpool() -> Option<&'static Path> {
+    static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/probes/refpool.c");
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("refpool");
+        let output = Command::new("cc")
+            .args(["-O1", "-w", "-o"])
+            .arg(&target)
+            .arg(source)
+            .args(["-l:libzpool.so.6", "-l:libnvpair.so.3"])
+            .output()
+            .ok()?;
+        output.status.success().then_some(target)
+    });
+    if built.is_none() {
+        eprintln!("SKIPPED: refpool cannot be built, OpenZFS's code did not import this pool");
+    }
+    built.as_deref()
+}
+
+/// Lets OpenZFS's code work on the disks: `args` follow the names of the files (`import`, or `ds`
+/// with operations).  Returns false when it is not there.
+pub(crate) fn refpool_run(dir: &Path, command: &str, files: &[PathBuf], args: &[&str]) -> bool {
+    let Some(program) = refpool() else {
+        return false;
+    };
+    let output = Command::new(program)
+        .current_dir(dir)
+        .arg(command)
+        .arg(POOL)
+        .args(files)
+        .args(args)
+        .output()
+        .expect("refpool runs");
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.success(),
+        "refpool {command}: {}\n{out}\n{err}",
+        output.status
+    );
+    if args.iter().any(|arg| arg.starts_with("scrub:")) {
+        assert!(
+            out.contains(" 0 errors"),
+            "scrub found errors:\n{out}\n{err}"
+        );
+    }
+    true
+}
+
+/// Loads files that another program changed back into a new world.
+pub(crate) fn world_of_files(seed: u64, files: &[PathBuf]) -> World {
+    let world = World::new(seed);
+    for (disk, file) in files.iter().enumerate() {
+        let image = world::Image::from_file(file).expect("read the image");
+        world.add_disk_with(path(disk), DiskModel::new(image.size()), image);
+    }
+    world
+}
