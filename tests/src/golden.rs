@@ -37,10 +37,17 @@ impl Golden {
             .stderr(Stdio::inherit())
             .output()
             .context("run zstd")?;
-        ensure!(output.status.success(), "zstd could not unpack the manifest of {name}");
+        ensure!(
+            output.status.success(),
+            "zstd could not unpack the manifest of {name}"
+        );
         let manifest = serde_json::from_slice(&output.stdout)
             .with_context(|| format!("parse the manifest of {name}"))?;
-        Ok(Self { name: name.to_owned(), manifest, directory })
+        Ok(Self {
+            name: name.to_owned(),
+            manifest,
+            directory,
+        })
     }
 
     /// Returns the directory that holds the images (`d0.img`, `d1.img` ...).
@@ -52,7 +59,9 @@ impl Golden {
     /// Returns the images, in order.
     #[must_use]
     pub fn images(&self) -> Vec<PathBuf> {
-        let listed = self.manifest["images"].as_array().map_or(&[][..], Vec::as_slice);
+        let listed = self.manifest["images"]
+            .as_array()
+            .map_or(&[][..], Vec::as_slice);
         listed
             .iter()
             .filter_map(|image| Some(self.directory().join(image["file"].as_str()?)))

@@ -8,12 +8,19 @@
 pub mod golden;
 pub mod oracle;
 
+use std::future::Future;
 use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 
 /// Returns the repository's root.
 #[must_use]
 pub fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ has a parent").to_path_buf()
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("tests/ has a parent")
+        .to_path_buf()
 }
 
 /// Says aloud that `what` is not tested here, and why.
@@ -26,4 +33,23 @@ pub fn skip(what: &str, why: &str) {
         "{what}: {why}, and SANBOX_REQUIRE_ORACLES is set"
     );
     eprintln!("SKIPPED {what}: {why}");
+}
+
+/// Runs a future of the engine's door to its end on this thread.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
 }

@@ -32,7 +32,12 @@ pub fn zdb_clean(directory: &Path, pool: &str) -> Result<()> {
             tail(&out),
             tail(&err)
         );
-        for bad in ["leaked space", "block traversal size", "Error counts", "refcount mismatch"] {
+        for bad in [
+            "leaked space",
+            "block traversal size",
+            "Error counts",
+            "refcount mismatch",
+        ] {
             ensure!(
                 !out.contains(bad) && !err.contains(bad),
                 "zdb {flags} {pool} says '{bad}':\n{}\n{}",
@@ -76,7 +81,9 @@ pub fn refpool() -> Option<&'static Path> {
 /// # Errors
 /// When `refpool` is not there, does not import the pool, or the scrub finds an error.
 pub fn refpool_scrub(pool: &str, images: &[PathBuf]) -> Result<()> {
-    let Some(program) = refpool() else { bail!("refpool is not built") };
+    let Some(program) = refpool() else {
+        bail!("refpool is not built")
+    };
     let output = Command::new(program)
         .arg("ds")
         .arg(pool)

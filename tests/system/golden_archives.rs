@@ -7,7 +7,10 @@ use harness::oracle;
 #[test]
 fn zdb_finds_the_golden_mirror_clean() {
     if !oracle::has_zdb() {
-        harness::skip("zdb on a golden pool", "zdb is not installed (tests/oracles/install)");
+        harness::skip(
+            "zdb on a golden pool",
+            "zdb is not installed (tests/oracles/install)",
+        );
         return;
     }
     let golden = Golden::unpack("n2-ashift12").expect("unpack the golden pool");
@@ -18,7 +21,10 @@ fn zdb_finds_the_golden_mirror_clean() {
 #[test]
 fn openzfs_in_userland_scrubs_the_golden_mirror() {
     if oracle::refpool().is_none() {
-        harness::skip("refpool on a golden pool", "refpool could not be built (tests/oracles/install)");
+        harness::skip(
+            "refpool on a golden pool",
+            "refpool could not be built (tests/oracles/install)",
+        );
         return;
     }
     let golden = Golden::unpack("n2-ashift12").expect("unpack the golden pool");

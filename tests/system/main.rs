@@ -3,3 +3,4 @@
 #![forbid(unsafe_code)]
 
 mod golden_archives;
+mod golden_read;

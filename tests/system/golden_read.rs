@@ -1,0 +1,371 @@
+//! Goal: what OpenZFS wrote, sanbox reads, byte for byte. Method: each golden pool of a layout we read is imported
+//! read-only, every file of every file system and snapshot is compared with the manifest (type, mode, owner, times,
+//! links, object number, size, SHA-256, symlink target, device numbers, extended attributes), and so are the dataset
+//! properties. Pools that need later work are refused by the name of what is missing.
+
+use anyhow::{Context as _, Result, bail, ensure};
+use engine::{
+    Cred, DatasetFilter, DatasetKind, Engine, FileId, FileType, FsHandle, ImportPolicy, ListLimit,
+    PoolHandle, PropertyQuery, Threads,
+};
+use harness::block_on;
+use harness::golden::Golden;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
+
+/// Imports a golden pool read-only.
+fn import(golden: &Golden) -> Result<(Engine, PoolHandle)> {
+    let engine = Engine::new(Threads::default());
+    let found = block_on(engine.discover(vec![golden.directory().to_path_buf()]))?;
+    let candidate = found.pools.into_iter().find(|c| c.name == golden.name);
+    let candidate = candidate.with_context(|| format!("{} is not found", golden.name))?;
+    let policy = ImportPolicy {
+        readonly: true,
+        force: true,
+        ..ImportPolicy::default()
+    };
+    let pool = block_on(engine.import(candidate, policy))?;
+    Ok((engine, pool))
+}
+
+/// Compares all of a golden pool with its manifest.
+fn check(name: &str) {
+    let golden = Golden::unpack(name).expect("unpack the golden pool");
+    let compared = compare(&golden).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+    eprintln!("{name}: {compared} files as in the manifest");
+    assert!(
+        compared > 0,
+        "{name}: the manifest lists no file that was compared"
+    );
+}
+
+fn compare(golden: &Golden) -> Result<usize> {
+    let (engine, pool) = import(golden)?;
+    let datasets = golden.manifest["datasets"]
+        .as_object()
+        .context("no datasets")?;
+    let mut files = 0;
+    let mut differences = Vec::new();
+    for (name, dataset) in datasets {
+        let info =
+            block_on(pool.dataset(name, &PropertyQuery::None)).with_context(|| name.clone())?;
+        ensure!(
+            dataset["guid"].to_string().trim_matches('"') == info.guid.to_string(),
+            "{name}: guid"
+        );
+        if dataset["tree"]["entries"].is_null() {
+            continue;
+        }
+        let fs = block_on(pool.open_fs(name)).with_context(|| format!("open {name}"))?;
+        files += tree(&fs, name, dataset, &mut differences)?;
+    }
+    listed(&pool, datasets)?;
+    block_on(engine.close())?;
+    if !differences.is_empty() {
+        let shown: Vec<_> = differences.iter().take(20).cloned().collect();
+        bail!("{} differences:\n{}", differences.len(), shown.join("\n"));
+    }
+    Ok(files)
+}
+
+/// Everything the manifest names is listed, and nothing else.
+fn listed(pool: &PoolHandle, datasets: &serde_json::Map<String, Value>) -> Result<()> {
+    let filter = DatasetFilter {
+        root: pool.name().to_owned(),
+        depth: None,
+        kinds: vec![
+            DatasetKind::Filesystem,
+            DatasetKind::Volume,
+            DatasetKind::Snapshot,
+        ],
+    };
+    let found = block_on(pool.datasets(&filter, &PropertyQuery::None))?;
+    let mut ours: Vec<_> = found
+        .iter()
+        .map(|d| d.name.as_str())
+        .filter(|n| !n.contains('#'))
+        .collect();
+    let mut theirs: Vec<_> = datasets
+        .keys()
+        .map(String::as_str)
+        .filter(|n| !n.contains('#'))
+        .collect();
+    ours.sort_unstable();
+    theirs.sort_unstable();
+    ensure!(ours == theirs, "listed: {ours:?}\nexpected: {theirs:?}");
+    Ok(())
+}
+
+fn tree(
+    fs: &FsHandle,
+    dataset: &str,
+    manifest: &Value,
+    differences: &mut Vec<String>,
+) -> Result<usize> {
+    let root = block_on(fs.root()).with_context(|| format!("{dataset}: root"))?;
+    let mut found = BTreeMap::new();
+    walk(fs, Vec::new(), root.id, &mut found).with_context(|| format!("{dataset}: walk"))?;
+    let entries = manifest["tree"]["entries"].as_array().context("entries")?;
+    let mut expected = std::collections::BTreeSet::new();
+    for entry in entries {
+        let path = match entry["path"].as_str() {
+            Some(path) => path.as_bytes().to_vec(),
+            None => unhex(entry["path_hex"].as_str().context("path")?),
+        };
+        let shown = format!("{dataset}:/{}", String::from_utf8_lossy(&path));
+        expected.insert(path.clone());
+        let Some(id) = found.get(&path) else {
+            differences.push(format!("{shown}: missing"));
+            continue;
+        };
+        if let Err(error) = file(fs, *id, entry) {
+            differences.push(format!("{shown}: {error:#}"));
+        }
+    }
+    for path in found.keys().filter(|path| !expected.contains(*path)) {
+        differences.push(format!(
+            "{dataset}:/{}: not in the manifest",
+            String::from_utf8_lossy(path)
+        ));
+    }
+    Ok(entries.len())
+}
+
+fn walk(
+    fs: &FsHandle,
+    path: Vec<u8>,
+    id: FileId,
+    found: &mut BTreeMap<Vec<u8>, FileId>,
+) -> Result<()> {
+    let mut open = vec![(path, id)];
+    while let Some((path, id)) = open.pop() {
+        found.insert(path.clone(), id);
+        let mut cookie = 0;
+        loop {
+            let limit = ListLimit {
+                entries: 500,
+                bytes: 1 << 20,
+                entry_overhead_bytes: 0,
+                attrs: true,
+            };
+            let listing = block_on(fs.readdir(id, cookie, limit, &Cred::root()))
+                .with_context(|| format!("list {}", String::from_utf8_lossy(&path)))?;
+            for entry in &listing.entries {
+                cookie = entry.cookie;
+                if entry.name == b"." || entry.name == b".." {
+                    continue;
+                }
+                let attr = entry.attr.as_ref().context("an entry without attributes")?;
+                let mut below = path.clone();
+                if !below.is_empty() {
+                    below.push(b'/');
+                }
+                below.extend_from_slice(&entry.name);
+                if attr.file_type == FileType::Directory {
+                    open.push((below, attr.id));
+                } else {
+                    found.insert(below, attr.id);
+                }
+            }
+            if listing.eof {
+                break;
+            }
+            ensure!(
+                !listing.entries.is_empty(),
+                "an empty listing that is not the end"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn file(fs: &FsHandle, id: FileId, entry: &Value) -> Result<()> {
+    let attr = block_on(fs.getattr(id))?;
+    let kind = match attr.file_type {
+        FileType::Regular => "file",
+        FileType::Directory => "dir",
+        FileType::Symlink => "symlink",
+        FileType::Fifo => "fifo",
+        FileType::Character => "char",
+        FileType::Block => "block",
+        FileType::Socket => "socket",
+    };
+    let same = |what: &str, ours: String| -> Result<()> {
+        let theirs = entry[what].to_string();
+        ensure!(ours == theirs, "{what} is {ours}, expected {theirs}");
+        Ok(())
+    };
+    same("type", format!("\"{kind}\""))?;
+    same("mode", format!("\"{:04o}\"", attr.mode))?;
+    same("uid", attr.uid.to_string())?;
+    same("gid", attr.gid.to_string())?;
+    same("nlink", attr.links.to_string())?;
+    same("obj", attr.id.object.to_string())?;
+    let mtime = i128::from(attr.mtime.seconds) * 1_000_000_000 + i128::from(attr.mtime.nanoseconds);
+    same("mtime_ns", mtime.to_string())?;
+    if attr.file_type == FileType::Regular {
+        same("size", attr.size.to_string())?;
+        if let Some(expected) = entry["sha256"].as_str() {
+            ensure!(hash(fs, id, 0, attr.size)? == expected, "sha256 differs");
+        }
+        for piece in entry["data"].as_array().into_iter().flatten() {
+            let (at, len) = (
+                piece[0].as_u64().context("offset")?,
+                piece[1].as_u64().context("length")?,
+            );
+            let expected = piece[2].as_str().context("sha256")?;
+            ensure!(
+                hash(fs, id, at, len)? == expected,
+                "sha256 of {len} bytes at {at} differs"
+            );
+        }
+    }
+    if let Some(target) = entry["target"].as_str() {
+        let ours = block_on(fs.readlink(id))?;
+        ensure!(
+            ours == target.as_bytes(),
+            "target is {}",
+            String::from_utf8_lossy(&ours)
+        );
+    }
+    let theirs = entry["xattrs"].as_object();
+    let ours = block_on(fs.xattrs(id, &Cred::root())).context("list extended attributes")?;
+    ensure!(
+        ours.len() == theirs.map_or(0, serde_json::Map::len),
+        "{} extended attributes",
+        ours.len()
+    );
+    for (name, expected) in theirs.into_iter().flatten() {
+        let value = block_on(fs.xattr(id, name.as_bytes(), &Cred::root()))
+            .with_context(|| format!("extended attribute {name}"))?;
+        match expected["sha256"].as_str() {
+            Some(sum) => ensure!(hex(&Sha256::digest(&value)) == sum, "value of {name}"),
+            None => ensure!(
+                base64(&value) == expected["base64"].as_str().unwrap_or_default(),
+                "value of {name}"
+            ),
+        }
+    }
+    Ok(())
+}
+
+fn hash(fs: &FsHandle, id: FileId, from: u64, len: u64) -> Result<String> {
+    let (mut at, end) = (from, from + len);
+    let mut sum = Sha256::new();
+    while at < end {
+        let want = usize::try_from((end - at).min(1 << 20))?;
+        let data = block_on(fs.read(id, at, want, &Cred::root()))
+            .with_context(|| format!("read {want} bytes at {at}"))?;
+        ensure!(!data.is_empty(), "nothing to read at {at} of {end}");
+        for piece in &data.pieces {
+            sum.update(&piece[..]);
+        }
+        at += data.len() as u64;
+    }
+    Ok(hex(&sum.finalize()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digit = |c: u8| {
+        (c as char)
+            .to_digit(16)
+            .map_or(0, |d| u8::try_from(d).expect("below 16"))
+    };
+    text.as_bytes()
+        .chunks(2)
+        .map(|pair| digit(pair[0]) << 4 | digit(pair[1]))
+        .collect()
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::new();
+    for chunk in bytes.chunks(3) {
+        let word = chunk
+            .iter()
+            .enumerate()
+            .fold(0_u32, |w, (i, b)| w | u32::from(*b) << (16 - 8 * i));
+        for i in 0..4 {
+            let digit = DIGITS[(word >> (18 - 6 * i) & 63) as usize] as char;
+            out.push(if i <= chunk.len() { digit } else { '=' });
+        }
+    }
+    out
+}
+
+#[test]
+fn a_single() {
+    check("a-single");
+}
+
+#[test]
+fn b_mirror2() {
+    check("b-mirror2");
+}
+
+#[test]
+fn f_compress() {
+    check("f-compress");
+}
+
+#[test]
+fn g_checksum() {
+    check("g-checksum");
+}
+
+#[test]
+fn h_snapshots() {
+    check("h-snapshots");
+}
+
+#[test]
+fn n1_ashift9() {
+    check("n1-ashift9");
+}
+
+#[test]
+fn n2_ashift12() {
+    check("n2-ashift12");
+}
+
+#[test]
+fn n3_ashift_auto_4kn() {
+    check("n3-ashift-auto-4kn");
+}
+
+#[test]
+fn o_features() {
+    check("o-features");
+}
+
+#[test]
+fn p2_corrupt_mirror() {
+    check("p2-corrupt-mirror");
+}
+
+/// The text with which a pool is refused, read-only as it is asked for.
+fn refused(name: &str) -> String {
+    let golden = Golden::unpack(name).expect("unpack the golden pool");
+    match import(&golden) {
+        Ok(_) => panic!("{name} was imported"),
+        Err(error) => format!("{error:#}"),
+    }
+}
+
+#[test]
+fn layouts_of_later_work_are_refused_by_name() {
+    for (name, says) in [
+        ("c-raidz1-3", "raidz"),
+        ("d-raidz2-6", "raidz"),
+        ("q-raidz-expanded", "raidz"),
+        ("r-stripe-indirect", "device_removal"),
+    ] {
+        let text = refused(name);
+        assert!(text.contains(says), "{name}: {text}");
+    }
+}
