@@ -508,7 +508,8 @@ impl Handle {
         T: Send + 'static,
         J: FnOnce() -> T + Send + 'static,
     {
-        let place: Arc<Mutex<Option<Result<T, Box<dyn Any + Send>>>>> = Arc::new(Mutex::new(None));
+        type Ran<T> = Result<T, Box<dyn Any + Send>>;
+        let place: Arc<Mutex<Option<Ran<T>>>> = Arc::new(Mutex::new(None));
         let target = place.clone();
         let token = self.shared.ops.borrow_mut().insert(OpSlot::Submitted);
         self.shared.stats.borrow_mut().compute_jobs += 1;
