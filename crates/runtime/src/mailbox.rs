@@ -337,3 +337,120 @@ impl<T> Drop for Receiver<T> {
         drop(messages);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! These run under miri too, with many schedules:
+    //! `MIRIFLAGS=-Zmiri-many-seeds=0..64 cargo +nightly miri test -p sanbox-runtime --lib mailbox`.
+
+    use std::thread;
+
+    use super::*;
+    use crate::reply::{NoReply, reply};
+
+    /// More senders than places: every message arrives once, those of one sender in order.
+    #[test]
+    fn nothing_is_lost_or_doubled_when_senders_wait() {
+        const SENDERS: u32 = 3;
+        const EACH: u32 = if cfg!(miri) { 4 } else { 2000 };
+        let (sender, mut receiver) = mailbox::<(u32, u32)>(1);
+        let threads: Vec<_> = (0..SENDERS)
+            .map(|number| {
+                let sender = sender.clone();
+                thread::spawn(move || {
+                    for message in 0..EACH {
+                        sender
+                            .blocking_send((number, message))
+                            .expect("the receiver lives");
+                    }
+                })
+            })
+            .collect();
+        drop(sender);
+        let mut next = [0; SENDERS as usize];
+        while let Some((number, message)) = block_thread_on(receiver.receive()) {
+            assert_eq!(next[number as usize], message);
+            next[number as usize] += 1;
+        }
+        assert_eq!(next, [EACH; SENDERS as usize]);
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+    }
+
+    /// A waiting sender that gives up passes its turn on.
+    #[test]
+    fn a_dropped_send_does_not_swallow_the_wake_up() {
+        let (sender, mut receiver) = mailbox::<u32>(1);
+        sender.try_send(1).expect("fits");
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut first = sender.send(2);
+        assert!(Pin::new(&mut first).poll(&mut cx).is_pending());
+        let other = sender.clone();
+        let second = thread::spawn(move || other.blocking_send(3));
+        while sender.shared.lock().waiting.len() < 2 {
+            thread::yield_now();
+        }
+        assert_eq!(receiver.try_receive(), Some(1));
+        // The first was told of the free place; it leaves without taking it.
+        drop(first);
+        second
+            .join()
+            .expect("no panic")
+            .expect("the receiver lives");
+        assert_eq!(block_thread_on(receiver.receive()), Some(3));
+        drop(sender);
+        assert_eq!(block_thread_on(receiver.receive()), None);
+    }
+
+    #[test]
+    fn many_are_received_at_once_and_all_waiters_wake() {
+        let (sender, mut receiver) = mailbox::<u32>(2);
+        let threads: Vec<_> = (0..4)
+            .map(|number| {
+                let sender = sender.clone();
+                thread::spawn(move || sender.blocking_send(number))
+            })
+            .collect();
+        drop(sender);
+        let mut all = Vec::new();
+        while block_thread_on(receiver.receive_many(&mut all, 10)) {}
+        all.sort_unstable();
+        assert_eq!(all, [0, 1, 2, 3]);
+        for thread in threads {
+            thread
+                .join()
+                .expect("no panic")
+                .expect("the receiver lived");
+        }
+    }
+
+    #[test]
+    fn the_receivers_end_reaches_waiting_senders_and_repliers() {
+        let (sender, receiver) = mailbox::<crate::reply::ReplySender<u32>>(1);
+        let (first, answer) = reply();
+        assert!(sender.try_send(first).is_ok());
+        let waiting = thread::spawn(move || {
+            let (second, _answer) = reply();
+            sender.blocking_send(second).is_err()
+        });
+        let client = thread::spawn(move || answer.wait());
+        drop(receiver);
+        assert!(waiting.join().expect("no panic"));
+        assert_eq!(client.join().expect("no panic"), Err(NoReply));
+    }
+
+    #[test]
+    fn a_reply_crosses_once() {
+        for _ in 0..if cfg!(miri) { 2 } else { 500 } {
+            let (sender, answer) = reply();
+            let server = thread::spawn(move || sender.send(7));
+            assert_eq!(answer.wait(), Ok(7));
+            server.join().expect("no panic");
+            let (sender, answer) = reply();
+            let client = thread::spawn(move || drop(answer));
+            sender.send(7);
+            client.join().expect("no panic");
+        }
+    }
+}

@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use io_uring::types::{Fixed, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
-use rustix::event::PollFlags;
 use rustix::io::Errno;
 
 use super::file::{OpenFile, aligned_copy};
@@ -294,7 +293,7 @@ impl Uring {
         }
         let fd = io_uring::types::Fd(self.inbox.parker.event().as_raw_fd());
         // Multishot and never read: each write to the eventfd is one completion.
-        let events = u32::from(PollFlags::IN.bits());
+        let events = u32::try_from(libc::POLLIN).expect("a small flag");
         let entry = opcode::PollAdd::new(fd, events)
             .multi(true)
             .build()
