@@ -34,7 +34,10 @@ pub struct CacheTuning {
 
 impl Default for CacheTuning {
     fn default() -> Self {
-        Self { limit_bytes: 256 << 20, metadata_floor_bytes: 64 << 20 }
+        Self {
+            limit_bytes: 256 << 20,
+            metadata_floor_bytes: 64 << 20,
+        }
     }
 }
 
@@ -121,7 +124,10 @@ impl Cache {
             flights: BTreeMap::new(),
             stats: CacheStats::default(),
         };
-        Self(Rc::new(Inner { store, state: RefCell::new(state) }))
+        Self(Rc::new(Inner {
+            store,
+            state: RefCell::new(state),
+        }))
     }
 
     /// Returns the store below.
@@ -193,7 +199,10 @@ impl Cache {
     /// Puts the logical bytes of a block that was just written.
     pub fn insert(&self, bp: &BlockPointer, data: IoBuf) {
         if let Some(identity) = Identity::of(bp) {
-            self.0.state.borrow_mut().insert(identity, data, is_metadata(bp));
+            self.0
+                .state
+                .borrow_mut()
+                .insert(identity, data, is_metadata(bp));
         }
     }
 
@@ -250,7 +259,11 @@ impl State {
             return;
         }
         self.make_room(data.len());
-        let at = self.lists.push(Entry { identity, data, metadata });
+        let at = self.lists.push(Entry {
+            identity,
+            data,
+            metadata,
+        });
         self.index.insert(identity, at);
     }
 

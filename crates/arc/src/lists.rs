@@ -49,8 +49,16 @@ pub(crate) struct Lists {
 
 impl Default for Lists {
     fn default() -> Self {
-        let ends = Ends { newest: NONE, oldest: NONE, bytes: 0 };
-        Self { nodes: Vec::new(), free: Vec::new(), ends: [ends; 4] }
+        let ends = Ends {
+            newest: NONE,
+            oldest: NONE,
+            bytes: 0,
+        };
+        Self {
+            nodes: Vec::new(),
+            free: Vec::new(),
+            ends: [ends; 4],
+        }
     }
 }
 
@@ -66,8 +74,17 @@ impl Lists {
 
     /// Adds an entry as most recent of its kind and returns its place.
     pub(crate) fn push(&mut self, entry: Entry) -> u32 {
-        let list = if entry.metadata { List::RecentMetadata } else { List::RecentData };
-        let node = Node { entry: Some(entry), list, newer: NONE, older: NONE };
+        let list = if entry.metadata {
+            List::RecentMetadata
+        } else {
+            List::RecentData
+        };
+        let node = Node {
+            entry: Some(entry),
+            list,
+            newer: NONE,
+            older: NONE,
+        };
         let at = match self.free.pop() {
             Some(at) => {
                 self.nodes[at as usize] = node;
@@ -127,9 +144,14 @@ impl Lists {
         } else {
             [RecentData, FrequentData, RecentMetadata, FrequentMetadata]
         };
-        let list = order.into_iter().find(|&list| self.ends[list as usize].oldest != NONE)?;
+        let list = order
+            .into_iter()
+            .find(|&list| self.ends[list as usize].oldest != NONE)?;
         let at = self.ends[list as usize].oldest;
-        let identity = self.nodes[at as usize].entry.as_ref().map(|entry| entry.identity);
+        let identity = self.nodes[at as usize]
+            .entry
+            .as_ref()
+            .map(|entry| entry.identity);
         self.remove(at);
         identity
     }
@@ -159,7 +181,9 @@ impl Lists {
 
     fn unlink(&mut self, at: u32) {
         let bytes = self.charge(at);
-        let Node { list, newer, older, .. } = self.nodes[at as usize];
+        let Node {
+            list, newer, older, ..
+        } = self.nodes[at as usize];
         if newer == NONE {
             self.ends[list as usize].newest = older;
         } else {
@@ -179,8 +203,17 @@ mod tests {
     use super::*;
 
     fn entry(offset: u64, len: usize, metadata: bool) -> Entry {
-        let identity = Identity { offset, checksum: 0, birth: 1, vdev: 0 };
-        Entry { identity, data: IoBuf::zeroed(len), metadata }
+        let identity = Identity {
+            offset,
+            checksum: 0,
+            birth: 1,
+            vdev: 0,
+        };
+        Entry {
+            identity,
+            data: IoBuf::zeroed(len),
+            metadata,
+        }
     }
 
     #[test]
@@ -193,7 +226,10 @@ mod tests {
             lists.push(entry(offset, 1000, false));
         }
         for expect in 10..20 {
-            assert_eq!(lists.evict(false).map(|identity| identity.offset), Some(expect));
+            assert_eq!(
+                lists.evict(false).map(|identity| identity.offset),
+                Some(expect)
+            );
         }
         assert_eq!(lists.evict(false).map(|identity| identity.offset), Some(2));
         assert_eq!(lists.evict(false).map(|identity| identity.offset), Some(1));
@@ -204,7 +240,9 @@ mod tests {
     #[test]
     fn places_are_reused_and_bytes_add_up() {
         let mut lists = Lists::default();
-        let places: Vec<u32> = (0..5).map(|n| lists.push(entry(n, 100, n % 2 == 0))).collect();
+        let places: Vec<u32> = (0..5)
+            .map(|n| lists.push(entry(n, 100, n % 2 == 0)))
+            .collect();
         lists.remove(places[2]);
         lists.remove(places[0]);
         assert_eq!(lists.bytes(), 3 * (100 + OVERHEAD_BYTES));

@@ -155,11 +155,19 @@ impl TreeConfig {
         }
         let mut extra = NvList::new();
         for (name, value) in list.iter() {
-            if !matches!(name, b"type" | b"id" | b"guid" | b"create_txg" | b"children") {
+            if !matches!(
+                name,
+                b"type" | b"id" | b"guid" | b"create_txg" | b"children"
+            ) {
                 extra.insert(name, value.clone());
             }
         }
-        Ok(Self { guid, create_txg: list.u64("create_txg").unwrap_or(0), extra, tops })
+        Ok(Self {
+            guid,
+            create_txg: list.u64("create_txg").unwrap_or(0),
+            extra,
+            tops,
+        })
     }
 
     /// Encodes the whole tree for the pool's config object.
@@ -175,8 +183,11 @@ impl TreeConfig {
         for (name, value) in self.extra.iter() {
             list.insert(name, value.clone());
         }
-        let children: Vec<NvList> =
-            self.tops.iter().map(|top| top.to_nvlist(ConfigPlace::PoolConfig, true)).collect();
+        let children: Vec<NvList> = self
+            .tops
+            .iter()
+            .map(|top| top.to_nvlist(ConfigPlace::PoolConfig, true))
+            .collect();
         list.insert("children", children);
         list
     }
@@ -185,9 +196,13 @@ impl TreeConfig {
     #[must_use]
     pub fn guid_sum(&self) -> u64 {
         fn add(vdev: &VdevConfig) -> u64 {
-            vdev.children.iter().fold(vdev.guid.0, |sum, child| sum.wrapping_add(add(child)))
+            vdev.children
+                .iter()
+                .fold(vdev.guid.0, |sum, child| sum.wrapping_add(add(child)))
         }
-        self.tops.iter().fold(self.guid.0, |sum, top| sum.wrapping_add(add(top)))
+        self.tops
+            .iter()
+            .fold(self.guid.0, |sum, top| sum.wrapping_add(add(top)))
     }
 
     /// Returns the vdev with this guid, at any depth.
@@ -259,7 +274,9 @@ impl VdevConfig {
     /// Returns where to open a leaf: where it was found, else where it was last time.
     #[must_use]
     pub fn device_path(&self) -> Option<PathBuf> {
-        self.open_path.clone().or_else(|| self.path.as_ref().map(PathBuf::from))
+        self.open_path
+            .clone()
+            .or_else(|| self.path.as_ref().map(PathBuf::from))
     }
 
     fn decode(list: &NvList, depth: usize, budget: &mut usize) -> Result<Self, VdevError> {
@@ -271,7 +288,11 @@ impl VdevConfig {
         let guid = Guid(list.u64("guid").ok_or(bad("vdev guid"))?);
         let mut vdev = Self::new(kind, list.u64("id").ok_or(bad("vdev id"))?, guid);
         for (name, value) in list.iter() {
-            let number = if let NvValue::U64(number) = value { Some(*number) } else { None };
+            let number = if let NvValue::U64(number) = value {
+                Some(*number)
+            } else {
+                None
+            };
             match (name, number) {
                 (b"type" | b"id" | b"guid" | b"children", _) => {}
                 (b"path", _) => vdev.path = list.str("path").map(str::to_owned),
@@ -311,7 +332,8 @@ impl VdevConfig {
         if let Some(path) = &self.path {
             list.insert("path", path.as_str());
         }
-        let late = |name: &[u8]| !matches!(name, b"devid" | b"phys_path" | b"whole_disk" | b"nparity");
+        let late =
+            |name: &[u8]| !matches!(name, b"devid" | b"phys_path" | b"whole_disk" | b"nparity");
         for (name, value) in self.extra.iter().filter(|(name, _)| !late(name)) {
             list.insert(name, value.clone());
         }
@@ -339,9 +361,11 @@ impl VdevConfig {
                 list.insert("com.delphix:vdev_zap_top", zap);
             }
         }
-        for (name, set) in
-            [("offline", self.offline), ("faulted", self.faulted), ("removed", self.removed)]
-        {
+        for (name, set) in [
+            ("offline", self.offline),
+            ("faulted", self.faulted),
+            ("removed", self.removed),
+        ] {
             if set {
                 list.insert(name, 1_u64);
             }
@@ -353,8 +377,11 @@ impl VdevConfig {
             }
         }
         if !self.children.is_empty() {
-            let children: Vec<NvList> =
-                self.children.iter().map(|child| child.to_nvlist(place, false)).collect();
+            let children: Vec<NvList> = self
+                .children
+                .iter()
+                .map(|child| child.to_nvlist(place, false))
+                .collect();
             list.insert("children", children);
         }
         list
@@ -382,13 +409,21 @@ mod tests {
             leaf.extra.insert("fru", "bay 3");
             top.children.push(leaf);
         }
-        TreeConfig { guid: Guid(5), create_txg: 4, extra: NvList::new(), tops: vec![top] }
+        TreeConfig {
+            guid: Guid(5),
+            create_txg: 4,
+            extra: NvList::new(),
+            tops: vec![top],
+        }
     }
 
     #[test]
     fn tree_survives_encoding() {
         let tree = mirror();
-        assert_eq!(TreeConfig::from_nvlist(&tree.to_nvlist()).expect("decodes"), tree);
+        assert_eq!(
+            TreeConfig::from_nvlist(&tree.to_nvlist()).expect("decodes"),
+            tree
+        );
         assert_eq!(tree.guid_sum(), 5 + 7 + 8 + 9);
         assert_eq!(tree.leaves().len(), 2);
     }
@@ -404,7 +439,10 @@ mod tests {
 
     #[test]
     fn hostile_trees_are_refused() {
-        let mut list = NvList::new().with("type", "mirror").with("id", 0_u64).with("guid", 1_u64);
+        let mut list = NvList::new()
+            .with("type", "mirror")
+            .with("id", 0_u64)
+            .with("guid", 1_u64);
         for _ in 0..20 {
             list = NvList::new()
                 .with("type", "mirror")

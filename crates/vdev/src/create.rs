@@ -110,10 +110,13 @@ pub async fn plan(
     let mut conflicts = Vec::new();
     let mut seen = BTreeSet::new();
     if spec.tops.is_empty() {
-        return Err(VdevError::BadConfig { what: "no device was named" });
+        return Err(VdevError::BadConfig {
+            what: "no device was named",
+        });
     }
     for (id, top) in spec.tops.iter().enumerate() {
-        tree.tops.push(plan_top(handle, id as u64, top, &mut seen, &mut conflicts).await?);
+        tree.tops
+            .push(plan_top(handle, id as u64, top, &mut seen, &mut conflicts).await?);
     }
     Ok((tree, conflicts))
 }
@@ -130,14 +133,19 @@ async fn plan_top(
     let mut sector_shift = ASHIFT_MIN;
     for (index, leaf) in spec.leaves.iter().enumerate() {
         if !seen.insert(leaf.path.clone()) {
-            return Err(VdevError::BadConfig { what: "a device is named twice" });
+            return Err(VdevError::BadConfig {
+                what: "a device is named twice",
+            });
         }
         // Opened for writing, so that a device that is busy or write-protected is found out before anything is written.
         let disk = open_disk(handle, &leaf.path, OpenMode::ReadWrite).await?;
         check_size(&disk, 0)?;
         match examine(&disk).await {
             DiskUse::Free => {}
-            found => conflicts.push(Conflict { path: leaf.path.clone(), found }),
+            found => conflicts.push(Conflict {
+                path: leaf.path.clone(),
+                found,
+            }),
         }
         let info = disk.info();
         asize = asize.min(label::leaf_asize(info.size_bytes));
@@ -150,10 +158,15 @@ async fn plan_top(
             let shift = info.physical_sector_bytes.max(512).ilog2();
             sector_shift = sector_shift.max(u8::try_from(shift).unwrap_or(ASHIFT_MAX));
             if let Some(have) = spec.ashift
-                && info.logical_sector_bytes > 1_u32.checked_shl(u32::from(have)).unwrap_or(u32::MAX)
+                && info.logical_sector_bytes
+                    > 1_u32.checked_shl(u32::from(have)).unwrap_or(u32::MAX)
             {
                 let needed = u8::try_from(info.logical_sector_bytes.ilog2()).unwrap_or(u8::MAX);
-                return Err(VdevError::SectorSize { path: leaf.path.clone(), needed, have });
+                return Err(VdevError::SectorSize {
+                    path: leaf.path.clone(),
+                    needed,
+                    have,
+                });
             }
         } else {
             sector_shift = sector_shift.max(FILE_ASHIFT);
@@ -167,7 +180,11 @@ async fn plan_top(
         leaves.push(config);
     }
     let mut top = match leaves.len() {
-        0 => return Err(VdevError::BadConfig { what: "a vdev without devices" }),
+        0 => {
+            return Err(VdevError::BadConfig {
+                what: "a vdev without devices",
+            });
+        }
         1 => leaves.remove(0),
         _ => {
             let mut mirror = VdevConfig::new(VdevKind::Mirror, id, fresh_guid(handle));
@@ -178,7 +195,9 @@ async fn plan_top(
     };
     let ashift = spec.ashift.unwrap_or(sector_shift.min(ASHIFT_DEVICE_MAX));
     if !(ASHIFT_MIN..=ASHIFT_MAX).contains(&ashift) {
-        return Err(VdevError::BadConfig { what: "ashift must be 9 to 16" });
+        return Err(VdevError::BadConfig {
+            what: "ashift must be 9 to 16",
+        });
     }
     top.id = id;
     top.ashift = ashift;
@@ -209,7 +228,10 @@ async fn examine(disk: &Disk) -> DiskUse {
         };
     }
     let len = disk.info().size_bytes.min(SIGNATURE_BYTES);
-    let Ok(head) = disk.read(0, usize::try_from(len).expect("a bounded length")).await else {
+    let Ok(head) = disk
+        .read(0, usize::try_from(len).expect("a bounded length"))
+        .await
+    else {
         return DiskUse::Free;
     };
     SIGNATURES

@@ -67,7 +67,10 @@ impl LabelSet {
             // The first 16 KiB (pad and boot environment) are not needed.
             let skip = NVLIST.0;
             let len = usize::try_from(LABEL_SIZE - skip).expect("a label fits");
-            disk.read(offset + skip, len).await.ok().map(|bytes| (offset, bytes))
+            disk.read(offset + skip, len)
+                .await
+                .ok()
+                .map(|bytes| (offset, bytes))
         });
         let found = runtime::join_all(reads).await;
         for (which, read) in found.iter().enumerate() {
@@ -86,12 +89,16 @@ impl LabelSet {
             |ashift| vec![label::uberblock_slot_size(ashift)],
         );
         for (which, read) in found.iter().enumerate() {
-            let Some((offset, bytes)) = read else { continue };
+            let Some((offset, bytes)) = read else {
+                continue;
+            };
             let ring = &bytes[NVLIST.1..];
             for &size in &slot_sizes {
                 for (slot, block) in ring.chunks_exact(size).enumerate() {
                     // Cheap look first: hashing 128 empty slots of every label costs more than the read.
-                    let Ok(uberblock) = Uberblock::decode(block) else { continue };
+                    let Ok(uberblock) = Uberblock::decode(block) else {
+                        continue;
+                    };
                     let at = offset + RING.0 + (slot * size) as u64;
                     if label::verify(block, label_verifier(at), sha256) {
                         set.uberblocks.push(FoundUberblock {
@@ -135,7 +142,10 @@ impl LabelSet {
 /// [`VdevError::Open`] with the device's error; labels not reached may remain.
 pub async fn clear(disk: &Disk) -> Result<(), VdevError> {
     let size = disk.info().size_bytes;
-    let fail = |source| VdevError::Open { path: disk.info().path.clone(), source };
+    let fail = |source| VdevError::Open {
+        path: disk.info().path.clone(),
+        source,
+    };
     let zeros = IoBuf::zeroed(usize::try_from(LABEL_SIZE).expect("a label fits"));
     for which in 0..LABEL_COUNT {
         if let Some(offset) = label::label_offset(size, which) {
@@ -166,7 +176,11 @@ pub(crate) fn fresh_label(size_bytes: u64, which: usize) -> Result<(u64, IoBuf),
     let offset = offset_of(size_bytes, which)?;
     let mut block = IoBufMut::zeroed(usize::try_from(LABEL_SIZE).expect("a label fits"));
     let at = usize::try_from(BOOT_ENV.0).expect("inside a label");
-    label::seal(&mut block[at..at + BOOT_ENV.1], label_verifier(offset + BOOT_ENV.0), sha256);
+    label::seal(
+        &mut block[at..at + BOOT_ENV.1],
+        label_verifier(offset + BOOT_ENV.0),
+        sha256,
+    );
     Ok((offset, block.freeze()))
 }
 
@@ -188,7 +202,9 @@ pub(crate) fn uberblock_slot(
 }
 
 fn offset_of(size_bytes: u64, which: usize) -> Result<u64, VdevError> {
-    label::label_offset(size_bytes, which).ok_or(VdevError::BadConfig { what: "device without room for labels" })
+    label::label_offset(size_bytes, which).ok_or(VdevError::BadConfig {
+        what: "device without room for labels",
+    })
 }
 
 fn decode_config(block: &[u8], offset: u64) -> LabelState {

@@ -48,7 +48,12 @@ pub(crate) struct Leaf {
 }
 
 impl Leaf {
-    pub(crate) fn new(handle: &Handle, config: &VdevConfig, top: u32, tuning: &QueueTuning) -> Self {
+    pub(crate) fn new(
+        handle: &Handle,
+        config: &VdevConfig,
+        top: u32,
+        tuning: &QueueTuning,
+    ) -> Self {
         Self {
             guid: config.guid,
             top,
@@ -88,7 +93,10 @@ impl Leaf {
             self.set_health(Health::Unavailable, Some("cannot open".into()));
             return;
         };
-        match self.try_open(&path, config.guid, mode, ashift, least_asize, fresh).await {
+        match self
+            .try_open(&path, config.guid, mode, ashift, least_asize, fresh)
+            .await
+        {
             Ok(disk) => {
                 *self.disk.borrow_mut() = Some(disk);
                 self.set_health(Health::Online, None);
@@ -99,7 +107,10 @@ impl Leaf {
                         "corrupted data".to_owned()
                     }
                     VdevError::BadConfig { what } => (*what).to_owned(),
-                    VdevError::Open { source: DiskError::Busy { .. }, .. } => "device is in use".into(),
+                    VdevError::Open {
+                        source: DiskError::Busy { .. },
+                        ..
+                    } => "device is in use".into(),
                     _ => format!("was {}", path.display()),
                 };
                 self.set_health(Health::Unavailable, Some(reason));
@@ -123,8 +134,16 @@ impl Leaf {
             let labels = LabelSet::read(&disk).await?;
             match labels.best_config().and_then(|config| config.u64("guid")) {
                 Some(found) if found == guid.0 => {}
-                Some(_) => return Err(VdevError::BadConfig { what: "corrupted data" }),
-                None => return Err(VdevError::BadConfig { what: "missing label" }),
+                Some(_) => {
+                    return Err(VdevError::BadConfig {
+                        what: "corrupted data",
+                    });
+                }
+                None => {
+                    return Err(VdevError::BadConfig {
+                        what: "missing label",
+                    });
+                }
             }
         }
         Ok(disk)
@@ -132,7 +151,11 @@ impl Leaf {
 
     /// Returns the open device.
     pub(crate) fn disk(&self) -> Option<Disk> {
-        if self.is_usable() { self.disk.borrow().clone() } else { None }
+        if self.is_usable() {
+            self.disk.borrow().clone()
+        } else {
+            None
+        }
     }
 
     pub(crate) fn is_usable(&self) -> bool {
@@ -158,12 +181,18 @@ impl Leaf {
 
     /// Returns the device size rounded down to whole labels, 0 when not open.
     pub(crate) fn psize(&self) -> u64 {
-        self.disk.borrow().as_ref().map_or(0, |disk| label::usable_size(disk.info().size_bytes))
+        self.disk
+            .borrow()
+            .as_ref()
+            .map_or(0, |disk| label::usable_size(disk.info().size_bytes))
     }
 
     /// Returns the path it was opened at.
     pub(crate) fn path(&self) -> Option<PathBuf> {
-        self.disk.borrow().as_ref().map(|disk| disk.info().path.clone())
+        self.disk
+            .borrow()
+            .as_ref()
+            .map(|disk| disk.info().path.clone())
     }
 
     /// Returns the counters with the queue's depths.
@@ -203,6 +232,11 @@ impl Leaf {
     /// Returns and clears whether a write was missed since the last call.
     pub(crate) fn take_missed(&self) -> bool {
         self.missed.replace(false)
+    }
+
+    /// Forgets that the leaf may lack older writes.
+    pub(crate) fn mark_whole(&self) {
+        self.stale.set(false);
     }
 
     /// Closes the device.
@@ -340,7 +374,9 @@ impl Leaf {
                 self.set_health(Health::Removed, None);
                 return;
             }
-            DiskError::OutOfRange { .. } | DiskError::Misaligned { .. } | DiskError::ReadOnly { .. } => {
+            DiskError::OutOfRange { .. }
+            | DiskError::Misaligned { .. }
+            | DiskError::ReadOnly { .. } => {
                 return;
             }
             _ => {}
@@ -374,7 +410,10 @@ pub(crate) async fn open_disk(
     handle
         .open_disk(path, mode)
         .await
-        .map_err(|source| VdevError::Open { path: path.to_owned(), source })
+        .map_err(|source| VdevError::Open {
+            path: path.to_owned(),
+            source,
+        })
 }
 
 /// Refuses devices too small to be a leaf, or smaller than the vdev needs.
@@ -382,7 +421,8 @@ pub(crate) fn check_size(disk: &Disk, least_asize: u64) -> Result<(), VdevError>
     let info = disk.info();
     let needed_bytes = label::MIN_DEVICE_SIZE
         .max(least_asize.saturating_add(label::DATA_START + label::END_RESERVED));
-    if label::leaf_asize(info.size_bytes) < least_asize || info.size_bytes < label::MIN_DEVICE_SIZE {
+    if label::leaf_asize(info.size_bytes) < least_asize || info.size_bytes < label::MIN_DEVICE_SIZE
+    {
         return Err(VdevError::TooSmall {
             path: info.path.clone(),
             size_bytes: info.size_bytes,
@@ -397,7 +437,11 @@ fn check_sectors(disk: &Disk, ashift: u8) -> Result<(), VdevError> {
     let info = disk.info();
     if info.kind == DiskKind::Block && u64::from(info.logical_sector_bytes) > 1 << ashift {
         let needed = u8::try_from(info.logical_sector_bytes.trailing_zeros()).unwrap_or(u8::MAX);
-        return Err(VdevError::SectorSize { path: info.path.clone(), needed, have: ashift });
+        return Err(VdevError::SectorSize {
+            path: info.path.clone(),
+            needed,
+            have: ashift,
+        });
     }
     Ok(())
 }

@@ -22,13 +22,15 @@ mod stats;
 mod tree;
 
 pub use config::{ConfigPlace, TreeConfig, VdevConfig, VdevKind};
-pub use create::{Conflict, DiskUse, LeafSpec, TopSpec, TreeSpec, disk_use, metaslab_shift_for, plan};
+pub use create::{
+    Conflict, DiskUse, LeafSpec, TopSpec, TreeSpec, disk_use, metaslab_shift_for, plan,
+};
 pub use error::VdevError;
 pub use queue::{ClassLimits, IoClass, QueueTuning};
 pub use stats::{ClassStats, LATENCY_BUCKETS, LatencyHistogram, VdevStats};
 pub use tree::{
-    Check, Health, LeafInfo, Location, OpenMode, Suspect, TopInfo, Tree, TreeTuning, VdevStatus,
-    Verify,
+    Check, Health, LeafInfo, Location, OpenMode, Scrubbed, Suspect, TopInfo, Tree, TreeTuning,
+    VdevStatus, Verify,
 };
 
 /// Bytes at the front of every leaf that no block may use: two labels and the boot area.

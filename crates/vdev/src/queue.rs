@@ -123,7 +123,10 @@ impl Future for Turn {
 
 impl Queue {
     pub(crate) fn new(tuning: QueueTuning) -> Self {
-        Self { tuning, state: RefCell::default() }
+        Self {
+            tuning,
+            state: RefCell::default(),
+        }
     }
 
     /// Waits for a place at the device.
@@ -181,7 +184,9 @@ impl Queue {
         state.active[class.index()] -= 1;
         state.total -= 1;
         while let Some(next) = self.next(&state) {
-            let ticket = state.waiting[next].pop_front().expect("the class has a waiter");
+            let ticket = state.waiting[next]
+                .pop_front()
+                .expect("the class has a waiter");
             state.active[next] += 1;
             state.total += 1;
             let mut ticket = ticket.borrow_mut();

@@ -16,7 +16,11 @@ pub struct LatencyHistogram {
 
 impl Default for LatencyHistogram {
     fn default() -> Self {
-        Self { buckets: [0; LATENCY_BUCKETS], sum_ns: 0, count: 0 }
+        Self {
+            buckets: [0; LATENCY_BUCKETS],
+            sum_ns: 0,
+            count: 0,
+        }
     }
 }
 

@@ -79,7 +79,10 @@ pub struct TreeTuning {
 
 impl Default for TreeTuning {
     fn default() -> Self {
-        Self { queue: QueueTuning::default(), offload_above_bytes: runtime::COMPUTE_WORTHWHILE_BYTES as u64 }
+        Self {
+            queue: QueueTuning::default(),
+            offload_above_bytes: runtime::COMPUTE_WORTHWHILE_BYTES as u64,
+        }
     }
 }
 
@@ -187,6 +190,17 @@ struct SuspectState {
     repaired: Event,
 }
 
+/// What a scrub of one range found.
+#[derive(Debug, Default)]
+pub struct Scrubbed {
+    /// The right bytes, if any leaf had them.
+    pub good: Option<IoBuf>,
+    /// Leaves that could not be read or held something else.
+    pub bad_copies: u32,
+    /// Of those, rewritten.
+    pub repaired_copies: u32,
+}
+
 /// A range that is being watched because some copy of it is bad. Dropping it ends the watch.
 pub struct Suspect {
     tree: Tree,
@@ -195,7 +209,11 @@ pub struct Suspect {
 
 impl Drop for Suspect {
     fn drop(&mut self) {
-        self.tree.0.suspects.borrow_mut().retain(|other| !Rc::ptr_eq(other, &self.state));
+        self.tree
+            .0
+            .suspects
+            .borrow_mut()
+            .retain(|other| !Rc::ptr_eq(other, &self.state));
     }
 }
 
@@ -234,13 +252,24 @@ impl Tree {
                 tree.0.tops.borrow_mut().push(None);
                 continue;
             }
-            let leaf_configs: Vec<&VdevConfig> =
-                if vdev.kind.is_leaf() { vec![vdev] } else { vdev.children.iter().collect() };
+            let leaf_configs: Vec<&VdevConfig> = if vdev.kind.is_leaf() {
+                vec![vdev]
+            } else {
+                vdev.children.iter().collect()
+            };
             let mut leaves = Vec::new();
             for leaf_config in leaf_configs {
                 let leaf = Rc::new(Leaf::new(handle, leaf_config, id, &tree.0.tuning.queue));
-                if tree.0.leaves.borrow_mut().insert(leaf.guid, Rc::clone(&leaf)).is_some() {
-                    return Err(VdevError::BadConfig { what: "two vdevs share a guid" });
+                if tree
+                    .0
+                    .leaves
+                    .borrow_mut()
+                    .insert(leaf.guid, Rc::clone(&leaf))
+                    .is_some()
+                {
+                    return Err(VdevError::BadConfig {
+                        what: "two vdevs share a guid",
+                    });
                 }
                 leaves.push(Rc::clone(&leaf));
                 opens.push((leaf, leaf_config.clone(), vdev.ashift, vdev.asize));
@@ -254,9 +283,11 @@ impl Tree {
                 leaves,
             })));
         }
-        runtime::join_all(opens.iter().map(|(leaf, config, ashift, asize)| {
-            leaf.open(config, mode, *ashift, *asize, fresh)
-        }))
+        runtime::join_all(
+            opens.iter().map(|(leaf, config, ashift, asize)| {
+                leaf.open(config, mode, *ashift, *asize, fresh)
+            }),
+        )
         .await;
         for top in tree.0.tops.borrow().iter().flatten() {
             if !top.leaves.iter().any(|leaf| leaf.is_usable()) {
@@ -330,7 +361,9 @@ impl Tree {
                 Some(LeafInfo {
                     guid: leaf.guid,
                     top: leaf.top,
-                    path: path.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default(),
+                    path: path
+                        .map(|path| path.to_string_lossy().into_owned())
+                        .unwrap_or_default(),
                     health: leaf.health(),
                     psize: leaf.psize(),
                 })
@@ -394,11 +427,71 @@ impl Tree {
             failed.push(leaf);
         }
         if rejected {
-            return Err(VdevError::Rejected { vdev: at.vdev, offset: at.offset, size: at.size });
+            return Err(VdevError::Rejected {
+                vdev: at.vdev,
+                offset: at.offset,
+                size: at.size,
+            });
         }
-        Err(device_error.map_or(VdevError::Unavailable { vdev: at.vdev }, |source| {
-            VdevError::Device { vdev: at.vdev, offset: at.offset, size: at.size, source }
-        }))
+        Err(
+            device_error.map_or(VdevError::Unavailable { vdev: at.vdev }, |source| {
+                VdevError::Device {
+                    vdev: at.vdev,
+                    offset: at.offset,
+                    size: at.size,
+                    source,
+                }
+            }),
+        )
+    }
+
+    /// Reads a range from every leaf and rewrites those that do not hold what a good one holds. A leaf that may lack old
+    /// writes must hold exactly the bytes of one that does not. `check` returns false for wrong bytes.
+    ///
+    /// # Errors
+    /// [`VdevError::OutOfRange`]. Devices that fail are counted in the answer.
+    pub async fn scrub(
+        &self,
+        at: Location,
+        class: IoClass,
+        check: Check<()>,
+    ) -> Result<Scrubbed, VdevError> {
+        let top = self.top_for(at)?;
+        let len = usize::try_from(at.size).map_err(|_| out_of_range(at))?;
+        let suspect = self.suspect(at);
+        let mut order: Vec<Rc<Leaf>> = top
+            .leaves
+            .iter()
+            .filter(|leaf| leaf.is_usable())
+            .cloned()
+            .collect();
+        order.sort_by_key(|leaf| leaf.is_stale());
+        let mut result = Scrubbed::default();
+        let mut bad = Vec::new();
+        for leaf in order {
+            let Ok(bytes) = leaf.read(LEAF_DATA_START + at.offset, len, class).await else {
+                result.bad_copies += 1;
+                bad.push(leaf);
+                continue;
+            };
+            let same = result.good.as_ref().is_some_and(|good| *good == bytes);
+            let sound = same
+                || (!(leaf.is_stale() && result.good.is_some())
+                    && self.run_check(&check, &bytes).await.is_some());
+            if sound {
+                result.good.get_or_insert(bytes);
+            } else {
+                leaf.count_checksum_error();
+                result.bad_copies += 1;
+                bad.push(leaf);
+            }
+        }
+        if let Some(good) = &result.good
+            && !bad.is_empty()
+        {
+            result.repaired_copies = suspect.repair_leaves(&bad, good).await;
+        }
+        Ok(result)
     }
 
     /// Starts watching a range whose copies are all bad here, so that it can be repaired from a copy elsewhere.
@@ -411,7 +504,10 @@ impl Tree {
             repaired: Event::new("a repair of the same range"),
         });
         self.0.suspects.borrow_mut().push(Rc::clone(&state));
-        Suspect { tree: self.clone(), state }
+        Suspect {
+            tree: self.clone(),
+            state,
+        }
     }
 
     /// Writes a range to every leaf that can take it. Succeeds when at least one leaf holds it; leaves that missed it
@@ -459,9 +555,16 @@ impl Tree {
         }
         for range in ranges {
             let size = range.end.saturating_sub(range.start);
-            let at = Location { vdev, offset: range.start, size };
+            let at = Location {
+                vdev,
+                offset: range.start,
+                size,
+            };
             let top = self.top_for(at)?;
-            let trims = top.leaves.iter().map(|leaf| leaf.trim(LEAF_DATA_START + at.offset, size));
+            let trims = top
+                .leaves
+                .iter()
+                .map(|leaf| leaf.trim(LEAF_DATA_START + at.offset, size));
             runtime::join_all(trims).await;
         }
         Ok(())
@@ -471,7 +574,11 @@ impl Tree {
     #[must_use]
     pub fn take_missed_writes(&self) -> Vec<Guid> {
         let leaves = self.0.leaves.borrow();
-        leaves.values().filter(|leaf| leaf.take_missed()).map(|leaf| leaf.guid).collect()
+        leaves
+            .values()
+            .filter(|leaf| leaf.take_missed())
+            .map(|leaf| leaf.guid)
+            .collect()
     }
 
     /// Returns the bytes a block of `psize` bytes takes on the vdev.
@@ -479,7 +586,11 @@ impl Tree {
     /// # Errors
     /// [`VdevError::OutOfRange`] when there is no such vdev.
     pub fn asize_of(&self, vdev: u32, psize: u64) -> Result<u64, VdevError> {
-        let top = self.top(vdev).ok_or(VdevError::OutOfRange { vdev, offset: 0, size: psize })?;
+        let top = self.top(vdev).ok_or(VdevError::OutOfRange {
+            vdev,
+            offset: 0,
+            size: psize,
+        })?;
         Ok(psize.next_multiple_of(1 << top.ashift))
     }
 
@@ -490,7 +601,11 @@ impl Tree {
     pub fn ashift(&self, vdev: u32) -> Result<u8, VdevError> {
         self.top(vdev)
             .map(|top| top.ashift)
-            .ok_or(VdevError::OutOfRange { vdev, offset: 0, size: 0 })
+            .ok_or(VdevError::OutOfRange {
+                vdev,
+                offset: 0,
+                size: 0,
+            })
     }
 
     /// Returns the deflate ratio of the vdev: what 512 allocated bytes count in space accounting. 512 for disks and
@@ -547,27 +662,58 @@ impl Tree {
 
     /// Sets error counters to zero, of one leaf or all, and reopens leaves that were taken out.
     pub async fn clear_errors(&self, guid: Option<Guid>) {
-        let leaves: Vec<Rc<Leaf>> = self.0.leaves.borrow().values().cloned().collect();
-        for leaf in leaves {
-            if guid.is_some_and(|guid| guid != leaf.guid) {
-                continue;
-            }
-            leaf.clear_counters();
-            if leaf.is_usable() {
-                continue;
-            }
-            let found = {
-                let config = self.0.config.borrow();
-                let top = self.top(leaf.top);
-                let vdev = config.leaves().into_iter().find(|vdev| vdev.guid == leaf.guid).cloned();
-                vdev.zip(top)
-            };
-            if let Some((mut vdev, top)) = found {
-                vdev.faulted = false;
-                leaf.close();
-                leaf.open(&vdev, self.0.mode, top.ashift, top.asize, false).await;
+        for leaf in self.all_leaves() {
+            if guid.is_none_or(|guid| guid == leaf.guid) {
+                leaf.clear_counters();
+                self.reopen_leaf(&leaf).await;
             }
         }
+    }
+
+    /// Tries to open every leaf that is not open and may be. Returns how many came back. What they missed meanwhile
+    /// they still lack: they are read last until [`Tree::mark_whole`].
+    pub async fn reopen(&self) -> usize {
+        let mut back = 0;
+        for leaf in self.all_leaves() {
+            if matches!(leaf.health(), Health::Unavailable | Health::Removed) {
+                back += usize::from(self.reopen_leaf(&leaf).await);
+            }
+        }
+        back
+    }
+
+    /// Says that a leaf has been resilvered: it lacks nothing any more.
+    pub fn mark_whole(&self, guid: Guid) {
+        if let Some(leaf) = self.0.leaves.borrow().get(&guid) {
+            leaf.mark_whole();
+        }
+    }
+
+    fn all_leaves(&self) -> Vec<Rc<Leaf>> {
+        self.0.leaves.borrow().values().cloned().collect()
+    }
+
+    /// Returns true if the leaf was not usable and is now.
+    async fn reopen_leaf(&self, leaf: &Leaf) -> bool {
+        if leaf.is_usable() {
+            return false;
+        }
+        let found = {
+            let config = self.0.config.borrow();
+            let vdev = config
+                .leaves()
+                .into_iter()
+                .find(|vdev| vdev.guid == leaf.guid)
+                .cloned();
+            vdev.zip(self.top(leaf.top))
+        };
+        if let Some((mut vdev, top)) = found {
+            vdev.faulted = false;
+            leaf.close();
+            leaf.open(&vdev, self.0.mode, top.ashift, top.asize, false)
+                .await;
+        }
+        leaf.is_usable()
     }
 
     /// Writes the configuration nvlist (packed, with its 4-byte header) into label `which` (0-3) of a leaf.
@@ -600,19 +746,28 @@ impl Tree {
     ///
     /// # Errors
     /// When not one of the four could be written.
-    pub async fn write_uberblock(&self, leaf: Guid, uberblock: &Uberblock) -> Result<(), VdevError> {
+    pub async fn write_uberblock(
+        &self,
+        leaf: Guid,
+        uberblock: &Uberblock,
+    ) -> Result<(), VdevError> {
         let (leaf, size) = self.leaf_for_label(leaf)?;
         let ashift = self.ashift(leaf.top)?;
         let mut blocks = Vec::new();
         for which in 0..LABEL_COUNT {
             blocks.push(labels::uberblock_slot(size, which, ashift, uberblock)?);
         }
-        let writes = blocks.into_iter().map(|(offset, block)| self.write_reserved(&leaf, offset, block));
+        let writes = blocks
+            .into_iter()
+            .map(|(offset, block)| self.write_reserved(&leaf, offset, block));
         let results = runtime::join_all(writes).await;
         if results.iter().any(Result::is_ok) {
             return Ok(());
         }
-        results.into_iter().next().unwrap_or(Err(VdevError::Unavailable { vdev: leaf.top }))
+        results
+            .into_iter()
+            .next()
+            .unwrap_or(Err(VdevError::Unavailable { vdev: leaf.top }))
     }
 
     /// Flushes one leaf.
@@ -621,7 +776,9 @@ impl Tree {
     /// [`VdevError::NoSuchLeaf`] or the device's failure; the leaf is then taken out.
     pub async fn flush_leaf(&self, leaf: Guid) -> Result<(), VdevError> {
         let (leaf, _) = self.leaf_for_label(leaf)?;
-        leaf.flush().await.map_err(|error| leaf_failure(&leaf, 0, 0, error))
+        leaf.flush()
+            .await
+            .map_err(|error| leaf_failure(&leaf, 0, 0, error))
     }
 
     /// Reads the labels of one leaf.
@@ -629,7 +786,12 @@ impl Tree {
     /// # Errors
     /// [`VdevError::NoSuchLeaf`] when it is not open.
     pub async fn read_labels(&self, leaf: Guid) -> Result<LabelSet, VdevError> {
-        let found = self.0.leaves.borrow().get(&leaf).and_then(|leaf| leaf.disk());
+        let found = self
+            .0
+            .leaves
+            .borrow()
+            .get(&leaf)
+            .and_then(|leaf| leaf.disk());
         LabelSet::read(&found.ok_or(VdevError::NoSuchLeaf { guid: leaf })?).await
     }
 
@@ -638,9 +800,8 @@ impl Tree {
     /// # Errors
     /// None at present; leaves that cannot be read are skipped.
     pub async fn best_uberblock(&self, max: Option<Txg>) -> Result<Option<Uberblock>, VdevError> {
-        let leaves: Vec<Rc<Leaf>> = self.0.leaves.borrow().values().cloned().collect();
         let mut best: Option<Uberblock> = None;
-        for leaf in leaves {
+        for leaf in self.all_leaves() {
             let Some(disk) = leaf.disk() else { continue };
             let set = LabelSet::read(&disk).await?;
             if let Some(found) = set.best_uberblock(max)
@@ -667,7 +828,10 @@ impl Tree {
     fn top_for(&self, at: Location) -> Result<Rc<Top>, VdevError> {
         let top = self.top(at.vdev).ok_or(out_of_range(at))?;
         let sector = (1_u64 << top.ashift) - 1;
-        let inside = at.offset.checked_add(at.size).is_some_and(|end| end <= top.asize);
+        let inside = at
+            .offset
+            .checked_add(at.size)
+            .is_some_and(|end| end <= top.asize);
         if inside && at.size != 0 && at.offset & sector == 0 && at.size & sector == 0 {
             Ok(top)
         } else {
@@ -693,7 +857,12 @@ impl Tree {
 
     /// Registers a write, and waits for repairs of the same range that have started.
     async fn begin_write(&self, at: Location) {
-        self.0.writing.borrow_mut().entry((at.vdev, at.offset)).or_insert((at.size, 0)).1 += 1;
+        self.0
+            .writing
+            .borrow_mut()
+            .entry((at.vdev, at.offset))
+            .or_insert((at.size, 0))
+            .1 += 1;
         if self.0.suspects.borrow().is_empty() {
             return;
         }
@@ -741,7 +910,12 @@ impl Tree {
         }
     }
 
-    async fn write_reserved(&self, leaf: &Leaf, offset: u64, block: IoBuf) -> Result<(), VdevError> {
+    async fn write_reserved(
+        &self,
+        leaf: &Leaf,
+        offset: u64,
+        block: IoBuf,
+    ) -> Result<(), VdevError> {
         let size = block.len() as u64;
         leaf.write(offset, block, IoClass::SyncWrite)
             .await
@@ -761,7 +935,11 @@ impl Tree {
             stats: VdevStats::default(),
             asize: vdev.asize,
             ashift: vdev.ashift,
-            children: vdev.children.iter().map(|child| self.status_of(child)).collect(),
+            children: vdev
+                .children
+                .iter()
+                .map(|child| self.status_of(child))
+                .collect(),
         };
         if let Some(leaf) = leaf {
             status.health = leaf.health();
@@ -776,7 +954,11 @@ impl Tree {
             status.stats.merge(&child.stats);
         }
         // Checksum errors are the children's; the mirror's own are errors no child could answer for.
-        let usable = status.children.iter().filter(|child| child.health == Health::Online).count();
+        let usable = status
+            .children
+            .iter()
+            .filter(|child| child.health == Health::Online)
+            .count();
         if usable < status.children.len() {
             if usable == 0 {
                 status.health = Health::Unavailable;
@@ -790,32 +972,44 @@ impl Tree {
 }
 
 impl Suspect {
-    /// Writes good bytes over the whole range on every leaf, unless somebody wrote there since the watch began.
-    pub async fn repair(&self, good: &IoBuf) {
-        if let Some(top) = self.tree.top(self.state.at.vdev) {
-            self.repair_leaves(&top.leaves, good).await;
+    /// Writes good bytes over the whole range on every leaf, unless somebody wrote there since the watch began. Returns
+    /// how many leaves took them.
+    pub async fn repair(&self, good: &IoBuf) -> u32 {
+        match self.tree.top(self.state.at.vdev) {
+            Some(top) => self.repair_leaves(&top.leaves, good).await,
+            None => 0,
         }
     }
 
-    async fn repair_leaves(&self, bad: &[Rc<Leaf>], good: &IoBuf) {
+    /// Returns how many leaves took the good bytes.
+    async fn repair_leaves(&self, bad: &[Rc<Leaf>], good: &IoBuf) -> u32 {
         let at = self.state.at;
         if self.tree.0.mode == OpenMode::ReadOnly
             || good.len() as u64 != at.size
             || self.state.overwritten.get()
         {
-            return;
+            return 0;
         }
         self.state.repairing.set(true);
-        let writes = bad.iter().filter(|leaf| leaf.is_usable()).map(|leaf| async move {
-            let offset = LEAF_DATA_START + at.offset;
-            // A failure is counted by the leaf; the good copy is still there.
-            if leaf.write(offset, good.clone(), IoClass::Scrub).await.is_ok() {
-                leaf.count_healed(at.size);
-            }
-        });
-        runtime::join_all(writes).await;
+        let writes = bad
+            .iter()
+            .filter(|leaf| leaf.is_usable())
+            .map(|leaf| async move {
+                let offset = LEAF_DATA_START + at.offset;
+                // A failure is counted by the leaf; the good copy is still there.
+                let healed = leaf
+                    .write(offset, good.clone(), IoClass::Scrub)
+                    .await
+                    .is_ok();
+                if healed {
+                    leaf.count_healed(at.size);
+                }
+                u32::from(healed)
+            });
+        let healed = runtime::join_all(writes).await.into_iter().sum();
         self.state.repairing.set(false);
         self.state.repaired.notify_all();
+        healed
     }
 }
 
@@ -827,13 +1021,17 @@ pub type Check<T> = Arc<dyn Fn(&IoBuf) -> Option<T> + Send + Sync>;
 
 /// Refuses trees this version cannot serve.
 fn check_shape(top: &VdevConfig) -> Result<(), VdevError> {
-    let unsupported = |kind: &VdevKind| VdevError::Unsupported { kind: kind.as_str().to_owned() };
+    let unsupported = |kind: &VdevKind| VdevError::Unsupported {
+        kind: kind.as_str().to_owned(),
+    };
     match &top.kind {
         VdevKind::Hole => return Ok(()),
         VdevKind::Disk | VdevKind::File => {}
         VdevKind::Mirror => {
             if top.children.is_empty() {
-                return Err(VdevError::BadConfig { what: "a mirror without children" });
+                return Err(VdevError::BadConfig {
+                    what: "a mirror without children",
+                });
             }
             if let Some(child) = top.children.iter().find(|child| !child.kind.is_leaf()) {
                 return Err(unsupported(&child.kind));
@@ -842,14 +1040,20 @@ fn check_shape(top: &VdevConfig) -> Result<(), VdevError> {
         other => return Err(unsupported(other)),
     }
     if !(ASHIFT_MIN..=ASHIFT_MAX).contains(&top.ashift) {
-        return Err(VdevError::BadConfig { what: "ashift out of range" });
+        return Err(VdevError::BadConfig {
+            what: "ashift out of range",
+        });
     }
     if !(24..=60).contains(&top.metaslab_shift) && top.metaslab_shift != 0 {
-        return Err(VdevError::BadConfig { what: "metaslab_shift out of range" });
+        return Err(VdevError::BadConfig {
+            what: "metaslab_shift out of range",
+        });
     }
     // Offsets are stored in 55 bits of 512 bytes at most; far below, sums cannot overflow.
     if top.asize == 0 || top.asize > 1 << 62 || top.asize % (1 << top.ashift) != 0 {
-        return Err(VdevError::BadConfig { what: "asize out of range" });
+        return Err(VdevError::BadConfig {
+            what: "asize out of range",
+        });
     }
     Ok(())
 }
@@ -870,15 +1074,26 @@ fn read_order(top: &Top, offset: u64) -> Vec<Rc<Leaf>> {
         .map(|(index, leaf)| (leaf.is_stale(), leaf.load(), index != favourite, index))
         .collect();
     order.sort_unstable();
-    order.into_iter().map(|(_, _, _, index)| Rc::clone(&top.leaves[index])).collect()
+    order
+        .into_iter()
+        .map(|(_, _, _, index)| Rc::clone(&top.leaves[index]))
+        .collect()
 }
 
-async fn write_leaves(top: &Top, at: Location, data: IoBuf, class: IoClass) -> Result<(), VdevError> {
+async fn write_leaves(
+    top: &Top,
+    at: Location,
+    data: IoBuf,
+    class: IoClass,
+) -> Result<(), VdevError> {
     let offset = LEAF_DATA_START + at.offset;
     let results = if let [only] = top.leaves.as_slice() {
         vec![only.write(offset, data, class).await]
     } else {
-        let writes = top.leaves.iter().map(|leaf| leaf.write(offset, data.clone(), class));
+        let writes = top
+            .leaves
+            .iter()
+            .map(|leaf| leaf.write(offset, data.clone(), class));
         runtime::join_all(writes).await
     };
     let mut first_error = None;
@@ -925,10 +1140,19 @@ async fn flush_top(top: &Rc<Top>) -> Result<(), VdevError> {
 fn leaf_failure(leaf: &Leaf, offset: u64, size: u64, error: LeafError) -> VdevError {
     match error {
         LeafError::Closed => VdevError::Unavailable { vdev: leaf.top },
-        LeafError::Device(source) => VdevError::Device { vdev: leaf.top, offset, size, source },
+        LeafError::Device(source) => VdevError::Device {
+            vdev: leaf.top,
+            offset,
+            size,
+            source,
+        },
     }
 }
 
 fn out_of_range(at: Location) -> VdevError {
-    VdevError::OutOfRange { vdev: at.vdev, offset: at.offset, size: at.size }
+    VdevError::OutOfRange {
+        vdev: at.vdev,
+        offset: at.offset,
+        size: at.size,
+    }
 }

@@ -163,8 +163,10 @@ pub(crate) struct Allocator {
 
 impl Allocator {
     pub(crate) fn new(tops: &[(TopInfo, u64)], summaries: &[MetaslabSummary]) -> Self {
-        let known: BTreeMap<(u32, u32), &MetaslabSummary> =
-            summaries.iter().map(|s| ((s.vdev, s.metaslab), s)).collect();
+        let known: BTreeMap<(u32, u32), &MetaslabSummary> = summaries
+            .iter()
+            .map(|s| ((s.vdev, s.metaslab), s))
+            .collect();
         let mut vdevs = BTreeMap::new();
         let mut normal = Vec::new();
         for (top, deflate) in tops {
@@ -209,7 +211,12 @@ impl Allocator {
 
     /// Smallest allocation of any ordinary vdev in bytes.
     pub(crate) fn least_alloc(&self) -> u64 {
-        let shift = self.normal.iter().filter_map(|id| self.vdevs.get(id)).map(|v| v.ashift).min();
+        let shift = self
+            .normal
+            .iter()
+            .filter_map(|id| self.vdevs.get(id))
+            .map(|v| v.ashift)
+            .min();
         1 << shift.unwrap_or(9)
     }
 
@@ -257,7 +264,10 @@ impl Allocator {
                 if used == fresh {
                     continue;
                 }
-                let vdev = self.vdevs.get_mut(&id).expect("every rotor entry is a vdev");
+                let vdev = self
+                    .vdevs
+                    .get_mut(&id)
+                    .expect("every rotor entry is a vdev");
                 let avoid: Vec<u32> = request
                     .dvas
                     .iter()
@@ -275,7 +285,12 @@ impl Allocator {
                         if copy == 0 {
                             self.advance(id, asize);
                         }
-                        return Ok(Dva { vdev: id, offset, asize, gang: false });
+                        return Ok(Dva {
+                            vdev: id,
+                            offset,
+                            asize,
+                            gang: false,
+                        });
                     }
                     Take::Load(metaslab) => {
                         wanted_load.get_or_insert(Step::Load { vdev: id, metaslab });
@@ -299,7 +314,11 @@ impl Allocator {
             self.rotor_left -= asize;
             return;
         }
-        let position = self.normal.iter().position(|other| *other == id).unwrap_or(0);
+        let position = self
+            .normal
+            .iter()
+            .position(|other| *other == id)
+            .unwrap_or(0);
         self.rotor = (position + 1) % self.normal.len();
         // A vdev with twice the average share of free space gets twice the turn, so that vdevs fill up together.
         let free_share = |id: &u32| {
@@ -338,7 +357,11 @@ impl Allocator {
         let space = self.vdevs.get_mut(&vdev).ok_or(Mismatch)?;
         let metaslab = &space.metaslabs[key.1 as usize];
         if !metaslab.is_loaded() {
-            return if metaslab.is_broken() { Err(Mismatch) } else { Ok(Some(key)) };
+            return if metaslab.is_broken() {
+                Err(Mismatch)
+            } else {
+                Ok(Some(key))
+            };
         }
         // The place may be inside a run a slot holds.
         space.return_runs_of(key.1);
@@ -349,7 +372,10 @@ impl Allocator {
 
     /// Returns a metaslab.
     pub(crate) fn metaslab(&mut self, vdev: u32, metaslab: u32) -> Option<&mut Metaslab> {
-        self.vdevs.get_mut(&vdev)?.metaslabs.get_mut(metaslab as usize)
+        self.vdevs
+            .get_mut(&vdev)?
+            .metaslabs
+            .get_mut(metaslab as usize)
     }
 
     /// Returns a metaslab's free ranges as its space map states them with all taken changes; `None` if not loaded.
@@ -359,11 +385,22 @@ impl Allocator {
         space.metaslabs.get(metaslab as usize)?.map_free()
     }
 
+    /// Gives all runs back.
+    #[cfg(test)]
+    fn return_all_runs(&mut self) {
+        self.vdevs.values_mut().for_each(VdevSpace::return_runs);
+    }
+
     /// Returns a metaslab's free segments counted by log2 of their size; `None` if it is not loaded.
     pub(crate) fn histogram(&self, vdev: u32, metaslab: u32) -> Option<[u64; 64]> {
         let space = self.vdevs.get(&vdev)?;
         let mut counts = space.metaslabs.get(metaslab as usize)?.histogram()?;
-        for run in space.runs.iter().flatten().filter(|run| run.metaslab == metaslab) {
+        for run in space
+            .runs
+            .iter()
+            .flatten()
+            .filter(|run| run.metaslab == metaslab)
+        {
             if run.end > run.next {
                 counts[(run.end - run.next).ilog2() as usize] += 1;
             }
@@ -376,14 +413,20 @@ impl Allocator {
         let keys = self.changed.remove(&txg).unwrap_or_default();
         let mut changes = Vec::with_capacity(keys.len());
         for (vdev, metaslab) in keys {
-            let Some(mut pending) =
-                self.metaslab(vdev, metaslab).and_then(|metaslab| metaslab.take_pending(txg))
+            let Some(mut pending) = self
+                .metaslab(vdev, metaslab)
+                .and_then(|metaslab| metaslab.take_pending(txg))
             else {
                 continue;
             };
             let (allocs, frees) = (pending.allocs.drain(), pending.frees.drain());
             if !(allocs.is_empty() && frees.is_empty()) {
-                changes.push(MetaslabChange { vdev, metaslab, allocs, frees });
+                changes.push(MetaslabChange {
+                    vdev,
+                    metaslab,
+                    allocs,
+                    frees,
+                });
             }
         }
         changes
@@ -417,7 +460,12 @@ impl Allocator {
     /// Returns the space of the ordinary vdevs.
     pub(crate) fn space(&self) -> Space {
         let mut sum = Space::default();
-        for space in self.vdevs.values().filter(|v| !v.is_log).map(VdevSpace::space) {
+        for space in self
+            .vdevs
+            .values()
+            .filter(|v| !v.is_log)
+            .map(VdevSpace::space)
+        {
             sum.size += space.size;
             sum.allocated += space.allocated;
             sum.free += space.free;
@@ -430,7 +478,10 @@ impl Allocator {
 
     /// Returns the space of one vdev.
     pub(crate) fn vdev_space(&self, vdev: u32) -> Space {
-        self.vdevs.get(&vdev).map(VdevSpace::space).unwrap_or_default()
+        self.vdevs
+            .get(&vdev)
+            .map(VdevSpace::space)
+            .unwrap_or_default()
     }
 
     /// Ends the load of a metaslab.
@@ -495,7 +546,9 @@ impl VdevSpace {
             size,
             allocated: self.allocated,
             deferred: self.deferred,
-            free: size.saturating_sub(self.allocated).saturating_sub(self.deferred),
+            free: size
+                .saturating_sub(self.allocated)
+                .saturating_sub(self.deferred),
             deflated_size: (size >> 9) * self.deflate,
             slop: 0,
         }
@@ -520,8 +573,11 @@ impl VdevSpace {
                     let most = RUN_BYTES_MAX.min(1 << (self.shift - 3));
                     let taken = self.metaslabs[index as usize].take_run(asize, most);
                     let run = taken.expect("the chosen metaslab has a long enough run");
-                    self.runs[at] =
-                        Some(Run { metaslab: index, next: run.start + asize, end: run.end });
+                    self.runs[at] = Some(Run {
+                        metaslab: index,
+                        next: run.start + asize,
+                        end: run.end,
+                    });
                     return Take::Done(run.start);
                 }
                 Choice::Load(index) => return Take::Load(index),
@@ -553,7 +609,10 @@ impl VdevSpace {
             let (fits, is_good) = if loaded {
                 (metaslab.longest() >= asize, metaslab.longest() >= good)
             } else if metaslab.is_unloaded() || metaslab.is_loading() {
-                (metaslab.usable_bytes() >= asize, metaslab.usable_bytes() >= 4 * good)
+                (
+                    metaslab.usable_bytes() >= asize,
+                    metaslab.usable_bytes() >= 4 * good,
+                )
             } else {
                 (false, false)
             };
@@ -562,11 +621,18 @@ impl VdevSpace {
             }
             let shared = (0..SLOTS).any(|other| {
                 other != at
-                    && (self.runs[other].as_ref().is_some_and(|run| run.metaslab == index)
+                    && (self.runs[other]
+                        .as_ref()
+                        .is_some_and(|run| run.metaslab == index)
                         || self.homes[other].is_some_and(|(home, _)| home == index))
             });
-            let key =
-                (!avoid.contains(&index), is_good, !shared, loaded, metaslab.usable_bytes());
+            let key = (
+                !avoid.contains(&index),
+                is_good,
+                !shared,
+                loaded,
+                metaslab.usable_bytes(),
+            );
             if best.is_none_or(|(other, _)| key > other) {
                 best = Some((key, index));
             }
@@ -597,7 +663,10 @@ impl VdevSpace {
 
     fn return_runs_of(&mut self, metaslab: u32) {
         for at in 0..SLOTS {
-            if self.runs[at].as_ref().is_some_and(|run| run.metaslab == metaslab) {
+            if self.runs[at]
+                .as_ref()
+                .is_some_and(|run| run.metaslab == metaslab)
+            {
                 self.return_run(at);
             }
         }
@@ -609,3 +678,11 @@ enum Choice {
     Load(u32),
     None,
 }
+
+#[cfg(test)]
+#[path = "alloc_tests.rs"]
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "the numbers of these tests are small"
+)]
+mod tests;

@@ -63,8 +63,12 @@ pub(crate) fn check_stored(bp: &BlockPointer) -> Result<(), &'static str> {
 /// Checks one place of a block of `psize` bytes. Returns the bytes to read there.
 pub(crate) fn check_place(tree: &Tree, dva: &Dva, psize: u64) -> Result<u64, &'static str> {
     let held = if dva.gang { GANG_HEADER_BYTES } else { psize };
-    let asize = tree.asize_of(dva.vdev, held).map_err(|_| "vdev id of block pointer")?;
-    let ashift = tree.ashift(dva.vdev).map_err(|_| "vdev id of block pointer")?;
+    let asize = tree
+        .asize_of(dva.vdev, held)
+        .map_err(|_| "vdev id of block pointer")?;
+    let ashift = tree
+        .ashift(dva.vdev)
+        .map_err(|_| "vdev id of block pointer")?;
     let limit = tree.asize(dva.vdev).ok_or("vdev id of block pointer")?;
     if dva.offset & ((1 << ashift) - 1) != 0 {
         return Err("offset of block pointer");

@@ -20,7 +20,11 @@ pub struct Bookmark {
 
 impl fmt::Display for Bookmark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{}:{}:{}:{}>", self.objset, self.object, self.level, self.block)
+        write!(
+            f,
+            "<{}:{}:{}:{}>",
+            self.objset, self.object, self.level, self.block
+        )
     }
 }
 

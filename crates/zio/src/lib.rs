@@ -17,10 +17,14 @@ mod error;
 mod metaslab;
 mod ranges;
 mod read;
+mod scrub;
 mod store;
 mod write;
 
 pub use alloc::{MetaSource, MetaslabChange, MetaslabSummary, Space};
 pub use error::{Bookmark, CorruptReason, ZioError};
-pub use store::{BlockStore, ReadProps, StoreOptions, StoreStats, StoreTuning, WriteProps};
+pub use store::{
+    BlockStore, FailureGate, ReadProps, ScrubOutcome, StoreOptions, StoreStats, StoreTuning,
+    WriteProps,
+};
 pub use vdev::IoClass;

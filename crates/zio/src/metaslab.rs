@@ -82,7 +82,9 @@ impl Metaslab {
 
     /// Returns bytes that could be handed out now, were it loaded.
     pub(crate) fn usable_bytes(&self) -> u64 {
-        self.size.saturating_sub(self.allocated).saturating_sub(self.deferred_bytes)
+        self.size
+            .saturating_sub(self.allocated)
+            .saturating_sub(self.deferred_bytes)
     }
 
     /// Returns bytes freed but not usable yet.
@@ -214,8 +216,10 @@ impl Metaslab {
     /// Takes back an allocation of `txg` that was never written: usable again at once, unless it was already reported
     /// to the pool (then it is freed like any other block).
     pub(crate) fn undo_alloc(&mut self, txg: Txg, range: &Range<u64>) -> Result<(), Mismatch> {
-        let recorded =
-            self.pending.get_mut(&txg).is_some_and(|p| p.allocs.remove(range).is_ok());
+        let recorded = self
+            .pending
+            .get_mut(&txg)
+            .is_some_and(|p| p.allocs.remove(range).is_ok());
         if recorded {
             self.allocated -= range.end - range.start;
             self.return_run(range.clone());
@@ -226,7 +230,11 @@ impl Metaslab {
 
     /// Allocates a given range (a log block found after a crash). Needs a loaded metaslab.
     pub(crate) fn claim(&mut self, txg: Txg, range: &Range<u64>) -> Result<(), Mismatch> {
-        if self.pending.get(&txg).is_some_and(|p| p.allocs.contains(range)) {
+        if self
+            .pending
+            .get(&txg)
+            .is_some_and(|p| p.allocs.contains(range))
+        {
             return Ok(());
         }
         let Load::Loaded(usable) = &mut self.load else {
@@ -249,7 +257,11 @@ impl Metaslab {
             return Err(Mismatch);
         }
         self.deferred.entry(txg).or_default().add(range.clone())?;
-        self.pending.entry(txg).or_default().frees.add(range.clone())?;
+        self.pending
+            .entry(txg)
+            .or_default()
+            .frees
+            .add(range.clone())?;
         self.allocated -= length;
         self.deferred_bytes += length;
         Ok(())
@@ -278,7 +290,9 @@ impl Metaslab {
                 match &mut self.load {
                     Load::Loaded(usable) => {
                         // Checked when it was freed, so this can only fail on our own mistake.
-                        usable.add(range).expect("deferred space is not usable before");
+                        usable
+                            .add(range)
+                            .expect("deferred space is not usable before");
                     }
                     Load::Loading { late } => late.push(range),
                     Load::Unloaded | Load::Broken => {}

@@ -24,7 +24,10 @@ pub(crate) struct RangeTree {
 impl RangeTree {
     /// Makes an empty set that can be searched by length.
     pub(crate) fn searchable() -> Self {
-        Self { by_length: Some(BTreeSet::new()), ..Self::default() }
+        Self {
+            by_length: Some(BTreeSet::new()),
+            ..Self::default()
+        }
     }
 
     /// Returns the sum of all lengths in bytes.
@@ -45,12 +48,18 @@ impl RangeTree {
 
     /// Returns true if any byte of the range is in the set.
     pub(crate) fn overlaps(&self, range: &Range<u64>) -> bool {
-        self.by_start.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start)
+        self.by_start
+            .range(..range.end)
+            .next_back()
+            .is_some_and(|(_, &end)| end > range.start)
     }
 
     /// Returns true if every byte of the range is in the set.
     pub(crate) fn contains(&self, range: &Range<u64>) -> bool {
-        self.by_start.range(..=range.start).next_back().is_some_and(|(_, &end)| end >= range.end)
+        self.by_start
+            .range(..=range.start)
+            .next_back()
+            .is_some_and(|(_, &end)| end >= range.end)
     }
 
     /// Adds a range none of whose bytes may be in the set yet.
@@ -131,12 +140,17 @@ impl RangeTree {
 
     /// Returns the shortest range of at least `length` bytes. Only for searchable sets.
     pub(crate) fn best_fit(&self, length: u64) -> Option<Range<u64>> {
-        self.lengths().range((length, 0)..).next().map(|&(found, start)| start..start + found)
+        self.lengths()
+            .range((length, 0)..)
+            .next()
+            .map(|&(found, start)| start..start + found)
     }
 
     /// Returns the longest range. Only for searchable sets.
     pub(crate) fn longest_range(&self) -> Option<Range<u64>> {
-        self.lengths().last().map(|&(length, start)| start..start + length)
+        self.lengths()
+            .last()
+            .map(|&(length, start)| start..start + length)
     }
 
     /// Returns the first range at or behind `from` of at least `length` bytes, looking at no more than `tries` ranges.
@@ -154,11 +168,16 @@ impl RangeTree {
             lengths.clear();
         }
         self.space = 0;
-        std::mem::take(&mut self.by_start).into_iter().map(|(start, end)| start..end).collect()
+        std::mem::take(&mut self.by_start)
+            .into_iter()
+            .map(|(start, end)| start..end)
+            .collect()
     }
 
     fn lengths(&self) -> &BTreeSet<(u64, u64)> {
-        self.by_length.as_ref().expect("only searchable sets are searched")
+        self.by_length
+            .as_ref()
+            .expect("only searchable sets are searched")
     }
 
     fn put(&mut self, start: u64, end: u64) {

@@ -39,7 +39,9 @@ impl BlockStore {
         if bp.is_hole() {
             let lsize = bp.lsize();
             if lsize > ondisk::MAX_BLOCK_SIZE {
-                return Err(corrupt(CorruptReason::Pointer("logical size of block pointer")));
+                return Err(corrupt(CorruptReason::Pointer(
+                    "logical size of block pointer",
+                )));
             }
             return Ok(IoBuf::zeroed(to_usize(lsize)));
         }
@@ -72,12 +74,24 @@ impl BlockStore {
                 Ok(size) if !dva.gang => size,
                 Ok(_) => continue,
                 Err(what) => {
-                    failure.get_or_insert(corrupt(bp, props.bookmark, CorruptReason::Pointer(what)));
+                    failure.get_or_insert(corrupt(
+                        bp,
+                        props.bookmark,
+                        CorruptReason::Pointer(what),
+                    ));
                     continue;
                 }
             };
-            let at = Location { vdev: dva.vdev, offset: dva.offset, size };
-            match self.tree().read_with(at, props.class, Arc::clone(&check)).await {
+            let at = Location {
+                vdev: dva.vdev,
+                offset: dva.offset,
+                size,
+            };
+            match self
+                .tree()
+                .read_with(at, props.class, Arc::clone(&check))
+                .await
+            {
                 Ok((stored, logical)) => {
                     for (suspect, size) in &bad {
                         suspect.repair(&padded(&stored, *size)).await;
@@ -121,7 +135,11 @@ impl BlockStore {
     }
 
     /// Reads a block that is scattered over a tree of gang headers.
-    async fn read_gang_block(&self, bp: &BlockPointer, props: ReadProps) -> Result<IoBuf, ZioError> {
+    async fn read_gang_block(
+        &self,
+        bp: &BlockPointer,
+        props: ReadProps,
+    ) -> Result<IoBuf, ZioError> {
         let mut whole = IoBufMut::zeroed(to_usize(bp.psize()));
         let mut filled = 0;
         let mut pieces = Vec::new();
@@ -135,13 +153,21 @@ impl BlockStore {
             let bytes = self.read_copies(&piece, props).await?;
             let end = filled + bytes.len();
             if end > whole.len() {
-                return Err(corrupt(bp, props.bookmark, CorruptReason::Gang("too many bytes")));
+                return Err(corrupt(
+                    bp,
+                    props.bookmark,
+                    CorruptReason::Gang("too many bytes"),
+                ));
             }
             whole[filled..end].copy_from_slice(&bytes);
             filled = end;
         }
         if filled != whole.len() {
-            return Err(corrupt(bp, props.bookmark, CorruptReason::Gang("too few bytes")));
+            return Err(corrupt(
+                bp,
+                props.bookmark,
+                CorruptReason::Gang("too few bytes"),
+            ));
         }
         let check = self.checker(bp);
         let whole = whole.freeze();
@@ -187,7 +213,11 @@ impl BlockStore {
                 visit(GangPart::Piece, child);
             }
         }
-        if sum == bp.psize() { Ok(()) } else { Err(fail("children smaller than their parent")) }
+        if sum == bp.psize() {
+            Ok(())
+        } else {
+            Err(fail("children smaller than their parent"))
+        }
     }
 
     async fn read_gang_header(
@@ -213,7 +243,11 @@ impl BlockStore {
                     continue;
                 }
             };
-            let at = Location { vdev: dva.vdev, offset: dva.offset, size };
+            let at = Location {
+                vdev: dva.vdev,
+                offset: dva.offset,
+                size,
+            };
             match self.tree().read_with(at, class, Arc::clone(&check)).await {
                 Ok(header) => {
                     for (suspect, size) in &bad {
@@ -254,7 +288,11 @@ pub(crate) fn sha256(bytes: &[u8]) -> [u64; 4] {
 }
 
 pub(crate) fn corrupt(bp: &BlockPointer, bookmark: Bookmark, reason: CorruptReason) -> ZioError {
-    ZioError::Corrupt { bookmark, pointer: Box::new(*bp), reason }
+    ZioError::Corrupt {
+        bookmark,
+        pointer: Box::new(*bp),
+        reason,
+    }
 }
 
 /// Sizes of blocks are at most 16 MiB here, or checked right after.
@@ -265,9 +303,11 @@ pub(crate) fn to_usize(size: u64) -> usize {
 fn device_error(bp: &BlockPointer, bookmark: Bookmark, error: VdevError) -> ZioError {
     match error {
         VdevError::Rejected { .. } => corrupt(bp, bookmark, CorruptReason::Checksum),
-        VdevError::OutOfRange { .. } => {
-            corrupt(bp, bookmark, CorruptReason::Pointer("offset of block pointer"))
-        }
+        VdevError::OutOfRange { .. } => corrupt(
+            bp,
+            bookmark,
+            CorruptReason::Pointer("offset of block pointer"),
+        ),
         source => ZioError::Device { bookmark, source },
     }
 }
@@ -276,7 +316,8 @@ fn read_embedded(bp: &BlockPointer, bookmark: Bookmark) -> Result<IoBuf, ZioErro
     if bp.is_redacted() {
         return Err(ZioError::Redacted { bookmark });
     }
-    bp.check().map_err(|error| corrupt(bp, bookmark, CorruptReason::Pointer(error.what)))?;
+    bp.check()
+        .map_err(|error| corrupt(bp, bookmark, CorruptReason::Pointer(error.what)))?;
     decompressed(bp, &IoBuf::from(bp.embedded_payload()))
         .ok_or_else(|| corrupt(bp, bookmark, CorruptReason::Decompress))
 }
@@ -286,9 +327,9 @@ fn decompressed(bp: &BlockPointer, stored: &IoBuf) -> Option<IoBuf> {
     let lsize = to_usize(bp.lsize());
     match checks::compression_algorithm(bp.compression(), 0) {
         Ok(None) => (stored.len() == lsize).then(|| stored.clone()),
-        Ok(Some(algorithm)) => {
-            codec::compress::decompress(algorithm, stored, lsize).ok().map(IoBuf::from)
-        }
+        Ok(Some(algorithm)) => codec::compress::decompress(algorithm, stored, lsize)
+            .ok()
+            .map(IoBuf::from),
         Err(()) => None,
     }
 }

@@ -2,13 +2,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::ops::Range;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use ondisk::{BlockPointer, ChecksumKind, Compression, ObjectType, Txg};
 use runtime::sync::{Event, Semaphore};
 use runtime::{Handle, IoBuf};
-use vdev::{IoClass, Tree};
+use vdev::{IoClass, Tree, VdevError};
 
 use crate::alloc::Allocator;
 use crate::checks;
@@ -28,7 +30,10 @@ pub struct StoreOptions {
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { salt: [0; 32], tuning: StoreTuning::default() }
+        Self {
+            salt: [0; 32],
+            tuning: StoreTuning::default(),
+        }
     }
 }
 
@@ -113,6 +118,19 @@ pub struct StoreStats {
     pub corrupt: u64,
 }
 
+/// What a scrub of one block found, all copies together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ScrubOutcome {
+    /// Bytes of bad copies that were rewritten.
+    pub repaired_bytes: u64,
+    /// Bad copies (unreadable or wrong).
+    pub bad_copies: u32,
+    /// Bad copies that could not be rewritten.
+    pub unrepaired_copies: u32,
+    /// No good copy of some part of the block was found: its data is lost.
+    pub lost: bool,
+}
+
 /// The blocks of one pool. Clones share it.
 #[derive(Clone)]
 pub struct BlockStore(Rc<Inner>);
@@ -129,7 +147,11 @@ struct Inner {
     deflate: Vec<u64>,
     throttle: Rc<Semaphore>,
     stats: RefCell<StoreStats>,
+    gate: RefCell<Option<FailureGate>>,
 }
+
+/// Asked when no device of a top-level vdev takes a write: true means try again, false means give up.
+pub type FailureGate = Rc<dyn Fn(VdevError) -> Pin<Box<dyn Future<Output = bool>>>>;
 
 struct Activated {
     allocator: Allocator,
@@ -141,7 +163,11 @@ impl BlockStore {
     #[must_use]
     pub fn new(handle: &Handle, tree: Tree, options: StoreOptions) -> Self {
         let tops = tree.tops();
-        let count = tops.iter().map(|top| top.id as usize + 1).max().unwrap_or(0);
+        let count = tops
+            .iter()
+            .map(|top| top.id as usize + 1)
+            .max()
+            .unwrap_or(0);
         let mut deflate = vec![512; count];
         for top in &tops {
             deflate[top.id as usize] = tree.deflate_ratio(top.id).unwrap_or(512);
@@ -156,6 +182,7 @@ impl BlockStore {
             loads: RefCell::default(),
             deflate,
             stats: RefCell::default(),
+            gate: RefCell::new(None),
         }))
     }
 
@@ -185,6 +212,30 @@ impl BlockStore {
             .collect();
         let allocator = Allocator::new(&tops, summaries);
         *self.0.space.borrow_mut() = Some(Activated { allocator, source });
+    }
+
+    /// Sets who decides what happens when no device of a top-level vdev takes a write (the pool suspends and waits).
+    pub fn set_failure_gate(&self, gate: FailureGate) {
+        *self.0.gate.borrow_mut() = Some(gate);
+    }
+
+    pub(crate) fn failure_gate(&self) -> Option<FailureGate> {
+        self.0.gate.borrow().clone()
+    }
+
+    /// Reads every copy of a block on every device, and rewrites the bad ones from a good one. Of gangs the headers and
+    /// all pieces. Holes and embedded blocks have nothing to scrub; encrypted blocks are verified as far as the
+    /// checksum reaches without a key.
+    ///
+    /// # Errors
+    /// [`ZioError::Corrupt`] when the pointer is impossible. A block without any good copy is not an error but
+    /// [`ScrubOutcome::lost`].
+    pub async fn scrub(
+        &self,
+        bp: &BlockPointer,
+        props: ReadProps,
+    ) -> Result<ScrubOutcome, ZioError> {
+        self.scrub_block(bp, props).await
     }
 
     /// Returns the logical bytes of a block: exactly lsize, verified and decompressed. Holes read as zeros.
@@ -254,32 +305,44 @@ impl BlockStore {
         if bp.is_embedded() || bp.is_hole() {
             return 0;
         }
-        bp.copies().map(|dva| (dva.asize >> 9) * self.deflate_ratio(dva.vdev)).sum()
+        bp.copies()
+            .map(|dva| (dva.asize >> 9) * self.deflate_ratio(dva.vdev))
+            .sum()
     }
 
     /// Returns the space of the pool (vdevs for ordinary blocks). All zero before activation.
     #[must_use]
     pub fn space(&self) -> Space {
-        self.0.space.borrow().as_ref().map(|space| space.allocator.space()).unwrap_or_default()
+        self.0
+            .space
+            .borrow()
+            .as_ref()
+            .map(|space| space.allocator.space())
+            .unwrap_or_default()
     }
 
     /// Returns the space of one top-level vdev.
     #[must_use]
     pub fn vdev_space(&self, vdev: u32) -> Space {
         let space = self.0.space.borrow();
-        space.as_ref().map(|space| space.allocator.vdev_space(vdev)).unwrap_or_default()
+        space
+            .as_ref()
+            .map(|space| space.allocator.vdev_space(vdev))
+            .unwrap_or_default()
     }
 
     /// Returns and forgets the changes recorded for `txg` since the last call (once per sync pass).
     #[must_use]
     pub fn take_changes(&self, txg: Txg) -> Vec<MetaslabChange> {
-        self.with_allocator(|allocator| allocator.take_changes(txg)).unwrap_or_default()
+        self.with_allocator(|allocator| allocator.take_changes(txg))
+            .unwrap_or_default()
     }
 
     /// Returns whether [`BlockStore::take_changes`] would return anything.
     #[must_use]
     pub fn has_changes(&self, txg: Txg) -> bool {
-        self.with_allocator(|allocator| allocator.has_changes(txg)).unwrap_or(false)
+        self.with_allocator(|allocator| allocator.has_changes(txg))
+            .unwrap_or(false)
     }
 
     /// Returns the free ranges of a metaslab as its space map must state them once every change taken so far has been
@@ -288,11 +351,7 @@ impl BlockStore {
     ///
     /// # Errors
     /// [`ZioError::SpaceMap`], [`ZioError::ReadOnly`].
-    pub async fn free_ranges(
-        &self,
-        vdev: u32,
-        metaslab: u32,
-    ) -> Result<Vec<Range<u64>>, ZioError> {
+    pub async fn free_ranges(&self, vdev: u32, metaslab: u32) -> Result<Vec<Range<u64>>, ZioError> {
         loop {
             let found = self.with_allocator(|allocator| allocator.map_free(vdev, metaslab))?;
             match found {
@@ -307,14 +366,18 @@ impl BlockStore {
     #[must_use]
     pub fn segment_histogram(&self, vdev: u32, metaslab: u32) -> Option<[u64; 64]> {
         let space = self.0.space.borrow();
-        space.as_ref().and_then(|space| space.allocator.histogram(vdev, metaslab))
+        space
+            .as_ref()
+            .and_then(|space| space.allocator.histogram(vdev, metaslab))
     }
 
     /// Returns the bytes allocated in a metaslab as its space map states them.
     #[must_use]
     pub fn metaslab_allocated(&self, vdev: u32, metaslab: u32) -> u64 {
         self.with_allocator(|allocator| {
-            allocator.metaslab(vdev, metaslab).map_or(0, |metaslab| metaslab.allocated)
+            allocator
+                .metaslab(vdev, metaslab)
+                .map_or(0, |metaslab| metaslab.allocated)
         })
         .unwrap_or(0)
     }
@@ -373,7 +436,11 @@ impl BlockStore {
 
     /// Reads the space map of a metaslab; one read however many ask.
     pub(crate) async fn load_metaslab(&self, vdev: u32, metaslab: u32) -> Result<(), ZioError> {
-        let fail = |reason: &str| ZioError::SpaceMap { vdev, metaslab, reason: reason.to_owned() };
+        let fail = |reason: &str| ZioError::SpaceMap {
+            vdev,
+            metaslab,
+            reason: reason.to_owned(),
+        };
         let state = self.with_allocator(|allocator| {
             allocator.metaslab(vdev, metaslab).map(|found| {
                 let start = found.is_unloaded();
@@ -398,8 +465,16 @@ impl BlockStore {
             return Ok(());
         }
         let event = Event::new("a space map to be loaded");
-        self.0.loads.borrow_mut().insert((vdev, metaslab), event.clone());
-        let source = self.0.space.borrow().as_ref().map(|space| Rc::clone(&space.source));
+        self.0
+            .loads
+            .borrow_mut()
+            .insert((vdev, metaslab), event.clone());
+        let source = self
+            .0
+            .space
+            .borrow()
+            .as_ref()
+            .map(|space| Rc::clone(&space.source));
         let source = source.ok_or(ZioError::ReadOnly)?;
         let result = source.load_space_map(vdev, metaslab).await;
         self.0.loads.borrow_mut().remove(&(vdev, metaslab));
@@ -415,7 +490,10 @@ impl BlockStore {
         with: impl FnOnce(&mut Allocator) -> R,
     ) -> Result<R, ZioError> {
         let mut space = self.0.space.borrow_mut();
-        space.as_mut().map(|space| with(&mut space.allocator)).ok_or(ZioError::ReadOnly)
+        space
+            .as_mut()
+            .map(|space| with(&mut space.allocator))
+            .ok_or(ZioError::ReadOnly)
     }
 
     pub(crate) fn least_alloc(&self) -> Result<u64, ZioError> {

@@ -6,7 +6,7 @@ use ondisk::{
     BlockPointer, ChecksumKind, Compression, Dva, MAX_BLOCK_SIZE, NewBlock, ObjectType, Txg, label,
 };
 use runtime::{IoBuf, IoBufMut};
-use vdev::{IoClass, Location};
+use vdev::{IoClass, Location, VdevError};
 
 use crate::alloc::{Request, Slot, Step};
 use crate::checks::{self, GANG_DEPTH_MAX, GANG_HEADER_BYTES};
@@ -23,7 +23,11 @@ enum Prepared {
     /// Small enough to live in its pointer.
     Embedded(Vec<u8>),
     /// To be stored: `bytes` are exactly psize long.
-    Stored { bytes: IoBuf, compression: Compression, checksum: [u64; 4] },
+    Stored {
+        bytes: IoBuf,
+        compression: Compression,
+        checksum: [u64; 4],
+    },
 }
 
 /// The part of a write that only needs the bytes; runs on the compute pool for large blocks.
@@ -63,17 +67,29 @@ impl BlockStore {
             Prepared::Embedded(payload) => {
                 self.count(|stats| stats.embedded += 1);
                 let (kind, level) = (props.object_type, props.level);
-                return BlockPointer::embedded(&payload, lsize, props.compression, kind, level, txg)
-                    .ok_or(ZioError::BadSize { size: lsize });
+                return BlockPointer::embedded(
+                    &payload,
+                    lsize,
+                    props.compression,
+                    kind,
+                    level,
+                    txg,
+                )
+                .ok_or(ZioError::BadSize { size: lsize });
             }
-            Prepared::Stored { bytes, compression, checksum } => (bytes, compression, checksum),
+            Prepared::Stored {
+                bytes,
+                compression,
+                checksum,
+            } => (bytes, compression, checksum),
         };
         let psize = bytes.len() as u64;
         let dvas = match props.rewrite.filter(|old| may_overwrite(old, txg, psize)) {
             Some(old) => {
                 self.count(|stats| stats.rewrites += 1);
                 let dvas: Vec<Dva> = old.copies().collect();
-                self.write_copies(&dvas, &bytes, props.class, props.bookmark).await?;
+                self.write_copies(&dvas, &bytes, props.class, props.bookmark)
+                    .await?;
                 dvas
             }
             None => self.place_and_write(txg, &bytes, props).await?,
@@ -98,8 +114,10 @@ impl BlockStore {
     }
 
     fn recipe(&self, props: &WriteProps) -> Result<Recipe, ZioError> {
-        let checksum = checks::checksum_algorithm(props.checksum)
-            .ok_or(ZioError::Unsupported { what: "checksum", number: props.checksum.0 })?;
+        let checksum = checks::checksum_algorithm(props.checksum).ok_or(ZioError::Unsupported {
+            what: "checksum",
+            number: props.checksum.0,
+        })?;
         let compression = checks::compression_algorithm(props.compression, props.zstd_level)
             .map_err(|()| ZioError::Unsupported {
                 what: "compression",
@@ -152,11 +170,20 @@ impl BlockStore {
         copies: u8,
     ) -> Result<Option<Vec<Dva>>, ZioError> {
         let psize = bytes.len() as u64;
-        let request = Request { txg: piece.txg, psize, copies, slot: piece.slot, dvas: Vec::new() };
+        let request = Request {
+            txg: piece.txg,
+            psize,
+            copies,
+            slot: piece.slot,
+            dvas: Vec::new(),
+        };
         let Some(dvas) = self.allocate(request).await? else {
             return Ok(None);
         };
-        if let Err(error) = self.write_copies(&dvas, bytes, piece.class, piece.bookmark).await {
+        if let Err(error) = self
+            .write_copies(&dvas, bytes, piece.class, piece.bookmark)
+            .await
+        {
             // The place may hold anything now; it goes through the same quarantine as any freed space.
             self.free_places(piece.txg, &dvas);
             return Err(error);
@@ -192,15 +219,43 @@ impl BlockStore {
         let mut writes = Vec::with_capacity(dvas.len());
         for dva in dvas {
             let size = self.tree().asize_of(dva.vdev, psize).map_err(fail)?;
-            let at = Location { vdev: dva.vdev, offset: dva.offset, size };
+            let at = Location {
+                vdev: dva.vdev,
+                offset: dva.offset,
+                size,
+            };
             writes.push((at, padded(bytes, size)));
         }
         if let [(at, bytes)] = writes.as_slice() {
-            return self.tree().write(*at, bytes.clone(), class).await.map_err(fail);
+            return self.write_place(*at, bytes, class).await.map_err(fail);
         }
-        let writes = writes.into_iter().map(|(at, bytes)| self.tree().write(at, bytes, class));
+        let writes = writes
+            .iter()
+            .map(|(at, bytes)| self.write_place(*at, bytes, class));
         let results = runtime::join_all(writes).await;
         results.into_iter().collect::<Result<(), _>>().map_err(fail)
+    }
+
+    /// Writes one place; when no device takes it, the pool decides whether to try again.
+    async fn write_place(
+        &self,
+        at: Location,
+        bytes: &IoBuf,
+        class: IoClass,
+    ) -> Result<(), VdevError> {
+        loop {
+            let Err(error) = self.tree().write(at, bytes.clone(), class).await else {
+                return Ok(());
+            };
+            let device = matches!(
+                error,
+                VdevError::Device { .. } | VdevError::Unavailable { .. }
+            );
+            match self.failure_gate() {
+                Some(gate) if device && gate(error.clone()).await => {}
+                _ => return Err(error),
+            }
+        }
     }
 
     /// Writes bytes as a tree of gang headers and pieces. On failure everything placed is given back.
@@ -210,7 +265,9 @@ impl BlockStore {
         bytes: &IoBuf,
         depth: u32,
     ) -> Result<Vec<Dva>, ZioError> {
-        let full = ZioError::NoSpace { asize: bytes.len() as u64 };
+        let full = ZioError::NoSpace {
+            asize: bytes.len() as u64,
+        };
         let unit = to_usize(self.least_alloc()?);
         if depth >= GANG_DEPTH_MAX || bytes.len() <= unit {
             return Err(full);
@@ -235,13 +292,19 @@ impl BlockStore {
             }
         };
         let mut block = IoBufMut::zeroed(to_usize(GANG_HEADER_BYTES));
-        for (child, place) in children.iter().zip(block.chunks_exact_mut(BlockPointer::SIZE)) {
+        for (child, place) in children
+            .iter()
+            .zip(block.chunks_exact_mut(BlockPointer::SIZE))
+        {
             child.encode_into(place);
         }
         let verifier = label::gang_verifier(headers[0].vdev, headers[0].offset, piece.txg.0);
         label::seal(&mut block, verifier, sha256);
         let block = block.freeze();
-        if let Err(error) = self.write_copies(&headers, &block, piece.class, piece.bookmark).await {
+        if let Err(error) = self
+            .write_copies(&headers, &block, piece.class, piece.bookmark)
+            .await
+        {
             self.free_places(piece.txg, &headers);
             for child in &children {
                 self.free_tree(piece.txg, child).await;
@@ -251,7 +314,10 @@ impl BlockStore {
         // A gang's allocated size counts its header and everything below, copy by copy.
         for (index, header) in headers.iter_mut().enumerate() {
             header.gang = true;
-            header.asize += children.iter().map(|child| child.dvas()[index].asize).sum::<u64>();
+            header.asize += children
+                .iter()
+                .map(|child| child.dvas()[index].asize)
+                .sum::<u64>();
         }
         Ok(headers)
     }
@@ -270,7 +336,10 @@ impl BlockStore {
             if left == 0 {
                 break;
             }
-            let share = left.div_ceil(GANG_CHILDREN - index).next_multiple_of(unit).min(left);
+            let share = left
+                .div_ceil(GANG_CHILDREN - index)
+                .next_multiple_of(unit)
+                .min(left);
             let part = bytes.slice(from..from + share);
             match self.write_gang_child(piece, part, depth).await {
                 Ok(child) => children.push(child),
@@ -297,8 +366,11 @@ impl BlockStore {
             Some(dvas) => dvas,
             None => Box::pin(self.write_gang(piece, &part, depth + 1)).await?,
         };
-        let algorithm = checks::checksum_algorithm(piece.checksum)
-            .ok_or(ZioError::Unsupported { what: "checksum", number: piece.checksum.0 })?;
+        let algorithm =
+            checks::checksum_algorithm(piece.checksum).ok_or(ZioError::Unsupported {
+                what: "checksum",
+                number: piece.checksum.0,
+            })?;
         let salt = self.salt();
         let checksum = codec::checksum::compute(algorithm, &salt, &part);
         Ok(BlockPointer::new(&NewBlock {
@@ -324,7 +396,10 @@ impl BlockStore {
         for dva in dvas {
             let range = dva.offset..dva.offset + dva.asize;
             let freed = self.with_allocator(|allocator| allocator.free(txg, dva.vdev, &range));
-            debug_assert!(matches!(freed, Ok(Ok(()))), "these places were just allocated");
+            debug_assert!(
+                matches!(freed, Ok(Ok(()))),
+                "these places were just allocated"
+            );
         }
     }
 }
@@ -375,7 +450,11 @@ impl Recipe {
 
     fn stored(&self, bytes: IoBuf, compression: Compression) -> Prepared {
         let checksum = codec::checksum::compute(self.checksum, &self.salt, &bytes);
-        Prepared::Stored { bytes, compression, checksum }
+        Prepared::Stored {
+            bytes,
+            compression,
+            checksum,
+        }
     }
 }
 
@@ -403,5 +482,8 @@ fn three(dvas: &[Dva]) -> [Dva; 3] {
 /// Makes the semaphore that bounds the bytes being written at once.
 pub(crate) fn throttle(bytes: u64) -> Rc<runtime::sync::Semaphore> {
     let units = to_usize(bytes.max(2 * MAX_BLOCK_SIZE) / THROTTLE_UNIT);
-    Rc::new(runtime::sync::Semaphore::new("room among the writes under way", units))
+    Rc::new(runtime::sync::Semaphore::new(
+        "room among the writes under way",
+        units,
+    ))
 }

@@ -1,0 +1,5 @@
+//! Tests of the block store over real files and over pools made by OpenZFS.
+
+mod golden;
+mod round_trip;
+mod world;
