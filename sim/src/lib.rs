@@ -5,4 +5,6 @@
 
 #![forbid(unsafe_code)]
 
+pub mod checker;
+
 pub use world;

@@ -1,0 +1,319 @@
+//! Labels, uberblocks and the vdev tree.
+
+use std::collections::BTreeMap;
+
+use codec::checksum::sha256;
+use ondisk::{NvList, Uberblock, label};
+
+use super::blocks::Checker;
+use super::image::Image;
+use super::report::{Kind, Severity};
+
+/// One image, with what its labels say.
+pub(super) struct Disk<'a> {
+    pub(super) image: &'a dyn Image,
+    pub(super) labels: Vec<Option<NvList>>,
+    pub(super) guid: u64,
+}
+
+/// A leaf of a top-level vdev.
+pub(super) struct Leaf {
+    pub(super) guid: u64,
+    /// Index of its image, when it is there.
+    pub(super) disk: Option<usize>,
+    /// Object of its dirty-time log.
+    pub(super) dtl: u64,
+    /// Ranges of txgs it missed.
+    pub(super) missed: Vec<(u64, u64)>,
+}
+
+/// A top-level vdev.
+pub(super) struct Top {
+    pub(super) ashift: u64,
+    pub(super) asize: u64,
+    pub(super) metaslab_array: u64,
+    pub(super) metaslab_shift: u64,
+    /// Object of its attributes.
+    pub(super) zap: u64,
+    pub(super) leaves: Vec<Leaf>,
+    /// Its index is kept but it holds nothing.
+    pub(super) is_hole: bool,
+}
+
+impl Top {
+    /// Allocated bytes of a block of `psize` bytes.
+    pub(super) fn asize_of(&self, psize: u64) -> u64 {
+        psize.next_multiple_of(1 << self.ashift.min(16))
+    }
+}
+
+impl<'a> Disk<'a> {
+    pub(super) fn read(image: &'a dyn Image) -> Self {
+        let labels: Vec<_> = (0..label::LABEL_COUNT)
+            .map(|i| read_label(image, i))
+            .collect();
+        let best = newest(&labels);
+        let guid = best.and_then(|l| l.u64("guid")).unwrap_or(0);
+        Self {
+            image,
+            labels,
+            guid,
+        }
+    }
+
+    pub(super) fn newest_label(&self) -> Option<&NvList> {
+        newest(&self.labels)
+    }
+
+    /// All uberblocks with a right checksum, of all labels.
+    fn uberblocks(&self) -> Vec<Uberblock> {
+        let ashift = self
+            .newest_label()
+            .and_then(|l| l.list("vdev_tree")?.u64("ashift"))
+            .unwrap_or(10);
+        let slot_size = label::uberblock_slot_size(ashift);
+        let mut found = Vec::new();
+        for which in 0..label::LABEL_COUNT {
+            let Some(base) = label::label_offset(self.image.size(), which) else {
+                continue;
+            };
+            let mut ring = vec![0; label::RING.1];
+            let at = base + label::RING.0;
+            if !self.image.read_at(at, &mut ring) {
+                continue;
+            }
+            for (i, slot) in ring.chunks_exact(slot_size).enumerate() {
+                let Ok(ub) = Uberblock::decode(slot) else {
+                    continue;
+                };
+                let verifier = label::label_verifier(at + (i * slot_size) as u64);
+                if label::verify(slot, verifier, sha256) {
+                    found.push(ub);
+                }
+            }
+        }
+        found
+    }
+}
+
+fn newest(labels: &[Option<NvList>]) -> Option<&NvList> {
+    labels
+        .iter()
+        .flatten()
+        .max_by_key(|l| l.u64("txg").unwrap_or(0))
+}
+
+fn read_label(image: &dyn Image, which: usize) -> Option<NvList> {
+    let at = label::label_offset(image.size(), which)? + label::NVLIST.0;
+    let mut block = vec![0; label::NVLIST.1];
+    if !image.read_at(at, &mut block) || !label::verify(&block, label::label_verifier(at), sha256) {
+        return None;
+    }
+    NvList::decode(&block).ok()
+}
+
+impl Checker<'_> {
+    /// Judges the labels, finds the uberblock to follow and the tree as the labels have it.
+    pub(super) fn open_devices(&mut self) -> Option<Uberblock> {
+        let lenient = if self.options.crashed {
+            Severity::Note
+        } else {
+            Severity::Error
+        };
+        let mut best: Option<Uberblock> = None;
+        let mut trees: BTreeMap<u64, (u64, NvList)> = BTreeMap::new();
+        let mut texts = Vec::new();
+        for disk in &self.disks {
+            let name = disk.image.name();
+            let Some(newest) = disk.newest_label() else {
+                texts.push((Severity::Error, format!("{name} has no valid label")));
+                continue;
+            };
+            for (i, l) in disk.labels.iter().enumerate() {
+                match l {
+                    None => texts.push((lenient, format!("{name}: label {i} is not valid"))),
+                    Some(l) if l != newest => texts.push((
+                        lenient,
+                        format!("{name}: label {i} differs from the newest"),
+                    )),
+                    Some(_) => {}
+                }
+            }
+            // Spares and cache devices know no pool.
+            if newest
+                .u64("state")
+                .is_some_and(|s| s >= label::pool_state::SPARE)
+            {
+                continue;
+            }
+            if self.report.pool.is_none() {
+                self.report.pool = newest.str("name").map(str::to_owned);
+                self.pool_guid = newest.u64("pool_guid").unwrap_or(0);
+            } else if newest.u64("pool_guid") != Some(self.pool_guid) {
+                texts.push((Severity::Error, format!("{name} belongs to another pool")));
+                continue;
+            }
+            if let Some(tree) = newest.list("vdev_tree") {
+                let txg = newest.u64("txg").unwrap_or(0);
+                let id = tree.u64("id").unwrap_or(0);
+                if trees.get(&id).is_none_or(|(t, _)| *t < txg) {
+                    trees.insert(id, (txg, tree.clone()));
+                }
+            }
+            for ub in disk.uberblocks() {
+                if best.is_none_or(|b| b.cmp_currency(&ub).is_lt()) {
+                    best = Some(ub);
+                }
+            }
+        }
+        for (severity, text) in texts {
+            self.report.add(severity, Kind::Label, text);
+        }
+        let Some(ub) = best else {
+            self.report
+                .error(Kind::Uberblock, "no valid uberblock on any image");
+            return None;
+        };
+        let in_time = |d: &Disk<'_>| {
+            d.labels
+                .iter()
+                .flatten()
+                .any(|l| l.u64("txg").is_some_and(|t| t <= ub.txg.0))
+        };
+        if !self.disks.iter().any(in_time) {
+            self.report.error(
+                Kind::Label,
+                format!("no label is as old as the uberblock of txg {}", ub.txg),
+            );
+        }
+        for (_, tree) in trees.values() {
+            self.add_top(tree);
+        }
+        Some(ub)
+    }
+
+    /// Replaces the tree by that of the pool's own configuration.
+    pub(super) fn adopt_config(&mut self, config: &NvList, ub: &Uberblock) {
+        let Some(root) = config.list("vdev_tree") else {
+            self.report
+                .error(Kind::Config, "the configuration has no vdev_tree");
+            return;
+        };
+        self.tops.clear();
+        for child in root.lists("children").unwrap_or_default().to_vec() {
+            self.add_top(&child);
+        }
+        let sum = guid_sum(root);
+        if sum != ub.guid_sum {
+            self.report.error(
+                Kind::Config,
+                format!("sum of guids is {sum}, the uberblock says {}", ub.guid_sum),
+            );
+        }
+        if root.u64("guid") != Some(self.pool_guid)
+            || config.u64("pool_guid") != Some(self.pool_guid)
+        {
+            self.report.error(
+                Kind::Config,
+                "the configuration's pool guid is not that of the labels",
+            );
+        }
+        let known: Vec<u64> = self
+            .tops
+            .values()
+            .flat_map(|t| t.leaves.iter().map(|l| l.guid))
+            .collect();
+        let aux = |k: &str| {
+            config
+                .lists(k)
+                .unwrap_or_default()
+                .iter()
+                .filter_map(|c| c.u64("guid"))
+                .collect::<Vec<_>>()
+        };
+        let spares = [aux("spares"), aux("l2cache")].concat();
+        let strangers: Vec<String> = self
+            .disks
+            .iter()
+            .filter(|d| {
+                d.newest_label().is_some() && !known.contains(&d.guid) && !spares.contains(&d.guid)
+            })
+            .filter(|d| {
+                d.newest_label()
+                    .is_some_and(|l| l.u64("state").is_some_and(|s| s < label::pool_state::SPARE))
+            })
+            .map(|d| d.image.name())
+            .collect();
+        for name in strangers {
+            self.report.error(
+                Kind::Config,
+                format!("{name} is not part of the pool's configuration"),
+            );
+        }
+        let missing: Vec<u64> = self
+            .tops
+            .values()
+            .flat_map(|t| &t.leaves)
+            .filter(|l| l.disk.is_none())
+            .map(|l| l.guid)
+            .collect();
+        for guid in missing {
+            self.report
+                .note(Kind::Config, format!("leaf {guid} has no image"));
+        }
+    }
+
+    fn add_top(&mut self, tree: &NvList) {
+        let kind = tree.str("type").unwrap_or("?");
+        let id = u32::try_from(tree.u64("id").unwrap_or(0)).unwrap_or(u32::MAX);
+        if !matches!(
+            kind,
+            "disk" | "file" | "mirror" | "replacing" | "spare" | "hole"
+        ) {
+            self.report.error(
+                Kind::NotChecked,
+                format!("top-level vdev {id} is of type {kind}"),
+            );
+            return;
+        }
+        let mut leaves = Vec::new();
+        collect_leaves(tree, &mut leaves);
+        for leaf in &mut leaves {
+            leaf.disk = self.disks.iter().position(|d| d.guid == leaf.guid);
+        }
+        let w = |k: &str| tree.u64(k).unwrap_or(0);
+        self.tops.insert(
+            id,
+            Top {
+                ashift: w("ashift").clamp(9, 16),
+                asize: w("asize"),
+                metaslab_array: w("metaslab_array"),
+                metaslab_shift: w("metaslab_shift"),
+                zap: w("com.delphix:vdev_zap_top"),
+                leaves,
+                is_hole: kind == "hole",
+            },
+        );
+    }
+}
+
+fn collect_leaves(tree: &NvList, out: &mut Vec<Leaf>) {
+    match tree.lists("children") {
+        Some(children) => children.iter().for_each(|c| collect_leaves(c, out)),
+        None if tree.str("type") != Some("hole") => out.push(Leaf {
+            guid: tree.u64("guid").unwrap_or(0),
+            disk: None,
+            dtl: tree.u64("DTL").unwrap_or(0),
+            missed: Vec::new(),
+        }),
+        None => {}
+    }
+}
+
+fn guid_sum(tree: &NvList) -> u64 {
+    let own = tree.u64("guid").unwrap_or(0);
+    let children = tree.lists("children").unwrap_or_default();
+    children
+        .iter()
+        .fold(own, |sum, c| sum.wrapping_add(guid_sum(c)))
+}

@@ -1,0 +1,433 @@
+//! The order of the check, and the pool-wide objects.
+
+use ondisk::dsl::BpobjPhys;
+use ondisk::history::{self, HistoryPhys};
+use ondisk::{BlockPointer, NvList, bytes};
+
+use super::blocks::{Bookmark, Checker};
+use super::objset::Tree;
+use super::report::Kind;
+use super::usage::Usage;
+use super::zap::Zap;
+
+/// Directory entries that are objects, with what to call them. Lists of block pointers, space maps and dictionaries that
+/// need more are handled where they are checked.
+const PLAIN_OBJECTS: &[&str] = &[
+    "errlog_last",
+    "errlog_scrub",
+    "pool_props",
+    "tmp_userrefs",
+    "DDT-statistics",
+    "feature_descriptions",
+];
+
+/// Directory entries that are values, not objects.
+const VALUES: &[&str] = &[
+    "deflate",
+    "creation_version",
+    "org.illumos:checksum_salt",
+    "scan",
+    "com.delphix:removing",
+    "com.delphix:condensing_indirect",
+    "com.delphix:zpool_checkpoint",
+    "last_scrubbed_txg",
+    "com.delphix:errorscrub",
+    "org.openzfs:vdev_raidz_expand",
+    "com.openzfs:error_scrub",
+    "error_scrub",
+    "com.klarasystems:last_scrubbed_txg",
+];
+
+/// Totals of a list of block pointers.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ListSpace {
+    pub(super) bytes: u64,
+    pub(super) comp: u64,
+    pub(super) uncomp: u64,
+}
+
+impl ListSpace {
+    pub(super) fn add(&mut self, other: Self) {
+        self.bytes = self.bytes.wrapping_add(other.bytes);
+        self.comp = self.comp.wrapping_add(other.comp);
+        self.uncomp = self.uncomp.wrapping_add(other.uncomp);
+    }
+}
+
+impl Checker<'_> {
+    /// Runs the whole check.
+    pub(super) fn run(&mut self) {
+        let Some(ub) = self.open_devices() else {
+            return;
+        };
+        self.txg = ub.txg.0;
+        self.report.txg = ub.txg.0;
+        if self.tops.is_empty() {
+            return;
+        }
+        let Some(mos) = self.walk_objset(&ub.rootbp, 0) else {
+            return;
+        };
+        let Some(directory) = self.read_zap(&mos, 1) else {
+            return;
+        };
+        if let Some(salt) = directory.bytes("org.illumos:checksum_salt") {
+            match salt.try_into() {
+                Ok(salt) => self.salt = salt,
+                Err(_) => self
+                    .report
+                    .error(Kind::Config, "the checksum salt is not 32 bytes"),
+            }
+        }
+        let mut usage = Usage::default();
+        usage.mark(1, "object directory");
+        let config = self.read_config(&mos, &directory, &mut usage);
+        if let Some(config) = &config {
+            self.adopt_config(config, &ub);
+        }
+        self.read_missed(&mos, &mut usage);
+        for r in &mos.refs {
+            self.claims.claim(&r.bp, &self.tops, &mut self.report, &|| {
+                "meta object set".to_owned()
+            });
+        }
+        self.read_clone_table(&mos, &directory, &mut usage);
+        let freed = self.check_pool_lists(&mos, &directory, &mut usage);
+        self.check_plain_objects(&mos, &directory, &mut usage);
+        self.check_history(&mos, &directory, &mut usage);
+        self.check_datasets(&mos, &directory, freed, &mut usage);
+        self.claims.judge_clones(&mut self.report);
+        self.check_space(&mos, &directory, &mut usage);
+        if let Some(config) = &config {
+            self.check_vdev_zaps(&mos, &directory, config, &mut usage);
+            self.check_features(&mos, &directory, config, &mut usage);
+        }
+        self.check_usage(&mos, &usage);
+        self.judge_bad_copies();
+    }
+
+    fn read_config(&mut self, mos: &Tree, directory: &Zap, usage: &mut Usage) -> Option<NvList> {
+        let Some(object) = directory.u64("config") else {
+            self.report
+                .error(Kind::Config, "the object directory has no config");
+            return None;
+        };
+        usage.mark(object, "config");
+        let config = self.read_nvlist(mos, object)?;
+        let txg = config.u64("txg").unwrap_or(0);
+        if txg > self.txg {
+            self.report.error(
+                Kind::Config,
+                format!("the configuration is of txg {txg}, the future"),
+            );
+        }
+        Some(config)
+    }
+
+    /// Reads an object that is one packed list with its length in the bonus.
+    fn read_nvlist(&mut self, mos: &Tree, object: u64) -> Option<NvList> {
+        let len = mos
+            .objects
+            .get(&object)
+            .map_or(0, |d| bytes::u64_at(&d.bonus, 0));
+        let data = self.object_bytes(mos, object, len);
+        match NvList::decode(&data) {
+            Ok(list) => Some(list),
+            Err(e) => {
+                self.report
+                    .error(Kind::Config, format!("object {object}: {e}"));
+                None
+            }
+        }
+    }
+
+    fn check_plain_objects(&mut self, mos: &Tree, directory: &Zap, usage: &mut Usage) {
+        for (name, value) in directory.pairs() {
+            if PLAIN_OBJECTS.contains(&name.as_str()) {
+                usage.mark(value, "directory entry");
+                if name.starts_with("errlog") && value != 0 {
+                    self.mark_error_log(mos, value, usage);
+                }
+            } else if name == "spares" || name == "l2cache" {
+                usage.mark(value, "auxiliary vdevs");
+                if value != 0 {
+                    self.read_nvlist(mos, value);
+                }
+            } else if name.starts_with("DDT-") {
+                self.mark_dedup(mos, &name, value, usage);
+            } else if name == "bptree_obj" {
+                usage.mark(value, "destroyed trees");
+                if mos
+                    .objects
+                    .get(&value)
+                    .is_some_and(|d| bytes::u64_at(&d.bonus, 16) != 0)
+                {
+                    self.report.note(
+                        Kind::NotChecked,
+                        "a dataset is being destroyed in the background",
+                    );
+                }
+            } else if name == "com.delphix:deleted_clones" {
+                usage.mark(value, "deleted clones");
+                let livelists: Vec<_> = self
+                    .read_zap(mos, value)
+                    .iter()
+                    .flat_map(Zap::pairs)
+                    .collect();
+                if !livelists.is_empty() {
+                    self.report.note(
+                        Kind::NotChecked,
+                        "clones are being deleted in the background",
+                    );
+                }
+            } else if VALUES.contains(&name.as_str()) && name != "scan" {
+                if name == "com.delphix:zpool_checkpoint" || name == "com.delphix:removing" {
+                    self.report
+                        .note(Kind::NotChecked, format!("{name} is present"));
+                }
+            } else if name == "scan" {
+                self.mark_scan(directory, usage);
+            } else if !known_elsewhere(&name) {
+                self.report.note(
+                    Kind::NotChecked,
+                    format!("unknown directory entry {name} = {value}"),
+                );
+            }
+        }
+    }
+
+    fn mark_scan(&mut self, directory: &Zap, usage: &mut Usage) {
+        if let Some(scan) = directory.entries.get(b"scan".as_slice()) {
+            usage.mark(scan.ints.get(2).copied().unwrap_or(0), "scan queue");
+            if scan.ints.get(1) == Some(&1) {
+                self.report.note(Kind::NotChecked, "a scan is in progress");
+            }
+        }
+    }
+
+    fn mark_error_log(&mut self, mos: &Tree, object: u64, usage: &mut Usage) {
+        // With head_errlog the log lists one dictionary per dataset.
+        for (_, inner) in self.read_zap(mos, object).iter().flat_map(Zap::pairs) {
+            if mos
+                .objects
+                .get(&inner)
+                .is_some_and(|d| d.object_type.is_zap())
+            {
+                usage.mark(inner, "error log of a dataset");
+            }
+        }
+    }
+
+    fn mark_dedup(&mut self, mos: &Tree, name: &str, object: u64, usage: &mut Usage) {
+        usage.mark(object, "deduplication table");
+        if name.contains("-zap-") || name.contains("-log-") {
+            return;
+        }
+        // A table of the newer kind is a dictionary of further objects.
+        for (key, inner) in self.read_zap(mos, object).iter().flat_map(Zap::pairs) {
+            if key.starts_with("DDT-") {
+                usage.mark(inner, "deduplication table part");
+            }
+        }
+    }
+
+    /// Reads how often cloned blocks may be referenced.
+    fn read_clone_table(&mut self, mos: &Tree, directory: &Zap, usage: &mut Usage) {
+        for (name, object) in directory.pairs() {
+            let Some(vdev) = name
+                .strip_prefix("com.fudosecurity:brt:vdev:")
+                .and_then(|v| v.parse::<u32>().ok())
+            else {
+                continue;
+            };
+            usage.mark(object, "clone counts");
+            let entries = mos
+                .objects
+                .get(&object)
+                .map_or(0, |d| bytes::u64_at(&d.bonus, 0));
+            usage.mark(entries, "clone references");
+            if let Some(zap) = self.read_zap(mos, entries) {
+                for (key, value) in &zap.entries {
+                    let offset = key.iter().fold(0u64, |v, b| v << 8 | u64::from(*b));
+                    self.claims
+                        .cloned
+                        .insert((vdev, offset), value.ints.first().copied().unwrap_or(0));
+                }
+            }
+        }
+    }
+
+    /// Reads the lists of blocks that are to be freed: they are still allocated. Returns what `free_bpobj` holds.
+    fn check_pool_lists(&mut self, mos: &Tree, directory: &Zap, usage: &mut Usage) -> ListSpace {
+        let empty = directory.u64("empty_bpobj").unwrap_or(0);
+        if empty != 0 {
+            usage.mark(empty, "empty list");
+        }
+        let mut freed = ListSpace::default();
+        for name in ["sync_bplist", "free_bpobj", "com.delphix:obsolete_bpobj"] {
+            let Some(object) = directory.u64(name) else {
+                if name != "com.delphix:obsolete_bpobj" {
+                    self.report
+                        .error(Kind::Linkage, format!("the object directory has no {name}"));
+                }
+                continue;
+            };
+            let mut entries = Vec::new();
+            let space = self.read_bpobj(mos, object, empty, &mut entries, usage, 0);
+            for bp in &entries {
+                self.claims
+                    .claim(bp, &self.tops, &mut self.report, &|| name.to_owned());
+            }
+            if name == "free_bpobj" {
+                freed = space;
+            }
+        }
+        freed
+    }
+
+    /// Reads a list of block pointers with its sub-lists into `out`, and checks its sums.
+    pub(super) fn read_bpobj(
+        &mut self,
+        mos: &Tree,
+        object: u64,
+        empty: u64,
+        out: &mut Vec<BlockPointer>,
+        usage: &mut Usage,
+        depth: u32,
+    ) -> ListSpace {
+        let mut sum = ListSpace::default();
+        if object == empty {
+            usage.empty_bpobj += 1;
+            return sum;
+        }
+        usage.mark(object, "list of block pointers");
+        let header = mos
+            .objects
+            .get(&object)
+            .and_then(|d| BpobjPhys::decode(&d.bonus).ok());
+        let (Some(header), true) = (header, depth < 16) else {
+            self.report.error(
+                Kind::Bpobj,
+                format!("object {object} is not a list of block pointers"),
+            );
+            return sum;
+        };
+        let len = header.num_blkptrs.saturating_mul(BlockPointer::SIZE as u64);
+        let data = self.object_bytes(mos, object, len);
+        if data.len() as u64 != len {
+            self.report.error(
+                Kind::Bpobj,
+                format!(
+                    "list {object}: not all of its {} pointers are there",
+                    header.num_blkptrs
+                ),
+            );
+        }
+        for bp in BlockPointer::decode_all(&data) {
+            let at = Bookmark {
+                objset: 0,
+                object,
+                level: 0,
+                block: 0,
+            };
+            if bp.is_hole() {
+                self.report
+                    .error(Kind::Bpobj, format!("list {object} holds a hole"));
+            } else if bp.is_embedded() || self.pointer_is_sane(&bp, at) {
+                sum.add(ListSpace {
+                    bytes: self.dsize(&bp),
+                    comp: bp.accounted_compressed(),
+                    uncomp: bp.accounted_uncompressed(),
+                });
+                out.push(bp);
+            }
+        }
+        if header.num_subobjs > 0 {
+            usage.mark(header.subobjs, "sub-lists");
+            let list = self.object_bytes(mos, header.subobjs, header.num_subobjs.saturating_mul(8));
+            let subs: Vec<u64> = bytes::u64s(&list).collect();
+            for sub in subs {
+                sum.add(self.read_bpobj(mos, sub, empty, out, usage, depth + 1));
+            }
+        } else if header.subobjs != 0 {
+            usage.mark(header.subobjs, "sub-lists");
+        }
+        let said = ListSpace {
+            bytes: header.bytes,
+            comp: header.comp,
+            uncomp: header.uncomp,
+        };
+        if said != sum {
+            self.report.error(
+                Kind::Bpobj,
+                format!("list {object} says {said:?}, holds {sum:?}"),
+            );
+        }
+        sum
+    }
+
+    fn check_history(&mut self, mos: &Tree, directory: &Zap, usage: &mut Usage) {
+        let Some(object) = directory.u64("history") else {
+            return;
+        };
+        usage.mark(object, "history");
+        let Some(header) = mos
+            .objects
+            .get(&object)
+            .and_then(|d| HistoryPhys::decode(&d.bonus).ok())
+        else {
+            self.report
+                .error(Kind::History, "the history has no header");
+            return;
+        };
+        let len = header.eof.saturating_sub(header.bof);
+        let object_len = header
+            .phys_max_off
+            .min(header.eof.max(header.pool_create_len));
+        let data = self.object_bytes(mos, object, object_len);
+        let mut records = Vec::new();
+        for logical in header.bof
+            ..header
+                .bof
+                .saturating_add(len)
+                .min(header.bof + header.phys_max_off)
+        {
+            let byte = header
+                .physical(logical)
+                .and_then(|p| data.get(bytes::index(p)));
+            records.push(byte.copied().unwrap_or(0));
+        }
+        let mut at = 0;
+        while at < records.len() {
+            match history::decode_record(&records[at..]) {
+                Ok((_, used)) => at += used,
+                Err(e) => {
+                    self.report.error(
+                        Kind::History,
+                        format!("record at {at} of {}: {e}", records.len()),
+                    );
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Directory entries that other parts of the check read.
+fn known_elsewhere(name: &str) -> bool {
+    const NAMES: &[&str] = &[
+        "config",
+        "root_dataset",
+        "history",
+        "sync_bplist",
+        "free_bpobj",
+        "empty_bpobj",
+        "com.delphix:obsolete_bpobj",
+        "features_for_read",
+        "features_for_write",
+        "feature_enabled_txg",
+        "com.delphix:vdev_zap_map",
+        "com.delphix:log_spacemap_zap",
+    ];
+    NAMES.contains(&name) || name.starts_with("com.fudosecurity:brt:vdev:")
+}

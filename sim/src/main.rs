@@ -1,0 +1,50 @@
+//! The simulator's command line: `check IMAGES...` judges a pool from its disk images.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use sim::checker::{self, FileImage, Image, Options};
+
+const USAGE: &str = "usage: sanbox-sim check [--crashed] IMAGE...
+
+Checks the pool on the given disk images (all disks of one pool, in any order) and prints what is wrong with it.
+--crashed  the pool was cut off at work: labels may disagree
+Exit status: 0 clean, 1 not clean, 2 bad usage.";
+
+fn main() -> ExitCode {
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let crashed = args.iter().any(|a| a == "--crashed");
+    args.retain(|a| a != "--crashed");
+    match args.split_first() {
+        Some((command, images)) if command == "check" && !images.is_empty() => {
+            match check(images, crashed) {
+                Ok(true) => ExitCode::SUCCESS,
+                Ok(false) => ExitCode::FAILURE,
+                Err(e) => {
+                    eprintln!("sanbox-sim: {e:#}");
+                    ExitCode::from(2)
+                }
+            }
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Prints the report; true when the pool is clean.
+#[allow(clippy::print_stdout, reason = "a command line tool")]
+fn check(paths: &[String], crashed: bool) -> anyhow::Result<bool> {
+    let mut images = Vec::new();
+    for path in paths {
+        images.push(FileImage::open(Path::new(path)).with_context(|| format!("open {path}"))?);
+    }
+    let images: Vec<&dyn Image> = images.iter().map(|i| i as &dyn Image).collect();
+    let start = Instant::now();
+    let report = checker::check(&images, Options { crashed });
+    println!("{report} in {:?}", start.elapsed());
+    Ok(report.is_clean())
+}
