@@ -1,0 +1,5 @@
+//! File systems on modelled disks: random work against a model in memory, and what POSIX says case by case.
+
+mod model;
+mod posix;
+mod rig;
