@@ -152,7 +152,8 @@ fn big_files_are_freed_in_steps_and_their_space_returns() {
     check(|fs, root| async move {
         let admin = Cred::root();
         let id = file(&fs, root, "big", 0o644, &admin).await;
-        let piece: Vec<u8> = (0..1 << 20).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let mut piece = vec![0; 1 << 20];
+        world::Rng::new(1).fill(&mut piece);
         for i in 0..40 {
             write(&fs, id, i << 20, &piece, &admin).await.expect("writes");
         }
