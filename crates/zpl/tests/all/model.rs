@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use runtime::IoBuf;
 use world::Rng;
 use zpl::{
-    Attr, CreateMode, Cred, DeviceNumber, FileId, FileType, Fs, FsError, ListLimit, RootProps, SetAttr, Stability,
-    XattrMode,
+    Attr, CreateMode, Cred, DeviceNumber, FileId, FileType, Fs, FsError, ListLimit, RootProps,
+    SetAttr, Stability, XattrMode,
 };
 
 use crate::rig::{self, Rig};
@@ -53,7 +53,10 @@ impl Model {
             id: Some(root),
             held: 0,
         };
-        Self { nodes: BTreeMap::from([(0, node)]), next: 1 }
+        Self {
+            nodes: BTreeMap::from([(0, node)]),
+            next: 1,
+        }
     }
 
     fn node(&self, n: usize) -> &Node {
@@ -69,7 +72,10 @@ impl Model {
     }
 
     fn dirs(&self) -> Vec<usize> {
-        self.named().into_iter().filter(|n| self.node(*n).file_type == FileType::Directory).collect()
+        self.named()
+            .into_iter()
+            .filter(|n| self.node(*n).file_type == FileType::Directory)
+            .collect()
     }
 
     /// Nodes reachable by name.
@@ -87,7 +93,11 @@ impl Model {
     }
 
     fn files(&self) -> Vec<usize> {
-        self.nodes.iter().filter(|(_, n)| n.file_type == FileType::Regular).map(|(&i, _)| i).collect()
+        self.nodes
+            .iter()
+            .filter(|(_, n)| n.file_type == FileType::Regular)
+            .map(|(&i, _)| i)
+            .collect()
     }
 
     fn add(&mut self, dir: usize, name: &[u8], node: Node) {
@@ -129,7 +139,12 @@ impl Model {
 }
 
 pub(crate) fn all_entries(limit: usize) -> ListLimit {
-    ListLimit { entries: limit, bytes: usize::MAX, entry_overhead_bytes: 0, attrs: true }
+    ListLimit {
+        entries: limit,
+        bytes: usize::MAX,
+        entry_overhead_bytes: 0,
+        attrs: true,
+    }
 }
 
 fn name(rng: &mut Rng) -> Vec<u8> {
@@ -168,7 +183,12 @@ impl Run {
         }
     }
 
-    fn check_result<T: std::fmt::Debug>(&self, what: &str, got: &Result<T, FsError>, want: Result<(), FsError>) {
+    fn check_result<T: std::fmt::Debug>(
+        &self,
+        what: &str,
+        got: &Result<T, FsError>,
+        want: Result<(), FsError>,
+    ) {
         match (got, want) {
             (Ok(_), Ok(())) => {}
             (Err(got), Err(want)) if *got == want => {}
@@ -181,30 +201,48 @@ impl Run {
         let name = name(&mut self.rng);
         let kind = self.rng.below(10);
         let mode = u32::try_from(self.rng.below(0o1000)).expect("small");
-        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        let set = SetAttr {
+            mode: Some(mode),
+            ..SetAttr::default()
+        };
         let exists = self.model.node(dir).children.contains_key(&name);
         let want = if exists { Err(FsError::Exists) } else { Ok(()) };
         let dir_id = self.model.id(dir);
         let fs = self.fs();
         let (mut target, mut rdev) = (Vec::new(), DeviceNumber::default());
         let (file_type, result) = match kind {
-            0..=2 => (FileType::Directory, fs.mkdir(dir_id, &name, &set, &self.root).await),
+            0..=2 => (
+                FileType::Directory,
+                fs.mkdir(dir_id, &name, &set, &self.root).await,
+            ),
             3 => {
                 target = vec![b't'; self.rng.index(400) + 1];
-                (FileType::Symlink, fs.symlink(dir_id, &name, &target, &set, &self.root).await)
+                (
+                    FileType::Symlink,
+                    fs.symlink(dir_id, &name, &target, &set, &self.root).await,
+                )
             }
             4 => {
-                rdev = DeviceNumber { major: 7, minor: u32::try_from(self.rng.below(1 << 20)).expect("small") };
-                let result = fs.mknod(dir_id, &name, FileType::Block, rdev, &set, &self.root).await;
+                rdev = DeviceNumber {
+                    major: 7,
+                    minor: u32::try_from(self.rng.below(1 << 20)).expect("small"),
+                };
+                let result = fs
+                    .mknod(dir_id, &name, FileType::Block, rdev, &set, &self.root)
+                    .await;
                 (FileType::Block, result)
             }
             5 => {
-                let result = fs.mknod(dir_id, &name, FileType::Socket, rdev, &set, &self.root).await;
+                let result = fs
+                    .mknod(dir_id, &name, FileType::Socket, rdev, &set, &self.root)
+                    .await;
                 (FileType::Socket, result)
             }
-            _ => {
-                (FileType::Regular, fs.create(dir_id, &name, CreateMode::Guarded, &set, &self.root).await)
-            }
+            _ => (
+                FileType::Regular,
+                fs.create(dir_id, &name, CreateMode::Guarded, &set, &self.root)
+                    .await,
+            ),
         };
         self.check_result("make", &result, want);
         let Ok(made) = result else { return };
@@ -212,7 +250,11 @@ impl Run {
         let is_dir = file_type == FileType::Directory;
         let node = Node {
             file_type,
-            mode: if file_type == FileType::Symlink { 0o777 } else { mode },
+            mode: if file_type == FileType::Symlink {
+                0o777
+            } else {
+                mode
+            },
             uid: 0,
             gid: 0,
             links: if is_dir { 2 } else { 1 },
@@ -260,7 +302,9 @@ impl Run {
     async fn link(&mut self) {
         let from = self.any_dir();
         let name_of = self.some_name(from);
-        let Some(&file) = self.model.node(from).children.get(&name_of) else { return };
+        let Some(&file) = self.model.node(from).children.get(&name_of) else {
+            return;
+        };
         let dir = self.any_dir();
         let name = name(&mut self.rng);
         let is_dir = self.model.node(file).file_type == FileType::Directory;
@@ -271,7 +315,10 @@ impl Run {
         } else {
             Ok(())
         };
-        let result = self.fs().link(self.model.id(file), self.model.id(dir), &name, &self.root).await;
+        let result = self
+            .fs()
+            .link(self.model.id(file), self.model.id(dir), &name, &self.root)
+            .await;
         self.check_result("link", &result, want);
         if result.is_ok() {
             self.model.node_mut(file).links += 1;
@@ -289,15 +336,22 @@ impl Run {
         let is_dir = |n: usize| self.model.node(n).file_type == FileType::Directory;
         let want = match (source, target) {
             (None, _) => Err(FsError::NotFound),
-            (Some(s), _) if is_dir(s) && from != to && self.model.is_below(to, s) => Err(FsError::Invalid),
+            (Some(s), _) if is_dir(s) && from != to && self.model.is_below(to, s) => {
+                Err(FsError::Invalid)
+            }
             (Some(s), Some(t)) if s == t => Ok(()),
             (Some(s), Some(t)) if is_dir(s) && !is_dir(t) => Err(FsError::NotDirectory),
             (Some(s), Some(t)) if !is_dir(s) && is_dir(t) => Err(FsError::IsDirectory),
-            (Some(s), Some(t)) if is_dir(s) && !self.model.node(t).children.is_empty() => Err(FsError::NotEmpty),
+            (Some(s), Some(t)) if is_dir(s) && !self.model.node(t).children.is_empty() => {
+                Err(FsError::NotEmpty)
+            }
             _ => Ok(()),
         };
         let (from_id, to_id) = (self.model.id(from), self.model.id(to));
-        let result = self.fs().rename(from_id, &from_name, to_id, &to_name, &self.root).await;
+        let result = self
+            .fs()
+            .rename(from_id, &from_name, to_id, &to_name, &self.root)
+            .await;
         self.check_result("rename", &result, want);
         let Ok(renamed) = result else { return };
         let source = source.expect("it was renamed");
@@ -319,7 +373,11 @@ impl Run {
 
     fn any_file(&mut self) -> Option<usize> {
         let files = self.model.files();
-        if files.is_empty() { None } else { Some(files[self.rng.index(files.len())]) }
+        if files.is_empty() {
+            None
+        } else {
+            Some(files[self.rng.index(files.len())])
+        }
     }
 
     async fn write(&mut self) {
@@ -341,10 +399,18 @@ impl Run {
         if self.rng.chance(200_000) {
             bytes.fill(0);
         }
-        let stability = if self.rng.chance(20_000) { Stability::FileSync } else { Stability::Unstable };
+        let stability = if self.rng.chance(20_000) {
+            Stability::FileSync
+        } else {
+            Stability::Unstable
+        };
         let id = self.model.id(file);
         let data = IoBuf::from(bytes.clone());
-        let written = self.fs().write(id, offset, data, stability, &self.root).await.expect("writes");
+        let written = self
+            .fs()
+            .write(id, offset, data, stability, &self.root)
+            .await
+            .expect("writes");
         assert_eq!(written.count, len as u64);
         assert!(written.stability >= stability);
         let offset = usize::try_from(offset).expect("small");
@@ -359,11 +425,25 @@ impl Run {
     async fn resize(&mut self) {
         let Some(file) = self.any_file() else { return };
         let size = self.model.node(file).data.len() as u64;
-        let new = if self.rng.coin() { self.rng.below(FILE_MAX) } else { self.rng.below(size + 1) };
+        let new = if self.rng.coin() {
+            self.rng.below(FILE_MAX)
+        } else {
+            self.rng.below(size + 1)
+        };
         let id = self.model.id(file);
-        let set = SetAttr { size: Some(new), ..SetAttr::default() };
-        let change = self.fs().setattr(id, &set, None, &self.root).await.expect("resizes");
-        self.model.node_mut(file).data.resize(usize::try_from(new).expect("small"), 0);
+        let set = SetAttr {
+            size: Some(new),
+            ..SetAttr::default()
+        };
+        let change = self
+            .fs()
+            .setattr(id, &set, None, &self.root)
+            .await
+            .expect("resizes");
+        self.model
+            .node_mut(file)
+            .data
+            .resize(usize::try_from(new).expect("small"), 0);
         self.check_attr(file, &change.after);
     }
 
@@ -373,7 +453,10 @@ impl Run {
         let offset = self.rng.below(size + 1);
         let len = self.rng.below(300_000) + 1;
         let id = self.model.id(file);
-        self.fs().punch(id, offset, len, &self.root).await.expect("punches");
+        self.fs()
+            .punch(id, offset, len, &self.root)
+            .await
+            .expect("punches");
         let end = usize::try_from((offset + len).min(size)).expect("small");
         let offset = usize::try_from(offset).expect("small");
         self.model.node_mut(file).data[offset.min(end)..end].fill(0);
@@ -384,15 +467,30 @@ impl Run {
         let n = named[self.rng.index(named.len())];
         let mode = u32::try_from(self.rng.below(0o10000)).expect("small");
         let uid = u32::try_from(self.rng.below(5)).expect("small");
-        let set = SetAttr { mode: Some(mode), uid: Some(uid), gid: Some(uid), ..SetAttr::default() };
-        let change = self.fs().setattr(self.model.id(n), &set, None, &self.root).await.expect("sets");
+        let set = SetAttr {
+            mode: Some(mode),
+            uid: Some(uid),
+            gid: Some(uid),
+            ..SetAttr::default()
+        };
+        let change = self
+            .fs()
+            .setattr(self.model.id(n), &set, None, &self.root)
+            .await
+            .expect("sets");
         let node = self.model.node_mut(n);
         (node.mode, node.uid, node.gid) = (mode, uid, uid);
         self.check_attr(n, &change.after);
         // New files in set-gid directories would take the group: not what this test is about.
         if self.model.node(n).file_type == FileType::Directory && mode & 0o2000 != 0 {
-            let set = SetAttr { mode: Some(mode & !0o2000), ..SetAttr::default() };
-            self.fs().setattr(self.model.id(n), &set, None, &self.root).await.expect("sets");
+            let set = SetAttr {
+                mode: Some(mode & !0o2000),
+                ..SetAttr::default()
+            };
+            self.fs()
+                .setattr(self.model.id(n), &set, None, &self.root)
+                .await
+                .expect("sets");
             self.model.node_mut(n).mode = mode & !0o2000;
         }
     }
@@ -402,15 +500,33 @@ impl Run {
             .model
             .named()
             .into_iter()
-            .filter(|&n| matches!(self.model.node(n).file_type, FileType::Regular | FileType::Directory))
+            .filter(|&n| {
+                matches!(
+                    self.model.node(n).file_type,
+                    FileType::Regular | FileType::Directory
+                )
+            })
+            // The root's hidden directory would stay to the end.
+            .filter(|&n| n != 0)
             .collect();
+        if nodes.is_empty() {
+            return;
+        }
         let n = nodes[self.rng.index(nodes.len())];
         let name = format!("user.a{}", self.rng.below(6)).into_bytes();
         let id = self.model.id(n);
         if self.rng.chance(300_000) {
             let result = self.fs().remove_xattr(id, &name, &self.root).await;
             let there = self.model.node_mut(n).xattrs.remove(&name).is_some();
-            self.check_result("remove_xattr", &result, if there { Ok(()) } else { Err(FsError::NoAttribute) });
+            self.check_result(
+                "remove_xattr",
+                &result,
+                if there {
+                    Ok(())
+                } else {
+                    Err(FsError::NoAttribute)
+                },
+            );
             return;
         }
         let most = match self.rng.below(8) {
@@ -420,7 +536,10 @@ impl Run {
         };
         let mut value = vec![0; self.rng.index(most)];
         self.rng.fill(&mut value);
-        self.fs().set_xattr(id, &name, &value, XattrMode::Any, &self.root).await.expect("sets");
+        self.fs()
+            .set_xattr(id, &name, &value, XattrMode::Any, &self.root)
+            .await
+            .expect("sets");
         self.model.node_mut(n).xattrs.insert(name, value);
     }
 
@@ -443,7 +562,11 @@ impl Run {
     fn check_attr(&self, n: usize, attr: &Attr) {
         let node = self.model.node(n);
         assert_eq!(attr.file_type, node.file_type);
-        assert_eq!((attr.mode, attr.uid, attr.gid), (node.mode, node.uid, node.gid), "{n}: {node:?}");
+        assert_eq!(
+            (attr.mode, attr.uid, attr.gid),
+            (node.mode, node.uid, node.gid),
+            "{n}: {node:?}"
+        );
         assert_eq!(attr.links, node.links, "links of {n}");
         assert_eq!(attr.rdev, node.rdev);
         let size = match node.file_type {
@@ -464,12 +587,19 @@ impl Run {
         self.check_attr(n, &fs.getattr(id).await.expect("there"));
         match node.file_type {
             FileType::Regular => {
-                let read = fs.read(id, 0, node.data.len() + 10, &self.root).await.expect("reads");
+                let read = fs
+                    .read(id, 0, node.data.len() + 10, &self.root)
+                    .await
+                    .expect("reads");
                 assert!(read.eof);
                 let got = read.to_vec();
                 if got != node.data {
                     let at = got.iter().zip(&node.data).position(|(a, b)| a != b);
-                    panic!("content of {n} differs at {at:?}, {} and {} bytes", got.len(), node.data.len());
+                    panic!(
+                        "content of {n} differs at {at:?}, {} and {} bytes",
+                        got.len(),
+                        node.data.len()
+                    );
                 }
             }
             FileType::Symlink => assert_eq!(fs.readlink(id).await.expect("reads"), node.target),
@@ -494,13 +624,19 @@ impl Run {
             let mut cookie = 0;
             let mut found = BTreeMap::new();
             loop {
-                let listing = fs.readdir(self.model.id(n), cookie, all_entries(7), &self.root).await.expect("lists");
+                let listing = fs
+                    .readdir(self.model.id(n), cookie, all_entries(7), &self.root)
+                    .await
+                    .expect("lists");
                 for entry in &listing.entries {
                     assert!(entry.cookie > cookie, "cookies grow");
                     cookie = entry.cookie;
                     let attr = entry.attr.as_ref().expect("asked for");
                     assert_eq!(Some(attr.file_type), entry.file_type);
-                    assert!(found.insert(entry.name.clone(), attr.id).is_none(), "each name once");
+                    assert!(
+                        found.insert(entry.name.clone(), attr.id).is_none(),
+                        "each name once"
+                    );
                 }
                 if listing.eof {
                     break;
@@ -508,11 +644,20 @@ impl Run {
             }
             assert_eq!(found.remove(&b"."[..]), Some(self.model.id(n)));
             assert_eq!(found.remove(&b".."[..]), Some(self.model.id(node.parent)));
-            let want: BTreeMap<Vec<u8>, FileId> =
-                node.children.iter().map(|(name, &c)| (name.clone(), self.model.id(c))).collect();
+            let want: BTreeMap<Vec<u8>, FileId> = node
+                .children
+                .iter()
+                .map(|(name, &c)| (name.clone(), self.model.id(c)))
+                .collect();
             assert_eq!(found, want);
             for (name, id) in want {
-                assert_eq!(fs.lookup(self.model.id(n), &name, &self.root).await.expect("found").id, id);
+                assert_eq!(
+                    fs.lookup(self.model.id(n), &name, &self.root)
+                        .await
+                        .expect("found")
+                        .id,
+                    id
+                );
             }
         }
     }
@@ -546,7 +691,12 @@ impl Run {
 fn run(seed: u64, steps: usize) {
     rig::run(seed, RootProps::default(), |_, rig| async move {
         let model = Model::new(rig.fs.root());
-        let mut run = Run { rig, model, rng: Rng::new(seed), root: Cred::root() };
+        let mut run = Run {
+            rig,
+            model,
+            rng: Rng::new(seed),
+            root: Cred::root(),
+        };
         for step in 0..steps {
             run.step().await;
             match run.rng.below(400) {
@@ -566,7 +716,11 @@ fn run(seed: u64, steps: usize) {
         run.rig.reopen().await;
         run.rig.fs.wait_unlinked_drained().await.expect("open");
         run.rig.fs.sync().await.expect("syncs");
-        assert_eq!(run.rig.objects(), 6, "master node, attribute tables, unlinked set, root");
+        assert_eq!(
+            run.rig.objects(),
+            6,
+            "master node, attribute tables, unlinked set, root"
+        );
         run.rig.close().await;
     });
 }
@@ -574,7 +728,10 @@ fn run(seed: u64, steps: usize) {
 async fn remove_tree(fs: &Fs, dir: FileId) {
     let root = Cred::root();
     loop {
-        let listing = fs.readdir(dir, 2, all_entries(100), &root).await.expect("lists");
+        let listing = fs
+            .readdir(dir, 2, all_entries(100), &root)
+            .await
+            .expect("lists");
         for entry in &listing.entries {
             if entry.file_type == Some(FileType::Directory) {
                 let id = entry.attr.as_ref().expect("asked for").id;
@@ -592,8 +749,14 @@ async fn remove_tree(fs: &Fs, dir: FileId) {
 
 #[test]
 fn random_work_agrees_with_the_model() {
-    let seeds = std::env::var("ZPL_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(6);
-    let first = std::env::var("ZPL_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    let seeds = std::env::var("ZPL_SEEDS")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(6);
+    let first = std::env::var("ZPL_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(1);
     for seed in first..first + seeds {
         println!("seed {seed}");
         run(seed, 1500);

@@ -65,17 +65,39 @@ fn owner_of(bonus_type: ObjectType, bonus: &[u8]) -> Option<Owner> {
         return None;
     }
     let header = usize::from(u16::from_le_bytes([bonus[4], bonus[5]]) >> 10) * 8;
-    let word = |at: usize| u64::from_le_bytes(bonus[header + at..header + at + 8].try_into().expect("8 bytes"));
-    let project = if word(48) & 0x8000_0000_0000 != 0 { word(128) } else { 0 };
-    Some(Owner { uid: word(24), gid: word(32), project })
+    let word = |at: usize| {
+        u64::from_le_bytes(
+            bonus[header + at..header + at + 8]
+                .try_into()
+                .expect("8 bytes"),
+        )
+    };
+    let project = if word(48) & 0x8000_0000_0000 != 0 {
+        word(128)
+    } else {
+        0
+    };
+    Some(Owner {
+        uid: word(24),
+        gid: word(32),
+        project,
+    })
 }
 
 fn options() -> ObjsetOptions {
-    ObjsetOptions { owner_of: Some(owner_of), create_flags: 7, ..ObjsetOptions::dataset(54) }
+    ObjsetOptions {
+        owner_of: Some(owner_of),
+        create_flags: 7,
+        ..ObjsetOptions::dataset(54)
+    }
 }
 
 /// Runs `main` in a world of its own, decided by `seed`.
-pub(crate) fn run<F: Future<Output = ()>>(seed: u64, props: RootProps, main: impl FnOnce(Handle, Rig) -> F) {
+pub(crate) fn run<F: Future<Output = ()>>(
+    seed: u64,
+    props: RootProps,
+    main: impl FnOnce(Handle, Rig) -> F,
+) {
     let world = World::new(seed);
     world.add_disk(DISK, DiskModel::new(512 << 20));
     let ended = world.run(|handle| async move {
@@ -89,15 +111,23 @@ impl Rig {
     async fn new(handle: &Handle, props: RootProps) -> Self {
         let spec = TreeSpec {
             tops: vec![TopSpec {
-                leaves: vec![LeafSpec { path: PathBuf::from(DISK) }],
+                leaves: vec![LeafSpec {
+                    path: PathBuf::from(DISK),
+                }],
                 is_log: false,
                 ashift: Some(12),
             }],
         };
         let (config, _) = vdev::plan(handle, &spec).await.expect("the disk is fit");
-        let tree = Tree::open(handle, &config, OpenMode::ReadWrite, TreeTuning::default(), true)
-            .await
-            .expect("the disk opens");
+        let tree = Tree::open(
+            handle,
+            &config,
+            OpenMode::ReadWrite,
+            TreeTuning::default(),
+            true,
+        )
+        .await
+        .expect("the disk opens");
         let store = BlockStore::new(handle, tree, StoreOptions::default());
         store.activate(Rc::new(NoSpaceMaps), &[]);
         let cache = arc::Cache::new(handle, store.clone(), arc::CacheTuning::default());
@@ -106,7 +136,9 @@ impl Rig {
         let txg = clock.quiesce_next().await;
         let tx = clock.syncing_tx(txg);
         let os = Objset::create(&services, ObjsetType::ZFS, options(), &tx);
-        create_root(&os, &tx, &props).await.expect("an empty file system");
+        create_root(&os, &tx, &props)
+            .await
+            .expect("an empty file system");
         drop(tx);
         let shared = Rc::new(Shared {
             services: RefCell::new(services),
@@ -117,8 +149,14 @@ impl Rig {
         });
         sync(&shared, txg).await;
         let sync_loop = Some(start(handle, &shared));
-        let fs = Fs::open_objset(os, FsOptions::default()).await.expect("opens");
-        Self { shared, sync_loop, fs }
+        let fs = Fs::open_objset(os, FsOptions::default())
+            .await
+            .expect("opens");
+        Self {
+            shared,
+            sync_loop,
+            fs,
+        }
     }
 
     /// Closes the file system, syncs, forgets everything in memory, and opens it again from disk.
@@ -127,14 +165,22 @@ impl Rig {
         let handle = self.shared.services.borrow().handle.clone();
         let last = self.shared.services.borrow().clock.last_synced();
         let clock = TxgClock::new(handle.clone(), Txg(last.0 + 1), TxgOptions::default());
-        let cache = arc::Cache::new(&handle, self.shared.store.clone(), arc::CacheTuning::default());
+        let cache = arc::Cache::new(
+            &handle,
+            self.shared.store.clone(),
+            arc::CacheTuning::default(),
+        );
         let services = Services::new(handle.clone(), cache, self.shared.store.clone(), clock);
-        let os = Objset::open(&services, self.shared.root.get(), options()).await.expect("opens");
+        let os = Objset::open(&services, self.shared.root.get(), options())
+            .await
+            .expect("opens");
         *self.shared.services.borrow_mut() = services;
         *self.shared.os.borrow_mut() = os.clone();
         self.shared.stop.set(false);
         self.sync_loop = Some(start(&handle, &self.shared));
-        self.fs = Fs::open_objset(os, FsOptions::default()).await.expect("opens");
+        self.fs = Fs::open_objset(os, FsOptions::default())
+            .await
+            .expect("opens");
     }
 
     pub(crate) async fn close(&mut self) {
