@@ -28,7 +28,7 @@ use crate::pool::{DIRECTORY, Inner, Objects, Pool};
 use crate::space::{Dtls, SpaceMaps};
 use crate::spec::ImportPolicy;
 use crate::status::PoolState;
-use crate::{PoolError, create, set, sync};
+use crate::{PoolError, create, scan, set, sync};
 
 /// Longest configuration believed.
 const CONFIG_MAX: u64 = 64 << 20;
@@ -110,6 +110,7 @@ impl Pool {
             pool.log_command(command, 0);
         }
         pool.sync().await?;
+        scan::resilver_in_background(&pool);
         for (name, value) in settings {
             pool.set_property(&name, &value).await?;
         }

@@ -18,6 +18,7 @@ mod import;
 mod pool;
 mod properties;
 mod ranges;
+mod scan;
 mod set;
 mod space;
 mod space_map;

@@ -426,19 +426,34 @@ impl Dtls {
         space_map::set_header(mos, object, header, tx).await
     }
 
-    /// Forgets what a leaf missed, after it was brought up to date.
-    pub(crate) async fn clear(&self, mos: &Objset, leaf: u64, tx: &Tx) -> Result<(), PoolError> {
-        let Some(mut dtl) = self.leaves.borrow().get(&leaf).cloned() else {
-            return Ok(());
-        };
-        dtl.missing = RangeSet::default();
+    /// Takes txgs off what a leaf misses, after it was brought up to date for them.  Returns whether
+    /// it misses nothing any more.
+    pub(crate) async fn subtract(
+        &self,
+        mos: &Objset,
+        leaf: u64,
+        ranges: &[Range<u64>],
+        tx: &Tx,
+    ) -> Result<bool, PoolError> {
+        let Some(mut dtl) = self.leaves.borrow().get(&leaf).cloned() else { return Ok(true) };
+        let mut left = RangeSet::default();
+        for range in dtl.missing.iter() {
+            let mut rest = RangeSet::default();
+            for done in ranges {
+                rest.union(done.clone());
+            }
+            for part in rest.complement(range) {
+                left.union(part);
+            }
+        }
+        dtl.missing = left;
         if let Some((object, mut header)) = dtl.stored.take() {
-            space_map::truncate(mos, object, &mut header, tx).await?;
-            space_map::set_header(mos, object, &header, tx).await?;
+            self.rewrite(mos, object, &mut header, &dtl.missing, tx).await?;
             dtl.stored = Some((object, header));
         }
+        let whole = dtl.missing.is_empty();
         self.leaves.borrow_mut().insert(leaf, dtl);
-        Ok(())
+        Ok(whole)
     }
 
     /// Returns the leaves that miss something, with the txg ranges.
@@ -449,15 +464,6 @@ impl Dtls {
             .filter(|(_, dtl)| !dtl.missing.is_empty())
             .map(|(leaf, dtl)| (*leaf, dtl.missing.iter().collect()))
             .collect()
-    }
-
-    /// Returns how many logs are stored with the long header.
-    pub(crate) fn stored_count(&self) -> usize {
-        self.leaves
-            .borrow()
-            .values()
-            .filter(|dtl| dtl.stored.is_some())
-            .count()
     }
 }
 

@@ -264,7 +264,9 @@ impl Encoder {
             .iter()
             .flat_map(|word| word.to_le_bytes())
             .collect();
-        mos.write(object, header.length, &bytes, tx).await?;
+        if !bytes.is_empty() {
+            mos.write(object, header.length, &bytes, tx).await?;
+        }
         header.length = self.at;
         header.allocated += self.allocated;
         Ok(())
