@@ -14,6 +14,7 @@ use dsl::property::Setting;
 use dsl::{Hierarchy, HierarchyOptions, NewHierarchy};
 use ondisk::{Guid, ObjectType, ObjsetType, SPA_VERSION_FEATURES, TXG_INITIAL};
 use runtime::Handle;
+use runtime::sync::Event;
 use vdev::{Conflict, DiskUse, LeafSpec, OpenMode, TopSpec, Tree, TreeSpec};
 use zio::{BlockStore, StoreOptions};
 
@@ -144,6 +145,8 @@ impl Pool {
             late_misses: RefCell::default(),
             tasks: RefCell::new(VecDeque::new()),
             suspended: RefCell::new(None),
+            dead: Cell::new(false),
+            resumed: Event::new("the pool to be resumed"),
             closed: Cell::new(false),
             sync_loop: RefCell::new(None),
             last_uberblock: Cell::new((TXG_INITIAL, 0)),

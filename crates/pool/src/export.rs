@@ -71,6 +71,7 @@ impl Inner {
         if !self.closed.replace(true) {
             self.clock().stop(sync::CLOSED);
             self.tree.close();
+            self.resumed.notify_all();
         }
     }
 }

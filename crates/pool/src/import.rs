@@ -18,6 +18,7 @@ use ondisk::feature::Feature;
 use ondisk::zil::zil_flags;
 use ondisk::{NvList, ObjectId, SPA_VERSION_FEATURES, Txg, Uberblock};
 use runtime::Handle;
+use runtime::sync::Event;
 use vdev::{OpenMode, Tree, TreeConfig, VdevKind};
 use zio::{BlockStore, StoreOptions};
 
@@ -373,6 +374,8 @@ async fn assemble(
         late_misses: RefCell::default(),
         tasks: RefCell::new(VecDeque::new()),
         suspended: RefCell::new(None),
+        dead: Cell::new(false),
+        resumed: Event::new("the pool to be resumed"),
         closed: Cell::new(false),
         sync_loop: RefCell::new(None),
         last_uberblock: Cell::new((uberblock.txg, uberblock.timestamp)),

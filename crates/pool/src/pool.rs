@@ -13,7 +13,7 @@ use arc::Cache;
 use dmu::{Objset, Services, Tx, TxgClock, zap};
 use dsl::Hierarchy;
 use ondisk::{ObjectId, Txg};
-use runtime::sync::{OneshotSender, oneshot};
+use runtime::sync::{Event, OneshotSender, oneshot};
 use runtime::{Handle, JoinHandle};
 use vdev::Tree;
 use zio::BlockStore;
@@ -96,6 +96,10 @@ pub(crate) struct Inner {
     pub(crate) tasks: RefCell<VecDeque<Task>>,
     /// Why the pool is suspended.
     pub(crate) suspended: RefCell<Option<String>>,
+    /// A group could not be completed: only another import brings the pool back.
+    pub(crate) dead: Cell<bool>,
+    /// Told when the pool is resumed or closed.
+    pub(crate) resumed: Event,
     pub(crate) closed: Cell<bool>,
     pub(crate) sync_loop: RefCell<Option<JoinHandle<()>>>,
     /// Newest uberblock: txg and time.

@@ -145,7 +145,10 @@ impl Inner {
     /// Returns the roots of the meta-objset and of every dataset and snapshot.
     async fn roots(&self) -> Result<Vec<(u64, BlockPointer)>, PoolError> {
         let mut roots = vec![(0, self.mos.root())];
-        let spec = dsl::ListSpec { depth: None, kinds: dsl::property::Kinds::DATASET };
+        let spec = dsl::ListSpec {
+            depth: None,
+            kinds: dsl::property::Kinds::DATASET,
+        };
         let pool = self.name.borrow().clone();
         for info in self.hierarchy.list(&pool, spec).await? {
             match self.hierarchy.dataset(&info.name).await {
@@ -175,7 +178,10 @@ impl Inner {
             skip_errors: true,
         };
         let mut traversal = Traversal::new(&self.services, root, options);
-        let room = Rc::new(Semaphore::new("room among the blocks being scanned", CONCURRENT));
+        let room = Rc::new(Semaphore::new(
+            "room among the blocks being scanned",
+            CONCURRENT,
+        ));
         while let Some(item) = traversal.next().await? {
             if self.closed.get() || self.suspended.borrow().is_some() {
                 return Err(PoolError::Closed);

@@ -435,7 +435,9 @@ impl Dtls {
         ranges: &[Range<u64>],
         tx: &Tx,
     ) -> Result<bool, PoolError> {
-        let Some(mut dtl) = self.leaves.borrow().get(&leaf).cloned() else { return Ok(true) };
+        let Some(mut dtl) = self.leaves.borrow().get(&leaf).cloned() else {
+            return Ok(true);
+        };
         let mut left = RangeSet::default();
         for range in dtl.missing.iter() {
             let mut rest = RangeSet::default();
@@ -448,7 +450,8 @@ impl Dtls {
         }
         dtl.missing = left;
         if let Some((object, mut header)) = dtl.stored.take() {
-            self.rewrite(mos, object, &mut header, &dtl.missing, tx).await?;
+            self.rewrite(mos, object, &mut header, &dtl.missing, tx)
+                .await?;
             dtl.stored = Some((object, header));
         }
         let whole = dtl.missing.is_empty();

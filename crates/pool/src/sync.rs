@@ -34,6 +34,16 @@ const UBERBLOCK_VDEVS: usize = 3;
 /// Starts the loop of a pool.
 pub(crate) fn start(pool: &Pool) {
     let inner = pool.0.clone();
+    let weak = Rc::downgrade(&inner);
+    inner.store().set_failure_gate(Rc::new(move |error| {
+        let weak = weak.clone();
+        Box::pin(async move {
+            match weak.upgrade() {
+                Some(inner) => inner.wait_resumed(&error.to_string()).await,
+                None => false,
+            }
+        })
+    }));
     let task = pool.0.handle.spawn("txg sync", run(inner));
     *pool.0.sync_loop.borrow_mut() = Some(task);
 }
@@ -71,13 +81,52 @@ async fn run(inner: Rc<Inner>) {
     inner.tasks.borrow_mut().clear();
 }
 
+impl Pool {
+    /// Clears error counters and tries devices again that were taken out; a suspended pool goes on
+    /// with the writes that waited (`zpool clear`).
+    ///
+    /// # Errors
+    /// `Suspended` when the group under way could not be completed: then the pool must be closed and
+    /// imported again, which brings back everything that was acknowledged.
+    pub async fn resume(&self) -> Result<(), PoolError> {
+        self.0.tree.clear_errors(None).await;
+        self.0.tree.reopen().await;
+        if self.0.dead.get() {
+            return Err(PoolError::Suspended);
+        }
+        self.0.suspended.borrow_mut().take();
+        self.0.resumed.notify_all();
+        crate::scan::resilver_in_background(self);
+        Ok(())
+    }
+}
+
 impl Inner {
-    /// Stops all writing.  The disks hold the last complete group.
-    pub(crate) fn suspend(&self, reason: &str) {
-        self.suspended
-            .borrow_mut()
-            .get_or_insert_with(|| reason.to_owned());
+    /// Stops all writing for good.  The disks hold the last complete group.
+    fn suspend(&self, reason: &str) {
+        self.note_suspended(reason);
+        self.dead.set(true);
         self.clock().stop(SUSPENDED);
+    }
+
+    fn note_suspended(&self, reason: &str) {
+        let mut suspended = self.suspended.borrow_mut();
+        suspended.get_or_insert_with(|| reason.to_owned());
+    }
+
+    /// Suspends the pool because no device took a write, and waits until it is resumed (true: the
+    /// write is tried again) or closed (false).
+    async fn wait_resumed(&self, reason: &str) -> bool {
+        self.note_suspended(reason);
+        loop {
+            if self.closed.get() || self.dead.get() {
+                return false;
+            }
+            if self.suspended.borrow().is_none() {
+                return true;
+            }
+            self.resumed.wait().await;
+        }
     }
 
     /// Writes everything of `txg` and makes it durable.

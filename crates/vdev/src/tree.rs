@@ -709,6 +709,10 @@ impl Tree {
         };
         if let Some((mut vdev, top)) = found {
             vdev.faulted = false;
+            if leaf.is_dirty() {
+                // Whatever took the device away may have taken its cache, too.
+                leaf.note_missed();
+            }
             leaf.close();
             leaf.open(&vdev, self.0.mode, top.ashift, top.asize, false)
                 .await;
@@ -1098,11 +1102,12 @@ async fn write_leaves(
     };
     let mut first_error = None;
     let mut written = 0;
+    let mut failed = Vec::new();
     for (leaf, result) in top.leaves.iter().zip(results) {
         match result {
             Ok(()) => written += 1,
             Err(error) => {
-                leaf.note_missed();
+                failed.push(leaf);
                 if !matches!((&first_error, &error), (Some(_), LeafError::Closed)) {
                     first_error = Some(leaf_failure(leaf, at.offset, at.size, error));
                 }
@@ -1110,6 +1115,10 @@ async fn write_leaves(
         }
     }
     if written > 0 {
+        // A write that no leaf took is not missed by any: it has failed, and may be tried again as a whole.
+        for leaf in failed {
+            leaf.note_missed();
+        }
         return Ok(());
     }
     Err(first_error.unwrap_or(VdevError::Unavailable { vdev: at.vdev }))
