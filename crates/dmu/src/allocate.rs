@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use ondisk::{ChecksumKind, Compression, ObjectId, ObjectType, block_pointers_for_bonus};
+use ondisk::{ChecksumKind, Compression, ObjectId, ObjectType, Txg, block_pointers_for_bonus};
 
 use crate::dnode::{Base, Core, Dnode, NEWEST};
 use crate::error::{DmuError, Result};
@@ -62,8 +62,8 @@ impl Allocator {
         Some(self.block.get() * SLOTS + slot)
     }
 
-    /// An object was freed.
-    fn note_freed(&self, object: ObjectId) {
+    /// The free of an object has reached the disk: only now its slots can be used again, whatever the group.
+    pub(crate) fn note_freed(&self, object: ObjectId) {
         let block = object.0 / SLOTS;
         if block == self.block.get() {
             // Its bits are found out again when it is next looked at.
@@ -126,7 +126,7 @@ impl Objset {
             });
         }
         let _pass = self.0.allocator.gate.write().await;
-        let taken = self.slots_taken(object.0 / SLOTS).await?;
+        let taken = self.slots_taken(object.0 / SLOTS, Some(tx.txg())).await?;
         if taken & (slot_mask(core.slots()) << slot) != 0 {
             return Err(DmuError::ObjectExists { object });
         }
@@ -152,7 +152,6 @@ impl Objset {
         }
         drop(state);
         dnode.bump();
-        self.0.allocator.note_freed(object);
         Ok(())
     }
 
@@ -229,7 +228,7 @@ impl Objset {
             if block * SLOTS > OBJECT_MAX {
                 return Err(DmuError::NoSpace);
             }
-            let taken = self.slots_taken(block).await?;
+            let taken = self.slots_taken(block, None).await?;
             allocator.block.set(block);
             allocator.taken.set(taken);
             if is_end {
@@ -264,9 +263,9 @@ impl Objset {
         Ok((allocator.end.get(), true))
     }
 
-    /// Bits of the slots taken in a block of dnodes, in the newest view.
-    async fn slots_taken(&self, block: u64) -> Result<u32> {
-        let (mut taken, _) = self.block_bits(block).await?;
+    /// Bits of the slots taken in a block of dnodes: in group `from` and newer ones, or in any version that is kept.
+    async fn slots_taken(&self, block: u64, from: Option<Txg>) -> Result<u32> {
+        let (mut taken, _) = self.block_bits(block, from).await?;
         if block == 0 {
             taken |= 1;
         }
@@ -275,14 +274,14 @@ impl Objset {
 
     /// Bits of the slots in which objects start, in the newest view.
     async fn objects_in(&self, block: u64) -> Result<u32> {
-        let (_, mut starts) = self.block_bits(block).await?;
+        let (_, mut starts) = self.block_bits(block, None).await?;
         if block == 0 {
             starts &= !1;
         }
         Ok(starts)
     }
 
-    async fn block_bits(&self, block: u64) -> Result<(u32, u32)> {
+    async fn block_bits(&self, block: u64, from: Option<Txg>) -> Result<(u32, u32)> {
         loop {
             let generation = self.0.meta.state.borrow().generation;
             let bytes = self.base_block(&self.0.meta, block).await?;
@@ -293,20 +292,37 @@ impl Objset {
             let mut starts = bytes.as_ref().map_or(0, |b| dnode_starts(b));
             let table = self.0.table.borrow();
             let here = || table.range(ObjectId(block * SLOTS)..ObjectId((block + 1) * SLOTS));
-            for (id, dnode) in here() {
-                let base = dnode.base();
-                if !base.core.is_free() {
-                    taken &= !(slot_mask(base.core.slots()) << (id.0 % SLOTS));
-                    starts &= !(1 << (id.0 % SLOTS));
+            if from.is_some() {
+                for (id, dnode) in here() {
+                    let base = dnode.base();
+                    if !base.core.is_free() {
+                        taken &= !(slot_mask(base.core.slots()) << (id.0 % SLOTS));
+                    }
                 }
             }
             for (id, dnode) in here() {
-                dnode.with_core(NEWEST, |core| {
+                let slot = id.0 % SLOTS;
+                let mut take = |core: &Core| {
                     if !core.is_free() {
-                        taken |= slot_mask(core.slots()) << (id.0 % SLOTS);
-                        starts |= 1 << (id.0 % SLOTS);
+                        taken |= slot_mask(core.slots()) << slot;
                     }
-                });
+                };
+                let state = dnode.state.borrow();
+                take(state.core(from.unwrap_or(NEWEST)));
+                for layer in state
+                    .layers
+                    .iter()
+                    .filter(|l| from.is_none_or(|from| l.txg > from))
+                {
+                    take(&layer.core);
+                }
+                if from.is_none() {
+                    take(&state.base.core);
+                }
+                starts &= !(1 << slot);
+                if !state.core(NEWEST).is_free() {
+                    starts |= 1 << slot;
+                }
             }
             return Ok((taken, starts));
         }

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use ondisk::ObjectId;
+use ondisk::{ObjectId, Txg};
 use runtime::{IoBuf, IoBufMut, join_all};
 use zio::IoClass;
 
@@ -227,7 +227,7 @@ impl Objset {
     ) -> Result<()> {
         self.check_writable()?;
         check_range(offset, bytes.len() as u64)?;
-        let size = dnode.with_core(tx.txg(), |core| core.block_size);
+        let (size, _) = shape(dnode, tx.txg())?;
         if offset + bytes.len() as u64 > u64::from(size) && !size.is_power_of_two() {
             return Err(DmuError::Invalid {
                 what: "more than one block needs a block size that is a power of two",
@@ -373,9 +373,8 @@ impl Objset {
     pub async fn free_range(&self, object: ObjectId, offset: u64, len: u64, tx: &Tx) -> Result<()> {
         self.check_writable()?;
         let dnode = self.dnode(object).await?;
-        let (size, max) = dnode.with_core(NEWEST, |core| {
-            (u64::from(core.block_size), core.max_block_id)
-        });
+        let (size, max) = shape(&dnode, tx.txg())?;
+        let size = u64::from(size);
         let to_end = len == u64::MAX;
         let object_end = (max + 1).saturating_mul(size);
         let end = if to_end {
@@ -431,7 +430,14 @@ impl Objset {
     }
 
     async fn zero(&self, dnode: &Rc<Dnode>, from: u64, to: u64, size: u64, tx: &Tx) -> Result<()> {
-        if from >= to || self.is_hole(dnode, from / size).await? {
+        if from >= to {
+            return Ok(());
+        }
+        let mut all_holes = true;
+        for view in views_from(dnode, tx.txg()) {
+            all_holes &= self.is_hole(dnode, view, from / size).await?;
+        }
+        if all_holes {
             return Ok(());
         }
         let zeros = vec![0; usize::try_from(to - from).expect("less than a block")];
@@ -457,8 +463,11 @@ impl Objset {
         write_through: bool,
         tx: &Tx,
     ) -> Result<()> {
-        let view = if write_through { NEWEST } else { tx.txg() };
-        let (old, max) = dnode.with_core(view, |core| (core.block_size, core.max_block_id));
+        let (old, max) = if write_through {
+            shape(dnode, tx.txg())?
+        } else {
+            dnode.with_core(tx.txg(), |core| (core.block_size, core.max_block_id))
+        };
         if old == bytes {
             return Ok(());
         }
@@ -535,11 +544,38 @@ impl Objset {
             (u64::from(core.block_size), core.max_block_id)
         });
         let mut block = offset / size;
-        while block <= max && !self.is_hole(&dnode, block).await? {
+        while block <= max && !self.is_hole(&dnode, NEWEST, block).await? {
             block += 1;
         }
         Ok((block * size).max(offset))
     }
+}
+
+/// The views that a change in group `from` concerns: its own and every newer one with changes of the same object.
+fn views_from(dnode: &Dnode, from: Txg) -> Vec<Txg> {
+    let state = dnode.state.borrow();
+    let newer = state
+        .layers
+        .iter()
+        .filter(|l| l.txg > from)
+        .take_while(|l| !l.reset);
+    std::iter::once(from).chain(newer.map(|l| l.txg)).collect()
+}
+
+/// Block size, and the largest block of any version that a change in group `from` concerns.
+fn shape(dnode: &Dnode, from: Txg) -> Result<(u32, u64)> {
+    let (size, mut max) = dnode.with_core(from, |core| (core.block_size, core.max_block_id));
+    for view in views_from(dnode, from) {
+        let newer = dnode.with_core(view, |core| (core.block_size, core.max_block_id));
+        if newer.0 != size {
+            // Whoever changes block sizes keeps other writers of the object out meanwhile.
+            return Err(DmuError::Invalid {
+                what: "the block size was changed in a newer transaction group",
+            });
+        }
+        max = max.max(newer.1);
+    }
+    Ok((size, max))
 }
 
 fn check_range(offset: u64, len: u64) -> Result<()> {

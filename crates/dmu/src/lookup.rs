@@ -10,7 +10,7 @@ use ondisk::{BlockPointer, Txg};
 use runtime::IoBuf;
 use zio::IoClass;
 
-use crate::dnode::{Base, Dnode, NEWEST, Peek, shl, shr, span_shift};
+use crate::dnode::{Base, Dnode, Peek, shl, shr, span_shift};
 use crate::error::Result;
 use crate::objset::Objset;
 use crate::tree::decode;
@@ -232,9 +232,9 @@ impl Objset {
         Ok(None)
     }
 
-    /// Whether a block of the newest view reads as zeros because nothing is stored.
-    pub(crate) async fn is_hole(&self, dnode: &Dnode, block: u64) -> Result<bool> {
-        match dnode.state.borrow().peek(NEWEST, block) {
+    /// Whether a block of a view reads as zeros because nothing is stored.
+    pub(crate) async fn is_hole(&self, dnode: &Dnode, view: Txg, block: u64) -> Result<bool> {
+        match dnode.state.borrow().peek(view, block) {
             Peek::Data(_) => return Ok(false),
             Peek::Hole => return Ok(true),
             Peek::Base => {}

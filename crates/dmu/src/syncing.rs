@@ -107,7 +107,11 @@ impl Objset {
             .sub_dirty(txg, DIRTY_DNODE_BYTES * synced.len() as u64);
         let mut table = self.0.table.borrow_mut();
         for Synced { dnode, .. } in synced {
-            let gone = dnode.base().core.is_free() && !dnode.is_dirty();
+            let freed = dnode.base().core.is_free();
+            if freed {
+                self.0.allocator.note_freed(dnode.id);
+            }
+            let gone = freed && !dnode.is_dirty();
             // Two holders: the table and this list.
             if gone && Rc::strong_count(&dnode) == 2 {
                 table.remove(&dnode.id);

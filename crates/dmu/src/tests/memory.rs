@@ -114,10 +114,11 @@ impl MemoryStore {
     }
 }
 
-/// A ledger that keeps the set of live blocks and frees killed ones in the store at once.
+/// A ledger that keeps the set of live blocks and frees killed ones in the store two groups later, as the real one does.
 pub(crate) struct Live {
     pub(crate) store: MemoryStore,
     pub(crate) live: BTreeMap<u64, BlockPointer>,
+    dead: [Vec<u64>; 3],
 }
 
 impl Live {
@@ -125,7 +126,18 @@ impl Live {
         Self {
             store: store.clone(),
             live: BTreeMap::new(),
+            dead: Default::default(),
         }
+    }
+}
+
+impl Live {
+    /// A group has synced.
+    pub(crate) fn synced(&mut self) {
+        for key in std::mem::take(&mut self.dead[2]) {
+            self.store.0.blocks.borrow_mut().remove(&key);
+        }
+        self.dead.rotate_right(1);
     }
 }
 
@@ -141,6 +153,6 @@ impl Ledger for Live {
             self.live.remove(&key).is_some(),
             "only live blocks are killed"
         );
-        self.store.0.blocks.borrow_mut().remove(&key);
+        self.dead[0].push(key);
     }
 }

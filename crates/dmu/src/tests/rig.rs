@@ -65,6 +65,7 @@ impl Rig {
         let txg = self.services.clock.quiesce_next().await;
         let root = self.os.sync(txg, 1, &mut self.ledger).await?;
         self.services.clock.synced(txg);
+        self.ledger.synced();
         self.check(root).await?;
         Ok(root)
     }
