@@ -45,6 +45,18 @@ impl Services {
     pub(crate) fn blocks(&self) -> &Blocks {
         &self.blocks
     }
+
+    /// The cache that blocks are read through.
+    #[must_use]
+    pub fn cache(&self) -> &arc::Cache {
+        &self.cache
+    }
+
+    /// The store that blocks are written to.
+    #[must_use]
+    pub fn store(&self) -> &zio::BlockStore {
+        &self.store
+    }
 }
 
 /// How blocks of an objset are written; numbers are the on-disk enumerations, already resolved (never inherit or on). Set from

@@ -1,75 +1,492 @@
-//! Stub.
-#![allow(
-    clippy::unused_async,
-    unused_variables,
-    reason = "first landing: signatures only"
-)]
-use crate::error::Result;
-use crate::property::*;
-use crate::types::*;
-use dmu::{Objset, Tx};
-use ondisk::{Guid, ObjectId, Txg};
+//! One open file system, volume or snapshot.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use dmu::{Objset, ObjsetOptions, Tx, TxWeight, zap};
+use ondisk::dsl::DslDatasetPhys;
+use ondisk::feature::{self, Feature};
+use ondisk::{Guid, ObjectId, ObjectType, Txg};
+
+use crate::deadlist::Deadlist;
+use crate::dir::{Dir, available};
+use crate::error::{DslError, Result};
+use crate::inner::{Found, Inner};
+use crate::owner::owner_of;
+use crate::policy::write_policy;
+use crate::property::{DatasetKind, PROPERTIES, Property, Value};
+use crate::space::{self, charged, signed};
+use crate::stored::Scope;
+use crate::types::{Estimate, SpaceInfo};
+
+/// A dataset in memory: its stored fields, and its objects while it is open.
+pub(crate) struct DatasetState {
+    pub(crate) object: ObjectId,
+    pub(crate) dir: Rc<Dir>,
+    pub(crate) snapshot: RefCell<Option<String>>,
+    phys: Cell<DslDatasetPhys>,
+    dirty: Rc<RefCell<BTreeSet<ObjectId>>>,
+    /// The previous snapshot (of the origin, for a clone), for heads.
+    pub(crate) prev: RefCell<Option<Rc<DatasetState>>>,
+    pub(crate) deadlist: RefCell<Option<Rc<Deadlist>>>,
+    objset: RefCell<Option<Objset>>,
+    handles: Cell<u32>,
+    pub(crate) ref_quota: Cell<u64>,
+    pub(crate) ref_reserved: Cell<u64>,
+    /// Features counted for this dataset, by short name.
+    pub(crate) features: RefCell<BTreeSet<&'static str>>,
+    /// Features it needs since the last sync.
+    pub(crate) wanted: RefCell<BTreeSet<&'static str>>,
+    effective: RefCell<BTreeMap<Property, Value>>,
+    version: Cell<u64>,
+}
+
+impl DatasetState {
+    pub(crate) fn new(
+        object: ObjectId,
+        dir: Rc<Dir>,
+        snapshot: Option<String>,
+        phys: DslDatasetPhys,
+        dirty: Rc<RefCell<BTreeSet<ObjectId>>>,
+    ) -> Self {
+        Self {
+            object,
+            dir,
+            snapshot: RefCell::new(snapshot),
+            phys: Cell::new(phys),
+            dirty,
+            prev: RefCell::default(),
+            deadlist: RefCell::default(),
+            objset: RefCell::default(),
+            handles: Cell::new(0),
+            ref_quota: Cell::new(0),
+            ref_reserved: Cell::new(0),
+            features: RefCell::default(),
+            wanted: RefCell::default(),
+            effective: RefCell::default(),
+            version: Cell::new(1),
+        }
+    }
+
+    pub(crate) fn phys(&self) -> DslDatasetPhys {
+        self.phys.get()
+    }
+
+    /// Changes the stored fields; they are written back at the end of the pass.
+    pub(crate) fn change(&self, f: impl FnOnce(&mut DslDatasetPhys)) {
+        let mut phys = self.phys.get();
+        f(&mut phys);
+        if phys != self.phys.get() {
+            self.phys.set(phys);
+            self.dirty.borrow_mut().insert(self.object);
+        }
+    }
+
+    pub(crate) fn objset(&self) -> Option<Objset> {
+        self.objset.borrow().clone()
+    }
+
+    pub(crate) fn set_objset(&self, objset: Option<Objset>) {
+        *self.objset.borrow_mut() = objset;
+    }
+
+    pub(crate) fn handles(&self) -> u32 {
+        self.handles.get()
+    }
+
+    /// What more is charged to the directory when `unique` changes, under the refreservation.
+    pub(crate) fn charged(&self, change: i64) -> i64 {
+        charged(self.phys.get().unique_bytes, self.ref_reserved.get(), change)
+    }
+
+    /// Takes over the properties in force and the write policy that follows from them.
+    pub(crate) fn apply_scope(&self, scope: &Scope, inner: &Inner) {
+        let mut effective = BTreeMap::new();
+        for descriptor in PROPERTIES {
+            effective.insert(descriptor.property, scope.native(descriptor.property).value);
+        }
+        if !self.phys().is_snapshot() {
+            self.ref_quota.set(scope.number(Property::RefQuota));
+            self.ref_reserved.set(scope.number(Property::RefReservation));
+        }
+        if *self.effective.borrow() != effective {
+            *self.effective.borrow_mut() = effective;
+            self.version.set(self.version.get() + 1);
+        }
+        if let Some(objset) = self.objset() {
+            objset.set_policy(write_policy(scope, &inner.features));
+        }
+    }
+}
+
+impl Inner {
+    /// Loads a dataset's fields and what accounting needs; its objects stay closed.
+    pub(crate) async fn load_dataset(
+        self: &Rc<Self>,
+        object: ObjectId,
+        snapshot: Option<String>,
+    ) -> Result<Rc<DatasetState>> {
+        if let Some(state) = self.datasets.borrow().get(&object) {
+            return Ok(state.clone());
+        }
+        let phys = self.dataset_phys(object).await?;
+        let dir = self.dir(ObjectId(phys.dir_obj)).await?;
+        let state =
+            DatasetState::new(object, dir.clone(), snapshot, phys, self.dirty_datasets.clone());
+        if !phys.is_snapshot() {
+            let scope = self.scope(&dir, None).await?;
+            state.apply_scope(&scope, self);
+            if phys.prev_snap_obj != 0 {
+                let prev = ObjectId(phys.prev_snap_obj);
+                let prev = Box::pin(self.load_dataset(prev, None)).await?;
+                *state.prev.borrow_mut() = Some(prev);
+            }
+        }
+        *state.features.borrow_mut() = self.dataset_features(object).await?;
+        let state = Rc::new(state);
+        // Another task may have loaded it meanwhile; there must be one of each.
+        Ok(self.datasets.borrow_mut().entry(object).or_insert(state).clone())
+    }
+
+    /// Features counted for a dataset: keys of its object when that is a dictionary.
+    async fn dataset_features(&self, object: ObjectId) -> Result<BTreeSet<&'static str>> {
+        let mut active = BTreeSet::new();
+        if self.mos.object_info(object).await?.object_type != ObjectType::ZAP_METADATA {
+            return Ok(active);
+        }
+        for feature in feature::ALL.iter().filter(|f| f.per_dataset) {
+            if zap::lookup(&self.mos, object, feature.guid).await?.is_some() {
+                active.insert(feature.name);
+            }
+        }
+        Ok(active)
+    }
+
+    /// The deadlist of a dataset, open.
+    pub(crate) async fn deadlist_of(&self, state: &DatasetState) -> Result<Rc<Deadlist>> {
+        if let Some(list) = state.deadlist.borrow().clone() {
+            return Ok(list);
+        }
+        let object = ObjectId(state.phys().deadlist_obj);
+        let list = Rc::new(Deadlist::open(&self.mos, object).await?);
+        *state.deadlist.borrow_mut() = Some(list.clone());
+        Ok(list)
+    }
+
+    /// Opens a dataset's objects and returns a handle.
+    pub(crate) async fn open_dataset(self: &Rc<Self>, found: Found) -> Result<Dataset> {
+        let state = self.load_dataset(found.dataset, found.snapshot).await?;
+        let dataset = Dataset::new(self.clone(), state.clone());
+        if state.objset().is_none() {
+            let phys = state.phys();
+            let snapshot = phys.is_snapshot();
+            let props = snapshot.then_some(ObjectId(phys.props_obj));
+            let scope = self.scope(&state.dir, props).await?;
+            let options = ObjsetOptions {
+                policy: write_policy(&scope, &self.features),
+                read_only: snapshot || self.read_only,
+                owner_of: Some(owner_of),
+                ..ObjsetOptions::dataset(state.object.0)
+            };
+            let objset = Objset::open(&self.services, phys.bp, options).await?;
+            // There must be one objset of each, also if two tasks opened it at once.
+            if state.objset().is_none() {
+                state.set_objset(Some(objset));
+            }
+            state.apply_scope(&scope, self);
+        }
+        self.kind_of(&state.dir).await?;
+        Ok(dataset)
+    }
+
+    /// Space numbers of a loaded head.
+    pub(crate) fn head_space(&self, dir: &Rc<Dir>, phys: &DslDatasetPhys) -> SpaceInfo {
+        let d = dir.phys();
+        let [head, snapshots, children, child_reservations, refreservation] = d.used_breakdown;
+        SpaceInfo {
+            used: d.used_bytes,
+            available: 0,
+            referenced: phys.referenced_bytes,
+            used_by_snapshots: snapshots,
+            used_by_dataset: head,
+            used_by_children: children.saturating_add(child_reservations),
+            used_by_refreservation: refreservation,
+            logical_used: d.uncompressed_bytes,
+            logical_referenced: phys.uncompressed_bytes,
+            written: 0,
+            compress_ratio: space::ratio(d.uncompressed_bytes, d.compressed_bytes),
+            ref_compress_ratio: space::ratio(phys.uncompressed_bytes, phys.compressed_bytes),
+            unique: phys.unique_bytes,
+        }
+    }
+}
+
 /// An open file system, volume or snapshot. While a handle exists it cannot be destroyed.
-#[derive(Clone)]
-pub struct Dataset(Rc<()>);
+pub struct Dataset {
+    inner: Rc<Inner>,
+    state: Rc<DatasetState>,
+}
+
+impl Clone for Dataset {
+    fn clone(&self) -> Self {
+        Self::new(self.inner.clone(), self.state.clone())
+    }
+}
+
+impl Drop for Dataset {
+    fn drop(&mut self) {
+        self.state.handles.set(self.state.handles.get() - 1);
+    }
+}
+
+impl std::fmt::Debug for Dataset {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Dataset").field("name", &self.name()).finish_non_exhaustive()
+    }
+}
 
 impl Dataset {
-    /// Its full name now (a rename changes it).
+    fn new(inner: Rc<Inner>, state: Rc<DatasetState>) -> Self {
+        state.handles.set(state.handles.get() + 1);
+        Self { inner, state }
+    }
+
+    /// Returns its full name now (a rename changes it).
+    #[must_use]
     pub fn name(&self) -> String {
-        unimplemented!()
+        let name = self.inner.name_of(&self.state.dir);
+        match &*self.state.snapshot.borrow() {
+            Some(snapshot) => format!("{name}@{snapshot}"),
+            None => name,
+        }
     }
-    /// Its identity.
+
+    /// Returns its identity.
+    #[must_use]
     pub fn guid(&self) -> Guid {
-        unimplemented!()
+        Guid(self.state.phys().guid)
     }
-    /// Identity for `fsid` of file systems, unique within the machine: 56 bits.
+
+    /// Returns the identity file handles and `statfs` use: 56 bits, unique in the pool.
+    #[must_use]
     pub fn fsid(&self) -> u64 {
-        unimplemented!()
+        self.state.phys().fsid_guid
     }
-    /// Its object in the meta-objset.
+
+    /// Returns its object in the meta-objset.
+    #[must_use]
     pub fn object(&self) -> ObjectId {
-        unimplemented!()
+        self.state.object
     }
-    /// File system, volume or snapshot.
+
+    /// Returns what it is.
+    #[must_use]
     pub fn kind(&self) -> DatasetKind {
-        unimplemented!()
+        if self.state.phys().is_snapshot() {
+            return DatasetKind::Snapshot;
+        }
+        self.head_kind()
     }
-    /// Txg it was created in.
+
+    /// Returns what it is, or what it is a snapshot of.
+    #[must_use]
+    pub fn head_kind(&self) -> DatasetKind {
+        self.state.dir.kind.get().unwrap_or(DatasetKind::Filesystem)
+    }
+
+    /// Returns the txg it was created in.
+    #[must_use]
     pub fn create_txg(&self) -> Txg {
-        unimplemented!()
+        Txg(self.state.phys().creation_txg)
     }
-    /// Its objects.
-    pub fn objset(&self) -> &Objset {
-        unimplemented!()
+
+    /// Returns its objects.
+    #[must_use]
+    pub fn objset(&self) -> Objset {
+        self.state.objset().expect("a dataset's objects are open while a handle exists")
     }
-    /// Whether it refuses changes (a snapshot, or a pool imported read-only; the property `readonly` is the caller's).
+
+    /// Whether it refuses changes: a snapshot, or a pool imported read-only. The property
+    /// `readonly` is the caller's to obey.
+    #[must_use]
     pub fn is_read_only(&self) -> bool {
-        unimplemented!()
+        self.objset().is_read_only()
     }
-    /// Begins a transaction: reserves the space against quotas and the pool, then joins the open group.
+
+    /// Begins a transaction: waits for the write throttle, joins the open group, and makes sure
+    /// that quotas, reservations and the pool have room. Never call it while holding another.
+    ///
+    /// # Errors
+    /// `Quota` or `NoSpace` when there is no room and none is about to be freed; `ReadOnly`;
+    /// `Dmu(Stopped)` when the pool no longer takes transactions.
     pub async fn begin(&self, estimate: Estimate) -> Result<Tx> {
-        unimplemented!()
+        if self.is_read_only() {
+            return Err(DslError::ReadOnly);
+        }
+        let clock = &self.inner.services.clock;
+        let copies = self.number(Property::Copies).clamp(1, 3);
+        // Data is taken as incompressible; indirect blocks and dnodes add about an eighth.
+        let asize = (estimate.bytes + estimate.bytes / 8).saturating_mul(copies).max(512);
+        for attempt in 0u32.. {
+            let weight = TxWeight {
+                bytes_dirtied_estimate: estimate.bytes,
+                unthrottled: estimate.net_free,
+            };
+            let tx = clock.begin(weight).await?;
+            match self.reserve(asize, estimate.net_free, tx.txg()) {
+                Ok(()) => return Ok(tx),
+                Err(Shortage::Error(error)) => return Err(error),
+                // Every group leaves some frees for later ones, so waiting for them must end.
+                Err(Shortage::Soon(error)) if attempt >= WAITS_FOR_DEFERRED_FREES => {
+                    return Err(error);
+                }
+                Err(Shortage::Retry | Shortage::Soon(_)) => {
+                    // What is in flight may need less than estimated, or free space.
+                    let txg = tx.txg();
+                    drop(tx);
+                    clock.wait_synced(txg).await?;
+                }
+            }
+        }
+        unreachable!("the loop ends by returning")
     }
-    /// The effective number of a native property (recordsize, compression, atime, ...), from memory.
+
+    /// Checks the rules for adding `asize` bytes, from the dataset up to the pool, and notes the
+    /// bytes as in flight. OpenZFS: module/zfs/dsl_dir.c, `dsl_dir_tempreserve_impl`.
+    fn reserve(&self, asize: u64, net_free: bool, txg: Txg) -> std::result::Result<(), Shortage> {
+        let inner = &self.inner;
+        let phys = self.state.phys();
+        let reserved = self.state.ref_reserved.get();
+        let unfilled = reserved.saturating_sub(phys.unique_bytes);
+        let chain = self.state.dir.chain();
+        let mut growth = asize;
+        let mut noted: Vec<(Rc<Dir>, u64)> = Vec::with_capacity(chain.len());
+        for (depth, dir) in chain.iter().enumerate() {
+            let d = dir.phys();
+            let inflight = dir.inflight();
+            let mut used = d.used_bytes;
+            let mut from_reservation = 0;
+            if depth == 0 {
+                used = used.saturating_sub(unfilled);
+                if unfilled > 0 {
+                    let more = signed(growth.saturating_add(inflight));
+                    let above = u64::try_from(self.state.charged(more)).unwrap_or(0);
+                    from_reservation = growth - growth.min(above);
+                }
+                let quota = self.state.ref_quota.get();
+                if !net_free && quota != 0 && phys.referenced_bytes + inflight >= quota {
+                    if inflight > 0 {
+                        return Err(Shortage::Retry);
+                    }
+                    return Err(Shortage::Error(DslError::Quota { name: self.name() }));
+                }
+            }
+            let mut limit = u64::MAX;
+            let mut error = DslError::NoSpace;
+            if !net_free && d.quota != 0 {
+                limit = d.quota;
+                error = DslError::Quota { name: inner.name_of(dir) };
+            }
+            let root = dir.parent().is_none();
+            let deferred = inner.services.store().space().deferred;
+            if root {
+                let pool = inner.pool_size(u32::from(net_free)).saturating_sub(deferred);
+                if pool < limit {
+                    limit = pool;
+                    error = DslError::NoSpace;
+                }
+            }
+            if used >= limit {
+                let soon = root && used - limit < deferred + inner.sync_bplist.sizes().used;
+                return Err(if soon { Shortage::Soon(error) } else { Shortage::Error(error) });
+            }
+            // A little more than the limit may be in flight: estimates are generous.
+            let soft = if limit == u64::MAX { limit } else { limit + (limit >> 5) };
+            if used.saturating_add(inflight) >= soft {
+                return Err(Shortage::Retry);
+            }
+            noted.push((dir.clone(), growth));
+            let before = used.saturating_add(inflight);
+            let above = charged(before, d.reserved, signed(growth - from_reservation));
+            growth = u64::try_from(above).unwrap_or(0);
+            if growth == 0 {
+                break;
+            }
+        }
+        for (dir, bytes) in noted {
+            dir.add_inflight(txg, bytes);
+        }
+        Ok(())
+    }
+
+    /// Returns the effective number of a native property (recordsize, compression, atime, ...), from
+    /// memory. Properties that are computed or kept in the objset are not known here: they give
+    /// their defaults.
+    #[must_use]
     pub fn number(&self, property: Property) -> u64 {
-        unimplemented!()
+        let effective = self.state.effective.borrow();
+        effective.get(&property).and_then(Value::number).unwrap_or(0)
     }
-    /// The effective text of a native property, from memory.
+
+    /// Returns the effective text of a native property, from memory.
+    #[must_use]
     pub fn text(&self, property: Property) -> String {
-        unimplemented!()
+        let effective = self.state.effective.borrow();
+        effective.get(&property).and_then(Value::text).unwrap_or("").to_owned()
     }
+
     /// Grows whenever a property in force here changed.
+    #[must_use]
     pub fn properties_version(&self) -> u64 {
-        unimplemented!()
+        self.state.version.get()
     }
-    /// Space as `statfs` wants it.
+
+    /// Returns its space as `statfs` wants it: referenced and available are exact as of the last
+    /// sync; `written` is not computed.
+    #[must_use]
     pub fn space(&self) -> SpaceInfo {
-        unimplemented!()
+        let phys = self.state.phys();
+        if phys.is_snapshot() {
+            return SpaceInfo {
+                used: phys.unique_bytes,
+                referenced: phys.referenced_bytes,
+                logical_referenced: phys.uncompressed_bytes,
+                unique: phys.unique_bytes,
+                ..SpaceInfo::default()
+            };
+        }
+        let room = available(&self.state.dir, self.inner.pool_size(0), false);
+        SpaceInfo {
+            available: space::available_to_dataset(
+                room,
+                phys.unique_bytes,
+                phys.referenced_bytes,
+                self.state.ref_reserved.get(),
+                self.state.ref_quota.get(),
+            ),
+            ..self.inner.head_space(&self.state.dir, &phys)
+        }
     }
-    /// Declares that a feature is needed by what is being written (`large_dnode`, ...); counted at the next sync.
-    pub fn needs_feature(&self, name: &'static str) {
-        unimplemented!()
+
+    /// Declares that a per-dataset feature is needed by what is being written (`large_dnode`);
+    /// it is counted at the next sync. Large blocks, compressions and checksums are noticed by
+    /// themselves.
+    pub fn needs_feature(&self, name: &str) {
+        let Some(feature) = Feature::by_name(name).filter(|f| f.per_dataset) else { return };
+        if !self.state.features.borrow().contains(feature.name) {
+            self.state.wanted.borrow_mut().insert(feature.name);
+        }
     }
+}
+
+/// Freed blocks become usable after two further groups.
+const WAITS_FOR_DEFERRED_FREES: u32 = 4;
+
+enum Shortage {
+    /// Estimates of what is in flight stand in the way.
+    Retry,
+    /// There is no room, but frees of earlier groups are about to give some.
+    Soon(DslError),
+    Error(DslError),
 }

@@ -1,60 +1,238 @@
-//! Stub.
-#![allow(
-    clippy::unused_async,
-    unused_variables,
-    reason = "first landing: signatures only"
-)]
-use crate::error::Result;
-use dmu::{Objset, Tx};
-use ondisk::feature::Feature;
+//! The pool's features: which are enabled, how often each is used.
+//!
+//! A feature is *disabled* when its guid is in neither of two dictionaries, *enabled* with a count
+//! of 0, *active* above. Features an older reader may ignore are in `features_for_write`, the
+//! others in `features_for_read`. OpenZFS: module/zfs/zfeature.c.
+//!
+//! Counts are kept in memory as well, so that asking is cheap and synchronous.
 
-/// The feature counts of a pool.
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use dmu::zap::{self, ZapSpec, ZapValue};
+use dmu::{Objset, Tx};
+use ondisk::feature::{self, Feature};
+use ondisk::{ObjectId, ObjectType};
+
+use crate::directory as names;
+use crate::error::{DslError, Result};
+
+/// The feature counts of a pool. Clones are handles to the same ones.
 #[derive(Clone)]
-pub struct Features(std::rc::Rc<()>);
+pub struct Features(Rc<Inner>);
+
+struct Inner {
+    mos: Objset,
+    for_read: ObjectId,
+    for_write: ObjectId,
+    descriptions: ObjectId,
+    enabled_txg: Cell<ObjectId>,
+    counts: RefCell<BTreeMap<String, Count>>,
+    version: Cell<u64>,
+}
+
+#[derive(Clone, Copy)]
+struct Count {
+    uses: u64,
+    for_write: bool,
+}
 
 impl Features {
     /// Reads the feature objects of a pool's meta-objset.
+    ///
+    /// # Errors
+    /// `Unsupported` for a pool from before feature flags; errors of reading.
     pub async fn open(mos: &Objset) -> Result<Self> {
-        unimplemented!()
+        let directory = names::OBJECT_DIRECTORY;
+        let find = async |name: &str| -> Result<ObjectId> {
+            Ok(ObjectId(zap::lookup_u64(mos, directory, name).await?.unwrap_or(0)))
+        };
+        let for_read = find(names::FEATURES_FOR_READ).await?;
+        let for_write = find(names::FEATURES_FOR_WRITE).await?;
+        let descriptions = find(names::FEATURE_DESCRIPTIONS).await?;
+        if for_read.0 == 0 || for_write.0 == 0 || descriptions.0 == 0 {
+            return Err(DslError::Unsupported { what: "a pool version before feature flags" });
+        }
+        let mut counts = BTreeMap::new();
+        for (object, is_write) in [(for_read, false), (for_write, true)] {
+            for entry in zap::entries(mos, object).await? {
+                let (ZapValue::U64(value), Ok(guid)) = (entry.value, String::from_utf8(entry.name))
+                else {
+                    return Err(DslError::corrupt("feature count", object));
+                };
+                let uses = value.first().copied().unwrap_or(0);
+                counts.insert(guid, Count { uses, for_write: is_write });
+            }
+        }
+        Ok(Self(Rc::new(Inner {
+            mos: mos.clone(),
+            for_read,
+            for_write,
+            descriptions,
+            enabled_txg: Cell::new(find(names::FEATURE_ENABLED_TXG).await?),
+            counts: RefCell::new(counts),
+            version: Cell::new(1),
+        })))
     }
+
+    /// Makes the feature objects of a new pool. Syncing context.
+    pub(crate) async fn create(mos: &Objset, tx: &Tx) -> Result<Self> {
+        let mut objects = [ObjectId(0); 3];
+        let names =
+            [names::FEATURES_FOR_READ, names::FEATURES_FOR_WRITE, names::FEATURE_DESCRIPTIONS];
+        for (slot, name) in objects.iter_mut().zip(names) {
+            *slot = zap::create(mos, &ZapSpec::new(ObjectType::ZAP_METADATA), tx).await?;
+            zap::add_u64(mos, names::OBJECT_DIRECTORY, name, slot.0, tx).await?;
+        }
+        Ok(Self(Rc::new(Inner {
+            mos: mos.clone(),
+            for_read: objects[0],
+            for_write: objects[1],
+            descriptions: objects[2],
+            enabled_txg: Cell::new(ObjectId(0)),
+            counts: RefCell::default(),
+            version: Cell::new(1),
+        })))
+    }
+
     /// Whether the feature may be used; by short name.
+    #[must_use]
     pub fn is_enabled(&self, name: &str) -> bool {
-        unimplemented!()
+        self.refcount(name).is_some()
     }
+
     /// Whether the feature is in use; by short name.
+    #[must_use]
     pub fn is_active(&self, name: &str) -> bool {
-        unimplemented!()
+        self.refcount(name).is_some_and(|uses| uses > 0)
     }
+
     /// Uses of a feature; `None` when disabled; by short name.
+    #[must_use]
     pub fn refcount(&self, name: &str) -> Option<u64> {
-        unimplemented!()
+        let feature = Feature::by_name(name)?;
+        self.0.counts.borrow().get(feature.guid).map(|count| count.uses)
     }
-    /// Guids in the pool that this version does not know, with their counts: (needed to read, needed to write).
+
+    /// Guids in the pool that this version does not know, with their uses: first those without
+    /// which the pool cannot be read, then those without which it cannot be written.
+    #[must_use]
     pub fn unknown(&self) -> (Vec<(String, u64)>, Vec<(String, u64)>) {
-        unimplemented!()
+        let counts = self.0.counts.borrow();
+        let unknown = counts.iter().filter(|(guid, _)| Feature::by_guid(guid).is_none());
+        let (write, read): (Vec<_>, Vec<_>) = unknown.partition(|(_, count)| count.for_write);
+        let plain = |list: Vec<(&String, &Count)>| {
+            list.into_iter().map(|(guid, count)| (guid.clone(), count.uses)).collect()
+        };
+        (plain(read), plain(write))
     }
-    /// Active features that the labels and the configuration must name.
+
+    /// Every feature the pool has enabled that this version knows, with its uses.
+    #[must_use]
+    pub fn enabled(&self) -> Vec<(&'static Feature, u64)> {
+        let counts = self.0.counts.borrow();
+        feature::ALL.iter().filter_map(|f| Some((f, counts.get(f.guid)?.uses))).collect()
+    }
+
+    /// Active features that the labels and the pool's configuration must name.
+    #[must_use]
     pub fn active_in_labels(&self) -> Vec<&'static Feature> {
-        unimplemented!()
+        let counts = self.0.counts.borrow();
+        feature::ALL
+            .iter()
+            .filter(|f| f.needed_by_mos && counts.get(f.guid).is_some_and(|c| c.uses > 0))
+            .collect()
     }
-    /// Enables a feature and those it depends on. Syncing context.
-    pub async fn enable(&self, name: &str, tx: &Tx) -> Result<()> {
-        unimplemented!()
-    }
-    /// Adds a use. Syncing context.
-    pub async fn incr(&self, name: &str, tx: &Tx) -> Result<()> {
-        unimplemented!()
-    }
-    /// Removes a use. Syncing context.
-    pub async fn decr(&self, name: &str, tx: &Tx) -> Result<()> {
-        unimplemented!()
-    }
-    /// Sets the count (features whose count the pool computes, such as `spacemap_histogram`). Syncing context.
-    pub async fn set_refcount(&self, name: &str, count: u64, tx: &Tx) -> Result<()> {
-        unimplemented!()
-    }
+
     /// Grows with every change.
+    #[must_use]
     pub fn version(&self) -> u64 {
-        unimplemented!()
+        self.0.version.get()
+    }
+
+    /// Enables a feature and those it depends on. Nothing happens when it is enabled. Syncing
+    /// context.
+    ///
+    /// # Errors
+    /// `Unsupported` for a name that is not in the table; errors of the object layer.
+    pub async fn enable(&self, name: &str, tx: &Tx) -> Result<()> {
+        let feature = Feature::by_name(name).ok_or(DslError::Unsupported { what: "this feature" })?;
+        // The dependencies form a shallow tree; a work list keeps this from being recursive.
+        let mut order = vec![feature];
+        let mut next = 0;
+        while let Some(f) = order.get(next) {
+            order.extend(f.depends_on.iter().filter_map(|n| Feature::by_name(n)));
+            next += 1;
+        }
+        for feature in order.into_iter().rev() {
+            if !self.is_enabled(feature.name) {
+                self.enable_one(feature, tx).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn enable_one(&self, feature: &'static Feature, tx: &Tx) -> Result<()> {
+        let inner = &self.0;
+        let mut text = feature.description.as_bytes().to_vec();
+        text.push(0);
+        zap::update(&inner.mos, inner.descriptions, feature.guid, &ZapValue::U8(text), tx).await?;
+        self.store(feature, u64::from(feature.activate_on_enable), tx).await?;
+        if self.is_enabled("enabled_txg") {
+            if inner.enabled_txg.get().0 == 0 {
+                let spec = ZapSpec::new(ObjectType::ZAP_METADATA);
+                let object = zap::create(&inner.mos, &spec, tx).await?;
+                let directory = names::OBJECT_DIRECTORY;
+                zap::add_u64(&inner.mos, directory, names::FEATURE_ENABLED_TXG, object.0, tx).await?;
+                inner.enabled_txg.set(object);
+            }
+            self.incr("enabled_txg", tx).await?;
+            let object = inner.enabled_txg.get();
+            zap::update_u64(&inner.mos, object, feature.guid, tx.txg().0, tx).await?;
+        }
+        Ok(())
+    }
+
+    /// Adds a use. Syncing context.
+    ///
+    /// # Errors
+    /// `FeatureDisabled` when it is not enabled.
+    pub async fn incr(&self, name: &'static str, tx: &Tx) -> Result<()> {
+        let uses = self.refcount(name).ok_or(DslError::FeatureDisabled { feature: name })?;
+        self.set_refcount(name, uses + 1, tx).await
+    }
+
+    /// Removes a use. Syncing context.
+    ///
+    /// # Errors
+    /// `FeatureDisabled` when it is not enabled.
+    pub async fn decr(&self, name: &'static str, tx: &Tx) -> Result<()> {
+        let uses = self.refcount(name).ok_or(DslError::FeatureDisabled { feature: name })?;
+        self.set_refcount(name, uses.saturating_sub(1), tx).await
+    }
+
+    /// Sets the uses of a feature whose uses the pool computes (`spacemap_histogram`). Syncing
+    /// context. Writes nothing when the number is the same.
+    ///
+    /// # Errors
+    /// `FeatureDisabled` when it is not enabled.
+    pub async fn set_refcount(&self, name: &'static str, uses: u64, tx: &Tx) -> Result<()> {
+        let old = self.refcount(name).ok_or(DslError::FeatureDisabled { feature: name })?;
+        if old == uses {
+            return Ok(());
+        }
+        let feature = Feature::by_name(name).expect("a feature with a count is in the table");
+        self.store(feature, uses, tx).await
+    }
+
+    async fn store(&self, feature: &'static Feature, uses: u64, tx: &Tx) -> Result<()> {
+        let inner = &self.0;
+        let for_write = feature.read_only_compatible;
+        let object = if for_write { inner.for_write } else { inner.for_read };
+        zap::update_u64(&inner.mos, object, feature.guid, uses, tx).await?;
+        inner.counts.borrow_mut().insert(feature.guid.into(), Count { uses, for_write });
+        inner.version.set(inner.version.get() + 1);
+        Ok(())
     }
 }

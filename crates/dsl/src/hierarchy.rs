@@ -1,129 +1,442 @@
-//! Stub.
-#![allow(
-    clippy::unused_async,
-    unused_variables,
-    reason = "first landing: signatures only"
-)]
-use crate::dataset::Dataset;
-use crate::error::Result;
-use crate::features::Features;
-use crate::property::Setting;
-use crate::types::*;
-use dmu::{Objset, Tx};
-use ondisk::{BlockPointer, Txg};
+//! The datasets of one pool: the public door.
+
 use std::rc::Rc;
 
-/// The datasets of one pool. Clones are handles to the same one.
+use dmu::{Objset, Tx, TxWeight};
+use ondisk::dsl::zapified_keys;
+use ondisk::{BlockPointer, ObjectId, Txg};
+use runtime::sync::oneshot;
+
+use crate::dataset::Dataset;
+use crate::error::{DslError, Result};
+use crate::features::Features;
+use crate::inner::{Found, Inner, Task};
+use crate::names;
+use crate::property::{DatasetKind, Property, Setting, Value};
+use crate::types::{
+    DatasetInfo, DatasetProperties, HierarchyOptions, HistoryEvent, ListSpec, NewDataset,
+    NewHierarchy,
+};
+
+/// The datasets of one pool. Clones are handles to the same ones.
+///
+/// Changes run as tasks in the sync of a transaction group; when a method that changes something
+/// returns, the change is on disk.
 #[derive(Clone)]
-pub struct Hierarchy(Rc<()>);
+pub struct Hierarchy(Rc<Inner>);
 
 impl Hierarchy {
-    /// Makes the hierarchy of a new pool in an empty meta-objset: the object directory (object 1): the special
-    /// directories, the feature objects, the free lists and the root dataset, which `init` fills.
-    /// `tx` is the syncing transaction of the pool's first group; call [`Hierarchy::sync`] for it next.
+    pub(crate) fn from_inner(inner: Rc<Inner>) -> Self {
+        Self(inner)
+    }
+
+    /// Makes the hierarchy of a new pool in an empty meta-objset: the object directory (object 1),
+    /// the special directories, the feature objects, the free lists and the root dataset, which
+    /// `init` fills. `tx` is the syncing transaction of the pool's first group; call
+    /// [`Hierarchy::sync`] for it next.
+    ///
+    /// # Errors
+    /// Of the object layer, and of `init`.
     pub async fn create(
         mos: &Objset,
         options: HierarchyOptions,
         new: NewHierarchy,
-        init: impl AsyncFnOnce(&Objset, &Tx, &[Setting]) -> Result<()> + 'static,
+        init: impl AsyncFnOnce(&Objset, &Tx, &[Setting]) -> Result<()>,
         tx: &Tx,
     ) -> Result<Self> {
-        unimplemented!()
+        let inner = Inner::create(mos, options, &new, tx).await?;
+        let kind = DatasetKind::Filesystem;
+        let settings = inner.complete_for_creation(None, kind, new.settings).await?;
+        let root = inner.dir(inner.fixed.get().root_dir).await?;
+        let state = inner.create_head(&root, case_flag(&settings), tx).await?;
+        let found = Found { dir: root, dataset: state.object, snapshot: None };
+        inner.apply_settings(&found, &settings, tx).await?;
+        inner.create_objects(&state, kind, &settings, init, tx).await?;
+        // Accounting starts with the first pass; fields made so far are written now.
+        inner.write_back(tx).await?;
+        Ok(Self(inner))
     }
+
     /// Opens the hierarchy of an existing pool.
+    ///
+    /// # Errors
+    /// When an object every pool has is missing or damaged.
     pub async fn open(mos: &Objset, options: HierarchyOptions) -> Result<Self> {
-        unimplemented!()
+        Ok(Self(Inner::open(mos, options).await?))
     }
-    /// The meta-objset.
+
+    /// Returns the meta-objset.
+    #[must_use]
     pub fn mos(&self) -> &Objset {
-        unimplemented!()
+        &self.0.mos
     }
-    /// The pool's features.
+
+    /// Returns the pool's features.
+    #[must_use]
     pub fn features(&self) -> &Features {
-        unimplemented!()
+        &self.0.features
     }
-    /// Changes the pool's name (import under a new name).
+
+    /// Enables a feature and those it depends on, and what follows from them. Syncing context.
+    ///
+    /// # Errors
+    /// `Unsupported` for an unknown name.
+    pub async fn enable_feature(&self, name: &str, tx: &Tx) -> Result<()> {
+        self.0.features.enable(name, tx).await?;
+        self.0.apply_mos_policy();
+        let root = self.0.dir(self.0.fixed.get().root_dir).await?;
+        self.0.refresh_properties(&root).await
+    }
+
+    /// Returns the pool's name: the first component of every dataset's.
+    #[must_use]
+    pub fn pool_name(&self) -> String {
+        self.0.pool_name()
+    }
+
+    /// Changes the pool's name in memory (import under a new name).
     pub fn set_pool_name(&self, name: &str) {
-        unimplemented!()
+        *self.0.pool_name.borrow_mut() = name.into();
     }
+
+    /// Sets the directory all mount points are shown below.
+    pub fn set_altroot(&self, altroot: Option<String>) {
+        *self.0.altroot.borrow_mut() = altroot;
+    }
+
     /// Opens a file system, volume or snapshot by name. The handle keeps it from being destroyed.
+    ///
+    /// # Errors
+    /// `NotFound`; errors of reading.
     pub async fn dataset(&self, name: &str) -> Result<Dataset> {
-        unimplemented!()
+        let _names = self.0.config.read().await;
+        let found = self.0.find(name).await?;
+        self.0.open_dataset(found).await
     }
-    /// What is known of one dataset, snapshot or bookmark.
+
+    /// Opens a head or snapshot by its object in the meta-objset.
+    ///
+    /// # Errors
+    /// `NotFound` when the object is no dataset.
+    pub async fn dataset_by_object(&self, object: ObjectId) -> Result<Dataset> {
+        let _names = self.0.config.read().await;
+        let missing = || DslError::NotFound { name: format!("objset {object}") };
+        let phys = match self.0.dataset_phys(object).await {
+            Err(DslError::Dmu(error)) if error.is_not_found() => return Err(missing()),
+            Err(DslError::Corrupt { .. }) => return Err(missing()),
+            other => other?,
+        };
+        let dir = self.0.dir(ObjectId(phys.dir_obj)).await?;
+        let snapshot = if phys.is_snapshot() {
+            let name = self.0.snapshot_name(object).await?;
+            name.split_once('@').map(|(_, snapshot)| snapshot.to_owned())
+        } else {
+            None
+        };
+        self.0.open_dataset(Found { dir, dataset: object, snapshot }).await
+    }
+
+    /// Returns what is known of one dataset, snapshot or bookmark.
+    ///
+    /// # Errors
+    /// `NotFound`; errors of reading.
     pub async fn info(&self, name: &str) -> Result<DatasetInfo> {
-        unimplemented!()
+        let _names = self.0.config.read().await;
+        self.0.info(name).await
     }
-    /// The dataset named and those below it that the spec asks for, sorted as `zfs list` sorts.
+
+    /// Returns the dataset named and those below it that the spec asks for, sorted as `zfs list`
+    /// sorts: by name, snapshots by age.
+    ///
+    /// # Errors
+    /// `NotFound`; errors of reading.
     pub async fn list(&self, name: &str, spec: ListSpec) -> Result<Vec<DatasetInfo>> {
-        unimplemented!()
+        let _names = self.0.config.read().await;
+        self.0.list(name, spec).await
     }
-    /// All properties of one dataset, snapshot or bookmark.
+
+    /// Returns all properties of one dataset, snapshot or bookmark.
+    ///
+    /// # Errors
+    /// `NotFound`; errors of reading.
     pub async fn properties(&self, name: &str) -> Result<DatasetProperties> {
-        unimplemented!()
+        let _names = self.0.config.read().await;
+        self.0.properties(name).await
     }
-    /// Creates a file system (`init` fills it) and waits until it is on disk.
+
+    /// Names of the datasets whose intent log is not empty: they must not be written before it is
+    /// replayed.
+    ///
+    /// # Errors
+    /// Of reading.
+    pub async fn unreplayed_logs(&self) -> Result<Vec<String>> {
+        let _names = self.0.config.read().await;
+        self.0.unreplayed_logs().await
+    }
+
+    /// Creates a file system or volume; `init` fills it and gets the settings completed with what
+    /// the parent hands down at creation (version, normalization, utf8only, casesensitivity).
+    ///
+    /// # Errors
+    /// `Exists`, `ParentNotFound`, `ParentNotFilesystem`, `BadName`, `NameTooLong`, `CountLimit`,
+    /// `FeatureDisabled`, errors about space, and of `init`.
     pub async fn create_dataset(
         &self,
         new: NewDataset,
         init: impl AsyncFnOnce(&Objset, &Tx, &[Setting]) -> Result<()> + 'static,
     ) -> Result<()> {
-        unimplemented!()
+        let settings = {
+            let _names = self.0.config.read().await;
+            let parent = self.check_create(&new).await?;
+            self.0.complete_for_creation(Some(&parent), new.kind, new.settings.clone()).await?
+        };
+        self.submit("create", async move |this: &Self, tx: &Tx| {
+            let inner = &this.0;
+            let parent = this.check_create(&new).await?;
+            this.apply(async {
+                let (_, component) = new.name.rsplit_once('/').expect("the name was checked");
+                let dir = inner.create_dir(Some(&parent), component, tx).await?;
+                inner.adjust_count(&parent, zapified_keys::FILESYSTEM_COUNT, 1, tx).await?;
+                inner.start_counts(&dir, tx).await?;
+                let state = inner.create_head(&dir, case_flag(&settings), tx).await?;
+                let found = Found { dir, dataset: state.object, snapshot: None };
+                inner.apply_settings(&found, &settings, tx).await?;
+                inner.create_objects(&state, new.kind, &settings, init, tx).await?;
+                inner.event("create", &new.name, state.object, String::new(), tx);
+                Ok(())
+            })
+            .await
+        })
+        .await
     }
-    /// Destroys a file system or volume without snapshots, children and clones. Its blocks are freed in the background.
+
+    async fn check_create(&self, new: &NewDataset) -> Result<Rc<crate::dir::Dir>> {
+        let inner = &self.0;
+        let name = &new.name;
+        names::check(name, new.kind)?;
+        if inner.find_dir(name).await?.is_some() {
+            return Err(DslError::Exists { name: name.clone() });
+        }
+        let Some((above, _)) = name.rsplit_once('/') else {
+            return Err(DslError::ParentNotFound { name: name.clone() });
+        };
+        let missing = || DslError::ParentNotFound { name: above.into() };
+        let parent = inner.find_dir(above).await?.ok_or_else(missing)?;
+        if inner.kind_of(&parent).await? != DatasetKind::Filesystem {
+            return Err(DslError::ParentNotFilesystem { name: above.into() });
+        }
+        inner.check_filesystem_limit(&parent, 1).await?;
+        for setting in &new.settings {
+            match setting {
+                Setting::Native(property, value) => {
+                    inner.check_feature(*property, value)?;
+                    if *property == Property::Dedup && value.number() != Some(2) {
+                        return Err(DslError::Unsupported { what: "deduplication" });
+                    }
+                    let reserves =
+                        matches!(property, Property::Reservation | Property::RefReservation);
+                    let room = crate::dir::available(&parent, inner.pool_size(0), true);
+                    if reserves && value.number().unwrap_or(0) > room {
+                        return Err(DslError::NoSpace);
+                    }
+                }
+                Setting::UserQuota(..) | Setting::User(..) => {}
+            }
+        }
+        // A new dataset takes a few hundred kilobytes; a full pool refuses it here.
+        if crate::dir::available(&parent, inner.pool_size(0), true) < (1 << 18) {
+            return Err(DslError::NoSpace);
+        }
+        Ok(parent)
+    }
+
+    /// Destroys a file system or volume that has no snapshots and children and is not open. Its
+    /// blocks are freed in the background, and its name is free when this returns.
+    ///
+    /// # Errors
+    /// `NotFound`, `HasChildren`, `HasSnapshots`, `Busy`, `WrongKind` for a pool's root.
     pub async fn destroy(&self, name: &str) -> Result<()> {
-        unimplemented!()
+        {
+            let _names = self.0.config.read().await;
+            self.0.check_destroy(name).await?;
+        }
+        // What was written before its last handle went must not follow the destruction.
+        self.0.services.clock.sync_all().await?;
+        let name = name.to_owned();
+        self.submit("destroy", async move |this: &Self, tx: &Tx| {
+            let state = this.0.check_destroy(&name).await?;
+            let later = [Txg(tx.txg().0 + 1), Txg(tx.txg().0 + 2)];
+            if state.objset().is_some_and(|os| later.iter().any(|t| os.is_dirty(*t))) {
+                return Err(DslError::Busy { name });
+            }
+            this.apply(this.0.destroy_head(&state, tx)).await
+        })
+        .await
     }
-    /// Renames a dataset within the pool; with `create_parents`... is driven from above.
+
+    /// Renames a dataset within the pool, or a snapshot within its dataset. Datasets below move
+    /// along; open handles stay good.
+    ///
+    /// # Errors
+    /// `NotFound`, `Exists`, `ParentNotFound`, `ParentNotFilesystem`, `CrossPool`,
+    /// `RenameBelowItself`, `NameTooLong`, `BadName`, `NoSpace`, `CountLimit`.
     pub async fn rename(&self, from: &str, to: &str) -> Result<()> {
-        unimplemented!()
+        {
+            let _names = self.0.config.read().await;
+            self.0.check_rename(from, to).await?;
+        }
+        let (from, to) = (from.to_owned(), to.to_owned());
+        self.submit("rename", async move |this: &Self, tx: &Tx| {
+            let rename = this.0.check_rename(&from, &to).await?;
+            this.apply(this.0.do_rename(rename, tx)).await
+        })
+        .await
     }
-    /// Sets properties of a dataset or (user properties) snapshot, all or none.
+
+    /// Sets properties of a dataset, or user properties of a snapshot: all or none.
+    ///
+    /// # Errors
+    /// `NotFound`, `FeatureDisabled`, `QuotaBelowUsed`, `ReservationAboveAvailable`, `Property`.
     pub async fn set_properties(&self, name: &str, settings: Vec<Setting>) -> Result<()> {
-        unimplemented!()
+        {
+            let _names = self.0.config.read().await;
+            let found = self.0.find(name).await?;
+            self.0.check_settings(&found, &settings).await?;
+        }
+        let name = name.to_owned();
+        self.submit("set", async move |this: &Self, tx: &Tx| {
+            let found = this.0.find(&name).await?;
+            this.0.check_settings(&found, &settings).await?;
+            this.apply(this.0.apply_settings(&found, &settings, tx)).await
+        })
+        .await
     }
-    /// Clears a property; with `received`, goes back to the received value (`zfs inherit -S`).
+
+    /// Clears a property so that it is inherited or the default again; with `received`, goes back
+    /// to the received value (`zfs inherit -S`).
+    ///
+    /// # Errors
+    /// `NotFound`; `Property` for a native property that is not inherited.
     pub async fn inherit_property(&self, name: &str, property: &str, received: bool) -> Result<()> {
-        unimplemented!()
+        let native = Property::from_name(property);
+        if let Some(native) = native.filter(|p| !p.inheritable() && !received) {
+            return Err(crate::property::PropertyError::ReadOnly(native.name().into()).into());
+        }
+        let key = native.map_or(property, Property::name).to_owned();
+        {
+            let _names = self.0.config.read().await;
+            self.0.find(name).await?;
+        }
+        let name = name.to_owned();
+        self.submit("inherit", async move |this: &Self, tx: &Tx| {
+            let found = this.0.find(&name).await?;
+            this.apply(this.0.clear_property(&found, &key, received, tx)).await
+        })
+        .await
     }
-    /// Runs `task` in syncing context and waits until its group is on disk. The task must check everything before it
-    /// changes anything: an error after a change suspends the pool.
+
+    /// Runs `task` in syncing context and waits until its group is on disk. The task must check
+    /// everything before it changes anything: an error means that nothing was changed.
+    ///
+    /// # Errors
+    /// Those of the task; `Dmu(Stopped)` when the pool takes no more transactions.
     pub async fn submit<T: 'static>(
         &self,
         name: &'static str,
-        task: impl AsyncFnOnce(&Hierarchy, &Tx) -> Result<T> + 'static,
+        task: impl AsyncFnOnce(&Self, &Tx) -> Result<T> + 'static,
     ) -> Result<T> {
-        unimplemented!()
+        if self.0.read_only {
+            return Err(DslError::ReadOnly);
+        }
+        let clock = self.0.services.clock.clone();
+        let (send, receive) = oneshot(name);
+        let boxed: Task = Box::new(move |this, tx| {
+            Box::pin(async move {
+                // The caller may be gone; the change is made nevertheless.
+                let _ = send.send(task(&this, &tx).await);
+            })
+        });
+        let tx = clock.begin(TxWeight::unthrottled()).await?;
+        let txg = tx.txg();
+        self.0.tasks.borrow_mut().push_back((txg, boxed));
+        drop(tx);
+        clock.wait_synced(txg).await?;
+        match receive.await {
+            Ok(result) => result,
+            Err(_) => Err(dmu::DmuError::Stopped { reason: "a task was dropped" }.into()),
+        }
     }
 
-    /// One pass of the sync of `txg`: dirty datasets, deadlists, directories, the meta-objset, and in pass 1 the queued tasks,
-    /// deferred frees of the group before and a bounded step of background destruction. The caller repeats passes until
-    /// `is_dirty(txg)` is false (which includes the meta-objset). Returns the meta-objset's root, writing space maps between them.
+    /// Marks a failure after the first change: the pool must not go on with half a task.
+    async fn apply<T>(&self, change: impl Future<Output = Result<T>>) -> Result<T> {
+        let result = change.await;
+        if let Err(error) = &result {
+            *self.0.poison.borrow_mut() = Some(error.clone());
+        }
+        result
+    }
+
+    /// One pass of the sync of `txg`: dirty datasets, deadlists, directories, the meta-objset, and
+    /// in pass 1 the queued tasks, deferred frees of the group before and a bounded step of
+    /// background destruction. Returns the meta-objset's root. The caller writes space maps after
+    /// each pass and repeats while [`Hierarchy::is_dirty`].
+    ///
+    /// # Errors
+    /// Any error means that the group must not be committed: the pool suspends.
     pub async fn sync(&self, txg: Txg, pass: u32) -> Result<BlockPointer> {
-        unimplemented!()
+        self.0.sync_pass(txg, pass).await
     }
-    /// What happened to datasets since the last call, for the pool's history.
-    pub fn take_events(&self) -> Vec<HistoryEvent> {
-        unimplemented!()
-    }
+
     /// Tells that `txg` is on disk: reservations of its transactions end.
     pub fn synced(&self, txg: Txg) {
-        unimplemented!()
+        self.0.synced(txg);
     }
+
     /// Whether blocks of destroyed datasets wait to be freed: the pool should keep syncing.
+    #[must_use]
     pub fn has_background_work(&self) -> bool {
-        unimplemented!()
+        self.0.has_background_work()
     }
-    /// Whether anything of `txg` waits to be synced (dirty datasets or queued tasks).
+
+    /// Whether anything of `txg` waits to be synced: dirty datasets, queued tasks, the
+    /// meta-objset.
+    #[must_use]
     pub fn is_dirty(&self, txg: Txg) -> bool {
-        unimplemented!()
+        self.0.needs_pass(txg)
     }
-    /// Bytes still to be freed in the background (`freeing` of the pool).
-    pub fn freeing_bytes(&self) -> u64 {
-        unimplemented!()
+
+    /// Returns the bytes still to be freed in the background (the pool property `freeing`).
+    ///
+    /// # Errors
+    /// Of reading.
+    pub async fn freeing_bytes(&self) -> Result<u64> {
+        let dir = self.0.dir(self.0.fixed.get().free_dir).await?;
+        Ok(dir.phys().used_bytes)
     }
-    /// Frees a block of the pool's own in `txg` at the right time for the current pass (syncing context).
-    pub async fn free_block(&self, bp: &ondisk::BlockPointer, tx: &Tx) -> Result<()> {
-        unimplemented!()
+
+    /// Returns what happened to datasets since the last call, for the pool's history.
+    #[must_use]
+    pub fn take_events(&self) -> Vec<HistoryEvent> {
+        std::mem::take(&mut *self.0.events.borrow_mut())
+    }
+
+    /// Frees a block of the pool's own at the right time for the current pass. Syncing context.
+    ///
+    /// # Errors
+    /// Of the block store.
+    pub async fn free_block(&self, bp: &BlockPointer, tx: &Tx) -> Result<()> {
+        self.0.free_blocks(&[*bp], tx).await
+    }
+}
+
+/// The dataset flag that tells of case-insensitive file names.
+fn case_flag(settings: &[Setting]) -> u64 {
+    let sensitivity = settings.iter().find_map(|s| match s {
+        Setting::Native(Property::CaseSensitivity, Value::Number(n)) => Some(*n),
+        _ => None,
+    });
+    match sensitivity {
+        Some(1 | 2) => ondisk::dsl::dataset_flags::CASE_INSENSITIVE,
+        _ => 0,
     }
 }

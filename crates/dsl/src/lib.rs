@@ -9,17 +9,35 @@
 
 #![forbid(unsafe_code)]
 
+mod bpobj;
+mod bptree;
+mod change;
+mod create;
 mod dataset;
+mod deadlist;
+mod dir;
+mod directory;
+mod empty;
 mod error;
-pub mod features;
+mod features;
 mod hierarchy;
+mod inner;
+mod list;
+pub mod names;
+mod owner;
+mod policy;
 pub mod property;
+mod setprop;
+mod space;
+mod stored;
+mod sync;
 mod types;
 
 pub use dataset::Dataset;
 pub use error::{DslError, Result};
 pub use features::Features;
 pub use hierarchy::Hierarchy;
+pub use owner::owner_of;
 pub use types::{
     DatasetInfo, DatasetProperties, Estimate, HierarchyOptions, HistoryEvent, ListSpec, NewDataset,
     NewHierarchy, PropertyEntry, SpaceInfo,

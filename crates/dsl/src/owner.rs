@@ -19,8 +19,8 @@ const ZNODE_GID: usize = 136;
 
 /// Finds the owner in a bonus buffer; `None` for objects charged to nobody.
 #[must_use]
-pub fn owner_of(bonus_type: u8, bonus: &[u8]) -> Option<Owner> {
-    match ObjectType(bonus_type) {
+pub fn owner_of(bonus_type: ObjectType, bonus: &[u8]) -> Option<Owner> {
+    match bonus_type {
         ObjectType::SA => {
             if bonus.len() < 8 || u32_at(bonus, 0) != SA_MAGIC {
                 return None;

@@ -4,8 +4,30 @@
 //! module/zfs/dsl_dir.c and dsl_dataset.c, the functions named `*_diduse_*` and `parent_delta`.
 
 use ondisk::BlockPointer;
+use ondisk::dsl::{DslDirPhys as DirPhys, UsedBy as Used, dir_flags};
 
-use crate::phys::{DirPhys, Sizes, Used};
+/// Sizes of a set of blocks: allocated (deflated), physical and logical bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    pub(crate) used: u64,
+    pub(crate) compressed: u64,
+    pub(crate) uncompressed: u64,
+}
+
+impl Sizes {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.used += other.used;
+        self.compressed += other.compressed;
+        self.uncompressed += other.uncompressed;
+    }
+
+    /// Subtracts, stopping at zero: totals of a damaged pool may be too small.
+    pub(crate) fn sub(&mut self, other: Self) {
+        self.used = self.used.saturating_sub(other.used);
+        self.compressed = self.compressed.saturating_sub(other.compressed);
+        self.uncompressed = self.uncompressed.saturating_sub(other.uncompressed);
+    }
+}
 
 /// Signed [`Sizes`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,21 +118,21 @@ pub(crate) struct Transfer {
 
 /// Applies a transfer to one directory and returns the one for its parent.
 pub(crate) fn transfer(dir: &mut DirPhys, step: Transfer) -> Transfer {
-    let above = charged(dir.used, dir.reserved, step.charge);
-    apply(&mut dir.used, step.charge);
-    apply(&mut dir.compressed, step.compressed);
-    apply(&mut dir.uncompressed, step.uncompressed);
-    if dir.flags & DirPhys::FLAG_USED_BREAKDOWN != 0 {
-        apply(&mut dir.breakdown[step.from as usize], step.charge - step.into);
-        apply(&mut dir.breakdown[step.to as usize], step.into);
+    let above = charged(dir.used_bytes, dir.reserved, step.charge);
+    apply(&mut dir.used_bytes, step.charge);
+    apply(&mut dir.compressed_bytes, step.compressed);
+    apply(&mut dir.uncompressed_bytes, step.uncompressed);
+    if dir.flags & dir_flags::USED_BREAKDOWN != 0 {
+        apply(&mut dir.used_breakdown[step.from as usize], step.charge - step.into);
+        apply(&mut dir.used_breakdown[step.to as usize], step.into);
     }
     Transfer {
         charge: above,
         compressed: step.compressed,
         uncompressed: step.uncompressed,
         into: step.charge,
-        from: Used::ChildReservation,
-        to: Used::Child,
+        from: Used::ChildReservations,
+        to: Used::Children,
     }
 }
 
@@ -131,9 +153,9 @@ pub(crate) fn did_use(dir: &mut DirPhys, part: Used, delta: Delta) -> Transfer {
 
 /// Moves bytes between two parts of a directory; its total stays.
 pub(crate) fn move_part(dir: &mut DirPhys, bytes: i64, from: Used, to: Used) {
-    if dir.flags & DirPhys::FLAG_USED_BREAKDOWN != 0 {
-        apply(&mut dir.breakdown[from as usize], -bytes);
-        apply(&mut dir.breakdown[to as usize], bytes);
+    if dir.flags & dir_flags::USED_BREAKDOWN != 0 {
+        apply(&mut dir.used_breakdown[from as usize], -bytes);
+        apply(&mut dir.used_breakdown[to as usize], bytes);
     }
 }
 
@@ -174,7 +196,7 @@ mod tests {
     use super::*;
 
     fn dir(used: u64, reserved: u64) -> DirPhys {
-        DirPhys { used, reserved, flags: 1, ..DirPhys::default() }
+        DirPhys { used_bytes: used, reserved, flags: 1, ..DirPhys::default() }
     }
 
     #[test]
@@ -190,16 +212,16 @@ mod tests {
     fn parent_sees_reservation_then_growth() {
         let mut child = dir(0, 100);
         let mut parent = dir(100, 0);
-        parent.breakdown[Used::ChildReservation as usize] = 100;
+        parent.used_breakdown[Used::ChildReservations as usize] = 100;
         let mut write = |bytes: i64| {
             let delta = Delta { used: bytes, compressed: bytes, uncompressed: bytes };
             let up = did_use(&mut child, Used::Head, delta);
             transfer(&mut parent, up);
-            let [_, _, part_child, part_reservation, _] = parent.breakdown;
-            assert_eq!(part_child, child.used);
-            assert_eq!(part_child + part_reservation, parent.used);
-            assert_eq!(child.breakdown[0], child.used);
-            parent.used
+            let [_, _, part_child, part_reservation, _] = parent.used_breakdown;
+            assert_eq!(part_child, child.used_bytes);
+            assert_eq!(part_child + part_reservation, parent.used_bytes);
+            assert_eq!(child.used_breakdown[0], child.used_bytes);
+            parent.used_bytes
         };
         assert_eq!(write(60), 100);
         assert_eq!(write(60), 120);
@@ -209,7 +231,7 @@ mod tests {
     #[test]
     fn refreservation_is_consumed_by_the_head() {
         let mut d = dir(100, 0);
-        d.breakdown[Used::RefReservation as usize] = 100;
+        d.used_breakdown[Used::Refreservation as usize] = 100;
         // Unique grows from 0 to 30 under a refreservation of 100: nothing more is charged.
         let charge = charged(0, 100, 30);
         let step = Transfer {
@@ -217,11 +239,11 @@ mod tests {
             compressed: 30,
             uncompressed: 30,
             into: 30,
-            from: Used::RefReservation,
+            from: Used::Refreservation,
             to: Used::Head,
         };
         transfer(&mut d, step);
-        assert_eq!((d.used, d.breakdown), (100, [30, 0, 0, 0, 70]));
+        assert_eq!((d.used_bytes, d.used_breakdown), (100, [30, 0, 0, 0, 70]));
     }
 
     #[test]

@@ -114,6 +114,8 @@ pub struct DatasetInfo {
     pub creation: u64,
     /// Space numbers.
     pub space: SpaceInfo,
+    /// False for a bookmark that does not remember space.
+    pub space_known: bool,
     /// The snapshot a clone came from.
     pub origin: Option<String>,
     /// Clones of a snapshot.

@@ -1,0 +1,256 @@
+//! Lists of block pointers in the meta-objset, which may contain further lists.
+//!
+//! An object's data is an array of 128-byte pointers (without checksums and fill counts), its
+//! bonus holds count and total sizes, and a second object may list whole sub-lists, so that a list
+//! is appended to another without copying. OpenZFS: module/zfs/bpobj.c.
+//!
+//! Guarantees: memory is bounded whatever the list's length; the totals in the bonus include the
+//! sub-lists. Does not know what a block's being in a list means.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use dmu::{AllocSpec, Objset, Tx};
+use ondisk::bytes::u64_at;
+use ondisk::dsl::{BpobjPhys, bpobj_entry};
+use ondisk::{BlockPointer, Compression, ObjectId, ObjectType};
+
+use crate::directory::LIST_BLOCK;
+use crate::error::{DslError, Result};
+use crate::space::{Sizes, sizes_of};
+
+const POINTER: u64 = 128;
+/// Pointers handled at a time: one block of the list.
+const CHUNK: u64 = LIST_BLOCK as u64 / POINTER;
+/// Lists in lists in lists: OpenZFS flattens them to one level.
+const NESTING_MAX: usize = 8;
+
+/// An open list. Clones are handles to the same one.
+#[derive(Clone)]
+pub(crate) struct Bpobj(Rc<Inner>);
+
+struct Inner {
+    mos: Objset,
+    object: ObjectId,
+    phys: Cell<BpobjPhys>,
+    /// The bonus as it is on disk: livelists have a longer one, old lists a shorter one.
+    bonus: RefCell<Vec<u8>>,
+}
+
+impl Bpobj {
+    /// Makes an empty list with the given block size. Syncing context.
+    pub(crate) async fn create(mos: &Objset, block_size: u32, tx: &Tx) -> Result<ObjectId> {
+        let len = u16::try_from(BpobjPhys::SIZE).expect("48 bytes");
+        let spec =
+            AllocSpec::new(ObjectType::BPOBJ).block_size(block_size).bonus(ObjectType::BPOBJ_HDR, len);
+        Ok(mos.allocate(spec, tx).await?)
+    }
+
+    /// Makes the list of deferred frees, which must not be compressed: it is rewritten in the very
+    /// passes that free blocks.
+    pub(crate) async fn create_uncompressed(mos: &Objset, tx: &Tx) -> Result<ObjectId> {
+        let object = Self::create(mos, 1 << 14, tx).await?;
+        mos.set_object_compression(object, Compression::OFF, tx).await?;
+        Ok(object)
+    }
+
+    /// Opens a list.
+    pub(crate) async fn open(mos: &Objset, object: ObjectId) -> Result<Self> {
+        let bonus = mos.bonus(object).await?;
+        let info = mos.object_info(object).await?;
+        if info.object_type != ObjectType::BPOBJ || bonus.bytes.len() < 16 {
+            return Err(DslError::corrupt("block pointer list", object));
+        }
+        let bonus = bonus.bytes.to_vec();
+        let mut padded = bonus.clone();
+        padded.resize(bonus.len().max(BpobjPhys::SIZE), 0);
+        let phys = BpobjPhys::decode(&padded).map_err(|source| DslError::Decode {
+            what: "block pointer list",
+            object,
+            source,
+        })?;
+        Ok(Self(Rc::new(Inner {
+            mos: mos.clone(),
+            object,
+            phys: Cell::new(phys),
+            bonus: RefCell::new(bonus),
+        })))
+    }
+
+    pub(crate) fn object(&self) -> ObjectId {
+        self.0.object
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        let phys = self.0.phys.get();
+        phys.num_blkptrs == 0 && phys.num_subobjs == 0
+    }
+
+    /// Total sizes, with sub-lists.
+    pub(crate) fn sizes(&self) -> Sizes {
+        let phys = self.0.phys.get();
+        Sizes { used: phys.bytes, compressed: phys.comp, uncompressed: phys.uncomp }
+    }
+
+    /// Appends blocks; holes are left out. Syncing context.
+    pub(crate) async fn append(&self, blocks: &[BlockPointer], tx: &Tx) -> Result<()> {
+        let inner = &self.0;
+        let store = inner.mos.services().store().clone();
+        let capacity = usize::try_from(CHUNK * POINTER).expect("one block");
+        for chunk in blocks.chunks(usize::try_from(CHUNK).expect("one block")) {
+            let mut phys = inner.phys.get();
+            let mut bytes = Vec::with_capacity(capacity.min(chunk.len() * 128));
+            let mut sizes = Sizes::default();
+            let mut count = 0;
+            for bp in chunk.iter().filter(|bp| !bp.is_hole()) {
+                bytes.extend_from_slice(&bpobj_entry(bp).encode());
+                sizes.add(sizes_of(bp, store.dsize(bp)));
+                count += 1;
+            }
+            if count == 0 {
+                continue;
+            }
+            inner.mos.write(inner.object, phys.num_blkptrs * POINTER, &bytes, tx).await?;
+            phys.num_blkptrs += count;
+            phys.bytes += sizes.used;
+            phys.comp += sizes.compressed;
+            phys.uncomp += sizes.uncompressed;
+            self.store(phys, tx).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes up to `max` blocks from the end, giving them to `each` in chunks with their sizes.
+    /// Returns how many; emptied sub-lists are freed. Syncing context.
+    pub(crate) async fn drain(
+        &self,
+        max: u64,
+        tx: &Tx,
+        mut each: impl AsyncFnMut(&[BlockPointer], Sizes) -> Result<()>,
+    ) -> Result<u64> {
+        let mut removed = 0;
+        while removed < max && !self.is_empty() {
+            // Down to the last list that has something in it or nothing below it.
+            let mut path = vec![self.clone()];
+            loop {
+                let last = path.last().expect("the path starts with this list");
+                let phys = last.0.phys.get();
+                if phys.num_blkptrs > 0 || phys.num_subobjs == 0 {
+                    break;
+                }
+                if path.len() > NESTING_MAX {
+                    return Err(DslError::corrupt("nesting of block pointer lists", self.object()));
+                }
+                let sub = last.subobj(phys.num_subobjs - 1).await?;
+                path.push(sub);
+            }
+            let last = path.last().expect("the path starts with this list").clone();
+            let blocks = last.take_last_chunk(max - removed, tx).await?;
+            let store = self.0.mos.services().store();
+            let mut sizes = Sizes::default();
+            for bp in &blocks {
+                sizes.add(sizes_of(bp, store.dsize(bp)));
+            }
+            for list in &path {
+                list.subtract(sizes, tx).await?;
+            }
+            removed += u64::try_from(blocks.len()).expect("a chunk");
+            each(&blocks, sizes).await?;
+            while path.len() > 1 && path.last().is_some_and(Self::is_empty) {
+                let empty = path.pop().expect("more than one");
+                let parent = path.last().expect("more than one");
+                parent.forget_last_subobj(&empty, tx).await?;
+            }
+            if blocks.is_empty() && path.len() == 1 && self.0.phys.get().num_subobjs == 0 {
+                break;
+            }
+        }
+        Ok(removed)
+    }
+
+    async fn subobj(&self, index: u64) -> Result<Self> {
+        let inner = &self.0;
+        let list = ObjectId(inner.phys.get().subobjs);
+        if list.0 == 0 {
+            return Err(DslError::corrupt("sub-lists of a block pointer list", inner.object));
+        }
+        let bytes = inner.mos.read(list, index * 8, 8).await?;
+        Box::pin(Self::open(&inner.mos, ObjectId(u64_at(&bytes, 0)))).await
+    }
+
+    async fn take_last_chunk(&self, max: u64, tx: &Tx) -> Result<Vec<BlockPointer>> {
+        let inner = &self.0;
+        let mut phys = inner.phys.get();
+        // Within one block of the list, so that whole blocks are given back.
+        let block_start = phys.num_blkptrs.saturating_sub(1) / CHUNK * CHUNK;
+        let first = phys.num_blkptrs.saturating_sub(max).max(block_start);
+        let count = phys.num_blkptrs - first;
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let len = usize::try_from(count * POINTER).expect("one block");
+        let bytes = inner.mos.read(inner.object, first * POINTER, len).await?;
+        let blocks = BlockPointer::decode_all(&bytes).collect();
+        phys.num_blkptrs = first;
+        self.store(phys, tx).await?;
+        let start = first * POINTER;
+        inner.mos.free_range(inner.object, start, count * POINTER, tx).await?;
+        Ok(blocks)
+    }
+
+    async fn forget_last_subobj(&self, sub: &Self, tx: &Tx) -> Result<()> {
+        let inner = &self.0;
+        let mut phys = inner.phys.get();
+        inner.mos.free_object(sub.object(), tx).await?;
+        phys.num_subobjs -= 1;
+        if phys.num_subobjs == 0 {
+            inner.mos.free_object(ObjectId(phys.subobjs), tx).await?;
+            phys.subobjs = 0;
+        }
+        self.store(phys, tx).await
+    }
+
+    async fn subtract(&self, sizes: Sizes, tx: &Tx) -> Result<()> {
+        let mut phys = self.0.phys.get();
+        phys.bytes = phys.bytes.saturating_sub(sizes.used);
+        phys.comp = phys.comp.saturating_sub(sizes.compressed);
+        phys.uncomp = phys.uncomp.saturating_sub(sizes.uncompressed);
+        if self.is_empty() {
+            // What is left is an error of the past; an empty list must say it is empty.
+            (phys.bytes, phys.comp, phys.uncomp) = (0, 0, 0);
+        }
+        self.store(phys, tx).await
+    }
+
+    async fn store(&self, phys: BpobjPhys, tx: &Tx) -> Result<()> {
+        let inner = &self.0;
+        let bytes = {
+            let mut bonus = inner.bonus.borrow_mut();
+            let encoded = phys.encode();
+            let len = bonus.len().min(encoded.len());
+            bonus[..len].copy_from_slice(&encoded[..len]);
+            bonus.clone()
+        };
+        inner.mos.set_bonus(inner.object, ObjectType::BPOBJ_HDR, &bytes, tx).await?;
+        inner.phys.set(phys);
+        Ok(())
+    }
+
+    /// Frees a list's objects, with its sub-lists; the blocks in it are not freed. Syncing context.
+    pub(crate) async fn destroy(mos: &Objset, object: ObjectId, tx: &Tx) -> Result<()> {
+        let mut work = vec![object];
+        while let Some(object) = work.pop() {
+            let list = Self::open(mos, object).await?;
+            let phys = list.0.phys.get();
+            for index in 0..phys.num_subobjs {
+                let bytes = mos.read(ObjectId(phys.subobjs), index * 8, 8).await?;
+                work.push(ObjectId(u64_at(&bytes, 0)));
+            }
+            if phys.subobjs != 0 {
+                mos.free_object(ObjectId(phys.subobjs), tx).await?;
+            }
+            mos.free_object(object, tx).await?;
+        }
+        Ok(())
+    }
+}

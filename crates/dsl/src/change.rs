@@ -1,0 +1,360 @@
+//! Destroying and renaming datasets.
+
+use std::rc::Rc;
+
+use dmu::zap::{self, ZapValue};
+use dmu::Tx;
+use ondisk::dsl::{UsedBy, zapified_keys};
+use ondisk::{ObjectId, ObjectType};
+
+use crate::bptree;
+use crate::dataset::DatasetState;
+use crate::deadlist::Deadlist;
+use crate::dir::{Dir, available_below};
+use crate::directory::{BPTREE_OBJ, OBJECT_DIRECTORY};
+use crate::error::{DslError, Result};
+use crate::inner::Inner;
+use crate::names::{self, split};
+use crate::property::DatasetKind;
+use crate::space::{Delta, Sizes, signed};
+
+/// What a rename will do.
+pub(crate) enum Rename {
+    Dir { dir: Rc<Dir>, parent: Rc<Dir>, name: String },
+    Snapshot { head: ObjectId, object: ObjectId, old: String, new: String },
+}
+
+impl Inner {
+    /// Checks that a head can be destroyed.
+    pub(crate) async fn check_destroy(self: &Rc<Self>, name: &str) -> Result<Rc<DatasetState>> {
+        let found = self.find(name).await?;
+        if found.snapshot.is_some() {
+            return Err(DslError::Unsupported { what: "destroying a snapshot" });
+        }
+        let dir = found.dir;
+        if dir.parent().is_none() {
+            // OpenZFS words it so: the pool is destroyed instead.
+            return Err(DslError::WrongKind { name: name.into() });
+        }
+        let children = ObjectId(dir.phys().child_dir_zapobj);
+        if zap::count(&self.mos, children).await? != 0 {
+            return Err(DslError::HasChildren { name: name.into() });
+        }
+        let state = self.load_dataset(found.dataset, None).await?;
+        let snapnames = ObjectId(state.phys().snapnames_zapobj);
+        if zap::count(&self.mos, snapnames).await? != 0 {
+            return Err(DslError::HasSnapshots { name: name.into() });
+        }
+        if state.handles() != 0 {
+            return Err(DslError::Busy { name: name.into() });
+        }
+        if zil::has_log(&self.objset_log(&state).await?) {
+            return Err(DslError::Unsupported { what: "destroying a dataset with an intent log" });
+        }
+        Ok(state)
+    }
+
+    async fn objset_log(&self, state: &DatasetState) -> Result<ondisk::zil::ZilHeader> {
+        match state.objset() {
+            Some(objset) => Ok(objset.zil_header()),
+            None => self.log_of(state.object, &state.phys().bp).await,
+        }
+    }
+
+    /// Takes a head out of the tree and leaves its blocks to the background. Syncing context; the
+    /// checks were made.
+    pub(crate) async fn destroy_head(
+        self: &Rc<Self>,
+        state: &Rc<DatasetState>,
+        tx: &Tx,
+    ) -> Result<()> {
+        let mos = &self.mos;
+        let dir = state.dir.clone();
+        let phys = state.phys();
+        let name = self.name_of(&dir);
+        if state.ref_reserved.get() != 0 {
+            self.change_ref_reservation(state, 0);
+        }
+        let mut features: Vec<&'static str> = Vec::new();
+        features.extend(state.features.borrow().iter());
+        for feature in features {
+            self.features.decr(feature, tx).await?;
+        }
+        self.unlink_from_origin(state, tx).await?;
+        Deadlist::destroy(mos, ObjectId(phys.deadlist_obj), &self.empty, tx).await?;
+        self.leave_blocks_to_background(state, tx).await?;
+        mos.free_object(ObjectId(phys.snapnames_zapobj), tx).await?;
+        if let Some(bookmarks) = self.bookmarks_of(state.object).await? {
+            mos.free_object(bookmarks, tx).await?;
+            self.features.decr("bookmarks", tx).await?;
+        }
+        self.free_zapified(state.object, tx).await?;
+        self.datasets.borrow_mut().remove(&state.object);
+        self.dirty_datasets.borrow_mut().remove(&state.object);
+        state.set_objset(None);
+        self.destroy_dir(&dir, tx).await?;
+        self.event("destroy", &name, state.object, String::new(), tx);
+        Ok(())
+    }
+
+    async fn unlink_from_origin(self: &Rc<Self>, state: &DatasetState, tx: &Tx) -> Result<()> {
+        let Some(prev) = state.prev.borrow().clone() else { return Ok(()) };
+        let prev_phys = prev.phys();
+        if prev_phys.next_clones_obj != 0 {
+            let map = ObjectId(prev_phys.next_clones_obj);
+            if zap::lookup_int_key(&self.mos, map, state.object.0).await?.is_some() {
+                zap::remove_int(&self.mos, map, state.object.0, tx).await?;
+            }
+        }
+        prev.change(|p| p.num_children = p.num_children.saturating_sub(1));
+        let clones = ObjectId(prev.dir.phys().clones);
+        if clones.0 != 0
+            && zap::lookup_int_key(&self.mos, clones, state.object.0).await?.is_some()
+        {
+            zap::remove_int(&self.mos, clones, state.object.0, tx).await?;
+        }
+        Ok(())
+    }
+
+    async fn leave_blocks_to_background(
+        self: &Rc<Self>,
+        state: &DatasetState,
+        tx: &Tx,
+    ) -> Result<()> {
+        let phys = state.phys();
+        let d = state.dir.phys();
+        let sizes = Sizes {
+            used: d.used_bytes,
+            compressed: d.compressed_bytes,
+            uncompressed: d.uncompressed_bytes,
+        };
+        if phys.bp.is_hole() {
+            return Ok(());
+        }
+        if self.bptree.get().0 == 0 {
+            self.features.incr("async_destroy", tx).await?;
+            let object = bptree::create(&self.mos, tx).await?;
+            zap::add_u64(&self.mos, OBJECT_DIRECTORY, BPTREE_OBJ, object.0, tx).await?;
+            self.bptree.set(object);
+        }
+        let object = self.bptree.get();
+        bptree::add(&self.mos, object, phys.bp, phys.prev_snap_txg, sizes, tx).await?;
+        let delta = Delta::from(sizes);
+        state.dir.did_use(UsedBy::Head, -delta);
+        self.dir(self.fixed.get().free_dir).await?.did_use(UsedBy::Head, delta);
+        Ok(())
+    }
+
+    async fn destroy_dir(self: &Rc<Self>, dir: &Rc<Dir>, tx: &Tx) -> Result<()> {
+        let mos = &self.mos;
+        let parent = dir.parent().expect("the root is not destroyed");
+        self.adjust_count(&parent, zapified_keys::FILESYSTEM_COUNT, -1, tx).await?;
+        self.change_reservation(dir, 0);
+        let d = dir.phys();
+        mos.free_object(ObjectId(d.child_dir_zapobj), tx).await?;
+        mos.free_object(ObjectId(d.props_zapobj), tx).await?;
+        if d.clones != 0 {
+            mos.free_object(ObjectId(d.clones), tx).await?;
+        }
+        if d.deleg_zapobj != 0 {
+            for entry in zap::entries(mos, ObjectId(d.deleg_zapobj)).await? {
+                if let ZapValue::U64(value) = entry.value {
+                    let object = value.first().copied().unwrap_or(0);
+                    mos.free_object(ObjectId(object), tx).await?;
+                }
+            }
+            mos.free_object(ObjectId(d.deleg_zapobj), tx).await?;
+        }
+        let name = dir.name.borrow().clone();
+        zap::remove(mos, ObjectId(parent.phys().child_dir_zapobj), &name, tx).await?;
+        self.free_zapified(dir.object, tx).await?;
+        self.dirs.borrow_mut().remove(&dir.object);
+        self.dirty_dirs.borrow_mut().remove(&dir.object);
+        Ok(())
+    }
+
+    /// The dictionary of a dataset's bookmarks.
+    pub(crate) async fn bookmarks_of(&self, object: ObjectId) -> Result<Option<ObjectId>> {
+        if self.mos.object_info(object).await?.object_type != ObjectType::ZAP_METADATA {
+            return Ok(None);
+        }
+        let found = zap::lookup_u64(&self.mos, object, zapified_keys::BOOKMARKS).await?;
+        Ok(found.map(ObjectId))
+    }
+
+    /// Sets a directory's reservation and what it charges above.
+    pub(crate) fn change_reservation(&self, dir: &Rc<Dir>, reserved: u64) {
+        let d = dir.phys();
+        let before = d.used_bytes.max(d.reserved);
+        let after = d.used_bytes.max(reserved);
+        dir.change(|d| d.reserved = reserved);
+        if let Some(parent) = dir.parent() {
+            let used = signed(after) - signed(before);
+            parent.did_use(UsedBy::ChildReservations, Delta { used, ..Delta::default() });
+        }
+    }
+
+    /// Sets a head's refreservation and what it charges its directory.
+    pub(crate) fn change_ref_reservation(&self, state: &DatasetState, reserved: u64) {
+        let unique = state.phys().unique_bytes;
+        let before = state.ref_reserved.get().saturating_sub(unique);
+        let after = reserved.saturating_sub(unique);
+        state.ref_reserved.set(reserved);
+        let used = signed(after) - signed(before);
+        state.dir.did_use(UsedBy::Refreservation, Delta { used, ..Delta::default() });
+    }
+
+    /// Checks a rename.
+    pub(crate) async fn check_rename(self: &Rc<Self>, from: &str, to: &str) -> Result<Rename> {
+        let found = self.find(from).await?;
+        if let Some(old) = found.snapshot {
+            let parts = split(to);
+            names::check(to, DatasetKind::Snapshot)?;
+            if parts.head != split(from).head {
+                return Err(DslError::BadName {
+                    name: to.into(),
+                    why: "snapshots must be part of same dataset".into(),
+                });
+            }
+            let new = parts.snapshot.expect("the name was checked to be a snapshot's").to_owned();
+            let head = ObjectId(found.dir.phys().head_dataset_obj);
+            let snapnames = ObjectId(self.dataset_phys(head).await?.snapnames_zapobj);
+            if zap::lookup_u64(&self.mos, snapnames, &new).await?.is_some() {
+                return Err(DslError::Exists { name: to.into() });
+            }
+            return Ok(Rename::Snapshot { head, object: found.dataset, old, new });
+        }
+        names::check(to, DatasetKind::Filesystem)?;
+        let pool = self.pool_name();
+        let in_pool = to.strip_prefix(&pool).is_some_and(|r| r.is_empty() || r.starts_with('/'));
+        if !in_pool {
+            return Err(DslError::CrossPool);
+        }
+        let dir = found.dir;
+        if dir.parent().is_none() {
+            return Err(DslError::WrongKind { name: from.into() });
+        }
+        if self.find_dir(to).await?.is_some() {
+            return Err(DslError::Exists { name: to.into() });
+        }
+        if to.strip_prefix(from).is_some_and(|rest| rest.starts_with('/')) {
+            return Err(DslError::RenameBelowItself);
+        }
+        let (above, name) = to.rsplit_once('/').expect("a name in the pool below its root");
+        let parent = self
+            .find_dir(above)
+            .await?
+            .ok_or_else(|| DslError::ParentNotFound { name: above.into() })?;
+        if self.kind_of(&parent).await? != DatasetKind::Filesystem {
+            return Err(DslError::ParentNotFilesystem { name: above.into() });
+        }
+        self.check_new_names(&dir, from, to).await?;
+        let old_parent = dir.parent().expect("not the root");
+        if old_parent.object != parent.object {
+            self.check_transfer(&dir, &parent)?;
+            let count = self.dir_count(&dir, zapified_keys::FILESYSTEM_COUNT).await?.unwrap_or(0);
+            if !parent.contains(&old_parent) {
+                self.check_filesystem_limit(&parent, count + 1).await?;
+            }
+        }
+        Ok(Rename::Dir { dir, parent, name: name.into() })
+    }
+
+    /// A longer prefix must not make the names below too long or too deep.
+    async fn check_new_names(self: &Rc<Self>, dir: &Rc<Dir>, from: &str, to: &str) -> Result<()> {
+        let longer = to.len().saturating_sub(from.len());
+        let deeper = to.matches('/').count().saturating_sub(from.matches('/').count());
+        if longer == 0 && deeper == 0 {
+            return Ok(());
+        }
+        for below in self.dirs_below(dir).await? {
+            let name = self.name_of(&below);
+            if name.len() + longer > names::NAME_BYTES_MAX
+                || name.matches('/').count() + deeper >= names::DEPTH_MAX
+            {
+                return Err(DslError::NameTooLong { name });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_transfer(&self, dir: &Rc<Dir>, to: &Rc<Dir>) -> Result<()> {
+        let d = dir.phys();
+        let space = d.used_bytes.max(d.reserved);
+        let common = to.chain().into_iter().find(|above| above.contains(dir));
+        let common = common.map(|above| above.object);
+        let room = available_below(to, common, space, self.pool_size(0), true);
+        if room < space {
+            return Err(DslError::NoSpace);
+        }
+        Ok(())
+    }
+
+    /// Renames. Syncing context; the checks were made.
+    pub(crate) async fn do_rename(self: &Rc<Self>, rename: Rename, tx: &Tx) -> Result<()> {
+        let mos = &self.mos;
+        let (dir, parent, name) = match rename {
+            Rename::Snapshot { head, object, old, new } => {
+                let snapnames = ObjectId(self.dataset_phys(head).await?.snapnames_zapobj);
+                zap::remove(mos, snapnames, &old, tx).await?;
+                zap::add_u64(mos, snapnames, &new, object.0, tx).await?;
+                if let Some(state) = self.datasets.borrow().get(&object) {
+                    *state.snapshot.borrow_mut() = Some(new.clone());
+                }
+                let name = self.snapshot_name(object).await?;
+                self.event("rename", &name, object, format!("{old} -> {new}"), tx);
+                return Ok(());
+            }
+            Rename::Dir { dir, parent, name } => (dir, parent, name),
+        };
+        let old_name = self.name_of(&dir);
+        let old_parent = dir.parent().expect("the root is not renamed");
+        if old_parent.object != parent.object {
+            self.move_counts(&dir, &old_parent, &parent, tx).await?;
+            let d = dir.phys();
+            let delta = Delta::from(Sizes {
+                used: d.used_bytes,
+                compressed: d.compressed_bytes,
+                uncompressed: d.uncompressed_bytes,
+            });
+            old_parent.did_use(UsedBy::Children, -delta);
+            parent.did_use(UsedBy::Children, delta);
+            let unfilled = signed(d.reserved.saturating_sub(d.used_bytes));
+            if unfilled > 0 {
+                let delta = Delta { used: unfilled, ..Delta::default() };
+                old_parent.did_use(UsedBy::ChildReservations, -delta);
+                parent.did_use(UsedBy::ChildReservations, delta);
+            }
+        }
+        let component = dir.name.borrow().clone();
+        let old_map = ObjectId(old_parent.phys().child_dir_zapobj);
+        zap::remove(mos, old_map, &component, tx).await?;
+        *dir.name.borrow_mut() = name.clone();
+        *dir.parent.borrow_mut() = Some(parent.clone());
+        dir.change(|d| d.parent_obj = parent.object.0);
+        zap::add_u64(mos, ObjectId(parent.phys().child_dir_zapobj), &name, dir.object.0, tx).await?;
+        self.refresh_properties(&dir).await?;
+        let head = ObjectId(dir.phys().head_dataset_obj);
+        let new_name = self.name_of(&dir);
+        self.event("rename", &new_name, head, format!("-> {new_name} (was {old_name})"), tx);
+        Ok(())
+    }
+
+    async fn move_counts(
+        &self,
+        dir: &Rc<Dir>,
+        from: &Rc<Dir>,
+        to: &Rc<Dir>,
+        tx: &Tx,
+    ) -> Result<()> {
+        for (key, own) in [(zapified_keys::FILESYSTEM_COUNT, 1), (zapified_keys::SNAPSHOT_COUNT, 0)]
+        {
+            if let Some(count) = self.dir_count(dir, key).await? {
+                let moved = signed(count) + own;
+                self.adjust_count(from, key, -moved, tx).await?;
+                self.adjust_count(to, key, moved, tx).await?;
+            }
+        }
+        Ok(())
+    }
+}

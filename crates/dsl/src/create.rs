@@ -1,0 +1,321 @@
+//! Making things: a new pool's hierarchy, directories, datasets.
+
+use std::rc::Rc;
+
+use dmu::zap::{self, ZapSpec};
+use dmu::{AllocSpec, Objset, ObjsetOptions, Tx};
+use ondisk::dsl::{DslDatasetPhys, DslDirPhys, dataset_flags, dir_flags, zapified_keys};
+use ondisk::{ObjectId, ObjectType, ObjsetType, TXG_INITIAL};
+
+use crate::bpobj::Bpobj;
+use crate::dataset::DatasetState;
+use crate::deadlist::Deadlist;
+use crate::dir::Dir;
+use crate::directory::{self as names, LIST_BLOCK, NORMALIZE_TOUPPER, OBJECT_DIRECTORY};
+use crate::empty::EmptyBpobj;
+use crate::error::{DslError, Result};
+use crate::features::Features;
+use crate::inner::{Fixed, Inner};
+use crate::owner::owner_of;
+use crate::policy::write_policy;
+use crate::property::{DatasetKind, Property, Setting, Value};
+use crate::types::{HierarchyOptions, NewHierarchy};
+
+/// Bits of `os_flags`: whose usage is counted completely.
+const ACCOUNT_USERS: u64 = 1;
+const ACCOUNT_OBJECTS: u64 = 2;
+const ACCOUNT_PROJECTS: u64 = 4;
+
+impl Inner {
+    /// Makes the hierarchy of a new pool, up to but without the root dataset's contents.
+    pub(crate) async fn create(
+        mos: &Objset,
+        options: HierarchyOptions,
+        new: &NewHierarchy,
+        tx: &Tx,
+    ) -> Result<Rc<Self>> {
+        let spec = ZapSpec::new(ObjectType::OBJECT_DIRECTORY);
+        zap::create_at(mos, OBJECT_DIRECTORY, &spec, tx).await?;
+        let features = Features::create(mos, tx).await?;
+        for feature in &new.features {
+            features.enable(feature.name, tx).await?;
+        }
+        let add = async |name: &str, value: u64| -> Result<()> {
+            Ok(zap::add_u64(mos, OBJECT_DIRECTORY, name, value, tx).await?)
+        };
+        add(names::DEFLATE, 1).await?;
+        add(names::CREATION_VERSION, ondisk::SPA_VERSION_FEATURES).await?;
+        let sync_bplist = Bpobj::create_uncompressed(mos, tx).await?;
+        add(names::SYNC_BPLIST, sync_bplist.0).await?;
+        let free_bpobj = Bpobj::create(mos, LIST_BLOCK, tx).await?;
+        add(names::FREE_BPOBJ, free_bpobj.0).await?;
+        let sync_bplist = Bpobj::open(mos, sync_bplist).await?;
+        let free_bpobj = Bpobj::open(mos, free_bpobj).await?;
+        let empty = EmptyBpobj::open(mos, &features).await?;
+        let zero = ObjectId(0);
+        let fixed = Fixed { root_dir: zero, mos_dir: zero, free_dir: zero, origin_snap: zero };
+        let inner = Self::assemble(mos, options, features, empty, fixed, sync_bplist, free_bpobj);
+        inner.apply_mos_policy();
+        let root = inner.create_dir(None, "", tx).await?;
+        add(names::ROOT_DATASET, root.object.0).await?;
+        let mos_dir = inner.create_dir(Some(&root), names::MOS_DIR, tx).await?;
+        let free_dir = inner.create_dir(Some(&root), names::FREE_DIR, tx).await?;
+        let origin_snap = inner.create_origin(&root, tx).await?;
+        inner.fixed.set(Fixed {
+            root_dir: root.object,
+            mos_dir: mos_dir.object,
+            free_dir: free_dir.object,
+            origin_snap,
+        });
+        Ok(inner)
+    }
+
+    /// The empty dataset all others are formally clones of, and its snapshot, which is returned.
+    async fn create_origin(self: &Rc<Self>, root: &Rc<Dir>, tx: &Tx) -> Result<ObjectId> {
+        let dir = self.create_dir(Some(root), names::ORIGIN_DIR, tx).await?;
+        let snapshot_deadlist = Deadlist::create(&self.mos, tx).await?;
+        let head_object = self.allocate_dataset(tx).await?;
+        let snapshot_object = self.allocate_dataset(tx).await?;
+        let snapnames = self.create_snapnames(tx).await?;
+        let head_deadlist = Deadlist::create(&self.mos, tx).await?;
+        Deadlist::open(&self.mos, head_deadlist).await?.add_key(0, &self.empty, tx).await?;
+        let common = DslDatasetPhys {
+            dir_obj: dir.object.0,
+            creation_time: self.seconds(),
+            creation_txg: creation_txg(tx),
+            flags: dataset_flags::UNIQUE_ACCURATE,
+            ..DslDatasetPhys::default()
+        };
+        let snapshot = DslDatasetPhys {
+            next_snap_obj: head_object.0,
+            num_children: 1,
+            deadlist_obj: snapshot_deadlist.0,
+            fsid_guid: self.new_fsid(),
+            guid: self.new_guid().0,
+            ..common
+        };
+        let head = DslDatasetPhys {
+            prev_snap_obj: snapshot_object.0,
+            prev_snap_txg: snapshot.creation_txg,
+            snapnames_zapobj: snapnames.0,
+            deadlist_obj: head_deadlist.0,
+            fsid_guid: self.new_fsid(),
+            guid: self.new_guid().0,
+            ..common
+        };
+        zap::add_u64(&self.mos, snapnames, names::ORIGIN_DIR, snapshot_object.0, tx).await?;
+        for (object, phys) in [(head_object, head), (snapshot_object, snapshot)] {
+            self.mos.set_bonus(object, ObjectType::DSL_DATASET, &phys.encode(), tx).await?;
+        }
+        dir.change(|d| d.head_dataset_obj = head_object.0);
+        Ok(snapshot_object)
+    }
+
+    /// Makes a directory below a parent (or the root). Syncing context.
+    pub(crate) async fn create_dir(
+        self: &Rc<Self>,
+        parent: Option<&Rc<Dir>>,
+        name: &str,
+        tx: &Tx,
+    ) -> Result<Rc<Dir>> {
+        let len = u16::try_from(DslDirPhys::SIZE).expect("256 bytes");
+        let spec = AllocSpec::new(ObjectType::DSL_DIR).bonus(ObjectType::DSL_DIR, len);
+        let object = self.mos.allocate(spec, tx).await?;
+        if let Some(parent) = parent {
+            let map = ObjectId(parent.phys().child_dir_zapobj);
+            zap::add_u64(&self.mos, map, name, object.0, tx).await?;
+        }
+        let props = crate::stored::create_map(&self.mos, tx).await?;
+        let children =
+            zap::create(&self.mos, &ZapSpec::new(ObjectType::DSL_DIR_CHILD_MAP), tx).await?;
+        let phys = DslDirPhys {
+            creation_time: self.seconds(),
+            parent_obj: parent.map_or(0, |p| p.object.0),
+            child_dir_zapobj: children.0,
+            props_zapobj: props.0,
+            flags: dir_flags::USED_BREAKDOWN,
+            ..DslDirPhys::default()
+        };
+        self.mos.set_bonus(object, ObjectType::DSL_DIR, &phys.encode(), tx).await?;
+        let dirty = self.dirty_dirs.clone();
+        let dir = Rc::new(Dir::new(object, parent.cloned(), name.into(), phys, 0, dirty));
+        self.dirs.borrow_mut().insert(object, dir.clone());
+        Ok(dir)
+    }
+
+    async fn allocate_dataset(&self, tx: &Tx) -> Result<ObjectId> {
+        let len = u16::try_from(DslDatasetPhys::SIZE).expect("320 bytes");
+        let spec = AllocSpec::new(ObjectType::DSL_DATASET).bonus(ObjectType::DSL_DATASET, len);
+        Ok(self.mos.allocate(spec, tx).await?)
+    }
+
+    async fn create_snapnames(&self, tx: &Tx) -> Result<ObjectId> {
+        let spec = ZapSpec {
+            normalization: NORMALIZE_TOUPPER,
+            ..ZapSpec::new(ObjectType::DSL_DS_SNAP_MAP)
+        };
+        Ok(zap::create(&self.mos, &spec, tx).await?)
+    }
+
+    /// Makes the head dataset of a directory as a clone of the empty snapshot, without objects.
+    /// Syncing context.
+    pub(crate) async fn create_head(
+        self: &Rc<Self>,
+        dir: &Rc<Dir>,
+        flags: u64,
+        tx: &Tx,
+    ) -> Result<Rc<DatasetState>> {
+        let mos = &self.mos;
+        let origin_object = self.fixed.get().origin_snap;
+        let origin = self.load_dataset(origin_object, Some(names::ORIGIN_DIR.into())).await?;
+        let origin_dir = origin.dir.clone();
+        let object = self.allocate_dataset(tx).await?;
+        let snapnames = self.create_snapnames(tx).await?;
+        let origin_head =
+            self.load_dataset(ObjectId(origin_dir.phys().head_dataset_obj), None).await?;
+        let origin_txg = origin.phys().creation_txg;
+        let keys = self.deadlist_of(&origin_head).await?;
+        let deadlist = keys.clone_keys(origin_txg, &self.empty, tx).await?;
+        let phys = DslDatasetPhys {
+            dir_obj: dir.object.0,
+            prev_snap_obj: origin_object.0,
+            prev_snap_txg: origin_txg,
+            snapnames_zapobj: snapnames.0,
+            creation_time: self.seconds(),
+            creation_txg: creation_txg(tx),
+            deadlist_obj: deadlist.0,
+            fsid_guid: self.new_fsid(),
+            guid: self.new_guid().0,
+            flags: dataset_flags::UNIQUE_ACCURATE | flags,
+            ..DslDatasetPhys::default()
+        };
+        mos.set_bonus(object, ObjectType::DSL_DATASET, &phys.encode(), tx).await?;
+        let mut next_clones = ObjectId(origin.phys().next_clones_obj);
+        if next_clones.0 == 0 {
+            next_clones = zap::create(mos, &ZapSpec::new(ObjectType::NEXT_CLONES), tx).await?;
+        }
+        zap::add_int(mos, next_clones, object.0, tx).await?;
+        origin.change(|o| {
+            o.num_children += 1;
+            o.next_clones_obj = next_clones.0;
+        });
+        let mut clones = ObjectId(origin_dir.phys().clones);
+        if clones.0 == 0 {
+            clones = zap::create(mos, &ZapSpec::new(ObjectType::DSL_CLONES), tx).await?;
+            origin_dir.change(|d| d.clones = clones.0);
+        }
+        zap::add_int(mos, clones, object.0, tx).await?;
+        dir.change(|d| {
+            d.head_dataset_obj = object.0;
+            d.origin_obj = origin_object.0;
+        });
+        self.load_dataset(object, None).await
+    }
+
+    /// Gives a new head its objects, filled by `init`. Syncing context.
+    pub(crate) async fn create_objects(
+        self: &Rc<Self>,
+        state: &Rc<DatasetState>,
+        kind: DatasetKind,
+        settings: &[Setting],
+        init: impl AsyncFnOnce(&Objset, &Tx, &[Setting]) -> Result<()>,
+        tx: &Tx,
+    ) -> Result<()> {
+        let scope = self.scope(&state.dir, None).await?;
+        let objset_type = match kind {
+            DatasetKind::Volume => ObjsetType::ZVOL,
+            _ => ObjsetType::ZFS,
+        };
+        let mut create_flags = 0;
+        let mut accounting = Vec::new();
+        if objset_type == ObjsetType::ZFS {
+            create_flags = ACCOUNT_USERS;
+            for (feature, flag) in
+                [("userobj_accounting", ACCOUNT_OBJECTS), ("project_quota", ACCOUNT_PROJECTS)]
+            {
+                if self.features.is_enabled(feature) {
+                    create_flags |= flag;
+                    accounting.push(feature);
+                }
+            }
+        }
+        let options = ObjsetOptions {
+            policy: write_policy(&scope, &self.features),
+            owner_of: Some(owner_of),
+            create_flags,
+            ..ObjsetOptions::dataset(state.object.0)
+        };
+        let objset = Objset::create(&self.services, objset_type, options, tx);
+        for feature in accounting {
+            self.activate(state, feature, tx).await?;
+        }
+        init(&objset, tx, settings).await?;
+        objset.mark_dirty(tx);
+        state.set_objset(Some(objset));
+        state.dir.kind.set(Some(kind));
+        state.apply_scope(&scope, self);
+        Ok(())
+    }
+
+    /// Adds to the counts of file systems or snapshots, here and above, where they are kept.
+    pub(crate) async fn adjust_count(
+        &self,
+        dir: &Rc<Dir>,
+        key: &str,
+        delta: i64,
+        tx: &Tx,
+    ) -> Result<()> {
+        if !self.features.is_active("filesystem_limits") {
+            return Ok(());
+        }
+        for dir in dir.chain() {
+            // A directory without counts has none above it either.
+            let Some(count) = self.dir_count(&dir, key).await? else { return Ok(()) };
+            let count = count.saturating_add_signed(delta);
+            zap::update_u64(&self.mos, dir.object, key, count, tx).await?;
+        }
+        Ok(())
+    }
+
+    /// A count kept in a directory that is a dictionary.
+    pub(crate) async fn dir_count(&self, dir: &Dir, key: &str) -> Result<Option<u64>> {
+        if self.mos.object_info(dir.object).await?.object_type != ObjectType::ZAP_METADATA {
+            return Ok(None);
+        }
+        Ok(zap::lookup_u64(&self.mos, dir.object, key).await?)
+    }
+
+    /// Gives a new directory its counts, if such are kept. Syncing context.
+    pub(crate) async fn start_counts(&self, dir: &Dir, tx: &Tx) -> Result<()> {
+        if self.features.is_active("filesystem_limits") {
+            self.zapify(dir.object, tx).await?;
+            for key in [zapified_keys::FILESYSTEM_COUNT, zapified_keys::SNAPSHOT_COUNT] {
+                zap::add_u64(&self.mos, dir.object, key, 0, tx).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the limits on the number of file systems above a new one.
+    pub(crate) async fn check_filesystem_limit(&self, parent: &Rc<Dir>, more: u64) -> Result<()> {
+        if !self.features.is_active("filesystem_limits") {
+            return Ok(());
+        }
+        for dir in parent.chain() {
+            let map = self.props_of(&dir).await?;
+            let limit = map.get(Property::FilesystemLimit.name()).and_then(Value::number);
+            let count = self.dir_count(&dir, zapified_keys::FILESYSTEM_COUNT).await?;
+            if let (Some(limit), Some(count)) = (limit, count) {
+                if count.saturating_add(more) > limit {
+                    return Err(DslError::CountLimit { name: self.name_of(&dir) });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The creation txg recorded for what a transaction makes: a pool's first group counts as 1.
+fn creation_txg(tx: &Tx) -> u64 {
+    if tx.txg() == TXG_INITIAL { 1 } else { tx.txg().0 }
+}

@@ -1,0 +1,65 @@
+//! The one empty list of block pointers that all deadlists share until they need a list of their own.
+//!
+//! The feature `empty_bpobj` counts the references; without the feature every entry gets its own
+//! list. OpenZFS: module/zfs/bpobj.c, `bpobj_alloc_empty`.
+
+use std::cell::Cell;
+
+use dmu::{Objset, Tx, zap};
+use ondisk::ObjectId;
+
+use crate::bpobj::Bpobj;
+use crate::directory::{EMPTY_BPOBJ, LIST_BLOCK, OBJECT_DIRECTORY};
+use crate::error::Result;
+use crate::features::Features;
+
+const FEATURE: &str = "empty_bpobj";
+
+/// The shared empty list of a pool.
+pub(crate) struct EmptyBpobj {
+    mos: Objset,
+    features: Features,
+    object: Cell<ObjectId>,
+}
+
+impl EmptyBpobj {
+    pub(crate) async fn open(mos: &Objset, features: &Features) -> Result<Self> {
+        let object = if features.is_active(FEATURE) {
+            zap::lookup_u64(mos, OBJECT_DIRECTORY, EMPTY_BPOBJ).await?.unwrap_or(0)
+        } else {
+            0
+        };
+        let object = Cell::new(ObjectId(object));
+        Ok(Self { mos: mos.clone(), features: features.clone(), object })
+    }
+
+    /// Whether this is the shared list.
+    pub(crate) fn is_shared(&self, object: ObjectId) -> bool {
+        object.0 != 0 && object == self.object.get()
+    }
+
+    /// An empty list: the shared one if the feature allows, else a new one. Syncing context.
+    pub(crate) async fn take(&self, tx: &Tx) -> Result<ObjectId> {
+        if !self.features.is_enabled(FEATURE) {
+            return Bpobj::create(&self.mos, LIST_BLOCK, tx).await;
+        }
+        if self.object.get().0 == 0 {
+            let object = Bpobj::create(&self.mos, LIST_BLOCK, tx).await?;
+            zap::add_u64(&self.mos, OBJECT_DIRECTORY, EMPTY_BPOBJ, object.0, tx).await?;
+            self.object.set(object);
+        }
+        self.features.incr(FEATURE, tx).await?;
+        Ok(self.object.get())
+    }
+
+    /// Gives one reference back; the last one frees the list. Syncing context.
+    pub(crate) async fn give_back(&self, tx: &Tx) -> Result<()> {
+        self.features.decr(FEATURE, tx).await?;
+        if !self.features.is_active(FEATURE) {
+            zap::remove(&self.mos, OBJECT_DIRECTORY, EMPTY_BPOBJ, tx).await?;
+            Bpobj::destroy(&self.mos, self.object.get(), tx).await?;
+            self.object.set(ObjectId(0));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,419 @@
+//! The state of an open hierarchy: loading directories and datasets, finding them by name.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use dmu::zap::{self, ZapValue};
+use dmu::{Objset, Services, Tx};
+use ondisk::bytes::u64_at;
+use ondisk::dsl::{DslDatasetPhys, DslDirPhys};
+use ondisk::{BlockPointer, Guid, ObjectId, ObjectType, Txg};
+use runtime::sync::RwLock;
+use zio::{Bookmark, IoClass, ReadProps};
+
+use crate::bpobj::Bpobj;
+use crate::dataset::DatasetState;
+use crate::dir::Dir;
+use crate::directory as names;
+use crate::empty::EmptyBpobj;
+use crate::error::{DslError, Result};
+use crate::features::Features;
+use crate::hierarchy::Hierarchy;
+use crate::names::{NameParts, split};
+use crate::property::DatasetKind;
+use crate::space::Delta;
+use crate::types::{HierarchyOptions, HistoryEvent};
+
+pub(crate) type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
+pub(crate) type Task = Box<dyn FnOnce(Hierarchy, Rc<Tx>) -> LocalFuture<()>>;
+
+/// A cycle or absurd depth of directories is corruption.
+const DIR_DEPTH_MAX: usize = 256;
+
+/// Objects every hierarchy has.
+#[derive(Clone, Copy)]
+pub(crate) struct Fixed {
+    pub(crate) root_dir: ObjectId,
+    pub(crate) mos_dir: ObjectId,
+    pub(crate) free_dir: ObjectId,
+    /// The empty snapshot all datasets descend from.
+    pub(crate) origin_snap: ObjectId,
+}
+
+pub(crate) struct Inner {
+    pub(crate) mos: Objset,
+    pub(crate) services: Services,
+    pub(crate) pool_name: RefCell<String>,
+    pub(crate) altroot: RefCell<Option<String>>,
+    pub(crate) read_only: bool,
+    pub(crate) features: Features,
+    pub(crate) empty: EmptyBpobj,
+    pub(crate) fixed: Cell<Fixed>,
+    /// Blocks whose freeing waits for the next group.
+    pub(crate) sync_bplist: Bpobj,
+    /// Blocks of destroyed snapshots.
+    pub(crate) free_bpobj: Bpobj,
+    /// Destroyed datasets, 0 when there are none.
+    pub(crate) bptree: Cell<ObjectId>,
+    /// Background freeing ran into an error and rests until the next import.
+    pub(crate) background_stalled: Cell<bool>,
+    pub(crate) dirs: RefCell<BTreeMap<ObjectId, Rc<Dir>>>,
+    pub(crate) dirty_dirs: Rc<RefCell<BTreeSet<ObjectId>>>,
+    pub(crate) datasets: RefCell<BTreeMap<ObjectId, Rc<DatasetState>>>,
+    pub(crate) dirty_datasets: Rc<RefCell<BTreeSet<ObjectId>>>,
+    pub(crate) tasks: RefCell<VecDeque<(Txg, Task)>>,
+    /// Names and links of the tree: tasks hold it exclusively.
+    pub(crate) config: RwLock<()>,
+    /// Space of the meta-objset that is not in `$MOS` yet.
+    pub(crate) mos_delta: Cell<Delta>,
+    /// The pass running now; 0 outside.
+    pub(crate) pass: Cell<u32>,
+    pub(crate) events: RefCell<Vec<HistoryEvent>>,
+    /// A task failed after it changed something.
+    pub(crate) poison: RefCell<Option<DslError>>,
+}
+
+/// What a name stands for.
+pub(crate) struct Found {
+    pub(crate) dir: Rc<Dir>,
+    /// Object of the head or of the snapshot.
+    pub(crate) dataset: ObjectId,
+    pub(crate) snapshot: Option<String>,
+}
+
+impl Inner {
+    pub(crate) async fn open(mos: &Objset, options: HierarchyOptions) -> Result<Rc<Self>> {
+        let features = Features::open(mos).await?;
+        let directory = names::OBJECT_DIRECTORY;
+        let find = async |name: &str| -> Result<ObjectId> {
+            match zap::lookup_u64(mos, directory, name).await? {
+                Some(object) if object != 0 => Ok(ObjectId(object)),
+                _ => Err(DslError::corrupt("object directory", directory)),
+            }
+        };
+        let root_dir = find(names::ROOT_DATASET).await?;
+        let sync_bplist = Bpobj::open(mos, find(names::SYNC_BPLIST).await?).await?;
+        let free_bpobj = Bpobj::open(mos, find(names::FREE_BPOBJ).await?).await?;
+        let bptree = if features.is_active("async_destroy") {
+            zap::lookup_u64(mos, directory, names::BPTREE_OBJ).await?.unwrap_or(0)
+        } else {
+            0
+        };
+        let empty = EmptyBpobj::open(mos, &features).await?;
+        let zero = ObjectId(0);
+        let fixed = Fixed { root_dir, mos_dir: zero, free_dir: zero, origin_snap: zero };
+        let inner =
+            Self::assemble(mos, options, features, empty, fixed, sync_bplist, free_bpobj);
+        inner.bptree.set(ObjectId(bptree));
+        inner.find_fixed().await?;
+        inner.apply_mos_policy();
+        Ok(inner)
+    }
+
+    pub(crate) fn assemble(
+        mos: &Objset,
+        options: HierarchyOptions,
+        features: Features,
+        empty: EmptyBpobj,
+        fixed: Fixed,
+        sync_bplist: Bpobj,
+        free_bpobj: Bpobj,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            mos: mos.clone(),
+            services: mos.services().clone(),
+            pool_name: RefCell::new(options.pool_name),
+            altroot: RefCell::new(None),
+            read_only: options.read_only,
+            features,
+            empty,
+            fixed: Cell::new(fixed),
+            sync_bplist,
+            free_bpobj,
+            bptree: Cell::new(ObjectId(0)),
+            background_stalled: Cell::new(false),
+            dirs: RefCell::default(),
+            dirty_dirs: Rc::default(),
+            datasets: RefCell::default(),
+            dirty_datasets: Rc::default(),
+            tasks: RefCell::default(),
+            config: RwLock::new("the names of datasets", ()),
+            mos_delta: Cell::new(Delta::default()),
+            pass: Cell::new(0),
+            events: RefCell::default(),
+            poison: RefCell::default(),
+        })
+    }
+
+    async fn find_fixed(self: &Rc<Self>) -> Result<()> {
+        let mut fixed = self.fixed.get();
+        let root = self.dir(fixed.root_dir).await?;
+        let special = async |name: &str| -> Result<Rc<Dir>> {
+            let dir = self.child(&root, name).await?;
+            dir.ok_or_else(|| DslError::corrupt("special directories", root.object))
+        };
+        fixed.mos_dir = special(names::MOS_DIR).await?.object;
+        fixed.free_dir = special(names::FREE_DIR).await?.object;
+        let origin = special(names::ORIGIN_DIR).await?;
+        let head = self.dataset_phys(ObjectId(origin.phys().head_dataset_obj)).await?;
+        fixed.origin_snap = ObjectId(head.prev_snap_obj);
+        self.fixed.set(fixed);
+        Ok(())
+    }
+
+    pub(crate) fn pool_name(&self) -> String {
+        self.pool_name.borrow().clone()
+    }
+
+    /// The full name of a directory.
+    pub(crate) fn name_of(&self, dir: &Rc<Dir>) -> String {
+        dir.full_name(&self.pool_name.borrow())
+    }
+
+    /// A directory by its object; loads those above it too.
+    pub(crate) async fn dir(self: &Rc<Self>, object: ObjectId) -> Result<Rc<Dir>> {
+        // Up to a loaded one or the root, then down again.
+        let mut missing = Vec::new();
+        let mut at = object;
+        let mut above = loop {
+            if let Some(dir) = self.dirs.borrow().get(&at) {
+                break Some(dir.clone());
+            }
+            if missing.len() > DIR_DEPTH_MAX {
+                return Err(DslError::corrupt("chain of directories", object));
+            }
+            let phys = self.read_dir(at).await?;
+            missing.push((at, phys));
+            if phys.parent_obj == 0 {
+                break None;
+            }
+            at = ObjectId(phys.parent_obj);
+        };
+        for (object, phys) in missing.into_iter().rev() {
+            let name = match &above {
+                None => String::new(),
+                Some(parent) => self.child_name(parent, object).await?,
+            };
+            above = Some(self.load_dir(object, phys, above, name).await?);
+        }
+        above.ok_or_else(|| DslError::corrupt("directory", object))
+    }
+
+    /// The child of a directory with the given name.
+    pub(crate) async fn child(
+        self: &Rc<Self>,
+        parent: &Rc<Dir>,
+        name: &str,
+    ) -> Result<Option<Rc<Dir>>> {
+        let map = ObjectId(parent.phys().child_dir_zapobj);
+        match zap::lookup_u64(&self.mos, map, name).await? {
+            None => Ok(None),
+            Some(object) => self.child_by_object(parent, name, ObjectId(object)).await.map(Some),
+        }
+    }
+
+    /// The child of a directory whose name and object are known.
+    pub(crate) async fn child_by_object(
+        self: &Rc<Self>,
+        parent: &Rc<Dir>,
+        name: &str,
+        object: ObjectId,
+    ) -> Result<Rc<Dir>> {
+        if let Some(dir) = self.dirs.borrow().get(&object) {
+            return Ok(dir.clone());
+        }
+        let phys = self.read_dir(object).await?;
+        self.load_dir(object, phys, Some(parent.clone()), name.to_owned()).await
+    }
+
+    async fn read_dir(&self, object: ObjectId) -> Result<DslDirPhys> {
+        let bonus = self.mos.bonus(object).await?;
+        if bonus.bonus_type != ObjectType::DSL_DIR {
+            return Err(DslError::corrupt("directory", object));
+        }
+        DslDirPhys::decode(&bonus.bytes)
+            .map_err(|source| DslError::Decode { what: "directory", object, source })
+    }
+
+    async fn load_dir(
+        self: &Rc<Self>,
+        object: ObjectId,
+        phys: DslDirPhys,
+        parent: Option<Rc<Dir>>,
+        name: String,
+    ) -> Result<Rc<Dir>> {
+        let origin = phys.origin_obj;
+        let origin_txg = if origin == 0 || origin == self.fixed.get().origin_snap.0 {
+            0
+        } else {
+            self.dataset_phys(ObjectId(origin)).await?.creation_txg
+        };
+        let dir = Dir::new(object, parent, name, phys, origin_txg, self.dirty_dirs.clone());
+        // Another task may have loaded it meanwhile; there must be one of each.
+        Ok(self.dirs.borrow_mut().entry(object).or_insert_with(|| Rc::new(dir)).clone())
+    }
+
+    async fn child_name(&self, parent: &Rc<Dir>, object: ObjectId) -> Result<String> {
+        let map = ObjectId(parent.phys().child_dir_zapobj);
+        self.name_by_value(map, object).await?.ok_or_else(|| DslError::corrupt("child map", map))
+    }
+
+    /// The key of a dictionary whose value is the given object.
+    pub(crate) async fn name_by_value(
+        &self,
+        map: ObjectId,
+        object: ObjectId,
+    ) -> Result<Option<String>> {
+        let mut cookie = 0;
+        loop {
+            let entries = zap::cursor(&self.mos, map, cookie, 256).await?;
+            let Some(last) = entries.last() else { return Ok(None) };
+            cookie = last.next_cookie;
+            for entry in entries {
+                if matches!(&entry.value, ZapValue::U64(v) if v.first() == Some(&object.0)) {
+                    return Ok(Some(String::from_utf8_lossy(&entry.name).into_owned()));
+                }
+            }
+        }
+    }
+
+    /// The stored fields of a dataset, in their newest version.
+    pub(crate) async fn dataset_phys(&self, object: ObjectId) -> Result<DslDatasetPhys> {
+        if let Some(state) = self.datasets.borrow().get(&object) {
+            return Ok(state.phys());
+        }
+        let bonus = self.mos.bonus(object).await?;
+        if bonus.bonus_type != ObjectType::DSL_DATASET {
+            return Err(DslError::corrupt("dataset", object));
+        }
+        DslDatasetPhys::decode(&bonus.bytes)
+            .map_err(|source| DslError::Decode { what: "dataset", object, source })
+    }
+
+    /// The directory a name lies in; `None` if some component does not exist.
+    pub(crate) async fn find_dir(self: &Rc<Self>, name: &str) -> Result<Option<Rc<Dir>>> {
+        let mut components = name.split('/');
+        if components.next() != Some(self.pool_name.borrow().as_str()) {
+            return Ok(None);
+        }
+        let mut dir = self.dir(self.fixed.get().root_dir).await?;
+        for component in components {
+            // `$MOS` and the like are not for users.
+            if component.starts_with('$') {
+                return Ok(None);
+            }
+            match self.child(&dir, component).await? {
+                Some(child) => dir = child,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(dir))
+    }
+
+    /// What a name of a file system, volume or snapshot stands for.
+    pub(crate) async fn find(self: &Rc<Self>, name: &str) -> Result<Found> {
+        let missing = || DslError::NotFound { name: name.into() };
+        let NameParts { head, snapshot, bookmark } = split(name);
+        if bookmark.is_some() {
+            return Err(missing());
+        }
+        let dir = self.find_dir(head).await?.ok_or_else(missing)?;
+        let head = ObjectId(dir.phys().head_dataset_obj);
+        let Some(snapshot) = snapshot else {
+            return Ok(Found { dir, dataset: head, snapshot: None });
+        };
+        let phys = self.dataset_phys(head).await?;
+        let map = ObjectId(phys.snapnames_zapobj);
+        let object = zap::lookup_u64(&self.mos, map, snapshot).await?.ok_or_else(missing)?;
+        Ok(Found { dir, dataset: ObjectId(object), snapshot: Some(snapshot.into()) })
+    }
+
+    /// The full name of a snapshot given its object.
+    pub(crate) async fn snapshot_name(self: &Rc<Self>, object: ObjectId) -> Result<String> {
+        let phys = self.dataset_phys(object).await?;
+        let dir = self.dir(ObjectId(phys.dir_obj)).await?;
+        let head = self.dataset_phys(ObjectId(dir.phys().head_dataset_obj)).await?;
+        let map = ObjectId(head.snapnames_zapobj);
+        let name = self.name_by_value(map, object).await?;
+        let name = name.ok_or_else(|| DslError::corrupt("snapshot names", map))?;
+        Ok(format!("{}@{name}", self.name_of(&dir)))
+    }
+
+    /// The kind of a directory's dataset. Reads the objset block the first time.
+    pub(crate) async fn kind_of(self: &Rc<Self>, dir: &Rc<Dir>) -> Result<DatasetKind> {
+        if let Some(kind) = dir.kind.get() {
+            return Ok(kind);
+        }
+        let head = ObjectId(dir.phys().head_dataset_obj);
+        let open = self.datasets.borrow().get(&head).and_then(|state| state.objset());
+        let code = match open {
+            Some(objset) => objset.kind().0,
+            None => self.objset_type(head, &self.dataset_phys(head).await?.bp).await?,
+        };
+        let kind = match code {
+            3 => DatasetKind::Volume,
+            _ => DatasetKind::Filesystem,
+        };
+        dir.kind.set(Some(kind));
+        Ok(kind)
+    }
+
+    async fn objset_type(&self, object: ObjectId, bp: &BlockPointer) -> Result<u64> {
+        if bp.is_hole() {
+            return Err(DslError::corrupt("dataset without an object set", object));
+        }
+        let bookmark = Bookmark { objset: object.0, object: 0, level: -1, block: 0 };
+        let props = ReadProps { class: IoClass::SyncRead, bookmark };
+        let bytes = self.services.cache().read(bp, props).await?;
+        Ok(u64_at(&bytes, 704))
+    }
+
+    /// What the pool offers to datasets: its size without slop space and deferred frees. The slop
+    /// is divided by `2^reserve`.
+    pub(crate) fn pool_size(&self, reserve: u32) -> u64 {
+        let space = self.services.store().space();
+        let deferred = self.sync_bplist.sizes().used;
+        space.deflated_size.saturating_sub(deferred).saturating_sub(space.slop >> reserve)
+    }
+
+    /// A dataset's identity that no other dataset of this pool loaded now has; 56 bits.
+    pub(crate) fn new_fsid(&self) -> u64 {
+        loop {
+            let id = self.services.handle.random_u64() >> 8;
+            let taken = self.datasets.borrow().values().any(|d| d.phys().fsid_guid == id);
+            if id != 0 && !taken {
+                return id;
+            }
+        }
+    }
+
+    pub(crate) fn new_guid(&self) -> Guid {
+        loop {
+            let guid = self.services.handle.random_u64();
+            if guid != 0 {
+                return Guid(guid);
+            }
+        }
+    }
+
+    pub(crate) fn event(
+        &self,
+        name: &'static str,
+        dataset: &str,
+        object: ObjectId,
+        text: String,
+        tx: &Tx,
+    ) {
+        let event =
+            HistoryEvent { name, dataset: dataset.into(), object, text, txg: tx.txg() };
+        self.events.borrow_mut().push(event);
+    }
+
+    /// Seconds since 1970.
+    pub(crate) fn seconds(&self) -> u64 {
+        u64::try_from(self.services.handle.wall_clock().seconds).unwrap_or(0)
+    }
+}

@@ -1,0 +1,580 @@
+//! What is known of datasets: lists, space, the whole property table.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use dmu::zap::{self, ZapValue};
+use dmu::{Objset, ObjsetOptions};
+use ondisk::dsl::{DslDatasetPhys, dataset_flags, zapified_keys};
+use ondisk::{BlockPointer, Guid, ObjectId, ObjsetPhys, Txg};
+use zio::{Bookmark, IoClass, ReadProps};
+
+use crate::deadlist::Deadlist;
+use crate::dir::{Dir, available};
+use crate::error::{DslError, Result};
+use crate::inner::Inner;
+use crate::names::split;
+use crate::property::{DatasetKind, Kinds, PROPERTIES, Property, Source, Value};
+use crate::space::{available_to_dataset, ratio};
+use crate::stored::{Lookup, Scope};
+use crate::types::{DatasetInfo, DatasetProperties, ListSpec, PropertyEntry, SpaceInfo};
+
+/// The master node of a file system; of a volume, the data and the properties.
+const MASTER_NODE: ObjectId = ObjectId(1);
+const VOLUME_DATA: ObjectId = ObjectId(1);
+const VOLUME_PROPERTIES: ObjectId = ObjectId(2);
+/// Space fields of a bookmark are filled.
+const BOOKMARK_HAS_SPACE: u64 = 1;
+
+impl Inner {
+    /// The children of a directory that users see.
+    pub(crate) async fn children(self: &Rc<Self>, dir: &Rc<Dir>) -> Result<Vec<Rc<Dir>>> {
+        let map = ObjectId(dir.phys().child_dir_zapobj);
+        let mut children = Vec::new();
+        for entry in zap::entries(&self.mos, map).await? {
+            let (Ok(name), ZapValue::U64(value)) = (String::from_utf8(entry.name), entry.value)
+            else {
+                return Err(DslError::corrupt("child map", map));
+            };
+            let object = ObjectId(value.first().copied().unwrap_or(0));
+            if !name.starts_with('$') {
+                children.push(self.child_by_object(dir, &name, object).await?);
+            }
+        }
+        Ok(children)
+    }
+
+    /// All directories below one, without it.
+    pub(crate) async fn dirs_below(self: &Rc<Self>, dir: &Rc<Dir>) -> Result<Vec<Rc<Dir>>> {
+        let mut all = self.children(dir).await?;
+        let mut next = 0;
+        while let Some(dir) = all.get(next).cloned() {
+            all.extend(self.children(&dir).await?);
+            next += 1;
+        }
+        Ok(all)
+    }
+
+    pub(crate) async fn list(
+        self: &Rc<Self>,
+        name: &str,
+        spec: ListSpec,
+    ) -> Result<Vec<DatasetInfo>> {
+        let parts = split(name);
+        if parts.snapshot.is_some() || parts.bookmark.is_some() {
+            return Ok(vec![self.info(name).await?]);
+        }
+        let missing = || DslError::NotFound { name: name.into() };
+        let start = self.find_dir(parts.head).await?.ok_or_else(missing)?;
+        let mut found = Vec::new();
+        let mut work = vec![(start, 0)];
+        while let Some((dir, depth)) = work.pop() {
+            let below = spec.depth.is_none_or(|max| depth < max);
+            let kind = self.kind_of(&dir).await?;
+            if spec.kinds.contains(kind) {
+                found.push(self.head_info(&dir).await?);
+            }
+            if below && spec.kinds.contains(DatasetKind::Snapshot) {
+                self.list_snapshots(&dir, &mut found).await?;
+            }
+            if below && spec.kinds.contains(DatasetKind::Bookmark) {
+                self.list_bookmarks(&dir, &mut found).await?;
+            }
+            if below {
+                for child in self.children(&dir).await? {
+                    work.push((child, depth + 1));
+                }
+            }
+        }
+        found.sort_by(order);
+        Ok(found)
+    }
+
+    async fn list_snapshots(
+        self: &Rc<Self>,
+        dir: &Rc<Dir>,
+        found: &mut Vec<DatasetInfo>,
+    ) -> Result<()> {
+        let head = self.dataset_phys(ObjectId(dir.phys().head_dataset_obj)).await?;
+        let map = ObjectId(head.snapnames_zapobj);
+        let mut cookie = 0;
+        loop {
+            let entries = zap::cursor(&self.mos, map, cookie, 512).await?;
+            let Some(last) = entries.last() else { return Ok(()) };
+            cookie = last.next_cookie;
+            for entry in entries {
+                let (Ok(name), ZapValue::U64(value)) = (String::from_utf8(entry.name), entry.value)
+                else {
+                    return Err(DslError::corrupt("snapshot names", map));
+                };
+                let object = ObjectId(value.first().copied().unwrap_or(0));
+                found.push(self.snapshot_info(dir, &name, object).await?);
+            }
+        }
+    }
+
+    async fn list_bookmarks(
+        self: &Rc<Self>,
+        dir: &Rc<Dir>,
+        found: &mut Vec<DatasetInfo>,
+    ) -> Result<()> {
+        let head = ObjectId(dir.phys().head_dataset_obj);
+        let Some(map) = self.bookmarks_of(head).await? else { return Ok(()) };
+        for entry in zap::entries(&self.mos, map).await? {
+            let (Ok(name), ZapValue::U64(words)) = (String::from_utf8(entry.name), entry.value)
+            else {
+                return Err(DslError::corrupt("bookmarks", map));
+            };
+            found.push(self.bookmark_info(dir, &name, &words).await?);
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn info(self: &Rc<Self>, name: &str) -> Result<DatasetInfo> {
+        let parts = split(name);
+        if let Some(bookmark) = parts.bookmark {
+            let missing = || DslError::NotFound { name: name.into() };
+            let dir = self.find_dir(parts.head).await?.ok_or_else(missing)?;
+            let head = ObjectId(dir.phys().head_dataset_obj);
+            let map = self.bookmarks_of(head).await?.ok_or_else(missing)?;
+            return match zap::lookup(&self.mos, map, bookmark).await? {
+                Some(ZapValue::U64(words)) => self.bookmark_info(&dir, bookmark, &words).await,
+                Some(_) => Err(DslError::corrupt("bookmarks", map)),
+                None => Err(missing()),
+            };
+        }
+        let found = self.find(name).await?;
+        match found.snapshot {
+            Some(snapshot) => self.snapshot_info(&found.dir, &snapshot, found.dataset).await,
+            None => self.head_info(&found.dir).await,
+        }
+    }
+
+    async fn head_info(self: &Rc<Self>, dir: &Rc<Dir>) -> Result<DatasetInfo> {
+        let object = ObjectId(dir.phys().head_dataset_obj);
+        let phys = self.dataset_phys(object).await?;
+        let kind = self.kind_of(dir).await?;
+        let props = self.props_of(dir).await?;
+        let stored = |p: Property| props.get(p.name()).and_then(Value::number).unwrap_or(0);
+        let room = available(dir, self.pool_size(0), false);
+        let mut space = self.head_space(dir, &phys);
+        space.available = available_to_dataset(
+            room,
+            phys.unique_bytes,
+            phys.referenced_bytes,
+            stored(Property::RefReservation),
+            stored(Property::RefQuota),
+        );
+        space.written = self.written(&phys).await?;
+        let origin = ObjectId(dir.phys().origin_obj);
+        let origin = if origin.0 == 0 || origin == self.fixed.get().origin_snap {
+            None
+        } else {
+            Some(self.snapshot_name(origin).await?)
+        };
+        Ok(DatasetInfo {
+            origin,
+            ..self.base_info(self.name_of(dir), kind, kind, object, &phys, space)
+        })
+    }
+
+    async fn snapshot_info(
+        self: &Rc<Self>,
+        dir: &Rc<Dir>,
+        name: &str,
+        object: ObjectId,
+    ) -> Result<DatasetInfo> {
+        let phys = self.dataset_phys(object).await?;
+        let head_kind = self.kind_of(dir).await?;
+        let compress_ratio = ratio(phys.uncompressed_bytes, phys.compressed_bytes);
+        let space = SpaceInfo {
+            used: phys.unique_bytes,
+            referenced: phys.referenced_bytes,
+            logical_referenced: phys.uncompressed_bytes,
+            written: self.written(&phys).await?,
+            compress_ratio,
+            ref_compress_ratio: compress_ratio,
+            unique: phys.unique_bytes,
+            ..SpaceInfo::default()
+        };
+        let mut clones = Vec::new();
+        if phys.num_children > 1 && phys.next_clones_obj != 0 {
+            for entry in zap::entries(&self.mos, ObjectId(phys.next_clones_obj)).await? {
+                if let ZapValue::U64(value) = entry.value {
+                    let clone = ObjectId(value.first().copied().unwrap_or(0));
+                    let dir = ObjectId(self.dataset_phys(clone).await?.dir_obj);
+                    clones.push(self.name_of(&self.dir(dir).await?));
+                }
+            }
+        }
+        let user_refs = match phys.userrefs_obj {
+            0 => 0,
+            map => zap::count(&self.mos, ObjectId(map)).await?,
+        };
+        let full = format!("{}@{name}", self.name_of(dir));
+        Ok(DatasetInfo {
+            clones,
+            user_refs,
+            defer_destroy: phys.flags & dataset_flags::DEFER_DESTROY != 0,
+            ..self.base_info(full, DatasetKind::Snapshot, head_kind, object, &phys, space)
+        })
+    }
+
+    fn base_info(
+        &self,
+        name: String,
+        kind: DatasetKind,
+        head_kind: DatasetKind,
+        object: ObjectId,
+        phys: &DslDatasetPhys,
+        space: SpaceInfo,
+    ) -> DatasetInfo {
+        DatasetInfo {
+            name,
+            kind,
+            head_kind,
+            guid: Guid(phys.guid),
+            object,
+            create_txg: Txg(phys.creation_txg),
+            creation: phys.creation_time,
+            space,
+            space_known: true,
+            origin: None,
+            clones: Vec::new(),
+            user_refs: 0,
+            defer_destroy: false,
+            inconsistent: phys.flags & dataset_flags::INCONSISTENT != 0,
+        }
+    }
+
+    async fn bookmark_info(
+        self: &Rc<Self>,
+        dir: &Rc<Dir>,
+        name: &str,
+        words: &[u64],
+    ) -> Result<DatasetInfo> {
+        let word = |i: usize| words.get(i).copied().unwrap_or(0);
+        let phys = DslDatasetPhys {
+            guid: word(0),
+            creation_txg: word(1),
+            creation_time: word(2),
+            ..DslDatasetPhys::default()
+        };
+        let space = SpaceInfo {
+            referenced: word(5),
+            logical_referenced: word(7),
+            ref_compress_ratio: ratio(word(7), word(6)),
+            ..SpaceInfo::default()
+        };
+        let head_kind = self.kind_of(dir).await?;
+        let full = format!("{}#{name}", self.name_of(dir));
+        Ok(DatasetInfo {
+            space_known: word(4) & BOOKMARK_HAS_SPACE != 0,
+            ..self.base_info(full, DatasetKind::Bookmark, head_kind, ObjectId(0), &phys, space)
+        })
+    }
+
+    /// Bytes referenced now that were not when the previous snapshot was taken.
+    async fn written(&self, phys: &DslDatasetPhys) -> Result<u64> {
+        if phys.prev_snap_obj == 0 {
+            return Ok(phys.referenced_bytes);
+        }
+        let prev = self.dataset_phys(ObjectId(phys.prev_snap_obj)).await?;
+        let dead = Deadlist::totals_of(&self.mos, ObjectId(phys.deadlist_obj)).await?;
+        let kept = prev.referenced_bytes.saturating_sub(dead.used);
+        Ok(phys.referenced_bytes.saturating_sub(kept))
+    }
+
+    /// Names of heads whose intent log is not empty.
+    pub(crate) async fn unreplayed_logs(self: &Rc<Self>) -> Result<Vec<String>> {
+        let root = self.dir(self.fixed.get().root_dir).await?;
+        let mut dirs = self.dirs_below(&root).await?;
+        dirs.push(root);
+        let mut names = Vec::new();
+        for dir in dirs {
+            let head = ObjectId(dir.phys().head_dataset_obj);
+            let phys = self.dataset_phys(head).await?;
+            if zil::has_log(&self.log_of(head, &phys.bp).await?) {
+                names.push(self.name_of(&dir));
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// The intent log header of a dataset that is not open.
+    pub(crate) async fn log_of(
+        &self,
+        object: ObjectId,
+        bp: &BlockPointer,
+    ) -> Result<ondisk::zil::ZilHeader> {
+        if bp.is_hole() {
+            return Ok(ondisk::zil::ZilHeader::default());
+        }
+        let bookmark = Bookmark { objset: object.0, object: 0, level: -1, block: 0 };
+        let props = ReadProps { class: IoClass::SyncRead, bookmark };
+        let bytes = self.services.cache().read(bp, props).await?;
+        let objset = ObjsetPhys::decode(&bytes)
+            .map_err(|source| DslError::Decode { what: "object set", object, source })?;
+        Ok(objset.zil_header)
+    }
+
+    /// Opens a dataset's objects for reading, or returns those that are open.
+    async fn objset_for_reading(&self, object: ObjectId) -> Result<Objset> {
+        let open = self.datasets.borrow().get(&object).and_then(|s| s.objset());
+        match open {
+            Some(objset) => Ok(objset),
+            None => {
+                let phys = self.dataset_phys(object).await?;
+                let options =
+                    ObjsetOptions { read_only: true, ..ObjsetOptions::dataset(object.0) };
+                Ok(Objset::open(&self.services, phys.bp, options).await?)
+            }
+        }
+    }
+
+    /// What a file system had fixed at its creation.
+    pub(crate) async fn fixed_properties(
+        self: &Rc<Self>,
+        dir: &Rc<Dir>,
+    ) -> Result<BTreeMap<Property, u64>> {
+        let head = ObjectId(dir.phys().head_dataset_obj);
+        self.master_node(&self.objset_for_reading(head).await?).await
+    }
+
+    async fn master_node(&self, objset: &Objset) -> Result<BTreeMap<Property, u64>> {
+        let mut values = BTreeMap::new();
+        for (property, key, default) in [
+            (Property::Version, "VERSION", 5),
+            (Property::Utf8Only, "utf8only", 0),
+            (Property::Normalization, "normalization", 0),
+            (Property::CaseSensitivity, "casesensitivity", 0),
+        ] {
+            let value = zap::lookup_u64(objset, MASTER_NODE, key).await?;
+            values.insert(property, value.unwrap_or(default));
+        }
+        Ok(values)
+    }
+
+    async fn volume_properties(&self, objset: &Objset) -> Result<BTreeMap<Property, u64>> {
+        let size = zap::lookup_u64(objset, VOLUME_PROPERTIES, "size").await?.unwrap_or(0);
+        let block = objset.object_info(VOLUME_DATA).await?.block_size;
+        Ok(BTreeMap::from([
+            (Property::VolSize, size),
+            (Property::VolBlockSize, u64::from(block)),
+        ]))
+    }
+
+    pub(crate) async fn properties(self: &Rc<Self>, name: &str) -> Result<DatasetProperties> {
+        let info = self.info(name).await?;
+        if info.kind == DatasetKind::Bookmark {
+            let properties = bookmark_properties(&info);
+            return Ok(DatasetProperties { info, properties });
+        }
+        let found = self.find(name).await?;
+        let dir = found.dir;
+        let own = match &found.snapshot {
+            Some(_) => Some(ObjectId(self.dataset_phys(found.dataset).await?.props_obj)),
+            None => None,
+        };
+        let scope = self.scope(&dir, own).await?;
+        let objset = self.objset_for_reading(found.dataset).await?;
+        let fixed = match info.head_kind {
+            DatasetKind::Volume => self.volume_properties(&objset).await?,
+            _ => self.master_node(&objset).await?,
+        };
+        drop(objset);
+        let mut properties = Vec::new();
+        for descriptor in PROPERTIES.iter().filter(|d| d.visible) {
+            let property = descriptor.property;
+            let only_snapshots = descriptor.kinds == Kinds::SNAPSHOT;
+            let applies = property.applies_to(info.kind)
+                && (info.kind != DatasetKind::Snapshot
+                    || only_snapshots
+                    || property.applies_to(info.head_kind));
+            if !applies {
+                continue;
+            }
+            let Some(lookup) = self.property(property, &info, &dir, &scope, &fixed).await? else {
+                continue;
+            };
+            properties.push(PropertyEntry {
+                name: descriptor.name.into(),
+                property: Some(property),
+                value: lookup.value,
+                source: lookup.source,
+                received: scope.received(descriptor.name),
+            });
+        }
+        for name in scope.user_properties() {
+            if let Some(lookup) = scope.lookup(&name, true) {
+                properties.push(PropertyEntry {
+                    received: scope.received(&name),
+                    name,
+                    property: None,
+                    value: lookup.value,
+                    source: lookup.source,
+                });
+            }
+        }
+        Ok(DatasetProperties { info, properties })
+    }
+
+    async fn property(
+        &self,
+        property: Property,
+        info: &DatasetInfo,
+        dir: &Rc<Dir>,
+        scope: &Scope,
+        fixed: &BTreeMap<Property, u64>,
+    ) -> Result<Option<Lookup>> {
+        let d = dir.phys();
+        let space = &info.space;
+        let number = |n: u64| Some(Lookup { value: Value::Number(n), source: Source::None });
+        let text = |t: String| Some(Lookup { value: Value::Text(t), source: Source::None });
+        // Zero (or no limit) is shown as if nobody had set it.
+        let or_default = |n: u64, unset: u64| {
+            let source = if n == unset { Source::Default } else { Source::Local };
+            Some(Lookup { value: Value::Number(n), source })
+        };
+        Ok(match property {
+            Property::Type => text(info.kind.to_string()),
+            Property::Creation => number(info.creation),
+            Property::Used => number(space.used),
+            Property::Available => number(space.available),
+            Property::Referenced => number(space.referenced),
+            Property::CompressRatio => number(space.compress_ratio),
+            Property::RefCompressRatio => number(space.ref_compress_ratio),
+            Property::Mounted => number(0),
+            Property::Origin => info.origin.clone().and_then(text),
+            Property::Clones if info.clones.is_empty() => None,
+            Property::Clones => text(info.clones.join(",")),
+            Property::Quota => or_default(d.quota, 0),
+            Property::Reservation => or_default(d.reserved, 0),
+            Property::RefQuota | Property::RefReservation => or_default(scope.number(property), 0),
+            Property::FilesystemLimit | Property::SnapshotLimit => {
+                or_default(scope.number(property), u64::MAX)
+            }
+            Property::FilesystemCount => {
+                let count = self.dir_count(dir, zapified_keys::FILESYSTEM_COUNT).await?;
+                or_default(count.unwrap_or(u64::MAX), u64::MAX)
+            }
+            Property::SnapshotCount => {
+                let count = self.dir_count(dir, zapified_keys::SNAPSHOT_COUNT).await?;
+                or_default(count.unwrap_or(u64::MAX), u64::MAX)
+            }
+            Property::VolSize => Some(Lookup {
+                value: Value::Number(fixed.get(&property).copied().unwrap_or(0)),
+                source: Source::Local,
+            }),
+            Property::VolBlockSize => {
+                let block = fixed.get(&property).copied().unwrap_or(0);
+                let default = property.descriptor().default_number;
+                let source = if block == default { Source::Default } else { Source::None };
+                Some(Lookup { value: Value::Number(block), source })
+            }
+            Property::MountPoint => Some(self.mount_point(&info.name, scope)),
+            Property::CreateTxg => number(info.create_txg.0),
+            Property::Guid => number(info.guid.0),
+            Property::ObjsetId => number(info.object.0),
+            Property::Version
+            | Property::Utf8Only
+            | Property::Normalization
+            | Property::CaseSensitivity => fixed.get(&property).copied().and_then(number),
+            Property::UsedBySnapshots => number(space.used_by_snapshots),
+            Property::UsedByDataset => number(space.used_by_dataset),
+            Property::UsedByChildren => number(space.used_by_children),
+            Property::UsedByRefReservation => number(space.used_by_refreservation),
+            Property::DeferDestroy => number(u64::from(info.defer_destroy)),
+            Property::UserRefs => number(info.user_refs),
+            Property::Written => number(space.written),
+            Property::LogicalUsed => number(space.logical_used),
+            Property::LogicalReferenced => number(space.logical_referenced),
+            Property::SnapshotsChanged => {
+                let key = zapified_keys::SNAPSHOTS_CHANGED;
+                self.dir_time(dir, key).await?.and_then(number)
+            }
+            Property::ReceiveResumeToken
+            | Property::EncryptionRoot
+            | Property::KeyStatus
+            | Property::RedactSnaps => None,
+            _ => Some(scope.native(property)),
+        })
+    }
+
+    /// The first word of a time kept in a directory that is a dictionary.
+    async fn dir_time(&self, dir: &Dir, key: &str) -> Result<Option<u64>> {
+        let info = self.mos.object_info(dir.object).await?;
+        if info.object_type != ondisk::ObjectType::ZAP_METADATA {
+            return Ok(None);
+        }
+        Ok(match zap::lookup(&self.mos, dir.object, key).await? {
+            Some(ZapValue::U64(words)) => words.first().copied().filter(|seconds| *seconds != 0),
+            _ => None,
+        })
+    }
+
+    /// Where a file system is to be mounted: an inherited path is continued by the names below.
+    fn mount_point(&self, name: &str, scope: &Scope) -> Lookup {
+        let Lookup { value, source } = scope.native(Property::MountPoint);
+        let path = value.text().unwrap_or("").to_owned();
+        if !path.starts_with('/') {
+            return Lookup { value, source };
+        }
+        let below = match &source {
+            Source::Inherited(from) => name.strip_prefix(from.as_str()).unwrap_or(""),
+            Source::Default => name,
+            _ => "",
+        };
+        let below = below.trim_start_matches('/');
+        let root = self.altroot.borrow().clone().unwrap_or_default();
+        let root = if root == "/" { "" } else { root.as_str() };
+        let mut path = path.as_str();
+        if path == "/" && (!root.is_empty() || !below.is_empty()) {
+            path = "";
+        }
+        let slash = if below.is_empty() { "" } else { "/" };
+        Lookup { value: Value::Text(format!("{root}{path}{slash}{below}")), source }
+    }
+}
+
+/// The order of `zfs list`: by name of the dataset, then the dataset before its snapshots, those by
+/// age, then bookmarks. OpenZFS: cmd/zfs/zfs_iter.c, `zfs_compare`.
+fn order(a: &DatasetInfo, b: &DatasetInfo) -> std::cmp::Ordering {
+    let rank = |info: &DatasetInfo| match info.kind {
+        DatasetKind::Snapshot => 1,
+        DatasetKind::Bookmark => 2,
+        _ => 0,
+    };
+    split(&a.name)
+        .head
+        .cmp(split(&b.name).head)
+        .then_with(|| rank(a).cmp(&rank(b)))
+        .then_with(|| a.create_txg.cmp(&b.create_txg))
+        .then_with(|| a.name.cmp(&b.name))
+}
+
+fn bookmark_properties(info: &DatasetInfo) -> Vec<PropertyEntry> {
+    let mut entries = Vec::new();
+    let mut add = |property: Property, value: Value| {
+        entries.push(PropertyEntry {
+            name: property.name().into(),
+            property: Some(property),
+            value,
+            source: Source::None,
+            received: None,
+        });
+    };
+    add(Property::Type, Value::Text(info.kind.to_string()));
+    add(Property::Creation, Value::Number(info.creation));
+    if info.space_known {
+        add(Property::Referenced, Value::Number(info.space.referenced));
+    }
+    add(Property::CreateTxg, Value::Number(info.create_txg.0));
+    add(Property::Guid, Value::Number(info.guid.0));
+    if info.space_known {
+        add(Property::LogicalReferenced, Value::Number(info.space.logical_referenced));
+    }
+    entries
+}
+

@@ -1,0 +1,97 @@
+//! From properties to how blocks are written.
+
+use dmu::WritePolicy;
+use ondisk::{ChecksumKind, Compression};
+
+use crate::features::Features;
+use crate::inner::Inner;
+use crate::property::Property;
+use crate::stored::Scope;
+
+/// The number of bits of a compression value that name the method; the rest is zstd's level.
+const COMPRESSION_BITS: u32 = 7;
+
+/// The write policy of a dataset with the given properties.
+pub(crate) fn write_policy(scope: &Scope, features: &Features) -> WritePolicy {
+    let lz4 = features.is_active("lz4_compress");
+    let default_compression = if lz4 { Compression::LZ4 } else { Compression::LZJB };
+    let value = scope.number(Property::Compression);
+    let method = u8::try_from(value & ((1 << COMPRESSION_BITS) - 1)).unwrap_or(0);
+    let level = u8::try_from(value >> COMPRESSION_BITS).unwrap_or(0);
+    let compression = match Compression(method) {
+        Compression::INHERIT | Compression::ON => default_compression,
+        other => other,
+    };
+    let checksum = match small(scope.number(Property::Checksum)) {
+        0 | 1 => ChecksumKind::FLETCHER4,
+        other => ChecksumKind(other),
+    };
+    let strong_enough = [
+        ChecksumKind::FLETCHER4,
+        ChecksumKind::SHA256,
+        ChecksumKind::SHA512,
+        ChecksumKind::SKEIN,
+        ChecksumKind::EDONR,
+        ChecksumKind::BLAKE3,
+    ];
+    let metadata_checksum =
+        if strong_enough.contains(&checksum) { checksum } else { ChecksumKind::FLETCHER4 };
+    let copies = small(scope.number(Property::Copies)).clamp(1, 3);
+    let more = (copies + 1).min(3);
+    // 0 all, 1 most, 2 some, 3 none (zfsprops(7), redundant_metadata).
+    let (metadata_copies, indirect_copies) = match scope.number(Property::RedundantMetadata) {
+        0 => (more, more),
+        1 | 2 => (more, copies),
+        _ => (copies, copies),
+    };
+    WritePolicy {
+        checksum,
+        metadata_checksum,
+        compression,
+        compression_level: if compression == Compression::ZSTD { level } else { 0 },
+        metadata_compression: default_compression,
+        copies,
+        metadata_copies,
+        indirect_copies,
+        embedded_data: features.is_active("embedded_data"),
+        hole_birth: features.is_active("hole_birth"),
+    }
+}
+
+fn small(number: u64) -> u8 {
+    u8::try_from(number).unwrap_or(0)
+}
+
+/// The feature a block of a dataset needs for its size, compression or checksum.
+pub(crate) fn features_of_block(bp: &ondisk::BlockPointer) -> impl Iterator<Item = &'static str> {
+    let large = (bp.lsize() > ondisk::OLD_MAX_BLOCK_SIZE).then_some("large_blocks");
+    let zstd = (bp.compression() == Compression::ZSTD).then_some("zstd_compress");
+    let checksum = if bp.is_embedded() {
+        None
+    } else {
+        match bp.checksum_kind() {
+            ChecksumKind::SHA512 => Some("sha512"),
+            ChecksumKind::SKEIN => Some("skein"),
+            ChecksumKind::EDONR => Some("edonr"),
+            ChecksumKind::BLAKE3 => Some("blake3"),
+            _ => None,
+        }
+    };
+    [large, zstd, checksum].into_iter().flatten()
+}
+
+impl Inner {
+    /// Makes the meta-objset follow the features: lz4, embedded blocks, births of holes.
+    pub(crate) fn apply_mos_policy(&self) {
+        let features = &self.features;
+        let lz4 = features.is_active("lz4_compress");
+        let compression = if lz4 { Compression::LZ4 } else { Compression::LZJB };
+        self.mos.set_policy(WritePolicy {
+            compression,
+            metadata_compression: compression,
+            embedded_data: features.is_active("embedded_data"),
+            hole_birth: features.is_active("hole_birth"),
+            ..WritePolicy::meta_objset()
+        });
+    }
+}

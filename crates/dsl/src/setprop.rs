@@ -1,0 +1,319 @@
+//! Setting and clearing properties.
+
+use std::rc::Rc;
+
+use dmu::zap;
+use dmu::Tx;
+use ondisk::dsl::zapified_keys;
+use ondisk::{Compression, ObjectId};
+
+use crate::dataset::DatasetState;
+use crate::dir::{Dir, available};
+use crate::error::{DslError, Result};
+use crate::inner::{Found, Inner};
+use crate::property::{DatasetKind, Property, PropertyError, Setting, Value};
+use crate::stored::{self, Write};
+
+impl Inner {
+    /// Checks settings of a dataset against features and space.
+    pub(crate) async fn check_settings(
+        self: &Rc<Self>,
+        found: &Found,
+        settings: &[Setting],
+    ) -> Result<()> {
+        for setting in settings {
+            let Setting::Native(property, value) = setting else {
+                if matches!(setting, Setting::UserQuota(..)) {
+                    // Kept in the file system itself, by the layer that knows files.
+                    return Err(DslError::Unsupported { what: "a user quota at this place" });
+                }
+                continue;
+            };
+            if found.snapshot.is_some() {
+                return Err(PropertyError::NotForSnapshots.into());
+            }
+            self.check_feature(*property, value)?;
+            let number = value.number().unwrap_or(0);
+            let dir = &found.dir;
+            match property {
+                Property::Quota => {
+                    let d = dir.phys();
+                    let used = d.used_bytes.saturating_add(dir.inflight());
+                    if number != 0 && (number < d.reserved || number < used) {
+                        return Err(DslError::QuotaBelowUsed);
+                    }
+                }
+                Property::RefQuota => {
+                    let state = self.load_dataset(found.dataset, None).await?;
+                    let least = state.phys().referenced_bytes.max(state.ref_reserved.get());
+                    if number != 0 && number < least {
+                        return Err(DslError::QuotaBelowUsed);
+                    }
+                }
+                Property::Reservation => self.check_reservation(dir, number)?,
+                Property::RefReservation => {
+                    let state = self.load_dataset(found.dataset, None).await?;
+                    self.check_ref_reservation(&state, number)?;
+                }
+                Property::FilesystemLimit | Property::SnapshotLimit
+                    if number != u64::MAX && !self.features.is_enabled("filesystem_limits") =>
+                {
+                    return Err(DslError::FeatureDisabled { feature: "filesystem_limits" });
+                }
+                Property::VolSize => {
+                    return Err(DslError::Unsupported { what: "resizing a volume" });
+                }
+                Property::Version if number != 5 => {
+                    return Err(DslError::Unsupported { what: "this file system version" });
+                }
+                Property::Dedup if number != 2 => {
+                    return Err(DslError::Unsupported { what: "deduplication" });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the pool has the feature a value needs.
+    pub(crate) fn check_feature(&self, property: Property, value: &Value) -> Result<()> {
+        let number = value.number().unwrap_or(0);
+        let method = u8::try_from(number & 0x7f).unwrap_or(0);
+        let feature = match property {
+            Property::Compression if Compression(method) == Compression::LZ4 => "lz4_compress",
+            Property::Compression if Compression(method) == Compression::ZSTD => "zstd_compress",
+            Property::Checksum => match number {
+                11 => "sha512",
+                12 => "skein",
+                13 => "edonr",
+                14 => "blake3",
+                _ => return Ok(()),
+            },
+            Property::RecordSize if number > ondisk::OLD_MAX_BLOCK_SIZE => "large_blocks",
+            Property::DnodeSize if number != 0 => "large_dnode",
+            Property::LongName if number != 0 => "longname",
+            Property::SpecialSmallBlocks if number != 0 => "allocation_classes",
+            Property::Encryption if number != 2 => {
+                return Err(DslError::Unsupported { what: "encryption" });
+            }
+            _ => return Ok(()),
+        };
+        if self.features.is_enabled(feature) {
+            Ok(())
+        } else {
+            Err(DslError::FeatureDisabled { feature })
+        }
+    }
+
+    fn check_reservation(&self, dir: &Rc<Dir>, reserved: u64) -> Result<()> {
+        let d = dir.phys();
+        let room = match dir.parent() {
+            Some(parent) => available(&parent, self.pool_size(0), true),
+            None => self.pool_size(0).saturating_sub(d.used_bytes),
+        };
+        let before = d.used_bytes.max(d.reserved);
+        let after = d.used_bytes.max(reserved);
+        if after > before && (after - before > room || (d.quota > 0 && reserved > d.quota)) {
+            return Err(DslError::ReservationAboveAvailable);
+        }
+        Ok(())
+    }
+
+    fn check_ref_reservation(&self, state: &DatasetState, reserved: u64) -> Result<()> {
+        let unique = state.phys().unique_bytes;
+        let before = unique.max(state.ref_reserved.get());
+        let after = unique.max(reserved);
+        if after > before {
+            let room = available(&state.dir, self.pool_size(0), false);
+            let quota = state.ref_quota.get();
+            if after - before > room || (quota > 0 && reserved > quota) {
+                return Err(DslError::ReservationAboveAvailable);
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores settings. Syncing context; the checks were made.
+    pub(crate) async fn apply_settings(
+        self: &Rc<Self>,
+        found: &Found,
+        settings: &[Setting],
+        tx: &Tx,
+    ) -> Result<()> {
+        let map = match &found.snapshot {
+            None => ObjectId(found.dir.phys().props_zapobj),
+            Some(_) => self.snapshot_props(found.dataset, tx).await?,
+        };
+        for setting in settings {
+            let (name, value) = match setting {
+                Setting::Native(property, value) => (property.name(), value.clone()),
+                Setting::User(name, text) => (name.as_str(), Value::Text(text.clone())),
+                Setting::UserQuota(..) => continue,
+            };
+            if let Setting::Native(property, value) = setting {
+                let number = value.number().unwrap_or(0);
+                match property {
+                    Property::Quota => found.dir.change(|d| d.quota = number),
+                    Property::Reservation => self.change_reservation(&found.dir, number),
+                    Property::RefReservation => {
+                        let state = self.load_dataset(found.dataset, None).await?;
+                        self.change_ref_reservation(&state, number);
+                    }
+                    Property::FilesystemLimit | Property::SnapshotLimit if number != u64::MAX => {
+                        if !self.features.is_active("filesystem_limits") {
+                            self.features.incr("filesystem_limits", tx).await?;
+                        }
+                        self.init_counts(&found.dir, tx).await?;
+                    }
+                    // Fixed at creation, kept in the file system.
+                    Property::Version
+                    | Property::Utf8Only
+                    | Property::Normalization
+                    | Property::CaseSensitivity
+                    | Property::Encryption
+                    | Property::KeyFormat
+                    | Property::Pbkdf2Iters => continue,
+                    _ => {}
+                }
+            }
+            stored::write(&self.mos, map, name, Some(&value), Write::Local, tx).await?;
+            let text = format!("{name}={}", shown(&value));
+            let dataset = self.name_of_found(found);
+            self.event("set", &dataset, found.dataset, text, tx);
+        }
+        if found.snapshot.is_none() {
+            self.refresh_properties(&found.dir).await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn name_of_found(&self, found: &Found) -> String {
+        let name = self.name_of(&found.dir);
+        match &found.snapshot {
+            Some(snapshot) => format!("{name}@{snapshot}"),
+            None => name,
+        }
+    }
+
+    /// Clears a property. Syncing context.
+    pub(crate) async fn clear_property(
+        self: &Rc<Self>,
+        found: &Found,
+        name: &str,
+        received: bool,
+        tx: &Tx,
+    ) -> Result<()> {
+        let map = match &found.snapshot {
+            None => ObjectId(found.dir.phys().props_zapobj),
+            Some(_) => ObjectId(self.dataset_phys(found.dataset).await?.props_obj),
+        };
+        if map.0 == 0 {
+            return Ok(());
+        }
+        let how = if received { Write::Received } else { Write::Inherit };
+        stored::write(&self.mos, map, name, None, how, tx).await?;
+        let dataset = self.name_of_found(found);
+        self.event("inherit", &dataset, found.dataset, name.into(), tx);
+        if found.snapshot.is_none() {
+            self.refresh_properties(&found.dir).await?;
+        }
+        Ok(())
+    }
+
+    /// A snapshot's own property dictionary, made when there is none.
+    async fn snapshot_props(self: &Rc<Self>, object: ObjectId, tx: &Tx) -> Result<ObjectId> {
+        let state = self.load_dataset(object, None).await?;
+        if state.phys().props_obj == 0 {
+            let map = stored::create_map(&self.mos, tx).await?;
+            state.change(|s| s.props_obj = map.0);
+        }
+        Ok(ObjectId(state.phys().props_obj))
+    }
+
+    /// Reads stored properties anew for a directory and what is open below it.
+    pub(crate) async fn refresh_properties(self: &Rc<Self>, dir: &Rc<Dir>) -> Result<()> {
+        *dir.props.borrow_mut() = None;
+        let open: Vec<Rc<DatasetState>> = {
+            let datasets = self.datasets.borrow();
+            datasets.values().filter(|s| dir.contains(&s.dir)).cloned().collect()
+        };
+        for state in open {
+            let phys = state.phys();
+            let props = phys.is_snapshot().then_some(ObjectId(phys.props_obj));
+            let scope = self.scope(&state.dir, props).await?;
+            state.apply_scope(&scope, self);
+        }
+        Ok(())
+    }
+
+    /// Counts file systems and snapshots below a directory and keeps the counts from now on.
+    async fn init_counts(self: &Rc<Self>, dir: &Rc<Dir>, tx: &Tx) -> Result<()> {
+        let mut all = self.dirs_below(dir).await?;
+        all.push(dir.clone());
+        // Deeper ones first, so that a directory finds its children counted.
+        all.sort_by_key(|d| std::cmp::Reverse(d.chain().len()));
+        for dir in all {
+            if self.dir_count(&dir, zapified_keys::FILESYSTEM_COUNT).await?.is_some() {
+                continue;
+            }
+            let mut filesystems = 0;
+            let mut snapshots = 0;
+            for child in self.children(&dir).await? {
+                let below = self.dir_count(&child, zapified_keys::FILESYSTEM_COUNT).await?;
+                filesystems += 1 + below.unwrap_or(0);
+                let below = self.dir_count(&child, zapified_keys::SNAPSHOT_COUNT).await?;
+                snapshots += below.unwrap_or(0);
+            }
+            let head = self.dataset_phys(ObjectId(dir.phys().head_dataset_obj)).await?;
+            snapshots += zap::count(&self.mos, ObjectId(head.snapnames_zapobj)).await?;
+            self.zapify(dir.object, tx).await?;
+            for (key, count) in [
+                (zapified_keys::FILESYSTEM_COUNT, filesystems),
+                (zapified_keys::SNAPSHOT_COUNT, snapshots),
+            ] {
+                zap::add_u64(&self.mos, dir.object, key, count, tx).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes settings complete for a new file system: what is fixed at creation comes from the
+    /// parent unless given.
+    pub(crate) async fn complete_for_creation(
+        self: &Rc<Self>,
+        parent: Option<&Rc<Dir>>,
+        kind: DatasetKind,
+        mut settings: Vec<Setting>,
+    ) -> Result<Vec<Setting>> {
+        if kind != DatasetKind::Filesystem {
+            return Ok(settings);
+        }
+        crate::property::complete_settings(&mut settings)?;
+        let fixed = match parent {
+            Some(parent) => self.fixed_properties(parent).await?,
+            None => Default::default(),
+        };
+        for property in
+            [Property::Version, Property::Normalization, Property::Utf8Only, Property::CaseSensitivity]
+        {
+            let given =
+                settings.iter().any(|s| matches!(s, Setting::Native(p, _) if *p == property));
+            if !given {
+                let default = if property == Property::Version { 5 } else { 0 };
+                let number = match property {
+                    Property::Version => default,
+                    _ => fixed.get(&property).copied().unwrap_or(default),
+                };
+                settings.push(Setting::Native(property, Value::Number(number)));
+            }
+        }
+        Ok(settings)
+    }
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Number(n) => n.to_string(),
+        Value::Text(text) => text.clone(),
+    }
+}

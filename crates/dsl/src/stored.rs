@@ -1,0 +1,292 @@
+//! Stored properties: reading, inheriting and writing them.
+//!
+//! A directory's property dictionary holds values under the property's name, received values under
+//! `name$recvd`, and `name$inherit` where a received value is set aside. Snapshots have a dictionary
+//! of their own for user properties. OpenZFS: module/zfs/dsl_prop.c.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use dmu::zap::{self, ZapSpec, ZapValue};
+use dmu::{Objset, Tx};
+use ondisk::{ObjectId, ObjectType};
+
+use crate::dir::{Dir, PropMap};
+use crate::error::Result;
+use crate::inner::Inner;
+use crate::property::{Property, Source, Value};
+
+const RECEIVED: &str = "$recvd";
+const INHERIT: &str = "$inherit";
+/// Marks a dataset that ever received properties.
+pub(crate) const HAS_RECEIVED: &str = "$hasrecvd";
+
+/// Converts a dictionary value.
+fn value_of(value: &ZapValue) -> Option<Value> {
+    match value {
+        ZapValue::U64(words) => words.first().map(|w| Value::Number(*w)),
+        ZapValue::U8(bytes) => {
+            let text = bytes.split(|b| *b == 0).next().unwrap_or(bytes);
+            Some(Value::Text(String::from_utf8_lossy(text).into_owned()))
+        }
+        _ => None,
+    }
+}
+
+fn zap_value(value: &Value) -> ZapValue {
+    match value {
+        Value::Number(n) => ZapValue::U64(vec![*n]),
+        Value::Text(text) => {
+            let mut bytes = text.as_bytes().to_vec();
+            bytes.push(0);
+            ZapValue::U8(bytes)
+        }
+    }
+}
+
+/// Reads a property dictionary.
+pub(crate) async fn read_map(mos: &Objset, object: ObjectId) -> Result<PropMap> {
+    let mut map = BTreeMap::new();
+    if object.0 == 0 {
+        return Ok(map);
+    }
+    for entry in zap::entries(mos, object).await? {
+        if let (Some(value), Ok(name)) = (value_of(&entry.value), String::from_utf8(entry.name)) {
+            map.insert(name, value);
+        }
+    }
+    Ok(map)
+}
+
+/// A property's value where it is looked for first, and the dataset it was found at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Lookup {
+    pub(crate) value: Value,
+    pub(crate) source: Source,
+}
+
+/// Property dictionaries from a dataset up to the root: the dataset's own first.
+pub(crate) struct Scope {
+    /// Stored at a snapshot itself, if this is one.
+    pub(crate) snapshot: Option<PropMap>,
+    pub(crate) levels: Vec<(String, Rc<PropMap>)>,
+}
+
+impl Scope {
+    /// Looks a property up as the rules of inheritance say; `None` means nobody set it.
+    pub(crate) fn lookup(&self, name: &str, inheritable: bool) -> Option<Lookup> {
+        if let Some(map) = &self.snapshot {
+            if let Some((value, received)) = at_level(map, name) {
+                let source = if received { Source::Received } else { Source::Local };
+                return Some(Lookup { value, source });
+            }
+            if !inheritable {
+                return None;
+            }
+        }
+        for (depth, (level, map)) in self.levels.iter().enumerate() {
+            let inheriting = depth > 0 || self.snapshot.is_some();
+            if inheriting && !inheritable {
+                return None;
+            }
+            if let Some((value, received)) = at_level(map, name) {
+                let source = match (inheriting, received) {
+                    (true, _) => Source::Inherited(level.clone()),
+                    (false, true) => Source::Received,
+                    (false, false) => Source::Local,
+                };
+                return Some(Lookup { value, source });
+            }
+        }
+        None
+    }
+
+    /// The effective value of a native property and its source.
+    pub(crate) fn native(&self, property: Property) -> Lookup {
+        self.lookup(property.name(), property.inheritable()).unwrap_or_else(|| {
+            let descriptor = property.descriptor();
+            let value = match descriptor.default_string {
+                Some(text) => Value::Text(text.into()),
+                None if descriptor.value_type == crate::property::PropertyType::String => {
+                    Value::Text(String::new())
+                }
+                None => Value::Number(descriptor.default_number),
+            };
+            Lookup { value, source: Source::Default }
+        })
+    }
+
+    pub(crate) fn number(&self, property: Property) -> u64 {
+        self.native(property).value.number().unwrap_or(0)
+    }
+
+    /// The value a stream brought for a property of the dataset itself.
+    pub(crate) fn received(&self, name: &str) -> Option<Value> {
+        let map = match &self.snapshot {
+            Some(map) => map,
+            None => &self.levels.first()?.1,
+        };
+        map.get(&format!("{name}{RECEIVED}")).cloned()
+    }
+
+    /// Names of all user properties in force.
+    pub(crate) fn user_properties(&self) -> Vec<String> {
+        let maps = self.snapshot.iter().chain(self.levels.iter().map(|(_, m)| m.as_ref()));
+        let mut names: Vec<String> = maps
+            .flat_map(|m| m.keys())
+            .map(|k| k.split('$').next().unwrap_or(k))
+            .filter(|k| k.contains(':'))
+            .map(str::to_owned)
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}
+
+/// The value in one dictionary and whether it is a received one.
+fn at_level(map: &PropMap, name: &str) -> Option<(Value, bool)> {
+    if let Some(value) = map.get(name) {
+        return Some((value.clone(), false));
+    }
+    if map.contains_key(&format!("{name}{INHERIT}")) {
+        return None;
+    }
+    map.get(&format!("{name}{RECEIVED}")).map(|value| (value.clone(), true))
+}
+
+/// Where a property is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Write {
+    /// Set by the user.
+    Local,
+    /// Cleared, setting a received value aside.
+    Inherit,
+    /// Cleared, back to the received value.
+    Received,
+}
+
+/// Writes or clears one property in a dictionary. Syncing context.
+pub(crate) async fn write(
+    mos: &Objset,
+    map: ObjectId,
+    name: &str,
+    value: Option<&Value>,
+    how: Write,
+    tx: &Tx,
+) -> Result<()> {
+    let remove = async |key: &str| -> Result<()> {
+        if zap::lookup(mos, map, key).await?.is_some() {
+            zap::remove(mos, map, key, tx).await?;
+        }
+        Ok(())
+    };
+    let inherit = format!("{name}{INHERIT}");
+    match (how, value) {
+        (Write::Local, Some(value)) => {
+            remove(&inherit).await?;
+            zap::update(mos, map, name, &zap_value(value), tx).await?;
+        }
+        (Write::Local | Write::Received, _) => {
+            remove(name).await?;
+            remove(&inherit).await?;
+        }
+        (Write::Inherit, _) => {
+            remove(name).await?;
+            if zap::lookup(mos, map, HAS_RECEIVED).await?.is_some() {
+                zap::update_u64(mos, map, &inherit, 0, tx).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes a property dictionary. Syncing context.
+pub(crate) async fn create_map(mos: &Objset, tx: &Tx) -> Result<ObjectId> {
+    Ok(zap::create(mos, &ZapSpec::new(ObjectType::DSL_PROPS), tx).await?)
+}
+
+impl Inner {
+    /// The stored properties of a directory, from memory after the first time.
+    pub(crate) async fn props_of(&self, dir: &Rc<Dir>) -> Result<Rc<PropMap>> {
+        if let Some(map) = dir.props.borrow().clone() {
+            return Ok(map);
+        }
+        let map = Rc::new(read_map(&self.mos, ObjectId(dir.phys().props_zapobj)).await?);
+        *dir.props.borrow_mut() = Some(map.clone());
+        Ok(map)
+    }
+
+    /// Everything a property lookup of a dataset needs. `snapshot` is the snapshot's own
+    /// dictionary (0 if it has none), for snapshots.
+    pub(crate) async fn scope(
+        &self,
+        dir: &Rc<Dir>,
+        snapshot: Option<ObjectId>,
+    ) -> Result<Scope> {
+        let mut levels = Vec::new();
+        for level in dir.chain() {
+            let map = self.props_of(&level).await?;
+            levels.push((self.name_of(&level), map));
+        }
+        let snapshot = match snapshot {
+            Some(object) => Some(read_map(&self.mos, object).await?),
+            None => None,
+        };
+        Ok(Scope { snapshot, levels })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(entries: &[(&str, Value)]) -> Rc<PropMap> {
+        Rc::new(entries.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect())
+    }
+
+    fn scope() -> Scope {
+        Scope {
+            snapshot: None,
+            levels: vec![
+                ("p/a/b".into(), map(&[("atime$recvd", Value::Number(1)),
+                    ("quota", Value::Number(7)),
+                    ("exec$recvd", Value::Number(0)), ("exec$inherit", Value::Number(0))])),
+                ("p/a".into(), map(&[("compression", Value::Number(15)),
+                    ("canmount", Value::Number(0)), ("m:x", Value::Text("1".into())),
+                    ("devices$recvd", Value::Number(0))])),
+                ("p".into(), map(&[("compression", Value::Number(2)),
+                    ("exec", Value::Number(1))])),
+            ],
+        }
+    }
+
+    #[test]
+    fn inheritance() {
+        let s = scope();
+        let check = |p: Property, value: u64, source: Source| {
+            assert_eq!(s.native(p), Lookup { value: Value::Number(value), source }, "{p:?}");
+        };
+        check(Property::Compression, 15, Source::Inherited("p/a".into()));
+        check(Property::Atime, 1, Source::Received);
+        check(Property::Quota, 7, Source::Local);
+        check(Property::CanMount, 1, Source::Default);
+        check(Property::Exec, 1, Source::Inherited("p".into()));
+        check(Property::Devices, 0, Source::Inherited("p/a".into()));
+        check(Property::Setuid, 1, Source::Default);
+        assert_eq!(s.user_properties(), ["m:x"]);
+        let user = s.lookup("m:x", true).expect("set on p/a");
+        assert_eq!(user.source, Source::Inherited("p/a".into()));
+    }
+
+    #[test]
+    fn snapshots_inherit_from_their_dataset() {
+        let mut s = scope();
+        s.snapshot = Some(BTreeMap::from([("m:y".to_owned(), Value::Text("2".into()))]));
+        let y = s.lookup("m:y", true).expect("set on the snapshot");
+        assert_eq!(y.source, Source::Local);
+        let exec = s.native(Property::Devices);
+        assert_eq!(exec.source, Source::Inherited("p/a".into()));
+        assert_eq!(s.user_properties(), ["m:x", "m:y"]);
+    }
+}
