@@ -42,20 +42,28 @@ impl Services {
         }
     }
 
-    pub(crate) fn blocks(&self) -> &Blocks {
-        &self.blocks
-    }
-
     /// The cache that blocks are read through.
     #[must_use]
     pub fn cache(&self) -> &arc::Cache {
-        &self.cache
+        match &self.blocks {
+            Blocks::Pool { cache, .. } => cache,
+            #[cfg(test)]
+            Blocks::Memory(_) => unreachable!("tests in memory have no cache"),
+        }
     }
 
     /// The store that blocks are written to.
     #[must_use]
     pub fn store(&self) -> &zio::BlockStore {
-        &self.store
+        match &self.blocks {
+            Blocks::Pool { store, .. } => store,
+            #[cfg(test)]
+            Blocks::Memory(_) => unreachable!("tests in memory have no store"),
+        }
+    }
+
+    pub(crate) fn blocks(&self) -> &Blocks {
+        &self.blocks
     }
 }
 

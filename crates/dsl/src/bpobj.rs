@@ -41,8 +41,9 @@ impl Bpobj {
     /// Makes an empty list with the given block size. Syncing context.
     pub(crate) async fn create(mos: &Objset, block_size: u32, tx: &Tx) -> Result<ObjectId> {
         let len = u16::try_from(BpobjPhys::SIZE).expect("48 bytes");
-        let spec =
-            AllocSpec::new(ObjectType::BPOBJ).block_size(block_size).bonus(ObjectType::BPOBJ_HDR, len);
+        let spec = AllocSpec::new(ObjectType::BPOBJ)
+            .block_size(block_size)
+            .bonus(ObjectType::BPOBJ_HDR, len);
         Ok(mos.allocate(spec, tx).await?)
     }
 
@@ -50,7 +51,8 @@ impl Bpobj {
     /// passes that free blocks.
     pub(crate) async fn create_uncompressed(mos: &Objset, tx: &Tx) -> Result<ObjectId> {
         let object = Self::create(mos, 1 << 14, tx).await?;
-        mos.set_object_compression(object, Compression::OFF, tx).await?;
+        mos.set_object_compression(object, Compression::OFF, tx)
+            .await?;
         Ok(object)
     }
 
@@ -89,7 +91,11 @@ impl Bpobj {
     /// Total sizes, with sub-lists.
     pub(crate) fn sizes(&self) -> Sizes {
         let phys = self.0.phys.get();
-        Sizes { used: phys.bytes, compressed: phys.comp, uncompressed: phys.uncomp }
+        Sizes {
+            used: phys.bytes,
+            compressed: phys.comp,
+            uncompressed: phys.uncomp,
+        }
     }
 
     /// Appends blocks; holes are left out. Syncing context.
@@ -110,7 +116,10 @@ impl Bpobj {
             if count == 0 {
                 continue;
             }
-            inner.mos.write(inner.object, phys.num_blkptrs * POINTER, &bytes, tx).await?;
+            inner
+                .mos
+                .write(inner.object, phys.num_blkptrs * POINTER, &bytes, tx)
+                .await?;
             phys.num_blkptrs += count;
             phys.bytes += sizes.used;
             phys.comp += sizes.compressed;
@@ -139,7 +148,10 @@ impl Bpobj {
                     break;
                 }
                 if path.len() > NESTING_MAX {
-                    return Err(DslError::corrupt("nesting of block pointer lists", self.object()));
+                    return Err(DslError::corrupt(
+                        "nesting of block pointer lists",
+                        self.object(),
+                    ));
                 }
                 let sub = last.subobj(phys.num_subobjs - 1).await?;
                 path.push(sub);
@@ -172,7 +184,10 @@ impl Bpobj {
         let inner = &self.0;
         let list = ObjectId(inner.phys.get().subobjs);
         if list.0 == 0 {
-            return Err(DslError::corrupt("sub-lists of a block pointer list", inner.object));
+            return Err(DslError::corrupt(
+                "sub-lists of a block pointer list",
+                inner.object,
+            ));
         }
         let bytes = inner.mos.read(list, index * 8, 8).await?;
         Box::pin(Self::open(&inner.mos, ObjectId(u64_at(&bytes, 0)))).await
@@ -194,7 +209,10 @@ impl Bpobj {
         phys.num_blkptrs = first;
         self.store(phys, tx).await?;
         let start = first * POINTER;
-        inner.mos.free_range(inner.object, start, count * POINTER, tx).await?;
+        inner
+            .mos
+            .free_range(inner.object, start, count * POINTER, tx)
+            .await?;
         Ok(blocks)
     }
 
@@ -231,7 +249,10 @@ impl Bpobj {
             bonus[..len].copy_from_slice(&encoded[..len]);
             bonus.clone()
         };
-        inner.mos.set_bonus(inner.object, ObjectType::BPOBJ_HDR, &bytes, tx).await?;
+        inner
+            .mos
+            .set_bonus(inner.object, ObjectType::BPOBJ_HDR, &bytes, tx)
+            .await?;
         inner.phys.set(phys);
         Ok(())
     }

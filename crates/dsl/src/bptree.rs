@@ -62,7 +62,13 @@ impl BptreePhys {
     fn encode(self) -> [u8; Self::SIZE] {
         let mut out = [0; Self::SIZE];
         let sizes = self.sizes;
-        let words = [self.begin, self.end, sizes.used, sizes.compressed, sizes.uncompressed];
+        let words = [
+            self.begin,
+            self.end,
+            sizes.used,
+            sizes.compressed,
+            sizes.uncompressed,
+        ];
         for (i, word) in words.iter().enumerate() {
             put_u64(&mut out, 8 * i, *word);
         }
@@ -95,7 +101,11 @@ impl Entry {
         Ok(Self {
             bp: BlockPointer::decode(slice_at(buf, 0, BlockPointer::SIZE))?,
             min_birth: u64_at(buf, 128),
-            resume: Resume { object: words[1], block: words[3], started: words != [0; 4] },
+            resume: Resume {
+                object: words[1],
+                block: words[3],
+                started: words != [0; 4],
+            },
         })
     }
 
@@ -131,7 +141,8 @@ pub(crate) async fn read(mos: &Objset, object: ObjectId) -> Result<BptreePhys> {
 }
 
 async fn write(mos: &Objset, object: ObjectId, phys: BptreePhys, tx: &Tx) -> Result<()> {
-    mos.set_bonus(object, ObjectType::UINT64_METADATA, &phys.encode(), tx).await?;
+    mos.set_bonus(object, ObjectType::UINT64_METADATA, &phys.encode(), tx)
+        .await?;
     Ok(())
 }
 
@@ -145,7 +156,11 @@ pub(crate) async fn add(
     tx: &Tx,
 ) -> Result<()> {
     let mut phys = read(mos, object).await?;
-    let entry = Entry { bp, min_birth, resume: Resume::default() };
+    let entry = Entry {
+        bp,
+        min_birth,
+        resume: Resume::default(),
+    };
     let at = phys.end * u64::try_from(Entry::SIZE).expect("168");
     mos.write(object, at, &entry.encode(), tx).await?;
     phys.end += 1;
@@ -178,8 +193,11 @@ pub(crate) async fn step(
     while phys.begin < phys.end {
         let at = phys.begin * size;
         let bytes = mos.read(object, at, Entry::SIZE).await?;
-        let mut entry = Entry::decode(&bytes)
-            .map_err(|source| DslError::Decode { what: "destroyed dataset", object, source })?;
+        let mut entry = Entry::decode(&bytes).map_err(|source| DslError::Decode {
+            what: "destroyed dataset",
+            object,
+            source,
+        })?;
         let mut walk = Walk {
             mos,
             min_birth: entry.min_birth,
@@ -274,7 +292,10 @@ impl<F: AsyncFnMut(&BlockPointer) -> Result<Sizes>> Walk<'_, F> {
         if object != META_DNODE && self.resume.started && object < self.resume.object {
             return Ok(Flow::Done);
         }
-        let shape = Shape { object, pointers_shift: dnode.pointers_shift() };
+        let shape = Shape {
+            object,
+            pointers_shift: dnode.pointers_shift(),
+        };
         let top = u32::from(dnode.levels) - 1;
         for (index, bp) in (0u64..).zip(&dnode.block_pointers) {
             if let Flow::Paused(at) = Box::pin(self.block(bp, shape, top, index)).await? {
@@ -299,7 +320,9 @@ impl<F: AsyncFnMut(&BlockPointer) -> Result<Sizes>> Walk<'_, F> {
         }
         let meta = shape.object == META_DNODE;
         if level > 0 {
-            let bytes = self.read(bp, ObjectId(shape.object), i64::from(level), number).await;
+            let bytes = self
+                .read(bp, ObjectId(shape.object), i64::from(level), number)
+                .await;
             let bytes = match bytes {
                 Ok(bytes) => bytes,
                 Err(error) => {
@@ -316,7 +339,11 @@ impl<F: AsyncFnMut(&BlockPointer) -> Result<Sizes>> Walk<'_, F> {
                 }
             }
         } else {
-            let here = Resume { object: shape.object, block: number, started: true };
+            let here = Resume {
+                object: shape.object,
+                block: number,
+                started: true,
+            };
             // Stopped at a block of dnodes: the objects in it are freed, the block is not.
             let children_done = meta && self.resume == here;
             if meta && !children_done {
@@ -345,8 +372,16 @@ impl<F: AsyncFnMut(&BlockPointer) -> Result<Sizes>> Walk<'_, F> {
                 Ok(dnode) => dnode,
                 Err(source) => {
                     let what = "dnode of a destroyed dataset";
-                    let error = DslError::Decode { what, object: ObjectId(object), source };
-                    let at = Resume { object: object.max(1), block: 0, started: true };
+                    let error = DslError::Decode {
+                        what,
+                        object: ObjectId(object),
+                        source,
+                    };
+                    let at = Resume {
+                        object: object.max(1),
+                        block: 0,
+                        started: true,
+                    };
                     return Ok(self.stop(error, at));
                 }
             };
@@ -381,8 +416,16 @@ impl<F: AsyncFnMut(&BlockPointer) -> Result<Sizes>> Walk<'_, F> {
         level: i64,
         block: u64,
     ) -> Result<IoBuf> {
-        let bookmark = zio::Bookmark { objset: DESTROYED_OBJSET, object: object.0, level, block };
-        let props = ReadProps { class: IoClass::AsyncRead, bookmark };
+        let bookmark = zio::Bookmark {
+            objset: DESTROYED_OBJSET,
+            object: object.0,
+            level,
+            block,
+        };
+        let props = ReadProps {
+            class: IoClass::AsyncRead,
+            bookmark,
+        };
         Ok(self.mos.services().cache().read(bp, props).await?)
     }
 }
@@ -392,9 +435,17 @@ impl<F: AsyncFnMut(&BlockPointer) -> Result<Sizes>> Walk<'_, F> {
 fn first_below(object: u64, block: u64) -> Resume {
     if object == META_DNODE {
         let first = block.saturating_mul(DNODES_PER_BLOCK);
-        Resume { object: first.max(1), block: 0, started: true }
+        Resume {
+            object: first.max(1),
+            block: 0,
+            started: true,
+        }
     } else {
-        Resume { object, block, started: true }
+        Resume {
+            object,
+            block,
+            started: true,
+        }
     }
 }
 
@@ -408,11 +459,18 @@ fn completed(at: Resume, shape: Shape, level: u32, number: u64) -> bool {
     }
     let next = number.saturating_add(1);
     let span = level.saturating_mul(shape.pointers_shift);
-    let first = next.checked_shl(span).filter(|f| f >> span == next).unwrap_or(u64::MAX);
+    let first = next
+        .checked_shl(span)
+        .filter(|f| f >> span == next)
+        .unwrap_or(u64::MAX);
     let canonical = |object: u64, block: u64, level: u64| {
         // Of the same place the higher level comes first, as in a walk from above.
         if object == META_DNODE {
-            (block.saturating_mul(DNODES_PER_BLOCK), 0, u64::MAX - (level + META_LEVEL))
+            (
+                block.saturating_mul(DNODES_PER_BLOCK),
+                0,
+                u64::MAX - (level + META_LEVEL),
+            )
         } else {
             (object, block, u64::MAX - level)
         }
@@ -425,8 +483,15 @@ mod tests {
     use super::*;
 
     fn walk_completed(resume: (u64, u64), at: (u64, u32, u64)) -> bool {
-        let resume = Resume { object: resume.0, block: resume.1, started: true };
-        let shape = Shape { object: at.0, pointers_shift: 10 };
+        let resume = Resume {
+            object: resume.0,
+            block: resume.1,
+            started: true,
+        };
+        let shape = Shape {
+            object: at.0,
+            pointers_shift: 10,
+        };
         completed(resume, shape, at.1, at.2)
     }
 
@@ -461,7 +526,11 @@ mod tests {
             resume: Resume::default(),
         };
         assert_eq!(Entry::decode(&entry.encode()).expect("168 bytes"), entry);
-        entry.resume = Resume { object: 5, block: 6, started: true };
+        entry.resume = Resume {
+            object: 5,
+            block: 6,
+            started: true,
+        };
         assert_eq!(Entry::decode(&entry.encode()).expect("168 bytes"), entry);
     }
 }

@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use dmu::zap::{self, ZapValue};
 use dmu::Tx;
+use dmu::zap::{self, ZapValue};
 use ondisk::dsl::{UsedBy, zapified_keys};
 use ondisk::{ObjectId, ObjectType};
 
@@ -20,8 +20,17 @@ use crate::space::{Delta, Sizes, signed};
 
 /// What a rename will do.
 pub(crate) enum Rename {
-    Dir { dir: Rc<Dir>, parent: Rc<Dir>, name: String },
-    Snapshot { head: ObjectId, object: ObjectId, old: String, new: String },
+    Dir {
+        dir: Rc<Dir>,
+        parent: Rc<Dir>,
+        name: String,
+    },
+    Snapshot {
+        head: ObjectId,
+        object: ObjectId,
+        old: String,
+        new: String,
+    },
 }
 
 impl Inner {
@@ -29,7 +38,9 @@ impl Inner {
     pub(crate) async fn check_destroy(self: &Rc<Self>, name: &str) -> Result<Rc<DatasetState>> {
         let found = self.find(name).await?;
         if found.snapshot.is_some() {
-            return Err(DslError::Unsupported { what: "destroying a snapshot" });
+            return Err(DslError::Unsupported {
+                what: "destroying a snapshot",
+            });
         }
         let dir = found.dir;
         if dir.parent().is_none() {
@@ -49,7 +60,9 @@ impl Inner {
             return Err(DslError::Busy { name: name.into() });
         }
         if zil::has_log(&self.objset_log(&state).await?) {
-            return Err(DslError::Unsupported { what: "destroying a dataset with an intent log" });
+            return Err(DslError::Unsupported {
+                what: "destroying a dataset with an intent log",
+            });
         }
         Ok(state)
     }
@@ -98,18 +111,25 @@ impl Inner {
     }
 
     async fn unlink_from_origin(self: &Rc<Self>, state: &DatasetState, tx: &Tx) -> Result<()> {
-        let Some(prev) = state.prev.borrow().clone() else { return Ok(()) };
+        let Some(prev) = state.prev.borrow().clone() else {
+            return Ok(());
+        };
         let prev_phys = prev.phys();
         if prev_phys.next_clones_obj != 0 {
             let map = ObjectId(prev_phys.next_clones_obj);
-            if zap::lookup_int_key(&self.mos, map, state.object.0).await?.is_some() {
+            if zap::lookup_int_key(&self.mos, map, state.object.0)
+                .await?
+                .is_some()
+            {
                 zap::remove_int(&self.mos, map, state.object.0, tx).await?;
             }
         }
         prev.change(|p| p.num_children = p.num_children.saturating_sub(1));
         let clones = ObjectId(prev.dir.phys().clones);
         if clones.0 != 0
-            && zap::lookup_int_key(&self.mos, clones, state.object.0).await?.is_some()
+            && zap::lookup_int_key(&self.mos, clones, state.object.0)
+                .await?
+                .is_some()
         {
             zap::remove_int(&self.mos, clones, state.object.0, tx).await?;
         }
@@ -141,14 +161,17 @@ impl Inner {
         bptree::add(&self.mos, object, phys.bp, phys.prev_snap_txg, sizes, tx).await?;
         let delta = Delta::from(sizes);
         state.dir.did_use(UsedBy::Head, -delta);
-        self.dir(self.fixed.get().free_dir).await?.did_use(UsedBy::Head, delta);
+        self.dir(self.fixed.get().free_dir)
+            .await?
+            .did_use(UsedBy::Head, delta);
         Ok(())
     }
 
     async fn destroy_dir(self: &Rc<Self>, dir: &Rc<Dir>, tx: &Tx) -> Result<()> {
         let mos = &self.mos;
         let parent = dir.parent().expect("the root is not destroyed");
-        self.adjust_count(&parent, zapified_keys::FILESYSTEM_COUNT, -1, tx).await?;
+        self.adjust_count(&parent, zapified_keys::FILESYSTEM_COUNT, -1, tx)
+            .await?;
         self.change_reservation(dir, 0);
         let d = dir.phys();
         mos.free_object(ObjectId(d.child_dir_zapobj), tx).await?;
@@ -190,7 +213,13 @@ impl Inner {
         dir.change(|d| d.reserved = reserved);
         if let Some(parent) = dir.parent() {
             let used = signed(after) - signed(before);
-            parent.did_use(UsedBy::ChildReservations, Delta { used, ..Delta::default() });
+            parent.did_use(
+                UsedBy::ChildReservations,
+                Delta {
+                    used,
+                    ..Delta::default()
+                },
+            );
         }
     }
 
@@ -201,7 +230,13 @@ impl Inner {
         let after = reserved.saturating_sub(unique);
         state.ref_reserved.set(reserved);
         let used = signed(after) - signed(before);
-        state.dir.did_use(UsedBy::Refreservation, Delta { used, ..Delta::default() });
+        state.dir.did_use(
+            UsedBy::Refreservation,
+            Delta {
+                used,
+                ..Delta::default()
+            },
+        );
     }
 
     /// Checks a rename.
@@ -216,17 +251,27 @@ impl Inner {
                     why: "snapshots must be part of same dataset".into(),
                 });
             }
-            let new = parts.snapshot.expect("the name was checked to be a snapshot's").to_owned();
+            let new = parts
+                .snapshot
+                .expect("the name was checked to be a snapshot's")
+                .to_owned();
             let head = ObjectId(found.dir.phys().head_dataset_obj);
             let snapnames = ObjectId(self.dataset_phys(head).await?.snapnames_zapobj);
             if zap::lookup_u64(&self.mos, snapnames, &new).await?.is_some() {
                 return Err(DslError::Exists { name: to.into() });
             }
-            return Ok(Rename::Snapshot { head, object: found.dataset, old, new });
+            return Ok(Rename::Snapshot {
+                head,
+                object: found.dataset,
+                old,
+                new,
+            });
         }
         names::check(to, DatasetKind::Filesystem)?;
         let pool = self.pool_name();
-        let in_pool = to.strip_prefix(&pool).is_some_and(|r| r.is_empty() || r.starts_with('/'));
+        let in_pool = to
+            .strip_prefix(&pool)
+            .is_some_and(|r| r.is_empty() || r.starts_with('/'));
         if !in_pool {
             return Err(DslError::CrossPool);
         }
@@ -237,10 +282,15 @@ impl Inner {
         if self.find_dir(to).await?.is_some() {
             return Err(DslError::Exists { name: to.into() });
         }
-        if to.strip_prefix(from).is_some_and(|rest| rest.starts_with('/')) {
+        if to
+            .strip_prefix(from)
+            .is_some_and(|rest| rest.starts_with('/'))
+        {
             return Err(DslError::RenameBelowItself);
         }
-        let (above, name) = to.rsplit_once('/').expect("a name in the pool below its root");
+        let (above, name) = to
+            .rsplit_once('/')
+            .expect("a name in the pool below its root");
         let parent = self
             .find_dir(above)
             .await?
@@ -252,18 +302,28 @@ impl Inner {
         let old_parent = dir.parent().expect("not the root");
         if old_parent.object != parent.object {
             self.check_transfer(&dir, &parent)?;
-            let count = self.dir_count(&dir, zapified_keys::FILESYSTEM_COUNT).await?.unwrap_or(0);
+            let count = self
+                .dir_count(&dir, zapified_keys::FILESYSTEM_COUNT)
+                .await?
+                .unwrap_or(0);
             if !parent.contains(&old_parent) {
                 self.check_filesystem_limit(&parent, count + 1).await?;
             }
         }
-        Ok(Rename::Dir { dir, parent, name: name.into() })
+        Ok(Rename::Dir {
+            dir,
+            parent,
+            name: name.into(),
+        })
     }
 
     /// A longer prefix must not make the names below too long or too deep.
     async fn check_new_names(self: &Rc<Self>, dir: &Rc<Dir>, from: &str, to: &str) -> Result<()> {
         let longer = to.len().saturating_sub(from.len());
-        let deeper = to.matches('/').count().saturating_sub(from.matches('/').count());
+        let deeper = to
+            .matches('/')
+            .count()
+            .saturating_sub(from.matches('/').count());
         if longer == 0 && deeper == 0 {
             return Ok(());
         }
@@ -294,7 +354,12 @@ impl Inner {
     pub(crate) async fn do_rename(self: &Rc<Self>, rename: Rename, tx: &Tx) -> Result<()> {
         let mos = &self.mos;
         let (dir, parent, name) = match rename {
-            Rename::Snapshot { head, object, old, new } => {
+            Rename::Snapshot {
+                head,
+                object,
+                old,
+                new,
+            } => {
                 let snapnames = ObjectId(self.dataset_phys(head).await?.snapnames_zapobj);
                 zap::remove(mos, snapnames, &old, tx).await?;
                 zap::add_u64(mos, snapnames, &new, object.0, tx).await?;
@@ -321,7 +386,10 @@ impl Inner {
             parent.did_use(UsedBy::Children, delta);
             let unfilled = signed(d.reserved.saturating_sub(d.used_bytes));
             if unfilled > 0 {
-                let delta = Delta { used: unfilled, ..Delta::default() };
+                let delta = Delta {
+                    used: unfilled,
+                    ..Delta::default()
+                };
                 old_parent.did_use(UsedBy::ChildReservations, -delta);
                 parent.did_use(UsedBy::ChildReservations, delta);
             }
@@ -332,11 +400,24 @@ impl Inner {
         *dir.name.borrow_mut() = name.clone();
         *dir.parent.borrow_mut() = Some(parent.clone());
         dir.change(|d| d.parent_obj = parent.object.0);
-        zap::add_u64(mos, ObjectId(parent.phys().child_dir_zapobj), &name, dir.object.0, tx).await?;
+        zap::add_u64(
+            mos,
+            ObjectId(parent.phys().child_dir_zapobj),
+            &name,
+            dir.object.0,
+            tx,
+        )
+        .await?;
         self.refresh_properties(&dir).await?;
         let head = ObjectId(dir.phys().head_dataset_obj);
         let new_name = self.name_of(&dir);
-        self.event("rename", &new_name, head, format!("-> {new_name} (was {old_name})"), tx);
+        self.event(
+            "rename",
+            &new_name,
+            head,
+            format!("-> {new_name} (was {old_name})"),
+            tx,
+        );
         Ok(())
     }
 
@@ -347,8 +428,10 @@ impl Inner {
         to: &Rc<Dir>,
         tx: &Tx,
     ) -> Result<()> {
-        for (key, own) in [(zapified_keys::FILESYSTEM_COUNT, 1), (zapified_keys::SNAPSHOT_COUNT, 0)]
-        {
+        for (key, own) in [
+            (zapified_keys::FILESYSTEM_COUNT, 1),
+            (zapified_keys::SNAPSHOT_COUNT, 0),
+        ] {
             if let Some(count) = self.dir_count(dir, key).await? {
                 let moved = signed(count) + own;
                 self.adjust_count(from, key, -moved, tx).await?;

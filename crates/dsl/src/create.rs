@@ -53,8 +53,21 @@ impl Inner {
         let free_bpobj = Bpobj::open(mos, free_bpobj).await?;
         let empty = EmptyBpobj::open(mos, &features).await?;
         let zero = ObjectId(0);
-        let fixed = Fixed { root_dir: zero, mos_dir: zero, free_dir: zero, origin_snap: zero };
-        let inner = Self::assemble(mos, options, features, empty, fixed, sync_bplist, free_bpobj);
+        let fixed = Fixed {
+            root_dir: zero,
+            mos_dir: zero,
+            free_dir: zero,
+            origin_snap: zero,
+        };
+        let inner = Self::assemble(
+            mos,
+            options,
+            features,
+            empty,
+            fixed,
+            sync_bplist,
+            free_bpobj,
+        );
         inner.apply_mos_policy();
         let root = inner.create_dir(None, "", tx).await?;
         add(names::ROOT_DATASET, root.object.0).await?;
@@ -78,7 +91,10 @@ impl Inner {
         let snapshot_object = self.allocate_dataset(tx).await?;
         let snapnames = self.create_snapnames(tx).await?;
         let head_deadlist = Deadlist::create(&self.mos, tx).await?;
-        Deadlist::open(&self.mos, head_deadlist).await?.add_key(0, &self.empty, tx).await?;
+        Deadlist::open(&self.mos, head_deadlist)
+            .await?
+            .add_key(0, &self.empty, tx)
+            .await?;
         let common = DslDatasetPhys {
             dir_obj: dir.object.0,
             creation_time: self.seconds(),
@@ -103,9 +119,18 @@ impl Inner {
             guid: self.new_guid().0,
             ..common
         };
-        zap::add_u64(&self.mos, snapnames, names::ORIGIN_DIR, snapshot_object.0, tx).await?;
+        zap::add_u64(
+            &self.mos,
+            snapnames,
+            names::ORIGIN_DIR,
+            snapshot_object.0,
+            tx,
+        )
+        .await?;
         for (object, phys) in [(head_object, head), (snapshot_object, snapshot)] {
-            self.mos.set_bonus(object, ObjectType::DSL_DATASET, &phys.encode(), tx).await?;
+            self.mos
+                .set_bonus(object, ObjectType::DSL_DATASET, &phys.encode(), tx)
+                .await?;
         }
         dir.change(|d| d.head_dataset_obj = head_object.0);
         Ok(snapshot_object)
@@ -136,9 +161,18 @@ impl Inner {
             flags: dir_flags::USED_BREAKDOWN,
             ..DslDirPhys::default()
         };
-        self.mos.set_bonus(object, ObjectType::DSL_DIR, &phys.encode(), tx).await?;
+        self.mos
+            .set_bonus(object, ObjectType::DSL_DIR, &phys.encode(), tx)
+            .await?;
         let dirty = self.dirty_dirs.clone();
-        let dir = Rc::new(Dir::new(object, parent.cloned(), name.into(), phys, 0, dirty));
+        let dir = Rc::new(Dir::new(
+            object,
+            parent.cloned(),
+            name.into(),
+            phys,
+            0,
+            dirty,
+        ));
         self.dirs.borrow_mut().insert(object, dir.clone());
         Ok(dir)
     }
@@ -167,12 +201,15 @@ impl Inner {
     ) -> Result<Rc<DatasetState>> {
         let mos = &self.mos;
         let origin_object = self.fixed.get().origin_snap;
-        let origin = self.load_dataset(origin_object, Some(names::ORIGIN_DIR.into())).await?;
+        let origin = self
+            .load_dataset(origin_object, Some(names::ORIGIN_DIR.into()))
+            .await?;
         let origin_dir = origin.dir.clone();
         let object = self.allocate_dataset(tx).await?;
         let snapnames = self.create_snapnames(tx).await?;
-        let origin_head =
-            self.load_dataset(ObjectId(origin_dir.phys().head_dataset_obj), None).await?;
+        let origin_head = self
+            .load_dataset(ObjectId(origin_dir.phys().head_dataset_obj), None)
+            .await?;
         let origin_txg = origin.phys().creation_txg;
         let keys = self.deadlist_of(&origin_head).await?;
         let deadlist = keys.clone_keys(origin_txg, &self.empty, tx).await?;
@@ -189,7 +226,8 @@ impl Inner {
             flags: dataset_flags::UNIQUE_ACCURATE | flags,
             ..DslDatasetPhys::default()
         };
-        mos.set_bonus(object, ObjectType::DSL_DATASET, &phys.encode(), tx).await?;
+        mos.set_bonus(object, ObjectType::DSL_DATASET, &phys.encode(), tx)
+            .await?;
         let mut next_clones = ObjectId(origin.phys().next_clones_obj);
         if next_clones.0 == 0 {
             next_clones = zap::create(mos, &ZapSpec::new(ObjectType::NEXT_CLONES), tx).await?;
@@ -230,9 +268,10 @@ impl Inner {
         let mut accounting = Vec::new();
         if objset_type == ObjsetType::ZFS {
             create_flags = ACCOUNT_USERS;
-            for (feature, flag) in
-                [("userobj_accounting", ACCOUNT_OBJECTS), ("project_quota", ACCOUNT_PROJECTS)]
-            {
+            for (feature, flag) in [
+                ("userobj_accounting", ACCOUNT_OBJECTS),
+                ("project_quota", ACCOUNT_PROJECTS),
+            ] {
                 if self.features.is_enabled(feature) {
                     create_flags |= flag;
                     accounting.push(feature);
@@ -270,7 +309,9 @@ impl Inner {
         }
         for dir in dir.chain() {
             // A directory without counts has none above it either.
-            let Some(count) = self.dir_count(&dir, key).await? else { return Ok(()) };
+            let Some(count) = self.dir_count(&dir, key).await? else {
+                return Ok(());
+            };
             let count = count.saturating_add_signed(delta);
             zap::update_u64(&self.mos, dir.object, key, count, tx).await?;
         }
@@ -289,7 +330,10 @@ impl Inner {
     pub(crate) async fn start_counts(&self, dir: &Dir, tx: &Tx) -> Result<()> {
         if self.features.is_active("filesystem_limits") {
             self.zapify(dir.object, tx).await?;
-            for key in [zapified_keys::FILESYSTEM_COUNT, zapified_keys::SNAPSHOT_COUNT] {
+            for key in [
+                zapified_keys::FILESYSTEM_COUNT,
+                zapified_keys::SNAPSHOT_COUNT,
+            ] {
                 zap::add_u64(&self.mos, dir.object, key, 0, tx).await?;
             }
         }
@@ -303,11 +347,17 @@ impl Inner {
         }
         for dir in parent.chain() {
             let map = self.props_of(&dir).await?;
-            let limit = map.get(Property::FilesystemLimit.name()).and_then(Value::number);
-            let count = self.dir_count(&dir, zapified_keys::FILESYSTEM_COUNT).await?;
+            let limit = map
+                .get(Property::FilesystemLimit.name())
+                .and_then(Value::number);
+            let count = self
+                .dir_count(&dir, zapified_keys::FILESYSTEM_COUNT)
+                .await?;
             if let (Some(limit), Some(count)) = (limit, count) {
                 if count.saturating_add(more) > limit {
-                    return Err(DslError::CountLimit { name: self.name_of(&dir) });
+                    return Err(DslError::CountLimit {
+                        name: self.name_of(&dir),
+                    });
                 }
             }
         }
@@ -317,5 +367,9 @@ impl Inner {
 
 /// The creation txg recorded for what a transaction makes: a pool's first group counts as 1.
 fn creation_txg(tx: &Tx) -> u64 {
-    if tx.txg() == TXG_INITIAL { 1 } else { tx.txg().0 }
+    if tx.txg() == TXG_INITIAL {
+        1
+    } else {
+        tx.txg().0
+    }
 }

@@ -97,7 +97,11 @@ impl DatasetState {
 
     /// What more is charged to the directory when `unique` changes, under the refreservation.
     pub(crate) fn charged(&self, change: i64) -> i64 {
-        charged(self.phys.get().unique_bytes, self.ref_reserved.get(), change)
+        charged(
+            self.phys.get().unique_bytes,
+            self.ref_reserved.get(),
+            change,
+        )
     }
 
     /// Takes over the properties in force and the write policy that follows from them.
@@ -108,7 +112,8 @@ impl DatasetState {
         }
         if !self.phys().is_snapshot() {
             self.ref_quota.set(scope.number(Property::RefQuota));
-            self.ref_reserved.set(scope.number(Property::RefReservation));
+            self.ref_reserved
+                .set(scope.number(Property::RefReservation));
         }
         if *self.effective.borrow() != effective {
             *self.effective.borrow_mut() = effective;
@@ -132,8 +137,13 @@ impl Inner {
         }
         let phys = self.dataset_phys(object).await?;
         let dir = self.dir(ObjectId(phys.dir_obj)).await?;
-        let state =
-            DatasetState::new(object, dir.clone(), snapshot, phys, self.dirty_datasets.clone());
+        let state = DatasetState::new(
+            object,
+            dir.clone(),
+            snapshot,
+            phys,
+            self.dirty_datasets.clone(),
+        );
         if !phys.is_snapshot() {
             let scope = self.scope(&dir, None).await?;
             state.apply_scope(&scope, self);
@@ -146,7 +156,12 @@ impl Inner {
         *state.features.borrow_mut() = self.dataset_features(object).await?;
         let state = Rc::new(state);
         // Another task may have loaded it meanwhile; there must be one of each.
-        Ok(self.datasets.borrow_mut().entry(object).or_insert(state).clone())
+        Ok(self
+            .datasets
+            .borrow_mut()
+            .entry(object)
+            .or_insert(state)
+            .clone())
     }
 
     /// Features counted for a dataset: keys of its object when that is a dictionary.
@@ -156,7 +171,10 @@ impl Inner {
             return Ok(active);
         }
         for feature in feature::ALL.iter().filter(|f| f.per_dataset) {
-            if zap::lookup(&self.mos, object, feature.guid).await?.is_some() {
+            if zap::lookup(&self.mos, object, feature.guid)
+                .await?
+                .is_some()
+            {
                 active.insert(feature.name);
             }
         }
@@ -203,7 +221,13 @@ impl Inner {
     /// Space numbers of a loaded head.
     pub(crate) fn head_space(&self, dir: &Rc<Dir>, phys: &DslDatasetPhys) -> SpaceInfo {
         let d = dir.phys();
-        let [head, snapshots, children, child_reservations, refreservation] = d.used_breakdown;
+        let [
+            head,
+            snapshots,
+            children,
+            child_reservations,
+            refreservation,
+        ] = d.used_breakdown;
         SpaceInfo {
             used: d.used_bytes,
             available: 0,
@@ -242,7 +266,9 @@ impl Drop for Dataset {
 
 impl std::fmt::Debug for Dataset {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Dataset").field("name", &self.name()).finish_non_exhaustive()
+        f.debug_struct("Dataset")
+            .field("name", &self.name())
+            .finish_non_exhaustive()
     }
 }
 
@@ -304,7 +330,9 @@ impl Dataset {
     /// Returns its objects.
     #[must_use]
     pub fn objset(&self) -> Objset {
-        self.state.objset().expect("a dataset's objects are open while a handle exists")
+        self.state
+            .objset()
+            .expect("a dataset's objects are open while a handle exists")
     }
 
     /// Whether it refuses changes: a snapshot, or a pool imported read-only. The property
@@ -327,7 +355,9 @@ impl Dataset {
         let clock = &self.inner.services.clock;
         let copies = self.number(Property::Copies).clamp(1, 3);
         // Data is taken as incompressible; indirect blocks and dnodes add about an eighth.
-        let asize = (estimate.bytes + estimate.bytes / 8).saturating_mul(copies).max(512);
+        let asize = (estimate.bytes + estimate.bytes / 8)
+            .saturating_mul(copies)
+            .max(512);
         for attempt in 0u32.. {
             let weight = TxWeight {
                 bytes_dirtied_estimate: estimate.bytes,
@@ -386,12 +416,16 @@ impl Dataset {
             let mut error = DslError::NoSpace;
             if !net_free && d.quota != 0 {
                 limit = d.quota;
-                error = DslError::Quota { name: inner.name_of(dir) };
+                error = DslError::Quota {
+                    name: inner.name_of(dir),
+                };
             }
             let root = dir.parent().is_none();
             let deferred = inner.services.store().space().deferred;
             if root {
-                let pool = inner.pool_size(u32::from(net_free)).saturating_sub(deferred);
+                let pool = inner
+                    .pool_size(u32::from(net_free))
+                    .saturating_sub(deferred);
                 if pool < limit {
                     limit = pool;
                     error = DslError::NoSpace;
@@ -399,10 +433,18 @@ impl Dataset {
             }
             if used >= limit {
                 let soon = root && used - limit < deferred + inner.sync_bplist.sizes().used;
-                return Err(if soon { Shortage::Soon(error) } else { Shortage::Error(error) });
+                return Err(if soon {
+                    Shortage::Soon(error)
+                } else {
+                    Shortage::Error(error)
+                });
             }
             // A little more than the limit may be in flight: estimates are generous.
-            let soft = if limit == u64::MAX { limit } else { limit + (limit >> 5) };
+            let soft = if limit == u64::MAX {
+                limit
+            } else {
+                limit + (limit >> 5)
+            };
             if used.saturating_add(inflight) >= soft {
                 return Err(Shortage::Retry);
             }
@@ -426,14 +468,21 @@ impl Dataset {
     #[must_use]
     pub fn number(&self, property: Property) -> u64 {
         let effective = self.state.effective.borrow();
-        effective.get(&property).and_then(Value::number).unwrap_or(0)
+        effective
+            .get(&property)
+            .and_then(Value::number)
+            .unwrap_or(0)
     }
 
     /// Returns the effective text of a native property, from memory.
     #[must_use]
     pub fn text(&self, property: Property) -> String {
         let effective = self.state.effective.borrow();
-        effective.get(&property).and_then(Value::text).unwrap_or("").to_owned()
+        effective
+            .get(&property)
+            .and_then(Value::text)
+            .unwrap_or("")
+            .to_owned()
     }
 
     /// Grows whenever a property in force here changed.
@@ -473,7 +522,9 @@ impl Dataset {
     /// it is counted at the next sync. Large blocks, compressions and checksums are noticed by
     /// themselves.
     pub fn needs_feature(&self, name: &str) {
-        let Some(feature) = Feature::by_name(name).filter(|f| f.per_dataset) else { return };
+        let Some(feature) = Feature::by_name(name).filter(|f| f.per_dataset) else {
+            return;
+        };
         if !self.state.features.borrow().contains(feature.name) {
             self.state.wanted.borrow_mut().insert(feature.name);
         }

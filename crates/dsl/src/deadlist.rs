@@ -48,7 +48,9 @@ impl Deadlist {
     /// Opens a deadlist: reads its totals and the numbers of its lists.
     pub(crate) async fn open(mos: &Objset, object: ObjectId) -> Result<Self> {
         if mos.object_info(object).await?.object_type != ObjectType::DEADLIST {
-            return Err(DslError::Unsupported { what: "a deadlist of a pool before version 26" });
+            return Err(DslError::Unsupported {
+                what: "a deadlist of a pool before version 26",
+            });
         }
         let totals = Self::totals_of(mos, object).await?;
         let mut entries = BTreeMap::new();
@@ -58,7 +60,13 @@ impl Deadlist {
                 .and_then(|hex| u64::from_str_radix(hex, 16).ok());
             match (txg, entry.value) {
                 (Some(txg), ZapValue::U64(value)) if value.len() == 1 => {
-                    entries.insert(txg, Entry { object: ObjectId(value[0]), open: None });
+                    entries.insert(
+                        txg,
+                        Entry {
+                            object: ObjectId(value[0]),
+                            open: None,
+                        },
+                    );
                 }
                 _ => return Err(DslError::corrupt("deadlist entry", object)),
             }
@@ -74,9 +82,16 @@ impl Deadlist {
     /// Total sizes of a deadlist that is not open.
     pub(crate) async fn totals_of(mos: &Objset, object: ObjectId) -> Result<Sizes> {
         let bonus = mos.bonus(object).await?;
-        let phys = DeadlistPhys::decode(&bonus.bytes)
-            .map_err(|source| DslError::Decode { what: "deadlist", object, source })?;
-        Ok(Sizes { used: phys.used, compressed: phys.comp, uncompressed: phys.uncomp })
+        let phys = DeadlistPhys::decode(&bonus.bytes).map_err(|source| DslError::Decode {
+            what: "deadlist",
+            object,
+            source,
+        })?;
+        Ok(Sizes {
+            used: phys.used,
+            compressed: phys.comp,
+            uncompressed: phys.uncomp,
+        })
     }
 
     /// Makes a deadlist with the entries of this one that are older than `before`, all empty.
@@ -88,7 +103,12 @@ impl Deadlist {
         tx: &Tx,
     ) -> Result<ObjectId> {
         let object = Self::create(&self.mos, tx).await?;
-        let keys: Vec<u64> = self.entries.borrow().range(..before).map(|(key, _)| *key).collect();
+        let keys: Vec<u64> = self
+            .entries
+            .borrow()
+            .range(..before)
+            .map(|(key, _)| *key)
+            .collect();
         for key in keys {
             let list = empty.take(tx).await?;
             zap::add_int_key(&self.mos, object, key, list.0, tx).await?;
@@ -100,7 +120,13 @@ impl Deadlist {
     pub(crate) async fn add_key(&self, min_txg: u64, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
         let list = empty.take(tx).await?;
         zap::add_int_key(&self.mos, self.object, min_txg, list.0, tx).await?;
-        self.entries.borrow_mut().insert(min_txg, Entry { object: list, open: None });
+        self.entries.borrow_mut().insert(
+            min_txg,
+            Entry {
+                object: list,
+                open: None,
+            },
+        );
         Ok(())
     }
 
@@ -135,7 +161,9 @@ impl Deadlist {
             comp: totals.compressed,
             uncomp: totals.uncompressed,
         };
-        self.mos.set_bonus(self.object, ObjectType::DEADLIST_HDR, &phys.encode(), tx).await?;
+        self.mos
+            .set_bonus(self.object, ObjectType::DEADLIST_HDR, &phys.encode(), tx)
+            .await?;
         self.totals.set(totals);
         Ok(())
     }
@@ -153,7 +181,10 @@ impl Deadlist {
             zap::update_int_key(&self.mos, self.object, key, object.0, tx).await?;
         }
         let list = Bpobj::open(&self.mos, object).await?;
-        let entry = Entry { object, open: Some(list.clone()) };
+        let entry = Entry {
+            object,
+            open: Some(list.clone()),
+        };
         self.entries.borrow_mut().insert(key, entry);
         Ok(list)
     }

@@ -169,7 +169,11 @@ pub(crate) fn available_below(
         if with_inflight {
             used = used.saturating_add(dir.inflight());
         }
-        let mut limit = if phys.quota == 0 { u64::MAX } else { phys.quota };
+        let mut limit = if phys.quota == 0 {
+            u64::MAX
+        } else {
+            phys.quota
+        };
         if dir.parent().is_none() {
             limit = limit.min(pool_size);
         }

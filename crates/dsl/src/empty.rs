@@ -25,12 +25,18 @@ pub(crate) struct EmptyBpobj {
 impl EmptyBpobj {
     pub(crate) async fn open(mos: &Objset, features: &Features) -> Result<Self> {
         let object = if features.is_active(FEATURE) {
-            zap::lookup_u64(mos, OBJECT_DIRECTORY, EMPTY_BPOBJ).await?.unwrap_or(0)
+            zap::lookup_u64(mos, OBJECT_DIRECTORY, EMPTY_BPOBJ)
+                .await?
+                .unwrap_or(0)
         } else {
             0
         };
         let object = Cell::new(ObjectId(object));
-        Ok(Self { mos: mos.clone(), features: features.clone(), object })
+        Ok(Self {
+            mos: mos.clone(),
+            features: features.clone(),
+            object,
+        })
     }
 
     /// Whether this is the shared list.

@@ -46,13 +46,17 @@ impl Features {
     pub async fn open(mos: &Objset) -> Result<Self> {
         let directory = names::OBJECT_DIRECTORY;
         let find = async |name: &str| -> Result<ObjectId> {
-            Ok(ObjectId(zap::lookup_u64(mos, directory, name).await?.unwrap_or(0)))
+            Ok(ObjectId(
+                zap::lookup_u64(mos, directory, name).await?.unwrap_or(0),
+            ))
         };
         let for_read = find(names::FEATURES_FOR_READ).await?;
         let for_write = find(names::FEATURES_FOR_WRITE).await?;
         let descriptions = find(names::FEATURE_DESCRIPTIONS).await?;
         if for_read.0 == 0 || for_write.0 == 0 || descriptions.0 == 0 {
-            return Err(DslError::Unsupported { what: "a pool version before feature flags" });
+            return Err(DslError::Unsupported {
+                what: "a pool version before feature flags",
+            });
         }
         let mut counts = BTreeMap::new();
         for (object, is_write) in [(for_read, false), (for_write, true)] {
@@ -62,7 +66,13 @@ impl Features {
                     return Err(DslError::corrupt("feature count", object));
                 };
                 let uses = value.first().copied().unwrap_or(0);
-                counts.insert(guid, Count { uses, for_write: is_write });
+                counts.insert(
+                    guid,
+                    Count {
+                        uses,
+                        for_write: is_write,
+                    },
+                );
             }
         }
         Ok(Self(Rc::new(Inner {
@@ -79,8 +89,11 @@ impl Features {
     /// Makes the feature objects of a new pool. Syncing context.
     pub(crate) async fn create(mos: &Objset, tx: &Tx) -> Result<Self> {
         let mut objects = [ObjectId(0); 3];
-        let names =
-            [names::FEATURES_FOR_READ, names::FEATURES_FOR_WRITE, names::FEATURE_DESCRIPTIONS];
+        let names = [
+            names::FEATURES_FOR_READ,
+            names::FEATURES_FOR_WRITE,
+            names::FEATURE_DESCRIPTIONS,
+        ];
         for (slot, name) in objects.iter_mut().zip(names) {
             *slot = zap::create(mos, &ZapSpec::new(ObjectType::ZAP_METADATA), tx).await?;
             zap::add_u64(mos, names::OBJECT_DIRECTORY, name, slot.0, tx).await?;
@@ -112,7 +125,11 @@ impl Features {
     #[must_use]
     pub fn refcount(&self, name: &str) -> Option<u64> {
         let feature = Feature::by_name(name)?;
-        self.0.counts.borrow().get(feature.guid).map(|count| count.uses)
+        self.0
+            .counts
+            .borrow()
+            .get(feature.guid)
+            .map(|count| count.uses)
     }
 
     /// Guids in the pool that this version does not know, with their uses: first those without
@@ -120,10 +137,14 @@ impl Features {
     #[must_use]
     pub fn unknown(&self) -> (Vec<(String, u64)>, Vec<(String, u64)>) {
         let counts = self.0.counts.borrow();
-        let unknown = counts.iter().filter(|(guid, _)| Feature::by_guid(guid).is_none());
+        let unknown = counts
+            .iter()
+            .filter(|(guid, _)| Feature::by_guid(guid).is_none());
         let (write, read): (Vec<_>, Vec<_>) = unknown.partition(|(_, count)| count.for_write);
         let plain = |list: Vec<(&String, &Count)>| {
-            list.into_iter().map(|(guid, count)| (guid.clone(), count.uses)).collect()
+            list.into_iter()
+                .map(|(guid, count)| (guid.clone(), count.uses))
+                .collect()
         };
         (plain(read), plain(write))
     }
@@ -132,7 +153,10 @@ impl Features {
     #[must_use]
     pub fn enabled(&self) -> Vec<(&'static Feature, u64)> {
         let counts = self.0.counts.borrow();
-        feature::ALL.iter().filter_map(|f| Some((f, counts.get(f.guid)?.uses))).collect()
+        feature::ALL
+            .iter()
+            .filter_map(|f| Some((f, counts.get(f.guid)?.uses)))
+            .collect()
     }
 
     /// Active features that the labels and the pool's configuration must name.
@@ -157,7 +181,9 @@ impl Features {
     /// # Errors
     /// `Unsupported` for a name that is not in the table; errors of the object layer.
     pub async fn enable(&self, name: &str, tx: &Tx) -> Result<()> {
-        let feature = Feature::by_name(name).ok_or(DslError::Unsupported { what: "this feature" })?;
+        let feature = Feature::by_name(name).ok_or(DslError::Unsupported {
+            what: "this feature",
+        })?;
         // The dependencies form a shallow tree; a work list keeps this from being recursive.
         let mut order = vec![feature];
         let mut next = 0;
@@ -177,14 +203,29 @@ impl Features {
         let inner = &self.0;
         let mut text = feature.description.as_bytes().to_vec();
         text.push(0);
-        zap::update(&inner.mos, inner.descriptions, feature.guid, &ZapValue::U8(text), tx).await?;
-        self.store(feature, u64::from(feature.activate_on_enable), tx).await?;
+        zap::update(
+            &inner.mos,
+            inner.descriptions,
+            feature.guid,
+            &ZapValue::U8(text),
+            tx,
+        )
+        .await?;
+        self.store(feature, u64::from(feature.activate_on_enable), tx)
+            .await?;
         if self.is_enabled("enabled_txg") {
             if inner.enabled_txg.get().0 == 0 {
                 let spec = ZapSpec::new(ObjectType::ZAP_METADATA);
                 let object = zap::create(&inner.mos, &spec, tx).await?;
                 let directory = names::OBJECT_DIRECTORY;
-                zap::add_u64(&inner.mos, directory, names::FEATURE_ENABLED_TXG, object.0, tx).await?;
+                zap::add_u64(
+                    &inner.mos,
+                    directory,
+                    names::FEATURE_ENABLED_TXG,
+                    object.0,
+                    tx,
+                )
+                .await?;
                 inner.enabled_txg.set(object);
             }
             self.incr("enabled_txg", tx).await?;
@@ -199,7 +240,9 @@ impl Features {
     /// # Errors
     /// `FeatureDisabled` when it is not enabled.
     pub async fn incr(&self, name: &'static str, tx: &Tx) -> Result<()> {
-        let uses = self.refcount(name).ok_or(DslError::FeatureDisabled { feature: name })?;
+        let uses = self
+            .refcount(name)
+            .ok_or(DslError::FeatureDisabled { feature: name })?;
         self.set_refcount(name, uses + 1, tx).await
     }
 
@@ -208,7 +251,9 @@ impl Features {
     /// # Errors
     /// `FeatureDisabled` when it is not enabled.
     pub async fn decr(&self, name: &'static str, tx: &Tx) -> Result<()> {
-        let uses = self.refcount(name).ok_or(DslError::FeatureDisabled { feature: name })?;
+        let uses = self
+            .refcount(name)
+            .ok_or(DslError::FeatureDisabled { feature: name })?;
         self.set_refcount(name, uses.saturating_sub(1), tx).await
     }
 
@@ -218,7 +263,9 @@ impl Features {
     /// # Errors
     /// `FeatureDisabled` when it is not enabled.
     pub async fn set_refcount(&self, name: &'static str, uses: u64, tx: &Tx) -> Result<()> {
-        let old = self.refcount(name).ok_or(DslError::FeatureDisabled { feature: name })?;
+        let old = self
+            .refcount(name)
+            .ok_or(DslError::FeatureDisabled { feature: name })?;
         if old == uses {
             return Ok(());
         }
@@ -229,9 +276,16 @@ impl Features {
     async fn store(&self, feature: &'static Feature, uses: u64, tx: &Tx) -> Result<()> {
         let inner = &self.0;
         let for_write = feature.read_only_compatible;
-        let object = if for_write { inner.for_write } else { inner.for_read };
+        let object = if for_write {
+            inner.for_write
+        } else {
+            inner.for_read
+        };
         zap::update_u64(&inner.mos, object, feature.guid, uses, tx).await?;
-        inner.counts.borrow_mut().insert(feature.guid.into(), Count { uses, for_write });
+        inner
+            .counts
+            .borrow_mut()
+            .insert(feature.guid.into(), Count { uses, for_write });
         inner.version.set(inner.version.get() + 1);
         Ok(())
     }

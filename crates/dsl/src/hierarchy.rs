@@ -46,12 +46,20 @@ impl Hierarchy {
     ) -> Result<Self> {
         let inner = Inner::create(mos, options, &new, tx).await?;
         let kind = DatasetKind::Filesystem;
-        let settings = inner.complete_for_creation(None, kind, new.settings).await?;
+        let settings = inner
+            .complete_for_creation(None, kind, new.settings)
+            .await?;
         let root = inner.dir(inner.fixed.get().root_dir).await?;
         let state = inner.create_head(&root, case_flag(&settings), tx).await?;
-        let found = Found { dir: root, dataset: state.object, snapshot: None };
+        let found = Found {
+            dir: root,
+            dataset: state.object,
+            snapshot: None,
+        };
         inner.apply_settings(&found, &settings, tx).await?;
-        inner.create_objects(&state, kind, &settings, init, tx).await?;
+        inner
+            .create_objects(&state, kind, &settings, init, tx)
+            .await?;
         // Accounting starts with the first pass; fields made so far are written now.
         inner.write_back(tx).await?;
         Ok(Self(inner))
@@ -120,7 +128,9 @@ impl Hierarchy {
     /// `NotFound` when the object is no dataset.
     pub async fn dataset_by_object(&self, object: ObjectId) -> Result<Dataset> {
         let _names = self.0.config.read().await;
-        let missing = || DslError::NotFound { name: format!("objset {object}") };
+        let missing = || DslError::NotFound {
+            name: format!("objset {object}"),
+        };
         let phys = match self.0.dataset_phys(object).await {
             Err(DslError::Dmu(error)) if error.is_not_found() => return Err(missing()),
             Err(DslError::Corrupt { .. }) => return Err(missing()),
@@ -129,11 +139,18 @@ impl Hierarchy {
         let dir = self.0.dir(ObjectId(phys.dir_obj)).await?;
         let snapshot = if phys.is_snapshot() {
             let name = self.0.snapshot_name(object).await?;
-            name.split_once('@').map(|(_, snapshot)| snapshot.to_owned())
+            name.split_once('@')
+                .map(|(_, snapshot)| snapshot.to_owned())
         } else {
             None
         };
-        self.0.open_dataset(Found { dir, dataset: object, snapshot }).await
+        self.0
+            .open_dataset(Found {
+                dir,
+                dataset: object,
+                snapshot,
+            })
+            .await
     }
 
     /// Returns what is known of one dataset, snapshot or bookmark.
@@ -188,7 +205,9 @@ impl Hierarchy {
         let settings = {
             let _names = self.0.config.read().await;
             let parent = self.check_create(&new).await?;
-            self.0.complete_for_creation(Some(&parent), new.kind, new.settings.clone()).await?
+            self.0
+                .complete_for_creation(Some(&parent), new.kind, new.settings.clone())
+                .await?
         };
         self.submit("create", async move |this: &Self, tx: &Tx| {
             let inner = &this.0;
@@ -196,12 +215,20 @@ impl Hierarchy {
             this.apply(async {
                 let (_, component) = new.name.rsplit_once('/').expect("the name was checked");
                 let dir = inner.create_dir(Some(&parent), component, tx).await?;
-                inner.adjust_count(&parent, zapified_keys::FILESYSTEM_COUNT, 1, tx).await?;
+                inner
+                    .adjust_count(&parent, zapified_keys::FILESYSTEM_COUNT, 1, tx)
+                    .await?;
                 inner.start_counts(&dir, tx).await?;
                 let state = inner.create_head(&dir, case_flag(&settings), tx).await?;
-                let found = Found { dir, dataset: state.object, snapshot: None };
+                let found = Found {
+                    dir,
+                    dataset: state.object,
+                    snapshot: None,
+                };
                 inner.apply_settings(&found, &settings, tx).await?;
-                inner.create_objects(&state, new.kind, &settings, init, tx).await?;
+                inner
+                    .create_objects(&state, new.kind, &settings, init, tx)
+                    .await?;
                 inner.event("create", &new.name, state.object, String::new(), tx);
                 Ok(())
             })
@@ -231,7 +258,9 @@ impl Hierarchy {
                 Setting::Native(property, value) => {
                     inner.check_feature(*property, value)?;
                     if *property == Property::Dedup && value.number() != Some(2) {
-                        return Err(DslError::Unsupported { what: "deduplication" });
+                        return Err(DslError::Unsupported {
+                            what: "deduplication",
+                        });
                     }
                     let reserves =
                         matches!(property, Property::Reservation | Property::RefReservation);
@@ -266,7 +295,10 @@ impl Hierarchy {
         self.submit("destroy", async move |this: &Self, tx: &Tx| {
             let state = this.0.check_destroy(&name).await?;
             let later = [Txg(tx.txg().0 + 1), Txg(tx.txg().0 + 2)];
-            if state.objset().is_some_and(|os| later.iter().any(|t| os.is_dirty(*t))) {
+            if state
+                .objset()
+                .is_some_and(|os| later.iter().any(|t| os.is_dirty(*t)))
+            {
                 return Err(DslError::Busy { name });
             }
             this.apply(this.0.destroy_head(&state, tx)).await
@@ -307,7 +339,8 @@ impl Hierarchy {
         self.submit("set", async move |this: &Self, tx: &Tx| {
             let found = this.0.find(&name).await?;
             this.0.check_settings(&found, &settings).await?;
-            this.apply(this.0.apply_settings(&found, &settings, tx)).await
+            this.apply(this.0.apply_settings(&found, &settings, tx))
+                .await
         })
         .await
     }
@@ -322,7 +355,7 @@ impl Hierarchy {
         if let Some(native) = native.filter(|p| !p.inheritable() && !received) {
             return Err(crate::property::PropertyError::ReadOnly(native.name().into()).into());
         }
-        let key = native.map_or(property, Property::name).to_owned();
+        let key = native.map_or_else(|| property.to_owned(), |p| p.name().to_owned());
         {
             let _names = self.0.config.read().await;
             self.0.find(name).await?;
@@ -330,7 +363,8 @@ impl Hierarchy {
         let name = name.to_owned();
         self.submit("inherit", async move |this: &Self, tx: &Tx| {
             let found = this.0.find(&name).await?;
-            this.apply(this.0.clear_property(&found, &key, received, tx)).await
+            this.apply(this.0.clear_property(&found, &key, received, tx))
+                .await
         })
         .await
     }
@@ -363,7 +397,10 @@ impl Hierarchy {
         clock.wait_synced(txg).await?;
         match receive.await {
             Ok(result) => result,
-            Err(_) => Err(dmu::DmuError::Stopped { reason: "a task was dropped" }.into()),
+            Err(_) => Err(dmu::DmuError::Stopped {
+                reason: "a task was dropped",
+            }
+            .into()),
         }
     }
 
@@ -396,6 +433,12 @@ impl Hierarchy {
     #[must_use]
     pub fn has_background_work(&self) -> bool {
         self.0.has_background_work()
+    }
+
+    /// Returns why background freeing rests, if a block on its way cannot be read.
+    #[must_use]
+    pub fn background_error(&self) -> Option<DslError> {
+        self.0.background_error.borrow().clone()
     }
 
     /// Whether anything of `txg` waits to be synced: dirty datasets, queued tasks, the

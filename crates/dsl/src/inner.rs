@@ -59,7 +59,7 @@ pub(crate) struct Inner {
     /// Destroyed datasets, 0 when there are none.
     pub(crate) bptree: Cell<ObjectId>,
     /// Background freeing ran into an error and rests until the next import.
-    pub(crate) background_stalled: Cell<bool>,
+    pub(crate) background_error: RefCell<Option<DslError>>,
     pub(crate) dirs: RefCell<BTreeMap<ObjectId, Rc<Dir>>>,
     pub(crate) dirty_dirs: Rc<RefCell<BTreeSet<ObjectId>>>,
     pub(crate) datasets: RefCell<BTreeMap<ObjectId, Rc<DatasetState>>>,
@@ -98,15 +98,29 @@ impl Inner {
         let sync_bplist = Bpobj::open(mos, find(names::SYNC_BPLIST).await?).await?;
         let free_bpobj = Bpobj::open(mos, find(names::FREE_BPOBJ).await?).await?;
         let bptree = if features.is_active("async_destroy") {
-            zap::lookup_u64(mos, directory, names::BPTREE_OBJ).await?.unwrap_or(0)
+            zap::lookup_u64(mos, directory, names::BPTREE_OBJ)
+                .await?
+                .unwrap_or(0)
         } else {
             0
         };
         let empty = EmptyBpobj::open(mos, &features).await?;
         let zero = ObjectId(0);
-        let fixed = Fixed { root_dir, mos_dir: zero, free_dir: zero, origin_snap: zero };
-        let inner =
-            Self::assemble(mos, options, features, empty, fixed, sync_bplist, free_bpobj);
+        let fixed = Fixed {
+            root_dir,
+            mos_dir: zero,
+            free_dir: zero,
+            origin_snap: zero,
+        };
+        let inner = Self::assemble(
+            mos,
+            options,
+            features,
+            empty,
+            fixed,
+            sync_bplist,
+            free_bpobj,
+        );
         inner.bptree.set(ObjectId(bptree));
         inner.find_fixed().await?;
         inner.apply_mos_policy();
@@ -134,7 +148,7 @@ impl Inner {
             sync_bplist,
             free_bpobj,
             bptree: Cell::new(ObjectId(0)),
-            background_stalled: Cell::new(false),
+            background_error: RefCell::default(),
             dirs: RefCell::default(),
             dirty_dirs: Rc::default(),
             datasets: RefCell::default(),
@@ -158,7 +172,9 @@ impl Inner {
         fixed.mos_dir = special(names::MOS_DIR).await?.object;
         fixed.free_dir = special(names::FREE_DIR).await?.object;
         let origin = special(names::ORIGIN_DIR).await?;
-        let head = self.dataset_phys(ObjectId(origin.phys().head_dataset_obj)).await?;
+        let head = self
+            .dataset_phys(ObjectId(origin.phys().head_dataset_obj))
+            .await?;
         fixed.origin_snap = ObjectId(head.prev_snap_obj);
         self.fixed.set(fixed);
         Ok(())
@@ -211,7 +227,10 @@ impl Inner {
         let map = ObjectId(parent.phys().child_dir_zapobj);
         match zap::lookup_u64(&self.mos, map, name).await? {
             None => Ok(None),
-            Some(object) => self.child_by_object(parent, name, ObjectId(object)).await.map(Some),
+            Some(object) => self
+                .child_by_object(parent, name, ObjectId(object))
+                .await
+                .map(Some),
         }
     }
 
@@ -226,7 +245,8 @@ impl Inner {
             return Ok(dir.clone());
         }
         let phys = self.read_dir(object).await?;
-        self.load_dir(object, phys, Some(parent.clone()), name.to_owned()).await
+        self.load_dir(object, phys, Some(parent.clone()), name.to_owned())
+            .await
     }
 
     async fn read_dir(&self, object: ObjectId) -> Result<DslDirPhys> {
@@ -234,8 +254,11 @@ impl Inner {
         if bonus.bonus_type != ObjectType::DSL_DIR {
             return Err(DslError::corrupt("directory", object));
         }
-        DslDirPhys::decode(&bonus.bytes)
-            .map_err(|source| DslError::Decode { what: "directory", object, source })
+        DslDirPhys::decode(&bonus.bytes).map_err(|source| DslError::Decode {
+            what: "directory",
+            object,
+            source,
+        })
     }
 
     async fn load_dir(
@@ -251,14 +274,28 @@ impl Inner {
         } else {
             self.dataset_phys(ObjectId(origin)).await?.creation_txg
         };
-        let dir = Dir::new(object, parent, name, phys, origin_txg, self.dirty_dirs.clone());
+        let dir = Dir::new(
+            object,
+            parent,
+            name,
+            phys,
+            origin_txg,
+            self.dirty_dirs.clone(),
+        );
         // Another task may have loaded it meanwhile; there must be one of each.
-        Ok(self.dirs.borrow_mut().entry(object).or_insert_with(|| Rc::new(dir)).clone())
+        Ok(self
+            .dirs
+            .borrow_mut()
+            .entry(object)
+            .or_insert_with(|| Rc::new(dir))
+            .clone())
     }
 
     async fn child_name(&self, parent: &Rc<Dir>, object: ObjectId) -> Result<String> {
         let map = ObjectId(parent.phys().child_dir_zapobj);
-        self.name_by_value(map, object).await?.ok_or_else(|| DslError::corrupt("child map", map))
+        self.name_by_value(map, object)
+            .await?
+            .ok_or_else(|| DslError::corrupt("child map", map))
     }
 
     /// The key of a dictionary whose value is the given object.
@@ -270,7 +307,9 @@ impl Inner {
         let mut cookie = 0;
         loop {
             let entries = zap::cursor(&self.mos, map, cookie, 256).await?;
-            let Some(last) = entries.last() else { return Ok(None) };
+            let Some(last) = entries.last() else {
+                return Ok(None);
+            };
             cookie = last.next_cookie;
             for entry in entries {
                 if matches!(&entry.value, ZapValue::U64(v) if v.first() == Some(&object.0)) {
@@ -289,8 +328,11 @@ impl Inner {
         if bonus.bonus_type != ObjectType::DSL_DATASET {
             return Err(DslError::corrupt("dataset", object));
         }
-        DslDatasetPhys::decode(&bonus.bytes)
-            .map_err(|source| DslError::Decode { what: "dataset", object, source })
+        DslDatasetPhys::decode(&bonus.bytes).map_err(|source| DslError::Decode {
+            what: "dataset",
+            object,
+            source,
+        })
     }
 
     /// The directory a name lies in; `None` if some component does not exist.
@@ -316,26 +358,42 @@ impl Inner {
     /// What a name of a file system, volume or snapshot stands for.
     pub(crate) async fn find(self: &Rc<Self>, name: &str) -> Result<Found> {
         let missing = || DslError::NotFound { name: name.into() };
-        let NameParts { head, snapshot, bookmark } = split(name);
+        let NameParts {
+            head,
+            snapshot,
+            bookmark,
+        } = split(name);
         if bookmark.is_some() {
             return Err(missing());
         }
         let dir = self.find_dir(head).await?.ok_or_else(missing)?;
         let head = ObjectId(dir.phys().head_dataset_obj);
         let Some(snapshot) = snapshot else {
-            return Ok(Found { dir, dataset: head, snapshot: None });
+            return Ok(Found {
+                dir,
+                dataset: head,
+                snapshot: None,
+            });
         };
         let phys = self.dataset_phys(head).await?;
         let map = ObjectId(phys.snapnames_zapobj);
-        let object = zap::lookup_u64(&self.mos, map, snapshot).await?.ok_or_else(missing)?;
-        Ok(Found { dir, dataset: ObjectId(object), snapshot: Some(snapshot.into()) })
+        let object = zap::lookup_u64(&self.mos, map, snapshot)
+            .await?
+            .ok_or_else(missing)?;
+        Ok(Found {
+            dir,
+            dataset: ObjectId(object),
+            snapshot: Some(snapshot.into()),
+        })
     }
 
     /// The full name of a snapshot given its object.
     pub(crate) async fn snapshot_name(self: &Rc<Self>, object: ObjectId) -> Result<String> {
         let phys = self.dataset_phys(object).await?;
         let dir = self.dir(ObjectId(phys.dir_obj)).await?;
-        let head = self.dataset_phys(ObjectId(dir.phys().head_dataset_obj)).await?;
+        let head = self
+            .dataset_phys(ObjectId(dir.phys().head_dataset_obj))
+            .await?;
         let map = ObjectId(head.snapnames_zapobj);
         let name = self.name_by_value(map, object).await?;
         let name = name.ok_or_else(|| DslError::corrupt("snapshot names", map))?;
@@ -348,10 +406,17 @@ impl Inner {
             return Ok(kind);
         }
         let head = ObjectId(dir.phys().head_dataset_obj);
-        let open = self.datasets.borrow().get(&head).and_then(|state| state.objset());
+        let open = self
+            .datasets
+            .borrow()
+            .get(&head)
+            .and_then(|state| state.objset());
         let code = match open {
             Some(objset) => objset.kind().0,
-            None => self.objset_type(head, &self.dataset_phys(head).await?.bp).await?,
+            None => {
+                self.objset_type(head, &self.dataset_phys(head).await?.bp)
+                    .await?
+            }
         };
         let kind = match code {
             3 => DatasetKind::Volume,
@@ -365,8 +430,16 @@ impl Inner {
         if bp.is_hole() {
             return Err(DslError::corrupt("dataset without an object set", object));
         }
-        let bookmark = Bookmark { objset: object.0, object: 0, level: -1, block: 0 };
-        let props = ReadProps { class: IoClass::SyncRead, bookmark };
+        let bookmark = Bookmark {
+            objset: object.0,
+            object: 0,
+            level: -1,
+            block: 0,
+        };
+        let props = ReadProps {
+            class: IoClass::SyncRead,
+            bookmark,
+        };
         let bytes = self.services.cache().read(bp, props).await?;
         Ok(u64_at(&bytes, 704))
     }
@@ -376,14 +449,21 @@ impl Inner {
     pub(crate) fn pool_size(&self, reserve: u32) -> u64 {
         let space = self.services.store().space();
         let deferred = self.sync_bplist.sizes().used;
-        space.deflated_size.saturating_sub(deferred).saturating_sub(space.slop >> reserve)
+        space
+            .deflated_size
+            .saturating_sub(deferred)
+            .saturating_sub(space.slop >> reserve)
     }
 
     /// A dataset's identity that no other dataset of this pool loaded now has; 56 bits.
     pub(crate) fn new_fsid(&self) -> u64 {
         loop {
             let id = self.services.handle.random_u64() >> 8;
-            let taken = self.datasets.borrow().values().any(|d| d.phys().fsid_guid == id);
+            let taken = self
+                .datasets
+                .borrow()
+                .values()
+                .any(|d| d.phys().fsid_guid == id);
             if id != 0 && !taken {
                 return id;
             }
@@ -407,8 +487,13 @@ impl Inner {
         text: String,
         tx: &Tx,
     ) {
-        let event =
-            HistoryEvent { name, dataset: dataset.into(), object, text, txg: tx.txg() };
+        let event = HistoryEvent {
+            name,
+            dataset: dataset.into(),
+            object,
+            text,
+            txg: tx.txg(),
+        };
         self.events.borrow_mut().push(event);
     }
 

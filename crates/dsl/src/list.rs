@@ -95,12 +95,16 @@ impl Inner {
         dir: &Rc<Dir>,
         found: &mut Vec<DatasetInfo>,
     ) -> Result<()> {
-        let head = self.dataset_phys(ObjectId(dir.phys().head_dataset_obj)).await?;
+        let head = self
+            .dataset_phys(ObjectId(dir.phys().head_dataset_obj))
+            .await?;
         let map = ObjectId(head.snapnames_zapobj);
         let mut cookie = 0;
         loop {
             let entries = zap::cursor(&self.mos, map, cookie, 512).await?;
-            let Some(last) = entries.last() else { return Ok(()) };
+            let Some(last) = entries.last() else {
+                return Ok(());
+            };
             cookie = last.next_cookie;
             for entry in entries {
                 let (Ok(name), ZapValue::U64(value)) = (String::from_utf8(entry.name), entry.value)
@@ -119,7 +123,9 @@ impl Inner {
         found: &mut Vec<DatasetInfo>,
     ) -> Result<()> {
         let head = ObjectId(dir.phys().head_dataset_obj);
-        let Some(map) = self.bookmarks_of(head).await? else { return Ok(()) };
+        let Some(map) = self.bookmarks_of(head).await? else {
+            return Ok(());
+        };
         for entry in zap::entries(&self.mos, map).await? {
             let (Ok(name), ZapValue::U64(words)) = (String::from_utf8(entry.name), entry.value)
             else {
@@ -145,7 +151,10 @@ impl Inner {
         }
         let found = self.find(name).await?;
         match found.snapshot {
-            Some(snapshot) => self.snapshot_info(&found.dir, &snapshot, found.dataset).await,
+            Some(snapshot) => {
+                self.snapshot_info(&found.dir, &snapshot, found.dataset)
+                    .await
+            }
             None => self.head_info(&found.dir).await,
         }
     }
@@ -270,7 +279,14 @@ impl Inner {
         let full = format!("{}#{name}", self.name_of(dir));
         Ok(DatasetInfo {
             space_known: word(4) & BOOKMARK_HAS_SPACE != 0,
-            ..self.base_info(full, DatasetKind::Bookmark, head_kind, ObjectId(0), &phys, space)
+            ..self.base_info(
+                full,
+                DatasetKind::Bookmark,
+                head_kind,
+                ObjectId(0),
+                &phys,
+                space,
+            )
         })
     }
 
@@ -311,11 +327,22 @@ impl Inner {
         if bp.is_hole() {
             return Ok(ondisk::zil::ZilHeader::default());
         }
-        let bookmark = Bookmark { objset: object.0, object: 0, level: -1, block: 0 };
-        let props = ReadProps { class: IoClass::SyncRead, bookmark };
+        let bookmark = Bookmark {
+            objset: object.0,
+            object: 0,
+            level: -1,
+            block: 0,
+        };
+        let props = ReadProps {
+            class: IoClass::SyncRead,
+            bookmark,
+        };
         let bytes = self.services.cache().read(bp, props).await?;
-        let objset = ObjsetPhys::decode(&bytes)
-            .map_err(|source| DslError::Decode { what: "object set", object, source })?;
+        let objset = ObjsetPhys::decode(&bytes).map_err(|source| DslError::Decode {
+            what: "object set",
+            object,
+            source,
+        })?;
         Ok(objset.zil_header)
     }
 
@@ -326,8 +353,10 @@ impl Inner {
             Some(objset) => Ok(objset),
             None => {
                 let phys = self.dataset_phys(object).await?;
-                let options =
-                    ObjsetOptions { read_only: true, ..ObjsetOptions::dataset(object.0) };
+                let options = ObjsetOptions {
+                    read_only: true,
+                    ..ObjsetOptions::dataset(object.0)
+                };
                 Ok(Objset::open(&self.services, phys.bp, options).await?)
             }
         }
@@ -339,7 +368,8 @@ impl Inner {
         dir: &Rc<Dir>,
     ) -> Result<BTreeMap<Property, u64>> {
         let head = ObjectId(dir.phys().head_dataset_obj);
-        self.master_node(&self.objset_for_reading(head).await?).await
+        self.master_node(&self.objset_for_reading(head).await?)
+            .await
     }
 
     async fn master_node(&self, objset: &Objset) -> Result<BTreeMap<Property, u64>> {
@@ -357,7 +387,9 @@ impl Inner {
     }
 
     async fn volume_properties(&self, objset: &Objset) -> Result<BTreeMap<Property, u64>> {
-        let size = zap::lookup_u64(objset, VOLUME_PROPERTIES, "size").await?.unwrap_or(0);
+        let size = zap::lookup_u64(objset, VOLUME_PROPERTIES, "size")
+            .await?
+            .unwrap_or(0);
         let block = objset.object_info(VOLUME_DATA).await?.block_size;
         Ok(BTreeMap::from([
             (Property::VolSize, size),
@@ -430,12 +462,29 @@ impl Inner {
     ) -> Result<Option<Lookup>> {
         let d = dir.phys();
         let space = &info.space;
-        let number = |n: u64| Some(Lookup { value: Value::Number(n), source: Source::None });
-        let text = |t: String| Some(Lookup { value: Value::Text(t), source: Source::None });
+        let number = |n: u64| {
+            Some(Lookup {
+                value: Value::Number(n),
+                source: Source::None,
+            })
+        };
+        let text = |t: String| {
+            Some(Lookup {
+                value: Value::Text(t),
+                source: Source::None,
+            })
+        };
         // Zero (or no limit) is shown as if nobody had set it.
         let or_default = |n: u64, unset: u64| {
-            let source = if n == unset { Source::Default } else { Source::Local };
-            Some(Lookup { value: Value::Number(n), source })
+            let source = if n == unset {
+                Source::Default
+            } else {
+                Source::Local
+            };
+            Some(Lookup {
+                value: Value::Number(n),
+                source,
+            })
         };
         Ok(match property {
             Property::Type => text(info.kind.to_string()),
@@ -470,8 +519,15 @@ impl Inner {
             Property::VolBlockSize => {
                 let block = fixed.get(&property).copied().unwrap_or(0);
                 let default = property.descriptor().default_number;
-                let source = if block == default { Source::Default } else { Source::None };
-                Some(Lookup { value: Value::Number(block), source })
+                let source = if block == default {
+                    Source::Default
+                } else {
+                    Source::None
+                };
+                Some(Lookup {
+                    value: Value::Number(block),
+                    source,
+                })
             }
             Property::MountPoint => Some(self.mount_point(&info.name, scope)),
             Property::CreateTxg => number(info.create_txg.0),
@@ -534,7 +590,10 @@ impl Inner {
             path = "";
         }
         let slash = if below.is_empty() { "" } else { "/" };
-        Lookup { value: Value::Text(format!("{root}{path}{slash}{below}")), source }
+        Lookup {
+            value: Value::Text(format!("{root}{path}{slash}{below}")),
+            source,
+        }
     }
 }
 
@@ -573,8 +632,10 @@ fn bookmark_properties(info: &DatasetInfo) -> Vec<PropertyEntry> {
     add(Property::CreateTxg, Value::Number(info.create_txg.0));
     add(Property::Guid, Value::Number(info.guid.0));
     if info.space_known {
-        add(Property::LogicalReferenced, Value::Number(info.space.logical_referenced));
+        add(
+            Property::LogicalReferenced,
+            Value::Number(info.space.logical_referenced),
+        );
     }
     entries
 }
-

@@ -24,11 +24,23 @@ pub(crate) struct NameParts<'a> {
 /// Splits a full name at `@` or `#`.
 pub(crate) fn split(name: &str) -> NameParts<'_> {
     if let Some((head, snapshot)) = name.split_once('@') {
-        NameParts { head, snapshot: Some(snapshot), bookmark: None }
+        NameParts {
+            head,
+            snapshot: Some(snapshot),
+            bookmark: None,
+        }
     } else if let Some((head, bookmark)) = name.split_once('#') {
-        NameParts { head, snapshot: None, bookmark: Some(bookmark) }
+        NameParts {
+            head,
+            snapshot: None,
+            bookmark: Some(bookmark),
+        }
     } else {
-        NameParts { head: name, snapshot: None, bookmark: None }
+        NameParts {
+            head: name,
+            snapshot: None,
+            bookmark: None,
+        }
     }
 }
 
@@ -41,7 +53,12 @@ fn valid_character(c: u8) -> bool {
 /// # Errors
 /// `BadName` with the sentence OpenZFS uses, or `NameTooLong`.
 pub fn check(name: &str, kind: DatasetKind) -> Result<()> {
-    let bad = |why: &str| Err(DslError::BadName { name: name.into(), why: why.into() });
+    let bad = |why: &str| {
+        Err(DslError::BadName {
+            name: name.into(),
+            why: why.into(),
+        })
+    };
     if name.len() > NAME_BYTES_MAX {
         return Err(DslError::NameTooLong { name: name.into() });
     }
@@ -63,7 +80,10 @@ pub fn check(name: &str, kind: DatasetKind) -> Result<()> {
             return bad("trailing slash in name");
         }
         let component = &bytes[start..end];
-        if let Some(c) = component.iter().find(|c| !valid_character(**c) && **c != b'%') {
+        if let Some(c) = component
+            .iter()
+            .find(|c| !valid_character(**c) && **c != b'%')
+        {
             return bad(&format!("invalid character '{}' in name", char::from(*c)));
         }
         let at_delimiter = end < bytes.len() && bytes[end] != b'/';
@@ -129,18 +149,45 @@ mod tests {
         checked("tank/a b/c-d_e.f:g", fs, Ok(()));
         checked("tank/", fs, Err("trailing slash in name"));
         checked("/tank", fs, Err("leading slash in name"));
-        checked("tank//a", fs, Err("empty component or misplaced '@' or '#' delimiter in name"));
+        checked(
+            "tank//a",
+            fs,
+            Err("empty component or misplaced '@' or '#' delimiter in name"),
+        );
         checked("tank/a*", fs, Err("invalid character '*' in name"));
-        checked("tank/a@b", fs, Err("snapshot delimiter '@' is not expected here"));
+        checked(
+            "tank/a@b",
+            fs,
+            Err("snapshot delimiter '@' is not expected here"),
+        );
         checked("tank/a@b", DatasetKind::Snapshot, Ok(()));
-        checked("tank/a", DatasetKind::Snapshot, Err("missing '@' delimiter in snapshot name"));
-        checked("tank/a@b@c", DatasetKind::Snapshot,
-            Err("multiple '@' and/or '#' delimiters in name"));
-        checked("tank/..", fs, Err("parent reference, '..' is found in name"));
+        checked(
+            "tank/a",
+            DatasetKind::Snapshot,
+            Err("missing '@' delimiter in snapshot name"),
+        );
+        checked(
+            "tank/a@b@c",
+            DatasetKind::Snapshot,
+            Err("multiple '@' and/or '#' delimiters in name"),
+        );
+        checked(
+            "tank/..",
+            fs,
+            Err("parent reference, '..' is found in name"),
+        );
         checked("tank/a%b", fs, Err("invalid character '%' in name"));
         checked(&"x".repeat(256), fs, Err("name is too long"));
-        checked(&"x/".repeat(50).replace("x/x/x", "x/x/x"), fs, Err("trailing slash in name"));
-        checked(&format!("t{}", "/x".repeat(50)), fs, Err("name is too long"));
+        checked(
+            &"x/".repeat(50).replace("x/x/x", "x/x/x"),
+            fs,
+            Err("trailing slash in name"),
+        );
+        checked(
+            &format!("t{}", "/x".repeat(50)),
+            fs,
+            Err("name is too long"),
+        );
         checked(&format!("t{}", "/x".repeat(49)), fs, Ok(()));
     }
 }

@@ -36,7 +36,11 @@ pub fn owner_of(bonus_type: ObjectType, bonus: &[u8]) -> Option<Owner> {
             } else {
                 0
             };
-            Some(Owner { uid: u64_at(attributes, SA_UID), gid: u64_at(attributes, SA_GID), project })
+            Some(Owner {
+                uid: u64_at(attributes, SA_UID),
+                gid: u64_at(attributes, SA_GID),
+                project,
+            })
         }
         ObjectType::ZNODE if bonus.len() >= ZNODE_GID + 8 => Some(Owner {
             uid: u64_at(bonus, ZNODE_UID),

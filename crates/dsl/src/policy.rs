@@ -14,7 +14,11 @@ const COMPRESSION_BITS: u32 = 7;
 /// The write policy of a dataset with the given properties.
 pub(crate) fn write_policy(scope: &Scope, features: &Features) -> WritePolicy {
     let lz4 = features.is_active("lz4_compress");
-    let default_compression = if lz4 { Compression::LZ4 } else { Compression::LZJB };
+    let default_compression = if lz4 {
+        Compression::LZ4
+    } else {
+        Compression::LZJB
+    };
     let value = scope.number(Property::Compression);
     let method = u8::try_from(value & ((1 << COMPRESSION_BITS) - 1)).unwrap_or(0);
     let level = u8::try_from(value >> COMPRESSION_BITS).unwrap_or(0);
@@ -34,8 +38,11 @@ pub(crate) fn write_policy(scope: &Scope, features: &Features) -> WritePolicy {
         ChecksumKind::EDONR,
         ChecksumKind::BLAKE3,
     ];
-    let metadata_checksum =
-        if strong_enough.contains(&checksum) { checksum } else { ChecksumKind::FLETCHER4 };
+    let metadata_checksum = if strong_enough.contains(&checksum) {
+        checksum
+    } else {
+        ChecksumKind::FLETCHER4
+    };
     let copies = small(scope.number(Property::Copies)).clamp(1, 3);
     let more = (copies + 1).min(3);
     // 0 all, 1 most, 2 some, 3 none (zfsprops(7), redundant_metadata).
@@ -48,7 +55,11 @@ pub(crate) fn write_policy(scope: &Scope, features: &Features) -> WritePolicy {
         checksum,
         metadata_checksum,
         compression,
-        compression_level: if compression == Compression::ZSTD { level } else { 0 },
+        compression_level: if compression == Compression::ZSTD {
+            level
+        } else {
+            0
+        },
         metadata_compression: default_compression,
         copies,
         metadata_copies,
@@ -85,7 +96,11 @@ impl Inner {
     pub(crate) fn apply_mos_policy(&self) {
         let features = &self.features;
         let lz4 = features.is_active("lz4_compress");
-        let compression = if lz4 { Compression::LZ4 } else { Compression::LZJB };
+        let compression = if lz4 {
+            Compression::LZ4
+        } else {
+            Compression::LZJB
+        };
         self.mos.set_policy(WritePolicy {
             compression,
             metadata_compression: compression,

@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use dmu::zap;
 use dmu::Tx;
+use dmu::zap;
 use ondisk::dsl::zapified_keys;
 use ondisk::{Compression, ObjectId};
 
@@ -25,7 +25,9 @@ impl Inner {
             let Setting::Native(property, value) = setting else {
                 if matches!(setting, Setting::UserQuota(..)) {
                     // Kept in the file system itself, by the layer that knows files.
-                    return Err(DslError::Unsupported { what: "a user quota at this place" });
+                    return Err(DslError::Unsupported {
+                        what: "a user quota at this place",
+                    });
                 }
                 continue;
             };
@@ -58,16 +60,24 @@ impl Inner {
                 Property::FilesystemLimit | Property::SnapshotLimit
                     if number != u64::MAX && !self.features.is_enabled("filesystem_limits") =>
                 {
-                    return Err(DslError::FeatureDisabled { feature: "filesystem_limits" });
+                    return Err(DslError::FeatureDisabled {
+                        feature: "filesystem_limits",
+                    });
                 }
                 Property::VolSize => {
-                    return Err(DslError::Unsupported { what: "resizing a volume" });
+                    return Err(DslError::Unsupported {
+                        what: "resizing a volume",
+                    });
                 }
                 Property::Version if number != 5 => {
-                    return Err(DslError::Unsupported { what: "this file system version" });
+                    return Err(DslError::Unsupported {
+                        what: "this file system version",
+                    });
                 }
                 Property::Dedup if number != 2 => {
-                    return Err(DslError::Unsupported { what: "deduplication" });
+                    return Err(DslError::Unsupported {
+                        what: "deduplication",
+                    });
                 }
                 _ => {}
             }
@@ -210,7 +220,11 @@ impl Inner {
         if map.0 == 0 {
             return Ok(());
         }
-        let how = if received { Write::Received } else { Write::Inherit };
+        let how = if received {
+            Write::Received
+        } else {
+            Write::Inherit
+        };
         stored::write(&self.mos, map, name, None, how, tx).await?;
         let dataset = self.name_of_found(found);
         self.event("inherit", &dataset, found.dataset, name.into(), tx);
@@ -235,7 +249,11 @@ impl Inner {
         *dir.props.borrow_mut() = None;
         let open: Vec<Rc<DatasetState>> = {
             let datasets = self.datasets.borrow();
-            datasets.values().filter(|s| dir.contains(&s.dir)).cloned().collect()
+            datasets
+                .values()
+                .filter(|s| dir.contains(&s.dir))
+                .cloned()
+                .collect()
         };
         for state in open {
             let phys = state.phys();
@@ -253,18 +271,28 @@ impl Inner {
         // Deeper ones first, so that a directory finds its children counted.
         all.sort_by_key(|d| std::cmp::Reverse(d.chain().len()));
         for dir in all {
-            if self.dir_count(&dir, zapified_keys::FILESYSTEM_COUNT).await?.is_some() {
+            if self
+                .dir_count(&dir, zapified_keys::FILESYSTEM_COUNT)
+                .await?
+                .is_some()
+            {
                 continue;
             }
             let mut filesystems = 0;
             let mut snapshots = 0;
             for child in self.children(&dir).await? {
-                let below = self.dir_count(&child, zapified_keys::FILESYSTEM_COUNT).await?;
+                let below = self
+                    .dir_count(&child, zapified_keys::FILESYSTEM_COUNT)
+                    .await?;
                 filesystems += 1 + below.unwrap_or(0);
-                let below = self.dir_count(&child, zapified_keys::SNAPSHOT_COUNT).await?;
+                let below = self
+                    .dir_count(&child, zapified_keys::SNAPSHOT_COUNT)
+                    .await?;
                 snapshots += below.unwrap_or(0);
             }
-            let head = self.dataset_phys(ObjectId(dir.phys().head_dataset_obj)).await?;
+            let head = self
+                .dataset_phys(ObjectId(dir.phys().head_dataset_obj))
+                .await?;
             snapshots += zap::count(&self.mos, ObjectId(head.snapnames_zapobj)).await?;
             self.zapify(dir.object, tx).await?;
             for (key, count) in [
@@ -293,11 +321,15 @@ impl Inner {
             Some(parent) => self.fixed_properties(parent).await?,
             None => Default::default(),
         };
-        for property in
-            [Property::Version, Property::Normalization, Property::Utf8Only, Property::CaseSensitivity]
-        {
-            let given =
-                settings.iter().any(|s| matches!(s, Setting::Native(p, _) if *p == property));
+        for property in [
+            Property::Version,
+            Property::Normalization,
+            Property::Utf8Only,
+            Property::CaseSensitivity,
+        ] {
+            let given = settings
+                .iter()
+                .any(|s| matches!(s, Setting::Native(p, _) if *p == property));
             if !given {
                 let default = if property == Property::Version { 5 } else { 0 };
                 let number = match property {

@@ -56,7 +56,11 @@ impl From<Sizes> for Delta {
 impl std::ops::Neg for Delta {
     type Output = Self;
     fn neg(self) -> Self {
-        Self { used: -self.used, compressed: -self.compressed, uncompressed: -self.uncompressed }
+        Self {
+            used: -self.used,
+            compressed: -self.compressed,
+            uncompressed: -self.uncompressed,
+        }
     }
 }
 
@@ -123,7 +127,10 @@ pub(crate) fn transfer(dir: &mut DirPhys, step: Transfer) -> Transfer {
     apply(&mut dir.compressed_bytes, step.compressed);
     apply(&mut dir.uncompressed_bytes, step.uncompressed);
     if dir.flags & dir_flags::USED_BREAKDOWN != 0 {
-        apply(&mut dir.used_breakdown[step.from as usize], step.charge - step.into);
+        apply(
+            &mut dir.used_breakdown[step.from as usize],
+            step.charge - step.into,
+        );
         apply(&mut dir.used_breakdown[step.to as usize], step.into);
     }
     Transfer {
@@ -161,7 +168,11 @@ pub(crate) fn move_part(dir: &mut DirPhys, bytes: i64, from: Used, to: Used) {
 
 /// 100 times logical over compressed bytes; 100 for nothing.
 pub(crate) fn ratio(uncompressed: u64, compressed: u64) -> u64 {
-    if compressed == 0 { 100 } else { uncompressed.saturating_mul(100) / compressed }
+    if compressed == 0 {
+        100
+    } else {
+        uncompressed.saturating_mul(100) / compressed
+    }
 }
 
 /// One level of the walk that finds the space available to a directory, from the pool's root down.
@@ -173,7 +184,11 @@ pub(crate) fn available(parent: u64, used: u64, reserved: u64, limit: u64) -> u6
     if reserved > used && parent != u64::MAX {
         room = room.saturating_add(reserved - used);
     }
-    if used > limit { 0 } else { room.min(limit - used) }
+    if used > limit {
+        0
+    } else {
+        room.min(limit - used)
+    }
 }
 
 /// The space available to a dataset, given its directory's.
@@ -188,7 +203,11 @@ pub(crate) fn available_to_dataset(
     if ref_reserved > unique {
         room = room.saturating_add(ref_reserved - unique);
     }
-    if ref_quota == 0 { room } else { room.min(ref_quota.saturating_sub(referenced)) }
+    if ref_quota == 0 {
+        room
+    } else {
+        room.min(ref_quota.saturating_sub(referenced))
+    }
 }
 
 #[cfg(test)]
@@ -196,7 +215,12 @@ mod tests {
     use super::*;
 
     fn dir(used: u64, reserved: u64) -> DirPhys {
-        DirPhys { used_bytes: used, reserved, flags: 1, ..DirPhys::default() }
+        DirPhys {
+            used_bytes: used,
+            reserved,
+            flags: 1,
+            ..DirPhys::default()
+        }
     }
 
     #[test]
@@ -214,7 +238,11 @@ mod tests {
         let mut parent = dir(100, 0);
         parent.used_breakdown[Used::ChildReservations as usize] = 100;
         let mut write = |bytes: i64| {
-            let delta = Delta { used: bytes, compressed: bytes, uncompressed: bytes };
+            let delta = Delta {
+                used: bytes,
+                compressed: bytes,
+                uncompressed: bytes,
+            };
             let up = did_use(&mut child, Used::Head, delta);
             transfer(&mut parent, up);
             let [_, _, part_child, part_reservation, _] = parent.used_breakdown;

@@ -77,7 +77,11 @@ impl Scope {
     pub(crate) fn lookup(&self, name: &str, inheritable: bool) -> Option<Lookup> {
         if let Some(map) = &self.snapshot {
             if let Some((value, received)) = at_level(map, name) {
-                let source = if received { Source::Received } else { Source::Local };
+                let source = if received {
+                    Source::Received
+                } else {
+                    Source::Local
+                };
                 return Some(Lookup { value, source });
             }
             if !inheritable {
@@ -103,17 +107,21 @@ impl Scope {
 
     /// The effective value of a native property and its source.
     pub(crate) fn native(&self, property: Property) -> Lookup {
-        self.lookup(property.name(), property.inheritable()).unwrap_or_else(|| {
-            let descriptor = property.descriptor();
-            let value = match descriptor.default_string {
-                Some(text) => Value::Text(text.into()),
-                None if descriptor.value_type == crate::property::PropertyType::String => {
-                    Value::Text(String::new())
+        self.lookup(property.name(), property.inheritable())
+            .unwrap_or_else(|| {
+                let descriptor = property.descriptor();
+                let value = match descriptor.default_string {
+                    Some(text) => Value::Text(text.into()),
+                    None if descriptor.value_type == crate::property::PropertyType::String => {
+                        Value::Text(String::new())
+                    }
+                    None => Value::Number(descriptor.default_number),
+                };
+                Lookup {
+                    value,
+                    source: Source::Default,
                 }
-                None => Value::Number(descriptor.default_number),
-            };
-            Lookup { value, source: Source::Default }
-        })
+            })
     }
 
     pub(crate) fn number(&self, property: Property) -> u64 {
@@ -131,7 +139,10 @@ impl Scope {
 
     /// Names of all user properties in force.
     pub(crate) fn user_properties(&self) -> Vec<String> {
-        let maps = self.snapshot.iter().chain(self.levels.iter().map(|(_, m)| m.as_ref()));
+        let maps = self
+            .snapshot
+            .iter()
+            .chain(self.levels.iter().map(|(_, m)| m.as_ref()));
         let mut names: Vec<String> = maps
             .flat_map(|m| m.keys())
             .map(|k| k.split('$').next().unwrap_or(k))
@@ -152,7 +163,8 @@ fn at_level(map: &PropMap, name: &str) -> Option<(Value, bool)> {
     if map.contains_key(&format!("{name}{INHERIT}")) {
         return None;
     }
-    map.get(&format!("{name}{RECEIVED}")).map(|value| (value.clone(), true))
+    map.get(&format!("{name}{RECEIVED}"))
+        .map(|value| (value.clone(), true))
 }
 
 /// Where a property is written.
@@ -219,11 +231,7 @@ impl Inner {
 
     /// Everything a property lookup of a dataset needs. `snapshot` is the snapshot's own
     /// dictionary (0 if it has none), for snapshots.
-    pub(crate) async fn scope(
-        &self,
-        dir: &Rc<Dir>,
-        snapshot: Option<ObjectId>,
-    ) -> Result<Scope> {
+    pub(crate) async fn scope(&self, dir: &Rc<Dir>, snapshot: Option<ObjectId>) -> Result<Scope> {
         let mut levels = Vec::new();
         for level in dir.chain() {
             let map = self.props_of(&level).await?;
@@ -242,21 +250,43 @@ mod tests {
     use super::*;
 
     fn map(entries: &[(&str, Value)]) -> Rc<PropMap> {
-        Rc::new(entries.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect())
+        Rc::new(
+            entries
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), v.clone()))
+                .collect(),
+        )
     }
 
     fn scope() -> Scope {
         Scope {
             snapshot: None,
             levels: vec![
-                ("p/a/b".into(), map(&[("atime$recvd", Value::Number(1)),
-                    ("quota", Value::Number(7)),
-                    ("exec$recvd", Value::Number(0)), ("exec$inherit", Value::Number(0))])),
-                ("p/a".into(), map(&[("compression", Value::Number(15)),
-                    ("canmount", Value::Number(0)), ("m:x", Value::Text("1".into())),
-                    ("devices$recvd", Value::Number(0))])),
-                ("p".into(), map(&[("compression", Value::Number(2)),
-                    ("exec", Value::Number(1))])),
+                (
+                    "p/a/b".into(),
+                    map(&[
+                        ("atime$recvd", Value::Number(1)),
+                        ("quota", Value::Number(7)),
+                        ("exec$recvd", Value::Number(0)),
+                        ("exec$inherit", Value::Number(0)),
+                    ]),
+                ),
+                (
+                    "p/a".into(),
+                    map(&[
+                        ("compression", Value::Number(15)),
+                        ("canmount", Value::Number(0)),
+                        ("m:x", Value::Text("1".into())),
+                        ("devices$recvd", Value::Number(0)),
+                    ]),
+                ),
+                (
+                    "p".into(),
+                    map(&[
+                        ("compression", Value::Number(2)),
+                        ("exec", Value::Number(1)),
+                    ]),
+                ),
             ],
         }
     }
@@ -265,7 +295,14 @@ mod tests {
     fn inheritance() {
         let s = scope();
         let check = |p: Property, value: u64, source: Source| {
-            assert_eq!(s.native(p), Lookup { value: Value::Number(value), source }, "{p:?}");
+            assert_eq!(
+                s.native(p),
+                Lookup {
+                    value: Value::Number(value),
+                    source
+                },
+                "{p:?}"
+            );
         };
         check(Property::Compression, 15, Source::Inherited("p/a".into()));
         check(Property::Atime, 1, Source::Received);
@@ -282,7 +319,10 @@ mod tests {
     #[test]
     fn snapshots_inherit_from_their_dataset() {
         let mut s = scope();
-        s.snapshot = Some(BTreeMap::from([("m:y".to_owned(), Value::Text("2".into()))]));
+        s.snapshot = Some(BTreeMap::from([(
+            "m:y".to_owned(),
+            Value::Text("2".into()),
+        )]));
         let y = s.lookup("m:y", true).expect("set on the snapshot");
         assert_eq!(y.source, Source::Local);
         let exec = s.native(Property::Devices);

@@ -43,7 +43,12 @@ struct Collector {
 
 impl Collector {
     fn new(store: BlockStore) -> Self {
-        Self { store, born: Sizes::default(), killed: Vec::new(), wanted: Vec::new() }
+        Self {
+            store,
+            born: Sizes::default(),
+            killed: Vec::new(),
+            wanted: Vec::new(),
+        }
     }
 }
 
@@ -121,12 +126,18 @@ impl Inner {
             || !self.dirty_dirs.borrow().is_empty()
             || !self.dirty_datasets.borrow().is_empty()
             || self.tasks.borrow().iter().any(|(t, _)| *t <= txg)
-            || self.open_objsets().iter().any(|(_, objset)| objset.is_dirty(txg))
+            || self
+                .open_objsets()
+                .iter()
+                .any(|(_, objset)| objset.is_dirty(txg))
     }
 
     fn open_objsets(&self) -> Vec<(Rc<DatasetState>, Objset)> {
         let datasets = self.datasets.borrow();
-        datasets.values().filter_map(|s| Some((s.clone(), s.objset()?))).collect()
+        datasets
+            .values()
+            .filter_map(|s| Some((s.clone(), s.objset()?)))
+            .collect()
     }
 
     async fn sync_datasets(self: &Rc<Self>, txg: Txg, pass: u32, tx: &Tx) -> Result<bool> {
@@ -248,7 +259,9 @@ impl Inner {
             return Ok(());
         }
         self.features.incr("extensible_dataset", tx).await?;
-        self.mos.set_object_type(object, ObjectType::ZAP_METADATA, tx).await?;
+        self.mos
+            .set_object_type(object, ObjectType::ZAP_METADATA, tx)
+            .await?;
         zap::format(&self.mos, object, 0, tx).await?;
         Ok(())
     }
@@ -273,7 +286,11 @@ impl Inner {
                 self.services.store().free(tx.txg(), bp).await?;
             }
         } else {
-            let real: Vec<_> = blocks.iter().filter(|bp| !bp.is_embedded()).copied().collect();
+            let real: Vec<_> = blocks
+                .iter()
+                .filter(|bp| !bp.is_embedded())
+                .copied()
+                .collect();
             self.sync_bplist.append(&real, tx).await?;
         }
         Ok(())
@@ -334,14 +351,14 @@ impl Inner {
             }
             // What the unreadable block leads to stays allocated, and the rest of the pool goes on.
             // The next import tries again.
-            Progress::Broken(_) => self.background_stalled.set(true),
+            Progress::Broken(error) => *self.background_error.borrow_mut() = Some(error),
         }
         Ok(true)
     }
 
     pub(crate) fn has_background_work(&self) -> bool {
         !self.read_only
-            && !self.background_stalled.get()
+            && self.background_error.borrow().is_none()
             && (self.bptree.get().0 != 0 || !self.free_bpobj.is_empty())
     }
 
@@ -355,7 +372,9 @@ impl Inner {
                     _ => None,
                 }
             };
-            let Some((_, task)) = next else { return Ok(any) };
+            let Some((_, task)) = next else {
+                return Ok(any);
+            };
             any = true;
             let guard = self.config.write().await;
             task(Hierarchy::from_inner(self.clone()), tx.clone()).await;
@@ -367,15 +386,23 @@ impl Inner {
     pub(crate) async fn write_back(&self, tx: &Tx) -> Result<()> {
         let dirs = std::mem::take(&mut *self.dirty_dirs.borrow_mut());
         for object in dirs {
-            let Some(dir) = self.dirs.borrow().get(&object).cloned() else { continue };
+            let Some(dir) = self.dirs.borrow().get(&object).cloned() else {
+                continue;
+            };
             let bytes = dir.phys().encode();
-            self.mos.set_bonus(object, ObjectType::DSL_DIR, &bytes, tx).await?;
+            self.mos
+                .set_bonus(object, ObjectType::DSL_DIR, &bytes, tx)
+                .await?;
         }
         let datasets = std::mem::take(&mut *self.dirty_datasets.borrow_mut());
         for object in datasets {
-            let Some(state) = self.datasets.borrow().get(&object).cloned() else { continue };
+            let Some(state) = self.datasets.borrow().get(&object).cloned() else {
+                continue;
+            };
             let bytes = state.phys().encode();
-            self.mos.set_bonus(object, ObjectType::DSL_DATASET, &bytes, tx).await?;
+            self.mos
+                .set_bonus(object, ObjectType::DSL_DATASET, &bytes, tx)
+                .await?;
         }
         Ok(())
     }
@@ -390,15 +417,23 @@ impl Inner {
             let later = [Txg(txg.0 + 1), Txg(txg.0 + 2)];
             let is_idle = |s: &DatasetState| {
                 s.handles() == 0
-                    && s.objset().is_none_or(|os| later.iter().all(|t| !os.is_dirty(*t)))
+                    && s.objset()
+                        .is_none_or(|os| later.iter().all(|t| !os.is_dirty(*t)))
             };
-            datasets.values().filter(|s| is_idle(s)).map(|s| s.object).collect()
+            datasets
+                .values()
+                .filter(|s| is_idle(s))
+                .map(|s| s.object)
+                .collect()
         };
         let dirty = self.dirty_datasets.borrow();
         for object in idle.into_iter().filter(|object| !dirty.contains(object)) {
             let mut datasets = self.datasets.borrow_mut();
             // Still reachable as the previous snapshot of an open head: there must be one of each.
-            if datasets.get(&object).is_some_and(|state| Rc::strong_count(state) == 1) {
+            if datasets
+                .get(&object)
+                .is_some_and(|state| Rc::strong_count(state) == 1)
+            {
                 datasets.remove(&object);
             }
         }
