@@ -449,12 +449,11 @@ impl Hierarchy {
     }
 
     /// Returns the bytes still to be freed in the background (the pool property `freeing`).
-    ///
-    /// # Errors
-    /// Of reading.
-    pub async fn freeing_bytes(&self) -> Result<u64> {
-        let dir = self.0.dir(self.0.fixed.get().free_dir).await?;
-        Ok(dir.phys().used_bytes)
+    #[must_use]
+    pub fn freeing_bytes(&self) -> u64 {
+        let dirs = self.0.dirs.borrow();
+        dirs.get(&self.0.fixed.get().free_dir)
+            .map_or(0, |dir| dir.phys().used_bytes)
     }
 
     /// Returns what happened to datasets since the last call, for the pool's history.
