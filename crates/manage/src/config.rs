@@ -1,0 +1,178 @@
+//! `sanbox.toml`: the settings of one appliance. Every key has a default and a flag of the same
+//! name; keys that are not known are refused, so that a mistyped one does not go unnoticed. What
+//! belongs to the data (shares, mount points, quotas) lives in the pools as properties, not here.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// Why the configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not a configuration.
+    #[error("{}: {message}", path.display())]
+    Invalid {
+        /// Which file.
+        path: PathBuf,
+        /// Where and why.
+        message: String,
+    },
+    /// A size is not one.
+    #[error("'{0}' is not a size (such as 2G)")]
+    Size(String),
+}
+
+/// The settings.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Addresses to listen at. Empty: loopback, or everywhere as soon as a share allows others.
+    pub listen: Vec<IpAddr>,
+    /// Memory for the cache of each pool, for instance `2G`. Empty: a quarter of the machine's.
+    pub memory: String,
+    /// NFS.
+    pub nfs: Nfs,
+    /// Mounting on this machine.
+    pub mount: Mount,
+}
+
+/// Settings of the NFS server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Nfs {
+    /// Serve NFS at all.
+    pub enabled: bool,
+    /// TCP port of NFSv3 and MOUNT.
+    pub port: u16,
+    /// Answer port queries at port 111 where nothing else does, and register with a running
+    /// rpcbind.
+    pub portmap: bool,
+    /// Connections at once; more are turned away.
+    pub connections_max: usize,
+    /// Seconds after which an idle connection is closed. Clients reconnect by themselves.
+    pub idle_seconds: u64,
+}
+
+impl Default for Nfs {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            port: 2049,
+            portmap: true,
+            connections_max: 4096,
+            idle_seconds: 3600,
+        }
+    }
+}
+
+/// Settings of mounting by FUSE.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Mount {
+    /// Mount file systems at their mount points on import and creation, as OpenZFS does.
+    pub automatic: bool,
+    /// Threads that serve each mount.
+    pub threads: usize,
+}
+
+impl Default for Mount {
+    fn default() -> Self {
+        Self {
+            automatic: false,
+            threads: 4,
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: Vec::new(),
+            memory: String::new(),
+            nfs: Nfs::default(),
+            mount: Mount::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Reads a file; a missing one is all defaults.
+    ///
+    /// # Errors
+    /// It cannot be read, or has unknown keys or values.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::parse(&text).map_err(|message| ConfigError::Invalid {
+                path: path.to_owned(),
+                message,
+            }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(source) => Err(ConfigError::Io {
+                path: path.to_owned(),
+                source,
+            }),
+        }
+    }
+
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// Where and why it is not a configuration.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let config: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        config.memory_bytes().map_err(|error| error.to_string())?;
+        Ok(config)
+    }
+
+    /// Returns the memory for each pool's cache in bytes, if it was set.
+    ///
+    /// # Errors
+    /// The setting is not a size.
+    pub fn memory_bytes(&self) -> Result<Option<u64>, ConfigError> {
+        if self.memory.is_empty() {
+            return Ok(None);
+        }
+        match engine::property::parse_number(&self.memory) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(_) => Err(ConfigError::Size(self.memory.clone())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_and_settings() {
+        assert_eq!(Config::parse("").expect("parses"), Config::default());
+        let text = "listen = ['0.0.0.0']\nmemory = '2G'\n[nfs]\nport = 12049\n";
+        let config = Config::parse(text).expect("parses");
+        assert_eq!(config.nfs.port, 12049);
+        assert_eq!(config.memory_bytes().expect("a size"), Some(2 << 30));
+        assert!(config.nfs.enabled);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, needle) in [
+            ("lisen = []", "lisen"),
+            ("[nfs]\nports = 1", "ports"),
+            ("[nfs]\nport = 99999", "99999"),
+            ("listen = ['nowhere']", "listen"),
+            ("memory = 'lots'", "lots"),
+        ] {
+            let message = Config::parse(text).expect_err(text);
+            assert!(message.contains(needle), "{text}: {message}");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The control socket: how a command reaches the running appliance, and its words come back.
+//!
+//! A client connects to a socket in the state directory that only its owner may open, and sends
+//! one request: the command line and where it was given. Frames of output come back, and last the
+//! exit code. Closing the connection ends the command. A frame is a kind (one byte), a length (four
+//! bytes, big-endian) and that many bytes.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{UnixListener, UnixStream};
+
+/// Largest frame taken; senders split what is longer.
+pub const FRAME_BYTES_MAX: usize = 1 << 20;
+
+/// A command as its user gave it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// `zpool`, `zfs` or `sanbox`.
+    pub tool: String,
+    /// What follows the tool's name.
+    pub arguments: Vec<String>,
+    /// Working directory.
+    pub directory: PathBuf,
+    /// Environment variables that commands look at.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+    /// User who gave it.
+    #[serde(default)]
+    pub uid: u32,
+}
+
+/// What goes over the socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// Client to appliance: the command.
+    Request(Request),
+    /// Bytes for standard output.
+    Out(Vec<u8>),
+    /// Bytes for standard error.
+    Err(Vec<u8>),
+    /// The end.
+    Exit(u8),
+}
+
+impl Frame {
+    /// Sends the frame.
+    ///
+    /// # Errors
+    /// The other side has gone.
+    pub async fn send(&self, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+        let (kind, payload) = match self {
+            Self::Request(request) => {
+                (b'R', serde_json::to_vec(request).map_err(io::Error::other)?)
+            }
+            Self::Out(bytes) => (b'O', bytes.clone()),
+            Self::Err(bytes) => (b'E', bytes.clone()),
+            Self::Exit(code) => (b'X', vec![*code]),
+        };
+        if payload.len() > FRAME_BYTES_MAX {
+            // Only output can be long, and it may be cut anywhere.
+            for part in payload.chunks(FRAME_BYTES_MAX) {
+                write_frame(to, kind, part).await?;
+            }
+            return Ok(());
+        }
+        write_frame(to, kind, &payload).await
+    }
+
+    /// Receives a frame; `None` at the end of the connection.
+    ///
+    /// # Errors
+    /// The connection broke, or what came is not a frame.
+    pub async fn receive(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Self>> {
+        let mut header = [0; 5];
+        match from.read_exact(&mut header).await {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        let [kind, length @ ..] = header;
+        let length = u32::from_be_bytes(length) as usize;
+        if length > FRAME_BYTES_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "oversized frame",
+            ));
+        }
+        let mut payload = vec![0; length];
+        from.read_exact(&mut payload).await?;
+        Ok(Some(match (kind, payload.as_slice()) {
+            (b'R', bytes) => Self::Request(
+                serde_json::from_slice(bytes)
+                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?,
+            ),
+            (b'O', _) => Self::Out(payload),
+            (b'E', _) => Self::Err(payload),
+            (b'X', [code]) => Self::Exit(*code),
+            _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "unknown frame")),
+        }))
+    }
+}
+
+async fn write_frame(
+    to: &mut (impl AsyncWrite + Unpin),
+    kind: u8,
+    payload: &[u8],
+) -> io::Result<()> {
+    let length = u32::try_from(payload.len()).map_err(io::Error::other)?;
+    let mut bytes = Vec::with_capacity(5 + payload.len());
+    bytes.push(kind);
+    bytes.extend_from_slice(&length.to_be_bytes());
+    bytes.extend_from_slice(payload);
+    to.write_all(&bytes).await
+}
+
+/// Connects to the appliance that listens at `socket`; `None` when none does.
+///
+/// # Errors
+/// The socket is there and may not be used.
+pub async fn connect(socket: &Path) -> io::Result<Option<UnixStream>> {
+    let (_directory, path) = short(socket)?;
+    match UnixStream::connect(&path).await {
+        Ok(stream) => Ok(Some(stream)),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+            ) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Listens at `socket`, replacing what a killed appliance left there. The caller holds the state
+/// directory's lock, so nobody else listens.
+///
+/// # Errors
+/// The socket cannot be made.
+pub fn listen(socket: &Path) -> io::Result<UnixListener> {
+    use std::os::unix::fs::PermissionsExt as _;
+    match std::fs::remove_file(socket) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let (_directory, path) = short(socket)?;
+    let listener = UnixListener::bind(path)?;
+    // The directory keeps others out already; this holds where it was made by hand.
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// A path to the socket that fits the 108 bytes of a socket address: long ones go through an open
+/// directory, which must live while the path is used.
+fn short(socket: &Path) -> io::Result<(Option<std::fs::File>, PathBuf)> {
+    if socket.as_os_str().len() < 100 {
+        return Ok((None, socket.to_owned()));
+    }
+    let (Some(directory), Some(name)) = (socket.parent(), socket.file_name()) else {
+        return Ok((None, socket.to_owned()));
+    };
+    let directory = match std::fs::File::open(directory) {
+        Ok(directory) => directory,
+        Err(error) => return Err(error),
+    };
+    let path = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);
+    Ok((Some(directory), path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn frames_go_through() {
+        let (mut here, mut there) = tokio::io::duplex(1 << 16);
+        let frames = [
+            Frame::Request(Request {
+                tool: "zpool".to_owned(),
+                arguments: vec!["list".to_owned(), "-H".to_owned()],
+                directory: PathBuf::from("/"),
+                environment: BTreeMap::new(),
+                uid: 0,
+            }),
+            Frame::Out(b"tank\n".to_vec()),
+            Frame::Err(Vec::new()),
+            Frame::Exit(2),
+        ];
+        for frame in &frames {
+            frame.send(&mut here).await.expect("sends");
+        }
+        drop(here);
+        for frame in &frames {
+            assert_eq!(
+                Frame::receive(&mut there).await.expect("receives").as_ref(),
+                Some(frame)
+            );
+        }
+        assert_eq!(Frame::receive(&mut there).await.expect("ends"), None);
+    }
+
+    #[tokio::test]
+    async fn nonsense_is_refused() {
+        for bytes in [
+            &b"Z\0\0\0\0"[..],
+            b"X\0\0\0\x02ab",
+            b"R\0\0\0\x02[]",
+            b"O\xff\xff\xff\xff",
+        ] {
+            let mut input = bytes;
+            assert!(Frame::receive(&mut input).await.is_err(), "{bytes:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn long_paths_work() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let deep = directory.path().join("x".repeat(100));
+        std::fs::create_dir(&deep).expect("makes");
+        let socket = deep.join("control.sock");
+        assert!(connect(&socket).await.expect("asks").is_none());
+        let listener = listen(&socket).expect("listens");
+        assert!(connect(&socket).await.expect("connects").is_some());
+        drop(listener);
+        assert!(connect(&socket).await.expect("asks").is_none());
+        listen(&socket).expect("listens again");
+    }
+}

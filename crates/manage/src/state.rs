@@ -1,0 +1,332 @@
+//! The state directory: one appliance's memory. It holds the lock that lets one process at a time
+//! run the pools, the list of imported pools, the configuration file and the control socket.
+//!
+//! The lock is an advisory `flock`, which the kernel releases however the process ends, so that a
+//! killed daemon needs no cleaning up.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+
+/// What can go wrong with the state directory.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// A file of it cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The list of pools is not as we write it.
+    #[error("{}: {source}; the pools themselves are untouched and can be imported again", path.display())]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+}
+
+/// The state directory.
+#[derive(Clone, Debug)]
+pub struct StateDirectory {
+    path: PathBuf,
+}
+
+/// Held while this process runs the pools of the state directory.
+#[derive(Debug)]
+pub struct StateLock {
+    _file: File,
+}
+
+/// An imported pool, as remembered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CachedPool {
+    /// Name.
+    pub name: String,
+    /// Unique number.
+    pub guid: u64,
+    /// Where its devices were.
+    pub devices: Vec<PathBuf>,
+    /// Alternate root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub altroot: Option<PathBuf>,
+    /// Imported read-only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub readonly: bool,
+    /// The import ends with this boot of the machine (`-R`, `cachefile=none`): the kernel's boot
+    /// identifier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_boot: Option<String>,
+}
+
+/// The imported pools.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolCache {
+    /// In the order of their names.
+    pub pools: Vec<CachedPool>,
+}
+
+impl PoolCache {
+    /// Adds a pool, or replaces what was remembered of it.
+    pub fn put(&mut self, pool: CachedPool) {
+        self.pools
+            .retain(|known| known.guid != pool.guid && known.name != pool.name);
+        self.pools.push(pool);
+        self.pools.sort_by(|left, right| left.name.cmp(&right.name));
+    }
+
+    /// Forgets a pool.
+    pub fn remove(&mut self, guid: u64) {
+        self.pools.retain(|known| known.guid != guid);
+    }
+}
+
+impl StateDirectory {
+    /// Returns the directory that commands use when none is named: of the machine for root, of the
+    /// user otherwise.
+    #[must_use]
+    pub fn default_path(is_root: bool) -> PathBuf {
+        if is_root {
+            return PathBuf::from("/var/lib/sanbox");
+        }
+        let absolute = |name| {
+            std::env::var_os(name)
+                .map(PathBuf::from)
+                .filter(|p| p.is_absolute())
+        };
+        match (absolute("XDG_STATE_HOME"), absolute("HOME")) {
+            (Some(state), _) => state.join("sanbox"),
+            (None, Some(home)) => home.join(".local/state/sanbox"),
+            (None, None) => PathBuf::from("/var/lib/sanbox"),
+        }
+    }
+
+    /// Opens the directory, making it if need be, readable by its owner only.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn open(path: &Path) -> Result<Self, StateError> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .map_err(|source| StateError::Io {
+                path: path.to_owned(),
+                source,
+            })?;
+        let path = fs::canonicalize(path).map_err(|source| StateError::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(Self { path })
+    }
+
+    /// Returns where the directory is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns where the control socket is.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.path.join("control.sock")
+    }
+
+    /// Returns where the configuration is.
+    #[must_use]
+    pub fn config(&self) -> PathBuf {
+        self.path.join("sanbox.toml")
+    }
+
+    /// Takes the lock if nobody has it.
+    ///
+    /// # Errors
+    /// The lock file cannot be opened.
+    pub fn try_lock(&self) -> Result<Option<StateLock>, StateError> {
+        let path = self.path.join("lock");
+        let failed = |source| StateError::Io {
+            path: path.clone(),
+            source,
+        };
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(failed)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            Err(errno) => return Err(failed(errno.into())),
+        }
+        // Who holds it, for people who look; the lock itself is what counts.
+        let _ = file.set_len(0);
+        let _ = file.write_all(format!("{}\n", std::process::id()).as_bytes());
+        Ok(Some(StateLock { _file: file }))
+    }
+
+    /// Returns the process that holds the lock, as far as it is known.
+    #[must_use]
+    pub fn lock_holder(&self) -> Option<u32> {
+        fs::read_to_string(self.path.join("lock"))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
+    }
+
+    /// Reads the list of imported pools; pools of an earlier boot that were to end with it are left
+    /// out.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged.
+    pub fn read_pools(&self) -> Result<PoolCache, StateError> {
+        let path = self.path.join("pools.json");
+        let mut text = String::new();
+        match File::open(&path).and_then(|mut file| file.read_to_string(&mut text)) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(PoolCache::default());
+            }
+            Err(source) => return Err(StateError::Io { path, source }),
+        }
+        let mut cache: PoolCache =
+            serde_json::from_str(&text).map_err(|source| StateError::Damaged { path, source })?;
+        let boot = boot_identifier();
+        cache
+            .pools
+            .retain(|pool| pool.until_boot.is_none() || pool.until_boot == boot);
+        Ok(cache)
+    }
+
+    /// Replaces the list of imported pools; after a power cut it is the old or the new one.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write_pools(&self, cache: &PoolCache) -> Result<(), StateError> {
+        let path = self.path.join("pools.json");
+        let text = serde_json::to_string_pretty(cache).map_err(|source| StateError::Damaged {
+            path: path.clone(),
+            source,
+        })?;
+        self.replace("pools.json", format!("{text}\n").as_bytes())
+    }
+
+    /// Returns the number that stands for this host in pools' labels where the machine has none of
+    /// its own: made once, kept with the state.
+    ///
+    /// # Errors
+    /// It cannot be read or written.
+    pub fn hostid(&self, fresh: impl FnOnce() -> u32) -> Result<u32, StateError> {
+        let path = self.path.join("hostid");
+        if let Ok(text) = fs::read_to_string(&path)
+            && let Ok(hostid) = u32::from_str_radix(text.trim(), 16)
+            && hostid != 0
+        {
+            return Ok(hostid);
+        }
+        let hostid = fresh().max(1);
+        self.replace("hostid", format!("{hostid:08x}\n").as_bytes())?;
+        Ok(hostid)
+    }
+
+    fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), StateError> {
+        let path = self.path.join(name);
+        let fresh = self.path.join(format!("{name}.new"));
+        let write = || -> io::Result<()> {
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&fresh)?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            fs::rename(&fresh, &path)?;
+            File::open(&self.path)?.sync_all()
+        };
+        write().map_err(|source| StateError::Io {
+            path: path.clone(),
+            source,
+        })
+    }
+}
+
+/// Returns what tells this boot of the machine from others, where the kernel says.
+#[must_use]
+pub fn boot_identifier() -> Option<String> {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(name: &str, guid: u64) -> CachedPool {
+        CachedPool {
+            name: name.to_owned(),
+            guid,
+            devices: vec![PathBuf::from("/disks/a")],
+            altroot: None,
+            readonly: false,
+            until_boot: None,
+        }
+    }
+
+    #[test]
+    fn remembers_pools_and_forgets_those_of_another_boot() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let state = StateDirectory::open(directory.path()).expect("opens");
+        assert_eq!(state.read_pools().expect("reads"), PoolCache::default());
+        let mut cache = PoolCache::default();
+        cache.put(pool("tank", 1));
+        cache.put(CachedPool {
+            until_boot: Some("another".to_owned()),
+            ..pool("gone", 2)
+        });
+        cache.put(CachedPool {
+            readonly: true,
+            ..pool("tank", 1)
+        });
+        state.write_pools(&cache).expect("writes");
+        let read = state.read_pools().expect("reads");
+        assert_eq!(
+            read.pools,
+            [CachedPool {
+                readonly: true,
+                ..pool("tank", 1)
+            }]
+        );
+    }
+
+    #[test]
+    fn one_holds_the_lock() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let state = StateDirectory::open(directory.path()).expect("opens");
+        let held = state.try_lock().expect("locks");
+        assert!(held.is_some());
+        assert!(state.try_lock().expect("asks").is_none());
+        assert_eq!(state.lock_holder(), Some(std::process::id()));
+        drop(held);
+        assert!(state.try_lock().expect("locks again").is_some());
+    }
+
+    #[test]
+    fn a_hostid_is_made_once() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let state = StateDirectory::open(directory.path()).expect("opens");
+        assert_eq!(state.hostid(|| 7).expect("makes"), 7);
+        assert_eq!(state.hostid(|| 8).expect("reads"), 7);
+    }
+}
