@@ -414,7 +414,7 @@ pub(crate) fn fill_root(
             now: handle.wall_clock(),
             ..zpl::RootProps::default()
         };
-        crate::stub::create_root(objset, tx, &props)
+        zpl::create_root(objset, tx, &props)
             .await
             .map_err(|error| dsl::DslError::Init(error.to_string()))
     }

@@ -231,7 +231,7 @@ impl Room {
             read_only,
             ..FsOptions::default()
         };
-        let fs = crate::stub::open_fs(opened, options).await?;
+        let fs = Fs::open(opened, options).await?;
         let entry = OpenFs {
             fs,
             guid,

@@ -18,7 +18,6 @@ mod engine;
 mod error;
 mod fs;
 mod pool_handle;
-mod stub;
 
 pub use dataset::{
     CreateDataset, DatasetFilter, DatasetInfo, DatasetProperty, DestroyOptions, PropertyQuery,

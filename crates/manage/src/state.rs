@@ -128,6 +128,13 @@ impl StateDirectory {
         Ok(Self { path })
     }
 
+    /// Names a directory without opening or making it, for commands that only want to know where it
+    /// would be.
+    #[must_use]
+    pub fn unopened(path: &Path) -> Self {
+        Self { path: path.to_owned() }
+    }
+
     /// Returns where the directory is.
     #[must_use]
     pub fn path(&self) -> &Path {

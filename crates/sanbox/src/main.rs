@@ -1,1 +1,326 @@
-fn main() {}
+//! The program: `sanbox`, and through links `zpool` and `zfs`.
+//!
+//! A command goes to the daemon of its state directory when one runs; otherwise this process takes
+//! the directory's lock and does the same work itself. Either way the same functions run.
+
+#![forbid(unsafe_code)]
+
+mod appliance;
+mod cli;
+mod serve;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use engine::Engine;
+use manage::control::{Frame, Request};
+use manage::state::{StateDirectory, StateLock};
+use tokio::signal::unix::{SignalKind, signal};
+
+use appliance::Appliance;
+use cli::out::Out;
+use cli::{Caller, ENVIRONMENT, Session};
+
+/// How long to wait for another process that has the lock and no socket (a command at work).
+const LOCK_PATIENCE: Duration = Duration::from_secs(60);
+
+fn main() -> ExitCode {
+    let mut words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    let own = words.next().unwrap_or_default();
+    let own = own.rsplit('/').next().unwrap_or_default().to_owned();
+    let arguments: Vec<String> = words.collect();
+    let state = std::env::var_os("SANBOX_STATE").map(PathBuf::from);
+    let invocation = match own.as_str() {
+        "zpool" | "zfs" => Invocation {
+            tool: own,
+            arguments,
+            state,
+        },
+        _ => match Invocation::read(arguments, state) {
+            Ok(Some(invocation)) => invocation,
+            Ok(None) => return ExitCode::SUCCESS,
+            Err(message) => {
+                eprintln!("sanbox: {message}");
+                eprint!("{}", cli::declare::help());
+                return ExitCode::from(2);
+            }
+        },
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("sanbox: cannot start: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(invocation.run()) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("sanbox: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What this process was started to do.
+struct Invocation {
+    /// `zpool`, `zfs`, or `sanbox` for a command of our own.
+    tool: String,
+    arguments: Vec<String>,
+    state: Option<PathBuf>,
+}
+
+impl Invocation {
+    /// Reads the options before the command; `None` when all was said.
+    fn read(arguments: Vec<String>, mut state: Option<PathBuf>) -> Result<Option<Self>, String> {
+        let mut words = arguments.into_iter();
+        loop {
+            let Some(word) = words.next() else {
+                return Err("missing command".to_owned());
+            };
+            match word.as_str() {
+                "--state" => match words.next() {
+                    Some(path) => state = Some(PathBuf::from(path)),
+                    None => return Err("--state needs a directory".to_owned()),
+                },
+                "-h" | "--help" | "help" => {
+                    cli_print(&cli::declare::help());
+                    return Ok(None);
+                }
+                "-V" | "--version" | "version" => {
+                    cli_print(&format!("sanbox {}\n", env!("CARGO_PKG_VERSION")));
+                    return Ok(None);
+                }
+                "zpool" | "zfs" => {
+                    return Ok(Some(Self {
+                        tool: word,
+                        arguments: words.collect(),
+                        state,
+                    }));
+                }
+                _ if word.starts_with("--state=") => {
+                    state = Some(PathBuf::from(&word["--state=".len()..]));
+                }
+                _ if word.starts_with('-') => return Err(format!("unknown option '{word}'")),
+                _ => {
+                    let mut arguments = vec![word];
+                    arguments.extend(words);
+                    return Ok(Some(Self {
+                        tool: "sanbox".to_owned(),
+                        arguments,
+                        state,
+                    }));
+                }
+            }
+        }
+    }
+
+    async fn run(self) -> anyhow::Result<u8> {
+        let path = self
+            .state
+            .clone()
+            .unwrap_or_else(|| StateDirectory::default_path(rustix::process::geteuid().is_root()));
+        let engine = Engine::new(engine::Threads::default());
+        if self.needs_nothing() {
+            let appliance = Appliance::detached(engine, &path);
+            return Ok(self.session(appliance).run(&self).await);
+        }
+        let state = StateDirectory::open(&path)?;
+        if self.tool == "sanbox" && self.arguments.first().is_some_and(|name| name == "serve") {
+            let config = serve::settings(&state, &self.arguments[1..])?;
+            let lock = lock_for_daemon(&state).await?;
+            let appliance = Appliance::new(engine, state, config)?;
+            serve::run(appliance, lock).await?;
+            return Ok(0);
+        }
+        let lock = match self.reach(&state).await? {
+            Reached::Done(code) => return Ok(code),
+            Reached::Locked(lock) => lock,
+        };
+        let config = manage::config::Config::read(&state.config())?;
+        let appliance = Appliance::new(engine, state, config)?;
+        let holds_mount =
+            self.tool == "sanbox" && self.arguments.first().is_some_and(|n| n == "mount");
+        let control = if holds_mount {
+            // It stays: other commands of the state directory come through it meanwhile.
+            let listener = manage::control::listen(&appliance.state().socket())?;
+            Some(tokio::spawn(serve::control::serve(
+                listener,
+                appliance.clone(),
+            )))
+        } else {
+            None
+        };
+        let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
+        let session = self.session(appliance.clone());
+        let code = tokio::select! {
+            code = session.run(&self) => code,
+            _ = terminate.recv() => 143,
+            _ = interrupt.recv() => 130,
+        };
+        if let Some(control) = control {
+            control.abort();
+            let _ = std::fs::remove_file(appliance.state().socket());
+        }
+        let closed = appliance.close().await;
+        drop(lock);
+        match closed {
+            Ok(()) => Ok(code),
+            Err(error) => bail!("the last changes could not be written out: {error}"),
+        }
+    }
+
+    /// Whether the command touches neither pools nor the state directory.
+    fn needs_nothing(&self) -> bool {
+        let first = self.arguments.first().map_or("", String::as_str);
+        match self.tool.as_str() {
+            "sanbox" => matches!(first, "completion" | "man"),
+            _ => matches!(
+                first,
+                "" | "version" | "-V" | "--version" | "help" | "--help" | "-?"
+            ),
+        }
+    }
+
+    fn session(&self, appliance: Arc<Appliance>) -> Running {
+        let caller = Caller {
+            directory: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
+            environment: environment(),
+            uid: rustix::process::getuid().as_raw(),
+        };
+        Running(Session::new(
+            appliance,
+            Out::process(),
+            caller,
+            &self.tool,
+            &self.arguments,
+        ))
+    }
+
+    /// Has the daemon do the work, or takes the lock to do it here.
+    async fn reach(&self, state: &StateDirectory) -> anyhow::Result<Reached> {
+        let began = Instant::now();
+        loop {
+            let socket = state.socket();
+            let stream = manage::control::connect(&socket)
+                .await
+                .with_context(|| format!("reaching the daemon at {}", socket.display()))?;
+            if let Some(stream) = stream {
+                return self.send(stream).await.map(Reached::Done);
+            }
+            if let Some(lock) = state.try_lock()? {
+                return Ok(Reached::Locked(lock));
+            }
+            if began.elapsed() > LOCK_PATIENCE {
+                bail!(
+                    "the state directory {} is in use{}",
+                    state.path().display(),
+                    state
+                        .lock_holder()
+                        .map(|pid| format!(" by process {pid}"))
+                        .unwrap_or_default()
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn send(&self, mut stream: tokio::net::UnixStream) -> anyhow::Result<u8> {
+        use std::io::Write as _;
+        let request = Request {
+            tool: self.tool.clone(),
+            arguments: self.arguments.clone(),
+            directory: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
+            environment: environment(),
+            uid: rustix::process::getuid().as_raw(),
+        };
+        Frame::Request(request)
+            .send(&mut stream)
+            .await
+            .context("asking the daemon")?;
+        loop {
+            let frame = Frame::receive(&mut stream)
+                .await
+                .context("listening to the daemon")?;
+            let written = match frame {
+                Some(Frame::Out(bytes)) => {
+                    let mut out = std::io::stdout().lock();
+                    out.write_all(&bytes).and_then(|()| out.flush())
+                }
+                Some(Frame::Err(bytes)) => std::io::stderr().lock().write_all(&bytes),
+                Some(Frame::Exit(code)) => return Ok(code),
+                Some(Frame::Request(_)) => Ok(()),
+                None => bail!("the daemon ended before it answered"),
+            };
+            if written.is_err() {
+                // Whoever read our output has gone, as with SIGPIPE.
+                return Ok(141);
+            }
+        }
+    }
+}
+
+/// What became of asking for the pools.
+enum Reached {
+    /// The daemon did the work; its exit code.
+    Done(u8),
+    /// The pools are ours to open.
+    Locked(StateLock),
+}
+
+/// A session ready to run.
+struct Running(Session);
+
+impl Running {
+    async fn run(self, invocation: &Invocation) -> u8 {
+        cli::run(self.0, &invocation.tool, &invocation.arguments)
+            .await
+            .0
+    }
+}
+
+fn environment() -> BTreeMap<String, String> {
+    ENVIRONMENT
+        .iter()
+        .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))
+        .collect()
+}
+
+fn cli_print(text: &str) {
+    use std::io::Write as _;
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+}
+
+/// Takes the lock for a daemon: a command at work is waited for, another daemon is not.
+async fn lock_for_daemon(state: &StateDirectory) -> anyhow::Result<StateLock> {
+    let began = Instant::now();
+    loop {
+        if let Some(lock) = state.try_lock()? {
+            return Ok(lock);
+        }
+        let running = manage::control::connect(&state.socket())
+            .await
+            .ok()
+            .flatten()
+            .is_some();
+        if running || began.elapsed() > LOCK_PATIENCE {
+            bail!(
+                "the state directory {} is in use{}",
+                state.path().display(),
+                state
+                    .lock_holder()
+                    .map(|pid| format!(" by process {pid}"))
+                    .unwrap_or_default()
+            );
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

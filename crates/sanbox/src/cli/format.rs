@@ -12,7 +12,10 @@ pub(crate) fn nice_bytes(bytes: u64) -> String {
     scaled(bytes, ["B", "K", "M", "G", "T", "P", "E"])
 }
 
-#[allow(clippy::cast_precision_loss, reason = "OpenZFS renders through a double as well")]
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "OpenZFS renders through a double as well"
+)]
 fn scaled(number: u64, units: [&str; 7]) -> String {
     let mut index = 0;
     let mut whole = number;
@@ -48,43 +51,6 @@ pub(crate) fn nice_time(nanoseconds: u64) -> String {
         value /= 1000;
     }
     format!("{value}s")
-}
-
-/// Reads a size as users write it: `10G`, `1.5M`, `512`, `128KiB`, `0x200` is refused.
-pub(crate) fn parse_size(text: &str) -> Option<u64> {
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, suffix) = text.split_at(digits);
-    if number.is_empty() {
-        return None;
-    }
-    let suffix = suffix.to_ascii_uppercase();
-    let shift = match suffix.trim_end_matches('B').trim_end_matches('I') {
-        "" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        "P" => 50,
-        "E" => 60,
-        _ => return None,
-    };
-    if !matches!(suffix.get(1..).unwrap_or(""), "" | "B" | "IB") || suffix == "BB" {
-        return None;
-    }
-    if let Ok(whole) = number.parse::<u64>() {
-        return whole.checked_mul(1 << shift);
-    }
-    let value: f64 = number.parse().ok()?;
-    let bytes = value * f64::from(2_u32).powi(shift);
-    if !(0.0..1.8e19).contains(&bytes) {
-        return None;
-    }
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "the range was checked"
-    )]
-    Some(bytes as u64)
 }
 
 /// Seconds since 1970 as `zfs get creation` shows them: `Sat Nov 21 13:52 2026`, in local time.
@@ -194,30 +160,33 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_read_as_users_write_them() {
-        let check = |text: &str, expect: Option<u64>| assert_eq!(parse_size(text), expect, "{text}");
-        check("512", Some(512));
-        check("1.5K", Some(1536));
-        check("10g", Some(10 << 30));
-        check("10GB", Some(10 << 30));
-        check("10GiB", Some(10 << 30));
-        check("1.5", Some(1));
-        check("", None);
-        check("K", None);
-        check("1X", None);
-        check("99999999999T", None);
-        check("-1", None);
-    }
-
-    #[test]
     fn tables_align() {
         let columns = [
-            Column { title: "NAME".into(), right: false, width_min: 0 },
-            Column { title: "USED".into(), right: true, width_min: 5 },
-            Column { title: "MOUNTPOINT".into(), right: false, width_min: 0 },
+            Column {
+                title: "NAME".into(),
+                right: false,
+                width_min: 0,
+            },
+            Column {
+                title: "USED".into(),
+                right: true,
+                width_min: 5,
+            },
+            Column {
+                title: "MOUNTPOINT".into(),
+                right: false,
+                width_min: 0,
+            },
         ];
-        let rows = [vec!["tank".to_owned(), "96K".to_owned(), "/tank".to_owned()]];
-        assert_eq!(table(&columns, &rows, false), "NAME   USED  MOUNTPOINT\ntank    96K  /tank\n");
+        let rows = [vec![
+            "tank".to_owned(),
+            "96K".to_owned(),
+            "/tank".to_owned(),
+        ]];
+        assert_eq!(
+            table(&columns, &rows, false),
+            "NAME   USED  MOUNTPOINT\ntank    96K  /tank\n"
+        );
         assert_eq!(table(&columns, &rows, true), "tank\t96K\t/tank\n");
     }
 }

@@ -39,8 +39,8 @@ pub(crate) enum OptError {
 /// Reads options from a list of arguments (without the command's own name).
 #[derive(Debug)]
 pub(crate) struct Getopt<'a> {
-    letters: &'static str,
-    longs: &'static [Long],
+    letters: &'a str,
+    longs: &'a [Long],
     arguments: std::collections::VecDeque<&'a str>,
     cluster: &'a str,
     operands: Vec<String>,
@@ -49,11 +49,7 @@ pub(crate) struct Getopt<'a> {
 
 impl<'a> Getopt<'a> {
     /// Prepares to read. `letters` is as in C: a letter followed by `:` takes a value.
-    pub(crate) fn new(
-        arguments: &'a [String],
-        letters: &'static str,
-        longs: &'static [Long],
-    ) -> Self {
+    pub(crate) fn new(arguments: &'a [String], letters: &'a str, longs: &'a [Long]) -> Self {
         Self {
             letters,
             longs,
@@ -71,7 +67,9 @@ impl<'a> Getopt<'a> {
                 self.cluster = &self.cluster[letter.len_utf8()..];
                 return self.letter(letter).map(Some);
             }
-            let Some(argument) = self.arguments.pop_front() else { return Ok(None) };
+            let Some(argument) = self.arguments.pop_front() else {
+                return Ok(None);
+            };
             if self.ended || argument == "-" || !argument.starts_with('-') {
                 self.operands.push(argument.to_owned());
             } else if argument == "--" {
@@ -90,13 +88,21 @@ impl<'a> Getopt<'a> {
     }
 
     fn letter(&mut self, letter: char) -> Result<Opt, OptError> {
-        let place = if letter == ':' { None } else { self.letters.find(letter) };
-        let Some(place) = place else { return Err(OptError::Invalid(letter)) };
+        let place = if letter == ':' {
+            None
+        } else {
+            self.letters.find(letter)
+        };
+        let Some(place) = place else {
+            return Err(OptError::Invalid(letter));
+        };
         if !self.letters[place + letter.len_utf8()..].starts_with(':') {
             return Ok(Opt::Short(letter, None));
         }
         let value = if self.cluster.is_empty() {
-            self.arguments.pop_front().ok_or(OptError::Missing(letter))?
+            self.arguments
+                .pop_front()
+                .ok_or(OptError::Missing(letter))?
         } else {
             std::mem::take(&mut self.cluster)
         };
@@ -114,7 +120,9 @@ impl<'a> Getopt<'a> {
             (Some(only), None) => Some(only),
             _ => None,
         });
-        let Some(found) = found else { return Err(OptError::InvalidLong(format!("--{given}"))) };
+        let Some(found) = found else {
+            return Err(OptError::InvalidLong(format!("--{given}")));
+        };
         match (found.value, glued) {
             (false, Some(_)) => Err(OptError::InvalidLong(format!("--{given}"))),
             (false, None) => Ok(Opt::Long(found.name, None)),
@@ -133,10 +141,22 @@ mod tests {
 
     fn check(line: &str, letters: &'static str, expect: &str) {
         const LONGS: &[Long] = &[
-            Long { name: "json", value: false },
-            Long { name: "json-int", value: false },
-            Long { name: "json-pool-key-guid", value: false },
-            Long { name: "limit", value: true },
+            Long {
+                name: "json",
+                value: false,
+            },
+            Long {
+                name: "json-int",
+                value: false,
+            },
+            Long {
+                name: "json-pool-key-guid",
+                value: false,
+            },
+            Long {
+                name: "limit",
+                value: true,
+            },
         ];
         let arguments: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         let mut options = Getopt::new(&arguments, letters, LONGS);

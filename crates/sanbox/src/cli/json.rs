@@ -28,7 +28,10 @@ pub(crate) fn property(value: &str, source: &str, integers: bool) -> Value {
         "local" => ("LOCAL", "-"),
         "temporary" => ("TEMPORARY", "-"),
         "received" => ("RECEIVED", "-"),
-        inherited => ("INHERITED", inherited.strip_prefix("inherited from ").unwrap_or("-")),
+        inherited => (
+            "INHERITED",
+            inherited.strip_prefix("inherited from ").unwrap_or("-"),
+        ),
     };
     json!({ "value": text(value, integers), "source": { "type": kind, "data": data } })
 }

@@ -43,11 +43,17 @@ pub(crate) struct Caller {
     pub(crate) directory: PathBuf,
     /// The environment variables that commands look at.
     pub(crate) environment: BTreeMap<String, String>,
+    /// User.
+    pub(crate) uid: u32,
 }
 
 /// The environment variables that travel to the daemon.
-pub(crate) const ENVIRONMENT: &[&str] =
-    &["ZPOOL_IMPORT_PATH", "ZPOOL_VDEV_NAME_GUID", "ZPOOL_VDEV_NAME_PATH", "ZFS_COLOR"];
+pub(crate) const ENVIRONMENT: &[&str] = &[
+    "ZPOOL_IMPORT_PATH",
+    "ZPOOL_VDEV_NAME_GUID",
+    "ZPOOL_VDEV_NAME_PATH",
+    "ZFS_COLOR",
+];
 
 /// One run of one command.
 #[derive(Clone)]
@@ -60,8 +66,6 @@ pub(crate) struct Session {
     pub(crate) caller: Caller,
     /// The command as typed, for the pool's history (`zpool create tank ...`).
     pub(crate) line: String,
-    /// Name of the command within its tool.
-    pub(crate) command: &'static str,
     /// Usage lines of the command, and the list of properties that goes with some.
     usage: String,
 }
@@ -80,11 +84,16 @@ impl Session {
             line.push(' ');
             line.push_str(argument);
         }
-        Self { appliance, out, caller, line, command: "", usage: String::new() }
+        Self {
+            appliance,
+            out,
+            caller,
+            line,
+            usage: String::new(),
+        }
     }
 
-    fn enter(&mut self, entry: (&'static str, &str), properties: Option<String>) {
-        self.command = entry.0;
+    pub(crate) fn enter(&mut self, entry: (&'static str, &str), properties: Option<String>) {
         self.usage = format!("usage:\n{}{}", entry.1, properties.unwrap_or_default());
     }
 
@@ -110,8 +119,8 @@ impl Session {
     pub(crate) fn options(
         &self,
         arguments: &[String],
-        letters: &'static str,
-        longs: &'static [Long],
+        letters: &str,
+        longs: &[Long],
         mut take: impl FnMut(&Self, Opt) -> Outcome,
     ) -> Result<Vec<String>, Exit> {
         let mut options = Getopt::new(arguments, letters, longs);
@@ -139,14 +148,15 @@ impl Session {
     /// could not be written is no failure of the command.
     pub(crate) async fn record(&self, pool: &engine::PoolHandle) {
         if !pool.readonly() {
-            let _ = pool.log_command(&self.line).await;
+            let _ = pool.log_command(&self.line, self.caller.uid).await;
         }
     }
 }
 
 /// Splits `NAME=VALUE`.
 pub(crate) fn setting(text: &str) -> Option<(String, String)> {
-    text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()))
+    text.split_once('=')
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
 }
 
 /// The pool a dataset name belongs to.
@@ -189,9 +199,8 @@ fn find(
     arguments: &[String],
 ) -> Result<(&'static str, &'static str), Exit> {
     let whole = || {
-        let mut text = format!(
-            "usage: {tool} command args ...\nwhere 'command' is one of the following:\n\n"
-        );
+        let mut text =
+            format!("usage: {tool} command args ...\nwhere 'command' is one of the following:\n\n");
         for entry in table {
             text.push_str(entry.map_or("\n", |(_, usage)| usage));
         }
@@ -214,11 +223,16 @@ fn find(
         session.out.text(whole());
         return Err(Exit(0));
     }
-    let name = aliases.iter().find(|(alias, _)| alias == name).map_or(name.as_str(), |(_, n)| n);
+    let name = aliases
+        .iter()
+        .find(|(alias, _)| alias == name)
+        .map_or(name.as_str(), |(_, n)| n);
     match table.iter().flatten().find(|(known, _)| *known == name) {
         Some(entry) => Ok(*entry),
         None => {
-            session.out.error(format!("unrecognized command '{}'", arguments[0]));
+            session
+                .out
+                .error(format!("unrecognized command '{}'", arguments[0]));
             session.out.push(out::Stream::Err, whole().as_bytes());
             Err(Exit(2))
         }

@@ -52,12 +52,19 @@ impl Out {
     }
 
     fn with(sink: Sink) -> Self {
-        Self(Arc::new(Inner { sink, pending: Mutex::new(Vec::new()) }))
+        Self(Arc::new(Inner {
+            sink,
+            pending: Mutex::new(Vec::new()),
+        }))
     }
 
     /// Adds bytes to a stream.
     pub(crate) fn push(&self, stream: Stream, bytes: &[u8]) {
-        let mut pending = self.0.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pending = self
+            .0
+            .pending
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         match pending.last_mut() {
             Some((last, buffer)) if *last == stream => buffer.extend_from_slice(bytes),
             _ => pending.push((stream, bytes.to_vec())),
@@ -97,7 +104,13 @@ impl Out {
     }
 
     fn take(&self) -> Vec<(Stream, Vec<u8>)> {
-        std::mem::take(&mut *self.0.pending.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(
+            &mut *self
+                .0
+                .pending
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
     }
 
     /// What has been written, as text, standard error's lines marked with `! `.

@@ -9,10 +9,7 @@ pub(crate) type Entry = Option<(&'static str, &'static str)>;
 
 /// Commands of `zpool`.
 pub(crate) const ZPOOL: &[Entry] = &[
-    Some((
-        "version",
-        "\tversion [-j]\n",
-    )),
+    Some(("version", "\tversion [-j]\n")),
     None,
     Some((
         "create",
@@ -20,29 +17,17 @@ pub(crate) const ZPOOL: &[Entry] = &[
          \t    [-O file-system-property=value] ... \n\
          \t    [-m mountpoint] [-R root] <pool> <vdev> ...\n",
     )),
-    Some((
-        "destroy",
-        "\tdestroy [-f] <pool>\n",
-    )),
+    Some(("destroy", "\tdestroy [-f] <pool>\n")),
     None,
     Some((
         "add",
         "\tadd [-afgLnP] [-o property=value] <pool> <vdev> ...\n",
     )),
-    Some((
-        "remove",
-        "\tremove [-npsw] <pool> <device> ...\n",
-    )),
+    Some(("remove", "\tremove [-npsw] <pool> <device> ...\n")),
     None,
-    Some((
-        "labelclear",
-        "\tlabelclear [-f] <vdev>\n",
-    )),
+    Some(("labelclear", "\tlabelclear [-f] <vdev>\n")),
     None,
-    Some((
-        "checkpoint",
-        "\tcheckpoint [-d [-w]] <pool> ...\n",
-    )),
+    Some(("checkpoint", "\tcheckpoint [-d [-w]] <pool> ...\n")),
     Some((
         "prefetch",
         "\tprefetch -t <type> [<type opts>] <pool>\n\
@@ -66,31 +51,19 @@ pub(crate) const ZPOOL: &[Entry] = &[
          \t    [-T d|u] [pool] [interval [count]]\n",
     )),
     None,
-    Some((
-        "online",
-        "\tonline [--power][-e] <pool> <device> ...\n",
-    )),
+    Some(("online", "\tonline [--power][-e] <pool> <device> ...\n")),
     Some((
         "offline",
         "\toffline [--power]|[[-f][-t]] <pool> <device> ...\n",
     )),
-    Some((
-        "clear",
-        "\tclear [[--power]|[-nF]] <pool> [device]\n",
-    )),
-    Some((
-        "reopen",
-        "\treopen [-n] <pool>\n",
-    )),
+    Some(("clear", "\tclear [[--power]|[-nF]] <pool> [device]\n")),
+    Some(("reopen", "\treopen [-n] <pool>\n")),
     None,
     Some((
         "attach",
         "\tattach [-fsw] [-o property=value] <pool> <device> <new-device>\n",
     )),
-    Some((
-        "detach",
-        "\tdetach <pool> <device>\n",
-    )),
+    Some(("detach", "\tdetach <pool> <device>\n")),
     Some((
         "replace",
         "\treplace [-fsw] [-o property=value] <pool> <device> [new-device]\n",
@@ -105,14 +78,8 @@ pub(crate) const ZPOOL: &[Entry] = &[
         "initialize",
         "\tinitialize [-c | -s | -u] [-w] <pool> [<device> ...]\n",
     )),
-    Some((
-        "resilver",
-        "\tresilver <pool> ...\n",
-    )),
-    Some((
-        "scrub",
-        "\tscrub [-e | -s | -p | -C] [-w] <pool> ...\n",
-    )),
+    Some(("resilver", "\tresilver <pool> ...\n")),
+    Some(("scrub", "\tscrub [-e | -s | -p | -C] [-w] <pool> ...\n")),
     Some((
         "trim",
         "\ttrim [-dw] [-r <rate>] [-c | -s] <pool> [<device> ...]\n",
@@ -127,29 +94,17 @@ pub(crate) const ZPOOL: &[Entry] = &[
          \t    [-d dir | -c cachefile] [-D] [-l] [-f] [-m] [-N] [-R root] [-F [-n]]\n\
          \t    [--rewind-to-checkpoint] <pool | id> [newpool]\n",
     )),
-    Some((
-        "export",
-        "\texport [-af] <pool> ...\n",
-    )),
+    Some(("export", "\texport [-af] <pool> ...\n")),
     Some((
         "upgrade",
         "\tupgrade\n\
          \tupgrade -v\n\
          \tupgrade [-V version] <-a | pool ...>\n",
     )),
-    Some((
-        "reguid",
-        "\treguid [-g guid] <pool>\n",
-    )),
+    Some(("reguid", "\treguid [-g guid] <pool>\n")),
     None,
-    Some((
-        "history",
-        "\thistory [-il] [<pool>] ...\n",
-    )),
-    Some((
-        "events",
-        "\tevents [-vHf [pool] | -c]\n",
-    )),
+    Some(("history", "\thistory [-il] [<pool>] ...\n")),
+    Some(("events", "\tevents [-vHf [pool] | -c]\n")),
     None,
     Some((
         "get",
@@ -161,28 +116,19 @@ pub(crate) const ZPOOL: &[Entry] = &[
         "\tset <property=value> <pool>\n\
          \tset <vdev_property=value> <pool> <vdev>\n",
     )),
-    Some((
-        "sync",
-        "\tsync [pool] ...\n",
-    )),
+    Some(("sync", "\tsync [pool] ...\n")),
     None,
     Some((
         "wait",
         "\twait [-Hp] [-T d|u] [-t <activity>[,...]] <pool> [interval]\n",
     )),
     None,
-    Some((
-        "ddtprune",
-        "\tddtprune -d|-p <amount> <pool>\n",
-    )),
+    Some(("ddtprune", "\tddtprune -d|-p <amount> <pool>\n")),
 ];
 
 /// Commands of `zfs`.
 pub(crate) const ZFS: &[Entry] = &[
-    Some((
-        "version",
-        "\tversion [-j]\n",
-    )),
+    Some(("version", "\tversion [-j]\n")),
     None,
     Some((
         "create",
@@ -200,18 +146,12 @@ pub(crate) const ZFS: &[Entry] = &[
         "snapshot",
         "\tsnapshot [-r] [-o property=value] ... <filesystem|volume>@<snap> ...\n",
     )),
-    Some((
-        "rollback",
-        "\trollback [-rRf] <snapshot>\n",
-    )),
+    Some(("rollback", "\trollback [-rRf] <snapshot>\n")),
     Some((
         "clone",
         "\tclone [-p] [-o property=value] ... <snapshot> <filesystem|volume>\n",
     )),
-    Some((
-        "promote",
-        "\tpromote <clone-filesystem>\n",
-    )),
+    Some(("promote", "\tpromote <clone-filesystem>\n")),
     Some((
         "rename",
         "\trename [-f] <filesystem|volume|snapshot> <filesystem|volume|snapshot>\n\
@@ -219,10 +159,7 @@ pub(crate) const ZFS: &[Entry] = &[
          \trename -u [-f] <filesystem> <filesystem>\n\
          \trename -r <snapshot> <snapshot>\n",
     )),
-    Some((
-        "bookmark",
-        "\tbookmark <snapshot|bookmark> <newbookmark>\n",
-    )),
+    Some(("bookmark", "\tbookmark <snapshot|bookmark> <newbookmark>\n")),
     Some((
         "program",
         "\tprogram [-jn] [-t <instruction limit>] [-m <memory limit (b)>]\n\
@@ -284,14 +221,8 @@ pub(crate) const ZFS: &[Entry] = &[
         "\tmount [-j]\n\
          \tmount [-flvO] [-o opts] <-a|-R filesystem|filesystem>\n",
     )),
-    Some((
-        "unmount",
-        "\tunmount [-fu] <-a | filesystem|mountpoint>\n",
-    )),
-    Some((
-        "share",
-        "\tshare [-l] <-a [nfs|smb] | filesystem>\n",
-    )),
+    Some(("unmount", "\tunmount [-fu] <-a | filesystem|mountpoint>\n")),
+    Some(("share", "\tshare [-l] <-a [nfs|smb] | filesystem>\n")),
     Some((
         "unshare",
         "\tunshare <-a [nfs|smb] | filesystem|mountpoint>\n",
@@ -334,30 +265,15 @@ pub(crate) const ZFS: &[Entry] = &[
          \tunallow [-r] -s @setname [<perm|@setname>[,...]] <filesystem|volume>\n",
     )),
     None,
-    Some((
-        "hold",
-        "\thold [-r] <tag> <snapshot> ...\n",
-    )),
-    Some((
-        "holds",
-        "\tholds [-rHp] <snapshot> ...\n",
-    )),
-    Some((
-        "release",
-        "\trelease [-r] <tag> <snapshot> ...\n",
-    )),
-    Some((
-        "diff",
-        "\tdiff [-FHth] <snapshot> [snapshot|filesystem]\n",
-    )),
+    Some(("hold", "\thold [-r] <tag> <snapshot> ...\n")),
+    Some(("holds", "\tholds [-rHp] <snapshot> ...\n")),
+    Some(("release", "\trelease [-r] <tag> <snapshot> ...\n")),
+    Some(("diff", "\tdiff [-FHth] <snapshot> [snapshot|filesystem]\n")),
     Some((
         "load-key",
         "\tload-key [-rn] [-L <keylocation>] <-a | filesystem|volume>\n",
     )),
-    Some((
-        "unload-key",
-        "\tunload-key [-r] <-a | filesystem|volume>\n",
-    )),
+    Some(("unload-key", "\tunload-key [-r] <-a | filesystem|volume>\n")),
     Some((
         "change-key",
         "\tchange-key [-l] [-o keyformat=<value>]\n\
@@ -369,17 +285,7 @@ pub(crate) const ZFS: &[Entry] = &[
         "redact",
         "\tredact <snapshot> <bookmark> <redaction_snapshot> ...\n",
     )),
-    Some((
-        "wait",
-        "\twait [-t <activity>] <filesystem>\n",
-    )),
-    Some((
-        "zone",
-        "\tzone <nsfile> <filesystem>\n",
-    )),
-    Some((
-        "unzone",
-        "\tunzone <nsfile> <filesystem>\n",
-    )),
+    Some(("wait", "\twait [-t <activity>] <filesystem>\n")),
+    Some(("zone", "\tzone <nsfile> <filesystem>\n")),
+    Some(("unzone", "\tunzone <nsfile> <filesystem>\n")),
 ];
-

@@ -11,7 +11,10 @@ pub(super) async fn set(session: &Session, arguments: &[String]) -> Outcome {
     if operands.is_empty() {
         return Err(session.misuse("missing arguments"));
     }
-    let count = operands.iter().take_while(|word| word.contains('=')).count();
+    let count = operands
+        .iter()
+        .take_while(|word| word.contains('='))
+        .count();
     let (settings, datasets) = operands.split_at(count);
     if settings.is_empty() {
         return Err(session.misuse("missing property=value argument(s)"));
@@ -24,7 +27,9 @@ pub(super) async fn set(session: &Session, arguments: &[String]) -> Outcome {
     }
     let mut pairs: Vec<(String, String)> = Vec::new();
     for setting in settings {
-        let Some((name, value)) = setting.split_once('=') else { continue };
+        let Some((name, value)) = setting.split_once('=') else {
+            continue;
+        };
         if pairs.iter().any(|(known, _)| known == name) {
             return Err(session.misuse(format!("property '{name}' specified multiple times")));
         }
@@ -37,7 +42,9 @@ pub(super) async fn set(session: &Session, arguments: &[String]) -> Outcome {
             continue;
         };
         if let Some(reason) = crate::appliance::check_share_settings(&pairs) {
-            session.out.error(format!("cannot set property for '{name}': {reason}"));
+            session
+                .out
+                .error(format!("cannot set property for '{name}': {reason}"));
             failed = true;
             continue;
         }
@@ -47,7 +54,9 @@ pub(super) async fn set(session: &Session, arguments: &[String]) -> Outcome {
                 session.appliance.datasets_changed().await;
             }
             Err(error) => {
-                session.out.error(format!("cannot set property for '{name}': {error}"));
+                session
+                    .out
+                    .error(format!("cannot set property for '{name}': {error}"));
                 failed = true;
             }
         }
@@ -75,7 +84,9 @@ pub(super) async fn inherit(session: &Session, arguments: &[String]) -> Outcome 
                 return Err(session.fail(format!("{} property is read-only", native.name())));
             }
             if attribute != Attribute::Inherit && !received {
-                session.out.error(format!("'{}' property cannot be inherited", native.name()));
+                session
+                    .out
+                    .error(format!("'{}' property cannot be inherited", native.name()));
                 if matches!(
                     native,
                     Property::Quota
@@ -83,7 +94,9 @@ pub(super) async fn inherit(session: &Session, arguments: &[String]) -> Outcome 
                         | Property::RefQuota
                         | Property::RefReservation
                 ) {
-                    session.out.error(format!("use 'zfs set {}=none' to clear", native.name()));
+                    session
+                        .out
+                        .error(format!("use 'zfs set {}=none' to clear", native.name()));
                     session.out.error(format!(
                         "use 'zfs inherit -S {}' to revert to received value",
                         native.name()
@@ -118,7 +131,9 @@ pub(super) async fn inherit(session: &Session, arguments: &[String]) -> Outcome 
             match pool.inherit(&target, &name, received).await {
                 Ok(()) => changed = true,
                 Err(error) => {
-                    session.out.error(format!("cannot inherit {name} for '{target}': {error}"));
+                    session
+                        .out
+                        .error(format!("cannot inherit {name} for '{target}': {error}"));
                     failed = true;
                 }
             }

@@ -30,7 +30,9 @@ pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
                     return Err(session.misuse("missing '=' for property=value argument"));
                 };
                 if properties.iter().any(|(known, _)| *known == name) {
-                    return Err(session.misuse(format!("property '{name}' specified multiple times")));
+                    return Err(
+                        session.misuse(format!("property '{name}' specified multiple times"))
+                    );
                 }
                 properties.push((name, value));
             }
@@ -51,7 +53,11 @@ pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
             _ => "too many arguments",
         }));
     };
-    let verb = if dry_run { "cannot verify" } else { "cannot create" };
+    let verb = if dry_run {
+        "cannot verify"
+    } else {
+        "cannot create"
+    };
     if volume {
         return Err(session.fail(format!("{verb} '{name}': volumes are not supported yet")));
     }
@@ -77,7 +83,9 @@ pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
         return Ok(());
     }
     if verbose {
-        let parent = name.rsplit_once('/').map_or(name.as_str(), |(parent, _)| parent);
+        let parent = name
+            .rsplit_once('/')
+            .map_or(name.as_str(), |(parent, _)| parent);
         let parent_exists = pool.dataset(parent, &PropertyQuery::None).await.is_ok();
         if parents && !parent_exists {
             session.out.line(match (parseable, dry_run) {
@@ -99,7 +107,12 @@ pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
             });
         }
     }
-    let request = CreateDataset { name: name.clone(), properties, parents, dry_run };
+    let request = CreateDataset {
+        name: name.clone(),
+        properties,
+        parents,
+        dry_run,
+    };
     match pool.create_dataset(request).await {
         Ok(()) => {}
         Err(EngineError::ParentNotFound(_)) if !name.contains('/') => {
@@ -153,25 +166,40 @@ pub(super) async fn destroy(session: &Session, arguments: &[String]) -> Outcome 
     }
     let (pool, _) = open(session, name, &PropertyQuery::None).await?;
     if !name.contains('/') && !flags.recursive {
-        session.out.error(format!("cannot destroy '{name}': operation does not apply to pools"));
+        session.out.error(format!(
+            "cannot destroy '{name}': operation does not apply to pools"
+        ));
         session.out.error(format!(
             "use 'zfs destroy -r {name}' to destroy all datasets in the pool"
         ));
-        return Err(session.fail(format!("use 'zpool destroy {name}' to destroy the pool itself")));
+        return Err(session.fail(format!(
+            "use 'zpool destroy {name}' to destroy the pool itself"
+        )));
     }
     let all_kinds = super::ALL_KINDS.to_vec();
-    let filter = DatasetFilter { root: name.clone(), depth: None, kinds: all_kinds };
+    let filter = DatasetFilter {
+        root: name.clone(),
+        depth: None,
+        kinds: all_kinds,
+    };
     let below = match pool.datasets(&filter, &PropertyQuery::None).await {
         Ok(found) => found,
         Err(error) => {
-            return Err(session.fail(format!("cannot destroy '{name}': {}", dataset_clause(&error))));
+            return Err(session.fail(format!(
+                "cannot destroy '{name}': {}",
+                dataset_clause(&error)
+            )));
         }
     };
     let mut doomed: Vec<(String, u64)> = below.into_iter().map(|i| (i.name, i.object)).collect();
     if doomed.len() > 1 && !flags.recursive {
         let kind = "filesystem";
-        session.out.error(format!("cannot destroy '{name}': {kind} has children"));
-        session.out.error("use '-r' to destroy the following datasets:");
+        session
+            .out
+            .error(format!("cannot destroy '{name}': {kind} has children"));
+        session
+            .out
+            .error("use '-r' to destroy the following datasets:");
         for (child, _) in doomed.iter().skip(1) {
             session.out.error(child);
         }
@@ -181,7 +209,10 @@ pub(super) async fn destroy(session: &Session, arguments: &[String]) -> Outcome 
     doomed.reverse();
     let spare_root = !name.contains('/');
     let mut failed = false;
-    for (victim, _) in doomed.iter().filter(|(victim, _)| !(spare_root && victim == name)) {
+    for (victim, _) in doomed
+        .iter()
+        .filter(|(victim, _)| !(spare_root && victim == name))
+    {
         if flags.verbose {
             session.out.line(match (flags.parseable, flags.dry_run) {
                 (true, _) => format!("destroy\t{victim}"),
@@ -190,7 +221,9 @@ pub(super) async fn destroy(session: &Session, arguments: &[String]) -> Outcome 
             });
         }
         if !flags.dry_run {
-            failed |= destroy_one(session, &pool, victim, flags.force).await.is_err();
+            failed |= destroy_one(session, &pool, victim, flags.force)
+                .await
+                .is_err();
         }
     }
     if !flags.dry_run {
@@ -201,7 +234,7 @@ pub(super) async fn destroy(session: &Session, arguments: &[String]) -> Outcome 
 }
 
 async fn destroy_one(session: &Session, pool: &PoolHandle, name: &str, force: bool) -> Outcome {
-    if session.appliance.unmount_for(pool, name, force).await.is_err() {
+    if session.appliance.unmount_for(name, force).await.is_err() {
         return Err(session.fail(format!("cannot destroy '{name}': dataset is busy")));
     }
     match pool.destroy_dataset(name, DestroyOptions::default()).await {
@@ -235,7 +268,9 @@ pub(super) async fn rename(session: &Session, arguments: &[String]) -> Outcome {
     }
     let (pool, info) = open(session, from, &PropertyQuery::None).await?;
     if info.kind == DatasetKind::Snapshot {
-        return Err(session.fail(format!("cannot rename to '{to}': renaming snapshots is not supported yet")));
+        return Err(session.fail(format!(
+            "cannot rename to '{to}': renaming snapshots is not supported yet"
+        )));
     }
     let refuse = |why: &str| Err(session.fail(format!("cannot rename to '{to}': {why}")));
     if from == to {
@@ -250,7 +285,10 @@ pub(super) async fn rename(session: &Session, arguments: &[String]) -> Outcome {
     if !from.contains('/') {
         return refuse("invalid argument for this pool operation");
     }
-    if to.strip_prefix(from.as_str()).is_some_and(|rest| rest.starts_with('/')) {
+    if to
+        .strip_prefix(from.as_str())
+        .is_some_and(|rest| rest.starts_with('/'))
+    {
         return refuse("New dataset name cannot be a descendant of current dataset name");
     }
     match pool.rename_dataset(from, to, parents).await {

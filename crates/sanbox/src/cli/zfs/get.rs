@@ -23,8 +23,16 @@ struct Row {
 }
 
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
-    const LONGS: &[Long] =
-        &[Long { name: "json", value: false }, Long { name: "json-int", value: false }];
+    const LONGS: &[Long] = &[
+        Long {
+            name: "json",
+            value: false,
+        },
+        Long {
+            name: "json-int",
+            value: false,
+        },
+    ];
     let mut fields: Vec<&'static str> = vec!["name", "property", "value", "source"];
     let (mut scripted, mut literal, mut as_json, mut integers) = (false, false, false, false);
     let mut recursive = false;
@@ -44,8 +52,14 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
             Opt::Short('d', Some(text)) => limit = Some(depth(session, &text)?),
             Opt::Short('o', Some(list)) => fields = get_fields(session, &list, &FIELDS)?,
             Opt::Short('s', Some(list)) => {
-                const KNOWN: [&str; 6] =
-                    ["local", "default", "inherited", "received", "temporary", "none"];
+                const KNOWN: [&str; 6] = [
+                    "local",
+                    "default",
+                    "inherited",
+                    "received",
+                    "temporary",
+                    "none",
+                ];
                 let mut chosen = Vec::new();
                 for word in list.split(',') {
                     let Some(source) = KNOWN.iter().find(|known| **known == word) else {
@@ -66,7 +80,11 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     if integers && !as_json {
         return Err(session.misuse("'--json-int' only works with '-j' option"));
     }
-    let wanted_names = if list == "all" { None } else { Some(property_names(session, list)?) };
+    let wanted_names = if list == "all" {
+        None
+    } else {
+        Some(property_names(session, list)?)
+    };
     let query = match &wanted_names {
         None => PropertyQuery::All,
         Some(names) => PropertyQuery::Named(names.clone()),
@@ -99,7 +117,10 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         if as_json && !lines.is_empty() {
             let mut object = dataset_json(info, integers);
             let properties = lines.iter().map(|row| {
-                (row.property.clone(), forms::property(&row.value, &row.source, integers))
+                (
+                    row.property.clone(),
+                    forms::property(&row.value, &row.source, integers),
+                )
             });
             object["properties"] = Value::Object(properties.collect());
             datasets.insert(info.name.clone(), object);
@@ -120,9 +141,13 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         }
     }
     if as_json {
-        session.out.line(forms::envelope("zfs get", "datasets", datasets));
+        session
+            .out
+            .line(forms::envelope("zfs get", "datasets", datasets));
     } else if !rows.is_empty() {
-        session.out.text(table(&field_columns(&fields), &rows, scripted));
+        session
+            .out
+            .text(table(&field_columns(&fields), &rows, scripted));
     }
     if failed { Err(Exit(1)) } else { Ok(()) }
 }
@@ -131,10 +156,10 @@ fn lines(info: &DatasetInfo, wanted: Option<&[String]>, literal: bool) -> Vec<Ro
     let row = |property: &engine::DatasetProperty| Row {
         property: property.name.clone(),
         value: text_of(property.native, &property.value, literal),
-        received: property
-            .received
-            .as_ref()
-            .map_or_else(|| "-".to_owned(), |value| text_of(property.native, value, literal)),
+        received: property.received.as_ref().map_or_else(
+            || "-".to_owned(),
+            |value| text_of(property.native, value, literal),
+        ),
         source: property.source.to_string(),
     };
     let Some(wanted) = wanted else {

@@ -18,8 +18,16 @@ const SPACE_COLUMNS: &str =
     "name,available,used,usedbysnapshots,usedbydataset,usedbyrefreservation,usedbychildren";
 
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
-    const LONGS: &[Long] =
-        &[Long { name: "json", value: false }, Long { name: "json-int", value: false }];
+    const LONGS: &[Long] = &[
+        Long {
+            name: "json",
+            value: false,
+        },
+        Long {
+            name: "json-int",
+            value: false,
+        },
+    ];
     let (mut scripted, mut literal, mut as_json, mut integers) = (false, false, false, false);
     let mut recursive = false;
     let mut limit: Option<u32> = None;
@@ -55,8 +63,9 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     let space = fields == "space";
     let columns = property_names(session, if space { SPACE_COLUMNS } else { &fields })?;
     let kinds = wanted.unwrap_or_else(|| vec![DatasetKind::Filesystem, DatasetKind::Volume]);
-    let only_children =
-        kinds.iter().all(|kind| matches!(kind, DatasetKind::Snapshot | DatasetKind::Bookmark));
+    let only_children = kinds
+        .iter()
+        .all(|kind| matches!(kind, DatasetKind::Snapshot | DatasetKind::Bookmark));
     let depth = match (recursive, limit) {
         (_, Some(limit)) => Some(limit),
         (true, None) => None,
@@ -81,8 +90,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     };
     let mut properties: Vec<String> = columns.clone();
     properties.extend(order.iter().map(|(name, _)| name.clone()));
-    let (mut found, failed) =
-        select(session, &selection, &PropertyQuery::Named(properties)).await;
+    let (mut found, failed) = select(session, &selection, &PropertyQuery::Named(properties)).await;
     sort(&mut found, &order);
     if as_json {
         if !failed {
@@ -98,7 +106,9 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
                 object["properties"] = Value::Object(values);
                 datasets.insert(info.name.clone(), object);
             }
-            session.out.line(forms::envelope("zfs list", "datasets", datasets));
+            session
+                .out
+                .line(forms::envelope("zfs list", "datasets", datasets));
         }
     } else if found.is_empty() {
         if !scripted && !failed {
@@ -121,20 +131,35 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
 }
 
 fn wanted_none(arguments: &[String]) -> bool {
-    !arguments.iter().any(|argument| argument.starts_with('-') && argument.contains('t'))
+    !arguments
+        .iter()
+        .any(|argument| argument.starts_with('-') && argument.contains('t'))
 }
 
 fn column(name: &str) -> Column {
     let Some(native) = Property::from_name(name) else {
-        return Column { title: name.to_ascii_uppercase(), right: false, width_min: 0 };
+        return Column {
+            title: name.to_ascii_uppercase(),
+            right: false,
+            width_min: 0,
+        };
     };
     let row = native.descriptor();
     let width_min = match row.value_type {
         PropertyType::Number => 5,
-        PropertyType::Index => row.index.iter().map(|(name, _)| name.len()).max().unwrap_or(0),
+        PropertyType::Index => row
+            .index
+            .iter()
+            .map(|(name, _)| name.len())
+            .max()
+            .unwrap_or(0),
         PropertyType::String => 0,
     };
-    Column { title: row.column.to_owned(), right: row.right_align && native != Property::Name, width_min }
+    Column {
+        title: row.column.to_owned(),
+        right: row.right_align && native != Property::Name,
+        width_min,
+    }
 }
 
 fn sort(found: &mut [DatasetInfo], order: &[(String, bool)]) {
@@ -151,7 +176,11 @@ fn sort(found: &mut [DatasetInfo], order: &[(String, bool)]) {
                     (Some(left), Some(right)) => left.value.cmp(&right.value),
                 }
             };
-            let ordering = if *reverse { ordering.reverse() } else { ordering };
+            let ordering = if *reverse {
+                ordering.reverse()
+            } else {
+                ordering
+            };
             if ordering != Ordering::Equal {
                 return ordering;
             }

@@ -27,7 +27,8 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         ("snap", "snapshot"),
     ];
     let entry = find(session, "zfs", usage::ZFS, &aliases, arguments)?;
-    let listing = matches!(entry.0, "get" | "set" | "inherit" | "list").then(|| property_list(entry.0));
+    let listing =
+        matches!(entry.0, "get" | "set" | "inherit" | "list").then(|| property_list(entry.0));
     session.enter(entry, listing);
     let rest = &arguments[1..];
     match entry.0 {
@@ -43,14 +44,19 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "unmount" => mount::unmount(session, rest).await,
         "share" => mount::share(session, rest).await,
         "unshare" => mount::unshare(session, rest).await,
-        other => Err(session.fail(format!("zfs {other}: not supported by this version of sanbox yet"))),
+        other => Err(session.fail(format!(
+            "zfs {other}: not supported by this version of sanbox yet"
+        ))),
     }
 }
 
 /// `zfs version` and `zpool version`: sanbox's own version, in the two lines scripts expect. There
 /// is no kernel module; the second line tells the format and commands followed.
 pub(super) fn version(session: &Session, command: &str, arguments: &[String]) -> Outcome {
-    const LONGS: &[Long] = &[Long { name: "json", value: false }];
+    const LONGS: &[Long] = &[Long {
+        name: "json",
+        value: false,
+    }];
     let mut as_json = false;
     session.options(arguments, "j", LONGS, |_, _| {
         as_json = true;
@@ -62,7 +68,9 @@ pub(super) fn version(session: &Session, command: &str, arguments: &[String]) ->
         let Value::Object(versions) = json!({ "userland": userland, "kernel": kernel }) else {
             return Ok(());
         };
-        session.out.line(forms::envelope(command, "zfs_version", versions));
+        session
+            .out
+            .line(forms::envelope(command, "zfs_version", versions));
     } else {
         session.out.line(userland);
         session.out.line(kernel);
@@ -73,25 +81,52 @@ pub(super) fn version(session: &Session, command: &str, arguments: &[String]) ->
 /// The list of properties that follows the usage of `get`, `set`, `inherit` and `list`.
 fn property_list(command: &str) -> String {
     let mut text = "\nThe following properties are supported:\n".to_owned();
-    text.push_str(&format!("\n\t{:<14} {}  {}   {}\n\n", "PROPERTY", "EDIT", "INHERIT", "VALUES"));
+    text.push_str(&format!(
+        "\n\t{:<14} {}  {}   {}\n\n",
+        "PROPERTY", "EDIT", "INHERIT", "VALUES"
+    ));
     let mut rows: Vec<_> = PROPERTIES.iter().filter(|row| row.visible).collect();
     rows.sort_by_key(|row| (row.attribute != Attribute::ReadOnly, row.name));
     for row in rows {
         if command == "inherit" && row.attribute != Attribute::Inherit {
             continue;
         }
-        let edit = if row.attribute == Attribute::ReadOnly { "  NO" } else { " YES" };
-        let inherit = if row.attribute == Attribute::Inherit { "    YES" } else { "     NO" };
-        let values = if row.values.is_empty() { "-" } else { row.values };
-        text.push_str(&format!("\t{:<15} {edit}   {inherit}   {values}\n", row.name));
+        let edit = if row.attribute == Attribute::ReadOnly {
+            "  NO"
+        } else {
+            " YES"
+        };
+        let inherit = if row.attribute == Attribute::Inherit {
+            "    YES"
+        } else {
+            "     NO"
+        };
+        let values = if row.values.is_empty() {
+            "-"
+        } else {
+            row.values
+        };
+        text.push_str(&format!(
+            "\t{:<15} {edit}   {inherit}   {values}\n",
+            row.name
+        ));
     }
-    for user in ["userused@...", "groupused@...", "projectused@...", "userobjused@..."] {
+    for user in [
+        "userused@...",
+        "groupused@...",
+        "projectused@...",
+        "userobjused@...",
+    ] {
         text.push_str(&format!("\t{user:<15}   NO        NO   <size>\n"));
     }
     for user in ["userquota@...", "groupquota@...", "projectquota@..."] {
         text.push_str(&format!("\t{user:<15}  YES        NO   <size> | none\n"));
     }
-    text.push_str("\t{:<15}   NO        NO   <size>\n".replace("{:<15}", "written@<snap> ").as_str());
+    text.push_str(
+        "\t{:<15}   NO        NO   <size>\n"
+            .replace("{:<15}", "written@<snap> ")
+            .as_str(),
+    );
     text.push_str(
         "\nSizes are specified in bytes with standard units such as K, M, G, etc.\n\n\
          User-defined properties can be specified by using a name containing a colon (:).\n\n\
@@ -126,9 +161,16 @@ fn bad_name(name: &str, kind: DatasetKind) -> Option<String> {
     if let Some(bad) = name.chars().find(|c| !allowed(*c)) {
         return Some(format!("invalid character '{bad}' in name"));
     }
-    if name.split(['/', '@', '#']).any(|part| matches!(part, "." | "..")) {
+    if name
+        .split(['/', '@', '#'])
+        .any(|part| matches!(part, "." | ".."))
+    {
         return Some("self reference, '.' is found in name".replace(
-            if name.split('/').any(|part| part == "..") { "self reference, '.'" } else { "\0" },
+            if name.split('/').any(|part| part == "..") {
+                "self reference, '.'"
+            } else {
+                "\0"
+            },
             "parent reference, '..'",
         ));
     }
@@ -193,7 +235,11 @@ async fn select(
     if selection.names.is_empty() {
         for known in session.appliance.pools().await {
             if let KnownPool::Open(pool) = known {
-                let depth = if selection.limited { selection.depth } else { None };
+                let depth = if selection.limited {
+                    selection.depth
+                } else {
+                    None
+                };
                 let name = pool.name().to_owned();
                 starts.push((pool, name, depth));
             }
@@ -215,18 +261,24 @@ async fn select(
         }
     }
     for (pool, root, depth) in starts {
-        let filter = DatasetFilter { root: root.clone(), depth, kinds: selection.kinds.clone() };
+        let filter = DatasetFilter {
+            root: root.clone(),
+            depth,
+            kinds: selection.kinds.clone(),
+        };
         match pool.datasets(&filter, query).await {
             Ok(datasets) => {
                 for mut info in datasets {
                     if !found.iter().any(|known| known.name == info.name) {
-                        session.appliance.fill_in(&pool, &mut info);
+                        session.appliance.fill_in(&mut info);
                         found.push(info);
                     }
                 }
             }
             Err(error) => {
-                session.out.error(format!("cannot open '{root}': {}", dataset_clause(&error)));
+                session
+                    .out
+                    .error(format!("cannot open '{root}': {}", dataset_clause(&error)));
                 failed = true;
             }
         }
@@ -298,7 +350,10 @@ fn shown(info: &DatasetInfo, name: &str, literal: bool) -> Option<(String, Strin
         return Some((info.name.clone(), "-".to_owned()));
     }
     let property = info.property(name)?;
-    Some((text_of(property.native, &property.value, literal), property.source.to_string()))
+    Some((
+        text_of(property.native, &property.value, literal),
+        property.source.to_string(),
+    ))
 }
 
 fn text_of(native: Option<Property>, value: &engine::property::Value, literal: bool) -> String {
@@ -337,14 +392,17 @@ fn name_order(left: &DatasetInfo, right: &DatasetInfo) -> std::cmp::Ordering {
         }
     };
     let ((left_set, left_snap), (right_set, right_snap)) = (split(&left.name), split(&right.name));
-    left_set.cmp(&right_set).then_with(|| match (left_snap, right_snap) {
-        (None, None) => std::cmp::Ordering::Equal,
-        (None, Some(_)) => std::cmp::Ordering::Less,
-        (Some(_), None) => std::cmp::Ordering::Greater,
-        (Some(left_snap), Some(right_snap)) => {
-            left.create_txg.cmp(&right.create_txg).then(left_snap.cmp(&right_snap))
-        }
-    })
+    left_set
+        .cmp(&right_set)
+        .then_with(|| match (left_snap, right_snap) {
+            (None, None) => std::cmp::Ordering::Equal,
+            (None, Some(_)) => std::cmp::Ordering::Less,
+            (Some(_), None) => std::cmp::Ordering::Greater,
+            (Some(left_snap), Some(right_snap)) => left
+                .create_txg
+                .cmp(&right.create_txg)
+                .then(left_snap.cmp(&right_snap)),
+        })
 }
 
 fn flag(option: &Opt, letter: char) -> bool {

@@ -21,7 +21,9 @@ fn query() -> PropertyQuery {
 async fn all(session: &Session) -> Vec<(PoolHandle, DatasetInfo)> {
     let mut found = Vec::new();
     for known in session.appliance.pools().await {
-        let KnownPool::Open(pool) = known else { continue };
+        let KnownPool::Open(pool) = known else {
+            continue;
+        };
         let filter = DatasetFilter {
             root: pool.name().to_owned(),
             depth: None,
@@ -35,7 +37,10 @@ async fn all(session: &Session) -> Vec<(PoolHandle, DatasetInfo)> {
 }
 
 pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
-    const LONGS: &[Long] = &[Long { name: "json", value: false }];
+    const LONGS: &[Long] = &[Long {
+        name: "json",
+        value: false,
+    }];
     let (mut every, mut as_json, mut verbose) = (false, false, false);
     let operands = session.options(arguments, ":ajRlvo:Of", LONGS, |_, option| {
         every |= flag(&option, 'a');
@@ -50,7 +55,8 @@ pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
         let mut failed = false;
         for (pool, info) in all(session).await {
             let value = |name| shown(&info, name, true).map_or_else(String::new, |shown| shown.0);
-            let skip = value("canmount") != "on" || matches!(value("mountpoint").as_str(), "none" | "legacy");
+            let skip = value("canmount") != "on"
+                || matches!(value("mountpoint").as_str(), "none" | "legacy");
             if !skip && session.appliance.mounts().mounted(info.guid).is_none() {
                 failed |= mount_one(session, &pool, &info).await.is_err();
             }
@@ -65,10 +71,15 @@ pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
                     .iter()
                     .map(|(name, point)| {
                         let point = point.to_string_lossy();
-                        (name.clone(), json!({ "filesystem": name, "mountpoint": point }))
+                        (
+                            name.clone(),
+                            json!({ "filesystem": name, "mountpoint": point }),
+                        )
                     })
                     .collect();
-                session.out.line(forms::envelope("zfs mount", "datasets", objects));
+                session
+                    .out
+                    .line(forms::envelope("zfs mount", "datasets", objects));
             } else {
                 for (name, point) in mounted {
                     session.out.line(format!("{name:<30}  {}", point.display()));
@@ -93,7 +104,9 @@ async fn mount_one(session: &Session, pool: &PoolHandle, info: &DatasetInfo) -> 
     }
     let point = value("mountpoint");
     if point == "legacy" {
-        session.out.error(format!("cannot mount '{name}': legacy mountpoint"));
+        session
+            .out
+            .error(format!("cannot mount '{name}': legacy mountpoint"));
         return Err(session.fail("use mount(8) to mount this filesystem"));
     }
     if point == "none" {
@@ -159,7 +172,12 @@ pub(super) async fn unmount(session: &Session, arguments: &[String]) -> Outcome 
         }
         name.clone()
     };
-    match session.appliance.mounts().unmount_name(&target, force).await {
+    match session
+        .appliance
+        .mounts()
+        .unmount_name(&target, force)
+        .await
+    {
         Ok(()) => Ok(()),
         Err(why) => Err(session.fail(format!("cannot unmount '{name}': {why}"))),
     }
@@ -185,7 +203,9 @@ pub(super) async fn share(session: &Session, arguments: &[String]) -> Outcome {
     let (_, info) = open(session, name, &query()).await?;
     let value = |name| shown(&info, name, true).map_or_else(String::new, |shown| shown.0);
     if value("sharenfs") == "off" && value("sharesmb") == "off" {
-        session.out.error(format!("cannot share '{name}': legacy share"));
+        session
+            .out
+            .error(format!("cannot share '{name}': legacy share"));
         return Err(session.fail(
             "use exports(5) or smb.conf(5) to share this filesystem, or set the sharenfs or sharesmb property",
         ));

@@ -34,7 +34,9 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
                     return Err(session.fail("missing '=' for -o option"));
                 };
                 if options.properties.iter().any(|(known, _)| *known == name) {
-                    return Err(session.misuse(format!("property '{name}' specified multiple times")));
+                    return Err(
+                        session.misuse(format!("property '{name}' specified multiple times"))
+                    );
                 }
                 if name == "altroot" {
                     options.altroot = Some(value);
@@ -48,8 +50,14 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
                 };
                 if name == "mountpoint" {
                     options.mountpoint = Some(value);
-                } else if options.root_properties.iter().any(|(known, _)| *known == name) {
-                    return Err(session.misuse(format!("property '{name}' specified multiple times")));
+                } else if options
+                    .root_properties
+                    .iter()
+                    .any(|(known, _)| *known == name)
+                {
+                    return Err(
+                        session.misuse(format!("property '{name}' specified multiple times"))
+                    );
                 } else {
                     options.root_properties.push((name, value));
                 }
@@ -65,12 +73,20 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         return Err(session.misuse("missing vdev specification"));
     }
     if name.contains('/') {
-        session.out.error(format!("cannot create '{name}': invalid character '/' in pool name"));
+        session.out.error(format!(
+            "cannot create '{name}': invalid character '/' in pool name"
+        ));
         return Err(session.fail("use 'zfs create' to create a dataset"));
     }
     let vdevs = layout_of(session, layout, options.force)?;
-    if let Some(root) = options.altroot.as_deref().filter(|root| !root.starts_with('/')) {
-        return Err(session.fail(format!("invalid alternate root '{root}': must be an absolute path")));
+    if let Some(root) = options
+        .altroot
+        .as_deref()
+        .filter(|root| !root.starts_with('/'))
+    {
+        return Err(session.fail(format!(
+            "invalid alternate root '{root}': must be an absolute path"
+        )));
     }
     if let Some(point) = options.mountpoint.as_deref()
         && !point.starts_with('/')
@@ -99,15 +115,23 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         name: name.clone(),
         vdevs,
         properties: options.properties,
-        features: if options.no_features { FeatureBase::None } else { FeatureBase::Implemented },
+        features: if options.no_features {
+            FeatureBase::None
+        } else {
+            FeatureBase::Implemented
+        },
         force: options.force,
         altroot: options.altroot.map(PathBuf::from),
         command: Some(session.line.clone()),
-        host: session.appliance.identity().clone(),
+        ..PoolSpec::default()
     };
-    match session.appliance.create_pool(spec, root_properties).await {
+    match session.appliance.create_pool(spec, &root_properties).await {
         Ok(_) => Ok(()),
-        Err(EngineError::Pool(PoolError::DeviceInUse { path, reason, forceable })) => {
+        Err(EngineError::Pool(PoolError::DeviceInUse {
+            path,
+            reason,
+            forceable,
+        })) => {
             session.out.error("invalid vdev specification");
             session.out.error(if forceable {
                 "use '-f' to override the following errors:"
@@ -133,7 +157,9 @@ fn layout_of(session: &Session, words: &[String], force: bool) -> Result<Vec<Vde
     while let Some((word, after)) = rest.split_first() {
         let kind = word.as_str();
         let is_grouping = kind == "mirror"
-            || ["raidz", "draid"].iter().any(|prefix| kind.starts_with(prefix))
+            || ["raidz", "draid"]
+                .iter()
+                .any(|prefix| kind.starts_with(prefix))
             || matches!(kind, "spare" | "log" | "cache" | "special" | "dedup");
         if !is_grouping {
             vdevs.push(VdevSpec::Single(device(session, word)?));
@@ -146,8 +172,12 @@ fn layout_of(session: &Session, words: &[String], force: bool) -> Result<Vec<Vde
             )));
         }
         let is_keyword = |word: &String| {
-            matches!(word.as_str(), "mirror" | "spare" | "log" | "cache" | "special" | "dedup")
-                || ["raidz", "draid"].iter().any(|prefix| word.starts_with(prefix))
+            matches!(
+                word.as_str(),
+                "mirror" | "spare" | "log" | "cache" | "special" | "dedup"
+            ) || ["raidz", "draid"]
+                .iter()
+                .any(|prefix| word.starts_with(prefix))
         };
         let count = after.iter().position(is_keyword).unwrap_or(after.len());
         if count < 2 {
@@ -155,8 +185,10 @@ fn layout_of(session: &Session, words: &[String], force: bool) -> Result<Vec<Vde
                 "invalid vdev specification: {kind} requires at least 2 devices"
             )));
         }
-        let devices: Result<Vec<_>, _> =
-            after[..count].iter().map(|word| device(session, word)).collect();
+        let devices: Result<Vec<_>, _> = after[..count]
+            .iter()
+            .map(|word| device(session, word))
+            .collect();
         vdevs.push(VdevSpec::Mirror(devices?));
         rest = &after[count..];
     }
@@ -190,7 +222,9 @@ fn same_redundancy(session: &Session, vdevs: &[VdevSpec]) -> Outcome {
             _ => continue,
         };
         session.out.error("invalid vdev specification");
-        session.out.error("use '-f' to override the following errors:");
+        session
+            .out
+            .error("use '-f' to override the following errors:");
         return Err(session.fail(complaint));
     }
     Ok(())
@@ -210,7 +244,9 @@ fn device(session: &Session, word: &str) -> Result<PathBuf, Exit> {
         } else {
             let relative = session.path(word);
             if !word.contains('/') && !relative.exists() {
-                session.out.error(format!("cannot open '{word}': no such device in /dev"));
+                session
+                    .out
+                    .error(format!("cannot open '{word}': no such device in /dev"));
                 return Err(session.fail("must be a full path or shorthand device name"));
             }
             relative

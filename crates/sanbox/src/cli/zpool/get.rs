@@ -12,9 +12,18 @@ const FIELDS: [&str; 4] = ["name", "property", "value", "source"];
 
 pub(super) async fn get(session: &Session, arguments: &[String]) -> Outcome {
     const LONGS: &[Long] = &[
-        Long { name: "json", value: false },
-        Long { name: "json-int", value: false },
-        Long { name: "json-pool-key-guid", value: false },
+        Long {
+            name: "json",
+            value: false,
+        },
+        Long {
+            name: "json-int",
+            value: false,
+        },
+        Long {
+            name: "json-pool-key-guid",
+            value: false,
+        },
     ];
     let mut fields: Vec<&'static str> = FIELDS.to_vec();
     let (mut scripted, mut exact, mut as_json) = (false, false, false);
@@ -48,7 +57,9 @@ pub(super) async fn get(session: &Session, arguments: &[String]) -> Outcome {
     let mut objects = Map::new();
     for pool in &pools {
         let Subject::Open(pool) = pool else { continue };
-        let Ok(entries) = pool.properties().await else { continue };
+        let Ok(entries) = pool.properties().await else {
+            continue;
+        };
         let chosen: Vec<PropertyEntry> = match &wanted {
             None => entries,
             Some(wanted) => wanted
@@ -58,9 +69,16 @@ pub(super) async fn get(session: &Session, arguments: &[String]) -> Outcome {
         };
         let mut properties = Map::new();
         for entry in &chosen {
-            let value = if exact { entry.exact() } else { entry.display() };
+            let value = if exact {
+                entry.exact()
+            } else {
+                entry.display()
+            };
             let source = entry.source.as_str();
-            properties.insert(entry.name.clone(), forms::property(&value, source, integers));
+            properties.insert(
+                entry.name.clone(),
+                forms::property(&value, source, integers),
+            );
             rows.push(
                 fields
                     .iter()
@@ -76,7 +94,11 @@ pub(super) async fn get(session: &Session, arguments: &[String]) -> Outcome {
         if as_json {
             let status = pool.status().await.unwrap_or_default();
             let text = |value: u64| forms::text(&value.to_string(), integers);
-            let key = if by_guid { pool.guid().to_string() } else { pool.name().to_owned() };
+            let key = if by_guid {
+                pool.guid().to_string()
+            } else {
+                pool.name().to_owned()
+            };
             let object = json!({
                 "name": pool.name(),
                 "type": "POOL",
@@ -91,9 +113,13 @@ pub(super) async fn get(session: &Session, arguments: &[String]) -> Outcome {
         }
     }
     if as_json {
-        session.out.line(forms::envelope("zpool get", "pools", objects));
+        session
+            .out
+            .line(forms::envelope("zpool get", "pools", objects));
     } else if !rows.is_empty() {
-        session.out.text(table(&field_columns(&fields), &rows, scripted));
+        session
+            .out
+            .text(table(&field_columns(&fields), &rows, scripted));
     }
     if missing { Err(Exit(1)) } else { Ok(()) }
 }
@@ -102,7 +128,11 @@ pub(super) async fn get(session: &Session, arguments: &[String]) -> Outcome {
 pub(crate) fn field_columns(fields: &[&'static str]) -> Vec<Column> {
     fields
         .iter()
-        .map(|field| Column { title: field.to_ascii_uppercase(), right: false, width_min: 0 })
+        .map(|field| Column {
+            title: field.to_ascii_uppercase(),
+            right: false,
+            width_min: 0,
+        })
         .collect()
 }
 
@@ -185,7 +215,9 @@ pub(super) async fn set(session: &Session, arguments: &[String]) -> Outcome {
     let [setting, rest @ ..] = arguments else {
         return Err(session.misuse("missing property=value argument"));
     };
-    let [name, more @ ..] = rest else { return Err(session.misuse("missing pool name")) };
+    let [name, more @ ..] = rest else {
+        return Err(session.misuse("missing pool name"));
+    };
     if more.len() > 1 {
         return Err(session.misuse("too many pool names"));
     }
@@ -206,8 +238,6 @@ pub(super) async fn set(session: &Session, arguments: &[String]) -> Outcome {
             session.record(&pool).await;
             Ok(())
         }
-        Err(error) => {
-            Err(session.fail(format!("cannot set property for '{name}': {error}")))
-        }
+        Err(error) => Err(session.fail(format!("cannot set property for '{name}': {error}"))),
     }
 }

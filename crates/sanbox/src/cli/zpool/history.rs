@@ -29,7 +29,10 @@ pub(super) async fn history(session: &Session, arguments: &[String]) -> Outcome 
         let records = match pool.history().await {
             Ok(records) => records,
             Err(error) => {
-                session.out.error(format!("cannot show history for '{}': {error}", pool.name()));
+                session.out.error(format!(
+                    "cannot show history for '{}': {error}",
+                    pool.name()
+                ));
                 failed = true;
                 continue;
             }
@@ -39,7 +42,11 @@ pub(super) async fn history(session: &Session, arguments: &[String]) -> Outcome 
             let mut line = match &record.event {
                 HistoryEvent::Command(command) => format!("{time} {command}"),
                 _ if !internal => continue,
-                HistoryEvent::Internal { name, dataset, text } => {
+                HistoryEvent::Internal {
+                    name,
+                    dataset,
+                    text,
+                } => {
                     let txg = record.txg.unwrap_or(0);
                     let mut line = format!("{time} [txg:{txg}] {name}");
                     if let Some((dataset, object)) = dataset {
@@ -91,7 +98,9 @@ pub(super) async fn sync(session: &Session, arguments: &[String]) -> Outcome {
             continue;
         };
         if let Err(error) = pool.sync().await {
-            session.out.error(format!("sync '{}' failed: {error}", pool.name()));
+            session
+                .out
+                .error(format!("sync '{}' failed: {error}", pool.name()));
             failed = true;
         }
     }

@@ -27,10 +27,16 @@ struct Options {
 }
 
 pub(super) async fn import(session: &Session, arguments: &[String]) -> Outcome {
-    const LONGS: &[Long] = &[Long { name: "rewind-to-checkpoint", value: false }];
+    const LONGS: &[Long] = &[Long {
+        name: "rewind-to-checkpoint",
+        value: false,
+    }];
     let mut options = Options::default();
-    let operands =
-        session.options(arguments, ":aCc:d:DEfFlmnNo:R:stT:VX", LONGS, |session, option| {
+    let operands = session.options(
+        arguments,
+        ":aCc:d:DEfFlmnNo:R:stT:VX",
+        LONGS,
+        |session, option| {
             match option {
                 Opt::Short('a', _) => options.all = true,
                 Opt::Short('d', Some(place)) => options.places.push(session.path(place)),
@@ -61,7 +67,8 @@ pub(super) async fn import(session: &Session, arguments: &[String]) -> Outcome {
                 }
             }
             Ok(())
-        })?;
+        },
+    )?;
     if options.dry_run && !options.rewind {
         return Err(session.misuse("-n or -X only meaningful with -F"));
     }
@@ -79,10 +86,18 @@ pub(super) async fn import(session: &Session, arguments: &[String]) -> Outcome {
         Ok(found) => found,
         Err(error) => return Err(session.fail(format!("cannot discover pools: {error}"))),
     };
+    for (place, why) in &found.rejected {
+        if options.places.contains(place) {
+            session
+                .out
+                .error(format!("cannot search '{}': {why}", place.display()));
+        }
+    }
+    let imported_ones = session.appliance.known_guids().await;
     let mut candidates = Vec::new();
-    for candidate in found {
-        let imported = session.appliance.known_pools_by_guid().await.contains(&candidate.guid);
-        let destroyed = candidate.status.state == PoolState::Destroyed;
+    for candidate in found.pools {
+        let imported = imported_ones.contains(&candidate.guid);
+        let destroyed = candidate.state == PoolState::Destroyed;
         if !imported && destroyed == options.destroyed {
             candidates.push(candidate);
         }
@@ -103,15 +118,28 @@ fn search_places(session: &Session, given: &[PathBuf]) -> Vec<PathBuf> {
         return given.to_vec();
     }
     if let Some(list) = session.caller.environment.get("ZPOOL_IMPORT_PATH") {
-        return list.split(':').filter(|dir| !dir.is_empty()).map(PathBuf::from).collect();
+        return list
+            .split(':')
+            .filter(|dir| !dir.is_empty())
+            .map(PathBuf::from)
+            .collect();
     }
     // OpenZFS: lib/libzutil/os/linux/zutil_import_os.c, zpool_default_search_paths
-    ["/dev/disk/by-vdev", "/dev/mapper", "/dev/disk/by-partlabel", "/dev/disk/by-partuuid",
-        "/dev/disk/by-label", "/dev/disk/by-uuid", "/dev/disk/by-id", "/dev/disk/by-path", "/dev"]
-        .iter()
-        .map(PathBuf::from)
-        .filter(|dir| dir.is_dir())
-        .collect()
+    [
+        "/dev/disk/by-vdev",
+        "/dev/mapper",
+        "/dev/disk/by-partlabel",
+        "/dev/disk/by-partuuid",
+        "/dev/disk/by-label",
+        "/dev/disk/by-uuid",
+        "/dev/disk/by-id",
+        "/dev/disk/by-path",
+        "/dev",
+    ]
+    .iter()
+    .map(PathBuf::from)
+    .filter(|dir| dir.is_dir())
+    .collect()
 }
 
 async fn import_one(
@@ -132,7 +160,9 @@ async fn import_one(
         .filter(|candidate| guid.map_or(candidate.name == name, |guid| candidate.guid == guid))
         .collect();
     if matching.len() > 1 {
-        session.out.error(format!("cannot import '{name}': more than one matching pool"));
+        session.out.error(format!(
+            "cannot import '{name}': more than one matching pool"
+        ));
         return Err(session.fail("import by numeric ID instead"));
     }
     let wanted = new_name.map_or(name, String::as_str);
@@ -152,25 +182,23 @@ async fn import_one(
         session.out.error(format!(
             "cannot import '{final_name}': a pool with that name already exists"
         ));
-        return Err(session.fail(
-            "use the form 'zpool import <pool | id> <newpool>' to give it a new name",
-        ));
+        return Err(
+            session.fail("use the form 'zpool import <pool | id> <newpool>' to give it a new name")
+        );
     }
     import_candidate(session, options, candidate, new_name.cloned()).await
 }
 
-async fn import_all(
-    session: &Session,
-    options: &Options,
-    candidates: Vec<Candidate>,
-) -> Outcome {
+async fn import_all(session: &Session, options: &Options, candidates: Vec<Candidate>) -> Outcome {
     if candidates.is_empty() {
         session.out.error("no pools available to import");
         return Err(Exit(1));
     }
     let mut failed = false;
     for candidate in candidates {
-        failed |= import_candidate(session, options, candidate, None).await.is_err();
+        failed |= import_candidate(session, options, candidate, None)
+            .await
+            .is_err();
     }
     if failed { Err(Exit(1)) } else { Ok(()) }
 }
@@ -182,7 +210,6 @@ async fn import_candidate(
     new_name: Option<String>,
 ) -> Outcome {
     let name = candidate.name.clone();
-    let devices = crate::appliance::devices(&candidate.status.root);
     let policy = ImportPolicy {
         force: options.force,
         readonly: options.readonly,
@@ -192,9 +219,9 @@ async fn import_candidate(
         temporary_name: options.temporary,
         properties: options.properties.clone(),
         command: Some(session.line.clone()),
-        host: session.appliance.identity().clone(),
+        ..ImportPolicy::default()
     };
-    match session.appliance.import_pool(candidate, policy, devices).await {
+    match session.appliance.import_pool(candidate, policy).await {
         Ok(_) => Ok(()),
         Err(EngineError::Pool(error @ PoolError::UnsupportedForRead { .. })) => {
             Err(session.fail(format!("cannot import '{name}': {error}")))
@@ -221,15 +248,23 @@ fn show(session: &Session, candidates: &[Candidate]) {
 }
 
 fn candidate_text(candidate: &Candidate) -> String {
-    let status = &candidate.status;
-    let destroyed = if status.state == PoolState::Destroyed { " (DESTROYED)" } else { "" };
+    let status = candidate;
+    let destroyed = if status.state == PoolState::Destroyed {
+        " (DESTROYED)"
+    } else {
+        ""
+    };
     let mut text = format!(
         "  pool: {}\n    id: {}\n state: {}{destroyed}\n",
         candidate.name,
         candidate.guid,
         status.health.as_str()
     );
-    let details: String = status.details.iter().map(|detail| format!("\t{detail}\n")).collect();
+    let details: String = status
+        .details
+        .iter()
+        .map(|detail| format!("\t{detail}\n"))
+        .collect();
     let reason = match status.reason {
         StatusReason::MissingDeviceReplicated
         | StatusReason::MissingDevice
@@ -323,7 +358,11 @@ fn vdev_lines(
     style: NameStyle,
 ) {
     let rest = width.saturating_sub(depth);
-    text.push_str(&format!("\t{:depth$}{name:<rest$}  {}", "", vdev.health.as_str()));
+    text.push_str(&format!(
+        "\t{:depth$}{name:<rest$}  {}",
+        "",
+        vdev.health.as_str()
+    ));
     if let Some(note) = &vdev.note {
         text.push_str("  ");
         text.push_str(note);
@@ -354,7 +393,9 @@ pub(super) async fn export(session: &Session, arguments: &[String]) -> Outcome {
         let (name, outcome) = match pool {
             Subject::Open(pool) => {
                 let name = pool.name().to_owned();
-                let ending = Ending::Export { command: Some(session.line.clone()) };
+                let ending = Ending::Export {
+                    command: Some((session.line.clone(), session.caller.uid)),
+                };
                 let outcome = session.appliance.end_pool(&name, ending, force).await;
                 (name, outcome)
             }
@@ -365,7 +406,9 @@ pub(super) async fn export(session: &Session, arguments: &[String]) -> Outcome {
             }
         };
         if let Err(error) = outcome {
-            session.out.error(format!("cannot export '{name}': {error}"));
+            session
+                .out
+                .error(format!("cannot export '{name}': {error}"));
             failed = true;
         }
     }
@@ -386,12 +429,16 @@ pub(super) async fn destroy(session: &Session, arguments: &[String]) -> Outcome 
         }));
     };
     if name.contains('/') {
-        session.out.error(format!("cannot open '{name}': invalid character '/' in pool name"));
+        session.out.error(format!(
+            "cannot open '{name}': invalid character '/' in pool name"
+        ));
         return Err(session.fail("use 'zfs destroy' to destroy a dataset"));
     }
     match subject(session, name).await? {
         Subject::Open(pool) => {
-            let ending = Ending::Destroy { command: Some(session.line.clone()) };
+            let ending = Ending::Destroy {
+                command: Some((session.line.clone(), session.caller.uid)),
+            };
             match session.appliance.end_pool(pool.name(), ending, force).await {
                 Ok(()) => Ok(()),
                 Err(EngineError::Busy(_)) => Err(session.fail(format!(
@@ -400,8 +447,6 @@ pub(super) async fn destroy(session: &Session, arguments: &[String]) -> Outcome 
                 Err(error) => Err(session.fail(format!("cannot destroy '{name}': {error}"))),
             }
         }
-        Subject::Closed(_, error) => {
-            Err(session.fail(format!("cannot destroy '{name}': {error}")))
-        }
+        Subject::Closed(_, error) => Err(session.fail(format!("cannot destroy '{name}': {error}"))),
     }
 }

@@ -28,30 +28,31 @@ type Before = BTreeMap<(u64, u64), IoTotals>;
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     let mut options = Options::default();
     let mut stamp = Stamp::None;
-    let mut operands = session.options(arguments, "c:gLPT:vyhplqrwnH", &[], |session, option| {
-        match option {
-            Opt::Short('g', _) => options.style.guid = true,
-            Opt::Short('L', _) => options.style.real_path = true,
-            Opt::Short('P', _) => options.style.full_path = true,
-            Opt::Short('T', Some(form)) => stamp = Stamp::of(session, &form)?,
-            Opt::Short('v', _) => options.verbose = true,
-            Opt::Short('p', _) => options.exact = true,
-            Opt::Short('l', _) => options.latency = true,
-            Opt::Short('H', _) => options.scripted = true,
-            Opt::Short('y', _) => options.skip_first = true,
-            Opt::Short('n', _) => options.header_once = true,
-            Opt::Short('h', _) => {
-                return Err(session.misuse(""));
+    let mut operands =
+        session.options(arguments, "c:gLPT:vyhplqrwnH", &[], |session, option| {
+            match option {
+                Opt::Short('g', _) => options.style.guid = true,
+                Opt::Short('L', _) => options.style.real_path = true,
+                Opt::Short('P', _) => options.style.full_path = true,
+                Opt::Short('T', Some(form)) => stamp = Stamp::of(session, &form)?,
+                Opt::Short('v', _) => options.verbose = true,
+                Opt::Short('p', _) => options.exact = true,
+                Opt::Short('l', _) => options.latency = true,
+                Opt::Short('H', _) => options.scripted = true,
+                Opt::Short('y', _) => options.skip_first = true,
+                Opt::Short('n', _) => options.header_once = true,
+                Opt::Short('h', _) => {
+                    return Err(session.misuse(""));
+                }
+                Opt::Short(letter, _) => {
+                    return Err(session.fail(format!(
+                        "zpool iostat -{letter}: not supported by this version of sanbox yet"
+                    )));
+                }
+                Opt::Long(..) => {}
             }
-            Opt::Short(letter, _) => {
-                return Err(session.fail(format!(
-                    "zpool iostat -{letter}: not supported by this version of sanbox yet"
-                )));
-            }
-            Opt::Long(..) => {}
-        }
-        Ok(())
-    })?;
+            Ok(())
+        })?;
     let again = repeat(session, &mut operands)?;
     for name in &operands {
         subject(session, name).await?;
@@ -88,7 +89,9 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         }
         shown_at = Some(Instant::now());
         rounds += 1;
-        let Some(interval) = again.interval else { return Ok(()) };
+        let Some(interval) = again.interval else {
+            return Ok(());
+        };
         if again.count.is_some_and(|count| rounds >= count) {
             return Ok(());
         }
@@ -115,7 +118,11 @@ fn print(
     let width = pools
         .iter()
         .map(|pool| {
-            if options.verbose { name_width(&pool.root, options.style) } else { pool.name.len() }
+            if options.verbose {
+                name_width(&pool.root, options.style)
+            } else {
+                pool.name.len()
+            }
         })
         .fold(10, usize::max);
     let columns = if options.latency { 8 } else { 6 };
@@ -126,7 +133,9 @@ fn print(
         }
         line
     };
-    if !options.scripted && (rounds == 0 || !options.header_once && (options.verbose || rounds.is_multiple_of(20))) {
+    if !options.scripted
+        && (rounds == 0 || !options.header_once && (options.verbose || rounds.is_multiple_of(20)))
+    {
         let mut top = format!("{:width$}", "");
         let mut groups = vec!["capacity", "operations", "bandwidth"];
         if options.latency {
@@ -139,9 +148,11 @@ fn print(
         }
         session.out.line(top);
         let mut bottom = format!("{:<width$}", "pool");
-        for title in ["alloc", "free", "read", "write", "read", "write", "read", "write"]
-            .iter()
-            .take(columns)
+        for title in [
+            "alloc", "free", "read", "write", "read", "write", "read", "write",
+        ]
+        .iter()
+        .take(columns)
         {
             bottom.push_str(&format!("  {title:>5}"));
         }
@@ -149,10 +160,14 @@ fn print(
         session.out.line(dashes());
     }
     for pool in pools {
-        line(session, &pool.root, &pool.name, 0, width, pool.guid, before, elapsed, options);
+        line(
+            session, &pool.root, &pool.name, 0, width, pool.guid, before, elapsed, options,
+        );
         if options.verbose {
             for child in &pool.root.children {
-                tree(session, child, 2, width, pool.guid, before, elapsed, options);
+                tree(
+                    session, child, 2, width, pool.guid, before, elapsed, options,
+                );
             }
             if !options.scripted {
                 session.out.line(dashes());
@@ -176,9 +191,20 @@ fn tree(
     options: Options,
 ) {
     let name = options.style.name(vdev);
-    line(session, vdev, &name, depth, width, pool, before, elapsed, options);
+    line(
+        session, vdev, &name, depth, width, pool, before, elapsed, options,
+    );
     for child in &vdev.children {
-        tree(session, child, depth + 2, width, pool, before, elapsed, options);
+        tree(
+            session,
+            child,
+            depth + 2,
+            width,
+            pool,
+            before,
+            elapsed,
+            options,
+        );
     }
 }
 
@@ -194,7 +220,13 @@ fn line(
     elapsed: Option<f64>,
     options: Options,
 ) {
-    let number = |value: u64| if options.exact { value.to_string() } else { nice_number(value) };
+    let number = |value: u64| {
+        if options.exact {
+            value.to_string()
+        } else {
+            nice_number(value)
+        }
+    };
     let old = before.get(&(pool, vdev.guid)).copied().unwrap_or_default();
     // The first line is of the whole time since the import, whose length is not kept: totals then
     // count as of one second.
@@ -225,11 +257,25 @@ fn line(
                 .saturating_sub(then)
                 .checked_div(ops.saturating_sub(ops_then))
                 .unwrap_or(0);
-            if options.exact { mean.to_string() } else { nice_time(mean) }
+            if options.exact {
+                mean.to_string()
+            } else {
+                nice_time(mean)
+            }
         };
         let io = vdev.io;
-        cells.push(mean(io.read_nanoseconds, old.read_nanoseconds, io.read_ops, old.read_ops));
-        cells.push(mean(io.write_nanoseconds, old.write_nanoseconds, io.write_ops, old.write_ops));
+        cells.push(mean(
+            io.read_nanoseconds,
+            old.read_nanoseconds,
+            io.read_ops,
+            old.read_ops,
+        ));
+        cells.push(mean(
+            io.write_nanoseconds,
+            old.write_nanoseconds,
+            io.write_ops,
+            old.write_ops,
+        ));
     }
     if options.scripted {
         session.out.line(format!("{name}\t{}", cells.join("\t")));

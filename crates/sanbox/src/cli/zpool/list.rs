@@ -31,9 +31,18 @@ struct Chosen {
 
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     const LONGS: &[Long] = &[
-        Long { name: "json", value: false },
-        Long { name: "json-int", value: false },
-        Long { name: "json-pool-key-guid", value: false },
+        Long {
+            name: "json",
+            value: false,
+        },
+        Long {
+            name: "json-int",
+            value: false,
+        },
+        Long {
+            name: "json-pool-key-guid",
+            value: false,
+        },
     ];
     let mut options = Options::default();
     let mut columns = COLUMNS.to_owned();
@@ -78,7 +87,9 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         if missing {
             return Err(Exit(1));
         }
-        let Some(interval) = again.interval else { return Ok(()) };
+        let Some(interval) = again.interval else {
+            return Ok(());
+        };
         if again.count.is_some_and(|count| rounds >= count) {
             return Ok(());
         }
@@ -94,7 +105,11 @@ fn chosen(session: &Session, list: &str) -> Result<Vec<Chosen>, Exit> {
         if lower == "name" {
             columns.push(Chosen {
                 property: "name".to_owned(),
-                column: Column { title: "NAME".to_owned(), right: false, width_min: 0 },
+                column: Column {
+                    title: "NAME".to_owned(),
+                    right: false,
+                    width_min: 0,
+                },
             });
         } else if let Some(row) = PROPERTIES
             .iter()
@@ -103,24 +118,34 @@ fn chosen(session: &Session, list: &str) -> Result<Vec<Chosen>, Exit> {
             let (right, width_min) = match row.kind {
                 PropertyKind::Text if row.name == "health" => (true, 8),
                 PropertyKind::Text => (false, 0),
-                PropertyKind::Index(words) if row.name == "health" => {
-                    (true, words.iter().map(|word| word.len()).fold(8, usize::max))
-                }
-                PropertyKind::Index(words) => {
-                    (false, words.iter().map(|word| word.len()).max().unwrap_or(0))
-                }
+                PropertyKind::Index(words) if row.name == "health" => (
+                    true,
+                    words.iter().map(|word| word.len()).fold(8, usize::max),
+                ),
+                PropertyKind::Index(words) => (
+                    false,
+                    words.iter().map(|word| word.len()).max().unwrap_or(0),
+                ),
                 _ => (true, 5),
             };
             let title = row.column.to_owned();
             columns.push(Chosen {
                 property: row.name.to_owned(),
-                column: Column { title, right, width_min },
+                column: Column {
+                    title,
+                    right,
+                    width_min,
+                },
             });
         } else if name.contains('@') || name.contains(':') {
             let title = name.to_ascii_uppercase();
             columns.push(Chosen {
                 property: name.to_owned(),
-                column: Column { title, right: false, width_min: 0 },
+                column: Column {
+                    title,
+                    right: false,
+                    width_min: 0,
+                },
             });
         } else {
             return Err(session.misuse(format!("bad property list: invalid property '{name}'")));
@@ -140,7 +165,10 @@ struct Found {
 
 impl Found {
     fn value(&self, property: &str, exact: bool) -> String {
-        match (property, self.properties.iter().find(|entry| entry.name == property)) {
+        match (
+            property,
+            self.properties.iter().find(|entry| entry.name == property),
+        ) {
             ("name", _) => self.name.clone(),
             (_, Some(entry)) if exact => entry.exact(),
             (_, Some(entry)) => entry.display(),
@@ -161,10 +189,20 @@ impl Found {
 async fn look(subject: &Subject, verbose: bool) -> Found {
     match subject {
         Subject::Open(pool) => {
-            let status = if verbose { pool.status().await.ok() } else { None };
+            let status = if verbose {
+                pool.status().await.ok()
+            } else {
+                None
+            };
             let properties = pool.properties().await.unwrap_or_default();
             let name = pool.name().to_owned();
-            Found { name, status, properties, guid: pool.guid(), health: "UNAVAIL".to_owned() }
+            Found {
+                name,
+                status,
+                properties,
+                guid: pool.guid(),
+                health: "UNAVAIL".to_owned(),
+            }
         }
         Subject::Closed(cached, _) => Found {
             name: cached.name.clone(),
@@ -190,16 +228,26 @@ async fn print(
     if options.json {
         let mut all = Map::new();
         for pool in &found {
-            let key =
-                if options.by_guid { pool.guid.to_string() } else { pool.name.clone() };
+            let key = if options.by_guid {
+                pool.guid.to_string()
+            } else {
+                pool.name.clone()
+            };
             all.insert(key, pool_json(pool, columns, options));
         }
-        session.out.line(forms::envelope("zpool list", "pools", all));
+        session
+            .out
+            .line(forms::envelope("zpool list", "pools", all));
         return Ok(());
     }
     let rows: Vec<Vec<String>> = found
         .iter()
-        .map(|pool| columns.iter().map(|c| pool.value(&c.property, options.exact)).collect())
+        .map(|pool| {
+            columns
+                .iter()
+                .map(|c| pool.value(&c.property, options.exact))
+                .collect()
+        })
         .collect();
     if !options.verbose {
         let shapes: Vec<Column> = columns.iter().map(|c| c.column.clone()).collect();
@@ -239,11 +287,19 @@ const VDEV_WIDTHS: [usize; 9] = [5, 5, 5, 7, 8, 5, 5, 5, 8];
 
 fn vdev_values(vdev: &VdevStatus, exact: bool) -> [String; 9] {
     let top = vdev.size_bytes != 0 && vdev.path.is_none() || is_top_leaf(vdev);
-    let number = |value: u64| if exact { value.to_string() } else { nice_number(value) };
+    let number = |value: u64| {
+        if exact {
+            value.to_string()
+        } else {
+            nice_number(value)
+        }
+    };
     let dash = || "-".to_owned();
     let when_top = |value: String| if top { value } else { dash() };
     let free = vdev.size_bytes.saturating_sub(vdev.allocated_bytes);
-    let capacity = (vdev.allocated_bytes * 10000).checked_div(vdev.size_bytes).unwrap_or(0);
+    let capacity = (vdev.allocated_bytes * 10000)
+        .checked_div(vdev.size_bytes)
+        .unwrap_or(0);
     #[allow(clippy::cast_precision_loss, reason = "at most 10000")]
     let percent = capacity as f64 / 100.0;
     let capacity = match (exact, capacity) {
@@ -258,7 +314,11 @@ fn vdev_values(vdev: &VdevStatus, exact: bool) -> [String; 9] {
         _ => dash(),
     };
     [
-        if vdev.size_bytes == 0 { dash() } else { number(vdev.size_bytes) },
+        if vdev.size_bytes == 0 {
+            dash()
+        } else {
+            number(vdev.size_bytes)
+        },
         when_top(number(vdev.allocated_bytes)),
         when_top(number(free)),
         dash(),
@@ -287,7 +347,11 @@ fn vdev_lines(session: &Session, vdev: &VdevStatus, depth: usize, width: usize, 
             line.push_str(value);
         }
     } else {
-        line.push_str(&format!("{:depth$}{name:<rest$}", "", rest = width.saturating_sub(depth)));
+        line.push_str(&format!(
+            "{:depth$}{name:<rest$}",
+            "",
+            rest = width.saturating_sub(depth)
+        ));
         for (value, width) in values.iter().zip(VDEV_WIDTHS) {
             line.push_str(&format!("  {value:>width$}"));
         }
@@ -303,10 +367,16 @@ fn pool_json(pool: &Found, columns: &[Chosen], options: Options) -> Value {
     for column in columns.iter().filter(|column| column.property != "name") {
         let value = pool.value(&column.property, options.exact);
         let source = pool.source(&column.property);
-        properties.insert(column.property.clone(), forms::property(&value, source, options.integers));
+        properties.insert(
+            column.property.clone(),
+            forms::property(&value, source, options.integers),
+        );
     }
     let text = |value: u64| forms::text(&value.to_string(), options.integers);
-    let state = pool.status.as_ref().map_or(pool.health.as_str(), |s| s.health.as_str());
+    let state = pool
+        .status
+        .as_ref()
+        .map_or(pool.health.as_str(), |s| s.health.as_str());
     let mut object = json!({
         "name": pool.name,
         "type": "POOL",
@@ -327,14 +397,24 @@ fn pool_json(pool: &Found, columns: &[Chosen], options: Options) -> Value {
 
 fn vdevs_json(vdevs: &[VdevStatus], options: Options) -> Value {
     const NAMES: [&str; 9] = [
-        "size", "allocated", "free", "checkpoint", "expandsize", "fragmentation", "capacity",
-        "dedupratio", "health",
+        "size",
+        "allocated",
+        "free",
+        "checkpoint",
+        "expandsize",
+        "fragmentation",
+        "capacity",
+        "dedupratio",
+        "health",
     ];
     let mut all = Map::new();
     for vdev in vdevs {
         let mut properties = Map::new();
         for (name, value) in NAMES.iter().zip(vdev_values(vdev, options.exact)) {
-            properties.insert((*name).to_owned(), forms::property(&value, "-", options.integers));
+            properties.insert(
+                (*name).to_owned(),
+                forms::property(&value, "-", options.integers),
+            );
         }
         let mut object = vdev_json(vdev, options.style, options.integers);
         object["properties"] = Value::Object(properties);

@@ -37,7 +37,9 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "sync" => history::sync(session, rest).await,
         "version" => super::zfs::version(session, "zpool version", rest),
         "iostat" => iostat::run(session, rest).await,
-        other => Err(session.fail(format!("zpool {other}: not supported by this version of sanbox yet"))),
+        other => Err(session.fail(format!(
+            "zpool {other}: not supported by this version of sanbox yet"
+        ))),
     }
 }
 
@@ -49,10 +51,17 @@ fn property_list() -> String {
     rows.sort_by_key(|row| (row.settable, row.name));
     for row in rows {
         let edit = if row.settable { " YES   " } else { "  NO   " };
-        let values = if row.values.is_empty() { "-" } else { row.values };
+        let values = if row.values.is_empty() {
+            "-"
+        } else {
+            row.values
+        };
         text.push_str(&format!("\t{:<19}  {edit}{values}\n", row.name));
     }
-    text.push_str(&format!("\t{:<19}   YES   disabled | enabled | active\n", "feature@..."));
+    text.push_str(&format!(
+        "\t{:<19}   YES   disabled | enabled | active\n",
+        "feature@..."
+    ));
     text.push_str(
         "\nThe feature@ properties must be appended with a feature name.\nSee zpool-features(7).\n",
     );
@@ -104,9 +113,9 @@ pub(super) async fn subject(session: &Session, name: &str) -> Result<Subject, Ex
 pub(super) async fn open_pool(session: &Session, name: &str) -> Result<PoolHandle, Exit> {
     match subject(session, name).await? {
         Subject::Open(pool) => Ok(pool),
-        Subject::Closed(_, error) => {
-            Err(session.fail(format!("cannot open '{name}': pool I/O is currently unavailable: {error}")))
-        }
+        Subject::Closed(_, error) => Err(session.fail(format!(
+            "cannot open '{name}': pool I/O is currently unavailable: {error}"
+        ))),
     }
 }
 
@@ -143,11 +152,19 @@ impl NameStyle {
         if self.guid {
             return vdev.guid.to_string();
         }
-        let Some(path) = &vdev.path else { return vdev.name.clone() };
-        if vdev.health == Health::Unavail && vdev.note.as_deref().is_some_and(|n| n.starts_with("was ")) {
+        let Some(path) = &vdev.path else {
+            return vdev.name.clone();
+        };
+        if vdev.health == Health::Unavail
+            && vdev.note.as_deref().is_some_and(|n| n.starts_with("was "))
+        {
             return vdev.guid.to_string();
         }
-        let real = if self.real_path { std::fs::canonicalize(path).ok() } else { None };
+        let real = if self.real_path {
+            std::fs::canonicalize(path).ok()
+        } else {
+            None
+        };
         let path = real.as_deref().unwrap_or(path);
         if self.full_path || vdev.kind == "file" {
             return path.to_string_lossy().into_owned();
@@ -159,10 +176,17 @@ impl NameStyle {
 /// A device's name without the directories that everybody knows.
 fn strip_directory(path: &Path) -> String {
     let text = path.to_string_lossy();
-    for directory in ["/dev/disk/by-vdev/", "/dev/mapper/", "/dev/disk/by-partlabel/",
-        "/dev/disk/by-partuuid/", "/dev/disk/by-label/", "/dev/disk/by-uuid/", "/dev/disk/by-id/",
-        "/dev/disk/by-path/", "/dev/"]
-    {
+    for directory in [
+        "/dev/disk/by-vdev/",
+        "/dev/mapper/",
+        "/dev/disk/by-partlabel/",
+        "/dev/disk/by-partuuid/",
+        "/dev/disk/by-label/",
+        "/dev/disk/by-uuid/",
+        "/dev/disk/by-id/",
+        "/dev/disk/by-path/",
+        "/dev/",
+    ] {
         if let Some(rest) = text.strip_prefix(directory) {
             return rest.to_owned();
         }
@@ -173,8 +197,15 @@ fn strip_directory(path: &Path) -> String {
 /// Widest name of a vdev tree, each level indented by two, in bytes.
 pub(super) fn name_width(root: &VdevStatus, style: NameStyle) -> usize {
     fn below(vdev: &VdevStatus, depth: usize, style: NameStyle) -> usize {
-        let own = if depth == 0 { vdev.name.len() } else { style.name(vdev).len() + depth };
-        vdev.children.iter().map(|child| below(child, depth + 2, style)).fold(own, usize::max)
+        let own = if depth == 0 {
+            vdev.name.len()
+        } else {
+            style.name(vdev).len() + depth
+        };
+        vdev.children
+            .iter()
+            .map(|child| below(child, depth + 2, style))
+            .fold(own, usize::max)
     }
     below(root, 0, style)
 }
@@ -189,8 +220,13 @@ pub(super) struct Repeat {
 /// Takes the interval and the count off the end of the operands.
 pub(super) fn repeat(session: &Session, operands: &mut Vec<String>) -> Result<Repeat, Exit> {
     let number = |text: &String| text.parse::<f64>().ok();
-    let mut repeat = Repeat { interval: None, count: None };
-    let Some(last) = operands.last().and_then(number) else { return Ok(repeat) };
+    let mut repeat = Repeat {
+        interval: None,
+        count: None,
+    };
+    let Some(last) = operands.last().and_then(number) else {
+        return Ok(repeat);
+    };
     if last == 0.0 {
         return Err(session.misuse("interval cannot be zero"));
     }

@@ -28,39 +28,57 @@ struct Options {
 
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     const LONGS: &[Long] = &[
-        Long { name: "power", value: false },
-        Long { name: "json", value: false },
-        Long { name: "json-int", value: false },
-        Long { name: "json-flat-vdevs", value: false },
-        Long { name: "json-pool-key-guid", value: false },
+        Long {
+            name: "power",
+            value: false,
+        },
+        Long {
+            name: "json",
+            value: false,
+        },
+        Long {
+            name: "json-int",
+            value: false,
+        },
+        Long {
+            name: "json-flat-vdevs",
+            value: false,
+        },
+        Long {
+            name: "json-pool-key-guid",
+            value: false,
+        },
     ];
     let mut options = Options::default();
     let mut stamp = Stamp::None;
-    let mut operands = session.options(arguments, "c:jdDegiLpPstT:vx", LONGS, |session, option| {
-        match option {
-            Opt::Short('c', _) => {
-                return Err(session.fail("Can't run -c, disabled by sanbox (no scripts are run)."));
+    let mut operands =
+        session.options(arguments, "c:jdDegiLpPstT:vx", LONGS, |session, option| {
+            match option {
+                Opt::Short('c', _) => {
+                    return Err(
+                        session.fail("Can't run -c, disabled by sanbox (no scripts are run).")
+                    );
+                }
+                Opt::Short('j', _) | Opt::Long("json", _) => options.json = true,
+                Opt::Short('d', _) => options.dio = true,
+                Opt::Short('e', _) => options.only_unhealthy_vdevs = true,
+                Opt::Short('g', _) => options.style.guid = true,
+                Opt::Short('i', _) => options.initialize = true,
+                Opt::Short('L', _) => options.style.real_path = true,
+                Opt::Short('p', _) => options.exact = true,
+                Opt::Short('P', _) => options.style.full_path = true,
+                Opt::Short('s', _) => options.slow = true,
+                Opt::Short('t', _) => options.trim = true,
+                Opt::Short('T', Some(form)) => stamp = Stamp::of(session, &form)?,
+                Opt::Short('v', _) => options.verbose = true,
+                Opt::Short('x', _) => options.only_unhealthy_pools = true,
+                Opt::Long("json-int", _) => options.integers = true,
+                Opt::Long("json-flat-vdevs", _) => options.flat = true,
+                Opt::Long("json-pool-key-guid", _) => options.by_guid = true,
+                _ => {}
             }
-            Opt::Short('j', _) | Opt::Long("json", _) => options.json = true,
-            Opt::Short('d', _) => options.dio = true,
-            Opt::Short('e', _) => options.only_unhealthy_vdevs = true,
-            Opt::Short('g', _) => options.style.guid = true,
-            Opt::Short('i', _) => options.initialize = true,
-            Opt::Short('L', _) => options.style.real_path = true,
-            Opt::Short('p', _) => options.exact = true,
-            Opt::Short('P', _) => options.style.full_path = true,
-            Opt::Short('s', _) => options.slow = true,
-            Opt::Short('t', _) => options.trim = true,
-            Opt::Short('T', Some(form)) => stamp = Stamp::of(session, &form)?,
-            Opt::Short('v', _) => options.verbose = true,
-            Opt::Short('x', _) => options.only_unhealthy_pools = true,
-            Opt::Long("json-int", _) => options.integers = true,
-            Opt::Long("json-flat-vdevs", _) => options.flat = true,
-            Opt::Long("json-pool-key-guid", _) => options.by_guid = true,
-            _ => {}
-        }
-        Ok(())
-    })?;
+            Ok(())
+        })?;
     if !options.json {
         for (given, name) in [
             (options.integers, "json-int"),
@@ -82,7 +100,9 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         if missing {
             return Err(Exit(1));
         }
-        let Some(interval) = again.interval else { return Ok(()) };
+        let Some(interval) = again.interval else {
+            return Ok(());
+        };
         if again.count.is_some_and(|count| rounds >= count) {
             return Ok(());
         }
@@ -128,18 +148,26 @@ async fn print(session: &Session, pools: &[Subject], all: bool, options: Options
                 ..PoolStatus::default()
             },
         };
-        let healthy = matches!(status.reason, StatusReason::Ok | StatusReason::FeaturesDisabled);
+        let healthy = matches!(
+            status.reason,
+            StatusReason::Ok | StatusReason::FeaturesDisabled
+        );
         if options.json {
             if !(options.only_unhealthy_pools && healthy) {
-                let key =
-                    if options.by_guid { status.guid.to_string() } else { status.name.clone() };
+                let key = if options.by_guid {
+                    status.guid.to_string()
+                } else {
+                    status.name.clone()
+                };
                 objects.insert(key, pool_json(&status, options));
             }
             continue;
         }
         if options.only_unhealthy_pools && healthy {
             if !all {
-                session.out.line(format!("pool '{}' is healthy", status.name));
+                session
+                    .out
+                    .line(format!("pool '{}' is healthy", status.name));
                 first = false;
             }
             continue;
@@ -151,7 +179,9 @@ async fn print(session: &Session, pools: &[Subject], all: bool, options: Options
         session.out.text(pool_text(&status, options));
     }
     if options.json {
-        session.out.line(forms::envelope("zpool status", "pools", objects));
+        session
+            .out
+            .line(forms::envelope("zpool status", "pools", objects));
     } else if pools.is_empty() && all {
         session.out.error("no pools available");
     } else if first && options.only_unhealthy_pools && all {
@@ -160,11 +190,20 @@ async fn print(session: &Session, pools: &[Subject], all: bool, options: Options
 }
 
 fn pool_text(status: &PoolStatus, options: Options) -> String {
-    let mut text = format!("  pool: {}\n state: {}\n", status.name, status.health.as_str());
+    let mut text = format!(
+        "  pool: {}\n state: {}\n",
+        status.name,
+        status.health.as_str()
+    );
     if let Some(explanation) = explain(status) {
-        text.push_str(&format!("status: {}\naction: {}\n", explanation.status, explanation.action));
+        text.push_str(&format!(
+            "status: {}\naction: {}\n",
+            explanation.status, explanation.action
+        ));
         if let Some(id) = explanation.message_id {
-            text.push_str(&format!("   see: https://openzfs.github.io/openzfs-docs/msg/{id}\n"));
+            text.push_str(&format!(
+                "   see: https://openzfs.github.io/openzfs-docs/msg/{id}\n"
+            ));
         }
     }
     if let Some(scan) = &status.scan {
@@ -172,7 +211,10 @@ fn pool_text(status: &PoolStatus, options: Options) -> String {
     }
     let width = name_width(&status.root, options.style).max(10);
     text.push_str("config:\n\n");
-    text.push_str(&format!("\t{:<width$}  {:<8} {:>5} {:>5} {:>5}", "NAME", "STATE", "READ", "WRITE", "CKSUM"));
+    text.push_str(&format!(
+        "\t{:<width$}  {:<8} {:>5} {:>5} {:>5}",
+        "NAME", "STATE", "READ", "WRITE", "CKSUM"
+    ));
     if options.slow {
         text.push_str("  SLOW");
     }
@@ -185,7 +227,9 @@ fn pool_text(status: &PoolStatus, options: Options) -> String {
     match status.data_errors {
         0 => text.push_str("errors: No known data errors\n"),
         count => {
-            text.push_str(&format!("errors: {count} data errors, use '-v' for a list\n"));
+            text.push_str(&format!(
+                "errors: {count} data errors, use '-v' for a list\n"
+            ));
         }
     }
     text
@@ -202,7 +246,13 @@ fn vdev_lines(
     if options.only_unhealthy_vdevs && depth > 0 && healthy(vdev) {
         return;
     }
-    let number = |value: u64| if options.exact { value.to_string() } else { nice_number(value) };
+    let number = |value: u64| {
+        if options.exact {
+            value.to_string()
+        } else {
+            nice_number(value)
+        }
+    };
     text.push_str(&format!(
         "\t{:depth$}{name:<rest$}  {:<8} {:>5} {:>5} {:>5}",
         "",
@@ -234,7 +284,14 @@ fn vdev_lines(
     }
     text.push('\n');
     for child in &vdev.children {
-        vdev_lines(text, child, &options.style.name(child), depth + 2, width, options);
+        vdev_lines(
+            text,
+            child,
+            &options.style.name(child),
+            depth + 2,
+            width,
+            options,
+        );
     }
 }
 
@@ -249,15 +306,28 @@ fn healthy(vdev: &VdevStatus) -> bool {
 fn duration(seconds: u64) -> String {
     let (days, rest) = (seconds / 86400, seconds % 86400);
     let clock = format!("{:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60);
-    if days > 0 { format!("{days} days {clock}") } else { clock }
+    if days > 0 {
+        format!("{days} days {clock}")
+    } else {
+        clock
+    }
 }
 
 fn scan_text(scan: &ScanStatus) -> String {
-    let (start, end) = (date_with_seconds(scan.start_time), date_with_seconds(scan.end_time));
+    let (start, end) = (
+        date_with_seconds(scan.start_time),
+        date_with_seconds(scan.end_time),
+    );
     if scan.running {
         let what = if scan.resilver { "resilver" } else { "scrub" };
-        let percent = (scan.examined_bytes * 10000).checked_div(scan.to_examine_bytes).unwrap_or(0);
-        let done = if scan.resilver { "resilvered" } else { "repaired" };
+        let percent = (scan.examined_bytes * 10000)
+            .checked_div(scan.to_examine_bytes)
+            .unwrap_or(0);
+        let done = if scan.resilver {
+            "resilvered"
+        } else {
+            "repaired"
+        };
         return format!(
             "  scan: {what} in progress since {start}\n\t{} / {} scanned, {} issued\n\t{} {done}, {}.{:02}% done\n",
             nice_bytes(scan.examined_bytes),
@@ -272,7 +342,11 @@ fn scan_text(scan: &ScanStatus) -> String {
         let what = if scan.resilver { "resilver" } else { "scrub" };
         return format!("  scan: {what} canceled on {end}\n");
     }
-    let did = if scan.resilver { "resilvered" } else { "scrub repaired" };
+    let did = if scan.resilver {
+        "resilvered"
+    } else {
+        "scrub repaired"
+    };
     format!(
         "  scan: {did} {} in {} with {} errors on {end}\n",
         nice_bytes(scan.processed_bytes),
@@ -357,7 +431,11 @@ fn explain(status: &PoolStatus) -> Option<Explanation> {
         StatusReason::IoFailureWait | StatusReason::IoFailureContinue => (
             "One or more devices are faulted in response to IO failures.",
             "Make sure the affected devices are connected, then run 'zpool clear'.",
-            Some(if status.reason == StatusReason::IoFailureWait { "ZFS-8000-HC" } else { "ZFS-8000-JQ" }),
+            Some(if status.reason == StatusReason::IoFailureWait {
+                "ZFS-8000-HC"
+            } else {
+                "ZFS-8000-JQ"
+            }),
         ),
         StatusReason::UnsupportedFeatureRead => (
             "The pool cannot be accessed on this system because it uses the\n\tfollowing feature(s) \
@@ -420,7 +498,11 @@ fn explain(status: &PoolStatus) -> Option<Explanation> {
         text.push_str("\n\t");
         text.push_str(detail);
     }
-    Some(Explanation { status: text, action: action.to_owned(), message_id })
+    Some(Explanation {
+        status: text,
+        action: action.to_owned(),
+        message_id,
+    })
 }
 
 fn pool_json(status: &PoolStatus, options: Options) -> Value {
@@ -458,7 +540,10 @@ fn pool_json(status: &PoolStatus, options: Options) -> Value {
     if options.flat {
         flatten(&status.root, &status.name, options, &mut vdevs);
     } else {
-        vdevs.insert(status.name.clone(), tree_json(&status.root, &status.name, options));
+        vdevs.insert(
+            status.name.clone(),
+            tree_json(&status.root, &status.name, options),
+        );
     }
     object["vdevs"] = Value::Object(vdevs);
     object["error_count"] = text(status.data_errors);
@@ -467,7 +552,11 @@ fn pool_json(status: &PoolStatus, options: Options) -> Value {
 
 fn counters_json(vdev: &VdevStatus, name: &str, options: Options) -> Value {
     let number = |value: u64| {
-        let text = if options.exact { value.to_string() } else { nice_number(value) };
+        let text = if options.exact {
+            value.to_string()
+        } else {
+            nice_number(value)
+        };
         forms::text(&text, options.integers)
     };
     let bytes = |value: u64| {

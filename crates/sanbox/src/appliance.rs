@@ -1,0 +1,531 @@
+//! One appliance: the engine, the state directory, and what this process does with the pools
+//! besides (mounts, shares). Commands act on it alike in the daemon and in a process of their own.
+//!
+//! Pools that the state directory remembers as imported are opened when a command first asks for
+//! them; so a command without a daemon opens only what it needs, and leaves it open for the next
+//! one (closed cleanly, not exported).
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use engine::property::{Property, Value};
+use engine::{
+    Candidate, DatasetInfo, Ending, Engine, EngineError, HostIdentity, ImportPolicy, PoolError,
+    PoolHandle, PoolSpec, PoolState, PropertyQuery, VdevStatus,
+};
+use manage::config::Config;
+use manage::state::{PoolCache, StateDirectory};
+use tokio::sync::Mutex;
+
+use crate::serve::fuse::Mounts;
+use crate::serve::shares::Shares;
+
+pub(crate) use manage::state::CachedPool;
+
+/// A pool that the state directory knows as imported.
+pub(crate) enum KnownPool {
+    /// It is open.
+    Open(PoolHandle),
+    /// It could not be opened.
+    Closed(CachedPool, EngineError),
+}
+
+/// See the module.
+pub(crate) struct Appliance {
+    engine: Engine,
+    state: StateDirectory,
+    config: Config,
+    identity: HostIdentity,
+    /// The remembered pools; held while one of them is opened or ended, so that this happens one at
+    /// a time.
+    cache: Mutex<PoolCache>,
+    mounts: Mounts,
+    /// Present in a daemon.
+    shares: OnceLock<Shares>,
+}
+
+impl Appliance {
+    /// Sets up an appliance on a state directory whose lock the caller holds.
+    pub(crate) fn new(
+        engine: Engine,
+        state: StateDirectory,
+        config: Config,
+    ) -> anyhow::Result<Arc<Self>> {
+        let cache = state.read_pools()?;
+        let identity = HostIdentity {
+            hostid: hostid(&state)?,
+            hostname: hostname(),
+        };
+        let mounts = Mounts::new(config.mount.threads);
+        Ok(Arc::new(Self {
+            engine,
+            state,
+            config,
+            identity,
+            cache: Mutex::new(cache),
+            mounts,
+            shares: OnceLock::new(),
+        }))
+    }
+
+    /// Makes an appliance for commands that need no pools: nothing is opened or written.
+    pub(crate) fn detached(engine: Engine, state: &Path) -> Arc<Self> {
+        let config = Config::default();
+        let mounts = Mounts::new(config.mount.threads);
+        Arc::new(Self {
+            engine,
+            state: StateDirectory::unopened(state),
+            config,
+            identity: HostIdentity::default(),
+            cache: Mutex::default(),
+            mounts,
+            shares: OnceLock::new(),
+        })
+    }
+
+    /// Ends sharing at the end of the process.
+    pub(crate) async fn stop_sharing(&self) {
+        if let Some(shares) = self.shares.get() {
+            shares.close().await;
+        }
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(crate) fn state(&self) -> &StateDirectory {
+        &self.state
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn mounts(&self) -> &Mounts {
+        &self.mounts
+    }
+
+    /// Turns this into a daemon, which serves shares and holds mounts.
+    pub(crate) fn live_on(&self, shares: Shares) {
+        let _ = self.shares.set(shares);
+    }
+
+    /// Whether this process is a daemon.
+    pub(crate) fn lives_on(&self) -> bool {
+        self.shares.get().is_some()
+    }
+
+    /// Returns all pools known as imported, opening them.
+    pub(crate) async fn pools(&self) -> Vec<KnownPool> {
+        let names: Vec<String> = self
+            .cache
+            .lock()
+            .await
+            .pools
+            .iter()
+            .map(|pool| pool.name.clone())
+            .collect();
+        let mut known = Vec::new();
+        for name in names {
+            known.extend(self.known_pool(&name).await);
+        }
+        known
+    }
+
+    /// Returns the pool of a name, if it is known as imported, opening it.
+    pub(crate) async fn known_pool(&self, name: &str) -> Option<KnownPool> {
+        let cache = self.cache.lock().await;
+        if let Ok(pool) = self.engine.pool(name) {
+            return Some(KnownPool::Open(pool));
+        }
+        let cached = cache.pools.iter().find(|pool| pool.name == name)?.clone();
+        match self.reopen(&cached).await {
+            Ok(pool) => {
+                drop(cache);
+                self.opened(&pool).await;
+                Some(KnownPool::Open(pool))
+            }
+            Err(error) => Some(KnownPool::Closed(cached, error)),
+        }
+    }
+
+    /// Returns the pool of a name, opening it.
+    pub(crate) async fn pool(&self, name: &str) -> Result<PoolHandle, EngineError> {
+        match self.known_pool(name).await {
+            Some(KnownPool::Open(pool)) => Ok(pool),
+            Some(KnownPool::Closed(_, error)) => Err(error),
+            None => Err(EngineError::PoolNotFound(name.to_owned())),
+        }
+    }
+
+    /// Returns the pool that a dataset lies in, opening it.
+    pub(crate) async fn pool_of(&self, dataset: &str) -> Result<PoolHandle, EngineError> {
+        self.pool(crate::cli::pool_part(dataset)).await
+    }
+
+    /// Returns the guids of the pools known as imported.
+    pub(crate) async fn known_guids(&self) -> BTreeSet<u64> {
+        self.cache
+            .lock()
+            .await
+            .pools
+            .iter()
+            .map(|pool| pool.guid)
+            .collect()
+    }
+
+    async fn reopen(&self, cached: &CachedPool) -> Result<PoolHandle, EngineError> {
+        let is_it = |candidate: &Candidate| candidate.guid == cached.guid;
+        let mut found = self.engine.discover(cached.devices.clone()).await?.pools;
+        if !found
+            .iter()
+            .any(|c| is_it(c) && c.health == engine::Health::Online)
+        {
+            // A device has moved, perhaps to another name beside the old one.
+            let mut places: Vec<PathBuf> = cached
+                .devices
+                .iter()
+                .filter_map(|device| device.parent().map(Path::to_owned))
+                .collect();
+            places.sort();
+            places.dedup();
+            let wider = self.engine.discover(places).await?.pools;
+            if wider.iter().any(is_it) {
+                found = wider;
+            }
+        }
+        let Some(candidate) = found.into_iter().find(is_it) else {
+            let missing = cached
+                .devices
+                .iter()
+                .map(|path| path.to_string_lossy().into_owned())
+                .collect();
+            return Err(EngineError::Pool(PoolError::MissingDevices { missing }));
+        };
+        if candidate.state != PoolState::Active {
+            return Err(EngineError::Dataset(
+                "the pool was exported or destroyed by another system; 'zpool export' makes this one \
+                 forget it, then it can be imported again"
+                    .to_owned(),
+            ));
+        }
+        let new_name = (candidate.name != cached.name).then(|| cached.name.clone());
+        let policy = ImportPolicy {
+            readonly: cached.readonly,
+            altroot: cached.altroot.clone(),
+            temporary_name: new_name.is_some(),
+            new_name,
+            host: self.identity.clone(),
+            tuning: self.tuning(),
+            ..ImportPolicy::default()
+        };
+        self.engine.import(candidate, policy).await
+    }
+
+    /// Creates a pool and remembers it.
+    pub(crate) async fn create_pool(
+        &self,
+        mut spec: PoolSpec,
+        root_properties: &[(String, String)],
+    ) -> Result<PoolHandle, EngineError> {
+        spec.host = self.identity.clone();
+        spec.tuning = self.tuning();
+        let temporary = spec.altroot.is_some()
+            || spec
+                .properties
+                .iter()
+                .any(|(name, value)| name == "cachefile" && value == "none");
+        let pool = {
+            let _one = self.cache.lock().await;
+            self.engine.create_pool(spec, root_properties).await?
+        };
+        self.remember(&pool, temporary).await?;
+        self.opened(&pool).await;
+        Ok(pool)
+    }
+
+    /// Imports a pool and remembers it.
+    pub(crate) async fn import_pool(
+        &self,
+        candidate: Candidate,
+        mut policy: ImportPolicy,
+    ) -> Result<PoolHandle, EngineError> {
+        policy.host = self.identity.clone();
+        policy.tuning = self.tuning();
+        let temporary = policy.altroot.is_some()
+            || policy
+                .properties
+                .get("cachefile")
+                .is_some_and(|value| value == "none");
+        let pool = {
+            let _one = self.cache.lock().await;
+            self.engine.import(candidate, policy).await?
+        };
+        self.remember(&pool, temporary).await?;
+        self.opened(&pool).await;
+        Ok(pool)
+    }
+
+    async fn remember(&self, pool: &PoolHandle, temporary: bool) -> Result<(), EngineError> {
+        let status = pool.status().await?;
+        let mut cache = self.cache.lock().await;
+        cache.put(CachedPool {
+            name: pool.name().to_owned(),
+            guid: pool.guid(),
+            devices: devices(&status.root),
+            altroot: pool.altroot().map(Path::to_owned),
+            readonly: pool.readonly(),
+            until_boot: if temporary {
+                manage::state::boot_identifier()
+            } else {
+                None
+            },
+        });
+        self.write(&cache);
+        Ok(())
+    }
+
+    /// Forgets a pool: the next command does not know it.
+    pub(crate) async fn forget(&self, guid: u64) {
+        let mut cache = self.cache.lock().await;
+        cache.remove(guid);
+        self.write(&cache);
+    }
+
+    fn write(&self, cache: &PoolCache) {
+        if let Err(error) = self.state.write_pools(cache) {
+            // The pools are as they should be; only the memory of them is behind.
+            eprintln!("sanbox: the list of imported pools could not be written: {error}");
+        }
+    }
+
+    /// Exports or destroys a pool, and forgets it.
+    pub(crate) async fn end_pool(
+        &self,
+        name: &str,
+        ending: Ending,
+        force: bool,
+    ) -> Result<(), EngineError> {
+        let pool = self.engine.pool(name)?;
+        let mounted = self.mounts.list();
+        let inside = |dataset: &String| crate::cli::pool_part(dataset) == name;
+        for (dataset, _) in mounted
+            .into_iter()
+            .rev()
+            .filter(|(dataset, _)| inside(dataset))
+        {
+            if self.mounts.unmount_name(&dataset, force).await.is_err() {
+                return Err(EngineError::Busy(dataset));
+            }
+        }
+        if let Some(shares) = self.shares.get() {
+            shares.withdraw_pool(&self.engine, name).await;
+        }
+        let ended = self.engine.end_pool(name, ending).await;
+        if ended.is_ok() {
+            self.forget(pool.guid()).await;
+        }
+        self.datasets_changed().await;
+        ended
+    }
+
+    /// What is to be done once a pool is open: in a daemon, its shares and mounts come up.
+    async fn opened(&self, pool: &PoolHandle) {
+        if !self.lives_on() {
+            return;
+        }
+        self.datasets_changed().await;
+        if self.config.mount.automatic {
+            self.mount_all(pool).await;
+        }
+    }
+
+    /// Makes shares follow datasets and their properties.
+    pub(crate) async fn datasets_changed(&self) {
+        if let Some(shares) = self.shares.get() {
+            shares.refresh(&self.engine).await;
+        }
+    }
+
+    /// Shares again what was withdrawn: one dataset, or all.
+    pub(crate) async fn share_again(&self, guid: Option<u64>) {
+        if let Some(shares) = self.shares.get() {
+            shares.restore(guid);
+            shares.refresh(&self.engine).await;
+        }
+    }
+
+    /// Withdraws the share of a dataset until `zfs share` or the next start.
+    pub(crate) async fn unshare(&self, guid: u64) {
+        if let Some(shares) = self.shares.get() {
+            shares.withdraw(guid);
+            shares.refresh(&self.engine).await;
+        }
+    }
+
+    /// Fills in what the engine does not know of a dataset.
+    pub(crate) fn fill_in(&self, info: &mut DatasetInfo) {
+        let mounted = self.mounts.mounted(info.guid).is_some();
+        for property in &mut info.properties {
+            if property.native == Some(Property::Mounted) {
+                property.value = Value::Number(u64::from(mounted));
+            }
+        }
+    }
+
+    /// Mounts a file system.
+    pub(crate) async fn mount(
+        &self,
+        pool: &PoolHandle,
+        info: &DatasetInfo,
+        point: &Path,
+    ) -> Result<(), String> {
+        let fs = pool
+            .open_fs(&info.name)
+            .await
+            .map_err(|error| error.to_string())?;
+        self.mounts
+            .mount(fs, &info.name, point, pool.readonly())
+            .await
+    }
+
+    async fn mount_all(&self, pool: &PoolHandle) {
+        let filter = engine::DatasetFilter {
+            root: pool.name().to_owned(),
+            depth: None,
+            kinds: vec![engine::DatasetKind::Filesystem],
+        };
+        let Ok(datasets) = pool.datasets(&filter, &mount_query()).await else {
+            return;
+        };
+        for info in datasets {
+            self.mount_if_wanted(pool, &info).await;
+        }
+    }
+
+    /// Mounts a dataset that was just created, where mounting is automatic.
+    pub(crate) async fn mount_created(&self, pool: &PoolHandle, name: &str) {
+        if !self.lives_on() || !self.config.mount.automatic {
+            return;
+        }
+        if let Ok(info) = pool.dataset(name, &mount_query()).await {
+            self.mount_if_wanted(pool, &info).await;
+        }
+    }
+
+    async fn mount_if_wanted(&self, pool: &PoolHandle, info: &DatasetInfo) {
+        let text = |name: &str| match info.property(name).map(|property| &property.value) {
+            Some(Value::Text(text)) => text.clone(),
+            Some(Value::Number(number)) => number.to_string(),
+            None => String::new(),
+        };
+        let point = text("mountpoint");
+        // canmount: 1 is on.
+        if text("canmount") != "1"
+            || !point.starts_with('/')
+            || self.mounts.mounted(info.guid).is_some()
+        {
+            return;
+        }
+        if let Err(why) = self.mount(pool, info, Path::new(&point)).await {
+            eprintln!("sanbox: cannot mount '{}' at {point}: {why}", info.name);
+        }
+    }
+
+    /// Ends the mount of a dataset that is to be destroyed.
+    pub(crate) async fn unmount_for(&self, name: &str, force: bool) -> Result<(), String> {
+        if self
+            .mounts
+            .list()
+            .iter()
+            .any(|(dataset, _)| dataset == name)
+        {
+            self.mounts.unmount_name(name, force).await?;
+        }
+        Ok(())
+    }
+
+    fn tuning(&self) -> engine::Tuning {
+        let mut tuning = engine::Tuning::default();
+        if let Ok(Some(bytes)) = self.config.memory_bytes() {
+            tuning.cache.limit_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        }
+        tuning
+    }
+
+    /// Ends everything at the end of the process: mounts, then pools, which stay imported.
+    pub(crate) async fn close(&self) -> Result<(), EngineError> {
+        for (dataset, _) in self.mounts.list().into_iter().rev() {
+            let _ = self.mounts.unmount_name(&dataset, true).await;
+        }
+        self.engine.close().await
+    }
+}
+
+fn mount_query() -> PropertyQuery {
+    PropertyQuery::Named(vec!["mountpoint".to_owned(), "canmount".to_owned()])
+}
+
+/// Returns the paths of the leaves of a vdev tree.
+pub(crate) fn devices(root: &VdevStatus) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = root.path.iter().cloned().collect();
+    for child in &root.children {
+        found.extend(devices(child));
+    }
+    found
+}
+
+/// Says what is wrong with the share options among some settings, if anything.
+pub(crate) fn check_share_settings(settings: &[(String, String)]) -> Option<String> {
+    let (_, value) = settings.iter().find(|(name, _)| name == "sharenfs")?;
+    if matches!(value.as_str(), "on" | "off") {
+        return None;
+    }
+    let error = nfs::exports::Rules::parse(value).err()?;
+    Some(format!(
+        "'sharenfs' cannot be set to invalid options: {error}"
+    ))
+}
+
+/// Seconds since 1970.
+pub(crate) fn now_seconds() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}
+
+fn hostname() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// The machine's identifier as OpenZFS reads it, or one of the state directory's own.
+fn hostid(state: &StateDirectory) -> anyhow::Result<u64> {
+    // man 5 hostid: four bytes in the machine's order.
+    if let Ok(bytes) = std::fs::read("/etc/hostid")
+        && let Some(bytes) = bytes.first_chunk::<4>()
+    {
+        #[allow(
+            clippy::host_endian_bytes,
+            reason = "the file is in the machine's order"
+        )]
+        let hostid = u32::from_ne_bytes(*bytes);
+        if hostid != 0 {
+            return Ok(u64::from(hostid));
+        }
+    }
+    let fresh = || {
+        let mut bytes = [0; 4];
+        let random = std::fs::File::open("/dev/urandom")
+            .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes));
+        match random {
+            Ok(()) => u32::from_be_bytes(bytes),
+            Err(_) => std::process::id(),
+        }
+    };
+    Ok(u64::from(state.hostid(fresh)?))
+}

@@ -1,0 +1,312 @@
+//! One declaration per command of our own: its usage, its options as they are read, its page of the
+//! manual and its shell completion all come from here.
+
+use super::getopt::Long;
+
+/// An option.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flag {
+    /// Letter.
+    pub(crate) short: Option<char>,
+    /// Long name.
+    pub(crate) long: Option<&'static str>,
+    /// What its value is called, if it takes one.
+    pub(crate) value: Option<&'static str>,
+    /// What it does.
+    pub(crate) help: &'static str,
+}
+
+/// A command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Command {
+    /// Name after `sanbox`.
+    pub(crate) name: &'static str,
+    /// What it does, in a line.
+    pub(crate) summary: &'static str,
+    /// Operands, as the usage shows them after the options.
+    pub(crate) operands: &'static str,
+    /// Options.
+    pub(crate) flags: &'static [Flag],
+    /// The rest of the manual page, paragraph by paragraph.
+    pub(crate) text: &'static [&'static str],
+}
+
+const fn short(short: char, help: &'static str) -> Flag {
+    Flag {
+        short: Some(short),
+        long: None,
+        value: None,
+        help,
+    }
+}
+
+const fn long(long: &'static str, value: Option<&'static str>, help: &'static str) -> Flag {
+    Flag {
+        short: None,
+        long: Some(long),
+        value,
+        help,
+    }
+}
+
+/// Options before the command's name.
+pub(crate) const GLOBAL: &[Flag] = &[
+    long(
+        "state",
+        Some("DIR"),
+        "state directory: pool cache, configuration and control socket (also SANBOX_STATE)",
+    ),
+    Flag {
+        short: Some('V'),
+        long: Some("version"),
+        value: None,
+        help: "print the version",
+    },
+    Flag {
+        short: Some('h'),
+        long: Some("help"),
+        value: None,
+        help: "print this help",
+    },
+];
+
+const PATHS: &str = "A place in a dataset is written DATASET:/PATH, and in a snapshot DATASET@SNAP:/PATH. \
+                     Nothing needs to be mounted.";
+
+/// All commands of our own.
+pub(crate) const COMMANDS: &[Command] = &[
+    Command {
+        name: "serve",
+        summary: "run the appliance in the foreground",
+        operands: "",
+        flags: &[
+            long(
+                "listen",
+                Some("ADDR"),
+                "address to listen at (may be repeated); default: loopback, or everywhere once a share allows other hosts",
+            ),
+            long(
+                "nfs-port",
+                Some("N"),
+                "TCP port of NFS and MOUNT; 0 turns NFS off (2049)",
+            ),
+            long("memory", Some("SIZE"), "cache for each pool"),
+            long(
+                "no-portmap",
+                None,
+                "neither answer at port 111 nor register with rpcbind",
+            ),
+            long(
+                "mount",
+                None,
+                "mount file systems at their mount points (FUSE)",
+            ),
+        ],
+        text: &[
+            "Opens the pools that the state directory remembers as imported and serves those datasets whose sharenfs property says so. Logs to standard error, prints the line 'sanbox: ready' and notifies systemd when it is up, and ends cleanly on SIGTERM and SIGINT. A killed daemon loses nothing it acknowledged: start it again.",
+            "While it runs, zpool, zfs and sanbox commands of the same state directory are carried out by it, through a socket there.",
+            "Settings come from sanbox.toml in the state directory, and flags override them.",
+        ],
+    },
+    Command {
+        name: "zpool",
+        summary: "manage pools, in OpenZFS's grammar",
+        operands: "COMMAND ...",
+        flags: &[],
+        text: &[
+            "Called through a link named zpool, the program is this command. See zpool(8) of OpenZFS 2.3.",
+        ],
+    },
+    Command {
+        name: "zfs",
+        summary: "manage datasets, in OpenZFS's grammar",
+        operands: "COMMAND ...",
+        flags: &[],
+        text: &[
+            "Called through a link named zfs, the program is this command. See zfs(8) of OpenZFS 2.3.",
+        ],
+    },
+    Command {
+        name: "ls",
+        summary: "list a directory of a dataset",
+        operands: "DATASET[@SNAP]:/PATH ...",
+        flags: &[
+            short('a', "also names that begin with a dot"),
+            short('l', "with type, mode, links, owner, size and time"),
+            short('d', "directories themselves, not what is in them"),
+            short('i', "with object numbers"),
+        ],
+        text: &[PATHS],
+    },
+    Command {
+        name: "cat",
+        summary: "write files of a dataset to standard output",
+        operands: "DATASET[@SNAP]:/PATH ...",
+        flags: &[],
+        text: &[PATHS],
+    },
+    Command {
+        name: "get",
+        summary: "copy files out of a dataset",
+        operands: "DATASET[@SNAP]:/PATH DEST",
+        flags: &[
+            short('r', "directories, with everything in them"),
+            short('v', "name each file"),
+        ],
+        text: &[
+            PATHS,
+            "With -r, types, modes, owners, times, hard links, symbolic links, holes, device nodes and extended attributes are kept, as far as the user may set them; DEST becomes the copy of PATH.",
+        ],
+    },
+    Command {
+        name: "put",
+        summary: "copy files into a dataset",
+        operands: "SOURCE DATASET:/PATH",
+        flags: &[
+            short('r', "directories, with everything in them"),
+            short('v', "name each file"),
+        ],
+        text: &[
+            PATHS,
+            "With -r everything is kept as with get -r; PATH becomes the copy of SOURCE. The copy is on stable storage when the command ends.",
+        ],
+    },
+    Command {
+        name: "rm",
+        summary: "remove files of a dataset",
+        operands: "DATASET:/PATH ...",
+        flags: &[
+            short('r', "directories, with everything in them"),
+            short('f', "no complaint about what is not there"),
+        ],
+        text: &[PATHS],
+    },
+    Command {
+        name: "mkdir",
+        summary: "make directories in a dataset",
+        operands: "DATASET:/PATH ...",
+        flags: &[
+            short('p', "with missing parents; no complaint when it exists"),
+            Flag {
+                short: Some('m'),
+                long: None,
+                value: Some("MODE"),
+                help: "permissions, octal (0755)",
+            },
+        ],
+        text: &[PATHS],
+    },
+    Command {
+        name: "mount",
+        summary: "mount a dataset on this machine (FUSE)",
+        operands: "DATASET DIR",
+        flags: &[short('r', "read-only")],
+        text: &[
+            "Without a running daemon the command stays in the foreground and holds the mount until it is unmounted or interrupted; other commands of the same state directory work meanwhile.",
+        ],
+    },
+    Command {
+        name: "doctor",
+        summary: "look for trouble and say what to do",
+        operands: "",
+        flags: &[],
+        text: &[
+            "Checks the state directory, the daemon, the pools and their devices, the shares, and what this machine allows. Exits 1 when something needs attention.",
+        ],
+    },
+    Command {
+        name: "completion",
+        summary: "print a completion script",
+        operands: "bash|zsh|fish",
+        flags: &[],
+        text: &[],
+    },
+    Command {
+        name: "man",
+        summary: "write the manual pages into a directory",
+        operands: "DIR",
+        flags: &[],
+        text: &[],
+    },
+];
+
+impl Command {
+    /// The letters and long names, as the option reader wants them.
+    pub(crate) fn options(&self) -> (String, Vec<Long>) {
+        let mut letters = String::new();
+        let mut longs = Vec::new();
+        for flag in self.flags {
+            if let Some(short) = flag.short {
+                letters.push(short);
+                if flag.value.is_some() {
+                    letters.push(':');
+                }
+            }
+            if let Some(name) = flag.long {
+                longs.push(Long {
+                    name,
+                    value: flag.value.is_some(),
+                });
+            }
+        }
+        (letters, longs)
+    }
+
+    /// The usage, in a line.
+    pub(crate) fn usage(&self) -> String {
+        let mut text = format!("\tsanbox {}", self.name);
+        let plain: String = self
+            .flags
+            .iter()
+            .filter(|flag| flag.value.is_none())
+            .filter_map(|flag| flag.short)
+            .collect();
+        if !plain.is_empty() {
+            text.push_str(&format!(" [-{plain}]"));
+        }
+        for flag in self.flags {
+            match (flag.short, flag.long, flag.value) {
+                (_, Some(name), Some(value)) => text.push_str(&format!(" [--{name} {value}]")),
+                (_, Some(name), None) => text.push_str(&format!(" [--{name}]")),
+                (Some(letter), None, Some(value)) => {
+                    text.push_str(&format!(" [-{letter} {value}]"))
+                }
+                _ => {}
+            }
+        }
+        if !self.operands.is_empty() {
+            text.push_str(&format!(" {}", self.operands));
+        }
+        text.push('\n');
+        text
+    }
+}
+
+/// The whole help text.
+pub(crate) fn help() -> String {
+    let mut text = "usage: sanbox [--state DIR] COMMAND ...\n\nA storage appliance whose pools are ZFS pools.\n\n".to_owned();
+    for command in COMMANDS {
+        text.push_str(&format!("  {:<12} {}\n", command.name, command.summary));
+    }
+    text.push('\n');
+    for flag in GLOBAL {
+        text.push_str(&format!("  {:<18} {}\n", spelled(flag), flag.help));
+    }
+    text.push_str("\nCalled through links named zpool and zfs, the program is these commands.\n");
+    text
+}
+
+/// An option with its value, as it is written.
+pub(crate) fn spelled(flag: &Flag) -> String {
+    let mut text = match (flag.short, flag.long) {
+        (Some(short), Some(long)) => format!("-{short}, --{long}"),
+        (Some(short), None) => format!("-{short}"),
+        (None, Some(long)) => format!("--{long}"),
+        (None, None) => String::new(),
+    };
+    if let Some(value) = flag.value {
+        text.push(' ');
+        text.push_str(value);
+    }
+    text
+}

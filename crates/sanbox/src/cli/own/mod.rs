@@ -1,0 +1,84 @@
+//! The commands of our own.
+
+mod copy;
+mod doctor;
+mod files;
+mod pages;
+mod place;
+mod walk;
+
+use super::declare::{COMMANDS, Command, help};
+use super::getopt::Opt;
+use super::{Exit, Outcome, Session};
+
+/// Runs a command of our own; the first argument is its name.
+pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome {
+    let Some((name, rest)) = arguments.split_first() else {
+        session.out.push(super::out::Stream::Err, help().as_bytes());
+        return Err(Exit(2));
+    };
+    let Some(command) = COMMANDS.iter().find(|command| command.name == name) else {
+        session
+            .out
+            .error(format!("sanbox: unknown command '{name}'"));
+        session.out.push(super::out::Stream::Err, help().as_bytes());
+        return Err(Exit(2));
+    };
+    session.enter((command.name, &command.usage()), None);
+    let given = Given::read(session, command, rest)?;
+    match command.name {
+        "ls" => files::ls(session, &given).await,
+        "cat" => files::cat(session, &given).await,
+        "rm" => files::rm(session, &given).await,
+        "mkdir" => files::mkdir(session, &given).await,
+        "get" => copy::get(session, &given).await,
+        "put" => copy::put(session, &given).await,
+        "mount" => files::mount(session, &given).await,
+        "doctor" => doctor::run(session).await,
+        "completion" => pages::completion(session, &given),
+        "man" => pages::man(session, &given),
+        other => Err(session.fail(format!("sanbox {other}: cannot be run here"))),
+    }
+}
+
+/// What was given to a command.
+#[derive(Debug, Default)]
+pub(crate) struct Given {
+    letters: Vec<(char, Option<String>)>,
+    /// What is no option.
+    pub(crate) operands: Vec<String>,
+}
+
+impl Given {
+    /// Reads the arguments of a command by its declaration.
+    pub(crate) fn read(
+        session: &Session,
+        command: &Command,
+        arguments: &[String],
+    ) -> Result<Self, Exit> {
+        let (letters, longs) = command.options();
+        let mut given = Self::default();
+        given.operands = session.options(arguments, &letters, &longs, |_, option| {
+            if let Opt::Short(letter, value) = option {
+                given.letters.push((letter, value));
+            }
+            Ok(())
+        })?;
+        Ok(given)
+    }
+
+    /// Whether a letter was given.
+    pub(crate) fn has(&self, letter: char) -> bool {
+        self.letters.iter().any(|(given, _)| *given == letter)
+    }
+
+    /// The last value of a letter.
+    pub(crate) fn value(&self, letter: char) -> Option<&str> {
+        self.letters
+            .iter()
+            .rev()
+            .find(|(given, _)| *given == letter)?
+            .1
+            .as_deref()
+    }
+}

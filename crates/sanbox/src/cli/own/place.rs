@@ -1,0 +1,132 @@
+//! Places in datasets, written `DATASET[@SNAP]:/PATH`, and how to reach them.
+
+use engine::{Attr, Cred, FileType, FsError, FsHandle};
+
+use crate::cli::{Exit, Session, dataset_clause};
+
+/// A place as written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Dataset or snapshot.
+    pub(super) dataset: String,
+    /// Components below the root; none is the root itself.
+    pub(super) path: Vec<String>,
+}
+
+impl Place {
+    /// Reads a place; `None` when the text is not one.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (dataset, path) = match text.split_once(":/") {
+            Some((dataset, path)) => (dataset, path),
+            None => (text.strip_suffix(':')?, ""),
+        };
+        if dataset.is_empty() || dataset.starts_with('/') {
+            return None;
+        }
+        let path = path
+            .split('/')
+            .filter(|name| !matches!(*name, "" | "."))
+            .map(str::to_owned);
+        Some(Self {
+            dataset: dataset.to_owned(),
+            path: path.collect(),
+        })
+    }
+
+    /// The place of a command's argument; says what is wrong with it.
+    pub(super) fn of(session: &Session, text: &str) -> Result<Self, Exit> {
+        match Self::parse(text) {
+            Some(place) if place.path.iter().any(|name| name == "..") => {
+                Err(session.fail(format!("'{text}': '..' is not followed in places")))
+            }
+            Some(place) => Ok(place),
+            None => Err(session.misuse(format!("'{text}' is not a place: write DATASET:/PATH"))),
+        }
+    }
+
+    /// Opens the file system of the place.
+    pub(super) async fn open(&self, session: &Session) -> Result<FsHandle, Exit> {
+        let opened = async {
+            let pool = session.appliance.pool_of(&self.dataset).await?;
+            pool.open_fs(&self.dataset).await
+        };
+        opened.await.map_err(|error| {
+            session.fail(format!(
+                "cannot open '{}': {}",
+                self.dataset,
+                dataset_clause(&error)
+            ))
+        })
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:/{}", self.dataset, self.path.join("/"))
+    }
+}
+
+/// Follows a path from the root. Symbolic links on the way are followed within the file system;
+/// the last component is not.
+pub(super) async fn walk(fs: &FsHandle, path: &[String], cred: &Cred) -> Result<Attr, FsError> {
+    /// As many as Linux follows.
+    const LINKS_MAX: usize = 40;
+    let mut links = 0;
+    let mut at = vec![fs.root().await?];
+    let mut rest: Vec<Vec<u8>> = path
+        .iter()
+        .rev()
+        .map(|name| name.as_bytes().to_vec())
+        .collect();
+    while let Some(name) = rest.pop() {
+        let here = at.last().ok_or(FsError::NotFound)?;
+        if name == b".." {
+            if at.len() > 1 {
+                at.pop();
+            }
+            continue;
+        }
+        let found = fs.lookup(here.id, &name, cred).await?;
+        if found.file_type != FileType::Symlink || rest.is_empty() {
+            at.push(found);
+            continue;
+        }
+        links += 1;
+        if links > LINKS_MAX {
+            return Err(FsError::Invalid);
+        }
+        let target = fs.readlink(found.id).await?;
+        if target.starts_with(b"/") {
+            at.truncate(1);
+        }
+        let names = target
+            .split(|byte| *byte == b'/')
+            .filter(|n| !n.is_empty() && *n != b".");
+        let names: Vec<Vec<u8>> = names.map(<[u8]>::to_vec).collect();
+        rest.extend(names.into_iter().rev());
+    }
+    at.pop().ok_or(FsError::NotFound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read() {
+        let check = |text: &str, dataset: &str, path: &str| {
+            let place = Place::parse(text).unwrap_or_else(|| panic!("{text}"));
+            assert_eq!(
+                (place.dataset.as_str(), place.path.join("/").as_str()),
+                (dataset, path)
+            );
+        };
+        check("tank:/", "tank", "");
+        check("tank:", "tank", "");
+        check("tank/fs@snap:/a//b/./c/", "tank/fs@snap", "a/b/c");
+        check("tank/a:b:/c:/d", "tank/a:b", "c:/d");
+        for text in ["tank", "/tank:/x", ":/x", ""] {
+            assert_eq!(Place::parse(text), None, "{text}");
+        }
+    }
+}

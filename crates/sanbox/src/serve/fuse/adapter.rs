@@ -1,0 +1,933 @@
+//! The operations of FUSE on one file system.
+//!
+//! Threads that read requests only decode them; each request becomes a task of the tokio runtime,
+//! which asks the engine and answers the kernel, so that many are under way at once.
+//!
+//! Permissions are checked by the kernel (`default_permissions`), which knows all groups of the
+//! caller; operations then run as root, and new files get the caller as owner. What the kernel
+//! caches may be changed from elsewhere (NFS): names and attributes are trusted for a second, pages
+//! until the file is opened anew or its times or size are seen to have changed, as NFS clients do.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::future::Future;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use engine::{
+    Attr, CreateMode, Cred, DeviceNumber, FileId, FileType, FsError, FsHandle, IoBuf, ListLimit,
+    SeekTarget, SetAttr, SetTime, Stability, Timestamp, XattrMode,
+};
+use fuser::{
+    BsdFileFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+
+/// How long names and attributes are trusted.
+const TTL: Duration = Duration::from_secs(1);
+/// The kernel's number for the root directory, whatever its object number is.
+const ROOT: u64 = 1;
+/// Largest write the kernel is to send.
+const WRITE_BYTES_MAX: u32 = 1 << 20;
+/// Entries fetched for one directory request.
+const ENTRIES: usize = 512;
+
+/// A file the kernel knows.
+struct Node {
+    id: FileId,
+    lookups: u64,
+}
+
+/// See the module.
+pub(super) struct Adapter {
+    shared: Arc<Shared>,
+    runtime: tokio::runtime::Handle,
+}
+
+struct Shared {
+    fs: FsHandle,
+    root: FileId,
+    nodes: Mutex<HashMap<u64, Node>>,
+}
+
+impl Shared {
+    fn nodes(&self) -> MutexGuard<'_, HashMap<u64, Node>> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn id(&self, ino: INodeNo) -> Result<FileId, FsError> {
+        if ino.0 == ROOT {
+            return Ok(self.root);
+        }
+        self.nodes()
+            .get(&ino.0)
+            .map(|node| node.id)
+            .ok_or(FsError::Stale)
+    }
+
+    fn number(&self, id: FileId) -> u64 {
+        if id == self.root { ROOT } else { id.object }
+    }
+
+    /// Counts one more use of a file by the kernel.
+    fn remember(&self, id: FileId) {
+        if id != self.root {
+            let mut nodes = self.nodes();
+            let node = nodes.entry(id.object).or_insert(Node { id, lookups: 0 });
+            // The number was reused by a new file: what the kernel holds of the old one is stale.
+            node.id = id;
+            node.lookups += 1;
+        }
+    }
+
+    fn forget(&self, ino: u64, count: u64) {
+        let mut nodes = self.nodes();
+        if let Some(node) = nodes.get_mut(&ino) {
+            node.lookups = node.lookups.saturating_sub(count);
+            if node.lookups == 0 {
+                nodes.remove(&ino);
+            }
+        }
+    }
+
+    fn attr(&self, attr: &Attr) -> FileAttr {
+        FileAttr {
+            ino: INodeNo(self.number(attr.id)),
+            size: attr.size,
+            blocks: attr.used.div_ceil(512),
+            atime: system_time(attr.atime),
+            mtime: system_time(attr.mtime),
+            ctime: system_time(attr.ctime),
+            crtime: system_time(attr.crtime),
+            kind: kind(attr.file_type),
+            perm: u16::try_from(attr.mode & 0o7777).unwrap_or(0),
+            nlink: u32::try_from(attr.links).unwrap_or(u32::MAX),
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev: device_out(attr.rdev),
+            blksize: attr.block_size,
+            flags: 0,
+        }
+    }
+
+    /// The owner of a new file: the caller, but the directory's group where it says so.
+    async fn owner(&self, dir: FileId, uid: u32, gid: u32) -> Result<SetAttr, FsError> {
+        let parent = self.fs.getattr(dir).await?;
+        let gid = if parent.mode & 0o2000 != 0 {
+            parent.gid
+        } else {
+            gid
+        };
+        Ok(SetAttr {
+            uid: Some(uid),
+            gid: Some(gid),
+            ..SetAttr::default()
+        })
+    }
+}
+
+fn kind(file_type: FileType) -> fuser::FileType {
+    match file_type {
+        FileType::Fifo => fuser::FileType::NamedPipe,
+        FileType::Character => fuser::FileType::CharDevice,
+        FileType::Directory => fuser::FileType::Directory,
+        FileType::Block => fuser::FileType::BlockDevice,
+        FileType::Regular => fuser::FileType::RegularFile,
+        FileType::Symlink => fuser::FileType::Symlink,
+        FileType::Socket => fuser::FileType::Socket,
+    }
+}
+
+/// The kernel's 32-bit form of a device number: 12 bits of the major, 20 of the minor.
+fn device_out(number: DeviceNumber) -> u32 {
+    (number.minor & 0xff) | ((number.major & 0xfff) << 8) | ((number.minor & 0xfff00) << 12)
+}
+
+fn device_in(number: u32) -> DeviceNumber {
+    DeviceNumber {
+        major: (number >> 8) & 0xfff,
+        minor: (number & 0xff) | ((number >> 12) & 0xfff00),
+    }
+}
+
+fn system_time(time: Timestamp) -> SystemTime {
+    let nanoseconds = Duration::from_nanos(time.nanoseconds.into());
+    match u64::try_from(time.seconds) {
+        Ok(seconds) => UNIX_EPOCH + Duration::from_secs(seconds) + nanoseconds,
+        Err(_) => UNIX_EPOCH - Duration::from_secs(time.seconds.unsigned_abs()) + nanoseconds,
+    }
+}
+
+fn timestamp(time: SystemTime) -> Timestamp {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => Timestamp {
+            seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+            nanoseconds: since.subsec_nanos(),
+        },
+        Err(before) => {
+            let before = before.duration();
+            let whole = i64::try_from(before.as_secs()).unwrap_or(i64::MAX);
+            match before.subsec_nanos() {
+                0 => Timestamp {
+                    seconds: -whole,
+                    nanoseconds: 0,
+                },
+                part => Timestamp {
+                    seconds: -whole - 1,
+                    nanoseconds: 1_000_000_000 - part,
+                },
+            }
+        }
+    }
+}
+
+fn errno(error: FsError) -> Errno {
+    Errno::from_i32(error.errno())
+}
+
+fn root() -> Cred {
+    Cred {
+        opened: true,
+        ..Cred::root()
+    }
+}
+
+impl Adapter {
+    pub(super) fn new(fs: FsHandle, root: FileId, runtime: tokio::runtime::Handle) -> Self {
+        let shared = Arc::new(Shared {
+            fs,
+            root,
+            nodes: Mutex::default(),
+        });
+        Self { shared, runtime }
+    }
+
+    /// Runs `work` as a task and hands what it comes to to `answer`.
+    fn run<T, F, Work, Answer>(&self, work: F, answer: Answer)
+    where
+        F: FnOnce(Arc<Shared>) -> Work,
+        Work: Future<Output = Result<T, FsError>> + Send + 'static,
+        Answer: FnOnce(Result<T, FsError>) + Send + 'static,
+        T: Send + 'static,
+    {
+        let work = work(self.shared.clone());
+        self.runtime.spawn(async move { answer(work.await) });
+    }
+
+    /// Runs what makes or finds a file, and answers with its entry.
+    fn entry<F, Work>(&self, reply: ReplyEntry, work: F)
+    where
+        F: FnOnce(Arc<Shared>) -> Work,
+        Work: Future<Output = Result<Attr, FsError>> + Send + 'static,
+    {
+        let shared = self.shared.clone();
+        self.run(work, move |outcome| match outcome {
+            Ok(attr) => {
+                shared.remember(attr.id);
+                let generation = Generation(attr.id.generation);
+                reply.entry(&TTL, &shared.attr(&attr), generation);
+            }
+            Err(error) => reply.error(errno(error)),
+        });
+    }
+
+    fn empty<F, Work>(&self, reply: ReplyEmpty, work: F)
+    where
+        F: FnOnce(Arc<Shared>) -> Work,
+        Work: Future<Output = Result<(), FsError>> + Send + 'static,
+    {
+        self.run(work, move |outcome| match outcome {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(errno(error)),
+        });
+    }
+}
+
+impl Filesystem for Adapter {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        // Each is a wish; older kernels have fewer.
+        for wish in [
+            InitFlags::FUSE_ASYNC_READ,
+            InitFlags::FUSE_BIG_WRITES,
+            InitFlags::FUSE_MAX_PAGES,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_AUTO_INVAL_DATA,
+            InitFlags::FUSE_ATOMIC_O_TRUNC,
+        ] {
+            let _ = config.add_capabilities(wish);
+        }
+        let _ = config.set_max_write(WRITE_BYTES_MAX);
+        let _ = config.set_max_readahead(WRITE_BYTES_MAX);
+        let _ = config.set_time_granularity(Duration::from_nanos(1));
+        Ok(())
+    }
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let name = name.as_bytes().to_vec();
+        self.entry(reply, move |shared| async move {
+            shared.fs.lookup(shared.id(parent)?, &name, &root()).await
+        });
+    }
+
+    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        self.shared.forget(ino.0, nlookup);
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        self.run(
+            move |shared| async move {
+                let attr = shared.fs.getattr(shared.id(ino)?).await?;
+                Ok(shared.attr(&attr))
+            },
+            move |outcome| match outcome {
+                Ok(attr) => reply.attr(&TTL, &attr),
+                Err(error) => reply.error(errno(error)),
+            },
+        );
+    }
+
+    fn setattr(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let time = |time: TimeOrNow| match time {
+            TimeOrNow::Now => SetTime::Server,
+            TimeOrNow::SpecificTime(time) => SetTime::Client(timestamp(time)),
+        };
+        let set = SetAttr {
+            mode: mode.map(|mode| mode & 0o7777),
+            uid,
+            gid,
+            size,
+            atime: atime.map(time),
+            mtime: mtime.map(time),
+            crtime: crtime.map(timestamp),
+            ..SetAttr::default()
+        };
+        self.run(
+            move |shared| async move {
+                let change = shared
+                    .fs
+                    .setattr(shared.id(ino)?, &set, None, &root())
+                    .await?;
+                Ok(shared.attr(&change.after))
+            },
+            move |outcome| match outcome {
+                Ok(attr) => reply.attr(&TTL, &attr),
+                Err(error) => reply.error(errno(error)),
+            },
+        );
+    }
+
+    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        self.run(
+            move |shared| async move { shared.fs.readlink(shared.id(ino)?).await },
+            move |outcome| match outcome {
+                Ok(target) => reply.data(&target),
+                Err(error) => reply.error(errno(error)),
+            },
+        );
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let (name, uid, gid) = (name.as_bytes().to_vec(), req.uid(), req.gid());
+        self.entry(reply, move |shared| async move {
+            let dir = shared.id(parent)?;
+            let file_type = FileType::of_mode(u64::from(mode)).unwrap_or(FileType::Regular);
+            let mut set = shared.owner(dir, uid, gid).await?;
+            set.mode = Some(mode & !umask & 0o7777);
+            let made = if file_type == FileType::Regular {
+                shared
+                    .fs
+                    .create(dir, &name, CreateMode::Guarded, &set, &root())
+                    .await?
+            } else {
+                shared
+                    .fs
+                    .mknod(dir, &name, file_type, device_in(rdev), &set, &root())
+                    .await?
+            };
+            Ok(made.file)
+        });
+    }
+
+    fn mkdir(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let (name, uid, gid) = (name.as_bytes().to_vec(), req.uid(), req.gid());
+        self.entry(reply, move |shared| async move {
+            let dir = shared.id(parent)?;
+            let mut set = shared.owner(dir, uid, gid).await?;
+            set.mode = Some(mode & !umask & 0o7777);
+            Ok(shared.fs.mkdir(dir, &name, &set, &root()).await?.file)
+        });
+    }
+
+    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes().to_vec();
+        self.empty(reply, move |shared| async move {
+            shared
+                .fs
+                .remove(shared.id(parent)?, &name, &root())
+                .await
+                .map(drop)
+        });
+    }
+
+    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes().to_vec();
+        self.empty(reply, move |shared| async move {
+            shared
+                .fs
+                .rmdir(shared.id(parent)?, &name, &root())
+                .await
+                .map(drop)
+        });
+    }
+
+    fn symlink(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        link_name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let (name, uid, gid) = (link_name.as_bytes().to_vec(), req.uid(), req.gid());
+        let target = target.as_os_str().as_bytes().to_vec();
+        self.entry(reply, move |shared| async move {
+            let dir = shared.id(parent)?;
+            let set = shared.owner(dir, uid, gid).await?;
+            Ok(shared
+                .fs
+                .symlink(dir, &name, &target, &set, &root())
+                .await?
+                .file)
+        });
+    }
+
+    fn rename(
+        &self,
+        _req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        if flags.intersects(!RenameFlags::RENAME_NOREPLACE) {
+            return reply.error(Errno::EINVAL);
+        }
+        let no_replace = !flags.is_empty();
+        let (from, to) = (name.as_bytes().to_vec(), newname.as_bytes().to_vec());
+        self.empty(reply, move |shared| async move {
+            let (from_dir, to_dir) = (shared.id(parent)?, shared.id(newparent)?);
+            if no_replace && shared.fs.lookup(to_dir, &to, &root()).await.is_ok() {
+                return Err(FsError::Exists);
+            }
+            shared
+                .fs
+                .rename(from_dir, &from, to_dir, &to, &root())
+                .await
+                .map(drop)
+        });
+    }
+
+    fn link(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        newparent: INodeNo,
+        newname: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        let name = newname.as_bytes().to_vec();
+        self.entry(reply, move |shared| async move {
+            let (id, dir) = (shared.id(ino)?, shared.id(newparent)?);
+            Ok(shared.fs.link(id, dir, &name, &root()).await?.file)
+        });
+    }
+
+    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        /// `O_TRUNC` of Linux on every architecture we build for.
+        const TRUNCATE: i32 = 0o1000;
+        self.run(
+            move |shared| async move {
+                let id = shared.id(ino)?;
+                // The file stays until it is closed, even without a name.
+                shared.fs.hold(id).await?;
+                if flags.0 & TRUNCATE != 0 {
+                    let set = SetAttr {
+                        size: Some(0),
+                        ..SetAttr::default()
+                    };
+                    if let Err(error) = shared.fs.setattr(id, &set, None, &root()).await {
+                        let _ = shared.fs.release(id).await;
+                        return Err(error);
+                    }
+                }
+                Ok(())
+            },
+            move |outcome| match outcome {
+                Ok(()) => reply.opened(FileHandle(0), FopenFlags::empty()),
+                Err(error) => reply.error(errno(error)),
+            },
+        );
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.run(
+            move |shared| async move {
+                shared
+                    .fs
+                    .read(shared.id(ino)?, offset, size as usize, &root())
+                    .await
+            },
+            move |outcome| match outcome {
+                Ok(data) => match data.pieces.as_slice() {
+                    [] => reply.data(&[]),
+                    [piece] => reply.data(piece),
+                    _ => reply.data(&data.to_vec()),
+                },
+                Err(error) => reply.error(errno(error)),
+            },
+        );
+    }
+
+    fn write(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        /// `O_DSYNC` and `O_SYNC` of Linux share this bit.
+        const SYNCHRONOUS: i32 = 0o10000;
+        let stability = if flags.0 & SYNCHRONOUS != 0 {
+            Stability::FileSync
+        } else {
+            Stability::Unstable
+        };
+        let data = IoBuf::copy_from(data);
+        self.run(
+            move |shared| async move {
+                shared
+                    .fs
+                    .write(shared.id(ino)?, offset, data, stability, &root())
+                    .await
+            },
+            move |outcome| match outcome {
+                Ok(written) => reply.written(u32::try_from(written.count).unwrap_or(u32::MAX)),
+                Err(error) => reply.error(errno(error)),
+            },
+        );
+    }
+
+    fn flush(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        reply.ok();
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.empty(reply, move |shared| async move {
+            shared.fs.release(shared.id(ino)?).await
+        });
+    }
+
+    fn fsync(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.empty(reply, move |shared| async move {
+            shared.fs.commit(shared.id(ino)?, 0, 0).await.map(drop)
+        });
+    }
+
+    fn fsyncdir(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.empty(reply, move |shared| async move {
+            shared.fs.commit(shared.id(ino)?, 0, 0).await.map(drop)
+        });
+    }
+
+    fn readdir(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let shared = self.shared.clone();
+        self.runtime.spawn(async move {
+            let list = async {
+                let limit = ListLimit {
+                    entries: ENTRIES,
+                    bytes: usize::MAX,
+                    entry_overhead_bytes: 0,
+                    attrs: false,
+                };
+                shared
+                    .fs
+                    .readdir(shared.id(ino)?, offset, limit, &root())
+                    .await
+            };
+            match list.await {
+                Ok(listing) => {
+                    for entry in &listing.entries {
+                        let number = if entry.object == shared.root.object {
+                            ROOT
+                        } else {
+                            entry.object
+                        };
+                        let kind = kind(entry.file_type.unwrap_or(FileType::Regular));
+                        let name = OsStr::from_bytes(&entry.name);
+                        if reply.add(INodeNo(number), entry.cookie, kind, name) {
+                            break;
+                        }
+                    }
+                    reply.ok();
+                }
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    fn readdirplus(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let shared = self.shared.clone();
+        self.runtime.spawn(async move {
+            let list = async {
+                let limit = ListLimit {
+                    entries: ENTRIES,
+                    bytes: usize::MAX,
+                    entry_overhead_bytes: 0,
+                    attrs: true,
+                };
+                shared
+                    .fs
+                    .readdir(shared.id(ino)?, offset, limit, &root())
+                    .await
+            };
+            let listing = match list.await {
+                Ok(listing) => listing,
+                Err(error) => return reply.error(errno(error)),
+            };
+            for entry in &listing.entries {
+                // A file that went while we listed is left out.
+                let Some(found) = &entry.attr else { continue };
+                let attr = shared.attr(found);
+                let name = OsStr::from_bytes(&entry.name);
+                let generation = Generation(found.id.generation);
+                if reply.add(attr.ino, entry.cookie, name, &TTL, &attr, generation) {
+                    break;
+                }
+                // The kernel counts a lookup for each but these two.
+                if !matches!(entry.name.as_slice(), b"." | b"..") {
+                    shared.remember(found.id);
+                }
+            }
+            reply.ok();
+        });
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        const UNIT: u32 = 4096;
+        self.run(
+            |shared| async move { shared.fs.statfs().await },
+            move |outcome| match outcome {
+                Ok(stat) => {
+                    let blocks = |bytes: u64| bytes / u64::from(UNIT);
+                    reply.statfs(
+                        blocks(stat.total_bytes),
+                        blocks(stat.free_bytes),
+                        blocks(stat.available_bytes),
+                        stat.total_files,
+                        stat.free_files,
+                        stat.block_size,
+                        stat.name_max,
+                        UNIT,
+                    );
+                }
+                Err(error) => reply.error(errno(error)),
+            },
+        );
+    }
+
+    fn setxattr(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
+        // setxattr(2): XATTR_CREATE is 1, XATTR_REPLACE 2.
+        let mode = match flags {
+            1 => XattrMode::Create,
+            2 => XattrMode::Replace,
+            _ => XattrMode::Any,
+        };
+        self.empty(reply, move |shared| async move {
+            shared
+                .fs
+                .set_xattr(shared.id(ino)?, &name, &value, mode, &root())
+                .await
+                .map(drop)
+        });
+    }
+
+    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let name = name.as_bytes().to_vec();
+        self.run(
+            move |shared| async move { shared.fs.xattr(shared.id(ino)?, &name, &root()).await },
+            move |outcome| answer_xattr(outcome, size, reply),
+        );
+    }
+
+    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        self.run(
+            move |shared| async move {
+                let mut names = Vec::new();
+                for stored in shared.fs.xattrs(shared.id(ino)?, &root()).await? {
+                    names.extend_from_slice(&stored.name);
+                    names.push(0);
+                }
+                Ok(names)
+            },
+            move |outcome| answer_xattr(outcome, size, reply),
+        );
+    }
+
+    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes().to_vec();
+        self.empty(reply, move |shared| async move {
+            shared
+                .fs
+                .remove_xattr(shared.id(ino)?, &name, &root())
+                .await
+                .map(drop)
+        });
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        /// `O_EXCL` of Linux.
+        const EXCLUSIVE: i32 = 0o200;
+        let (name, uid, gid) = (name.as_bytes().to_vec(), req.uid(), req.gid());
+        let shared = self.shared.clone();
+        self.run(
+            move |shared| async move {
+                let dir = shared.id(parent)?;
+                let mut set = shared.owner(dir, uid, gid).await?;
+                set.mode = Some(mode & !umask & 0o7777);
+                let how = if flags & EXCLUSIVE != 0 {
+                    CreateMode::Guarded
+                } else {
+                    CreateMode::Unchecked
+                };
+                let made = shared.fs.create(dir, &name, how, &set, &root()).await?;
+                shared.fs.hold(made.file.id).await
+            },
+            move |outcome| match outcome {
+                Ok(attr) => {
+                    shared.remember(attr.id);
+                    let generation = Generation(attr.id.generation);
+                    let attr = shared.attr(&attr);
+                    reply.created(&TTL, &attr, generation, FileHandle(0), FopenFlags::empty());
+                }
+                Err(error) => reply.error(errno(error)),
+            },
+        );
+    }
+
+    fn fallocate(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        // fallocate(2): KEEP_SIZE is 1, PUNCH_HOLE 2, ZERO_RANGE 16.
+        let (keep_size, punch, zero) = (mode & 1 != 0, mode & 2 != 0, mode & 16 != 0);
+        if mode & !(1 | 2 | 16) != 0 {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        self.empty(reply, move |shared| async move {
+            let id = shared.id(ino)?;
+            let end = offset.checked_add(length).ok_or(FsError::TooLarge)?;
+            if punch || zero {
+                shared.fs.punch(id, offset, length, &root()).await?;
+            }
+            // Space is not set aside: every write finds new space in a copy-on-write pool.
+            if !keep_size && !punch && shared.fs.getattr(id).await?.size < end {
+                let set = SetAttr {
+                    size: Some(end),
+                    ..SetAttr::default()
+                };
+                shared.fs.setattr(id, &set, None, &root()).await?;
+            }
+            Ok(())
+        });
+    }
+
+    fn lseek(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        // lseek(2): SEEK_DATA is 3, SEEK_HOLE 4; the kernel handles the others.
+        let target = match whence {
+            3 => SeekTarget::Data,
+            4 => SeekTarget::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let Ok(offset) = u64::try_from(offset) else {
+            return reply.error(Errno::ENXIO);
+        };
+        self.run(
+            move |shared| async move { shared.fs.seek(shared.id(ino)?, offset, target).await },
+            move |outcome| match outcome.map(i64::try_from) {
+                Ok(Ok(offset)) => reply.offset(offset),
+                Ok(Err(_)) => reply.error(Errno::EOVERFLOW),
+                Err(error) => reply.error(errno(error)),
+            },
+        );
+    }
+}
+
+/// Answers with a value, or its size when that was asked for.
+fn answer_xattr(outcome: Result<Vec<u8>, FsError>, size: u32, reply: ReplyXattr) {
+    match outcome {
+        Ok(value) => match (size, u32::try_from(value.len())) {
+            (0, Ok(len)) => reply.size(len),
+            (size, Ok(len)) if len <= size => reply.data(&value),
+            _ => reply.error(Errno::ERANGE),
+        },
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_keep_their_bits() {
+        for (major, minor) in [(0, 0), (8, 1), (1, 3), (259, 0x12345), (0xfff, 0xfffff)] {
+            let number = DeviceNumber { major, minor };
+            assert_eq!(device_in(device_out(number)), number);
+        }
+    }
+
+    #[test]
+    fn times_go_both_ways() {
+        for (seconds, nanoseconds) in [(0, 0), (1, 5), (-1, 999_999_999), (-2, 0), (1 << 33, 7)] {
+            let time = Timestamp {
+                seconds,
+                nanoseconds,
+            };
+            assert_eq!(timestamp(system_time(time)), time);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Mounting file systems on this machine by FUSE: the registry of mounts.
+//!
+//! A mount ends by `zfs unmount`, by `umount` from outside, or with the process. A mount left by a
+//! killed process is found dead (`Transport endpoint is not connected`) and cleared away when
+//! something is mounted there again.
+
+mod adapter;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use engine::FsHandle;
+use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
+use tokio::sync::watch;
+
+use adapter::Adapter;
+
+struct Mounted {
+    guid: u64,
+    dataset: String,
+    point: PathBuf,
+    unmounter: Arc<Mutex<SessionUnmounter>>,
+}
+
+/// The mounts this process holds.
+pub(crate) struct Mounts {
+    list: Arc<Mutex<Vec<Mounted>>>,
+    /// Counts the mounts that ended.
+    ended: watch::Sender<u64>,
+    threads: usize,
+}
+
+impl Mounts {
+    pub(crate) fn new(threads: usize) -> Self {
+        Self {
+            list: Arc::default(),
+            ended: watch::Sender::new(0),
+            threads: threads.clamp(1, 64),
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Vec<Mounted>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns where a dataset is mounted.
+    pub(crate) fn mounted(&self, guid: u64) -> Option<PathBuf> {
+        self.locked()
+            .iter()
+            .find(|mount| mount.guid == guid)
+            .map(|mount| mount.point.clone())
+    }
+
+    /// Returns datasets and mount points in the order of mounting.
+    pub(crate) fn list(&self) -> Vec<(String, PathBuf)> {
+        self.locked()
+            .iter()
+            .map(|mount| (mount.dataset.clone(), mount.point.clone()))
+            .collect()
+    }
+
+    /// Mounts a file system.
+    ///
+    /// Must be called within a tokio runtime, which then carries the requests.
+    pub(crate) async fn mount(
+        &self,
+        fs: FsHandle,
+        dataset: &str,
+        point: &Path,
+        readonly: bool,
+    ) -> Result<(), String> {
+        if self.mounted(fs.guid()).is_some() {
+            return Err("filesystem already mounted".to_owned());
+        }
+        clear_dead(point).await;
+        std::fs::create_dir_all(point).map_err(|error| error.to_string())?;
+        let point = std::fs::canonicalize(point).map_err(|error| error.to_string())?;
+        let root = fs.root().await.map_err(|error| error.to_string())?;
+        let guid = fs.guid();
+        let adapter = Adapter::new(fs, root.id, tokio::runtime::Handle::current());
+        let is_root = rustix::process::geteuid().is_root();
+        let mut config = Config::default();
+        config.mount_options = vec![
+            MountOption::FSName(dataset.to_owned()),
+            MountOption::Subtype("zfs".to_owned()),
+            MountOption::DefaultPermissions,
+            if readonly {
+                MountOption::RO
+            } else {
+                MountOption::RW
+            },
+        ];
+        if is_root {
+            config
+                .mount_options
+                .extend([MountOption::Dev, MountOption::Suid]);
+        }
+        config.acl = if is_root {
+            SessionACL::All
+        } else {
+            SessionACL::Owner
+        };
+        config.n_threads = Some(self.threads);
+        config.clone_fd = self.threads > 1;
+        let at = point.clone();
+        let mut session = tokio::task::spawn_blocking(move || Session::new(adapter, at, &config))
+            .await
+            .map_err(|error| error.to_string())?
+            .map_err(|error| explain(&error))?;
+        let unmounter = Arc::new(Mutex::new(session.unmount_callable()));
+        self.locked().push(Mounted {
+            guid,
+            dataset: dataset.to_owned(),
+            point,
+            unmounter,
+        });
+        let (list, ended) = (self.list.clone(), self.ended.clone());
+        let run = move || {
+            if let Err(error) = session.run() {
+                eprintln!("sanbox: a mount ended: {error}");
+            }
+            list.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .retain(|mount| mount.guid != guid);
+            ended.send_modify(|count| *count += 1);
+        };
+        std::thread::Builder::new()
+            .name(format!("fuse {dataset}"))
+            .spawn(run)
+            .map_err(|error| error.to_string())?;
+        Ok(())
+    }
+
+    /// Unmounts the file system of a dataset; with `force` also when files are open in it.
+    pub(crate) async fn unmount_name(&self, dataset: &str, force: bool) -> Result<(), String> {
+        let found = self
+            .locked()
+            .iter()
+            .find(|mount| mount.dataset == dataset)
+            .map(|mount| (mount.guid, mount.point.clone(), mount.unmounter.clone()));
+        let Some((guid, point, unmounter)) = found else {
+            return Err("not currently mounted".to_owned());
+        };
+        let unmount = move || -> Result<(), String> {
+            use rustix::mount::{UnmountFlags, unmount};
+            // Without force a busy mount is refused, which the library's own way does not do.
+            let flags = if force {
+                UnmountFlags::DETACH
+            } else {
+                UnmountFlags::empty()
+            };
+            match unmount(&point, flags) {
+                Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
+                Err(rustix::io::Errno::BUSY) => Err("pool or dataset is busy".to_owned()),
+                // Not root: the helper program does it.
+                Err(_) => unmounter
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .unmount()
+                    .map_err(|error| error.to_string()),
+            }
+        };
+        tokio::task::spawn_blocking(unmount)
+            .await
+            .map_err(|error| error.to_string())??;
+        self.ended(guid).await;
+        Ok(())
+    }
+
+    /// Waits until a dataset's mount has ended.
+    pub(crate) async fn ended(&self, guid: u64) {
+        let mut changes = self.ended.subscribe();
+        while self.mounted(guid).is_some() {
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Clears away a mount whose process is gone.
+async fn clear_dead(point: &Path) {
+    let Err(error) = std::fs::metadata(point) else {
+        return;
+    };
+    if error.raw_os_error() != Some(rustix::io::Errno::NOTCONN.raw_os_error()) {
+        return;
+    }
+    let point = point.to_owned();
+    let clear = move || {
+        if rustix::mount::unmount(&point, rustix::mount::UnmountFlags::DETACH).is_err() {
+            let _ = std::process::Command::new("fusermount3")
+                .arg("-uz")
+                .arg(&point)
+                .status();
+        }
+    };
+    let _ = tokio::task::spawn_blocking(clear).await;
+}
+
+fn explain(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "FUSE is not available here (no /dev/fuse)".to_owned(),
+        io::ErrorKind::PermissionDenied => {
+            format!("this user may not mount here: {error}")
+        }
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,170 @@
+//! `sanbox serve`: the daemon.
+
+pub(crate) mod control;
+pub(crate) mod fuse;
+pub(crate) mod nfs;
+pub(crate) mod resolve;
+pub(crate) mod shares;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, bail};
+use manage::config::Config;
+use manage::state::{StateDirectory, StateLock};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::appliance::{Appliance, KnownPool};
+use crate::cli::declare::COMMANDS;
+use crate::cli::getopt::{Getopt, Opt};
+
+/// Says something to whoever reads the daemon's standard error.
+pub(crate) fn log(text: impl AsRef<str>) {
+    eprintln!("sanbox: {}", text.as_ref());
+}
+
+/// The settings of a run: the file's, overridden by flags.
+pub(crate) fn settings(state: &StateDirectory, arguments: &[String]) -> anyhow::Result<Config> {
+    let mut config = Config::read(&state.config())?;
+    let command = COMMANDS
+        .iter()
+        .find(|command| command.name == "serve")
+        .context("declared")?;
+    let (letters, longs) = command.options();
+    let mut options = Getopt::new(arguments, &letters, &longs);
+    let mut listen: Vec<IpAddr> = Vec::new();
+    loop {
+        match options.next() {
+            Ok(Some(Opt::Long("listen", Some(text)))) => {
+                listen.push(
+                    text.parse()
+                        .with_context(|| format!("--listen {text}: not an address"))?,
+                );
+            }
+            Ok(Some(Opt::Long("nfs-port", Some(text)))) => {
+                config.nfs.port = text
+                    .parse()
+                    .with_context(|| format!("--nfs-port {text}: not a port"))?;
+                config.nfs.enabled = config.nfs.port != 0;
+            }
+            Ok(Some(Opt::Long("memory", Some(text)))) => {
+                config.memory = text;
+                config.memory_bytes()?;
+            }
+            Ok(Some(Opt::Long("no-portmap", _))) => config.nfs.portmap = false,
+            Ok(Some(Opt::Long("mount", _))) => config.mount.automatic = true,
+            Ok(Some(other)) => bail!("unexpected option {other:?}"),
+            Ok(None) => break,
+            Err(error) => bail!("{error:?}\n{}", command.usage()),
+        }
+    }
+    if let Some(extra) = options.operands().first() {
+        bail!("unexpected argument '{extra}'\n{}", command.usage());
+    }
+    if !listen.is_empty() {
+        config.listen = listen;
+    }
+    Ok(config)
+}
+
+/// Runs the daemon until it is told to end.
+pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
+    let config = appliance.config().clone();
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let verifier = u64::try_from(since_epoch.as_nanos()).unwrap_or(0);
+    let server = ::nfs::Server::new(::nfs::ServerConfig {
+        nfs_port: config.nfs.port,
+        boot_verifier: verifier,
+        resolver: Box::new(resolve::HostNames::default()),
+    });
+    let limits = nfs::Limits {
+        connections_max: config.nfs.connections_max,
+        idle: Duration::from_secs(config.nfs.idle_seconds.max(1)),
+    };
+    let port = config.nfs.enabled.then_some(config.nfs.port);
+    let listeners = nfs::Listeners::new(config.listen.clone(), port, config.nfs.portmap, limits);
+    appliance.live_on(shares::Shares::new(server.clone(), listeners));
+
+    let socket = appliance.state().socket();
+    let control = manage::control::listen(&socket)
+        .with_context(|| format!("listening at {}", socket.display()))?;
+    let control = tokio::spawn(control::serve(control, appliance.clone()));
+    let ticking = tokio::spawn(async move {
+        let start = tokio::time::Instant::now();
+        let mut each = tokio::time::interval(Duration::from_secs(1));
+        loop {
+            let now = each.tick().await.duration_since(start);
+            server.tick(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
+        }
+    });
+
+    let opening = async {
+        for known in appliance.pools().await {
+            match known {
+                KnownPool::Open(pool) => log(format!("pool '{}' is open", pool.name())),
+                KnownPool::Closed(cached, error) => {
+                    log(format!("pool '{}' cannot be opened: {error}", cached.name));
+                }
+            }
+        }
+        appliance.datasets_changed().await;
+    };
+    // A signal while a pool is slow to open is obeyed all the same.
+    let told = tokio::select! {
+        () = opening => None,
+        _ = terminate.recv() => Some("SIGTERM"),
+        _ = interrupt.recv() => Some("SIGINT"),
+    };
+    let told = match told {
+        Some(told) => told,
+        None => {
+            log("ready");
+            notify("READY=1");
+            tokio::select! {
+                _ = terminate.recv() => "SIGTERM",
+                _ = interrupt.recv() => "SIGINT",
+            }
+        }
+    };
+    log(format!("ending on {told}"));
+    notify("STOPPING=1");
+    control.abort();
+    let _ = std::fs::remove_file(&socket);
+    appliance.stop_sharing().await;
+    ticking.abort();
+    let closing = appliance.close();
+    let closed = tokio::select! {
+        closed = closing => closed,
+        // Asked again: as a crash would.
+        _ = terminate.recv() => bail!("ended before the pools were written out"),
+        _ = interrupt.recv() => bail!("ended before the pools were written out"),
+    };
+    closed.context("writing out the pools")?;
+    log("ended");
+    Ok(())
+}
+
+/// Tells the service manager, if there is one (sd_notify(3)).
+fn notify(state: &str) {
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
+    let Ok(socket) = UnixDatagram::unbound() else {
+        return;
+    };
+    let path = path.to_string_lossy();
+    let address = match path.strip_prefix('@') {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(path.as_ref()),
+    };
+    if let Ok(address) = address {
+        let _ = socket.send_to_addr(state.as_bytes(), &address);
+    }
+}

@@ -1,0 +1,452 @@
+//! The sockets of NFS: TCP connections that carry RPC records to the service and its replies back.
+//!
+//! Each connection has one reader and one writer; the calls between them run at the same time, so
+//! that a client may keep many in flight, and answers go back as they come. Everything is bounded:
+//! connections, calls in flight per connection, and the bytes of requests held in all.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use nfs::record::{Assembler, Next, reply_header};
+use nfs::{RECORD_BYTES_MAX, Reply, Server};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
+
+use super::log;
+
+/// Calls of one connection under way at once. Linux keeps up to 128 slots on the client side.
+const CALLS_MAX: usize = 128;
+/// Bytes of requests held at once over all connections, in KiB (the semaphore's unit).
+const REQUEST_KIB_MAX: usize = 256 << 10;
+/// How long the rest of a record may take once it has begun.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a client may take to accept an answer.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(120);
+/// Answers waiting for the writer of a connection.
+const REPLIES_MAX: usize = 64;
+
+/// Limits of the listeners.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    /// Connections at once.
+    pub(crate) connections_max: usize,
+    /// How long a connection may be silent.
+    pub(crate) idle: Duration,
+}
+
+/// The sockets that are open, which follow what is shared.
+pub(crate) struct Listeners {
+    /// Addresses the administrator chose; none is up to us.
+    chosen: Vec<IpAddr>,
+    /// 0 chooses a free one (tests); `None` is no NFS.
+    port: Option<u16>,
+    portmap: bool,
+    shared: Arc<Shared>,
+    open: tokio::sync::Mutex<Open>,
+}
+
+#[derive(Default)]
+struct Open {
+    addresses: Vec<IpAddr>,
+    tasks: Vec<JoinHandle<()>>,
+    bound: Vec<SocketAddr>,
+    portmap: Vec<JoinHandle<()>>,
+    /// Registered with somebody else's port mapper.
+    registered: bool,
+}
+
+struct Shared {
+    limits: Limits,
+    connections: AtomicUsize,
+    memory: Arc<Semaphore>,
+}
+
+impl Listeners {
+    pub(crate) fn new(
+        chosen: Vec<IpAddr>,
+        port: Option<u16>,
+        portmap: bool,
+        limits: Limits,
+    ) -> Self {
+        let shared = Shared {
+            limits,
+            connections: AtomicUsize::new(0),
+            memory: Arc::new(Semaphore::new(REQUEST_KIB_MAX)),
+        };
+        Self {
+            chosen,
+            port,
+            portmap,
+            shared: Arc::new(shared),
+            open: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Opens and closes sockets as what is shared asks for: without shares only this machine can
+    /// connect, with shares everybody (whom the share's own list then admits or not).
+    pub(crate) async fn follow(&self, server: &Server, shares: bool) {
+        let Some(port) = self.port else { return };
+        let wanted = match (self.chosen.as_slice(), shares) {
+            ([], true) => vec![IpAddr::V6(Ipv6Addr::UNSPECIFIED)],
+            ([], false) => vec![
+                IpAddr::V4(Ipv4Addr::LOCALHOST),
+                IpAddr::V6(Ipv6Addr::LOCALHOST),
+            ],
+            (chosen, _) => chosen.to_vec(),
+        };
+        let mut open = self.open.lock().await;
+        if open.addresses == wanted {
+            return;
+        }
+        let port = open.bound.first().map_or(port, SocketAddr::port);
+        // Connections that exist go on; only accepting changes.
+        for task in open.tasks.drain(..) {
+            task.abort();
+            let _ = task.await;
+        }
+        open.bound.clear();
+        for address in &wanted {
+            let port = open.bound.first().map_or(port, SocketAddr::port);
+            match bind(SocketAddr::new(*address, port)) {
+                Ok(listener) => {
+                    if let Ok(bound) = listener.local_addr() {
+                        open.bound.push(bound);
+                    }
+                    let accept = accept(listener, server.clone(), self.shared.clone());
+                    open.tasks.push(tokio::spawn(accept));
+                }
+                Err(error)
+                    if address.is_ipv6() && open.addresses.is_empty() && is_absent(&error) =>
+                {
+                    // A machine without IPv6.
+                    if address.is_unspecified()
+                        && let Ok(listener) =
+                            bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port))
+                    {
+                        open.bound.extend(listener.local_addr().ok());
+                        let accept = accept(listener, server.clone(), self.shared.clone());
+                        open.tasks.push(tokio::spawn(accept));
+                    }
+                }
+                Err(error) => log(format!(
+                    "NFS cannot be served at {address} port {port}: {error}"
+                )),
+            }
+        }
+        open.addresses = wanted;
+        for address in &open.bound {
+            log(format!("NFS is served at {address}"));
+        }
+        if self.portmap && shares && open.portmap.is_empty() && !open.registered {
+            self.announce(server, &mut open).await;
+        }
+    }
+
+    /// Makes the port known: with a port mapper that runs here, else by being it.
+    async fn announce(&self, server: &Server, open: &mut Open) {
+        let Some(port) = open.bound.first().map(SocketAddr::port) else {
+            return;
+        };
+        let rpcbind = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 111);
+        if let Ok(stream) = TcpStream::connect(rpcbind).await {
+            match tell(stream, nfs::rpcbind::set_calls(port)).await {
+                Ok(true) => {
+                    open.registered = true;
+                    log("NFS is registered with this machine's rpcbind");
+                }
+                Ok(false) => log(
+                    "this machine's rpcbind refuses to register NFS; clients need port= and mountport=",
+                ),
+                Err(error) => log(format!("this machine's rpcbind does not answer: {error}")),
+            }
+            return;
+        }
+        let any = SocketAddr::new(
+            self.chosen
+                .first()
+                .copied()
+                .unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED)),
+            111,
+        );
+        let udp = match UdpSocket::bind(any).await {
+            Err(_) if any.ip().is_unspecified() => UdpSocket::bind(("0.0.0.0", 111)).await,
+            other => other,
+        };
+        match (bind(any), udp) {
+            (Ok(listener), Ok(udp)) => {
+                let accept = accept(listener, server.clone(), self.shared.clone());
+                open.portmap.push(tokio::spawn(accept));
+                open.portmap
+                    .push(tokio::spawn(datagrams(udp, server.clone())));
+                log("port queries are answered at port 111");
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                log(format!(
+                    "port 111 cannot be served ({error}); clients need port={port},mountport={port}"
+                ));
+            }
+        }
+    }
+
+    /// Ends everything.
+    pub(crate) async fn close(&self) {
+        let mut open = self.open.lock().await;
+        let registered = open.registered;
+        for task in std::mem::take(&mut open.tasks)
+            .into_iter()
+            .chain(std::mem::take(&mut open.portmap))
+        {
+            task.abort();
+        }
+        if registered {
+            let rpcbind = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 111);
+            if let Ok(stream) = TcpStream::connect(rpcbind).await {
+                let port = open.bound.first().map_or(0, SocketAddr::port);
+                let _ = tell(stream, nfs::rpcbind::unset_calls(port)).await;
+            }
+        }
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    // EAFNOSUPPORT and EADDRNOTAVAIL
+    matches!(error.raw_os_error(), Some(97 | 99))
+}
+
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv6() {
+        TcpSocket::new_v6()?
+    } else {
+        TcpSocket::new_v4()?
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(1024)
+}
+
+/// Sends ready calls to a port mapper; true when it agreed to all of them.
+async fn tell(mut stream: TcpStream, calls: Vec<Vec<u8>>) -> io::Result<bool> {
+    let exchange = async {
+        let mut agreed = true;
+        for call in calls {
+            stream.write_all(&reply_header(call.len())).await?;
+            stream.write_all(&call).await?;
+            let mut header = [0; 4];
+            stream.read_exact(&mut header).await?;
+            let len = (u32::from_be_bytes(header) & 0x7fff_ffff) as usize;
+            if len > 4096 {
+                return Err(io::Error::from(io::ErrorKind::InvalidData));
+            }
+            let mut answer = vec![0; len];
+            stream.read_exact(&mut answer).await?;
+            agreed &= nfs::rpcbind::registered(&answer);
+        }
+        Ok(agreed)
+    };
+    tokio::time::timeout(Duration::from_secs(5), exchange)
+        .await
+        .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut)))
+}
+
+/// Answers port queries that come as datagrams.
+async fn datagrams(socket: UdpSocket, server: Server) {
+    let mut buffer = vec![0; 4096];
+    loop {
+        let Ok((len, peer)) = socket.recv_from(&mut buffer).await else {
+            return;
+        };
+        let Ok(local) = socket.local_addr() else {
+            return;
+        };
+        let record = buffer[..len].to_vec();
+        if let Some(reply) = server.call(plain(peer), plain(local), record).await {
+            let bytes: Vec<u8> = reply
+                .pieces
+                .iter()
+                .flat_map(|piece| piece.as_ref())
+                .copied()
+                .collect();
+            let _ = socket.send_to(&bytes, peer).await;
+        }
+    }
+}
+
+/// An address as the access lists know it: IPv4 clients of an IPv6 socket are IPv4 clients.
+fn plain(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+async fn accept(listener: TcpListener, server: Server, shared: Arc<Shared>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let count = shared.connections.fetch_add(1, Ordering::Relaxed) + 1;
+                let place = Place(shared.clone());
+                if count > shared.limits.connections_max {
+                    // Dropped: the client tries again later.
+                    continue;
+                }
+                tokio::spawn(connection(
+                    stream,
+                    peer,
+                    server.clone(),
+                    shared.clone(),
+                    place,
+                ));
+            }
+            Err(error) => {
+                // Out of descriptors, most likely: existing connections free some.
+                log(format!("a connection could not be accepted: {error}"));
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        }
+    }
+}
+
+/// A connection's place among all.
+struct Place(Arc<Shared>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    server: Server,
+    shared: Arc<Shared>,
+    place: Place,
+) {
+    let _ = stream.set_nodelay(true);
+    let Ok(local) = stream.local_addr() else {
+        return;
+    };
+    let (reader, writer) = stream.into_split();
+    let (sender, receiver) = mpsc::channel::<Reply>(REPLIES_MAX);
+    let writing = tokio::spawn(write_replies(writer, receiver));
+    read_calls(reader, plain(peer), plain(local), &server, &shared, &sender).await;
+    // The writer ends when the calls under way have been answered.
+    drop(sender);
+    let _ = writing.await;
+    drop(place);
+}
+
+async fn read_calls(
+    mut reader: OwnedReadHalf,
+    peer: SocketAddr,
+    local: SocketAddr,
+    server: &Server,
+    shared: &Arc<Shared>,
+    replies: &mpsc::Sender<Reply>,
+) {
+    let calls = Arc::new(Semaphore::new(CALLS_MAX));
+    let mut assembler = Assembler::new(RECORD_BYTES_MAX);
+    loop {
+        // One place per call: a client that asks more than it may waits in its own socket.
+        let Ok(place) = calls.clone().acquire_owned().await else {
+            return;
+        };
+        let mut header = [0; 4];
+        let first = reader.read_exact(&mut header);
+        match tokio::time::timeout(shared.limits.idle, first).await {
+            Ok(Ok(_)) => {}
+            _ => return,
+        }
+        let body = read_record(&mut reader, header, &mut assembler, shared);
+        let (record, memory) = match tokio::time::timeout(RECORD_TIMEOUT, body).await {
+            Ok(Ok(read)) => read,
+            _ => return,
+        };
+        let (server, replies) = (server.clone(), replies.clone());
+        tokio::spawn(async move {
+            let reply = server.call(peer, local, record).await;
+            drop(memory);
+            if let Some(reply) = reply {
+                let _ = replies.send(reply).await;
+            }
+            drop(place);
+        });
+    }
+}
+
+/// Reads the rest of a record whose first header has come, and takes the memory for it first.
+async fn read_record(
+    reader: &mut OwnedReadHalf,
+    first: [u8; 4],
+    assembler: &mut Assembler,
+    shared: &Shared,
+) -> io::Result<(Vec<u8>, Vec<tokio::sync::OwnedSemaphorePermit>)> {
+    let mut memory = Vec::new();
+    let mut record = Vec::new();
+    let _ = assembler.begin();
+    let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+    let mut next = assembler.header(first).map_err(invalid)?;
+    loop {
+        match next {
+            Next::Complete => return Ok((record, memory)),
+            Next::Header => {
+                let mut header = [0; 4];
+                reader.read_exact(&mut header).await?;
+                next = assembler.header(header).map_err(invalid)?;
+            }
+            Next::Body(length) => {
+                let kib = u32::try_from(length.div_ceil(1024)).map_err(io::Error::other)?;
+                let permit = shared.memory.clone().acquire_many_owned(kib).await;
+                memory.push(permit.map_err(io::Error::other)?);
+                // Reserved now, filled as bytes come: silence costs address space only.
+                record.reserve_exact(length);
+                let end = record.len() + length;
+                while record.len() < end {
+                    let rest = (end - record.len()) as u64;
+                    let mut part = (&mut *reader).take(rest);
+                    if part.read_buf(&mut record).await? == 0 {
+                        return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+                    }
+                }
+                next = assembler.body();
+            }
+        }
+    }
+}
+
+async fn write_replies(mut writer: OwnedWriteHalf, mut replies: mpsc::Receiver<Reply>) {
+    while let Some(reply) = replies.recv().await {
+        let write = write_reply(&mut writer, &reply);
+        match tokio::time::timeout(REPLY_TIMEOUT, write).await {
+            Ok(Ok(())) => {}
+            // The client has gone or takes nothing: the connection is of no more use.
+            _ => return,
+        }
+    }
+    let _ = writer.shutdown().await;
+}
+
+async fn write_reply(writer: &mut OwnedWriteHalf, reply: &Reply) -> io::Result<()> {
+    let length = reply.pieces.iter().map(|piece| piece.as_ref().len()).sum();
+    let header = reply_header(length);
+    let mut slices = Vec::with_capacity(reply.pieces.len() + 1);
+    slices.push(io::IoSlice::new(&header));
+    slices.extend(
+        reply
+            .pieces
+            .iter()
+            .map(|piece| io::IoSlice::new(piece.as_ref())),
+    );
+    let mut left = slices.as_mut_slice();
+    while !left.is_empty() {
+        let count = writer.write_vectored(left).await?;
+        if count == 0 {
+            return Err(io::Error::from(io::ErrorKind::WriteZero));
+        }
+        io::IoSlice::advance_slices(&mut left, count);
+    }
+    Ok(())
+}

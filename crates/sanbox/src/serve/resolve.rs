@@ -1,0 +1,62 @@
+//! Host names of access lists, by the machine's resolver, remembered for a while.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, ToSocketAddrs as _};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long an answer is trusted.
+const TRUSTED: Duration = Duration::from_secs(60);
+/// Names remembered at most.
+const NAMES_MAX: usize = 4096;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct HostNames {
+    addresses: Mutex<BTreeMap<String, (Instant, Vec<IpAddr>)>>,
+}
+
+impl HostNames {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<String, (Instant, Vec<IpAddr>)>> {
+        self.addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl nfs::Resolver for HostNames {
+    fn addresses(&self, host: &str) -> Vec<IpAddr> {
+        if let Some((at, addresses)) = self.known().get(host)
+            && at.elapsed() < TRUSTED
+        {
+            return addresses.clone();
+        }
+        let found: Vec<IpAddr> = (host, 0)
+            .to_socket_addrs()
+            .map(|found| found.map(|address| address.ip().to_canonical()).collect())
+            .unwrap_or_default();
+        let mut known = self.known();
+        if known.len() >= NAMES_MAX {
+            known.clear();
+        }
+        known.insert(host.to_owned(), (Instant::now(), found.clone()));
+        found
+    }
+
+    /// Names of addresses are taken from this machine's hosts file only: asking a name server
+    /// would trust whoever owns the address's reverse zone.
+    fn names(&self, address: IpAddr) -> Vec<String> {
+        let Ok(hosts) = std::fs::read_to_string("/etc/hosts") else {
+            return Vec::new();
+        };
+        hosts
+            .lines()
+            .filter_map(|line| {
+                let mut words = line.split('#').next()?.split_whitespace();
+                let found: IpAddr = words.next()?.parse().ok()?;
+                (found.to_canonical() == address).then(|| words.map(str::to_owned).collect())
+            })
+            .flat_map(|names: Vec<String>| names)
+            .collect()
+    }
+}

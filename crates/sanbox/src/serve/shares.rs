@@ -1,0 +1,141 @@
+//! What is shared by NFS: the datasets of the open pools whose `sharenfs` says so.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use engine::property::{DatasetKind, Value};
+use engine::{DatasetFilter, DatasetInfo, Engine, PropertyQuery};
+
+use super::log;
+use super::nfs::Listeners;
+
+/// The shares of a daemon.
+pub(crate) struct Shares {
+    server: nfs::Server,
+    listeners: Listeners,
+    /// Withdrawn by `zfs unshare`, by guid.
+    withdrawn: Mutex<BTreeSet<u64>>,
+    /// Pools on their way out.
+    leaving: Mutex<BTreeSet<String>>,
+    /// One refresh at a time.
+    refreshing: tokio::sync::Mutex<()>,
+}
+
+impl Shares {
+    pub(crate) fn new(server: nfs::Server, listeners: Listeners) -> Self {
+        Self {
+            server,
+            listeners,
+            withdrawn: Mutex::default(),
+            leaving: Mutex::default(),
+            refreshing: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    fn withdrawn(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.withdrawn
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn leaving(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes the sockets; calls under way are answered as far as the process lives.
+    pub(crate) async fn close(&self) {
+        self.listeners.close().await;
+    }
+
+    /// Withdraws a share until it is restored.
+    pub(crate) fn withdraw(&self, guid: u64) {
+        self.withdrawn().insert(guid);
+    }
+
+    /// Restores a withdrawn share, or all.
+    pub(crate) fn restore(&self, guid: Option<u64>) {
+        match guid {
+            Some(guid) => {
+                self.withdrawn().remove(&guid);
+            }
+            None => self.withdrawn().clear(),
+        }
+    }
+
+    /// Withdraws the shares of a pool that is about to go. The next refresh, which finds it gone or
+    /// still there, ends this.
+    pub(crate) async fn withdraw_pool(&self, engine: &Engine, pool: &str) {
+        self.leaving().insert(pool.to_owned());
+        self.refresh(engine).await;
+        self.leaving().remove(pool);
+    }
+
+    /// Makes the shares those that the datasets' properties ask for.
+    pub(crate) async fn refresh(&self, engine: &Engine) {
+        let _one = self.refreshing.lock().await;
+        let names = ["sharenfs", "mountpoint", "readonly"];
+        let query = PropertyQuery::Named(names.iter().map(|name| (*name).to_owned()).collect());
+        let mut exports: Vec<nfs::Export> = Vec::new();
+        for pool in engine.pools() {
+            if self.leaving().contains(pool.name()) {
+                continue;
+            }
+            let filter = DatasetFilter {
+                root: pool.name().to_owned(),
+                depth: None,
+                kinds: vec![DatasetKind::Filesystem],
+            };
+            let datasets = match pool.datasets(&filter, &query).await {
+                Ok(datasets) => datasets,
+                Err(error) => {
+                    log(format!(
+                        "the datasets of '{}' cannot be listed: {error}",
+                        pool.name()
+                    ));
+                    continue;
+                }
+            };
+            for info in datasets {
+                let Some(sharenfs) = text(&info, "sharenfs").filter(|value| value != "off") else {
+                    continue;
+                };
+                if self.withdrawn().contains(&info.guid) {
+                    continue;
+                }
+                let readonly = info
+                    .property("readonly")
+                    .is_some_and(|property| property.value == Value::Number(1));
+                exports.push(nfs::Export {
+                    path: path(&info, &exports),
+                    fs: pool.fs_by_number(info.object, info.guid),
+                    dataset: info.name.clone(),
+                    sharenfs,
+                    readonly: readonly || pool.readonly(),
+                });
+            }
+        }
+        let any = !exports.is_empty();
+        for (export, error) in self.server.set_exports(exports) {
+            log(format!("'{}' is not shared: {error}", export.dataset));
+        }
+        self.listeners.follow(&self.server, any).await;
+    }
+}
+
+fn text(info: &DatasetInfo, name: &str) -> Option<String> {
+    info.property(name)?.value.text().map(str::to_owned)
+}
+
+/// What clients mount: the mount point, or the dataset's name where there is none or another share
+/// has it already.
+fn path(info: &DatasetInfo, others: &[nfs::Export]) -> String {
+    let point = text(info, "mountpoint").filter(|point| point.starts_with('/'));
+    let point = point.map(|point| match point.trim_end_matches('/') {
+        "" => "/".to_owned(),
+        trimmed => trimmed.to_owned(),
+    });
+    match point {
+        Some(point) if !others.iter().any(|other| other.path == point) => point,
+        _ => format!("/{}", info.name),
+    }
+}
