@@ -248,7 +248,7 @@ impl Inner {
                 store_all(self, &BTreeMap::from([("bootfs".into(), stored)]), tx).await
             }
             Change::Feature { name, .. } => {
-                self.hierarchy.features().enable(&name, tx).await?;
+                self.hierarchy.enable_feature(&name, tx).await?;
                 Ok(())
             }
         }

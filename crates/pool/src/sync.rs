@@ -162,8 +162,9 @@ impl Inner {
                     .incr("spacemap_histogram", &tx)
                     .await?;
             }
-            let more =
-                self.mos.is_dirty(txg) || self.store().has_changes(txg) || self.config_dirty.get();
+            let more = self.hierarchy.is_dirty(txg)
+                || self.store().has_changes(txg)
+                || self.config_dirty.get();
             if !more {
                 break;
             }
