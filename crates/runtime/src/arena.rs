@@ -86,14 +86,14 @@ pub(crate) struct Piece {
 /// Returns the process's arena; `None` when it cannot be had (or under miri, which has no mmap to speak of).
 pub(crate) fn arena() -> Option<&'static Arena> {
     static ARENA: OnceLock<Option<Arena>> = OnceLock::new();
-    if cfg!(miri) {
-        return None;
-    }
     ARENA.get_or_init(Arena::reserve).as_ref()
 }
 
 impl Arena {
     fn reserve() -> Option<Self> {
+        if cfg!(miri) {
+            return None;
+        }
         let mut size = REGION_MAX;
         while size >= REGION_MIN {
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
