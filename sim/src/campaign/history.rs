@@ -1,0 +1,158 @@
+//! What each client did and when, and whether what is left is a prefix of it.
+//!
+//! A client does one operation after the other. After a cut, the tree it finds must equal the state after some number of
+//! its operations, at least as many as were acknowledged as stable. Between clients, transaction groups order
+//! operations: an operation that had ended before another began is in the same or an earlier group; so when the later
+//! one is visible, the earlier one must be.
+
+use super::model::{Op, Tree, Visible, difference, matches, node_matches};
+
+/// One client's operations in a boot.
+pub struct History {
+    pub client: usize,
+    /// The state before any operation, then after each.
+    states: Vec<Tree>,
+    steps: Vec<Step>,
+    stable: usize,
+}
+
+struct Step {
+    op: Op,
+    begun: u64,
+    ended: Option<u64>,
+}
+
+/// The clock of all histories of a boot: a number for each begin and end.
+#[derive(Default)]
+pub struct Order {
+    now: std::cell::Cell<u64>,
+}
+
+impl Order {
+    fn tick(&self) -> u64 {
+        self.now.set(self.now.get() + 1);
+        self.now.get()
+    }
+}
+
+impl History {
+    #[must_use]
+    pub fn new(client: usize, tree: Tree) -> Self {
+        Self { client, states: vec![tree], steps: Vec::new(), stable: 0 }
+    }
+
+    /// The newest state.
+    #[must_use]
+    pub fn tree(&self) -> &Tree {
+        self.states.last().expect("never empty")
+    }
+
+    /// An operation begins: from now on its effect may be found.
+    pub fn begin(&mut self, op: &Op, order: &Order) {
+        let mut tree = self.tree().clone();
+        tree.apply(op);
+        self.states.push(tree);
+        self.steps.push(Step { op: op.clone(), begun: order.tick(), ended: None });
+    }
+
+    /// The last operation ends well. Returns when it began.
+    pub fn end(&mut self, order: &Order) -> u64 {
+        let step = self.steps.last_mut().expect("one has begun");
+        step.ended = Some(order.tick());
+        step.begun
+    }
+
+    /// Everything that had ended before `begun` is stable (`own`: and everything this client did).
+    pub fn note_stable(&mut self, begun: u64, own: bool) {
+        let ended = |step: &&Step| step.ended.is_some_and(|end| own || end < begun);
+        self.stable = self.stable.max(self.steps.iter().take_while(ended).count());
+    }
+
+    /// Everything is stable.
+    pub fn note_all_stable(&mut self) {
+        self.stable = self.steps.len();
+    }
+
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// Returns the least and the greatest number of operations whose effect is what was found.
+    fn prefixes(&self, found: &Visible) -> Result<(usize, usize), String> {
+        let fits: Vec<usize> = (self.stable..self.states.len())
+            .filter(|&count| matches(&self.states[count].visible(), found))
+            .collect();
+        match (fits.first(), fits.last()) {
+            (Some(&least), Some(&most)) => Ok((least, most)),
+            _ => Err(self.explain(found)),
+        }
+    }
+
+    fn explain(&self, found: &Visible) -> String {
+        let early = (0..self.stable).rev().find(|&count| matches(&self.states[count].visible(), found));
+        if let Some(count) = early {
+            let lost = &self.steps[count];
+            return format!(
+                "client {}: {} of {} operations were acknowledged as stable, but only {count} are there; first lost: {:?}",
+                self.client,
+                self.stable,
+                self.steps.len(),
+                lost.op
+            );
+        }
+        // The nearest state says most about what went wrong.
+        let distance = |count: &usize| {
+            let expected = self.states[*count].visible();
+            let keys: std::collections::BTreeSet<_> = expected.keys().chain(found.keys()).collect();
+            keys.into_iter()
+                .filter(|path| match (expected.get(*path), found.get(*path)) {
+                    (Some(node), Some(other)) => !node_matches(node, other),
+                    _ => true,
+                })
+                .count()
+        };
+        let nearest = (self.stable..self.states.len()).rev().min_by_key(distance).expect("there is one");
+        let last = nearest.checked_sub(1).map(|index| &self.steps[index].op);
+        let next = self.steps.get(nearest).map(|step| &step.op);
+        format!(
+            "client {}: what is there is no prefix of its {} operations (stable: {}). Nearest is after {nearest}\n  \
+             last: {last:?}\n  next: {next:?}\n    {}",
+            self.client,
+            self.steps.len(),
+            self.stable,
+            difference(&self.states[nearest].visible(), found)
+        )
+    }
+}
+
+/// Judges what all clients found after a cut.
+///
+/// # Errors
+/// A sentence about what is lost, half there, or out of order.
+pub fn judge(histories: &[History], found: &[Visible]) -> Result<(), String> {
+    let mut prefixes = Vec::new();
+    for (history, found) in histories.iter().zip(found) {
+        prefixes.push(history.prefixes(found)?);
+    }
+    for (earlier, &(_, most)) in histories.iter().zip(&prefixes) {
+        let Some(invisible) = earlier.steps.get(most) else { continue };
+        let Some(ended) = invisible.ended else { continue };
+        for (later, &(least, _)) in histories.iter().zip(&prefixes) {
+            let Some(visible) = least.checked_sub(1).map(|index| &later.steps[index]) else { continue };
+            if visible.begun > ended {
+                return Err(format!(
+                    "not a prefix of transaction groups: client {} lost {:?}, which had ended before client {} began \
+                     {:?}, which is there",
+                    earlier.client, invisible.op, later.client, visible.op
+                ));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! A client: does random operations in its own directory through the engine's door and keeps its history.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::{
+    Attr, CreateMode, Cred, FileId, FsHandle, FsResult, IoBuf, PoolHandle, SetAttr, SetTime, Stability, Timestamp,
+    XattrMode,
+};
+use runtime::Handle;
+use world::Rng;
+
+use super::history::{History, Order};
+use super::model::{Op, Tree, pattern, split};
+use super::walk;
+
+/// Histories of all clients of a boot.
+pub type Histories = Rc<RefCell<Vec<History>>>;
+
+/// A client's place in the world.
+pub struct Client {
+    pub number: usize,
+    pub pool: PoolHandle,
+    pub fs: FsHandle,
+    /// Its directory.
+    pub root: FileId,
+    pub histories: Histories,
+    pub order: Rc<Order>,
+    pub rng: Rng,
+}
+
+impl Client {
+    /// Does `count` operations, with pauses.
+    ///
+    /// # Errors
+    /// A sentence, when the engine answers otherwise than the model.
+    pub async fn work(mut self, handle: Handle, count: u64) -> Result<(), String> {
+        for _ in 0..count {
+            let op = {
+                let mut histories = self.histories.borrow_mut();
+                let history = &mut histories[self.number];
+                let op = history.tree().choose(&mut self.rng);
+                history.begin(&op, &self.order);
+                op
+            };
+            let result = self.execute(&op).await;
+            let stable = result.map_err(|error| format!("client {}: {op:?}: {error}", self.number))?;
+            let mut histories = self.histories.borrow_mut();
+            let begun = histories[self.number].end(&self.order);
+            if stable {
+                for history in histories.iter_mut() {
+                    let own = history.client == self.number;
+                    history.note_stable(begun, own);
+                }
+            }
+            drop(histories);
+            if self.rng.below(8) == 0 {
+                handle.sleep(Duration::from_micros(self.rng.below(300_000))).await;
+            }
+        }
+        Ok(())
+    }
+
+    fn tree(&self) -> Tree {
+        self.histories.borrow()[self.number].tree().clone()
+    }
+
+    /// Returns whether everything before is now stable.
+    async fn execute(&self, op: &Op) -> Result<bool, String> {
+        let text = |error: engine::FsError| error.to_string();
+        match op {
+            Op::Sync => {
+                self.pool.sync().await.map_err(|error| error.to_string())?;
+                return Ok(true);
+            }
+            Op::Read { path } => {
+                let id = self.find(path).await.map_err(text)?.id;
+                let found = walk::read(&self.fs, id, &Cred::root()).await.map_err(text)?;
+                let expected = self.tree().content(path).unwrap_or_default();
+                if found != *expected {
+                    let place = found.iter().zip(expected.iter()).position(|(a, b)| a != b);
+                    let (found, expected) = (found.len(), expected.len());
+                    return Err(format!("read {found} bytes, expected {expected}, first difference at {place:?}"));
+                }
+                return Ok(false);
+            }
+            Op::List { path } => {
+                let id = self.find(path).await.map_err(text)?.id;
+                let listed = walk::list(&self.fs, id, &Cred::root()).await.map_err(text)?;
+                let count = listed.len();
+                let names: std::collections::BTreeSet<String> = listed.into_iter().map(|(name, _)| name).collect();
+                if names != self.tree().entries(path) || names.len() != count {
+                    return Err(format!("listed {names:?}, expected {:?}", self.tree().entries(path)));
+                }
+                return Ok(false);
+            }
+            _ => {}
+        }
+        self.change(op).await.map_err(text)
+    }
+
+    async fn change(&self, op: &Op) -> FsResult<bool> {
+        let (fs, cred) = (&self.fs, Cred::root());
+        let with_mode = |mode: u32| SetAttr { mode: Some(mode), ..SetAttr::default() };
+        match op {
+            Op::Create { path, mode } => {
+                let (dir, name) = self.place(path).await?;
+                fs.create(dir, name.as_bytes(), CreateMode::Guarded, &with_mode(*mode), &cred).await?;
+            }
+            Op::Write { path, offset, len, fill, stable } => {
+                let id = self.find(path).await?.id;
+                let data = IoBuf::from(pattern(*fill, *len));
+                let stability = if *stable { Stability::FileSync } else { Stability::Unstable };
+                fs.write(id, *offset, data, stability, &cred).await?;
+                return Ok(*stable);
+            }
+            Op::Truncate { path, size } => {
+                let set = SetAttr { size: Some(*size), ..SetAttr::default() };
+                fs.setattr(self.find(path).await?.id, &set, None, &cred).await?;
+            }
+            Op::Punch { path, offset, len } => {
+                fs.punch(self.find(path).await?.id, *offset, *len, &cred).await?;
+            }
+            Op::Remove { path } => {
+                let (dir, name) = self.place(path).await?;
+                fs.remove(dir, name.as_bytes(), &cred).await?;
+            }
+            Op::Mkdir { path, mode } => {
+                let (dir, name) = self.place(path).await?;
+                fs.mkdir(dir, name.as_bytes(), &with_mode(*mode), &cred).await?;
+            }
+            Op::Rmdir { path } => {
+                let (dir, name) = self.place(path).await?;
+                fs.rmdir(dir, name.as_bytes(), &cred).await?;
+            }
+            Op::Rename { from, to } => {
+                let (from_dir, from_name) = self.place(from).await?;
+                let (to_dir, to_name) = self.place(to).await?;
+                fs.rename(from_dir, from_name.as_bytes(), to_dir, to_name.as_bytes(), &cred).await?;
+            }
+            Op::Link { path, new } => {
+                let id = self.find(path).await?.id;
+                let (dir, name) = self.place(new).await?;
+                fs.link(id, dir, name.as_bytes(), &cred).await?;
+            }
+            Op::Symlink { path, target } => {
+                let (dir, name) = self.place(path).await?;
+                fs.symlink(dir, name.as_bytes(), target.as_bytes(), &with_mode(0o777), &cred).await?;
+            }
+            Op::SetAttr { path, mode, uid, gid, mtime_seconds } => {
+                let set = SetAttr {
+                    mode: Some(*mode),
+                    uid: Some(*uid),
+                    gid: Some(*gid),
+                    mtime: Some(SetTime::Client(Timestamp { seconds: *mtime_seconds, nanoseconds: 5 })),
+                    ..SetAttr::default()
+                };
+                fs.setattr(self.find(path).await?.id, &set, None, &cred).await?;
+            }
+            Op::SetXattr { path, name, len, fill } => {
+                let id = self.find(path).await?.id;
+                fs.set_xattr(id, name.as_bytes(), &pattern(*fill, *len), XattrMode::Any, &cred).await?;
+            }
+            Op::RemoveXattr { path, name } => {
+                fs.remove_xattr(self.find(path).await?.id, name.as_bytes(), &cred).await?;
+            }
+            Op::Commit { path } => {
+                fs.commit(self.find(path).await?.id, 0, 0).await?;
+                return Ok(true);
+            }
+            Op::Sync | Op::Read { .. } | Op::List { .. } => unreachable!("handled by execute"),
+        }
+        Ok(false)
+    }
+
+    async fn find(&self, path: &str) -> FsResult<Attr> {
+        let mut attr = self.fs.getattr(self.root).await?;
+        for part in path.split('/').filter(|part| !part.is_empty()) {
+            attr = self.fs.lookup(attr.id, part.as_bytes(), &Cred::root()).await?;
+        }
+        Ok(attr)
+    }
+
+    async fn place<'a>(&self, path: &'a str) -> FsResult<(FileId, &'a str)> {
+        let (dir, name) = split(path);
+        Ok((self.find(dir).await?.id, name))
+    }
+}
