@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod campaign;
 pub mod checker;
 
 pub use world;

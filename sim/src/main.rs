@@ -1,4 +1,5 @@
-//! The simulator's command line: `check IMAGES...` judges a pool from its disk images.
+//! The simulator's command line: `campaign` and `seed` run the engine in modelled worlds, `check IMAGES...` judges a
+//! pool from its disk images.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -7,7 +8,14 @@ use std::time::Instant;
 use anyhow::Context as _;
 use sim::checker::{self, FileImage, Image, Options};
 
-const USAGE: &str = "usage: sanbox-sim check [--crashed] IMAGE...
+const USAGE: &str = "usage: sanbox-sim campaign [--seeds N] [--start S] [--jobs J] [--once] [--zdb-every N]
+       sanbox-sim seed S [--once] [--trace FILE] [--dump DIR]
+       sanbox-sim canary [--seeds N]
+       sanbox-sim check [--crashed] IMAGE...
+
+campaign  runs seeds S to S+N-1 of mixed file work with power cuts, each twice (--once: not), in J processes
+seed      runs one seed and tells more; --dump writes the disks after the first cut, or at the failure
+canary    runs seeds whose flushes lie; they must fail
 
 Checks the pool on the given disk images (all disks of one pool, in any order) and prints what is wrong with it.
 --crashed  the pool was cut off at work: labels may disagree
@@ -15,6 +23,9 @@ Exit status: 0 clean, 1 not clean, 2 bad usage.";
 
 fn main() -> ExitCode {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(code) = sim::campaign::command::main(&args) {
+        return code;
+    }
     let crashed = args.iter().any(|a| a == "--crashed");
     args.retain(|a| a != "--crashed");
     match args.split_first() {

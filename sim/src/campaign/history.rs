@@ -38,7 +38,12 @@ impl Order {
 impl History {
     #[must_use]
     pub fn new(client: usize, tree: Tree) -> Self {
-        Self { client, states: vec![tree], steps: Vec::new(), stable: 0 }
+        Self {
+            client,
+            states: vec![tree],
+            steps: Vec::new(),
+            stable: 0,
+        }
     }
 
     /// The newest state.
@@ -52,7 +57,11 @@ impl History {
         let mut tree = self.tree().clone();
         tree.apply(op);
         self.states.push(tree);
-        self.steps.push(Step { op: op.clone(), begun: order.tick(), ended: None });
+        self.steps.push(Step {
+            op: op.clone(),
+            begun: order.tick(),
+            ended: None,
+        });
     }
 
     /// The last operation ends well. Returns when it began.
@@ -95,7 +104,9 @@ impl History {
     }
 
     fn explain(&self, found: &Visible) -> String {
-        let early = (0..self.stable).rev().find(|&count| matches(&self.states[count].visible(), found));
+        let early = (0..self.stable)
+            .rev()
+            .find(|&count| matches(&self.states[count].visible(), found));
         if let Some(count) = early {
             let lost = &self.steps[count];
             return format!(
@@ -117,7 +128,10 @@ impl History {
                 })
                 .count()
         };
-        let nearest = (self.stable..self.states.len()).rev().min_by_key(distance).expect("there is one");
+        let nearest = (self.stable..self.states.len())
+            .rev()
+            .min_by_key(distance)
+            .expect("there is one");
         let last = nearest.checked_sub(1).map(|index| &self.steps[index].op);
         let next = self.steps.get(nearest).map(|step| &step.op);
         format!(
@@ -141,10 +155,16 @@ pub fn judge(histories: &[History], found: &[Visible]) -> Result<(), String> {
         prefixes.push(history.prefixes(found)?);
     }
     for (earlier, &(_, most)) in histories.iter().zip(&prefixes) {
-        let Some(invisible) = earlier.steps.get(most) else { continue };
-        let Some(ended) = invisible.ended else { continue };
+        let Some(invisible) = earlier.steps.get(most) else {
+            continue;
+        };
+        let Some(ended) = invisible.ended else {
+            continue;
+        };
         for (later, &(least, _)) in histories.iter().zip(&prefixes) {
-            let Some(visible) = least.checked_sub(1).map(|index| &later.steps[index]) else { continue };
+            let Some(visible) = least.checked_sub(1).map(|index| &later.steps[index]) else {
+                continue;
+            };
             if visible.begun > ended {
                 return Err(format!(
                     "not a prefix of transaction groups: client {} lost {:?}, which had ended before client {} began \

@@ -5,8 +5,10 @@
 //! [`checker`](crate::checker) must find nothing wrong. See [`scenario`] for what a seed does, [`history`] for how
 //! prefixes are judged.
 
+pub mod command;
 pub mod history;
 pub mod host;
+pub mod judge;
 pub mod model;
 pub mod scenario;
 pub mod walk;

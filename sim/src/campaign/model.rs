@@ -13,35 +13,94 @@ pub const FILE_BYTES_MAX: u64 = 700 * 1024;
 /// One step of a client. Paths are relative to its own directory, parts joined by `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    Create { path: String, mode: u32 },
-    Write { path: String, offset: u64, len: u64, fill: u64, stable: bool },
-    Truncate { path: String, size: u64 },
-    Punch { path: String, offset: u64, len: u64 },
-    Remove { path: String },
-    Mkdir { path: String, mode: u32 },
-    Rmdir { path: String },
-    Rename { from: String, to: String },
-    Link { path: String, new: String },
-    Symlink { path: String, target: String },
-    SetAttr { path: String, mode: u32, uid: u32, gid: u32, mtime_seconds: i64 },
-    SetXattr { path: String, name: String, len: u64, fill: u64 },
-    RemoveXattr { path: String, name: String },
+    Create {
+        path: String,
+        mode: u32,
+    },
+    Write {
+        path: String,
+        offset: u64,
+        len: u64,
+        fill: u64,
+        stable: bool,
+    },
+    Truncate {
+        path: String,
+        size: u64,
+    },
+    Punch {
+        path: String,
+        offset: u64,
+        len: u64,
+    },
+    Remove {
+        path: String,
+    },
+    Mkdir {
+        path: String,
+        mode: u32,
+    },
+    Rmdir {
+        path: String,
+    },
+    Rename {
+        from: String,
+        to: String,
+    },
+    Link {
+        path: String,
+        new: String,
+    },
+    Symlink {
+        path: String,
+        target: String,
+    },
+    SetAttr {
+        path: String,
+        mode: u32,
+        uid: u32,
+        gid: u32,
+        mtime_seconds: i64,
+    },
+    SetXattr {
+        path: String,
+        name: String,
+        len: u64,
+        fill: u64,
+    },
+    RemoveXattr {
+        path: String,
+        name: String,
+    },
     /// Make one file's writes stable.
-    Commit { path: String },
+    Commit {
+        path: String,
+    },
     /// Make everything stable.
     Sync,
     /// Read a file and compare.
-    Read { path: String },
+    Read {
+        path: String,
+    },
     /// List a directory and compare.
-    List { path: String },
+    List {
+        path: String,
+    },
 }
 
 /// What a name leads to, as both the model and a walk describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
-    Dir { mode: u32, uid: u32, gid: u32, links: u64 },
+    Dir {
+        mode: u32,
+        uid: u32,
+        gid: u32,
+        links: u64,
+    },
     File(File),
-    Symlink { target: Vec<u8> },
+    Symlink {
+        target: Vec<u8>,
+    },
 }
 
 /// A regular file.
@@ -60,7 +119,13 @@ pub struct File {
 impl std::fmt::Debug for File {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (mode, size) = (self.mode, self.content.len());
-        write!(f, "file {mode:o} {}:{} {size} bytes, {} xattrs", self.uid, self.gid, self.xattrs.len())?;
+        write!(
+            f,
+            "file {mode:o} {}:{} {size} bytes, {} xattrs",
+            self.uid,
+            self.gid,
+            self.xattrs.len()
+        )?;
         write!(f, ", names {:?}", self.names)
     }
 }
@@ -77,12 +142,21 @@ struct Dir {
 
 #[derive(Clone, Debug)]
 enum Inode {
-    File { mode: u32, uid: u32, gid: u32, mtime_seconds: Option<i64>, content: Rc<Vec<u8>>, xattrs: BTreeMap<String, Rc<Vec<u8>>> },
-    Symlink { target: Vec<u8> },
+    File {
+        mode: u32,
+        uid: u32,
+        gid: u32,
+        mtime_seconds: Option<i64>,
+        content: Rc<Vec<u8>>,
+        xattrs: BTreeMap<String, Rc<Vec<u8>>>,
+    },
+    Symlink {
+        target: Vec<u8>,
+    },
 }
 
 /// The oracle's tree.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Tree {
     dirs: BTreeMap<String, Dir>,
     names: BTreeMap<String, u64>,
@@ -117,20 +191,56 @@ pub fn split(path: &str) -> (&str, &str) {
 }
 
 fn below(path: &str, dir: &str) -> bool {
-    path.len() > dir.len() && path.starts_with(dir) && (dir.is_empty() || path.as_bytes()[dir.len()] == b'/')
+    path.len() > dir.len()
+        && path.starts_with(dir)
+        && (dir.is_empty() || path.as_bytes()[dir.len()] == b'/')
 }
 
 impl Tree {
+    /// Makes the model of an empty directory with these permissions, owned by root.
+    #[must_use]
+    pub fn empty(mode: u32) -> Self {
+        let dirs = BTreeMap::from([(
+            String::new(),
+            Dir {
+                mode,
+                uid: 0,
+                gid: 0,
+            },
+        )]);
+        Self {
+            dirs,
+            names: BTreeMap::new(),
+            inodes: BTreeMap::new(),
+            next: 0,
+        }
+    }
+
     /// Makes a model of what is there.
     #[must_use]
     pub fn of(visible: &Visible) -> Self {
-        let mut tree = Self::default();
+        let mut tree = Self {
+            dirs: BTreeMap::new(),
+            ..Self::empty(0)
+        };
         for (path, node) in visible {
             match node {
                 Node::Dir { mode, uid, gid, .. } => {
-                    tree.dirs.insert(path.clone(), Dir { mode: *mode, uid: *uid, gid: *gid });
+                    tree.dirs.insert(
+                        path.clone(),
+                        Dir {
+                            mode: *mode,
+                            uid: *uid,
+                            gid: *gid,
+                        },
+                    );
                 }
-                Node::Symlink { target } => tree.add(path, Inode::Symlink { target: target.clone() }),
+                Node::Symlink { target } => tree.add(
+                    path,
+                    Inode::Symlink {
+                        target: target.clone(),
+                    },
+                ),
                 Node::File(file) => {
                     let first = file.names.first().expect("a file has a name");
                     if first == path {
@@ -179,16 +289,34 @@ impl Tree {
         match op {
             Op::Create { path, mode } => {
                 let (content, xattrs) = (Rc::default(), BTreeMap::new());
-                self.add(path, Inode::File { mode: *mode, uid: 0, gid: 0, mtime_seconds: None, content, xattrs });
+                self.add(
+                    path,
+                    Inode::File {
+                        mode: *mode,
+                        uid: 0,
+                        gid: 0,
+                        mtime_seconds: None,
+                        content,
+                        xattrs,
+                    },
+                );
             }
-            Op::Write { path, offset, len, fill, .. } => self.change(path, |content| {
+            Op::Write {
+                path,
+                offset,
+                len,
+                fill,
+                ..
+            } => self.change(path, |content| {
                 let (from, to) = (index(*offset), index(offset + len));
                 if content.len() < to {
                     content.resize(to, 0);
                 }
                 content[from..to].copy_from_slice(&pattern(*fill, *len));
             }),
-            Op::Truncate { path, size } => self.change(path, |content| content.resize(index(*size), 0)),
+            Op::Truncate { path, size } => {
+                self.change(path, |content| content.resize(index(*size), 0))
+            }
             Op::Punch { path, offset, len } => self.change(path, |content| {
                 let to = index(offset + len).min(content.len());
                 let from = index(*offset).min(to);
@@ -196,7 +324,14 @@ impl Tree {
             }),
             Op::Remove { path } => self.drop_name(path),
             Op::Mkdir { path, mode } => {
-                self.dirs.insert(path.clone(), Dir { mode: *mode, uid: 0, gid: 0 });
+                self.dirs.insert(
+                    path.clone(),
+                    Dir {
+                        mode: *mode,
+                        uid: 0,
+                        gid: 0,
+                    },
+                );
             }
             Op::Rmdir { path } => {
                 self.dirs.remove(path);
@@ -206,15 +341,42 @@ impl Tree {
                 let number = self.names[path];
                 self.names.insert(new.clone(), number);
             }
-            Op::Symlink { path, target } => self.add(path, Inode::Symlink { target: target.clone().into_bytes() }),
-            Op::SetAttr { path, mode, uid, gid, mtime_seconds } => {
+            Op::Symlink { path, target } => self.add(
+                path,
+                Inode::Symlink {
+                    target: target.clone().into_bytes(),
+                },
+            ),
+            Op::SetAttr {
+                path,
+                mode,
+                uid,
+                gid,
+                mtime_seconds,
+            } => {
                 if let Some(dir) = self.dirs.get_mut(path) {
-                    *dir = Dir { mode: *mode, uid: *uid, gid: *gid };
-                } else if let Inode::File { mode: m, uid: u, gid: g, mtime_seconds: t, .. } = self.inode(path) {
+                    *dir = Dir {
+                        mode: *mode,
+                        uid: *uid,
+                        gid: *gid,
+                    };
+                } else if let Inode::File {
+                    mode: m,
+                    uid: u,
+                    gid: g,
+                    mtime_seconds: t,
+                    ..
+                } = self.inode(path)
+                {
                     (*m, *u, *g, *t) = (*mode, *uid, *gid, Some(*mtime_seconds));
                 }
             }
-            Op::SetXattr { path, name, len, fill } => {
+            Op::SetXattr {
+                path,
+                name,
+                len,
+                fill,
+            } => {
                 if let Inode::File { xattrs, .. } = self.inode(path) {
                     xattrs.insert(name.clone(), Rc::new(pattern(*fill, *len)));
                 }
@@ -229,7 +391,12 @@ impl Tree {
     }
 
     fn change(&mut self, path: &str, change: impl FnOnce(&mut Vec<u8>)) {
-        if let Inode::File { content, mtime_seconds, .. } = self.inode(path) {
+        if let Inode::File {
+            content,
+            mtime_seconds,
+            ..
+        } = self.inode(path)
+        {
             change(Rc::make_mut(content));
             *mtime_seconds = None;
         }
@@ -243,11 +410,23 @@ impl Tree {
             let moved = |path: &str| format!("{to}{}", &path[from.len()..]);
             let inside = |path: &str| path == from || below(path, from);
             self.dirs.remove(to);
-            for path in self.dirs.keys().filter(|path| inside(path)).cloned().collect::<Vec<_>>() {
+            for path in self
+                .dirs
+                .keys()
+                .filter(|path| inside(path))
+                .cloned()
+                .collect::<Vec<_>>()
+            {
                 let dir = self.dirs.remove(&path).expect("just listed");
                 self.dirs.insert(moved(&path), dir);
             }
-            for path in self.names.keys().filter(|path| inside(path)).cloned().collect::<Vec<_>>() {
+            for path in self
+                .names
+                .keys()
+                .filter(|path| inside(path))
+                .cloned()
+                .collect::<Vec<_>>()
+            {
                 let number = self.names.remove(&path).expect("just listed");
                 self.names.insert(moved(&path), number);
             }
@@ -269,21 +448,47 @@ impl Tree {
     pub fn visible(&self) -> Visible {
         let mut visible = Visible::new();
         for (path, dir) in &self.dirs {
-            let children = self.dirs.keys().filter(|other| split(other).0 == path && *other != path).count();
+            let children = self
+                .dirs
+                .keys()
+                .filter(|other| split(other).0 == path && *other != path)
+                .count();
             let links = 2 + children as u64;
-            visible.insert(path.clone(), Node::Dir { mode: dir.mode, uid: dir.uid, gid: dir.gid, links });
+            visible.insert(
+                path.clone(),
+                Node::Dir {
+                    mode: dir.mode,
+                    uid: dir.uid,
+                    gid: dir.gid,
+                    links,
+                },
+            );
         }
         for (path, number) in &self.names {
             let node = match &self.inodes[number] {
-                Inode::Symlink { target } => Node::Symlink { target: target.clone() },
-                Inode::File { mode, uid, gid, mtime_seconds, content, xattrs } => Node::File(File {
+                Inode::Symlink { target } => Node::Symlink {
+                    target: target.clone(),
+                },
+                Inode::File {
+                    mode,
+                    uid,
+                    gid,
+                    mtime_seconds,
+                    content,
+                    xattrs,
+                } => Node::File(File {
                     mode: *mode,
                     uid: *uid,
                     gid: *gid,
                     mtime_seconds: *mtime_seconds,
                     content: content.clone(),
                     xattrs: xattrs.clone(),
-                    names: self.names.iter().filter(|(_, other)| *other == number).map(|(name, _)| name.clone()).collect(),
+                    names: self
+                        .names
+                        .iter()
+                        .filter(|(_, other)| *other == number)
+                        .map(|(name, _)| name.clone())
+                        .collect(),
                 }),
             };
             visible.insert(path.clone(), node);
@@ -304,7 +509,11 @@ impl Tree {
     #[must_use]
     pub fn entries(&self, dir: &str) -> BTreeSet<String> {
         let in_dir = |path: &&String| !path.is_empty() && split(path).0 == dir;
-        let paths = self.dirs.keys().filter(in_dir).chain(self.names.keys().filter(in_dir));
+        let paths = self
+            .dirs
+            .keys()
+            .filter(in_dir)
+            .chain(self.names.keys().filter(in_dir));
         paths.map(|path| split(path).1.to_owned()).collect()
     }
 
@@ -319,14 +528,23 @@ impl Tree {
     }
 
     fn try_choose(&self, rng: &mut Rng) -> Option<Op> {
-        let files: Vec<&String> = self.names.keys().filter(|path| self.content(path).is_some()).collect();
+        let files: Vec<&String> = self
+            .names
+            .keys()
+            .filter(|path| self.content(path).is_some())
+            .collect();
         let names: Vec<&String> = self.names.keys().collect();
-        let file = |rng: &mut Rng| (!files.is_empty()).then(|| files[rng.index(files.len())].clone());
-        let name = |rng: &mut Rng| (!names.is_empty()).then(|| names[rng.index(names.len())].clone());
+        let file =
+            |rng: &mut Rng| (!files.is_empty()).then(|| files[rng.index(files.len())].clone());
+        let name =
+            |rng: &mut Rng| (!names.is_empty()).then(|| names[rng.index(names.len())].clone());
         let size = |path: &str| self.content(path).map_or(0, |content| content.len() as u64);
         let fill = rng.next_u64() >> 8;
         Some(match rng.below(100) {
-            0..=13 => Op::Create { path: self.fresh(rng)?, mode: *rng.choose(&[0o644, 0o600, 0o755]) },
+            0..=13 => Op::Create {
+                path: self.fresh(rng)?,
+                mode: *rng.choose(&[0o644, 0o600, 0o755]),
+            },
             14..=42 => {
                 let path = file(rng)?;
                 let offset = match rng.below(4) {
@@ -342,27 +560,49 @@ impl Tree {
                     _ => rng.between(1, 200 * 1024),
                 };
                 let len = len.min(FILE_BYTES_MAX.saturating_sub(offset)).max(1);
-                Op::Write { path, offset, len, fill, stable: rng.below(12) == 0 }
+                Op::Write {
+                    path,
+                    offset,
+                    len,
+                    fill,
+                    stable: rng.below(12) == 0,
+                }
             }
             43..=47 => {
                 let path = file(rng)?;
-                let size = if rng.coin() { rng.below(size(&path) + 1) } else { rng.below(FILE_BYTES_MAX) };
+                let size = if rng.coin() {
+                    rng.below(size(&path) + 1)
+                } else {
+                    rng.below(FILE_BYTES_MAX)
+                };
                 Op::Truncate { path, size }
             }
             48..=50 => {
                 let path = file(rng)?;
                 let offset = rng.below(size(&path) + 1);
-                Op::Punch { path, offset, len: rng.between(1, 200 * 1024) }
+                Op::Punch {
+                    path,
+                    offset,
+                    len: rng.between(1, 200 * 1024),
+                }
             }
             51..=57 => Op::Remove { path: name(rng)? },
-            58..=62 => Op::Mkdir { path: self.fresh(rng)?, mode: *rng.choose(&[0o755, 0o700]) },
+            58..=62 => Op::Mkdir {
+                path: self.fresh(rng)?,
+                mode: *rng.choose(&[0o755, 0o700]),
+            },
             63..=64 => {
-                let empty: Vec<&String> =
-                    self.dirs.keys().filter(|path| !path.is_empty() && self.entries(path).is_empty()).collect();
+                let empty: Vec<&String> = self
+                    .dirs
+                    .keys()
+                    .filter(|path| !path.is_empty() && self.entries(path).is_empty())
+                    .collect();
                 if empty.is_empty() {
                     return None;
                 }
-                Op::Rmdir { path: (*rng.choose(&empty)).clone() }
+                Op::Rmdir {
+                    path: (*rng.choose(&empty)).clone(),
+                }
             }
             65..=72 => {
                 let dirs: Vec<&String> = self.dirs.keys().filter(|path| !path.is_empty()).collect();
@@ -375,18 +615,29 @@ impl Tree {
                     Op::Rename { from, to }
                 } else {
                     let from = name(rng)?;
-                    let to = if rng.below(3) == 0 { name(rng)? } else { self.fresh(rng)? };
+                    let to = if rng.below(3) == 0 {
+                        name(rng)?
+                    } else {
+                        self.fresh(rng)?
+                    };
                     Op::Rename { from, to }
                 }
             }
-            73..=76 => Op::Link { path: file(rng)?, new: self.fresh(rng)? },
+            73..=76 => Op::Link {
+                path: file(rng)?,
+                new: self.fresh(rng)?,
+            },
             77..=79 => {
                 let target = "t".repeat(rng.index(200) + 1);
-                Op::Symlink { path: self.fresh(rng)?, target }
+                Op::Symlink {
+                    path: self.fresh(rng)?,
+                    target,
+                }
             }
             80..=83 => {
                 let path = if rng.below(4) == 0 {
-                    let dirs: Vec<&String> = self.dirs.keys().filter(|path| !path.is_empty()).collect();
+                    let dirs: Vec<&String> =
+                        self.dirs.keys().filter(|path| !path.is_empty()).collect();
                     if dirs.is_empty() {
                         return None;
                     }
@@ -397,38 +648,72 @@ impl Tree {
                 let mode = *rng.choose(&[0o644, 0o640, 0o777, 0o1755, 0o400]);
                 let (uid, gid) = (*rng.choose(&[0, 1000, 70_000]), *rng.choose(&[0, 100]));
                 let mtime_seconds = i64::try_from(rng.below(2_000_000_000)).expect("small");
-                Op::SetAttr { path, mode, uid, gid, mtime_seconds }
+                Op::SetAttr {
+                    path,
+                    mode,
+                    uid,
+                    gid,
+                    mtime_seconds,
+                }
             }
             84..=87 => {
                 let name = format!("user.{}", rng.below(4));
-                let len = if rng.below(5) == 0 { rng.below(40_000) } else { rng.below(300) };
-                Op::SetXattr { path: file(rng)?, name, len, fill }
+                let len = if rng.below(5) == 0 {
+                    rng.below(40_000)
+                } else {
+                    rng.below(300)
+                };
+                Op::SetXattr {
+                    path: file(rng)?,
+                    name,
+                    len,
+                    fill,
+                }
             }
             88 => {
                 let path = file(rng)?;
                 let number = self.names[&path];
-                let Inode::File { xattrs, .. } = &self.inodes[&number] else { return None };
-                Op::RemoveXattr { name: xattrs.keys().next()?.clone(), path }
+                let Inode::File { xattrs, .. } = &self.inodes[&number] else {
+                    return None;
+                };
+                Op::RemoveXattr {
+                    name: xattrs.keys().next()?.clone(),
+                    path,
+                }
             }
             89..=90 => Op::Commit { path: file(rng)? },
             91 => Op::Sync,
             92..=97 => Op::Read { path: file(rng)? },
             _ => {
                 let dirs: Vec<&String> = self.dirs.keys().collect();
-                Op::List { path: (*rng.choose(&dirs)).clone() }
+                Op::List {
+                    path: (*rng.choose(&dirs)).clone(),
+                }
             }
         })
     }
 
     /// A path not in use, in some directory that is not too deep.
     fn fresh(&self, rng: &mut Rng) -> Option<String> {
-        let dirs: Vec<&String> = self.dirs.keys().filter(|path| path.matches('/').count() < 3).collect();
+        let dirs: Vec<&String> = self
+            .dirs
+            .keys()
+            .filter(|path| path.matches('/').count() < 3)
+            .collect();
         let dir = (*rng.choose(&dirs)).clone();
-        let mut name = format!("{}{}", rng.choose(&["f", "name", "Ein-ziemlich-langer-Name"]), rng.below(60));
+        let mut name = format!(
+            "{}{}",
+            rng.choose(&["f", "name", "Ein-ziemlich-langer-Name"]),
+            rng.below(60)
+        );
         if rng.below(30) == 0 {
             name.push_str(&"x".repeat(rng.index(200)));
         }
-        let path = if dir.is_empty() { name } else { format!("{dir}/{name}") };
+        let path = if dir.is_empty() {
+            name
+        } else {
+            format!("{dir}/{name}")
+        };
         (!self.names.contains_key(&path) && !self.dirs.contains_key(&path)).then_some(path)
     }
 }
@@ -447,14 +732,27 @@ pub fn difference(expected: &Visible, found: &Visible) -> String {
             Some(other) if !node_matches(node, other) => {
                 let mut line = format!("{path:?}: expected {node:?}, found {other:?}");
                 if let (Node::File(a), Node::File(b)) = (node, other) {
-                    if let Some(place) = a.content.iter().zip(b.content.iter()).position(|(a, b)| a != b) {
+                    if let Some(place) = a
+                        .content
+                        .iter()
+                        .zip(b.content.iter())
+                        .position(|(a, b)| a != b)
+                    {
                         line.push_str(&format!(", content differs from byte {place}"));
                     }
                     if a.mtime_seconds != b.mtime_seconds {
-                        line.push_str(&format!(", mtime {:?} / {:?}", a.mtime_seconds, b.mtime_seconds));
+                        line.push_str(&format!(
+                            ", mtime {:?} / {:?}",
+                            a.mtime_seconds, b.mtime_seconds
+                        ));
                     }
                     if a.xattrs != b.xattrs {
-                        let lens = |file: &File| file.xattrs.iter().map(|(name, value)| format!("{name}:{}", value.len())).collect::<Vec<_>>();
+                        let lens = |file: &File| {
+                            file.xattrs
+                                .iter()
+                                .map(|(name, value)| format!("{name}:{}", value.len()))
+                                .collect::<Vec<_>>()
+                        };
                         line.push_str(&format!(", xattrs {:?} / {:?}", lens(a), lens(b)));
                     }
                 }
@@ -463,7 +761,12 @@ pub fn difference(expected: &Visible, found: &Visible) -> String {
             Some(_) => {}
         }
     }
-    lines.extend(found.keys().filter(|path| !expected.contains_key(*path)).map(|path| format!("unexpected {path:?} ({:?})", found[path])));
+    lines.extend(
+        found
+            .keys()
+            .filter(|path| !expected.contains_key(*path))
+            .map(|path| format!("unexpected {path:?} ({:?})", found[path])),
+    );
     lines.truncate(12);
     lines.join("\n    ")
 }
@@ -475,7 +778,9 @@ pub fn matches(model: &Visible, found: &Visible) -> bool {
         && model
             .iter()
             .zip(found)
-            .all(|((path, node), (other_path, other))| path == other_path && node_matches(node, other))
+            .all(|((path, node), (other_path, other))| {
+                path == other_path && node_matches(node, other)
+            })
 }
 
 /// As [`matches`], for what one name leads to.

@@ -7,7 +7,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::{
-    CreateDataset, Cred, Ending, Engine, HostIdentity, ImportPolicy, PoolHandle, PoolSpec, SetAttr, VdevSpec,
+    CreateDataset, Cred, Ending, Engine, HostIdentity, ImportPolicy, PoolHandle, PoolSpec, SetAttr,
+    VdevSpec,
 };
 use runtime::{Handle, join_all};
 use world::{DiskModel, Ended, Faults, Rng, World};
@@ -63,8 +64,14 @@ impl Plan {
     #[must_use]
     pub fn of_seed(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x504c_414e);
-        let layout =
-            *rng.choose(&[Layout::Single, Layout::Single, Layout::Stripe, Layout::Mirror, Layout::Mirror, Layout::TwoMirrors]);
+        let layout = *rng.choose(&[
+            Layout::Single,
+            Layout::Single,
+            Layout::Stripe,
+            Layout::Mirror,
+            Layout::Mirror,
+            Layout::TwoMirrors,
+        ]);
         let trouble = match (layout, rng.below(10)) {
             (_, 0) => Trouble::Slow,
             (Layout::Mirror | Layout::TwoMirrors, 1..=3) => Trouble::OneBadSide,
@@ -72,7 +79,10 @@ impl Plan {
             _ => Trouble::None,
         };
         let choices: [(&str, &[&str]); 6] = [
-            ("compression", &["lz4", "off", "zstd", "gzip-1", "lzjb", "zle"]),
+            (
+                "compression",
+                &["lz4", "off", "zstd", "gzip-1", "lzjb", "zle"],
+            ),
             ("recordsize", &["128K", "4K", "16K", "64K", "512", "1M"]),
             ("checksum", &["on", "sha256"]),
             ("xattr", &["sa", "on"]),
@@ -101,7 +111,11 @@ impl Plan {
     /// The plan that must fail: flushes lie, and power cuts lose what was not flushed.
     #[must_use]
     pub fn canary(seed: u64) -> Self {
-        Self { trouble: Trouble::LyingFlush, rounds: 1, ..Self::of_seed(seed) }
+        Self {
+            trouble: Trouble::LyingFlush,
+            rounds: 1,
+            ..Self::of_seed(seed)
+        }
     }
 
     fn disks(&self) -> Vec<PathBuf> {
@@ -110,16 +124,19 @@ impl Plan {
             Layout::Stripe | Layout::Mirror => 2,
             Layout::TwoMirrors => 4,
         };
-        (0..count).map(|number| Path::new(DIR).join(format!("d{number}"))).collect()
+        (0..count)
+            .map(|number| Path::new(DIR).join(format!("d{number}")))
+            .collect()
     }
 
     fn vdevs(&self) -> Vec<VdevSpec> {
         let disks = self.disks();
         match self.layout {
             Layout::Single | Layout::Stripe => disks.into_iter().map(VdevSpec::Single).collect(),
-            Layout::Mirror | Layout::TwoMirrors => {
-                disks.chunks(2).map(|pair| VdevSpec::Mirror(pair.to_vec())).collect()
-            }
+            Layout::Mirror | Layout::TwoMirrors => disks
+                .chunks(2)
+                .map(|pair| VdevSpec::Mirror(pair.to_vec()))
+                .collect(),
         }
     }
 }
@@ -156,31 +173,35 @@ pub type Judge<'a> = &'a dyn Fn(&World, bool) -> Result<(), String>;
 /// # Errors
 /// The first thing that is wrong.
 pub fn run(plan: &Plan, world: &World, judge_images: Judge<'_>) -> Result<Outcome, Failure> {
-    let fail = |round: u32, text: String| Failure { seed: plan.seed, round, text };
+    let fail = |round: u32, text: String| Failure {
+        seed: plan.seed,
+        round,
+        text,
+    };
     for path in plan.disks() {
-        let model = DiskModel::new(plan.disk_bytes).with_sectors(plan.sector_bytes, plan.sector_bytes);
+        let model =
+            DiskModel::new(plan.disk_bytes).with_sectors(plan.sector_bytes, plan.sector_bytes);
         world.add_disk(path, model);
     }
     let mut rng = world.rng();
     create(plan, world).map_err(|text| fail(0, format!("create: {text}")))?;
     set_faults(plan, world);
     let mut outcome = Outcome::default();
-    let mut trees = vec![Visible::new(); plan.clients];
-    for tree in &mut trees {
-        *tree = Tree::default().visible();
-    }
-    let mut is_new = true;
+    let mut trees = vec![Tree::empty(0o755).visible(); plan.clients];
     for round in 1..=plan.rounds {
-        let before = if is_new { None } else { Some(std::mem::take(&mut trees)) };
-        is_new = false;
         let (histories, cut) =
-            work(plan, world, &mut rng, before.as_deref()).map_err(|text| fail(round, text))?;
-        outcome.operations += histories.iter().map(|history| history.len() as u64).sum::<u64>();
+            work(plan, world, &mut rng, &trees).map_err(|text| fail(round, text))?;
+        outcome.operations += histories
+            .iter()
+            .map(|history| history.len() as u64)
+            .sum::<u64>();
         outcome.cuts += u32::from(cut);
         if cut {
-            judge_images(world, true).map_err(|text| fail(round, format!("after the cut: {text}")))?;
+            judge_images(world, true)
+                .map_err(|text| fail(round, format!("after the cut: {text}")))?;
         }
-        let found = look(plan, world).map_err(|text| fail(round, format!("import after the cut: {text}")))?;
+        let found = look(plan, world)
+            .map_err(|text| fail(round, format!("import after the cut: {text}")))?;
         for (index, visible) in found.iter().enumerate() {
             world.audit(visible.len() as u64 + index as u64);
         }
@@ -202,13 +223,23 @@ fn set_faults(plan: &Plan, world: &World) {
             Trouble::Slow => world.set_faults(path, Faults::slow_only()),
             Trouble::OneBadSide if index % 2 == 1 => world.set_faults(path, Faults::one_bad_side()),
             Trouble::OneBadSide => {}
-            Trouble::LyingFlush => world.set_faults(path, Faults { lying_flush: true, ..Faults::default() }),
+            Trouble::LyingFlush => world.set_faults(
+                path,
+                Faults {
+                    lying_flush: true,
+                    ..Faults::default()
+                },
+            ),
         }
     }
 }
 
 /// Boots a machine with an engine and runs `main` in it.
-fn boot<T, F>(world: &World, prepare: impl FnOnce(), main: impl FnOnce(Handle, Engine) -> F) -> Ended<T>
+fn boot<T, F>(
+    world: &World,
+    prepare: impl FnOnce(),
+    main: impl FnOnce(Handle, Engine) -> F,
+) -> Ended<T>
 where
     F: Future<Output = T>,
 {
@@ -225,30 +256,56 @@ where
 }
 
 fn identity() -> HostIdentity {
-    HostIdentity { hostid: 0x00ab_cdef, hostname: "simulated".to_owned() }
+    HostIdentity {
+        hostid: 0x00ab_cdef,
+        hostname: "simulated".to_owned(),
+    }
 }
 
 fn create(plan: &Plan, world: &World) -> Result<(), String> {
-    let ended = boot(world, || {}, |_, engine| async move {
-        let spec = PoolSpec {
-            name: POOL.to_owned(),
-            vdevs: plan.vdevs(),
-            host: identity(),
-            ..PoolSpec::default()
-        };
-        let pool = engine.create_pool(spec, &plan.settings).await.map_err(|error| error.to_string())?;
-        let request = CreateDataset { name: format!("{POOL}/fs"), ..CreateDataset::default() };
-        pool.create_dataset(request).await.map_err(|error| error.to_string())?;
-        for client in 0..plan.clients {
-            let fs = pool.open_fs(dataset(client)).await.map_err(|error| error.to_string())?;
-            let root = fs.root().await.map_err(|error| error.to_string())?.id;
-            let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
-            let name = client_dir(client);
-            fs.mkdir(root, name.as_bytes(), &set, &Cred::root()).await.map_err(|error| error.to_string())?;
-        }
-        drop(pool);
-        engine.end_pool(POOL, Ending::Export { command: None }).await.map_err(|error| error.to_string())
-    });
+    let ended = boot(
+        world,
+        || {},
+        |_, engine| async move {
+            let spec = PoolSpec {
+                name: POOL.to_owned(),
+                vdevs: plan.vdevs(),
+                host: identity(),
+                ..PoolSpec::default()
+            };
+            let pool = engine
+                .create_pool(spec, &plan.settings)
+                .await
+                .map_err(|error| error.to_string())?;
+            let request = CreateDataset {
+                name: format!("{POOL}/fs"),
+                ..CreateDataset::default()
+            };
+            pool.create_dataset(request)
+                .await
+                .map_err(|error| error.to_string())?;
+            for client in 0..plan.clients {
+                let fs = pool
+                    .open_fs(dataset(client))
+                    .await
+                    .map_err(|error| error.to_string())?;
+                let root = fs.root().await.map_err(|error| error.to_string())?.id;
+                let set = SetAttr {
+                    mode: Some(0o755),
+                    ..SetAttr::default()
+                };
+                let name = client_dir(client);
+                fs.mkdir(root, name.as_bytes(), &set, &Cred::root())
+                    .await
+                    .map_err(|error| error.to_string())?;
+            }
+            drop(pool);
+            engine
+                .end_pool(POOL, Ending::Export { command: None })
+                .await
+                .map_err(|error| error.to_string())
+        },
+    );
     match ended {
         Ended::Done(result) => result,
         Ended::PowerCut => Err("no power cut was planned".to_owned()),
@@ -257,7 +314,11 @@ fn create(plan: &Plan, world: &World) -> Result<(), String> {
 
 /// Even clients work in the root dataset, odd ones in a child.
 fn dataset(client: usize) -> &'static str {
-    if client.is_multiple_of(2) { POOL } else { "tank/fs" }
+    if client.is_multiple_of(2) {
+        POOL
+    } else {
+        "tank/fs"
+    }
 }
 
 fn client_dir(client: usize) -> String {
@@ -265,24 +326,40 @@ fn client_dir(client: usize) -> String {
 }
 
 async fn import(engine: &Engine) -> Result<PoolHandle, String> {
-    let discovery = engine.discover(vec![PathBuf::from(DIR)]).await.map_err(|error| error.to_string())?;
+    let discovery = engine
+        .discover(vec![PathBuf::from(DIR)])
+        .await
+        .map_err(|error| error.to_string())?;
     let candidate = discovery
         .pools
         .into_iter()
         .find(|candidate| candidate.name == POOL)
         .ok_or_else(|| format!("the pool is not found; rejected: {:?}", discovery.rejected))?;
-    let policy = ImportPolicy { force: true, host: identity(), ..ImportPolicy::default() };
-    engine.import(candidate, policy).await.map_err(|error| error.to_string())
+    let policy = ImportPolicy {
+        force: true,
+        host: identity(),
+        ..ImportPolicy::default()
+    };
+    engine
+        .import(candidate, policy)
+        .await
+        .map_err(|error| error.to_string())
 }
 
-/// The clients' directories, as found.
+/// Returns the clients' directories, as found.
 async fn look_at(plan: &Plan, pool: &PoolHandle) -> Result<Vec<Visible>, String> {
     let mut found = Vec::new();
     for client in 0..plan.clients {
         let text = |error: engine::FsError| format!("client {client}: {error}");
-        let fs = pool.open_fs(dataset(client)).await.map_err(|error| error.to_string())?;
+        let fs = pool
+            .open_fs(dataset(client))
+            .await
+            .map_err(|error| error.to_string())?;
         let root = fs.root().await.map_err(text)?.id;
-        let dir = fs.lookup(root, client_dir(client).as_bytes(), &Cred::root()).await.map_err(text)?;
+        let dir = fs
+            .lookup(root, client_dir(client).as_bytes(), &Cred::root())
+            .await
+            .map_err(text)?;
         found.push(walk(&fs, dir.id).await.map_err(text)?);
     }
     Ok(found)
@@ -290,14 +367,21 @@ async fn look_at(plan: &Plan, pool: &PoolHandle) -> Result<Vec<Visible>, String>
 
 /// Imports, looks at everything, and exports.
 fn look(plan: &Plan, world: &World) -> Result<Vec<Visible>, String> {
-    let ended = boot(world, || {}, |_, engine| async move {
-        let pool = import(&engine).await?;
-        let found = look_at(plan, &pool).await?;
-        drop(pool);
-        let ending = Ending::Export { command: None };
-        engine.end_pool(POOL, ending).await.map_err(|error| format!("export: {error}"))?;
-        Ok(found)
-    });
+    let ended = boot(
+        world,
+        || {},
+        |_, engine| async move {
+            let pool = import(&engine).await?;
+            let found = look_at(plan, &pool).await?;
+            drop(pool);
+            let ending = Ending::Export { command: None };
+            engine
+                .end_pool(POOL, ending)
+                .await
+                .map_err(|error| format!("export: {error}"))?;
+            Ok(found)
+        },
+    );
     match ended {
         Ended::Done(result) => result,
         Ended::PowerCut => Err("no power cut was planned".to_owned()),
@@ -310,9 +394,14 @@ fn work(
     plan: &Plan,
     world: &World,
     rng: &mut Rng,
-    before: Option<&[Visible]>,
+    before: &[Visible],
 ) -> Result<(Vec<History>, bool), String> {
-    let histories: Histories = Rc::new(RefCell::new(Vec::new()));
+    let first: Vec<History> = before
+        .iter()
+        .enumerate()
+        .map(|(client, visible)| History::new(client, Tree::of(visible)))
+        .collect();
+    let histories: Histories = Rc::new(RefCell::new(first));
     let prepare = |rng: &mut Rng| match rng.below(5) {
         0 => world.plan_cut_at_write(rng.between(1, 1500)),
         1 => world.plan_cut_at_flush(rng.between(1, 40)),
@@ -327,25 +416,31 @@ fn work(
         world,
         || prepare(rng),
         |handle, engine| async move {
-            let pool = import(&engine).await.map_err(|error| format!("import: {error}"))?;
-            let trees = match before {
-                Some(trees) => trees.to_vec(),
-                None => look_at(plan, &pool).await?,
-            };
-            *histories.borrow_mut() = trees
-                .iter()
-                .enumerate()
-                .map(|(client, visible)| History::new(client, Tree::of(visible)))
-                .collect();
+            let pool = import(&engine)
+                .await
+                .map_err(|error| format!("import: {error}"))?;
             let order = Rc::new(Order::default());
             let mut tasks = Vec::new();
             for (number, rng) in client_rngs.drain(..).enumerate() {
-                let fs = pool.open_fs(dataset(number)).await.map_err(|error| error.to_string())?;
+                let fs = pool
+                    .open_fs(dataset(number))
+                    .await
+                    .map_err(|error| error.to_string())?;
                 let top = fs.root().await.map_err(|error| error.to_string())?.id;
-                let dir = fs.lookup(top, client_dir(number).as_bytes(), &Cred::root()).await;
+                let dir = fs
+                    .lookup(top, client_dir(number).as_bytes(), &Cred::root())
+                    .await;
                 let root = dir.map_err(|error| error.to_string())?.id;
                 let (pool, histories, order) = (pool.clone(), histories.clone(), order.clone());
-                let client = Client { number, pool, fs, root, histories, order, rng };
+                let client = Client {
+                    number,
+                    pool,
+                    fs,
+                    root,
+                    histories,
+                    order,
+                    rng,
+                };
                 tasks.push(handle.spawn("client", client.work(handle.clone(), plan.operations)));
             }
             if plan.trouble == Trouble::OneSideVanishes {
@@ -363,7 +458,10 @@ fn work(
             drop(pool);
             if ends_clean {
                 let ending = Ending::Export { command: None };
-                engine.end_pool(POOL, ending).await.map_err(|error| format!("export: {error}"))?;
+                engine
+                    .end_pool(POOL, ending)
+                    .await
+                    .map_err(|error| format!("export: {error}"))?;
                 for history in histories.borrow_mut().iter_mut() {
                     history.note_all_stable();
                 }
@@ -386,12 +484,5 @@ fn work(
     if plan.trouble == Trouble::OneSideVanishes {
         world.bring_back(&plan.disks()[1]);
     }
-    let histories = kept.take();
-    if histories.is_empty() {
-        // Power went before anybody began.
-        let trees = before.map_or_else(|| vec![Tree::default(); plan.clients], |trees| trees.iter().map(Tree::of).collect());
-        let histories = trees.into_iter().enumerate().map(|(client, tree)| History::new(client, tree)).collect();
-        return Ok((histories, was_cut));
-    }
-    Ok((histories, was_cut))
+    Ok((kept.take(), was_cut))
 }

@@ -19,13 +19,30 @@ pub async fn walk(fs: &FsHandle, dir: FileId) -> FsResult<Visible> {
     let mut dirs = vec![(String::new(), fs.getattr(dir).await?)];
     while let Some((path, attr)) = dirs.pop() {
         let (mode, uid, gid, links) = (attr.mode, attr.uid, attr.gid, attr.links);
-        visible.insert(path.clone(), Node::Dir { mode, uid, gid, links });
+        visible.insert(
+            path.clone(),
+            Node::Dir {
+                mode,
+                uid,
+                gid,
+                links,
+            },
+        );
         for (name, attr) in list(fs, attr.id, &cred).await? {
-            let path = if path.is_empty() { name } else { format!("{path}/{name}") };
+            let path = if path.is_empty() {
+                name
+            } else {
+                format!("{path}/{name}")
+            };
             match attr.file_type {
                 FileType::Directory => dirs.push((path, attr)),
                 FileType::Symlink => {
-                    visible.insert(path, Node::Symlink { target: fs.readlink(attr.id).await? });
+                    visible.insert(
+                        path,
+                        Node::Symlink {
+                            target: fs.readlink(attr.id).await?,
+                        },
+                    );
                 }
                 _ => {
                     if !names.contains_key(&attr.id) {
@@ -51,7 +68,12 @@ pub async fn walk(fs: &FsHandle, dir: FileId) -> FsResult<Visible> {
 /// # Errors
 /// Those of the engine.
 pub async fn list(fs: &FsHandle, dir: FileId, cred: &Cred) -> FsResult<Vec<(String, Attr)>> {
-    let limit = ListLimit { entries: 7, bytes: 4096, entry_overhead_bytes: 24, attrs: true };
+    let limit = ListLimit {
+        entries: 7,
+        bytes: 4096,
+        entry_overhead_bytes: 24,
+        attrs: true,
+    };
     let (mut cookie, mut entries) = (0, Vec::new());
     loop {
         let part = fs.readdir(dir, cookie, limit, cred).await?;
@@ -95,7 +117,10 @@ async fn file(fs: &FsHandle, attr: &Attr, cred: &Cred) -> FsResult<File> {
     let mut xattrs = BTreeMap::new();
     for stored in fs.xattrs(attr.id, cred).await? {
         let value = fs.xattr(attr.id, &stored.name, cred).await?;
-        xattrs.insert(String::from_utf8_lossy(&stored.name).into_owned(), Rc::new(value));
+        xattrs.insert(
+            String::from_utf8_lossy(&stored.name).into_owned(),
+            Rc::new(value),
+        );
     }
     Ok(File {
         mode: attr.mode,

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::{
-    Attr, CreateMode, Cred, FileId, FsHandle, FsResult, IoBuf, PoolHandle, SetAttr, SetTime, Stability, Timestamp,
-    XattrMode,
+    Attr, CreateMode, Cred, FileId, FsHandle, FsResult, IoBuf, PoolHandle, SetAttr, SetTime,
+    Stability, Timestamp, XattrMode,
 };
 use runtime::Handle;
 use world::Rng;
@@ -45,7 +45,8 @@ impl Client {
                 op
             };
             let result = self.execute(&op).await;
-            let stable = result.map_err(|error| format!("client {}: {op:?}: {error}", self.number))?;
+            let stable =
+                result.map_err(|error| format!("client {}: {op:?}: {error}", self.number))?;
             let mut histories = self.histories.borrow_mut();
             let begun = histories[self.number].end(&self.order);
             if stable {
@@ -56,7 +57,9 @@ impl Client {
             }
             drop(histories);
             if self.rng.below(8) == 0 {
-                handle.sleep(Duration::from_micros(self.rng.below(300_000))).await;
+                handle
+                    .sleep(Duration::from_micros(self.rng.below(300_000)))
+                    .await;
             }
         }
         Ok(())
@@ -76,22 +79,32 @@ impl Client {
             }
             Op::Read { path } => {
                 let id = self.find(path).await.map_err(text)?.id;
-                let found = walk::read(&self.fs, id, &Cred::root()).await.map_err(text)?;
+                let found = walk::read(&self.fs, id, &Cred::root())
+                    .await
+                    .map_err(text)?;
                 let expected = self.tree().content(path).unwrap_or_default();
                 if found != *expected {
                     let place = found.iter().zip(expected.iter()).position(|(a, b)| a != b);
                     let (found, expected) = (found.len(), expected.len());
-                    return Err(format!("read {found} bytes, expected {expected}, first difference at {place:?}"));
+                    return Err(format!(
+                        "read {found} bytes, expected {expected}, first difference at {place:?}"
+                    ));
                 }
                 return Ok(false);
             }
             Op::List { path } => {
                 let id = self.find(path).await.map_err(text)?.id;
-                let listed = walk::list(&self.fs, id, &Cred::root()).await.map_err(text)?;
+                let listed = walk::list(&self.fs, id, &Cred::root())
+                    .await
+                    .map_err(text)?;
                 let count = listed.len();
-                let names: std::collections::BTreeSet<String> = listed.into_iter().map(|(name, _)| name).collect();
+                let names: std::collections::BTreeSet<String> =
+                    listed.into_iter().map(|(name, _)| name).collect();
                 if names != self.tree().entries(path) || names.len() != count {
-                    return Err(format!("listed {names:?}, expected {:?}", self.tree().entries(path)));
+                    return Err(format!(
+                        "listed {names:?}, expected {:?}",
+                        self.tree().entries(path)
+                    ));
                 }
                 return Ok(false);
             }
@@ -102,25 +115,50 @@ impl Client {
 
     async fn change(&self, op: &Op) -> FsResult<bool> {
         let (fs, cred) = (&self.fs, Cred::root());
-        let with_mode = |mode: u32| SetAttr { mode: Some(mode), ..SetAttr::default() };
+        let with_mode = |mode: u32| SetAttr {
+            mode: Some(mode),
+            ..SetAttr::default()
+        };
         match op {
             Op::Create { path, mode } => {
                 let (dir, name) = self.place(path).await?;
-                fs.create(dir, name.as_bytes(), CreateMode::Guarded, &with_mode(*mode), &cred).await?;
+                fs.create(
+                    dir,
+                    name.as_bytes(),
+                    CreateMode::Guarded,
+                    &with_mode(*mode),
+                    &cred,
+                )
+                .await?;
             }
-            Op::Write { path, offset, len, fill, stable } => {
+            Op::Write {
+                path,
+                offset,
+                len,
+                fill,
+                stable,
+            } => {
                 let id = self.find(path).await?.id;
                 let data = IoBuf::from(pattern(*fill, *len));
-                let stability = if *stable { Stability::FileSync } else { Stability::Unstable };
+                let stability = if *stable {
+                    Stability::FileSync
+                } else {
+                    Stability::Unstable
+                };
                 fs.write(id, *offset, data, stability, &cred).await?;
                 return Ok(*stable);
             }
             Op::Truncate { path, size } => {
-                let set = SetAttr { size: Some(*size), ..SetAttr::default() };
-                fs.setattr(self.find(path).await?.id, &set, None, &cred).await?;
+                let set = SetAttr {
+                    size: Some(*size),
+                    ..SetAttr::default()
+                };
+                fs.setattr(self.find(path).await?.id, &set, None, &cred)
+                    .await?;
             }
             Op::Punch { path, offset, len } => {
-                fs.punch(self.find(path).await?.id, *offset, *len, &cred).await?;
+                fs.punch(self.find(path).await?.id, *offset, *len, &cred)
+                    .await?;
             }
             Op::Remove { path } => {
                 let (dir, name) = self.place(path).await?;
@@ -128,7 +166,8 @@ impl Client {
             }
             Op::Mkdir { path, mode } => {
                 let (dir, name) = self.place(path).await?;
-                fs.mkdir(dir, name.as_bytes(), &with_mode(*mode), &cred).await?;
+                fs.mkdir(dir, name.as_bytes(), &with_mode(*mode), &cred)
+                    .await?;
             }
             Op::Rmdir { path } => {
                 let (dir, name) = self.place(path).await?;
@@ -137,7 +176,14 @@ impl Client {
             Op::Rename { from, to } => {
                 let (from_dir, from_name) = self.place(from).await?;
                 let (to_dir, to_name) = self.place(to).await?;
-                fs.rename(from_dir, from_name.as_bytes(), to_dir, to_name.as_bytes(), &cred).await?;
+                fs.rename(
+                    from_dir,
+                    from_name.as_bytes(),
+                    to_dir,
+                    to_name.as_bytes(),
+                    &cred,
+                )
+                .await?;
             }
             Op::Link { path, new } => {
                 let id = self.find(path).await?.id;
@@ -146,24 +192,54 @@ impl Client {
             }
             Op::Symlink { path, target } => {
                 let (dir, name) = self.place(path).await?;
-                fs.symlink(dir, name.as_bytes(), target.as_bytes(), &with_mode(0o777), &cred).await?;
+                fs.symlink(
+                    dir,
+                    name.as_bytes(),
+                    target.as_bytes(),
+                    &with_mode(0o777),
+                    &cred,
+                )
+                .await?;
             }
-            Op::SetAttr { path, mode, uid, gid, mtime_seconds } => {
+            Op::SetAttr {
+                path,
+                mode,
+                uid,
+                gid,
+                mtime_seconds,
+            } => {
                 let set = SetAttr {
                     mode: Some(*mode),
                     uid: Some(*uid),
                     gid: Some(*gid),
-                    mtime: Some(SetTime::Client(Timestamp { seconds: *mtime_seconds, nanoseconds: 5 })),
+                    mtime: Some(SetTime::Client(Timestamp {
+                        seconds: *mtime_seconds,
+                        nanoseconds: 5,
+                    })),
                     ..SetAttr::default()
                 };
-                fs.setattr(self.find(path).await?.id, &set, None, &cred).await?;
+                fs.setattr(self.find(path).await?.id, &set, None, &cred)
+                    .await?;
             }
-            Op::SetXattr { path, name, len, fill } => {
+            Op::SetXattr {
+                path,
+                name,
+                len,
+                fill,
+            } => {
                 let id = self.find(path).await?.id;
-                fs.set_xattr(id, name.as_bytes(), &pattern(*fill, *len), XattrMode::Any, &cred).await?;
+                fs.set_xattr(
+                    id,
+                    name.as_bytes(),
+                    &pattern(*fill, *len),
+                    XattrMode::Any,
+                    &cred,
+                )
+                .await?;
             }
             Op::RemoveXattr { path, name } => {
-                fs.remove_xattr(self.find(path).await?.id, name.as_bytes(), &cred).await?;
+                fs.remove_xattr(self.find(path).await?.id, name.as_bytes(), &cred)
+                    .await?;
             }
             Op::Commit { path } => {
                 fs.commit(self.find(path).await?.id, 0, 0).await?;
@@ -177,7 +253,10 @@ impl Client {
     async fn find(&self, path: &str) -> FsResult<Attr> {
         let mut attr = self.fs.getattr(self.root).await?;
         for part in path.split('/').filter(|part| !part.is_empty()) {
-            attr = self.fs.lookup(attr.id, part.as_bytes(), &Cred::root()).await?;
+            attr = self
+                .fs
+                .lookup(attr.id, part.as_bytes(), &Cred::root())
+                .await?;
         }
         Ok(attr)
     }

@@ -1,0 +1,119 @@
+//! Judges the disks of a world: by the independent checker, and for a sample by OpenZFS's zdb.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use world::{Image, World};
+
+use super::scenario::{Plan, Trouble};
+use crate::checker::{self, Kind, Options};
+
+struct WorldImage {
+    path: PathBuf,
+    image: Image,
+}
+
+impl checker::Image for WorldImage {
+    fn size(&self) -> u64 {
+        self.image.size()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> bool {
+        let inside = offset
+            .checked_add(buf.len() as u64)
+            .is_some_and(|end| end <= self.image.size());
+        if inside {
+            self.image.read(offset, buf);
+        }
+        inside
+    }
+
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+}
+
+/// What damaged copies are not held against the engine: those the plan's own troubles made.
+fn is_excused(plan: &Plan, kind: Kind) -> bool {
+    match plan.trouble {
+        Trouble::OneBadSide => matches!(kind, Kind::Checksum | Kind::Label | Kind::Uberblock),
+        // The side that was away has old labels and old or missing blocks until it is resilvered.
+        Trouble::OneSideVanishes => {
+            matches!(
+                kind,
+                Kind::Checksum | Kind::Label | Kind::Uberblock | Kind::Config
+            )
+        }
+        Trouble::None | Trouble::Slow | Trouble::LyingFlush => false,
+    }
+}
+
+/// Runs the checker on the durable images.
+///
+/// # Errors
+/// The first findings.
+pub fn by_checker(plan: &Plan, world: &World, crashed: bool) -> Result<(), String> {
+    let images: Vec<WorldImage> = world
+        .durable_images()
+        .into_iter()
+        .map(|(path, image)| WorldImage { path, image })
+        .collect();
+    let images: Vec<&dyn checker::Image> = images
+        .iter()
+        .map(|image| image as &dyn checker::Image)
+        .collect();
+    let report = checker::check(&images, Options { crashed });
+    let errors: Vec<String> = report
+        .errors()
+        .filter(|finding| !is_excused(plan, finding.kind))
+        .map(ToString::to_string)
+        .collect();
+    if errors.is_empty() {
+        return Ok(());
+    }
+    let shown = errors
+        .iter()
+        .take(8)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join("\n    ");
+    Err(format!(
+        "the checker has {} findings in txg {}:\n    {shown}",
+        errors.len(),
+        report.txg
+    ))
+}
+
+/// Runs `zdb -bcc` on the durable images, written to a directory of their own.
+///
+/// # Errors
+/// What zdb said, when it did not end with success.
+pub fn by_zdb(world: &World, dir: &Path) -> Result<(), String> {
+    let _ = std::fs::remove_dir_all(dir);
+    world
+        .dump(dir)
+        .map_err(|error| format!("dump to {}: {error}", dir.display()))?;
+    let output = Command::new("zdb")
+        .args(["-e", "-p"])
+        .arg(dir)
+        .args(["-bcc", "tank"])
+        .output()
+        .map_err(|error| format!("start zdb: {error}"))?;
+    if output.status.success() {
+        let _ = std::fs::remove_dir_all(dir);
+        return Ok(());
+    }
+    let mut text = String::from_utf8_lossy(&output.stderr).into_owned();
+    text.push_str(&String::from_utf8_lossy(&output.stdout));
+    let start = text
+        .char_indices()
+        .rev()
+        .nth(1500)
+        .map_or(0, |(index, _)| index);
+    Err(format!(
+        "zdb (disks kept in {}): {}: {}",
+        dir.display(),
+        output.status,
+        &text[start..]
+    ))
+}
