@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use ondisk::feature::Feature;
 use ondisk::{Guid, NvList, Txg, Uberblock};
-use runtime::{DiskError, DiskMode, Handle};
+use runtime::{DiskMode, Handle};
 use vdev::labels::{LabelSet, LabelState};
 use vdev::{TreeConfig, VdevConfig, VdevKind};
 
@@ -74,16 +74,13 @@ pub async fn discover(handle: &Handle, places: &[PathBuf]) -> Discovery {
     let mut discovery = Discovery::default();
     let mut paths: Vec<PathBuf> = Vec::new();
     for place in places {
-        match handle.list_disks(place).await {
-            Ok(found) => paths.extend(found),
-            Err(list_error) => match handle.open_disk(place, DiskMode::ReadOnly).await {
-                Ok(_) => paths.push(place.clone()),
-                Err(DiskError::NotADisk { .. }) => {
-                    discovery
-                        .rejected
-                        .push((place.clone(), list_error.to_string()));
-                }
-                Err(error) => discovery.rejected.push((place.clone(), error.to_string())),
+        match handle.open_disk(place, DiskMode::ReadOnly).await {
+            Ok(_) => paths.push(place.clone()),
+            Err(open_error) => match handle.list_disks(place).await {
+                Ok(found) => paths.extend(found),
+                Err(_) => discovery
+                    .rejected
+                    .push((place.clone(), open_error.to_string())),
             },
         }
     }

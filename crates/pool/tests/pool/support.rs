@@ -63,7 +63,11 @@ pub(crate) async fn create(handle: &Handle, vdevs: Vec<VdevSpec>) -> Pool {
 
 pub(crate) async fn find(handle: &Handle, disks: usize) -> Vec<Candidate> {
     let places: Vec<PathBuf> = (0..disks).map(path).collect();
-    discover(handle, &places).await.pools
+    let found = discover(handle, &places).await;
+    for (path, reason) in &found.rejected {
+        eprintln!("{}: {reason}", path.display());
+    }
+    found.pools
 }
 
 pub(crate) fn policy() -> ImportPolicy {
