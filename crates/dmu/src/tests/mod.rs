@@ -3,5 +3,7 @@
 mod driver;
 pub(crate) mod memory;
 mod model;
+mod passes;
 mod rig;
+mod scale;
 mod zaps;

@@ -1,0 +1,291 @@
+//! Several passes over one group, the clock of groups, and usage accounting.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ondisk::{ObjectId, ObjectType, ObjsetType, Txg};
+
+use super::driver::Random;
+use super::rig::{Rig, options, run};
+use crate::zap::{self, ZapSpec};
+use crate::{AllocSpec, DmuError, NoLedger, ObjsetOptions, Owner, TxWeight, TxgClock, TxgOptions};
+
+/// As the meta-objset does: later passes change what the first one wrote, in the same group, and its blocks are rewritten in
+/// place. Births and kills must still be what is reachable.
+#[test]
+fn later_passes_rewrite_in_place() {
+    for seed in 0..10 {
+        run(seed, |handle| async move {
+            let mut rig = Rig::new(&handle, ObjsetType::META, options())
+                .await
+                .expect("a new objset");
+            let os = rig.os.clone();
+            let mut random = Random(seed);
+            let tx = rig
+                .services
+                .clock
+                .begin(TxWeight::default())
+                .await
+                .expect("open");
+            let mut files = Vec::new();
+            for _ in 0..5 {
+                let spec = AllocSpec::new(ObjectType::SPACE_MAP)
+                    .block_size(4096)
+                    .indirect_shift(12)
+                    .bonus(ObjectType::SPACE_MAP_HEADER, 24);
+                files.push((
+                    os.allocate(spec, &tx).await.expect("allocates"),
+                    vec![0_u8; 200_000],
+                ));
+            }
+            let dictionary = zap::create(&os, &ZapSpec::new(ObjectType::OBJECT_DIRECTORY), &tx)
+                .await
+                .expect("creates");
+            drop(tx);
+            let mut numbers = BTreeMap::new();
+            for _ in 0..12 {
+                let txg = rig.services.clock.quiesce_next().await;
+                let tx = rig.services.clock.syncing_tx(txg);
+                let mut root = os.root();
+                for pass in 1..=4 {
+                    for (object, bytes) in &mut files {
+                        for _ in 0..=random.below(3) {
+                            let at = usize::try_from(random.below(190_000)).expect("small");
+                            let len = usize::try_from(1 + random.below(9000)).expect("small");
+                            bytes[at..at + len].fill(random.next().to_le_bytes()[0]);
+                            os.write(*object, at as u64, &bytes[at..at + len], &tx)
+                                .await
+                                .expect("writes");
+                        }
+                        if random.below(4) == 0 {
+                            let at = usize::try_from(random.below(190_000)).expect("small");
+                            os.free_range(*object, at as u64, 10_000, &tx)
+                                .await
+                                .expect("frees");
+                            bytes[at..at + 10_000].fill(0);
+                        }
+                    }
+                    for _ in 0..30 {
+                        let n = random.below(300);
+                        zap::update_u64(&os, dictionary, format!("{n}"), n * u64::from(pass), &tx)
+                            .await
+                            .expect("updates");
+                        numbers.insert(n, n * u64::from(pass));
+                    }
+                    root = os.sync(txg, pass, &mut rig.ledger).await.expect("syncs");
+                    assert!(!os.is_dirty(txg));
+                    rig.check(root).await.expect("sound after each pass");
+                }
+                assert_eq!(
+                    os.sync(txg, 5, &mut NoLedger).await.expect("nothing to do"),
+                    root
+                );
+                rig.services.clock.synced(txg);
+                rig.ledger.synced();
+                let apart = rig.reopened(root).await.expect("opens");
+                for (object, bytes) in &files {
+                    assert!(
+                        apart.read(*object, 0, bytes.len()).await.expect("reads")[..] == bytes[..]
+                    );
+                    assert!(
+                        os.read(*object, 0, bytes.len()).await.expect("reads")[..] == bytes[..]
+                    );
+                }
+                for (n, want) in &numbers {
+                    assert_eq!(
+                        zap::lookup_u64(&apart, dictionary, format!("{n}"))
+                            .await
+                            .expect("found"),
+                        Some(*want)
+                    );
+                }
+            }
+        });
+    }
+}
+
+fn owner_of(_: ObjectType, bonus: &[u8]) -> Option<Owner> {
+    let id = |at: usize| bonus.get(at).copied().map(u64::from);
+    Some(Owner {
+        uid: id(0)?,
+        gid: id(1)?,
+        project: id(2)?,
+    })
+}
+
+#[test]
+fn usage_follows_owners_sizes_and_frees() {
+    run(1, |handle| async move {
+        let options = ObjsetOptions {
+            owner_of: Some(owner_of),
+            create_flags: 7,
+            ..options()
+        };
+        let mut rig = Rig::new(&handle, ObjsetType::ZFS, options)
+            .await
+            .expect("a new objset");
+        let os = rig.os.clone();
+        assert_eq!(os.flags(), 7);
+        let mut random = Random(1);
+        let mut owners: BTreeMap<ObjectId, [u8; 3]> = BTreeMap::new();
+        for _ in 0..20 {
+            let tx = rig
+                .services
+                .clock
+                .begin(TxWeight::default())
+                .await
+                .expect("open");
+            for _ in 0..30 {
+                let ids =
+                    [random.below(5), random.below(4), random.below(3)].map(|n| n.to_le_bytes()[0]);
+                let some = owners
+                    .keys()
+                    .nth(usize::try_from(random.below(owners.len().max(1) as u64)).expect("small"))
+                    .copied();
+                match (random.below(5), some) {
+                    (0, Some(object)) => {
+                        os.free_object(object, &tx).await.expect("frees");
+                        owners.remove(&object);
+                    }
+                    (1, Some(object)) => {
+                        os.set_bonus(object, ObjectType::SA, &ids, &tx)
+                            .await
+                            .expect("chowns");
+                        owners.insert(object, ids);
+                    }
+                    (2, Some(object)) => {
+                        os.write(object, random.below(60_000), &[9; 700], &tx)
+                            .await
+                            .expect("writes");
+                    }
+                    _ => {
+                        let spec = AllocSpec::new(ObjectType::PLAIN_FILE_CONTENTS)
+                            .block_size(1024)
+                            .bonus(ObjectType::SA, 3);
+                        let object = os.allocate(spec, &tx).await.expect("allocates");
+                        os.set_bonus(object, ObjectType::SA, &ids, &tx)
+                            .await
+                            .expect("owns");
+                        owners.insert(object, ids);
+                    }
+                }
+            }
+            drop(tx);
+            rig.sync().await.expect("syncs");
+            let mut want: BTreeMap<(usize, u64), (u64, u64)> = BTreeMap::new();
+            for (object, ids) in &owners {
+                let info = os.object_info(*object).await.expect("described");
+                assert_eq!(info.flags & 10, 10, "accounted");
+                for (which, id) in ids.iter().enumerate() {
+                    let entry = want.entry((which, u64::from(*id))).or_default();
+                    entry.0 += 512 + info.used_bytes;
+                    entry.1 += 1;
+                }
+            }
+            for which in 0..3 {
+                for id in 0..6 {
+                    let want = want.get(&(which, id)).copied().unwrap_or((0, 0));
+                    assert_eq!(
+                        os.usage(which, id).await.expect("readable"),
+                        want,
+                        "dictionary {which}, id {id}"
+                    );
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn groups_wait_for_their_holders_and_waiters_for_groups() {
+    run(2, |handle| async move {
+        let clock = TxgClock::new(handle.clone(), Txg(4), TxgOptions::default());
+        let first = clock.begin(TxWeight::default()).await.expect("open");
+        let waiter = {
+            let clock = clock.clone();
+            handle.spawn("waiter", async move { clock.wait_synced(Txg(4)).await })
+        };
+        assert!(
+            clock.wait_for_work(Duration::from_secs(5)).await,
+            "somebody waits"
+        );
+        let quiesced = {
+            let clock = clock.clone();
+            handle.spawn("quiesce", async move { clock.quiesce_next().await })
+        };
+        while clock.open_txg() == Txg(4) {
+            handle.yield_now().await;
+        }
+        let second = clock.begin(TxWeight::default()).await.expect("open");
+        assert_eq!((first.txg(), second.txg()), (Txg(4), Txg(5)));
+        for _ in 0..50 {
+            handle.yield_now().await;
+        }
+        assert_eq!(clock.syncing_txg(), None, "group 4 is still held");
+        drop(first);
+        assert_eq!(quiesced.await, Txg(4));
+        assert!(!waiter.is_finished());
+        clock.synced(Txg(4));
+        waiter.await.expect("synced");
+        assert!(!clock.is_sync_wanted());
+        drop(second);
+        clock.stop("the test is over");
+        assert!(matches!(
+            clock.begin(TxWeight::default()).await,
+            Err(DmuError::Stopped { .. })
+        ));
+        assert!(matches!(
+            clock.wait_synced(Txg(9)).await,
+            Err(DmuError::Stopped { .. })
+        ));
+    });
+}
+
+#[test]
+fn the_throttle_slows_and_then_stops_writers() {
+    run(3, |handle| async move {
+        let options = TxgOptions {
+            dirty_bytes_max: 1000,
+            dirty_bytes_sync: 400,
+            ..TxgOptions::default()
+        };
+        let clock = TxgClock::new(handle.clone(), Txg(4), options);
+        let clock = Rc::new(clock);
+        let began = handle.now();
+        drop(clock.begin(TxWeight::default()).await.expect("open"));
+        assert_eq!(handle.now(), began, "no delay while little is dirty");
+        clock.add_dirty(Txg(4), 700);
+        drop(clock.begin(TxWeight::default()).await.expect("open"));
+        let light = handle.now().since(began);
+        assert!(light > Duration::ZERO, "delayed above 60 %");
+        clock.add_dirty(Txg(4), 290);
+        let before = handle.now();
+        drop(clock.begin(TxWeight::default()).await.expect("open"));
+        assert!(
+            handle.now().since(before) > light,
+            "and more so near the limit"
+        );
+        clock.add_dirty(Txg(4), 10);
+        let blocked = {
+            let clock = Rc::clone(&clock);
+            handle.spawn("writer", async move {
+                clock.begin(TxWeight::default()).await.map(|tx| tx.txg())
+            })
+        };
+        while !clock.is_sync_wanted() {
+            handle.yield_now().await;
+        }
+        assert!(!blocked.is_finished());
+        let freed = clock
+            .begin(TxWeight::unthrottled())
+            .await
+            .expect("frees are not held up");
+        drop(freed);
+        let txg = clock.quiesce_next().await;
+        clock.sub_dirty(txg, 900);
+        assert_eq!(blocked.await.expect("goes on"), Txg(5));
+        clock.synced(txg);
+        assert_eq!(clock.dirty_bytes_total(), 0);
+    });
+}
