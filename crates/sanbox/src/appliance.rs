@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use engine::property::{Property, Value};
+use engine::property::{DatasetKind, Property, Value};
 use engine::{
     Candidate, DatasetInfo, Ending, Engine, EngineError, HostIdentity, ImportPolicy, PoolError,
     PoolHandle, PoolSpec, PoolState, PropertyQuery, VdevStatus,
@@ -18,7 +18,7 @@ use manage::config::Config;
 use manage::state::{PoolCache, StateDirectory};
 use tokio::sync::Mutex;
 
-use crate::serve::fuse::Mounts;
+use crate::serve::fuse::{MountFlags, Mounts};
 use crate::serve::shares::Shares;
 
 pub(crate) use manage::state::CachedPool;
@@ -382,20 +382,17 @@ impl Appliance {
         info: &DatasetInfo,
         point: &Path,
     ) -> Result<(), String> {
-        let fs = pool
-            .open_fs(&info.name)
-            .await
-            .map_err(|error| error.to_string())?;
-        self.mounts
-            .mount(fs, &info.name, point, pool.readonly())
-            .await
+        let failed = |error: EngineError| error.to_string();
+        let fs = pool.open_fs(&info.name).await.map_err(failed)?;
+        let flags = mount_flags(pool, &info.name).await.map_err(failed)?;
+        self.mounts.mount(fs, &info.name, point, flags).await
     }
 
     async fn mount_all(&self, pool: &PoolHandle) {
         let filter = engine::DatasetFilter {
             root: pool.name().to_owned(),
             depth: None,
-            kinds: vec![engine::DatasetKind::Filesystem],
+            kinds: vec![DatasetKind::Filesystem],
         };
         let Ok(datasets) = pool.datasets(&filter, &mount_query()).await else {
             return;
@@ -462,6 +459,26 @@ impl Appliance {
         }
         self.engine.close().await
     }
+}
+
+/// Returns how the properties of a dataset want it mounted.
+pub(crate) async fn mount_flags(
+    pool: &PoolHandle,
+    dataset: &str,
+) -> Result<MountFlags, EngineError> {
+    let names = ["readonly", "devices", "setuid", "exec"];
+    let query = PropertyQuery::Named(names.iter().map(|name| (*name).to_owned()).collect());
+    let info = pool.dataset(dataset, &query).await?;
+    let is = |name: &str, number: u64| {
+        info.property(name)
+            .is_some_and(|property| property.value == Value::Number(number))
+    };
+    Ok(MountFlags {
+        readonly: pool.readonly() || is("readonly", 1) || info.kind == DatasetKind::Snapshot,
+        no_devices: is("devices", 0),
+        no_setuid: is("setuid", 0),
+        no_exec: is("exec", 0),
+    })
 }
 
 fn mount_query() -> PropertyQuery {

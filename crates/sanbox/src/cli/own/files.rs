@@ -322,18 +322,19 @@ pub(super) async fn mount(session: &Session, given: &Given) -> Outcome {
         let pool = session.appliance.pool_of(dataset).await?;
         let info = pool.dataset(dataset, &PropertyQuery::None).await?;
         let fs = pool.open_fs(dataset).await?;
-        Ok::<_, engine::EngineError>((pool, info, fs))
+        let flags = crate::appliance::mount_flags(&pool, dataset).await?;
+        Ok::<_, engine::EngineError>((info, fs, flags))
     };
-    let (pool, info, fs) = found.await.map_err(|error| {
+    let (info, fs, mut flags) = found.await.map_err(|error| {
         session.fail(format!(
             "cannot mount '{dataset}': {}",
             dataset_clause(&error)
         ))
     })?;
-    let readonly = given.has('r') || pool.readonly();
+    flags.readonly |= given.has('r');
     let mounts = session.appliance.mounts();
     mounts
-        .mount(fs, &info.name, &point, readonly)
+        .mount(fs, &info.name, &point, flags)
         .await
         .map_err(|why| {
             session.fail(format!(

@@ -16,6 +16,19 @@ use tokio::sync::watch;
 
 use adapter::Adapter;
 
+/// How a dataset is mounted, from its properties and the command line.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MountFlags {
+    /// Nothing may be written.
+    pub(crate) readonly: bool,
+    /// Device nodes are not honoured (`devices=off`).
+    pub(crate) no_devices: bool,
+    /// Set-id bits are not honoured (`setuid=off`).
+    pub(crate) no_setuid: bool,
+    /// Programs may not run (`exec=off`).
+    pub(crate) no_exec: bool,
+}
+
 struct Mounted {
     guid: u64,
     dataset: String,
@@ -68,7 +81,7 @@ impl Mounts {
         fs: FsHandle,
         dataset: &str,
         point: &Path,
-        readonly: bool,
+        flags: MountFlags,
     ) -> Result<(), String> {
         if self.mounted(fs.guid()).is_some() {
             return Err("filesystem already mounted".to_owned());
@@ -85,17 +98,31 @@ impl Mounts {
             MountOption::FSName(dataset.to_owned()),
             MountOption::Subtype("zfs".to_owned()),
             MountOption::DefaultPermissions,
-            if readonly {
+            if flags.readonly {
                 MountOption::RO
             } else {
                 MountOption::RW
             },
         ];
-        if is_root {
-            config
-                .mount_options
-                .extend([MountOption::Dev, MountOption::Suid]);
-        }
+        // Others may look only where the kernel allows it: always for root.
+        let (devices, setuid) = (is_root && !flags.no_devices, is_root && !flags.no_setuid);
+        config.mount_options.extend([
+            if devices {
+                MountOption::Dev
+            } else {
+                MountOption::NoDev
+            },
+            if setuid {
+                MountOption::Suid
+            } else {
+                MountOption::NoSuid
+            },
+            if flags.no_exec {
+                MountOption::NoExec
+            } else {
+                MountOption::Exec
+            },
+        ]);
         config.acl = if is_root {
             SessionACL::All
         } else {
