@@ -38,7 +38,7 @@ impl MicroIndex {
             let number = u16::try_from(slot).unwrap_or(u16::MAX);
             match block::entry(bytes, slot) {
                 Some(entry) => {
-                    let hash = hash(salt, &normal(entry.name, norm)?, 0);
+                    let hash = hash(salt, &normal(entry.name, norm), 0);
                     index.by_hash.insert((hash, entry.cd), number);
                 }
                 None => index.free.push(number),
@@ -137,7 +137,7 @@ async fn search(view: &View<'_>, name: &[u8]) -> Result<Option<Found>> {
             .as_ref()
             .map(|i| (i.salt, i.norm))
             .expect("the index was just made");
-        let hash = hash(salt, &normal(name, norm)?, 0);
+        let hash = hash(salt, &normal(name, norm), 0);
         let dnode = view.dnode;
         return view
             .with(0, |bytes| {
@@ -213,7 +213,7 @@ pub(crate) async fn apply(
         }
         (None, Some(found)) => {
             let (salt, norm) = header(view).await?;
-            let hash = hash(salt, &normal(name, norm)?, 0);
+            let hash = hash(salt, &normal(name, norm), 0);
             own(view, tx).await?;
             view.edit(0, |bytes| block::clear(bytes, found.slot));
             keep_index(view, |index| {
@@ -237,7 +237,7 @@ async fn insert(view: &View<'_>, name: &[u8], value: u64, tx: &Tx) -> Result<Opt
         return Ok(None);
     }
     let (salt, norm) = header(view).await?;
-    let hash = hash(salt, &normal(name, norm)?, 0);
+    let hash = hash(salt, &normal(name, norm), 0);
     let has_index = indexed(view).await?;
     let (slot, cd) = if has_index {
         let index = view.dnode.micro.borrow();
@@ -285,7 +285,7 @@ async fn insert(view: &View<'_>, name: &[u8], value: u64, tx: &Tx) -> Result<Opt
 fn linear_cd(bytes: &[u8], salt: u64, norm: u64, wanted: u64) -> Result<u32> {
     let mut taken = Vec::new();
     for entry in block::entries(bytes) {
-        if hash(salt, &normal(entry.name, norm)?, 0) == wanted {
+        if hash(salt, &normal(entry.name, norm), 0) == wanted {
             taken.push(entry.cd);
         }
     }
@@ -329,12 +329,12 @@ pub(crate) async fn with_hash(
     name: &[u8],
 ) -> Result<(u64, Vec<(Vec<u8>, ZapValue)>)> {
     let (salt, norm) = header(view).await?;
-    let wanted = hash(salt, &normal(name, norm)?, 0);
+    let wanted = hash(salt, &normal(name, norm), 0);
     let found = view
         .with(0, |bytes| -> Result<Vec<_>> {
             let mut found = Vec::new();
             for entry in block::entries(bytes) {
-                if hash(salt, &normal(entry.name, norm)?, 0) == wanted {
+                if hash(salt, &normal(entry.name, norm), 0) == wanted {
                     found.push((entry.name.to_vec(), ZapValue::from(entry.value)));
                 }
             }
@@ -376,7 +376,7 @@ pub(crate) async fn list(view: &View<'_>, from: Position, max: usize) -> Result<
         let mut all = Vec::new();
         for entry in block::entries(bytes) {
             let position = Position {
-                hash: hash(salt, &normal(entry.name, norm)?, 0),
+                hash: hash(salt, &normal(entry.name, norm), 0),
                 cd: entry.cd,
             };
             if position >= from {

@@ -437,11 +437,11 @@ pub async fn lookup_normalized(
         BlockKind::Micro => micro::with_hash(&view, name).await?,
         _ => fat::with_hash(&view, name).await?,
     };
-    let wanted = normal(name, norm)?;
+    let wanted = normal(name, norm);
     let mut found: Option<(ZapValue, Vec<u8>)> = None;
     let mut matches = 0;
     for (stored, value) in same_hash {
-        if normal(&stored, norm)? == wanted {
+        if normal(&stored, norm) == wanted {
             matches += 1;
             if found.is_none() || stored == name {
                 found = Some((value, stored));

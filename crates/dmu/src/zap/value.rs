@@ -139,7 +139,7 @@ impl Key<'_> {
     /// The hash under a dictionary's salt, normalization and flags.
     pub(crate) fn hash(self, salt: u64, norm: u64, flags: u64) -> Result<u64> {
         match self {
-            Self::Name(name) => Ok(codec::hash(salt, &normal(name, norm)?, flags)),
+            Self::Name(name) => Ok(codec::hash(salt, &normal(name, norm), flags)),
             Self::Words(words) => Ok(codec::hash_words(salt, words, flags)),
         }
     }
@@ -151,13 +151,8 @@ impl Key<'_> {
 }
 
 /// The form of a name that is hashed.
-pub(crate) fn normal(name: &[u8], norm: u64) -> Result<Cow<'_, [u8]>> {
-    if norm == 0 {
-        return Ok(Cow::Borrowed(name));
-    }
-    codec::normalize(name, norm).ok_or(DmuError::Invalid {
-        what: "this Unicode normalization is not supported",
-    })
+pub(crate) fn normal(name: &[u8], norm: u64) -> Cow<'_, [u8]> {
+    if norm == 0 { Cow::Borrowed(name) } else { codec::normalize(name, norm) }
 }
 
 /// Position of an entry in hash order.

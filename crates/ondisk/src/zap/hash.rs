@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use unicode_normalization::UnicodeNormalization as _;
+
 use super::{norm, zap_flags};
 
 /// Reflected polynomial of the format's CRC-64 (ECMA-182).
@@ -66,34 +68,45 @@ pub fn hash_words(salt: u64, key: &[u64], flags: u64) -> u64 {
     masked(bytes.fold(salt, step), flags)
 }
 
-/// The form of a name that is hashed and compared under `norm_flags`, or `None` when this crate cannot compute it
-/// (Unicode normalization forms of names beyond ASCII).
+/// The form of a name that is hashed and compared under `norm_flags`: case first, then Unicode form. Names that are not
+/// UTF-8 are taken as they are.
+///
+/// Characters that Unicode got after version 5.0, which OpenZFS's tables stop at, may differ in form from what OpenZFS
+/// makes of them.
 #[must_use]
-pub fn normalize(name: &[u8], norm_flags: u64) -> Option<Cow<'_, [u8]>> {
-    let forms = norm_flags & (norm::NFC | norm::NFKC | norm::NFD | norm::NFKD);
+pub fn normalize(name: &[u8], norm_flags: u64) -> Cow<'_, [u8]> {
+    let form = norm_flags & (norm::NFC | norm::NFKC | norm::NFD | norm::NFKD);
     let case = norm_flags & (norm::TOUPPER | norm::TOLOWER);
     if name.is_ascii() {
-        return Some(match case {
+        return match case {
             norm::TOUPPER => Cow::Owned(name.to_ascii_uppercase()),
             norm::TOLOWER => Cow::Owned(name.to_ascii_lowercase()),
             _ => Cow::Borrowed(name),
-        });
+        };
     }
-    if forms != 0 {
-        return None;
+    if case == 0 && form == 0 {
+        return Cow::Borrowed(name);
     }
-    if case == 0 {
-        return Some(Cow::Borrowed(name));
-    }
-    // Names that are not UTF-8 are taken as they are.
     let Ok(text) = std::str::from_utf8(name) else {
-        return Some(Cow::Borrowed(name));
+        return Cow::Borrowed(name);
     };
-    let folded: String = text
-        .chars()
-        .map(|c| fold(c, case == norm::TOUPPER))
-        .collect();
-    Some(Cow::Owned(folded.into_bytes()))
+    let folded = text.chars().map(|c| {
+        if case == 0 {
+            c
+        } else {
+            fold(c, case == norm::TOUPPER)
+        }
+    });
+    // OpenZFS: module/unicode/u8_textprep.c: a form is a decomposition, canonical or by compatibility, and perhaps a
+    // composition after it.
+    let normalized: String = match form {
+        norm::NFD => folded.nfd().collect(),
+        norm::NFC => folded.nfc().collect(),
+        norm::NFKD => folded.nfkd().collect(),
+        norm::NFKC => folded.nfkc().collect(),
+        _ => folded.collect(),
+    };
+    Cow::Owned(normalized.into_bytes())
 }
 
 /// Simple case mapping, as Unicode 5.0 had it: letters that got a case partner later stay as they are.
@@ -129,14 +142,25 @@ mod tests {
 
     #[test]
     fn case_is_folded_without_growing() {
-        assert_eq!(normalize(b"aBc", norm::TOUPPER).unwrap().as_ref(), b"ABC");
+        assert_eq!(normalize(b"aBc", norm::TOUPPER).as_ref(), b"ABC");
         assert_eq!(
-            normalize("\u{e4}\u{df}".as_bytes(), norm::TOUPPER)
-                .unwrap()
-                .as_ref(),
+            normalize("\u{e4}\u{df}".as_bytes(), norm::TOUPPER).as_ref(),
             "\u{c4}\u{df}".as_bytes()
         );
-        assert_eq!(normalize(b"aBc", 0).unwrap().as_ref(), b"aBc");
-        assert!(normalize("\u{e4}".as_bytes(), norm::NFC).is_none());
+        assert_eq!(normalize(b"aBc", 0).as_ref(), b"aBc");
+        let check = |name: &str, flags, expect: &str| {
+            assert_eq!(
+                normalize(name.as_bytes(), flags).as_ref(),
+                expect.as_bytes(),
+                "{name}"
+            );
+        };
+        check("\u{e4}", norm::NFD, "a\u{308}");
+        check("a\u{308}", norm::NFC, "\u{e4}");
+        check("\u{fb01}", norm::NFC, "\u{fb01}");
+        check("\u{fb01}", norm::NFKC, "fi");
+        check("\u{fb01}\u{e4}", norm::NFKD, "fia\u{308}");
+        check("caf\u{e9}", norm::NFD | norm::TOUPPER, "CAFE\u{301}");
+        assert_eq!(normalize(b"\xff\xe4", norm::NFC).as_ref(), b"\xff\xe4");
     }
 }
