@@ -42,12 +42,8 @@ impl Fs {
         if name.contains(&0) || name.contains(&b'/') {
             return Err(FsError::Invalid);
         }
-        let max = if self.settings().long_names {
-            LONG_NAME_MAX
-        } else {
-            NAME_MAX
-        };
-        if name.len() > max {
+        // Longer names than can be made now may exist; `find` tells.
+        if name.len() > LONG_NAME_MAX {
             return Err(FsError::NameTooLong);
         }
         if self.0.master.utf8_only && std::str::from_utf8(name).is_err() {
@@ -56,15 +52,17 @@ impl Fs {
         Ok(())
     }
 
-    pub(crate) fn name_max(&self) -> u32 {
+    /// Returns the length of the longest name that can be made.
+    pub(crate) fn name_max(&self) -> usize {
         if self.settings().long_names {
-            1023
+            LONG_NAME_MAX
         } else {
-            255
+            NAME_MAX
         }
     }
 
-    /// Finds a name in a directory whose lock the caller holds.
+    /// Finds a name in a directory whose lock the caller holds. A name that is not there and is longer than any that can
+    /// be made is an error.
     pub(crate) async fn find(&self, dir: &Znode, name: &[u8]) -> FsResult<Option<Found>> {
         let id = dir.object_id();
         let found = if self.0.master.matches_normalized() && !Self::is_in_xattr_tree(dir) {
@@ -77,7 +75,11 @@ impl Fs {
                 .map(|value| (value, Vec::new()))
         };
         let Some((value, stored)) = found else {
-            return Ok(None);
+            return if name.len() > self.name_max() {
+                Err(FsError::NameTooLong)
+            } else {
+                Ok(None)
+            };
         };
         let ZapValue::U64(words) = value else {
             return Err(FsError::Corrupt("directory entry"));

@@ -263,7 +263,7 @@ impl Fs {
             total_files: space.objects.saturating_add(free_files),
             free_files,
             block_size: settings.record_size,
-            name_max: self.name_max(),
+            name_max: u32::try_from(self.name_max()).expect("a small constant"),
             fsid: self.0.backing.fsid(),
             read_only: settings.read_only,
             case_insensitive: self.0.master.case == crate::CaseSensitivity::Insensitive,

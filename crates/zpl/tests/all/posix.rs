@@ -756,6 +756,30 @@ fn case_and_form_of_names() {
         assert_eq!(fs.getattr(root).await.expect("there").size, 2);
         rig.close().await;
     });
+    let props = RootProps {
+        normalization: 0x10,
+        utf8_only: true,
+        ..RootProps::default()
+    };
+    rig::run(4, props, |_, mut rig| async move {
+        let (fs, admin) = (rig.fs.clone(), Cred::root());
+        let root = fs.root();
+        let id = file(&fs, root, "caf\u{e9}", 0o644, &admin).await;
+        let composed = fs
+            .lookup(root, "cafe\u{301}".as_bytes(), &admin)
+            .await
+            .expect("the same");
+        assert_eq!(composed.id, id);
+        assert_eq!(
+            fs.lookup(root, b"CAFE", &admin).await.err(),
+            Some(FsError::NotFound)
+        );
+        let bad = fs
+            .create(root, b"\xff", CreateMode::Guarded, &mode(0o644), &admin)
+            .await;
+        assert_eq!(bad.err(), Some(FsError::IllegalName));
+        rig.close().await;
+    });
 }
 
 #[test]
