@@ -91,14 +91,12 @@ impl Checker<'_> {
         let mut differentiators = BTreeMap::new();
         for e in micro::entries(block) {
             let name = String::from_utf8_lossy(e.name).into_owned();
-            if let Some(normal) = zap::normalize(e.name, norm_flags) {
-                let hash = zap::hash(salt, &normal, 0);
-                if differentiators.insert((hash, e.cd), ()).is_some() {
-                    self.report.error(
-                        Kind::Zap,
-                        format!("{what}: differentiator of {name:?} is not unique"),
-                    );
-                }
+            let hash = zap::hash(salt, &zap::normalize(e.name, norm_flags), 0);
+            if differentiators.insert((hash, e.cd), ()).is_some() {
+                self.report.error(
+                    Kind::Zap,
+                    format!("{what}: differentiator of {name:?} is not unique"),
+                );
             }
             let value = Value {
                 int_size: 8,
@@ -205,16 +203,15 @@ impl Checker<'_> {
                     .chunks_exact(8)
                     .map(|c| bytes::u64_at(c, 0).swap_bytes())
                     .collect();
-                Some(zap::hash_words(header.salt, &key, header.flags))
+                zap::hash_words(header.salt, &key, header.flags)
             } else {
                 if name.pop() != Some(0) {
                     self.report
                         .error(Kind::Zap, format!("{what}: a name does not end in NUL"));
                 }
-                zap::normalize(&name, header.norm_flags)
-                    .map(|n| zap::hash(header.salt, &n, header.flags))
+                zap::hash(header.salt, &zap::normalize(&name, header.norm_flags), header.flags)
             };
-            if hash.is_some_and(|h| h != e.hash) {
+            if hash != e.hash {
                 let text = format!(
                     "{what}: hash of {:?} is not right",
                     String::from_utf8_lossy(&name)
