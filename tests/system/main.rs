@@ -3,4 +3,5 @@
 #![forbid(unsafe_code)]
 
 mod golden_archives;
+mod golden_properties;
 mod golden_read;
