@@ -382,7 +382,7 @@ fn core_of(spec: &AllocSpec) -> Result<Core> {
 }
 
 pub(crate) fn check_block_size(bytes: u32) -> Result<()> {
-    if bytes == 0 || bytes % 512 != 0 {
+    if bytes == 0 || !bytes.is_multiple_of(512) {
         return Err(DmuError::Invalid {
             what: "block sizes are multiples of 512",
         });

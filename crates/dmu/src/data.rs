@@ -20,6 +20,8 @@ use crate::txg::Tx;
 const COPY_OUT_BYTES: usize = 32 << 10;
 /// Read-ahead of a sequential reader starts with this and doubles.
 const READ_AHEAD_FIRST: u64 = 1 << 20;
+/// Most blocks read ahead at once.
+const READ_AHEAD_BLOCKS_MAX: u64 = 256;
 /// Largest read-ahead, in bytes.
 const READ_AHEAD_MAX: u64 = 16 << 20;
 
@@ -153,7 +155,8 @@ impl Objset {
         let end = range
             .end
             .div_ceil(size)
-            .min(base.core.max_block_id.saturating_add(1));
+            .min(base.core.max_block_id.saturating_add(1))
+            .min(first + READ_AHEAD_BLOCKS_MAX);
         let reads = (first..end)
             .filter(|&block| matches!(dnode.state.borrow().peek(NEWEST, block), Peek::Base))
             .map(|block| self.base_block_class(dnode, block, IoClass::AsyncRead));
@@ -180,6 +183,13 @@ impl Objset {
             let to = end + stream.window;
             stream.issued = to;
             let base = dnode.base();
+            if self.is_cached(dnode, from / u64::from(base.core.block_size)) {
+                // Nothing to gain yet; look again when the reader is further.
+                stream.issued = end;
+                stream.window = 0;
+                dnode.stream.set(stream);
+                return;
+            }
             let last = (base.core.max_block_id + 1).saturating_mul(u64::from(base.core.block_size));
             if from < last && base.core.max_block_id > 0 {
                 let (os, dnode) = (self.clone(), Rc::clone(dnode));
@@ -295,7 +305,7 @@ impl Objset {
             let data = layer.blocks.get_mut(&part.block).expect("made above");
             match whole {
                 Some(buf) if buf.len() == data.len() || data.is_empty() => {
-                    *data = Block::Shared(buf.clone())
+                    *data = Block::Shared(buf.clone());
                 }
                 _ => {
                     if data.is_empty() {

@@ -76,13 +76,6 @@ impl Core {
             room
         }
     }
-
-    /// Block number and offset in the block of a byte. Objects with a size that is no power of two have one block only.
-    pub(crate) fn locate(&self, offset: u64) -> (u64, usize) {
-        let size = u64::from(self.block_size);
-        let within = usize::try_from(offset % size).expect("a block size fits usize");
-        (offset / size, within)
-    }
 }
 
 /// The version on disk.
@@ -337,11 +330,6 @@ impl Dnode {
     /// Runs `f` on the core of a view.
     pub(crate) fn with_core<R>(&self, view: Txg, f: impl FnOnce(&Core) -> R) -> R {
         f(self.state.borrow().core(view))
-    }
-
-    /// A copy of the core of a view.
-    pub(crate) fn core(&self, view: Txg) -> Core {
-        self.with_core(view, Clone::clone)
     }
 
     pub(crate) fn is_free(&self, view: Txg) -> bool {

@@ -15,6 +15,9 @@ use crate::error::Result;
 use crate::objset::Objset;
 use crate::tree::decode;
 
+/// Objects per objset that keep their last level-1 block at hand (at most 128 KiB each).
+const RECENT_MAX: usize = 64;
+
 impl Objset {
     /// The pointer to a data block in the version on disk; a hole when there is none.
     pub(crate) async fn base_pointer(&self, dnode: &Dnode, block: u64) -> Result<BlockPointer> {
@@ -57,14 +60,40 @@ impl Objset {
             let number = shr(block, span_shift(fan, level));
             let buf = self.indirect(dnode, &bp, level, number, base).await?;
             if level == 1 {
-                let mut state = dnode.state.borrow_mut();
-                if state.generation == generation {
-                    state.recent_l1 = Some((number, buf.clone()));
-                }
+                self.keep_recent(dnode, generation, number, &buf);
             }
             bp = pointer_in(&buf, shr(block, span_shift(fan, level - 1)), fan);
         }
         Ok(bp)
+    }
+
+    /// Remembers the level-1 block last used; of the objects that did so longest ago, the memory is given back.
+    fn keep_recent(&self, dnode: &Dnode, generation: u64, number: u64, buf: &IoBuf) {
+        let mut state = dnode.state.borrow_mut();
+        if state.generation != generation {
+            return;
+        }
+        let is_new = state.recent_l1.replace((number, buf.clone())).is_none();
+        drop(state);
+        if !is_new {
+            return;
+        }
+        let mut ring = self.0.recent.borrow_mut();
+        ring.push_back(dnode.id);
+        if ring.len() > RECENT_MAX
+            && let Some(oldest) = ring.pop_front()
+            && oldest != dnode.id
+            && let Some(oldest) = self.0.table.borrow().get(&oldest)
+        {
+            oldest.state.borrow_mut().recent_l1 = None;
+        }
+    }
+
+    /// Whether a block of the version on disk is in the cache, as far as can be told without reading.
+    pub(crate) fn is_cached(&self, dnode: &Dnode, block: u64) -> bool {
+        let state = dnode.state.borrow();
+        recent_pointer(&state.base, state.recent_l1.as_ref(), block)
+            .is_some_and(|bp| bp.is_hole() || self.0.services.blocks().peek(&bp).is_some())
     }
 
     async fn indirect(

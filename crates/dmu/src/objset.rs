@@ -4,7 +4,7 @@
 //! Blocks are not kept here: clean ones live in the cache, changed ones in the layers of their object.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use ondisk::zil::ZilHeader;
@@ -70,6 +70,8 @@ pub(crate) struct Inner {
     /// Objects with changes, per group.
     pub(crate) dirty: RefCell<BTreeMap<Txg, BTreeMap<ObjectId, Rc<Dnode>>>>,
     pub(crate) allocator: Allocator,
+    /// Objects that keep a level-1 block at hand, oldest first.
+    pub(crate) recent: RefCell<VecDeque<ObjectId>>,
     /// Groups being synced now; syncs of one objset never overlap.
     pub(crate) syncing: Cell<bool>,
 }
@@ -218,6 +220,7 @@ impl Objset {
             sweep_at: Cell::new(ObjectId(0)),
             dirty: RefCell::default(),
             allocator: Allocator::new(first_free),
+            recent: RefCell::default(),
             syncing: Cell::new(false),
         }))
     }

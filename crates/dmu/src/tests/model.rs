@@ -162,7 +162,7 @@ impl World {
                         .set_bonus(object, ObjectType::SA, &bytes, tx)
                         .await?;
                     self.models_from(txg, |m| {
-                        m.get_mut(&object).expect("exists").bonus = bytes.clone()
+                        m.get_mut(&object).expect("exists").bonus = bytes.clone();
                     });
                 }
             }
@@ -177,7 +177,7 @@ impl World {
                     });
                     match self.os.set_spill(object, spill.as_deref(), tx).await {
                         Ok(()) => self.models_from(txg, |m| {
-                            m.get_mut(&object).expect("exists").spill = spill.clone()
+                            m.get_mut(&object).expect("exists").spill = spill.clone();
                         }),
                         Err(DmuError::TooLarge { .. }) => {}
                         Err(error) => return Err(error),
@@ -200,7 +200,7 @@ impl World {
                     let range = usize::try_from(offset).expect("small")
                         ..usize::try_from(end).expect("small");
                     self.models_from(txg, |m| {
-                        m.get_mut(&object).expect("exists").bytes[range.clone()].fill(0)
+                        m.get_mut(&object).expect("exists").bytes[range.clone()].fill(0);
                     });
                 }
             }

@@ -346,7 +346,7 @@ async fn act(
         Ok(0) => Ok(true),
         Ok(delta) => {
             edit_header(view, |header| {
-                header.entry_count = header.entry_count.saturating_add_signed(delta)
+                header.entry_count = header.entry_count.saturating_add_signed(delta);
             })?;
             Ok(true)
         }
@@ -443,7 +443,7 @@ async fn grow_table(view: &View<'_>, header: &FatHeader, tx: &Tx) -> Result<()> 
     } else {
         for block in table.block..table.block + table.blocks {
             view.edit(block, |bytes| {
-                old.extend((0..bytes.len() / ENTRY).map(|slot| word(bytes, slot)))
+                old.extend((0..bytes.len() / ENTRY).map(|slot| word(bytes, slot)));
             });
         }
         old.truncate(usize::try_from(entries_old).expect("a table fits memory"));

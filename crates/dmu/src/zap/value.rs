@@ -125,7 +125,7 @@ impl Key<'_> {
     /// Refuses keys that no dictionary holds.
     pub(crate) fn check(self, object: ondisk::ObjectId) -> Result<()> {
         let bad = match self {
-            Self::Name(name) if name.is_empty() => "a name is not empty",
+            Self::Name([]) => "a name is not empty",
             Self::Name(name) if name.contains(&0) => "a name holds no NUL",
             Self::Name(name) if name.len() > codec::KEY_MAX_LONG => "a name is at most 1023 bytes",
             Self::Words(words) if words.is_empty() || words.len() > 32 => {
@@ -152,7 +152,11 @@ impl Key<'_> {
 
 /// The form of a name that is hashed.
 pub(crate) fn normal(name: &[u8], norm: u64) -> Cow<'_, [u8]> {
-    if norm == 0 { Cow::Borrowed(name) } else { codec::normalize(name, norm) }
+    if norm == 0 {
+        Cow::Borrowed(name)
+    } else {
+        codec::normalize(name, norm)
+    }
 }
 
 /// Position of an entry in hash order.
