@@ -71,10 +71,40 @@ impl History {
         step.begun
     }
 
-    /// Everything that had ended before `begun` is stable (`own`: and everything this client did).
-    pub fn note_stable(&mut self, begun: u64, own: bool) {
-        let ended = |step: &&Step| step.ended.is_some_and(|end| own || end < begun);
+    /// Everything that had ended before `begun` is stable.
+    pub fn note_stable(&mut self, begun: u64) {
+        let ended = |step: &&Step| step.ended.is_some_and(|end| end < begun);
         self.stable = self.stable.max(self.steps.iter().take_while(ended).count());
+    }
+
+    /// What was written to `path` last is stable, and with it everything in its transaction group or an earlier one.
+    /// Returns when that write began; `None` when the path may have meant another file then.
+    #[must_use]
+    pub fn last_write(&self, path: &str) -> Option<u64> {
+        for step in self.steps.iter().rev() {
+            match &step.op {
+                Op::Write { path: written, .. }
+                | Op::Truncate { path: written, .. }
+                | Op::Punch { path: written, .. }
+                    if written == path =>
+                {
+                    return Some(step.begun);
+                }
+                Op::Rename { .. } | Op::Remove { .. } => return None,
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// The operation that began at `begun` is stable, and everything that had ended before.
+    pub fn note_stable_through(&mut self, begun: u64) {
+        self.stable = self.stable.max(
+            self.steps
+                .iter()
+                .take_while(|step| step.begun <= begun)
+                .count(),
+        );
     }
 
     /// Everything is stable.

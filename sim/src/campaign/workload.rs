@@ -49,10 +49,18 @@ impl Client {
                 result.map_err(|error| format!("client {}: {op:?}: {error}", self.number))?;
             let mut histories = self.histories.borrow_mut();
             let begun = histories[self.number].end(&self.order);
-            if stable {
+            // A commit speaks of one file only; a synchronous write and a sync of everything before them.
+            let begun = match &op {
+                Op::Commit { path } => histories[self.number].last_write(path),
+                _ => stable.then_some(begun),
+            };
+            if let Some(begun) = begun {
                 for history in histories.iter_mut() {
-                    let own = history.client == self.number;
-                    history.note_stable(begun, own);
+                    if history.client == self.number {
+                        history.note_stable_through(begun);
+                    } else {
+                        history.note_stable(begun);
+                    }
                 }
             }
             drop(histories);
@@ -243,7 +251,6 @@ impl Client {
             }
             Op::Commit { path } => {
                 fs.commit(self.find(path).await?.id, 0, 0).await?;
-                return Ok(true);
             }
             Op::Sync | Op::Read { .. } | Op::List { .. } => unreachable!("handled by execute"),
         }
