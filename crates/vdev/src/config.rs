@@ -108,7 +108,7 @@ pub struct VdevConfig {
     /// Every other key, kept so that it is written back unchanged.
     pub extra: NvList,
     /// Children (mirror).
-    pub children: Vec<VdevConfig>,
+    pub children: Vec<Self>,
 }
 
 /// The whole tree: the root vdev.

@@ -15,11 +15,14 @@
 mod config;
 mod create;
 mod error;
+mod io;
+mod label_io;
 pub mod labels;
 mod leaf;
 mod queue;
 mod stats;
 mod tree;
+mod types;
 
 pub use config::{ConfigPlace, TreeConfig, VdevConfig, VdevKind};
 pub use create::{
@@ -28,9 +31,10 @@ pub use create::{
 pub use error::VdevError;
 pub use queue::{ClassLimits, IoClass, QueueTuning};
 pub use stats::{ClassStats, LATENCY_BUCKETS, LatencyHistogram, VdevStats};
-pub use tree::{
-    Check, Health, LeafInfo, Location, OpenMode, Scrubbed, Suspect, TopInfo, Tree, TreeTuning,
-    VdevStatus, Verify,
+pub use io::Suspect;
+pub use tree::Tree;
+pub use types::{
+    Check, Health, LeafInfo, Location, OpenMode, Scrubbed, TopInfo, TreeTuning, VdevStatus, Verify,
 };
 
 /// Bytes at the front of every leaf that no block may use: two labels and the boot area.

@@ -27,8 +27,11 @@ pub trait MetaSource {
         &self,
         vdev: u32,
         metaslab: u32,
-    ) -> Pin<Box<dyn Future<Output = Result<Vec<Range<u64>>, ZioError>> + '_>>;
+    ) -> LoadSpaceMap<'_>;
 }
+
+/// Future of [`MetaSource::load_space_map`].
+pub type LoadSpaceMap<'a> = Pin<Box<dyn Future<Output = Result<Vec<Range<u64>>, ZioError>> + 'a>>;
 
 /// What the pool knows of a metaslab before its space map is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -602,7 +605,7 @@ impl VdevSpace {
             return Choice::Use(home);
         }
         let good = asize.max(RUN_BYTES_GOOD);
-        let mut best: Option<((bool, bool, bool, bool, u64), u32)> = None;
+        let mut best: Option<(Worth, u32)> = None;
         for (index, metaslab) in self.metaslabs.iter().enumerate() {
             let index = u32::try_from(index).expect("metaslab indices fit");
             let loaded = metaslab.is_loaded();
@@ -672,6 +675,9 @@ impl VdevSpace {
         }
     }
 }
+
+/// What speaks for a metaslab: outside the ones to avoid, long runs, not used by another slot, loaded, bytes free.
+type Worth = (bool, bool, bool, bool, u64);
 
 enum Choice {
     Use(u32),

@@ -143,7 +143,7 @@ impl World {
                 for range in ranges {
                     let units = range.start / UNIT..range.end / UNIT;
                     for unit in units {
-                        assert_eq!(unit * UNIT >> METASLAB_SHIFT, u64::from(change.metaslab));
+                        assert_eq!((unit * UNIT) >> METASLAB_SHIFT, u64::from(change.metaslab));
                         assert_eq!(map[unit as usize], !to, "the map would contradict itself");
                         map[unit as usize] = to;
                     }
@@ -333,7 +333,7 @@ fn vdevs_fill_up_together() {
         assert_eq!(allocator.step(&mut request), Step::Done);
         placed[request.dvas[0].vdev as usize] += UNIT;
     }
-    assert_eq!(placed.iter().sum::<u64>(), 2 * METASLABS << METASLAB_SHIFT);
+    assert_eq!(placed.iter().sum::<u64>(), (2 * METASLABS) << METASLAB_SHIFT);
     let shares = placed.map(|bytes| bytes * 100 / (placed[0] + placed[1]));
     assert!(
         (20..=55).contains(&shares[0]),

@@ -21,7 +21,7 @@ mod scrub;
 mod store;
 mod write;
 
-pub use alloc::{MetaSource, MetaslabChange, MetaslabSummary, Space};
+pub use alloc::{LoadSpaceMap, MetaSource, MetaslabChange, MetaslabSummary, Space};
 pub use error::{Bookmark, CorruptReason, ZioError};
 pub use store::{
     BlockStore, FailureGate, ReadProps, ScrubOutcome, StoreOptions, StoreStats, StoreTuning,

@@ -20,21 +20,12 @@ use crate::{
 };
 
 /// Facts of the pool that block I/O depends on.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct StoreOptions {
     /// The pool's checksum salt (`org.illumos:checksum_salt`), zeros if it has none yet.
     pub salt: [u8; 32],
     /// Limits.
     pub tuning: StoreTuning,
-}
-
-impl Default for StoreOptions {
-    fn default() -> Self {
-        Self {
-            salt: [0; 32],
-            tuning: StoreTuning::default(),
-        }
-    }
 }
 
 /// Limits and thresholds of a store.

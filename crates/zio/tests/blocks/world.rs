@@ -49,10 +49,12 @@ pub(crate) fn run<F: Future<Output = ()>>(test: impl FnOnce(Handle) -> F) {
     runtime.block_on(test(runtime.handle()));
 }
 
+type FreeByMetaslab = BTreeMap<(u32, u32), Vec<Range<u64>>>;
+
 /// Free space by (vdev, metaslab), kept by the test.
 #[derive(Default)]
 pub(crate) struct Maps {
-    pub(crate) free: RefCell<BTreeMap<(u32, u32), Vec<Range<u64>>>>,
+    pub(crate) free: RefCell<FreeByMetaslab>,
     pub(crate) loads: Cell<u32>,
 }
 
@@ -80,7 +82,7 @@ pub(crate) struct World {
     pub(crate) tree: Tree,
     pub(crate) store: BlockStore,
     pub(crate) files: Vec<PathBuf>,
-    pub(crate) directory: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 impl World {
@@ -116,7 +118,7 @@ impl World {
             tree,
             store,
             files,
-            directory,
+            _directory: directory,
         }
     }
 
@@ -147,7 +149,7 @@ async fn open(handle: &Handle, config: &TreeConfig, mode: OpenMode) -> Tree {
 
 /// Overwrites bytes of a device from outside.
 pub(crate) fn damage(path: &Path, offset: u64, bytes: &[u8]) {
-    use std::os::unix::fs::FileExt;
+    use std::os::unix::fs::FileExt as _;
     let file = std::fs::OpenOptions::new()
         .write(true)
         .open(path)
@@ -158,7 +160,7 @@ pub(crate) fn damage(path: &Path, offset: u64, bytes: &[u8]) {
 
 /// Reads bytes of a device from outside.
 pub(crate) fn peek(path: &Path, offset: u64, len: usize) -> Vec<u8> {
-    use std::os::unix::fs::FileExt;
+    use std::os::unix::fs::FileExt as _;
     let mut bytes = vec![0; len];
     std::fs::File::open(path)
         .and_then(|file| file.read_exact_at(&mut bytes, offset))

@@ -1,0 +1,413 @@
+//! Reads with repair, writes, flush, scrub.
+//!
+//! A repair must never put old bytes over new ones: a range under repair is watched, a write to it cancels the repair,
+//! and waits for one that has already started.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use runtime::sync::Event;
+use runtime::{DiskError, IoBuf};
+
+use crate::leaf::{Leaf, LeafError};
+use crate::tree::{SuspectState, Top, leaf_failure, out_of_range};
+use crate::{
+    Check, IoClass, LEAF_DATA_START, Location, OpenMode, Scrubbed, Tree, VdevError, Verify,
+};
+
+/// A range that is being watched because some copy of it is bad. Dropping it ends the watch.
+pub struct Suspect {
+    tree: Tree,
+    state: Rc<SuspectState>,
+}
+
+impl Drop for Suspect {
+    fn drop(&mut self) {
+        self.tree
+            .0
+            .suspects
+            .borrow_mut()
+            .retain(|other| !Rc::ptr_eq(other, &self.state));
+    }
+}
+
+impl Tree {
+    /// Reads a range, trying copies until `verify` accepts one; bad copies are rewritten.
+    ///
+    /// # Errors
+    /// [`VdevError::OutOfRange`] for a place that does not exist; [`VdevError::Rejected`] when every copy read fails
+    /// the check; [`VdevError::Device`] or [`VdevError::Unavailable`] when no copy could be read.
+    pub async fn read(
+        &self,
+        at: Location,
+        class: IoClass,
+        verify: Verify,
+    ) -> Result<IoBuf, VdevError> {
+        let check: Check<IoBuf> = match verify {
+            Verify::None => Arc::new(|bytes: &IoBuf| Some(bytes.clone())),
+            Verify::With(good) => Arc::new(move |bytes: &IoBuf| good(bytes).then(|| bytes.clone())),
+        };
+        self.read_with(at, class, check).await
+    }
+
+    /// Like [`Tree::read`], with a check that also produces a value (so that verification and decompression are one
+    /// compute job). `check` returns `None` for wrong bytes.
+    ///
+    /// # Errors
+    /// As [`Tree::read`].
+    pub async fn read_with<T: Send + 'static>(
+        &self,
+        at: Location,
+        class: IoClass,
+        check: Check<T>,
+    ) -> Result<T, VdevError> {
+        let top = self.top_for(at)?;
+        let len = usize::try_from(at.size).map_err(|_| out_of_range(at))?;
+        let mut failed: Vec<Rc<Leaf>> = Vec::new();
+        let mut suspect: Option<Suspect> = None;
+        let mut rejected = false;
+        let mut device_error: Option<DiskError> = None;
+        for leaf in read_order(&top, at.offset) {
+            match leaf.read(LEAF_DATA_START + at.offset, len, class).await {
+                Ok(bytes) => {
+                    if let Some(value) = self.run_check(&check, &bytes).await {
+                        if let Some(suspect) = &suspect {
+                            suspect.repair_leaves(&failed, &bytes).await;
+                        }
+                        return Ok(value);
+                    }
+                    leaf.count_checksum_error();
+                    rejected = true;
+                }
+                Err(LeafError::Device(error)) => device_error = Some(error),
+                Err(LeafError::Closed) => continue,
+            }
+            if suspect.is_none() {
+                suspect = Some(self.suspect(at));
+            }
+            failed.push(leaf);
+        }
+        if rejected {
+            return Err(VdevError::Rejected {
+                vdev: at.vdev,
+                offset: at.offset,
+                size: at.size,
+            });
+        }
+        Err(
+            device_error.map_or(VdevError::Unavailable { vdev: at.vdev }, |source| {
+                VdevError::Device {
+                    vdev: at.vdev,
+                    offset: at.offset,
+                    size: at.size,
+                    source,
+                }
+            }),
+        )
+    }
+
+    /// Reads a range from every leaf and rewrites those that do not hold what a good one holds. A leaf that may lack old
+    /// writes must hold exactly the bytes of one that does not. `check` returns false for wrong bytes.
+    ///
+    /// # Errors
+    /// [`VdevError::OutOfRange`]. Devices that fail are counted in the answer.
+    pub async fn scrub(
+        &self,
+        at: Location,
+        class: IoClass,
+        check: Check<()>,
+    ) -> Result<Scrubbed, VdevError> {
+        let top = self.top_for(at)?;
+        let len = usize::try_from(at.size).map_err(|_| out_of_range(at))?;
+        let suspect = self.suspect(at);
+        let mut order: Vec<Rc<Leaf>> = top
+            .leaves
+            .iter()
+            .filter(|leaf| leaf.is_usable())
+            .cloned()
+            .collect();
+        order.sort_by_key(|leaf| leaf.is_stale());
+        let mut result = Scrubbed::default();
+        let mut bad = Vec::new();
+        for leaf in order {
+            let Ok(bytes) = leaf.read(LEAF_DATA_START + at.offset, len, class).await else {
+                result.bad_copies += 1;
+                bad.push(leaf);
+                continue;
+            };
+            let same = result.good.as_ref().is_some_and(|good| *good == bytes);
+            let sound = same
+                || (!(leaf.is_stale() && result.good.is_some())
+                    && self.run_check(&check, &bytes).await.is_some());
+            if sound {
+                result.good.get_or_insert(bytes);
+            } else {
+                leaf.count_checksum_error();
+                result.bad_copies += 1;
+                bad.push(leaf);
+            }
+        }
+        if let Some(good) = &result.good
+            && !bad.is_empty()
+        {
+            result.repaired_copies = suspect.repair_leaves(&bad, good).await;
+        }
+        Ok(result)
+    }
+
+    /// Starts watching a range whose copies are all bad here, so that it can be repaired from a copy elsewhere.
+    #[must_use]
+    pub fn suspect(&self, at: Location) -> Suspect {
+        let state = Rc::new(SuspectState {
+            at,
+            overwritten: Cell::new(self.is_writing(at)),
+            repairing: Cell::new(false),
+            repaired: Event::new("a repair of the same range"),
+        });
+        self.0.suspects.borrow_mut().push(Rc::clone(&state));
+        Suspect {
+            tree: self.clone(),
+            state,
+        }
+    }
+
+    /// Writes a range to every leaf that can take it. Succeeds when at least one leaf holds it; leaves that missed it
+    /// are remembered for [`Tree::take_missed_writes`]. Not durable before [`Tree::flush`].
+    ///
+    /// # Errors
+    /// [`VdevError::ReadOnly`], [`VdevError::OutOfRange`]; [`VdevError::Device`] or [`VdevError::Unavailable`] when no
+    /// leaf took the bytes.
+    pub async fn write(&self, at: Location, data: IoBuf, class: IoClass) -> Result<(), VdevError> {
+        if self.0.mode == OpenMode::ReadOnly {
+            return Err(VdevError::ReadOnly);
+        }
+        let top = self.top_for(at)?;
+        if data.len() as u64 != at.size {
+            return Err(out_of_range(at));
+        }
+        self.begin_write(at).await;
+        let result = write_leaves(&top, at, data, class).await;
+        self.end_write(at);
+        result
+    }
+
+    /// Makes every write that was reported done durable, on all leaves written since the last flush.
+    ///
+    /// # Errors
+    /// When some top-level vdev has no leaf that both took all writes of the interval and flushed them: then writes may
+    /// be lost and the caller must not commit.
+    pub async fn flush(&self) -> Result<(), VdevError> {
+        if self.0.mode == OpenMode::ReadOnly {
+            return Ok(());
+        }
+        let tops: Vec<Rc<Top>> = self.0.tops.borrow().iter().flatten().cloned().collect();
+        let results = runtime::join_all(tops.iter().map(flush_top)).await;
+        results.into_iter().collect()
+    }
+
+    /// Tells the devices that the ranges (bytes of the top-level vdev) hold nothing. Devices that cannot discard are
+    /// left alone.
+    ///
+    /// # Errors
+    /// [`VdevError::ReadOnly`], [`VdevError::OutOfRange`].
+    pub async fn trim(&self, vdev: u32, ranges: &[Range<u64>]) -> Result<(), VdevError> {
+        if self.0.mode == OpenMode::ReadOnly {
+            return Err(VdevError::ReadOnly);
+        }
+        for range in ranges {
+            let size = range.end.saturating_sub(range.start);
+            let at = Location {
+                vdev,
+                offset: range.start,
+                size,
+            };
+            let top = self.top_for(at)?;
+            let trims = top
+                .leaves
+                .iter()
+                .map(|leaf| leaf.trim(LEAF_DATA_START + at.offset, size));
+            runtime::join_all(trims).await;
+        }
+        Ok(())
+    }
+
+    async fn run_check<T: Send + 'static>(&self, check: &Check<T>, bytes: &IoBuf) -> Option<T> {
+        if bytes.len() as u64 <= self.0.tuning.offload_above_bytes {
+            return check(bytes);
+        }
+        let (check, bytes) = (Arc::clone(check), bytes.clone());
+        self.0.handle.compute(move || check(&bytes)).await
+    }
+
+    fn is_writing(&self, at: Location) -> bool {
+        let writing = self.0.writing.borrow();
+        writing
+            .range((at.vdev, 0)..(at.vdev, at.offset + at.size))
+            .next_back()
+            .is_some_and(|(&(_, offset), &(size, _))| offset + size > at.offset)
+    }
+
+    /// Registers a write, and waits for repairs of the same range that have started.
+    async fn begin_write(&self, at: Location) {
+        self.0
+            .writing
+            .borrow_mut()
+            .entry((at.vdev, at.offset))
+            .or_insert((at.size, 0))
+            .1 += 1;
+        if self.0.suspects.borrow().is_empty() {
+            return;
+        }
+        let touched: Vec<Rc<SuspectState>> = self
+            .0
+            .suspects
+            .borrow()
+            .iter()
+            .filter(|suspect| {
+                suspect.at.vdev == at.vdev
+                    && suspect.at.offset < at.offset + at.size
+                    && at.offset < suspect.at.offset + suspect.at.size
+            })
+            .cloned()
+            .collect();
+        for suspect in touched {
+            suspect.overwritten.set(true);
+            while suspect.repairing.get() {
+                suspect.repaired.wait().await;
+            }
+        }
+    }
+
+    fn end_write(&self, at: Location) {
+        let mut writing = self.0.writing.borrow_mut();
+        if let Some((_, count)) = writing.get_mut(&(at.vdev, at.offset)) {
+            *count -= 1;
+            if *count == 0 {
+                writing.remove(&(at.vdev, at.offset));
+            }
+        }
+    }
+}
+
+impl Suspect {
+    /// Writes good bytes over the whole range on every leaf, unless somebody wrote there since the watch began. Returns
+    /// how many leaves took them.
+    pub async fn repair(&self, good: &IoBuf) -> u32 {
+        match self.tree.top(self.state.at.vdev) {
+            Some(top) => self.repair_leaves(&top.leaves, good).await,
+            None => 0,
+        }
+    }
+
+    /// Returns how many leaves took the good bytes.
+    async fn repair_leaves(&self, bad: &[Rc<Leaf>], good: &IoBuf) -> u32 {
+        let at = self.state.at;
+        if self.tree.0.mode == OpenMode::ReadOnly
+            || good.len() as u64 != at.size
+            || self.state.overwritten.get()
+        {
+            return 0;
+        }
+        self.state.repairing.set(true);
+        let writes = bad
+            .iter()
+            .filter(|leaf| leaf.is_usable())
+            .map(|leaf| async move {
+                let offset = LEAF_DATA_START + at.offset;
+                // A failure is counted by the leaf; the good copy is still there.
+                let healed = leaf
+                    .write(offset, good.clone(), IoClass::Scrub)
+                    .await
+                    .is_ok();
+                if healed {
+                    leaf.count_healed(at.size);
+                }
+                u32::from(healed)
+            });
+        let healed = runtime::join_all(writes).await.into_iter().sum();
+        self.state.repairing.set(false);
+        self.state.repaired.notify_all();
+        healed
+    }
+}
+
+/// Returns the usable leaves in the order they should be read: those that lack nothing first, then the least busy one,
+/// then by place, so that neighbouring blocks come from the same leaf.
+fn read_order(top: &Top, offset: u64) -> Vec<Rc<Leaf>> {
+    if let [only] = top.leaves.as_slice() {
+        return vec![Rc::clone(only)];
+    }
+    // 1 MiB stripes over the copies, as OpenZFS's mirror does for idle devices.
+    let favourite = usize::try_from((offset >> 20) % top.leaves.len() as u64).unwrap_or(0);
+    let mut order: Vec<(bool, usize, bool, usize)> = top
+        .leaves
+        .iter()
+        .enumerate()
+        .filter(|(_, leaf)| leaf.is_usable())
+        .map(|(index, leaf)| (leaf.is_stale(), leaf.load(), index != favourite, index))
+        .collect();
+    order.sort_unstable();
+    order
+        .into_iter()
+        .map(|(_, _, _, index)| Rc::clone(&top.leaves[index]))
+        .collect()
+}
+
+async fn write_leaves(
+    top: &Top,
+    at: Location,
+    data: IoBuf,
+    class: IoClass,
+) -> Result<(), VdevError> {
+    let offset = LEAF_DATA_START + at.offset;
+    let results = if let [only] = top.leaves.as_slice() {
+        vec![only.write(offset, data, class).await]
+    } else {
+        let writes = top
+            .leaves
+            .iter()
+            .map(|leaf| leaf.write(offset, data.clone(), class));
+        runtime::join_all(writes).await
+    };
+    let mut first_error = None;
+    let mut written = 0;
+    for (leaf, result) in top.leaves.iter().zip(results) {
+        match result {
+            Ok(()) => written += 1,
+            Err(error) => {
+                leaf.note_missed();
+                if !matches!((&first_error, &error), (Some(_), LeafError::Closed)) {
+                    first_error = Some(leaf_failure(leaf, at.offset, at.size, error));
+                }
+            }
+        }
+    }
+    if written > 0 {
+        return Ok(());
+    }
+    Err(first_error.unwrap_or(VdevError::Unavailable { vdev: at.vdev }))
+}
+
+async fn flush_top(top: &Rc<Top>) -> Result<(), VdevError> {
+    let written: Vec<&Rc<Leaf>> = top.leaves.iter().filter(|leaf| leaf.is_dirty()).collect();
+    if written.is_empty() {
+        return Ok(());
+    }
+    // The interval ends for all leaves now: later writes belong to the next flush.
+    let missed: Vec<bool> = written.iter().map(|leaf| leaf.begin_flush()).collect();
+    let results = runtime::join_all(written.iter().map(|leaf| leaf.flush())).await;
+    let mut error = None;
+    let mut whole = false;
+    for ((leaf, result), missed) in written.iter().zip(results).zip(missed) {
+        match result {
+            Ok(()) => whole |= !missed,
+            Err(failure) => error = Some(leaf_failure(leaf, 0, 0, failure)),
+        }
+    }
+    if whole {
+        return Ok(());
+    }
+    Err(error.unwrap_or(VdevError::Unavailable { vdev: top.id }))
+}

@@ -1,0 +1,137 @@
+//! Labels and uberblocks of the leaves of a tree: writing, flushing, reading back.
+
+use std::rc::Rc;
+
+use ondisk::label::LABEL_COUNT;
+use ondisk::{Guid, Txg, Uberblock};
+use runtime::IoBuf;
+
+use crate::labels::{self, LabelSet};
+use crate::leaf::Leaf;
+use crate::tree::leaf_failure;
+use crate::{IoClass, OpenMode, Tree, VdevError};
+
+impl Tree {
+    /// Writes the configuration nvlist (packed, with its 4-byte header) into label `which` (0-3) of a leaf.
+    /// Not durable before a flush of the leaf.
+    ///
+    /// # Errors
+    /// [`VdevError::NoSuchLeaf`], [`VdevError::LabelTooLarge`], or the device's failure.
+    pub async fn write_label(&self, leaf: Guid, which: u8, packed: &[u8]) -> Result<(), VdevError> {
+        let (leaf, size) = self.leaf_for_label(leaf)?;
+        let (offset, block) = labels::config_block(size, usize::from(which), packed)?;
+        self.write_reserved(&leaf, offset, block).await
+    }
+
+    /// Prepares all four labels of a new leaf: zero pad, empty boot environment, empty ring. Destroys whatever labels
+    /// the device had. Not durable before a flush of the leaf.
+    ///
+    /// # Errors
+    /// [`VdevError::NoSuchLeaf`] or the device's failure.
+    pub async fn init_labels(&self, leaf: Guid) -> Result<(), VdevError> {
+        let (leaf, size) = self.leaf_for_label(leaf)?;
+        for which in 0..LABEL_COUNT {
+            let (offset, block) = labels::fresh_label(size, which)?;
+            self.write_reserved(&leaf, offset, block).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes an uberblock into its slot (`txg % slots`) of all four labels of a leaf. Not durable before a flush of
+    /// the leaf.
+    ///
+    /// # Errors
+    /// When not one of the four could be written.
+    pub async fn write_uberblock(
+        &self,
+        leaf: Guid,
+        uberblock: &Uberblock,
+    ) -> Result<(), VdevError> {
+        let (leaf, size) = self.leaf_for_label(leaf)?;
+        let ashift = self.ashift(leaf.top)?;
+        let mut blocks = Vec::new();
+        for which in 0..LABEL_COUNT {
+            blocks.push(labels::uberblock_slot(size, which, ashift, uberblock)?);
+        }
+        let writes = blocks
+            .into_iter()
+            .map(|(offset, block)| self.write_reserved(&leaf, offset, block));
+        let results = runtime::join_all(writes).await;
+        if results.iter().any(Result::is_ok) {
+            return Ok(());
+        }
+        results
+            .into_iter()
+            .next()
+            .unwrap_or(Err(VdevError::Unavailable { vdev: leaf.top }))
+    }
+
+    /// Flushes one leaf.
+    ///
+    /// # Errors
+    /// [`VdevError::NoSuchLeaf`] or the device's failure; the leaf is then taken out.
+    pub async fn flush_leaf(&self, leaf: Guid) -> Result<(), VdevError> {
+        let (leaf, _) = self.leaf_for_label(leaf)?;
+        leaf.flush()
+            .await
+            .map_err(|error| leaf_failure(&leaf, 0, 0, error))
+    }
+
+    /// Reads the labels of one leaf.
+    ///
+    /// # Errors
+    /// [`VdevError::NoSuchLeaf`] when it is not open.
+    pub async fn read_labels(&self, leaf: Guid) -> Result<LabelSet, VdevError> {
+        let found = self
+            .0
+            .leaves
+            .borrow()
+            .get(&leaf)
+            .and_then(|leaf| leaf.disk());
+        LabelSet::read(&found.ok_or(VdevError::NoSuchLeaf { guid: leaf })?).await
+    }
+
+    /// Returns the newest valid uberblock of any leaf with txg at most `max`.
+    ///
+    /// # Errors
+    /// None at present; leaves that cannot be read are skipped.
+    pub async fn best_uberblock(&self, max: Option<Txg>) -> Result<Option<Uberblock>, VdevError> {
+        let mut best: Option<Uberblock> = None;
+        for leaf in self.all_leaves() {
+            let Some(disk) = leaf.disk() else { continue };
+            let set = LabelSet::read(&disk).await?;
+            if let Some(found) = set.best_uberblock(max)
+                && best.is_none_or(|best| found.cmp_currency(&best).is_gt())
+            {
+                best = Some(*found);
+            }
+        }
+        Ok(best)
+    }
+
+    fn leaf_for_label(&self, guid: Guid) -> Result<(Rc<Leaf>, u64), VdevError> {
+        if self.0.mode == OpenMode::ReadOnly {
+            return Err(VdevError::ReadOnly);
+        }
+        let leaf = self.0.leaves.borrow().get(&guid).cloned();
+        let leaf = leaf.ok_or(VdevError::NoSuchLeaf { guid })?;
+        let size = leaf.psize();
+        if leaf.is_usable() && size != 0 {
+            Ok((leaf, size))
+        } else {
+            Err(VdevError::Unavailable { vdev: leaf.top })
+        }
+    }
+
+    async fn write_reserved(
+        &self,
+        leaf: &Leaf,
+        offset: u64,
+        block: IoBuf,
+    ) -> Result<(), VdevError> {
+        let size = block.len() as u64;
+        leaf.write(offset, block, IoClass::SyncWrite)
+            .await
+            .map_err(|error| leaf_failure(leaf, offset, size, error))
+    }
+}

@@ -1,0 +1,154 @@
+//! The plain types of the tree: places, checks, modes, health, and what is told about vdevs.
+
+use std::sync::Arc;
+
+use ondisk::Guid;
+use runtime::IoBuf;
+
+use crate::{QueueTuning, VdevKind, VdevStats};
+
+/// A byte range of one top-level vdev. Offset 0 is the first allocatable byte. Offset and size are multiples of the
+/// vdev's sector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Location {
+    /// Top-level vdev id.
+    pub vdev: u32,
+    /// Bytes from the start of the allocatable area.
+    pub offset: u64,
+    /// Length in bytes.
+    pub size: u64,
+}
+
+/// The question "are these the right bytes?", answered by the caller. Runs on the compute pool for large buffers.
+#[derive(Clone)]
+pub enum Verify {
+    /// Any bytes will do.
+    None,
+    /// Returns true for good bytes.
+    With(Arc<dyn Fn(&IoBuf) -> bool + Send + Sync>),
+}
+
+/// How a tree is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenMode {
+    /// No byte is ever written, not even a repair.
+    ReadOnly,
+    /// Reads and writes.
+    ReadWrite,
+}
+
+/// Health of a vdev, as `zpool status` words it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Health {
+    /// All well.
+    Online,
+    /// Works with less redundancy than configured.
+    Degraded,
+    /// Taken out after too many errors.
+    Faulted,
+    /// Taken out by the administrator.
+    Offline,
+    /// Could not be opened.
+    Unavailable,
+    /// Was there and vanished.
+    Removed,
+}
+
+/// Limits and thresholds of a tree.
+#[derive(Debug, Clone)]
+pub struct TreeTuning {
+    /// Queue of each leaf.
+    pub queue: QueueTuning,
+    /// Checks of buffers above this many bytes run on the compute pool.
+    pub offload_above_bytes: u64,
+}
+
+impl Default for TreeTuning {
+    fn default() -> Self {
+        Self {
+            queue: QueueTuning::default(),
+            offload_above_bytes: runtime::COMPUTE_WORTHWHILE_BYTES as u64,
+        }
+    }
+}
+
+/// One leaf, for the caller that writes labels and records missed txgs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeafInfo {
+    /// Identity.
+    pub guid: Guid,
+    /// Top-level vdev it belongs to.
+    pub top: u32,
+    /// Path it was opened at (or should be).
+    pub path: String,
+    /// Health now.
+    pub health: Health,
+    /// Device bytes rounded down to 256 KiB, 0 if not open.
+    pub psize: u64,
+}
+
+/// One top-level vdev.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TopInfo {
+    /// Index.
+    pub id: u32,
+    /// Identity.
+    pub guid: Guid,
+    /// Kind.
+    pub kind: VdevKind,
+    /// Sector shift.
+    pub ashift: u8,
+    /// Allocatable bytes.
+    pub asize: u64,
+    /// log2 of the metaslab size.
+    pub metaslab_shift: u8,
+    /// Number of whole metaslabs.
+    pub metaslab_count: u64,
+    /// Metaslab array object in the meta-objset, 0 if none.
+    pub metaslab_array: u64,
+    /// Intent log only.
+    pub is_log: bool,
+    /// May take new blocks.
+    pub allocating: bool,
+}
+
+/// One node of the status tree.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VdevStatus {
+    /// `root`, `mirror`, `file`, ...
+    pub kind: VdevKind,
+    /// Index in the parent.
+    pub id: u64,
+    /// Identity.
+    pub guid: Guid,
+    /// Path of a leaf.
+    pub path: Option<String>,
+    /// Intent log only (top-level).
+    pub is_log: bool,
+    /// Health now.
+    pub health: Health,
+    /// Why it is not online, as `zpool status` says it ("cannot open", "was /dev/x", "too many errors").
+    pub reason: Option<String>,
+    /// Counters.
+    pub stats: VdevStats,
+    /// Allocatable bytes (top-level) or device bytes (leaf).
+    pub asize: u64,
+    /// Sector shift (top-level).
+    pub ashift: u8,
+    /// Children.
+    pub children: Vec<Self>,
+}
+
+/// What a scrub of one range found.
+#[derive(Debug, Default)]
+pub struct Scrubbed {
+    /// The right bytes, if any leaf had them.
+    pub good: Option<IoBuf>,
+    /// Leaves that could not be read or held something else.
+    pub bad_copies: u32,
+    /// Of those, rewritten.
+    pub repaired_copies: u32,
+}
+
+/// A check of bytes that produces a value, `None` for wrong bytes.
+pub type Check<T> = Arc<dyn Fn(&IoBuf) -> Option<T> + Send + Sync>;
