@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use runtime::sync::Event;
 use runtime::{DiskError, IoBuf};
@@ -70,7 +71,10 @@ impl Tree {
         let mut rejected = false;
         let mut device_error: Option<DiskError> = None;
         for leaf in read_order(&top, at.offset) {
-            match leaf.read(LEAF_DATA_START + at.offset, len, class).await {
+            match leaf
+                .read(LEAF_DATA_START + at.offset, len, class, self.patience(&top))
+                .await
+            {
                 Ok(bytes) => {
                     if let Some(value) = self.run_check(&check, &bytes).await {
                         if let Some(suspect) = &suspect {
@@ -82,6 +86,7 @@ impl Tree {
                     rejected = true;
                 }
                 Err(LeafError::Device(error)) => device_error = Some(error),
+                Err(LeafError::Stuck) => {}
                 Err(LeafError::Closed) => continue,
             }
             if suspect.is_none() {
@@ -132,7 +137,9 @@ impl Tree {
         let mut result = Scrubbed::default();
         let mut bad = Vec::new();
         for leaf in order {
-            let Ok(bytes) = leaf.read(LEAF_DATA_START + at.offset, len, class).await else {
+            let offset = LEAF_DATA_START + at.offset;
+            let patience = self.patience(&top);
+            let Ok(bytes) = leaf.read(offset, len, class, patience).await else {
                 result.bad_copies += 1;
                 bad.push(leaf);
                 continue;
@@ -188,7 +195,7 @@ impl Tree {
             return Err(out_of_range(at));
         }
         self.begin_write(at).await;
-        let result = write_leaves(&top, at, data, class).await;
+        let result = self.write_leaves(&top, at, data, class).await;
         self.end_write(at);
         result
     }
@@ -197,13 +204,13 @@ impl Tree {
     ///
     /// # Errors
     /// When some top-level vdev has no leaf that both took all writes of the interval and flushed them: then writes may
-    /// be lost and the caller must not commit.
+    /// be lost, the caller must not commit, and every later flush fails too (until the tree is opened anew).
     pub async fn flush(&self) -> Result<(), VdevError> {
         if self.0.mode == OpenMode::ReadOnly {
             return Ok(());
         }
         let tops: Vec<Rc<Top>> = self.0.tops.borrow().iter().flatten().cloned().collect();
-        let results = runtime::join_all(tops.iter().map(flush_top)).await;
+        let results = runtime::join_all(tops.iter().map(|top| self.flush_top(top))).await;
         results.into_iter().collect()
     }
 
@@ -289,6 +296,84 @@ impl Tree {
             }
         }
     }
+
+    /// How long a leaf may take before the others go on without it; without others, for ever.
+    fn patience(&self, top: &Top) -> Option<Duration> {
+        let usable = top.leaves.iter().filter(|leaf| leaf.is_usable()).count();
+        (usable > 1).then_some(self.0.tuning.stuck_after)
+    }
+
+    async fn write_leaves(
+        &self,
+        top: &Top,
+        at: Location,
+        data: IoBuf,
+        class: IoClass,
+    ) -> Result<(), VdevError> {
+        let offset = LEAF_DATA_START + at.offset;
+        let patience = self.patience(top);
+        let results = if let [only] = top.leaves.as_slice() {
+            vec![only.write(offset, data, class, patience).await]
+        } else {
+            let write = |leaf: &Rc<Leaf>| {
+                let (leaf, data) = (Rc::clone(leaf), data.clone());
+                async move { leaf.write(offset, data, class, patience).await }
+            };
+            runtime::join_all(top.leaves.iter().map(write)).await
+        };
+        let mut first_error = None;
+        let mut written = 0;
+        for (leaf, result) in top.leaves.iter().zip(results) {
+            match result {
+                Ok(()) => written += 1,
+                Err(error) => {
+                    leaf.note_missed();
+                    if !matches!((&first_error, &error), (Some(_), LeafError::Closed)) {
+                        first_error = Some(leaf_failure(leaf, at.offset, at.size, error));
+                    }
+                }
+            }
+        }
+        if written > 0 {
+            top.dirty.set(true);
+            return Ok(());
+        }
+        Err(first_error.unwrap_or(VdevError::Unavailable { vdev: at.vdev }))
+    }
+
+    async fn flush_top(&self, top: &Rc<Top>) -> Result<(), VdevError> {
+        let gone = VdevError::Unavailable { vdev: top.id };
+        if top.lost.get() {
+            return Err(gone);
+        }
+        let flushed: Vec<&Rc<Leaf>> = top
+            .leaves
+            .iter()
+            .filter(|leaf| leaf.is_dirty() && leaf.is_usable())
+            .collect();
+        let needed = top.dirty.replace(false);
+        if flushed.is_empty() && !needed {
+            return Ok(());
+        }
+        // The interval ends for all leaves now: later writes belong to the next flush.
+        let missed: Vec<bool> = flushed.iter().map(|leaf| leaf.begin_flush()).collect();
+        let patience = self.patience(top);
+        let results = runtime::join_all(flushed.iter().map(|leaf| leaf.flush(patience))).await;
+        let mut error = None;
+        let mut whole = false;
+        for ((leaf, result), missed) in flushed.iter().zip(results).zip(missed) {
+            match result {
+                Ok(()) => whole |= !missed,
+                Err(failure) => error = Some(leaf_failure(leaf, 0, 0, failure)),
+            }
+        }
+        if whole {
+            return Ok(());
+        }
+        // A device that failed a flush may have dropped what it had, and will not say so a second time.
+        top.lost.set(true);
+        Err(error.unwrap_or(gone))
+    }
 }
 
 impl Suspect {
@@ -318,7 +403,7 @@ impl Suspect {
                 let offset = LEAF_DATA_START + at.offset;
                 // A failure is counted by the leaf; the good copy is still there.
                 let healed = leaf
-                    .write(offset, good.clone(), IoClass::Scrub)
+                    .write(offset, good.clone(), IoClass::Scrub, None)
                     .await
                     .is_ok();
                 if healed {
@@ -353,61 +438,4 @@ fn read_order(top: &Top, offset: u64) -> Vec<Rc<Leaf>> {
         .into_iter()
         .map(|(_, _, _, index)| Rc::clone(&top.leaves[index]))
         .collect()
-}
-
-async fn write_leaves(
-    top: &Top,
-    at: Location,
-    data: IoBuf,
-    class: IoClass,
-) -> Result<(), VdevError> {
-    let offset = LEAF_DATA_START + at.offset;
-    let results = if let [only] = top.leaves.as_slice() {
-        vec![only.write(offset, data, class).await]
-    } else {
-        let writes = top
-            .leaves
-            .iter()
-            .map(|leaf| leaf.write(offset, data.clone(), class));
-        runtime::join_all(writes).await
-    };
-    let mut first_error = None;
-    let mut written = 0;
-    for (leaf, result) in top.leaves.iter().zip(results) {
-        match result {
-            Ok(()) => written += 1,
-            Err(error) => {
-                leaf.note_missed();
-                if !matches!((&first_error, &error), (Some(_), LeafError::Closed)) {
-                    first_error = Some(leaf_failure(leaf, at.offset, at.size, error));
-                }
-            }
-        }
-    }
-    if written > 0 {
-        return Ok(());
-    }
-    Err(first_error.unwrap_or(VdevError::Unavailable { vdev: at.vdev }))
-}
-
-async fn flush_top(top: &Rc<Top>) -> Result<(), VdevError> {
-    let written: Vec<&Rc<Leaf>> = top.leaves.iter().filter(|leaf| leaf.is_dirty()).collect();
-    if written.is_empty() {
-        return Ok(());
-    }
-    // The interval ends for all leaves now: later writes belong to the next flush.
-    let missed: Vec<bool> = written.iter().map(|leaf| leaf.begin_flush()).collect();
-    let results = runtime::join_all(written.iter().map(|leaf| leaf.flush())).await;
-    let mut error = None;
-    let mut whole = false;
-    for ((leaf, result), missed) in written.iter().zip(results).zip(missed) {
-        match result {
-            Ok(()) => whole |= !missed,
-            Err(failure) => error = Some(leaf_failure(leaf, 0, 0, failure)),
-        }
-    }
-    if whole {
-        return Ok(());
-    }
-    Err(error.unwrap_or(VdevError::Unavailable { vdev: top.id }))
 }

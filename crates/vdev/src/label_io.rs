@@ -72,7 +72,7 @@ impl Tree {
     /// [`VdevError::NoSuchLeaf`] or the device's failure; the leaf is then taken out.
     pub async fn flush_leaf(&self, leaf: Guid) -> Result<(), VdevError> {
         let (leaf, _) = self.leaf_for_label(leaf)?;
-        leaf.flush()
+        leaf.flush(None)
             .await
             .map_err(|error| leaf_failure(&leaf, 0, 0, error))
     }
@@ -130,7 +130,7 @@ impl Tree {
         block: IoBuf,
     ) -> Result<(), VdevError> {
         let size = block.len() as u64;
-        leaf.write(offset, block, IoClass::SyncWrite)
+        leaf.write(offset, block, IoClass::SyncWrite, None)
             .await
             .map_err(|error| leaf_failure(leaf, offset, size, error))
     }

@@ -5,7 +5,9 @@
 //! Does not know mirrors; offsets here are device bytes.
 
 use std::cell::{Cell, RefCell};
+use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ondisk::{Guid, label};
 use runtime::{Disk, DiskError, DiskKind, DiskMode, Handle, IoBuf};
@@ -16,6 +18,10 @@ use crate::{Health, IoClass, OpenMode, QueueTuning, VdevConfig, VdevError, VdevS
 
 /// Bytes of a probe: one read at the start of the device, aligned for every sector size.
 const PROBE_BYTES: usize = 64 << 10;
+/// How often and how far apart a busy device is tried again.
+const BUSY_TRIES: u32 = 20;
+/// See [`BUSY_TRIES`].
+const BUSY_WAIT: Duration = Duration::from_millis(25);
 
 /// Why a leaf did not do what it was asked.
 #[derive(Debug, Clone)]
@@ -24,6 +30,8 @@ pub(crate) enum LeafError {
     Closed,
     /// The device refused.
     Device(DiskError),
+    /// The device did not answer in time and was left behind.
+    Stuck,
 }
 
 /// One device of the tree.
@@ -245,20 +253,23 @@ impl Leaf {
         self.set_health(Health::Unavailable, None);
     }
 
-    /// Reads device bytes.
+    /// Reads device bytes. With a patience, a device that takes longer is taken out of service: only given when another
+    /// leaf holds the same bytes.
     pub(crate) async fn read(
         &self,
         offset: u64,
         len: usize,
         class: IoClass,
+        patience: Option<Duration>,
     ) -> Result<IoBuf, LeafError> {
         let disk = self.disk().ok_or(LeafError::Closed)?;
         let asked = self.handle.now();
         let permit = self.queue.enter(class).await;
+        self.still_usable()?;
         let started = self.handle.now();
-        let mut result = disk.read(offset, len).await;
+        let mut result = self.patiently(patience, disk.read(offset, len)).await?;
         if result.as_ref().is_err_and(may_retry) {
-            result = disk.read(offset, len).await;
+            result = self.patiently(patience, disk.read(offset, len)).await?;
         }
         drop(permit);
         let ended = self.handle.now();
@@ -285,16 +296,20 @@ impl Leaf {
         offset: u64,
         data: IoBuf,
         class: IoClass,
+        patience: Option<Duration>,
     ) -> Result<(), LeafError> {
         let disk = self.disk().ok_or(LeafError::Closed)?;
         let len = data.len() as u64;
         let asked = self.handle.now();
         let permit = self.queue.enter(class).await;
+        self.still_usable()?;
         let started = self.handle.now();
         self.dirty.set(true);
-        let mut result = disk.write(offset, data.clone()).await;
+        let mut result = self
+            .patiently(patience, disk.write(offset, data.clone()))
+            .await?;
         if result.as_ref().is_err_and(may_retry) {
-            result = disk.write(offset, data).await;
+            result = self.patiently(patience, disk.write(offset, data)).await?;
         }
         drop(permit);
         // Again after the write: a flush that ran meanwhile did not cover it.
@@ -329,12 +344,17 @@ impl Leaf {
 
     /// Makes completed writes durable. After a failure nothing is known about writes since the last good flush, so the
     /// leaf is taken out.
-    pub(crate) async fn flush(&self) -> Result<(), LeafError> {
+    pub(crate) async fn flush(&self, patience: Option<Duration>) -> Result<(), LeafError> {
         let disk = self.disk().ok_or(LeafError::Closed)?;
         self.dirty.set(false);
-        match disk.flush().await {
-            Ok(()) => Ok(()),
+        match self.patiently(patience, disk.flush()).await {
+            Ok(Ok(())) => Ok(()),
             Err(error) => {
+                self.dirty.set(true);
+                self.note_missed();
+                Err(error)
+            }
+            Ok(Err(error)) => {
                 self.dirty.set(true);
                 self.note_missed();
                 self.stats.borrow_mut().write_errors += 1;
@@ -360,6 +380,34 @@ impl Leaf {
         stats.trim_ops += 1;
         stats.trim_bytes += len;
         Ok(())
+    }
+
+    /// Waits for the device, but no longer than the patience: then the leaf is out of service, and what it was asked may
+    /// or may not happen. (A write that happens much later can only make a copy wrong, which its checksum tells.)
+    async fn patiently<T>(
+        &self,
+        patience: Option<Duration>,
+        operation: impl Future<Output = T>,
+    ) -> Result<T, LeafError> {
+        let Some(patience) = patience else {
+            return Ok(operation.await);
+        };
+        match runtime::timeout(&self.handle, patience, operation).await {
+            Some(result) => Ok(result),
+            None => {
+                self.set_health(Health::Faulted, Some("too many slow I/Os".into()));
+                Err(LeafError::Stuck)
+            }
+        }
+    }
+
+    /// Fails if the leaf was taken out while its caller stood in the queue.
+    fn still_usable(&self) -> Result<(), LeafError> {
+        if self.is_usable() {
+            Ok(())
+        } else {
+            Err(LeafError::Closed)
+        }
     }
 
     fn set_health(&self, health: Health, reason: Option<String>) {
@@ -397,23 +445,32 @@ impl Leaf {
     }
 }
 
-/// Opens a device for a tree.
+/// Opens a device for a tree. A device that is busy gets a little time: its last user may just be closing it.
 pub(crate) async fn open_disk(
     handle: &Handle,
     path: &Path,
     mode: OpenMode,
 ) -> Result<Disk, VdevError> {
-    let mode = match mode {
+    let disk_mode = match mode {
         OpenMode::ReadOnly => DiskMode::ReadOnly,
         OpenMode::ReadWrite => DiskMode::ReadWrite,
     };
-    handle
-        .open_disk(path, mode)
-        .await
-        .map_err(|source| VdevError::Open {
-            path: path.to_owned(),
-            source,
-        })
+    let mut left = BUSY_TRIES;
+    loop {
+        match handle.open_disk(path, disk_mode).await {
+            Ok(disk) => return Ok(disk),
+            Err(DiskError::Busy { .. }) if left > 0 => {
+                left -= 1;
+                handle.sleep(BUSY_WAIT).await;
+            }
+            Err(source) => {
+                return Err(VdevError::Open {
+                    path: path.to_owned(),
+                    source,
+                });
+            }
+        }
+    }
 }
 
 /// Refuses devices too small to be a leaf, or smaller than the vdev needs.

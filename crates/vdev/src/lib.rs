@@ -29,9 +29,9 @@ pub use create::{
     Conflict, DiskUse, LeafSpec, TopSpec, TreeSpec, disk_use, metaslab_shift_for, plan,
 };
 pub use error::VdevError;
+pub use io::Suspect;
 pub use queue::{ClassLimits, IoClass, QueueTuning};
 pub use stats::{ClassStats, LATENCY_BUCKETS, LatencyHistogram, VdevStats};
-pub use io::Suspect;
 pub use tree::Tree;
 pub use types::{
     Check, Health, LeafInfo, Location, OpenMode, Scrubbed, TopInfo, TreeTuning, VdevStatus, Verify,

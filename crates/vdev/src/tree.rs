@@ -44,6 +44,10 @@ pub(crate) struct Top {
     pub(crate) ashift: u8,
     pub(crate) asize: u64,
     pub(crate) leaves: Vec<Rc<Leaf>>,
+    /// Written since the last flush.
+    pub(crate) dirty: Cell<bool>,
+    /// A flush failed where no other leaf could stand in.
+    pub(crate) lost: Cell<bool>,
 }
 
 pub(crate) struct SuspectState {
@@ -118,6 +122,8 @@ impl Tree {
                 ashift: vdev.ashift,
                 asize: vdev.asize,
                 leaves,
+                dirty: Cell::new(false),
+                lost: Cell::new(false),
             })));
         }
         runtime::join_all(
@@ -470,7 +476,7 @@ fn check_shape(top: &VdevConfig) -> Result<(), VdevError> {
 
 pub(crate) fn leaf_failure(leaf: &Leaf, offset: u64, size: u64, error: LeafError) -> VdevError {
     match error {
-        LeafError::Closed => VdevError::Unavailable { vdev: leaf.top },
+        LeafError::Closed | LeafError::Stuck => VdevError::Unavailable { vdev: leaf.top },
         LeafError::Device(source) => VdevError::Device {
             vdev: leaf.top,
             offset,

@@ -1,6 +1,7 @@
 //! The plain types of the tree: places, checks, modes, health, and what is told about vdevs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ondisk::Guid;
 use runtime::IoBuf;
@@ -61,6 +62,8 @@ pub struct TreeTuning {
     pub queue: QueueTuning,
     /// Checks of buffers above this many bytes run on the compute pool.
     pub offload_above_bytes: u64,
+    /// A leaf of a mirror that does not answer for this long is left behind.
+    pub stuck_after: Duration,
 }
 
 impl Default for TreeTuning {
@@ -68,6 +71,7 @@ impl Default for TreeTuning {
         Self {
             queue: QueueTuning::default(),
             offload_above_bytes: runtime::COMPUTE_WORTHWHILE_BYTES as u64,
+            stuck_after: Duration::from_secs(60),
         }
     }
 }

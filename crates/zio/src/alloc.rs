@@ -23,11 +23,7 @@ use crate::ranges::Mismatch;
 pub trait MetaSource {
     /// Returns the free ranges of a metaslab (bytes of the top-level vdev, sorted, not touching) as of the last synced
     /// txg or later. Must not allocate and must not wait for a txg sync.
-    fn load_space_map(
-        &self,
-        vdev: u32,
-        metaslab: u32,
-    ) -> LoadSpaceMap<'_>;
+    fn load_space_map(&self, vdev: u32, metaslab: u32) -> LoadSpaceMap<'_>;
 }
 
 /// Future of [`MetaSource::load_space_map`].

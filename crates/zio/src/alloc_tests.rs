@@ -333,7 +333,10 @@ fn vdevs_fill_up_together() {
         assert_eq!(allocator.step(&mut request), Step::Done);
         placed[request.dvas[0].vdev as usize] += UNIT;
     }
-    assert_eq!(placed.iter().sum::<u64>(), (2 * METASLABS) << METASLAB_SHIFT);
+    assert_eq!(
+        placed.iter().sum::<u64>(),
+        (2 * METASLABS) << METASLAB_SHIFT
+    );
     let shares = placed.map(|bytes| bytes * 100 / (placed[0] + placed[1]));
     assert!(
         (20..=55).contains(&shares[0]),

@@ -284,7 +284,12 @@ impl BlockStore {
         let Some(mut headers) = self.allocate(request).await? else {
             return Err(full);
         };
-        let children = match self.write_gang_children(piece, bytes, unit, depth).await {
+        // Every copy of a child is counted with a copy of the header, so there must be no more of them.
+        let limited = Piece {
+            copies: piece.copies.min(u8::try_from(headers.len()).unwrap_or(1)),
+            ..*piece
+        };
+        let children = match self.write_gang_children(&limited, bytes, unit, depth).await {
             Ok(children) => children,
             Err(error) => {
                 self.free_places(piece.txg, &headers);
@@ -405,6 +410,7 @@ impl BlockStore {
 }
 
 /// What all pieces of one block share.
+#[derive(Clone, Copy)]
 struct Piece {
     txg: Txg,
     copies: u8,

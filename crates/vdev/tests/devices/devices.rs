@@ -13,8 +13,17 @@ use world::{DiskModel, Ended, World};
 pub(crate) const MIB: u64 = 1 << 20;
 
 pub(crate) fn spec(paths: &[&str], ashift: Option<u8>) -> TreeSpec {
-    let leaves = paths.iter().map(|path| LeafSpec { path: path.into() }).collect();
-    TreeSpec { tops: vec![TopSpec { leaves, is_log: false, ashift }] }
+    let leaves = paths
+        .iter()
+        .map(|path| LeafSpec { path: path.into() })
+        .collect();
+    TreeSpec {
+        tops: vec![TopSpec {
+            leaves,
+            is_log: false,
+            ashift,
+        }],
+    }
 }
 
 pub(crate) fn done<T>(ended: Ended<T>) -> T {
@@ -26,11 +35,19 @@ pub(crate) fn done<T>(ended: Ended<T>) -> T {
 
 /// Makes a pool's labels on every leaf: what `pool` does, without a pool.
 pub(crate) async fn make(handle: &Handle, paths: &[&str], ashift: u8) -> (TreeConfig, Tree) {
-    let (config, conflicts) = plan(handle, &spec(paths, Some(ashift))).await.expect("a plan");
-    assert!(conflicts.is_empty());
-    let tree = Tree::open(handle, &config, OpenMode::ReadWrite, TreeTuning::default(), true)
+    let (config, conflicts) = plan(handle, &spec(paths, Some(ashift)))
         .await
-        .expect("opens");
+        .expect("a plan");
+    assert!(conflicts.is_empty());
+    let tree = Tree::open(
+        handle,
+        &config,
+        OpenMode::ReadWrite,
+        TreeTuning::default(),
+        true,
+    )
+    .await
+    .expect("opens");
     for leaf in tree.leaves() {
         tree.init_labels(leaf.guid).await.expect("prepares");
         let label = NvList::new()
@@ -40,10 +57,15 @@ pub(crate) async fn make(handle: &Handle, paths: &[&str], ashift: u8) -> (TreeCo
             .with("txg", 7_u64)
             .with("pool_guid", config.guid.0)
             .with("guid", leaf.guid.0)
-            .with("vdev_tree", config.tops[0].to_nvlist(ConfigPlace::Label, true));
+            .with(
+                "vdev_tree",
+                config.tops[0].to_nvlist(ConfigPlace::Label, true),
+            );
         let packed = label.encode_xdr();
         for which in [0, 2, 1, 3] {
-            tree.write_label(leaf.guid, which, &packed).await.expect("writes");
+            tree.write_label(leaf.guid, which, &packed)
+                .await
+                .expect("writes");
         }
         tree.flush_leaf(leaf.guid).await.expect("flushes");
     }
@@ -60,23 +82,49 @@ fn labels_and_uberblocks_are_found_again() {
         let leaf = config.tops[0].guid;
         for txg in 4..60 {
             let uberblock = Uberblock::new(Txg(txg), tree.guid_sum(), txg, BlockPointer::HOLE);
-            tree.write_uberblock(leaf, &uberblock).await.expect("writes");
+            tree.write_uberblock(leaf, &uberblock)
+                .await
+                .expect("writes");
         }
         tree.flush().await.expect("flushes");
         let set = tree.read_labels(leaf).await.expect("reads");
-        assert!(set.labels.iter().all(|label| matches!(label, LabelState::Valid(_))));
-        assert_eq!(set.best_config().and_then(|config| config.str("name")), Some("tank"));
+        assert!(
+            set.labels
+                .iter()
+                .all(|label| matches!(label, LabelState::Valid(_)))
+        );
+        assert_eq!(
+            set.best_config().and_then(|config| config.str("name")),
+            Some("tank")
+        );
         assert_eq!(set.uberblocks.len(), 4 * 32);
         assert_eq!(set.best_uberblock(None).map(|u| u.txg), Some(Txg(59)));
-        assert_eq!(set.best_uberblock(Some(Txg(30))).map(|u| u.txg), Some(Txg(30)));
-        assert_eq!(set.best_uberblock(Some(Txg(20))).map(|u| u.txg), None, "overwritten by then");
+        assert_eq!(
+            set.best_uberblock(Some(Txg(30))).map(|u| u.txg),
+            Some(Txg(30))
+        );
+        assert_eq!(
+            set.best_uberblock(Some(Txg(20))).map(|u| u.txg),
+            None,
+            "overwritten by then"
+        );
         let best = tree.best_uberblock(None).await.expect("reads");
-        assert_eq!(best.map(|uberblock| uberblock.guid_sum), Some(config.guid_sum()));
+        assert_eq!(
+            best.map(|uberblock| uberblock.guid_sum),
+            Some(config.guid_sum())
+        );
         tree.close();
-        let disk = handle.open_disk("/d0".as_ref(), DiskMode::ReadWrite).await.expect("opens");
+        let disk = handle
+            .open_disk("/d0".as_ref(), DiskMode::ReadWrite)
+            .await
+            .expect("opens");
         labels::clear(&disk).await.expect("clears");
         let set = LabelSet::read(&disk).await.expect("reads");
-        assert!(set.labels.iter().all(|label| matches!(label, LabelState::Empty)));
+        assert!(
+            set.labels
+                .iter()
+                .all(|label| matches!(label, LabelState::Empty))
+        );
         assert!(set.uberblocks.is_empty());
     }));
 }
@@ -120,18 +168,36 @@ fn a_device_tells_what_it_holds() {
         assert_eq!(found("/free").await, DiskUse::Free);
         assert!(matches!(found("/ext").await, DiskUse::Foreign { what } if what.contains("ext4")));
         assert!(matches!(found("/gpt").await, DiskUse::Foreign { what } if what.contains("GPT")));
-        let expect = DiskUse::Pool { name: "tank".into(), state: 0, pool_guid: config.guid.0 };
+        let expect = DiskUse::Pool {
+            name: "tank".into(),
+            state: 0,
+            pool_guid: config.guid.0,
+        };
         assert_eq!(found("/pool").await, expect);
-        let (_, conflicts) =
-            plan(&handle, &spec(&["/free", "/pool", "/ext"], None)).await.expect("a plan");
-        let paths: Vec<_> = conflicts.iter().map(|conflict| conflict.path.clone()).collect();
+        let (_, conflicts) = plan(&handle, &spec(&["/free", "/pool", "/ext"], None))
+            .await
+            .expect("a plan");
+        let paths: Vec<_> = conflicts
+            .iter()
+            .map(|conflict| conflict.path.clone())
+            .collect();
         assert_eq!(paths, ["/pool", "/ext"].map(std::path::PathBuf::from));
         let refused = |paths: &'static [&'static str]| {
             let handle = handle.clone();
-            async move { plan(&handle, &spec(paths, None)).await.expect_err("must be refused") }
+            async move {
+                plan(&handle, &spec(paths, None))
+                    .await
+                    .expect_err("must be refused")
+            }
         };
-        assert!(matches!(refused(&["/small"]).await, VdevError::TooSmall { .. }));
-        assert!(matches!(refused(&["/free", "/free"]).await, VdevError::BadConfig { .. }));
+        assert!(matches!(
+            refused(&["/small"]).await,
+            VdevError::TooSmall { .. }
+        ));
+        assert!(matches!(
+            refused(&["/free", "/free"]).await,
+            VdevError::BadConfig { .. }
+        ));
         assert!(matches!(refused(&["/none"]).await, VdevError::Open { .. }));
         assert!(matches!(refused(&[]).await, VdevError::BadConfig { .. }));
     }));
@@ -140,9 +206,12 @@ fn a_device_tells_what_it_holds() {
 #[test]
 fn sector_sizes_decide_ashift() {
     let world = World::new(4);
-    for (path, logical, physical) in
-        [("/512", 512, 512), ("/512e", 512, 4096), ("/4kn", 4096, 4096), ("/odd", 512, 1 << 20)]
-    {
+    for (path, logical, physical) in [
+        ("/512", 512, 512),
+        ("/512e", 512, 4096),
+        ("/4kn", 4096, 4096),
+        ("/odd", 512, 1 << 20),
+    ] {
         let mut model = DiskModel::new(64 * MIB).with_sectors(logical, physical);
         model.block_device = true;
         world.add_disk(path, model);
@@ -152,8 +221,17 @@ fn sector_sizes_decide_ashift() {
             let (config, _) = plan(&handle, &spec(&[path], None)).await.expect("a plan");
             assert_eq!(config.tops[0].ashift, ashift, "{path}");
         }
-        let error = plan(&handle, &spec(&["/4kn"], Some(9))).await.expect_err("must be refused");
-        assert!(matches!(error, VdevError::SectorSize { needed: 12, have: 9, .. }));
+        let error = plan(&handle, &spec(&["/4kn"], Some(9)))
+            .await
+            .expect_err("must be refused");
+        assert!(matches!(
+            error,
+            VdevError::SectorSize {
+                needed: 12,
+                have: 9,
+                ..
+            }
+        ));
         assert!(plan(&handle, &spec(&["/512"], Some(17))).await.is_err());
     }));
 }

@@ -14,7 +14,11 @@ use crate::devices::{MIB, done, make};
 const SIZE: u64 = 16 << 10;
 
 fn at(block: u64) -> Location {
-    Location { vdev: 0, offset: block * SIZE, size: SIZE }
+    Location {
+        vdev: 0,
+        offset: block * SIZE,
+        size: SIZE,
+    }
 }
 
 fn content(block: u64, version: u64) -> IoBuf {
@@ -44,40 +48,60 @@ fn a_half_that_vanishes_is_left_behind_and_told() {
     let inner = world.clone();
     done(world.run(|handle| async move {
         let (config, tree) = make(&handle, &["/a", "/b"], 12).await;
-        tree.write(at(0), content(0, 1), IoClass::AsyncWrite).await.expect("writes");
+        tree.write(at(0), content(0, 1), IoClass::AsyncWrite)
+            .await
+            .expect("writes");
         tree.flush().await.expect("flushes");
         assert!(tree.take_missed_writes().is_empty());
         inner.vanish("/a");
-        tree.write(at(1), content(1, 1), IoClass::AsyncWrite).await.expect("one half takes it");
+        tree.write(at(1), content(1, 1), IoClass::AsyncWrite)
+            .await
+            .expect("one half takes it");
         tree.flush().await.expect("one half is enough");
         assert_eq!(tree.take_missed_writes(), [config.tops[0].children[0].guid]);
         assert_eq!(tree.leaves()[0].health, Health::Removed);
         assert_eq!(tree.status().health, Health::Degraded);
         for block in 0..2 {
-            tree.read(at(block), IoClass::SyncRead, is(content(block, 1))).await.expect("reads");
+            tree.read(at(block), IoClass::SyncRead, is(content(block, 1)))
+                .await
+                .expect("reads");
         }
         inner.bring_back("/a");
         assert_eq!(tree.reopen().await, 1);
         assert_eq!(tree.status().health, Health::Online);
         // What it missed is found by the check and mended.
         for block in 0..2 {
-            tree.read(at(block), IoClass::SyncRead, is(content(block, 1))).await.expect("reads");
+            tree.read(at(block), IoClass::SyncRead, is(content(block, 1)))
+                .await
+                .expect("reads");
         }
         let scrubbed = tree
-            .scrub(at(1), IoClass::Scrub, Arc::new(|b: &IoBuf| (*b == content(1, 1)).then_some(())))
+            .scrub(
+                at(1),
+                IoClass::Scrub,
+                Arc::new(|b: &IoBuf| (*b == content(1, 1)).then_some(())),
+            )
             .await
             .expect("scrubs");
         assert_eq!((scrubbed.bad_copies, scrubbed.repaired_copies), (1, 1));
         tree.mark_whole(config.tops[0].children[0].guid);
         inner.vanish("/b");
         for block in 0..2 {
-            tree.read(at(block), IoClass::SyncRead, is(content(block, 1))).await.expect("reads");
+            tree.read(at(block), IoClass::SyncRead, is(content(block, 1)))
+                .await
+                .expect("reads");
         }
         inner.vanish("/a");
         let error = tree.read(at(0), IoClass::SyncRead, Verify::None).await;
-        assert!(matches!(error, Err(VdevError::Device { .. } | VdevError::Unavailable { .. })));
+        assert!(matches!(
+            error,
+            Err(VdevError::Device { .. } | VdevError::Unavailable { .. })
+        ));
         let error = tree.write(at(0), content(0, 2), IoClass::AsyncWrite).await;
-        assert!(matches!(error, Err(VdevError::Device { .. } | VdevError::Unavailable { .. })));
+        assert!(matches!(
+            error,
+            Err(VdevError::Device { .. } | VdevError::Unavailable { .. })
+        ));
     }));
 }
 
@@ -87,11 +111,27 @@ fn a_write_missed_here_and_a_flush_failed_there_is_a_loss_and_said() {
     let inner = world.clone();
     done(world.run(|handle| async move {
         let (_, tree) = make(&handle, &["/a", "/b"], 12).await;
-        inner.set_faults("/a", Faults { write_error: 1_000_000, ..Faults::default() });
-        tree.write(at(0), content(0, 1), IoClass::AsyncWrite).await.expect("one half takes it");
+        inner.set_faults(
+            "/a",
+            Faults {
+                write_error: 1_000_000,
+                ..Faults::default()
+            },
+        );
+        tree.write(at(0), content(0, 1), IoClass::AsyncWrite)
+            .await
+            .expect("one half takes it");
         inner.set_faults("/a", Faults::default());
-        inner.set_faults("/b", Faults { flush_error: 1_000_000, ..Faults::default() });
-        tree.flush().await.expect_err("the only half with the write did not flush it");
+        inner.set_faults(
+            "/b",
+            Faults {
+                flush_error: 1_000_000,
+                ..Faults::default()
+            },
+        );
+        tree.flush()
+            .await
+            .expect_err("the only half with the write did not flush it");
     }));
 }
 
@@ -101,13 +141,24 @@ fn a_failed_flush_takes_the_half_out() {
     let inner = world.clone();
     done(world.run(|handle| async move {
         let (config, tree) = make(&handle, &["/a", "/b"], 12).await;
-        inner.set_faults("/b", Faults { flush_error: 1_000_000, ..Faults::default() });
-        tree.write(at(0), content(0, 1), IoClass::AsyncWrite).await.expect("writes");
+        inner.set_faults(
+            "/b",
+            Faults {
+                flush_error: 1_000_000,
+                ..Faults::default()
+            },
+        );
+        tree.write(at(0), content(0, 1), IoClass::AsyncWrite)
+            .await
+            .expect("writes");
         tree.flush().await.expect("one half is enough");
         assert_eq!(tree.take_missed_writes(), [config.tops[0].children[1].guid]);
         assert_eq!(tree.leaves()[1].health, Health::Faulted);
         let status = tree.status();
-        assert_eq!(status.children[0].children[1].reason.as_deref(), Some("too many errors"));
+        assert_eq!(
+            status.children[0].children[1].reason.as_deref(),
+            Some("too many errors")
+        );
         inner.set_faults("/b", Faults::default());
         tree.clear_errors(None).await;
         assert_eq!(tree.status().health, Health::Online);
@@ -120,12 +171,18 @@ fn a_stuck_half_is_waited_for_some_time_then_left_behind() {
     let inner = world.clone();
     done(world.run(|handle| async move {
         let (config, tree) = make(&handle, &["/a", "/b"], 12).await;
-        tree.write(at(0), content(0, 1), IoClass::AsyncWrite).await.expect("writes");
+        tree.write(at(0), content(0, 1), IoClass::AsyncWrite)
+            .await
+            .expect("writes");
         tree.flush().await.expect("flushes");
         inner.stick("/a");
         let started = handle.now();
-        tree.read(at(0), IoClass::SyncRead, is(content(0, 1))).await.expect("the other half");
-        tree.write(at(1), content(1, 1), IoClass::AsyncWrite).await.expect("one half takes it");
+        tree.read(at(0), IoClass::SyncRead, is(content(0, 1)))
+            .await
+            .expect("the other half");
+        tree.write(at(1), content(1, 1), IoClass::AsyncWrite)
+            .await
+            .expect("one half takes it");
         tree.flush().await.expect("one half is enough");
         assert!(handle.now().since(started) < Duration::from_secs(400));
         assert_eq!(tree.take_missed_writes(), [config.tops[0].children[0].guid]);
@@ -157,10 +214,15 @@ fn one_bad_half_never_shows() {
                     if rng.coin() {
                         versions[usize::try_from(block).expect("small")] = step;
                         let data = content(block, step);
-                        tree.write(at(block), data, IoClass::AsyncWrite).await.expect("writes");
+                        tree.write(at(block), data, IoClass::AsyncWrite)
+                            .await
+                            .expect("writes");
                     } else if versions[usize::try_from(block).expect("small")] > 0 {
-                        let expect = content(block, versions[usize::try_from(block).expect("small")]);
-                        tree.read(at(block), IoClass::SyncRead, is(expect)).await.expect("reads");
+                        let expect =
+                            content(block, versions[usize::try_from(block).expect("small")]);
+                        tree.read(at(block), IoClass::SyncRead, is(expect))
+                            .await
+                            .expect("reads");
                     }
                     if step % 50 == 0 {
                         tree.flush().await.expect("flushes");
@@ -181,7 +243,9 @@ fn mending_never_undoes_a_write() {
         done(world.run(|handle| async move {
             let (_, tree) = make(&handle, &["/a", "/b"], 12).await;
             for block in 0..8 {
-                tree.write(at(block), content(block, 1), IoClass::AsyncWrite).await.expect("writes");
+                tree.write(at(block), content(block, 1), IoClass::AsyncWrite)
+                    .await
+                    .expect("writes");
             }
             tree.flush().await.expect("flushes");
             for block in 0..8 {
@@ -189,7 +253,13 @@ fn mending_never_undoes_a_write() {
                 inner.rot(path, vdev::LEAF_DATA_START + block * SIZE, SIZE);
             }
             inner.set_faults("/a", Faults::slow_only());
-            inner.set_faults("/b", Faults { slow: 500_000, ..Faults::slow_only() });
+            inner.set_faults(
+                "/b",
+                Faults {
+                    slow: 500_000,
+                    ..Faults::slow_only()
+                },
+            );
             let tree = Rc::new(tree);
             let mut tasks = Vec::new();
             for block in 0..8 {
@@ -204,18 +274,27 @@ fn mending_never_undoes_a_write() {
                 let writer = Rc::clone(&tree);
                 tasks.push(handle.spawn("writer", async move {
                     let data = content(block, 2);
-                    writer.write(at(block), data, IoClass::AsyncWrite).await.expect("writes");
+                    writer
+                        .write(at(block), data, IoClass::AsyncWrite)
+                        .await
+                        .expect("writes");
                 }));
             }
             for task in tasks {
                 task.await;
             }
             for path in ["/a", "/b"] {
-                let image = inner.images().remove(std::path::Path::new(path)).expect("an image");
+                let image = inner
+                    .images()
+                    .remove(std::path::Path::new(path))
+                    .expect("an image");
                 for block in 0..8 {
                     let mut bytes = vec![0; usize::try_from(SIZE).expect("small")];
                     image.read(vdev::LEAF_DATA_START + block * SIZE, &mut bytes);
-                    assert!(*content(block, 2) == *bytes, "seed {seed}: {path} block {block}");
+                    assert!(
+                        *content(block, 2) == *bytes,
+                        "seed {seed}: {path} block {block}"
+                    );
                 }
             }
         }));
@@ -228,7 +307,9 @@ fn a_read_only_tree_writes_nothing() {
     let inner = world.clone();
     done(world.run(|handle| async move {
         let (config, tree) = make(&handle, &["/a", "/b"], 12).await;
-        tree.write(at(0), content(0, 1), IoClass::AsyncWrite).await.expect("writes");
+        tree.write(at(0), content(0, 1), IoClass::AsyncWrite)
+            .await
+            .expect("writes");
         tree.flush().await.expect("flushes");
         tree.close();
         drop(tree);
@@ -238,12 +319,17 @@ fn a_read_only_tree_writes_nothing() {
         let tree = Tree::open(&handle, &config, mode, TreeTuning::default(), false)
             .await
             .expect("opens");
-        tree.read(at(0), IoClass::SyncRead, is(content(0, 1))).await.expect("the good half");
+        tree.read(at(0), IoClass::SyncRead, is(content(0, 1)))
+            .await
+            .expect("the good half");
         assert!(matches!(
             tree.write(at(0), content(0, 2), IoClass::AsyncWrite).await,
             Err(VdevError::ReadOnly)
         ));
-        assert!(matches!(tree.init_labels(config.tops[0].guid).await, Err(VdevError::ReadOnly)));
+        assert!(matches!(
+            tree.init_labels(config.tops[0].guid).await,
+            Err(VdevError::ReadOnly)
+        ));
         tree.flush().await.expect("has nothing to do");
         for (path, image) in inner.images() {
             assert_eq!(image.content_hash(), before[&path].content_hash());

@@ -1,0 +1,230 @@
+//! The cache over a store in a modelled world: what is read is right and read once, and the limit holds.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use arc::{Cache, CacheTuning};
+use ondisk::{BlockPointer, ChecksumKind, Compression, ObjectType, Txg};
+use runtime::{Handle, IoBuf};
+use vdev::{LeafSpec, OpenMode, TopSpec, Tree, TreeSpec, TreeTuning, plan};
+use world::{DiskModel, Ended, Faults, World};
+use zio::{
+    BlockStore, Bookmark, IoClass, LoadSpaceMap, MetaSource, ReadProps, StoreOptions, WriteProps,
+    ZioError,
+};
+
+const READ: ReadProps = ReadProps {
+    class: IoClass::SyncRead,
+    bookmark: Bookmark {
+        objset: 0,
+        object: 1,
+        level: 0,
+        block: 0,
+    },
+};
+
+struct NoMaps;
+
+impl MetaSource for NoMaps {
+    fn load_space_map(&self, vdev: u32, metaslab: u32) -> LoadSpaceMap<'_> {
+        Box::pin(async move {
+            Err(ZioError::SpaceMap {
+                vdev,
+                metaslab,
+                reason: "there is none".into(),
+            })
+        })
+    }
+}
+
+async fn open(handle: &Handle, tuning: CacheTuning) -> Cache {
+    let leaves = vec![LeafSpec { path: "/d0".into() }];
+    let spec = TreeSpec {
+        tops: vec![TopSpec {
+            leaves,
+            is_log: false,
+            ashift: Some(12),
+        }],
+    };
+    let (config, _) = plan(handle, &spec).await.expect("a plan");
+    let tree = Tree::open(
+        handle,
+        &config,
+        OpenMode::ReadWrite,
+        TreeTuning::default(),
+        true,
+    )
+    .await
+    .expect("opens");
+    let store = BlockStore::new(handle, tree, StoreOptions::default());
+    store.activate(Rc::new(NoMaps), &[]);
+    Cache::new(handle, store, tuning)
+}
+
+fn content(seed: u64, len: usize) -> IoBuf {
+    let mut bytes = vec![0; len];
+    world::Rng::new(seed).fill(&mut bytes);
+    IoBuf::from(bytes)
+}
+
+async fn write(cache: &Cache, data: IoBuf, props: &WriteProps) -> BlockPointer {
+    cache
+        .store()
+        .write(Txg(10), data, props)
+        .await
+        .expect("writes")
+}
+
+fn props(metadata: bool) -> WriteProps {
+    WriteProps {
+        object_type: if metadata {
+            ObjectType::SPACE_MAP
+        } else {
+            ObjectType::PLAIN_FILE_CONTENTS
+        },
+        level: 0,
+        compression: Compression::OFF,
+        zstd_level: 0,
+        checksum: ChecksumKind::FLETCHER4,
+        copies: 1,
+        allow_embedded: false,
+        fill: 1,
+        rewrite: None,
+        hole_birth: false,
+        class: IoClass::AsyncWrite,
+        bookmark: Bookmark::default(),
+    }
+}
+
+fn in_world<F: Future<Output = ()>>(faults: Faults, test: impl FnOnce(Handle, World) -> F) {
+    let world = World::new(1);
+    world.add_disk("/d0", DiskModel::new(128 << 20).with_faults(faults));
+    let inner = world.clone();
+    match world.run(|handle| test(handle, inner)) {
+        Ended::Done(()) => {}
+        Ended::PowerCut => panic!("nobody cut the power"),
+    }
+}
+
+#[test]
+fn a_block_is_read_once_however_many_ask() {
+    let slow = Faults {
+        slow: 1_000_000,
+        slow_by: Duration::from_millis(5),
+        ..Faults::default()
+    };
+    in_world(slow, |handle, _| async move {
+        let cache = open(&handle, CacheTuning::default()).await;
+        let bp = write(&cache, content(1, 8192), &props(false)).await;
+        let readers: Vec<_> = (0..50)
+            .map(|_| {
+                let cache = cache.clone();
+                handle.spawn("reader", async move {
+                    cache.read(&bp, READ).await.expect("reads")
+                })
+            })
+            .collect();
+        for reader in readers {
+            assert_eq!(reader.await, content(1, 8192));
+        }
+        assert_eq!(cache.store().stats().reads, 1);
+        assert_eq!(
+            cache.read(&bp, READ).await.expect("reads"),
+            content(1, 8192)
+        );
+        let stats = cache.stats();
+        assert_eq!((stats.misses, stats.joined, stats.hits), (1, 49, 1));
+    });
+}
+
+#[test]
+fn errors_reach_all_and_are_not_kept() {
+    in_world(Faults::default(), |handle, world| async move {
+        let cache = open(&handle, CacheTuning::default()).await;
+        let bp = write(&cache, content(1, 8192), &props(false)).await;
+        let at = bp.dvas()[0].offset + vdev::LEAF_DATA_START;
+        world.damage("/d0", at, &[1; 512]);
+        let readers: Vec<_> = (0..3)
+            .map(|_| {
+                let cache = cache.clone();
+                handle.spawn("reader", async move { cache.read(&bp, READ).await })
+            })
+            .collect();
+        for reader in readers {
+            assert!(reader.await.expect_err("is damaged").is_corruption());
+        }
+        world.damage("/d0", at, &content(1, 8192)[..512]);
+        assert_eq!(
+            cache.read(&bp, READ).await.expect("is whole again"),
+            content(1, 8192)
+        );
+    });
+}
+
+#[test]
+fn a_place_overwritten_within_a_txg_is_another_block() {
+    in_world(Faults::default(), |handle, _| async move {
+        let cache = open(&handle, CacheTuning::default()).await;
+        let first = write(&cache, content(1, 8192), &props(true)).await;
+        cache.insert(&first, content(1, 8192));
+        let again = WriteProps {
+            rewrite: Some(first),
+            ..props(true)
+        };
+        let second = write(&cache, content(2, 8192), &again).await;
+        assert_eq!(first.dvas(), second.dvas());
+        assert_eq!(
+            cache.read(&second, READ).await.expect("reads"),
+            content(2, 8192)
+        );
+        assert_eq!(cache.peek(&first), Some(content(1, 8192)));
+        cache.forget(&first);
+        assert_eq!(cache.peek(&first), None);
+        assert_eq!(cache.peek(&second), Some(content(2, 8192)));
+    });
+}
+
+#[test]
+fn what_was_freed_during_its_read_is_not_kept() {
+    in_world(Faults::default(), |handle, _| async move {
+        let cache = open(&handle, CacheTuning::default()).await;
+        let bp = write(&cache, content(1, 64 << 10), &props(false)).await;
+        let reader = cache.clone();
+        let task = handle.spawn("reader", async move { reader.read(&bp, READ).await });
+        handle.yield_now().await;
+        cache.forget(&bp);
+        assert_eq!(task.await.expect("reads"), content(1, 64 << 10));
+        assert_eq!(cache.peek(&bp), None);
+    });
+}
+
+#[test]
+fn the_limit_holds_and_metadata_stays() {
+    in_world(Faults::default(), |handle, _| async move {
+        let tuning = CacheTuning {
+            limit_bytes: 1 << 20,
+            metadata_floor_bytes: 256 << 10,
+        };
+        let cache = open(&handle, tuning).await;
+        let metadata = write(&cache, content(0, 16 << 10), &props(true)).await;
+        cache.insert(&metadata, content(0, 16 << 10));
+        for seed in 1..200 {
+            let bp = write(&cache, content(seed, 32 << 10), &props(false)).await;
+            cache.insert(&bp, content(seed, 32 << 10));
+            assert!(cache.stats().bytes <= 1 << 20);
+        }
+        assert!(cache.peek(&metadata).is_some());
+        assert!(cache.stats().evictions > 100);
+        cache.set_limit(64 << 10);
+        assert!(cache.stats().bytes <= 64 << 10);
+        // A block that would be most of the cache is not kept at all.
+        let bp = write(&cache, content(7, 128 << 10), &props(false)).await;
+        cache.insert(&bp, content(7, 128 << 10));
+        assert!(cache.peek(&bp).is_none());
+        let hole = BlockPointer::hole(8192, ObjectType::PLAIN_FILE_CONTENTS, 0, Txg(3));
+        assert_eq!(
+            cache.read(&hole, READ).await.expect("reads"),
+            IoBuf::zeroed(8192)
+        );
+    });
+}
