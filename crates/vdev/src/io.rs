@@ -322,20 +322,24 @@ impl Tree {
             runtime::join_all(top.leaves.iter().map(write)).await
         };
         let mut first_error = None;
-        let mut written = 0;
+        let mut failed = Vec::new();
         for (leaf, result) in top.leaves.iter().zip(results) {
             match result {
-                Ok(()) => written += 1,
+                Ok(()) => {}
                 Err(error) => {
-                    leaf.note_missed();
+                    failed.push(leaf);
                     if !matches!((&first_error, &error), (Some(_), LeafError::Closed)) {
                         first_error = Some(leaf_failure(leaf, at.offset, at.size, error));
                     }
                 }
             }
         }
-        if written > 0 {
+        if failed.len() < top.leaves.len() {
             top.dirty.set(true);
+            // A write that no leaf took is not missed by any: it has failed, and may be tried again as a whole.
+            for leaf in failed {
+                leaf.note_missed();
+            }
             return Ok(());
         }
         Err(first_error.unwrap_or(VdevError::Unavailable { vdev: at.vdev }))

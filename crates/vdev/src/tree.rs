@@ -14,6 +14,8 @@ use crate::{
     VdevConfig, VdevError, VdevKind, VdevStats, VdevStatus,
 };
 
+/// Most metaslabs accepted of one vdev. OpenZFS makes at most 131,072 of a new vdev, more only by growing it.
+const METASLABS_MAX: u64 = 1 << 20;
 /// Block size by which the deflate ratio is defined.
 const DEFLATE_BLOCK: u64 = 128 << 10;
 
@@ -353,6 +355,10 @@ impl Tree {
         };
         if let Some((mut vdev, top)) = found {
             vdev.faulted = false;
+            if leaf.is_dirty() {
+                // Whatever took the device away may have taken its cache, too.
+                leaf.note_missed();
+            }
             leaf.close();
             leaf.open(&vdev, self.0.mode, top.ashift, top.asize, false)
                 .await;
@@ -460,15 +466,16 @@ fn check_shape(top: &VdevConfig) -> Result<(), VdevError> {
             what: "ashift out of range",
         });
     }
-    if !(24..=60).contains(&top.metaslab_shift) && top.metaslab_shift != 0 {
-        return Err(VdevError::BadConfig {
-            what: "metaslab_shift out of range",
-        });
-    }
     // Offsets are stored in 55 bits of 512 bytes at most; far below, sums cannot overflow.
     if top.asize == 0 || top.asize > 1 << 62 || !top.asize.is_multiple_of(1 << top.ashift) {
         return Err(VdevError::BadConfig {
             what: "asize out of range",
+        });
+    }
+    // The smallest metaslab of old pools is one block of 128 KiB; the count bounds what the allocator keeps in memory.
+    if !(17..=60).contains(&top.metaslab_shift) || top.asize >> top.metaslab_shift > METASLABS_MAX {
+        return Err(VdevError::BadConfig {
+            what: "metaslab_shift out of range",
         });
     }
     Ok(())
