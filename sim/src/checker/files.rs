@@ -266,10 +266,8 @@ impl Checker<'_> {
                 continue;
             };
             let mut bad = |what: String| {
-                self.report.error(
-                    Kind::Directory,
-                    format!("{name}: directory {object}: {what}"),
-                )
+                let text = format!("{name}: directory {object}: {what}");
+                self.report.error(Kind::Directory, text);
             };
             if zap.norm_flags != norm {
                 bad(format!(
@@ -326,7 +324,7 @@ impl Checker<'_> {
             let waiting = unlinked.contains_key(object);
             let mut bad = |kind, what: String| {
                 self.report
-                    .error(kind, format!("{name}: object {object}: {what}"))
+                    .error(kind, format!("{name}: object {object}: {what}"));
             };
             if waiting {
                 if r.entries > 0 || file.links != 0 && !is_xattr_dir {

@@ -149,7 +149,7 @@ impl Checker<'_> {
                     entries += count;
                     let shift = header.pointer_table.shift;
                     let width = shift.saturating_sub(prefix_len);
-                    let span = (prefix << width, (prefix + 1 << width).wrapping_sub(1));
+                    let span = (prefix << width, ((prefix + 1) << width).wrapping_sub(1));
                     if prefix_len > shift || span != (*from, *to) {
                         let text = format!(
                             "{what}: leaf {number} covers {span:?}, the table has it at {from}..={to}"
