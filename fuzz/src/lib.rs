@@ -1,0 +1,130 @@
+//! One plain function per decoder of untrusted bytes: it must return whatever the bytes are.
+//!
+//! `tests/replay.rs` runs every target over `corpus/TARGET/` and over seeded mutations of it in ordinary `cargo test`, with
+//! a limit on memory. `libfuzzer/` runs the same functions under coverage guidance:
+//! `cargo +nightly fuzz run --fuzz-dir fuzz/libfuzzer TARGET fuzz/corpus/TARGET`.
+
+#![forbid(unsafe_code)]
+
+mod canary;
+mod dictionaries;
+mod records;
+mod roots;
+mod stored;
+
+/// A target: its name (and corpus folder), what to run, and how much it may allocate.
+pub struct Target {
+    pub name: &'static str,
+    pub run: fn(&[u8]),
+    /// Bytes it may hold at once, for an input of this length.
+    pub memory_max: fn(usize) -> usize,
+}
+
+/// What a decoder may hold when its structures are a small multiple of their bytes.
+fn proportional(len: usize) -> usize {
+    len * 40 + (64 << 10)
+}
+
+/// Every target that must never panic.
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "nvlist",
+        run: roots::nvlist,
+        memory_max: |len| len * 150 + (64 << 10),
+    },
+    Target {
+        name: "label",
+        run: roots::label,
+        memory_max: |len| len * 150 + (64 << 10),
+    },
+    Target {
+        name: "uberblock",
+        run: roots::uberblock,
+        memory_max: proportional,
+    },
+    Target {
+        name: "block_pointer",
+        run: roots::block_pointer,
+        memory_max: proportional,
+    },
+    Target {
+        name: "dnode",
+        run: records::dnode,
+        memory_max: proportional,
+    },
+    Target {
+        name: "objset",
+        run: records::objset,
+        memory_max: proportional,
+    },
+    Target {
+        name: "dsl",
+        run: records::dsl,
+        memory_max: proportional,
+    },
+    Target {
+        name: "sa",
+        run: records::sa,
+        memory_max: proportional,
+    },
+    Target {
+        name: "acl",
+        run: records::acl,
+        memory_max: proportional,
+    },
+    Target {
+        name: "space_map",
+        run: records::space_map,
+        memory_max: proportional,
+    },
+    Target {
+        name: "history",
+        run: records::history,
+        memory_max: |len| len * 150 + (64 << 10),
+    },
+    Target {
+        name: "zil_block",
+        run: records::zil_block,
+        memory_max: proportional,
+    },
+    Target {
+        name: "zap_micro",
+        run: dictionaries::micro,
+        memory_max: proportional,
+    },
+    Target {
+        name: "zap_fat",
+        run: dictionaries::fat,
+        memory_max: proportional,
+    },
+    Target {
+        name: "zap_leaf",
+        run: dictionaries::leaf,
+        memory_max: proportional,
+    },
+    // A block of at most 1 MiB is asked for (see the target), and decoders keep contexts.
+    Target {
+        name: "decompress",
+        run: stored::decompress,
+        memory_max: |_| 8 << 20,
+    },
+    Target {
+        name: "checksum",
+        run: stored::checksum,
+        memory_max: proportional,
+    },
+];
+
+/// Targets that must be caught: one panics, one allocates without reason.
+pub const CANARIES: &[Target] = &[
+    Target {
+        name: "canary_panic",
+        run: canary::panics,
+        memory_max: proportional,
+    },
+    Target {
+        name: "canary_memory",
+        run: canary::allocates,
+        memory_max: proportional,
+    },
+];

@@ -1,0 +1,122 @@
+//! Structures inside blocks that verified, but which any writer may have made.
+
+use ondisk::dsl::{BpobjPhys, DeadlistPhys, DslDatasetPhys, DslDirPhys};
+use ondisk::space_map::{SpaceMapEntry, SpaceMapHeader};
+use ondisk::zil::{LogBlock, ZilHeader};
+use ondisk::{BlockPointer, DnodePhys, ObjsetPhys, sa as attributes};
+
+pub(crate) fn dnode(data: &[u8]) {
+    if let Ok(dn) = DnodePhys::decode(data) {
+        let mut again = vec![0; dn.size()];
+        dn.encode(&mut again);
+        assert_eq!(DnodePhys::decode(&again).as_ref(), Ok(&dn));
+        for block in [0, 1, dn.max_block_id, u64::MAX] {
+            std::hint::black_box(dn.top_pointer_index(block));
+        }
+        std::hint::black_box((
+            dn.used_bytes(),
+            dn.addressable_blocks(),
+            dn.bonus_max(),
+            dn.data_block_size(),
+        ));
+    }
+}
+
+pub(crate) fn objset(data: &[u8]) {
+    if let Ok(os) = ObjsetPhys::decode(data) {
+        assert_eq!(ObjsetPhys::decode(&os.encode()), Ok(os));
+    }
+}
+
+pub(crate) fn dsl(data: &[u8]) {
+    if let Ok(dir) = DslDirPhys::decode(data) {
+        assert_eq!(DslDirPhys::decode(&dir.encode()), Ok(dir));
+    }
+    if let Ok(dataset) = DslDatasetPhys::decode(data) {
+        assert_eq!(DslDatasetPhys::decode(&dataset.encode()), Ok(dataset));
+    }
+    std::hint::black_box((
+        BpobjPhys::decode(data).is_ok(),
+        DeadlistPhys::decode(data).is_ok(),
+    ));
+}
+
+pub(crate) fn sa(data: &[u8]) {
+    let Some((count, rest)) = data.split_first() else {
+        return;
+    };
+    let (layout, buf) = rest.split_at(rest.len().min(usize::from(*count % 32)));
+    let layout: Vec<u16> = layout.iter().map(|b| u16::from(*b) % 24).collect();
+    let length = |n: u16| attributes::ATTRIBUTES.get(usize::from(n)).map(|a| a.length);
+    if let Ok(found) = attributes::attributes(buf, &layout, length) {
+        for (_, range) in &found {
+            assert!(range.end <= buf.len());
+            std::hint::black_box(attributes::bytes_of(buf, range));
+        }
+        let parts = found
+            .iter()
+            .map(|(n, r)| (attributes::bytes_of(buf, r), length(*n) == Some(0)));
+        if let Ok(built) = attributes::build(3, parts) {
+            let again = attributes::attributes(&built, &layout, length)
+                .expect("what was built can be read");
+            assert_eq!(again.len(), found.len());
+        }
+    }
+}
+
+pub(crate) fn acl(data: &[u8]) {
+    if let Some((count, rest)) = data.split_first()
+        && let Ok(aces) = ondisk::acl::decode(rest, usize::from(*count))
+    {
+        let again = ondisk::acl::encode(&aces);
+        assert_eq!(rest.get(..again.len()), Some(again.as_slice()));
+    }
+    std::hint::black_box(ondisk::acl::decode(data, usize::MAX).is_ok());
+}
+
+pub(crate) fn space_map(data: &[u8]) {
+    let shift = u32::from(data.first().copied().unwrap_or(9));
+    for shift in [9, 12, shift] {
+        for e in ondisk::space_map::entries(data, shift, 1 << 40) {
+            if let Ok(SpaceMapEntry::Range { start, len, .. }) = e {
+                assert!(start.checked_add(len).is_some() && len > 0);
+            }
+        }
+    }
+    if let Ok(h) = SpaceMapHeader::decode(data) {
+        assert_eq!(SpaceMapHeader::decode(&h.encode()), Ok(h));
+    }
+}
+
+pub(crate) fn history(data: &[u8]) {
+    let mut at = 0;
+    while let Ok((_, used)) = ondisk::history::decode_record(&data[at..]) {
+        at += used;
+    }
+    if let Ok(h) = ondisk::history::HistoryPhys::decode(data) {
+        std::hint::black_box((h.physical(0), h.physical(u64::MAX)));
+    }
+}
+
+/// The first 128 bytes are the pointer the block was read through.
+pub(crate) fn zil_block(data: &[u8]) {
+    let Ok(bp) = BlockPointer::decode(data) else {
+        return;
+    };
+    let block = &data[BlockPointer::SIZE..];
+    std::hint::black_box(ZilHeader::decode(block).is_ok());
+    // A sum that always matches what is stored, so that the rest of the block is read.
+    let at = if bp.checksum_kind() == ondisk::ChecksumKind::ZILOG2 {
+        0
+    } else {
+        block.len().saturating_sub(184)
+    };
+    let stored: Vec<u64> =
+        ondisk::bytes::u64s(ondisk::bytes::slice_at(block, at + 152, 32)).collect();
+    let sum = <[u64; 4]>::try_from(stored).unwrap_or_default();
+    if let Some(log) = LogBlock::open(block, &bp, |_| sum, |_| sum) {
+        for record in log.iter() {
+            std::hint::black_box((record.indirect_write(), record.body.len()));
+        }
+    }
+}
