@@ -7,9 +7,7 @@ pub(crate) fn micro(data: &[u8]) {
         assert!(zap.entries.iter().all(|(n, _, _)| !n.is_empty()));
         for (name, _, _) in &zap.entries {
             for norm in [0, zap.norm_flags] {
-                std::hint::black_box(
-                    zap::normalize(name, norm).map(|n| zap::hash(zap.salt, &n, 0)),
-                );
+                std::hint::black_box(zap::hash(zap.salt, &zap::normalize(name, norm), 0));
             }
         }
     }

@@ -6,7 +6,7 @@
 //! datasets, with feature counts, and the directories of file systems with their files.
 //!
 //! What it does not judge: raidz, draid and removed vdevs (refused), the contents of encrypted blocks (only their
-//! checksums), deduplication tables.
+//! checksums), deduplication tables, the livelists of clones.
 
 mod blocks;
 mod claims;

@@ -209,7 +209,11 @@ impl Checker<'_> {
                     self.report
                         .error(Kind::Zap, format!("{what}: a name does not end in NUL"));
                 }
-                zap::hash(header.salt, &zap::normalize(&name, header.norm_flags), header.flags)
+                zap::hash(
+                    header.salt,
+                    &zap::normalize(&name, header.norm_flags),
+                    header.flags,
+                )
             };
             if hash != e.hash {
                 let text = format!(
