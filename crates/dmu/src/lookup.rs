@@ -21,12 +21,17 @@ const RECENT_MAX: usize = 64;
 impl Objset {
     /// The pointer to a data block in the version on disk; a hole when there is none.
     pub(crate) async fn base_pointer(&self, dnode: &Dnode, block: u64) -> Result<BlockPointer> {
+        if let Some(bp) = pointer_at_hand(dnode, block) {
+            return Ok(bp);
+        }
+        // Boxed, as all ways that may wait for a disk are here: the futures of the quick ways stay small.
+        Box::pin(self.find_pointer(dnode, block)).await
+    }
+
+    async fn find_pointer(&self, dnode: &Dnode, block: u64) -> Result<BlockPointer> {
         loop {
             let (base, generation) = {
                 let state = dnode.state.borrow();
-                if let Some(bp) = recent_pointer(&state.base, state.recent_l1.as_ref(), block) {
-                    return Ok(bp);
-                }
                 (Rc::clone(&state.base), state.generation)
             };
             match self.walk(dnode, &base, generation, block).await {
@@ -91,8 +96,7 @@ impl Objset {
 
     /// Whether a block of the version on disk is in the cache, as far as can be told without reading.
     pub(crate) fn is_cached(&self, dnode: &Dnode, block: u64) -> bool {
-        let state = dnode.state.borrow();
-        recent_pointer(&state.base, state.recent_l1.as_ref(), block)
+        pointer_at_hand(dnode, block)
             .is_some_and(|bp| bp.is_hole() || self.0.services.blocks().peek(&bp).is_some())
     }
 
@@ -128,6 +132,23 @@ impl Objset {
         block: u64,
         class: IoClass,
     ) -> Result<Option<IoBuf>> {
+        if let Some(found) = self.block_at_hand(dnode, block) {
+            return Ok(found);
+        }
+        Box::pin(self.load_block(dnode, block, class)).await
+    }
+
+    /// The block without waiting, if its pointer is at hand and its bytes are in the cache.
+    fn block_at_hand(&self, dnode: &Dnode, block: u64) -> Option<Option<IoBuf>> {
+        let bp = pointer_at_hand(dnode, block)?;
+        if bp.is_hole() {
+            return Some(None);
+        }
+        let buf = self.0.services.blocks().peek(&bp)?;
+        (buf.len() == dnode.state.borrow().base.core.block_size as usize).then_some(Some(buf))
+    }
+
+    async fn load_block(&self, dnode: &Dnode, block: u64, class: IoClass) -> Result<Option<IoBuf>> {
         loop {
             let (generation, size) = {
                 let state = dnode.state.borrow();
@@ -270,6 +291,11 @@ impl Objset {
         }
         Ok(self.base_pointer(dnode, block).await?.is_hole())
     }
+}
+
+fn pointer_at_hand(dnode: &Dnode, block: u64) -> Option<BlockPointer> {
+    let state = dnode.state.borrow();
+    recent_pointer(&state.base, state.recent_l1.as_ref(), block)
 }
 
 /// The pointer without I/O, if the dnode itself or the level-1 block last used has it.

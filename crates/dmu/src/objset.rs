@@ -419,6 +419,13 @@ impl Objset {
         if object.0 == 0 || object.0 > OBJECT_MAX {
             return Err(DmuError::NoSuchObject { object });
         }
+        if let Some(dnode) = self.in_memory(object) {
+            return Ok(Some(dnode));
+        }
+        Box::pin(self.load_dnode(object)).await
+    }
+
+    async fn load_dnode(&self, object: ObjectId) -> Result<Option<Rc<Dnode>>> {
         loop {
             if let Some(dnode) = self.in_memory(object) {
                 return Ok(Some(dnode));

@@ -257,7 +257,7 @@ pub(crate) async fn apply(view: &View<'_>, key: Key<'_>, op: Op<'_>, tx: &Tx) ->
         if act(view, key, &stored, &place, &action, tx).await? {
             return Ok(outcome);
         }
-        split(view, &place, key.int_size(), tx).await?;
+        Box::pin(split(view, &place, key.int_size(), tx)).await?;
     }
 }
 
@@ -282,7 +282,7 @@ pub(crate) async fn insert_with_cd(
         if act(view, key, &stored, &place, &action, tx).await? {
             return Ok(());
         }
-        split(view, &place, 1, tx).await?;
+        Box::pin(split(view, &place, 1, tx)).await?;
     }
 }
 

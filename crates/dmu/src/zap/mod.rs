@@ -191,7 +191,7 @@ impl View<'_> {
             for &txg in &newer {
                 let above = self.os.0.services.clock.syncing_tx(txg);
                 for &block in blocks {
-                    self.os.own_block(self.dnode, block, &above).await?;
+                    Box::pin(self.os.own_block(self.dnode, block, &above)).await?;
                 }
             }
             for &block in blocks {
@@ -257,7 +257,7 @@ impl View<'_> {
             BlockKind::Micro => match micro::apply(self, key, op, tx).await? {
                 Some(done) => Ok(done),
                 None => {
-                    micro::upgrade(self, tx).await?;
+                    Box::pin(micro::upgrade(self, tx)).await?;
                     fat::apply(self, key, op, tx).await
                 }
             },
