@@ -758,7 +758,7 @@ fn random_work_agrees_with_the_model() {
         .and_then(|s| s.parse().ok())
         .unwrap_or(1);
     for seed in first..first + seeds {
-        println!("seed {seed}");
+        eprintln!("seed {seed}");
         run(seed, 1500);
     }
 }
