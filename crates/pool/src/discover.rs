@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use ondisk::feature::Feature;
 use ondisk::{Guid, NvList, Txg, Uberblock};
-use runtime::{DiskMode, Handle};
+use runtime::{DiskError, DiskMode, Handle};
 use vdev::labels::{LabelSet, LabelState};
 use vdev::{TreeConfig, VdevConfig, VdevKind};
 
@@ -77,8 +77,12 @@ pub async fn discover(handle: &Handle, places: &[PathBuf]) -> Discovery {
         match handle.open_disk(place, DiskMode::ReadOnly).await {
             Ok(_) => paths.push(place.clone()),
             Err(open_error) => match handle.list_disks(place).await {
-                Ok(found) => paths.extend(found),
-                Err(_) => discovery
+                Ok(found)
+                    if !found.is_empty() || !matches!(open_error, DiskError::NotFound { .. }) =>
+                {
+                    paths.extend(found);
+                }
+                Ok(_) | Err(_) => discovery
                     .rejected
                     .push((place.clone(), open_error.to_string())),
             },
@@ -330,9 +334,13 @@ fn assemble(guid: u64, found: &[Found]) -> Result<Candidate, String> {
     })
 }
 
+/// Tells a tree where its leaves were found; from then on that is where they are.
 pub(crate) fn set_open_paths(vdev: &mut VdevConfig, devices: &BTreeMap<u64, PathBuf>) {
     if vdev.kind.is_leaf() {
         vdev.open_path = devices.get(&vdev.guid.0).cloned();
+        if let Some(found) = &vdev.open_path {
+            vdev.path = Some(found.display().to_string());
+        }
     }
     for child in &mut vdev.children {
         set_open_paths(child, devices);

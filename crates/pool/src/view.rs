@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use ondisk::feature;
+use ondisk::feature::{self, Feature};
 use vdev::VdevKind;
 
 use crate::PoolError;
@@ -33,7 +33,7 @@ impl Pool {
             entries.push(self.0.property(info.property, &status).await?);
         }
         let features = self.0.hierarchy.features();
-        for feature in feature::ALL {
+        for feature in listed_features() {
             let value = match features.refcount(feature.name) {
                 None => "disabled",
                 Some(0) => "enabled",
@@ -93,6 +93,65 @@ impl Pool {
     pub fn cachefile(&self) -> Option<String> {
         self.0.cachefile.borrow().clone()
     }
+}
+
+/// Order in which `zpool get all` lists features (that of their numbers, not of enabling).
+// OpenZFS: include/zfeature_common.h, spa_feature
+const LISTED: &[&str] = &[
+    "async_destroy",
+    "empty_bpobj",
+    "lz4_compress",
+    "multi_vdev_crash_dump",
+    "spacemap_histogram",
+    "enabled_txg",
+    "hole_birth",
+    "extensible_dataset",
+    "embedded_data",
+    "bookmarks",
+    "filesystem_limits",
+    "large_blocks",
+    "large_dnode",
+    "sha512",
+    "skein",
+    "edonr",
+    "userobj_accounting",
+    "encryption",
+    "project_quota",
+    "device_removal",
+    "obsolete_counts",
+    "zpool_checkpoint",
+    "spacemap_v2",
+    "allocation_classes",
+    "resilver_defer",
+    "bookmark_v2",
+    "redaction_bookmarks",
+    "redacted_datasets",
+    "bookmark_written",
+    "log_spacemap",
+    "livelist",
+    "device_rebuild",
+    "zstd_compress",
+    "draid",
+    "zilsaxattr",
+    "head_errlog",
+    "blake3",
+    "block_cloning",
+    "vdev_zaps_v2",
+    "redaction_list_spill",
+    "raidz_expansion",
+    "fast_dedup",
+    "longname",
+    "large_microzap",
+];
+
+/// Returns every feature in listing order; ones the order does not name come last.
+fn listed_features() -> impl Iterator<Item = &'static Feature> {
+    let named = LISTED.iter().filter_map(|name| Feature::by_name(name));
+    named.chain(
+        feature::ALL
+            .iter()
+            .filter(|feature| !LISTED.contains(&feature.name)),
+    )
 }
 
 fn text_entry(name: String, text: &str) -> PropertyEntry {
@@ -413,6 +472,7 @@ impl Inner {
 /// Shows a device as `zpool status` does: disks by their last name, files by their path.
 fn shown_path(path: &Path, kind: &VdevKind) -> String {
     if *kind == VdevKind::Disk
+        && path.starts_with("/dev")
         && let Some(name) = path.file_name()
     {
         return name.to_string_lossy().into_owned();
