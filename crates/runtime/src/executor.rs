@@ -22,7 +22,9 @@ use async_task::Runnable;
 use thiserror::Error;
 
 use crate::disk::{Disk, DiskError, DiskMode};
-use crate::driver::{Completion, DiskId, DiskOp, Driver, Outcome, Token, Unpark, Waited};
+use crate::driver::{
+    Completion, ComputeJob, DiskId, DiskOp, Driver, Outcome, Token, Unpark, Waited,
+};
 use crate::slab::Slab;
 use crate::stats::{LONG_POLL, StallReport, StalledTask, Stats};
 use crate::time::{Instant, Timestamp};
@@ -367,6 +369,64 @@ impl Drop for Runtime {
             drop(runnables);
         }
         drop(shared.queue.take_remote());
+        // Handles that outlive the runtime (in a cycle, or kept by mistake) must not keep the world: disks are closed
+        // and unlocked, rings and simulated disks freed, now.
+        let ended = Ended {
+            now: shared.driver.borrow().now(),
+            wall_clock: shared.driver.borrow().wall_clock(),
+        };
+        let world = shared.driver.replace(Box::new(ended));
+        let ops = std::mem::replace(&mut *shared.ops.borrow_mut(), Slab::new());
+        drop(ops);
+        drop(world);
+    }
+}
+
+/// The driver of a runtime that was dropped: time stands still, operations never end.
+struct Ended {
+    now: Instant,
+    wall_clock: Timestamp,
+}
+
+struct NobodySleeps;
+
+impl Unpark for NobodySleeps {
+    fn unpark(&self) {}
+}
+
+impl Driver for Ended {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn wall_clock(&self) -> Timestamp {
+        self.wall_clock
+    }
+
+    fn fill_random(&mut self, bytes: &mut [u8]) {
+        bytes.fill(0);
+    }
+
+    fn submit(&mut self, op: DiskOp, _token: Token) {
+        drop(op);
+    }
+
+    fn offload(&mut self, job: ComputeJob, _token: Token) {
+        drop(job);
+    }
+
+    fn wait(&mut self, _until: Option<Instant>, _done: &mut Vec<Completion>) -> Waited {
+        Waited::Halted
+    }
+
+    fn close(&mut self, _disk: DiskId) {}
+
+    fn unparker(&self) -> Arc<dyn Unpark> {
+        Arc::new(NobodySleeps)
+    }
+
+    fn name(&self) -> &'static str {
+        "ended"
     }
 }
 

@@ -5,6 +5,9 @@ use std::io::{BufRead as _, BufReader};
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 use world::World;
@@ -19,11 +22,17 @@ struct Options {
     jobs: u64,
     once: bool,
     zdb_every: Option<u64>,
-    /// `(index, count)`: this process runs every `count`-th seed.
-    worker: Option<(u64, u64)>,
+    /// This process runs seeds for another one.
+    worker: bool,
     trace: Option<PathBuf>,
     dump: Option<PathBuf>,
 }
+
+/// Seeds that one worker process runs before it is replaced: what leaks cannot pile up.
+const SEEDS_PER_WORKER: u64 = 40;
+
+/// A worker that holds more memory than this after a seed reports a failure and ends.
+const WORKER_BYTES_MAX: u64 = 3 << 30;
 
 /// Runs the command, when it is one of ours.
 #[must_use]
@@ -35,7 +44,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
         jobs: 2,
         once: false,
         zdb_every: None,
-        worker: None,
+        worker: false,
         trace: None,
         dump: None,
     };
@@ -52,7 +61,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
             "--start" => options.start = number()?,
             "--jobs" => options.jobs = number()?.max(1),
             "--zdb-every" => options.zdb_every = Some(number()?.max(1)),
-            "--worker" => options.worker = Some((number()?, number()?)),
+            "--worker" => options.worker = true,
             "--trace" => options.trace = rest.next().map(PathBuf::from),
             "--dump" => options.dump = rest.next().map(PathBuf::from),
             text if command == "seed" && text.parse::<u64>().is_ok() => {
@@ -68,7 +77,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
     Some(match command.as_str() {
         "seed" => one(&options),
         "canary" => canary(&options),
-        _ if options.worker.is_some() => {
+        _ if options.worker => {
             work(&options);
             ExitCode::SUCCESS
         }
@@ -133,37 +142,52 @@ fn work(options: &Options) {
             eprintln!("panic at {place}");
         }
     }));
-    let (index, count) = options.worker.expect("only called in workers");
-    for seed in (options.start..options.start + options.seeds).filter(|seed| seed % count == index)
-    {
+    for seed in options.start..options.start + options.seeds {
         let plan = Plan::of_seed(seed);
         match attempt_twice(&plan, options) {
             Ok(outcome) => println!(
                 "ok {seed} {} {} {}",
                 outcome.operations, outcome.cuts, outcome.events
             ),
-            Err(failure) => println!(
-                "FAILED {seed} {:?} {:?} {}",
-                plan.layout,
-                plan.trouble,
-                failure.to_string().replace('\n', "\\n")
-            ),
+            Err(failure) => {
+                let text = failure.to_string().replace('\n', "\\n");
+                println!("FAILED {seed} {:?} {:?} {text}", plan.layout, plan.trouble);
+            }
+        }
+        let held = resident_bytes();
+        if held > WORKER_BYTES_MAX {
+            println!(
+                "FAILED {seed} the worker holds {} MiB: something leaks",
+                held >> 20
+            );
+            std::process::exit(1);
         }
     }
 }
 
-fn campaign(options: &Options) -> ExitCode {
-    let start = Instant::now();
+/// Memory of this process, from the second number of `/proc/self/statm` (pages of 4 KiB on the machines we run on).
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    text.split(' ')
+        .nth(1)
+        .and_then(|pages| pages.parse::<u64>().ok())
+        .unwrap_or(0)
+        * 4096
+}
+
+/// Runs workers one after the other, each for some seeds, taking the next seeds from `next`.
+fn drive(options: &Options, next: &AtomicU64, sender: &Sender<String>) {
     let program = std::env::current_exe().expect("this program exists");
-    let (sender, lines) = std::sync::mpsc::channel::<String>();
-    let mut children = Vec::new();
-    for index in 0..options.jobs {
+    let end = options.start + options.seeds;
+    loop {
+        let start = next.fetch_add(SEEDS_PER_WORKER, Ordering::Relaxed);
+        if start >= end {
+            return;
+        }
+        let count = SEEDS_PER_WORKER.min(end - start);
         let mut command = Command::new(&program);
-        command
-            .arg("campaign")
-            .args(["--seeds", &options.seeds.to_string()]);
-        command.args(["--start", &options.start.to_string()]);
-        command.args(["--worker", &index.to_string(), &options.jobs.to_string()]);
+        command.args(["campaign", "--worker"]);
+        command.args(["--seeds", &count.to_string(), "--start", &start.to_string()]);
         if options.once {
             command.arg("--once");
         }
@@ -175,18 +199,32 @@ fn campaign(options: &Options) -> ExitCode {
             .spawn()
             .expect("this program starts");
         let output = child.stdout.take().expect("it is piped");
-        let sender = sender.clone();
-        children.push((
-            child,
-            std::thread::spawn(move || {
-                for line in BufReader::new(output).lines().map_while(Result::ok) {
-                    if sender.send(line).is_err() {
-                        break;
-                    }
-                }
-            }),
-        ));
+        let mut reported = 0;
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            reported += 1;
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+        let status = child.wait();
+        if !status.as_ref().is_ok_and(std::process::ExitStatus::success) {
+            let seed = start + reported;
+            let line = format!("FAILED {seed} the worker ended: {status:?}");
+            let _ = sender.send(line);
+        }
     }
+}
+
+fn campaign(options: &Options) -> ExitCode {
+    let start = Instant::now();
+    let (sender, lines) = std::sync::mpsc::channel::<String>();
+    let next = Arc::new(AtomicU64::new(options.start));
+    let drivers: Vec<_> = (0..options.jobs)
+        .map(|_| {
+            let (options, next, sender) = (options.clone(), next.clone(), sender.clone());
+            std::thread::spawn(move || drive(&options, &next, &sender))
+        })
+        .collect();
     drop(sender);
     let (mut seeds, mut failed, mut operations, mut cuts, mut events) =
         (0_u64, 0_u64, 0_u64, 0_u64, 0_u64);
@@ -210,13 +248,11 @@ fn campaign(options: &Options) -> ExitCode {
             report(seeds, failed, operations, cuts, events, start);
         }
     }
-    let mut all_ended_well = true;
-    for (mut child, reader) in children {
-        all_ended_well &= child.wait().is_ok_and(|status| status.success());
-        let _ = reader.join();
+    for driver in drivers {
+        driver.join().expect("drivers do not panic");
     }
     report(seeds, failed, operations, cuts, events, start);
-    if failed == 0 && seeds == options.seeds && all_ended_well {
+    if failed == 0 && seeds == options.seeds {
         ExitCode::SUCCESS
     } else {
         println!(

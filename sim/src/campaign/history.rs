@@ -7,11 +7,14 @@
 
 use super::model::{Op, Tree, Visible, difference, matches, node_matches};
 
+/// States kept from before what is known to be stable.
+const STATES_KEPT: usize = 20;
+
 /// One client's operations in a boot.
 pub struct History {
     pub client: usize,
-    /// The state before any operation, then after each.
-    states: Vec<Tree>,
+    /// The state before any operation, then after each; those long known to be past are dropped.
+    states: Vec<Option<Tree>>,
     steps: Vec<Step>,
     stable: usize,
 }
@@ -40,23 +43,47 @@ impl History {
     pub fn new(client: usize, tree: Tree) -> Self {
         Self {
             client,
-            states: vec![tree],
+            states: vec![Some(tree)],
             steps: Vec::new(),
             stable: 0,
         }
     }
 
+    fn visible(&self, count: usize) -> Visible {
+        self.states[count]
+            .as_ref()
+            .map(Tree::visible)
+            .unwrap_or_default()
+    }
+
+    fn is_state(&self, count: usize, found: &Visible) -> bool {
+        self.states[count]
+            .as_ref()
+            .is_some_and(|tree| matches(&tree.visible(), found))
+    }
+
     /// The newest state.
     #[must_use]
     pub fn tree(&self) -> &Tree {
-        self.states.last().expect("never empty")
+        self.states
+            .last()
+            .and_then(Option::as_ref)
+            .expect("the newest state is kept")
     }
 
     /// An operation begins: from now on its effect may be found.
     pub fn begin(&mut self, op: &Op, order: &Order) {
         let mut tree = self.tree().clone();
         tree.apply(op);
-        self.states.push(tree);
+        self.states.push(Some(tree));
+        // A few are kept to explain what was lost.
+        for old in self
+            .states
+            .iter_mut()
+            .take(self.stable.saturating_sub(STATES_KEPT))
+        {
+            *old = None;
+        }
         self.steps.push(Step {
             op: op.clone(),
             begun: order.tick(),
@@ -69,6 +96,12 @@ impl History {
         let step = self.steps.last_mut().expect("one has begun");
         step.ended = Some(order.tick());
         step.begun
+    }
+
+    /// The last operation was refused and has had no effect.
+    pub fn refused(&mut self) {
+        self.states.pop();
+        self.steps.pop();
     }
 
     /// Everything that had ended before `begun` is stable.
@@ -125,7 +158,7 @@ impl History {
     /// Returns the least and the greatest number of operations whose effect is what was found.
     fn prefixes(&self, found: &Visible) -> Result<(usize, usize), String> {
         let fits: Vec<usize> = (self.stable..self.states.len())
-            .filter(|&count| matches(&self.states[count].visible(), found))
+            .filter(|&count| self.is_state(count, found))
             .collect();
         match (fits.first(), fits.last()) {
             (Some(&least), Some(&most)) => Ok((least, most)),
@@ -136,7 +169,7 @@ impl History {
     fn explain(&self, found: &Visible) -> String {
         let early = (0..self.stable)
             .rev()
-            .find(|&count| matches(&self.states[count].visible(), found));
+            .find(|&count| self.is_state(count, found));
         if let Some(count) = early {
             let lost = &self.steps[count];
             return format!(
@@ -149,7 +182,7 @@ impl History {
         }
         // The nearest state says most about what went wrong.
         let distance = |count: &usize| {
-            let expected = self.states[*count].visible();
+            let expected = self.visible(*count);
             let keys: std::collections::BTreeSet<_> = expected.keys().chain(found.keys()).collect();
             keys.into_iter()
                 .filter(|path| match (expected.get(*path), found.get(*path)) {
@@ -170,7 +203,7 @@ impl History {
             self.client,
             self.steps.len(),
             self.stable,
-            difference(&self.states[nearest].visible(), found)
+            difference(&self.visible(nearest), found)
         )
     }
 }

@@ -6,6 +6,7 @@
 //! prefixes are judged.
 
 pub mod command;
+pub mod datasets;
 pub mod history;
 pub mod host;
 pub mod judge;

@@ -10,6 +10,25 @@ use world::Rng;
 /// Contents stay below this, so that one operation fits one transaction group.
 pub const FILE_BYTES_MAX: u64 = 700 * 1024;
 
+/// What a filling client writes at once.
+const FILL_BYTES: u64 = 400 * 1024;
+
+/// Written to files that are removed while open.
+pub const OPEN_WRITE_BYTES: u64 = 9000;
+
+/// What a client does most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Style {
+    /// A bit of everything.
+    Mixed,
+    /// Many names in few directories, some of them long: dictionaries grow and change form.
+    Names,
+    /// Fewer files, rewritten and truncated again and again.
+    Rewrite,
+    /// Data until the pool is full, and then removal.
+    Fill,
+}
+
 /// One step of a client. Paths are relative to its own directory, parts joined by `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -35,6 +54,11 @@ pub enum Op {
     },
     Remove {
         path: String,
+    },
+    /// Remove the only name while the file is held open, write to it, read it, and let it go.
+    RemoveOpen {
+        path: String,
+        fill: u64,
     },
     Mkdir {
         path: String,
@@ -196,6 +220,25 @@ fn below(path: &str, dir: &str) -> bool {
         && (dir.is_empty() || path.as_bytes()[dir.len()] == b'/')
 }
 
+impl Op {
+    /// Whether a full pool may refuse it. Removing, truncating and changing attributes must always work.
+    #[must_use]
+    pub fn takes_space(&self) -> bool {
+        !matches!(
+            self,
+            Self::Remove { .. }
+                | Self::RemoveOpen { .. }
+                | Self::Rmdir { .. }
+                | Self::Truncate { .. }
+                | Self::RemoveXattr { .. }
+                | Self::Commit { .. }
+                | Self::Sync
+                | Self::Read { .. }
+                | Self::List { .. }
+        )
+    }
+}
+
 impl Tree {
     /// Makes the model of an empty directory with these permissions, owned by root.
     #[must_use]
@@ -323,6 +366,7 @@ impl Tree {
                 content[from..to].fill(0);
             }),
             Op::Remove { path } => self.drop_name(path),
+            Op::RemoveOpen { path, .. } => self.drop_name(path),
             Op::Mkdir { path, mode } => {
                 self.dirs.insert(
                     path.clone(),
@@ -518,16 +562,16 @@ impl Tree {
     }
 
     /// Chooses an operation that is valid here.
-    pub fn choose(&self, rng: &mut Rng) -> Op {
+    pub fn choose(&self, rng: &mut Rng, style: Style) -> Op {
         for _ in 0..20 {
-            if let Some(op) = self.try_choose(rng) {
+            if let Some(op) = self.try_choose(rng, style) {
                 return op;
             }
         }
         Op::Sync
     }
 
-    fn try_choose(&self, rng: &mut Rng) -> Option<Op> {
+    fn try_choose(&self, rng: &mut Rng, style: Style) -> Option<Op> {
         let files: Vec<&String> = self
             .names
             .keys()
@@ -540,13 +584,34 @@ impl Tree {
             |rng: &mut Rng| (!names.is_empty()).then(|| names[rng.index(names.len())].clone());
         let size = |path: &str| self.content(path).map_or(0, |content| content.len() as u64);
         let fill = rng.next_u64() >> 8;
-        Some(match rng.below(100) {
+        let draw = rng.below(100);
+        // The draws of a mixed day, bent towards the style.
+        let draw = match style {
+            Style::Mixed => draw,
+            Style::Names if draw < 70 => *rng.choose(&[0, 0, 0, 0, 0, 51, 58, 65, 65, 73, 77, 99]),
+            Style::Rewrite if draw < 70 && files.len() > 3 => {
+                *rng.choose(&[14, 14, 14, 43, 48, 89, 92])
+            }
+            Style::Fill if draw < 80 => *rng.choose(&[0, 0, 14, 14, 14, 14, 14, 14, 14, 51]),
+            _ => draw,
+        };
+        Some(match draw {
             0..=13 => Op::Create {
-                path: self.fresh(rng)?,
+                path: self.fresh(rng, style)?,
                 mode: *rng.choose(&[0o644, 0o600, 0o755]),
             },
             14..=42 => {
                 let path = file(rng)?;
+                if style == Style::Fill {
+                    let fill = fill | 2;
+                    return Some(Op::Write {
+                        path,
+                        offset: 0,
+                        len: FILL_BYTES,
+                        fill,
+                        stable: false,
+                    });
+                }
                 let offset = match rng.below(4) {
                     0 => 0,
                     1 => size(&path),
@@ -586,9 +651,23 @@ impl Tree {
                     len: rng.between(1, 200 * 1024),
                 }
             }
-            51..=57 => Op::Remove { path: name(rng)? },
+            51..=55 => Op::Remove { path: name(rng)? },
+            56..=57 => {
+                let path = file(rng)?;
+                let number = self.names[&path];
+                if self
+                    .names
+                    .values()
+                    .filter(|&&other| other == number)
+                    .count()
+                    > 1
+                {
+                    return None;
+                }
+                Op::RemoveOpen { path, fill }
+            }
             58..=62 => Op::Mkdir {
-                path: self.fresh(rng)?,
+                path: self.fresh(rng, style)?,
                 mode: *rng.choose(&[0o755, 0o700]),
             },
             63..=64 => {
@@ -608,7 +687,7 @@ impl Tree {
                 let dirs: Vec<&String> = self.dirs.keys().filter(|path| !path.is_empty()).collect();
                 if rng.below(4) == 0 && !dirs.is_empty() {
                     let from = (*rng.choose(&dirs)).clone();
-                    let to = self.fresh(rng)?;
+                    let to = self.fresh(rng, style)?;
                     if to == from || below(&to, &from) {
                         return None;
                     }
@@ -618,19 +697,19 @@ impl Tree {
                     let to = if rng.below(3) == 0 {
                         name(rng)?
                     } else {
-                        self.fresh(rng)?
+                        self.fresh(rng, style)?
                     };
                     Op::Rename { from, to }
                 }
             }
             73..=76 => Op::Link {
                 path: file(rng)?,
-                new: self.fresh(rng)?,
+                new: self.fresh(rng, style)?,
             },
             77..=79 => {
                 let target = "t".repeat(rng.index(200) + 1);
                 Op::Symlink {
-                    path: self.fresh(rng)?,
+                    path: self.fresh(rng, style)?,
                     target,
                 }
             }
@@ -694,7 +773,7 @@ impl Tree {
     }
 
     /// A path not in use, in some directory that is not too deep.
-    fn fresh(&self, rng: &mut Rng) -> Option<String> {
+    fn fresh(&self, rng: &mut Rng, style: Style) -> Option<String> {
         let dirs: Vec<&String> = self
             .dirs
             .keys()
@@ -704,9 +783,9 @@ impl Tree {
         let mut name = format!(
             "{}{}",
             rng.choose(&["f", "name", "Ein-ziemlich-langer-Name"]),
-            rng.below(60)
+            rng.below(if style == Style::Names { 2000 } else { 60 })
         );
-        if rng.below(30) == 0 {
+        if rng.below(if style == Style::Names { 4 } else { 30 }) == 0 {
             name.push_str(&"x".repeat(rng.index(200)));
         }
         let path = if dir.is_empty() {

@@ -13,9 +13,10 @@ use engine::{
 use runtime::{Handle, join_all};
 use world::{DiskModel, Ended, Faults, Rng, World};
 
+use super::datasets::{self, DatasetHistory};
 use super::history::{History, Order, judge};
 use super::host::{Machine, SimHost};
-use super::model::{Tree, Visible};
+use super::model::{Style, Tree, Visible};
 use super::walk::walk;
 use super::workload::{Client, Histories};
 
@@ -57,6 +58,11 @@ pub struct Plan {
     pub disk_bytes: u64,
     pub sector_bytes: u32,
     pub settings: Vec<(String, String)>,
+    pub styles: Vec<Style>,
+    /// Somebody creates, renames and destroys datasets meanwhile.
+    pub with_datasets: bool,
+    /// Power may go while the pool is created.
+    pub cut_at_create: bool,
 }
 
 impl Plan {
@@ -95,16 +101,38 @@ impl Plan {
                 settings.push((name.to_owned(), (*rng.choose(values)).to_owned()));
             }
         }
+        let fills = rng.below(25) == 0;
+        let clients = rng.index(3) + 1;
+        let styles: Vec<Style> = (0..clients)
+            .map(|_| {
+                if fills {
+                    Style::Fill
+                } else {
+                    *rng.choose(&[Style::Mixed, Style::Mixed, Style::Names, Style::Rewrite])
+                }
+            })
+            .collect();
+        if fills {
+            // 64 MiB are full after some hundred writes.
+            settings.retain(|(name, _)| name != "copies");
+        }
         Self {
             seed,
             layout,
             trouble,
             rounds: u32::try_from(rng.between(1, 3)).expect("small"),
-            clients: rng.index(3) + 1,
-            operations: rng.between(10, 80),
-            disk_bytes: *rng.choose(&[64, 96, 256]) << 20,
+            clients,
+            operations: if fills { 300 } else { rng.between(10, 80) },
+            disk_bytes: if fills {
+                64 << 20
+            } else {
+                *rng.choose(&[64, 96, 256]) << 20
+            },
             sector_bytes: *rng.choose(&[512, 512, 4096]),
             settings,
+            styles,
+            with_datasets: rng.below(3) == 0,
+            cut_at_create: rng.below(8) == 0,
         }
     }
 
@@ -184,13 +212,29 @@ pub fn run(plan: &Plan, world: &World, judge_images: Judge<'_>) -> Result<Outcom
         world.add_disk(path, model);
     }
     let mut rng = world.rng();
-    create(plan, world).map_err(|text| fail(0, format!("create: {text}")))?;
-    set_faults(plan, world);
     let mut outcome = Outcome::default();
+    if plan.cut_at_create {
+        let count = rng.between(1, 400);
+        let created = create(plan, world, || world.plan_cut_at_write(count));
+        // The pool is there whole, or not at all: then its disks are free to be used.
+        if !matches!(created, Ended::Done(_)) {
+            outcome.cuts += 1;
+            forget(plan, world)
+                .map_err(|text| fail(0, format!("after a cut at creation: {text}")))?;
+        } else {
+            forget(plan, world).map_err(|text| fail(0, format!("destroy: {text}")))?;
+        }
+    }
+    match create(plan, world, || {}) {
+        Ended::Done(result) => result.map_err(|text| fail(0, format!("create: {text}")))?,
+        Ended::PowerCut => unreachable!("none was planned"),
+    }
+    set_faults(plan, world);
     let mut trees = vec![Tree::empty(0o755).visible(); plan.clients];
+    let names = Rc::new(RefCell::new(DatasetHistory::new()));
     for round in 1..=plan.rounds {
         let (histories, cut) =
-            work(plan, world, &mut rng, &trees).map_err(|text| fail(round, text))?;
+            work(plan, world, &mut rng, &trees, &names).map_err(|text| fail(round, text))?;
         outcome.operations += histories
             .iter()
             .map(|history| history.len() as u64)
@@ -200,11 +244,15 @@ pub fn run(plan: &Plan, world: &World, judge_images: Judge<'_>) -> Result<Outcom
             judge_images(world, true)
                 .map_err(|text| fail(round, format!("after the cut: {text}")))?;
         }
-        let found = look(plan, world)
+        let (found, datasets) = look(plan, world)
             .map_err(|text| fail(round, format!("import after the cut: {text}")))?;
         for (index, visible) in found.iter().enumerate() {
             world.audit(visible.len() as u64 + index as u64);
         }
+        names
+            .borrow_mut()
+            .judge(datasets)
+            .map_err(|text| fail(round, text))?;
         judge(&histories, &found).map_err(|text| fail(round, text))?;
         judge_images(world, false).map_err(|text| fail(round, format!("after export: {text}")))?;
         trees = found;
@@ -262,54 +310,90 @@ fn identity() -> HostIdentity {
     }
 }
 
-fn create(plan: &Plan, world: &World) -> Result<(), String> {
+/// Destroys what a cut creation left, if it left a pool.
+fn forget(plan: &Plan, world: &World) -> Result<(), String> {
     let ended = boot(
         world,
         || {},
         |_, engine| async move {
-            let spec = PoolSpec {
-                name: POOL.to_owned(),
-                vdevs: plan.vdevs(),
+            let discovery = engine
+                .discover(vec![PathBuf::from(DIR)])
+                .await
+                .map_err(|error| error.to_string())?;
+            let whole = discovery.pools.into_iter().find(|candidate| {
+                candidate.name == POOL
+                    && candidate.devices.len() == plan.disks().len()
+                    && matches!(
+                        candidate.state,
+                        engine::PoolState::Active | engine::PoolState::Exported
+                    )
+            });
+            let Some(candidate) = whole else {
+                return Ok(());
+            };
+            let policy = ImportPolicy {
+                force: true,
                 host: identity(),
-                ..PoolSpec::default()
+                ..ImportPolicy::default()
             };
-            let pool = engine
-                .create_pool(spec, &plan.settings)
-                .await
-                .map_err(|error| error.to_string())?;
-            let request = CreateDataset {
-                name: format!("{POOL}/fs"),
-                ..CreateDataset::default()
-            };
-            pool.create_dataset(request)
-                .await
-                .map_err(|error| error.to_string())?;
-            for client in 0..plan.clients {
-                let fs = pool
-                    .open_fs(dataset(client))
-                    .await
-                    .map_err(|error| error.to_string())?;
-                let root = fs.root().await.map_err(|error| error.to_string())?.id;
-                let set = SetAttr {
-                    mode: Some(0o755),
-                    ..SetAttr::default()
-                };
-                let name = client_dir(client);
-                fs.mkdir(root, name.as_bytes(), &set, &Cred::root())
-                    .await
-                    .map_err(|error| error.to_string())?;
-            }
-            drop(pool);
             engine
-                .end_pool(POOL, Ending::Export { command: None })
+                .import(candidate, policy)
                 .await
-                .map_err(|error| error.to_string())
+                .map_err(|error| format!("import: {error}"))?;
+            let ending = Ending::Destroy { command: None };
+            engine
+                .end_pool(POOL, ending)
+                .await
+                .map_err(|error| format!("destroy: {error}"))
         },
     );
     match ended {
         Ended::Done(result) => result,
         Ended::PowerCut => Err("no power cut was planned".to_owned()),
     }
+}
+
+fn create(plan: &Plan, world: &World, prepare: impl FnOnce()) -> Ended<Result<(), String>> {
+    boot(world, prepare, |_, engine| async move {
+        let spec = PoolSpec {
+            name: POOL.to_owned(),
+            vdevs: plan.vdevs(),
+            force: plan.cut_at_create,
+            host: identity(),
+            ..PoolSpec::default()
+        };
+        let pool = engine
+            .create_pool(spec, &plan.settings)
+            .await
+            .map_err(|error| error.to_string())?;
+        let request = CreateDataset {
+            name: format!("{POOL}/fs"),
+            ..CreateDataset::default()
+        };
+        pool.create_dataset(request)
+            .await
+            .map_err(|error| error.to_string())?;
+        for client in 0..plan.clients {
+            let fs = pool
+                .open_fs(dataset(client))
+                .await
+                .map_err(|error| error.to_string())?;
+            let root = fs.root().await.map_err(|error| error.to_string())?.id;
+            let set = SetAttr {
+                mode: Some(0o755),
+                ..SetAttr::default()
+            };
+            let name = client_dir(client);
+            let made = fs.mkdir(root, name.as_bytes(), &set, &Cred::root()).await;
+            made.map_err(|error| error.to_string())?;
+        }
+        drop(pool);
+        let ending = Ending::Export { command: None };
+        engine
+            .end_pool(POOL, ending)
+            .await
+            .map_err(|error| format!("export: {error}"))
+    })
 }
 
 /// Even clients work in the root dataset, odd ones in a child.
@@ -366,20 +450,21 @@ async fn look_at(plan: &Plan, pool: &PoolHandle) -> Result<Vec<Visible>, String>
 }
 
 /// Imports, looks at everything, and exports.
-fn look(plan: &Plan, world: &World) -> Result<Vec<Visible>, String> {
+fn look(plan: &Plan, world: &World) -> Result<(Vec<Visible>, datasets::Names), String> {
     let ended = boot(
         world,
         || {},
         |_, engine| async move {
             let pool = import(&engine).await?;
             let found = look_at(plan, &pool).await?;
+            let names = datasets::list(&pool).await?;
             drop(pool);
             let ending = Ending::Export { command: None };
             engine
                 .end_pool(POOL, ending)
                 .await
                 .map_err(|error| format!("export: {error}"))?;
-            Ok(found)
+            Ok((found, names))
         },
     );
     match ended {
@@ -395,6 +480,7 @@ fn work(
     world: &World,
     rng: &mut Rng,
     before: &[Visible],
+    names: &Rc<RefCell<DatasetHistory>>,
 ) -> Result<(Vec<History>, bool), String> {
     let first: Vec<History> = before
         .iter()
@@ -409,6 +495,7 @@ fn work(
         _ => {}
     };
     let ends_clean = rng.coin();
+    let mut dataset_rng = rng.fork();
     let mut client_rngs: Vec<Rng> = (0..plan.clients).map(|_| rng.fork()).collect();
     let mut pull_rng = rng.fork();
     let kept = histories.clone();
@@ -440,8 +527,15 @@ fn work(
                     histories,
                     order,
                     rng,
+                    style: plan.styles[number],
                 };
                 tasks.push(handle.spawn("client", client.work(handle.clone(), plan.operations)));
+            }
+            if plan.with_datasets {
+                let (pool, names, handle) = (pool.clone(), names.clone(), handle.clone());
+                let rng = dataset_rng.fork();
+                let work = datasets::work(pool, names, handle.clone(), rng);
+                tasks.push(handle.spawn("datasets", work));
             }
             if plan.trouble == Trouble::OneSideVanishes {
                 let (world, handle) = (world.clone(), handle.clone());

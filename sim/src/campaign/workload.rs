@@ -5,14 +5,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::{
-    Attr, CreateMode, Cred, FileId, FsHandle, FsResult, IoBuf, PoolHandle, SetAttr, SetTime,
-    Stability, Timestamp, XattrMode,
+    Attr, CreateMode, Cred, FileId, FsError, FsHandle, FsResult, IoBuf, PoolHandle, SetAttr,
+    SetTime, Stability, Timestamp, XattrMode,
 };
 use runtime::Handle;
 use world::Rng;
 
 use super::history::{History, Order};
-use super::model::{Op, Tree, pattern, split};
+use super::model::{OPEN_WRITE_BYTES, Op, Style, Tree, pattern, split};
 use super::walk;
 
 /// Histories of all clients of a boot.
@@ -28,6 +28,31 @@ pub struct Client {
     pub histories: Histories,
     pub order: Rc<Order>,
     pub rng: Rng,
+    pub style: Style,
+}
+
+/// Why an operation was not done.
+enum Refusal {
+    NoSpace,
+    Wrong(String),
+}
+
+impl Refusal {
+    fn of(error: FsError) -> Self {
+        match error {
+            FsError::NoSpace => Self::NoSpace,
+            other => Self::Wrong(other.to_string()),
+        }
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NoSpace => f.write_str("no space, for something that must work on a full pool"),
+            Self::Wrong(text) => f.write_str(text),
+        }
+    }
 }
 
 impl Client {
@@ -40,14 +65,24 @@ impl Client {
             let op = {
                 let mut histories = self.histories.borrow_mut();
                 let history = &mut histories[self.number];
-                let op = history.tree().choose(&mut self.rng);
+                let op = history.tree().choose(&mut self.rng, self.style);
                 history.begin(&op, &self.order);
                 op
             };
             let result = self.execute(&op).await;
-            let stable =
-                result.map_err(|error| format!("client {}: {op:?}: {error}", self.number))?;
             let mut histories = self.histories.borrow_mut();
+            let stable = match result {
+                Err(Refusal::NoSpace) if op.takes_space() => {
+                    histories[self.number].refused();
+                    if self.style == Style::Fill {
+                        // Full: from now on there is also removal.
+                        self.style = Style::Mixed;
+                    }
+                    continue;
+                }
+                Err(refusal) => return Err(format!("client {}: {op:?}: {refusal}", self.number)),
+                Ok(stable) => stable,
+            };
             let begun = histories[self.number].end(&self.order);
             // A commit speaks of one file only; a synchronous write and a sync of everything before them.
             let begun = match &op {
@@ -78,11 +113,14 @@ impl Client {
     }
 
     /// Returns whether everything before is now stable.
-    async fn execute(&self, op: &Op) -> Result<bool, String> {
-        let text = |error: engine::FsError| error.to_string();
+    async fn execute(&self, op: &Op) -> Result<bool, Refusal> {
+        let text = |error: FsError| Refusal::of(error);
         match op {
             Op::Sync => {
-                self.pool.sync().await.map_err(|error| error.to_string())?;
+                self.pool
+                    .sync()
+                    .await
+                    .map_err(|error| Refusal::Wrong(error.to_string()))?;
                 return Ok(true);
             }
             Op::Read { path } => {
@@ -94,9 +132,9 @@ impl Client {
                 if found != *expected {
                     let place = found.iter().zip(expected.iter()).position(|(a, b)| a != b);
                     let (found, expected) = (found.len(), expected.len());
-                    return Err(format!(
+                    return Err(Refusal::Wrong(format!(
                         "read {found} bytes, expected {expected}, first difference at {place:?}"
-                    ));
+                    )));
                 }
                 return Ok(false);
             }
@@ -109,10 +147,10 @@ impl Client {
                 let names: std::collections::BTreeSet<String> =
                     listed.into_iter().map(|(name, _)| name).collect();
                 if names != self.tree().entries(path) || names.len() != count {
-                    return Err(format!(
+                    return Err(Refusal::Wrong(format!(
                         "listed {names:?}, expected {:?}",
                         self.tree().entries(path)
-                    ));
+                    )));
                 }
                 return Ok(false);
             }
@@ -171,6 +209,25 @@ impl Client {
             Op::Remove { path } => {
                 let (dir, name) = self.place(path).await?;
                 fs.remove(dir, name.as_bytes(), &cred).await?;
+            }
+            Op::RemoveOpen { path, fill } => {
+                let (dir, name) = self.place(path).await?;
+                let id = self.find(path).await?.id;
+                fs.hold(id).await?;
+                fs.remove(dir, name.as_bytes(), &cred).await?;
+                let data = pattern(*fill, OPEN_WRITE_BYTES);
+                let write = fs.write(id, 0, IoBuf::copy_from(&data), Stability::Unstable, &cred);
+                match write.await {
+                    Ok(_) => {
+                        let back = fs.read(id, 0, data.len(), &cred).await?;
+                        if back.to_vec() != data {
+                            return Err(FsError::Corrupt("a removed open file"));
+                        }
+                    }
+                    Err(FsError::NoSpace) => {}
+                    Err(error) => return Err(error),
+                }
+                fs.release(id).await?;
             }
             Op::Mkdir { path, mode } => {
                 let (dir, name) = self.place(path).await?;
