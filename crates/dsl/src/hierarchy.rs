@@ -435,6 +435,11 @@ impl Hierarchy {
         self.0.has_background_work()
     }
 
+    /// Sets how many blocks of destroyed datasets are freed in one group.
+    pub fn set_background_blocks(&self, blocks: u64) {
+        self.0.background_blocks.set(blocks.max(1));
+    }
+
     /// Returns why background freeing rests, if a block on its way cannot be read.
     #[must_use]
     pub fn background_error(&self) -> Option<DslError> {

@@ -33,6 +33,9 @@ pub(crate) type Task = Box<dyn FnOnce(Hierarchy, Rc<Tx>) -> LocalFuture<()>>;
 /// A cycle or absurd depth of directories is corruption.
 const DIR_DEPTH_MAX: usize = 256;
 
+/// Blocks freed in the background in one group, unless set otherwise: some hundred milliseconds.
+const BACKGROUND_BLOCKS: u64 = 20_000;
+
 /// Objects every hierarchy has.
 #[derive(Clone, Copy)]
 pub(crate) struct Fixed {
@@ -58,6 +61,8 @@ pub(crate) struct Inner {
     pub(crate) free_bpobj: Bpobj,
     /// Destroyed datasets, 0 when there are none.
     pub(crate) bptree: Cell<ObjectId>,
+    /// Blocks freed in the background in one group.
+    pub(crate) background_blocks: Cell<u64>,
     /// Background freeing ran into an error and rests until the next import.
     pub(crate) background_error: RefCell<Option<DslError>>,
     pub(crate) dirs: RefCell<BTreeMap<ObjectId, Rc<Dir>>>,
@@ -148,6 +153,7 @@ impl Inner {
             sync_bplist,
             free_bpobj,
             bptree: Cell::new(ObjectId(0)),
+            background_blocks: Cell::new(BACKGROUND_BLOCKS),
             background_error: RefCell::default(),
             dirs: RefCell::default(),
             dirty_dirs: Rc::default(),

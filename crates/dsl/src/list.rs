@@ -380,7 +380,11 @@ impl Inner {
             (Property::Normalization, "normalization", 0),
             (Property::CaseSensitivity, "casesensitivity", 0),
         ] {
-            let value = zap::lookup_u64(objset, MASTER_NODE, key).await?;
+            let value = match zap::lookup_u64(objset, MASTER_NODE, key).await {
+                // Objects that are no file system's: nothing was fixed.
+                Err(error) if error.is_not_found() => None,
+                other => other?,
+            };
             values.insert(property, value.unwrap_or(default));
         }
         Ok(values)

@@ -29,8 +29,6 @@ use crate::space::{Delta, Sizes, Transfer, sizes_of};
 const PASS_DEFERRED_FREE: u32 = 2;
 /// A pass count that means the group does not converge: a broken invariant of ours.
 const PASS_MAX: u32 = 64;
-/// Blocks freed in the background in one group.
-const BACKGROUND_BLOCKS: u64 = 20_000;
 
 /// Collects what came and went while an objset was written.
 struct Collector {
@@ -316,7 +314,7 @@ impl Inner {
         }
         let free_dir = self.dir(self.fixed.get().free_dir).await?;
         let store = self.services.store().clone();
-        let mut left = BACKGROUND_BLOCKS;
+        let mut left = self.background_blocks.get();
         let drained = self
             .free_bpobj
             .drain(left, tx, async |blocks, sizes| {

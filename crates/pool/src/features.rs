@@ -47,6 +47,7 @@ const DEFAULT: &[&str] = &[
 
 /// Features whose use changes nothing for us, or is handled everywhere.
 const FULL: &[&str] = &[
+    "async_destroy",
     "empty_bpobj",
     "lz4_compress",
     "multi_vdev_crash_dump",
