@@ -15,8 +15,7 @@ use dmu::{Objset, ObjsetOptions, Services, TxgClock, zap};
 use dsl::{Hierarchy, HierarchyOptions};
 use ondisk::bytes::{index, u64_at};
 use ondisk::feature::Feature;
-use ondisk::zil::zil_flags;
-use ondisk::{NvList, ObjectId, SPA_VERSION_FEATURES, Txg, Uberblock};
+use ondisk::{NvList, ObjectId, SPA_VERSION_FEATURES, Uberblock};
 use runtime::Handle;
 use runtime::sync::Event;
 use vdev::{OpenMode, Tree, TreeConfig, VdevKind};
@@ -156,13 +155,6 @@ fn check_candidate(candidate: &Candidate, policy: &ImportPolicy) -> Result<(), P
         return Err(PoolError::ActiveElsewhere {
             hostname: candidate.hostname.clone(),
             hostid: candidate.hostid,
-        });
-    }
-    if foreign && !policy.force && !policy.readonly {
-        return Err(PoolError::ForeignHost {
-            hostname: candidate.hostname.clone(),
-            hostid: candidate.hostid,
-            last_access: date(candidate.timestamp),
         });
     }
     if foreign && !policy.force {
@@ -449,23 +441,10 @@ impl Inner {
 
     /// Refuses pools whose intent logs hold writes that only a replay can save.
     async fn check_intent_logs(&self) -> Result<(), PoolError> {
-        let kinds = dsl::property::Kinds::DATASET;
-        let pool = self.name.borrow().clone();
-        let all = self
-            .hierarchy
-            .list(&pool, dsl::ListSpec { depth: None, kinds })
-            .await?;
-        for info in all {
-            if info.kind == dsl::property::DatasetKind::Snapshot {
-                continue;
-            }
-            let dataset = self.hierarchy.dataset(&info.name).await?;
-            let header = dataset.objset().zil_header();
-            if !header.log.is_hole() || header.flags & zil_flags::REPLAY_NEEDED != 0 {
-                return Err(PoolError::DirtyIntentLog { dataset: info.name });
-            }
+        match self.hierarchy.unreplayed_logs().await?.into_iter().next() {
+            Some(dataset) => Err(PoolError::DirtyIntentLog { dataset }),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn queue_internal(&self, name: &'static str, text: String) {
@@ -516,12 +495,6 @@ pub(crate) fn date(seconds: u64) -> String {
         rest % 60,
         year
     )
-}
-
-/// The txg after which a candidate may be written again.
-#[allow(dead_code, reason = "used by rewinds, which come later")]
-fn next_txg(uberblock: &Uberblock) -> Txg {
-    uberblock.txg.next()
 }
 
 #[cfg(test)]

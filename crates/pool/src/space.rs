@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::pin::Pin;
 
 use dmu::{AllocSpec, Objset, Tx};
-use ondisk::bytes::{index, low32, u64_at};
+use ondisk::bytes::{index, u64_at};
 use ondisk::{ObjectId, ObjectType, Txg};
 use vdev::TopInfo;
 use zio::{BlockStore, MetaSource, MetaslabChange, MetaslabSummary, ZioError};
@@ -468,9 +468,4 @@ impl Dtls {
             .map(|(leaf, dtl)| (*leaf, dtl.missing.iter().collect()))
             .collect()
     }
-}
-
-/// A metaslab number as the allocator counts them.
-pub(crate) fn metaslab_number(number: u64) -> u32 {
-    low32(number)
 }

@@ -12,12 +12,13 @@
 
 use std::rc::Rc;
 
+use ondisk::bytes::{index, len64};
 use ondisk::{Guid, Txg, Uberblock};
 use vdev::VdevConfig;
 
+use crate::PoolError;
 use crate::config;
 use crate::pool::{Inner, Pool};
-use crate::{PoolError, space};
 
 /// What waiters are told when the pool is suspended.
 pub(crate) const SUSPENDED: &str = "pool I/O is suspended";
@@ -300,8 +301,8 @@ impl Inner {
         if everywhere {
             chosen = tops;
         } else if chosen.len() > UBERBLOCK_VDEVS {
-            let start = space::metaslab_number(self.handle.random_u64()) as usize;
             let count = chosen.len();
+            let start = index(self.handle.random_u64() % len64(count));
             chosen = (0..UBERBLOCK_VDEVS)
                 .map(|i| chosen[(start + i) % count])
                 .collect();
