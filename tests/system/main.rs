@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+mod cli;
+mod daemon;
 mod golden_archives;
 mod golden_properties;
 mod golden_read;

@@ -269,8 +269,8 @@ impl Room {
         }
         // Children come after their parents in the list, so they go first.
         for info in found.into_iter().rev() {
-            self.close_fs(info.object.0).await?;
-            hierarchy.destroy(&info.name).await?;
+            let destroy = async { Ok(hierarchy.destroy(&info.name).await?) };
+            self.without(info.object.0, destroy).await?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The mailbox into a pool's thread, and the room behind it where requests run.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::Future;
 use std::rc::Rc;
@@ -125,6 +125,8 @@ pub(crate) struct Room {
     pub(crate) handle: Handle,
     pub(crate) pool: pool::Pool,
     open: RefCell<BTreeMap<u64, Rc<OpenFs>>>,
+    /// Datasets that are about to go: not to be opened again.
+    leaving: RefCell<BTreeSet<u64>>,
     /// Serialises opening, so that a file system is never opened twice.
     opening: runtime::sync::Mutex<()>,
     running: Semaphore,
@@ -163,6 +165,7 @@ impl Room {
             handle,
             pool,
             open: RefCell::new(BTreeMap::new()),
+            leaving: RefCell::new(BTreeSet::new()),
             opening: runtime::sync::Mutex::new("the opening of a file system", ()),
             running: Semaphore::new("a place for a request", RUNNING_MAX),
         })
@@ -218,10 +221,16 @@ impl Room {
 
     /// Returns the open file system of a dataset, opening it if need be.
     pub(crate) async fn fs(&self, dataset: u64, guid: u64) -> Result<Lease, EngineError> {
+        if self.leaving.borrow().contains(&dataset) {
+            return Err(EngineError::Busy(String::new()));
+        }
         if let Some(lease) = self.lease(dataset, guid)? {
             return Ok(lease);
         }
         let _one = self.opening.lock().await;
+        if self.leaving.borrow().contains(&dataset) {
+            return Err(EngineError::Busy(String::new()));
+        }
         if let Some(lease) = self.lease(dataset, guid)? {
             return Ok(lease);
         }
@@ -270,6 +279,23 @@ impl Room {
         let outcome = open.fs.close().await;
         self.open.borrow_mut().remove(&dataset);
         outcome.map_err(EngineError::from)
+    }
+
+    /// Keeps a dataset from being opened while `work` on it runs, and closes it before.
+    pub(crate) async fn without<T>(
+        &self,
+        dataset: u64,
+        work: impl Future<Output = Result<T, EngineError>>,
+    ) -> Result<T, EngineError> {
+        self.leaving.borrow_mut().insert(dataset);
+        // One that is just being opened is waited for.
+        drop(self.opening.lock().await);
+        let outcome = match self.close_fs(dataset).await {
+            Ok(()) => work.await,
+            Err(error) => Err(error),
+        };
+        self.leaving.borrow_mut().remove(&dataset);
+        outcome
     }
 
     /// Makes open file systems follow changed properties.

@@ -162,6 +162,7 @@ impl From<VdevError> for PoolError {
                 missing: vec![format!("every device of top-level vdev {vdev}")],
             },
             VdevError::ReadOnly => Self::ReadOnly,
+            VdevError::TooSmall { path, .. } => Self::DeviceTooSmall { path },
             other => Self::Vdev(other),
         }
     }

@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use engine::property::{DatasetKind, Property, Value};
 use engine::{
@@ -22,6 +23,11 @@ use crate::serve::fuse::{MountFlags, Mounts};
 use crate::serve::shares::Shares;
 
 pub(crate) use manage::state::CachedPool;
+
+/// How long devices that are there may be in somebody's hands.
+const DEVICE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait before trying again.
+const DEVICE_PAUSE: Duration = Duration::from_millis(50);
 
 /// A pool that the state directory knows as imported.
 pub(crate) enum KnownPool {
@@ -176,7 +182,26 @@ impl Appliance {
             .collect()
     }
 
+    /// Opens a remembered pool. Devices that are there and cannot be had are waited for a little:
+    /// after a process was killed, the kernel takes a moment to end its disk operations and to let go
+    /// of the files.
     async fn reopen(&self, cached: &CachedPool) -> Result<PoolHandle, EngineError> {
+        let began = std::time::Instant::now();
+        loop {
+            match self.reopen_now(cached).await {
+                Err(EngineError::Pool(
+                    PoolError::MissingDevices { .. } | PoolError::Vdev(_) | PoolError::Disk(_),
+                )) if began.elapsed() < DEVICE_PATIENCE
+                    && cached.devices.iter().all(|device| device.exists()) =>
+                {
+                    tokio::time::sleep(DEVICE_PAUSE).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn reopen_now(&self, cached: &CachedPool) -> Result<PoolHandle, EngineError> {
         let is_it = |candidate: &Candidate| candidate.guid == cached.guid;
         let mut found = self.engine.discover(cached.devices.clone()).await?.pools;
         if !found
@@ -204,7 +229,8 @@ impl Appliance {
                 .collect();
             return Err(EngineError::Pool(PoolError::MissingDevices { missing }));
         };
-        if candidate.state != PoolState::Active {
+        // A read-only import writes nothing, so the labels of its pool may say anything.
+        if candidate.state != PoolState::Active && !cached.readonly {
             return Err(EngineError::Dataset(
                 "the pool was exported or destroyed by another system; 'zpool export' makes this one \
                  forget it, then it can be imported again"

@@ -19,6 +19,9 @@ use crate::appliance::{Appliance, KnownPool};
 use crate::cli::declare::COMMANDS;
 use crate::cli::getopt::{Getopt, Opt};
 
+/// How long after being told to end a further ^C is still taken for the same one.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// Says something to whoever reads the daemon's standard error.
 pub(crate) fn log(text: impl AsRef<str>) {
     eprintln!("sanbox: {}", text.as_ref());
@@ -137,12 +140,18 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     let _ = std::fs::remove_file(&socket);
     appliance.stop_sharing().await;
     ticking.abort();
-    let closing = appliance.close();
+    let impatient = async {
+        // One ^C often arrives as several signals; only one well after the first means it.
+        tokio::time::sleep(PATIENCE).await;
+        match signal(SignalKind::interrupt()) {
+            // Listening anew: what came before does not count.
+            Ok(mut again) => while again.recv().await.is_none() {},
+            Err(_) => std::future::pending().await,
+        }
+    };
     let closed = tokio::select! {
-        closed = closing => closed,
-        // Asked again: as a crash would.
-        _ = terminate.recv() => bail!("ended before the pools were written out"),
-        _ = interrupt.recv() => bail!("ended before the pools were written out"),
+        closed = appliance.close() => closed,
+        () = impatient => bail!("ended before the pools were written out, as a crash would"),
     };
     closed.context("writing out the pools")?;
     log("ended");

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use engine::{EngineError, FeatureBase, PoolError, PoolSpec, VdevSpec};
 
 use super::bad_name;
+use crate::appliance::{KnownPool, devices};
 use crate::cli::getopt::Opt;
 use crate::cli::{Exit, Outcome, Session, setting};
 
@@ -107,6 +108,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     if session.appliance.known_pool(name).await.is_some() {
         return Err(session.fail(format!("cannot create '{name}': pool already exists")));
     }
+    in_use_here(session, &vdevs, options.force).await?;
     let mut root_properties = options.root_properties;
     if let Some(mountpoint) = options.mountpoint {
         root_properties.push(("mountpoint".to_owned(), mountpoint));
@@ -196,6 +198,36 @@ fn layout_of(session: &Session, words: &[String], force: bool) -> Result<Vec<Vde
         same_redundancy(session, &vdevs)?;
     }
     Ok(vdevs)
+}
+
+/// Refuses devices of pools that are imported here.
+async fn in_use_here(session: &Session, vdevs: &[VdevSpec], force: bool) -> Outcome {
+    let real = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+    for known in session.appliance.pools().await {
+        let KnownPool::Open(pool) = known else {
+            continue;
+        };
+        let Ok(status) = pool.status().await else {
+            continue;
+        };
+        let taken: Vec<PathBuf> = devices(&status.root).iter().map(real).collect();
+        for path in vdevs.iter().flat_map(VdevSpec::paths) {
+            if taken.contains(&real(path)) {
+                session.out.error("invalid vdev specification");
+                session.out.error(if force {
+                    "the following errors must be manually repaired:"
+                } else {
+                    "use '-f' to override the following errors:"
+                });
+                return Err(session.fail(format!(
+                    "{} is part of active pool '{}'",
+                    path.display(),
+                    pool.name()
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Refuses pools whose top-level vdevs differ in redundancy: their weakest part is the pool's.

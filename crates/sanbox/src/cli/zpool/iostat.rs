@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use engine::{IoTotals, PoolStatus, VdevStatus};
 
-use super::{NameStyle, Stamp, Subject, name_width, repeat, subject, subjects};
+use super::{NameStyle, Stamp, Subject, has_space, name_width, repeat, subject, subjects};
 use crate::cli::format::{nice_number, nice_time};
 use crate::cli::getopt::Opt;
 use crate::cli::{Exit, Outcome, Session};
@@ -238,7 +238,7 @@ fn line(
         reason = "a rate for people"
     )]
     let rate = |now: u64, then: u64| (now.saturating_sub(then) as f64 / seconds) as u64;
-    let mut cells = if vdev.size_bytes == 0 {
+    let mut cells = if !has_space(vdev) {
         let none = if options.exact { "0" } else { "-" };
         vec![none.to_owned(), none.to_owned()]
     } else {

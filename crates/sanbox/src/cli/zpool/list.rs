@@ -4,7 +4,7 @@ use engine::pool_property::{PROPERTIES, PropertyEntry, PropertyKind};
 use engine::{PoolStatus, VdevStatus};
 use serde_json::{Map, Value, json};
 
-use super::{NameStyle, Stamp, Subject, name_width, repeat, subjects};
+use super::{NameStyle, Stamp, Subject, has_space, name_width, repeat, subjects};
 use crate::cli::format::{Column, nice_number, table};
 use crate::cli::getopt::{Long, Opt};
 use crate::cli::{Exit, Outcome, Session, json as forms};
@@ -77,8 +77,10 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     let mut rounds = 0;
     loop {
         let (pools, missing) = subjects(session, &operands).await;
-        if operands.is_empty() && pools.is_empty() && !options.scripted && !options.json {
-            session.out.error("no pools available");
+        if pools.is_empty() && !options.json {
+            if operands.is_empty() && !options.scripted {
+                session.out.error("no pools available");
+            }
         } else {
             stamp.print(session);
             print(session, &pools, &columns, options).await?;
@@ -286,7 +288,7 @@ async fn print(
 const VDEV_WIDTHS: [usize; 9] = [5, 5, 5, 7, 8, 5, 5, 5, 8];
 
 fn vdev_values(vdev: &VdevStatus, exact: bool) -> [String; 9] {
-    let top = vdev.size_bytes != 0 && vdev.path.is_none() || is_top_leaf(vdev);
+    let top = has_space(vdev);
     let number = |value: u64| {
         if exact {
             value.to_string()
@@ -328,11 +330,6 @@ fn vdev_values(vdev: &VdevStatus, exact: bool) -> [String; 9] {
         dash(),
         vdev.health.as_str().to_owned(),
     ]
-}
-
-/// A single disk that is a top-level vdev has its own space.
-fn is_top_leaf(vdev: &VdevStatus) -> bool {
-    vdev.path.is_some() && vdev.fragmentation_percent.is_some()
 }
 
 fn vdev_lines(session: &Session, vdev: &VdevStatus, depth: usize, width: usize, options: Options) {

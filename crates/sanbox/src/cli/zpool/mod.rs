@@ -194,6 +194,11 @@ fn strip_directory(path: &Path) -> String {
     text.into_owned()
 }
 
+/// Whether a vdev has space of its own: the pool and its top-level vdevs, not the disks below.
+pub(super) fn has_space(vdev: &VdevStatus) -> bool {
+    vdev.size_bytes != 0 && (vdev.path.is_none() || vdev.fragmentation_percent.is_some())
+}
+
 /// Widest name of a vdev tree, each level indented by two, in bytes.
 pub(super) fn name_width(root: &VdevStatus, style: NameStyle) -> usize {
     fn below(vdev: &VdevStatus, depth: usize, style: NameStyle) -> usize {

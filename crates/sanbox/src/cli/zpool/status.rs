@@ -273,7 +273,7 @@ fn vdev_lines(
         text.push_str("  ");
         text.push_str(note);
     }
-    if vdev.resilvering {
+    if vdev.resilvering && vdev.health == Health::Online {
         text.push_str("  (resilvering)");
     }
     if leaf && options.initialize {
@@ -494,7 +494,14 @@ fn explain(status: &PoolStatus) -> Option<Explanation> {
         ),
     };
     let mut text = text.to_owned();
-    for detail in &status.details {
+    // Of devices the tree below tells; features are named only here.
+    let features = matches!(
+        status.reason,
+        StatusReason::UnsupportedFeatureRead
+            | StatusReason::UnsupportedFeatureWrite
+            | StatusReason::CorruptPool
+    );
+    for detail in status.details.iter().filter(|_| features) {
         text.push_str("\n\t");
         text.push_str(detail);
     }
