@@ -346,10 +346,11 @@ impl<F: AsyncFnMut(&BlockPointer) -> Result<Sizes>> Walk<'_, F> {
             };
             // Stopped at a block of dnodes: the objects in it are freed, the block is not.
             let children_done = meta && self.resume == here;
-            if meta && !children_done {
-                if let Flow::Paused(at) = self.dnode_block(bp, number).await? {
-                    return Ok(Flow::Paused(at));
-                }
+            if meta
+                && !children_done
+                && let Flow::Paused(at) = self.dnode_block(bp, number).await?
+            {
+                return Ok(Flow::Paused(at));
             }
             if self.left == 0 {
                 return Ok(Flow::Paused(here));

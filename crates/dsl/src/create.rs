@@ -353,12 +353,12 @@ impl Inner {
             let count = self
                 .dir_count(&dir, zapified_keys::FILESYSTEM_COUNT)
                 .await?;
-            if let (Some(limit), Some(count)) = (limit, count) {
-                if count.saturating_add(more) > limit {
-                    return Err(DslError::CountLimit {
-                        name: self.name_of(&dir),
-                    });
-                }
+            if let (Some(limit), Some(count)) = (limit, count)
+                && count.saturating_add(more) > limit
+            {
+                return Err(DslError::CountLimit {
+                    name: self.name_of(&dir),
+                });
             }
         }
         Ok(())

@@ -28,7 +28,7 @@ pub(crate) struct DatasetState {
     phys: Cell<DslDatasetPhys>,
     dirty: Rc<RefCell<BTreeSet<ObjectId>>>,
     /// The previous snapshot (of the origin, for a clone), for heads.
-    pub(crate) prev: RefCell<Option<Rc<DatasetState>>>,
+    pub(crate) prev: RefCell<Option<Rc<Self>>>,
     pub(crate) deadlist: RefCell<Option<Rc<Deadlist>>>,
     objset: RefCell<Option<Objset>>,
     handles: Cell<u32>,

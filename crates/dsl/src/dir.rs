@@ -19,7 +19,7 @@ pub(crate) type PropMap = BTreeMap<String, Value>;
 /// A loaded directory.
 pub(crate) struct Dir {
     pub(crate) object: ObjectId,
-    pub(crate) parent: RefCell<Option<Rc<Dir>>>,
+    pub(crate) parent: RefCell<Option<Rc<Self>>>,
     /// The last component of the name; empty for the root.
     pub(crate) name: RefCell<String>,
     phys: Cell<DslDirPhys>,
@@ -38,7 +38,7 @@ pub(crate) struct Dir {
 impl Dir {
     pub(crate) fn new(
         object: ObjectId,
-        parent: Option<Rc<Dir>>,
+        parent: Option<Rc<Self>>,
         name: String,
         phys: DslDirPhys,
         origin_txg: u64,
@@ -71,7 +71,7 @@ impl Dir {
         }
     }
 
-    pub(crate) fn parent(&self) -> Option<Rc<Dir>> {
+    pub(crate) fn parent(&self) -> Option<Rc<Self>> {
         self.parent.borrow().clone()
     }
 

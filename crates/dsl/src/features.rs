@@ -18,6 +18,9 @@ use ondisk::{ObjectId, ObjectType};
 use crate::directory as names;
 use crate::error::{DslError, Result};
 
+/// Guids with their uses.
+pub type FeatureUses = Vec<(String, u64)>;
+
 /// The feature counts of a pool. Clones are handles to the same ones.
 #[derive(Clone)]
 pub struct Features(Rc<Inner>);
@@ -135,7 +138,7 @@ impl Features {
     /// Guids in the pool that this version does not know, with their uses: first those without
     /// which the pool cannot be read, then those without which it cannot be written.
     #[must_use]
-    pub fn unknown(&self) -> (Vec<(String, u64)>, Vec<(String, u64)>) {
+    pub fn unknown(&self) -> (FeatureUses, FeatureUses) {
         let counts = self.0.counts.borrow();
         let unknown = counts
             .iter()

@@ -35,7 +35,7 @@ mod types;
 
 pub use dataset::Dataset;
 pub use error::{DslError, Result};
-pub use features::Features;
+pub use features::{FeatureUses, Features};
 pub use hierarchy::Hierarchy;
 pub use owner::owner_of;
 pub use types::{

@@ -178,11 +178,7 @@ mod tests {
         );
         checked("tank/a%b", fs, Err("invalid character '%' in name"));
         checked(&"x".repeat(256), fs, Err("name is too long"));
-        checked(
-            &"x/".repeat(50).replace("x/x/x", "x/x/x"),
-            fs,
-            Err("trailing slash in name"),
-        );
+        checked(&"x/".repeat(50), fs, Err("trailing slash in name"));
         checked(
             &format!("t{}", "/x".repeat(50)),
             fs,

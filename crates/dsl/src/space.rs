@@ -168,11 +168,10 @@ pub(crate) fn move_part(dir: &mut DirPhys, bytes: i64, from: Used, to: Used) {
 
 /// 100 times logical over compressed bytes; 100 for nothing.
 pub(crate) fn ratio(uncompressed: u64, compressed: u64) -> u64 {
-    if compressed == 0 {
-        100
-    } else {
-        uncompressed.saturating_mul(100) / compressed
-    }
+    uncompressed
+        .saturating_mul(100)
+        .checked_div(compressed)
+        .unwrap_or(100)
 }
 
 /// One level of the walk that finds the space available to a directory, from the pool's root down.

@@ -374,9 +374,8 @@ pub fn parse_number(text: &str) -> Result<u64, PropertyError> {
 
 fn shift_of(suffix: &str) -> Result<u8, PropertyError> {
     let upper = suffix.to_ascii_uppercase();
-    let (unit, rest) = match upper.split_at_checked(1) {
-        None => return Ok(0),
-        Some(parts) => parts,
+    let Some((unit, rest)) = upper.split_at_checked(1) else {
+        return Ok(0);
     };
     let position = "BKMGTPEZ".find(unit).and_then(|p| u8::try_from(p).ok());
     match (position, rest) {
