@@ -7,3 +7,4 @@ mod daemon;
 mod golden_archives;
 mod golden_properties;
 mod golden_read;
+mod written_pools;
