@@ -33,7 +33,7 @@ test-unit:
 	$(CARGO) test --workspace --exclude sanbox-tests
 
 test-sim:
-	$(CARGO) run --release --package sanbox-sim -- campaign --seeds $(SEEDS)
+	$(CARGO) run --package sanbox-sim -- campaign --seeds $(SEEDS)
 
 test-system:
 	$(CARGO) build --package sanbox
