@@ -91,10 +91,13 @@ impl Pool {
             handle, tree, opened, &uberblock, &config, candidate, &policy,
         )
         .await?;
-        if let Err(error) = pool.0.load(&policy).await {
-            pool.0.tree.close();
-            return Err(error);
-        }
+        let empty_logs = match pool.0.load(&policy, uberblock.txg).await {
+            Ok(empty_logs) => empty_logs,
+            Err(error) => {
+                pool.0.tree.close();
+                return Err(error);
+            }
+        };
         if policy.readonly {
             return Ok(pool);
         }
@@ -109,6 +112,7 @@ impl Pool {
         if let Some(command) = &policy.command {
             pool.log_command(command, 0);
         }
+        pool.0.discard_logs(empty_logs).await?;
         pool.sync().await?;
         scan::resilver_in_background(&pool);
         for (name, value) in settings {
@@ -418,8 +422,13 @@ async fn judge_features(mos: &Objset) -> Result<Verdict, PoolError> {
 }
 
 impl Inner {
-    /// Loads what a pool needs beyond its datasets, and refuses to write what would be lost.
-    async fn load(&self, policy: &ImportPolicy) -> Result<(), PoolError> {
+    /// Loads what a pool needs beyond its datasets, and refuses to write what would be lost. Returns the datasets whose
+    /// intent log is empty but there.
+    async fn load(
+        &self,
+        policy: &ImportPolicy,
+        synced: ondisk::Txg,
+    ) -> Result<Vec<String>, PoolError> {
         self.load_properties().await?;
         for leaf in self.tree.config().leaves() {
             if let Some(object) = leaf.dtl.filter(|&object| object != 0) {
@@ -433,18 +442,49 @@ impl Inner {
             summaries.extend(self.space.open_vdev(&top).await?);
         }
         self.store().activate(self.space.clone(), &summaries);
-        if !policy.readonly {
-            self.check_intent_logs().await?;
+        if policy.readonly {
+            return Ok(Vec::new());
         }
-        Ok(())
+        self.check_intent_logs(synced).await
     }
 
-    /// Refuses pools whose intent logs hold writes that only a replay can save.
-    async fn check_intent_logs(&self) -> Result<(), PoolError> {
-        match self.hierarchy.unreplayed_logs().await?.into_iter().next() {
-            Some(dataset) => Err(PoolError::DirtyIntentLog { dataset }),
-            None => Ok(()),
+    /// Refuses pools whose intent logs hold writes that only a replay can save; returns the datasets with empty ones.
+    async fn check_intent_logs(&self, synced: ondisk::Txg) -> Result<Vec<String>, PoolError> {
+        let mut empty = Vec::new();
+        for name in self.hierarchy.unreplayed_logs().await? {
+            let dataset = self.hierarchy.dataset(&name).await?;
+            let header = dataset.objset().zil_header();
+            let dirty = || PoolError::DirtyIntentLog {
+                dataset: name.clone(),
+            };
+            if header.flags & ondisk::zil::zil_flags::REPLAY_NEEDED != 0 {
+                return Err(dirty());
+            }
+            match zil::log_state(&self.tree, &header, synced).await {
+                Ok(zil::LogState::None) => {}
+                Ok(zil::LogState::Empty) => empty.push(name),
+                // What cannot be read cannot be shown to be empty.
+                Ok(zil::LogState::Records) | Err(_) => return Err(dirty()),
+            }
         }
+        Ok(empty)
+    }
+
+    /// Gives back the blocks that another system set aside for logs and never used: nothing here would.
+    async fn discard_logs(&self, datasets: Vec<String>) -> Result<(), PoolError> {
+        for name in datasets {
+            let dataset = self.hierarchy.dataset(&name).await?;
+            self.hierarchy
+                .submit("discard an empty intent log", async move |hierarchy, tx| {
+                    let objset = dataset.objset();
+                    hierarchy.free_block(&objset.zil_header().log, tx).await?;
+                    objset.set_zil_header(ondisk::zil::ZilHeader::default(), tx);
+                    objset.mark_dirty(tx);
+                    Ok(())
+                })
+                .await?;
+        }
+        Ok(())
     }
 
     fn queue_internal(&self, name: &'static str, text: String) {
