@@ -31,8 +31,14 @@ const ENGINE_BANS: &[(&str, &str)] = &[
     ("Instant::now()", "Handle::now"),
     ("std::thread", "Handle::spawn or Handle::compute"),
     ("thread::sleep", "Handle::sleep"),
-    ("collections::HashMap", "BTreeMap (iteration order must not depend on the process)"),
-    ("collections::HashSet", "BTreeSet (iteration order must not depend on the process)"),
+    (
+        "collections::HashMap",
+        "BTreeMap (iteration order must not depend on the process)",
+    ),
+    (
+        "collections::HashSet",
+        "BTreeSet (iteration order must not depend on the process)",
+    ),
     ("getrandom", "Handle::random_u64"),
     ("serde::", "plain data; the outermost crates convert"),
 ];
@@ -44,7 +50,13 @@ const LINES_MAX: usize = 1500;
 const LARGE: &[(&str, usize, &str)] = &[];
 
 /// Fragments that belong to a machine or a service, never to the project.
-const FOREIGN: &[&str] = &["/work/", "deb.debian.org", "crates.io/api", "registry.npmjs", "pypi.org"];
+const FOREIGN: &[&str] = &[
+    "/work/",
+    "deb.debian.org",
+    "crates.io/api",
+    "registry.npmjs",
+    "pypi.org",
+];
 
 struct Package {
     folder: PathBuf,
@@ -64,24 +76,36 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     let architecture =
         fs::read_to_string(root.join("ARCHITECTURE.md")).context("read ARCHITECTURE.md")?;
     for package in packages.iter().filter(|p| p.layer.is_some()) {
-        let folder = package.folder.file_name().unwrap_or_default().to_string_lossy();
+        let folder = package
+            .folder
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy();
         if !architecture.contains(&format!("`{folder}`")) {
-            findings.push(format!("ARCHITECTURE.md: does not name the crate `{folder}`"));
+            findings.push(format!(
+                "ARCHITECTURE.md: does not name the crate `{folder}`"
+            ));
         }
     }
     let mut files = 0;
     for file in sources(root)? {
         files += 1;
-        let text = fs::read_to_string(&file)
-            .with_context(|| format!("read {}", file.display()))?;
-        let shown = file.strip_prefix(root).unwrap_or(&file).display().to_string();
+        let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        let shown = file
+            .strip_prefix(root)
+            .unwrap_or(&file)
+            .display()
+            .to_string();
         source(&shown, &text, layer_of(&file, &packages), &mut findings);
     }
     if files == 0 {
         bail!("tidy found no source file: it looked in the wrong place");
     }
     if findings.is_empty() {
-        eprintln!("tidy: {files} source files, {} packages, no finding", packages.len());
+        eprintln!(
+            "tidy: {files} source files, {} packages, no finding",
+            packages.len()
+        );
         return Ok(());
     }
     bail!("{}\ntidy: {} findings", findings.join("\n"), findings.len())
@@ -92,7 +116,11 @@ fn packages(root: &Path) -> Result<Vec<Package>> {
         .context("list crates")?
         .map(|entry| entry.map(|e| e.path()))
         .collect::<std::io::Result<_>>()?;
-    folders.extend(["sim", "tests", "xtask", "lab"].iter().map(|f| root.join(f)));
+    folders.extend(
+        ["sim", "tests", "xtask", "lab"]
+            .iter()
+            .map(|f| root.join(f)),
+    );
     folders.sort();
     let mut found = Vec::new();
     for folder in folders {
@@ -102,9 +130,12 @@ fn packages(root: &Path) -> Result<Vec<Package>> {
         }
         let text = fs::read_to_string(&manifest)
             .with_context(|| format!("read {}", manifest.display()))?;
-        let table: toml::Table =
-            text.parse().with_context(|| format!("parse {}", manifest.display()))?;
-        let package = table.get("package").context("a manifest without [package]")?;
+        let table: toml::Table = text
+            .parse()
+            .with_context(|| format!("parse {}", manifest.display()))?;
+        let package = table
+            .get("package")
+            .context("a manifest without [package]")?;
         found.push(Package {
             name: package
                 .get("name")
@@ -129,15 +160,27 @@ fn packages(root: &Path) -> Result<Vec<Package>> {
 
 /// A crate may use anything on a lower line, and on its own line only what `SAME_LAYER` lists.
 fn layers(packages: &[Package], findings: &mut Vec<String>) {
-    let layers: BTreeMap<&str, i64> =
-        packages.iter().filter_map(|p| Some((p.name.as_str(), p.layer?))).collect();
+    let layers: BTreeMap<&str, i64> = packages
+        .iter()
+        .filter_map(|p| Some((p.name.as_str(), p.layer?)))
+        .collect();
     for package in packages {
-        if package.folder.parent().is_some_and(|p| p.ends_with("crates")) && package.layer.is_none() {
-            findings.push(format!("{}: no [package.metadata.sanbox] layer", package.name));
+        if package
+            .folder
+            .parent()
+            .is_some_and(|p| p.ends_with("crates"))
+            && package.layer.is_none()
+        {
+            findings.push(format!(
+                "{}: no [package.metadata.sanbox] layer",
+                package.name
+            ));
         }
         let Some(layer) = package.layer else { continue };
         for dependency in &package.dependencies {
-            let Some(&below) = layers.get(dependency.as_str()) else { continue };
+            let Some(&below) = layers.get(dependency.as_str()) else {
+                continue;
+            };
             let short = |name: &str| name.trim_start_matches("sanbox-").to_owned();
             let (user, used) = (short(&package.name), short(dependency));
             let same = SAME_LAYER.contains(&(user.as_str(), used.as_str()));
@@ -151,13 +194,18 @@ fn layers(packages: &[Package], findings: &mut Vec<String>) {
 }
 
 fn layer_of(file: &Path, packages: &[Package]) -> Option<i64> {
-    packages.iter().find(|p| file.starts_with(&p.folder)).and_then(|p| p.layer)
+    packages
+        .iter()
+        .find(|p| file.starts_with(&p.folder))
+        .and_then(|p| p.layer)
 }
 
 fn sources(root: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    let mut open: Vec<PathBuf> =
-        ["crates", "sim", "tests", "xtask", "lab", "fuzz"].iter().map(|f| root.join(f)).collect();
+    let mut open: Vec<PathBuf> = ["crates", "sim", "tests", "xtask", "lab", "fuzz"]
+        .iter()
+        .map(|f| root.join(f))
+        .collect();
     while let Some(folder) = open.pop() {
         if !folder.is_dir() || folder.file_name().is_some_and(|n| n == "target") {
             continue;
@@ -177,36 +225,53 @@ fn sources(root: &Path) -> Result<Vec<PathBuf>> {
 
 fn source(shown: &str, text: &str, layer: Option<i64>, findings: &mut Vec<String>) {
     if !text.starts_with("//!") {
-        findings.push(format!("{shown}: no `//!` header (what it is, guarantees, does not know)"));
+        findings.push(format!(
+            "{shown}: no `//!` header (what it is, guarantees, does not know)"
+        ));
     }
     let lines = text.lines().count();
-    let allowed = LARGE.iter().find(|(file, _, _)| *file == shown).map_or(LINES_MAX, |l| l.1);
+    let allowed = LARGE
+        .iter()
+        .find(|(file, _, _)| *file == shown)
+        .map_or(LINES_MAX, |l| l.1);
     if lines > allowed {
-        findings.push(format!("{shown}: {lines} lines (at most {allowed}): who owns the state?"));
+        findings.push(format!(
+            "{shown}: {lines} lines (at most {allowed}): who owns the state?"
+        ));
     }
     let in_crates = shown.starts_with("crates/");
-    let is_test = shown.contains("/tests/") || shown.ends_with("/tests.rs") || shown.contains("/examples/");
+    let is_test =
+        shown.contains("/tests/") || shown.ends_with("/tests.rs") || shown.contains("/examples/");
     let is_root = shown.ends_with("src/lib.rs") || shown.ends_with("src/main.rs");
-    let may_be_unsafe = ["crates/codec/", "crates/runtime/"].iter().any(|c| shown.starts_with(c));
+    let may_be_unsafe = ["crates/codec/", "crates/runtime/"]
+        .iter()
+        .any(|c| shown.starts_with(c));
     if is_root && in_crates && !may_be_unsafe && !text.contains("#![forbid(unsafe_code)]") {
         findings.push(format!("{shown}: no #![forbid(unsafe_code)]"));
     }
     let is_host = shown.starts_with("crates/runtime/src/host");
     let is_engine = in_crates && layer.is_some_and(|l| l <= ENGINE_LAYER_MAX);
+    let mut in_tests = is_test;
     for (number, line) in text.lines().enumerate() {
         let at = number + 1;
+        // Tests stand last in a file, and may use the real world.
+        in_tests |= line == "#[cfg(test)]";
         if !line.is_ascii() {
             findings.push(format!("{shown}:{at}: not ASCII"));
         }
         if shown != "xtask/src/tidy.rs" {
             for name in FOREIGN.iter().filter(|name| line.contains(**name)) {
-                findings.push(format!("{shown}:{at}: '{name}' belongs to a machine, not the project"));
+                findings.push(format!(
+                    "{shown}:{at}: '{name}' belongs to a machine, not the project"
+                ));
             }
         }
         let code = line.split("//").next().unwrap_or_default();
-        if is_engine && !is_host && !is_test {
+        if is_engine && !is_host && !in_tests {
             for (name, instead) in ENGINE_BANS.iter().filter(|(name, _)| code.contains(name)) {
-                findings.push(format!("{shown}:{at}: {name} in an engine crate; use {instead}"));
+                findings.push(format!(
+                    "{shown}:{at}: {name} in an engine crate; use {instead}"
+                ));
             }
         }
     }
@@ -244,9 +309,15 @@ mod tests {
             dependencies: deps.iter().map(|d| format!("sanbox-{d}")).collect(),
         };
         let mut found = Vec::new();
-        layers(&[package("zio", 2, &["vdev"]), package("vdev", 2, &[])], &mut found);
+        layers(
+            &[package("zio", 2, &["vdev"]), package("vdev", 2, &[])],
+            &mut found,
+        );
         assert!(found.is_empty());
-        layers(&[package("zio", 2, &[]), package("vdev", 2, &["zio"])], &mut found);
+        layers(
+            &[package("zio", 2, &[]), package("vdev", 2, &["zio"])],
+            &mut found,
+        );
         assert_eq!(found.len(), 1);
     }
 }

@@ -1,7 +1,7 @@
 //! Transaction groups: the clock that opens, quiesces and syncs them, the holds that transactions keep, and the write throttle.
 //!
 //! ```text
-//!   begin() ──► open N+2 ──quiesce_next()──► quiescing N+1 ──holds gone──► syncing N ──synced(N)──► durable
+//!   begin() --> open N+2 --quiesce_next()--> quiescing N+1 --holds gone--> syncing N --synced(N)--> durable
 //! ```
 //! Guarantees: at most one group is open, one quiescing, one syncing; a `Tx` belongs to one group from `begin` to its drop;
 //! a group is handed to the syncer only when nobody holds it. Dirty bytes are bounded: above the limit `begin` waits, above

@@ -1,8 +1,8 @@
 //! The sync of a transaction group: datasets, tasks, frees, the meta-objset's own space.
 //!
 //! ```text
-//!  pass 1:  dirty datasets ─► tasks ─► what tasks made dirty ─► deferred frees ─► background step
-//!           ─► $MOS takes the meta-objset's space ─► fields written back ─► meta-objset
+//!  pass 1:  dirty datasets -> tasks -> what tasks made dirty -> deferred frees -> background step
+//!           -> $MOS takes the meta-objset's space -> fields written back -> meta-objset
 //!  pass 2+: the same without tasks and background; frees go to the list of deferred frees
 //! ```
 //! The meta-objset holds the space records of itself: what a pass writes changes `$MOS` in the next

@@ -122,7 +122,7 @@ impl FsHandle {
         guard: Option<Timestamp>,
         cred: &Cred,
     ) -> FsResult<Change> {
-        let (set, cred) = (set.clone(), cred.clone());
+        let (set, cred) = (*set, cred.clone());
         self.call(move |fs| async move { fs.setattr(id, &set, guard, &cred).await })
             .await
     }
@@ -233,7 +233,7 @@ impl FsHandle {
         set: &SetAttr,
         cred: &Cred,
     ) -> FsResult<Made> {
-        let (name, set, cred) = (name.to_vec(), set.clone(), cred.clone());
+        let (name, set, cred) = (name.to_vec(), *set, cred.clone());
         self.call(move |fs| async move { fs.create(dir, &name, mode, &set, &cred).await })
             .await
     }
@@ -249,7 +249,7 @@ impl FsHandle {
         set: &SetAttr,
         cred: &Cred,
     ) -> FsResult<Made> {
-        let (name, set, cred) = (name.to_vec(), set.clone(), cred.clone());
+        let (name, set, cred) = (name.to_vec(), *set, cred.clone());
         self.call(move |fs| async move { fs.mkdir(dir, &name, &set, &cred).await })
             .await
     }
@@ -267,7 +267,7 @@ impl FsHandle {
         cred: &Cred,
     ) -> FsResult<Made> {
         let (name, target) = (name.to_vec(), target.to_vec());
-        let (set, cred) = (set.clone(), cred.clone());
+        let (set, cred) = (*set, cred.clone());
         self.call(move |fs| async move { fs.symlink(dir, &name, &target, &set, &cred).await })
             .await
     }
@@ -285,7 +285,7 @@ impl FsHandle {
         set: &SetAttr,
         cred: &Cred,
     ) -> FsResult<Made> {
-        let (name, set, cred) = (name.to_vec(), set.clone(), cred.clone());
+        let (name, set, cred) = (name.to_vec(), *set, cred.clone());
         self.call(move |fs| async move { fs.mknod(dir, &name, file_type, rdev, &set, &cred).await })
             .await
     }
@@ -433,7 +433,7 @@ impl FsHandle {
 /// trouble.
 fn as_fs_error(error: &EngineError) -> FsError {
     match error {
-        EngineError::Fs(error) => error.clone(),
+        EngineError::Fs(error) => *error,
         EngineError::DatasetNotFound(_) | EngineError::WrongKind(_) => FsError::Stale,
         EngineError::PoolClosed | EngineError::Busy(_) => FsError::Busy,
         _ => FsError::Io,

@@ -34,6 +34,7 @@ pub enum ConfigError {
 /// The settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[derive(Default)]
 pub struct Config {
     /// Addresses to listen at. Empty: loopback, or everywhere as soon as a share allows others.
     pub listen: Vec<IpAddr>,
@@ -93,16 +94,6 @@ impl Default for Mount {
     }
 }
 
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            listen: Vec::new(),
-            memory: String::new(),
-            nfs: Nfs::default(),
-            mount: Mount::default(),
-        }
-    }
-}
 
 impl Config {
     /// Reads a file; a missing one is all defaults.

@@ -165,10 +165,7 @@ fn short(socket: &Path) -> io::Result<(Option<std::fs::File>, PathBuf)> {
     let (Some(directory), Some(name)) = (socket.parent(), socket.file_name()) else {
         return Ok((None, socket.to_owned()));
     };
-    let directory = match std::fs::File::open(directory) {
-        Ok(directory) => directory,
-        Err(error) => return Err(error),
-    };
+    let directory = std::fs::File::open(directory)?;
     let path = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);
     Ok((Some(directory), path))
 }

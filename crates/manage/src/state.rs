@@ -132,7 +132,9 @@ impl StateDirectory {
     /// would be.
     #[must_use]
     pub fn unopened(path: &Path) -> Self {
-        Self { path: path.to_owned() }
+        Self {
+            path: path.to_owned(),
+        }
     }
 
     /// Returns where the directory is.

@@ -2,7 +2,7 @@
 //! every procedure, damaged by a seeded generator, against a server without exports, which answers at once.
 
 use nfs::{RECORD_BYTES_MAX, Reply, Resolver, Server, ServerConfig};
-use std::future::Future;
+use std::future::Future as _;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};

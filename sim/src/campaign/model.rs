@@ -358,7 +358,7 @@ impl Tree {
                 content[from..to].copy_from_slice(&pattern(*fill, *len));
             }),
             Op::Truncate { path, size } => {
-                self.change(path, |content| content.resize(index(*size), 0))
+                self.change(path, |content| content.resize(index(*size), 0));
             }
             Op::Punch { path, offset, len } => self.change(path, |content| {
                 let to = index(offset + len).min(content.len());

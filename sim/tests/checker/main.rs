@@ -335,7 +335,7 @@ fn features_and_the_directory() {
     wound("count of a feature", &[Kind::Feature], Some(true), |p| {
         let object = feature_object(p, "features_for_write");
         p.mos(object, 0, &mut |_, data| {
-            set_micro(data, "com.delphix:spacemap_histogram", |n| n + 1)
+            set_micro(data, "com.delphix:spacemap_histogram", |n| n + 1);
         });
     });
 }
@@ -366,7 +366,7 @@ fn feature_object(p: &Surgeon, key: &str) -> u64 {
 #[test]
 fn labels_and_uberblocks() {
     wound("label of one disk", &[Kind::Label], None, |p| {
-        p.disks[1][20_000] ^= 1
+        p.disks[1][20_000] ^= 1;
     });
     let mut pool = Surgeon::unpack("n2-ashift12");
     pool.disks[1][20_000] ^= 1;

@@ -207,7 +207,7 @@ impl Surgeon {
     /// Changes the dnode of an object of the meta object set.
     pub(crate) fn mos_dnode(&mut self, object: u64, change: &mut dyn FnMut(&mut [u8])) {
         self.mos(0, object / 32, &mut |_, data| {
-            change(&mut data[slot(object)..][..512])
+            change(&mut data[slot(object)..][..512]);
         });
     }
 
@@ -231,7 +231,7 @@ impl Surgeon {
         change: &mut dyn FnMut(&mut [u8]),
     ) {
         self.dataset(dataset, 0, object / 32, &mut |_, data| {
-            change(&mut data[slot(object)..][..512])
+            change(&mut data[slot(object)..][..512]);
         });
     }
 

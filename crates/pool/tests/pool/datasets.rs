@@ -215,9 +215,9 @@ fn datasets_come_and_go() {
         run(&world, async |handle| {
             let pool = create(&handle, single()).await;
             for _ in 0..120 {
-                change(&pool.hierarchy(), &mut tree, &mut rng, &mut serial).await;
+                change(pool.hierarchy(), &mut tree, &mut rng, &mut serial).await;
             }
-            matches_model(&pool.hierarchy(), &tree, "before export").await;
+            matches_model(pool.hierarchy(), &tree, "before export").await;
             pool.export().await.expect("export");
         });
         let what = format!("seed {seed}");
@@ -225,11 +225,11 @@ fn datasets_come_and_go() {
         accounting_is_exact(&world, &what);
         run(&world, async |handle| {
             let pool = import(&handle, 1).await;
-            matches_model(&pool.hierarchy(), &tree, "after import").await;
+            matches_model(pool.hierarchy(), &tree, "after import").await;
             for _ in 0..60 {
-                change(&pool.hierarchy(), &mut tree, &mut rng, &mut serial).await;
+                change(pool.hierarchy(), &mut tree, &mut rng, &mut serial).await;
             }
-            matches_model(&pool.hierarchy(), &tree, "changed").await;
+            matches_model(pool.hierarchy(), &tree, "changed").await;
             pool.export().await.expect("export");
         });
         zdb_clean(&world, &what);
@@ -245,7 +245,7 @@ fn writing_under_snapshots_of_openzfs() {
     let mut recorder = Recorder::default();
     run(&world, async |handle| {
         let pool = create(&handle, single()).await;
-        new_dataset(&pool.hierarchy(), "tank/a", Vec::new())
+        new_dataset(pool.hierarchy(), "tank/a", Vec::new())
             .await
             .expect("create");
         let dataset = pool.hierarchy().dataset("tank/a").await.expect("open");
@@ -342,7 +342,7 @@ fn an_interrupted_destroy_resumes() {
             let pool = create(&handle, single()).await;
             pool.sync().await.expect("sync");
             free = root(&pool).await.space().available;
-            new_dataset(&pool.hierarchy(), "tank/big", Vec::new())
+            new_dataset(pool.hierarchy(), "tank/big", Vec::new())
                 .await
                 .expect("create");
             let dataset = pool.hierarchy().dataset("tank/big").await.expect("open");
@@ -396,7 +396,7 @@ fn quotas_and_a_full_pool() {
         let pool = create(&handle, single()).await;
         let hierarchy = pool.hierarchy();
         for (name, property) in [("tank/q", Property::Quota), ("tank/r", Property::RefQuota)] {
-            new_dataset(&hierarchy, name, vec![native(property, 4 << 20)])
+            new_dataset(hierarchy, name, vec![native(property, 4 << 20)])
                 .await
                 .expect("create");
             let dataset = hierarchy.dataset(name).await.expect("open");
@@ -417,7 +417,7 @@ fn quotas_and_a_full_pool() {
             matches!(refused, Err(dsl::DslError::ReservationAboveAvailable)),
             "{refused:?}"
         );
-        new_dataset(&hierarchy, "tank/full", Vec::new())
+        new_dataset(hierarchy, "tank/full", Vec::new())
             .await
             .expect("create");
         let dataset = hierarchy.dataset("tank/full").await.expect("open");

@@ -269,7 +269,7 @@ impl Command {
                 (_, Some(name), Some(value)) => text.push_str(&format!(" [--{name} {value}]")),
                 (_, Some(name), None) => text.push_str(&format!(" [--{name}]")),
                 (Some(letter), None, Some(value)) => {
-                    text.push_str(&format!(" [-{letter} {value}]"))
+                    text.push_str(&format!(" [-{letter} {value}]"));
                 }
                 _ => {}
             }

@@ -1,1 +1,0 @@
-//! `zvol`: see ARCHITECTURE.md.
