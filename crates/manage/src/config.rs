@@ -94,7 +94,6 @@ impl Default for Mount {
     }
 }
 
-
 impl Config {
     /// Reads a file; a missing one is all defaults.
     ///

@@ -391,11 +391,13 @@ async fn put_one(
         gid: Some(metadata.gid()),
         ..SetAttr::default()
     };
-    if metadata.nlink() > 1 && !kind.is_dir()
-        && let Some(first) = linked.get(&(metadata.dev(), metadata.ino())) {
-            job.fs.link(*first, dir, name, &job.cred).await?;
-            return Ok(None);
-        }
+    if metadata.nlink() > 1
+        && !kind.is_dir()
+        && let Some(first) = linked.get(&(metadata.dev(), metadata.ino()))
+    {
+        job.fs.link(*first, dir, name, &job.cred).await?;
+        return Ok(None);
+    }
     let made = if kind.is_dir() {
         job.fs.mkdir(dir, name, &set, &job.cred).await?
     } else if kind.is_symlink() {
