@@ -116,13 +116,8 @@ impl History {
     pub fn last_write(&self, path: &str) -> Option<u64> {
         for step in self.steps.iter().rev() {
             match &step.op {
-                Op::Write { path: written, .. }
-                | Op::Truncate { path: written, .. }
-                | Op::Punch { path: written, .. }
-                    if written == path =>
-                {
-                    return Some(step.begun);
-                }
+                // Truncating and punching may have had nothing to do.
+                Op::Write { path: written, .. } if written == path => return Some(step.begun),
                 Op::Rename { .. } | Op::Remove { .. } => return None,
                 _ => {}
             }
@@ -171,13 +166,17 @@ impl History {
             .rev()
             .find(|&count| self.is_state(count, found));
         if let Some(count) = early {
-            let lost = &self.steps[count];
+            // From the first that is lost to the one that should have carried it to the disk.
+            let story: Vec<String> = self.steps[count..self.steps.len().min(self.stable + 8)]
+                .iter()
+                .map(|step| format!("{}..{:?} {:?}", step.begun, step.ended, step.op))
+                .collect();
             return format!(
-                "client {}: {} of {} operations were acknowledged as stable, but only {count} are there; first lost: {:?}",
+                "client {}: {} of {} operations were acknowledged as stable, but only {count} are there; first lost:\n    {}",
                 self.client,
                 self.stable,
                 self.steps.len(),
-                lost.op
+                story.join("\n    ")
             );
         }
         // The nearest state says most about what went wrong.

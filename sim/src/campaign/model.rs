@@ -221,7 +221,8 @@ fn below(path: &str, dir: &str) -> bool {
 }
 
 impl Op {
-    /// Whether a full pool may refuse it. Removing, truncating and changing attributes must always work.
+    /// Whether a full pool may refuse it. Removing must always work, and making
+    /// a file shorter (which is judged by the caller, who knows how long it is).
     #[must_use]
     pub fn takes_space(&self) -> bool {
         !matches!(
@@ -229,7 +230,6 @@ impl Op {
             Self::Remove { .. }
                 | Self::RemoveOpen { .. }
                 | Self::Rmdir { .. }
-                | Self::Truncate { .. }
                 | Self::RemoveXattr { .. }
                 | Self::Commit { .. }
                 | Self::Sync

@@ -62,17 +62,24 @@ impl Client {
     /// A sentence, when the engine answers otherwise than the model.
     pub async fn work(mut self, handle: Handle, count: u64) -> Result<(), String> {
         for _ in 0..count {
-            let op = {
+            let (op, is_shorter) = {
                 let mut histories = self.histories.borrow_mut();
                 let history = &mut histories[self.number];
                 let op = history.tree().choose(&mut self.rng, self.style);
+                let is_shorter = match &op {
+                    Op::Truncate { path, size } => history
+                        .tree()
+                        .content(path)
+                        .is_some_and(|content| *size < content.len() as u64),
+                    _ => false,
+                };
                 history.begin(&op, &self.order);
-                op
+                (op, is_shorter)
             };
             let result = self.execute(&op).await;
             let mut histories = self.histories.borrow_mut();
             let stable = match result {
-                Err(Refusal::NoSpace) if op.takes_space() => {
+                Err(Refusal::NoSpace) if op.takes_space() && !is_shorter => {
                     histories[self.number].refused();
                     if self.style == Style::Fill {
                         // Full: from now on there is also removal.

@@ -1,0 +1,42 @@
+//! A few seeds of the campaign with every `cargo test`, each twice; the canary; and the regressions.
+//!
+//! The campaign itself is `cargo run -p sanbox-sim -- campaign`.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use sim::campaign::scenario::{Plan, run};
+use sim::campaign::{Failure, Outcome, judge};
+use sim::world::World;
+
+/// Regressions found by campaigns: `sim/regressions/<topic>_<seed>.rs`, each opening with its story.
+#[path = "../regressions/mod.rs"]
+mod regressions;
+
+/// Runs a plan in a world of its seed, judged by the checker.
+pub fn run_judged(plan: &Plan) -> Result<(Outcome, World), Failure> {
+    let world = World::new(plan.seed);
+    let outcome = run(plan, &world, &|world, crashed| judge::by_checker(plan, world, crashed))?;
+    Ok((outcome, world))
+}
+
+#[test]
+fn seeds_pass_and_repeat() {
+    for seed in 0..12 {
+        let plan = Plan::of_seed(seed);
+        let (_, first) = run_judged(&plan).unwrap_or_else(|failure| panic!("{failure}"));
+        let (_, second) = run_judged(&plan).unwrap_or_else(|failure| panic!("{failure}"));
+        assert_eq!(first.event_hash(), second.event_hash(), "seed {seed} is not deterministic");
+    }
+}
+
+/// Worlds in which flushes lie must be found out, or the judges are blind.
+#[test]
+fn the_canary_dies() {
+    let caught = (0..8)
+        .filter(|&seed| {
+            let result = catch_unwind(AssertUnwindSafe(|| run_judged(&Plan::canary(seed))));
+            !matches!(result, Ok(Ok(_)))
+        })
+        .count();
+    assert!(caught >= 2, "{caught} of 8 lying worlds were caught");
+}
