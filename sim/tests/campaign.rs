@@ -15,7 +15,9 @@ mod regressions;
 /// Runs a plan in a world of its seed, judged by the checker.
 pub fn run_judged(plan: &Plan) -> Result<(Outcome, World), Failure> {
     let world = World::new(plan.seed);
-    let outcome = run(plan, &world, &|world, crashed| judge::by_checker(plan, world, crashed))?;
+    let outcome = run(plan, &world, &|world, crashed| {
+        judge::by_checker(plan, world, crashed)
+    })?;
     Ok((outcome, world))
 }
 
@@ -25,7 +27,11 @@ fn seeds_pass_and_repeat() {
         let plan = Plan::of_seed(seed);
         let (_, first) = run_judged(&plan).unwrap_or_else(|failure| panic!("{failure}"));
         let (_, second) = run_judged(&plan).unwrap_or_else(|failure| panic!("{failure}"));
-        assert_eq!(first.event_hash(), second.event_hash(), "seed {seed} is not deterministic");
+        assert_eq!(
+            first.event_hash(),
+            second.event_hash(),
+            "seed {seed} is not deterministic"
+        );
     }
 }
 

@@ -198,14 +198,19 @@ fn drive(options: &Options, next: &AtomicU64, sender: &Sender<String>) {
             .stdout(Stdio::piped())
             .spawn()
             .expect("this program starts");
-        let output = child.stdout.take().expect("it is piped");
+        let mut output = BufReader::new(child.stdout.take().expect("it is piped"));
         let mut reported = 0;
-        for line in BufReader::new(output).lines().map_while(Result::ok) {
+        for line in std::io::Read::by_ref(&mut output)
+            .lines()
+            .map_while(Result::ok)
+        {
             reported += 1;
             if sender.send(line).is_err() {
-                return;
+                // Nobody listens any more: the worker ends when its pipe does.
+                break;
             }
         }
+        drop(output);
         let status = child.wait();
         if !status.as_ref().is_ok_and(std::process::ExitStatus::success) {
             let seed = start + reported;

@@ -77,35 +77,38 @@ impl Client {
                 (op, is_shorter)
             };
             let result = self.execute(&op).await;
-            let mut histories = self.histories.borrow_mut();
-            let stable = match result {
-                Err(Refusal::NoSpace) if op.takes_space() && !is_shorter => {
-                    histories[self.number].refused();
-                    if self.style == Style::Fill {
-                        // Full: from now on there is also removal.
-                        self.style = Style::Mixed;
+            {
+                let mut histories = self.histories.borrow_mut();
+                let stable = match result {
+                    Err(Refusal::NoSpace) if op.takes_space() && !is_shorter => {
+                        histories[self.number].refused();
+                        if self.style == Style::Fill {
+                            // Full: from now on there is also removal.
+                            self.style = Style::Mixed;
+                        }
+                        continue;
                     }
-                    continue;
-                }
-                Err(refusal) => return Err(format!("client {}: {op:?}: {refusal}", self.number)),
-                Ok(stable) => stable,
-            };
-            let begun = histories[self.number].end(&self.order);
-            // A commit speaks of one file only; a synchronous write and a sync of everything before them.
-            let begun = match &op {
-                Op::Commit { path } => histories[self.number].last_write(path),
-                _ => stable.then_some(begun),
-            };
-            if let Some(begun) = begun {
-                for history in histories.iter_mut() {
-                    if history.client == self.number {
-                        history.note_stable_through(begun);
-                    } else {
-                        history.note_stable(begun);
+                    Err(refusal) => {
+                        return Err(format!("client {}: {op:?}: {refusal}", self.number));
+                    }
+                    Ok(stable) => stable,
+                };
+                let begun = histories[self.number].end(&self.order);
+                // A commit speaks of one file only; a synchronous write and a sync of everything before them.
+                let begun = match &op {
+                    Op::Commit { path } => histories[self.number].last_write(path),
+                    _ => stable.then_some(begun),
+                };
+                if let Some(begun) = begun {
+                    for history in histories.iter_mut() {
+                        if history.client == self.number {
+                            history.note_stable_through(begun);
+                        } else {
+                            history.note_stable(begun);
+                        }
                     }
                 }
             }
-            drop(histories);
             if self.rng.below(8) == 0 {
                 handle
                     .sleep(Duration::from_micros(self.rng.below(300_000)))

@@ -1,3 +1,5 @@
+//! The table of properties, its texts and numbers.
+
 use super::*;
 
 fn number(text: &str, expect: Result<u64, PropertyError>) {
