@@ -7,10 +7,10 @@ use crate::v3::status::Status;
 use crate::xdr::{self, Malformed, Reader};
 use engine::{Change, CreateMode, DeviceNumber, FileType, FsError, FsResult, Made, SetAttr};
 
-/// Waits until what an operation did is on stable storage; an operation that failed did nothing.
-async fn durable<T>(caller: &Caller, done: FsResult<T>) -> FsResult<T> {
+/// Waits until what an operation did to a file or directory is on stable storage; an operation that failed did nothing.
+async fn durable<T>(of: &Target, done: FsResult<T>) -> FsResult<T> {
     let done = done?;
-    caller.fs.sync().await?;
+    of.caller.fs.commit(of.handle.file, 0, 0).await?;
     Ok(done)
 }
 
@@ -36,7 +36,7 @@ impl Request<'_> {
             Ok(()) => fs.setattr(target.handle.file, &set, guard, cred).await,
             Err(error) => Err(error),
         };
-        let result = durable(&target.caller, result).await;
+        let result = durable(&target, result).await;
         self.changed(result, &target).await
     }
 
@@ -141,7 +141,7 @@ impl Request<'_> {
             Ok(()) => fs.remove(dir.handle.file, name, cred).await,
             Err(error) => Err(error),
         };
-        let result = durable(&dir.caller, result).await;
+        let result = durable(&dir, result).await;
         self.changed(result, &dir).await
     }
 
@@ -163,7 +163,8 @@ impl Request<'_> {
             }
             (Err(error), _) | (_, Err(error)) => Err(error),
         };
-        match durable(&from.caller, result).await {
+        // One transaction changed both directories, so one of them tells for both.
+        match durable(&to, result).await {
             Ok(renamed) => {
                 self.status(Status::Ok);
                 attr::wcc(&mut self.reply, &renamed.from);
@@ -194,7 +195,7 @@ impl Request<'_> {
             Ok(()) => fs.link(file.handle.file, dir.handle.file, name, cred).await,
             Err(error) => Err(error),
         };
-        match durable(&dir.caller, result).await {
+        match durable(&dir, result).await {
             Ok(made) => {
                 self.status(Status::Ok);
                 attr::post_op(&mut self.reply, Some(&made.file));
@@ -224,7 +225,7 @@ impl Request<'_> {
 
     /// Ends a procedure that made a file in a directory.
     async fn made(mut self, result: FsResult<Made>, dir: &Target) -> Answer {
-        match durable(&dir.caller, result).await {
+        match durable(&dir, result).await {
             Ok(made) => {
                 self.status(Status::Ok);
                 self.reply
