@@ -1,2 +1,3 @@
-//! Seeds that once failed. One file each, named by topic and seed, opening with the story of the bug. None yet that
-//! needs to be kept apart from the campaign.
+//! Seeds that once failed. One file each, named by topic and seed, opening with the story of the bug.
+
+mod export_of_a_full_pool_79;

@@ -6,10 +6,10 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::FsResult;
 use crate::backing::Weight;
 use crate::fs::Fs;
 use crate::znode::Znode;
+use crate::{FsError, FsResult};
 
 /// Noted times at which they are stored at once.
 const PENDING_MAX: usize = 1024;
@@ -88,7 +88,11 @@ impl Fs {
             }
             let attrs = znode.attrs.borrow().clone();
             let plan = self.plan_for(&znode, &attrs).await?;
-            let tx = self.begin(Weight::Bytes(1024)).await?;
+            // A full pool has no room for access times: better to lose them than to refuse a sync or an export.
+            let tx = match self.begin(Weight::Bytes(1024)).await {
+                Err(FsError::NoSpace | FsError::Quota) => return Ok(()),
+                other => other?,
+            };
             self.store(&znode, attrs, &plan, &tx).await?;
         }
         Ok(())
