@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
+use rustix::process::{Resource, Rlimit, setrlimit};
 use world::World;
 
 use super::judge;
@@ -31,7 +32,7 @@ struct Options {
 /// Seeds that one worker process runs before it is replaced: what leaks cannot pile up.
 const SEEDS_PER_WORKER: u64 = 40;
 
-/// A worker that holds more memory than this after a seed reports a failure and ends.
+/// Address space of a worker, enforced by the kernel; one that holds as much reports a failure and ends.
 const WORKER_BYTES_MAX: u64 = 3 << 30;
 
 /// Runs the command, when it is one of ours.
@@ -137,6 +138,14 @@ fn attempt_twice(plan: &Plan, options: &Options) -> Result<Outcome, Failure> {
 
 /// A worker process: one line for each seed.
 fn work(options: &Options) {
+    // One seed that allocates without end must end its worker, not the machine.
+    let limit = Rlimit {
+        current: Some(WORKER_BYTES_MAX),
+        maximum: Some(WORKER_BYTES_MAX),
+    };
+    if let Err(error) = setrlimit(Resource::As, limit) {
+        eprintln!("sanbox-sim: limit the memory of a worker: {error}");
+    }
     std::panic::set_hook(Box::new(|info| {
         if let Some(place) = info.location() {
             eprintln!("panic at {place}");
