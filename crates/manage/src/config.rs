@@ -32,9 +32,8 @@ pub enum ConfigError {
 }
 
 /// The settings.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-#[derive(Default)]
 pub struct Config {
     /// Addresses to listen at. Empty: loopback, or everywhere as soon as a share allows others.
     pub listen: Vec<IpAddr>,

@@ -30,6 +30,7 @@ const DEVICE_PATIENCE: Duration = Duration::from_secs(5);
 const DEVICE_PAUSE: Duration = Duration::from_millis(50);
 
 /// A pool that the state directory knows as imported.
+#[allow(clippy::large_enum_variant, reason = "few at a time, and not for long")]
 pub(crate) enum KnownPool {
     /// It is open.
     Open(PoolHandle),

@@ -1,6 +1,6 @@
-//! Where a command's words go: the process's own standard output and error, the frames of a control
-//! connection, or memory. Text is gathered and handed on in order, so that standard output and
-//! standard error keep their sequence, and a slow reader holds up the command and not the memory.
+//! Where a command's words go: the process's own standard output and error, or the frames of a
+//! control connection. Text is gathered and handed on in order, so that standard output and standard
+//! error keep their sequence, and a slow reader holds up the command and not the memory.
 
 use std::io::{self, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,8 +21,6 @@ pub(crate) struct Gone;
 enum Sink {
     Process,
     Channel(tokio::sync::mpsc::Sender<(Stream, Vec<u8>)>),
-    #[cfg(test)]
-    Memory,
 }
 
 /// The output of one command.
@@ -43,12 +41,6 @@ impl Out {
     /// Output into a channel, from which a control connection is fed.
     pub(crate) fn channel(sender: tokio::sync::mpsc::Sender<(Stream, Vec<u8>)>) -> Self {
         Self::with(Sink::Channel(sender))
-    }
-
-    /// Output that a test takes with `taken`.
-    #[cfg(test)]
-    pub(crate) fn memory() -> Self {
-        Self::with(Sink::Memory)
     }
 
     fn with(sink: Sink) -> Self {
@@ -96,8 +88,6 @@ impl Out {
             match &self.0.sink {
                 Sink::Process => write_own(stream, &bytes).map_err(|_| Gone)?,
                 Sink::Channel(sender) => sender.send((stream, bytes)).await.map_err(|_| Gone)?,
-                #[cfg(test)]
-                Sink::Memory => self.push(stream, &bytes),
             }
         }
         Ok(())
@@ -111,21 +101,6 @@ impl Out {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner),
         )
-    }
-
-    /// What has been written, as text, standard error's lines marked with `! `.
-    #[cfg(test)]
-    pub(crate) fn taken(&self) -> String {
-        let mut text = String::new();
-        for (stream, bytes) in self.take() {
-            for line in String::from_utf8_lossy(&bytes).split_inclusive('\n') {
-                if stream == Stream::Err {
-                    text.push_str("! ");
-                }
-                text.push_str(line);
-            }
-        }
-        text
     }
 }
 

@@ -361,9 +361,8 @@ async fn read_calls(
             _ => return,
         }
         let body = read_record(&mut reader, header, &mut assembler, shared);
-        let (record, memory) = match tokio::time::timeout(RECORD_TIMEOUT, body).await {
-            Ok(Ok(read)) => read,
-            _ => return,
+        let Ok(Ok((record, memory))) = tokio::time::timeout(RECORD_TIMEOUT, body).await else {
+            return;
         };
         let (server, replies) = (server.clone(), replies.clone());
         tokio::spawn(async move {

@@ -37,6 +37,8 @@ enum CopyError {
     Inside(#[from] FsError),
     #[error("{0}")]
     Outside(#[from] io::Error),
+    #[error("the extended attribute '{name}' cannot be kept here: {source}")]
+    Attribute { name: String, source: io::Error },
 }
 
 impl From<rustix::io::Errno> for CopyError {
@@ -244,13 +246,22 @@ async fn dress(job: &Job<'_>, attr: &Attr, target: &Path) -> Result<(), CopyErro
     if job.is_root {
         std::os::unix::fs::lchown(target, Some(attr.uid), Some(attr.gid))?;
     }
+    // What this machine's file system cannot keep does not cost the file its mode and times.
+    let mut lost = None;
     for stored in job.fs.xattrs(attr.id, &job.cred).await? {
         let value = job.fs.xattr(attr.id, &stored.name, &job.cred).await?;
         let name = OsStr::from_bytes(&stored.name);
         match rustix::fs::lsetxattr(target, name, &value, XattrFlags::empty()) {
+            Ok(()) => {}
             // Namespaces that need more rights than we have are left out for those who have none.
             Err(rustix::io::Errno::PERM) if !job.is_root => {}
-            other => other?,
+            Err(errno) => {
+                let name = name.to_string_lossy().into_owned();
+                lost = Some(CopyError::Attribute {
+                    name,
+                    source: errno.into(),
+                });
+            }
         }
     }
     if attr.file_type != FileType::Symlink {
@@ -266,7 +277,7 @@ async fn dress(job: &Job<'_>, attr: &Attr, target: &Path) -> Result<(), CopyErro
         last_modification: spec(attr.mtime),
     };
     rustix::fs::utimensat(CWD, target, &times, AtFlags::SYMLINK_NOFOLLOW)?;
-    Ok(())
+    lost.map_or(Ok(()), Err)
 }
 
 // ---- into a dataset ----

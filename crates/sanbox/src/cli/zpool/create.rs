@@ -232,14 +232,15 @@ async fn in_use_here(session: &Session, vdevs: &[VdevSpec], force: bool) -> Outc
 
 /// Refuses pools whose top-level vdevs differ in redundancy: their weakest part is the pool's.
 fn same_redundancy(session: &Session, vdevs: &[VdevSpec]) -> Outcome {
-    let (name, ways) = |vdev: &VdevSpec| -> (&'static str, usize) {
-        match vdev {
-            VdevSpec::Single(path) if path.starts_with("/dev") => ("disk", 1),
-            VdevSpec::Single(_) => ("file", 1),
-            VdevSpec::Mirror(paths) => ("mirror", paths.len()),
-        }
-    }(&vdevs[0]);
-    for vdev in &vdevs[1..] {
+    let Some((first, others)) = vdevs.split_first() else {
+        return Ok(());
+    };
+    let (name, ways) = match first {
+        VdevSpec::Single(path) if path.starts_with("/dev") => ("disk", 1),
+        VdevSpec::Single(_) => ("file", 1),
+        VdevSpec::Mirror(paths) => ("mirror", paths.len()),
+    };
+    for vdev in others {
         let complaint = match (vdev, name) {
             (VdevSpec::Single(_), "mirror") => {
                 format!("mismatched replication level: both {name} and disk vdevs are present")

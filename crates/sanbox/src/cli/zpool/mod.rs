@@ -69,6 +69,7 @@ fn property_list() -> String {
 }
 
 /// A pool a command acts on: imported, or known and not to be opened.
+#[allow(clippy::large_enum_variant, reason = "few at a time, and not for long")]
 pub(super) enum Subject {
     Open(PoolHandle),
     Closed(CachedPool, EngineError),
