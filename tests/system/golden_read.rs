@@ -212,7 +212,10 @@ fn file(fs: &FsHandle, id: FileId, entry: &Value) -> Result<()> {
     same("uid", attr.uid.to_string())?;
     same("gid", attr.gid.to_string())?;
     same("nlink", attr.links.to_string())?;
-    same("obj", attr.id.object.to_string())?;
+    // The root of a snapshot showed no number of its own through `.zfs`.
+    if !entry["obj"].is_null() {
+        same("obj", attr.id.object.to_string())?;
+    }
     let mtime = i128::from(attr.mtime.seconds) * 1_000_000_000 + i128::from(attr.mtime.nanoseconds);
     same("mtime_ns", mtime.to_string())?;
     if attr.file_type == FileType::Regular {

@@ -225,7 +225,7 @@ impl Request<'_> {
 
     /// Ends a procedure that made a file in a directory.
     async fn made(mut self, result: FsResult<Made>, dir: &Target) -> Answer {
-        match durable(&dir, result).await {
+        match durable(dir, result).await {
             Ok(made) => {
                 self.status(Status::Ok);
                 self.reply
