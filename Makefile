@@ -2,7 +2,7 @@
 # Everything else is a part of one of them, or a heavier look at the same code.
 
 CARGO ?= cargo
-SEEDS ?= 60
+SEEDS ?= 40
 
 .PHONY: help run build oracles lint test test-unit test-sim test-system test-real bench clean
 

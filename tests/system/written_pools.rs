@@ -298,7 +298,7 @@ fn mirror_with_checksums_and_copies() {
         &[("checksum", "fletcher4"), ("copies", "3")],
         &[("atime", "off"), ("xattr", "sa")],
     ];
-    round_trip("mirrored", &disks, vec![disks.mirror(0, 2)], 12, &datasets).expect("a clean pool");
+    round_trip("copies", &disks, vec![disks.mirror(0, 2)], 12, &datasets).expect("a clean pool");
 }
 
 #[test]

@@ -30,7 +30,7 @@ struct Options {
 }
 
 /// Seeds that one worker process runs before it is replaced: what leaks cannot pile up.
-const SEEDS_PER_WORKER: u64 = 40;
+const SEEDS_PER_WORKER: u64 = 10;
 
 /// Address space of a worker, enforced by the kernel; one that holds as much reports a failure and ends.
 const WORKER_BYTES_MAX: u64 = 3 << 30;
