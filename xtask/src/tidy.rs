@@ -49,13 +49,13 @@ const LINES_MAX: usize = 1500;
 /// Large files with the reason, and the size they may not grow beyond.
 const LARGE: &[(&str, usize, &str)] = &[];
 
-/// Fragments that belong to a machine or a service, never to the project.
+/// Fragments that belong to a machine or a service, never to the project. In pieces, so that this file has none of them.
 const FOREIGN: &[&str] = &[
-    "/work/",
-    "deb.debian.org",
-    "crates.io/api",
-    "registry.npmjs",
-    "pypi.org",
+    concat!("/wo", "rk/"),
+    concat!("deb.deb", "ian.org"),
+    concat!("crates.", "io/api"),
+    concat!("registry.", "npmjs"),
+    concat!("pypi", ".org"),
 ];
 
 struct Package {
@@ -259,12 +259,10 @@ fn source(shown: &str, text: &str, layer: Option<i64>, findings: &mut Vec<String
         if !line.is_ascii() {
             findings.push(format!("{shown}:{at}: not ASCII"));
         }
-        if shown != "xtask/src/tidy.rs" {
-            for name in FOREIGN.iter().filter(|name| line.contains(**name)) {
-                findings.push(format!(
-                    "{shown}:{at}: '{name}' belongs to a machine, not the project"
-                ));
-            }
+        for name in FOREIGN.iter().filter(|name| line.contains(**name)) {
+            findings.push(format!(
+                "{shown}:{at}: '{name}' belongs to a machine, not the project"
+            ));
         }
         let code = line.split("//").next().unwrap_or_default();
         if is_engine && !is_host && !in_tests {
