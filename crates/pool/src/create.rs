@@ -20,7 +20,7 @@ use zio::{BlockStore, StoreOptions};
 
 use crate::config::{self, Identity};
 use crate::pool::{DIRECTORY, Inner, Objects, Pool, Stored};
-use crate::space::{Dtls, SpaceMaps};
+use crate::space::{Dtls, Source, SpaceMaps};
 use crate::spec::{PoolSpec, VdevSpec};
 use crate::{PoolError, features, history, set, sync};
 
@@ -97,7 +97,7 @@ impl Pool {
             enabled("spacemap_histogram"),
             enabled("spacemap_v2"),
         ));
-        store.activate(space.clone(), &[]);
+        store.activate(Source::of(&space), &[]);
         let options = HierarchyOptions {
             pool_name: spec.name.clone(),
             read_only: false,

@@ -25,7 +25,7 @@ use crate::config::{self, Identity};
 use crate::discover::{Candidate, set_open_paths};
 use crate::features::{Support, Verdict, support};
 use crate::pool::{DIRECTORY, Inner, Objects, Pool};
-use crate::space::{Dtls, SpaceMaps};
+use crate::space::{Dtls, Source, SpaceMaps};
 use crate::spec::ImportPolicy;
 use crate::status::PoolState;
 use crate::{PoolError, create, scan, set, sync};
@@ -441,7 +441,7 @@ impl Inner {
         for top in self.tree.tops() {
             summaries.extend(self.space.open_vdev(&top).await?);
         }
-        self.store().activate(self.space.clone(), &summaries);
+        self.store().activate(Source::of(&self.space), &summaries);
         if policy.readonly {
             return Ok(Vec::new());
         }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
+use std::rc::{Rc, Weak};
 
 use dmu::{AllocSpec, Objset, Tx};
 use ondisk::bytes::{index, u64_at};
@@ -16,6 +17,7 @@ use zio::{BlockStore, MetaSource, MetaslabChange, MetaslabSummary, ZioError};
 use crate::PoolError;
 use crate::ranges::RangeSet;
 use crate::space_map::{self, Encoder, Header, Kind, Scale};
+use crate::sync::CLOSED;
 
 /// A map is rewritten when it is this many times as long as its free segments need, ...
 const CONDENSE_FACTOR: u64 = 2;
@@ -322,20 +324,32 @@ impl SpaceMaps {
     }
 }
 
-impl MetaSource for SpaceMaps {
+/// The space maps as the block store asks for them. The maps lie in the meta-objset, which holds the store: the store
+/// must not hold them in turn, or no pool would ever be let go.
+pub(crate) struct Source(Weak<SpaceMaps>);
+
+impl Source {
+    pub(crate) fn of(maps: &Rc<SpaceMaps>) -> Rc<Self> {
+        Rc::new(Self(Rc::downgrade(maps)))
+    }
+}
+
+impl MetaSource for Source {
     fn load_space_map(
         &self,
         vdev: u32,
         metaslab: u32,
     ) -> Pin<Box<dyn Future<Output = Result<Vec<Range<u64>>, ZioError>> + '_>> {
         Box::pin(async move {
-            self.free_ranges(vdev, metaslab)
+            let fail = |reason: String| ZioError::SpaceMap {
+                vdev,
+                metaslab,
+                reason,
+            };
+            let maps = self.0.upgrade().ok_or_else(|| fail(CLOSED.to_owned()))?;
+            maps.free_ranges(vdev, metaslab)
                 .await
-                .map_err(|error| ZioError::SpaceMap {
-                    vdev,
-                    metaslab,
-                    reason: error.to_string(),
-                })
+                .map_err(|error| fail(error.to_string()))
         })
     }
 }

@@ -483,6 +483,13 @@ impl Shared {
 }
 
 impl Handle {
+    /// Returns how many handles there are, this one and the runtime's own among them. Once the runtime is dropped,
+    /// more than one mean that somebody holds himself alive.
+    #[must_use]
+    pub fn holders(&self) -> usize {
+        Rc::strong_count(&self.shared)
+    }
+
     /// Returns the monotonic time.
     #[must_use]
     pub fn now(&self) -> Instant {

@@ -29,8 +29,8 @@ struct Options {
     dump: Option<PathBuf>,
 }
 
-/// Seeds that one worker process runs before it is replaced: what leaks cannot pile up.
-const SEEDS_PER_WORKER: u64 = 10;
+/// Seeds that one worker process runs before it is replaced, so that a seed that ends its worker takes few with it.
+const SEEDS_PER_WORKER: u64 = 100;
 
 /// Address space of a worker, enforced by the kernel; one that holds as much reports a failure and ends.
 const WORKER_BYTES_MAX: u64 = 3 << 30;

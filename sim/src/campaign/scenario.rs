@@ -300,6 +300,12 @@ where
     let ended = world.run_on(&machine, |handle| main(handle, own));
     drop(engine);
     drop(entered);
+    drop(machine);
+    assert_eq!(
+        handle.holders(),
+        1,
+        "something of the engine outlives its machine: a cycle that leaks a pool"
+    );
     ended
 }
 
