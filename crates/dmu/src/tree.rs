@@ -183,6 +183,7 @@ impl SyncContext {
                 policy.checksum
             },
             copies,
+            special_small_bytes: policy.special_small_bytes,
             allow_embedded: policy.embedded_data
                 && what.level == 0
                 && what.object_type != ObjectType::DNODE

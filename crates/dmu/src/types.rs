@@ -87,6 +87,8 @@ pub struct WritePolicy {
     pub metadata_copies: u8,
     /// Copies of level-1 blocks of file data (`redundant_metadata=most` lowers it).
     pub indirect_copies: u8,
+    /// Blocks of files stored in at most this many bytes may go to special vdevs (`special_small_blocks`), 0 for none.
+    pub special_small_bytes: u64,
     /// The feature `embedded_data` is enabled.
     pub embedded_data: bool,
     /// The feature `hole_birth` is active.
@@ -106,6 +108,7 @@ impl WritePolicy {
             copies: 3,
             metadata_copies: 3,
             indirect_copies: 3,
+            special_small_bytes: 0,
             embedded_data: true,
             hole_birth: true,
         }

@@ -64,6 +64,7 @@ pub(crate) fn write_policy(scope: &Scope, features: &Features) -> WritePolicy {
         copies,
         metadata_copies,
         indirect_copies,
+        special_small_bytes: scope.number(Property::SpecialSmallBlocks),
         embedded_data: features.is_active("embedded_data"),
         hole_birth: features.is_active("hole_birth"),
     }

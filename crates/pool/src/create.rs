@@ -263,7 +263,7 @@ fn tree_spec(spec: &PoolSpec, ashift: Option<u8>) -> TreeSpec {
                 .iter()
                 .map(|path| LeafSpec { path: path.clone() })
                 .collect(),
-            is_log: false,
+            bias: vdev::AllocationBias::None,
             ashift,
         })
         .collect();

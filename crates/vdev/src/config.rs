@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use ondisk::Guid;
 use ondisk::nvlist::{NvList, NvValue};
 
-use crate::VdevError;
+use crate::{AllocationBias, VdevError};
 
 /// Deepest nesting accepted (root, top-level, spare, replacing, leaf are 5).
 const DEPTH_MAX: usize = 8;
@@ -91,6 +91,9 @@ pub struct VdevConfig {
     pub metaslab_shift: u8,
     /// Holds intent-log blocks only (top-level).
     pub is_log: bool,
+    /// Which blocks it is for (top-level). Stored in the vdev's own dictionary, never in these lists; [`VdevConfig::is_log`]
+    /// implies [`AllocationBias::Log`].
+    pub bias: AllocationBias,
     /// No new blocks may be placed here (top-level).
     pub non_allocating: bool,
     /// Object number of the dirty-time-log space map (leaf).
@@ -251,6 +254,7 @@ impl VdevConfig {
             metaslab_array: 0,
             metaslab_shift: 0,
             is_log: false,
+            bias: AllocationBias::None,
             non_allocating: false,
             dtl: None,
             offline: false,
@@ -269,6 +273,16 @@ impl VdevConfig {
     /// [`VdevError::BadConfig`] when it is not a vdev.
     pub fn from_nvlist(list: &NvList) -> Result<Self, VdevError> {
         Self::decode(list, DEPTH_MAX, &mut { VDEVS_MAX })
+    }
+
+    /// Returns which blocks the vdev is for.
+    #[must_use]
+    pub fn allocation_bias(&self) -> AllocationBias {
+        if self.is_log {
+            AllocationBias::Log
+        } else {
+            self.bias
+        }
     }
 
     /// Returns where to open a leaf: where it was found, else where it was last time.

@@ -9,7 +9,9 @@ use runtime::{Disk, DiskKind, Handle};
 
 use crate::labels::LabelSet;
 use crate::leaf::{check_size, open_disk};
-use crate::{ASHIFT_MAX, ASHIFT_MIN, OpenMode, TreeConfig, VdevConfig, VdevError, VdevKind};
+use crate::{
+    ASHIFT_MAX, ASHIFT_MIN, AllocationBias, OpenMode, TreeConfig, VdevConfig, VdevError, VdevKind,
+};
 
 /// Sector shift of files when nobody asks for another: 4 KiB, the page and the sector of nearly all storage below.
 const FILE_ASHIFT: u8 = 12;
@@ -48,8 +50,8 @@ pub struct LeafSpec {
 pub struct TopSpec {
     /// One leaf: a plain vdev. Several: a mirror.
     pub leaves: Vec<LeafSpec>,
-    /// Holds intent-log blocks only.
-    pub is_log: bool,
+    /// Which blocks it is for.
+    pub bias: AllocationBias,
     /// Sector shift asked for; `None` lets the devices decide.
     pub ashift: Option<u8>,
 }
@@ -203,7 +205,8 @@ async fn plan_top(
     top.ashift = ashift;
     top.asize = asize & !(label::LABEL_SIZE - 1);
     top.metaslab_shift = metaslab_shift_for(top.asize);
-    top.is_log = spec.is_log;
+    top.is_log = spec.bias == AllocationBias::Log;
+    top.bias = spec.bias;
     Ok(top)
 }
 

@@ -214,6 +214,22 @@ impl Tree {
         results.into_iter().collect()
     }
 
+    /// Makes everything written to one top-level vdev so far durable.
+    ///
+    /// # Errors
+    /// As [`Tree::flush`]; [`VdevError::OutOfRange`] when there is no such vdev.
+    pub async fn flush_vdev(&self, vdev: u32) -> Result<(), VdevError> {
+        if self.0.mode == OpenMode::ReadOnly {
+            return Ok(());
+        }
+        let top = self.top(vdev).ok_or(VdevError::OutOfRange {
+            vdev,
+            offset: 0,
+            size: 0,
+        })?;
+        self.flush_top(&top).await
+    }
+
     /// Tells the devices that the ranges (bytes of the top-level vdev) hold nothing. Devices that cannot discard are
     /// left alone.
     ///

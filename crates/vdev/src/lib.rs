@@ -34,7 +34,8 @@ pub use queue::{ClassLimits, IoClass, QueueTuning};
 pub use stats::{ClassStats, LATENCY_BUCKETS, LatencyHistogram, VdevStats};
 pub use tree::Tree;
 pub use types::{
-    Check, Health, LeafInfo, Location, OpenMode, Scrubbed, TopInfo, TreeTuning, VdevStatus, Verify,
+    AllocationBias, Check, Health, LeafInfo, Location, OpenMode, Scrubbed, TopInfo, TreeTuning,
+    VdevStatus, Verify,
 };
 
 /// Bytes at the front of every leaf that no block may use: two labels and the boot area.

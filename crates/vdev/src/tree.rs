@@ -10,8 +10,8 @@ use runtime::sync::Event;
 
 use crate::leaf::{Leaf, LeafError};
 use crate::{
-    ASHIFT_MAX, ASHIFT_MIN, Health, LeafInfo, Location, OpenMode, TopInfo, TreeConfig, TreeTuning,
-    VdevConfig, VdevError, VdevKind, VdevStats, VdevStatus,
+    ASHIFT_MAX, ASHIFT_MIN, AllocationBias, Health, LeafInfo, Location, OpenMode, TopInfo,
+    TreeConfig, TreeTuning, VdevConfig, VdevError, VdevKind, VdevStats, VdevStatus,
 };
 
 /// Most metaslabs accepted of one vdev. OpenZFS makes at most 131,072 of a new vdev, more only by growing it.
@@ -186,6 +186,7 @@ impl Tree {
                     metaslab_count: top.asize >> vdev.metaslab_shift,
                     metaslab_array: vdev.metaslab_array,
                     is_log: vdev.is_log,
+                    bias: vdev.allocation_bias(),
                     allocating: !vdev.non_allocating,
                 })
             })
@@ -286,6 +287,7 @@ impl Tree {
             guid: config.guid,
             path: None,
             is_log: false,
+            bias: AllocationBias::None,
             health: Health::Online,
             reason: None,
             stats: VdevStats::default(),
@@ -400,6 +402,7 @@ impl Tree {
             guid: vdev.guid,
             path: vdev.path.clone(),
             is_log: vdev.is_log,
+            bias: vdev.allocation_bias(),
             health: Health::Online,
             reason: None,
             stats: VdevStats::default(),

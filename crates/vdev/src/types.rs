@@ -76,6 +76,45 @@ impl Default for TreeTuning {
     }
 }
 
+/// Which blocks a top-level vdev is set aside for. Everything else goes to the vdevs without a bias.
+// OpenZFS: include/sys/vdev_impl.h, vdev_alloc_bias_t
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum AllocationBias {
+    /// Ordinary blocks.
+    #[default]
+    None,
+    /// Blocks of intent logs, and nothing else ever.
+    Log,
+    /// Metadata, and small blocks of files where a dataset asks for it.
+    Special,
+    /// Deduplication tables.
+    Dedup,
+}
+
+impl AllocationBias {
+    /// Returns the bias stored under this word in a top-level vdev's dictionary; unknown words are no bias.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        match text {
+            "log" => Self::Log,
+            "special" => Self::Special,
+            "dedup" => Self::Dedup,
+            _ => Self::None,
+        }
+    }
+
+    /// Returns the word stored for it, `None` for no bias.
+    #[must_use]
+    pub fn as_str(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::Log => Some("log"),
+            Self::Special => Some("special"),
+            Self::Dedup => Some("dedup"),
+        }
+    }
+}
+
 /// One leaf, for the caller that writes labels and records missed txgs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeafInfo {
@@ -112,6 +151,8 @@ pub struct TopInfo {
     pub metaslab_array: u64,
     /// Intent log only.
     pub is_log: bool,
+    /// Which blocks it is for; [`AllocationBias::Log`] exactly when `is_log`.
+    pub bias: AllocationBias,
     /// May take new blocks.
     pub allocating: bool,
 }
@@ -129,6 +170,8 @@ pub struct VdevStatus {
     pub path: Option<String>,
     /// Intent log only (top-level).
     pub is_log: bool,
+    /// Which blocks it is for (top-level).
+    pub bias: AllocationBias,
     /// Health now.
     pub health: Health,
     /// Why it is not online, as `zpool status` says it ("cannot open", "was /dev/x", "too many errors").

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::pin::Pin;
 
 use ondisk::{Dva, Txg};
-use vdev::TopInfo;
+use vdev::{AllocationBias, TopInfo};
 
 use crate::ZioError;
 use crate::metaslab::Metaslab;
@@ -92,9 +92,35 @@ pub(crate) enum Slot {
     Metadata = 1,
     SecondCopy = 2,
     ThirdCopy = 3,
+    Log = 4,
 }
 
-const SLOTS: usize = 4;
+const SLOTS: usize = 5;
+/// Percent of the special vdevs that file data leaves to metadata.
+// OpenZFS: module/zfs/spa_misc.c, zfs_special_class_metadata_reserve_pct
+const SPECIAL_RESERVE_PERCENT: u64 = 25;
+
+/// The vdevs of one allocation class and whose turn it is.
+#[derive(Debug, Default)]
+struct Group {
+    /// Ids in rotor order.
+    ids: Vec<u32>,
+    rotor: usize,
+    rotor_left: u64,
+}
+
+/// What a block is, as far as its class depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Placement {
+    /// Data of files and volumes.
+    Data,
+    /// Data of files small enough for special vdevs.
+    SmallFile,
+    /// Metadata, indirect blocks of data included.
+    Metadata,
+    /// A deduplication table.
+    Dedup,
+}
 
 /// What to do next for an allocation.
 #[derive(Debug, PartialEq, Eq)]
@@ -114,6 +140,8 @@ pub(crate) struct Request {
     pub(crate) psize: u64,
     pub(crate) copies: u8,
     pub(crate) slot: Slot,
+    /// Vdevs tried first; ordinary ones take what does not fit there.
+    pub(crate) class: AllocationBias,
     /// Places found so far.
     pub(crate) dvas: Vec<Dva>,
 }
@@ -130,7 +158,7 @@ struct VdevSpace {
     ashift: u8,
     shift: u8,
     deflate: u64,
-    is_log: bool,
+    bias: AllocationBias,
     metaslabs: Vec<Metaslab>,
     /// Sums over the metaslabs, so that nobody has to walk them.
     allocated: u64,
@@ -150,10 +178,8 @@ enum Take {
 #[derive(Debug)]
 pub(crate) struct Allocator {
     vdevs: BTreeMap<u32, VdevSpace>,
-    /// Ids that take ordinary blocks, in rotor order.
-    normal: Vec<u32>,
-    rotor: usize,
-    rotor_left: u64,
+    /// Vdevs that take new blocks, by class.
+    groups: BTreeMap<AllocationBias, Group>,
     /// Metaslabs with changes that were not taken, by txg.
     changed: BTreeMap<Txg, BTreeSet<(u32, u32)>>,
     /// Metaslabs with frees that are not usable yet.
@@ -167,7 +193,7 @@ impl Allocator {
             .map(|s| ((s.vdev, s.metaslab), s))
             .collect();
         let mut vdevs = BTreeMap::new();
-        let mut normal = Vec::new();
+        let mut groups: BTreeMap<AllocationBias, Group> = BTreeMap::new();
         for (top, deflate) in tops {
             let size = 1_u64 << top.metaslab_shift;
             let count = u32::try_from(top.metaslab_count).unwrap_or(u32::MAX);
@@ -180,8 +206,10 @@ impl Allocator {
                     }
                 })
                 .collect();
-            if !top.is_log && top.allocating {
-                normal.push(top.id);
+            if top.allocating {
+                let group = groups.entry(top.bias).or_default();
+                group.ids.push(top.id);
+                group.rotor_left = ROTOR_BYTES;
             }
             vdevs.insert(
                 top.id,
@@ -189,7 +217,7 @@ impl Allocator {
                     ashift: top.ashift,
                     shift: top.metaslab_shift,
                     deflate: *deflate,
-                    is_log: top.is_log,
+                    bias: top.bias,
                     allocated: metaslabs.iter().map(|metaslab| metaslab.allocated).sum(),
                     deferred: 0,
                     metaslabs,
@@ -200,9 +228,7 @@ impl Allocator {
         }
         Self {
             vdevs,
-            normal,
-            rotor: 0,
-            rotor_left: ROTOR_BYTES,
+            groups,
             changed: BTreeMap::new(),
             deferring: BTreeSet::new(),
         }
@@ -210,13 +236,41 @@ impl Allocator {
 
     /// Smallest allocation of any ordinary vdev in bytes.
     pub(crate) fn least_alloc(&self) -> u64 {
-        let shift = self
-            .normal
+        let normal = self.groups.get(&AllocationBias::None);
+        let shift = normal
             .iter()
+            .flat_map(|group| &group.ids)
             .filter_map(|id| self.vdevs.get(id))
             .map(|v| v.ashift)
             .min();
         1 << shift.unwrap_or(9)
+    }
+
+    /// Returns the class a block goes to first.
+    // OpenZFS: module/zfs/spa_misc.c, spa_preferred_class
+    pub(crate) fn preferred(&self, kind: Placement) -> AllocationBias {
+        let has = |class| self.groups.contains_key(&class);
+        let special = || {
+            if has(AllocationBias::Special) {
+                AllocationBias::Special
+            } else {
+                AllocationBias::None
+            }
+        };
+        match kind {
+            Placement::Dedup if has(AllocationBias::Dedup) => AllocationBias::Dedup,
+            Placement::Dedup | Placement::Metadata => special(),
+            Placement::SmallFile => {
+                let space = self.class_space(AllocationBias::Special);
+                let limit = space.size / 100 * (100 - SPECIAL_RESERVE_PERCENT);
+                if space.allocated < limit {
+                    special()
+                } else {
+                    AllocationBias::None
+                }
+            }
+            Placement::Data => AllocationBias::None,
+        }
     }
 
     /// Continues an allocation. On [`Step::Full`] places found so far stay in the request (for [`Allocator::undo`]);
@@ -245,20 +299,32 @@ impl Allocator {
         }
     }
 
-    /// Finds the place of one more copy.
+    /// Finds the place of one more copy: in the preferred class, then among the ordinary vdevs.
     fn place(&mut self, request: &Request) -> Result<Dva, Step> {
+        match self.place_in(request.class, request) {
+            Err(Step::Full) if request.class != AllocationBias::None => {
+                self.place_in(AllocationBias::None, request)
+            }
+            result => result,
+        }
+    }
+
+    fn place_in(&mut self, class: AllocationBias, request: &Request) -> Result<Dva, Step> {
+        let Some(group) = self.groups.get(&class) else {
+            return Err(Step::Full);
+        };
         let copy = request.dvas.len();
         let slot = match (copy, request.slot) {
             (0, slot) => slot,
             (1, _) => Slot::SecondCopy,
             _ => Slot::ThirdCopy,
         };
-        let count = self.normal.len();
+        let (rotor, count) = (group.rotor, group.ids.len());
         let mut wanted_load = None;
         // First round: vdevs without a copy of this block; second round: any.
         for fresh in [true, false] {
             for turn in 0..count {
-                let id = self.normal[(self.rotor + turn + copy) % count];
+                let id = self.groups[&class].ids[(rotor + turn + copy) % count];
                 let used = request.dvas.iter().any(|dva| dva.vdev == id);
                 if used == fresh {
                     continue;
@@ -282,7 +348,7 @@ impl Allocator {
                         });
                         self.note_change(request.txg, key);
                         if copy == 0 {
-                            self.advance(id, asize);
+                            self.advance(class, id, asize);
                         }
                         return Ok(Dva {
                             vdev: id,
@@ -307,33 +373,32 @@ impl Allocator {
         Err(Step::Full)
     }
 
-    /// Moves the rotor when the vdev has had its share.
-    fn advance(&mut self, id: u32, asize: u64) {
-        if self.normal[self.rotor % self.normal.len()] == id && self.rotor_left > asize {
-            self.rotor_left -= asize;
+    /// Moves a class's rotor when the vdev has had its share.
+    fn advance(&mut self, class: AllocationBias, id: u32, asize: u64) {
+        let Some(group) = self.groups.get_mut(&class) else {
+            return;
+        };
+        if group.ids[group.rotor % group.ids.len()] == id && group.rotor_left > asize {
+            group.rotor_left -= asize;
             return;
         }
-        let position = self
-            .normal
-            .iter()
-            .position(|other| *other == id)
-            .unwrap_or(0);
-        self.rotor = (position + 1) % self.normal.len();
+        let position = group.ids.iter().position(|other| *other == id).unwrap_or(0);
+        group.rotor = (position + 1) % group.ids.len();
         // A vdev with twice the average share of free space gets twice the turn, so that vdevs fill up together.
         let free_share = |id: &u32| {
             let space = self.vdevs.get(id).map(VdevSpace::space).unwrap_or_default();
             (space.free >> 10, (space.size >> 10).max(1))
         };
-        let (free, size) = free_share(&self.normal[self.rotor]);
-        let (all_free, all_size) = self
-            .normal
+        let (free, size) = free_share(&group.ids[group.rotor]);
+        let (all_free, all_size) = group
+            .ids
             .iter()
             .map(free_share)
             .fold((0, 0), |(free, size), (f, s)| (free + f, size + s));
         let share = u128::from(ROTOR_BYTES) * u128::from(free) * u128::from(all_size.max(1))
             / (u128::from(size) * u128::from(all_free.max(1)));
         let share = u64::try_from(share).unwrap_or(u64::MAX);
-        self.rotor_left = share.clamp(ROTOR_BYTES / 16, ROTOR_BYTES * 4);
+        group.rotor_left = share.clamp(ROTOR_BYTES / 16, ROTOR_BYTES * 4);
     }
 
     /// Frees one copy.
@@ -456,22 +521,29 @@ impl Allocator {
         }
     }
 
-    /// Returns the space of the ordinary vdevs.
+    /// Returns the space of the vdevs that hold data. The size datasets see is that of the ordinary vdevs alone: special
+    /// and dedup vdevs only take load off them.
+    // OpenZFS: module/zfs/spa_misc.c, spa_update_dspace; module/zfs/spa.c, spa_prop_get_config
     pub(crate) fn space(&self) -> Space {
         let mut sum = Space::default();
         for space in self
             .vdevs
             .values()
-            .filter(|v| !v.is_log)
-            .map(VdevSpace::space)
+            .filter(|v| v.bias != AllocationBias::Log)
         {
-            sum.size += space.size;
-            sum.allocated += space.allocated;
-            sum.free += space.free;
-            sum.deferred += space.deferred;
-            sum.deflated_size += space.deflated_size;
+            let is_normal = space.bias == AllocationBias::None;
+            sum.add(&space.space(), is_normal);
         }
         sum.slop = slop(sum.deflated_size);
+        sum
+    }
+
+    /// Returns the space of all vdevs of one class.
+    pub(crate) fn class_space(&self, class: AllocationBias) -> Space {
+        let mut sum = Space::default();
+        for space in self.vdevs.values().filter(|v| v.bias == class) {
+            sum.add(&space.space(), true);
+        }
         sum
     }
 
@@ -525,6 +597,18 @@ impl Allocator {
         let index = u32::try_from(range.start >> space.shift).ok()?;
         let metaslab = space.metaslabs.get(index as usize)?;
         (range.end <= metaslab.span().end).then_some((vdev, index))
+    }
+}
+
+impl Space {
+    fn add(&mut self, other: &Self, for_datasets: bool) {
+        self.size += other.size;
+        self.allocated += other.allocated;
+        self.free += other.free;
+        self.deferred += other.deferred;
+        if for_datasets {
+            self.deflated_size += other.deflated_size;
+        }
     }
 }
 

@@ -25,6 +25,7 @@ fn top(id: u32) -> TopInfo {
         metaslab_count: METASLABS,
         metaslab_array: 0,
         is_log: false,
+        bias: AllocationBias::None,
         allocating: true,
     }
 }
@@ -78,6 +79,7 @@ impl World {
             psize: units * UNIT,
             copies,
             slot,
+            class: AllocationBias::None,
             dvas: Vec::new(),
         };
         loop {
@@ -328,6 +330,7 @@ fn vdevs_fill_up_together() {
             psize: UNIT,
             copies: 1,
             slot: Slot::Data,
+            class: AllocationBias::None,
             dvas: Vec::new(),
         };
         assert_eq!(allocator.step(&mut request), Step::Done);

@@ -14,6 +14,7 @@
 mod alloc;
 mod checks;
 mod error;
+mod log;
 mod metaslab;
 mod ranges;
 mod read;

@@ -70,6 +70,8 @@ pub struct WriteProps {
     pub checksum: ChecksumKind,
     /// Number of copies, 1 to 3.
     pub copies: u8,
+    /// Data of a file of at most this many stored bytes may go to special vdevs; 0 keeps it off them.
+    pub special_small_bytes: u64,
     /// Whether an embedded block pointer may be made (feature active and the caller stores the pointer in a dnode or
     /// an indirect block; never for objsets and dnodes).
     pub allow_embedded: bool,

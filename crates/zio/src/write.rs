@@ -6,9 +6,9 @@ use ondisk::{
     BlockPointer, ChecksumKind, Compression, Dva, MAX_BLOCK_SIZE, NewBlock, ObjectType, Txg, label,
 };
 use runtime::{IoBuf, IoBufMut};
-use vdev::{IoClass, Location, VdevError};
+use vdev::{AllocationBias, IoClass, Location, VdevError};
 
-use crate::alloc::{Request, Slot, Step};
+use crate::alloc::{Placement, Request, Slot, Step};
 use crate::checks::{self, GANG_DEPTH_MAX, GANG_HEADER_BYTES};
 use crate::read::{GANG_CHILDREN, padded, sha256, to_usize};
 use crate::{BlockStore, Bookmark, WriteProps, ZioError};
@@ -144,12 +144,24 @@ impl BlockStore {
         props: &WriteProps,
     ) -> Result<Vec<Dva>, ZioError> {
         let metadata = props.level > 0 || props.object_type.is_metadata();
+        let kind = if props.object_type == ObjectType::DDT_ZAP {
+            Placement::Dedup
+        } else if metadata {
+            Placement::Metadata
+        } else if props.object_type == ObjectType::PLAIN_FILE_CONTENTS
+            && bytes.len() as u64 <= props.special_small_bytes
+        {
+            Placement::SmallFile
+        } else {
+            Placement::Data
+        };
         let piece = Piece {
             txg,
             copies: props.copies.clamp(1, 3),
             slot: if metadata { Slot::Metadata } else { Slot::Data },
+            class: self.with_allocator(|allocator| allocator.preferred(kind))?,
             checksum: props.checksum,
-            class: props.class,
+            io_class: props.class,
             bookmark: props.bookmark,
         };
         match self.write_contiguous(&piece, bytes, piece.copies).await? {
@@ -175,13 +187,14 @@ impl BlockStore {
             psize,
             copies,
             slot: piece.slot,
+            class: piece.class,
             dvas: Vec::new(),
         };
         let Some(dvas) = self.allocate(request).await? else {
             return Ok(None);
         };
         if let Err(error) = self
-            .write_copies(&dvas, bytes, piece.class, piece.bookmark)
+            .write_copies(&dvas, bytes, piece.io_class, piece.bookmark)
             .await
         {
             // The place may hold anything now; it goes through the same quarantine as any freed space.
@@ -192,7 +205,10 @@ impl BlockStore {
     }
 
     /// Finds places for a block. `None` when the pool has no room.
-    async fn allocate(&self, mut request: Request) -> Result<Option<Vec<Dva>>, ZioError> {
+    pub(crate) async fn allocate(
+        &self,
+        mut request: Request,
+    ) -> Result<Option<Vec<Dva>>, ZioError> {
         loop {
             match self.with_allocator(|allocator| allocator.step(&mut request))? {
                 Step::Done => return Ok(Some(request.dvas)),
@@ -279,6 +295,7 @@ impl BlockStore {
             psize: GANG_HEADER_BYTES,
             copies,
             slot: Slot::Metadata,
+            class: piece.class,
             dvas: Vec::new(),
         };
         let Some(mut headers) = self.allocate(request).await? else {
@@ -307,7 +324,7 @@ impl BlockStore {
         label::seal(&mut block, verifier, sha256);
         let block = block.freeze();
         if let Err(error) = self
-            .write_copies(&headers, &block, piece.class, piece.bookmark)
+            .write_copies(&headers, &block, piece.io_class, piece.bookmark)
             .await
         {
             self.free_places(piece.txg, &headers);
@@ -415,8 +432,9 @@ struct Piece {
     txg: Txg,
     copies: u8,
     slot: Slot,
+    class: AllocationBias,
     checksum: ChecksumKind,
-    class: IoClass,
+    io_class: IoClass,
     bookmark: Bookmark,
 }
 

@@ -42,7 +42,7 @@ async fn open(handle: &Handle, tuning: CacheTuning) -> Cache {
     let spec = TreeSpec {
         tops: vec![TopSpec {
             leaves,
-            is_log: false,
+            bias: vdev::AllocationBias::None,
             ashift: Some(12),
         }],
     };
@@ -87,6 +87,7 @@ fn props(metadata: bool) -> WriteProps {
         zstd_level: 0,
         checksum: ChecksumKind::FLETCHER4,
         copies: 1,
+        special_small_bytes: 0,
         allow_embedded: false,
         fill: 1,
         rewrite: None,

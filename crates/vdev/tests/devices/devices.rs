@@ -20,7 +20,7 @@ pub(crate) fn spec(paths: &[&str], ashift: Option<u8>) -> TreeSpec {
     TreeSpec {
         tops: vec![TopSpec {
             leaves,
-            is_log: false,
+            bias: vdev::AllocationBias::None,
             ashift,
         }],
     }

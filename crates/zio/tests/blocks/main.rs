@@ -1,5 +1,6 @@
 //! Tests of the block store over real files and over pools made by OpenZFS.
 
+mod classes;
 mod golden;
 mod round_trip;
 mod world;

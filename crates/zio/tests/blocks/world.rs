@@ -11,7 +11,9 @@ use std::rc::Rc;
 use ondisk::{BlockPointer, ChecksumKind, Compression, ObjectType, Txg};
 use runtime::host::{HostConfig, Threads};
 use runtime::{Handle, IoBuf, Runtime};
-use vdev::{LeafSpec, OpenMode, TopSpec, Tree, TreeConfig, TreeSpec, TreeTuning, plan};
+use vdev::{
+    AllocationBias, LeafSpec, OpenMode, TopSpec, Tree, TreeConfig, TreeSpec, TreeTuning, plan,
+};
 use zio::{
     BlockStore, Bookmark, IoClass, MetaSource, ReadProps, StoreOptions, WriteProps, ZioError,
 };
@@ -34,6 +36,7 @@ pub(crate) fn write_props() -> WriteProps {
         zstd_level: 0,
         checksum: ChecksumKind::FLETCHER4,
         copies: 1,
+        special_small_bytes: 0,
         allow_embedded: false,
         fill: 1,
         rewrite: None,
@@ -88,10 +91,21 @@ pub(crate) struct World {
 impl World {
     /// Makes files of `size` bytes and a tree with one top-level vdev per entry of `tops` (its number of leaves).
     pub(crate) async fn new(handle: &Handle, tops: &[usize], size: u64, ashift: u8) -> Self {
+        let plain: Vec<_> = tops.iter().map(|&t| (t, AllocationBias::None)).collect();
+        Self::with_classes(handle, &plain, size, ashift).await
+    }
+
+    /// As [`World::new`], each top-level vdev with the blocks it is for.
+    pub(crate) async fn with_classes(
+        handle: &Handle,
+        tops: &[(usize, AllocationBias)],
+        size: u64,
+        ashift: u8,
+    ) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let mut files = Vec::new();
         let mut spec = TreeSpec { tops: Vec::new() };
-        for (top, &leaves) in tops.iter().enumerate() {
+        for (top, &(leaves, bias)) in tops.iter().enumerate() {
             let mut specs = Vec::new();
             for leaf in 0..leaves {
                 let path = directory.path().join(format!("d{top}-{leaf}"));
@@ -103,7 +117,7 @@ impl World {
             }
             spec.tops.push(TopSpec {
                 leaves: specs,
-                is_log: false,
+                bias,
                 ashift: Some(ashift),
             });
         }

@@ -114,7 +114,7 @@ impl Rig {
                 leaves: vec![LeafSpec {
                     path: PathBuf::from(DISK),
                 }],
-                is_log: false,
+                bias: vdev::AllocationBias::None,
                 ashift: Some(12),
             }],
         };

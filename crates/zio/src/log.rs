@@ -1,0 +1,83 @@
+//! Blocks of intent logs: allocated in the open txg, written once and raw, chained by the log itself.
+//!
+//! Guarantees: a place given out is recorded in the space maps of its txg, so that it is either part of that txg's
+//! state on disk or was never allocated; after a crash [`BlockStore::claim`] takes it again.
+//! Does not know records, headers or checksums of log blocks.
+// OpenZFS: module/zfs/zio.c, zio_alloc_zil (order of the classes, fields of the pointer)
+
+use ondisk::{BlockPointer, ChecksumKind, Compression, Dva, NewBlock, ObjectType, Txg};
+use runtime::IoBuf;
+use vdev::{AllocationBias, IoClass, Location};
+
+use crate::alloc::{Request, Slot};
+use crate::read::{corrupt, padded};
+use crate::{BlockStore, Bookmark, CorruptReason, ZioError, checks};
+
+impl BlockStore {
+    /// Sets a block of `size` bytes (a multiple of 512, at most 16 MiB) aside for an intent log: one copy, on the log
+    /// vdevs if there is room, else on the ordinary ones. `txg` is the open one or any that has not begun to sync. The
+    /// pointer is complete but for its checksum words, which the log sets to the block's place in its chain.
+    ///
+    /// Nothing is written. The place becomes part of the space maps with `txg`; it is given back with
+    /// [`BlockStore::free`] while a later (or the same) txg syncs.
+    ///
+    /// # Errors
+    /// [`ZioError::NoSpace`]: no vdev has a free range of that size; [`ZioError::ReadOnly`], [`ZioError::BadSize`].
+    pub async fn allocate_log(&self, txg: Txg, size: u64) -> Result<BlockPointer, ZioError> {
+        if size == 0 || size > ondisk::MAX_BLOCK_SIZE || !size.is_multiple_of(512) {
+            return Err(ZioError::BadSize { size });
+        }
+        let request = Request {
+            txg,
+            psize: size,
+            copies: 1,
+            slot: Slot::Log,
+            class: AllocationBias::Log,
+            dvas: Vec::new(),
+        };
+        let dvas = self.allocate(request).await?;
+        let Some(&[dva]) = dvas.as_deref() else {
+            return Err(ZioError::NoSpace { asize: size });
+        };
+        Ok(BlockPointer::new(&NewBlock {
+            dvas: [dva, Dva::ABSENT, Dva::ABSENT],
+            lsize: size,
+            psize: size,
+            compression: Compression::OFF,
+            checksum_kind: ChecksumKind::ZILOG2,
+            object_type: ObjectType::INTENT_LOG,
+            level: 0,
+            birth: txg,
+            fill: 0,
+            checksum: [0; 4],
+        }))
+    }
+
+    /// Writes the bytes of a log block (already sealed, exactly as many as the pointer says) to its place. They are
+    /// durable after the next flush of that vdev ([`vdev::Tree::flush_vdev`]). Never waits for a suspended pool: the
+    /// log falls back to the txg.
+    ///
+    /// # Errors
+    /// [`ZioError::Device`] when no device of the vdev takes them; [`ZioError::Corrupt`] when the pointer is impossible.
+    pub async fn write_log(&self, bp: &BlockPointer, bytes: IoBuf) -> Result<(), ZioError> {
+        let bookmark = Bookmark::default();
+        let fail = |what| corrupt(bp, bookmark, CorruptReason::Pointer(what));
+        if bp.is_hole() || bp.is_embedded() || bytes.len() as u64 != bp.psize() {
+            return Err(fail("not a log block of this size"));
+        }
+        for dva in bp.copies() {
+            let size = checks::check_place(self.tree(), &dva, bp.psize()).map_err(fail)?;
+            let at = Location {
+                vdev: dva.vdev,
+                offset: dva.offset,
+                size,
+            };
+            let written = self
+                .tree()
+                .write(at, padded(&bytes, size), IoClass::SyncWrite)
+                .await;
+            written.map_err(|source| ZioError::Device { bookmark, source })?;
+        }
+        Ok(())
+    }
+}
