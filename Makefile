@@ -32,12 +32,13 @@ test: oracles lint test-unit test-sim test-system
 test-unit:
 	$(CARGO) test --workspace --exclude sanbox-tests
 
-test-sim:
-	$(CARGO) run --package sanbox-sim -- campaign --seeds $(SEEDS)
+# Always the whole workspace: with a package of its own choice cargo would choose other features for the dependencies
+# and build everything below it a second time.
+test-sim: build
+	target/debug/sanbox-sim campaign --seeds $(SEEDS)
 
-test-system:
-	$(CARGO) build --package sanbox
-	$(CARGO) test --package sanbox-tests
+test-system: build
+	$(CARGO) test --workspace --test system
 
 test-real: oracles
 	$(CARGO) build --release --package sanbox
