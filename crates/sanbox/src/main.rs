@@ -50,6 +50,10 @@ fn main() -> ExitCode {
             }
         },
     };
+    if let Some(text) = cli::help::asked_for(&invocation.tool, &invocation.arguments) {
+        cli_print(&text);
+        return ExitCode::SUCCESS;
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -91,7 +95,9 @@ impl Invocation {
                     None => return Err("--state needs a directory".to_owned()),
                 },
                 "-h" | "--help" | "help" => {
-                    cli_print(&cli::declare::help());
+                    let asked: Vec<String> = std::iter::once(word).chain(words).collect();
+                    let text = cli::help::asked_for("sanbox", &asked);
+                    cli_print(&text.unwrap_or_else(cli::declare::help));
                     return Ok(None);
                 }
                 "-V" | "--version" | "version" => {

@@ -36,6 +36,17 @@ pub(crate) enum OptError {
     MissingLong(&'static str),
 }
 
+impl std::fmt::Display for OptError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Invalid(letter) => write!(f, "invalid option '{letter}'"),
+            Self::InvalidLong(name) => write!(f, "invalid option '{name}'"),
+            Self::Missing(letter) => write!(f, "missing argument for '{letter}' option"),
+            Self::MissingLong(name) => write!(f, "missing argument for '{name}' option"),
+        }
+    }
+}
+
 /// Reads options from a list of arguments (without the command's own name).
 #[derive(Debug)]
 pub(crate) struct Getopt<'a> {

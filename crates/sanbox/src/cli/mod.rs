@@ -4,6 +4,7 @@
 pub(crate) mod declare;
 pub(crate) mod format;
 pub(crate) mod getopt;
+pub(crate) mod help;
 pub(crate) mod json;
 pub(crate) mod out;
 pub(crate) mod own;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use engine::EngineError;
 
 use crate::appliance::Appliance;
-use getopt::{Getopt, Long, Opt, OptError};
+use getopt::{Getopt, Long, Opt};
 use out::{Gone, Out};
 use usage::Entry;
 
@@ -128,18 +129,7 @@ impl Session {
             match options.next() {
                 Ok(Some(option)) => take(self, option)?,
                 Ok(None) => return Ok(options.operands()),
-                Err(OptError::Invalid(letter)) => {
-                    return Err(self.misuse(format!("invalid option '{letter}'")));
-                }
-                Err(OptError::InvalidLong(name)) => {
-                    return Err(self.misuse(format!("invalid option '{name}'")));
-                }
-                Err(OptError::Missing(letter)) => {
-                    return Err(self.misuse(format!("missing argument for '{letter}' option")));
-                }
-                Err(OptError::MissingLong(name)) => {
-                    return Err(self.misuse(format!("missing argument for '{name}' option")));
-                }
+                Err(error) => return Err(self.misuse(error.to_string())),
             }
         }
     }

@@ -59,7 +59,7 @@ pub(crate) fn settings(state: &StateDirectory, arguments: &[String]) -> anyhow::
             Ok(Some(Opt::Long("mount", _))) => config.mount.automatic = true,
             Ok(Some(other)) => bail!("unexpected option {other:?}"),
             Ok(None) => break,
-            Err(error) => bail!("{error:?}\n{}", command.usage()),
+            Err(error) => bail!("{error}\n{}", command.usage()),
         }
     }
     if let Some(extra) = options.operands().first() {

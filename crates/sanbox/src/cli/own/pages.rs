@@ -2,6 +2,7 @@
 
 use super::Given;
 use crate::cli::declare::{COMMANDS, Command, GLOBAL, spelled};
+use crate::cli::help::examples;
 use crate::cli::usage::{Entry, ZFS, ZPOOL};
 use crate::cli::{Outcome, Session};
 
@@ -205,6 +206,13 @@ fn page(command: &Command) -> String {
                 escape(&spelled(flag)),
                 escape(flag.help)
             ));
+        }
+    }
+    let examples = examples("sanbox", command.name);
+    if !examples.is_empty() {
+        text.push_str(".SH EXAMPLES\n");
+        for (line, meaning) in examples {
+            text.push_str(&format!(".TP\n.B {}\n{}\n", escape(line), escape(meaning)));
         }
     }
     text.push_str(".SH SEE ALSO\nsanbox(8)\n");
