@@ -1,6 +1,7 @@
 //! Datasets as callers see them: plain requests and answers, and how the pool's thread serves them.
 
 use dsl::{ListSpec, NewDataset};
+use ondisk::ObjectId;
 use pool::PoolError;
 
 use crate::EngineError;
@@ -336,22 +337,20 @@ impl Room {
         object: u64,
         guid: u64,
     ) -> Result<dsl::Dataset, EngineError> {
+        let gone = || EngineError::DatasetNotFound(object.to_string());
         let hierarchy = self.pool.hierarchy();
-        let spec = ListSpec {
-            depth: None,
-            kinds: Kinds::DATASET,
+        let opened = match hierarchy.dataset_by_object(ObjectId(object)).await {
+            Err(error) if error.is_not_found() => return Err(gone()),
+            other => other?,
         };
-        let all = hierarchy.list(&self.pool.name(), spec).await?;
-        let found = all
-            .into_iter()
-            .find(|info| info.object.0 == object && info.guid.0 == guid);
-        let Some(info) = found else {
-            return Err(EngineError::DatasetNotFound(object.to_string()));
-        };
-        if info.head_kind == DatasetKind::Volume {
-            return Err(EngineError::WrongKind(info.name));
+        // Numbers are used again, guids are not.
+        if opened.guid().0 != guid {
+            return Err(gone());
         }
-        Ok(hierarchy.dataset(&info.name).await?)
+        if opened.head_kind() == DatasetKind::Volume {
+            return Err(EngineError::WrongKind(opened.name()));
+        }
+        Ok(opened)
     }
 }
 
