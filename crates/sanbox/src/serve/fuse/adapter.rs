@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use engine::{
     Attr, CreateMode, Cred, DeviceNumber, FileId, FileType, FsError, FsHandle, IoBuf, ListLimit,
-    SeekTarget, SetAttr, SetTime, Stability, Timestamp, XattrMode,
+    Listing, SeekTarget, SetAttr, SetTime, Stability, Timestamp, XattrMode,
 };
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
@@ -71,6 +71,17 @@ impl Shared {
 
     fn number(&self, id: FileId) -> u64 {
         if id == self.root { ROOT } else { id.object }
+    }
+
+    /// Lists a directory from a cookie on, as much as one answer holds.
+    async fn list(&self, ino: INodeNo, offset: u64, attrs: bool) -> Result<Listing, FsError> {
+        let limit = ListLimit {
+            entries: ENTRIES,
+            bytes: usize::MAX,
+            entry_overhead_bytes: 0,
+            attrs,
+        };
+        self.fs.readdir(self.id(ino)?, offset, limit, &root()).await
     }
 
     /// Counts one more use of a file by the kernel.
@@ -636,19 +647,7 @@ impl Filesystem for Adapter {
     ) {
         let shared = self.shared.clone();
         self.runtime.spawn(async move {
-            let list = async {
-                let limit = ListLimit {
-                    entries: ENTRIES,
-                    bytes: usize::MAX,
-                    entry_overhead_bytes: 0,
-                    attrs: false,
-                };
-                shared
-                    .fs
-                    .readdir(shared.id(ino)?, offset, limit, &root())
-                    .await
-            };
-            match list.await {
+            match shared.list(ino, offset, false).await {
                 Ok(listing) => {
                     for entry in &listing.entries {
                         let number = if entry.object == shared.root.object {
@@ -679,19 +678,7 @@ impl Filesystem for Adapter {
     ) {
         let shared = self.shared.clone();
         self.runtime.spawn(async move {
-            let list = async {
-                let limit = ListLimit {
-                    entries: ENTRIES,
-                    bytes: usize::MAX,
-                    entry_overhead_bytes: 0,
-                    attrs: true,
-                };
-                shared
-                    .fs
-                    .readdir(shared.id(ino)?, offset, limit, &root())
-                    .await
-            };
-            let listing = match list.await {
+            let listing = match shared.list(ino, offset, true).await {
                 Ok(listing) => listing,
                 Err(error) => return reply.error(errno(error)),
             };
