@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
+mod crossing;
 pub mod exports;
 mod handle;
 mod mount;
@@ -21,7 +22,7 @@ mod v3;
 mod xdr;
 
 pub use exports::Resolver;
-pub use server::{Export, Piece, RECORD_BYTES_MAX, Reply, Server, ServerConfig};
+pub use server::{Export, Piece, RECORD_BYTES_MAX, Reply, Server, ServerConfig, reply_bytes_max};
 
 /// Registration with a port mapper that runs already.
 pub mod rpcbind {

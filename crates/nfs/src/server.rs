@@ -5,7 +5,7 @@ use crate::handle::FileHandle;
 use crate::replies::{Admission, Key, ReplyCache, digest};
 use crate::rpc::{self, AuthProblem, Call, Credential, Refusal};
 use crate::xdr::{Malformed, Reader, Writer};
-use crate::{mount, portmap, v3};
+use crate::{crossing, mount, portmap, v3};
 use engine::{Cred, FsHandle, IoBuf};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -19,6 +19,17 @@ pub const RECORD_BYTES_MAX: usize = v3::TRANSFER_BYTES_MAX + 64 * 1024;
 const DECISION_AGE_MAX_NS: u64 = 60_000_000_000;
 /// Decisions kept.
 const DECISIONS_MAX: usize = 4096;
+
+/// Returns the most bytes that the answer to an NFS call has, before the call is made: who receives calls can set memory
+/// aside for what it is going to hold. Of other programs it says what their usual answers have.
+#[must_use]
+pub fn reply_bytes_max(record: &[u8]) -> usize {
+    let mut reader = Reader::new(record);
+    match Call::decode(&mut reader) {
+        Ok(call) if call.program == v3::PROGRAM => v3::answer_bytes_max(call.procedure, reader),
+        _ => v3::ENVELOPE_BYTES,
+    }
+}
 
 /// One share, as its dataset's properties say.
 #[derive(Debug, Clone)]
@@ -104,6 +115,8 @@ impl From<Vec<u8>> for Reply {
 pub(crate) struct Served {
     pub(crate) export: Export,
     pub(crate) rules: Rules,
+    /// Names in its root directory that lead to other shares, and their guids.
+    pub(crate) below: Vec<(Vec<u8>, u64)>,
 }
 
 type Decision = (u64, Option<Access>);
@@ -186,10 +199,21 @@ impl Server {
     pub fn set_exports(&self, exports: Vec<Export>) -> Vec<(Export, GrammarError)> {
         let mut served = BTreeMap::new();
         let mut refused = Vec::new();
+        let paths = exports
+            .iter()
+            .map(|export| (export.fs.guid(), export.path.as_str()));
+        let mut below = crossing::names_below(paths);
         for export in exports {
             match Rules::parse(&export.sharenfs) {
                 Ok(rules) => {
-                    served.insert(export.fs.guid(), Arc::new(Served { export, rules }));
+                    let guid = export.fs.guid();
+                    let below = below.remove(&guid).unwrap_or_default();
+                    let share = Served {
+                        export,
+                        rules,
+                        below,
+                    };
+                    served.insert(guid, Arc::new(share));
                 }
                 Err(error) => refused.push((export, error)),
             }

@@ -4,10 +4,11 @@
 //! is therefore always zero, and any verifier a client sends is taken.
 
 use super::{Answer, Request, attr};
+use crate::crossing::COOKIE_BELOW;
 use crate::handle::{FileHandle, HANDLE_BYTES};
 use crate::v3::status::Status;
 use crate::xdr::Writer;
-use engine::{DirEntry, ListLimit};
+use engine::{Attr, DirEntry, FileType, FsError, ListLimit, Listing};
 
 /// What READDIR is best asked for at a time, in bytes: several hundred names.
 pub(super) const PREFERRED_BYTES: u32 = 64 * 1024;
@@ -43,15 +44,44 @@ impl Request<'_> {
             attrs: plus,
         };
         let cred = &dir.caller.cred;
-        let listing = match dir
-            .caller
-            .fs
-            .readdir(dir.handle.file, cookie, limit, cred)
-            .await
-        {
+        let fs = &dir.caller.fs;
+        let below = self.server.all_below(&dir.handle, self.peer).await;
+        let listing = if cookie < COOKIE_BELOW {
+            fs.readdir(dir.handle.file, cookie, limit, cred).await
+        } else {
+            // All that the directory has was told before.
+            let attr = fs.getattr(dir.handle.file).await;
+            attr.map(|dir| Listing {
+                entries: Vec::new(),
+                eof: true,
+                dir,
+            })
+        };
+        let mut listing = match listing {
             Ok(listing) => listing,
+            Err(FsError::Invalid) => {
+                // Not even one entry has room.
+                self.status(Status::TooSmall);
+                let attr = dir.attr().await;
+                attr::post_op(&mut self.reply, attr.as_ref());
+                return Ok(self.reply.into());
+            }
             Err(error) => return self.fail_at(error, &dir).await,
         };
+        if listing.eof {
+            for (below, number) in below.iter().zip(COOKIE_BELOW + 1..) {
+                let there = fs.lookup(dir.handle.file, &below.name, cred).await.is_ok();
+                if number > cookie && !there {
+                    listing.entries.push(DirEntry {
+                        name: below.name.clone(),
+                        object: below.attr.id.object,
+                        file_type: Some(FileType::Directory),
+                        cookie: number,
+                        attr: None,
+                    });
+                }
+            }
+        }
         let begin = self.reply.len();
         self.status(Status::Ok);
         attr::post_op(&mut self.reply, Some(&listing.dir));
@@ -59,7 +89,11 @@ impl Request<'_> {
         let (mut names, mut taken) = (0, 0);
         for entry in &listing.entries {
             let before = self.reply.len();
-            write_entry(&mut self.reply, entry, dir.handle.dataset, plus);
+            let file = match below.iter().find(|below| below.name == entry.name) {
+                Some(below) => Some((&below.handle, &below.attr)),
+                None => entry.attr.as_ref().map(|attr| (&dir.handle, attr)),
+            };
+            write_entry(&mut self.reply, entry, file, plus);
             names += ENTRY_BYTES + entry.name.len().next_multiple_of(4);
             let whole = self.reply.len() - begin + 8;
             // `dircount` is a hint about the names alone; one entry is answered in any case if it fits `maxcount`.
@@ -82,23 +116,21 @@ impl Request<'_> {
     }
 }
 
-fn write_entry(w: &mut Writer, entry: &DirEntry, dataset: u64, plus: bool) {
+/// Writes an entry; `file` is a handle of its dataset, and its attributes, if they can be had.
+fn write_entry(w: &mut Writer, entry: &DirEntry, file: Option<(&FileHandle, &Attr)>, plus: bool) {
     w.bool(true)
         .u64(entry.object)
         .opaque(&entry.name)
         .u64(entry.cookie);
     if plus {
-        attr::post_op(w, entry.attr.as_ref());
-        let handle = entry.attr.as_ref().map(|a| {
-            FileHandle {
-                dataset,
-                file: a.id,
-            }
-            .encode()
-        });
-        w.bool(handle.is_some());
-        if let Some(handle) = handle {
-            w.opaque(&handle);
+        attr::post_op(w, file.map(|(_, attr)| attr));
+        w.bool(file.is_some());
+        if let Some((dataset, attr)) = file {
+            let handle = FileHandle {
+                dataset: dataset.dataset,
+                file: attr.id,
+            };
+            w.opaque(&handle.encode());
         }
     }
 }

@@ -31,6 +31,9 @@ const NAME_BYTES_MAX: usize = 4096;
 /// Longest target of a symbolic link taken from the wire.
 const PATH_BYTES_MAX: usize = 65536;
 
+/// What an answer has besides data: the envelope, attributes, a handle; rounded up.
+pub(crate) const ENVELOPE_BYTES: usize = 1024;
+
 /// The procedures by number (RFC 1813, section 3).
 mod procedure {
     pub(super) const NULL: u32 = 0;
@@ -61,6 +64,33 @@ mod procedure {
 #[must_use]
 pub(crate) fn runs_once(procedure: u32) -> bool {
     procedure == procedure::SETATTR || (procedure::CREATE..=procedure::LINK).contains(&procedure)
+}
+
+/// Returns the most bytes that the answer to a call has, from what its arguments ask for.
+#[must_use]
+pub(crate) fn answer_bytes_max(procedure: u32, mut arguments: Reader<'_>) -> usize {
+    let mut asked = || -> xdr::Result<u32> {
+        arguments.opaque(HANDLE_BYTES_MAX)?;
+        // An offset or a cookie.
+        arguments.u64()?;
+        match procedure {
+            procedure::READ => arguments.u32(),
+            procedure::READDIR => arguments.u64().and_then(|_| arguments.u32()),
+            _ => arguments.u64().and_then(|_| {
+                arguments.u32()?;
+                arguments.u32()
+            }),
+        }
+    };
+    let data = match procedure {
+        procedure::READ | procedure::READDIR | procedure::READDIRPLUS => {
+            // What does not parse is answered in a word.
+            usize::try_from(asked().unwrap_or(0)).unwrap_or(usize::MAX)
+        }
+        procedure::READLINK => PATH_BYTES_MAX,
+        _ => 0,
+    };
+    data.min(TRANSFER_BYTES_MAX) + ENVELOPE_BYTES
 }
 
 /// One call on its way: who asks, and where the answer goes.
@@ -184,6 +214,14 @@ impl<'a> Request<'a> {
             Ok(dir) => dir,
             Err(status) => return self.fail(status, 1),
         };
+        if let Some(below) = self.server.below(&dir.handle, name, self.peer).await {
+            self.status(Status::Ok);
+            self.reply.opaque(&below.handle.encode());
+            attr::post_op(&mut self.reply, Some(&below.attr));
+            let dir = dir.attr().await;
+            attr::post_op(&mut self.reply, dir.as_ref());
+            return Ok(self.reply.into());
+        }
         match dir
             .caller
             .fs
