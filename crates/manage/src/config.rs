@@ -56,7 +56,7 @@ pub struct Nfs {
     /// Answer port queries at port 111 where nothing else does, and register with a running
     /// rpcbind.
     pub portmap: bool,
-    /// Connections at once; more are turned away.
+    /// Connections at once. For one more, the one that has been silent longest is closed.
     pub connections_max: usize,
     /// Seconds after which an idle connection is closed. Clients reconnect by themselves.
     pub idle_seconds: u64,

@@ -90,8 +90,11 @@ impl Frame {
                 "oversized frame",
             ));
         }
-        let mut payload = vec![0; length];
-        from.read_exact(&mut payload).await?;
+        // It grows as bytes come: a length alone costs nothing.
+        let mut payload = Vec::new();
+        if from.take(length as u64).read_to_end(&mut payload).await? < length {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         Ok(Some(match (kind, payload.as_slice()) {
             (b'R', bytes) => Self::Request(
                 serde_json::from_slice(bytes)

@@ -76,6 +76,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
     let config = appliance.config().clone();
+    allow_descriptors();
     let since_epoch = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
@@ -156,6 +157,16 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     closed.context("writing out the pools")?;
     log("ended");
     Ok(())
+}
+
+/// Takes as many file descriptors as the system allows this process: every connection and disk needs one, and the usual
+/// limit of 1024 is for programs that call select(2).
+fn allow_descriptors() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // As before, if not.
+    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 /// Tells the service manager, if there is one (sd_notify(3)).

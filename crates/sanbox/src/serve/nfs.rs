@@ -2,12 +2,15 @@
 //!
 //! Each connection has one reader and one writer; the calls between them run at the same time, so
 //! that a client may keep many in flight, and answers go back as they come. Everything is bounded:
-//! connections, calls in flight per connection, and the bytes of requests held in all.
+//! connections, calls in flight per connection, and the bytes of requests and of answers held in
+//! all. Who keeps others waiting for one of these and does nothing itself is disconnected; NFS
+//! clients reconnect and repeat what was not answered.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nfs::record::{Assembler, Next, reply_header};
@@ -15,19 +18,25 @@ use nfs::{RECORD_BYTES_MAX, Reply, Server};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
 
 use super::log;
 
 /// Calls of one connection under way at once. Linux keeps up to 128 slots on the client side.
 const CALLS_MAX: usize = 128;
-/// Bytes of requests held at once over all connections, in KiB (the semaphore's unit).
-const REQUEST_KIB_MAX: usize = 256 << 10;
+/// Bytes of requests held at once over all connections, in KiB (the semaphore's unit); the same
+/// for answers.
+const MEMORY_KIB_MAX: usize = 256 << 10;
 /// How long the rest of a record may take once it has begun.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a client may take to accept an answer.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a client that holds memory others wait for may make no progress.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// What counts as progress within that time, in bytes: 16 KiB.
+const PROGRESS_BYTES: usize = 16 << 10;
 /// Answers waiting for the writer of a connection.
 const REPLIES_MAX: usize = 64;
 
@@ -63,8 +72,100 @@ struct Open {
 
 struct Shared {
     limits: Limits,
-    connections: AtomicUsize,
-    memory: Arc<Semaphore>,
+    lines: Mutex<BTreeMap<u64, Arc<Line>>>,
+    next: AtomicU64,
+    began: Instant,
+    requests: Memory,
+    replies: Memory,
+}
+
+/// A connection, as the others see it.
+#[derive(Default)]
+struct Line {
+    /// When it last had a call, in milliseconds since the listeners were made.
+    last_ms: AtomicU64,
+    /// Calls under way.
+    calls: AtomicUsize,
+    /// Told when the connection has to make room.
+    ended: Notify,
+}
+
+/// Memory that connections share.
+struct Memory {
+    free: Arc<Semaphore>,
+    waiting: AtomicUsize,
+}
+
+impl Memory {
+    fn new() -> Self {
+        Self {
+            free: Arc::new(Semaphore::new(MEMORY_KIB_MAX)),
+            waiting: AtomicUsize::new(0),
+        }
+    }
+
+    /// Takes memory for so many bytes, when there is.
+    async fn take(&self, bytes: usize) -> io::Result<OwnedSemaphorePermit> {
+        let kib = u32::try_from(bytes.div_ceil(1024)).map_err(io::Error::other)?;
+        if let Ok(permit) = self.free.clone().try_acquire_many_owned(kib) {
+            return Ok(permit);
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let permit = self.free.clone().acquire_many_owned(kib).await;
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        permit.map_err(io::Error::other)
+    }
+
+    /// Ends in an error when `work`, which holds memory, does not end within [`PATIENCE`] while
+    /// others wait for memory.
+    async fn while_nobody_waits<T>(
+        &self,
+        work: impl Future<Output = io::Result<T>>,
+    ) -> io::Result<T> {
+        let mut work = std::pin::pin!(work);
+        loop {
+            match timeout(PATIENCE, &mut work).await {
+                Ok(done) => return done,
+                Err(_) if self.waiting.load(Ordering::Relaxed) == 0 => {}
+                Err(_) => return Err(io::ErrorKind::TimedOut.into()),
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn lines(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Line>>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Takes a new connection in. When there are as many as may be, the one that has been silent
+    /// longest ends; `None` when all of them are at work.
+    fn admit(self: &Arc<Self>) -> Option<Place> {
+        let mut lines = self.lines();
+        if lines.len() >= self.limits.connections_max {
+            let silent = lines
+                .iter()
+                .filter(|(_, line)| line.calls.load(Ordering::Relaxed) == 0)
+                .min_by_key(|(_, line)| line.last_ms.load(Ordering::Relaxed))
+                .map(|(number, _)| *number)?;
+            if let Some(line) = lines.remove(&silent) {
+                line.ended.notify_one();
+            }
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let line = Arc::new(Line::default());
+        line.last_ms.store(self.now_ms(), Ordering::Relaxed);
+        lines.insert(number, line.clone());
+        Some(Place {
+            shared: self.clone(),
+            number,
+            line,
+        })
+    }
 }
 
 impl Listeners {
@@ -76,8 +177,11 @@ impl Listeners {
     ) -> Self {
         let shared = Shared {
             limits,
-            connections: AtomicUsize::new(0),
-            memory: Arc::new(Semaphore::new(REQUEST_KIB_MAX)),
+            lines: Mutex::default(),
+            next: AtomicU64::new(0),
+            began: Instant::now(),
+            requests: Memory::new(),
+            replies: Memory::new(),
         };
         Self {
             chosen,
@@ -286,19 +390,10 @@ async fn accept(listener: TcpListener, server: Server, shared: Arc<Shared>) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let count = shared.connections.fetch_add(1, Ordering::Relaxed) + 1;
-                let place = Place(shared.clone());
-                if count > shared.limits.connections_max {
-                    // Dropped: the client tries again later.
-                    continue;
+                // Dropped when there is no place: the client tries again later.
+                if let Some(place) = shared.admit() {
+                    tokio::spawn(connection(stream, peer, server.clone(), place));
                 }
-                tokio::spawn(connection(
-                    stream,
-                    peer,
-                    server.clone(),
-                    shared.clone(),
-                    place,
-                ));
             }
             Err(error) => {
                 // Out of descriptors, most likely: existing connections free some.
@@ -310,29 +405,62 @@ async fn accept(listener: TcpListener, server: Server, shared: Arc<Shared>) {
 }
 
 /// A connection's place among all.
-struct Place(Arc<Shared>);
+struct Place {
+    shared: Arc<Shared>,
+    number: u64,
+    line: Arc<Line>,
+}
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+        self.shared.lines().remove(&self.number);
     }
 }
 
-async fn connection(
-    stream: TcpStream,
-    peer: SocketAddr,
-    server: Server,
-    shared: Arc<Shared>,
-    place: Place,
-) {
+/// An answer, with the memory that was set aside for it and its call's place.
+struct Answer {
+    reply: Reply,
+    _memory: OwnedSemaphorePermit,
+    _call: CallUnderWay,
+}
+
+/// A call's place among its connection's.
+struct CallUnderWay {
+    line: Arc<Line>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl CallUnderWay {
+    fn new(line: &Arc<Line>, place: OwnedSemaphorePermit) -> Self {
+        line.calls.fetch_add(1, Ordering::Relaxed);
+        Self {
+            line: line.clone(),
+            _place: place,
+        }
+    }
+}
+
+impl Drop for CallUnderWay {
+    fn drop(&mut self) {
+        self.line.calls.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn connection(stream: TcpStream, peer: SocketAddr, server: Server, place: Place) {
     let _ = stream.set_nodelay(true);
     let Ok(local) = stream.local_addr() else {
         return;
     };
     let (reader, writer) = stream.into_split();
-    let (sender, receiver) = mpsc::channel::<Reply>(REPLIES_MAX);
-    let writing = tokio::spawn(write_replies(writer, receiver));
-    read_calls(reader, plain(peer), plain(local), &server, &shared, &sender).await;
+    let (sender, receiver) = mpsc::channel::<Answer>(REPLIES_MAX);
+    let mut writing = tokio::spawn(write_replies(writer, receiver, place.shared.clone()));
+    let reading = read_calls(reader, plain(peer), plain(local), &server, &place, &sender);
+    tokio::select! {
+        () = reading => {}
+        () = place.line.ended.notified() => {}
+        // Nobody takes the answers.
+        _ = &mut writing => return,
+    }
     // The writer ends when the calls under way have been answered.
     drop(sender);
     let _ = writing.await;
@@ -344,24 +472,30 @@ async fn read_calls(
     peer: SocketAddr,
     local: SocketAddr,
     server: &Server,
-    shared: &Arc<Shared>,
-    replies: &mpsc::Sender<Reply>,
+    place: &Place,
+    replies: &mpsc::Sender<Answer>,
 ) {
     let calls = Arc::new(Semaphore::new(CALLS_MAX));
     let mut assembler = Assembler::new(RECORD_BYTES_MAX);
+    let (shared, line) = (&place.shared, &place.line);
     loop {
         // One place per call: a client that asks more than it may waits in its own socket.
-        let Ok(place) = calls.clone().acquire_owned().await else {
+        let Ok(free) = calls.clone().acquire_owned().await else {
             return;
         };
         let mut header = [0; 4];
         let first = reader.read_exact(&mut header);
-        match tokio::time::timeout(shared.limits.idle, first).await {
+        match timeout(shared.limits.idle, first).await {
             Ok(Ok(_)) => {}
             _ => return,
         }
-        let body = read_record(&mut reader, header, &mut assembler, shared);
-        let Ok(Ok((record, memory))) = tokio::time::timeout(RECORD_TIMEOUT, body).await else {
+        let body = read_record(&mut reader, header, &mut assembler, &shared.requests);
+        let Ok(Ok((record, memory))) = timeout(RECORD_TIMEOUT, body).await else {
+            return;
+        };
+        line.last_ms.store(shared.now_ms(), Ordering::Relaxed);
+        let under_way = CallUnderWay::new(line, free);
+        let Ok(room) = shared.replies.take(nfs::reply_bytes_max(&record)).await else {
             return;
         };
         let (server, replies) = (server.clone(), replies.clone());
@@ -369,9 +503,13 @@ async fn read_calls(
             let reply = server.call(peer, local, record).await;
             drop(memory);
             if let Some(reply) = reply {
-                let _ = replies.send(reply).await;
+                let answer = Answer {
+                    reply,
+                    _memory: room,
+                    _call: under_way,
+                };
+                let _ = replies.send(answer).await;
             }
-            drop(place);
         });
     }
 }
@@ -381,8 +519,8 @@ async fn read_record(
     reader: &mut OwnedReadHalf,
     first: [u8; 4],
     assembler: &mut Assembler,
-    shared: &Shared,
-) -> io::Result<(Vec<u8>, Vec<tokio::sync::OwnedSemaphorePermit>)> {
+    requests: &Memory,
+) -> io::Result<(Vec<u8>, Vec<OwnedSemaphorePermit>)> {
     let mut memory = Vec::new();
     let mut record = Vec::new();
     let _ = assembler.begin();
@@ -393,22 +531,29 @@ async fn read_record(
             Next::Complete => return Ok((record, memory)),
             Next::Header => {
                 let mut header = [0; 4];
-                reader.read_exact(&mut header).await?;
+                let read = reader.read_exact(&mut header);
+                requests.while_nobody_waits(read).await?;
                 next = assembler.header(header).map_err(invalid)?;
             }
             Next::Body(length) => {
-                let kib = u32::try_from(length.div_ceil(1024)).map_err(io::Error::other)?;
-                let permit = shared.memory.clone().acquire_many_owned(kib).await;
-                memory.push(permit.map_err(io::Error::other)?);
+                if memory.is_empty() {
+                    // Nothing is set aside for a record of which nothing comes.
+                    reader.readable().await?;
+                }
+                let more = requests.take(length);
+                memory.push(if memory.is_empty() {
+                    more.await?
+                } else {
+                    // Whoever holds some and needs more may be what all the others wait for.
+                    requests.while_nobody_waits(more).await?
+                });
                 // Reserved now, filled as bytes come: silence costs address space only.
                 record.reserve_exact(length);
                 let end = record.len() + length;
                 while record.len() < end {
-                    let rest = (end - record.len()) as u64;
-                    let mut part = (&mut *reader).take(rest);
-                    if part.read_buf(&mut record).await? == 0 {
-                        return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
-                    }
+                    let enough = end.min(record.len() + PROGRESS_BYTES);
+                    let part = fill(reader, &mut record, enough, end);
+                    requests.while_nobody_waits(part).await?;
                 }
                 next = assembler.body();
             }
@@ -416,10 +561,30 @@ async fn read_record(
     }
 }
 
-async fn write_replies(mut writer: OwnedWriteHalf, mut replies: mpsc::Receiver<Reply>) {
-    while let Some(reply) = replies.recv().await {
-        let write = write_reply(&mut writer, &reply);
-        match tokio::time::timeout(REPLY_TIMEOUT, write).await {
+/// Lengthens the record to `enough` bytes at least, and to `end` if so much is there.
+async fn fill(
+    reader: &mut OwnedReadHalf,
+    record: &mut Vec<u8>,
+    enough: usize,
+    end: usize,
+) -> io::Result<()> {
+    while record.len() < enough {
+        let rest = (end - record.len()) as u64;
+        if (&mut *reader).take(rest).read_buf(record).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(())
+}
+
+async fn write_replies(
+    mut writer: OwnedWriteHalf,
+    mut answers: mpsc::Receiver<Answer>,
+    shared: Arc<Shared>,
+) {
+    while let Some(answer) = answers.recv().await {
+        let write = write_reply(&mut writer, &answer.reply, &shared.replies);
+        match timeout(REPLY_TIMEOUT, write).await {
             Ok(Ok(())) => {}
             // The client has gone or takes nothing: the connection is of no more use.
             _ => return,
@@ -428,9 +593,12 @@ async fn write_replies(mut writer: OwnedWriteHalf, mut replies: mpsc::Receiver<R
     let _ = writer.shutdown().await;
 }
 
-async fn write_reply(writer: &mut OwnedWriteHalf, reply: &Reply) -> io::Result<()> {
-    let length = reply.pieces.iter().map(|piece| piece.as_ref().len()).sum();
-    let header = reply_header(length);
+async fn write_reply(
+    writer: &mut OwnedWriteHalf,
+    reply: &Reply,
+    replies: &Memory,
+) -> io::Result<()> {
+    let header = reply_header(reply.len());
     let mut slices = Vec::with_capacity(reply.pieces.len() + 1);
     slices.push(io::IoSlice::new(&header));
     slices.extend(
@@ -441,7 +609,8 @@ async fn write_reply(writer: &mut OwnedWriteHalf, reply: &Reply) -> io::Result<(
     );
     let mut left = slices.as_mut_slice();
     while !left.is_empty() {
-        let count = writer.write_vectored(left).await?;
+        let write = writer.write_vectored(left);
+        let count = replies.while_nobody_waits(write).await?;
         if count == 0 {
             return Err(io::Error::from(io::ErrorKind::WriteZero));
         }
