@@ -8,9 +8,11 @@
 
 mod canary;
 mod dictionaries;
+mod grammar;
 mod records;
 mod roots;
 mod stored;
+mod wire;
 
 /// A target: its name (and corpus folder), what to run, and how much it may allocate.
 pub struct Target {
@@ -111,6 +113,43 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "checksum",
         run: stored::checksum,
+        memory_max: proportional,
+    },
+    Target {
+        name: "rpc_call",
+        run: wire::call,
+        memory_max: proportional,
+    },
+    Target {
+        name: "rpc_stream",
+        run: wire::stream,
+        memory_max: proportional,
+    },
+    // JSON may nest, and a map's entry takes more than its text.
+    Target {
+        name: "control",
+        run: wire::control,
+        memory_max: |len| len * 150 + (64 << 10),
+    },
+    Target {
+        name: "share",
+        run: grammar::share,
+        memory_max: |len| len * 150 + (64 << 10),
+    },
+    Target {
+        name: "setting",
+        run: grammar::setting,
+        memory_max: proportional,
+    },
+    // Tables of the parser's own, and messages that quote the text.
+    Target {
+        name: "config",
+        run: grammar::config,
+        memory_max: |len| len * 400 + (64 << 10),
+    },
+    Target {
+        name: "options",
+        run: grammar::options,
         memory_max: proportional,
     },
 ];

@@ -179,6 +179,24 @@ fn the_corpus_passes() {
     }
 }
 
+/// Goal: no target is forgotten by one of its runners.
+#[test]
+fn every_target_has_a_fuzzer_and_every_corpus_a_target() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let manifest = std::fs::read_to_string(folder.join("libfuzzer/Cargo.toml"));
+    let manifest = manifest.expect("the fuzzers' manifest can be read");
+    let all = || TARGETS.iter().chain(CANARIES);
+    for target in all() {
+        let bin = format!("[[bin]]\nname = \"{}\"\n", target.name);
+        assert!(manifest.contains(&bin), "libfuzzer/: {}", target.name);
+    }
+    assert_eq!(manifest.matches("[[bin]]").count(), all().count());
+    for entry in std::fs::read_dir(folder.join("corpus")).expect("the corpus can be listed") {
+        let name = entry.expect("a folder").file_name();
+        assert!(all().any(|t| name == t.name), "corpus/: {}", name.display());
+    }
+}
+
 #[test]
 fn mutations_of_the_corpus_pass() {
     for target in TARGETS {

@@ -1,0 +1,115 @@
+//! What clients send: RPC records in a stream of bytes, and single calls of NFS, MOUNT and the port mapper.
+//!
+//! The server has no exports, so that every call ends at once; arguments are decoded before a handle is looked up.
+
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use manage::control::Frame;
+use nfs::record::{Assembler, Next, reply_header};
+use nfs::{RECORD_BYTES_MAX, Resolver, Server, ServerConfig};
+
+/// Longest answer of a server that has nothing to tell, in bytes.
+const ANSWER_BYTES_MAX: usize = 1024;
+
+struct NoNames;
+
+impl Resolver for NoNames {
+    fn addresses(&self, _host: &str) -> Vec<IpAddr> {
+        Vec::new()
+    }
+
+    fn names(&self, _address: IpAddr) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+fn server() -> Server {
+    Server::new(ServerConfig {
+        nfs_port: 2049,
+        boot_verifier: 1,
+        resolver: Box::new(NoNames),
+    })
+}
+
+fn now<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("there is nothing to wait for"),
+    }
+}
+
+fn answer(server: &Server, record: &[u8]) {
+    let address = SocketAddr::from(([127, 0, 0, 1], 700));
+    let Some(reply) = now(server.call(address, address, record.to_vec())) else {
+        return;
+    };
+    assert!(reply.len() <= ANSWER_BYTES_MAX && reply.len() % 4 == 0);
+    assert!(reply.len() <= nfs::reply_bytes_max(record));
+    assert_eq!(reply_header(reply.len())[0] & 0x80, 0x80);
+    let bytes: Vec<u8> = reply
+        .pieces
+        .iter()
+        .flat_map(AsRef::as_ref)
+        .copied()
+        .collect();
+    // RFC 5531, section 9: the call's transaction id, then REPLY.
+    assert_eq!(bytes.get(..4), record.get(..4));
+    assert_eq!(bytes.get(4..8), Some(&[0, 0, 0, 1][..]));
+}
+
+/// One RPC message without its record mark.
+pub(crate) fn call(data: &[u8]) {
+    answer(&server(), data);
+    std::hint::black_box(nfs::rpcbind::registered(data));
+}
+
+/// A connection: records of one or more fragments, until the bytes end or make no sense.
+pub(crate) fn stream(data: &[u8]) {
+    let server = server();
+    let mut assembler = Assembler::new(RECORD_BYTES_MAX);
+    let mut rest = data;
+    let mut record: Vec<u8> = Vec::new();
+    let mut next = assembler.begin();
+    loop {
+        next = match next {
+            Next::Header => {
+                let Some((header, after)) = rest.split_first_chunk() else {
+                    return;
+                };
+                rest = after;
+                match assembler.header(*header) {
+                    Ok(next) => next,
+                    Err(_) => return,
+                }
+            }
+            Next::Body(length) => {
+                assert!(length > 0 && record.len() + length <= RECORD_BYTES_MAX);
+                let Some((body, after)) = rest.split_at_checked(length) else {
+                    return;
+                };
+                record.extend_from_slice(body);
+                rest = after;
+                assembler.body()
+            }
+            Next::Complete => {
+                answer(&server, &record);
+                record.clear();
+                assembler.begin()
+            }
+        };
+    }
+}
+
+/// The control socket's side of a connection.
+pub(crate) fn control(data: &[u8]) {
+    let mut rest = data;
+    while let Ok(Some(frame)) = now(Frame::receive(&mut rest)) {
+        let mut again = Vec::new();
+        now(frame.send(&mut again)).expect("a vector takes everything");
+        let read = now(Frame::receive(&mut again.as_slice()));
+        assert_eq!(read.ok().flatten(), Some(frame));
+    }
+}
