@@ -103,6 +103,11 @@ impl Place {
         }
     }
 
+    /// The daemon's process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.daemon.as_ref().expect("a running daemon").id()
+    }
+
     /// What the daemon said.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.path("log")).unwrap_or_default()

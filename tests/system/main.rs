@@ -3,8 +3,13 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod crossing;
 mod daemon;
 mod golden_archives;
 mod golden_properties;
 mod golden_read;
+mod hostile;
+mod nonsense;
+mod rpc;
+mod tour;
 mod written_pools;

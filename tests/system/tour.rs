@@ -1,0 +1,110 @@
+//! The tour that `make run` gives (`scripts/run`): it comes up, its share can be used from a client, ^C ends it with
+//! everything it started, it goes on where it was, and the disks are a whole pool.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
+
+use crate::cli::{Place, program};
+
+struct Tour {
+    place: Place,
+    port: u16,
+}
+
+/// A tour under way; dropped, it ends as hard as can be.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Tour {
+    /// Starts the tour in a process group of its own, as a terminal would, and waits for its last words.
+    fn start(&self) -> Running {
+        let said = self.place.path("said");
+        let out = File::create(&said).expect("a file");
+        let mut command = self.place.command("bash");
+        command
+            .arg(harness::root().join("scripts/run"))
+            .env("SANBOX", program())
+            .env("SANBOX_TOUR", self.place.path("tour"))
+            .env("NFS_PORT", self.port.to_string())
+            .stderr(out.try_clone().expect("a file"))
+            .stdout(out)
+            .process_group(0);
+        let running = Running(command.spawn().expect("the tour starts"));
+        let began = Instant::now();
+        loop {
+            let text = std::fs::read_to_string(&said).unwrap_or_default();
+            if text.contains("^C ends the appliance") {
+                assert!(text.contains("mount -t nfs"), "{text}");
+                return running;
+            }
+            let limit = Duration::from_secs(90);
+            assert!(began.elapsed() < limit, "no tour: {text}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// ^C: every process of the group is told. Returns how the tour ended.
+    fn interrupt(&self, mut running: Running) -> ExitStatus {
+        let group = running.0.id();
+        let told = self.place.run(&format!("env kill -INT -- -{group}"));
+        assert_eq!(told, "");
+        let status = running.0.wait().expect("its end");
+        assert_eq!(self.place.run(&format!("pgrep -g {group}")), "[1]\n");
+        status
+    }
+}
+
+#[test]
+fn the_tour_of_make_run() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = free.local_addr().expect("bound").port();
+    drop(free);
+    let tour = Tour {
+        place: Place::new(),
+        port,
+    };
+    let own = "cd ../tour && export SANBOX_STATE=$PWD/state";
+    for round in 0..2 {
+        let running = tour.start();
+        let status = tour.place.run(&format!("{own} && zpool status -x"));
+        assert_eq!(status, "all pools are healthy\n");
+        if tour.place.run("command -v nfs-cp >/dev/null").is_empty() {
+            let url = |path: &str| {
+                format!(
+                    "'nfs://127.0.0.1/tank/share{path}?nfsport={port}&mountport={port}&version=3'"
+                )
+            };
+            let script = format!(
+                "head -c 2000000 /dev/urandom >sent{round} && nfs-cp sent{round} {} >/dev/null && \
+                 nfs-cat {} | cmp - sent0 && nfs-ls {}",
+                url(&format!("/sent{round}")),
+                url("/sent0"),
+                url("")
+            );
+            let listed = tour.place.run(&script);
+            for name in ["README", &format!("sent{round}")] {
+                assert!(listed.contains(name), "{listed}");
+            }
+        } else {
+            harness::skip("a client's look at the tour", "nfs-cp is not installed");
+        }
+        let status = tour.interrupt(running);
+        assert!(status.success(), "round {round}: ^C ended it with {status}");
+    }
+    let exported = tour.place.run(&format!("{own} && zpool export tank"));
+    assert_eq!(exported, "");
+    if harness::oracle::has_zdb() {
+        let disks = tour.place.path("tour/disks");
+        harness::oracle::zdb_clean(&disks, "tank").expect("zdb finds nothing");
+    } else {
+        harness::skip("zdb of the tour's pool", "zdb is not installed");
+    }
+}
