@@ -3,14 +3,17 @@
 
 CARGO ?= cargo
 SEEDS ?= 40
+BENCH_DIR ?= /var/tmp
 
 .PHONY: help run build oracles lint test test-unit test-sim test-system test-real bench clean
 
 help:
 	@echo 'make run        build and start the appliance on virtual disks, with a tour (^C stops it)'
 	@echo 'make test       lint, unit, simulated and whole-system tests (installs zdb and friends when root)'
-	@echo 'make test-real  the same pools and shares under real kernels in a QEMU machine (adds ~15 minutes)'
+	@echo 'make test-real  the same pools and shares under real kernels in a QEMU machine (adds ~15 minutes),'
+	@echo '               pjdfstest, a full pool, a directory of a million names'
 	@echo 'make test-sim   SEEDS=n simulated power cuts'
+	@echo 'make bench      the engine at its door: reads, writes, and the CPU they cost (BENCH_DIR: where the disk lies)'
 
 run:
 	$(CARGO) build --release --package sanbox
@@ -43,6 +46,9 @@ test-system: build
 test-real: oracles
 	$(CARGO) build --release --package sanbox
 	tests/interop/run
+
+bench:
+	$(CARGO) run --release --package sanbox-tests --example engine_bench -- $(BENCH_DIR)
 
 clean:
 	$(CARGO) clean
