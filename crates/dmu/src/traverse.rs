@@ -24,6 +24,37 @@ pub struct TraverseOptions {
     pub holes: bool,
     /// A damaged or unreadable block is reported as an item and passed over, instead of ending the traversal.
     pub skip_errors: bool,
+    /// Reads are those of a scan: of low priority, and not remembered as damage when they fail.
+    pub background: bool,
+    /// Begin at this object and level-0 block: what comes before is neither read nor visited (but for the blocks that
+    /// lead there).
+    pub resume: Option<(ObjectId, u64)>,
+}
+
+/// Objects from here on are the accounting ones, which are visited last.
+const ACCOUNTING: u64 = u64::MAX - 2;
+/// Bytes of a block of the dnode table (every writer uses this size).
+const TABLE_BLOCK: u64 = 16 << 10;
+
+impl TraverseOptions {
+    /// Whether a whole subtree lies before the place to begin at.
+    fn is_done(&self, object: ObjectId, is_table: bool, shift: u32, level: u8, block: u64) -> bool {
+        let Some((resume, first)) = self.resume else {
+            return false;
+        };
+        let shift = shift.saturating_mul(u32::from(level));
+        let end = shl(block.saturating_add(1), shift);
+        if is_table {
+            return resume.0 >= ACCOUNTING || end.saturating_mul(TABLE_BLOCK / 512) <= resume.0;
+        }
+        object == resume && end <= first
+    }
+
+    fn is_object_done(&self, object: ObjectId) -> bool {
+        self.resume.is_some_and(|(resume, _)| {
+            object.0 != 0 && object < resume && object.0 < ACCOUNTING && resume.0 < ACCOUNTING
+        })
+    }
 }
 
 /// One visited block.
@@ -179,7 +210,10 @@ impl Traversal {
                     bytes,
                     at: at + 1,
                 });
-                if self.wanted(&bp) {
+                let done = self
+                    .options
+                    .is_done(object, is_table, fan_shift, level - 1, child);
+                if self.wanted(&bp) && !done {
                     self.stack.push(Work::Block {
                         object,
                         is_table,
@@ -203,7 +237,7 @@ impl Traversal {
                             at: at + dnode.slots(),
                             bytes,
                         });
-                        if !dnode.is_free() {
+                        if !dnode.is_free() && !self.options.is_object_done(object) {
                             self.stack.push(Work::Dnode {
                                 object,
                                 dnode: Box::new(dnode),
@@ -293,13 +327,17 @@ impl Traversal {
             }));
         }
         let is_table = object.0 == 0 && dnode.object_type == ObjectType::DNODE;
+        let (fan_shift, level) = (dnode.pointers_shift(), dnode.levels.saturating_sub(1));
         for (i, bp) in dnode.block_pointers.iter().enumerate().rev() {
-            if self.wanted(bp) {
+            let done = self
+                .options
+                .is_done(object, is_table, fan_shift, level, i as u64);
+            if self.wanted(bp) && !done {
                 self.stack.push(Work::Block {
                     object,
                     is_table,
-                    fan_shift: dnode.pointers_shift(),
-                    level: dnode.levels.saturating_sub(1),
+                    fan_shift,
+                    level,
                     block: i as u64,
                     bp: *bp,
                 });
@@ -389,9 +427,14 @@ impl Traversal {
             level,
             block,
         };
+        let class = if self.options.background {
+            IoClass::Scrub
+        } else {
+            IoClass::SyncRead
+        };
         self.services
             .blocks()
-            .read(bp, IoClass::SyncRead, bookmark)
+            .read(bp, class, bookmark)
             .await
             .map_err(|source| DmuError::Read {
                 objset,

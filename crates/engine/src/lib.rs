@@ -17,6 +17,7 @@ mod door;
 mod engine;
 mod error;
 mod fs;
+mod operations;
 mod pool_handle;
 
 pub use dataset::{
@@ -32,8 +33,8 @@ pub use dsl::property;
 pub use dsl::property::DatasetKind;
 pub use pool::{
     Candidate, Discovery, FeatureBase, Health, HistoryEvent, HistoryRecord, HostIdentity,
-    ImportPolicy, IoTotals, PoolError, PoolProperty, PoolSpec, PoolState, PoolStatus, ScanStatus,
-    StatusReason, Tuning, VdevSpec, VdevStatus,
+    ImportPolicy, IoTotals, PoolError, PoolProperty, PoolSpec, PoolState, PoolStatus, ScanRefusal,
+    ScanStatus, StatusReason, Tuning, VdevSpec, VdevStatus,
 };
 /// Pool properties: their table and the forms of their values.
 pub mod pool_property {

@@ -15,7 +15,7 @@ use crate::{
 /// An imported pool. Calls after its export answer [`EngineError::PoolClosed`].
 #[derive(Clone, Debug)]
 pub struct PoolHandle {
-    door: Door,
+    pub(crate) door: Door,
     facts: Arc<PoolFacts>,
 }
 

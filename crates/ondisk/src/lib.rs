@@ -31,6 +31,7 @@ pub mod nvlist;
 mod object_type;
 mod objset;
 pub mod sa;
+pub mod scan;
 pub mod space_map;
 mod uberblock;
 mod units;

@@ -12,6 +12,27 @@ use runtime::DiskError;
 use vdev::VdevError;
 use zio::ZioError;
 
+/// Why a scan cannot be started, paused or cancelled.
+// OpenZFS: lib/libzfs/libzfs_util.c, libzfs_error_description (words)
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ScanRefusal {
+    /// A scrub runs.
+    #[error("currently scrubbing; use 'zpool scrub -s' to cancel scrub")]
+    Scrubbing,
+    /// A resilver runs.
+    #[error("currently resilvering")]
+    Resilvering,
+    /// No scrub runs.
+    #[error("there is no active scrub")]
+    NoScrub,
+    /// The scrub is paused already.
+    #[error("scrub is paused; use 'zpool scrub' to resume scrub")]
+    Paused,
+    /// An error scrub is asked for while a scrub is paused.
+    #[error("scrub is paused; use 'zpool scrub' to resume or 'zpool scrub -s' to cancel scrub")]
+    PausedToCancel,
+}
+
 /// Why an operation on a pool failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
@@ -131,6 +152,12 @@ pub enum PoolError {
     /// The pool was closed while the operation waited.
     #[error("pool is no longer imported")]
     Closed,
+    /// The pool has no such device.
+    #[error("no such device in pool")]
+    NoSuchDevice,
+    /// A scan is in the way, or there is none.
+    #[error(transparent)]
+    Scan(#[from] ScanRefusal),
     /// Something still uses the pool.
     #[error("pool is busy")]
     Busy,

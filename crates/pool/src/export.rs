@@ -1,5 +1,7 @@
 //! Leaving a pool: export and destroy.  Both end with one last group whose labels say so.
 
+use std::rc::Rc;
+
 use crate::config::{STATE_DESTROYED, STATE_EXPORTED};
 use crate::pool::{Inner, Pool};
 use crate::{PoolError, sync};
@@ -43,7 +45,7 @@ impl Pool {
 }
 
 impl Inner {
-    async fn leave(&self, state: Option<u64>) -> Result<(), PoolError> {
+    async fn leave(self: &Rc<Self>, state: Option<u64>) -> Result<(), PoolError> {
         if self.closed.get() {
             return Err(PoolError::Closed);
         }
@@ -51,6 +53,8 @@ impl Inner {
             if self.suspended.borrow().is_some() {
                 return Err(PoolError::Suspended);
             }
+            self.stop_walk().await;
+            self.scan_dirty();
             // First what was written so far, then the labels: the last group is then short.
             self.clock().sync_all().await?;
             if let Some(state) = state {

@@ -28,7 +28,7 @@ use crate::pool::{DIRECTORY, Inner, Objects, Pool};
 use crate::space::{Dtls, Source, SpaceMaps};
 use crate::spec::ImportPolicy;
 use crate::status::PoolState;
-use crate::{PoolError, create, scan, set, sync};
+use crate::{PoolError, create, set, sync};
 
 /// Longest configuration believed.
 const CONFIG_MAX: u64 = 64 << 20;
@@ -114,7 +114,7 @@ impl Pool {
         }
         pool.0.discard_logs(empty_logs).await?;
         pool.sync().await?;
-        scan::resilver_in_background(&pool);
+        pool.0.continue_scans().await?;
         for (name, value) in settings {
             pool.set_property(&name, &value).await?;
         }
@@ -357,7 +357,8 @@ async fn assemble(
         properties: RefCell::default(),
         space,
         dtls: Dtls::default(),
-        scan: RefCell::new(None),
+        scan: crate::scan::State::default(),
+        damage: crate::damage::Damage::default(),
         label_state: Cell::new(if policy.readonly {
             state
         } else {
@@ -442,6 +443,8 @@ impl Inner {
             summaries.extend(self.space.open_vdev(&top).await?);
         }
         self.store().activate(Source::of(&self.space), &summaries);
+        self.load_scan().await?;
+        self.load_damage().await?;
         if policy.readonly {
             return Ok(Vec::new());
         }

@@ -9,6 +9,7 @@
 
 mod config;
 mod create;
+mod damage;
 mod discover;
 mod error;
 mod export;
@@ -27,8 +28,9 @@ mod status;
 mod sync;
 mod view;
 
+pub use damage::DamagedObject;
 pub use discover::{Candidate, Discovery, discover};
-pub use error::PoolError;
+pub use error::{PoolError, ScanRefusal};
 pub use features::{Support, support};
 pub use pool::Pool;
 pub use properties::{

@@ -19,10 +19,11 @@ use vdev::Tree;
 use zio::BlockStore;
 
 use crate::config::{self, Identity};
+use crate::damage::Damage;
 use crate::space::{Dtls, SpaceMaps};
 use crate::spec::HostIdentity;
-use crate::status::{HistoryRecord, ScanStatus};
-use crate::{PoolError, history};
+use crate::status::HistoryRecord;
+use crate::{PoolError, history, scan};
 
 /// Object number of the meta-objset's directory.
 pub(crate) const DIRECTORY: ObjectId = ObjectId(1);
@@ -80,7 +81,8 @@ pub(crate) struct Inner {
     pub(crate) properties: RefCell<BTreeMap<String, Stored>>,
     pub(crate) space: Rc<SpaceMaps>,
     pub(crate) dtls: Dtls,
-    pub(crate) scan: RefCell<Option<ScanStatus>>,
+    pub(crate) scan: scan::State,
+    pub(crate) damage: Damage,
     /// State number the labels carry.
     pub(crate) label_state: Cell<u64>,
     /// The config object must be written again.
@@ -245,6 +247,9 @@ impl Inner {
             || self.config_dirty.get()
             || self.labels_dirty.get()
             || !self.late_misses.borrow().is_empty()
+            || self.scan.is_dirty()
+            || self.damage.is_dirty()
+            || self.store().has_damaged()
     }
 
     /// Returns the guids of the features the labels must name.

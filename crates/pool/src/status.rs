@@ -118,6 +118,20 @@ pub struct ScanStatus {
     pub to_examine_bytes: u64,
     /// Bytes looked at.
     pub examined_bytes: u64,
+    /// Of those, bytes that were read from the disks.
+    pub issued_bytes: u64,
+    /// Of those, bytes that needed no reading.
+    pub skipped_bytes: u64,
+    /// When this session went on with it, seconds since 1970.
+    pub pass_start_time: u64,
+    /// Bytes looked at since then.
+    pub pass_examined_bytes: u64,
+    /// Bytes read since then.
+    pub pass_issued_bytes: u64,
+    /// Seconds since then in which it was paused.
+    pub pass_spent_paused: u64,
+    /// Since when it is paused, seconds since 1970; 0 when it is not.
+    pub paused_since: u64,
     /// Bytes repaired or resilvered.
     pub processed_bytes: u64,
     /// Unrepairable blocks.

@@ -90,7 +90,23 @@ impl Pool {
     /// `Suspended` when the group under way could not be completed: then the pool must be closed and
     /// imported again, which brings back everything that was acknowledged.
     pub async fn resume(&self) -> Result<(), PoolError> {
-        self.0.tree.clear_errors(None).await;
+        self.clear(None).await
+    }
+
+    /// As [`Pool::resume`], for one vdev (a leaf, or all below) or the whole pool.
+    ///
+    /// # Errors
+    /// As [`Pool::resume`]; `NoSuchDevice`.
+    pub async fn clear(&self, vdev: Option<u64>) -> Result<(), PoolError> {
+        match vdev {
+            None => self.0.tree.clear_errors(None).await,
+            Some(guid) => {
+                let leaves = self.0.leaves_below(guid)?;
+                for leaf in leaves {
+                    self.0.tree.clear_errors(Some(leaf)).await;
+                }
+            }
+        }
         self.0.tree.reopen().await;
         if self.0.dead.get() {
             return Err(PoolError::Suspended);
@@ -103,6 +119,20 @@ impl Pool {
 }
 
 impl Inner {
+    /// Returns the leaves of a vdev, itself included.
+    pub(crate) fn leaves_below(&self, guid: u64) -> Result<Vec<Guid>, PoolError> {
+        fn find(vdev: &VdevConfig, guid: u64) -> Option<&VdevConfig> {
+            if vdev.guid.0 == guid {
+                return Some(vdev);
+            }
+            vdev.children.iter().find_map(|child| find(child, guid))
+        }
+        let tree = self.tree.config();
+        let found = tree.tops.iter().find_map(|top| find(top, guid));
+        let found = found.ok_or(PoolError::NoSuchDevice)?;
+        Ok(leaves_of(found).iter().map(|leaf| leaf.guid).collect())
+    }
+
     /// Stops all writing for good.  The disks hold the last complete group.
     fn suspend(&self, reason: &str) {
         self.note_suspended(reason);
@@ -134,6 +164,8 @@ impl Inner {
     pub(crate) async fn sync_group(self: &Rc<Self>, txg: Txg) -> Result<(), PoolError> {
         let tx = Rc::new(self.clock().syncing_tx(txg));
         self.run_tasks(&tx).await?;
+        self.write_scan(&tx).await?;
+        self.write_damage(&tx).await?;
         let mut pass = 0;
         loop {
             pass += 1;

@@ -165,6 +165,7 @@ fn text_entry(name: String, text: &str) -> PropertyEntry {
 
 impl Inner {
     fn status(&self) -> PoolStatus {
+        self.collect_damage();
         let outdated: BTreeSet<u64> = self.dtls.outdated().into_keys().collect();
         let tree = self.tree.status();
         let mut root = self.convert(&tree, true, &outdated);
@@ -205,9 +206,9 @@ impl Inner {
             state: pool_state(self.label_state.get()).unwrap_or(PoolState::Active),
             reason,
             details,
-            scan: self.scan.borrow().clone(),
+            scan: self.scan.status(),
             root,
-            data_errors: self.store().stats().corrupt,
+            data_errors: self.damage.count(),
             readonly: self.readonly,
             txg: self.last_uberblock.get().0.0,
         }
@@ -323,7 +324,7 @@ impl Inner {
                 return (if covered { replicated } else { alone }, names);
             }
         }
-        if self.store().stats().corrupt > 0 {
+        if self.damage.count() > 0 {
             return (StatusReason::CorruptData, Vec::new());
         }
         let failing =

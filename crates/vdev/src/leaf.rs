@@ -53,6 +53,8 @@ pub(crate) struct Leaf {
     /// May lack older writes too (has a DTL, or missed writes in this session): other copies are read first.
     stale: Cell<bool>,
     probing: Cell<bool>,
+    /// How often it stopped being online.
+    absences: Cell<u64>,
 }
 
 impl Leaf {
@@ -76,6 +78,7 @@ impl Leaf {
             missed: Cell::new(false),
             stale: Cell::new(config.dtl.is_some()),
             probing: Cell::new(false),
+            absences: Cell::new(0),
         }
     }
 
@@ -410,7 +413,15 @@ impl Leaf {
         }
     }
 
+    /// Returns how often it stopped being online since it was first opened.
+    pub(crate) fn absences(&self) -> u64 {
+        self.absences.get()
+    }
+
     fn set_health(&self, health: Health, reason: Option<String>) {
+        if self.is_usable() && health != Health::Online {
+            self.absences.set(self.absences.get() + 1);
+        }
         self.health.set(health);
         *self.reason.borrow_mut() = reason;
     }

@@ -337,6 +337,16 @@ impl Tree {
         }
     }
 
+    /// Returns how often a leaf stopped being online since the tree was opened; `None` for an unknown guid.
+    #[must_use]
+    pub fn absences(&self, guid: Guid) -> Option<u64> {
+        self.0
+            .leaves
+            .borrow()
+            .get(&guid)
+            .map(|leaf| leaf.absences())
+    }
+
     pub(crate) fn all_leaves(&self) -> Vec<Rc<Leaf>> {
         self.0.leaves.borrow().values().cloned().collect()
     }

@@ -61,6 +61,9 @@ impl BlockStore {
         if matches!(result, Err(ZioError::Corrupt { .. })) {
             self.count(|stats| stats.corrupt += 1);
         }
+        if let Err(ZioError::Corrupt { .. } | ZioError::Device { .. }) = &result {
+            self.note_damaged(bp, props);
+        }
         result
     }
 

@@ -141,7 +141,11 @@ struct Inner {
     throttle: Rc<Semaphore>,
     stats: RefCell<StoreStats>,
     gate: RefCell<Option<FailureGate>>,
+    damaged: RefCell<Vec<(Bookmark, Txg)>>,
 }
+
+/// Most damaged blocks remembered between two calls of [`BlockStore::take_damaged`].
+const DAMAGED_MAX: usize = 4096;
 
 /// Asked when no device of a top-level vdev takes a write: true means try again, false means give up.
 pub type FailureGate = Rc<dyn Fn(VdevError) -> Pin<Box<dyn Future<Output = bool>>>>;
@@ -176,6 +180,7 @@ impl BlockStore {
             deflate,
             stats: RefCell::default(),
             gate: RefCell::new(None),
+            damaged: RefCell::default(),
         }))
     }
 
@@ -386,6 +391,30 @@ impl BlockStore {
     #[must_use]
     pub fn stats(&self) -> StoreStats {
         self.0.stats.borrow().clone()
+    }
+
+    /// Returns the blocks that could not be read since the last call, with their birth; not those of scans, which tell
+    /// their callers. Some may be missing when there are thousands.
+    #[must_use]
+    pub fn take_damaged(&self) -> Vec<(Bookmark, Txg)> {
+        std::mem::take(&mut *self.0.damaged.borrow_mut())
+    }
+
+    /// Whether [`BlockStore::take_damaged`] would return anything.
+    #[must_use]
+    pub fn has_damaged(&self) -> bool {
+        !self.0.damaged.borrow().is_empty()
+    }
+
+    pub(crate) fn note_damaged(&self, bp: &BlockPointer, props: ReadProps) {
+        let mut damaged = self.0.damaged.borrow_mut();
+        let known = (props.bookmark, bp.birth());
+        if props.class != IoClass::Scrub
+            && damaged.len() < DAMAGED_MAX
+            && damaged.last() != Some(&known)
+        {
+            damaged.push(known);
+        }
     }
 
     pub(crate) async fn free_block(

@@ -15,6 +15,7 @@ mod error;
 mod fs;
 mod make;
 mod names;
+mod path;
 mod permission;
 mod range_lock;
 mod remove;

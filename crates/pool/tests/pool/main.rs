@@ -7,5 +7,6 @@ mod crash;
 mod datasets;
 mod faults;
 mod lifecycle;
+mod scans;
 mod support;
 mod workload;

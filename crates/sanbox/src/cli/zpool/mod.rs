@@ -6,6 +6,7 @@ mod history;
 mod import;
 mod iostat;
 mod list;
+mod scan;
 mod status;
 
 use std::path::Path;
@@ -36,6 +37,10 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "history" => history::history(session, rest).await,
         "sync" => history::sync(session, rest).await,
         "version" => super::zfs::version(session, "zpool version", rest),
+        "scrub" => scan::scrub(session, rest).await,
+        "resilver" => scan::resilver(session, rest).await,
+        "clear" => scan::clear(session, rest).await,
+        "wait" => scan::wait(session, rest).await,
         "iostat" => iostat::run(session, rest).await,
         other => Err(session.fail(format!(
             "zpool {other}: not supported by this version of sanbox yet"

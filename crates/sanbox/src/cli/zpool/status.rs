@@ -176,7 +176,16 @@ async fn print(session: &Session, pools: &[Subject], all: bool, options: Options
             session.out.line("");
         }
         first = false;
-        session.out.text(pool_text(&status, options));
+        let mut damaged = None;
+        if options.verbose
+            && status.data_errors > 0
+            && let Subject::Open(pool) = pool
+        {
+            damaged = pool.damaged_files().await.ok();
+        }
+        session
+            .out
+            .text(pool_text(&status, damaged.as_deref(), options));
     }
     if options.json {
         session
@@ -189,7 +198,7 @@ async fn print(session: &Session, pools: &[Subject], all: bool, options: Options
     }
 }
 
-fn pool_text(status: &PoolStatus, options: Options) -> String {
+fn pool_text(status: &PoolStatus, damaged: Option<&[String]>, options: Options) -> String {
     let mut text = format!(
         "  pool: {}\n state: {}\n",
         status.name,
@@ -207,7 +216,7 @@ fn pool_text(status: &PoolStatus, options: Options) -> String {
         }
     }
     if let Some(scan) = &status.scan {
-        text.push_str(&scan_text(scan));
+        text.push_str(&scan_text(scan, crate::appliance::now_seconds()));
     }
     let width = name_width(&status.root, options.style).max(10);
     text.push_str("config:\n\n");
@@ -224,9 +233,17 @@ fn pool_text(status: &PoolStatus, options: Options) -> String {
     text.push('\n');
     vdev_lines(&mut text, &status.root, &status.name, 0, width, options);
     text.push('\n');
-    match status.data_errors {
-        0 => text.push_str("errors: No known data errors\n"),
-        count => {
+    match (status.data_errors, damaged) {
+        (0, _) => text.push_str("errors: No known data errors\n"),
+        (_, Some(files)) => {
+            text.push_str(
+                "errors: Permanent errors have been detected in the following files:\n\n",
+            );
+            for file in files {
+                text.push_str(&format!("{:7} {file}\n", ""));
+            }
+        }
+        (count, None) => {
             text.push_str(&format!(
                 "errors: {count} data errors, use '-v' for a list\n"
             ));
@@ -313,46 +330,91 @@ fn duration(seconds: u64) -> String {
     }
 }
 
-fn scan_text(scan: &ScanStatus) -> String {
+// OpenZFS: cmd/zpool/zpool_main.c, print_scan_scrub_resilver_status (forms and when an estimate is given)
+fn scan_text(scan: &ScanStatus, now: u64) -> String {
+    /// Below this rate an estimate would be a guess.
+    const ESTIMATE_RATE_MIN: u64 = 10 << 20;
     let (start, end) = (
         date_with_seconds(scan.start_time),
         date_with_seconds(scan.end_time),
     );
-    if scan.running {
-        let what = if scan.resilver { "resilver" } else { "scrub" };
-        let percent = (scan.examined_bytes * 10000)
-            .checked_div(scan.to_examine_bytes)
-            .unwrap_or(0);
-        let done = if scan.resilver {
+    let what = if scan.resilver { "resilver" } else { "scrub" };
+    if !scan.running {
+        if scan.cancelled {
+            return format!("  scan: {what} canceled on {end}\n");
+        }
+        let did = if scan.resilver {
             "resilvered"
         } else {
-            "repaired"
+            "scrub repaired"
         };
         return format!(
-            "  scan: {what} in progress since {start}\n\t{} / {} scanned, {} issued\n\t{} {done}, {}.{:02}% done\n",
-            nice_bytes(scan.examined_bytes),
-            nice_bytes(scan.to_examine_bytes),
-            nice_bytes(scan.examined_bytes),
+            "  scan: {did} {} in {} with {} errors on {end}\n",
             nice_bytes(scan.processed_bytes),
-            percent / 100,
-            percent % 100,
+            duration(scan.end_time.saturating_sub(scan.start_time)),
+            scan.errors,
         );
     }
-    if scan.cancelled {
-        let what = if scan.resilver { "resilver" } else { "scrub" };
-        return format!("  scan: {what} canceled on {end}\n");
-    }
-    let did = if scan.resilver {
+    let paused = scan.paused_since != 0;
+    let mut text = if paused {
+        format!(
+            "  scan: scrub paused since {}\n\tscrub started on {start}\n",
+            date_with_seconds(scan.paused_since)
+        )
+    } else {
+        format!("  scan: {what} in progress since {start}\n")
+    };
+    let elapsed = now
+        .saturating_sub(scan.pass_start_time)
+        .saturating_sub(scan.pass_spent_paused)
+        .max(1);
+    let scan_rate = scan.pass_examined_bytes / elapsed;
+    let issue_rate = scan.pass_issued_bytes / elapsed;
+    let to_issue = scan.to_examine_bytes.saturating_sub(scan.skipped_bytes);
+    let rate = |rate: u64| {
+        if paused || rate == 0 {
+            String::new()
+        } else {
+            format!(" at {}/s", nice_bytes(rate))
+        }
+    };
+    text.push_str(&format!(
+        "\t{} / {} scanned{}, {} / {} issued{}\n",
+        nice_bytes(scan.examined_bytes),
+        nice_bytes(scan.to_examine_bytes),
+        rate(scan_rate),
+        nice_bytes(scan.issued_bytes),
+        nice_bytes(to_issue),
+        rate(issue_rate),
+    ));
+    let done = if scan.resilver {
         "resilvered"
     } else {
-        "scrub repaired"
+        "repaired"
     };
-    format!(
-        "  scan: {did} {} in {} with {} errors on {end}\n",
+    let hundredths = (u128::from(scan.issued_bytes) * 10_000)
+        .checked_div(u128::from(to_issue))
+        .unwrap_or(0);
+    text.push_str(&format!(
+        "\t{} {done}, {}.{:02}% done",
         nice_bytes(scan.processed_bytes),
-        duration(scan.end_time.saturating_sub(scan.start_time)),
-        scan.errors,
-    )
+        hundredths / 100,
+        hundredths % 100,
+    ));
+    let under_way = if scan.resilver {
+        scan.processed_bytes > 0
+    } else {
+        scan.pass_issued_bytes > 0
+    };
+    if paused {
+        text.push('\n');
+    } else if to_issue >= scan.issued_bytes && issue_rate >= ESTIMATE_RATE_MIN && under_way {
+        let left = (to_issue - scan.issued_bytes) / issue_rate;
+        text.push_str(&format!(", {} to go\n", duration(left)));
+    } else {
+        text.push_str(", no estimated completion time\n");
+    }
+    text
 }
 
 /// What is the matter with a pool and what to do about it.

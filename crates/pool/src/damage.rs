@@ -1,0 +1,458 @@
+//! The error logs: which blocks are known to be damaged, in memory and in the meta-objset as OpenZFS keeps them.
+//!
+//! Two logs: `last` (what a finished scan left, and what was met since) and `scrub` (what the scan under way has met).
+//! When a scan ends its log becomes the last one: damage that it did not meet again is gone. Names of files are looked up
+//! when somebody asks, not when damage is met.
+// OpenZFS: module/zfs/spa_errlog.c (keys, rotation)
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+
+use dmu::{Traversal, TraverseOptions, Tx, zap};
+use ondisk::dsl::{DslDatasetPhys, DslDirPhys};
+use ondisk::scan::DamagedBlock;
+use ondisk::{BlockPointer, ObjectId, ObjectType, Txg};
+use zio::{Bookmark, IoClass, ReadProps};
+
+use crate::PoolError;
+use crate::error::ScanRefusal;
+use crate::pool::{DIRECTORY, Inner, Pool};
+use crate::scan::all_datasets;
+
+/// Most damaged blocks kept in one log; more are only counted as one more.
+const LOG_MAX: usize = 65_536;
+/// Most blocks visited when looking for one by its place.
+const LOOKUP_MAX: u64 = 1 << 20;
+
+/// One log.
+#[derive(Clone, Debug, Default)]
+struct Log {
+    /// The ZAP, 0 for none.
+    object: u64,
+    stored: BTreeSet<DamagedBlock>,
+    pending: BTreeSet<DamagedBlock>,
+}
+
+impl Log {
+    fn add(&mut self, block: DamagedBlock) {
+        if !self.stored.contains(&block) && self.stored.len() + self.pending.len() < LOG_MAX {
+            self.pending.insert(block);
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &DamagedBlock> {
+        self.stored.iter().chain(&self.pending)
+    }
+}
+
+/// What is known to be damaged.
+#[derive(Debug, Default)]
+pub(crate) struct Damage {
+    last: RefCell<Log>,
+    scrub: RefCell<Log>,
+    /// The scan is over: its log becomes the last.
+    rotate: Cell<bool>,
+    /// The last log must be written anew (blocks were repaired, or its form changes).
+    rewrite: Cell<bool>,
+}
+
+impl Damage {
+    /// Notes what a scan met.
+    pub(crate) fn note_in_scan(&self, block: DamagedBlock) {
+        self.scrub.borrow_mut().add(block);
+    }
+
+    fn note(&self, block: DamagedBlock, scanning: bool) {
+        if scanning || self.rotate.get() {
+            self.note_in_scan(block);
+        } else {
+            self.last.borrow_mut().add(block);
+        }
+    }
+
+    /// Makes the log of a finished scan the last one, with the next group.
+    pub(crate) fn rotate(&self) {
+        self.rotate.set(true);
+    }
+
+    /// Writes the logs anew in the form that the pool's features now ask for.
+    pub(crate) fn rewrite(&self) {
+        self.rewrite.set(true);
+    }
+
+    /// Whether the next group has something to write.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.rotate.get()
+            || self.rewrite.get()
+            || !self.last.borrow().pending.is_empty()
+            || !self.scrub.borrow().pending.is_empty()
+    }
+
+    /// Returns all blocks known to be damaged.
+    pub(crate) fn all(&self) -> BTreeSet<DamagedBlock> {
+        let mut all: BTreeSet<DamagedBlock> = self.scrub.borrow().all().copied().collect();
+        if !self.rotate.get() {
+            all.extend(self.last.borrow().all());
+        }
+        all
+    }
+
+    /// Returns how many there are.
+    pub(crate) fn count(&self) -> u64 {
+        ondisk::bytes::len64(self.all().len())
+    }
+}
+
+/// Damage of one object, where it is found.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DamagedObject {
+    /// Dataset or snapshot by name; `None` for the pool's own metadata, and for datasets that are gone.
+    pub dataset: Option<String>,
+    /// Its object in the meta-objset; 0 for the pool's own metadata.
+    pub objset: u64,
+    /// The damaged object.
+    pub object: u64,
+}
+
+impl Pool {
+    /// Returns the damaged objects by dataset and number, for `zpool status -v`. With the feature `head_errlog` every
+    /// snapshot that holds a damaged block is named.
+    ///
+    /// # Errors
+    /// Of reading the pool's own metadata.
+    pub async fn damaged_objects(&self) -> Result<Vec<DamagedObject>, PoolError> {
+        self.0.collect_damage();
+        let blocks = self.0.damage.all();
+        let datasets = all_datasets(&self.0.mos).await?;
+        let mut objects = BTreeSet::new();
+        for block in blocks {
+            for objset in self.0.holders(&block, &datasets).await {
+                objects.insert((objset, block.object));
+            }
+        }
+        let mut names: BTreeMap<u64, Option<String>> = BTreeMap::new();
+        let mut found = Vec::new();
+        for (objset, object) in objects {
+            if let std::collections::btree_map::Entry::Vacant(entry) = names.entry(objset) {
+                let name = if objset == 0 {
+                    None
+                } else {
+                    let dataset = self.0.hierarchy.dataset_by_object(ObjectId(objset)).await;
+                    dataset.ok().map(|dataset| dataset.name())
+                };
+                entry.insert(name);
+            }
+            found.push(DamagedObject {
+                dataset: names.get(&objset).cloned().flatten(),
+                objset,
+                object,
+            });
+        }
+        Ok(found)
+    }
+
+    /// Looks again at every block known to be damaged, repairs what can be, and forgets what is whole or gone
+    /// (`zpool scrub -e`). Returns how many blocks are still damaged.
+    ///
+    /// # Errors
+    /// `Scan` while a scan runs; `ReadOnly`, `Suspended`, `Closed`.
+    pub async fn scrub_errors(&self) -> Result<u64, PoolError> {
+        let inner = &self.0;
+        if let Some(scan) = inner.scan.status().filter(|scan| scan.running) {
+            return Err(match (scan.resilver, scan.paused_since) {
+                (true, _) => ScanRefusal::Resilvering,
+                (false, 0) => ScanRefusal::Scrubbing,
+                (false, _) => ScanRefusal::PausedToCancel,
+            }
+            .into());
+        }
+        if inner.readonly {
+            return Err(PoolError::ReadOnly);
+        }
+        self.sync().await?;
+        let datasets = all_datasets(&inner.mos).await?;
+        let mut left = BTreeSet::new();
+        for block in inner.damage.all() {
+            for objset in inner.holders(&block, &datasets).await {
+                if inner.is_still_damaged(objset, &block, &datasets).await {
+                    left.insert(DamagedBlock { objset, ..block });
+                }
+            }
+        }
+        let count = ondisk::bytes::len64(left.len());
+        {
+            let mut last = inner.damage.last.borrow_mut();
+            last.stored.clear();
+            last.pending = left;
+        }
+        inner.damage.rewrite();
+        self.sync().await?;
+        Ok(count)
+    }
+}
+
+impl Inner {
+    /// Takes note of blocks that could not be read since the last call.
+    pub(crate) fn collect_damage(&self) {
+        if !self.store().has_damaged() {
+            return;
+        }
+        let scanning = self.scan.status().is_some_and(|scan| scan.running);
+        for (bookmark, birth) in self.store().take_damaged() {
+            let block = DamagedBlock {
+                objset: bookmark.objset,
+                object: bookmark.object,
+                level: bookmark.level,
+                block: bookmark.block,
+                birth: birth.0,
+            };
+            self.damage.note(block, scanning);
+        }
+    }
+
+    fn heads_have_logs(&self) -> bool {
+        self.hierarchy.features().is_enabled("head_errlog")
+    }
+
+    /// Reads both logs.
+    pub(crate) async fn load_damage(&self) -> Result<(), PoolError> {
+        for (key, log) in [
+            ("errlog_last", &self.damage.last),
+            ("errlog_scrub", &self.damage.scrub),
+        ] {
+            let object = zap::lookup_u64(&self.mos, DIRECTORY, key)
+                .await?
+                .unwrap_or(0);
+            if object == 0 {
+                continue;
+            }
+            // A damaged log must not keep the pool from being opened.
+            let stored = self.read_log(ObjectId(object)).await.unwrap_or_default();
+            *log.borrow_mut() = Log {
+                object,
+                stored,
+                pending: BTreeSet::new(),
+            };
+        }
+        Ok(())
+    }
+
+    async fn read_log(&self, object: ObjectId) -> Result<BTreeSet<DamagedBlock>, PoolError> {
+        let mut found = BTreeSet::new();
+        for entry in zap::entries(&self.mos, object).await? {
+            if !self.heads_have_logs() {
+                found.extend(DamagedBlock::from_plain_key(&entry.name));
+                continue;
+            }
+            let head = std::str::from_utf8(&entry.name)
+                .ok()
+                .and_then(|key| u64::from_str_radix(key, 16).ok());
+            let (Some(head), zap::ZapValue::U64(value)) = (head, entry.value) else {
+                continue;
+            };
+            let own = ObjectId(value.first().copied().unwrap_or(0));
+            for entry in zap::entries(&self.mos, own).await? {
+                found.extend(DamagedBlock::from_head_key(head, &entry.name));
+            }
+            if found.len() > LOG_MAX {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Writes what was met since the last group. Syncing context.
+    pub(crate) async fn write_damage(&self, tx: &Tx) -> Result<(), PoolError> {
+        self.collect_damage();
+        if !self.damage.is_dirty() {
+            return Ok(());
+        }
+        let rotate = self.damage.rotate.replace(false);
+        let rewrite = self.damage.rewrite.replace(false);
+        let mut last = self.damage.last.take();
+        let mut scrub = self.damage.scrub.take();
+        if rotate {
+            self.delete_log(last.object, tx).await?;
+            last = std::mem::take(&mut scrub);
+        }
+        if rewrite {
+            for log in [&mut last, &mut scrub] {
+                self.delete_log(log.object, tx).await?;
+                log.object = 0;
+                let stored = std::mem::take(&mut log.stored);
+                log.pending.extend(stored);
+            }
+        }
+        for (key, log) in [("errlog_last", &mut last), ("errlog_scrub", &mut scrub)] {
+            self.append_log(log, tx).await?;
+            zap::update_u64(&self.mos, DIRECTORY, key, log.object, tx).await?;
+        }
+        // What was noted while this wrote stays pending.
+        for (cell, log) in [(&self.damage.last, last), (&self.damage.scrub, scrub)] {
+            let meanwhile = cell.replace(log);
+            cell.borrow_mut().pending.extend(meanwhile.pending);
+        }
+        Ok(())
+    }
+
+    async fn append_log(&self, log: &mut Log, tx: &Tx) -> Result<(), PoolError> {
+        let pending = std::mem::take(&mut log.pending);
+        if pending.is_empty() {
+            return Ok(());
+        }
+        let spec = zap::ZapSpec::new(ObjectType::ERROR_LOG);
+        if log.object == 0 {
+            log.object = zap::create(&self.mos, &spec, tx).await?.0;
+        }
+        let object = ObjectId(log.object);
+        // The value is a name, which nobody fills in.
+        let value = zap::ZapValue::U8(vec![0]);
+        for block in pending {
+            if self.heads_have_logs() {
+                let head = self.head_of(block.objset).await;
+                let own = match zap::lookup_int_key(&self.mos, object, head).await? {
+                    Some(own) => ObjectId(own),
+                    None => {
+                        let own = zap::create(&self.mos, &spec, tx).await?;
+                        zap::update_int_key(&self.mos, object, head, own.0, tx).await?;
+                        own
+                    }
+                };
+                zap::update(&self.mos, own, block.head_key(), &value, tx).await?;
+            } else {
+                zap::update(&self.mos, object, block.plain_key(), &value, tx).await?;
+            }
+            log.stored.insert(block);
+        }
+        Ok(())
+    }
+
+    async fn delete_log(&self, object: u64, tx: &Tx) -> Result<(), PoolError> {
+        if object == 0 {
+            return Ok(());
+        }
+        let object = ObjectId(object);
+        for entry in zap::entries(&self.mos, object).await? {
+            // Entries of plain logs are bytes; those of heads are objects.
+            if let zap::ZapValue::U64(value) = entry.value
+                && let Some(&own) = value.first()
+            {
+                self.mos.free_object(ObjectId(own), tx).await?;
+            }
+        }
+        Ok(self.mos.free_object(object, tx).await?)
+    }
+
+    /// Returns the head of a dataset's directory; the dataset itself when that cannot be found.
+    async fn head_of(&self, objset: u64) -> u64 {
+        let head = async {
+            let bonus = self.mos.bonus(ObjectId(objset)).await.ok()?;
+            let phys = DslDatasetPhys::decode(&bonus.bytes).ok()?;
+            let bonus = self.mos.bonus(ObjectId(phys.dir_obj)).await.ok()?;
+            DslDirPhys::decode(&bonus.bytes).ok()
+        };
+        match head.await {
+            Some(dir) if objset != 0 && dir.head_dataset_obj != 0 => dir.head_dataset_obj,
+            _ => objset,
+        }
+    }
+
+    /// Returns the datasets that hold a damaged block: with `head_errlog` the log names only the head.
+    async fn holders(
+        &self,
+        block: &DamagedBlock,
+        datasets: &BTreeMap<u64, DslDatasetPhys>,
+    ) -> Vec<u64> {
+        if block.objset == 0 || block.birth == 0 || !self.heads_have_logs() {
+            return vec![block.objset];
+        }
+        let Some(dir) = datasets.get(&block.objset).map(|phys| phys.dir_obj) else {
+            return vec![block.objset];
+        };
+        let mut holders = Vec::new();
+        let family = datasets.iter().filter(|(_, phys)| phys.dir_obj == dir);
+        for (object, phys) in family {
+            if phys.bp.birth().0 < block.birth {
+                continue;
+            }
+            let held = self.find_block(*object, phys.bp, block).await;
+            if held.is_some_and(|bp| bp.birth().0 == block.birth) {
+                holders.push(*object);
+            }
+        }
+        holders
+    }
+
+    async fn is_still_damaged(
+        &self,
+        objset: u64,
+        block: &DamagedBlock,
+        datasets: &BTreeMap<u64, DslDatasetPhys>,
+    ) -> bool {
+        let root = if objset == 0 {
+            self.mos.root()
+        } else {
+            match datasets.get(&objset) {
+                Some(phys) => phys.bp,
+                None => return false,
+            }
+        };
+        let Some(bp) = self.find_block(objset, root, block).await else {
+            return false;
+        };
+        if block.birth != 0 && bp.birth().0 != block.birth {
+            return false;
+        }
+        let props = ReadProps {
+            class: IoClass::Scrub,
+            bookmark: Bookmark {
+                objset,
+                object: block.object,
+                level: block.level,
+                block: block.block,
+            },
+        };
+        match self.store().scrub(&bp, props).await {
+            Ok(outcome) => outcome.lost,
+            Err(_) => true,
+        }
+    }
+
+    /// Finds the pointer of a block by its place.
+    async fn find_block(
+        &self,
+        objset: u64,
+        root: BlockPointer,
+        block: &DamagedBlock,
+    ) -> Option<BlockPointer> {
+        if root.is_hole() {
+            return None;
+        }
+        if block.level == -1 {
+            return Some(root);
+        }
+        let first = if block.level == 0 { block.block } else { 0 };
+        let options = TraverseOptions {
+            objset_id: objset,
+            min_birth: Txg(0),
+            skip_errors: true,
+            background: true,
+            resume: Some((ObjectId(block.object), first)),
+            ..TraverseOptions::default()
+        };
+        let mut traversal = Traversal::new(&self.services, root, options);
+        for _ in 0..LOOKUP_MAX {
+            let item = traversal.next().await.ok().flatten()?;
+            let here = item.object.0 == block.object
+                && i64::from(item.level) == block.level
+                && item.block == block.block;
+            if here && item.error.is_none() {
+                return Some(item.bp);
+            }
+            if item.object.0 > block.object && item.object.0 != 0 {
+                return None;
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,656 @@
+//! Scrub and resilver: reads every copy of every block that could be wrong, and repairs.
+//!
+//! A scan runs in the background while the pool is used. Its state lies in the meta-objset as OpenZFS keeps it (function,
+//! place, counts, datasets still to be visited), so that it goes on after an export, a crash, or on another system.
+//! Repairs never overwrite what was written after the scan looked (the device tree watches the range).
+// OpenZFS: module/zfs/dsl_scan.c (states, what is recorded when)
+
+mod order;
+mod walk;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use dmu::{Tx, zap};
+use ondisk::scan::{DESTROYED_OBJSET, SCRUB_PAUSED, ScanPhys, scan_func, scan_state};
+use ondisk::{Guid, ObjectId, ObjectType};
+use runtime::JoinHandle;
+use runtime::sync::Event;
+
+use self::order::Order;
+pub(crate) use self::order::all_datasets;
+use self::walk::End;
+use crate::PoolError;
+use crate::error::ScanRefusal;
+use crate::pool::{DIRECTORY, Inner, Pool};
+use crate::status::ScanStatus;
+
+/// Counts of this session, which are not kept on disk.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pass {
+    start_time: u64,
+    examined: u64,
+    issued: u64,
+    unrepaired_copies: u64,
+    /// Seconds since 1970, 0 when not paused.
+    paused_since: u64,
+    spent_paused: u64,
+}
+
+/// The scan of a pool: at most one at a time, and the memory of the last.
+pub(crate) struct State {
+    phys: RefCell<ScanPhys>,
+    order: RefCell<Order>,
+    pass: Cell<Pass>,
+    /// The stored state is older than `phys`.
+    dirty: Cell<bool>,
+    /// The walk is to end at the next window.
+    stopping: Cell<bool>,
+    task: RefCell<Option<JoinHandle<()>>>,
+    /// Told at every step.
+    changed: Event,
+    /// Leaves a resilver works for, and how often each had been away when it began.
+    resilvering: RefCell<BTreeMap<u64, u64>>,
+    /// A walk ended with an error: why.
+    failure: RefCell<Option<String>>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            phys: RefCell::default(),
+            order: RefCell::default(),
+            pass: Cell::default(),
+            dirty: Cell::new(false),
+            stopping: Cell::new(false),
+            task: RefCell::default(),
+            changed: Event::new("a step of a scan"),
+            resilvering: RefCell::default(),
+            failure: RefCell::default(),
+        }
+    }
+}
+
+impl State {
+    fn is_scanning(&self) -> bool {
+        self.phys.borrow().state == scan_state::SCANNING
+    }
+
+    fn is_resilver(&self) -> bool {
+        self.phys.borrow().func == scan_func::RESILVER
+    }
+
+    fn is_paused(&self) -> bool {
+        self.phys.borrow().flags & SCRUB_PAUSED != 0
+    }
+
+    /// Whether there is something to be stored with the next group.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty.get()
+    }
+
+    /// Returns whether a resilver is under way.
+    pub(crate) fn is_resilvering(&self) -> bool {
+        self.is_scanning() && self.is_resilver()
+    }
+
+    /// Returns what `zpool status` says; `None` when there never was a scan.
+    pub(crate) fn status(&self) -> Option<ScanStatus> {
+        let phys = self.phys.borrow();
+        if phys.func == scan_func::NONE || phys.state == scan_state::NONE {
+            return None;
+        }
+        let pass = self.pass.get();
+        let running = phys.state == scan_state::SCANNING;
+        Some(ScanStatus {
+            resilver: phys.func == scan_func::RESILVER,
+            running,
+            cancelled: phys.state == scan_state::CANCELED,
+            start_time: phys.start_time,
+            end_time: if running { 0 } else { phys.end_time },
+            to_examine_bytes: phys.to_examine,
+            examined_bytes: phys.examined,
+            issued_bytes: phys.examined.saturating_sub(phys.skipped),
+            skipped_bytes: phys.skipped,
+            processed_bytes: phys.processed,
+            errors: phys.errors,
+            pass_start_time: pass.start_time,
+            pass_examined_bytes: pass.examined,
+            pass_issued_bytes: pass.issued,
+            pass_spent_paused: pass.spent_paused,
+            paused_since: if phys.flags & SCRUB_PAUSED != 0 {
+                pass.paused_since.max(1)
+            } else {
+                0
+            },
+        })
+    }
+}
+
+impl Pool {
+    /// Reads every copy of every block and repairs the bad ones; waits until the end. A read-only pool is only read.
+    ///
+    /// # Errors
+    /// `Scan` while another scan runs; errors of reading the pool's own metadata.
+    pub async fn scrub(&self) -> Result<ScanStatus, PoolError> {
+        self.start_scrub().await?;
+        self.wait_scan().await
+    }
+
+    /// Starts a scrub in the background, or goes on with one that was paused. What it has done so far is durable every few
+    /// seconds; it goes on by itself after another import.
+    ///
+    /// # Errors
+    /// `Scan` while a scan runs; `Suspended`, `Closed`.
+    pub async fn start_scrub(&self) -> Result<(), PoolError> {
+        let inner = &self.0;
+        let scan = &inner.scan;
+        if scan.is_scanning() {
+            if scan.is_resilver() {
+                return Err(ScanRefusal::Resilvering.into());
+            }
+            if !scan.is_paused() {
+                return Err(ScanRefusal::Scrubbing.into());
+            }
+            inner.set_paused(false).await?;
+            inner.start_walk();
+            return Ok(());
+        }
+        inner.begin_scan(scan_func::SCRUB, 0, None).await?;
+        inner.start_walk();
+        Ok(())
+    }
+
+    /// Pauses a scrub; it stays paused over exports and crashes.
+    ///
+    /// # Errors
+    /// `Scan` when none runs, or it is paused already.
+    pub async fn pause_scrub(&self) -> Result<(), PoolError> {
+        let scan = &self.0.scan;
+        if !scan.is_scanning() {
+            return Err(ScanRefusal::NoScrub.into());
+        }
+        if scan.is_resilver() {
+            return Err(ScanRefusal::Resilvering.into());
+        }
+        if scan.is_paused() {
+            return Err(ScanRefusal::Paused.into());
+        }
+        self.0.stop_walk().await;
+        if !scan.is_scanning() {
+            return Err(ScanRefusal::NoScrub.into());
+        }
+        self.0.set_paused(true).await
+    }
+
+    /// Ends a scrub for good.
+    ///
+    /// # Errors
+    /// `Scan` when none runs, or a resilver does: what it brings is needed.
+    pub async fn cancel_scrub(&self) -> Result<(), PoolError> {
+        let scan = &self.0.scan;
+        if !scan.is_scanning() {
+            return Err(ScanRefusal::NoScrub.into());
+        }
+        if scan.is_resilver() {
+            return Err(ScanRefusal::Resilvering.into());
+        }
+        self.0.stop_walk().await;
+        if !scan.is_scanning() {
+            return Err(ScanRefusal::NoScrub.into());
+        }
+        self.0.end_scan(false).await
+    }
+
+    /// Starts the resilver anew, so that devices that came back since are part of it (`zpool resilver`). Without outdated
+    /// devices nothing happens.
+    ///
+    /// # Errors
+    /// `Suspended`, `Closed`, `ReadOnly`.
+    pub async fn restart_resilver(&self) -> Result<(), PoolError> {
+        if self.0.readonly {
+            return Err(PoolError::ReadOnly);
+        }
+        if self.0.scan.is_resilvering() {
+            self.0.stop_walk().await;
+            if self.0.scan.is_resilvering() {
+                self.0.end_scan(false).await?;
+            }
+        }
+        self.0.resilver_if_needed().await
+    }
+
+    /// Waits until no scan runs (a paused one counts as running, as `zpool wait` sees it) and returns how the last ended.
+    ///
+    /// # Errors
+    /// `Closed` when the pool is closed first; `Corrupt` when the scan could not go on.
+    pub async fn wait_scan(&self) -> Result<ScanStatus, PoolError> {
+        let inner = &self.0;
+        while inner.scan.is_scanning() {
+            if inner.closed.get() {
+                return Err(PoolError::Closed);
+            }
+            if let Some(reason) = inner.scan.failure.borrow().clone() {
+                return Err(PoolError::Corrupt(reason));
+            }
+            inner.scan.changed.wait().await;
+        }
+        Ok(inner.scan.status().unwrap_or_default())
+    }
+}
+
+/// Starts bringing outdated leaves up to date, if there are any that can be written.
+pub(crate) fn resilver_in_background(pool: &Pool) {
+    let inner = pool.0.clone();
+    if inner.readonly {
+        return;
+    }
+    drop(pool.0.handle.spawn("resilver", async move {
+        // What fails stays in the dirty-time logs and is tried again at the next occasion.
+        drop(inner.resilver_if_needed().await);
+    }));
+}
+
+impl Inner {
+    /// Reads what the pool remembers of scans. Nothing is started yet.
+    pub(crate) async fn load_scan(&self) -> Result<(), PoolError> {
+        let Some(zap::ZapValue::U64(words)) = zap::lookup(&self.mos, DIRECTORY, "scan").await?
+        else {
+            return Ok(());
+        };
+        let Some(mut phys) = ScanPhys::from_words(&words) else {
+            return Ok(());
+        };
+        let mut waiting = BTreeMap::new();
+        if phys.state == scan_state::SCANNING && phys.queue_obj != 0 {
+            for entry in zap::entries(&self.mos, ObjectId(phys.queue_obj)).await? {
+                let key = std::str::from_utf8(&entry.name)
+                    .ok()
+                    .and_then(|key| u64::from_str_radix(key, 16).ok());
+                if let (Some(key), zap::ZapValue::U64(value)) = (key, entry.value) {
+                    waiting.insert(key, value.first().copied().unwrap_or(0));
+                }
+            }
+        }
+        if phys.state == scan_state::SCANNING && !self.readonly {
+            let [objset, ..] = phys.bookmark;
+            let current = (objset != 0 && objset != DESTROYED_OBJSET).then_some(objset);
+            if objset == 0 && phys.cur_max_txg == 0 {
+                phys.cur_min_txg = phys.min_txg;
+                phys.cur_max_txg = phys.max_txg;
+            }
+            *self.scan.order.borrow_mut() = if objset == 0 && waiting.is_empty() {
+                Order::from(phys.min_txg)
+            } else {
+                Order::resume(&self.mos, phys.min_txg, current, waiting).await?
+            };
+        }
+        let mut pass = Pass {
+            start_time: self.unix_time(),
+            ..Pass::default()
+        };
+        if phys.flags & SCRUB_PAUSED != 0 {
+            pass.paused_since = pass.start_time;
+        }
+        self.scan.pass.set(pass);
+        *self.scan.phys.borrow_mut() = phys;
+        Ok(())
+    }
+
+    /// Goes on with the scan that was under way when the pool was last closed, or resilvers what must be.
+    pub(crate) async fn continue_scans(self: &Rc<Self>) -> Result<(), PoolError> {
+        if self.readonly {
+            return Ok(());
+        }
+        if self.scan.is_scanning() && self.scan.is_resilver() {
+            if self.resilver_can_go_on() {
+                self.note_resilvering();
+                self.start_walk();
+                return Ok(());
+            }
+            self.end_scan(false).await?;
+        }
+        let outdated = !self.leaves_to_resilver().is_empty();
+        if self.scan.is_scanning() && !outdated {
+            if !self.scan.is_paused() {
+                self.start_walk();
+            }
+            return Ok(());
+        }
+        self.resilver_if_needed().await
+    }
+
+    /// Starts a resilver if devices miss something that can be given to them; a scrub gives way.
+    pub(crate) async fn resilver_if_needed(self: &Rc<Self>) -> Result<(), PoolError> {
+        let leaves = self.leaves_to_resilver();
+        let ranges = leaves.values().flatten();
+        let (Some(first), Some(last)) = (
+            ranges.clone().map(|range| range.start).min(),
+            ranges.map(|range| range.end).max(),
+        ) else {
+            return Ok(());
+        };
+        if self.scan.is_resilvering() {
+            // It goes on; what is outdated beyond it is seen to at its end.
+            if leaves
+                .keys()
+                .all(|leaf| self.scan.resilvering.borrow().contains_key(leaf))
+            {
+                return Ok(());
+            }
+            self.stop_walk().await;
+            if self.scan.is_resilvering() {
+                self.end_scan(false).await?;
+            }
+        } else if self.scan.is_scanning() {
+            self.stop_walk().await;
+            if self.scan.is_scanning() {
+                self.end_scan(false).await?;
+            }
+        }
+        self.begin_scan(scan_func::RESILVER, first.saturating_sub(1), Some(last))
+            .await?;
+        self.start_walk();
+        Ok(())
+    }
+
+    /// Records the start of a scan and makes it durable.
+    async fn begin_scan(
+        self: &Rc<Self>,
+        func: u64,
+        min_txg: u64,
+        max_txg: Option<u64>,
+    ) -> Result<(), PoolError> {
+        let mut phys = ScanPhys {
+            func,
+            state: scan_state::SCANNING,
+            min_txg,
+            max_txg: max_txg.unwrap_or_else(|| self.clock().last_synced().0),
+            cur_min_txg: min_txg,
+            start_time: self.unix_time(),
+            to_examine: self.store().space().allocated,
+            ..ScanPhys::default()
+        };
+        phys.cur_max_txg = phys.max_txg;
+        self.scan.pass.set(Pass {
+            start_time: phys.start_time,
+            ..Pass::default()
+        });
+        self.scan.failure.borrow_mut().take();
+        if self.readonly {
+            *self.scan.order.borrow_mut() = Order::from(min_txg);
+            *self.scan.phys.borrow_mut() = phys;
+            return Ok(());
+        }
+        self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
+            if inner.scan.is_scanning() {
+                return Err(ScanRefusal::Scrubbing.into());
+            }
+            if func == scan_func::SCRUB {
+                phys.max_txg = tx.txg().0;
+                phys.cur_max_txg = phys.max_txg;
+            }
+            let spec = zap::ZapSpec::new(ObjectType::SCAN_QUEUE);
+            phys.queue_obj = zap::create(&inner.mos, &spec, &tx).await?.0;
+            *inner.scan.order.borrow_mut() = Order::from(min_txg);
+            *inner.scan.phys.borrow_mut() = phys;
+            if func == scan_func::RESILVER {
+                inner.note_resilvering();
+            }
+            inner.store_scan(&tx).await?;
+            let text = format!(
+                "func={} mintxg={} maxtxg={}",
+                phys.func, phys.min_txg, phys.max_txg
+            );
+            inner.log_internal("scan setup", &text, &tx).await
+        })
+        .await
+    }
+
+    /// Records the end of a scan, complete or not, and makes it durable.
+    async fn end_scan(self: &Rc<Self>, complete: bool) -> Result<(), PoolError> {
+        if self.readonly {
+            let mut phys = self.scan.phys.borrow_mut();
+            phys.state = scan_state::FINISHED;
+            phys.end_time = self.unix_time();
+            return Ok(());
+        }
+        let result = self
+            .run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
+                if inner.scan.is_scanning() {
+                    inner.finish_scan(complete, &tx).await
+                } else {
+                    Ok(())
+                }
+            })
+            .await;
+        self.scan.changed.notify_all();
+        result
+    }
+
+    async fn finish_scan(self: &Rc<Self>, complete: bool, tx: &Tx) -> Result<(), PoolError> {
+        let mut phys = *self.scan.phys.borrow();
+        if phys.queue_obj != 0 {
+            self.mos.free_object(ObjectId(phys.queue_obj), tx).await?;
+            phys.queue_obj = 0;
+        }
+        *self.scan.order.borrow_mut() = Order::default();
+        phys.flags &= !SCRUB_PAUSED;
+        phys.state = if complete {
+            scan_state::FINISHED
+        } else {
+            scan_state::CANCELED
+        };
+        phys.end_time = self.unix_time();
+        phys.bookmark = [DESTROYED_OBJSET, 0, 0, 0];
+        *self.scan.phys.borrow_mut() = phys;
+        if complete && phys.func == scan_func::SCRUB {
+            let name = "last_scrubbed_txg";
+            zap::update_u64(&self.mos, DIRECTORY, name, phys.max_txg, tx).await?;
+        }
+        if complete {
+            self.give_up_missing(phys.max_txg, tx).await?;
+        }
+        self.scan.resilvering.borrow_mut().clear();
+        self.damage.rotate();
+        self.store_scan(tx).await?;
+        let name = if complete {
+            "scan done"
+        } else {
+            "scan cancelled"
+        };
+        let text = format!("errors={}", self.damage.count());
+        self.log_internal(name, &text, tx).await
+    }
+
+    /// Takes off the dirty-time logs what the scan has brought to the leaves that were there all the time.
+    async fn give_up_missing(self: &Rc<Self>, max_txg: u64, tx: &Tx) -> Result<(), PoolError> {
+        let clean = self.scan.phys.borrow().errors == 0
+            && self.scan.pass.get().unrepaired_copies == 0
+            && self.scan.is_resilver();
+        if !clean {
+            return Ok(());
+        }
+        let whole_time = std::mem::take(&mut *self.scan.resilvering.borrow_mut());
+        for (leaf, absences) in whole_time {
+            if self.absences(leaf) != Some(absences) {
+                continue;
+            }
+            let done = 0..max_txg;
+            if self
+                .dtls
+                .subtract(&self.mos, leaf, std::slice::from_ref(&done), tx)
+                .await?
+            {
+                self.tree.mark_whole(Guid(leaf));
+            }
+        }
+        Ok(())
+    }
+
+    async fn set_paused(self: &Rc<Self>, paused: bool) -> Result<(), PoolError> {
+        let now = self.unix_time();
+        let mut pass = self.scan.pass.get();
+        if paused {
+            pass.paused_since = now;
+        } else {
+            pass.spent_paused += now.saturating_sub(pass.paused_since);
+            pass.paused_since = 0;
+        }
+        self.scan.pass.set(pass);
+        {
+            let mut phys = self.scan.phys.borrow_mut();
+            phys.flags &= !SCRUB_PAUSED;
+            if paused {
+                phys.flags |= SCRUB_PAUSED;
+            }
+        }
+        self.scan.dirty.set(true);
+        if self.readonly {
+            return Ok(());
+        }
+        self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| inner.store_scan(&tx).await)
+            .await
+    }
+
+    /// Sees to it that the next group stores how far the scan has come.
+    pub(crate) fn scan_dirty(&self) {
+        if self.scan.is_scanning() && !self.readonly {
+            self.scan.dirty.set(true);
+        }
+    }
+
+    /// Stores progress, if there is any. Syncing context.
+    pub(crate) async fn write_scan(&self, tx: &Tx) -> Result<(), PoolError> {
+        if self.scan.dirty.replace(false) && self.scan.is_scanning() {
+            self.store_scan(tx).await?;
+        }
+        Ok(())
+    }
+
+    async fn store_scan(&self, tx: &Tx) -> Result<(), PoolError> {
+        let phys = *self.scan.phys.borrow();
+        let changes = self.scan.order.borrow_mut().take_changes();
+        if phys.queue_obj != 0 {
+            let queue = ObjectId(phys.queue_obj);
+            for (object, min_txg) in changes {
+                match min_txg {
+                    Some(txg) => zap::update_int_key(&self.mos, queue, object, txg, tx).await?,
+                    None => {
+                        if zap::lookup_int_key(&self.mos, queue, object)
+                            .await?
+                            .is_some()
+                        {
+                            zap::remove_int(&self.mos, queue, object, tx).await?;
+                        }
+                    }
+                }
+            }
+        }
+        let value = zap::ZapValue::U64(phys.to_words());
+        zap::update(&self.mos, DIRECTORY, "scan", &value, tx).await?;
+        self.scan.dirty.set(false);
+        Ok(())
+    }
+
+    /// Starts the background task of the scan recorded.
+    fn start_walk(self: &Rc<Self>) {
+        let scan = &self.scan;
+        if scan.task.borrow().is_some() || !scan.is_scanning() || self.closed.get() {
+            return;
+        }
+        scan.stopping.set(false);
+        let inner = self.clone();
+        let task = self.handle.spawn("scan", async move {
+            let outcome = inner.walk().await;
+            inner.scan.task.borrow_mut().take();
+            match outcome {
+                Ok(End::Complete) => {
+                    if inner.end_scan(true).await.is_ok() && !inner.closed.get() {
+                        // Devices that came back too late for this one.
+                        drop(inner.after_scan().await);
+                    }
+                }
+                Ok(End::Stopped) => {}
+                Err(error) => {
+                    *inner.scan.failure.borrow_mut() = Some(format!("the scan stopped: {error}"));
+                }
+            }
+            inner.scan.changed.notify_all();
+        });
+        *scan.task.borrow_mut() = Some(task);
+    }
+
+    /// What a scan's end makes possible.
+    async fn after_scan(self: &Rc<Self>) -> Result<(), PoolError> {
+        Box::pin(self.resilver_if_needed()).await
+    }
+
+    /// Stops the background task at the next step and waits for it. The scan stays recorded.
+    pub(crate) async fn stop_walk(&self) {
+        self.scan.stopping.set(true);
+        let task = self.scan.task.borrow_mut().take();
+        if let Some(task) = task {
+            task.await;
+        }
+        self.scan.stopping.set(false);
+    }
+
+    /// Returns the outdated leaves that are open, with what they miss.
+    pub(crate) fn leaves_to_resilver(&self) -> BTreeMap<u64, Vec<std::ops::Range<u64>>> {
+        let mut outdated = self.dtls.outdated();
+        let open: Vec<u64> = self
+            .tree
+            .leaves()
+            .into_iter()
+            .filter(|leaf| leaf.health == vdev::Health::Online)
+            .map(|leaf| leaf.guid.0)
+            .collect();
+        outdated.retain(|leaf, _| open.contains(leaf));
+        outdated
+    }
+
+    /// Notes for whom the resilver works, in memory and in the configuration.
+    fn note_resilvering(&self) {
+        let leaves = self.leaves_to_resilver();
+        let max_txg = self.scan.phys.borrow().max_txg;
+        let mut noted = BTreeMap::new();
+        for leaf in self.tree.leaves() {
+            let guid = leaf.guid;
+            if leaves.contains_key(&guid.0) {
+                noted.insert(guid.0, self.absences(guid.0).unwrap_or(0));
+                self.tree.update_config(guid, |vdev| {
+                    vdev.extra.insert("resilver_txg", max_txg);
+                });
+            } else {
+                self.tree.update_config(guid, |vdev| {
+                    vdev.extra.remove("resilver_txg");
+                });
+            }
+        }
+        *self.scan.resilvering.borrow_mut() = noted;
+        self.dirty_config();
+    }
+
+    /// Whether the recorded resilver has worked for exactly the leaves that are outdated and there now.
+    fn resilver_can_go_on(&self) -> bool {
+        let max_txg = self.scan.phys.borrow().max_txg;
+        let outdated = self.dtls.outdated();
+        let open = self.leaves_to_resilver();
+        let config = self.tree.config();
+        !open.is_empty()
+            && outdated.len() == open.len()
+            && config
+                .leaves()
+                .into_iter()
+                .filter(|leaf| open.contains_key(&leaf.guid.0))
+                .all(|leaf| leaf.extra.u64("resilver_txg") == Some(max_txg))
+            && open.values().flatten().all(|range| range.end <= max_txg)
+    }
+
+    /// How often a leaf has been away in this session.
+    fn absences(&self, leaf: u64) -> Option<u64> {
+        self.tree.absences(Guid(leaf))
+    }
+}

@@ -1,0 +1,323 @@
+//! `zpool scrub`, `resilver`, `clear` and `wait`.
+
+use std::time::Duration;
+
+use engine::{EngineError, PoolHandle, PoolStatus, VdevStatus};
+
+use super::{Subject, open_pool, subjects};
+use crate::cli::getopt::Opt;
+use crate::cli::{Exit, Outcome, Session};
+
+/// How often a waiting command looks.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+// OpenZFS: cmd/zpool/zpool_main.c, zpool_do_scrub, scrub_callback; lib/libzfs, zpool_scan (words)
+pub(super) async fn scrub(session: &Session, arguments: &[String]) -> Outcome {
+    let (mut stop, mut pause, mut wait, mut errors, mut go_on) =
+        (false, false, false, false, false);
+    let names = session.options(arguments, "spweC", &[], |_, option| {
+        match option {
+            Opt::Short('s', _) => stop = true,
+            Opt::Short('p', _) => pause = true,
+            Opt::Short('w', _) => wait = true,
+            Opt::Short('e', _) => errors = true,
+            Opt::Short('C', _) => go_on = true,
+            _ => {}
+        }
+        Ok(())
+    })?;
+    for (both, letters) in [
+        (pause && stop, "-s and -p"),
+        (pause && go_on, "-p and -C"),
+        (stop && go_on, "-s and -C"),
+        (errors && go_on, "-e and -C"),
+    ] {
+        if both {
+            return Err(session.misuse(format!(
+                "invalid option combination: {letters} are mutually exclusive"
+            )));
+        }
+    }
+    if wait && (stop || pause) {
+        return Err(session.misuse("invalid option combination: -w cannot be used with -p or -s"));
+    }
+    if names.is_empty() {
+        return Err(session.misuse("missing pool name argument"));
+    }
+    if go_on {
+        return Err(session.fail("zpool scrub -C: not supported by this version of sanbox yet"));
+    }
+    let (pools, mut failed) = subjects(session, &names).await;
+    let mut started = Vec::new();
+    for subject in &pools {
+        let pool = match subject {
+            Subject::Open(pool) => pool,
+            Subject::Closed(cached, _) => {
+                session.out.error(format!(
+                    "cannot scan '{}': pool is currently unavailable",
+                    cached.name
+                ));
+                failed = true;
+                continue;
+            }
+        };
+        let (outcome, verb) = match (stop, pause, errors) {
+            (true, ..) => (pool.cancel_scrub().await, "cancel scrubbing"),
+            (_, true, _) => (pool.pause_scrub().await, "pause scrubbing"),
+            (.., true) => (pool.scrub_errors().await.map(drop), "scrub"),
+            _ => (pool.start_scrub().await, "scrub"),
+        };
+        match outcome {
+            Ok(()) if !stop && !pause => started.push(pool.clone()),
+            Ok(()) => {}
+            Err(error) => {
+                session
+                    .out
+                    .error(format!("cannot {verb} {}: {error}", pool.name()));
+                failed = true;
+            }
+        }
+    }
+    for pool in &started {
+        if wait {
+            wait_for(session, pool, is_scrubbing).await?;
+        } else {
+            finish_here(session, pool).await?;
+        }
+    }
+    if failed { Err(Exit(1)) } else { Ok(()) }
+}
+
+pub(super) async fn resilver(session: &Session, arguments: &[String]) -> Outcome {
+    let names = session.options(arguments, "", &[], |_, _| Ok(()))?;
+    if names.is_empty() {
+        return Err(session.misuse("missing pool name argument"));
+    }
+    let (pools, mut failed) = subjects(session, &names).await;
+    for subject in &pools {
+        let Subject::Open(pool) = subject else {
+            failed = true;
+            continue;
+        };
+        let feature = pool.properties().await.unwrap_or_default();
+        let deferred = feature.iter().any(|entry| {
+            entry.name == "feature@resilver_defer"
+                && entry.value != engine::pool_property::PropertyValue::Text("disabled".into())
+        });
+        let outcome = if deferred {
+            pool.restart_resilver().await.map_err(|e| e.to_string())
+        } else {
+            Err("this action requires the resilver_defer feature".to_owned())
+        };
+        match outcome {
+            Ok(()) => finish_here(session, pool).await?,
+            Err(error) => {
+                session.out.error(format!(
+                    "cannot restart resilver on {}: {error}",
+                    pool.name()
+                ));
+                failed = true;
+            }
+        }
+    }
+    if failed { Err(Exit(1)) } else { Ok(()) }
+}
+
+pub(super) async fn clear(session: &Session, arguments: &[String]) -> Outcome {
+    let mut dry_run = false;
+    let longs = [crate::cli::getopt::Long {
+        name: "power",
+        value: false,
+    }];
+    let operands = session.options(arguments, "FnX", &longs, |session, option| {
+        match option {
+            Opt::Short('n', _) => dry_run = true,
+            Opt::Long("power", _) => {
+                return Err(session.fail("zpool clear --power: disk slots cannot be powered"));
+            }
+            _ => {}
+        }
+        Ok(())
+    })?;
+    let Some((name, devices)) = operands.split_first() else {
+        return Err(session.misuse("missing pool name"));
+    };
+    if devices.len() > 1 {
+        return Err(session.misuse("too many arguments"));
+    }
+    let pool = open_pool(session, name).await?;
+    let vdev = match devices.first() {
+        None => None,
+        Some(device) => {
+            let found = vdev_guid(&pool, device).await?;
+            if found.is_none() {
+                return Err(session.fail(format!(
+                    "cannot clear errors for {device}: no such device in pool"
+                )));
+            }
+            found
+        }
+    };
+    if dry_run {
+        return Ok(());
+    }
+    match pool.clear(vdev).await {
+        Ok(()) => finish_here(session, &pool).await,
+        Err(error) => Err(session.fail(format!(
+            "cannot clear errors for {}: {error}",
+            devices.first().unwrap_or(name)
+        ))),
+    }
+}
+
+/// Activities `zpool wait` knows.
+// OpenZFS: cmd/zpool/zpool_main.c, zpool_do_wait
+const ACTIVITIES: [&str; 9] = [
+    "discard",
+    "free",
+    "initialize",
+    "replace",
+    "remove",
+    "resilver",
+    "scrub",
+    "trim",
+    "raidz_expand",
+];
+
+pub(super) async fn wait(session: &Session, arguments: &[String]) -> Outcome {
+    let mut wanted: Vec<String> = Vec::new();
+    let operands = session.options(arguments, "HpT:t:", &[], |session, option| {
+        if let Opt::Short('t', Some(list)) = option {
+            for word in list.split(',') {
+                if !ACTIVITIES.contains(&word) {
+                    return Err(session.misuse(format!("invalid activity '{word}'")));
+                }
+                wanted.push(word.to_owned());
+            }
+        }
+        Ok(())
+    })?;
+    if wanted.is_empty() {
+        wanted = ACTIVITIES.iter().map(|word| (*word).to_owned()).collect();
+    }
+    let Some((name, rest)) = operands.split_first() else {
+        return Err(session.misuse("missing 'pool' argument"));
+    };
+    if rest.len() > 1 {
+        return Err(session.misuse("too many arguments"));
+    }
+    if !rest.is_empty() {
+        return Err(session
+            .fail("zpool wait with an interval: not supported by this version of sanbox yet"));
+    }
+    let pool = open_pool(session, name).await?;
+    loop {
+        wait_for(session, &pool, |status| {
+            wanted.iter().any(|word| is_active(status, word))
+        })
+        .await?;
+        let freeing = wanted.iter().any(|word| word == "free");
+        if !freeing || freeing_bytes(&pool).await == 0 {
+            return Ok(());
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn freeing_bytes(pool: &PoolHandle) -> u64 {
+    let properties = pool.properties().await.unwrap_or_default();
+    let freeing = properties.iter().find(|entry| entry.name == "freeing");
+    match freeing.map(|entry| &entry.value) {
+        Some(engine::pool_property::PropertyValue::Number(bytes)) => *bytes,
+        _ => 0,
+    }
+}
+
+fn is_active(status: &PoolStatus, activity: &str) -> bool {
+    fn any(vdev: &VdevStatus, wanted: &dyn Fn(&VdevStatus) -> bool) -> bool {
+        wanted(vdev) || vdev.children.iter().any(|child| any(child, wanted))
+    }
+    match activity {
+        "scrub" => is_scrubbing(status),
+        "resilver" => is_resilvering(status),
+        "replace" => any(&status.root, &|vdev| vdev.kind == "replacing"),
+        _ => false,
+    }
+}
+
+fn is_scrubbing(status: &PoolStatus) -> bool {
+    // A paused scrub is waited for, too: somebody may go on with it.
+    status
+        .scan
+        .as_ref()
+        .is_some_and(|scan| scan.running && !scan.resilver)
+}
+
+pub(super) fn is_resilvering(status: &PoolStatus) -> bool {
+    status
+        .scan
+        .as_ref()
+        .is_some_and(|scan| scan.running && scan.resilver)
+}
+
+/// Waits while `active`; a pool that is exported meanwhile is not waited for.
+pub(super) async fn wait_for(
+    session: &Session,
+    pool: &PoolHandle,
+    active: impl Fn(&PoolStatus) -> bool,
+) -> Outcome {
+    loop {
+        match pool.status().await {
+            Ok(status) if active(&status) => {}
+            Ok(_) | Err(EngineError::PoolClosed) => return Ok(()),
+            Err(error) => {
+                return Err(session.fail(format!("failed to wait for '{}': {error}", pool.name())));
+            }
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Without a daemon nobody would go on with a scan: the command stays until it is over.
+pub(super) async fn finish_here(session: &Session, pool: &PoolHandle) -> Outcome {
+    if session.appliance.lives_on() {
+        return Ok(());
+    }
+    wait_for(session, pool, |status| {
+        status
+            .scan
+            .as_ref()
+            .is_some_and(|scan| scan.running && scan.paused_since == 0)
+    })
+    .await
+}
+
+/// Finds a vdev by what the user calls it: path, last part of the path, name in the status, guid.
+pub(super) async fn vdev_guid(pool: &PoolHandle, word: &str) -> Result<Option<u64>, Exit> {
+    fn find(vdev: &VdevStatus, word: &str) -> Option<u64> {
+        let path = vdev.path.as_deref();
+        let known = vdev.name == word
+            || path.is_some_and(|path| {
+                path.as_os_str() == word
+                    || path
+                        .strip_prefix("/dev")
+                        .is_ok_and(|p| p.as_os_str() == word)
+                    || std::fs::canonicalize(word).is_ok_and(|real| {
+                        word.contains('/')
+                            && std::fs::canonicalize(path).is_ok_and(|own| own == real)
+                    })
+            })
+            || word.parse() == Ok(vdev.guid);
+        if known {
+            return Some(vdev.guid);
+        }
+        vdev.children.iter().find_map(|child| find(child, word))
+    }
+    let status = pool.status().await.map_err(|_| Exit(1))?;
+    let below = status
+        .root
+        .children
+        .iter()
+        .find_map(|vdev| find(vdev, word));
+    Ok(below)
+}
