@@ -108,6 +108,34 @@ pub fn refpool_scrub(pool: &str, images: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
+/// Compares the accounts of every dataset and directory of an exported pool with sums over its blocks, made by an
+/// independent reader (`tests/probes/zprobe.py`). `images` are top-level vdevs of one disk each. Says so when Python is
+/// not there.
+///
+/// # Errors
+/// Where a recorded number differs from its sum.
+pub fn accounts_agree(images: &[PathBuf]) -> Result<()> {
+    let output = Command::new("python3")
+        .arg(crate::root().join("tests/probes/zprobe.py"))
+        .arg("acct")
+        .args(images.iter().map(|image| format!("0:{}", image.display())))
+        .output();
+    let Ok(output) = output else {
+        crate::skip("accounts by an independent reader", "python3 is not there");
+        return Ok(());
+    };
+    let (out, err) = text(&output);
+    let wrong: Vec<&str> = out.lines().filter(|line| !line.ends_with(" ok")).collect();
+    ensure!(
+        output.status.success() && wrong.is_empty() && !out.is_empty(),
+        "zprobe.py acct: {}\n{}\n{}",
+        output.status,
+        wrong.join("\n"),
+        tail(&err)
+    );
+    Ok(())
+}
+
 fn text(output: &Output) -> (String, String) {
     (
         String::from_utf8_lossy(&output.stdout).into_owned(),

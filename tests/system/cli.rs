@@ -299,7 +299,7 @@ macro_rules! transcripts {
     };
 }
 
-transcripts! { usage pools datasets properties files import }
+transcripts! { usage pools datasets properties files import snapshots }
 
 #[test]
 fn wildcards() {

@@ -15,13 +15,13 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 /// Disk images in a directory of their own.
-struct Disks {
-    directory: TempDir,
-    images: Vec<PathBuf>,
+pub(crate) struct Disks {
+    pub(crate) directory: TempDir,
+    pub(crate) images: Vec<PathBuf>,
 }
 
 impl Disks {
-    fn new(count: usize, mib: u64) -> Self {
+    pub(crate) fn new(count: usize, mib: u64) -> Self {
         let directory = TempDir::new().expect("a directory for the images");
         let images: Vec<_> = (0..count)
             .map(|i| directory.path().join(format!("d{i}.img")))
@@ -33,7 +33,7 @@ impl Disks {
         Self { directory, images }
     }
 
-    fn single(&self, i: usize) -> VdevSpec {
+    pub(crate) fn single(&self, i: usize) -> VdevSpec {
         VdevSpec::Single(self.images[i].clone())
     }
 
@@ -43,7 +43,7 @@ impl Disks {
 }
 
 /// Makes bytes that repeat by their seed: random where `hard`, else text that compresses.
-fn bytes(seed: u64, len: usize, hard: bool) -> Vec<u8> {
+pub(crate) fn bytes(seed: u64, len: usize, hard: bool) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..len)
         .map(|_| {
@@ -61,9 +61,9 @@ fn bytes(seed: u64, len: usize, hard: bool) -> Vec<u8> {
 }
 
 /// What a file system should hold: path to content.
-type Model = BTreeMap<String, Vec<u8>>;
+pub(crate) type Model = BTreeMap<String, Vec<u8>>;
 
-fn create(fs: &FsHandle, dir: FileId, name: &str, content: &[u8]) -> Result<FileId> {
+pub(crate) fn create(fs: &FsHandle, dir: FileId, name: &str, content: &[u8]) -> Result<FileId> {
     let (mode, cred) = (CreateMode::Guarded, Cred::root());
     let made = block_on(fs.create(dir, name.as_bytes(), mode, &SetAttr::default(), &cred))
         .with_context(|| format!("create {name}"))?;
@@ -139,7 +139,7 @@ fn fill(fs: &FsHandle, seed: u64) -> Result<Model> {
     Ok(model)
 }
 
-fn verify(fs: &FsHandle, model: &Model) -> Result<()> {
+pub(crate) fn verify(fs: &FsHandle, model: &Model) -> Result<()> {
     for (path, content) in model {
         let mut attr = block_on(fs.root())?;
         for name in path.split('/') {
@@ -168,7 +168,7 @@ fn verify(fs: &FsHandle, model: &Model) -> Result<()> {
 }
 
 /// Asks every judge about the exported pool.
-fn judge(disks: &Disks, name: &str) -> Result<()> {
+pub(crate) fn judge(disks: &Disks, name: &str) -> Result<()> {
     let files: Vec<FileImage> = disks
         .images
         .iter()
@@ -212,7 +212,7 @@ fn judge(disks: &Disks, name: &str) -> Result<()> {
     Ok(())
 }
 
-fn dataset(pool: &PoolHandle, name: &str, properties: &[(&str, &str)]) -> Result<FsHandle> {
+pub(crate) fn dataset(pool: &PoolHandle, name: &str, properties: &[(&str, &str)]) -> Result<FsHandle> {
     let properties = properties
         .iter()
         .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))

@@ -16,6 +16,7 @@ use ondisk::dsl::{BpobjPhys, bpobj_entry};
 use ondisk::{BlockPointer, Compression, ObjectId, ObjectType};
 
 use crate::directory::LIST_BLOCK;
+use crate::empty::EmptyBpobj;
 use crate::error::{DslError, Result};
 use crate::space::{Sizes, sizes_of};
 
@@ -178,6 +179,67 @@ impl Bpobj {
             }
         }
         Ok(removed)
+    }
+
+    /// Appends a whole list, which then belongs to this one: small ones are copied and freed, so
+    /// that nesting stays flat. Syncing context. OpenZFS: `bpobj_enqueue_subobj`.
+    pub(crate) async fn enqueue(&self, object: ObjectId, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
+        let inner = &self.0;
+        let mos = &inner.mos;
+        if empty.is_shared(object) {
+            return empty.give_back(tx).await;
+        }
+        let sub = Self::open(mos, object).await?;
+        if sub.is_empty() {
+            return Self::destroy(mos, object, tx).await;
+        }
+        let mut phys = inner.phys.get();
+        let theirs = sub.0.phys.get();
+        let sizes = sub.sizes();
+        let one_block = |info: &dmu::ObjectInfo, bytes: u64| bytes <= u64::from(info.block_size);
+        let below = ObjectId(theirs.subobjs);
+        let copy_below = below.0 == 0
+            || one_block(&mos.object_info(below).await?, theirs.num_subobjs * 8);
+        let copy_all =
+            copy_below && one_block(&mos.object_info(object).await?, theirs.num_blkptrs * POINTER);
+        if phys.subobjs == 0 && (!copy_all || theirs.num_subobjs > 0) {
+            let spec = AllocSpec::new(ObjectType::BPOBJ_SUBOBJ).block_size(LIST_BLOCK);
+            phys.subobjs = mos.allocate(spec, tx).await?.0;
+        }
+        let list = ObjectId(phys.subobjs);
+        if copy_below && below.0 != 0 {
+            let len = usize::try_from(theirs.num_subobjs * 8).expect("one block");
+            let bytes = mos.read(below, 0, len).await?;
+            mos.write(list, phys.num_subobjs * 8, &bytes, tx).await?;
+            phys.num_subobjs += theirs.num_subobjs;
+            mos.free_object(below, tx).await?;
+            if !copy_all {
+                let flat = BpobjPhys {
+                    subobjs: 0,
+                    num_subobjs: 0,
+                    ..theirs
+                };
+                sub.store(flat, tx).await?;
+            }
+        }
+        if copy_all {
+            let len = usize::try_from(theirs.num_blkptrs * POINTER).expect("one block");
+            if len > 0 {
+                let bytes = mos.read(object, 0, len).await?;
+                mos.write(inner.object, phys.num_blkptrs * POINTER, &bytes, tx)
+                    .await?;
+            }
+            phys.num_blkptrs += theirs.num_blkptrs;
+            mos.free_object(object, tx).await?;
+        } else {
+            let bytes = object.0.to_le_bytes();
+            mos.write(list, phys.num_subobjs * 8, &bytes, tx).await?;
+            phys.num_subobjs += 1;
+        }
+        phys.bytes += sizes.used;
+        phys.comp += sizes.compressed;
+        phys.uncomp += sizes.uncompressed;
+        self.store(phys, tx).await
     }
 
     async fn subobj(&self, index: u64) -> Result<Self> {

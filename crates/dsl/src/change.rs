@@ -4,14 +4,12 @@ use std::rc::Rc;
 
 use dmu::Tx;
 use dmu::zap::{self, ZapValue};
-use ondisk::dsl::{UsedBy, zapified_keys};
+use ondisk::dsl::{UsedBy, dataset_flags, zapified_keys};
 use ondisk::{ObjectId, ObjectType};
 
-use crate::bptree;
 use crate::dataset::DatasetState;
 use crate::deadlist::Deadlist;
 use crate::dir::{Dir, available_below};
-use crate::directory::{BPTREE_OBJ, OBJECT_DIRECTORY};
 use crate::error::{DslError, Result};
 use crate::inner::Inner;
 use crate::names::{self, split};
@@ -25,9 +23,9 @@ pub(crate) enum Rename {
         parent: Rc<Dir>,
         name: String,
     },
-    Snapshot {
-        head: ObjectId,
-        object: ObjectId,
+    Snapshots {
+        /// Directory, object and old name of each.
+        each: Vec<(Rc<Dir>, ObjectId)>,
         old: String,
         new: String,
     },
@@ -38,9 +36,7 @@ impl Inner {
     pub(crate) async fn check_destroy(self: &Rc<Self>, name: &str) -> Result<Rc<DatasetState>> {
         let found = self.find(name).await?;
         if found.snapshot.is_some() {
-            return Err(DslError::Unsupported {
-                what: "destroying a snapshot",
-            });
+            return Err(DslError::WrongKind { name: name.into() });
         }
         let dir = found.dir;
         if dir.parent().is_none() {
@@ -67,7 +63,7 @@ impl Inner {
         Ok(state)
     }
 
-    async fn objset_log(&self, state: &DatasetState) -> Result<ondisk::zil::ZilHeader> {
+    pub(crate) async fn objset_log(&self, state: &DatasetState) -> Result<ondisk::zil::ZilHeader> {
         match state.objset() {
             Some(objset) => Ok(objset.zil_header()),
             None => self.log_of(state.object, &state.phys().bp).await,
@@ -82,7 +78,7 @@ impl Inner {
         tx: &Tx,
     ) -> Result<()> {
         let mos = &self.mos;
-        let dir = state.dir.clone();
+        let dir = state.dir();
         let phys = state.phys();
         let name = self.name_of(&dir);
         if state.ref_reserved.get() != 0 {
@@ -97,16 +93,24 @@ impl Inner {
         Deadlist::destroy(mos, ObjectId(phys.deadlist_obj), &self.empty, tx).await?;
         self.leave_blocks_to_background(state, tx).await?;
         mos.free_object(ObjectId(phys.snapnames_zapobj), tx).await?;
-        if let Some(bookmarks) = self.bookmarks_of(state.object).await? {
-            mos.free_object(bookmarks, tx).await?;
-            self.features.decr("bookmarks", tx).await?;
-        }
+        self.destroy_all_bookmarks(state.object, tx).await?;
         self.free_zapified(state.object, tx).await?;
         self.datasets.borrow_mut().remove(&state.object);
         self.dirty_datasets.borrow_mut().remove(&state.object);
         state.set_objset(None);
         self.destroy_dir(&dir, tx).await?;
         self.event("destroy", &name, state.object, String::new(), tx);
+        // The origin may have waited for its last clone to go.
+        let origin = state.prev.borrow_mut().take();
+        if let Some(origin) = origin {
+            let phys = origin.phys();
+            if phys.flags & dataset_flags::DEFER_DESTROY != 0
+                && phys.num_children == 1
+                && self.user_refs(&phys).await? == 0
+            {
+                self.destroy_snapshot(&origin, false, tx).await?;
+            }
+        }
         Ok(())
     }
 
@@ -125,7 +129,7 @@ impl Inner {
             }
         }
         prev.change(|p| p.num_children = p.num_children.saturating_sub(1));
-        let clones = ObjectId(prev.dir.phys().clones);
+        let clones = ObjectId(prev.dir().phys().clones);
         if clones.0 != 0
             && zap::lookup_int_key(&self.mos, clones, state.object.0)
                 .await?
@@ -142,7 +146,7 @@ impl Inner {
         tx: &Tx,
     ) -> Result<()> {
         let phys = state.phys();
-        let d = state.dir.phys();
+        let d = state.dir().phys();
         let sizes = Sizes {
             used: d.used_bytes,
             compressed: d.compressed_bytes,
@@ -151,16 +155,10 @@ impl Inner {
         if phys.bp.is_hole() {
             return Ok(());
         }
-        if self.bptree.get().0 == 0 {
-            self.features.incr("async_destroy", tx).await?;
-            let object = bptree::create(&self.mos, tx).await?;
-            zap::add_u64(&self.mos, OBJECT_DIRECTORY, BPTREE_OBJ, object.0, tx).await?;
-            self.bptree.set(object);
-        }
-        let object = self.bptree.get();
-        bptree::add(&self.mos, object, phys.bp, phys.prev_snap_txg, sizes, tx).await?;
+        self.free_in_background(phys.bp, phys.prev_snap_txg, sizes, tx)
+            .await?;
         let delta = Delta::from(sizes);
-        state.dir.did_use(UsedBy::Head, -delta);
+        state.dir().did_use(UsedBy::Head, -delta);
         self.dir(self.fixed.get().free_dir)
             .await?
             .did_use(UsedBy::Head, delta);
@@ -230,7 +228,7 @@ impl Inner {
         let after = reserved.saturating_sub(unique);
         state.ref_reserved.set(reserved);
         let used = signed(after) - signed(before);
-        state.dir.did_use(
+        state.dir().did_use(
             UsedBy::Refreservation,
             Delta {
                 used,
@@ -240,32 +238,17 @@ impl Inner {
     }
 
     /// Checks a rename.
-    pub(crate) async fn check_rename(self: &Rc<Self>, from: &str, to: &str) -> Result<Rename> {
+    pub(crate) async fn check_rename(
+        self: &Rc<Self>,
+        from: &str,
+        to: &str,
+        recursive: bool,
+    ) -> Result<Rename> {
         let found = self.find(from).await?;
         if let Some(old) = found.snapshot {
-            let parts = split(to);
-            names::check(to, DatasetKind::Snapshot)?;
-            if parts.head != split(from).head {
-                return Err(DslError::BadName {
-                    name: to.into(),
-                    why: "snapshots must be part of same dataset".into(),
-                });
-            }
-            let new = parts
-                .snapshot
-                .expect("the name was checked to be a snapshot's")
-                .to_owned();
-            let head = ObjectId(found.dir.phys().head_dataset_obj);
-            let snapnames = ObjectId(self.dataset_phys(head).await?.snapnames_zapobj);
-            if zap::lookup_u64(&self.mos, snapnames, &new).await?.is_some() {
-                return Err(DslError::Exists { name: to.into() });
-            }
-            return Ok(Rename::Snapshot {
-                head,
-                object: found.dataset,
-                old,
-                new,
-            });
+            return self
+                .check_rename_snapshots(&found.dir, &old, from, to, recursive)
+                .await;
         }
         names::check(to, DatasetKind::Filesystem)?;
         let pool = self.pool_name();
@@ -317,6 +300,55 @@ impl Inner {
         })
     }
 
+    /// Checks a rename of a snapshot, or of those of the same name below too.
+    async fn check_rename_snapshots(
+        self: &Rc<Self>,
+        dir: &Rc<Dir>,
+        old: &str,
+        from: &str,
+        to: &str,
+        recursive: bool,
+    ) -> Result<Rename> {
+        let parts = split(to);
+        names::check(to, DatasetKind::Snapshot)?;
+        if parts.head != split(from).head {
+            return Err(DslError::BadName {
+                name: to.into(),
+                why: "snapshots must be part of same dataset".into(),
+            });
+        }
+        let new = parts
+            .snapshot
+            .expect("the name was checked to be a snapshot's")
+            .to_owned();
+        let mut dirs = vec![dir.clone()];
+        if recursive {
+            dirs.extend(self.dirs_below(dir).await?);
+        }
+        let mut each = Vec::new();
+        for dir in dirs {
+            let head = ObjectId(dir.phys().head_dataset_obj);
+            let snapnames = ObjectId(self.dataset_phys(head).await?.snapnames_zapobj);
+            // Datasets below need not have it.
+            let Some(object) = zap::lookup_u64(&self.mos, snapnames, old).await? else {
+                continue;
+            };
+            let name = format!("{}@{new}", self.name_of(&dir));
+            if name.len() > names::NAME_BYTES_MAX {
+                return Err(DslError::NameTooLong { name });
+            }
+            if zap::lookup_u64(&self.mos, snapnames, &new).await?.is_some() {
+                return Err(DslError::Exists { name });
+            }
+            each.push((dir, ObjectId(object)));
+        }
+        Ok(Rename::Snapshots {
+            each,
+            old: old.to_owned(),
+            new,
+        })
+    }
+
     /// A longer prefix must not make the names below too long or too deep.
     async fn check_new_names(self: &Rc<Self>, dir: &Rc<Dir>, from: &str, to: &str) -> Result<()> {
         let longer = to.len().saturating_sub(from.len());
@@ -354,20 +386,19 @@ impl Inner {
     pub(crate) async fn do_rename(self: &Rc<Self>, rename: Rename, tx: &Tx) -> Result<()> {
         let mos = &self.mos;
         let (dir, parent, name) = match rename {
-            Rename::Snapshot {
-                head,
-                object,
-                old,
-                new,
-            } => {
-                let snapnames = ObjectId(self.dataset_phys(head).await?.snapnames_zapobj);
-                zap::remove(mos, snapnames, &old, tx).await?;
-                zap::add_u64(mos, snapnames, &new, object.0, tx).await?;
-                if let Some(state) = self.datasets.borrow().get(&object) {
-                    *state.snapshot.borrow_mut() = Some(new.clone());
+            Rename::Snapshots { each, old, new } => {
+                for (dir, object) in each {
+                    let name = format!("{}@{old}", self.name_of(&dir));
+                    self.event("rename", &name, object, format!("-> @{new}"), tx);
+                    let head = ObjectId(dir.phys().head_dataset_obj);
+                    let snapnames = ObjectId(self.dataset_phys(head).await?.snapnames_zapobj);
+                    zap::remove(mos, snapnames, &old, tx).await?;
+                    zap::add_u64(mos, snapnames, &new, object.0, tx).await?;
+                    self.snapshots_changed(&dir, tx).await?;
+                    if let Some(state) = self.datasets.borrow().get(&object) {
+                        *state.snapshot.borrow_mut() = Some(new.clone());
+                    }
                 }
-                let name = self.snapshot_name(object).await?;
-                self.event("rename", &name, object, format!("{old} -> {new}"), tx);
                 return Ok(());
             }
             Rename::Dir { dir, parent, name } => (dir, parent, name),

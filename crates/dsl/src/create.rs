@@ -177,7 +177,7 @@ impl Inner {
         Ok(dir)
     }
 
-    async fn allocate_dataset(&self, tx: &Tx) -> Result<ObjectId> {
+    pub(crate) async fn allocate_dataset(&self, tx: &Tx) -> Result<ObjectId> {
         let len = u16::try_from(DslDatasetPhys::SIZE).expect("320 bytes");
         let spec = AllocSpec::new(ObjectType::DSL_DATASET).bonus(ObjectType::DSL_DATASET, len);
         Ok(self.mos.allocate(spec, tx).await?)
@@ -199,36 +199,50 @@ impl Inner {
         flags: u64,
         tx: &Tx,
     ) -> Result<Rc<DatasetState>> {
-        let mos = &self.mos;
         let origin_object = self.fixed.get().origin_snap;
         let origin = self
             .load_dataset(origin_object, Some(names::ORIGIN_DIR.into()))
             .await?;
-        let origin_dir = origin.dir.clone();
+        self.create_head_from(dir, &origin, flags, tx).await
+    }
+
+    /// Makes the head dataset of a directory as a clone of a snapshot: with the same contents.
+    /// Syncing context.
+    pub(crate) async fn create_head_from(
+        self: &Rc<Self>,
+        dir: &Rc<Dir>,
+        origin: &Rc<DatasetState>,
+        flags: u64,
+        tx: &Tx,
+    ) -> Result<Rc<DatasetState>> {
+        let mos = &self.mos;
+        let origin_dir = origin.dir();
         let object = self.allocate_dataset(tx).await?;
         let snapnames = self.create_snapnames(tx).await?;
-        let origin_head = self
-            .load_dataset(ObjectId(origin_dir.phys().head_dataset_obj), None)
-            .await?;
-        let origin_txg = origin.phys().creation_txg;
+        let origin_head = self.head_of(&origin_dir).await?;
+        let o = origin.phys();
         let keys = self.deadlist_of(&origin_head).await?;
-        let deadlist = keys.clone_keys(origin_txg, &self.empty, tx).await?;
+        let deadlist = keys.clone_keys(o.creation_txg, &self.empty, tx).await?;
         let phys = DslDatasetPhys {
             dir_obj: dir.object.0,
-            prev_snap_obj: origin_object.0,
-            prev_snap_txg: origin_txg,
+            prev_snap_obj: origin.object.0,
+            prev_snap_txg: o.creation_txg,
             snapnames_zapobj: snapnames.0,
             creation_time: self.seconds(),
             creation_txg: creation_txg(tx),
             deadlist_obj: deadlist.0,
+            referenced_bytes: o.referenced_bytes,
+            compressed_bytes: o.compressed_bytes,
+            uncompressed_bytes: o.uncompressed_bytes,
             fsid_guid: self.new_fsid(),
             guid: self.new_guid().0,
             flags: dataset_flags::UNIQUE_ACCURATE | flags,
+            bp: o.bp,
             ..DslDatasetPhys::default()
         };
         mos.set_bonus(object, ObjectType::DSL_DATASET, &phys.encode(), tx)
             .await?;
-        let mut next_clones = ObjectId(origin.phys().next_clones_obj);
+        let mut next_clones = ObjectId(o.next_clones_obj);
         if next_clones.0 == 0 {
             next_clones = zap::create(mos, &ZapSpec::new(ObjectType::NEXT_CLONES), tx).await?;
         }
@@ -237,17 +251,32 @@ impl Inner {
             o.num_children += 1;
             o.next_clones_obj = next_clones.0;
         });
-        let mut clones = ObjectId(origin_dir.phys().clones);
-        if clones.0 == 0 {
-            clones = zap::create(mos, &ZapSpec::new(ObjectType::DSL_CLONES), tx).await?;
-            origin_dir.change(|d| d.clones = clones.0);
-        }
+        let clones = self.clones_of(&origin_dir, tx).await?;
         zap::add_int(mos, clones, object.0, tx).await?;
         dir.change(|d| {
             d.head_dataset_obj = object.0;
-            d.origin_obj = origin_object.0;
+            d.origin_obj = origin.object.0;
         });
-        self.load_dataset(object, None).await
+        if origin.object != self.fixed.get().origin_snap {
+            dir.origin_txg.set(o.creation_txg);
+        }
+        let state = self.load_dataset(object, None).await?;
+        let features = origin.features.borrow().clone();
+        for feature in features {
+            self.activate(&state, feature, tx).await?;
+        }
+        Ok(state)
+    }
+
+    /// The dictionary of heads cloned from a directory's snapshots, made when there is none.
+    pub(crate) async fn clones_of(&self, dir: &Dir, tx: &Tx) -> Result<ObjectId> {
+        let mut clones = ObjectId(dir.phys().clones);
+        if clones.0 == 0 {
+            let spec = ZapSpec::new(ObjectType::DSL_CLONES);
+            clones = zap::create(&self.mos, &spec, tx).await?;
+            dir.change(|d| d.clones = clones.0);
+        }
+        Ok(clones)
     }
 
     /// Gives a new head its objects, filled by `init`. Syncing context.
@@ -259,7 +288,7 @@ impl Inner {
         init: impl AsyncFnOnce(&Objset, &Tx, &[Setting]) -> Result<()>,
         tx: &Tx,
     ) -> Result<()> {
-        let scope = self.scope(&state.dir, None).await?;
+        let scope = self.scope(&state.dir(), None).await?;
         let objset_type = match kind {
             DatasetKind::Volume => ObjsetType::ZVOL,
             _ => ObjsetType::ZFS,
@@ -291,7 +320,7 @@ impl Inner {
         init(&objset, tx, settings).await?;
         objset.mark_dirty(tx);
         state.set_objset(Some(objset));
-        state.dir.kind.set(Some(kind));
+        state.dir().kind.set(Some(kind));
         state.apply_scope(&scope, self);
         Ok(())
     }

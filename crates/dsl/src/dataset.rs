@@ -23,7 +23,8 @@ use crate::types::{Estimate, SpaceInfo};
 /// A dataset in memory: its stored fields, and its objects while it is open.
 pub(crate) struct DatasetState {
     pub(crate) object: ObjectId,
-    pub(crate) dir: Rc<Dir>,
+    /// Where it lies; a promotion moves snapshots.
+    dir: RefCell<Rc<Dir>>,
     pub(crate) snapshot: RefCell<Option<String>>,
     phys: Cell<DslDatasetPhys>,
     dirty: Rc<RefCell<BTreeSet<ObjectId>>>,
@@ -52,7 +53,7 @@ impl DatasetState {
     ) -> Self {
         Self {
             object,
-            dir,
+            dir: RefCell::new(dir),
             snapshot: RefCell::new(snapshot),
             phys: Cell::new(phys),
             dirty,
@@ -71,6 +72,17 @@ impl DatasetState {
 
     pub(crate) fn phys(&self) -> DslDatasetPhys {
         self.phys.get()
+    }
+
+    pub(crate) fn dir(&self) -> Rc<Dir> {
+        self.dir.borrow().clone()
+    }
+
+    /// Moves it to another directory, as a promotion does with snapshots.
+    pub(crate) fn set_dir(&self, dir: Rc<Dir>) {
+        let object = dir.object.0;
+        *self.dir.borrow_mut() = dir;
+        self.change(|phys| phys.dir_obj = object);
     }
 
     /// Changes the stored fields; they are written back at the end of the pass.
@@ -93,6 +105,13 @@ impl DatasetState {
 
     pub(crate) fn handles(&self) -> u32 {
         self.handles.get()
+    }
+
+    /// Whether groups after `txg` have changes of its objects.
+    pub(crate) fn is_dirty_later(&self, txg: Txg) -> bool {
+        let later = [Txg(txg.0 + 1), Txg(txg.0 + 2)];
+        self.objset()
+            .is_some_and(|os| later.iter().any(|t| os.is_dirty(*t)))
     }
 
     /// What more is charged to the directory when `unique` changes, under the refreservation.
@@ -196,26 +215,33 @@ impl Inner {
     pub(crate) async fn open_dataset(self: &Rc<Self>, found: Found) -> Result<Dataset> {
         let state = self.load_dataset(found.dataset, found.snapshot).await?;
         let dataset = Dataset::new(self.clone(), state.clone());
-        if state.objset().is_none() {
-            let phys = state.phys();
-            let snapshot = phys.is_snapshot();
-            let props = snapshot.then_some(ObjectId(phys.props_obj));
-            let scope = self.scope(&state.dir, props).await?;
-            let options = ObjsetOptions {
-                policy: write_policy(&scope, &self.features),
-                read_only: snapshot || self.read_only,
-                owner_of: Some(owner_of),
-                ..ObjsetOptions::dataset(state.object.0)
-            };
-            let objset = Objset::open(&self.services, phys.bp, options).await?;
-            // There must be one objset of each, also if two tasks opened it at once.
-            if state.objset().is_none() {
-                state.set_objset(Some(objset));
-            }
-            state.apply_scope(&scope, self);
-        }
-        self.kind_of(&state.dir).await?;
+        self.open_objset(&state).await?;
+        self.kind_of(&state.dir()).await?;
         Ok(dataset)
+    }
+
+    /// Opens a dataset's objects, if they are not.
+    pub(crate) async fn open_objset(self: &Rc<Self>, state: &Rc<DatasetState>) -> Result<()> {
+        if state.objset().is_some() {
+            return Ok(());
+        }
+        let phys = state.phys();
+        let snapshot = phys.is_snapshot();
+        let props = snapshot.then_some(ObjectId(phys.props_obj));
+        let scope = self.scope(&state.dir(), props).await?;
+        let options = ObjsetOptions {
+            policy: write_policy(&scope, &self.features),
+            read_only: snapshot || self.read_only,
+            owner_of: Some(owner_of),
+            ..ObjsetOptions::dataset(state.object.0)
+        };
+        let objset = Objset::open(&self.services, phys.bp, options).await?;
+        // There must be one objset of each, also if two tasks opened it at once.
+        if state.objset().is_none() {
+            state.set_objset(Some(objset));
+        }
+        state.apply_scope(&scope, self);
+        Ok(())
     }
 
     /// Space numbers of a loaded head.
@@ -281,7 +307,7 @@ impl Dataset {
     /// Returns its full name now (a rename changes it).
     #[must_use]
     pub fn name(&self) -> String {
-        let name = self.inner.name_of(&self.state.dir);
+        let name = self.inner.name_of(&self.state.dir());
         match &*self.state.snapshot.borrow() {
             Some(snapshot) => format!("{name}@{snapshot}"),
             None => name,
@@ -318,7 +344,7 @@ impl Dataset {
     /// Returns what it is, or what it is a snapshot of.
     #[must_use]
     pub fn head_kind(&self) -> DatasetKind {
-        self.state.dir.kind.get().unwrap_or(DatasetKind::Filesystem)
+        self.state.dir().kind.get().unwrap_or(DatasetKind::Filesystem)
     }
 
     /// Returns the txg it was created in.
@@ -389,7 +415,7 @@ impl Dataset {
         let phys = self.state.phys();
         let reserved = self.state.ref_reserved.get();
         let unfilled = reserved.saturating_sub(phys.unique_bytes);
-        let chain = self.state.dir.chain();
+        let chain = self.state.dir().chain();
         let mut growth = asize;
         let mut noted: Vec<(Rc<Dir>, u64)> = Vec::with_capacity(chain.len());
         for (depth, dir) in chain.iter().enumerate() {
@@ -505,7 +531,7 @@ impl Dataset {
                 ..SpaceInfo::default()
             };
         }
-        let room = available(&self.state.dir, self.inner.pool_size(0), false);
+        let room = available(&self.state.dir(), self.inner.pool_size(0), false);
         SpaceInfo {
             available: space::available_to_dataset(
                 room,
@@ -514,7 +540,7 @@ impl Dataset {
                 self.state.ref_reserved.get(),
                 self.state.ref_quota.get(),
             ),
-            ..self.inner.head_space(&self.state.dir, &phys)
+            ..self.inner.head_space(&self.state.dir(), &phys)
         }
     }
 

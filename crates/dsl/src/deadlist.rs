@@ -156,16 +156,7 @@ impl Deadlist {
             let list = self.list_for_writing(key, empty, tx).await?;
             list.append(&blocks, tx).await?;
         }
-        let phys = DeadlistPhys {
-            used: totals.used,
-            comp: totals.compressed,
-            uncomp: totals.uncompressed,
-        };
-        self.mos
-            .set_bonus(self.object, ObjectType::DEADLIST_HDR, &phys.encode(), tx)
-            .await?;
-        self.totals.set(totals);
-        Ok(())
+        self.set_totals(totals, tx).await
     }
 
     async fn list_for_writing(&self, key: u64, empty: &EmptyBpobj, tx: &Tx) -> Result<Bpobj> {
@@ -187,6 +178,169 @@ impl Deadlist {
         };
         self.entries.borrow_mut().insert(key, entry);
         Ok(list)
+    }
+
+    /// What is dead among the blocks in entries from `from` up to, without, `to`.
+    pub(crate) async fn space_range(
+        &self,
+        from: u64,
+        to: u64,
+        empty: &EmptyBpobj,
+    ) -> Result<Sizes> {
+        let mut sizes = Sizes::default();
+        if from >= to {
+            return Ok(sizes);
+        }
+        let entries: Vec<Entry> = {
+            let entries = self.entries.borrow();
+            entries.range(from..to).map(|(_, e)| e.clone()).collect()
+        };
+        for entry in entries {
+            if empty.is_shared(entry.object) {
+                continue;
+            }
+            let list = match entry.open {
+                Some(list) => list,
+                None => Bpobj::open(&self.mos, entry.object).await?,
+            };
+            sizes.add(list.sizes());
+        }
+        Ok(sizes)
+    }
+
+    /// Total sizes.
+    pub(crate) fn totals(&self) -> Sizes {
+        self.totals.get()
+    }
+
+    /// Moves the lists of all entries from `from` on to the end of another list, and drops the
+    /// entries. Syncing context.
+    pub(crate) async fn move_to(
+        &self,
+        list: &Bpobj,
+        from: u64,
+        empty: &EmptyBpobj,
+        tx: &Tx,
+    ) -> Result<()> {
+        let keys: Vec<u64> = {
+            let entries = self.entries.borrow();
+            entries.range(from..).map(|(key, _)| *key).collect()
+        };
+        let mut moved = Sizes::default();
+        for key in keys {
+            let object = self.take_entry(key, tx).await?;
+            if !empty.is_shared(object) {
+                moved.add(Bpobj::open(&self.mos, object).await?.sizes());
+            }
+            list.enqueue(object, empty, tx).await?;
+        }
+        let mut totals = self.totals.get();
+        totals.sub(moved);
+        self.set_totals(totals, tx).await
+    }
+
+    /// Takes the lists of another deadlist into the entries their blocks belong to, and frees the
+    /// other deadlist. Syncing context.
+    pub(crate) async fn merge(&self, other: &Self, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
+        let mut totals = self.totals.get();
+        let theirs: Vec<(u64, ObjectId)> = {
+            let entries = std::mem::take(&mut *other.entries.borrow_mut());
+            entries.iter().map(|(key, e)| (*key, e.object)).collect()
+        };
+        for (key, object) in theirs {
+            if !empty.is_shared(object) {
+                totals.add(Bpobj::open(&self.mos, object).await?.sizes());
+            }
+            self.enqueue_into(key, object, empty, tx).await?;
+        }
+        self.mos.free_object(other.object, tx).await?;
+        self.set_totals(totals, tx).await
+    }
+
+    /// Drops an entry; its blocks go to the next older one. Syncing context.
+    pub(crate) async fn remove_key(&self, key: u64, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
+        if !self.entries.borrow().contains_key(&key) {
+            return Err(DslError::corrupt("deadlist without an entry", self.object));
+        }
+        if self.entries.borrow().range(..key).next_back().is_none() {
+            return Err(DslError::corrupt("first deadlist entry", self.object));
+        }
+        let object = self.take_entry(key, tx).await?;
+        self.enqueue_into(key, object, empty, tx).await
+    }
+
+    /// Forgets all dead blocks but keeps the entries. Syncing context.
+    pub(crate) async fn clear(&self, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
+        let keys: Vec<(u64, ObjectId)> = {
+            let entries = self.entries.borrow();
+            entries.iter().map(|(key, e)| (*key, e.object)).collect()
+        };
+        for (key, object) in keys {
+            if empty.is_shared(object) {
+                continue;
+            }
+            Bpobj::destroy(&self.mos, object, tx).await?;
+            let object = empty.take(tx).await?;
+            zap::update_int_key(&self.mos, self.object, key, object.0, tx).await?;
+            let entry = Entry { object, open: None };
+            self.entries.borrow_mut().insert(key, entry);
+        }
+        self.set_totals(Sizes::default(), tx).await
+    }
+
+    pub(crate) fn object(&self) -> ObjectId {
+        self.object
+    }
+
+    /// Takes an entry out and returns its list.
+    async fn take_entry(&self, key: u64, tx: &Tx) -> Result<ObjectId> {
+        zap::remove_int(&self.mos, self.object, key, tx).await?;
+        let entry = self.entries.borrow_mut().remove(&key);
+        Ok(entry.expect("the key was found in the entries").object)
+    }
+
+    /// Puts a whole list into the entry blocks born after `key` belong to.
+    async fn enqueue_into(
+        &self,
+        key: u64,
+        object: ObjectId,
+        empty: &EmptyBpobj,
+        tx: &Tx,
+    ) -> Result<()> {
+        let (at, entry) = {
+            let entries = self.entries.borrow();
+            let older = entries.range(..=key).next_back();
+            let (at, entry) = older
+                .or_else(|| entries.first_key_value())
+                .ok_or_else(|| DslError::corrupt("deadlist without entries", self.object))?;
+            (*at, entry.clone())
+        };
+        if empty.is_shared(entry.object) {
+            empty.give_back(tx).await?;
+            zap::update_int_key(&self.mos, self.object, at, object.0, tx).await?;
+            self.entries
+                .borrow_mut()
+                .insert(at, Entry { object, open: None });
+            return Ok(());
+        }
+        let list = match entry.open {
+            Some(list) => list,
+            None => Bpobj::open(&self.mos, entry.object).await?,
+        };
+        list.enqueue(object, empty, tx).await
+    }
+
+    async fn set_totals(&self, totals: Sizes, tx: &Tx) -> Result<()> {
+        let phys = DeadlistPhys {
+            used: totals.used,
+            comp: totals.compressed,
+            uncomp: totals.uncompressed,
+        };
+        self.mos
+            .set_bonus(self.object, ObjectType::DEADLIST_HDR, &phys.encode(), tx)
+            .await?;
+        self.totals.set(totals);
+        Ok(())
     }
 
     /// Frees a deadlist with its lists; the blocks in them are not freed. Syncing context.

@@ -30,7 +30,7 @@ pub(crate) struct Dir {
     /// Stored properties, once read.
     pub(crate) props: RefCell<Option<Rc<PropMap>>>,
     /// Creation txg of the snapshot it was cloned from, 0 if it is no clone.
-    pub(crate) origin_txg: u64,
+    pub(crate) origin_txg: Cell<u64>,
     /// Kind of its head dataset, once known.
     pub(crate) kind: Cell<Option<DatasetKind>>,
 }
@@ -52,7 +52,7 @@ impl Dir {
             dirty,
             inflight: RefCell::default(),
             props: RefCell::default(),
-            origin_txg,
+            origin_txg: Cell::new(origin_txg),
             kind: Cell::new(None),
         }
     }

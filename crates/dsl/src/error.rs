@@ -58,6 +58,59 @@ pub enum DslError {
         /// The dataset's name.
         name: String,
     },
+    /// A destroy of a snapshot that has clones.
+    #[error("snapshot has dependent clones")]
+    HasClones {
+        /// The snapshot's name.
+        name: String,
+    },
+    /// A hold with this tag exists already.
+    #[error("tag already exists on this dataset")]
+    TagExists {
+        /// The snapshot's name.
+        name: String,
+    },
+    /// No hold with this tag.
+    #[error("no such tag on this dataset")]
+    NoSuchTag {
+        /// The snapshot's name.
+        name: String,
+    },
+    /// A promotion of a dataset that is no clone.
+    #[error("not a cloned filesystem")]
+    NotAClone {
+        /// The dataset's name.
+        name: String,
+    },
+    /// Snapshots or bookmarks of the same names stand in the way of a promotion.
+    #[error("conflicting snapshot '{}' from parent '{origin}'", names.join("', '"))]
+    Conflicts {
+        /// Their names, without the dataset's.
+        names: Vec<String>,
+        /// The dataset they would come from.
+        origin: String,
+    },
+    /// A rollback of a dataset without snapshots, or to one it does not have.
+    #[error("no snapshot to roll back to")]
+    NoSnapshot {
+        /// The dataset's name.
+        name: String,
+    },
+    /// A rollback to a snapshot that is not the newest one.
+    #[error("more recent snapshots or bookmarks exist")]
+    NotNewest {
+        /// The dataset's name.
+        name: String,
+    },
+    /// A bookmark of a snapshot that is no earlier point of the same dataset.
+    #[error("source is not an ancestor of the new bookmark's dataset")]
+    NotAncestor {
+        /// The source's name.
+        name: String,
+    },
+    /// Another change in the same transaction group stands in the way; the next one will do.
+    #[error("try again")]
+    Again,
     /// The operation has no meaning for this kind of dataset.
     #[error("operation not applicable to datasets of this type")]
     WrongKind {

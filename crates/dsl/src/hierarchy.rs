@@ -11,6 +11,7 @@ use crate::dataset::Dataset;
 use crate::error::{DslError, Result};
 use crate::features::Features;
 use crate::inner::{Found, Inner, Task};
+use crate::list::Wants;
 use crate::names;
 use crate::property::{DatasetKind, Property, Setting, Value};
 use crate::types::{
@@ -26,6 +27,10 @@ use crate::types::{
 pub struct Hierarchy(Rc<Inner>);
 
 impl Hierarchy {
+    pub(crate) fn inner(&self) -> &Rc<Inner> {
+        &self.0
+    }
+
     pub(crate) fn from_inner(inner: Rc<Inner>) -> Self {
         Self(inner)
     }
@@ -169,7 +174,38 @@ impl Hierarchy {
     /// `NotFound`; errors of reading.
     pub async fn list(&self, name: &str, spec: ListSpec) -> Result<Vec<DatasetInfo>> {
         let _names = self.0.config.read().await;
-        self.0.list(name, spec).await
+        let found = self.0.list(name, spec, &Wants::all()).await?;
+        Ok(found.into_iter().map(|listed| listed.info).collect())
+    }
+
+    /// As [`Hierarchy::list`], with properties: those named, or none. What nobody asks for is not
+    /// computed, so that long lists are quick; `written` of the information is 0 unless asked for.
+    ///
+    /// # Errors
+    /// `NotFound`; errors of reading.
+    pub async fn list_properties(
+        &self,
+        name: &str,
+        spec: ListSpec,
+        wanted: Option<&[String]>,
+    ) -> Result<Vec<DatasetProperties>> {
+        let _names = self.0.config.read().await;
+        let wants = wanted.map_or_else(Wants::all, Wants::these);
+        let mut all = Vec::new();
+        for listed in self.0.list(name, spec, &wants).await? {
+            all.push(self.0.properties_of(listed, &wants).await?);
+        }
+        Ok(all)
+    }
+
+    /// Returns the names of the file systems and volumes that the spec asks for, in no order,
+    /// without looking at their space.
+    ///
+    /// # Errors
+    /// `NotFound`; errors of reading.
+    pub async fn names(&self, name: &str, spec: ListSpec) -> Result<Vec<String>> {
+        let _names = self.0.config.read().await;
+        self.0.names(name, spec).await
     }
 
     /// Returns all properties of one dataset, snapshot or bookmark.
@@ -178,7 +214,20 @@ impl Hierarchy {
     /// `NotFound`; errors of reading.
     pub async fn properties(&self, name: &str) -> Result<DatasetProperties> {
         let _names = self.0.config.read().await;
-        self.0.properties(name).await
+        self.0.properties(name, &Wants::all()).await
+    }
+
+    /// Returns the properties named, and `written@SNAPSHOT` ones, of a dataset or snapshot.
+    ///
+    /// # Errors
+    /// `NotFound`; errors of reading.
+    pub async fn properties_named(
+        &self,
+        name: &str,
+        wanted: &[String],
+    ) -> Result<DatasetProperties> {
+        let _names = self.0.config.read().await;
+        self.0.properties(name, &Wants::these(wanted)).await
     }
 
     /// Names of the datasets whose intent log is not empty: they must not be written before it is
@@ -238,14 +287,22 @@ impl Hierarchy {
     }
 
     async fn check_create(&self, new: &NewDataset) -> Result<Rc<crate::dir::Dir>> {
+        names::check(&new.name, new.kind)?;
+        self.check_new(&new.name, &new.settings).await
+    }
+
+    /// Checks that a dataset of a well-formed name can be made; returns where.
+    pub(crate) async fn check_new(
+        &self,
+        name: &str,
+        settings: &[Setting],
+    ) -> Result<Rc<crate::dir::Dir>> {
         let inner = &self.0;
-        let name = &new.name;
-        names::check(name, new.kind)?;
         if inner.find_dir(name).await?.is_some() {
-            return Err(DslError::Exists { name: name.clone() });
+            return Err(DslError::Exists { name: name.into() });
         }
         let Some((above, _)) = name.rsplit_once('/') else {
-            return Err(DslError::ParentNotFound { name: name.clone() });
+            return Err(DslError::ParentNotFound { name: name.into() });
         };
         let missing = || DslError::ParentNotFound { name: above.into() };
         let parent = inner.find_dir(above).await?.ok_or_else(missing)?;
@@ -253,7 +310,7 @@ impl Hierarchy {
             return Err(DslError::ParentNotFilesystem { name: above.into() });
         }
         inner.check_filesystem_limit(&parent, 1).await?;
-        for setting in &new.settings {
+        for setting in settings {
             match setting {
                 Setting::Native(property, value) => {
                     inner.check_feature(*property, value)?;
@@ -294,11 +351,7 @@ impl Hierarchy {
         let name = name.to_owned();
         self.submit("destroy", async move |this: &Self, tx: &Tx| {
             let state = this.0.check_destroy(&name).await?;
-            let later = [Txg(tx.txg().0 + 1), Txg(tx.txg().0 + 2)];
-            if state
-                .objset()
-                .is_some_and(|os| later.iter().any(|t| os.is_dirty(*t)))
-            {
+            if state.is_dirty_later(tx.txg()) {
                 return Err(DslError::Busy { name });
             }
             this.apply(this.0.destroy_head(&state, tx)).await
@@ -307,19 +360,20 @@ impl Hierarchy {
     }
 
     /// Renames a dataset within the pool, or a snapshot within its dataset. Datasets below move
-    /// along; open handles stay good.
+    /// along; open handles stay good. With `recursive`, snapshots of the same name below are
+    /// renamed too.
     ///
     /// # Errors
     /// `NotFound`, `Exists`, `ParentNotFound`, `ParentNotFilesystem`, `CrossPool`,
     /// `RenameBelowItself`, `NameTooLong`, `BadName`, `NoSpace`, `CountLimit`.
-    pub async fn rename(&self, from: &str, to: &str) -> Result<()> {
+    pub async fn rename(&self, from: &str, to: &str, recursive: bool) -> Result<()> {
         {
             let _names = self.0.config.read().await;
-            self.0.check_rename(from, to).await?;
+            self.0.check_rename(from, to, recursive).await?;
         }
         let (from, to) = (from.to_owned(), to.to_owned());
         self.submit("rename", async move |this: &Self, tx: &Tx| {
-            let rename = this.0.check_rename(&from, &to).await?;
+            let rename = this.0.check_rename(&from, &to, recursive).await?;
             this.apply(this.0.do_rename(rename, tx)).await
         })
         .await
@@ -405,7 +459,7 @@ impl Hierarchy {
     }
 
     /// Marks a failure after the first change: the pool must not go on with half a task.
-    async fn apply<T>(&self, change: impl Future<Output = Result<T>>) -> Result<T> {
+    pub(crate) async fn apply<T>(&self, change: impl Future<Output = Result<T>>) -> Result<T> {
         let result = change.await;
         if let Err(error) = &result {
             *self.0.poison.borrow_mut() = Some(error.clone());

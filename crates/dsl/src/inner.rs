@@ -28,6 +28,9 @@ use crate::space::Delta;
 use crate::types::{HierarchyOptions, HistoryEvent};
 
 pub(crate) type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
+/// A task that can be made anew when it has to run again.
+pub(crate) type LocalTask<T> =
+    Box<dyn for<'a> FnOnce(Hierarchy, &'a Tx) -> Pin<Box<dyn Future<Output = Result<T>> + 'a>>>;
 pub(crate) type Task = Box<dyn FnOnce(Hierarchy, Rc<Tx>) -> LocalFuture<()>>;
 
 /// A cycle or absurd depth of directories is corruption.

@@ -9,9 +9,11 @@
 
 #![forbid(unsafe_code)]
 
+mod bookmark;
 mod bpobj;
 mod bptree;
 mod change;
+mod clone;
 mod create;
 mod dataset;
 mod deadlist;
@@ -21,6 +23,7 @@ mod empty;
 mod error;
 mod features;
 mod hierarchy;
+mod hold;
 mod inner;
 mod list;
 pub mod names;
@@ -28,6 +31,8 @@ mod owner;
 mod policy;
 pub mod property;
 mod setprop;
+mod snapshot;
+mod snapshots;
 mod space;
 mod stored;
 mod sync;
@@ -38,6 +43,7 @@ pub use error::{DslError, Result};
 pub use features::{FeatureUses, Features};
 pub use hierarchy::Hierarchy;
 pub use owner::owner_of;
+pub use snapshots::Refusals;
 pub use types::{
     DatasetInfo, DatasetProperties, Estimate, HierarchyOptions, HistoryEvent, ListSpec, NewDataset,
     NewHierarchy, PropertyEntry, SpaceInfo,

@@ -26,6 +26,56 @@ const VOLUME_PROPERTIES: ObjectId = ObjectId(2);
 /// Space fields of a bookmark are filled.
 const BOOKMARK_HAS_SPACE: u64 = 1;
 
+/// Which properties are to be found out; what nobody wants is not computed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wants(Option<Vec<String>>);
+
+impl Wants {
+    pub(crate) fn all() -> Self {
+        Self(None)
+    }
+
+    pub(crate) fn these(names: &[String]) -> Self {
+        Self(Some(names.to_vec()))
+    }
+
+    fn named(&self, name: &str) -> bool {
+        self.0
+            .as_ref()
+            .is_none_or(|names| names.iter().any(|wanted| wanted == name))
+    }
+
+    fn native(&self, property: Property) -> bool {
+        self.named(property.name())
+    }
+
+    /// Names that stand for nothing stored: `written@SNAPSHOT` and the like.
+    fn computed(&self) -> Vec<&String> {
+        let since = |name: &&String| {
+            name.starts_with("written@") || name.starts_with("written#")
+        };
+        self.0.iter().flatten().filter(since).collect()
+    }
+}
+
+/// Properties kept in a dataset's own objects, which must be read to know them.
+const IN_OBJECTS: [Property; 6] = [
+    Property::VolSize,
+    Property::VolBlockSize,
+    Property::Version,
+    Property::Utf8Only,
+    Property::Normalization,
+    Property::CaseSensitivity,
+];
+
+/// A dataset found by a listing, with what is needed to find out more.
+pub(crate) struct Listed {
+    pub(crate) info: DatasetInfo,
+    dir: Rc<Dir>,
+    /// The properties of a snapshot, 0 if it has none.
+    props: u64,
+}
+
 impl Inner {
     /// The children of a directory that users see.
     pub(crate) async fn children(self: &Rc<Self>, dir: &Rc<Dir>) -> Result<Vec<Rc<Dir>>> {
@@ -59,10 +109,11 @@ impl Inner {
         self: &Rc<Self>,
         name: &str,
         spec: ListSpec,
-    ) -> Result<Vec<DatasetInfo>> {
+        wants: &Wants,
+    ) -> Result<Vec<Listed>> {
         let parts = split(name);
         if parts.snapshot.is_some() || parts.bookmark.is_some() {
-            return Ok(vec![self.info(name).await?]);
+            return Ok(vec![self.listed(name, wants).await?]);
         }
         let missing = || DslError::NotFound { name: name.into() };
         let start = self.find_dir(parts.head).await?.ok_or_else(missing)?;
@@ -72,10 +123,10 @@ impl Inner {
             let below = spec.depth.is_none_or(|max| depth < max);
             let kind = self.kind_of(&dir).await?;
             if spec.kinds.contains(kind) {
-                found.push(self.head_info(&dir).await?);
+                found.push(self.head_info(&dir, wants).await?);
             }
             if below && spec.kinds.contains(DatasetKind::Snapshot) {
-                self.list_snapshots(&dir, &mut found).await?;
+                self.list_snapshots(&dir, wants, &mut found).await?;
             }
             if below && spec.kinds.contains(DatasetKind::Bookmark) {
                 self.list_bookmarks(&dir, &mut found).await?;
@@ -86,15 +137,36 @@ impl Inner {
                 }
             }
         }
-        found.sort_by(order);
+        found.sort_by(|a, b| order(&a.info, &b.info));
         Ok(found)
+    }
+
+    /// Names of the heads of a subtree.
+    pub(crate) async fn names(self: &Rc<Self>, name: &str, spec: ListSpec) -> Result<Vec<String>> {
+        let missing = || DslError::NotFound { name: name.into() };
+        let start = self.find_dir(name).await?.ok_or_else(missing)?;
+        let mut names = Vec::new();
+        let mut work = vec![(start, 0)];
+        while let Some((dir, depth)) = work.pop() {
+            if spec.kinds.contains(self.kind_of(&dir).await?) {
+                names.push(self.name_of(&dir));
+            }
+            if spec.depth.is_none_or(|max| depth < max) {
+                for child in self.children(&dir).await? {
+                    work.push((child, depth + 1));
+                }
+            }
+        }
+        Ok(names)
     }
 
     async fn list_snapshots(
         self: &Rc<Self>,
         dir: &Rc<Dir>,
-        found: &mut Vec<DatasetInfo>,
+        wants: &Wants,
+        found: &mut Vec<Listed>,
     ) -> Result<()> {
+        let full = self.name_of(dir);
         let head = self
             .dataset_phys(ObjectId(dir.phys().head_dataset_obj))
             .await?;
@@ -112,7 +184,8 @@ impl Inner {
                     return Err(DslError::corrupt("snapshot names", map));
                 };
                 let object = ObjectId(value.first().copied().unwrap_or(0));
-                found.push(self.snapshot_info(dir, &name, object).await?);
+                let name = format!("{full}@{name}");
+                found.push(self.snapshot_info(dir, name, object, wants).await?);
             }
         }
     }
@@ -120,7 +193,7 @@ impl Inner {
     async fn list_bookmarks(
         self: &Rc<Self>,
         dir: &Rc<Dir>,
-        found: &mut Vec<DatasetInfo>,
+        found: &mut Vec<Listed>,
     ) -> Result<()> {
         let head = ObjectId(dir.phys().head_dataset_obj);
         let Some(map) = self.bookmarks_of(head).await? else {
@@ -131,35 +204,50 @@ impl Inner {
             else {
                 return Err(DslError::corrupt("bookmarks", map));
             };
-            found.push(self.bookmark_info(dir, &name, &words).await?);
+            let info = self.bookmark_info(dir, &name, &words).await?;
+            found.push(Listed {
+                info,
+                dir: dir.clone(),
+                props: 0,
+            });
         }
         Ok(())
     }
 
     pub(crate) async fn info(self: &Rc<Self>, name: &str) -> Result<DatasetInfo> {
+        Ok(self.listed(name, &Wants::all()).await?.info)
+    }
+
+    async fn listed(self: &Rc<Self>, name: &str, wants: &Wants) -> Result<Listed> {
         let parts = split(name);
         if let Some(bookmark) = parts.bookmark {
             let missing = || DslError::NotFound { name: name.into() };
             let dir = self.find_dir(parts.head).await?.ok_or_else(missing)?;
             let head = ObjectId(dir.phys().head_dataset_obj);
             let map = self.bookmarks_of(head).await?.ok_or_else(missing)?;
-            return match zap::lookup(&self.mos, map, bookmark).await? {
-                Some(ZapValue::U64(words)) => self.bookmark_info(&dir, bookmark, &words).await,
-                Some(_) => Err(DslError::corrupt("bookmarks", map)),
-                None => Err(missing()),
+            let info = match zap::lookup(&self.mos, map, bookmark).await? {
+                Some(ZapValue::U64(words)) => self.bookmark_info(&dir, bookmark, &words).await?,
+                Some(_) => return Err(DslError::corrupt("bookmarks", map)),
+                None => return Err(missing()),
             };
+            return Ok(Listed {
+                info,
+                dir,
+                props: 0,
+            });
         }
         let found = self.find(name).await?;
         match found.snapshot {
             Some(snapshot) => {
-                self.snapshot_info(&found.dir, &snapshot, found.dataset)
+                let full = format!("{}@{snapshot}", self.name_of(&found.dir));
+                self.snapshot_info(&found.dir, full, found.dataset, wants)
                     .await
             }
-            None => self.head_info(&found.dir).await,
+            None => self.head_info(&found.dir, wants).await,
         }
     }
 
-    async fn head_info(self: &Rc<Self>, dir: &Rc<Dir>) -> Result<DatasetInfo> {
+    async fn head_info(self: &Rc<Self>, dir: &Rc<Dir>, wants: &Wants) -> Result<Listed> {
         let object = ObjectId(dir.phys().head_dataset_obj);
         let phys = self.dataset_phys(object).await?;
         let kind = self.kind_of(dir).await?;
@@ -174,25 +262,33 @@ impl Inner {
             stored(Property::RefReservation),
             stored(Property::RefQuota),
         );
-        space.written = self.written(&phys).await?;
+        if wants.native(Property::Written) {
+            space.written = self.written(&phys).await?;
+        }
         let origin = ObjectId(dir.phys().origin_obj);
         let origin = if origin.0 == 0 || origin == self.fixed.get().origin_snap {
             None
         } else {
             Some(self.snapshot_name(origin).await?)
         };
-        Ok(DatasetInfo {
+        let info = DatasetInfo {
             origin,
             ..self.base_info(self.name_of(dir), kind, kind, object, &phys, space)
+        };
+        Ok(Listed {
+            info,
+            dir: dir.clone(),
+            props: 0,
         })
     }
 
     async fn snapshot_info(
         self: &Rc<Self>,
         dir: &Rc<Dir>,
-        name: &str,
+        full: String,
         object: ObjectId,
-    ) -> Result<DatasetInfo> {
+        wants: &Wants,
+    ) -> Result<Listed> {
         let phys = self.dataset_phys(object).await?;
         let head_kind = self.kind_of(dir).await?;
         let compress_ratio = ratio(phys.uncompressed_bytes, phys.compressed_bytes);
@@ -200,7 +296,11 @@ impl Inner {
             used: phys.unique_bytes,
             referenced: phys.referenced_bytes,
             logical_referenced: phys.uncompressed_bytes,
-            written: self.written(&phys).await?,
+            written: if wants.native(Property::Written) {
+                self.written(&phys).await?
+            } else {
+                0
+            },
             compress_ratio,
             ref_compress_ratio: compress_ratio,
             unique: phys.unique_bytes,
@@ -220,12 +320,16 @@ impl Inner {
             0 => 0,
             map => zap::count(&self.mos, ObjectId(map)).await?,
         };
-        let full = format!("{}@{name}", self.name_of(dir));
-        Ok(DatasetInfo {
+        let info = DatasetInfo {
             clones,
             user_refs,
             defer_destroy: phys.flags & dataset_flags::DEFER_DESTROY != 0,
             ..self.base_info(full, DatasetKind::Snapshot, head_kind, object, &phys, space)
+        };
+        Ok(Listed {
+            info,
+            dir: dir.clone(),
+            props: phys.props_obj,
         })
     }
 
@@ -401,28 +505,46 @@ impl Inner {
         ]))
     }
 
-    pub(crate) async fn properties(self: &Rc<Self>, name: &str) -> Result<DatasetProperties> {
-        let info = self.info(name).await?;
+    /// The properties wanted of one dataset.
+    pub(crate) async fn properties(
+        self: &Rc<Self>,
+        name: &str,
+        wants: &Wants,
+    ) -> Result<DatasetProperties> {
+        let listed = self.listed(name, wants).await?;
+        self.properties_of(listed, wants).await
+    }
+
+    /// The properties wanted of a dataset that was found.
+    pub(crate) async fn properties_of(
+        self: &Rc<Self>,
+        listed: Listed,
+        wants: &Wants,
+    ) -> Result<DatasetProperties> {
+        let Listed { info, dir, props } = listed;
         if info.kind == DatasetKind::Bookmark {
             let properties = bookmark_properties(&info);
             return Ok(DatasetProperties { info, properties });
         }
-        let found = self.find(name).await?;
-        let dir = found.dir;
-        let own = match &found.snapshot {
-            Some(_) => Some(ObjectId(self.dataset_phys(found.dataset).await?.props_obj)),
-            None => None,
-        };
+        let own = (info.kind == DatasetKind::Snapshot).then_some(ObjectId(props));
         let scope = self.scope(&dir, own).await?;
-        let objset = self.objset_for_reading(found.dataset).await?;
-        let fixed = match info.head_kind {
-            DatasetKind::Volume => self.volume_properties(&objset).await?,
-            _ => self.master_node(&objset).await?,
+        let fixed = if IN_OBJECTS.iter().any(|p| wants.native(*p)) {
+            let objset = self.objset_for_reading(info.object).await?;
+            match info.head_kind {
+                DatasetKind::Volume => self.volume_properties(&objset).await?,
+                _ => self.master_node(&objset).await?,
+            }
+        } else {
+            BTreeMap::new()
         };
-        drop(objset);
         let mut properties = Vec::new();
-        for descriptor in PROPERTIES.iter().filter(|d| d.visible) {
+        for descriptor in PROPERTIES {
             let property = descriptor.property;
+            // Hidden ones are told only when they are asked for by name.
+            let asked = wants.native(property) && (descriptor.visible || wants.0.is_some());
+            if !asked {
+                continue;
+            }
             let only_snapshots = descriptor.kinds == Kinds::SNAPSHOT;
             let applies = property.applies_to(info.kind)
                 && (info.kind != DatasetKind::Snapshot
@@ -443,6 +565,9 @@ impl Inner {
             });
         }
         for name in scope.user_properties() {
+            if !wants.named(&name) {
+                continue;
+            }
             if let Some(lookup) = scope.lookup(&name, true) {
                 properties.push(PropertyEntry {
                     received: scope.received(&name),
@@ -451,6 +576,27 @@ impl Inner {
                     value: lookup.value,
                     source: lookup.source,
                 });
+            }
+        }
+        for name in wants.computed() {
+            let since = &name["written".len()..];
+            let head = split(&info.name).head;
+            // A short name is of the same dataset.
+            let since = if since[1..].contains(['@', '#']) {
+                since[1..].to_owned()
+            } else {
+                format!("{head}{since}")
+            };
+            match self.written_since(&info.name, &since).await {
+                Ok(bytes) => properties.push(PropertyEntry {
+                    name: name.clone(),
+                    property: None,
+                    value: Value::Number(bytes),
+                    source: Source::None,
+                    received: None,
+                }),
+                Err(DslError::NotFound { .. }) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(DatasetProperties { info, properties })

@@ -134,7 +134,7 @@ impl Inner {
         let before = unique.max(state.ref_reserved.get());
         let after = unique.max(reserved);
         if after > before {
-            let room = available(&state.dir, self.pool_size(0), false);
+            let room = available(&state.dir(), self.pool_size(0), false);
             let quota = state.ref_quota.get();
             if after - before > room || (quota > 0 && reserved > quota) {
                 return Err(DslError::ReservationAboveAvailable);
@@ -251,14 +251,14 @@ impl Inner {
             let datasets = self.datasets.borrow();
             datasets
                 .values()
-                .filter(|s| dir.contains(&s.dir))
+                .filter(|s| dir.contains(&s.dir()))
                 .cloned()
                 .collect()
         };
         for state in open {
             let phys = state.phys();
             let props = phys.is_snapshot().then_some(ObjectId(phys.props_obj));
-            let scope = self.scope(&state.dir, props).await?;
+            let scope = self.scope(&state.dir(), props).await?;
             state.apply_scope(&scope, self);
         }
         Ok(())

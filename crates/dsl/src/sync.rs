@@ -169,13 +169,19 @@ impl Inner {
         // Dead blocks that only the previous snapshot holds now, and those younger than the origin.
         let mut unique_to_prev = 0;
         let mut moved_to_snapshots = 0;
+        let origin_txg = state.dir().origin_txg.get();
         let prev = state.prev.borrow().clone();
         let prev_holds = prev
             .as_ref()
             .filter(|p| p.phys().next_snap_obj == state.object.0)
             .map(|p| p.phys().prev_snap_txg);
+        let bookmarks = self.features.is_active("bookmark_written");
+        let mut killed = Vec::new();
         for bp in ledger.killed {
             let sizes = sizes_of(&bp, ledger.store.dsize(&bp));
+            if bookmarks {
+                killed.push((bp.birth().0, sizes));
+            }
             if bp.birth().0 > phys.prev_snap_txg {
                 freed_sizes.add(sizes);
                 freed.push(bp);
@@ -184,7 +190,7 @@ impl Inner {
                 if prev_holds.is_some_and(|older| bp.birth().0 > older) {
                     unique_to_prev += sizes.used;
                 }
-                if bp.birth().0 > state.dir.origin_txg {
+                if bp.birth().0 > origin_txg {
                     moved_to_snapshots += sizes.used;
                 }
                 dead.push(bp);
@@ -193,7 +199,7 @@ impl Inner {
         let mut delta = Delta::from(ledger.born);
         delta += -Delta::from(freed_sizes);
         let charge = state.charged(delta.used);
-        state.dir.transfer(Transfer {
+        state.dir().transfer(Transfer {
             charge,
             compressed: delta.compressed,
             uncompressed: delta.uncompressed,
@@ -203,7 +209,7 @@ impl Inner {
         });
         if moved_to_snapshots > 0 {
             let bytes = crate::space::signed(moved_to_snapshots);
-            state.dir.move_part(bytes, UsedBy::Head, UsedBy::Snapshots);
+            state.dir().move_part(bytes, UsedBy::Head, UsedBy::Snapshots);
         }
         if let Some(prev) = prev.filter(|_| unique_to_prev > 0) {
             prev.change(|p| p.unique_bytes += unique_to_prev);
@@ -224,6 +230,7 @@ impl Inner {
             }
             deadlist.insert(&dead, &self.empty, tx).await?;
         }
+        self.bookmarks_lose_blocks(state, &killed, tx).await?;
         self.free_blocks(&freed, tx).await?;
         let mut wanted = ledger.wanted;
         wanted.extend(std::mem::take(&mut *state.wanted.borrow_mut()));

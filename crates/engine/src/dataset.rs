@@ -104,7 +104,7 @@ impl Room {
         }
     }
 
-    fn settings(
+    pub(crate) fn settings(
         &self,
         typed: &[(String, String)],
         kind: DatasetKind,
@@ -113,7 +113,7 @@ impl Room {
         parse_settings(typed, self.context(kind, creating))
     }
 
-    fn writable(&self) -> Result<(), EngineError> {
+    pub(crate) fn writable(&self) -> Result<(), EngineError> {
         if self.pool.is_read_only() {
             Err(EngineError::Pool(PoolError::ReadOnly))
         } else {
@@ -126,51 +126,47 @@ impl Room {
         name: &str,
         query: &PropertyQuery,
     ) -> Result<DatasetInfo, EngineError> {
-        let info = self.pool.hierarchy().info(name).await?;
-        self.describe(info, query).await
+        let hierarchy = self.pool.hierarchy();
+        let found = match query {
+            PropertyQuery::None => hierarchy.properties_named(name, &[]).await?,
+            PropertyQuery::Named(names) => hierarchy.properties_named(name, names).await?,
+            PropertyQuery::All => hierarchy.properties(name).await?,
+        };
+        Ok(self.describe(found, query))
     }
 
-    async fn describe(
-        &self,
-        info: dsl::DatasetInfo,
-        query: &PropertyQuery,
-    ) -> Result<DatasetInfo, EngineError> {
+    fn describe(&self, found: dsl::DatasetProperties, query: &PropertyQuery) -> DatasetInfo {
+        let convert = |entry: dsl::PropertyEntry| DatasetProperty {
+            name: entry.name,
+            native: entry.property,
+            value: entry.value,
+            source: entry.source,
+            received: entry.received,
+        };
+        let all = found.properties;
         let mut properties = Vec::new();
-        if *query != PropertyQuery::None {
-            let all = self
-                .pool
-                .hierarchy()
-                .properties(&info.name)
-                .await?
-                .properties;
-            let convert = |entry: dsl::PropertyEntry| DatasetProperty {
-                name: entry.name,
-                native: entry.property,
-                value: entry.value,
-                source: entry.source,
-                received: entry.received,
-            };
-            match query {
-                PropertyQuery::Named(names) => {
-                    for name in names {
-                        let found = all.iter().find(|entry| entry.name == *name);
-                        properties.extend(found.cloned().map(convert));
-                    }
+        match query {
+            PropertyQuery::None => {}
+            PropertyQuery::Named(names) => {
+                for name in names {
+                    let found = all.iter().find(|entry| entry.name == *name);
+                    properties.extend(found.cloned().map(convert));
                 }
-                _ => properties.extend(all.into_iter().map(convert)),
             }
-            if let Some(altroot) = self.pool.altroot() {
-                under_altroot(&mut properties, &altroot.to_string_lossy());
-            }
+            PropertyQuery::All => properties.extend(all.into_iter().map(convert)),
         }
-        Ok(DatasetInfo {
+        if let Some(altroot) = self.pool.altroot() {
+            under_altroot(&mut properties, &altroot.to_string_lossy());
+        }
+        let info = found.info;
+        DatasetInfo {
             name: info.name,
             kind: info.kind,
             object: info.object.0,
             guid: info.guid.0,
             create_txg: info.create_txg.0,
             properties,
-        })
+        }
     }
 
     pub(crate) async fn datasets(
@@ -190,16 +186,19 @@ impl Room {
             depth: filter.depth,
             kinds,
         };
-        let mut found = Vec::new();
-        for info in self.pool.hierarchy().list(&filter.root, spec).await? {
-            match self.describe(info, query).await {
-                Ok(info) => found.push(info),
-                // Destroyed while we listed.
-                Err(EngineError::DatasetNotFound(_)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(found)
+        let wanted = match query {
+            PropertyQuery::None => Some([].as_slice()),
+            PropertyQuery::Named(names) => Some(names.as_slice()),
+            PropertyQuery::All => None,
+        };
+        let hierarchy = self.pool.hierarchy();
+        let found = hierarchy
+            .list_properties(&filter.root, spec, wanted)
+            .await?;
+        Ok(found
+            .into_iter()
+            .map(|found| self.describe(found, query))
+            .collect())
     }
 
     pub(crate) async fn create_dataset(&self, request: CreateDataset) -> Result<(), EngineError> {
@@ -284,22 +283,29 @@ impl Room {
     ) -> Result<(), EngineError> {
         self.writable()?;
         let hierarchy = self.pool.hierarchy();
-        if create_parents
-            && let Some((parent, _)) = to.rsplit_once('/')
-            && hierarchy
-                .info(parent)
-                .await
-                .is_err_and(|error| error.is_not_found())
-        {
-            let request = CreateDataset {
-                name: parent.to_owned(),
-                parents: true,
-                ..CreateDataset::default()
-            };
-            self.create_dataset(request).await?;
+        if create_parents {
+            self.create_parents(to).await?;
         }
-        hierarchy.rename(from, to).await?;
+        hierarchy.rename(from, to, false).await?;
         self.reload_properties().await
+    }
+
+    /// Makes the parents of a name that do not exist.
+    pub(crate) async fn create_parents(&self, name: &str) -> Result<(), EngineError> {
+        let hierarchy = self.pool.hierarchy();
+        let Some((parent, _)) = name.rsplit_once('/') else {
+            return Ok(());
+        };
+        match hierarchy.info(parent).await {
+            Err(error) if error.is_not_found() => {}
+            _ => return Ok(()),
+        }
+        let request = CreateDataset {
+            name: parent.to_owned(),
+            parents: true,
+            ..CreateDataset::default()
+        };
+        self.create_dataset(request).await
     }
 
     pub(crate) async fn set_dataset_properties(

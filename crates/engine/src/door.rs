@@ -287,14 +287,33 @@ impl Room {
         dataset: u64,
         work: impl Future<Output = Result<T, EngineError>>,
     ) -> Result<T, EngineError> {
-        self.leaving.borrow_mut().insert(dataset);
+        self.without_all(&[dataset], work).await
+    }
+
+    /// As [`Self::without`], for several datasets.
+    pub(crate) async fn without_all<T>(
+        &self,
+        datasets: &[u64],
+        work: impl Future<Output = Result<T, EngineError>>,
+    ) -> Result<T, EngineError> {
+        self.leaving.borrow_mut().extend(datasets);
         // One that is just being opened is waited for.
         drop(self.opening.lock().await);
-        let outcome = match self.close_fs(dataset).await {
+        let mut closed = Ok(());
+        for dataset in datasets {
+            closed = self.close_fs(*dataset).await;
+            if closed.is_err() {
+                break;
+            }
+        }
+        let outcome = match closed {
             Ok(()) => work.await,
             Err(error) => Err(error),
         };
-        self.leaving.borrow_mut().remove(&dataset);
+        let mut leaving = self.leaving.borrow_mut();
+        for dataset in datasets {
+            leaving.remove(dataset);
+        }
         outcome
     }
 

@@ -38,6 +38,32 @@ pub enum EngineError {
     /// The dataset is in use.
     #[error("dataset is busy")]
     Busy(String),
+    /// A destroy of a snapshot that has clones.
+    #[error("snapshot has dependent clones")]
+    HasClones(String),
+    /// A hold with this tag exists.
+    #[error("tag already exists on this dataset")]
+    TagExists(String),
+    /// There is no hold with this tag.
+    #[error("no such tag on this dataset")]
+    NoSuchTag(String),
+    /// A promotion of a dataset that is no clone.
+    #[error("not a cloned filesystem")]
+    NotAClone(String),
+    /// Snapshots of both datasets of a promotion have the same names.
+    #[error("snapshot name '{}' from origin conflicts with '{}' from target", names.join(" "), names.join(" "))]
+    Conflicts {
+        /// The names, without the dataset's.
+        names: Vec<String>,
+        /// The origin's dataset.
+        origin: String,
+    },
+    /// A rollback to a snapshot that is not the newest.
+    #[error("more recent snapshots or bookmarks exist")]
+    NotNewest(String),
+    /// A bookmark of something that is no earlier point of its dataset.
+    #[error("source is not an ancestor of the new bookmark's dataset")]
+    NotAncestor(String),
     /// The operation is not for datasets of this kind.
     #[error("operation not applicable to datasets of this type")]
     WrongKind(String),
@@ -78,6 +104,13 @@ impl From<DslError> for EngineError {
             DslError::Exists { name } => Self::DatasetExists(name),
             DslError::ParentNotFound { name } => Self::ParentNotFound(name),
             DslError::Busy { name } => Self::Busy(name),
+            DslError::HasClones { name } => Self::HasClones(name),
+            DslError::TagExists { name } => Self::TagExists(name),
+            DslError::NoSuchTag { name } => Self::NoSuchTag(name),
+            DslError::NotAClone { name } => Self::NotAClone(name),
+            DslError::Conflicts { names, origin } => Self::Conflicts { names, origin },
+            DslError::NotNewest { name } => Self::NotNewest(name),
+            DslError::NotAncestor { name } => Self::NotAncestor(name),
             DslError::WrongKind { name } => Self::WrongKind(name),
             DslError::NoSpace | DslError::Quota { .. } => Self::OutOfSpace,
             DslError::Property(error) => Self::Property(error),

@@ -19,6 +19,7 @@ mod error;
 mod fs;
 mod operations;
 mod pool_handle;
+mod snapshot;
 
 pub use dataset::{
     CreateDataset, DatasetFilter, DatasetInfo, DatasetProperty, DestroyOptions, PropertyQuery,
@@ -28,6 +29,7 @@ pub use engine::{Engine, Host, PoolBody, Threads};
 pub use error::EngineError;
 pub use fs::FsHandle;
 pub use pool_handle::PoolHandle;
+pub use snapshot::{Hold, Refusal, SnapshotRequest};
 
 pub use dsl::property;
 pub use dsl::property::DatasetKind;

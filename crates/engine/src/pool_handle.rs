@@ -274,6 +274,15 @@ impl PoolHandle {
         FsHandle::new(self.door.clone(), dataset, guid)
     }
 
+    pub(crate) async fn ask<T, F, Answer>(&self, work: F) -> Result<T, EngineError>
+    where
+        T: Send + 'static,
+        F: FnOnce(std::rc::Rc<crate::door::Room>) -> Answer + Send + 'static,
+        Answer: Future<Output = Result<T, EngineError>> + 'static,
+    {
+        self.door.ask(work).await
+    }
+
     pub(crate) async fn end(&self, ending: Ending) -> Result<(), EngineError> {
         self.door.end(ending).await
     }

@@ -124,7 +124,7 @@ async fn change(hierarchy: &Hierarchy, tree: &mut Tree, rng: &mut Rng, serial: &
                 .filter(|p| p.matches('/').count() < 4)
                 .unwrap_or_else(|| POOL.into());
             let to = format!("{parent}/r{serial}");
-            let result = hierarchy.rename(&name, &to).await;
+            let result = hierarchy.rename(&name, &to, false).await;
             if to.starts_with(&format!("{name}/")) {
                 assert!(
                     matches!(result, Err(dsl::DslError::RenameBelowItself)),

@@ -111,6 +111,12 @@ impl Session {
         Exit(2)
     }
 
+    /// Ends the command with its usage on standard error and exit code 2.
+    pub(crate) fn usage_only(&self) -> Exit {
+        self.out.push(out::Stream::Err, self.usage.as_bytes());
+        Exit(2)
+    }
+
     /// Resolves a path as the caller means it.
     pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         self.caller.directory.join(path)

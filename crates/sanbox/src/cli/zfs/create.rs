@@ -1,13 +1,11 @@
-//! `zfs create`, `zfs destroy` and `zfs rename`.
+//! `zfs create` and `zfs rename`.
 
 use engine::property::DatasetKind;
-use engine::{
-    CreateDataset, DatasetFilter, DestroyOptions, EngineError, PoolHandle, PropertyQuery,
-};
+use engine::{CreateDataset, EngineError, PoolHandle, PropertyQuery};
 
 use super::{bad_name, flag, open};
 use crate::cli::getopt::Opt;
-use crate::cli::{Exit, Outcome, Session, dataset_clause, pool_part, setting};
+use crate::cli::{Exit, Outcome, Session, pool_part, setting};
 
 pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
     let (mut parents, mut dry_run, mut verbose, mut parseable) = (false, false, false, false);
@@ -130,119 +128,6 @@ pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-#[derive(Clone, Copy, Default)]
-struct DestroyFlags {
-    dry_run: bool,
-    verbose: bool,
-    parseable: bool,
-    recursive: bool,
-    force: bool,
-}
-
-pub(super) async fn destroy(session: &Session, arguments: &[String]) -> Outcome {
-    let mut flags = DestroyFlags::default();
-    let operands = session.options(arguments, "vpndfrR", &[], |_, option| {
-        flags.verbose |= flag(&option, 'v') || flag(&option, 'p');
-        flags.parseable |= flag(&option, 'p');
-        flags.dry_run |= flag(&option, 'n');
-        flags.force |= flag(&option, 'f');
-        flags.recursive |= flag(&option, 'r') || flag(&option, 'R');
-        Ok(())
-    })?;
-    let [name] = operands.as_slice() else {
-        return Err(session.misuse(if operands.is_empty() {
-            "missing dataset argument"
-        } else {
-            "too many arguments"
-        }));
-    };
-    if let Some((dataset, snapshot)) = name.split_once('@') {
-        let (_, info) = open(session, dataset, &PropertyQuery::None).await?;
-        let _ = (info, snapshot);
-        return Err(session.fail("could not find any snapshots to destroy; check snapshot names."));
-    }
-    if name.contains('#') {
-        return Err(session.fail(format!("bookmark '{name}' does not exist.")));
-    }
-    let (pool, _) = open(session, name, &PropertyQuery::None).await?;
-    if !name.contains('/') && !flags.recursive {
-        session.out.error(format!(
-            "cannot destroy '{name}': operation does not apply to pools"
-        ));
-        session.out.error(format!(
-            "use 'zfs destroy -r {name}' to destroy all datasets in the pool"
-        ));
-        return Err(session.fail(format!(
-            "use 'zpool destroy {name}' to destroy the pool itself"
-        )));
-    }
-    let all_kinds = super::ALL_KINDS.to_vec();
-    let filter = DatasetFilter {
-        root: name.clone(),
-        depth: None,
-        kinds: all_kinds,
-    };
-    let below = match pool.datasets(&filter, &PropertyQuery::None).await {
-        Ok(found) => found,
-        Err(error) => {
-            return Err(session.fail(format!(
-                "cannot destroy '{name}': {}",
-                dataset_clause(&error)
-            )));
-        }
-    };
-    let mut doomed: Vec<(String, u64)> = below.into_iter().map(|i| (i.name, i.object)).collect();
-    if doomed.len() > 1 && !flags.recursive {
-        let kind = "filesystem";
-        session
-            .out
-            .error(format!("cannot destroy '{name}': {kind} has children"));
-        session
-            .out
-            .error("use '-r' to destroy the following datasets:");
-        for (child, _) in doomed.iter().skip(1) {
-            session.out.error(child);
-        }
-        return Err(Exit(1));
-    }
-    // Children first; the root of a pool itself stays.
-    doomed.reverse();
-    let spare_root = !name.contains('/');
-    let mut failed = false;
-    for (victim, _) in doomed
-        .iter()
-        .filter(|(victim, _)| !(spare_root && victim == name))
-    {
-        if flags.verbose {
-            session.out.line(match (flags.parseable, flags.dry_run) {
-                (true, _) => format!("destroy\t{victim}"),
-                (false, true) => format!("would destroy {victim}"),
-                (false, false) => format!("will destroy {victim}"),
-            });
-        }
-        if !flags.dry_run {
-            failed |= destroy_one(session, &pool, victim, flags.force)
-                .await
-                .is_err();
-        }
-    }
-    if !flags.dry_run {
-        session.record(&pool).await;
-        session.appliance.datasets_changed().await;
-    }
-    if failed { Err(Exit(1)) } else { Ok(()) }
-}
-
-async fn destroy_one(session: &Session, pool: &PoolHandle, name: &str, force: bool) -> Outcome {
-    if session.appliance.unmount_for(name, force).await.is_err() {
-        return Err(session.fail(format!("cannot destroy '{name}': dataset is busy")));
-    }
-    match pool.destroy_dataset(name, DestroyOptions::default()).await {
-        Ok(()) => Ok(()),
-        Err(error) => Err(session.fail(format!("cannot destroy '{name}': {error}"))),
-    }
-}
-
 pub(super) async fn rename(session: &Session, arguments: &[String]) -> Outcome {
     let (mut parents, mut recursive, mut unmounted) = (false, false, false);
     let operands = session.options(arguments, "pruf", &[], |_, option| {
@@ -268,9 +153,7 @@ pub(super) async fn rename(session: &Session, arguments: &[String]) -> Outcome {
     }
     let (pool, info) = open(session, from, &PropertyQuery::None).await?;
     if info.kind == DatasetKind::Snapshot {
-        return Err(session.fail(format!(
-            "cannot rename to '{to}': renaming snapshots is not supported yet"
-        )));
+        return rename_snapshot(session, &pool, from, to, recursive).await;
     }
     let refuse = |why: &str| Err(session.fail(format!("cannot rename to '{to}': {why}")));
     if from == to {
@@ -296,6 +179,50 @@ pub(super) async fn rename(session: &Session, arguments: &[String]) -> Outcome {
             session.record(&pool).await;
             session.appliance.datasets_changed().await;
             Ok(())
+        }
+        Err(error) => refuse(&error.to_string()),
+    }
+}
+
+/// OpenZFS: lib/libzfs/libzfs_dataset.c, `zfs_rename`.
+async fn rename_snapshot(
+    session: &Session,
+    pool: &PoolHandle,
+    from: &str,
+    to: &str,
+    recursive: bool,
+) -> Outcome {
+    let (dataset, _) = from.split_once('@').unwrap_or((from, ""));
+    // A new name without its dataset is of the same.
+    let full = if to.contains('@') {
+        to.strip_prefix('@')
+            .map_or_else(|| to.to_owned(), |short| format!("{dataset}@{short}"))
+    } else {
+        format!("{dataset}@{to}")
+    };
+    let to = full.as_str();
+    let refuse = |why: &str| Err(session.fail(format!("cannot rename to '{to}': {why}")));
+    if to.split('@').next() != Some(dataset) {
+        return refuse("snapshots must be part of same dataset");
+    }
+    if let Some(why) = bad_name(to, DatasetKind::Snapshot) {
+        return refuse(&why);
+    }
+    if from == to {
+        return Ok(());
+    }
+    match pool.rename_snapshot(from, to, recursive).await {
+        Ok(()) => {
+            session.record(pool).await;
+            Ok(())
+        }
+        Err(EngineError::DatasetExists(name)) if recursive => {
+            let was = from.split_once('@').map_or("", |(_, short)| short);
+            let below = name.split('@').next().unwrap_or("");
+            session.out.error(format!(
+                "cannot rename '{below}@{was}': a child dataset already has a snapshot with the new name"
+            ));
+            Err(Exit(1))
         }
         Err(error) => refuse(&error.to_string()),
     }

@@ -2,9 +2,11 @@
 
 mod change;
 mod create;
+mod destroy;
 mod get;
 mod list;
 mod mount;
+mod snapshot;
 
 use engine::property::{Attribute, DatasetKind, PROPERTIES, Property};
 use engine::{DatasetFilter, DatasetInfo, EngineError, PoolHandle, PropertyQuery};
@@ -34,7 +36,15 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
     match entry.0 {
         "version" => version(session, "zfs version", rest),
         "create" => create::create(session, rest).await,
-        "destroy" => create::destroy(session, rest).await,
+        "destroy" => destroy::destroy(session, rest).await,
+        "snapshot" => snapshot::snapshot(session, rest).await,
+        "rollback" => snapshot::rollback(session, rest).await,
+        "clone" => snapshot::clone(session, rest).await,
+        "promote" => snapshot::promote(session, rest).await,
+        "bookmark" => snapshot::bookmark(session, rest).await,
+        "hold" => snapshot::hold(session, rest, false).await,
+        "release" => snapshot::hold(session, rest, true).await,
+        "holds" => snapshot::holds(session, rest).await,
         "rename" => create::rename(session, rest).await,
         "list" => list::run(session, rest).await,
         "get" => get::run(session, rest).await,

@@ -1,0 +1,525 @@
+//! Bookmarks: remembered points in the life of a dataset, from which increments can be sent after
+//! their snapshots are gone.
+//!
+//! A dataset's object, made a dictionary, names a dictionary of bookmarks. The long form also
+//! remembers what was referenced then and what of it died before the next snapshot; those sums must
+//! follow every change of the line of snapshots, and hold keys in deadlists. OpenZFS:
+//! module/zfs/dsl_bookmark.c.
+
+use std::rc::Rc;
+
+use dmu::zap::{self, ZapSpec, ZapValue};
+use dmu::Tx;
+use ondisk::dsl::{DslDatasetPhys, zapified_keys};
+use ondisk::{ObjectId, ObjectType};
+
+use crate::dataset::DatasetState;
+use crate::deadlist::Deadlist;
+use crate::directory::NORMALIZE_TOUPPER;
+use crate::error::{DslError, Result};
+use crate::inner::Inner;
+use crate::names::{self, split};
+use crate::property::DatasetKind;
+use crate::space::Sizes;
+
+/// The space words are kept.
+const HAS_SPACE: u64 = 1;
+/// The snapshot still exists.
+const SNAPSHOT_EXISTS: u64 = 2;
+const WORDS_SHORT: usize = 3;
+const WORDS_LONG: usize = 12;
+const REDACTION: usize = 3;
+
+/// A stored bookmark.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bookmark {
+    words: [u64; WORDS_LONG],
+    long: bool,
+}
+
+impl Bookmark {
+    pub(crate) fn decode(value: &[u64]) -> Self {
+        let mut words = [0; WORDS_LONG];
+        let len = value.len().min(WORDS_LONG);
+        words[..len].copy_from_slice(&value[..len]);
+        Self {
+            words,
+            long: value.len() > WORDS_SHORT,
+        }
+    }
+
+    fn encode(&self) -> ZapValue {
+        let len = if self.long { WORDS_LONG } else { WORDS_SHORT };
+        ZapValue::U64(self.words[..len].to_vec())
+    }
+
+    pub(crate) fn guid(&self) -> u64 {
+        self.words[0]
+    }
+
+    pub(crate) fn creation_txg(&self) -> u64 {
+        self.words[1]
+    }
+
+    pub(crate) fn has_space(&self) -> bool {
+        self.words[4] & HAS_SPACE != 0
+    }
+
+    pub(crate) fn referenced(&self) -> Sizes {
+        Sizes {
+            used: self.words[5],
+            compressed: self.words[6],
+            uncompressed: self.words[7],
+        }
+    }
+
+    /// What of the referenced space died before the next snapshot.
+    pub(crate) fn freed_before_next(&self) -> Sizes {
+        Sizes {
+            used: self.words[8],
+            compressed: self.words[9],
+            uncompressed: self.words[10],
+        }
+    }
+
+    fn set_freed_before_next(&mut self, sizes: Sizes) {
+        self.words[8] = sizes.used;
+        self.words[9] = sizes.compressed;
+        self.words[10] = sizes.uncompressed;
+    }
+}
+
+/// What a bookmark is made from.
+pub(crate) enum BookmarkSource {
+    Snapshot(Rc<DatasetState>),
+    Bookmark(Bookmark),
+}
+
+impl Inner {
+    /// The bookmarks of a head that remember space, oldest first.
+    async fn spacious_bookmarks(&self, head: ObjectId) -> Result<Vec<(String, Bookmark)>> {
+        // Without the feature no bookmark has them, which spares a look at every dataset.
+        if !self.features.is_active("bookmark_written") {
+            return Ok(Vec::new());
+        }
+        let mut all = self.stored_bookmarks(head).await?;
+        all.retain(|(_, bookmark)| bookmark.has_space());
+        Ok(all)
+    }
+
+    /// The bookmarks of a head, oldest first.
+    pub(crate) async fn stored_bookmarks(
+        &self,
+        head: ObjectId,
+    ) -> Result<Vec<(String, Bookmark)>> {
+        let Some(map) = self.bookmarks_of(head).await? else {
+            return Ok(Vec::new());
+        };
+        let mut all = Vec::new();
+        for entry in zap::entries(&self.mos, map).await? {
+            let (Ok(name), ZapValue::U64(words)) = (String::from_utf8(entry.name), entry.value)
+            else {
+                return Err(DslError::corrupt("bookmarks", map));
+            };
+            all.push((name, Bookmark::decode(&words)));
+        }
+        all.sort_by(|(a, x), (b, y)| x.creation_txg().cmp(&y.creation_txg()).then(a.cmp(b)));
+        Ok(all)
+    }
+
+    async fn store_bookmark(
+        &self,
+        head: ObjectId,
+        name: &str,
+        bookmark: &Bookmark,
+        tx: &Tx,
+    ) -> Result<()> {
+        let map = self
+            .bookmarks_of(head)
+            .await?
+            .ok_or_else(|| DslError::corrupt("bookmarks", head))?;
+        zap::update(&self.mos, map, name, &bookmark.encode(), tx).await?;
+        Ok(())
+    }
+
+    /// Checks a bookmark to be made of a snapshot or of another bookmark.
+    pub(crate) async fn check_bookmark(
+        self: &Rc<Self>,
+        name: &str,
+        source: &str,
+    ) -> Result<BookmarkSource> {
+        names::check(name, DatasetKind::Bookmark)?;
+        if !self.features.is_enabled("bookmarks") {
+            return Err(DslError::FeatureDisabled {
+                feature: "bookmarks",
+            });
+        }
+        let parts = split(name);
+        let missing = |name: &str| DslError::NotFound { name: name.into() };
+        let dir = self
+            .find_dir(parts.head)
+            .await?
+            .ok_or_else(|| missing(parts.head))?;
+        let head = ObjectId(dir.phys().head_dataset_obj);
+        let short = parts.bookmark.expect("the name was checked");
+        if let Some(map) = self.bookmarks_of(head).await?
+            && zap::lookup(&self.mos, map, short).await?.is_some()
+        {
+            return Err(DslError::Exists { name: name.into() });
+        }
+        let not_ancestor = || DslError::NotAncestor {
+            name: source.into(),
+        };
+        let from = split(source);
+        if let Some(short) = from.bookmark {
+            let dir = self
+                .find_dir(from.head)
+                .await?
+                .ok_or_else(|| missing(source))?;
+            let source_head = ObjectId(dir.phys().head_dataset_obj);
+            let all = self.stored_bookmarks(source_head).await?;
+            let (_, bookmark) = all
+                .into_iter()
+                .find(|(known, _)| known == short)
+                .ok_or_else(|| missing(source))?;
+            let line = self.line_of(head).await?;
+            let dirs = |object: u64| line.iter().any(|(dir, newest)| {
+                *dir == object && bookmark.creation_txg() <= *newest
+            });
+            if !dirs(dir.object.0) {
+                return Err(not_ancestor());
+            }
+            return Ok(BookmarkSource::Bookmark(bookmark));
+        }
+        let found = self.find(source).await?;
+        if found.snapshot.is_none() {
+            return Err(DslError::WrongKind {
+                name: source.into(),
+            });
+        }
+        let state = self.load_dataset(found.dataset, found.snapshot).await?;
+        let phys = state.phys();
+        let line = self.line_of(head).await?;
+        let within = |(dir, newest): &(u64, u64)| {
+            *dir == phys.dir_obj && phys.creation_txg <= *newest
+        };
+        if !line.iter().any(within) {
+            return Err(not_ancestor());
+        }
+        Ok(BookmarkSource::Snapshot(state))
+    }
+
+    /// The directories whose snapshots a head descends from, with the newest txg that counts.
+    async fn line_of(self: &Rc<Self>, head: ObjectId) -> Result<Vec<(u64, u64)>> {
+        let mut line = Vec::new();
+        let mut newest = u64::MAX;
+        let mut dir = self
+            .dir(ObjectId(self.dataset_phys(head).await?.dir_obj))
+            .await?;
+        loop {
+            line.push((dir.object.0, newest));
+            let origin = ObjectId(dir.phys().origin_obj);
+            if origin.0 == 0 || origin == self.fixed.get().origin_snap {
+                return Ok(line);
+            }
+            let phys = self.dataset_phys(origin).await?;
+            newest = phys.creation_txg;
+            dir = self.dir(ObjectId(phys.dir_obj)).await?;
+        }
+    }
+
+    /// A bookmark of a snapshot as it is now.
+    async fn bookmark_now(self: &Rc<Self>, snapshot: &DslDatasetPhys) -> Result<Bookmark> {
+        let mut words = [0; WORDS_LONG];
+        words[0] = snapshot.guid;
+        words[1] = snapshot.creation_txg;
+        words[2] = snapshot.creation_time;
+        let long = self.features.is_enabled("bookmark_written")
+            && self.features.is_enabled("bookmark_v2");
+        let mut bookmark = Bookmark { words, long };
+        if long {
+            bookmark.words[4] = HAS_SPACE | SNAPSHOT_EXISTS;
+            bookmark.words[5] = snapshot.referenced_bytes;
+            bookmark.words[6] = snapshot.compressed_bytes;
+            bookmark.words[7] = snapshot.uncompressed_bytes;
+            let next = self
+                .load_dataset(ObjectId(snapshot.next_snap_obj), None)
+                .await?;
+            bookmark.set_freed_before_next(self.deadlist_of(&next).await?.totals());
+        }
+        Ok(bookmark)
+    }
+
+    /// Makes a bookmark. Syncing context; the checks were made.
+    pub(crate) async fn create_bookmark(
+        self: &Rc<Self>,
+        name: &str,
+        source: BookmarkSource,
+        tx: &Tx,
+    ) -> Result<()> {
+        let parts = split(name);
+        let missing = || DslError::NotFound { name: name.into() };
+        let dir = self.find_dir(parts.head).await?.ok_or_else(missing)?;
+        let short = parts.bookmark.ok_or_else(missing)?;
+        let head = ObjectId(dir.phys().head_dataset_obj);
+        let (bookmark, of) = match source {
+            BookmarkSource::Snapshot(state) => {
+                let text = format!("target_snap={}", state.object);
+                (self.bookmark_now(&state.phys()).await?, text)
+            }
+            BookmarkSource::Bookmark(mut bookmark) => {
+                bookmark.words[REDACTION] = 0;
+                bookmark.long &= bookmark.words[4] != 0 || bookmark.words[11] != 0;
+                let text = format!("source_guid={}", bookmark.guid());
+                (bookmark, text)
+            }
+        };
+        if bookmark.has_space() {
+            self.features.incr("bookmark_written", tx).await?;
+        }
+        self.add_bookmark(head, short, &bookmark, tx).await?;
+        let creation = bookmark.creation_txg();
+        let text = format!("name={short} creation_txg={creation} {of}");
+        self.event("bookmark", parts.head, head, text, tx);
+        Ok(())
+    }
+
+    async fn add_bookmark(
+        &self,
+        head: ObjectId,
+        name: &str,
+        bookmark: &Bookmark,
+        tx: &Tx,
+    ) -> Result<()> {
+        let map = match self.bookmarks_of(head).await? {
+            Some(map) => map,
+            None => {
+                let spec = ZapSpec {
+                    normalization: NORMALIZE_TOUPPER,
+                    ..ZapSpec::new(ObjectType::ZAP_METADATA)
+                };
+                let map = zap::create(&self.mos, &spec, tx).await?;
+                self.features.incr("bookmarks", tx).await?;
+                self.zapify(head, tx).await?;
+                zap::add_u64(&self.mos, head, zapified_keys::BOOKMARKS, map.0, tx).await?;
+                map
+            }
+        };
+        if bookmark.long {
+            self.features.incr("bookmark_v2", tx).await?;
+        }
+        zap::add(&self.mos, map, name, &bookmark.encode(), tx).await?;
+        Ok(())
+    }
+
+    /// Checks that a bookmark can be destroyed; `None` when it does not exist.
+    pub(crate) async fn check_destroy_bookmark(
+        self: &Rc<Self>,
+        name: &str,
+    ) -> Result<Option<Bookmark>> {
+        let parts = split(name);
+        let Some(short) = parts.bookmark else {
+            return Err(DslError::WrongKind { name: name.into() });
+        };
+        let Some(dir) = self.find_dir(parts.head).await? else {
+            return Ok(None);
+        };
+        let head = ObjectId(dir.phys().head_dataset_obj);
+        let all = self.stored_bookmarks(head).await?;
+        let found = all.into_iter().find(|(known, _)| known == short);
+        if found.as_ref().is_some_and(|(_, b)| b.words[REDACTION] != 0) {
+            return Err(DslError::Unsupported {
+                what: "a bookmark with a redaction list",
+            });
+        }
+        Ok(found.map(|(_, bookmark)| bookmark))
+    }
+
+    /// Destroys a bookmark. Syncing context; the checks were made.
+    pub(crate) async fn destroy_bookmark(self: &Rc<Self>, name: &str, tx: &Tx) -> Result<()> {
+        let parts = split(name);
+        let missing = || DslError::NotFound { name: name.into() };
+        let short = parts.bookmark.ok_or_else(missing)?;
+        let dir = self.find_dir(parts.head).await?.ok_or_else(missing)?;
+        let head = ObjectId(dir.phys().head_dataset_obj);
+        let mut all = self.stored_bookmarks(head).await?;
+        let at = all
+            .iter()
+            .position(|(known, _)| known == short)
+            .ok_or_else(missing)?;
+        let (_, bookmark) = all.remove(at);
+        self.drop_bookmark_uses(&bookmark, tx).await?;
+        let txg = bookmark.creation_txg();
+        let shared = all
+            .iter()
+            .any(|(_, other)| other.has_space() && other.creation_txg() == txg);
+        let state = self.load_dataset(head, None).await?;
+        if bookmark.has_space()
+            && bookmark.words[4] & SNAPSHOT_EXISTS == 0
+            && !shared
+            && txg < state.phys().prev_snap_txg
+        {
+            self.remove_clones_key(&dir, txg, tx).await?;
+            let list = self.deadlist_of(&state).await?;
+            list.remove_key(txg, &self.empty, tx).await?;
+        }
+        let map = self.bookmarks_of(head).await?.ok_or_else(missing)?;
+        zap::remove(&self.mos, map, short, tx).await?;
+        if all.is_empty() {
+            self.features.decr("bookmarks", tx).await?;
+            zap::remove(&self.mos, head, zapified_keys::BOOKMARKS, tx).await?;
+            self.mos.free_object(map, tx).await?;
+        }
+        let text = format!("name={short}");
+        self.event("remove_bookmark", parts.head, head, text, tx);
+        Ok(())
+    }
+
+    async fn drop_bookmark_uses(&self, bookmark: &Bookmark, tx: &Tx) -> Result<()> {
+        if bookmark.long {
+            self.features.decr("bookmark_v2", tx).await?;
+        }
+        if bookmark.has_space() {
+            self.features.decr("bookmark_written", tx).await?;
+        }
+        Ok(())
+    }
+
+    /// Frees the bookmarks of a head that goes. Syncing context.
+    pub(crate) async fn destroy_all_bookmarks(&self, head: ObjectId, tx: &Tx) -> Result<()> {
+        let Some(map) = self.bookmarks_of(head).await? else {
+            return Ok(());
+        };
+        for (_, bookmark) in self.stored_bookmarks(head).await? {
+            self.drop_bookmark_uses(&bookmark, tx).await?;
+        }
+        self.mos.free_object(map, tx).await?;
+        self.features.decr("bookmarks", tx).await
+    }
+
+    /// Gives a head's new deadlist the keys its bookmarks since the previous snapshot need.
+    pub(crate) async fn add_bookmark_keys(
+        &self,
+        head: &DatasetState,
+        list: &Deadlist,
+        tx: &Tx,
+    ) -> Result<()> {
+        let after = head.phys().prev_snap_txg;
+        let mut last = 0;
+        for (_, bookmark) in self.spacious_bookmarks(head.object).await? {
+            let txg = bookmark.creation_txg();
+            if txg > after && txg != last {
+                list.add_key(txg, &self.empty, tx).await?;
+                last = txg;
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows the destruction of a snapshot in the bookmarks at it and before it. Returns whether
+    /// some still need its key in deadlists.
+    pub(crate) async fn bookmarks_lose_snapshot(
+        self: &Rc<Self>,
+        snapshot: &DatasetState,
+        next: &DatasetState,
+        head: &DatasetState,
+        tx: &Tx,
+    ) -> Result<bool> {
+        let s = snapshot.phys();
+        let mut keep_key = false;
+        for (name, mut bookmark) in self.spacious_bookmarks(head.object).await? {
+            let txg = bookmark.creation_txg();
+            if txg < s.prev_snap_txg || txg > s.creation_txg {
+                continue;
+            }
+            if txg == s.creation_txg {
+                bookmark.words[4] &= !SNAPSHOT_EXISTS;
+                keep_key = true;
+            } else {
+                let list = self.deadlist_of(next).await?;
+                let mut freed = bookmark.freed_before_next();
+                freed.add(list.space_range(0, txg, &self.empty).await?);
+                bookmark.set_freed_before_next(freed);
+            }
+            self.store_bookmark(head.object, &name, &bookmark, tx)
+                .await?;
+        }
+        Ok(keep_key)
+    }
+
+    /// Takes the sums anew of bookmarks at a snapshot whose next dataset changed.
+    pub(crate) async fn bookmarks_next_changed(
+        self: &Rc<Self>,
+        head: ObjectId,
+        snapshot: &DslDatasetPhys,
+        tx: &Tx,
+    ) -> Result<()> {
+        for (name, old) in self.spacious_bookmarks(head).await? {
+            if old.creation_txg() == snapshot.creation_txg {
+                let mut bookmark = self.bookmark_now(snapshot).await?;
+                bookmark.words[REDACTION] = old.words[REDACTION];
+                self.store_bookmark(head, &name, &bookmark, tx).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds blocks killed in a head, given by birth, to the bookmarks at or after its last snapshot.
+    pub(crate) async fn bookmarks_lose_blocks(
+        &self,
+        head: &DatasetState,
+        killed: &[(u64, Sizes)],
+        tx: &Tx,
+    ) -> Result<()> {
+        if killed.is_empty() {
+            return Ok(());
+        }
+        let since = head.phys().prev_snap_txg;
+        for (name, mut bookmark) in self.spacious_bookmarks(head.object).await? {
+            let txg = bookmark.creation_txg();
+            if txg < since {
+                continue;
+            }
+            let mut freed = bookmark.freed_before_next();
+            for (birth, sizes) in killed.iter().filter(|(birth, _)| *birth <= txg) {
+                debug_assert!(*birth <= txg, "filtered");
+                freed.add(*sizes);
+            }
+            if freed != bookmark.freed_before_next() {
+                bookmark.set_freed_before_next(freed);
+                self.store_bookmark(head.object, &name, &bookmark, tx)
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the bookmarks up to a snapshot from one head to another, as a promotion does.
+    pub(crate) async fn move_bookmarks(
+        &self,
+        from: ObjectId,
+        to: ObjectId,
+        newest: u64,
+        tx: &Tx,
+    ) -> Result<()> {
+        let all = self.stored_bookmarks(from).await?;
+        let stay = all.iter().filter(|(_, b)| b.creation_txg() > newest).count();
+        let Some(map) = self.bookmarks_of(from).await? else {
+            return Ok(());
+        };
+        for (name, bookmark) in all.iter().filter(|(_, b)| b.creation_txg() <= newest) {
+            zap::remove(&self.mos, map, name, tx).await?;
+            if bookmark.long {
+                // Counted again when it is added.
+                self.features.decr("bookmark_v2", tx).await?;
+            }
+            self.add_bookmark(to, name, bookmark, tx).await?;
+        }
+        if stay == 0 {
+            self.features.decr("bookmarks", tx).await?;
+            zap::remove(&self.mos, from, zapified_keys::BOOKMARKS, tx).await?;
+            self.mos.free_object(map, tx).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,509 @@
+//! Clones: making them, exchanging a clone's place with its origin's (promotion), and going back to
+//! the newest snapshot (rollback).
+//!
+//! OpenZFS: module/zfs/dsl_dataset.c, `dsl_dataset_promote_sync`, `dsl_dataset_rollback_sync` and
+//! `dsl_dataset_clone_swap_sync_impl`.
+
+use std::rc::Rc;
+
+use dmu::Tx;
+use dmu::zap::{self, ZapValue};
+use ondisk::dsl::{UsedBy, dataset_flags, zapified_keys};
+use ondisk::feature::Feature;
+use ondisk::zil::ZilHeader;
+use ondisk::{ObjectId, Txg};
+
+use crate::bptree;
+use crate::dataset::DatasetState;
+use crate::dir::{Dir, available, available_below};
+use crate::directory::{BPTREE_OBJ, OBJECT_DIRECTORY};
+use crate::error::{DslError, Result};
+use crate::inner::{Found, Inner};
+use crate::names;
+use crate::property::Setting;
+use crate::space::{Delta, Sizes, signed};
+
+/// What a promotion needs to know.
+pub(crate) struct Promotion {
+    /// The clone's head.
+    clone: Rc<DatasetState>,
+    /// The snapshot it was cloned from.
+    origin: Rc<DatasetState>,
+    /// The snapshots that change hands, the origin first.
+    shared: Vec<Rc<DatasetState>>,
+    /// The clone and its own snapshots, newest first.
+    of_clone: Vec<Rc<DatasetState>>,
+    /// The origin's head and its snapshots younger than the origin, newest first.
+    of_origin: Vec<Rc<DatasetState>>,
+}
+
+/// Space that a promotion moves.
+struct Moved {
+    sizes: Sizes,
+    /// What the clone's snapshots use afterwards, and the old head's.
+    clone_snapshots: u64,
+    origin_snapshots: u64,
+    /// What only the origin holds afterwards.
+    origin_unique: u64,
+}
+
+impl Inner {
+    /// Makes a clone of a snapshot in a new directory. Syncing context; the checks were made.
+    pub(crate) async fn create_clone(
+        self: &Rc<Self>,
+        dir: Rc<Dir>,
+        origin: &Rc<DatasetState>,
+        settings: &[Setting],
+        tx: &Tx,
+    ) -> Result<Rc<DatasetState>> {
+        let kept = dataset_flags::INCONSISTENT | dataset_flags::CASE_INSENSITIVE;
+        let flags = origin.phys().flags & kept;
+        let kind = self.kind_of(&origin.dir()).await?;
+        let state = self.create_head_from(&dir, origin, flags, tx).await?;
+        dir.kind.set(Some(kind));
+        let found = Found {
+            dir,
+            dataset: state.object,
+            snapshot: None,
+        };
+        self.apply_settings(&found, settings, tx).await?;
+        self.forget_log(&state, tx).await?;
+        Ok(state)
+    }
+
+    /// Makes a head that shares its objects with a snapshot forget the snapshot's intent log.
+    async fn forget_log(self: &Rc<Self>, state: &Rc<DatasetState>, tx: &Tx) -> Result<()> {
+        let header = self.log_of(state.object, &state.phys().bp).await?;
+        if header != ZilHeader::default() {
+            self.open_objset(state).await?;
+            let objset = state.objset().expect("it was opened just now");
+            objset.set_zil_header(ZilHeader::default(), tx);
+        }
+        Ok(())
+    }
+
+    /// The line of datasets from `newest` back to, without, `end`; with no end, to the snapshot
+    /// the directory was cloned from.
+    async fn line(
+        self: &Rc<Self>,
+        newest: ObjectId,
+        end: Option<ObjectId>,
+    ) -> Result<Vec<Rc<DatasetState>>> {
+        let mut line = Vec::new();
+        let mut at = newest;
+        let mut end = end;
+        while end != Some(at) {
+            if at.0 == 0 {
+                return Err(DslError::corrupt("chain of snapshots", newest));
+            }
+            let state = self.load_dataset(at, None).await?;
+            let origin = ObjectId(state.dir().phys().origin_obj);
+            end.get_or_insert(origin);
+            at = ObjectId(state.phys().prev_snap_obj);
+            line.push(state);
+        }
+        Ok(line)
+    }
+
+    /// Checks a promotion.
+    pub(crate) async fn check_promote(self: &Rc<Self>, name: &str) -> Result<Promotion> {
+        let found = self.find(name).await?;
+        let not_a_clone = || DslError::NotAClone { name: name.into() };
+        let dir = found.dir;
+        let origin_object = ObjectId(dir.phys().origin_obj);
+        if found.snapshot.is_some()
+            || origin_object.0 == 0
+            || origin_object == self.fixed.get().origin_snap
+        {
+            return Err(not_a_clone());
+        }
+        let clone = self.load_dataset(found.dataset, None).await?;
+        if clone.phys().flags & dataset_flags::NOPROMOTE != 0 {
+            return Err(not_a_clone());
+        }
+        let shared = self.line(origin_object, None).await?;
+        let origin = shared.first().cloned().ok_or_else(not_a_clone)?;
+        let of_clone = self.line(clone.object, Some(origin_object)).await?;
+        let origin_head = ObjectId(origin.dir().phys().head_dataset_obj);
+        let of_origin = self.line(origin_head, Some(origin_object)).await?;
+        let promotion = Promotion {
+            clone,
+            origin,
+            shared,
+            of_clone,
+            of_origin,
+        };
+        self.check_promoted_names(&promotion, name).await?;
+        let moved = self.moved_space(&promotion).await?;
+        let from = promotion.origin.dir();
+        let common = dir
+            .chain()
+            .into_iter()
+            .find(|above| above.contains(&from))
+            .map(|above| above.object);
+        let space = moved.sizes.used;
+        if available_below(&dir, common, space, self.pool_size(0), true) < space {
+            return Err(DslError::NoSpace);
+        }
+        Ok(promotion)
+    }
+
+    async fn check_promoted_names(self: &Rc<Self>, p: &Promotion, name: &str) -> Result<()> {
+        let mut names = Vec::new();
+        let phys = p.clone.phys();
+        let map = ObjectId(phys.snapnames_zapobj);
+        for snapshot in &p.shared {
+            let full = self.snapshot_name(snapshot.object).await?;
+            let short = full.split_once('@').map_or("", |(_, short)| short);
+            if name.len() + 1 + short.len() > names::NAME_BYTES_MAX {
+                return Err(DslError::NameTooLong { name: full });
+            }
+            if self.snapshot_object(&phys, map, short).await?.is_some() {
+                names.push(short.to_owned());
+            }
+        }
+        let newest = p.origin.phys().creation_txg;
+        let head = ObjectId(p.origin.dir().phys().head_dataset_obj);
+        let mine = self.stored_bookmarks(p.clone.object).await?;
+        for (bookmark, stored) in self.stored_bookmarks(head).await? {
+            if stored.creation_txg() <= newest && mine.iter().any(|(known, _)| *known == bookmark)
+            {
+                names.push(bookmark);
+            }
+        }
+        if names.is_empty() {
+            return Ok(());
+        }
+        let origin = self.name_of(&p.origin.dir());
+        Err(DslError::Conflicts { names, origin })
+    }
+
+    /// Sums of the deadlists of a line of datasets, of blocks younger than `since`.
+    async fn dead_since(&self, line: &[Rc<DatasetState>], since: u64) -> Result<u64> {
+        let mut sum = 0;
+        for state in line {
+            let list = self.deadlist_of(state).await?;
+            sum += list.space_range(since, u64::MAX, &self.empty).await?.used;
+        }
+        Ok(sum)
+    }
+
+    /// The space a promotion moves from the origin's directory to the clone's.
+    async fn moved_space(self: &Rc<Self>, p: &Promotion) -> Result<Moved> {
+        let o = p.origin.phys();
+        let mut sizes = Sizes {
+            used: o.referenced_bytes,
+            compressed: o.compressed_bytes,
+            uncompressed: o.uncompressed_bytes,
+        };
+        // Each snapshot gave birth to what it refers to, less what its predecessor did, and what
+        // it killed. In sum only the first and last, and all the killed, remain.
+        for snapshot in &p.shared {
+            if snapshot.phys().prev_snap_obj != 0 {
+                sizes.add(self.deadlist_of(snapshot).await?.totals());
+            }
+        }
+        let origin_dir = p.origin.dir();
+        let oldest = ObjectId(origin_dir.phys().origin_obj);
+        if oldest.0 != 0 {
+            let before = self.dataset_phys(oldest).await?;
+            sizes.sub(Sizes {
+                used: before.referenced_bytes,
+                compressed: before.compressed_bytes,
+                uncompressed: before.uncompressed_bytes,
+            });
+        }
+        let since = origin_dir.origin_txg.get();
+        let clone_snapshots =
+            self.dead_since(&p.shared, since).await? + self.dead_since(&p.of_clone, since).await?;
+        let origin_snapshots = self.dead_since(&p.of_origin, o.creation_txg).await?;
+        let first = p.of_clone.last().expect("the clone itself at least");
+        let origin_unique = self
+            .deadlist_of(first)
+            .await?
+            .space_range(o.prev_snap_txg, u64::MAX, &self.empty)
+            .await?
+            .used;
+        Ok(Moved {
+            sizes,
+            clone_snapshots,
+            origin_snapshots,
+            origin_unique,
+        })
+    }
+
+    /// Promotes a clone. Syncing context; the checks were made.
+    pub(crate) async fn promote(self: &Rc<Self>, p: &Promotion, tx: &Tx) -> Result<()> {
+        let mos = &self.mos;
+        let moved = self.moved_space(p).await?;
+        let dir = p.clone.dir();
+        let old_dir = p.origin.dir();
+        let old_head = self.head_of(&old_dir).await?;
+        let o = p.origin.phys();
+        // The origin's next dataset is now of the clone.
+        let old_next = o.next_snap_obj;
+        let first = p.of_clone.last().expect("the clone itself at least").object;
+        p.origin.change(|o| o.next_snap_obj = first.0);
+        if o.next_clones_obj != 0 {
+            let map = ObjectId(o.next_clones_obj);
+            zap::remove_int(mos, map, first.0, tx).await?;
+            zap::add_int(mos, map, old_next, tx).await?;
+        }
+        // Both directories change their origins.
+        let oldest = ObjectId(old_dir.phys().origin_obj);
+        dir.change(|d| d.origin_obj = oldest.0);
+        dir.origin_txg.set(old_dir.origin_txg.get());
+        old_dir.change(|d| d.origin_obj = p.origin.object.0);
+        old_dir.origin_txg.set(o.creation_txg);
+        zap::remove_int(mos, ObjectId(old_dir.phys().clones), p.clone.object.0, tx).await?;
+        if oldest.0 != 0 {
+            let above = ObjectId(self.dataset_phys(oldest).await?.dir_obj);
+            let above = self.dir(above).await?;
+            let clones = self.clones_of(&above, tx).await?;
+            zap::remove_int(mos, clones, old_head.object.0, tx).await?;
+            zap::add_int(mos, clones, p.clone.object.0, tx).await?;
+        }
+        let clones = self.clones_of(&dir, tx).await?;
+        zap::add_int(mos, clones, old_head.object.0, tx).await?;
+        self.move_bookmarks(old_head.object, p.clone.object, o.creation_txg, tx)
+            .await?;
+        self.bookmarks_next_changed(p.clone.object, &p.origin.phys(), tx)
+            .await?;
+        for snapshot in &p.shared {
+            self.move_snapshot(snapshot, &old_dir, &dir, old_next, tx)
+                .await?;
+        }
+        // Space follows.
+        let more = signed(moved.clone_snapshots)
+            - signed(dir.phys().used_breakdown[UsedBy::Snapshots as usize]);
+        let delta = Delta::from(moved.sizes);
+        let plain = |used: i64| Delta {
+            used,
+            ..Delta::default()
+        };
+        dir.did_use(UsedBy::Snapshots, plain(more));
+        dir.did_use(
+            UsedBy::Head,
+            Delta {
+                used: delta.used - more,
+                ..delta
+            },
+        );
+        let more = signed(moved.origin_snapshots)
+            - signed(old_dir.phys().used_breakdown[UsedBy::Snapshots as usize]);
+        old_dir.did_use(UsedBy::Snapshots, plain(more));
+        old_dir.did_use(
+            UsedBy::Head,
+            Delta {
+                used: -delta.used - more,
+                compressed: -delta.compressed,
+                uncompressed: -delta.uncompressed,
+            },
+        );
+        p.origin.change(|o| o.unique_bytes = moved.origin_unique);
+        self.refresh_properties(&dir).await?;
+        let name = self.name_of(&dir);
+        self.event("promote", &name, p.clone.object, String::new(), tx);
+        Ok(())
+    }
+
+    /// Moves a snapshot from one directory to another, with what refers to it there.
+    async fn move_snapshot(
+        self: &Rc<Self>,
+        snapshot: &Rc<DatasetState>,
+        from: &Rc<Dir>,
+        to: &Rc<Dir>,
+        old_next: u64,
+        tx: &Tx,
+    ) -> Result<()> {
+        let mos = &self.mos;
+        let head_map = |dir: &Rc<Dir>| ObjectId(dir.phys().head_dataset_obj);
+        let from_map = ObjectId(self.dataset_phys(head_map(from)).await?.snapnames_zapobj);
+        let to_map = ObjectId(self.dataset_phys(head_map(to)).await?.snapnames_zapobj);
+        let name = self
+            .name_by_value(from_map, snapshot.object)
+            .await?
+            .ok_or_else(|| DslError::corrupt("snapshot names", from_map))?;
+        zap::remove(mos, from_map, &name, tx).await?;
+        self.snapshots_changed(from, tx).await?;
+        self.adjust_count(from, zapified_keys::SNAPSHOT_COUNT, -1, tx)
+            .await?;
+        zap::add_u64(mos, to_map, &name, snapshot.object.0, tx).await?;
+        self.adjust_count(to, zapified_keys::SNAPSHOT_COUNT, 1, tx)
+            .await?;
+        snapshot.set_dir(to.clone());
+        let clones = ObjectId(snapshot.phys().next_clones_obj);
+        if clones.0 == 0 {
+            return Ok(());
+        }
+        for entry in zap::entries(mos, clones).await? {
+            let ZapValue::U64(value) = entry.value else {
+                return Err(DslError::corrupt("list of clones", clones));
+            };
+            let object = value.first().copied().unwrap_or(0);
+            // The old head, or its oldest snapshot, has been moved already.
+            if object == old_next {
+                continue;
+            }
+            let clone_dir = ObjectId(self.dataset_phys(ObjectId(object)).await?.dir_obj);
+            let head = self.dir(clone_dir).await?.phys().head_dataset_obj;
+            zap::remove_int(mos, ObjectId(from.phys().clones), head, tx).await?;
+            zap::add_int(mos, ObjectId(to.phys().clones), head, tx).await?;
+        }
+        Ok(())
+    }
+
+    /// Checks a rollback to the newest snapshot, which must be `target` if one is named.
+    pub(crate) async fn check_rollback(
+        self: &Rc<Self>,
+        name: &str,
+        target: Option<&str>,
+        tx: Option<Txg>,
+    ) -> Result<Rc<DatasetState>> {
+        let found = self.find(name).await?;
+        if found.snapshot.is_some() {
+            return Err(DslError::WrongKind { name: name.into() });
+        }
+        let state = self.load_dataset(found.dataset, None).await?;
+        let phys = state.phys();
+        let prev = ObjectId(phys.prev_snap_obj);
+        if prev.0 == 0 || prev == self.fixed.get().origin_snap {
+            return Err(DslError::NoSnapshot { name: name.into() });
+        }
+        if tx.is_some_and(|txg| phys.prev_snap_txg >= txg.0) {
+            return Err(DslError::Again);
+        }
+        if let Some(target) = target {
+            let missing = |_| DslError::NoSnapshot { name: name.into() };
+            let wanted = self.find(target).await.map_err(missing)?;
+            if wanted.dataset != prev {
+                let own = wanted.dir.object == found.dir.object
+                    || found.dir.phys().origin_obj == wanted.dataset.0;
+                return Err(if own {
+                    DslError::NotNewest { name: name.into() }
+                } else {
+                    DslError::NoSnapshot { name: name.into() }
+                });
+            }
+        }
+        let bookmarks = self.stored_bookmarks(state.object).await?;
+        if bookmarks
+            .iter()
+            .any(|(_, b)| b.creation_txg() > phys.prev_snap_txg)
+        {
+            return Err(DslError::NotNewest { name: name.into() });
+        }
+        if state.handles() != 0 {
+            return Err(DslError::Busy { name: name.into() });
+        }
+        if zil::has_log(&self.objset_log(&state).await?) {
+            return Err(DslError::Busy { name: name.into() });
+        }
+        let referenced = self.dataset_phys(prev).await?.referenced_bytes;
+        let quota = state.ref_quota.get();
+        if quota != 0 && referenced > quota {
+            return Err(DslError::Quota { name: name.into() });
+        }
+        let charge = phys.unique_bytes.min(state.ref_reserved.get());
+        if charge > 0 && charge > available(&found.dir, self.pool_size(0), true) {
+            return Err(DslError::NoSpace);
+        }
+        Ok(state)
+    }
+
+    /// Makes a head what its newest snapshot is; what it wrote since is freed in the background.
+    /// Syncing context; the checks were made.
+    pub(crate) async fn rollback(self: &Rc<Self>, state: &Rc<DatasetState>, tx: &Tx) -> Result<()> {
+        let dir = state.dir();
+        let h = state.phys();
+        let prev = state.prev.borrow().clone();
+        let prev = prev.ok_or_else(|| DslError::corrupt("previous snapshot", state.object))?;
+        let s = prev.phys();
+        let list = self.deadlist_of(state).await?;
+        let dead = list.totals();
+        let dead_young = list
+            .space_range(dir.origin_txg.get(), u64::MAX, &self.empty)
+            .await?;
+        // Referenced now and killed since the snapshot, without what the snapshot refers to.
+        let mut freed = Sizes {
+            used: h.referenced_bytes,
+            compressed: h.compressed_bytes,
+            uncompressed: h.uncompressed_bytes,
+        };
+        freed.add(dead);
+        freed.sub(Sizes {
+            used: s.referenced_bytes,
+            compressed: s.compressed_bytes,
+            uncompressed: s.uncompressed_bytes,
+        });
+        state.set_objset(None);
+        self.free_in_background(h.bp, h.prev_snap_txg, freed, tx)
+            .await?;
+        let delta = Delta::from(freed);
+        dir.did_use(UsedBy::Head, -delta);
+        let free_dir = self.dir(self.fixed.get().free_dir).await?;
+        free_dir.did_use(UsedBy::Head, delta);
+        dir.move_part(-signed(dead_young.used), UsedBy::Head, UsedBy::Snapshots);
+        prev.change(|s| s.unique_bytes = 0);
+        list.clear(&self.empty, tx).await?;
+        let charge = h.unique_bytes.min(state.ref_reserved.get());
+        state.change(|p| {
+            p.bp = s.bp;
+            p.referenced_bytes = s.referenced_bytes;
+            p.compressed_bytes = s.compressed_bytes;
+            p.uncompressed_bytes = s.uncompressed_bytes;
+            p.unique_bytes = 0;
+        });
+        if charge > 0 {
+            let delta = Delta {
+                used: signed(charge),
+                ..Delta::default()
+            };
+            dir.did_use(UsedBy::Refreservation, delta);
+        }
+        self.take_over_features(state, &prev, tx).await?;
+        self.bookmarks_next_changed(state.object, &s, tx).await?;
+        self.forget_log(state, tx).await?;
+        let name = self.name_of(&dir);
+        self.event("rollback", &name, state.object, String::new(), tx);
+        Ok(())
+    }
+
+    /// Counts for a head just the features its snapshot needs.
+    async fn take_over_features(
+        &self,
+        state: &DatasetState,
+        snapshot: &DatasetState,
+        tx: &Tx,
+    ) -> Result<()> {
+        let wanted = snapshot.features.borrow().clone();
+        let has = state.features.borrow().clone();
+        for feature in has.difference(&wanted).copied() {
+            let known = Feature::by_name(feature).expect("named by this crate");
+            self.features.decr(feature, tx).await?;
+            zap::remove(&self.mos, state.object, known.guid, tx).await?;
+            state.features.borrow_mut().remove(feature);
+        }
+        for feature in wanted {
+            self.activate(state, feature, tx).await?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the blocks of an object set born after `min_birth` to the background.
+    pub(crate) async fn free_in_background(
+        &self,
+        bp: ondisk::BlockPointer,
+        min_birth: u64,
+        sizes: Sizes,
+        tx: &Tx,
+    ) -> Result<()> {
+        if self.bptree.get().0 == 0 {
+            self.features.incr("async_destroy", tx).await?;
+            let object = bptree::create(&self.mos, tx).await?;
+            zap::add_u64(&self.mos, OBJECT_DIRECTORY, BPTREE_OBJ, object.0, tx).await?;
+            self.bptree.set(object);
+        }
+        bptree::add(&self.mos, self.bptree.get(), bp, min_birth, sizes, tx).await
+    }
+}

@@ -1,0 +1,476 @@
+//! Making and destroying snapshots, and the space that goes with them.
+//!
+//! A snapshot takes the head's objects and its deadlist; the head goes on with an empty deadlist
+//! that has one entry more. Destroying one gives the blocks only it holds to the background, and
+//! its deadlist to the next newer dataset. OpenZFS: module/zfs/dsl_dataset.c,
+//! `dsl_dataset_snapshot_sync_impl`; module/zfs/dsl_destroy.c, `dsl_destroy_snapshot_sync_impl`.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use dmu::zap::{self, ZapValue};
+use dmu::Tx;
+use ondisk::dsl::{DslDatasetPhys, UsedBy, dataset_flags, zapified_keys};
+use ondisk::{ObjectId, ObjectType};
+
+use crate::dataset::DatasetState;
+use crate::dir::{Dir, available};
+use crate::error::{DslError, Result};
+use crate::inner::Inner;
+use crate::names::{self, split};
+use crate::property::{DatasetKind, Property, Value};
+use crate::space::{Delta, Sizes, signed};
+
+fn used(bytes: i64) -> Delta {
+    Delta {
+        used: bytes,
+        ..Delta::default()
+    }
+}
+
+impl Inner {
+    /// Checks snapshots to be taken together; returns for each name why it cannot be, if so.
+    /// `txg` is the group they would be of, when in syncing context.
+    pub(crate) async fn check_snapshots(
+        self: &Rc<Self>,
+        wanted: &[String],
+        txg: Option<u64>,
+    ) -> Result<Vec<(String, DslError)>> {
+        let mut refused = Vec::new();
+        let mut more: BTreeMap<ObjectId, (Rc<Dir>, u64)> = BTreeMap::new();
+        for name in wanted {
+            match self.check_snapshot(name, txg).await {
+                Ok(dir) => {
+                    for dir in dir.chain() {
+                        more.entry(dir.object).or_insert((dir, 0)).1 += 1;
+                    }
+                }
+                Err(DslError::Again) => return Err(DslError::Again),
+                Err(error) => refused.push((name.clone(), error)),
+            }
+        }
+        if refused.is_empty() {
+            for (dir, count) in more.into_values() {
+                if let Err(error) = self.check_snapshot_limit(&dir, count).await {
+                    refused.push((self.name_of(&dir), error));
+                    break;
+                }
+            }
+        }
+        Ok(refused)
+    }
+
+    async fn check_snapshot(self: &Rc<Self>, name: &str, txg: Option<u64>) -> Result<Rc<Dir>> {
+        names::check(name, DatasetKind::Snapshot)?;
+        let parts = split(name);
+        let missing = || DslError::NotFound {
+            name: parts.head.into(),
+        };
+        let dir = self.find_dir(parts.head).await?.ok_or_else(missing)?;
+        let head = self
+            .load_dataset(ObjectId(dir.phys().head_dataset_obj), None)
+            .await?;
+        let phys = head.phys();
+        if txg.is_some_and(|txg| phys.prev_snap_txg >= txg) {
+            return Err(DslError::Again);
+        }
+        let snapshot = parts.snapshot.expect("the name was checked");
+        let map = ObjectId(phys.snapnames_zapobj);
+        if self.snapshot_object(&phys, map, snapshot).await?.is_some() {
+            return Err(DslError::Exists { name: name.into() });
+        }
+        if phys.flags & dataset_flags::INCONSISTENT != 0 {
+            return Err(DslError::Busy { name: name.into() });
+        }
+        // What the snapshot may come to own must have room beside the refreservation.
+        let charge = phys.unique_bytes.min(head.ref_reserved.get());
+        if charge > available(&dir, self.pool_size(0), true) {
+            return Err(DslError::NoSpace);
+        }
+        Ok(dir)
+    }
+
+    /// Looks a snapshot up; names of datasets without case are compared so.
+    pub(crate) async fn snapshot_object(
+        &self,
+        head: &DslDatasetPhys,
+        map: ObjectId,
+        name: &str,
+    ) -> Result<Option<ObjectId>> {
+        if head.flags & dataset_flags::CASE_INSENSITIVE != 0 {
+            let found = zap::lookup_normalized(&self.mos, map, name).await?;
+            return Ok(match found {
+                Some((ZapValue::U64(value), ..)) => value.first().copied().map(ObjectId),
+                _ => None,
+            });
+        }
+        let found = zap::lookup_u64(&self.mos, map, name).await?;
+        Ok(found.map(ObjectId))
+    }
+
+    async fn check_snapshot_limit(&self, dir: &Rc<Dir>, more: u64) -> Result<()> {
+        if !self.features.is_active("filesystem_limits") {
+            return Ok(());
+        }
+        let limit = self
+            .props_of(dir)
+            .await?
+            .get(Property::SnapshotLimit.name())
+            .and_then(Value::number);
+        let count = self.dir_count(dir, zapified_keys::SNAPSHOT_COUNT).await?;
+        if let (Some(limit), Some(count)) = (limit, count)
+            && count.saturating_add(more) > limit
+        {
+            return Err(DslError::CountLimit {
+                name: self.name_of(dir),
+            });
+        }
+        Ok(())
+    }
+
+    /// Takes a snapshot. Syncing context, after what is dirty was written; the checks were made.
+    pub(crate) async fn create_snapshot(
+        self: &Rc<Self>,
+        name: &str,
+        tx: &Tx,
+    ) -> Result<Rc<DatasetState>> {
+        let parts = split(name);
+        let missing = || DslError::NotFound { name: name.into() };
+        let dir = self.find_dir(parts.head).await?.ok_or_else(missing)?;
+        let short = parts.snapshot.ok_or_else(missing)?;
+        let head = self
+            .load_dataset(ObjectId(dir.phys().head_dataset_obj), None)
+            .await?;
+        let mos = &self.mos;
+        let h = head.phys();
+        self.adjust_count(&dir, zapified_keys::SNAPSHOT_COUNT, 1, tx)
+            .await?;
+        let object = self.allocate_dataset(tx).await?;
+        let phys = DslDatasetPhys {
+            dir_obj: dir.object.0,
+            fsid_guid: self.new_fsid(),
+            guid: self.new_guid().0,
+            prev_snap_obj: h.prev_snap_obj,
+            prev_snap_txg: h.prev_snap_txg,
+            next_snap_obj: head.object.0,
+            num_children: 1,
+            creation_time: self.seconds(),
+            creation_txg: tx.txg().0,
+            deadlist_obj: h.deadlist_obj,
+            referenced_bytes: h.referenced_bytes,
+            compressed_bytes: h.compressed_bytes,
+            uncompressed_bytes: h.uncompressed_bytes,
+            flags: h.flags,
+            bp: h.bp,
+            ..DslDatasetPhys::default()
+        };
+        mos.set_bonus(object, ObjectType::DSL_DATASET, &phys.encode(), tx)
+            .await?;
+        let state = self.load_dataset(object, Some(short.to_owned())).await?;
+        let features = head.features.borrow().clone();
+        for feature in features {
+            self.activate(&state, feature, tx).await?;
+        }
+        let prev = head.prev.borrow().clone();
+        if let Some(prev) = prev {
+            let clones = ObjectId(prev.phys().next_clones_obj);
+            if prev.phys().next_snap_obj == head.object.0 {
+                prev.change(|p| p.next_snap_obj = object.0);
+            } else if clones.0 != 0 {
+                zap::remove_int(mos, clones, head.object.0, tx).await?;
+                zap::add_int(mos, clones, object.0, tx).await?;
+            }
+        }
+        let charge = h.unique_bytes.min(head.ref_reserved.get());
+        if charge > 0 {
+            dir.did_use(UsedBy::Refreservation, used(signed(charge)));
+        }
+        let old = self.deadlist_of(&head).await?;
+        let new = old.clone_keys(u64::MAX, &self.empty, tx).await?;
+        let new = Rc::new(crate::deadlist::Deadlist::open(mos, new).await?);
+        new.add_key(h.prev_snap_txg, &self.empty, tx).await?;
+        self.add_bookmark_keys(&head, &new, tx).await?;
+        head.change(|p| {
+            p.deadlist_obj = new.object().0;
+            p.prev_snap_obj = object.0;
+            p.prev_snap_txg = tx.txg().0;
+            p.unique_bytes = 0;
+            p.flags |= dataset_flags::UNIQUE_ACCURATE;
+        });
+        *state.deadlist.borrow_mut() = Some(old);
+        *head.deadlist.borrow_mut() = Some(new);
+        *head.prev.borrow_mut() = Some(state.clone());
+        let map = ObjectId(h.snapnames_zapobj);
+        zap::add_u64(mos, map, short, object.0, tx).await?;
+        self.snapshots_changed(&dir, tx).await?;
+        self.event("snapshot", name, object, String::new(), tx);
+        Ok(state)
+    }
+
+    /// Notes in a directory that its snapshots changed now.
+    pub(crate) async fn snapshots_changed(&self, dir: &Dir, tx: &Tx) -> Result<()> {
+        if !self.features.is_enabled("extensible_dataset") {
+            return Ok(());
+        }
+        let now = self.services.handle.wall_clock();
+        let seconds = u64::try_from(now.seconds).unwrap_or(0);
+        let value = ZapValue::U64(vec![seconds, u64::from(now.nanoseconds)]);
+        self.zapify(dir.object, tx).await?;
+        let key = zapified_keys::SNAPSHOTS_CHANGED;
+        zap::update(&self.mos, dir.object, key, &value, tx).await?;
+        Ok(())
+    }
+
+    /// Number of holds on a snapshot.
+    pub(crate) async fn user_refs(&self, phys: &DslDatasetPhys) -> Result<u64> {
+        match phys.userrefs_obj {
+            0 => Ok(0),
+            map => Ok(zap::count(&self.mos, ObjectId(map)).await?),
+        }
+    }
+
+    /// Checks that a snapshot can be destroyed; `None` when it does not exist.
+    pub(crate) async fn check_destroy_snapshot(
+        self: &Rc<Self>,
+        name: &str,
+        defer: bool,
+    ) -> Result<Option<Rc<DatasetState>>> {
+        if split(name).snapshot.is_none() {
+            return Err(DslError::WrongKind { name: name.into() });
+        }
+        let found = match self.find(name).await {
+            Err(DslError::NotFound { .. }) => return Ok(None),
+            other => other?,
+        };
+        let state = self.load_dataset(found.dataset, found.snapshot).await?;
+        if state.handles() != 0 {
+            return Err(DslError::Busy { name: name.into() });
+        }
+        let phys = state.phys();
+        if !defer {
+            if self.user_refs(&phys).await? > 0 {
+                return Err(DslError::Busy { name: name.into() });
+            }
+            if phys.num_children > 1 {
+                return Err(DslError::HasClones { name: name.into() });
+            }
+        }
+        Ok(Some(state))
+    }
+
+    /// The head of a directory.
+    pub(crate) async fn head_of(self: &Rc<Self>, dir: &Dir) -> Result<Rc<DatasetState>> {
+        let head = ObjectId(dir.phys().head_dataset_obj);
+        self.load_dataset(head, None).await
+    }
+
+    /// Destroys a snapshot; with `defer`, when its last hold or clone goes. Syncing context; the
+    /// checks were made.
+    pub(crate) async fn destroy_snapshot(
+        self: &Rc<Self>,
+        state: &Rc<DatasetState>,
+        defer: bool,
+        tx: &Tx,
+    ) -> Result<()> {
+        let mos = &self.mos;
+        let s = state.phys();
+        let object = state.object;
+        let dir = state.dir();
+        let name = self.snapshot_name(object).await?;
+        if defer && (s.num_children > 1 || self.user_refs(&s).await? > 0) {
+            state.change(|p| p.flags |= dataset_flags::DEFER_DESTROY);
+            self.event("defer_destroy", &name, object, String::new(), tx);
+            return Ok(());
+        }
+        self.event("destroy", &name, object, String::new(), tx);
+        let head = self.head_of(&dir).await?;
+        let next = self
+            .load_dataset(ObjectId(s.next_snap_obj), None)
+            .await?;
+        let bookmarked = self.bookmarks_lose_snapshot(state, &next, &head, tx).await?;
+        let features = state.features.borrow().clone();
+        for feature in features {
+            self.features.decr(feature, tx).await?;
+        }
+        let prev = match s.prev_snap_obj {
+            0 => None,
+            prev => Some(self.load_dataset(ObjectId(prev), None).await?),
+        };
+        let mut same_line = false;
+        if let Some(prev) = &prev {
+            let p = prev.phys();
+            same_line = p.next_snap_obj == object.0;
+            if same_line {
+                prev.change(|p| p.next_snap_obj = s.next_snap_obj);
+            } else if p.next_clones_obj != 0 {
+                let clones = ObjectId(p.next_clones_obj);
+                zap::remove_int(mos, clones, object.0, tx).await?;
+                zap::add_int(mos, clones, s.next_snap_obj, tx).await?;
+            }
+        }
+        let unique_before = next.phys().unique_bytes;
+        next.change(|n| {
+            n.prev_snap_obj = s.prev_snap_obj;
+            n.prev_snap_txg = s.prev_snap_txg;
+        });
+        self.pass_deadlist_on(state, &next, prev.as_ref().filter(|_| same_line), tx)
+            .await?;
+        if !bookmarked {
+            self.remove_clones_key(&dir, s.creation_txg, tx).await?;
+        }
+        if next.phys().is_snapshot() {
+            // Blocks that only this snapshot and the next one shared: they died after the next.
+            let after = ObjectId(next.phys().next_snap_obj);
+            let after = self.load_dataset(after, None).await?;
+            let shared = self
+                .deadlist_of(&after)
+                .await?
+                .space_range(s.prev_snap_txg, s.creation_txg, &self.empty)
+                .await?;
+            next.change(|n| n.unique_bytes += shared.used);
+            if !bookmarked {
+                let list = self.deadlist_of(&head).await?;
+                list.remove_key(s.creation_txg, &self.empty, tx).await?;
+            }
+        } else {
+            *next.prev.borrow_mut() = prev.clone();
+            let kept = prev.as_ref().map_or(0, |p| p.phys().referenced_bytes);
+            let dead = self.deadlist_of(&next).await?.totals().used;
+            next.change(|n| {
+                n.unique_bytes = n
+                    .referenced_bytes
+                    .saturating_sub(kept.saturating_sub(dead));
+            });
+            let reserved = next.ref_reserved.get();
+            if unique_before < reserved {
+                let more = next.phys().unique_bytes.saturating_sub(unique_before);
+                let filled = more.min(reserved - unique_before);
+                dir.did_use(UsedBy::Refreservation, used(-signed(filled)));
+            }
+        }
+        self.forget_snapshot(state, &head, &dir, tx).await
+    }
+
+    /// Frees what only the snapshot holds and gives the rest of its deadlist to the next dataset.
+    /// `prev` is the previous snapshot when this one is its next.
+    async fn pass_deadlist_on(
+        self: &Rc<Self>,
+        state: &Rc<DatasetState>,
+        next: &Rc<DatasetState>,
+        prev: Option<&Rc<DatasetState>>,
+        tx: &Tx,
+    ) -> Result<()> {
+        let s = state.phys();
+        let list = self.deadlist_of(next).await?;
+        if let Some(prev) = prev {
+            let shared = list
+                .space_range(prev.phys().prev_snap_txg, s.prev_snap_txg, &self.empty)
+                .await?;
+            prev.change(|p| p.unique_bytes += shared.used);
+        }
+        let freed: Sizes = list
+            .space_range(s.prev_snap_txg, u64::MAX, &self.empty)
+            .await?;
+        let delta = Delta::from(freed);
+        state.dir().did_use(UsedBy::Snapshots, -delta);
+        list.move_to(&self.free_bpobj, s.prev_snap_txg, &self.empty, tx)
+            .await?;
+        let free_dir = self.dir(self.fixed.get().free_dir).await?;
+        free_dir.did_use(UsedBy::Head, delta);
+        let own = self.deadlist_of(state).await?;
+        list.merge(&own, &self.empty, tx).await?;
+        *state.deadlist.borrow_mut() = None;
+        Ok(())
+    }
+
+    /// Drops a key from the deadlists of all heads cloned, directly or not, from snapshots of a
+    /// directory that are younger.
+    pub(crate) async fn remove_clones_key(
+        self: &Rc<Self>,
+        dir: &Rc<Dir>,
+        key: u64,
+        tx: &Tx,
+    ) -> Result<()> {
+        let mut work = vec![dir.clone()];
+        while let Some(dir) = work.pop() {
+            let clones = ObjectId(dir.phys().clones);
+            if clones.0 == 0 {
+                continue;
+            }
+            for entry in zap::entries(&self.mos, clones).await? {
+                let ZapValue::U64(value) = entry.value else {
+                    return Err(DslError::corrupt("list of clones", clones));
+                };
+                let clone = ObjectId(value.first().copied().unwrap_or(0));
+                let clone = self.load_dataset(clone, None).await?;
+                if clone.dir().origin_txg.get() > key {
+                    let list = self.deadlist_of(&clone).await?;
+                    list.remove_key(key, &self.empty, tx).await?;
+                    work.push(clone.dir());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a snapshot out of its dataset's names and frees its objects.
+    async fn forget_snapshot(
+        self: &Rc<Self>,
+        state: &Rc<DatasetState>,
+        head: &Rc<DatasetState>,
+        dir: &Rc<Dir>,
+        tx: &Tx,
+    ) -> Result<()> {
+        let mos = &self.mos;
+        let s = state.phys();
+        let map = ObjectId(head.phys().snapnames_zapobj);
+        let name = self
+            .name_by_value(map, state.object)
+            .await?
+            .ok_or_else(|| DslError::corrupt("snapshot names", map))?;
+        zap::remove(mos, map, &name, tx).await?;
+        self.adjust_count(dir, zapified_keys::SNAPSHOT_COUNT, -1, tx)
+            .await?;
+        self.snapshots_changed(dir, tx).await?;
+        for object in [s.next_clones_obj, s.props_obj, s.userrefs_obj] {
+            if object != 0 {
+                mos.free_object(ObjectId(object), tx).await?;
+            }
+        }
+        self.free_zapified(state.object, tx).await?;
+        self.datasets.borrow_mut().remove(&state.object);
+        self.dirty_datasets.borrow_mut().remove(&state.object);
+        state.set_objset(None);
+        Ok(())
+    }
+
+    /// What destroying the snapshots from `first` to `last` of one dataset would free.
+    pub(crate) async fn would_free(self: &Rc<Self>, first: &str, last: &str) -> Result<Sizes> {
+        let mismatch = || DslError::WrongKind { name: last.into() };
+        let (first, last) = (self.find(first).await?, self.find(last).await?);
+        if first.snapshot.is_none() || last.snapshot.is_none() {
+            return Err(mismatch());
+        }
+        let from = self.dataset_phys(first.dataset).await?;
+        let to = self.dataset_phys(last.dataset).await?;
+        if from.dir_obj != to.dir_obj || from.creation_txg > to.creation_txg {
+            return Err(mismatch());
+        }
+        let mut sizes = Sizes::default();
+        let mut at = ObjectId(to.next_snap_obj);
+        while at != first.dataset {
+            let phys = self.dataset_phys(at).await?;
+            let list = crate::deadlist::Deadlist::open(&self.mos, ObjectId(phys.deadlist_obj));
+            sizes.add(
+                list.await?
+                    .space_range(from.prev_snap_txg, u64::MAX, &self.empty)
+                    .await?,
+            );
+            if phys.prev_snap_obj == 0 {
+                return Err(DslError::corrupt("chain of snapshots", at));
+            }
+            at = ObjectId(phys.prev_snap_obj);
+        }
+        Ok(sizes)
+    }
+}

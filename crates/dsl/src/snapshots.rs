@@ -1,0 +1,441 @@
+//! The public door to snapshots, clones, bookmarks and holds.
+
+use std::rc::Rc;
+
+use dmu::Tx;
+use ondisk::dsl::zapified_keys;
+
+use crate::deadlist::Deadlist;
+use crate::error::{DslError, Result};
+use crate::hierarchy::Hierarchy;
+use crate::inner::{Found, Inner};
+use crate::names::{self, split};
+use crate::property::{DatasetKind, Setting};
+use crate::space::Sizes;
+use ondisk::ObjectId;
+
+/// Names that stood in the way, each with its reason. When there is one, nothing was done.
+pub type Refusals = Vec<(String, DslError)>;
+
+impl Hierarchy {
+    /// Runs a task again in the next group as long as it answers `Again`.
+    async fn submit_until_done<T: 'static>(
+        &self,
+        name: &'static str,
+        mut task: impl FnMut() -> crate::inner::LocalTask<T>,
+    ) -> Result<T> {
+        loop {
+            let once = task();
+            let run = async move |this: &Self, tx: &Tx| once(this.clone(), tx).await;
+            match self.submit(name, run).await {
+                Err(DslError::Again) => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Takes snapshots of several datasets at one moment, with user properties. All are taken, or
+    /// none when a name is refused. On disk when it returns.
+    ///
+    /// # Errors
+    /// Of reading and of the pool; what is wrong with single names (`NotFound`, `Exists`,
+    /// `BadName`, `NameTooLong`, `NoSpace`, `CountLimit`, `Busy`) is returned as refusals.
+    pub async fn snapshot(&self, wanted: &[String], settings: &[Setting]) -> Result<Refusals> {
+        {
+            let _names = self.inner().config.read().await;
+            let refused = self.inner().check_snapshots(wanted, None).await?;
+            if !refused.is_empty() {
+                return Ok(refused);
+            }
+        }
+        let (wanted, settings) = (Rc::new(wanted.to_vec()), Rc::new(settings.to_vec()));
+        self.submit_until_done("snapshot", || {
+            let (wanted, settings) = (wanted.clone(), settings.clone());
+            Box::new(move |this, tx| {
+                Box::pin(async move {
+                    let inner = this.inner();
+                    let refused = inner.check_snapshots(&wanted, Some(tx.txg().0)).await?;
+                    if !refused.is_empty() {
+                        return Ok(refused);
+                    }
+                    this.apply(async {
+                        for name in wanted.iter() {
+                            let state = inner.create_snapshot(name, tx).await?;
+                            if settings.is_empty() {
+                                continue;
+                            }
+                            let found = inner.find(name).await?;
+                            debug_assert_eq!(found.dataset, state.object, "made just now");
+                            inner.apply_settings(&found, &settings, tx).await?;
+                        }
+                        Ok(Vec::new())
+                    })
+                    .await
+                })
+            })
+        })
+        .await
+    }
+
+    /// Destroys snapshots; with `defer`, those held or cloned go when their last hold or clone
+    /// does. Names that do not exist are passed over. All go, or none when one is refused.
+    ///
+    /// # Errors
+    /// Of reading and of the pool; `Busy` (held or open) and `HasClones` are refusals.
+    pub async fn destroy_snapshots(&self, doomed: &[String], defer: bool) -> Result<Refusals> {
+        {
+            let _names = self.inner().config.read().await;
+            let refused = check_doomed(self.inner(), doomed, defer).await?;
+            if !refused.is_empty() {
+                return Ok(refused);
+            }
+        }
+        let doomed = doomed.to_vec();
+        self.submit("destroy snapshots", async move |this: &Self, tx: &Tx| {
+            let inner = this.inner();
+            let refused = check_doomed(inner, &doomed, defer).await?;
+            if !refused.is_empty() {
+                return Ok(refused);
+            }
+            this.apply(async {
+                for name in &doomed {
+                    if let Some(state) = inner.check_destroy_snapshot(name, defer).await? {
+                        inner.destroy_snapshot(&state, defer, tx).await?;
+                    }
+                }
+                Ok(Vec::new())
+            })
+            .await
+        })
+        .await
+    }
+
+    /// Makes a clone of a snapshot: a dataset that starts with its contents.
+    ///
+    /// # Errors
+    /// Those of creating a dataset; `NotFound` and `WrongKind` for the snapshot.
+    pub async fn clone_snapshot(
+        &self,
+        snapshot: &str,
+        name: &str,
+        settings: Vec<Setting>,
+    ) -> Result<()> {
+        {
+            let _names = self.inner().config.read().await;
+            self.check_clone(snapshot, name, &settings).await?;
+        }
+        let (snapshot, name) = (snapshot.to_owned(), name.to_owned());
+        self.submit("clone", async move |this: &Self, tx: &Tx| {
+            let inner = this.inner();
+            let parent = this.check_clone(&snapshot, &name, &settings).await?;
+            let found = inner.find(&snapshot).await?;
+            let origin = inner.load_dataset(found.dataset, found.snapshot).await?;
+            this.apply(async {
+                let (_, component) = name.rsplit_once('/').expect("the name was checked");
+                let dir = inner.create_dir(Some(&parent), component, tx).await?;
+                inner
+                    .adjust_count(&parent, zapified_keys::FILESYSTEM_COUNT, 1, tx)
+                    .await?;
+                inner.start_counts(&dir, tx).await?;
+                let state = inner.create_clone(dir, &origin, &settings, tx).await?;
+                let text = format!("origin={snapshot} ({})", origin.object);
+                inner.event("clone", &name, state.object, text, tx);
+                Ok(())
+            })
+            .await
+        })
+        .await
+    }
+
+    async fn check_clone(
+        &self,
+        snapshot: &str,
+        name: &str,
+        settings: &[Setting],
+    ) -> Result<Rc<crate::dir::Dir>> {
+        let inner = self.inner();
+        let found = inner.find(snapshot).await?;
+        if found.snapshot.is_none() {
+            return Err(DslError::WrongKind {
+                name: snapshot.into(),
+            });
+        }
+        names::check(name, DatasetKind::Filesystem)?;
+        let pool = self.pool_name();
+        let in_pool = name
+            .strip_prefix(&pool)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        if !in_pool {
+            return Err(DslError::CrossPool);
+        }
+        self.check_new(name, settings).await
+    }
+
+    /// Exchanges a clone's place with its origin's: the snapshots up to the origin become the
+    /// clone's, and the old head a clone of it.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotAClone`, `Conflicts`, `NoSpace`, `NameTooLong`, `CountLimit`.
+    pub async fn promote(&self, name: &str) -> Result<()> {
+        {
+            let _names = self.inner().config.read().await;
+            self.inner().check_promote(name).await?;
+        }
+        let name = name.to_owned();
+        self.submit("promote", async move |this: &Self, tx: &Tx| {
+            let promotion = this.inner().check_promote(&name).await?;
+            this.apply(this.inner().promote(&promotion, tx)).await
+        })
+        .await
+    }
+
+    /// Makes a dataset what its newest snapshot is, which must be `target` if given. No handle of
+    /// the dataset may be open.
+    ///
+    /// # Errors
+    /// `NotFound`, `NoSnapshot`, `NotNewest`, `Busy`, `Quota`, `NoSpace`.
+    pub async fn rollback(&self, name: &str, target: Option<&str>) -> Result<()> {
+        {
+            let _names = self.inner().config.read().await;
+            self.inner().check_rollback(name, target, None).await?;
+        }
+        // What was written before its last handle went must not follow the rollback.
+        self.inner().services.clock.sync_all().await?;
+        let name = Rc::new(name.to_owned());
+        let target = Rc::new(target.map(str::to_owned));
+        self.submit_until_done("rollback", || {
+            let (name, target) = (name.clone(), target.clone());
+            Box::new(move |this, tx| {
+                Box::pin(async move {
+                    let inner = this.inner();
+                    let txg = tx.txg();
+                    let state = inner
+                        .check_rollback(&name, target.as_deref(), Some(txg))
+                        .await?;
+                    if state.is_dirty_later(txg) {
+                        return Err(DslError::Busy {
+                            name: name.to_string(),
+                        });
+                    }
+                    this.apply(inner.rollback(&state, tx)).await
+                })
+            })
+        })
+        .await
+    }
+
+    /// Makes bookmarks: pairs of the new name and a snapshot or bookmark. All or none.
+    ///
+    /// # Errors
+    /// Of reading and of the pool; `Exists`, `NotFound`, `NotAncestor`, `BadName` and
+    /// `FeatureDisabled` are refusals.
+    pub async fn create_bookmarks(&self, wanted: &[(String, String)]) -> Result<Refusals> {
+        let wanted = wanted.to_vec();
+        self.submit("bookmark", async move |this: &Self, tx: &Tx| {
+            let inner = this.inner();
+            let mut refused = Vec::new();
+            let mut sources = Vec::new();
+            for (name, source) in &wanted {
+                match inner.check_bookmark(name, source).await {
+                    Ok(source) => sources.push((name, source)),
+                    Err(error) => refused.push((name.clone(), error)),
+                }
+            }
+            if !refused.is_empty() {
+                return Ok(refused);
+            }
+            this.apply(async {
+                for (name, source) in sources {
+                    inner.create_bookmark(name, source, tx).await?;
+                }
+                Ok(Vec::new())
+            })
+            .await
+        })
+        .await
+    }
+
+    /// Destroys bookmarks; names that do not exist are passed over.
+    ///
+    /// # Errors
+    /// Of reading and of the pool.
+    pub async fn destroy_bookmarks(&self, doomed: &[String]) -> Result<Refusals> {
+        let doomed = doomed.to_vec();
+        self.submit("destroy bookmarks", async move |this: &Self, tx: &Tx| {
+            let inner = this.inner();
+            let mut refused = Vec::new();
+            let mut existing = Vec::new();
+            for name in &doomed {
+                match inner.check_destroy_bookmark(name).await {
+                    Ok(Some(_)) => existing.push(name),
+                    Ok(None) => {}
+                    Err(error) => refused.push((name.clone(), error)),
+                }
+            }
+            if !refused.is_empty() {
+                return Ok(refused);
+            }
+            this.apply(async {
+                for name in existing {
+                    inner.destroy_bookmark(name, tx).await?;
+                }
+                Ok(Vec::new())
+            })
+            .await
+        })
+        .await
+    }
+
+    /// Adds a hold with one tag to snapshots: all or none.
+    ///
+    /// # Errors
+    /// Of reading and of the pool; `NotFound`, `TagExists`, `WrongKind` and `NameTooLong` are
+    /// refusals.
+    pub async fn hold(&self, names: &[String], tag: &str) -> Result<Refusals> {
+        let (names, tag) = (names.to_vec(), tag.to_owned());
+        self.submit("hold", async move |this: &Self, tx: &Tx| {
+            let inner = this.inner();
+            let mut refused = Vec::new();
+            let mut states = Vec::new();
+            for name in &names {
+                match inner.check_hold(name, &tag).await {
+                    Ok(state) => states.push(state),
+                    Err(error) => refused.push((name.clone(), error)),
+                }
+            }
+            if !refused.is_empty() {
+                return Ok(refused);
+            }
+            this.apply(async {
+                for state in states {
+                    inner.add_hold(&state, &tag, tx).await?;
+                }
+                Ok(Vec::new())
+            })
+            .await
+        })
+        .await
+    }
+
+    /// Removes the holds with one tag from snapshots: all or none. A snapshot that was to go with
+    /// its last hold goes.
+    ///
+    /// # Errors
+    /// Of reading and of the pool; `NotFound`, `NoSuchTag`, `WrongKind` and `Busy` are refusals.
+    pub async fn release(&self, names: &[String], tag: &str) -> Result<Refusals> {
+        let (names, tag) = (names.to_vec(), tag.to_owned());
+        self.submit("release", async move |this: &Self, tx: &Tx| {
+            let inner = this.inner();
+            let mut refused = Vec::new();
+            let mut states = Vec::new();
+            for name in &names {
+                match inner.check_release(name, &tag).await {
+                    Ok(state) => states.push(state),
+                    Err(error) => refused.push((name.clone(), error)),
+                }
+            }
+            if !refused.is_empty() {
+                return Ok(refused);
+            }
+            this.apply(async {
+                for state in states {
+                    inner.remove_hold(&state, &tag, tx).await?;
+                }
+                Ok(Vec::new())
+            })
+            .await
+        })
+        .await
+    }
+
+    /// Returns the holds of a snapshot by tag, with their times in seconds since 1970.
+    ///
+    /// # Errors
+    /// `NotFound`, `WrongKind`; errors of reading.
+    pub async fn holds(&self, snapshot: &str) -> Result<Vec<(String, u64)>> {
+        let _names = self.inner().config.read().await;
+        self.inner().holds_of(snapshot).await
+    }
+
+    /// Returns the bytes that would come free if the snapshots of one dataset from `first` to
+    /// `last` were destroyed.
+    ///
+    /// # Errors
+    /// `NotFound`; `WrongKind` when they are not of one dataset or not in this order.
+    pub async fn would_free(&self, first: &str, last: &str) -> Result<u64> {
+        let _names = self.inner().config.read().await;
+        Ok(self.inner().would_free(first, last).await?.used)
+    }
+
+    /// Returns the bytes a dataset or snapshot refers to that were written after a snapshot or
+    /// bookmark of its line (`written@SNAPSHOT`).
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such earlier point.
+    pub async fn written_since(&self, name: &str, since: &str) -> Result<u64> {
+        let _names = self.inner().config.read().await;
+        self.inner().written_since(name, since).await
+    }
+}
+
+async fn check_doomed(inner: &Rc<Inner>, doomed: &[String], defer: bool) -> Result<Refusals> {
+    let mut refused = Vec::new();
+    for name in doomed {
+        if let Err(error) = inner.check_destroy_snapshot(name, defer).await {
+            refused.push((name.clone(), error));
+        }
+    }
+    Ok(refused)
+}
+
+impl Inner {
+    pub(crate) async fn written_since(self: &Rc<Self>, name: &str, since: &str) -> Result<u64> {
+        let Found { dataset, .. } = self.find(name).await?;
+        let phys = self.dataset_phys(dataset).await?;
+        let missing = || DslError::NotFound { name: since.into() };
+        let parts = split(since);
+        // What was referenced then, and how much of it died before the next snapshot, if known.
+        let (referenced, txg, freed): (u64, u64, Option<Sizes>) = match parts.bookmark {
+            Some(short) => {
+                let dir = self.find_dir(parts.head).await?.ok_or_else(missing)?;
+                let head = ObjectId(dir.phys().head_dataset_obj);
+                let all = self.stored_bookmarks(head).await?;
+                let (_, bookmark) = all
+                    .into_iter()
+                    .find(|(known, b)| known == short && b.has_space())
+                    .ok_or_else(missing)?;
+                let txg = bookmark.creation_txg();
+                let freed = bookmark.freed_before_next();
+                (bookmark.referenced().used, txg, Some(freed))
+            }
+            None => {
+                let found = self.find(since).await?;
+                let old = self.dataset_phys(found.dataset).await?;
+                if found.snapshot.is_none() {
+                    return Err(missing());
+                }
+                (old.referenced_bytes, old.creation_txg, None)
+            }
+        };
+        if phys.is_snapshot() && txg >= phys.creation_txg {
+            return Err(missing());
+        }
+        let mut written = phys.referenced_bytes;
+        let mut at = phys;
+        while at.prev_snap_txg > txg {
+            let list = Deadlist::open(&self.mos, ObjectId(at.deadlist_obj)).await?;
+            written += list.space_range(0, txg, &self.empty).await?.used;
+            at = self.dataset_phys(ObjectId(at.prev_snap_obj)).await?;
+        }
+        written += match freed {
+            Some(freed) => freed.used,
+            None if at.prev_snap_txg == txg => {
+                Deadlist::totals_of(&self.mos, ObjectId(at.deadlist_obj))
+                    .await?
+                    .used
+            }
+            None => return Err(missing()),
+        };
+        Ok(written.saturating_sub(referenced))
+    }
+}

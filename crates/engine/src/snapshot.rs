@@ -1,0 +1,359 @@
+//! Snapshots, clones, bookmarks and holds as callers see them, and how the pool's thread serves them.
+
+use std::collections::BTreeSet;
+
+use crate::door::Room;
+use crate::property::{DatasetKind, Kinds};
+use crate::{EngineError, PoolHandle};
+
+/// A name that was refused. When a request returns one, nothing of it was done.
+#[derive(Debug)]
+pub struct Refusal {
+    /// The name.
+    pub name: String,
+    /// Why.
+    pub error: EngineError,
+}
+
+/// Snapshots to be taken at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct SnapshotRequest {
+    /// Full names.
+    pub names: Vec<String>,
+    /// Also of all datasets below (`-r`).
+    pub recursive: bool,
+    /// User properties, as typed.
+    pub properties: Vec<(String, String)>,
+}
+
+/// A hold on a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// The snapshot.
+    pub snapshot: String,
+    /// Its tag.
+    pub tag: String,
+    /// When it was made, in seconds since 1970.
+    pub time: u64,
+}
+
+fn refusals(refused: dsl::Refusals) -> Vec<Refusal> {
+    refused
+        .into_iter()
+        .map(|(name, error)| Refusal {
+            name,
+            error: error.into(),
+        })
+        .collect()
+}
+
+impl Room {
+    /// The snapshots named, and those of the same names of all datasets below.
+    async fn with_below(
+        &self,
+        names: &[String],
+        existing: bool,
+    ) -> Result<Vec<String>, EngineError> {
+        let hierarchy = self.pool.hierarchy();
+        let mut seen = BTreeSet::new();
+        let mut all = Vec::new();
+        for name in names {
+            let Some((dataset, snapshot)) = name.split_once('@') else {
+                all.push(name.clone());
+                continue;
+            };
+            let spec = dsl::ListSpec {
+                depth: None,
+                kinds: Kinds::FILESYSTEM.union(Kinds::VOLUME),
+            };
+            for head in hierarchy.names(dataset, spec).await? {
+                let name = format!("{head}@{snapshot}");
+                if seen.insert(name.clone())
+                    && (!existing || hierarchy.info(&name).await.is_ok())
+                {
+                    all.push(name);
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    pub(crate) async fn snapshot(
+        &self,
+        request: SnapshotRequest,
+    ) -> Result<Vec<Refusal>, EngineError> {
+        self.writable()?;
+        let settings = self.settings(&request.properties, DatasetKind::Snapshot, false)?;
+        let names = if request.recursive {
+            self.with_below(&request.names, false).await?
+        } else {
+            request.names
+        };
+        let refused = self.pool.hierarchy().snapshot(&names, &settings).await?;
+        Ok(refusals(refused))
+    }
+
+    pub(crate) async fn destroy_snapshots(
+        &self,
+        names: &[String],
+        defer: bool,
+    ) -> Result<Vec<Refusal>, EngineError> {
+        self.writable()?;
+        let hierarchy = self.pool.hierarchy();
+        let mut objects = Vec::new();
+        for name in names {
+            match hierarchy.info(name).await {
+                Ok(info) => objects.push(info.object.0),
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.without_all(&objects, async {
+            Ok(refusals(hierarchy.destroy_snapshots(names, defer).await?))
+        })
+        .await
+    }
+
+    pub(crate) async fn clone_snapshot(
+        &self,
+        snapshot: &str,
+        name: &str,
+        properties: &[(String, String)],
+        parents: bool,
+    ) -> Result<(), EngineError> {
+        self.writable()?;
+        let hierarchy = self.pool.hierarchy();
+        let origin = hierarchy.info(snapshot).await?;
+        let settings = self.settings(properties, origin.head_kind, true)?;
+        if parents {
+            self.create_parents(name).await?;
+        }
+        hierarchy.clone_snapshot(snapshot, name, settings).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn promote(&self, name: &str) -> Result<(), EngineError> {
+        self.writable()?;
+        self.pool.hierarchy().promote(name).await?;
+        self.reload_properties().await
+    }
+
+    pub(crate) async fn rollback(
+        &self,
+        name: &str,
+        target: Option<&str>,
+    ) -> Result<(), EngineError> {
+        self.writable()?;
+        let hierarchy = self.pool.hierarchy();
+        let object = hierarchy.info(name).await?.object.0;
+        let work = async { Ok(hierarchy.rollback(name, target).await?) };
+        self.without(object, work).await
+    }
+
+    pub(crate) async fn holds(
+        &self,
+        names: &[String],
+        recursive: bool,
+    ) -> Result<Vec<Hold>, EngineError> {
+        let hierarchy = self.pool.hierarchy();
+        let names = if recursive {
+            self.with_below(names, true).await?
+        } else {
+            names.to_vec()
+        };
+        let mut holds = Vec::new();
+        for snapshot in names {
+            for (tag, time) in hierarchy.holds(&snapshot).await? {
+                holds.push(Hold {
+                    snapshot: snapshot.clone(),
+                    tag,
+                    time,
+                });
+            }
+        }
+        Ok(holds)
+    }
+}
+
+impl PoolHandle {
+    /// Takes snapshots at one moment: all of them, or none when one is refused. They are on stable
+    /// storage when this returns.
+    ///
+    /// # Errors
+    /// The pool is read-only, a property is refused; what is wrong with single names is returned.
+    pub async fn snapshot(&self, request: SnapshotRequest) -> Result<Vec<Refusal>, EngineError> {
+        self.ask(move |room| async move { room.snapshot(request).await })
+            .await
+    }
+
+    /// Destroys snapshots, all or none; names that do not exist are passed over. With `defer`,
+    /// those held or cloned go later. Their space comes back in the background.
+    ///
+    /// # Errors
+    /// The pool is read-only; what is wrong with single names is returned.
+    pub async fn destroy_snapshots(
+        &self,
+        names: &[String],
+        defer: bool,
+    ) -> Result<Vec<Refusal>, EngineError> {
+        let names = names.to_vec();
+        self.ask(move |room| async move { room.destroy_snapshots(&names, defer).await })
+            .await
+    }
+
+    /// Makes a clone of a snapshot, with missing parents if wanted.
+    ///
+    /// # Errors
+    /// The name is taken or has no parent, the snapshot does not exist, a property is refused.
+    pub async fn clone_snapshot(
+        &self,
+        snapshot: &str,
+        name: &str,
+        properties: &[(String, String)],
+        parents: bool,
+    ) -> Result<(), EngineError> {
+        let (snapshot, name) = (snapshot.to_owned(), name.to_owned());
+        let properties = properties.to_vec();
+        self.ask(move |room| async move {
+            room.clone_snapshot(&snapshot, &name, &properties, parents)
+                .await
+        })
+        .await
+    }
+
+    /// Exchanges a clone's place with its origin's.
+    ///
+    /// # Errors
+    /// It is no clone, names of snapshots conflict, no space.
+    pub async fn promote(&self, name: &str) -> Result<(), EngineError> {
+        let name = name.to_owned();
+        self.ask(move |room| async move { room.promote(&name).await })
+            .await
+    }
+
+    /// Makes a dataset what its newest snapshot is, which must be `target` if given. Open files
+    /// that the snapshot does not have are stale afterwards.
+    ///
+    /// # Errors
+    /// There is no snapshot, or a newer one than `target`.
+    pub async fn rollback(&self, name: &str, target: Option<&str>) -> Result<(), EngineError> {
+        let (name, target) = (name.to_owned(), target.map(str::to_owned));
+        self.ask(move |room| async move { room.rollback(&name, target.as_deref()).await })
+            .await
+    }
+
+    /// Renames a snapshot, and with `recursive` those of the same name of all datasets below.
+    ///
+    /// # Errors
+    /// A new name is taken, or is of another dataset.
+    pub async fn rename_snapshot(
+        &self,
+        from: &str,
+        to: &str,
+        recursive: bool,
+    ) -> Result<(), EngineError> {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        self.ask(move |room| async move {
+            room.writable()?;
+            Ok(room.pool.hierarchy().rename(&from, &to, recursive).await?)
+        })
+        .await
+    }
+
+    /// Makes bookmarks, given as pairs of the new name and the snapshot or bookmark: all or none.
+    ///
+    /// # Errors
+    /// The pool is read-only; what is wrong with single names is returned.
+    pub async fn create_bookmarks(
+        &self,
+        wanted: &[(String, String)],
+    ) -> Result<Vec<Refusal>, EngineError> {
+        let wanted = wanted.to_vec();
+        self.ask(move |room| async move {
+            room.writable()?;
+            let refused = room.pool.hierarchy().create_bookmarks(&wanted).await?;
+            Ok(refusals(refused))
+        })
+        .await
+    }
+
+    /// Destroys bookmarks; names that do not exist are passed over.
+    ///
+    /// # Errors
+    /// The pool is read-only; what is wrong with single names is returned.
+    pub async fn destroy_bookmarks(&self, names: &[String]) -> Result<Vec<Refusal>, EngineError> {
+        let names = names.to_vec();
+        self.ask(move |room| async move {
+            room.writable()?;
+            let refused = room.pool.hierarchy().destroy_bookmarks(&names).await?;
+            Ok(refusals(refused))
+        })
+        .await
+    }
+
+    /// Adds a hold to snapshots, and with `recursive` to those of the same names below: all or
+    /// none.
+    ///
+    /// # Errors
+    /// The pool is read-only; what is wrong with single names is returned.
+    pub async fn hold(
+        &self,
+        names: &[String],
+        tag: &str,
+        recursive: bool,
+    ) -> Result<Vec<Refusal>, EngineError> {
+        let (mut names, tag) = (names.to_vec(), tag.to_owned());
+        self.ask(move |room| async move {
+            room.writable()?;
+            if recursive {
+                names = room.with_below(&names, true).await?;
+            }
+            Ok(refusals(room.pool.hierarchy().hold(&names, &tag).await?))
+        })
+        .await
+    }
+
+    /// Removes the holds with a tag from snapshots, as [`Self::hold`] adds them.
+    ///
+    /// # Errors
+    /// The pool is read-only; what is wrong with single names is returned.
+    pub async fn release(
+        &self,
+        names: &[String],
+        tag: &str,
+        recursive: bool,
+    ) -> Result<Vec<Refusal>, EngineError> {
+        let (mut names, tag) = (names.to_vec(), tag.to_owned());
+        self.ask(move |room| async move {
+            room.writable()?;
+            if recursive {
+                names = room.with_below(&names, true).await?;
+            }
+            Ok(refusals(room.pool.hierarchy().release(&names, &tag).await?))
+        })
+        .await
+    }
+
+    /// Returns the holds of snapshots, and with `recursive` of those of the same names below.
+    ///
+    /// # Errors
+    /// One does not exist.
+    pub async fn holds(&self, names: &[String], recursive: bool) -> Result<Vec<Hold>, EngineError> {
+        let names = names.to_vec();
+        self.ask(move |room| async move { room.holds(&names, recursive).await })
+            .await
+    }
+
+    /// Returns the bytes that destroying the snapshots of one dataset from `first` to `last` would
+    /// free.
+    ///
+    /// # Errors
+    /// They do not exist, or are not of one dataset in this order.
+    pub async fn would_free(&self, first: &str, last: &str) -> Result<u64, EngineError> {
+        let (first, last) = (first.to_owned(), last.to_owned());
+        self.ask(move |room| async move {
+            Ok(room.pool.hierarchy().would_free(&first, &last).await?)
+        })
+        .await
+    }
+}
