@@ -160,15 +160,17 @@ fn destroy_snapshots(pool: &PoolHandle, world: &mut World, dice: &mut Dice) -> R
     let run = &line[from..=to];
     let names: Vec<String> = run.iter().map(|s| World::full(&head, s)).collect();
     let cloned = names.iter().any(|name| world.is_cloned(name));
+    // What is written but not synced would change the sums meanwhile.
+    block_on(pool.sync())?;
     let said = block_on(pool.would_free(&names[0], &names[names.len() - 1]))?;
-    let before = number(pool, &head, "used")?;
+    let before = number(pool, &head, "usedbysnapshots")?;
     let refused = block_on(pool.destroy_snapshots(&names, false))?;
     if cloned {
         ensure!(!refused.is_empty(), "a cloned snapshot went");
         return Ok(());
     }
     ensure!(refused.is_empty(), "destroy {names:?}: {refused:?}");
-    let after = number(pool, &head, "used")?;
+    let after = number(pool, &head, "usedbysnapshots")?;
     ensure!(
         before - after == said,
         "destroy {names:?} should free {said} and freed {}",

@@ -444,7 +444,10 @@ impl Inner {
         let free_dir = self.dir(self.fixed.get().free_dir).await?;
         free_dir.did_use(UsedBy::Head, delta);
         dir.move_part(-signed(dead_young.used), UsedBy::Head, UsedBy::Snapshots);
-        prev.change(|s| s.unique_bytes = 0);
+        // A clone's origin is told apart from its own next dataset, which did not change.
+        if s.next_snap_obj == state.object.0 {
+            prev.change(|s| s.unique_bytes = 0);
+        }
         list.clear(&self.empty, tx).await?;
         let charge = h.unique_bytes.min(state.ref_reserved.get());
         state.change(|p| {

@@ -192,8 +192,9 @@ impl Hierarchy {
         let _names = self.0.config.read().await;
         let wants = wanted.map_or_else(Wants::all, Wants::these);
         let mut all = Vec::new();
+        let mut last = None;
         for listed in self.0.list(name, spec, &wants).await? {
-            all.push(self.0.properties_of(listed, &wants).await?);
+            all.push(self.0.properties_of(listed, &wants, &mut last).await?);
         }
         Ok(all)
     }

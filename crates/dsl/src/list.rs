@@ -1,6 +1,6 @@
 //! What is known of datasets: lists, space, the whole property table.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use dmu::zap::{self, ZapValue};
@@ -27,26 +27,47 @@ const VOLUME_PROPERTIES: ObjectId = ObjectId(2);
 const BOOKMARK_HAS_SPACE: u64 = 1;
 
 /// Which properties are to be found out; what nobody wants is not computed.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Wants(Option<Vec<String>>);
+#[derive(Clone, Debug)]
+pub(crate) struct Wants {
+    natives: BTreeSet<Property>,
+    /// Names that are no native property's; `None` is all user properties.
+    others: Option<Vec<String>>,
+}
 
 impl Wants {
     pub(crate) fn all() -> Self {
-        Self(None)
+        let visible = PROPERTIES.iter().filter(|d| d.visible);
+        Self {
+            natives: visible.map(|d| d.property).collect(),
+            others: None,
+        }
     }
 
     pub(crate) fn these(names: &[String]) -> Self {
-        Self(Some(names.to_vec()))
-    }
-
-    fn named(&self, name: &str) -> bool {
-        self.0
-            .as_ref()
-            .is_none_or(|names| names.iter().any(|wanted| wanted == name))
+        let mut natives = BTreeSet::new();
+        let mut others = Vec::new();
+        for name in names {
+            match Property::from_name(name) {
+                Some(property) => drop(natives.insert(property)),
+                None => others.push(name.clone()),
+            }
+        }
+        Self {
+            natives,
+            others: Some(others),
+        }
     }
 
     fn native(&self, property: Property) -> bool {
-        self.named(property.name())
+        self.natives.contains(&property)
+    }
+
+    /// The user properties wanted, of those in force.
+    fn user(&self, scope: &Scope) -> Vec<String> {
+        match &self.others {
+            None => scope.user_properties(),
+            Some(names) => names.iter().filter(|n| n.contains(':')).cloned().collect(),
+        }
     }
 
     /// Names that stand for nothing stored: `written@SNAPSHOT` and the like.
@@ -54,7 +75,7 @@ impl Wants {
         let since = |name: &&String| {
             name.starts_with("written@") || name.starts_with("written#")
         };
-        self.0.iter().flatten().filter(since).collect()
+        self.others.iter().flatten().filter(since).collect()
     }
 }
 
@@ -307,7 +328,8 @@ impl Inner {
             ..SpaceInfo::default()
         };
         let mut clones = Vec::new();
-        if phys.num_children > 1 && phys.next_clones_obj != 0 {
+        let asked = wants.native(Property::Clones);
+        if asked && phys.num_children > 1 && phys.next_clones_obj != 0 {
             for entry in zap::entries(&self.mos, ObjectId(phys.next_clones_obj)).await? {
                 if let ZapValue::U64(value) = entry.value {
                     let clone = ObjectId(value.first().copied().unwrap_or(0));
@@ -512,14 +534,16 @@ impl Inner {
         wants: &Wants,
     ) -> Result<DatasetProperties> {
         let listed = self.listed(name, wants).await?;
-        self.properties_of(listed, wants).await
+        self.properties_of(listed, wants, &mut None).await
     }
 
-    /// The properties wanted of a dataset that was found.
+    /// The properties wanted of a dataset that was found. Snapshots without properties of their own
+    /// share what is inherited, which is kept in `last`.
     pub(crate) async fn properties_of(
         self: &Rc<Self>,
         listed: Listed,
         wants: &Wants,
+        last: &mut Option<(ObjectId, Scope)>,
     ) -> Result<DatasetProperties> {
         let Listed { info, dir, props } = listed;
         if info.kind == DatasetKind::Bookmark {
@@ -527,7 +551,13 @@ impl Inner {
             return Ok(DatasetProperties { info, properties });
         }
         let own = (info.kind == DatasetKind::Snapshot).then_some(ObjectId(props));
-        let scope = self.scope(&dir, own).await?;
+        let scope = match last {
+            Some((of, scope)) if *of == dir.object && props == 0 && own.is_some() => scope.clone(),
+            _ => self.scope(&dir, own).await?,
+        };
+        if props == 0 && own.is_some() {
+            *last = Some((dir.object, scope.clone()));
+        }
         let fixed = if IN_OBJECTS.iter().any(|p| wants.native(*p)) {
             let objset = self.objset_for_reading(info.object).await?;
             match info.head_kind {
@@ -538,13 +568,8 @@ impl Inner {
             BTreeMap::new()
         };
         let mut properties = Vec::new();
-        for descriptor in PROPERTIES {
-            let property = descriptor.property;
-            // Hidden ones are told only when they are asked for by name.
-            let asked = wants.native(property) && (descriptor.visible || wants.0.is_some());
-            if !asked {
-                continue;
-            }
+        for property in wants.natives.iter().copied() {
+            let descriptor = property.descriptor();
             let only_snapshots = descriptor.kinds == Kinds::SNAPSHOT;
             let applies = property.applies_to(info.kind)
                 && (info.kind != DatasetKind::Snapshot
@@ -564,10 +589,7 @@ impl Inner {
                 received: scope.received(descriptor.name),
             });
         }
-        for name in scope.user_properties() {
-            if !wants.named(&name) {
-                continue;
-            }
+        for name in wants.user(&scope) {
             if let Some(lookup) = scope.lookup(&name, true) {
                 properties.push(PropertyEntry {
                     received: scope.received(&name),
@@ -700,7 +722,17 @@ impl Inner {
                 let key = zapified_keys::SNAPSHOTS_CHANGED;
                 self.dir_time(dir, key).await?.and_then(number)
             }
-            Property::ReceiveResumeToken
+            Property::Unique => number(space.unique),
+            Property::Inconsistent => number(u64::from(info.inconsistent)),
+            Property::Name
+            | Property::NumClones
+            | Property::PrevSnap
+            | Property::UserAccounting
+            | Property::KeyGuid
+            | Property::RemapTxg
+            | Property::IvsetGuid
+            | Property::Redacted
+            | Property::ReceiveResumeToken
             | Property::EncryptionRoot
             | Property::KeyStatus
             | Property::RedactSnaps => None,

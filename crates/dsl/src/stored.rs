@@ -66,10 +66,11 @@ pub(crate) struct Lookup {
 }
 
 /// Property dictionaries from a dataset up to the root: the dataset's own first.
+#[derive(Clone)]
 pub(crate) struct Scope {
     /// Stored at a snapshot itself, if this is one.
     pub(crate) snapshot: Option<PropMap>,
-    pub(crate) levels: Vec<(String, Rc<PropMap>)>,
+    pub(crate) levels: Rc<Vec<(String, Rc<PropMap>)>>,
 }
 
 impl Scope {
@@ -241,6 +242,7 @@ impl Inner {
             Some(object) => Some(read_map(&self.mos, object).await?),
             None => None,
         };
+        let levels = Rc::new(levels);
         Ok(Scope { snapshot, levels })
     }
 }
@@ -261,7 +263,7 @@ mod tests {
     fn scope() -> Scope {
         Scope {
             snapshot: None,
-            levels: vec![
+            levels: Rc::new(vec![
                 (
                     "p/a/b".into(),
                     map(&[
@@ -287,7 +289,7 @@ mod tests {
                         ("exec", Value::Number(1)),
                     ]),
                 ),
-            ],
+            ]),
         }
     }
 

@@ -1,27 +1,44 @@
-//! Somebody who creates, renames, changes and destroys datasets while clients work.
+//! Somebody who creates, renames, changes and destroys datasets while clients work, and takes snapshots of them, clones,
+//! promotes, rolls back and destroys those.
 //!
-//! These operations are on stable storage when they return, so after a cut the list of datasets is what was
-//! acknowledged, or that and the operation under way.
+//! These operations are on stable storage when they return, so after a cut the datasets are what was acknowledged, or
+//! that and the operation under way. The model knows names, origins, and a print of the contents where these are
+//! certain: of every snapshot since it was taken, and of a dataset between synchronous writes to it.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use engine::{
-    CreateDataset, CreateMode, Cred, DatasetFilter, DatasetKind, DestroyOptions, IoBuf, PoolHandle,
-    PropertyQuery, SetAttr, Stability,
+    CreateDataset, CreateMode, Cred, DatasetFilter, DatasetKind, DestroyOptions, EngineError,
+    FsError, IoBuf, PoolHandle, PropertyQuery, Refusal, SetAttr, SnapshotRequest, Stability,
 };
 use runtime::Handle;
 use world::Rng;
 
-use super::model::pattern;
+use super::model::{Node, Visible, pattern};
+use super::walk;
 
-/// Where the datasets of this task live.
+/// Where the datasets of this task live. Clients work in it too.
 const ROOT: &str = "tank/fs";
 
-/// Full names of datasets below the root.
-pub type Names = BTreeSet<String>;
+/// Operations in a boot.
+const OPERATIONS: u32 = 16;
+
+/// What is known of a dataset or snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Thing {
+    /// A print of its contents; `None` when they are not certain.
+    print: Option<u64>,
+    /// The snapshot it was cloned from.
+    origin: Option<String>,
+    /// The group it was made in, 0 when that is not known yet.
+    created: u64,
+}
+
+/// Datasets and snapshots by full name.
+pub type Names = BTreeMap<String, Thing>;
 
 /// What was acknowledged, and what may be.
 #[derive(Debug)]
@@ -40,7 +57,7 @@ impl DatasetHistory {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            acknowledged: Names::new(),
+            acknowledged: Names::from([(ROOT.to_owned(), Thing::default())]),
             under_way: None,
         }
     }
@@ -54,7 +71,8 @@ impl DatasetHistory {
     /// # Errors
     /// When it is neither what was acknowledged nor that with the operation under way.
     pub fn judge(&mut self, found: Names) -> Result<(), String> {
-        if found != self.acknowledged && self.under_way.as_ref() != Some(&found) {
+        let under_way = self.under_way.as_ref();
+        if !fits(&self.acknowledged, &found) && !under_way.is_some_and(|next| fits(next, &found)) {
             return Err(format!(
                 "datasets {found:?}, acknowledged {:?}, under way {:?}",
                 self.acknowledged, self.under_way
@@ -66,7 +84,17 @@ impl DatasetHistory {
     }
 }
 
-/// Lists the datasets below the root.
+/// Whether what was found is what the model says, where it is certain.
+fn fits(model: &Names, found: &Names) -> bool {
+    model.len() == found.len()
+        && model.iter().zip(found).all(|((name, thing), (other, there))| {
+            name == other
+                && thing.origin == there.origin
+                && thing.print.is_none_or(|print| Some(print) == there.print)
+        })
+}
+
+/// Lists the datasets from the root on, with their snapshots and contents.
 ///
 /// # Errors
 /// A sentence.
@@ -74,20 +102,73 @@ pub async fn list(pool: &PoolHandle) -> Result<Names, String> {
     let filter = DatasetFilter {
         root: ROOT.to_owned(),
         depth: None,
-        kinds: vec![DatasetKind::Filesystem],
+        kinds: vec![DatasetKind::Filesystem, DatasetKind::Snapshot],
     };
+    let query = PropertyQuery::Named(vec!["origin".to_owned()]);
     let found = pool
-        .datasets(&filter, &PropertyQuery::None)
+        .datasets(&filter, &query)
         .await
         .map_err(|error| error.to_string())?;
-    Ok(found
-        .into_iter()
-        .map(|info| info.name)
-        .filter(|name| name != ROOT)
-        .collect())
+    let mut names = Names::new();
+    for info in found {
+        let origin = info
+            .property("origin")
+            .and_then(|property| property.value.text())
+            .map(str::to_owned);
+        let print = if info.name == ROOT {
+            None
+        } else {
+            Some(print(pool, &info.name).await?)
+        };
+        let thing = Thing {
+            print,
+            origin,
+            created: info.create_txg,
+        };
+        names.insert(info.name, thing);
+    }
+    Ok(names)
 }
 
-/// Works until a dozen operations are done.
+/// Reads a dataset whole and returns a number that tells its contents from others.
+async fn print(pool: &PoolHandle, name: &str) -> Result<u64, String> {
+    let text = |error: FsError| format!("read {name}: {error}");
+    let fs = pool
+        .open_fs(name)
+        .await
+        .map_err(|error| format!("open {name}: {error}"))?;
+    let root = fs.root().await.map_err(text)?.id;
+    let tree = walk::walk(&fs, root).await.map_err(text)?;
+    Ok(print_of(&tree))
+}
+
+fn print_of(tree: &Visible) -> u64 {
+    // FNV-1a: enough to tell a mistake.
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut add = |bytes: &[u8]| {
+        for byte in bytes.iter().chain(&[0xff]) {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    };
+    for (path, node) in tree {
+        add(path.as_bytes());
+        match node {
+            Node::File(file) => add(&file.content),
+            Node::Symlink { target } => add(target),
+            Node::Dir { .. } => add(b"/"),
+        }
+    }
+    hash
+}
+
+/// Somebody at work.
+struct Somebody {
+    pool: PoolHandle,
+    history: Rc<RefCell<DatasetHistory>>,
+    rng: Rng,
+}
+
+/// Works until some operations are done.
 ///
 /// # Errors
 /// A sentence, when the engine refuses something valid.
@@ -95,126 +176,409 @@ pub async fn work(
     pool: PoolHandle,
     history: Rc<RefCell<DatasetHistory>>,
     handle: Handle,
-    mut rng: Rng,
+    rng: Rng,
 ) -> Result<(), String> {
-    for _ in 0..12 {
-        let names = history.borrow().acknowledged.clone();
-        let pick = |rng: &mut Rng| {
-            let names: Vec<&String> = names.iter().collect();
-            (!names.is_empty()).then(|| (*rng.choose(&names)).clone())
-        };
-        let fresh = |rng: &mut Rng, parent: &str| format!("{parent}/d{}", rng.below(1000));
-        let mut next = names.clone();
-        let text = |error: engine::EngineError| format!("datasets: {error}");
-        match rng.below(10) {
-            0..=4 => {
-                let parent = pick(&mut rng)
-                    .filter(|_| rng.coin())
-                    .unwrap_or_else(|| ROOT.to_owned());
-                let name = fresh(&mut rng, &parent);
-                if !next.insert(name.clone()) {
-                    continue;
-                }
-                history.borrow_mut().under_way = Some(next);
-                let sizes = ["4K", "128K", "1M"];
-                let properties = vec![("recordsize".to_owned(), (*rng.choose(&sizes)).to_owned())];
-                let request = CreateDataset {
-                    name: name.clone(),
-                    properties,
-                    ..CreateDataset::default()
-                };
-                match pool.create_dataset(request).await {
-                    Ok(()) => {}
-                    Err(error) if is_full(&error) => {
-                        history.borrow_mut().under_way = None;
-                        continue;
-                    }
-                    Err(error) => return Err(text(error)),
-                }
-                history.borrow_mut().end();
-                fill(&pool, &name, &mut rng).await?;
-            }
-            5..=6 => {
-                let Some(name) = pick(&mut rng) else { continue };
-                let inside = format!("{name}/");
-                next.retain(|other| *other != name && !other.starts_with(&inside));
-                history.borrow_mut().under_way = Some(next);
-                let options = DestroyOptions { recursive: true };
-                // Several datasets go one after the other: only the end of it is certain.
-                if names.iter().any(|other| other.starts_with(&inside)) {
-                    history.borrow_mut().under_way = None;
-                    continue;
-                }
-                pool.destroy_dataset(&name, options).await.map_err(text)?;
-                history.borrow_mut().end();
-            }
-            7 => {
-                let Some(from) = pick(&mut rng) else { continue };
-                let to = fresh(&mut rng, ROOT);
-                if names.contains(&to) || to.starts_with(&format!("{from}/")) || to == from {
-                    continue;
-                }
-                let inside = format!("{from}/");
-                let moved: Names = names
-                    .iter()
-                    .map(|name| match name.strip_prefix(&inside) {
-                        Some(rest) => format!("{to}/{rest}"),
-                        None if *name == from => to.clone(),
-                        None => name.clone(),
-                    })
-                    .collect();
-                history.borrow_mut().under_way = Some(moved);
-                pool.rename_dataset(&from, &to, false).await.map_err(text)?;
-                history.borrow_mut().end();
-            }
-            _ => {
-                let Some(name) = pick(&mut rng) else { continue };
-                let values = ["lz4", "off", "zstd", "gzip-1"];
-                let settings = [("compression".to_owned(), (*rng.choose(&values)).to_owned())];
-                match pool.set_dataset_properties(&name, &settings).await {
-                    Ok(()) => {}
-                    Err(error) if is_full(&error) => {}
-                    Err(error) => return Err(text(error)),
-                }
-            }
-        }
-        handle
-            .sleep(Duration::from_micros(rng.below(400_000)))
-            .await;
+    let mut somebody = Somebody { pool, history, rng };
+    for _ in 0..OPERATIONS {
+        somebody.step().await?;
+        let pause = Duration::from_micros(somebody.rng.below(400_000));
+        handle.sleep(pause).await;
     }
     Ok(())
 }
 
-fn is_full(error: &engine::EngineError) -> bool {
+fn text(error: EngineError) -> String {
+    format!("datasets: {error}")
+}
+
+fn is_full(error: &EngineError) -> bool {
     error.to_string().contains("space")
 }
 
-/// Puts a file into a new dataset, so that destroying it frees something.
-async fn fill(pool: &PoolHandle, name: &str, rng: &mut Rng) -> Result<(), String> {
-    let cred = Cred::root();
-    let text = |error: engine::FsError| format!("datasets: {name}: {error}");
-    let fs = pool
-        .open_fs(name)
-        .await
-        .map_err(|error| error.to_string())?;
-    let root = fs.root().await.map_err(text)?.id;
-    let made = fs
-        .create(
-            root,
-            b"content",
-            CreateMode::Guarded,
-            &SetAttr::default(),
-            &cred,
-        )
-        .await;
-    let id = match made {
-        Ok(made) => made.file.id,
-        Err(engine::FsError::NoSpace) => return Ok(()),
-        Err(error) => return Err(text(error)),
-    };
-    let data = IoBuf::from(pattern(rng.next_u64(), rng.between(1, 300_000)));
-    match fs.write(id, 0, data, Stability::Unstable, &cred).await {
-        Ok(_) | Err(engine::FsError::NoSpace) => Ok(()),
-        Err(error) => Err(text(error)),
+/// The first refusal as an error.
+fn accepted(refused: Vec<Refusal>) -> Result<(), EngineError> {
+    match refused.into_iter().next() {
+        None => Ok(()),
+        Some(refusal) => Err(refusal.error),
+    }
+}
+
+fn is_snapshot(name: &str) -> bool {
+    name.contains('@')
+}
+
+fn head_of(name: &str) -> &str {
+    name.split('@').next().unwrap_or(name)
+}
+
+/// Snapshots of a dataset, oldest first.
+fn line(names: &Names, head: &str) -> Vec<String> {
+    let mut line: Vec<(u64, String)> = names
+        .iter()
+        .filter(|(name, _)| is_snapshot(name) && head_of(name) == head)
+        .map(|(name, thing)| (thing.created, name.clone()))
+        .collect();
+    line.sort();
+    line.into_iter().map(|(_, name)| name).collect()
+}
+
+/// The names as they are when some are changed, in origins too.
+fn renamed(names: &Names, change: impl Fn(&str) -> String) -> Names {
+    names
+        .iter()
+        .map(|(name, thing)| {
+            let origin = thing.origin.as_deref().map(&change);
+            let thing = Thing {
+                origin,
+                ..thing.clone()
+            };
+            (change(name), thing)
+        })
+        .collect()
+}
+
+impl Somebody {
+    fn names(&self) -> Names {
+        self.history.borrow().acknowledged.clone()
+    }
+
+    fn pick(&mut self, names: &Names, wanted: impl Fn(&str) -> bool) -> Option<String> {
+        let fitting: Vec<&String> = names.keys().filter(|name| wanted(name)).collect();
+        (!fitting.is_empty()).then(|| (*self.rng.choose(&fitting)).clone())
+    }
+
+    fn fresh(&mut self, prefix: &str) -> String {
+        format!("{prefix}{}", self.rng.below(100_000))
+    }
+
+    /// Says what an operation will make of the names.
+    fn begin(&self, next: Names) {
+        self.history.borrow_mut().under_way = Some(next);
+    }
+
+    /// The operation has ended: well, or refused for lack of space.
+    fn end(&self, outcome: Result<(), EngineError>) -> Result<bool, String> {
+        let mut history = self.history.borrow_mut();
+        match outcome {
+            Ok(()) => {
+                history.end();
+                Ok(true)
+            }
+            Err(error) if is_full(&error) => {
+                history.under_way = None;
+                Ok(false)
+            }
+            Err(error) => Err(text(error)),
+        }
+    }
+
+    async fn step(&mut self) -> Result<(), String> {
+        match self.rng.below(16) {
+            0..=2 => self.create().await,
+            3 => self.rewrite().await,
+            4..=6 => self.snapshot().await,
+            7 | 8 => self.destroy_snapshots().await,
+            9 => self.clone_one().await,
+            10 => self.promote().await,
+            11 => self.rollback().await,
+            12 => self.destroy().await,
+            13 => self.rename().await,
+            14 => self.rename_snapshot().await,
+            _ => self.set().await,
+        }
+    }
+
+    async fn create(&mut self) -> Result<(), String> {
+        let names = self.names();
+        let parent = self
+            .pick(&names, |name| !is_snapshot(name))
+            .filter(|name| name.matches('/').count() < 5)
+            .unwrap_or_else(|| ROOT.to_owned());
+        let name = self.fresh(&format!("{parent}/d"));
+        let mut next = names;
+        if next.insert(name.clone(), Thing::default()).is_some() {
+            return Ok(());
+        }
+        self.begin(next);
+        let sizes = ["4K", "128K", "1M"];
+        let size = (*self.rng.choose(&sizes)).to_owned();
+        let request = CreateDataset {
+            name: name.clone(),
+            properties: vec![("recordsize".to_owned(), size)],
+            ..CreateDataset::default()
+        };
+        let made = self.pool.create_dataset(request).await;
+        if self.end(made)? {
+            self.fill(&name).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes a file of a dataset, synchronously, and notes the contents as certain.
+    async fn fill(&mut self, name: &str) -> Result<(), String> {
+        let note = |somebody: &Self, print: Option<u64>| {
+            let mut history = somebody.history.borrow_mut();
+            if let Some(thing) = history.acknowledged.get_mut(name) {
+                thing.print = print;
+            }
+        };
+        note(self, None);
+        let cred = Cred::root();
+        let failed = |error: FsError| format!("datasets: {name}: {error}");
+        let fs = self.pool.open_fs(name).await.map_err(text)?;
+        let root = fs.root().await.map_err(failed)?.id;
+        let file = match fs.lookup(root, b"content", &cred).await {
+            Ok(attr) => attr.id,
+            Err(_) => {
+                let mode = CreateMode::Guarded;
+                let set = SetAttr::default();
+                match fs.create(root, b"content", mode, &set, &cred).await {
+                    Ok(made) => made.file.id,
+                    Err(FsError::NoSpace) => return Ok(()),
+                    Err(error) => return Err(failed(error)),
+                }
+            }
+        };
+        let offset = self.rng.below(200_000);
+        let data = pattern(self.rng.next_u64(), self.rng.between(1, 300_000));
+        let data = IoBuf::from(data);
+        match fs
+            .write(file, offset, data, Stability::FileSync, &cred)
+            .await
+        {
+            Ok(_) => {}
+            Err(FsError::NoSpace) => return Ok(()),
+            Err(error) => return Err(failed(error)),
+        }
+        fs.sync().await.map_err(failed)?;
+        let print = print(&self.pool, name).await?;
+        note(self, Some(print));
+        Ok(())
+    }
+
+    async fn rewrite(&mut self) -> Result<(), String> {
+        let names = self.names();
+        match self.pick(&names, |name| !is_snapshot(name) && name != ROOT) {
+            Some(name) => self.fill(&name).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn snapshot(&mut self) -> Result<(), String> {
+        let names = self.names();
+        let short = self.fresh("s");
+        let mut heads: Vec<String> = names
+            .keys()
+            .filter(|name| !is_snapshot(name))
+            .cloned()
+            .collect();
+        if self.rng.coin() {
+            heads = vec![(*self.rng.choose(&heads)).clone()];
+        }
+        let mut next = names.clone();
+        for head in &heads {
+            let thing = Thing {
+                print: names[head].print,
+                ..Thing::default()
+            };
+            next.insert(format!("{head}@{short}"), thing);
+        }
+        self.begin(next);
+        let request = SnapshotRequest {
+            names: heads.iter().map(|head| format!("{head}@{short}")).collect(),
+            ..SnapshotRequest::default()
+        };
+        let taken = self.pool.snapshot(request).await.and_then(accepted);
+        if !self.end(taken)? {
+            return Ok(());
+        }
+        for head in heads {
+            let name = format!("{head}@{short}");
+            let info = self.pool.dataset(&name, &PropertyQuery::None).await;
+            let created = info.map_err(text)?.create_txg;
+            let found = print(&self.pool, &name).await?;
+            let mut history = self.history.borrow_mut();
+            let thing = history.acknowledged.get_mut(&name).expect("taken just now");
+            if thing.print.is_some_and(|print| print != found) {
+                return Err(format!("datasets: {name} differs from what it was taken of"));
+            }
+            thing.print = Some(found);
+            thing.created = created;
+        }
+        Ok(())
+    }
+
+    async fn destroy_snapshots(&mut self) -> Result<(), String> {
+        let names = self.names();
+        let Some(name) = self.pick(&names, is_snapshot) else {
+            return Ok(());
+        };
+        let line = line(&names, head_of(&name));
+        let from = line.iter().position(|n| *n == name).expect("in its line");
+        let count = 1 + usize::try_from(self.rng.below(3)).expect("small");
+        let doomed: Vec<String> = line[from..].iter().take(count).cloned().collect();
+        let mut next = names;
+        next.retain(|name, _| !doomed.contains(name));
+        let cloned = next
+            .values()
+            .any(|thing| thing.origin.as_ref().is_some_and(|o| doomed.contains(o)));
+        if cloned {
+            return Ok(());
+        }
+        self.begin(next);
+        let gone = self.pool.destroy_snapshots(&doomed, false).await;
+        self.end(gone.and_then(accepted)).map(drop)
+    }
+
+    async fn clone_one(&mut self) -> Result<(), String> {
+        let names = self.names();
+        let Some(origin) = self.pick(&names, is_snapshot) else {
+            return Ok(());
+        };
+        let name = self.fresh("tank/fs/c");
+        let mut next = names.clone();
+        let thing = Thing {
+            print: names[&origin].print,
+            origin: Some(origin.clone()),
+            created: 0,
+        };
+        if next.insert(name.clone(), thing).is_some() {
+            return Ok(());
+        }
+        self.begin(next);
+        let made = self.pool.clone_snapshot(&origin, &name, &[], false).await;
+        self.end(made).map(drop)
+    }
+
+    async fn promote(&mut self) -> Result<(), String> {
+        let names = self.names();
+        let Some(clone) = self.pick(&names, |name| names[name].origin.is_some()) else {
+            return Ok(());
+        };
+        let origin = names[&clone].origin.clone().expect("it is a clone");
+        let old = head_of(&origin).to_owned();
+        let line = line(&names, &old);
+        let count = line.iter().position(|n| *n == origin).expect("in its line") + 1;
+        let moved = &line[..count];
+        let to = |name: &str| {
+            if moved.iter().any(|m| m == name) {
+                name.replacen(&old, &clone, 1)
+            } else {
+                name.to_owned()
+            }
+        };
+        let mut next = renamed(&names, to);
+        if next.len() != names.len() {
+            // Two snapshots would have one name.
+            return Ok(());
+        }
+        let above = next[&old].origin.clone();
+        next.get_mut(&clone).expect("known").origin = above;
+        next.get_mut(&old).expect("known").origin = Some(to(&origin));
+        self.begin(next);
+        let done = self.pool.promote(&clone).await;
+        self.end(done).map(drop)
+    }
+
+    async fn rollback(&mut self) -> Result<(), String> {
+        let names = self.names();
+        // Not where clients work.
+        let Some(head) = self.pick(&names, |name| !is_snapshot(name) && name != ROOT) else {
+            return Ok(());
+        };
+        let newest = line(&names, &head).pop();
+        let Some(target) = newest.or_else(|| names[&head].origin.clone()) else {
+            return Ok(());
+        };
+        let mut next = names.clone();
+        next.get_mut(&head).expect("known").print = names[&target].print;
+        self.begin(next);
+        let done = self.pool.rollback(&head, None).await;
+        self.end(done).map(drop)
+    }
+
+    async fn destroy(&mut self) -> Result<(), String> {
+        let names = self.names();
+        let leaf = |name: &str| {
+            !is_snapshot(name)
+                && name != ROOT
+                && !names.keys().any(|other| {
+                    other
+                        .strip_prefix(name)
+                        .is_some_and(|rest| rest.starts_with(['/', '@']))
+                })
+        };
+        let Some(name) = self.pick(&names, leaf) else {
+            return Ok(());
+        };
+        let mut next = names.clone();
+        next.remove(&name);
+        self.begin(next);
+        let options = DestroyOptions::default();
+        let gone = self.pool.destroy_dataset(&name, options).await;
+        self.end(gone).map(drop)
+    }
+
+    async fn rename(&mut self) -> Result<(), String> {
+        let names = self.names();
+        let Some(from) = self.pick(&names, |name| !is_snapshot(name) && name != ROOT) else {
+            return Ok(());
+        };
+        let to = self.fresh("tank/fs/d");
+        if names.contains_key(&to) {
+            return Ok(());
+        }
+        let change = |name: &str| match name.strip_prefix(&from) {
+            Some(rest) if rest.is_empty() || rest.starts_with(['/', '@']) => format!("{to}{rest}"),
+            _ => name.to_owned(),
+        };
+        self.begin(renamed(&names, change));
+        let done = self.pool.rename_dataset(&from, &to, false).await;
+        self.end(done).map(drop)
+    }
+
+    async fn rename_snapshot(&mut self) -> Result<(), String> {
+        let names = self.names();
+        let Some(from) = self.pick(&names, is_snapshot) else {
+            return Ok(());
+        };
+        let to = self.fresh(&format!("{}@r", head_of(&from)));
+        if names.contains_key(&to) {
+            return Ok(());
+        }
+        let change = |name: &str| {
+            if name == from {
+                to.clone()
+            } else {
+                name.to_owned()
+            }
+        };
+        self.begin(renamed(&names, change));
+        let done = self.pool.rename_snapshot(&from, &to, false).await;
+        self.end(done).map(drop)
+    }
+
+    async fn set(&mut self) -> Result<(), String> {
+        let names = self.names();
+        let Some(name) = self.pick(&names, |name| !is_snapshot(name) && name != ROOT) else {
+            return Ok(());
+        };
+        let settings = [
+            ("compression", "lz4"),
+            ("compression", "off"),
+            ("compression", "zstd"),
+            ("compression", "gzip-1"),
+            ("refreservation", "1M"),
+            ("refreservation", "none"),
+            ("reservation", "2M"),
+            ("reservation", "none"),
+        ];
+        let (property, value) = *self.rng.choose(&settings);
+        let settings = [(property.to_owned(), value.to_owned())];
+        match self.pool.set_dataset_properties(&name, &settings).await {
+            Ok(()) => Ok(()),
+            Err(error) if is_full(&error) => Ok(()),
+            Err(error) => Err(text(error)),
+        }
     }
 }

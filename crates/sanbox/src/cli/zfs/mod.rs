@@ -240,6 +240,7 @@ async fn select(
     query: &PropertyQuery,
 ) -> (Vec<DatasetInfo>, bool) {
     let mut found: Vec<DatasetInfo> = Vec::new();
+    let mut seen = std::collections::BTreeSet::new();
     let mut failed = false;
     let mut starts: Vec<(PoolHandle, String, Option<u32>)> = Vec::new();
     if selection.names.is_empty() {
@@ -279,7 +280,7 @@ async fn select(
         match pool.datasets(&filter, query).await {
             Ok(datasets) => {
                 for mut info in datasets {
-                    if !found.iter().any(|known| known.name == info.name) {
+                    if seen.insert(info.name.clone()) {
                         session.appliance.fill_in(&mut info);
                         found.push(info);
                     }
@@ -395,15 +396,10 @@ fn dataset_json(info: &DatasetInfo, integers: bool) -> Value {
 
 /// Datasets in the order of their names, a dataset before its snapshots and these by age.
 fn name_order(left: &DatasetInfo, right: &DatasetInfo) -> std::cmp::Ordering {
-    let split = |name: &'_ str| -> (String, Option<String>) {
-        match name.split_once('@') {
-            Some((dataset, snapshot)) => (dataset.to_owned(), Some(snapshot.to_owned())),
-            None => (name.to_owned(), None),
-        }
-    };
-    let ((left_set, left_snap), (right_set, right_snap)) = (split(&left.name), split(&right.name));
+    let (left_set, left_snap) = parts(&left.name);
+    let (right_set, right_snap) = parts(&right.name);
     left_set
-        .cmp(&right_set)
+        .cmp(right_set)
         .then_with(|| match (left_snap, right_snap) {
             (None, None) => std::cmp::Ordering::Equal,
             (None, Some(_)) => std::cmp::Ordering::Less,
@@ -411,8 +407,16 @@ fn name_order(left: &DatasetInfo, right: &DatasetInfo) -> std::cmp::Ordering {
             (Some(left_snap), Some(right_snap)) => left
                 .create_txg
                 .cmp(&right.create_txg)
-                .then(left_snap.cmp(&right_snap)),
+                .then(left_snap.cmp(right_snap)),
         })
+}
+
+/// A dataset's name and its snapshot's.
+fn parts(name: &str) -> (&str, Option<&str>) {
+    match name.split_once('@') {
+        Some((dataset, snapshot)) => (dataset, Some(snapshot)),
+        None => (name, None),
+    }
 }
 
 fn flag(option: &Opt, letter: char) -> bool {
