@@ -96,7 +96,11 @@ fn write(pool: &PoolHandle, world: &mut World, dice: &mut Dice) -> Result<()> {
             _ => {
                 let name = format!("f{}", dice.next() % 1_000_000);
                 let sizes = [0, 100, 3000, 131_072, 300_000, 900_000];
-                let content = bytes(dice.next(), sizes[dice.below(sizes.len())], dice.below(2) == 0);
+                let content = bytes(
+                    dice.next(),
+                    sizes[dice.below(sizes.len())],
+                    dice.below(2) == 0,
+                );
                 if model.contains_key(&name) {
                     continue;
                 }
@@ -195,7 +199,9 @@ fn clone(pool: &PoolHandle, world: &mut World, dice: &mut Dice) -> Result<()> {
     let name = format!("{POOL}/{}", world.fresh("c"));
     block_on(pool.clone_snapshot(&origin, &name, &[], false))
         .with_context(|| format!("clone {origin} to {name}"))?;
-    world.heads.insert(name.clone(), world.snapshots[&origin].clone());
+    world
+        .heads
+        .insert(name.clone(), world.snapshots[&origin].clone());
     world.lines.insert(name.clone(), Vec::new());
     world.origins.insert(name, origin);
     Ok(())
@@ -301,7 +307,11 @@ fn verify_all(pool: &PoolHandle, world: &World) -> Result<()> {
     let query = PropertyQuery::Named(vec!["used".to_owned(), "usedbysnapshots".to_owned()]);
     for head in world.heads.keys() {
         let info = block_on(pool.dataset(head, &query))?;
-        let by = |name: &str| info.property(name).and_then(|p| p.value.number()).unwrap_or(0);
+        let by = |name: &str| {
+            info.property(name)
+                .and_then(|p| p.value.number())
+                .unwrap_or(0)
+        };
         let line = &world.lines[head];
         if let (Some(first), Some(last)) = (line.first(), line.last()) {
             // All of a dataset's snapshots together hold what is charged to its snapshots, unless
@@ -365,7 +375,11 @@ fn history(seed: u64, steps: usize) -> Result<()> {
     oracle::accounts_agree(&disks.images)?;
 
     let found = block_on(engine.discover(vec![disks.directory.path().to_path_buf()]))?;
-    let candidate = found.pools.into_iter().next().context("it is found again")?;
+    let candidate = found
+        .pools
+        .into_iter()
+        .next()
+        .context("it is found again")?;
     pool = block_on(engine.import(candidate, ImportPolicy::default())).context("import")?;
     verify_all(&pool, &world).context("after import")?;
     // Everything goes again: clones and datasets from the youngest on.

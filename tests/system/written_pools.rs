@@ -212,7 +212,11 @@ pub(crate) fn judge(disks: &Disks, name: &str) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn dataset(pool: &PoolHandle, name: &str, properties: &[(&str, &str)]) -> Result<FsHandle> {
+pub(crate) fn dataset(
+    pool: &PoolHandle,
+    name: &str,
+    properties: &[(&str, &str)],
+) -> Result<FsHandle> {
     let properties = properties
         .iter()
         .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))

@@ -8,8 +8,8 @@
 
 use std::rc::Rc;
 
-use dmu::zap::{self, ZapSpec, ZapValue};
 use dmu::Tx;
+use dmu::zap::{self, ZapSpec, ZapValue};
 use ondisk::dsl::{DslDatasetPhys, zapified_keys};
 use ondisk::{ObjectId, ObjectType};
 
@@ -108,10 +108,7 @@ impl Inner {
     }
 
     /// The bookmarks of a head, oldest first.
-    pub(crate) async fn stored_bookmarks(
-        &self,
-        head: ObjectId,
-    ) -> Result<Vec<(String, Bookmark)>> {
+    pub(crate) async fn stored_bookmarks(&self, head: ObjectId) -> Result<Vec<(String, Bookmark)>> {
         let Some(map) = self.bookmarks_of(head).await? else {
             return Ok(Vec::new());
         };
@@ -183,9 +180,10 @@ impl Inner {
                 .find(|(known, _)| known == short)
                 .ok_or_else(|| missing(source))?;
             let line = self.line_of(head).await?;
-            let dirs = |object: u64| line.iter().any(|(dir, newest)| {
-                *dir == object && bookmark.creation_txg() <= *newest
-            });
+            let dirs = |object: u64| {
+                line.iter()
+                    .any(|(dir, newest)| *dir == object && bookmark.creation_txg() <= *newest)
+            };
             if !dirs(dir.object.0) {
                 return Err(not_ancestor());
             }
@@ -200,9 +198,8 @@ impl Inner {
         let state = self.load_dataset(found.dataset, found.snapshot).await?;
         let phys = state.phys();
         let line = self.line_of(head).await?;
-        let within = |(dir, newest): &(u64, u64)| {
-            *dir == phys.dir_obj && phys.creation_txg <= *newest
-        };
+        let within =
+            |(dir, newest): &(u64, u64)| *dir == phys.dir_obj && phys.creation_txg <= *newest;
         if !line.iter().any(within) {
             return Err(not_ancestor());
         }
@@ -234,8 +231,8 @@ impl Inner {
         words[0] = snapshot.guid;
         words[1] = snapshot.creation_txg;
         words[2] = snapshot.creation_time;
-        let long = self.features.is_enabled("bookmark_written")
-            && self.features.is_enabled("bookmark_v2");
+        let long =
+            self.features.is_enabled("bookmark_written") && self.features.is_enabled("bookmark_v2");
         let mut bookmark = Bookmark { words, long };
         if long {
             bookmark.words[4] = HAS_SPACE | SNAPSHOT_EXISTS;
@@ -503,7 +500,10 @@ impl Inner {
         tx: &Tx,
     ) -> Result<()> {
         let all = self.stored_bookmarks(from).await?;
-        let stay = all.iter().filter(|(_, b)| b.creation_txg() > newest).count();
+        let stay = all
+            .iter()
+            .filter(|(_, b)| b.creation_txg() > newest)
+            .count();
         let Some(map) = self.bookmarks_of(from).await? else {
             return Ok(());
         };

@@ -183,7 +183,12 @@ impl Bpobj {
 
     /// Appends a whole list, which then belongs to this one: small ones are copied and freed, so
     /// that nesting stays flat. Syncing context. OpenZFS: `bpobj_enqueue_subobj`.
-    pub(crate) async fn enqueue(&self, object: ObjectId, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
+    pub(crate) async fn enqueue(
+        &self,
+        object: ObjectId,
+        empty: &EmptyBpobj,
+        tx: &Tx,
+    ) -> Result<()> {
         let inner = &self.0;
         let mos = &inner.mos;
         if empty.is_shared(object) {
@@ -198,10 +203,13 @@ impl Bpobj {
         let sizes = sub.sizes();
         let one_block = |info: &dmu::ObjectInfo, bytes: u64| bytes <= u64::from(info.block_size);
         let below = ObjectId(theirs.subobjs);
-        let copy_below = below.0 == 0
-            || one_block(&mos.object_info(below).await?, theirs.num_subobjs * 8);
-        let copy_all =
-            copy_below && one_block(&mos.object_info(object).await?, theirs.num_blkptrs * POINTER);
+        let copy_below =
+            below.0 == 0 || one_block(&mos.object_info(below).await?, theirs.num_subobjs * 8);
+        let copy_all = copy_below
+            && one_block(
+                &mos.object_info(object).await?,
+                theirs.num_blkptrs * POINTER,
+            );
         if phys.subobjs == 0 && (!copy_all || theirs.num_subobjs > 0) {
             let spec = AllocSpec::new(ObjectType::BPOBJ_SUBOBJ).block_size(LIST_BLOCK);
             phys.subobjs = mos.allocate(spec, tx).await?.0;

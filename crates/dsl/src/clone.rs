@@ -166,8 +166,7 @@ impl Inner {
         let head = ObjectId(p.origin.dir().phys().head_dataset_obj);
         let mine = self.stored_bookmarks(p.clone.object).await?;
         for (bookmark, stored) in self.stored_bookmarks(head).await? {
-            if stored.creation_txg() <= newest && mine.iter().any(|(known, _)| *known == bookmark)
-            {
+            if stored.creation_txg() <= newest && mine.iter().any(|(known, _)| *known == bookmark) {
                 names.push(bookmark);
             }
         }

@@ -344,7 +344,11 @@ impl Dataset {
     /// Returns what it is, or what it is a snapshot of.
     #[must_use]
     pub fn head_kind(&self) -> DatasetKind {
-        self.state.dir().kind.get().unwrap_or(DatasetKind::Filesystem)
+        self.state
+            .dir()
+            .kind
+            .get()
+            .unwrap_or(DatasetKind::Filesystem)
     }
 
     /// Returns the txg it was created in.

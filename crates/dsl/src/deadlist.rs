@@ -109,8 +109,16 @@ impl Deadlist {
             .range(..before)
             .map(|(key, _)| *key)
             .collect();
+        if keys.is_empty() {
+            return Ok(object);
+        }
+        let count = u64::try_from(keys.len()).expect("a count");
+        let shared = empty.take_many(count, tx).await?;
         for key in keys {
-            let list = empty.take(tx).await?;
+            let list = match shared {
+                Some(shared) => shared,
+                None => empty.take(tx).await?,
+            };
             zap::add_int_key(&self.mos, object, key, list.0, tx).await?;
         }
         Ok(object)
@@ -247,12 +255,16 @@ impl Deadlist {
             let entries = std::mem::take(&mut *other.entries.borrow_mut());
             entries.iter().map(|(key, e)| (*key, e.object)).collect()
         };
+        let mut shared = 0;
         for (key, object) in theirs {
-            if !empty.is_shared(object) {
-                totals.add(Bpobj::open(&self.mos, object).await?.sizes());
+            if empty.is_shared(object) {
+                shared += 1;
+                continue;
             }
+            totals.add(Bpobj::open(&self.mos, object).await?.sizes());
             self.enqueue_into(key, object, empty, tx).await?;
         }
+        empty.give_back_many(shared, tx).await?;
         self.mos.free_object(other.object, tx).await?;
         self.set_totals(totals, tx).await
     }
@@ -352,13 +364,15 @@ impl Deadlist {
     ) -> Result<()> {
         let list = Self::open(mos, object).await?;
         let objects: Vec<ObjectId> = list.entries.borrow().values().map(|e| e.object).collect();
+        let mut shared = 0;
         for entry in objects {
             if empty.is_shared(entry) {
-                empty.give_back(tx).await?;
+                shared += 1;
             } else {
                 Bpobj::destroy(mos, entry, tx).await?;
             }
         }
+        empty.give_back_many(shared, tx).await?;
         mos.free_object(object, tx).await?;
         Ok(())
     }

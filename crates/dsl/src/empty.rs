@@ -46,21 +46,42 @@ impl EmptyBpobj {
 
     /// An empty list: the shared one if the feature allows, else a new one. Syncing context.
     pub(crate) async fn take(&self, tx: &Tx) -> Result<ObjectId> {
-        if !self.features.is_enabled(FEATURE) {
-            return Bpobj::create(&self.mos, LIST_BLOCK, tx).await;
+        match self.take_many(1, tx).await? {
+            Some(object) => Ok(object),
+            None => Bpobj::create(&self.mos, LIST_BLOCK, tx).await,
         }
+    }
+
+    /// The shared list, with several references; `None` when the feature does not allow it. Syncing
+    /// context.
+    pub(crate) async fn take_many(&self, count: u64, tx: &Tx) -> Result<Option<ObjectId>> {
+        let Some(uses) = self.features.refcount(FEATURE) else {
+            return Ok(None);
+        };
         if self.object.get().0 == 0 {
             let object = Bpobj::create(&self.mos, LIST_BLOCK, tx).await?;
             zap::add_u64(&self.mos, OBJECT_DIRECTORY, EMPTY_BPOBJ, object.0, tx).await?;
             self.object.set(object);
         }
-        self.features.incr(FEATURE, tx).await?;
-        Ok(self.object.get())
+        self.features
+            .set_refcount(FEATURE, uses + count, tx)
+            .await?;
+        Ok(Some(self.object.get()))
     }
 
     /// Gives one reference back; the last one frees the list. Syncing context.
     pub(crate) async fn give_back(&self, tx: &Tx) -> Result<()> {
-        self.features.decr(FEATURE, tx).await?;
+        self.give_back_many(1, tx).await
+    }
+
+    /// Gives several references back. Syncing context.
+    pub(crate) async fn give_back_many(&self, count: u64, tx: &Tx) -> Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        let uses = self.features.refcount(FEATURE).unwrap_or(0);
+        let left = uses.saturating_sub(count);
+        self.features.set_refcount(FEATURE, left, tx).await?;
         if !self.features.is_active(FEATURE) {
             zap::remove(&self.mos, OBJECT_DIRECTORY, EMPTY_BPOBJ, tx).await?;
             Bpobj::destroy(&self.mos, self.object.get(), tx).await?;

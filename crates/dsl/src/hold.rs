@@ -4,8 +4,8 @@
 
 use std::rc::Rc;
 
-use dmu::zap::{self, ZapSpec, ZapValue};
 use dmu::Tx;
+use dmu::zap::{self, ZapSpec, ZapValue};
 use ondisk::dsl::dataset_flags;
 use ondisk::{ObjectId, ObjectType};
 

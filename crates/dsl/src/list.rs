@@ -72,9 +72,7 @@ impl Wants {
 
     /// Names that stand for nothing stored: `written@SNAPSHOT` and the like.
     fn computed(&self) -> Vec<&String> {
-        let since = |name: &&String| {
-            name.starts_with("written@") || name.starts_with("written#")
-        };
+        let since = |name: &&String| name.starts_with("written@") || name.starts_with("written#");
         self.others.iter().flatten().filter(since).collect()
     }
 }
@@ -211,11 +209,7 @@ impl Inner {
         }
     }
 
-    async fn list_bookmarks(
-        self: &Rc<Self>,
-        dir: &Rc<Dir>,
-        found: &mut Vec<Listed>,
-    ) -> Result<()> {
+    async fn list_bookmarks(self: &Rc<Self>, dir: &Rc<Dir>, found: &mut Vec<Listed>) -> Result<()> {
         let head = ObjectId(dir.phys().head_dataset_obj);
         let Some(map) = self.bookmarks_of(head).await? else {
             return Ok(());

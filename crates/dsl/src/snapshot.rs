@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use dmu::zap::{self, ZapValue};
 use dmu::Tx;
+use dmu::zap::{self, ZapValue};
 use ondisk::dsl::{DslDatasetPhys, UsedBy, dataset_flags, zapified_keys};
 use ondisk::{ObjectId, ObjectType};
 
@@ -284,10 +284,10 @@ impl Inner {
         }
         self.event("destroy", &name, object, String::new(), tx);
         let head = self.head_of(&dir).await?;
-        let next = self
-            .load_dataset(ObjectId(s.next_snap_obj), None)
+        let next = self.load_dataset(ObjectId(s.next_snap_obj), None).await?;
+        let bookmarked = self
+            .bookmarks_lose_snapshot(state, &next, &head, tx)
             .await?;
-        let bookmarked = self.bookmarks_lose_snapshot(state, &next, &head, tx).await?;
         let features = state.features.borrow().clone();
         for feature in features {
             self.features.decr(feature, tx).await?;
@@ -337,9 +337,7 @@ impl Inner {
             let kept = prev.as_ref().map_or(0, |p| p.phys().referenced_bytes);
             let dead = self.deadlist_of(&next).await?.totals().used;
             next.change(|n| {
-                n.unique_bytes = n
-                    .referenced_bytes
-                    .saturating_sub(kept.saturating_sub(dead));
+                n.unique_bytes = n.referenced_bytes.saturating_sub(kept.saturating_sub(dead));
             });
             let reserved = next.ref_reserved.get();
             if unique_before < reserved {

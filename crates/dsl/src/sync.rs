@@ -209,7 +209,9 @@ impl Inner {
         });
         if moved_to_snapshots > 0 {
             let bytes = crate::space::signed(moved_to_snapshots);
-            state.dir().move_part(bytes, UsedBy::Head, UsedBy::Snapshots);
+            state
+                .dir()
+                .move_part(bytes, UsedBy::Head, UsedBy::Snapshots);
         }
         if let Some(prev) = prev.filter(|_| unique_to_prev > 0) {
             prev.change(|p| p.unique_bytes += unique_to_prev);

@@ -68,9 +68,7 @@ impl Room {
             };
             for head in hierarchy.names(dataset, spec).await? {
                 let name = format!("{head}@{snapshot}");
-                if seen.insert(name.clone())
-                    && (!existing || hierarchy.info(&name).await.is_ok())
-                {
+                if seen.insert(name.clone()) && (!existing || hierarchy.info(&name).await.is_ok()) {
                     all.push(name);
                 }
             }
@@ -351,9 +349,9 @@ impl PoolHandle {
     /// They do not exist, or are not of one dataset in this order.
     pub async fn would_free(&self, first: &str, last: &str) -> Result<u64, EngineError> {
         let (first, last) = (first.to_owned(), last.to_owned());
-        self.ask(move |room| async move {
-            Ok(room.pool.hierarchy().would_free(&first, &last).await?)
-        })
+        self.ask(
+            move |room| async move { Ok(room.pool.hierarchy().would_free(&first, &last).await?) },
+        )
         .await
     }
 }

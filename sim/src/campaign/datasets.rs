@@ -87,11 +87,14 @@ impl DatasetHistory {
 /// Whether what was found is what the model says, where it is certain.
 fn fits(model: &Names, found: &Names) -> bool {
     model.len() == found.len()
-        && model.iter().zip(found).all(|((name, thing), (other, there))| {
-            name == other
-                && thing.origin == there.origin
-                && thing.print.is_none_or(|print| Some(print) == there.print)
-        })
+        && model
+            .iter()
+            .zip(found)
+            .all(|((name, thing), (other, there))| {
+                name == other
+                    && thing.origin == there.origin
+                    && thing.print.is_none_or(|print| Some(print) == there.print)
+            })
 }
 
 /// Lists the datasets from the root on, with their snapshots and contents.
@@ -400,7 +403,9 @@ impl Somebody {
             let mut history = self.history.borrow_mut();
             let thing = history.acknowledged.get_mut(&name).expect("taken just now");
             if thing.print.is_some_and(|print| print != found) {
-                return Err(format!("datasets: {name} differs from what it was taken of"));
+                return Err(format!(
+                    "datasets: {name} differs from what it was taken of"
+                ));
             }
             thing.print = Some(found);
             thing.created = created;

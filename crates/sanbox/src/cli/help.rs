@@ -136,7 +136,54 @@ const EXAMPLES: &[(&str, &str, &[Example])] = &[
                 "zfs destroy -nvr tank/old",
                 "show what that would destroy, with everything below it",
             ),
+            (
+                "zfs destroy -nv tank/home@monday%friday",
+                "show what destroying a run of snapshots would free",
+            ),
         ],
+    ),
+    (
+        "zfs",
+        "snapshot",
+        &[
+            ("zfs snapshot tank/home@monday", "freeze what is there now"),
+            (
+                "zfs snapshot -r tank@before-upgrade",
+                "everything below too, at one moment",
+            ),
+        ],
+    ),
+    (
+        "zfs",
+        "rollback",
+        &[(
+            "zfs rollback tank/home@monday",
+            "give up everything written since; newer snapshots must go first (-r)",
+        )],
+    ),
+    (
+        "zfs",
+        "clone",
+        &[(
+            "zfs clone tank/home@monday tank/trial",
+            "a writable copy that takes no space yet",
+        )],
+    ),
+    (
+        "zfs",
+        "promote",
+        &[(
+            "zfs promote tank/trial",
+            "let the copy own the snapshots, so that the original can be destroyed",
+        )],
+    ),
+    (
+        "zfs",
+        "hold",
+        &[(
+            "zfs hold keep tank/home@monday",
+            "nobody destroys it until zfs release keep tank/home@monday",
+        )],
     ),
     (
         "zfs",

@@ -134,7 +134,10 @@ fn clones_of(info: &DatasetInfo) -> Vec<String> {
 /// The snapshots of a dataset that a `a,b%c` means, oldest first.
 fn matching<'a>(spec: &str, all: &'a [DatasetInfo]) -> Vec<&'a DatasetInfo> {
     let short = |info: &DatasetInfo| info.name.split_once('@').map(|(_, s)| s.to_owned());
-    let at = |name: &str| all.iter().position(|info| short(info).as_deref() == Some(name));
+    let at = |name: &str| {
+        all.iter()
+            .position(|info| short(info).as_deref() == Some(name))
+    };
     let mut chosen = BTreeSet::new();
     for part in spec.split(',') {
         match part.split_once('%') {

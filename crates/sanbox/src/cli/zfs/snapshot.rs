@@ -1,7 +1,9 @@
 //! `zfs snapshot`, `rollback`, `clone`, `promote`, `bookmark`, `hold`, `holds` and `release`.
 
 use engine::property::DatasetKind;
-use engine::{DatasetFilter, EngineError, Hold, PoolHandle, PropertyQuery, Refusal, SnapshotRequest};
+use engine::{
+    DatasetFilter, EngineError, Hold, PoolHandle, PropertyQuery, Refusal, SnapshotRequest,
+};
 
 use super::destroy::{Dependent, dependents, destroy_batches};
 use super::{bad_name, flag, open};
@@ -87,7 +89,11 @@ pub(super) async fn snapshot(session: &Session, arguments: &[String]) -> Outcome
     let mut datasets: Vec<String> = names.iter().map(|name| dataset_of(name)).collect();
     datasets.sort();
     if datasets.windows(2).any(|pair| pair[0] == pair[1])
-        && names.iter().collect::<std::collections::BTreeSet<_>>().len() == names.len()
+        && names
+            .iter()
+            .collect::<std::collections::BTreeSet<_>>()
+            .len()
+            == names.len()
     {
         session
             .out
@@ -332,9 +338,9 @@ pub(super) async fn bookmark(session: &Session, arguments: &[String]) -> Outcome
     let dataset = |full: &str| full.split(['@', '#']).next().unwrap_or("").to_owned();
     let (source, name) = match (source.starts_with(['@', '#']), name.starts_with('#')) {
         (true, true) => {
-            return Err(session.misuse(
-                "either source or bookmark must be specified as full dataset paths",
-            ));
+            return Err(
+                session.misuse("either source or bookmark must be specified as full dataset paths")
+            );
         }
         (false, true) => (source.clone(), format!("{}{name}", dataset(&source))),
         (true, false) => (format!("{}{source}", dataset(&name)), name),
@@ -374,7 +380,10 @@ pub(super) async fn hold(session: &Session, arguments: &[String], release: bool)
         recursive |= flag(&option, 'r');
         Ok(())
     })?;
-    let Some((tag, names)) = operands.split_first().filter(|(_, names)| !names.is_empty()) else {
+    let Some((tag, names)) = operands
+        .split_first()
+        .filter(|(_, names)| !names.is_empty())
+    else {
         return Err(session.usage_only());
     };
     if !release && tag.starts_with('.') {
@@ -498,9 +507,9 @@ pub(super) async fn holds(session: &Session, arguments: &[String]) -> Outcome {
         .max(name_width);
     if !scripted {
         let (name, tag) = ("NAME", "TAG");
-        session.out.line(format!(
-            "{name:name_width$}  {tag:tag_width$}  TIMESTAMP"
-        ));
+        session
+            .out
+            .line(format!("{name:name_width$}  {tag:tag_width$}  TIMESTAMP"));
     }
     for Hold {
         snapshot,
