@@ -12,7 +12,7 @@ use harness::block_on;
 use harness::golden::Golden;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Imports a golden pool read-only.
 fn import(golden: &Golden) -> Result<(Engine, PoolHandle)> {
@@ -40,7 +40,21 @@ fn check(name: &str) {
     );
 }
 
+/// What a test did to a golden pool on purpose.
+#[derive(Default)]
+pub(crate) struct Changed {
+    /// File systems made.
+    pub(crate) datasets: BTreeSet<String>,
+    /// By file system: paths removed, and directories whose times and links that changed.
+    pub(crate) paths: BTreeSet<(String, Vec<u8>)>,
+}
+
 fn compare(golden: &Golden) -> Result<usize> {
+    compare_changed(golden, &Changed::default())
+}
+
+/// Compares a pool, imported read-only, with its manifest, apart from what was changed.
+pub(crate) fn compare_changed(golden: &Golden, changed: &Changed) -> Result<usize> {
     let (engine, pool) = import(golden)?;
     let datasets = golden.manifest["datasets"]
         .as_object()
@@ -63,9 +77,9 @@ fn compare(golden: &Golden) -> Result<usize> {
             .keys()
             .filter_map(|other| other.split('@').next()?.rsplit('/').next())
             .collect();
-        files += tree(&fs, name, dataset, &below, &mut differences)?;
+        files += tree(&fs, name, dataset, &below, changed, &mut differences)?;
     }
-    listed(&pool, datasets)?;
+    listed(&pool, datasets, changed)?;
     block_on(engine.close())?;
     if !differences.is_empty() {
         let shown: Vec<_> = differences.iter().take(20).cloned().collect();
@@ -75,7 +89,11 @@ fn compare(golden: &Golden) -> Result<usize> {
 }
 
 /// Everything the manifest names is listed, and nothing else.
-fn listed(pool: &PoolHandle, datasets: &serde_json::Map<String, Value>) -> Result<()> {
+fn listed(
+    pool: &PoolHandle,
+    datasets: &serde_json::Map<String, Value>,
+    changed: &Changed,
+) -> Result<()> {
     let filter = DatasetFilter {
         root: pool.name().to_owned(),
         depth: None,
@@ -89,7 +107,7 @@ fn listed(pool: &PoolHandle, datasets: &serde_json::Map<String, Value>) -> Resul
     let mut ours: Vec<_> = found
         .iter()
         .map(|d| d.name.as_str())
-        .filter(|n| !n.contains('#'))
+        .filter(|n| !n.contains('#') && !changed.datasets.contains(*n))
         .collect();
     let mut theirs: Vec<_> = datasets
         .keys()
@@ -107,13 +125,14 @@ fn tree(
     dataset: &str,
     manifest: &Value,
     below: &[&str],
+    changed: &Changed,
     differences: &mut Vec<String>,
 ) -> Result<usize> {
     let root = block_on(fs.root()).with_context(|| format!("{dataset}: root"))?;
     let mut found = BTreeMap::new();
     walk(fs, Vec::new(), root.id, &mut found).with_context(|| format!("{dataset}: walk"))?;
     let entries = manifest["tree"]["entries"].as_array().context("entries")?;
-    let mut expected = std::collections::BTreeSet::new();
+    let mut expected = BTreeSet::new();
     for entry in entries {
         let path = match entry["path"].as_str() {
             Some(path) => path.as_bytes().to_vec(),
@@ -121,6 +140,9 @@ fn tree(
         };
         let shown = format!("{dataset}:/{}", String::from_utf8_lossy(&path));
         expected.insert(path.clone());
+        if changed.paths.contains(&(dataset.to_owned(), path.clone())) {
+            continue;
+        }
         let Some(id) = found.get(&path) else {
             differences.push(format!("{shown}: missing"));
             continue;
@@ -130,7 +152,9 @@ fn tree(
         }
     }
     // The manifest leaves out the directories that datasets below are mounted on.
-    let mounts = |path: &[u8]| below.iter().any(|name| name.as_bytes() == path);
+    let mounts = |path: &[u8]| {
+        below.iter().any(|name| name.as_bytes() == path) || path.starts_with(b"written-here")
+    };
     for path in found
         .keys()
         .filter(|path| !expected.contains(*path) && !mounts(path))

@@ -8,6 +8,7 @@ mod daemon;
 mod golden_archives;
 mod golden_properties;
 mod golden_read;
+mod golden_write;
 mod histories;
 mod hostile;
 mod nonsense;

@@ -78,7 +78,7 @@ pub(crate) fn create(fs: &FsHandle, dir: FileId, name: &str, content: &[u8]) -> 
 
 /// Fills a file system with files of many sizes, a sparse one, links and a directory that outgrows its first form;
 /// then takes a part away again.
-fn fill(fs: &FsHandle, seed: u64) -> Result<Model> {
+pub(crate) fn fill(fs: &FsHandle, seed: u64) -> Result<Model> {
     let (root, cred) = (block_on(fs.root())?.id, Cred::root());
     let mut model = Model::new();
     let sizes = [

@@ -75,6 +75,7 @@ const FULL: &[&str] = &[
     "head_errlog",
     "blake3",
     "vdev_zaps_v2",
+    "log_spacemap",
 ];
 
 /// Features without which not even the meta-objset can be read here.
@@ -210,7 +211,7 @@ mod tests {
             only.iter().map(|f| f.name).collect::<Vec<_>>(),
             ["enabled_txg", "hole_birth"]
         );
-        assert!(of_new_pool(FeatureBase::None, &on("log_spacemap")).is_err());
+        assert!(of_new_pool(FeatureBase::None, &on("redaction_bookmarks")).is_err());
         assert!(of_new_pool(FeatureBase::None, &on("nonsense")).is_err());
         let off = of_new_pool(FeatureBase::Implemented, &[("edonr".into(), false)]).unwrap();
         assert!(off.iter().all(|f| f.name != "edonr"));
@@ -222,6 +223,7 @@ mod tests {
         verdict.add("org.example:new", true, Some("a thing"));
         verdict.add("org.example:other", false, None);
         verdict.add("com.delphix:log_spacemap", false, None);
+        verdict.add("com.delphix:zpool_checkpoint", false, None);
         verdict.add("org.illumos:lz4_compress", true, None);
         assert_eq!(verdict.unreadable, ["org.example:new (a thing)"]);
         assert_eq!(verdict.unwritable.len(), 2);

@@ -28,7 +28,7 @@ use crate::pool::{DIRECTORY, Inner, Objects, Pool};
 use crate::space::{Dtls, Source, SpaceMaps};
 use crate::spec::ImportPolicy;
 use crate::status::PoolState;
-use crate::{PoolError, create, set, sync};
+use crate::{PoolError, create, set, sync, unflushed};
 
 /// Longest configuration believed.
 const CONFIG_MAX: u64 = 64 << 20;
@@ -437,6 +437,12 @@ impl Inner {
                     .open(&self.mos, leaf.guid.0, ObjectId(object))
                     .await?;
             }
+        }
+        if !policy.readonly
+            && let Some(logs) =
+                unflushed::read(&self.mos, &self.tree.tops(), &self.tree.config()).await?
+        {
+            self.space.set_logs(logs);
         }
         let mut summaries = Vec::new();
         for top in self.tree.tops() {

@@ -26,6 +26,7 @@ mod space_map;
 mod spec;
 mod status;
 mod sync;
+mod unflushed;
 mod view;
 
 pub use damage::DamagedObject;

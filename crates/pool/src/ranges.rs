@@ -90,6 +90,19 @@ impl RangeSet {
         Ok(())
     }
 
+    /// Returns the parts of `whole` that are in the set, in order.
+    pub(crate) fn within(&self, whole: &Range<u64>) -> Vec<Range<u64>> {
+        let mut parts: Vec<Range<u64>> = self
+            .ranges
+            .range(..whole.end)
+            .rev()
+            .take_while(|&(_, &end)| end > whole.start)
+            .map(|(&start, &end)| start.max(whole.start)..end.min(whole.end))
+            .collect();
+        parts.reverse();
+        parts
+    }
+
     /// Returns the ranges in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.ranges.iter().map(|(&start, &end)| start..end)

@@ -15,9 +15,10 @@ use vdev::TopInfo;
 use zio::{BlockStore, MetaSource, MetaslabChange, MetaslabSummary, ZioError};
 
 use crate::PoolError;
-use crate::ranges::RangeSet;
+use crate::ranges::{Overlap, RangeSet};
 use crate::space_map::{self, Encoder, Header, Kind, Scale};
 use crate::sync::CLOSED;
+use crate::unflushed::{LogObjects, Logs, Unflushed};
 
 /// A map is rewritten when it is this many times as long as its free segments need, ...
 const CONDENSE_FACTOR: u64 = 2;
@@ -86,6 +87,9 @@ pub(crate) struct SpaceMaps {
     /// The feature `spacemap_v2` is enabled: two-word entries may be written.
     two_words: Cell<bool>,
     vdevs: RefCell<BTreeMap<u32, VdevMaps>>,
+    /// What logs say beyond the maps, until they are merged.
+    unflushed: RefCell<BTreeMap<(u32, u32), Unflushed>>,
+    logs: RefCell<Option<LogObjects>>,
 }
 
 impl SpaceMaps {
@@ -96,7 +100,49 @@ impl SpaceMaps {
             histogram: Cell::new(histogram),
             two_words: Cell::new(two_words),
             vdevs: RefCell::default(),
+            unflushed: RefCell::default(),
+            logs: RefCell::default(),
         }
+    }
+
+    /// Takes over the logs found at import. Before the vdevs are opened.
+    pub(crate) fn set_logs(&self, logs: Logs) {
+        let (changes, objects) = logs.into_parts();
+        *self.unflushed.borrow_mut() = changes;
+        *self.logs.borrow_mut() = Some(objects);
+    }
+
+    /// Whether logs wait to be merged.
+    pub(crate) fn has_logs(&self) -> bool {
+        self.logs.borrow().is_some()
+    }
+
+    /// Merges all logs into the metaslabs' own maps and removes them, at the start of a group. Returns how many long
+    /// headers are fewer or more: removed logs, created maps.
+    pub(crate) async fn merge_logs(&self, txg: Txg, tx: &Tx) -> Result<(u64, u64), PoolError> {
+        let Some(objects) = self.logs.borrow().clone() else {
+            return Ok((0, 0));
+        };
+        let waiting: Vec<(u32, u32)> = self.unflushed.borrow().keys().copied().collect();
+        let mut created = 0;
+        for (id, metaslab) in waiting {
+            let Some(changes) = self.unflushed.borrow().get(&(id, metaslab)).cloned() else {
+                continue;
+            };
+            let (mut map, scale, new) = self.map_of(id, metaslab, tx).await?;
+            created += u64::from(new);
+            let allocs: Vec<_> = changes.allocs.iter().collect();
+            let frees: Vec<_> = changes.frees.iter().collect();
+            self.append(&mut map, scale, txg, 1, &allocs, &frees, tx)
+                .await?;
+            space_map::set_header(&self.mos, map.object, &map.header, tx).await?;
+            // At once: whoever loads the metaslab sees either the log or the longer map.
+            self.put_map(id, metaslab, map);
+            self.unflushed.borrow_mut().remove(&(id, metaslab));
+        }
+        let removed = objects.remove(&self.mos, tx).await?;
+        self.logs.borrow_mut().take();
+        Ok((removed, created))
     }
 
     /// Takes note of features enabled later.
@@ -150,12 +196,17 @@ impl SpaceMaps {
                 let block_size = self.mos.object_info(object).await?.block_size;
                 let metaslab = u32::try_from(metaslab)
                     .map_err(|_| PoolError::Corrupt("too many metaslabs".into()))?;
+                let unflushed = self.unflushed.borrow();
+                let logged = unflushed.get(&(top.id, metaslab));
+                let balance = logged.map_or(0, Unflushed::balance);
+                let allocated = header.allocated.saturating_add(balance);
                 summaries.push(MetaslabSummary {
                     vdev: top.id,
                     metaslab,
-                    allocated: header.allocated.cast_unsigned(),
-                    untouched: header.length == 0,
+                    allocated: u64::try_from(allocated).unwrap_or(0),
+                    untouched: header.length == 0 && logged.is_none(),
                 });
+                drop(unflushed);
                 vdev.maps.insert(
                     metaslab,
                     Map {
@@ -224,37 +275,7 @@ impl SpaceMaps {
         tx: &Tx,
     ) -> Result<bool, PoolError> {
         let (id, metaslab) = (change.vdev, change.metaslab);
-        let (array, scale, known) = {
-            let vdevs = self.vdevs.borrow();
-            let vdev = vdevs.get(&id).expect("changes are of vdevs the pool has");
-            assert!(
-                u64::from(metaslab) < vdev.count,
-                "changes are of metaslabs the vdev has"
-            );
-            (
-                vdev.array,
-                vdev.scale(metaslab),
-                vdev.maps.get(&metaslab).cloned(),
-            )
-        };
-        let mut created = false;
-        let mut map = match known {
-            Some(map) => map,
-            None => {
-                let histogram = self.histogram.get();
-                let (object, header) = space_map::create(&self.mos, histogram, tx).await?;
-                let slot = 8 * u64::from(metaslab);
-                self.mos
-                    .write(array, slot, &object.0.to_le_bytes(), tx)
-                    .await?;
-                created = histogram;
-                Map {
-                    object,
-                    header,
-                    block_size: space_map::BLOCK_SIZE,
-                }
-            }
-        };
+        let (mut map, scale, created) = self.map_of(id, metaslab, tx).await?;
         let segments = store.segment_histogram(id, metaslab);
         let condensed = pass == 1
             && segments.is_some_and(|counts| {
@@ -278,31 +299,98 @@ impl SpaceMaps {
                 .append(&self.mos, map.object, &mut map.header, tx)
                 .await?;
         } else {
-            let mut encoder =
-                Encoder::new(scale, &map.header, map.block_size, self.two_words.get());
-            for (kind, ranges) in [(Kind::Alloc, &change.allocs), (Kind::Free, &change.frees)] {
-                if ranges.is_empty() {
-                    continue;
-                }
-                encoder.batch(kind, txg.0, pass);
-                for range in ranges {
-                    encoder.range(kind, range);
-                }
-            }
-            encoder
-                .append(&self.mos, map.object, &mut map.header, tx)
-                .await?;
+            self.append(
+                &mut map,
+                scale,
+                txg,
+                pass,
+                &change.allocs,
+                &change.frees,
+                tx,
+            )
+            .await?;
         }
         if let (Some(buckets), Some(counts)) = (&mut map.header.histogram, segments) {
             *buckets = space_map::histogram_of(&counts, scale.shift);
         }
         space_map::set_header(&self.mos, map.object, &map.header, tx).await?;
+        self.put_map(id, metaslab, map);
+        Ok(created)
+    }
+
+    /// Returns a metaslab's map, made now if it has none, where it is, and whether it was made with a long header.
+    async fn map_of(
+        &self,
+        id: u32,
+        metaslab: u32,
+        tx: &Tx,
+    ) -> Result<(Map, Scale, bool), PoolError> {
+        let (array, scale, known) = {
+            let vdevs = self.vdevs.borrow();
+            let vdev = vdevs.get(&id).expect("changes are of vdevs the pool has");
+            assert!(
+                u64::from(metaslab) < vdev.count,
+                "changes are of metaslabs the vdev has"
+            );
+            (
+                vdev.array,
+                vdev.scale(metaslab),
+                vdev.maps.get(&metaslab).cloned(),
+            )
+        };
+        if let Some(map) = known {
+            return Ok((map, scale, false));
+        }
+        let histogram = self.histogram.get();
+        let (object, header) = space_map::create(&self.mos, histogram, tx).await?;
+        let slot = 8 * u64::from(metaslab);
+        self.mos
+            .write(array, slot, &object.0.to_le_bytes(), tx)
+            .await?;
+        let block_size = space_map::BLOCK_SIZE;
+        let map = Map {
+            object,
+            header,
+            block_size,
+        };
+        Ok((map, scale, histogram))
+    }
+
+    fn put_map(&self, id: u32, metaslab: u32, map: Map) {
         let mut vdevs = self.vdevs.borrow_mut();
         let vdev = vdevs
             .get_mut(&id)
             .expect("vdevs do not vanish during a sync");
         vdev.maps.insert(metaslab, map);
-        Ok(created)
+    }
+
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one batch of entries with its place and time"
+    )]
+    async fn append(
+        &self,
+        map: &mut Map,
+        scale: Scale,
+        txg: Txg,
+        pass: u32,
+        allocs: &[Range<u64>],
+        frees: &[Range<u64>],
+        tx: &Tx,
+    ) -> Result<(), PoolError> {
+        let mut encoder = Encoder::new(scale, &map.header, map.block_size, self.two_words.get());
+        for (kind, ranges) in [(Kind::Alloc, allocs), (Kind::Free, frees)] {
+            if ranges.is_empty() {
+                continue;
+            }
+            encoder.batch(kind, txg.0, pass);
+            for range in ranges {
+                encoder.range(kind, range);
+            }
+        }
+        encoder
+            .append(&self.mos, map.object, &mut map.header, tx)
+            .await
     }
 
     async fn free_ranges(&self, id: u32, metaslab: u32) -> Result<Vec<Range<u64>>, PoolError> {
@@ -313,14 +401,23 @@ impl SpaceMaps {
             };
             (vdev.scale(metaslab), vdev.maps.get(&metaslab).cloned())
         };
+        // Taken together with the map's header, before anything is waited for.
+        let logged = self.unflushed.borrow().get(&(id, metaslab)).cloned();
         let whole = scale.start..scale.start + scale.size;
-        match map {
-            None => Ok(vec![whole]),
-            Some(map) => {
-                let allocated = space_map::load(&self.mos, map.object, &map.header, scale).await?;
-                Ok(allocated.complement(whole))
+        let mut allocated = match map {
+            None => RangeSet::default(),
+            Some(map) => space_map::load(&self.mos, map.object, &map.header, scale).await?,
+        };
+        if let Some(logged) = logged {
+            let bad = |Overlap| PoolError::Corrupt("a log contradicts the space map".into());
+            for range in logged.allocs.iter() {
+                allocated.add(range).map_err(bad)?;
+            }
+            for range in logged.frees.iter() {
+                allocated.remove(range).map_err(bad)?;
             }
         }
+        Ok(allocated.complement(whole))
     }
 }
 

@@ -273,6 +273,19 @@ impl Encoder {
     }
 }
 
+/// One run of a map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// What becomes of it.
+    pub(crate) kind: Kind,
+    /// First unit.
+    pub(crate) offset: u64,
+    /// Units.
+    pub(crate) run: u64,
+    /// Top-level vdev; only logs of many vdevs say it.
+    pub(crate) vdev: Option<u32>,
+}
+
 /// What one word (or two) says.
 #[derive(Debug, PartialEq, Eq)]
 enum Entry {
@@ -282,8 +295,8 @@ enum Entry {
         offset: u64,
         run: u64,
     },
-    /// The first half of a two-word entry: its run.
-    First(u64),
+    /// The first half of a two-word entry: its run and its vdev.
+    First(u64, u32),
 }
 
 fn decode_word(word: u64) -> Entry {
@@ -302,7 +315,66 @@ fn decode_word(word: u64) -> Entry {
     if word >> 62 == 2 {
         return Entry::Nothing;
     }
-    Entry::First((word >> 24 & (RUN_TWO_WORDS - 1)) + 1)
+    let vdev = u32::try_from(word & 0xff_ffff).expect("24 bits");
+    Entry::First((word >> 24 & (RUN_TWO_WORDS - 1)) + 1, vdev)
+}
+
+/// Calls `visit` for every run of a map, in order.
+///
+/// # Errors
+/// `Corrupt` when the map is not one; what `visit` returns; errors of reading.
+pub(crate) async fn for_each(
+    mos: &Objset,
+    object: ObjectId,
+    header: &Header,
+    mut visit: impl FnMut(Run) -> Result<(), PoolError>,
+) -> Result<(), PoolError> {
+    let bad = |what: &str| PoolError::Corrupt(format!("space map {object}: {what}"));
+    let info = mos.object_info(object).await?;
+    let room = u64::from(info.block_size).saturating_mul(info.max_block_id.saturating_add(1));
+    if !header.length.is_multiple_of(8) || header.length > room {
+        return Err(bad("the length in its header is impossible"));
+    }
+    let mut first = None;
+    let mut at = 0;
+    while at < header.length {
+        let len = (header.length - at).min(READ_PIECE);
+        let piece = mos.read(object, at, ondisk::bytes::index(len)).await?;
+        for word in ondisk::bytes::u64s(&piece) {
+            let run = match (first.take(), decode_word(word)) {
+                (Some((run, vdev)), _) => {
+                    let kind = if word >> 63 == 0 {
+                        Kind::Alloc
+                    } else {
+                        Kind::Free
+                    };
+                    Run {
+                        kind,
+                        offset: word & !(1 << 63),
+                        run,
+                        vdev: Some(vdev),
+                    }
+                }
+                (None, Entry::Nothing) => continue,
+                (None, Entry::First(run, vdev)) => {
+                    first = Some((run, vdev));
+                    continue;
+                }
+                (None, Entry::Run { kind, offset, run }) => Run {
+                    kind,
+                    offset,
+                    run,
+                    vdev: None,
+                },
+            };
+            visit(run)?;
+        }
+        at += len;
+    }
+    if first.is_some() {
+        return Err(bad("its last entry is incomplete"));
+    }
+    Ok(())
 }
 
 /// Reads a whole map and returns what it says is allocated, in absolute offsets.
@@ -317,54 +389,24 @@ pub(crate) async fn load(
     scale: Scale,
 ) -> Result<RangeSet, PoolError> {
     let bad = |what: &str| PoolError::Corrupt(format!("space map {object}: {what}"));
-    let info = mos.object_info(object).await?;
-    let room = u64::from(info.block_size).saturating_mul(info.max_block_id.saturating_add(1));
-    if !header.length.is_multiple_of(8) || header.length > room {
-        return Err(bad("the length in its header is impossible"));
-    }
     let mut allocated = RangeSet::default();
-    let mut first = None;
-    let mut at = 0;
-    while at < header.length {
-        let len = (header.length - at).min(READ_PIECE);
-        let piece = mos.read(object, at, ondisk::bytes::index(len)).await?;
-        for word in ondisk::bytes::u64s(&piece) {
-            let (kind, offset, run) = match (first.take(), decode_word(word)) {
-                (Some(run), _) => {
-                    let kind = if word >> 63 == 0 {
-                        Kind::Alloc
-                    } else {
-                        Kind::Free
-                    };
-                    (kind, word & !(1 << 63), run)
-                }
-                (None, Entry::Nothing) => continue,
-                (None, Entry::First(run)) => {
-                    first = Some(run);
-                    continue;
-                }
-                (None, Entry::Run { kind, offset, run }) => (kind, offset, run),
-            };
-            let units = scale.size >> scale.shift;
-            if offset > units || run > units - offset {
-                return Err(bad("an entry lies outside the metaslab"));
-            }
-            let start = scale.start + (offset << scale.shift);
-            let range = start..start + (run << scale.shift);
-            match kind {
-                Kind::Alloc => allocated
-                    .add(range)
-                    .map_err(|_| bad("a range is allocated twice"))?,
-                Kind::Free => allocated
-                    .remove(range)
-                    .map_err(|_| bad("a range is freed that is not allocated"))?,
-            }
+    let units = scale.size >> scale.shift;
+    for_each(mos, object, header, |entry| {
+        if entry.offset > units || entry.run > units - entry.offset {
+            return Err(bad("an entry lies outside the metaslab"));
         }
-        at += len;
-    }
-    if first.is_some() {
-        return Err(bad("its last entry is incomplete"));
-    }
+        let start = scale.start + (entry.offset << scale.shift);
+        let range = start..start + (entry.run << scale.shift);
+        match entry.kind {
+            Kind::Alloc => allocated
+                .add(range)
+                .map_err(|_| bad("a range is allocated twice")),
+            Kind::Free => allocated
+                .remove(range)
+                .map_err(|_| bad("a range is freed that is not allocated")),
+        }
+    })
+    .await?;
     if i64::try_from(allocated.total()).ok() != Some(header.allocated) {
         return Err(bad("its entries do not add up to the sum in its header"));
     }
@@ -429,7 +471,7 @@ mod tests {
                 run: 8
             }
         );
-        assert_eq!(decode_word(3 << 62 | 39_999 << 24), Entry::First(40_000));
+        assert_eq!(decode_word(3 << 62 | 39_999 << 24), Entry::First(40_000, 0));
     }
 
     #[test]

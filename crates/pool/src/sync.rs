@@ -163,6 +163,9 @@ impl Inner {
     /// Writes everything of `txg` and makes it durable.
     pub(crate) async fn sync_group(self: &Rc<Self>, txg: Txg) -> Result<(), PoolError> {
         let tx = Rc::new(self.clock().syncing_tx(txg));
+        if self.space.has_logs() {
+            self.merge_log_space_maps(txg, &tx).await?;
+        }
         self.run_tasks(&tx).await?;
         self.write_scan(&tx).await?;
         self.write_damage(&tx).await?;
@@ -203,6 +206,22 @@ impl Inner {
             }
         }
         self.commit(txg).await
+    }
+
+    /// Brings every metaslab's own map up to date with the logs OpenZFS left, and ends the feature's use.
+    async fn merge_log_space_maps(&self, txg: Txg, tx: &dmu::Tx) -> Result<(), PoolError> {
+        let (removed, created) = self.space.merge_logs(txg, tx).await?;
+        let features = self.hierarchy.features();
+        if let Some(uses) = features.refcount("spacemap_histogram") {
+            let uses = uses.saturating_sub(removed) + created;
+            features
+                .set_refcount("spacemap_histogram", uses, tx)
+                .await?;
+        }
+        if features.is_enabled("log_spacemap") {
+            features.set_refcount("log_spacemap", 0, tx).await?;
+        }
+        Ok(())
     }
 
     async fn run_tasks(self: &Rc<Self>, tx: &Rc<dmu::Tx>) -> Result<(), PoolError> {

@@ -1,0 +1,169 @@
+//! Goal: a pool that OpenZFS made can be written here and given back. Method: golden pools are imported read-write;
+//! files are removed from their file systems and a new file system is filled; after the export zdb accounts for every
+//! block, OpenZFS's own code in userland imports and scrubs a copy, and all that was not touched is as the manifest says.
+
+use anyhow::{Context as _, Result, ensure};
+use engine::{
+    CreateDataset, Cred, Ending, Engine, FileType, FsHandle, ImportPolicy, ListLimit, PoolHandle,
+    Threads,
+};
+use harness::golden::Golden;
+use harness::{block_on, oracle};
+use sim::checker::{self, FileImage, Image, Options};
+
+use crate::golden_read::{Changed, compare_changed};
+use crate::written_pools::{Model, fill, verify};
+
+/// Files removed from each file system.
+const REMOVED: usize = 12;
+
+fn import(golden: &Golden) -> Result<(Engine, PoolHandle)> {
+    let engine = Engine::new(Threads::default());
+    let found = block_on(engine.discover(vec![golden.directory().to_path_buf()]))?;
+    let candidate = found.pools.into_iter().find(|c| c.name == golden.name);
+    let candidate = candidate.with_context(|| format!("{} is not found", golden.name))?;
+    let policy = ImportPolicy {
+        force: true,
+        ..ImportPolicy::default()
+    };
+    let pool = block_on(engine.import(candidate, policy))?;
+    Ok((engine, pool))
+}
+
+/// Removes plain files with one name from the root of a file system and its first directories.
+fn remove_some(fs: &FsHandle, dataset: &str, changed: &mut Changed) -> Result<()> {
+    let cred = Cred::root();
+    let root = block_on(fs.root())?.id;
+    let mut dirs = vec![(Vec::new(), root)];
+    let mut removed = 0;
+    while let Some((path, dir)) = dirs.pop() {
+        let limit = ListLimit {
+            entries: 500,
+            bytes: 1 << 20,
+            entry_overhead_bytes: 0,
+            attrs: true,
+        };
+        let listing = block_on(fs.readdir(dir, 0, limit, &cred))?;
+        for entry in &listing.entries {
+            if entry.name == b"." || entry.name == b".." {
+                continue;
+            }
+            let attr = entry.attr.as_ref().context("no attributes")?;
+            let mut below = path.clone();
+            if !below.is_empty() {
+                below.push(b'/');
+            }
+            below.extend_from_slice(&entry.name);
+            match attr.file_type {
+                FileType::Directory if dirs.len() < 8 => dirs.push((below, attr.id)),
+                FileType::Regular if attr.links == 1 && removed < REMOVED => {
+                    block_on(fs.remove(dir, &entry.name, &cred))
+                        .with_context(|| format!("remove {}", String::from_utf8_lossy(&below)))?;
+                    removed += 1;
+                    changed.paths.insert((dataset.to_owned(), below));
+                    changed.paths.insert((dataset.to_owned(), path.clone()));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn write_to(golden: &Golden, changed: &mut Changed) -> Result<Model> {
+    let (engine, pool) = import(golden)?;
+    let datasets = golden.manifest["datasets"].as_object();
+    for (name, dataset) in datasets.context("no datasets")? {
+        if name.contains('@') || dataset["tree"]["entries"].is_null() {
+            continue;
+        }
+        let readonly = &golden.manifest["zfs_get"][name]["readonly"][0];
+        if readonly == "on" {
+            continue;
+        }
+        let fs = block_on(pool.open_fs(name)).with_context(|| format!("open {name}"))?;
+        remove_some(&fs, name, changed).with_context(|| name.clone())?;
+    }
+    let made = format!("{}/written-here", golden.name);
+    let request = CreateDataset {
+        name: made.clone(),
+        ..CreateDataset::default()
+    };
+    block_on(pool.create_dataset(request)).context("create a file system")?;
+    let fs = block_on(pool.open_fs(&made))?;
+    let model = fill(&fs, 5).context("fill it")?;
+    changed.datasets.insert(made);
+    drop(fs);
+    block_on(engine.end_pool(&golden.name, Ending::Export { command: None })).context("export")?;
+    block_on(engine.close())?;
+    Ok(model)
+}
+
+fn judge(golden: &Golden) -> Result<()> {
+    let files: Vec<FileImage> = golden
+        .images()
+        .iter()
+        .map(|i| FileImage::open(i))
+        .collect::<std::io::Result<_>>()?;
+    let images: Vec<&dyn Image> = files.iter().map(|f| f as &dyn Image).collect();
+    let report = checker::check(&images, Options::default());
+    ensure!(
+        report.is_clean(),
+        "our checker: {:#?}",
+        report.errors().take(10).collect::<Vec<_>>()
+    );
+    if oracle::has_zdb() {
+        oracle::zdb_clean(golden.directory(), &golden.name)?;
+    } else {
+        harness::skip("zdb on a golden pool written here", "zdb is not installed");
+    }
+    Ok(())
+}
+
+fn check(name: &str) {
+    let golden = Golden::unpack(name).expect("unpack the golden pool");
+    let mut changed = Changed::default();
+    let written = write_to(&golden, &mut changed).unwrap_or_else(|e| panic!("{name}: {e:#}"));
+    judge(&golden).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+    compare_changed(&golden, &changed).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+    again(&golden, &written).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+}
+
+/// OpenZFS has the pool in between; then it is written here a second time.
+fn again(golden: &Golden, written: &Model) -> Result<()> {
+    if oracle::refpool().is_some() {
+        oracle::refpool_scrub(&golden.name, &golden.images())?;
+    } else {
+        harness::skip(
+            "OpenZFS in userland on a golden pool",
+            "refpool could not be built",
+        );
+    }
+    let (engine, pool) = import(golden)?;
+    let fs = block_on(pool.open_fs(&format!("{}/written-here", golden.name)))?;
+    verify(&fs, written)?;
+    drop(fs);
+    block_on(engine.end_pool(&golden.name, Ending::Export { command: None })).context("export")?;
+    block_on(engine.close())?;
+    judge(golden).context("after OpenZFS had the pool")
+}
+
+#[test]
+fn defaults_of_a_single_disk() {
+    check("a-single");
+}
+
+#[test]
+fn mirror() {
+    check("b-mirror2");
+}
+
+#[test]
+fn every_checksum() {
+    check("g-checksum");
+}
+
+#[test]
+fn sectors_of_512_bytes() {
+    check("n1-ashift9");
+}
