@@ -363,6 +363,7 @@ impl Tree {
 
     async fn flush_top(&self, top: &Rc<Top>) -> Result<(), VdevError> {
         let gone = VdevError::Unavailable { vdev: top.id };
+        let _turn = top.flushing.lock().await;
         if top.lost.get() {
             return Err(gone);
         }

@@ -72,6 +72,11 @@ impl Tree {
     /// [`VdevError::NoSuchLeaf`] or the device's failure; the leaf is then taken out.
     pub async fn flush_leaf(&self, leaf: Guid) -> Result<(), VdevError> {
         let (leaf, _) = self.leaf_for_label(leaf)?;
+        let top = self.top(leaf.top);
+        let _turn = match &top {
+            Some(top) => Some(top.flushing.lock().await),
+            None => None,
+        };
         leaf.flush(None)
             .await
             .map_err(|error| leaf_failure(&leaf, 0, 0, error))

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use ondisk::Guid;
 use runtime::Handle;
-use runtime::sync::Event;
+use runtime::sync::{Event, Mutex};
 
 use crate::leaf::{Leaf, LeafError};
 use crate::{
@@ -48,6 +48,8 @@ pub(crate) struct Top {
     pub(crate) leaves: Vec<Rc<Leaf>>,
     /// Written since the last flush.
     pub(crate) dirty: Cell<bool>,
+    /// Held over a flush: whoever finds nothing dirty must know that it is durable, not on its way.
+    pub(crate) flushing: Mutex<()>,
     /// A flush failed where no other leaf could stand in.
     pub(crate) lost: Cell<bool>,
 }
@@ -125,6 +127,7 @@ impl Tree {
                 asize: vdev.asize,
                 leaves,
                 dirty: Cell::new(false),
+                flushing: Mutex::new("another flush of this vdev", ()),
                 lost: Cell::new(false),
             })));
         }

@@ -7,7 +7,7 @@
 
 use ondisk::{BlockPointer, ChecksumKind, Compression, Dva, NewBlock, ObjectType, Txg};
 use runtime::IoBuf;
-use vdev::{AllocationBias, IoClass, Location};
+use vdev::{AllocationBias, IoClass, Location, VdevError};
 
 use crate::alloc::{Request, Slot};
 use crate::read::{corrupt, padded};
@@ -53,31 +53,70 @@ impl BlockStore {
         }))
     }
 
-    /// Writes the bytes of a log block (already sealed, exactly as many as the pointer says) to its place. They are
-    /// durable after the next flush of that vdev ([`vdev::Tree::flush_vdev`]). Never waits for a suspended pool: the
-    /// log falls back to the txg.
+    /// Writes the bytes of a log block (already sealed) to the front of its place: as many as the pointer says, or fewer
+    /// when the rest of the block means nothing. They are durable after the next flush of that vdev
+    /// ([`vdev::Tree::flush_vdev`]). Never waits for a suspended pool: the log falls back to the txg.
     ///
     /// # Errors
-    /// [`ZioError::Device`] when no device of the vdev takes them; [`ZioError::Corrupt`] when the pointer is impossible.
+    /// [`ZioError::Device`] when no device of the vdev takes them; [`ZioError::Corrupt`] when the pointer is impossible
+    /// or the bytes are more than it says.
     pub async fn write_log(&self, bp: &BlockPointer, bytes: IoBuf) -> Result<(), ZioError> {
         let bookmark = Bookmark::default();
         let fail = |what| corrupt(bp, bookmark, CorruptReason::Pointer(what));
-        if bp.is_hole() || bp.is_embedded() || bytes.len() as u64 != bp.psize() {
+        if bytes.is_empty() || bytes.len() as u64 > bp.psize() {
             return Err(fail("not a log block of this size"));
         }
         for dva in bp.copies() {
-            let size = checks::check_place(self.tree(), &dva, bp.psize()).map_err(fail)?;
-            let at = Location {
-                vdev: dva.vdev,
-                offset: dva.offset,
-                size,
-            };
-            let written = self
-                .tree()
-                .write(at, padded(&bytes, size), IoClass::SyncWrite)
-                .await;
+            let mut at = self.log_place(bp, &dva)?;
+            let ashift = self.tree().ashift(dva.vdev).unwrap_or(9);
+            // Where columns and parity depend on the size, only the whole block can be written.
+            if dva.asize == at.size {
+                at.size = (bytes.len() as u64).next_multiple_of(1 << ashift);
+            }
+            let padded = padded(&bytes, at.size);
+            let written = self.tree().write(at, padded, IoClass::SyncWrite).await;
             written.map_err(|source| ZioError::Device { bookmark, source })?;
         }
         Ok(())
+    }
+
+    /// Reads a log block (all bytes the pointer says) and returns what `check` makes of it; copies it rejects are
+    /// rewritten from one it accepts.
+    ///
+    /// # Errors
+    /// [`ZioError::Corrupt`] when the pointer is impossible or no copy is accepted, which is how a chain ends;
+    /// [`ZioError::Device`] when none can be read.
+    pub async fn read_log<T: Send + 'static>(
+        &self,
+        bp: &BlockPointer,
+        check: vdev::Check<T>,
+    ) -> Result<T, ZioError> {
+        let bookmark = Bookmark::default();
+        let mut failure = corrupt(bp, bookmark, CorruptReason::Pointer("no place"));
+        for dva in bp.copies() {
+            let at = self.log_place(bp, &dva)?;
+            let class = IoClass::SyncRead;
+            match self.tree().read_with(at, class, check.clone()).await {
+                Ok(value) => return Ok(value),
+                Err(VdevError::Rejected { .. }) => {
+                    failure = corrupt(bp, bookmark, CorruptReason::Checksum);
+                }
+                Err(source) => failure = ZioError::Device { bookmark, source },
+            }
+        }
+        Err(failure)
+    }
+
+    fn log_place(&self, bp: &BlockPointer, dva: &Dva) -> Result<Location, ZioError> {
+        let fail = |what| corrupt(bp, Bookmark::default(), CorruptReason::Pointer(what));
+        if bp.is_hole() || bp.is_embedded() || bp.is_gang() {
+            return Err(fail("not a log block"));
+        }
+        let size = checks::check_place(self.tree(), dva, bp.psize()).map_err(fail)?;
+        Ok(Location {
+            vdev: dva.vdev,
+            offset: dva.offset,
+            size,
+        })
     }
 }

@@ -2,11 +2,12 @@
 //! recorded in the txg they were allocated in, can be freed, and claimed after a crash.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use ondisk::{ObjectType, Txg};
 use runtime::IoBuf;
 use vdev::AllocationBias::{Dedup, Log, None, Special};
-use zio::{BlockStore, StoreOptions, WriteProps};
+use zio::{BlockStore, StoreOptions, WriteProps, ZioError};
 
 use crate::world::{Maps, World, noise, run, write_props};
 
@@ -101,7 +102,23 @@ fn log_blocks_use_log_vdevs_then_ordinary_ones_and_can_be_claimed() {
             .await
             .expect("writes");
         store.tree().flush_vdev(1).await.expect("flushes");
-        assert!(store.write_log(&first, bytes.slice(0..512)).await.is_err());
+        let too_much = IoBuf::from(noise(256 << 10, 5));
+        assert!(store.write_log(&first, too_much).await.is_err());
+        let front = IoBuf::from(noise(4096, 6));
+        store
+            .write_log(&first, front.clone())
+            .await
+            .expect("writes");
+        let expected = front.clone();
+        let check: vdev::Check<usize> =
+            Arc::new(move |read: &IoBuf| read.starts_with(&expected).then_some(read.len()));
+        let read = store.read_log(&first, check).await.expect("reads");
+        assert_eq!(read as u64, size);
+        let check: vdev::Check<()> = Arc::new(|_: &IoBuf| None);
+        assert!(matches!(
+            store.read_log(&first, check).await,
+            Err(ZioError::Corrupt { .. })
+        ));
         // It belongs to its own txg, not to the one that syncs meanwhile.
         assert!(!store.has_changes(Txg(11)));
         let changes = store.take_changes(Txg(12));
