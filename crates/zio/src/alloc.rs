@@ -11,20 +11,43 @@ use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 
-use ondisk::{Dva, Txg};
+use ondisk::{BlockPointer, Dva, Txg};
 use vdev::{AllocationBias, TopInfo};
 
 use crate::ZioError;
 use crate::metaslab::Metaslab;
 use crate::ranges::Mismatch;
 
-/// Where the allocator learns the free space of a metaslab. Implemented by the pool, which keeps space maps in its
-/// meta-objset.
+/// Where the allocator learns the free space of a metaslab, and a free how often a block is referenced. Implemented by
+/// the pool, which keeps space maps and tables of shared blocks in its meta-objset.
 pub trait MetaSource {
     /// Returns the free ranges of a metaslab (bytes of the top-level vdev, sorted, not touching) as of the last synced
     /// txg or later. Must not allocate and must not wait for a txg sync.
     fn load_space_map(&self, vdev: u32, metaslab: u32) -> LoadSpaceMap<'_>;
+
+    /// Whether other pointers may refer to the same block (deduplicated or cloned), so that a free must ask
+    /// [`MetaSource::release`]. Quick; may say yes in vain.
+    fn may_be_shared(&self, bp: &BlockPointer) -> bool {
+        let _ = bp;
+        false
+    }
+
+    /// Gives up one reference to a block that may be shared, while a txg syncs. Returns the block to be freed instead
+    /// of it, `None` when others refer to it still. `dsize` is what the block counts in space accounting.
+    fn release<'a>(&'a self, bp: &'a BlockPointer, dsize: u64) -> Release<'a> {
+        let _ = dsize;
+        Box::pin(async move { Ok(Some(*bp)) })
+    }
+
+    /// Returns the (deflated) bytes that shared blocks would take more, if each reference had a block of its own:
+    /// datasets are charged for them, so they count as room for datasets.
+    fn saved_bytes(&self) -> u64 {
+        0
+    }
 }
+
+/// Future of [`MetaSource::release`].
+pub type Release<'a> = Pin<Box<dyn Future<Output = Result<Option<BlockPointer>, ZioError>> + 'a>>;
 
 /// Future of [`MetaSource::load_space_map`].
 pub type LoadSpaceMap<'a> = Pin<Box<dyn Future<Output = Result<Vec<Range<u64>>, ZioError>> + 'a>>;
@@ -78,6 +101,9 @@ const RUN_BYTES_MAX: u64 = 16 << 20;
 const RUN_BYTES_GOOD: u64 = 1 << 20;
 /// Refills from the same metaslab before the others are looked at again.
 const REFILLS_BEFORE_SCAN: u32 = 64;
+/// Txgs without an allocation after which a metaslab may be unloaded.
+// OpenZFS: module/zfs/metaslab.c, metaslab_unload_delay (32)
+const IDLE_TXGS: u64 = 32;
 /// Bytes placed on one vdev before the next one's turn, for a vdev of average fullness. OpenZFS: 1 MiB times children.
 const ROTOR_BYTES: u64 = 1 << 20;
 /// The slop rule of OpenZFS (`spa_slop_shift`, `spa_min_slop`, `spa_max_slop`).
@@ -517,6 +543,41 @@ impl Allocator {
             });
             if !waiting {
                 self.deferring.remove(&(vdev, index));
+            }
+        }
+    }
+
+    /// Unloads metaslabs that were not allocated from for some txgs, longest unused first, until at most `most` ranges
+    /// are in memory. Called when `txg` has synced.
+    pub(crate) fn unload_idle(&mut self, txg: Txg, most: usize) {
+        let mut loaded = 0;
+        let mut idle = Vec::new();
+        for (&id, vdev) in &self.vdevs {
+            for (index, metaslab) in vdev.metaslabs.iter().enumerate() {
+                let ranges = metaslab.loaded_ranges();
+                loaded += ranges;
+                // One range or none is no burden, and a load would cost a read.
+                if ranges > 1 && metaslab.used_at().0 + IDLE_TXGS <= txg.0 {
+                    let index = u32::try_from(index).expect("metaslab indices fit");
+                    idle.push((metaslab.used_at(), id, index, ranges));
+                }
+            }
+        }
+        if loaded <= most {
+            return;
+        }
+        idle.sort_unstable();
+        for (_, id, index, ranges) in idle {
+            if loaded <= most {
+                break;
+            }
+            let vdev = self.vdevs.get_mut(&id).expect("listed just now");
+            vdev.return_runs_of(index);
+            for home in &mut vdev.homes {
+                *home = home.filter(|(metaslab, _)| *metaslab != index);
+            }
+            if vdev.metaslabs[index as usize].unload() {
+                loaded -= ranges;
             }
         }
     }

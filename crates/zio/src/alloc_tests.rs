@@ -239,6 +239,7 @@ enum Op {
     TakeChanges,
     Sync,
     Unload(u32, u32),
+    UnloadIdle,
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -248,6 +249,7 @@ fn op() -> impl Strategy<Value = Op> {
         5 => any::<usize>().prop_map(Op::Free),
         1 => Just(Op::TakeChanges),
         2 => Just(Op::Sync),
+        1 => Just(Op::UnloadIdle),
         1 => (0..2_u32, 0..METASLABS as u32).prop_map(|(vdev, metaslab)| Op::Unload(vdev, metaslab)),
     ]
 }
@@ -268,6 +270,8 @@ proptest! {
                 Op::Sync => world.sync(),
                 Op::Unload(vdev, metaslab) if vdev < vdevs => world.unload(vdev, metaslab),
                 Op::Unload(..) => {}
+                // What is pending stays, also after a long time.
+                Op::UnloadIdle => world.allocator.unload_idle(Txg(world.txg + 100), 0),
             }
             world.check_sums();
         }

@@ -103,6 +103,12 @@ pub enum ZioError {
         /// The number.
         number: u8,
     },
+    /// A table of references to shared blocks could not be read (reason from above, already reported there).
+    #[error("references to a shared block cannot be counted: {reason}")]
+    References {
+        /// What the table said.
+        reason: String,
+    },
     /// A space map could not be loaded (reason from above, already reported there).
     #[error("space map of vdev {vdev} metaslab {metaslab} cannot be loaded: {reason}")]
     SpaceMap {

@@ -22,7 +22,7 @@ mod scrub;
 mod store;
 mod write;
 
-pub use alloc::{LoadSpaceMap, MetaSource, MetaslabChange, MetaslabSummary, Space};
+pub use alloc::{LoadSpaceMap, MetaSource, MetaslabChange, MetaslabSummary, Release, Space};
 pub use error::{Bookmark, CorruptReason, ZioError};
 pub use store::{
     BlockStore, FailureGate, ReadProps, ScrubOutcome, StoreOptions, StoreStats, StoreTuning,

@@ -51,6 +51,8 @@ pub(crate) struct Metaslab {
     deferred_bytes: u64,
     /// Where the next first-fit search starts.
     cursor: u64,
+    /// Txg of the last allocation.
+    used_at: Txg,
 }
 
 impl Metaslab {
@@ -72,6 +74,7 @@ impl Metaslab {
             deferred: BTreeMap::new(),
             deferred_bytes: 0,
             cursor: start,
+            used_at: Txg(0),
         }
     }
 
@@ -162,12 +165,27 @@ impl Metaslab {
         self.load = Load::Broken;
     }
 
-    /// Drops the in-memory ranges to save memory. Only done when nothing is pending.
-    #[cfg(test)]
-    pub(crate) fn unload(&mut self) {
-        if self.pending.is_empty() {
+    /// Returns how many ranges are held in memory.
+    pub(crate) fn loaded_ranges(&self) -> usize {
+        match &self.load {
+            Load::Loaded(usable) => usable.len(),
+            _ => 0,
+        }
+    }
+
+    /// Returns the txg of the last allocation in this session.
+    pub(crate) fn used_at(&self) -> Txg {
+        self.used_at
+    }
+
+    /// Drops the ranges to save memory; they are read again when needed. Only when nothing is pending: what the pool
+    /// was told is in the space map. Runs must have been returned before. Returns whether it was done.
+    pub(crate) fn unload(&mut self) -> bool {
+        let can = self.is_loaded() && self.pending.is_empty();
+        if can {
             self.load = Load::Unloaded;
         }
+        can
     }
 
     /// Takes a run of at least `least` bytes for a bump allocator, at most `most` if there is a choice.
@@ -209,6 +227,7 @@ impl Metaslab {
     /// Records an allocation out of a run taken before.
     pub(crate) fn record_alloc(&mut self, txg: Txg, range: Range<u64>) {
         self.allocated += range.end - range.start;
+        self.used_at = txg;
         let pending = self.pending.entry(txg).or_default();
         pending.allocs.add(range).expect("a run is allocated once");
     }

@@ -36,7 +36,6 @@ impl RangeTree {
     }
 
     /// Returns the number of ranges.
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.by_start.len()
     }

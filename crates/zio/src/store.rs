@@ -35,6 +35,8 @@ pub struct StoreTuning {
     pub offload_above_bytes: usize,
     /// Most logical bytes between the start of a write and its end at the devices; later writes wait.
     pub writing_bytes_max: u64,
+    /// Free ranges kept in memory before metaslabs that were not used lately are unloaded. A range takes about 100 bytes.
+    pub free_ranges_max: usize,
 }
 
 impl Default for StoreTuning {
@@ -42,6 +44,7 @@ impl Default for StoreTuning {
         Self {
             offload_above_bytes: runtime::COMPUTE_WORTHWHILE_BYTES,
             writing_bytes_max: 64 << 20,
+            free_ranges_max: 2 << 20,
         }
     }
 }
@@ -308,15 +311,17 @@ impl BlockStore {
             .sum()
     }
 
-    /// Returns the space of the pool (vdevs for ordinary blocks). All zero before activation.
+    /// Returns the space of the pool (vdevs that hold data; what datasets see as its size includes what shared blocks
+    /// save). All zero before activation.
     #[must_use]
     pub fn space(&self) -> Space {
-        self.0
-            .space
-            .borrow()
-            .as_ref()
-            .map(|space| space.allocator.space())
-            .unwrap_or_default()
+        let space = self.0.space.borrow();
+        let Some(space) = space.as_ref() else {
+            return Space::default();
+        };
+        let mut sum = space.allocator.space();
+        sum.deflated_size = sum.deflated_size.saturating_add(space.source.saved_bytes());
+        sum
     }
 
     /// Returns the space of one top-level vdev.
@@ -384,6 +389,8 @@ impl BlockStore {
     pub fn txg_synced(&self, txg: Txg) {
         if let Some(space) = self.0.space.borrow_mut().as_mut() {
             space.allocator.txg_synced(txg);
+            let most = self.0.tuning.free_ranges_max;
+            space.allocator.unload_idle(txg, most);
         }
     }
 
@@ -426,6 +433,24 @@ impl BlockStore {
         if bp.is_hole() || bp.is_embedded() {
             return Ok(());
         }
+        let source = self.source()?;
+        if source.may_be_shared(bp) {
+            let dsize = self.dsize(bp);
+            return match source.release(bp, dsize).await? {
+                Some(last) => self.free_space(txg, &last, bookmark).await,
+                None => Ok(()),
+            };
+        }
+        self.free_space(txg, bp, bookmark).await
+    }
+
+    /// Frees the space of a block nobody refers to any more.
+    async fn free_space(
+        &self,
+        txg: Txg,
+        bp: &BlockPointer,
+        bookmark: Bookmark,
+    ) -> Result<(), ZioError> {
         let mut blocks = vec![*bp];
         if bp.is_gang() {
             self.gang_pieces(bp, bookmark, IoClass::SyncRead, 0, &mut |part, child| {
@@ -491,13 +516,7 @@ impl BlockStore {
             .loads
             .borrow_mut()
             .insert((vdev, metaslab), event.clone());
-        let source = self
-            .0
-            .space
-            .borrow()
-            .as_ref()
-            .map(|space| Rc::clone(&space.source));
-        let source = source.ok_or(ZioError::ReadOnly)?;
+        let source = self.source()?;
         let result = source.load_space_map(vdev, metaslab).await;
         self.0.loads.borrow_mut().remove(&(vdev, metaslab));
         let free = result.as_deref().ok();
@@ -505,6 +524,12 @@ impl BlockStore {
         event.notify_all();
         result?;
         ended.map_err(|_| fail("its ranges contradict each other"))
+    }
+
+    fn source(&self) -> Result<Rc<dyn MetaSource>, ZioError> {
+        let space = self.0.space.borrow();
+        let source = space.as_ref().map(|space| Rc::clone(&space.source));
+        source.ok_or(ZioError::ReadOnly)
     }
 
     pub(crate) fn with_allocator<R>(
