@@ -24,6 +24,7 @@ fn a_full_pool_can_be_exported() {
         styles: vec![Style::Fill; 3],
         with_datasets: true,
         cut_at_create: true,
+        with_classes: false,
     };
     crate::run_judged(&plan).unwrap_or_else(|failure| panic!("{failure}"));
 }

@@ -238,13 +238,18 @@ fn round_trip(
     ashift: u32,
     datasets: &[&[(&str, &str)]],
 ) -> Result<()> {
-    let engine = Engine::new(Threads::default());
     let spec = PoolSpec {
         name: name.to_owned(),
         vdevs,
         properties: vec![("ashift".to_owned(), ashift.to_string())],
         ..PoolSpec::default()
     };
+    round_trip_of(spec, disks, datasets)
+}
+
+fn round_trip_of(spec: PoolSpec, disks: &Disks, datasets: &[&[(&str, &str)]]) -> Result<()> {
+    let engine = Engine::new(Threads::default());
+    let name = &spec.name.clone();
     let pool = block_on(engine.create_pool(spec, &[])).context("create the pool")?;
     let mut models = Vec::new();
     for (i, properties) in datasets.iter().enumerate() {
@@ -327,4 +332,41 @@ fn sectors_of_8k_to_64k() {
         round_trip(&name, &disks, vdevs, ashift, &[&[]])
             .unwrap_or_else(|error| panic!("ashift {ashift}: {error:#}"));
     }
+}
+
+#[test]
+fn special_dedup_and_log_vdevs() {
+    let disks = Disks::new(7, 256);
+    let spec = PoolSpec {
+        name: "classes".to_owned(),
+        vdevs: vec![disks.mirror(0, 2)],
+        special: vec![disks.mirror(2, 2)],
+        dedup: vec![disks.single(4)],
+        logs: vec![disks.mirror(5, 2)],
+        ..PoolSpec::default()
+    };
+    let datasets: Vec<&[(&str, &str)]> = vec![&[("special_small_blocks", "16K")], &[]];
+    round_trip_of(spec, &disks, &datasets).expect("a clean pool");
+}
+
+#[test]
+fn a_small_special_vdev_overflows() {
+    let disks = Disks::new(2, 512);
+    let small = disks.images[1].clone();
+    File::options()
+        .write(true)
+        .open(&small)
+        .and_then(|file| file.set_len(64 << 20))
+        .expect("size an image");
+    let spec = PoolSpec {
+        name: "overflow".to_owned(),
+        vdevs: vec![disks.single(0)],
+        special: vec![disks.single(1)],
+        ..PoolSpec::default()
+    };
+    let datasets: Vec<&[(&str, &str)]> = vec![
+        &[("special_small_blocks", "128K"), ("compression", "off")],
+        &[("special_small_blocks", "128K"), ("compression", "off")],
+    ];
+    round_trip_of(spec, &disks, &datasets).expect("a clean pool");
 }

@@ -34,9 +34,9 @@ pub use snapshot::{Hold, Refusal, SnapshotRequest};
 pub use dsl::property;
 pub use dsl::property::DatasetKind;
 pub use pool::{
-    Candidate, Discovery, FeatureBase, Health, HistoryEvent, HistoryRecord, HostIdentity,
-    ImportPolicy, IoTotals, PoolError, PoolProperty, PoolSpec, PoolState, PoolStatus, ScanRefusal,
-    ScanStatus, StatusReason, Tuning, VdevSpec, VdevStatus,
+    AllocationBias, Candidate, Discovery, FeatureBase, Health, HistoryEvent, HistoryRecord,
+    HostIdentity, ImportPolicy, IoTotals, PoolError, PoolProperty, PoolSpec, PoolState, PoolStatus,
+    ScanRefusal, ScanStatus, StatusReason, Tuning, VdevSpec, VdevStatus,
 };
 /// Pool properties: their table and the forms of their values.
 pub mod pool_property {

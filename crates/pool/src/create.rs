@@ -12,17 +12,19 @@ use arc::Cache;
 use dmu::{Objset, ObjsetOptions, Services, Tx, TxgClock, zap};
 use dsl::property::Setting;
 use dsl::{Hierarchy, HierarchyOptions, NewHierarchy};
-use ondisk::{Guid, ObjectType, ObjsetType, SPA_VERSION_FEATURES, TXG_INITIAL};
+use ondisk::{Guid, ObjectId, ObjectType, ObjsetType, SPA_VERSION_FEATURES, TXG_INITIAL};
 use runtime::Handle;
 use runtime::sync::Event;
-use vdev::{Conflict, DiskUse, LeafSpec, OpenMode, TopSpec, Tree, TreeSpec};
+use vdev::{AllocationBias, Conflict, DiskUse, LeafSpec, OpenMode, TopSpec, Tree, TreeSpec};
 use zio::{BlockStore, StoreOptions};
 
 use crate::config::{self, Identity};
-use crate::pool::{DIRECTORY, Inner, Objects, Pool, Stored};
+use crate::pool::{ALLOCATION_BIAS, DIRECTORY, Inner, Objects, Pool, Stored};
 use crate::space::{Dtls, Source, SpaceMaps};
 use crate::spec::{PoolSpec, VdevSpec};
 use crate::{PoolError, features, history, set, sync};
+
+const ALLOCATION_CLASSES: &str = "allocation_classes";
 
 /// A request whose property values have been checked.
 struct Checked {
@@ -50,6 +52,13 @@ impl Pool {
         let checked = check(&spec)?;
         let enable = features::of_new_pool(spec.features, &checked.features)?;
 
+        let classes = !(spec.special.is_empty() && spec.dedup.is_empty());
+        if classes && !enable.iter().any(|f| f.name == ALLOCATION_CLASSES) {
+            return Err(PoolError::Invalid(
+                "special and dedup vdevs need the feature 'allocation_classes' to be enabled"
+                    .into(),
+            ));
+        }
         let (tree_config, conflicts) =
             vdev::plan(handle, &tree_spec(&spec, checked.ashift)).await?;
         refuse_used(&conflicts, spec.force)?;
@@ -239,6 +248,9 @@ impl Inner {
                         vdev.zap_top = Some(object.0);
                     }
                 });
+                if !leaf {
+                    self.store_bias(top.allocation_bias(), object, tx).await?;
+                }
                 self.dirty_config();
             }
         }
@@ -254,17 +266,42 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// Writes into a new top-level vdev's dictionary which blocks the vdev is for.
+    // OpenZFS: module/zfs/vdev.c, vdev_zap_allocation_data
+    async fn store_bias(
+        &self,
+        bias: AllocationBias,
+        dictionary: ObjectId,
+        tx: &Tx,
+    ) -> Result<(), PoolError> {
+        let Some(word) = bias.as_str() else {
+            return Ok(());
+        };
+        let mut bytes = word.as_bytes().to_vec();
+        bytes.push(0);
+        let value = zap::ZapValue::U8(bytes);
+        zap::add(&self.mos, dictionary, ALLOCATION_BIAS, &value, tx).await?;
+        if bias != AllocationBias::Log {
+            self.hierarchy
+                .features()
+                .incr(ALLOCATION_CLASSES, tx)
+                .await?;
+        }
+        Ok(())
+    }
+}
+
 fn tree_spec(spec: &PoolSpec, ashift: Option<u8>) -> TreeSpec {
     let tops = spec
-        .vdevs
-        .iter()
-        .map(|vdev| TopSpec {
+        .tops()
+        .map(|(vdev, bias)| TopSpec {
             leaves: vdev
                 .paths()
                 .iter()
                 .map(|path| LeafSpec { path: path.clone() })
                 .collect(),
-            bias: vdev::AllocationBias::None,
+            bias,
             ashift,
         })
         .collect();
@@ -280,7 +317,7 @@ fn check(spec: &PoolSpec) -> Result<Checked, PoolError> {
         ));
     }
     let mut seen: Vec<&PathBuf> = Vec::new();
-    for vdev in &spec.vdevs {
+    for (vdev, _) in spec.tops() {
         if let VdevSpec::Mirror(paths) = vdev
             && paths.len() < 2
         {

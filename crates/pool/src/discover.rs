@@ -408,6 +408,7 @@ fn status_of(
         note,
         ashift: u64::from(vdev.ashift),
         is_log: vdev.is_log,
+        bias: vdev.allocation_bias(),
         size_bytes: vdev.asize,
         children,
         ..VdevStatus::default()

@@ -43,6 +43,7 @@ const DEFAULT: &[&str] = &[
     "userobj_accounting",
     "project_quota",
     "zstd_compress",
+    "allocation_classes",
 ];
 
 /// Features whose use changes nothing for us, or is handled everywhere.
@@ -76,6 +77,10 @@ const FULL: &[&str] = &[
     "blake3",
     "vdev_zaps_v2",
     "log_spacemap",
+    "allocation_classes",
+    "fast_dedup",
+    "block_cloning",
+    "longname",
 ];
 
 /// Features without which not even the meta-objset can be read here.

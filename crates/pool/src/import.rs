@@ -18,13 +18,15 @@ use ondisk::feature::Feature;
 use ondisk::{NvList, ObjectId, SPA_VERSION_FEATURES, Uberblock};
 use runtime::Handle;
 use runtime::sync::Event;
-use vdev::{OpenMode, Tree, TreeConfig, VdevKind};
+use vdev::{AllocationBias, OpenMode, Tree, TreeConfig, VdevKind};
 use zio::{BlockStore, StoreOptions};
 
+use crate::clones::CloneTables;
 use crate::config::{self, Identity};
+use crate::dedup::DedupTables;
 use crate::discover::{Candidate, set_open_paths};
 use crate::features::{Support, Verdict, support};
-use crate::pool::{DIRECTORY, Inner, Objects, Pool};
+use crate::pool::{ALLOCATION_BIAS, DIRECTORY, Inner, Objects, Pool};
 use crate::space::{Dtls, Source, SpaceMaps};
 use crate::spec::ImportPolicy;
 use crate::status::PoolState;
@@ -410,15 +412,6 @@ async fn judge_features(mos: &Objset) -> Result<Verdict, PoolError> {
             verdict.add(&guid, for_read, description.as_deref());
         }
     }
-    // Deduplication is older than feature flags: its tables are its only sign.
-    for entry in zap::entries(mos, DIRECTORY).await? {
-        if entry.name.starts_with(b"DDT-") {
-            let text = "deduplication tables (freeing deduplicated blocks)".to_owned();
-            if !verdict.unwritable.contains(&text) {
-                verdict.unwritable.push(text);
-            }
-        }
-    }
     Ok(verdict)
 }
 
@@ -438,6 +431,10 @@ impl Inner {
                     .await?;
             }
         }
+        self.read_allocation_biases().await?;
+        let dedup = DedupTables::open(&self.mos, &self.tree).await?;
+        let clones = CloneTables::open(&self.mos, &self.tree.tops()).await?;
+        self.space.set_tables(dedup, clones);
         if !policy.readonly
             && let Some(logs) =
                 unflushed::read(&self.mos, &self.tree.tops(), &self.tree.config()).await?
@@ -455,6 +452,22 @@ impl Inner {
             return Ok(Vec::new());
         }
         self.check_intent_logs(synced).await
+    }
+
+    /// Reads from the vdevs' dictionaries which blocks each is for.
+    async fn read_allocation_biases(&self) -> Result<(), PoolError> {
+        for top in self.tree.config().tops {
+            let Some(zap_top) = top.zap_top.filter(|&object| object != 0) else {
+                continue;
+            };
+            let stored = zap::lookup(&self.mos, ObjectId(zap_top), ALLOCATION_BIAS).await?;
+            if let Some(zap::ZapValue::U8(bytes)) = stored {
+                let text = bytes.split(|&b| b == 0).next().unwrap_or_default();
+                let bias = AllocationBias::parse(&String::from_utf8_lossy(text));
+                self.tree.update_config(top.guid, |vdev| vdev.bias = bias);
+            }
+        }
+        Ok(())
     }
 
     /// Refuses pools whose intent logs hold writes that only a replay can save; returns the datasets with empty ones.

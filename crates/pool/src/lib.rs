@@ -7,9 +7,11 @@
 
 #![forbid(unsafe_code)]
 
+mod clones;
 mod config;
 mod create;
 mod damage;
+mod dedup;
 mod discover;
 mod error;
 mod export;
@@ -43,3 +45,4 @@ pub use status::{
     Health, HistoryEvent, HistoryRecord, IoTotals, PoolState, PoolStatus, ScanStatus, StatusReason,
     VdevStatus,
 };
+pub use vdev::AllocationBias;

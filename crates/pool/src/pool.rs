@@ -28,6 +28,10 @@ use crate::{PoolError, history, scan};
 /// Object number of the meta-objset's directory.
 pub(crate) const DIRECTORY: ObjectId = ObjectId(1);
 
+/// Key in a top-level vdev's dictionary: which blocks the vdev is for, as a word with its NUL.
+// OpenZFS: include/sys/fs/zfs.h, VDEV_TOP_ZAP_ALLOCATION_BIAS
+pub(crate) const ALLOCATION_BIAS: &str = "org.zfsonlinux:allocation_bias";
+
 /// An imported pool.  Clones are handles to the same one.
 ///
 /// It lives on the engine thread of the runtime it was opened with.  Dropping all handles without

@@ -9,12 +9,15 @@ use std::pin::Pin;
 use std::rc::{Rc, Weak};
 
 use dmu::{AllocSpec, Objset, Tx};
+use dsl::Features;
 use ondisk::bytes::{index, u64_at};
-use ondisk::{ObjectId, ObjectType, Txg};
+use ondisk::{BlockPointer, ObjectId, ObjectType, Txg};
 use vdev::TopInfo;
-use zio::{BlockStore, MetaSource, MetaslabChange, MetaslabSummary, ZioError};
+use zio::{BlockStore, MetaSource, MetaslabChange, MetaslabSummary, Release, ZioError};
 
 use crate::PoolError;
+use crate::clones::CloneTables;
+use crate::dedup::DedupTables;
 use crate::ranges::{Overlap, RangeSet};
 use crate::space_map::{self, Encoder, Header, Kind, Scale};
 use crate::sync::CLOSED;
@@ -90,6 +93,9 @@ pub(crate) struct SpaceMaps {
     /// What logs say beyond the maps, until they are merged.
     unflushed: RefCell<BTreeMap<(u32, u32), Unflushed>>,
     logs: RefCell<Option<LogObjects>>,
+    /// Who counts references to blocks with more than one.
+    dedup: RefCell<Option<Rc<DedupTables>>>,
+    clones: RefCell<Option<Rc<CloneTables>>>,
 }
 
 impl SpaceMaps {
@@ -102,6 +108,8 @@ impl SpaceMaps {
             vdevs: RefCell::default(),
             unflushed: RefCell::default(),
             logs: RefCell::default(),
+            dedup: RefCell::default(),
+            clones: RefCell::default(),
         }
     }
 
@@ -110,6 +118,64 @@ impl SpaceMaps {
         let (changes, objects) = logs.into_parts();
         *self.unflushed.borrow_mut() = changes;
         *self.logs.borrow_mut() = Some(objects);
+    }
+
+    /// Takes over the tables of shared blocks found at import.
+    pub(crate) fn set_tables(&self, dedup: Option<DedupTables>, clones: Option<CloneTables>) {
+        *self.dedup.borrow_mut() = dedup.map(Rc::new);
+        *self.clones.borrow_mut() = clones.map(Rc::new);
+    }
+
+    /// Returns the deduplication tables.
+    pub(crate) fn dedup(&self) -> Option<Rc<DedupTables>> {
+        self.dedup.borrow().clone()
+    }
+
+    /// Returns the tables of cloned blocks.
+    pub(crate) fn clones(&self) -> Option<Rc<CloneTables>> {
+        self.clones.borrow().clone()
+    }
+
+    /// Merges the logs of deduplication tables at the start of a group; returns blocks to be freed.
+    pub(crate) async fn merge_dedup_logs(&self, tx: &Tx) -> Result<Vec<BlockPointer>, PoolError> {
+        let dedup = self.dedup.borrow().clone();
+        match dedup {
+            Some(tables) if tables.has_logs() => tables.merge_logs(tx).await,
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Writes what changed in the tables of shared blocks; returns blocks to be freed.
+    pub(crate) async fn write_tables(
+        &self,
+        features: &Features,
+        tx: &Tx,
+    ) -> Result<Vec<BlockPointer>, PoolError> {
+        let (dedup, clones) = (self.dedup.borrow().clone(), self.clones.borrow().clone());
+        if let Some(clones) = clones {
+            clones.write(features, tx).await?;
+        }
+        match dedup {
+            Some(dedup) => dedup.write(features, tx).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    async fn release(
+        &self,
+        bp: &BlockPointer,
+        dsize: u64,
+    ) -> Result<Option<BlockPointer>, PoolError> {
+        let (dedup, clones) = (self.dedup.borrow().clone(), self.clones.borrow().clone());
+        if let Some(clones) = clones.filter(|clones| clones.may_have(bp))
+            && clones.release(bp, dsize).await?
+        {
+            return Ok(None);
+        }
+        match dedup.filter(|dedup| dedup.may_have(bp)) {
+            Some(dedup) => dedup.release(bp).await,
+            None => Ok(Some(*bp)),
+        }
     }
 
     /// Whether logs wait to be merged.
@@ -447,6 +513,34 @@ impl MetaSource for Source {
             maps.free_ranges(vdev, metaslab)
                 .await
                 .map_err(|error| fail(error.to_string()))
+        })
+    }
+
+    fn may_be_shared(&self, bp: &BlockPointer) -> bool {
+        self.0.upgrade().is_some_and(|maps| {
+            let clones = maps.clones.borrow();
+            let dedup = maps.dedup.borrow();
+            clones.as_ref().is_some_and(|clones| clones.may_have(bp))
+                || dedup.as_ref().is_some_and(|dedup| dedup.may_have(bp))
+        })
+    }
+
+    fn release<'a>(&'a self, bp: &'a BlockPointer, dsize: u64) -> Release<'a> {
+        Box::pin(async move {
+            let fail = |reason: String| ZioError::References { reason };
+            let maps = self.0.upgrade().ok_or_else(|| fail(CLOSED.to_owned()))?;
+            maps.release(bp, dsize)
+                .await
+                .map_err(|error| fail(error.to_string()))
+        })
+    }
+
+    fn saved_bytes(&self) -> u64 {
+        self.0.upgrade().map_or(0, |maps| {
+            let clones = maps.clones.borrow();
+            let dedup = maps.dedup.borrow();
+            let saved = dedup.as_ref().map_or(0, |dedup| dedup.saved_bytes());
+            saved.saturating_add(clones.as_ref().map_or(0, |clones| clones.saved_bytes()))
         })
     }
 }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use vdev::AllocationBias;
+
 /// Identity of the machine, written into labels and compared at import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostIdentity {
@@ -47,8 +49,14 @@ pub enum FeatureBase {
 pub struct PoolSpec {
     /// Name of the pool and of its root dataset.
     pub name: String,
-    /// Top-level vdevs in order.
+    /// Top-level vdevs for ordinary blocks, in order.
     pub vdevs: Vec<VdevSpec>,
+    /// Top-level vdevs for deduplication tables, metadata and intent logs, in order; they follow the ordinary ones.
+    pub dedup: Vec<VdevSpec>,
+    /// See `dedup`.
+    pub special: Vec<VdevSpec>,
+    /// See `dedup`.
+    pub logs: Vec<VdevSpec>,
     /// `-o NAME=VALUE`, in order: pool properties, `ashift`, `feature@x`, `compatibility`.
     pub properties: Vec<(String, String)>,
     /// Starting set of features.
@@ -65,6 +73,17 @@ pub struct PoolSpec {
     pub command: Option<String>,
     /// This machine.
     pub host: HostIdentity,
+}
+
+impl PoolSpec {
+    /// Returns all top-level vdevs with what they are for, in the order of their ids.
+    pub fn tops(&self) -> impl Iterator<Item = (&VdevSpec, AllocationBias)> {
+        let of = |vdevs, bias| std::iter::zip(vdevs, std::iter::repeat(bias));
+        of(&self.vdevs, AllocationBias::None)
+            .chain(of(&self.dedup, AllocationBias::Dedup))
+            .chain(of(&self.special, AllocationBias::Special))
+            .chain(of(&self.logs, AllocationBias::Log))
+    }
 }
 
 /// Limits of one pool's engine.

@@ -3,6 +3,8 @@
 
 use std::path::PathBuf;
 
+use vdev::AllocationBias;
+
 /// Health of a pool or a vdev, in OpenZFS's words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Health {
@@ -171,6 +173,8 @@ pub struct VdevStatus {
     pub ashift: u64,
     /// Holds intent-log blocks only (top-level).
     pub is_log: bool,
+    /// Which blocks it is for (top-level).
+    pub bias: AllocationBias,
     /// Being resilvered.
     pub resilvering: bool,
     /// Statistics since import.

@@ -1,8 +1,8 @@
 //! The sync loop: carries one transaction group after another to the disks.
 //!
 //! ```text
-//! passes until nothing changes:   own tasks (pass 1) -> config object -> datasets and meta-objset
-//!                                 -> missed writes into dirty-time logs -> space maps
+//! passes until nothing changes:   own tasks (pass 1) -> config object -> datasets and meta-objset, frees
+//!                                 -> tables of shared blocks -> missed writes into dirty-time logs -> space maps
 //! commit:  flush -> labels 0 and 2 -> flush -> uberblock -> flush -> labels 1 and 3 -> flush
 //! ```
 //! Labels are written only when the configuration changed.  Invariant: when the uberblock is
@@ -166,6 +166,9 @@ impl Inner {
         if self.space.has_logs() {
             self.merge_log_space_maps(txg, &tx).await?;
         }
+        for last in self.space.merge_dedup_logs(&tx).await? {
+            self.store().free(txg, &last).await?;
+        }
         self.run_tasks(&tx).await?;
         self.write_scan(&tx).await?;
         self.write_damage(&tx).await?;
@@ -185,6 +188,11 @@ impl Inner {
             self.hierarchy.sync(txg, pass).await?;
             for event in self.hierarchy.take_events() {
                 self.append_event(&event, &tx).await?;
+            }
+            // After the frees of this pass, which give up references.
+            let features = self.hierarchy.features();
+            for last in self.space.write_tables(features, &tx).await? {
+                self.store().free(txg, &last).await?;
             }
             self.record_missed_writes(txg, &tx).await?;
             let changes = self.store().take_changes(txg);

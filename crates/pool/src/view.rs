@@ -172,7 +172,9 @@ impl Inner {
         root.name = self.name.borrow().clone();
         let space = self.store().space();
         root.size_bytes = space.size;
-        root.allocated_bytes = space.allocated - space.deferred.min(space.allocated);
+        // What cannot be reused yet is not free.
+        // OpenZFS: module/zfs/metaslab.c, metaslab_sync_done (deferred frees go on counting as allocated)
+        root.allocated_bytes = space.allocated + space.deferred;
         let mut weighted = Some(0u128);
         for top in &mut root.children {
             let Ok(id) = u32::try_from(top.id) else {
@@ -180,7 +182,7 @@ impl Inner {
             };
             let space = self.store().vdev_space(id);
             top.size_bytes = space.size;
-            top.allocated_bytes = space.allocated - space.deferred.min(space.allocated);
+            top.allocated_bytes = space.allocated + space.deferred;
             top.fragmentation_percent = self.space.fragmentation(id);
             weighted = match (weighted, top.fragmentation_percent) {
                 (Some(sum), Some(percent)) => {
@@ -220,11 +222,14 @@ impl Inner {
         is_root: bool,
         outdated: &BTreeSet<u64>,
     ) -> VdevStatus {
-        let children: Vec<VdevStatus> = vdev
+        let mut children: Vec<VdevStatus> = vdev
             .children
             .iter()
             .map(|child| self.convert(child, false, outdated))
             .collect();
+        if !is_root {
+            children.iter_mut().for_each(|child| child.bias = vdev.bias);
+        }
         let path = vdev.path.as_ref().map(PathBuf::from);
         let name = match (&path, &vdev.kind) {
             (Some(path), kind) => shown_path(path, kind),
@@ -269,6 +274,7 @@ impl Inner {
             fragmentation_percent: None,
             ashift: u64::from(vdev.ashift),
             is_log,
+            bias: vdev.bias,
             resilvering: stale,
             io: IoTotals {
                 read_ops: stats.read_ops,
@@ -394,7 +400,26 @@ impl Inner {
                 Some(path) => (Text(path.clone()), Local),
                 Option::None => (Absent, Default),
             },
-            PoolProperty::Dedupratio | PoolProperty::Bcloneratio => (Number(100), None),
+            PoolProperty::Dedupratio => {
+                let tables = self.space.dedup();
+                (Number(tables.map_or(100, |t| t.ratio_percent())), None)
+            }
+            PoolProperty::DedupTableSize => match self.space.dedup() {
+                Some(tables) => (Number(tables.table_bytes().await?), None),
+                Option::None => (Number(0), None),
+            },
+            // OpenZFS: module/zfs/brt.c, brt_get_ratio
+            PoolProperty::Bcloneused | PoolProperty::Bclonesaved | PoolProperty::Bcloneratio => {
+                let tables = self.space.clones();
+                let (used, saved) = tables.map_or((0, 0), |t| (t.used_bytes(), t.saved_bytes()));
+                let both = used.saturating_add(saved);
+                let number = match property {
+                    PoolProperty::Bcloneused => used,
+                    PoolProperty::Bclonesaved => saved,
+                    _ => both.saturating_mul(100).checked_div(used).unwrap_or(100),
+                };
+                (Number(number), None)
+            }
             PoolProperty::Free => (
                 Number(root.size_bytes.saturating_sub(root.allocated_bytes)),
                 None,
@@ -414,11 +439,7 @@ impl Inner {
             PoolProperty::Fragmentation => {
                 (root.fragmentation_percent.map_or(Absent, Number), None)
             }
-            PoolProperty::Leaked
-            | PoolProperty::Bcloneused
-            | PoolProperty::Bclonesaved
-            | PoolProperty::DedupTableSize
-            | PoolProperty::LastScrubbedTxg => (Number(0), None),
+            PoolProperty::Leaked | PoolProperty::LastScrubbedTxg => (Number(0), None),
             PoolProperty::DedupTableQuota => match stored {
                 Some(Stored::Number(0)) => (words("none"), Local),
                 Some(Stored::Number(quota)) if quota != u64::MAX => (Number(quota), Local),

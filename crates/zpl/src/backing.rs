@@ -190,6 +190,13 @@ impl Backing {
             dataset.needs_feature("large_dnode");
         }
     }
+
+    /// Declares that a name longer than readers without the feature expect is about to be made.
+    pub(crate) fn needs_long_names(&self) {
+        if let Some(dataset) = &self.dataset {
+            dataset.needs_feature("longname");
+        }
+    }
 }
 
 /// Slots of a new dnode for a value of the property `dnodesize`.

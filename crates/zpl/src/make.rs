@@ -179,6 +179,7 @@ impl Fs {
         let dir_plan = self.plan_for(&dir, &dir_attrs).await?;
         let tx = self.begin(Weight::Bytes(2 * META_BYTES)).await?;
         let file = self.allocate(attrs, &plan, slots, &tx).await?;
+        self.note_name(name);
         let added = zap::add_u64(
             self.os(),
             dir.object_id(),
@@ -461,6 +462,7 @@ impl Fs {
         let dir_plan = self.plan_for(&dir, &dir_attrs).await?;
         let tx = self.begin(Weight::Bytes(META_BYTES)).await?;
         let value = entry_value(file.file_type(), file.object & OBJECT_MASK);
+        self.note_name(name);
         zap::add_u64(self.os(), dir.object_id(), name, value, &tx).await?;
         self.store(&file, attrs, &plan, &tx).await?;
         self.store(&dir, dir_attrs, &dir_plan, &tx).await?;

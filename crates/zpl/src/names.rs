@@ -61,6 +61,13 @@ impl Fs {
         }
     }
 
+    /// Says that a name is about to be stored in a directory.
+    pub(crate) fn note_name(&self, name: &[u8]) {
+        if name.len() > NAME_MAX {
+            self.0.backing.needs_long_names();
+        }
+    }
+
     /// Finds a name in a directory whose lock the caller holds. A name that is not there and is longer than any that can
     /// be made is an error.
     pub(crate) async fn find(&self, dir: &Znode, name: &[u8]) -> FsResult<Option<Found>> {

@@ -286,6 +286,7 @@ impl Fs {
 
         let tx = self.begin(Weight::Bytes(2 * META_BYTES)).await?;
         let value = entry_value(source.file_type(), source.object);
+        self.note_name(to_name);
         zap::remove(self.os(), from.object_id(), from_name, &tx).await?;
         match replaced_name {
             Some(name) if name == to_name => {

@@ -63,6 +63,9 @@ pub struct Plan {
     pub with_datasets: bool,
     /// Power may go while the pool is created.
     pub cut_at_create: bool,
+    /// Two more disks: one for metadata and small blocks, one for intent logs. They must survive what a single disk
+    /// must.
+    pub with_classes: bool,
 }
 
 impl Plan {
@@ -116,6 +119,13 @@ impl Plan {
             // 64 MiB are full after some hundred writes.
             settings.retain(|(name, _)| name != "copies");
         }
+        // Drawn apart, so that all other choices of a seed stay what they were.
+        let mut class_rng = Rng::new(seed ^ 0x434c_4153);
+        let with_classes = class_rng.below(4) == 0;
+        if with_classes && !fills && class_rng.coin() {
+            let small = *class_rng.choose(&["4K", "32K", "128K"]);
+            settings.push(("special_small_blocks".to_owned(), small.to_owned()));
+        }
         Self {
             seed,
             layout,
@@ -133,6 +143,7 @@ impl Plan {
             styles,
             with_datasets: rng.below(3) == 0,
             cut_at_create: rng.below(8) == 0,
+            with_classes,
         }
     }
 
@@ -146,19 +157,32 @@ impl Plan {
         }
     }
 
+    /// All disks: those of ordinary vdevs, then one for metadata and one for logs.
     fn disks(&self) -> Vec<PathBuf> {
-        let count = match self.layout {
-            Layout::Single => 1,
-            Layout::Stripe | Layout::Mirror => 2,
-            Layout::TwoMirrors => 4,
-        };
+        let count = self.ordinary_disks() + if self.with_classes { 2 } else { 0 };
         (0..count)
             .map(|number| Path::new(DIR).join(format!("d{number}")))
             .collect()
     }
 
+    fn ordinary_disks(&self) -> usize {
+        match self.layout {
+            Layout::Single => 1,
+            Layout::Stripe | Layout::Mirror => 2,
+            Layout::TwoMirrors => 4,
+        }
+    }
+
+    /// Vdevs for metadata and for logs.
+    fn class_vdevs(&self) -> (Vec<VdevSpec>, Vec<VdevSpec>) {
+        let mut extra = self.disks().split_off(self.ordinary_disks()).into_iter();
+        let mut next = || extra.next().map(VdevSpec::Single).into_iter().collect();
+        (next(), next())
+    }
+
     fn vdevs(&self) -> Vec<VdevSpec> {
-        let disks = self.disks();
+        let mut disks = self.disks();
+        disks.truncate(self.ordinary_disks());
         match self.layout {
             Layout::Single | Layout::Stripe => disks.into_iter().map(VdevSpec::Single).collect(),
             Layout::Mirror | Layout::TwoMirrors => disks
@@ -269,7 +293,9 @@ fn set_faults(plan: &Plan, world: &World) {
         match plan.trouble {
             Trouble::None | Trouble::OneSideVanishes => {}
             Trouble::Slow => world.set_faults(path, Faults::slow_only()),
-            Trouble::OneBadSide if index % 2 == 1 => world.set_faults(path, Faults::one_bad_side()),
+            Trouble::OneBadSide if index % 2 == 1 && index < plan.ordinary_disks() => {
+                world.set_faults(path, Faults::one_bad_side())
+            }
             Trouble::OneBadSide => {}
             Trouble::LyingFlush => world.set_faults(
                 path,
@@ -361,9 +387,12 @@ fn forget(plan: &Plan, world: &World) -> Result<(), String> {
 
 fn create(plan: &Plan, world: &World, prepare: impl FnOnce()) -> Ended<Result<(), String>> {
     boot(world, prepare, |_, engine| async move {
+        let (special, logs) = plan.class_vdevs();
         let spec = PoolSpec {
             name: POOL.to_owned(),
             vdevs: plan.vdevs(),
+            special,
+            logs,
             force: plan.cut_at_create,
             host: identity(),
             ..PoolSpec::default()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ondisk::{ObjectType, Txg};
 use runtime::IoBuf;
-use vdev::AllocationBias::{Dedup, Log, None, Special};
+use vdev::AllocationBias::{self, Dedup, Log, Special};
 use zio::{BlockStore, StoreOptions, WriteProps, ZioError};
 
 use crate::world::{Maps, World, noise, run, write_props};
@@ -16,7 +16,12 @@ const MIB: u64 = 1 << 20;
 #[test]
 fn each_kind_of_block_goes_to_its_class() {
     run(|handle| async move {
-        let tops = [(1, None), (1, Log), (1, Special), (1, Dedup)];
+        let tops = [
+            (1, AllocationBias::None),
+            (1, Log),
+            (1, Special),
+            (1, Dedup),
+        ];
         let world = World::with_classes(&handle, &tops, 64 * MIB, 12).await;
         let data = noise(8192, 1);
         let file = write_props();
@@ -58,7 +63,13 @@ fn each_kind_of_block_goes_to_its_class() {
 #[test]
 fn a_full_class_falls_back_and_leaves_room_for_metadata() {
     run(|handle| async move {
-        let world = World::with_classes(&handle, &[(1, None), (1, Special)], 128 * MIB, 12).await;
+        let world = World::with_classes(
+            &handle,
+            &[(1, AllocationBias::None), (1, Special)],
+            128 * MIB,
+            12,
+        )
+        .await;
         let special = world.store.vdev_space(1).size;
         let small = WriteProps {
             special_small_bytes: MIB,
@@ -91,7 +102,13 @@ fn a_full_class_falls_back_and_leaves_room_for_metadata() {
 #[test]
 fn log_blocks_use_log_vdevs_then_ordinary_ones_and_can_be_claimed() {
     run(|handle| async move {
-        let world = World::with_classes(&handle, &[(1, None), (2, Log)], 64 * MIB, 12).await;
+        let world = World::with_classes(
+            &handle,
+            &[(1, AllocationBias::None), (2, Log)],
+            64 * MIB,
+            12,
+        )
+        .await;
         let store = &world.store;
         let bytes = IoBuf::from(noise(128 << 10, 4));
         let size = bytes.len() as u64;

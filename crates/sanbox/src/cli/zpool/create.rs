@@ -79,7 +79,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         ));
         return Err(session.fail("use 'zfs create' to create a dataset"));
     }
-    let vdevs = layout_of(session, layout, options.force)?;
+    let layout = Layout::read(session, layout, options.force)?;
     if let Some(root) = options
         .altroot
         .as_deref()
@@ -102,20 +102,23 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         return Err(session.fail("pool name may have been omitted"));
     }
     if options.dry_run {
-        session.out.text(dry_run(name, &vdevs));
+        session.out.text(dry_run(name, &layout));
         return Ok(());
     }
     if session.appliance.known_pool(name).await.is_some() {
         return Err(session.fail(format!("cannot create '{name}': pool already exists")));
     }
-    in_use_here(session, &vdevs, options.force).await?;
+    in_use_here(session, &layout.all(), options.force).await?;
     let mut root_properties = options.root_properties;
     if let Some(mountpoint) = options.mountpoint {
         root_properties.push(("mountpoint".to_owned(), mountpoint));
     }
     let spec = PoolSpec {
         name: name.clone(),
-        vdevs,
+        vdevs: layout.normal,
+        dedup: layout.dedup,
+        special: layout.special,
+        logs: layout.logs,
         properties: options.properties,
         features: if options.no_features {
             FeatureBase::None
@@ -152,8 +155,76 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     }
 }
 
-/// Reads a vdev specification: `a b`, `mirror a b mirror c d`.
-fn layout_of(session: &Session, words: &[String], force: bool) -> Result<Vec<VdevSpec>, Exit> {
+/// A vdev specification: `mirror a b special mirror c d log e`.
+#[derive(Debug, Default)]
+struct Layout {
+    normal: Vec<VdevSpec>,
+    dedup: Vec<VdevSpec>,
+    special: Vec<VdevSpec>,
+    logs: Vec<VdevSpec>,
+}
+
+impl Layout {
+    /// Reads a specification. A word such as `log` says what all vdevs behind it are for, up to the next such word.
+    // OpenZFS: cmd/zpool/zpool_vdev.c, construct_spec (roles, messages), check_replication (logs are left out)
+    fn read(session: &Session, words: &[String], force: bool) -> Result<Self, Exit> {
+        const ROLES: [&str; 5] = ["log", "special", "dedup", "cache", "spare"];
+        let is_role = |word: &String| ROLES.contains(&word.as_str());
+        let mut layout = Self::default();
+        let (mut role, mut rest, mut logs) = ("", words, 0);
+        loop {
+            let count = rest.iter().position(is_role).unwrap_or(rest.len());
+            let (section, behind) = rest.split_at(count);
+            if role == "log" && section.iter().any(|word| word.starts_with("raidz")) {
+                return Err(
+                    session.fail("invalid vdev specification: unsupported 'log' device: raidz")
+                );
+            }
+            let vdevs = layout_of(session, section)?;
+            match role {
+                "" => layout.normal.extend(vdevs),
+                "log" => layout.logs.extend(vdevs),
+                "special" => layout.special.extend(vdevs),
+                _ => layout.dedup.extend(vdevs),
+            }
+            let Some((word, after)) = behind.split_first() else {
+                break;
+            };
+            logs += u32::from(word == "log");
+            if logs > 1 {
+                return Err(
+                    session.fail("invalid vdev specification: 'log' can be specified only once")
+                );
+            }
+            if matches!(word.as_str(), "cache" | "spare") {
+                return Err(session.fail(format!(
+                    "invalid vdev specification: '{word}' is not supported by this version of sanbox yet"
+                )));
+            }
+            if after.first().is_none_or(is_role) {
+                return Err(session.fail(format!(
+                    "invalid vdev specification: '{word}' requires at least 1 devices"
+                )));
+            }
+            (role, rest) = (word.as_str(), after);
+        }
+        if !force {
+            let mut data = layout.normal.clone();
+            data.extend_from_slice(&layout.dedup);
+            data.extend_from_slice(&layout.special);
+            same_redundancy(session, &data)?;
+        }
+        Ok(layout)
+    }
+
+    fn all(&self) -> Vec<VdevSpec> {
+        let parts = [&self.normal, &self.dedup, &self.special, &self.logs];
+        parts.into_iter().flatten().cloned().collect()
+    }
+}
+
+/// Reads the vdevs of one role: `a b`, `mirror a b mirror c d`.
+fn layout_of(session: &Session, words: &[String]) -> Result<Vec<VdevSpec>, Exit> {
     let mut vdevs = Vec::new();
     let mut rest = words;
     while let Some((word, after)) = rest.split_first() {
@@ -193,9 +264,6 @@ fn layout_of(session: &Session, words: &[String], force: bool) -> Result<Vec<Vde
             .collect();
         vdevs.push(VdevSpec::Mirror(devices?));
         rest = &after[count..];
-    }
-    if !force {
-        same_redundancy(session, &vdevs)?;
     }
     Ok(vdevs)
 }
@@ -305,8 +373,24 @@ fn device(session: &Session, word: &str) -> Result<PathBuf, Exit> {
     }
 }
 
-fn dry_run(name: &str, vdevs: &[VdevSpec]) -> String {
+fn dry_run(name: &str, layout: &Layout) -> String {
     let mut text = format!("would create '{name}' with the following layout:\n\n\t{name}\n");
+    let parts = [
+        ("", &layout.normal),
+        ("dedup", &layout.dedup),
+        ("special", &layout.special),
+        ("logs", &layout.logs),
+    ];
+    for (title, vdevs) in parts {
+        if !vdevs.is_empty() && !title.is_empty() {
+            text.push_str(&format!("\t{title}\n"));
+        }
+        vdev_lines(&mut text, vdevs);
+    }
+    text
+}
+
+fn vdev_lines(text: &mut String, vdevs: &[VdevSpec]) {
     let line = |text: &mut String, depth: usize, path: &PathBuf| {
         let path = path.to_string_lossy();
         let shown = path.strip_prefix("/dev/").unwrap_or(&path).to_owned();
@@ -314,14 +398,13 @@ fn dry_run(name: &str, vdevs: &[VdevSpec]) -> String {
     };
     for vdev in vdevs {
         match vdev {
-            VdevSpec::Single(path) => line(&mut text, 2, path),
+            VdevSpec::Single(path) => line(text, 2, path),
             VdevSpec::Mirror(paths) => {
                 text.push_str("\t  mirror\n");
                 for path in paths {
-                    line(&mut text, 4, path);
+                    line(text, 4, path);
                 }
             }
         }
     }
-    text
 }

@@ -8,7 +8,7 @@ use engine::{
     VdevStatus,
 };
 
-use super::{NameStyle, Subject, bad_name, name_width, subject, subjects};
+use super::{NameStyle, Subject, bad_name, name_width, sections, subject, subjects};
 use crate::cli::getopt::{Long, Opt};
 use crate::cli::{Exit, Outcome, Session, setting};
 
@@ -368,6 +368,17 @@ fn vdev_lines(
         text.push_str(note);
     }
     text.push('\n');
+    if depth == 0 {
+        for (title, tops) in sections(vdev) {
+            if let Some(title) = title {
+                text.push_str(&format!("\t{title}\t\n"));
+            }
+            for top in tops {
+                vdev_lines(text, top, &style.name(top), 2, width, style);
+            }
+        }
+        return;
+    }
     for child in &vdev.children {
         vdev_lines(text, child, &style.name(child), depth + 2, width, style);
     }

@@ -6,7 +6,9 @@ use std::time::Instant;
 
 use engine::{IoTotals, PoolStatus, VdevStatus};
 
-use super::{NameStyle, Stamp, Subject, has_space, name_width, repeat, subject, subjects};
+use super::{
+    NameStyle, Stamp, Subject, has_space, name_width, repeat, sections, subject, subjects,
+};
 use crate::cli::format::{nice_number, nice_time};
 use crate::cli::getopt::Opt;
 use crate::cli::{Exit, Outcome, Session};
@@ -164,10 +166,15 @@ fn print(
             session, &pool.root, &pool.name, 0, width, pool.guid, before, elapsed, options,
         );
         if options.verbose {
-            for child in &pool.root.children {
-                tree(
-                    session, child, 2, width, pool.guid, before, elapsed, options,
-                );
+            for (title, tops) in sections(&pool.root) {
+                if let Some(title) = title.filter(|_| !options.scripted) {
+                    session
+                        .out
+                        .line(format!("{title:-<width$}{}", &dashes()[width..]));
+                }
+                for top in tops {
+                    tree(session, top, 2, width, pool.guid, before, elapsed, options);
+                }
             }
             if !options.scripted {
                 session.out.line(dashes());

@@ -4,7 +4,7 @@ use engine::pool_property::{PROPERTIES, PropertyEntry, PropertyKind};
 use engine::{PoolStatus, VdevStatus};
 use serde_json::{Map, Value, json};
 
-use super::{NameStyle, Stamp, Subject, has_space, name_width, repeat, subjects};
+use super::{NameStyle, Stamp, Subject, has_space, name_width, repeat, sections, subjects};
 use crate::cli::format::{Column, nice_number, table};
 use crate::cli::getopt::{Long, Opt};
 use crate::cli::{Exit, Outcome, Session, json as forms};
@@ -276,8 +276,15 @@ async fn print(
     for (line, pool) in lines.zip(&found) {
         session.out.text(line);
         if let Some(status) = &pool.status {
-            for child in &status.root.children {
-                vdev_lines(session, child, 2, width, options);
+            for (title, tops) in sections(&status.root) {
+                if let Some(title) = title {
+                    session.out.line(format!(
+                        "{title:<width$}      -      -      -        -         -      -      -      -         -"
+                    ));
+                }
+                for top in tops {
+                    vdev_lines(session, top, 2, width, options);
+                }
             }
         }
     }
@@ -433,7 +440,7 @@ pub(super) fn vdev_json(vdev: &VdevStatus, style: NameStyle, integers: bool) -> 
     if let Some(path) = &vdev.path {
         object["path"] = Value::from(path.to_string_lossy());
     }
-    object["class"] = Value::from("normal");
+    object["class"] = Value::from(vdev.bias.as_str().unwrap_or("normal"));
     object["state"] = Value::from(vdev.health.as_str());
     object
 }

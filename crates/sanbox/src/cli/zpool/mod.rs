@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use engine::pool_property::PROPERTIES;
-use engine::{EngineError, Health, PoolHandle, VdevStatus};
+use engine::{AllocationBias, EngineError, Health, PoolHandle, VdevStatus};
 
 use super::{Exit, Outcome, Session, find, usage};
 use crate::appliance::{CachedPool, KnownPool};
@@ -203,6 +203,25 @@ fn strip_directory(path: &Path) -> String {
 /// Whether a vdev has space of its own: the pool and its top-level vdevs, not the disks below.
 pub(super) fn has_space(vdev: &VdevStatus) -> bool {
     vdev.size_bytes != 0 && (vdev.path.is_none() || vdev.fragmentation_percent.is_some())
+}
+
+/// The top-level vdevs in the sections they are shown in, empty ones left out: ordinary ones first, without a title.
+// OpenZFS: cmd/zpool/zpool_main.c, print_class_vdevs and its callers (order, titles)
+pub(super) fn sections(root: &VdevStatus) -> Vec<(Option<&'static str>, Vec<&VdevStatus>)> {
+    let titles = [
+        (AllocationBias::None, None),
+        (AllocationBias::Dedup, Some("dedup")),
+        (AllocationBias::Special, Some("special")),
+        (AllocationBias::Log, Some("logs")),
+    ];
+    titles
+        .into_iter()
+        .map(|(bias, title)| {
+            let tops = root.children.iter().filter(|top| top.bias == bias);
+            (title, tops.collect::<Vec<_>>())
+        })
+        .filter(|(_, tops)| !tops.is_empty())
+        .collect()
 }
 
 /// Widest name of a vdev tree, each level indented by two, in bytes.

@@ -4,7 +4,7 @@ use engine::{Health, PoolStatus, ScanStatus, StatusReason, VdevStatus};
 use serde_json::{Map, Value, json};
 
 use super::list::vdev_json;
-use super::{NameStyle, Stamp, Subject, name_width, repeat, subjects};
+use super::{NameStyle, Stamp, Subject, name_width, repeat, sections, subjects};
 use crate::cli::format::{date_with_seconds, nice_bytes, nice_number};
 use crate::cli::getopt::{Long, Opt};
 use crate::cli::{Exit, Outcome, Session, json as forms};
@@ -300,6 +300,20 @@ fn vdev_lines(
         text.push_str("  (untrimmed)");
     }
     text.push('\n');
+    if depth == 0 {
+        for (title, tops) in sections(vdev) {
+            if options.only_unhealthy_vdevs && tops.iter().all(|top| healthy(top)) {
+                continue;
+            }
+            if let Some(title) = title {
+                text.push_str(&format!("\t{title}\t\n"));
+            }
+            for top in tops {
+                vdev_lines(text, top, &options.style.name(top), 2, width, options);
+            }
+        }
+        return;
+    }
     for child in &vdev.children {
         vdev_lines(
             text,

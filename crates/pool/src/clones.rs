@@ -1,0 +1,239 @@
+//! The tables of cloned blocks: how many references each has beyond the first, and giving references up.
+//!
+//! A cloned block looks like any other in its pointers; each top-level vdev that has some keeps a count of them for
+//! every 16 MiB, so that most frees need no look-up, and a table of extra references by offset. Nothing is cloned here.
+//!
+//! ```text
+//! directory  com.fudosecurity:brt:vdev:<id> -> object: u16 per region; its bonus { entries, regions, byte order,
+//!            entries in all, bytes of a region, bytes referenced again, bytes saved }
+//! entries    offset of the first place -> extra references, eight bytes
+//! ```
+//! Guarantees: a table on disk counts exactly the references that exist at the end of each group. Does not know who
+//! refers to a block.
+// OpenZFS: module/zfs/brt.c, include/sys/brt_impl.h; docs/format/05-space.md section 7
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use dmu::{DmuError, Objset, Tx, zap};
+use dsl::Features;
+use ondisk::bytes::{index, len64, put_u64, u64_at};
+use ondisk::{BlockPointer, ObjectId};
+use vdev::TopInfo;
+use zap::ZapValue;
+
+use crate::PoolError;
+use crate::pool::DIRECTORY;
+
+const PREFIX: &str = "com.fudosecurity:brt:vdev:";
+const HEADER_BYTES: usize = 56;
+/// Most regions believed of one vdev.
+const REGIONS_MAX: u64 = 1 << 24;
+
+/// The table of one top-level vdev.
+struct Table {
+    object: ObjectId,
+    entries: ObjectId,
+    region_bytes: u64,
+    regions: Vec<u16>,
+    /// Entries in all.
+    total: u64,
+    used: u64,
+    saved: u64,
+    /// Entries touched in this group: extra references now.
+    changed: BTreeMap<u64, u64>,
+}
+
+/// All tables of a pool, by vdev.
+pub(crate) struct CloneTables {
+    mos: Objset,
+    tables: RefCell<BTreeMap<u32, Table>>,
+}
+
+impl CloneTables {
+    /// Reads the regions of all tables; `None` for a pool without clones.
+    ///
+    /// # Errors
+    /// `Corrupt` for what is not a table; errors of reading.
+    pub(crate) async fn open(mos: &Objset, tops: &[TopInfo]) -> Result<Option<Self>, PoolError> {
+        let mut tables = BTreeMap::new();
+        for top in tops {
+            let key = format!("{PREFIX}{}", top.id);
+            let Some(object) = zap::lookup_u64(mos, DIRECTORY, key).await? else {
+                continue;
+            };
+            let object = ObjectId(object);
+            let bonus = mos.bonus(object).await?.bytes;
+            let bad =
+                || PoolError::Corrupt(format!("the table of cloned blocks of vdev {}", top.id));
+            if bonus.len() < HEADER_BYTES {
+                return Err(bad());
+            }
+            let word = |n: usize| u64_at(&bonus, 8 * n);
+            let (regions, order, region_bytes) = (word(1), word(2), word(4));
+            if regions > REGIONS_MAX || order != 0 || region_bytes == 0 || word(0) == 0 {
+                return Err(bad());
+            }
+            let counts = mos.read(object, 0, index(2 * regions)).await?;
+            let counts = counts
+                .chunks_exact(2)
+                .map(|c| u16::from_le_bytes([c[0], c[1]]));
+            tables.insert(
+                top.id,
+                Table {
+                    object,
+                    entries: ObjectId(word(0)),
+                    region_bytes,
+                    regions: counts.collect(),
+                    total: word(3),
+                    used: word(5),
+                    saved: word(6),
+                    changed: BTreeMap::new(),
+                },
+            );
+        }
+        Ok((!tables.is_empty()).then(|| Self {
+            mos: mos.clone(),
+            tables: RefCell::new(tables),
+        }))
+    }
+
+    /// Returns the bytes (deflated) that the extra references would take.
+    pub(crate) fn saved_bytes(&self) -> u64 {
+        let tables = self.tables.borrow();
+        let saved = tables.values().map(|table| table.saved);
+        saved.fold(0, u64::saturating_add)
+    }
+
+    /// Returns the bytes (deflated) of the blocks that have extra references.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        let tables = self.tables.borrow();
+        let used = tables.values().map(|table| table.used);
+        used.fold(0, u64::saturating_add)
+    }
+
+    /// Whether the block may have extra references.
+    pub(crate) fn may_have(&self, bp: &BlockPointer) -> bool {
+        let dva = bp.dvas()[0];
+        if bp.level() > 0 || bp.object_type().is_metadata() {
+            return false;
+        }
+        let tables = self.tables.borrow();
+        tables
+            .get(&dva.vdev)
+            .and_then(|table| table.regions.get(index(dva.offset / table.region_bytes)))
+            .is_some_and(|&count| count > 0)
+    }
+
+    /// Gives up one extra reference, if there is one; else the block itself is to be freed (false). `dsize` is what
+    /// the block counts in space accounting.
+    ///
+    /// # Errors
+    /// `Corrupt` for an entry that cannot be; errors of reading.
+    pub(crate) async fn release(&self, bp: &BlockPointer, dsize: u64) -> Result<bool, PoolError> {
+        let dva = bp.dvas()[0];
+        let bad = || {
+            let place = format!("{}:{:x}", dva.vdev, dva.offset);
+            PoolError::Corrupt(format!("the table of cloned blocks at {place}"))
+        };
+        let (entries, known) = {
+            let tables = self.tables.borrow();
+            let Some(table) = tables.get(&dva.vdev) else {
+                return Ok(false);
+            };
+            (table.entries, table.changed.get(&dva.offset).copied())
+        };
+        let stored = match known {
+            Some(count) => count,
+            None => match zap::lookup_u64_key(&self.mos, entries, &[dva.offset]).await? {
+                None => return Ok(false),
+                Some(ZapValue::U8(value)) if value.len() == 8 => u64_at(&value, 0),
+                Some(_) => return Err(bad()),
+            },
+        };
+        let mut tables = self.tables.borrow_mut();
+        let table = tables.get_mut(&dva.vdev).ok_or_else(bad)?;
+        // Somebody else may have been quicker while this one was reading.
+        let count = table.changed.entry(dva.offset).or_insert(stored);
+        if *count == 0 {
+            return Ok(false);
+        }
+        *count -= 1;
+        table.saved = table.saved.saturating_sub(dsize);
+        if *count == 0 {
+            let region = index(dva.offset / table.region_bytes);
+            let region = table.regions.get_mut(region).ok_or_else(bad)?;
+            *region = region.checked_sub(1).ok_or_else(bad)?;
+            table.total = table.total.checked_sub(1).ok_or_else(bad)?;
+            table.used = table.used.saturating_sub(dsize);
+        }
+        Ok(true)
+    }
+
+    /// Writes what changed in this group so far; a table without entries goes away.
+    ///
+    /// # Errors
+    /// Errors of reading and writing the meta-objset.
+    pub(crate) async fn write(&self, features: &Features, tx: &Tx) -> Result<(), PoolError> {
+        let mos = &self.mos;
+        let vdevs: Vec<u32> = self.tables.borrow().keys().copied().collect();
+        for vdev in vdevs {
+            let (object, entries, changed) = {
+                let mut tables = self.tables.borrow_mut();
+                let Some(table) = tables.get_mut(&vdev) else {
+                    continue;
+                };
+                let changed = std::mem::take(&mut table.changed);
+                (table.object, table.entries, changed)
+            };
+            if changed.is_empty() {
+                continue;
+            }
+            for (offset, count) in changed {
+                if count == 0 {
+                    match zap::remove_u64_key(mos, entries, &[offset], tx).await {
+                        Ok(()) | Err(DmuError::ZapNoEntry { .. }) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                } else {
+                    let value = ZapValue::U8(count.to_le_bytes().to_vec());
+                    zap::update_u64_key(mos, entries, &[offset], &value, tx).await?;
+                }
+            }
+            let stored = self.tables.borrow().get(&vdev).and_then(Table::stored);
+            if let Some((counts, words)) = stored {
+                mos.write(object, 0, &counts, tx).await?;
+                let header = mos.bonus(object).await?;
+                let mut bytes = header.bytes.to_vec();
+                for (n, word) in words {
+                    put_u64(&mut bytes, 8 * n, word);
+                }
+                mos.set_bonus(object, header.bonus_type, &bytes, tx).await?;
+            } else {
+                mos.free_object(entries, tx).await?;
+                mos.free_object(object, tx).await?;
+                zap::remove(mos, DIRECTORY, format!("{PREFIX}{vdev}"), tx).await?;
+                features.decr("block_cloning", tx).await?;
+                self.tables.borrow_mut().remove(&vdev);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Table {
+    /// The counts and the words of the header that change; `None` when no entry is left.
+    fn stored(&self) -> Option<(Vec<u8>, [(usize, u64); 4])> {
+        if self.total == 0 {
+            return None;
+        }
+        let counts = self.regions.iter().flat_map(|c| c.to_le_bytes()).collect();
+        let words = [
+            (1, len64(self.regions.len())),
+            (3, self.total),
+            (5, self.used),
+            (6, self.saved),
+        ];
+        Some((counts, words))
+    }
+}

@@ -1,0 +1,810 @@
+//! The deduplication tables of a pool: how often each deduplicated block is referenced, and giving references up.
+//!
+//! A block pointer with the dedup bit does not own its block: the table of its checksum counts the pointers, and the
+//! block is freed with the last one. Nothing is added to the tables here (blocks written here are not deduplicated).
+//! Tables of the fast form log their changes; the logs found at import are merged into the tables by the first group
+//! of a writable import, after which they stay empty.
+//!
+//! ```text
+//! directory   DDT-statistics -> { object name: histogram of that object }
+//!             DDT-sha256-zap-{ditto,duplicate,unique} -> { 5 words of key: entry }          (old form)
+//!             DDT-sha256 -> { version, flags, DDT-log-sha256-{0,1}, DDT-sha256-zap-... }    (fast form)
+//! entry       a byte: compression | 0x80 for little-endian; then
+//!             old: 4 x { 3 places, references, birth }    fast: { 3 places, references, birth, since }
+//! ```
+//! Guarantees: a table on disk counts exactly the references that exist at the end of each group. Does not know who
+//! refers to a block.
+// OpenZFS: module/zfs/ddt.c, ddt_zap.c, ddt_log.c, ddt_stats.c; docs/format/05-space.md section 6
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use dmu::{Objset, Tx, zap};
+use dsl::Features;
+use ondisk::bytes::{index, put_u64, u64_at};
+use ondisk::{BlockPointer, ChecksumKind, Compression, Dva, NewBlock, ObjectId, ObjectType, Txg};
+use vdev::Tree;
+use zap::ZapValue;
+
+use crate::PoolError;
+use crate::pool::DIRECTORY;
+
+const STATISTICS: &str = "DDT-statistics";
+const CHECKSUMS: [(ChecksumKind, &str); 5] = [
+    (ChecksumKind::SHA256, "sha256"),
+    (ChecksumKind::SHA512, "sha512"),
+    (ChecksumKind::SKEIN, "skein"),
+    (ChecksumKind::EDONR, "edonr"),
+    (ChecksumKind::BLAKE3, "blake3"),
+];
+const CLASSES: [&str; 3] = ["ditto", "duplicate", "unique"];
+const DUPLICATE: usize = 1;
+const UNIQUE: usize = 2;
+/// Version and flags (flat entries, log) of the only fast form there is.
+const FAST_VERSION: u64 = 1;
+const FAST_FLAGS: u64 = 3;
+const LOG_VERSION: u64 = 1;
+const LOG_CHECKPOINT: u64 = 1 << 9;
+const LOG_HEADER_BYTES: usize = 64;
+/// Longest log believed: OpenZFS flushes long before.
+const LOG_BYTES_MAX: u64 = 1 << 30;
+/// Storage type in a log record of an entry that no table has yet.
+const NOT_STORED: u64 = 1;
+const BUCKETS: usize = 64;
+const LITTLE_ENDIAN: u8 = 0x80;
+
+/// Checksum and properties (sizes, compression, encryption) of a block.
+type Key = [u64; 5];
+
+/// One stored form of a block: in the old form there may be one per number of copies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Variant {
+    dvas: [(u64, u64); 3],
+    references: u64,
+    /// 0 for a variant that is not there.
+    birth: u64,
+    /// When the entry came to its class; only in the fast form.
+    since: u64,
+}
+
+/// One entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    variants: Vec<Variant>,
+}
+
+impl Entry {
+    fn bytes(flat: bool) -> usize {
+        if flat { 72 } else { 256 }
+    }
+
+    fn decode(bytes: &[u8], flat: bool) -> Option<Self> {
+        if bytes.len() < Self::bytes(flat) {
+            return None;
+        }
+        let (count, size) = if flat { (1, 72) } else { (4, 64) };
+        let variants = bytes.chunks_exact(size).take(count).map(|part| Variant {
+            dvas: std::array::from_fn(|i| (u64_at(part, 16 * i), u64_at(part, 16 * i + 8))),
+            references: u64_at(part, 48),
+            birth: u64_at(part, 56),
+            since: if flat { u64_at(part, 64) } else { 0 },
+        });
+        Some(Self {
+            variants: variants.collect(),
+        })
+    }
+
+    fn encode(&self, flat: bool) -> Vec<u8> {
+        let mut bytes = vec![0; Self::bytes(flat)];
+        let size = if flat { 72 } else { 64 };
+        for (variant, part) in self.variants.iter().zip(bytes.chunks_exact_mut(size)) {
+            for (i, (first, second)) in variant.dvas.iter().enumerate() {
+                put_u64(part, 16 * i, *first);
+                put_u64(part, 16 * i + 8, *second);
+            }
+            put_u64(part, 48, variant.references);
+            put_u64(part, 56, variant.birth);
+            if flat {
+                put_u64(part, 64, variant.since);
+            }
+        }
+        bytes
+    }
+
+    /// Decodes a stored value.
+    fn unpack(value: &[u8], flat: bool) -> Option<Self> {
+        let (&head, rest) = value.split_first()?;
+        let mut bytes = match head & !LITTLE_ENDIAN {
+            14 => {
+                let zle = codec::compress::Algorithm::Zle;
+                codec::compress::decompress(zle, rest, Self::bytes(flat)).ok()?
+            }
+            2 => rest.to_vec(),
+            _ => return None,
+        };
+        if head & LITTLE_ENDIAN == 0 {
+            bytes.chunks_exact_mut(8).for_each(<[u8]>::reverse);
+        }
+        Self::decode(&bytes, flat)
+    }
+
+    /// Encodes a value to be stored.
+    fn pack(&self, flat: bool) -> ZapValue {
+        let bytes = self.encode(flat);
+        let zle = codec::compress::Algorithm::Zle;
+        let (head, rest) = match codec::compress::compress(zle, &bytes, bytes.len() - 1) {
+            Some(packed) => (14, packed),
+            None => (2, bytes),
+        };
+        let mut value = vec![head | LITTLE_ENDIAN];
+        value.extend_from_slice(&rest);
+        ZapValue::U8(value)
+    }
+
+    /// References of all variants but the obsolete first one of the old form.
+    fn references(&self, flat: bool) -> u64 {
+        let first = usize::from(!flat);
+        let counts = self.variants[first..].iter().map(|v| v.references);
+        counts.fold(0, u64::saturating_add)
+    }
+}
+
+/// Counts of entries by how often they are referenced: 64 buckets of 8 sums.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Histogram(Vec<[u64; 8]>);
+
+impl Histogram {
+    fn empty() -> Self {
+        Self(vec![[0; 8]; BUCKETS])
+    }
+
+    fn from_words(words: &[u64]) -> Option<Self> {
+        (words.len() == 8 * BUCKETS).then(|| {
+            let sums = words.chunks_exact(8);
+            Self(sums.map(|w| std::array::from_fn(|i| w[i])).collect())
+        })
+    }
+
+    fn value(&self) -> ZapValue {
+        ZapValue::U64(self.0.iter().flatten().copied().collect())
+    }
+
+    fn change(&mut self, sums: &[u64; 8], add: bool) {
+        let Some(bucket) = sums[4].checked_ilog2() else {
+            return;
+        };
+        for (total, sum) in self.0[bucket as usize].iter_mut().zip(sums) {
+            *total = if add {
+                total.wrapping_add(*sum)
+            } else {
+                total.wrapping_sub(*sum)
+            };
+        }
+    }
+
+    /// Deflated bytes: as referenced, as stored.
+    fn bytes(&self) -> (u64, u64) {
+        let sum = |i: usize| self.0.iter().fold(0_u64, |sum, b| sum.wrapping_add(b[i]));
+        (sum(7), sum(3))
+    }
+}
+
+/// An entry touched in this group.
+#[derive(Clone, Debug)]
+struct Change {
+    /// The class whose object holds it.
+    class: Option<usize>,
+    /// As counted in that class's histogram.
+    counted: Option<Entry>,
+    now: Entry,
+}
+
+/// The table of one checksum.
+struct Table {
+    kind: ChecksumKind,
+    name: &'static str,
+    /// Dictionary of the table's objects: the pool's directory in the old form.
+    directory: ObjectId,
+    flat: bool,
+    objects: Cell<[Option<ObjectId>; 3]>,
+    histograms: RefCell<[Histogram; 3]>,
+    logs: RefCell<Vec<ObjectId>>,
+    /// Entries that are in logs and newer there than in the objects.
+    logged: RefCell<BTreeMap<Key, (Option<usize>, Entry)>>,
+    changed: RefCell<BTreeMap<Key, Change>>,
+}
+
+/// All tables of a pool.
+pub(crate) struct DedupTables {
+    mos: Objset,
+    tree: Tree,
+    statistics: ObjectId,
+    tables: RefCell<BTreeMap<u8, Rc<Table>>>,
+    /// Deflated bytes of all blocks: as referenced, as stored.
+    bytes: Cell<(u64, u64)>,
+}
+
+impl DedupTables {
+    /// Reads what the tables are; `None` for a pool that never had any.
+    ///
+    /// # Errors
+    /// `Corrupt` for what is not a table; `Unsupported` forms are corrupt as well, by name.
+    pub(crate) async fn open(mos: &Objset, tree: &Tree) -> Result<Option<Self>, PoolError> {
+        let Some(statistics) = zap::lookup_u64(mos, DIRECTORY, STATISTICS).await? else {
+            return Ok(None);
+        };
+        let found = Self {
+            mos: mos.clone(),
+            tree: tree.clone(),
+            statistics: ObjectId(statistics),
+            tables: RefCell::default(),
+            bytes: Cell::new((0, 0)),
+        };
+        for (kind, name) in CHECKSUMS {
+            if let Some(table) = found.open_table(kind, name).await? {
+                found.tables.borrow_mut().insert(kind.0, Rc::new(table));
+            }
+        }
+        found.count_bytes();
+        Ok(Some(found))
+    }
+
+    async fn open_table(
+        &self,
+        kind: ChecksumKind,
+        name: &'static str,
+    ) -> Result<Option<Table>, PoolError> {
+        let mos = &self.mos;
+        let bad = || PoolError::Corrupt(format!("the deduplication table of {name}"));
+        let own = zap::lookup_u64(mos, DIRECTORY, format!("DDT-{name}")).await?;
+        let directory = own.map_or(DIRECTORY, ObjectId);
+        if own.is_some() {
+            let version = zap::lookup_u64(mos, directory, "version").await?;
+            let flags = zap::lookup_u64(mos, directory, "flags").await?;
+            if (version, flags) != (Some(FAST_VERSION), Some(FAST_FLAGS)) {
+                return Err(bad());
+            }
+        }
+        let mut objects = [None; 3];
+        let mut histograms = [(); 3].map(|()| Histogram::empty());
+        for (class, text) in CLASSES.iter().enumerate() {
+            let key = format!("DDT-{name}-zap-{text}");
+            let Some(object) = zap::lookup_u64(mos, directory, &key).await? else {
+                continue;
+            };
+            objects[class] = Some(ObjectId(object));
+            if let Some(ZapValue::U64(words)) = zap::lookup(mos, self.statistics, &key).await? {
+                histograms[class] = Histogram::from_words(&words).ok_or_else(bad)?;
+            }
+        }
+        if own.is_none() && objects.iter().all(Option::is_none) {
+            return Ok(None);
+        }
+        let table = Table {
+            kind,
+            name,
+            directory,
+            flat: own.is_some(),
+            objects: Cell::new(objects),
+            histograms: RefCell::new(histograms),
+            logs: RefCell::default(),
+            logged: RefCell::default(),
+            changed: RefCell::default(),
+        };
+        if own.is_some() {
+            self.read_logs(&table).await?;
+        }
+        Ok(Some(table))
+    }
+
+    /// Reads both logs: the one that is being flushed first, so that the active one has the last word.
+    async fn read_logs(&self, table: &Table) -> Result<(), PoolError> {
+        const FLUSHING: u64 = 1 << 8;
+        let mos = &self.mos;
+        let mut headers = Vec::new();
+        for n in 0..2 {
+            let key = format!("DDT-log-{}-{n}", table.name);
+            let Some(object) = zap::lookup_u64(mos, table.directory, key).await? else {
+                continue;
+            };
+            let object = ObjectId(object);
+            let bonus = mos.bonus(object).await?.bytes.to_vec();
+            if bonus.len() < LOG_HEADER_BYTES || u64_at(&bonus, 0) & 0xff != LOG_VERSION {
+                return Err(table.bad("has a log of an unknown form"));
+            }
+            table.logs.borrow_mut().push(object);
+            headers.push((object, bonus));
+        }
+        headers.sort_by_key(|(_, bonus)| u64_at(bonus, 0) & FLUSHING == 0);
+        for (object, bonus) in headers {
+            self.read_log(table, object, &bonus).await?;
+        }
+        Ok(())
+    }
+
+    async fn read_log(&self, table: &Table, log: ObjectId, header: &[u8]) -> Result<(), PoolError> {
+        let length = u64_at(header, 8);
+        let info = self.mos.object_info(log).await?;
+        let block = u64::from(info.block_size);
+        let room = block.saturating_mul(info.max_block_id.saturating_add(1));
+        if length > room || length > LOG_BYTES_MAX {
+            return Err(table.bad("has a log of an impossible length"));
+        }
+        // Up to the checkpoint, entries of the log being flushed are in the objects already.
+        let checkpoint = (u64_at(header, 0) & LOG_CHECKPOINT != 0).then(|| key_at(header, 24));
+        let record = 48 + Entry::bytes(table.flat);
+        let mut at = 0;
+        while at < length {
+            let bytes = self.mos.read(log, at, index(block)).await?;
+            let mut rest = &bytes[..];
+            while rest.len() >= 8 {
+                let word = u64_at(rest, 0);
+                let len = index(word >> 8 & 0xffff);
+                match word & 0xff {
+                    0 => break,
+                    1 if len >= record && len <= rest.len() => {}
+                    _ => return Err(table.bad("has a damaged log")),
+                }
+                let key = key_at(rest, 8);
+                let entry = Entry::decode(&rest[48..len], table.flat)
+                    .ok_or_else(|| table.bad("has a damaged log"))?;
+                let class = (word >> 48 & 0xff < NOT_STORED).then(|| index(word >> 56));
+                if class.is_some_and(|class| class >= CLASSES.len()) {
+                    return Err(table.bad("has a log with an unknown class"));
+                }
+                if checkpoint.is_none_or(|done| compare(&key, &done).is_gt()) {
+                    table.logged.borrow_mut().insert(key, (class, entry));
+                }
+                rest = &rest[len..];
+            }
+            at += block;
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes (deflated) that references beyond each block's first would take.
+    pub(crate) fn saved_bytes(&self) -> u64 {
+        let (referenced, stored) = self.bytes.get();
+        referenced.saturating_sub(stored)
+    }
+
+    /// Returns how many times, in hundredths, the references would take what is stored (`dedupratio`).
+    // OpenZFS: module/zfs/ddt_stats.c, ddt_get_pool_dedup_ratio
+    pub(crate) fn ratio_percent(&self) -> u64 {
+        let (referenced, stored) = self.bytes.get();
+        let ratio = (u128::from(referenced) * 100).checked_div(u128::from(stored));
+        ratio.map_or(100, |ratio| u64::try_from(ratio).unwrap_or(u64::MAX))
+    }
+
+    /// Returns the bytes the tables themselves take (`dedup_table_size`).
+    pub(crate) async fn table_bytes(&self) -> Result<u64, PoolError> {
+        let mut sum = 0_u64;
+        for table in self.all() {
+            let logs = table.logs.borrow().clone();
+            for object in table.objects.get().into_iter().flatten().chain(logs) {
+                let info = self.mos.object_info(object).await?;
+                sum = sum.saturating_add(info.used_bytes);
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Whether a table may count this block's references.
+    pub(crate) fn may_have(&self, bp: &BlockPointer) -> bool {
+        bp.is_dedup() && self.tables.borrow().contains_key(&bp.checksum_kind().0)
+    }
+
+    /// Gives up one reference. Returns the block to be freed, if it was the last.
+    ///
+    /// # Errors
+    /// `Corrupt` for an entry that cannot be, errors of reading.
+    pub(crate) async fn release(
+        &self,
+        bp: &BlockPointer,
+    ) -> Result<Option<BlockPointer>, PoolError> {
+        let table = self.tables.borrow().get(&bp.checksum_kind().0).cloned();
+        let mut plain = *bp;
+        plain.set_dedup(false);
+        // What no table knows (any more) is a block like any other.
+        let Some(table) = table else {
+            return Ok(Some(plain));
+        };
+        let key = key_of(bp);
+        if !table.changed.borrow().contains_key(&key) {
+            let Some(change) = self.find(&table, &key).await? else {
+                return Ok(Some(plain));
+            };
+            // Somebody else may have been quicker while this one was reading.
+            table.changed.borrow_mut().entry(key).or_insert(change);
+        }
+        let mut changed = table.changed.borrow_mut();
+        let now = &mut changed.get_mut(&key).expect("it was just put there").now;
+        let place = bp.dvas()[0].to_words();
+        let birth = bp.physical_birth().0;
+        let variant = now
+            .variants
+            .iter_mut()
+            .find(|v| v.birth == birth && v.dvas[0] == place);
+        let Some(variant) = variant else {
+            return Ok(Some(plain));
+        };
+        if variant.references == 0 {
+            return Err(table.bad("has a block without references that is referenced"));
+        }
+        variant.references -= 1;
+        if variant.references > 0 {
+            return Ok(None);
+        }
+        let last = table.block(&key, variant);
+        *variant = Variant::default();
+        Ok(Some(last))
+    }
+
+    async fn find(&self, table: &Table, key: &Key) -> Result<Option<Change>, PoolError> {
+        for (class, object) in table.objects.get().into_iter().enumerate() {
+            let Some(object) = object else { continue };
+            match zap::lookup_u64_key(&self.mos, object, key).await? {
+                None => {}
+                Some(ZapValue::U8(value)) => {
+                    let entry = Entry::unpack(&value, table.flat)
+                        .ok_or_else(|| table.bad("has a damaged entry"))?;
+                    return Ok(Some(Change {
+                        class: Some(class),
+                        counted: Some(entry.clone()),
+                        now: entry,
+                    }));
+                }
+                Some(_) => return Err(table.bad("has a damaged entry")),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether logs wait to be merged.
+    pub(crate) fn has_logs(&self) -> bool {
+        let tables = self.tables.borrow();
+        tables.values().any(|t| !t.logged.borrow().is_empty())
+    }
+
+    /// Makes every logged entry a change of this group and empties the logs. Returns blocks to be freed: those whose
+    /// last reference was given up in a log.
+    pub(crate) async fn merge_logs(&self, tx: &Tx) -> Result<Vec<BlockPointer>, PoolError> {
+        let mut freed = Vec::new();
+        for table in self.all() {
+            let logged = std::mem::take(&mut *table.logged.borrow_mut());
+            if logged.is_empty() {
+                continue;
+            }
+            {
+                let mut changed = table.changed.borrow_mut();
+                for (key, (class, mut now)) in logged {
+                    for variant in now.variants.iter_mut().filter(|v| v.birth != 0) {
+                        if variant.references == 0 {
+                            freed.push(table.block(&key, variant));
+                            *variant = Variant::default();
+                        }
+                    }
+                    let counted = None;
+                    changed.insert(
+                        key,
+                        Change {
+                            class,
+                            counted,
+                            now,
+                        },
+                    );
+                }
+            }
+            let logs = table.logs.borrow().clone();
+            for log in logs {
+                let header = self.mos.bonus(log).await?;
+                let mut bytes = header.bytes.to_vec();
+                let info = u64_at(&bytes, 0) & !LOG_CHECKPOINT;
+                put_u64(&mut bytes, 0, info);
+                put_u64(&mut bytes, 8, 0);
+                bytes[24..LOG_HEADER_BYTES].fill(0);
+                self.mos.free_range(log, 0, u64::MAX, tx).await?;
+                self.mos
+                    .set_bonus(log, header.bonus_type, &bytes, tx)
+                    .await?;
+            }
+        }
+        Ok(freed)
+    }
+
+    /// Writes what changed in this group so far. Returns blocks to be freed: obsolete variants of entries.
+    pub(crate) async fn write(
+        &self,
+        features: &Features,
+        tx: &Tx,
+    ) -> Result<Vec<BlockPointer>, PoolError> {
+        let mut freed = Vec::new();
+        for table in self.all() {
+            let changed = std::mem::take(&mut *table.changed.borrow_mut());
+            if changed.is_empty() {
+                continue;
+            }
+            for (key, change) in changed {
+                self.write_entry(&table, &key, change, &mut freed, tx)
+                    .await?;
+            }
+            self.end_group(&table, features, tx).await?;
+        }
+        self.count_bytes();
+        Ok(freed)
+    }
+
+    async fn write_entry(
+        &self,
+        table: &Table,
+        key: &Key,
+        change: Change,
+        freed: &mut Vec<BlockPointer>,
+        tx: &Tx,
+    ) -> Result<(), PoolError> {
+        let mut now = change.now;
+        if !table.flat && now.variants[0].birth != 0 {
+            freed.push(table.block(key, &now.variants[0]));
+            now.variants[0] = Variant::default();
+        }
+        let references = now.references(table.flat);
+        let class = if references > 1 { DUPLICATE } else { UNIQUE };
+        if let Some(old) = change.class {
+            if let Some(counted) = &change.counted {
+                let sums = self.sums(key, counted);
+                table.histograms.borrow_mut()[old].change(&sums, false);
+            }
+            if (references == 0 || old != class)
+                && let Some(object) = table.objects.get()[old]
+            {
+                zap::remove_u64_key(&self.mos, object, key, tx).await?;
+            }
+        }
+        if references > 0 {
+            let object = match table.objects.get()[class] {
+                Some(object) => object,
+                None => self.create_object(table, class, tx).await?,
+            };
+            let sums = self.sums(key, &now);
+            table.histograms.borrow_mut()[class].change(&sums, true);
+            let value = now.pack(table.flat);
+            zap::update_u64_key(&self.mos, object, key, &value, tx).await?;
+        }
+        Ok(())
+    }
+
+    async fn create_object(
+        &self,
+        table: &Table,
+        class: usize,
+        tx: &Tx,
+    ) -> Result<ObjectId, PoolError> {
+        // 48 bits of hash, integer keys; a cryptographic sum is a hash already, and edonr does not pass for one.
+        // OpenZFS: module/zfs/ddt_zap.c, ddt_zap_create; module/zfs/zio_checksum.c, zio_checksum_table
+        let hashed = table.kind != ChecksumKind::EDONR;
+        let mut spec = zap::ZapSpec::new(ObjectType::DDT_ZAP);
+        spec.flags = 1 | 2 | u64::from(hashed) << 2;
+        spec.fat_block_shift = 15;
+        spec.indirect_shift = 15;
+        let object = zap::create(&self.mos, &spec, tx).await?;
+        let name = table.object_name(class);
+        zap::add_u64(&self.mos, table.directory, &name, object.0, tx).await?;
+        let histogram = table.histograms.borrow()[class].value();
+        zap::update(&self.mos, self.statistics, &name, &histogram, tx).await?;
+        let mut objects = table.objects.get();
+        objects[class] = Some(object);
+        table.objects.set(objects);
+        Ok(object)
+    }
+
+    /// Stores the histograms; a table without entries goes away as a whole.
+    async fn end_group(
+        &self,
+        table: &Table,
+        features: &Features,
+        tx: &Tx,
+    ) -> Result<(), PoolError> {
+        let mos = &self.mos;
+        let mut entries = 0;
+        for (class, object) in table.objects.get().into_iter().enumerate() {
+            if let Some(object) = object {
+                let histogram = table.histograms.borrow()[class].value();
+                let name = table.object_name(class);
+                zap::update(mos, self.statistics, name, &histogram, tx).await?;
+                entries += zap::count(mos, object).await?;
+            }
+        }
+        if entries > 0 {
+            return Ok(());
+        }
+        for (class, object) in table.objects.take().into_iter().enumerate() {
+            if let Some(object) = object {
+                let name = table.object_name(class);
+                zap::remove(mos, table.directory, &name, tx).await?;
+                zap::remove(mos, self.statistics, &name, tx).await?;
+                mos.free_object(object, tx).await?;
+            }
+        }
+        if table.flat {
+            for log in table.logs.take() {
+                mos.free_object(log, tx).await?;
+            }
+            zap::remove(mos, DIRECTORY, format!("DDT-{}", table.name), tx).await?;
+            mos.free_object(table.directory, tx).await?;
+            features.decr("fast_dedup", tx).await?;
+        }
+        self.tables.borrow_mut().remove(&table.kind.0);
+        Ok(())
+    }
+
+    fn all(&self) -> Vec<Rc<Table>> {
+        self.tables.borrow().values().cloned().collect()
+    }
+
+    fn count_bytes(&self) {
+        let mut all = (0_u64, 0_u64);
+        let mut add = |referenced: u64, stored: u64| {
+            all = (
+                all.0.saturating_add(referenced),
+                all.1.saturating_add(stored),
+            );
+        };
+        for table in self.all() {
+            for histogram in table.histograms.borrow().iter() {
+                let (referenced, stored) = histogram.bytes();
+                add(referenced, stored);
+            }
+            for (key, (_, entry)) in table.logged.borrow().iter() {
+                let sums = self.sums(key, entry);
+                add(sums[7], sums[3]);
+            }
+        }
+        self.bytes.set(all);
+    }
+
+    /// The eight sums an entry adds to its histogram's bucket: blocks, logical, physical and deflated bytes; the same
+    /// times the references.
+    fn sums(&self, key: &Key, entry: &Entry) -> [u64; 8] {
+        let (lsize, psize) = sizes(key);
+        let copies = if is_encrypted(key) { 2 } else { 3 };
+        let mut sums = [0_u64; 8];
+        for variant in entry.variants.iter().filter(|v| v.birth != 0) {
+            let mut dsize = 0;
+            for &(first, second) in &variant.dvas[..copies] {
+                let dva = Dva::from_words(first, second);
+                if dva.is_present() {
+                    dsize += (dva.asize >> 9) * self.tree.deflate_ratio(dva.vdev).unwrap_or(512);
+                }
+            }
+            let n = variant.references;
+            for (sum, part) in sums.iter_mut().zip([1, lsize, psize, dsize]) {
+                *sum = sum.wrapping_add(part);
+            }
+            for (sum, part) in sums[4..].iter_mut().zip([1, lsize, psize, dsize]) {
+                *sum = sum.wrapping_add(part.wrapping_mul(n));
+            }
+        }
+        sums
+    }
+}
+
+impl Table {
+    fn bad(&self, what: &str) -> PoolError {
+        PoolError::Corrupt(format!("the deduplication table of {} {what}", self.name))
+    }
+
+    fn object_name(&self, class: usize) -> String {
+        format!("DDT-{}-zap-{}", self.name, CLASSES[class])
+    }
+
+    /// The block a variant counts, as an ordinary one.
+    fn block(&self, key: &Key, variant: &Variant) -> BlockPointer {
+        let (lsize, psize) = sizes(key);
+        let copies = if is_encrypted(key) { 2 } else { 3 };
+        let mut dvas = variant
+            .dvas
+            .map(|(first, second)| Dva::from_words(first, second));
+        dvas[copies..].fill(Dva::ABSENT);
+        let compression = u8::try_from(key[4] >> 32 & 0x7f).expect("seven bits");
+        BlockPointer::new(&NewBlock {
+            dvas,
+            lsize,
+            psize,
+            compression: Compression(compression),
+            checksum_kind: self.kind,
+            object_type: ObjectType::DEDUP,
+            level: 0,
+            birth: Txg(variant.birth),
+            fill: 1,
+            checksum: [key[0], key[1], key[2], key[3]],
+        })
+    }
+}
+
+fn key_of(bp: &BlockPointer) -> Key {
+    let [a, b, c, d] = bp.checksum();
+    let sectors = |bytes: u64| (bytes >> 9).wrapping_sub(1) & 0xffff;
+    let properties = sectors(bp.lsize())
+        | sectors(bp.psize()) << 16
+        | u64::from(bp.compression().0 & 0x7f) << 32
+        | u64::from(bp.uses_crypt()) << 39;
+    [a, b, c, d, properties]
+}
+
+fn key_at(bytes: &[u8], at: usize) -> Key {
+    std::array::from_fn(|i| u64_at(bytes, at + 8 * i))
+}
+
+/// The order in which logs are flushed.
+// OpenZFS: module/zfs/ddt.c, ddt_key_compare (words in order)
+fn compare(a: &Key, b: &Key) -> std::cmp::Ordering {
+    a.cmp(b)
+}
+
+fn sizes(key: &Key) -> (u64, u64) {
+    (
+        ((key[4] & 0xffff) + 1) << 9,
+        ((key[4] >> 16 & 0xffff) + 1) << 9,
+    )
+}
+
+fn is_encrypted(key: &Key) -> bool {
+    key[4] >> 39 & 1 != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_survive_a_round_trip() {
+        let variant = Variant {
+            dvas: [(8, 77), (0, 0), (0, 0)],
+            references: 3,
+            birth: 12,
+            since: 9,
+        };
+        let fast = Entry {
+            variants: vec![variant],
+        };
+        let ZapValue::U8(value) = fast.pack(true) else {
+            panic!("bytes")
+        };
+        assert_eq!(Entry::unpack(&value, true), Some(fast.clone()));
+        assert!(value.len() < 72, "zeros are squeezed out");
+        let old = Entry {
+            variants: vec![
+                Variant::default(),
+                Variant {
+                    since: 0,
+                    ..variant
+                },
+                Variant::default(),
+                Variant::default(),
+            ],
+        };
+        let ZapValue::U8(value) = old.pack(false) else {
+            panic!("bytes")
+        };
+        assert_eq!(Entry::unpack(&value, false), Some(old.clone()));
+        assert_eq!((old.references(false), fast.references(true)), (3, 3));
+        // The start of an entry that OpenZFS wrote (format/05): 64 zeros for the unused first variant.
+        assert_eq!(value[..2], [0x8e, 0x7f]);
+        assert_eq!(Entry::unpack(&[], true), None);
+        assert_eq!(Entry::unpack(&[0x83, 1, 2], true), None);
+    }
+
+    #[test]
+    fn a_histogram_counts_by_powers_of_two() {
+        let mut histogram = Histogram::empty();
+        let sums = [1, 2, 3, 4, 5, 10, 15, 20];
+        histogram.change(&sums, true);
+        assert_eq!(histogram.0[2], sums);
+        assert_eq!(histogram.bytes(), (20, 4));
+        histogram.change(&sums, false);
+        assert_eq!(histogram, Histogram::empty());
+        histogram.change(&[0; 8], true);
+        assert_eq!(histogram, Histogram::empty());
+    }
+}
