@@ -14,4 +14,5 @@ mod hostile;
 mod nonsense;
 mod rpc;
 mod tour;
+mod volumes;
 mod written_pools;

@@ -37,7 +37,7 @@ impl Disks {
         VdevSpec::Single(self.images[i].clone())
     }
 
-    fn mirror(&self, from: usize, count: usize) -> VdevSpec {
+    pub(crate) fn mirror(&self, from: usize, count: usize) -> VdevSpec {
         VdevSpec::Mirror(self.images[from..from + count].to_vec())
     }
 }

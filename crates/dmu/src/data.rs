@@ -549,10 +549,20 @@ impl Objset {
     /// # Errors
     /// `NoSuchObject`, read errors.
     pub async fn next_hole(&self, object: ObjectId, offset: u64) -> Result<u64> {
+        self.next_hole_before(object, offset, u64::MAX).await
+    }
+
+    /// As [`Objset::next_hole`], but looks no further than the block that holds `limit`: an answer at or past it means that there
+    /// is no hole before.
+    ///
+    /// # Errors
+    /// `NoSuchObject`, read errors.
+    pub async fn next_hole_before(&self, object: ObjectId, offset: u64, limit: u64) -> Result<u64> {
         let dnode = self.dnode(object).await?;
         let (size, max) = dnode.with_core(NEWEST, |core| {
             (u64::from(core.block_size), core.max_block_id)
         });
+        let max = max.min(limit / size);
         let mut block = offset / size;
         while block <= max && !self.is_hole(&dnode, NEWEST, block).await? {
             block += 1;

@@ -64,9 +64,10 @@ impl Inner {
                         feature: "filesystem_limits",
                     });
                 }
+                // The size is the volume's own, and whoever opens it changes it.
                 Property::VolSize => {
                     return Err(DslError::Unsupported {
-                        what: "resizing a volume",
+                        what: "a volume's size at this place",
                     });
                 }
                 Property::Version if number != 5 => {
@@ -99,7 +100,11 @@ impl Inner {
                 14 => "blake3",
                 _ => return Ok(()),
             },
-            Property::RecordSize if number > ondisk::OLD_MAX_BLOCK_SIZE => "large_blocks",
+            Property::RecordSize | Property::VolBlockSize
+                if number > ondisk::OLD_MAX_BLOCK_SIZE =>
+            {
+                "large_blocks"
+            }
             Property::DnodeSize if number != 0 => "large_dnode",
             Property::LongName if number != 0 => "longname",
             Property::SpecialSmallBlocks if number != 0 => "allocation_classes",
@@ -182,7 +187,10 @@ impl Inner {
                     | Property::CaseSensitivity
                     | Property::Encryption
                     | Property::KeyFormat
-                    | Property::Pbkdf2Iters => continue,
+                    | Property::Pbkdf2Iters
+                    // Kept in the volume.
+                    | Property::VolSize
+                    | Property::VolBlockSize => continue,
                     _ => {}
                 }
             }

@@ -74,11 +74,13 @@ pub struct DatasetProperty {
     pub received: Option<Value>,
 }
 
-/// A file system to be created.
+/// A file system or volume to be created.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct CreateDataset {
     /// Full name.
     pub name: String,
+    /// A volume; its `volsize` is among the properties.
+    pub volume: bool,
     /// `-o NAME=VALUE`, as typed.
     pub properties: Vec<(String, String)>,
     /// Also create missing parents (`-p`).
@@ -95,7 +97,7 @@ pub struct DestroyOptions {
 }
 
 impl Room {
-    fn context(&self, kind: DatasetKind, creating: bool) -> SetContext {
+    pub(crate) fn context(&self, kind: DatasetKind, creating: bool) -> SetContext {
         let large = self.pool.hierarchy().features().is_enabled("large_blocks");
         SetContext {
             kind,
@@ -203,8 +205,16 @@ impl Room {
 
     pub(crate) async fn create_dataset(&self, request: CreateDataset) -> Result<(), EngineError> {
         self.writable()?;
-        let kind = DatasetKind::Filesystem;
-        let settings = self.settings(&request.properties, kind, true)?;
+        let kind = if request.volume {
+            DatasetKind::Volume
+        } else {
+            DatasetKind::Filesystem
+        };
+        let mut settings = self.settings(&request.properties, kind, true)?;
+        let volume = match kind {
+            DatasetKind::Volume => Some(self.volume_shape(&mut settings).await?),
+            _ => None,
+        };
         let hierarchy = self.pool.hierarchy();
         if hierarchy.info(&request.name).await.is_ok() {
             return Err(EngineError::DatasetExists(request.name));
@@ -230,7 +240,7 @@ impl Room {
         for parent in missing.into_iter().rev() {
             let new = NewDataset {
                 name: parent,
-                kind,
+                kind: DatasetKind::Filesystem,
                 settings: Vec::new(),
             };
             hierarchy.create_dataset(new, self.root_filler()).await?;
@@ -240,7 +250,10 @@ impl Room {
             kind,
             settings,
         };
-        hierarchy.create_dataset(new, self.root_filler()).await?;
+        match volume {
+            Some(shape) => hierarchy.create_dataset(new, shape.filler()).await?,
+            None => hierarchy.create_dataset(new, self.root_filler()).await?,
+        }
         Ok(())
     }
 
@@ -315,11 +328,25 @@ impl Room {
     ) -> Result<(), EngineError> {
         self.writable()?;
         let info = self.pool.hierarchy().info(dataset).await?;
-        let settings = self.settings(typed, info.kind, false)?;
-        self.pool
-            .hierarchy()
-            .set_properties(dataset, settings)
-            .await?;
+        let mut settings = self.settings(typed, info.kind, false)?;
+        let resize = if info.kind == DatasetKind::Volume {
+            self.volume_settings(dataset, &mut settings).await?
+        } else {
+            None
+        };
+        // A smaller volume gives its reservation back once it is smaller.
+        if let Some(resize) = resize.filter(|resize| resize.size < resize.old) {
+            self.resize_volume(&info, resize.size).await?;
+        }
+        if !settings.is_empty() {
+            self.pool
+                .hierarchy()
+                .set_properties(dataset, settings)
+                .await?;
+        }
+        if let Some(resize) = resize.filter(|resize| resize.size >= resize.old) {
+            self.resize_volume(&info, resize.size).await?;
+        }
         self.reload_properties().await
     }
 
@@ -352,9 +379,6 @@ impl Room {
         // Numbers are used again, guids are not.
         if opened.guid().0 != guid {
             return Err(gone());
-        }
-        if opened.head_kind() == DatasetKind::Volume {
-            return Err(EngineError::WrongKind(opened.name()));
         }
         Ok(opened)
     }

@@ -10,7 +10,8 @@ use runtime::Handle;
 use runtime::mailbox::{Receiver, Sender};
 use runtime::reply::ReplySender;
 use runtime::sync::{Permit, Semaphore};
-use zpl::{Fs, FsOptions};
+use zpl::{Fs, FsError, FsOptions};
+use zvol::{Volume, VolumeOptions};
 
 use crate::EngineError;
 
@@ -120,33 +121,63 @@ impl Door {
     }
 }
 
-/// Where requests run: one pool and the file systems opened in it, on one thread.
+/// Where requests run: one pool and the file systems and volumes opened in it, on one thread.
 pub(crate) struct Room {
     pub(crate) handle: Handle,
     pub(crate) pool: pool::Pool,
-    open: RefCell<BTreeMap<u64, Rc<OpenFs>>>,
+    open: RefCell<BTreeMap<u64, Rc<OpenDataset>>>,
     /// Datasets that are about to go: not to be opened again.
     leaving: RefCell<BTreeSet<u64>>,
-    /// Serialises opening, so that a file system is never opened twice.
+    /// Serialises opening, so that a dataset is never opened twice.
     opening: runtime::sync::Mutex<()>,
     running: Semaphore,
 }
 
-/// An open file system, kept while the pool is imported and the dataset exists.
-struct OpenFs {
-    fs: Fs,
+/// An open dataset, kept while the pool is imported and the dataset exists.
+struct OpenDataset {
+    content: Content,
     guid: u64,
     users: Cell<usize>,
     idle: runtime::sync::Event,
     closing: Cell<bool>,
 }
 
-/// The use of an open file system by one request.
-pub(crate) struct Lease(Rc<OpenFs>);
+/// What a dataset holds.
+enum Content {
+    Fs(Fs),
+    Volume(Volume),
+}
+
+impl Content {
+    async fn close(&self) -> Result<(), EngineError> {
+        match self {
+            Self::Fs(fs) => Ok(fs.close().await?),
+            Self::Volume(volume) => {
+                volume.close();
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The use of an open dataset by one request.
+pub(crate) struct Lease(Rc<OpenDataset>);
 
 impl Lease {
-    pub(crate) fn fs(&self) -> &Fs {
-        &self.0.fs
+    /// The file system, if it is one.
+    pub(crate) fn fs(&self) -> Result<&Fs, FsError> {
+        match &self.0.content {
+            Content::Fs(fs) => Ok(fs),
+            Content::Volume(_) => Err(FsError::Stale),
+        }
+    }
+
+    /// The volume, if it is one.
+    pub(crate) fn volume(&self) -> Result<&Volume, zvol::VolumeError> {
+        match &self.0.content {
+            Content::Volume(volume) => Ok(volume),
+            Content::Fs(_) => Err(zvol::VolumeError::NotSupported),
+        }
     }
 }
 
@@ -166,7 +197,7 @@ impl Room {
             pool,
             open: RefCell::new(BTreeMap::new()),
             leaving: RefCell::new(BTreeSet::new()),
-            opening: runtime::sync::Mutex::new("the opening of a file system", ()),
+            opening: runtime::sync::Mutex::new("the opening of a dataset", ()),
             running: Semaphore::new("a place for a request", RUNNING_MAX),
         })
     }
@@ -198,7 +229,7 @@ impl Room {
         let all = self.running.acquire(RUNNING_MAX).await;
         let open: Vec<u64> = self.open.borrow().keys().copied().collect();
         for dataset in open {
-            let closed = self.close_fs(dataset).await;
+            let closed = self.close_dataset(dataset).await;
             if ending != Ending::Abandon {
                 closed?;
             }
@@ -219,8 +250,12 @@ impl Room {
         outcome.map_err(EngineError::from)
     }
 
-    /// Returns the open file system of a dataset, opening it if need be.
-    pub(crate) async fn fs(&self, dataset: u64, guid: u64) -> Result<Lease, EngineError> {
+    /// Returns an open dataset, opening it if need be.
+    pub(crate) async fn dataset_in_use(
+        &self,
+        dataset: u64,
+        guid: u64,
+    ) -> Result<Lease, EngineError> {
         if self.leaving.borrow().contains(&dataset) {
             return Err(EngineError::Busy(String::new()));
         }
@@ -236,16 +271,20 @@ impl Room {
         }
         let opened = self.open_dataset(dataset, guid).await?;
         let read_only = self.pool.is_read_only();
-        let options = FsOptions {
-            read_only,
-            ..FsOptions::default()
+        let content = if opened.head_kind() == crate::DatasetKind::Volume {
+            Content::Volume(Volume::open(opened, VolumeOptions { read_only }).await?)
+        } else {
+            let options = FsOptions {
+                read_only,
+                ..FsOptions::default()
+            };
+            Content::Fs(Fs::open(opened, options).await?)
         };
-        let fs = Fs::open(opened, options).await?;
-        let entry = OpenFs {
-            fs,
+        let entry = OpenDataset {
+            content,
             guid,
             users: Cell::new(0),
-            idle: runtime::sync::Event::new("the last user of a file system"),
+            idle: runtime::sync::Event::new("the last user of a dataset"),
             closing: Cell::new(false),
         };
         self.open.borrow_mut().insert(dataset, Rc::new(entry));
@@ -266,9 +305,9 @@ impl Room {
         Ok(Some(Lease(open)))
     }
 
-    /// Closes a file system once its last request has ended. To be called before its dataset is
+    /// Closes a dataset once its last request has ended. To be called before its dataset is
     /// destroyed or the pool ends; the next request opens it anew.
-    pub(crate) async fn close_fs(&self, dataset: u64) -> Result<(), EngineError> {
+    pub(crate) async fn close_dataset(&self, dataset: u64) -> Result<(), EngineError> {
         let Some(open) = self.open.borrow().get(&dataset).cloned() else {
             return Ok(());
         };
@@ -276,9 +315,9 @@ impl Room {
         while open.users.get() > 0 {
             open.idle.wait().await;
         }
-        let outcome = open.fs.close().await;
+        let outcome = open.content.close().await;
         self.open.borrow_mut().remove(&dataset);
-        outcome.map_err(EngineError::from)
+        outcome
     }
 
     /// Keeps a dataset from being opened while `work` on it runs, and closes it before.
@@ -301,7 +340,7 @@ impl Room {
         drop(self.opening.lock().await);
         let mut closed = Ok(());
         for dataset in datasets {
-            closed = self.close_fs(*dataset).await;
+            closed = self.close_dataset(*dataset).await;
             if closed.is_err() {
                 break;
             }
@@ -319,10 +358,12 @@ impl Room {
 
     /// Makes open file systems follow changed properties.
     pub(crate) async fn reload_properties(&self) -> Result<(), EngineError> {
-        let open: Vec<Rc<OpenFs>> = self.open.borrow().values().cloned().collect();
+        let open: Vec<Rc<OpenDataset>> = self.open.borrow().values().cloned().collect();
         for entry in open {
-            if !entry.closing.get() {
-                entry.fs.reload_properties().await?;
+            if let Content::Fs(fs) = &entry.content
+                && !entry.closing.get()
+            {
+                fs.reload_properties().await?;
             }
         }
         Ok(())

@@ -85,6 +85,9 @@ pub enum EngineError {
     /// A file operation failed.
     #[error(transparent)]
     Fs(#[from] FsError),
+    /// A volume could not be opened or changed.
+    #[error(transparent)]
+    Volume(#[from] zvol::VolumeError),
 }
 
 impl From<PoolError> for EngineError {

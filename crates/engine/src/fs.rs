@@ -54,11 +54,14 @@ impl FsHandle {
         let answer = self
             .door
             .ask(move |room| async move {
-                let lease = match room.fs(dataset, guid).await {
+                let lease = match room.dataset_in_use(dataset, guid).await {
                     Ok(lease) => lease,
                     Err(error) => return Ok(Err(as_fs_error(&error))),
                 };
-                Ok(work(lease.fs().clone()).await)
+                match lease.fs() {
+                    Ok(fs) => Ok(work(fs.clone()).await),
+                    Err(error) => Ok(Err(error)),
+                }
             })
             .await;
         answer.unwrap_or_else(|error| Err(as_fs_error(&error)))

@@ -20,6 +20,7 @@ mod fs;
 mod operations;
 mod pool_handle;
 mod snapshot;
+mod volume;
 
 pub use dataset::{
     CreateDataset, DatasetFilter, DatasetInfo, DatasetProperty, DestroyOptions, PropertyQuery,
@@ -30,6 +31,7 @@ pub use error::EngineError;
 pub use fs::FsHandle;
 pub use pool_handle::PoolHandle;
 pub use snapshot::{Hold, Refusal, SnapshotRequest};
+pub use volume::{VolumeHandle, VolumeInfo, VolumePlan};
 
 pub use dsl::property;
 pub use dsl::property::DatasetKind;
@@ -51,3 +53,4 @@ pub use zpl::{
     FileType, FsError, FsResult, FsStat, ListLimit, Listing, Made, ReadData, Renamed, SeekTarget,
     SetAttr, SetTime, Stability, StoredXattr, Timestamp, WccAttr, Written, XattrMode, flags,
 };
+pub use zvol::{Allocation, CHUNK_BYTES as VOLUME_CHUNK_BYTES, VolumeError, VolumeResult};

@@ -101,7 +101,7 @@ impl Room {
             let dataset = self.pool.hierarchy().dataset_by_object(number).await.ok()?;
             dataset.guid().0
         };
-        let lease = self.fs(objset, guid).await.ok()?;
-        lease.fs().path_of(object).await.ok()
+        let lease = self.dataset_in_use(objset, guid).await.ok()?;
+        lease.fs().ok()?.path_of(object).await.ok()
     }
 }

@@ -9,7 +9,7 @@ use crate::door::{Door, Ending};
 use crate::pool_property::PropertyEntry;
 use crate::{
     CreateDataset, DatasetFilter, DatasetInfo, DatasetProperty, DestroyOptions, EngineError,
-    FsHandle, PropertyQuery,
+    FsHandle, PropertyQuery, VolumeHandle, VolumePlan,
 };
 
 /// An imported pool. Calls after its export answer [`EngineError::PoolClosed`].
@@ -178,7 +178,7 @@ impl PoolHandle {
             .next())
     }
 
-    /// Creates a file system (volumes are a later issue) and returns it.
+    /// Creates a file system or volume.
     ///
     /// It is on stable storage when this returns.
     ///
@@ -281,6 +281,41 @@ impl PoolHandle {
         Answer: Future<Output = Result<T, EngineError>> + 'static,
     {
         self.door.ask(work).await
+    }
+
+    /// Completes the properties of a volume to be created: block size, size as a multiple of it, and (unless `sparse`) the
+    /// reservation that lets it be written completely. `properties` are as typed, `size` is in bytes.
+    ///
+    /// # Errors
+    /// [`EngineError::Property`] for a property that is refused.
+    pub async fn plan_volume(
+        &self,
+        size: u64,
+        sparse: bool,
+        properties: &[(String, String)],
+    ) -> Result<VolumePlan, EngineError> {
+        let properties = properties.to_vec();
+        self.door
+            .ask(move |room| async move { room.plan_volume(size, sparse, &properties).await })
+            .await
+    }
+
+    /// Returns a handle for the bytes of a volume, or of a snapshot of one.
+    ///
+    /// # Errors
+    /// [`EngineError::DatasetNotFound`]; [`EngineError::Volume`] when the dataset is no volume.
+    pub async fn open_volume(&self, dataset: &str) -> Result<VolumeHandle, EngineError> {
+        let info = self.dataset(dataset, &PropertyQuery::None).await?;
+        let handle = self.volume_by_number(info.object, info.guid);
+        handle.info().await?;
+        Ok(handle)
+    }
+
+    /// Returns a handle for a volume known by number and guid. Nothing is checked here: calls on a handle of a dataset that is
+    /// gone answer [`VolumeError::Gone`](crate::VolumeError::Gone).
+    #[must_use]
+    pub fn volume_by_number(&self, dataset: u64, guid: u64) -> VolumeHandle {
+        VolumeHandle::new(self.door.clone(), self.facts.guid, dataset, guid)
     }
 
     pub(crate) async fn end(&self, ending: Ending) -> Result<(), EngineError> {

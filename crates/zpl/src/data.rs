@@ -10,13 +10,13 @@ use runtime::IoBuf;
 use crate::backing::{SyncSetting, Weight};
 use crate::fs::{Fs, SIZE_MAX};
 use crate::permission::{self, READ, WRITE};
-use crate::range_lock::WHOLE;
 use crate::sa::Attrs;
 use crate::znode::Znode;
 use crate::{
     Attr, Change, Cred, FileId, FileType, FsError, FsResult, ReadData, SeekTarget, Stability,
     WccAttr, Written, flags,
 };
+use runtime::sync::WHOLE_RANGE;
 
 /// Bytes written in one transaction: keeps a group's size under the throttle's control, and is a whole number of blocks
 /// of up to 1 MiB. Larger blocks are written one at a time.
@@ -116,7 +116,7 @@ impl Fs {
         permission::check_content(&znode.attrs.borrow(), cred, WRITE)?;
         let whole = offset.is_none();
         let _append = if whole {
-            Some(znode.ranges.exclusive(WHOLE).await)
+            Some(znode.ranges.exclusive(WHOLE_RANGE).await)
         } else {
             None
         };
@@ -218,12 +218,12 @@ impl Fs {
         if !whole_held {
             let guard = znode
                 .ranges
-                .exclusive(if grows(znode) { WHOLE } else { at..end })
+                .exclusive(if grows(znode) { WHOLE_RANGE } else { at..end })
                 .await;
             range = Some(guard);
             if grows(znode) {
                 drop(range.take());
-                range = Some(znode.ranges.exclusive(WHOLE).await);
+                range = Some(znode.ranges.exclusive(WHOLE_RANGE).await);
             }
         }
         if znode.dead.get() {
@@ -313,7 +313,7 @@ impl Fs {
     /// [`FsError::NoSuchOffset`] at or past the end, or when no data follows.
     pub async fn seek(&self, id: FileId, offset: u64, target: SeekTarget) -> FsResult<u64> {
         let znode = self.regular(id).await?;
-        let _range = znode.ranges.shared(WHOLE).await;
+        let _range = znode.ranges.shared(WHOLE_RANGE).await;
         if znode.dead.get() {
             return Err(FsError::Stale);
         }

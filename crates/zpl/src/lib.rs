@@ -17,7 +17,6 @@ mod make;
 mod names;
 mod path;
 mod permission;
-mod range_lock;
 mod remove;
 mod root;
 mod sa;

@@ -10,9 +10,9 @@ use crate::fs::Fs;
 use crate::make::{check_moved_directory, check_project};
 use crate::names::entry_value;
 use crate::permission::{self, EXECUTE};
-use crate::range_lock::RangeGuard;
 use crate::znode::{XATTR, Znode};
 use crate::{Change, Cred, FileId, FsError, FsResult, Renamed};
+use runtime::sync::RangeGuard;
 
 /// Deepest chain of directories that is followed upwards; a longer one is a loop in damaged data.
 const DEPTH_MAX: usize = 1 << 20;

@@ -7,7 +7,6 @@ use crate::backing::Weight;
 use crate::data::META_BYTES;
 use crate::fs::{Fs, SIZE_MAX};
 use crate::permission::{self, WRITE};
-use crate::range_lock::WHOLE;
 use crate::sa::Attrs;
 use crate::sa::attrs::stored_time;
 use crate::znode::{ACL_TRIVIAL, NO_EXECS_DENIED, PROJID};
@@ -15,6 +14,7 @@ use crate::{
     Access, Change, Cred, FileId, FileType, FsError, FsResult, FsStat, SetAttr, SetTime, Timestamp,
     flags,
 };
+use runtime::sync::WHOLE_RANGE;
 
 /// Flags only root may change.
 const ROOT_FLAGS: u64 = flags::IMMUTABLE | flags::NOUNLINK | flags::APPENDONLY;
@@ -61,7 +61,7 @@ impl Fs {
             }
         }
         let _range = if set.size.is_some() {
-            Some(znode.ranges.exclusive(WHOLE).await)
+            Some(znode.ranges.exclusive(WHOLE_RANGE).await)
         } else {
             None
         };

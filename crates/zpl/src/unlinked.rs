@@ -14,9 +14,9 @@ use runtime::JoinHandle;
 
 use crate::backing::Weight;
 use crate::fs::Fs;
-use crate::range_lock::WHOLE;
 use crate::znode::Znode;
 use crate::{FileId, FsError, FsResult};
+use runtime::sync::WHOLE_RANGE;
 
 /// Most bytes of a file's content freed in one transaction, in blocks.
 const STEP_BLOCKS: u64 = 4096;
@@ -201,7 +201,7 @@ impl Fs {
             return Ok(());
         }
         znode.unlinked.set(true);
-        let _all = znode.ranges.exclusive(WHOLE).await;
+        let _all = znode.ranges.exclusive(WHOLE_RANGE).await;
         let _lock = znode.exclusive().await?;
         if znode.holds.get() > 0 {
             return Ok(());

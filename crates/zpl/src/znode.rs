@@ -7,10 +7,10 @@ use std::rc::Rc;
 
 use ondisk::{ObjectId, Txg};
 
-use crate::range_lock::{RangeGuard, RangeLock, WHOLE};
 use crate::sa::attrs::{Shape, timestamp};
 use crate::sa::{Attrs, Plan};
 use crate::{Attr, DeviceNumber, FileId, FileType, FsError, FsResult, WccAttr};
+use runtime::sync::{RangeGuard, RangeLock, WHOLE_RANGE};
 
 /// Flag: an object of the hidden tree of extended attributes.
 pub(crate) const XATTR: u64 = 0x1;
@@ -162,7 +162,7 @@ impl Znode {
     /// # Errors
     /// [`FsError::Stale`] when the file was freed meanwhile.
     pub(crate) async fn exclusive(&self) -> FsResult<RangeGuard<'_>> {
-        let guard = self.lock.exclusive(WHOLE).await;
+        let guard = self.lock.exclusive(WHOLE_RANGE).await;
         if self.dead.get() {
             Err(FsError::Stale)
         } else {
@@ -175,7 +175,7 @@ impl Znode {
     /// # Errors
     /// [`FsError::Stale`] when the file was freed meanwhile.
     pub(crate) async fn shared(&self) -> FsResult<RangeGuard<'_>> {
-        let guard = self.lock.shared(WHOLE).await;
+        let guard = self.lock.shared(WHOLE_RANGE).await;
         if self.dead.get() {
             Err(FsError::Stale)
         } else {

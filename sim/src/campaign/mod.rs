@@ -12,7 +12,8 @@ pub mod host;
 pub mod judge;
 pub mod model;
 pub mod scenario;
-pub mod walk;
+pub mod volume;
+mod walk;
 pub mod workload;
 
 pub use scenario::{Failure, Outcome, Plan, run};

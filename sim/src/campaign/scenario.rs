@@ -17,6 +17,7 @@ use super::datasets::{self, DatasetHistory};
 use super::history::{History, Order, judge};
 use super::host::{Machine, SimHost};
 use super::model::{Style, Tree, Visible};
+use super::volume::{self, VolumeHistory};
 use super::walk::walk;
 use super::workload::{Client, Histories};
 
@@ -66,6 +67,8 @@ pub struct Plan {
     /// Two more disks: one for metadata and small blocks, one for intent logs. They must survive what a single disk
     /// must.
     pub with_classes: bool,
+    /// Somebody writes to a block volume meanwhile.
+    pub with_volume: bool,
 }
 
 impl Plan {
@@ -144,6 +147,7 @@ impl Plan {
             with_datasets: rng.below(3) == 0,
             cut_at_create: rng.below(8) == 0,
             with_classes,
+            with_volume: rng.below(3) == 0 && !fills,
         }
     }
 
@@ -256,9 +260,10 @@ pub fn run(plan: &Plan, world: &World, judge_images: Judge<'_>) -> Result<Outcom
     set_faults(plan, world);
     let mut trees = vec![Tree::empty(0o755).visible(); plan.clients];
     let names = Rc::new(RefCell::new(DatasetHistory::new()));
+    let blocks = Rc::new(RefCell::new(VolumeHistory::default()));
     for round in 1..=plan.rounds {
-        let (histories, cut) =
-            work(plan, world, &mut rng, &trees, &names).map_err(|text| fail(round, text))?;
+        let (histories, cut) = work(plan, world, &mut rng, &trees, &names, &blocks)
+            .map_err(|text| fail(round, text))?;
         outcome.operations += histories
             .iter()
             .map(|history| history.len() as u64)
@@ -268,7 +273,7 @@ pub fn run(plan: &Plan, world: &World, judge_images: Judge<'_>) -> Result<Outcom
             judge_images(world, true)
                 .map_err(|text| fail(round, format!("after the cut: {text}")))?;
         }
-        let (found, datasets) = look(plan, world)
+        let (found, datasets, bytes) = look(plan, world)
             .map_err(|text| fail(round, format!("import after the cut: {text}")))?;
         for (index, visible) in found.iter().enumerate() {
             world.audit(visible.len() as u64 + index as u64);
@@ -277,6 +282,10 @@ pub fn run(plan: &Plan, world: &World, judge_images: Judge<'_>) -> Result<Outcom
             .borrow_mut()
             .judge(datasets)
             .map_err(|text| fail(round, text))?;
+        if let Some(bytes) = bytes {
+            let judged = blocks.borrow_mut().judge(bytes);
+            judged.map_err(|text| fail(round, text))?;
+        }
         judge(&histories, &found).map_err(|text| fail(round, text))?;
         judge_images(world, false).map_err(|text| fail(round, format!("after export: {text}")))?;
         trees = found;
@@ -408,6 +417,9 @@ fn create(plan: &Plan, world: &World, prepare: impl FnOnce()) -> Ended<Result<()
         pool.create_dataset(request)
             .await
             .map_err(|error| error.to_string())?;
+        if plan.with_volume {
+            volume::create(&pool, plan.seed).await?;
+        }
         for client in 0..plan.clients {
             let fs = pool
                 .open_fs(dataset(client))
@@ -484,8 +496,11 @@ async fn look_at(plan: &Plan, pool: &PoolHandle) -> Result<Vec<Visible>, String>
     Ok(found)
 }
 
+/// What a boot finds: the clients' directories, the datasets, the volume.
+type Found = (Vec<Visible>, datasets::Names, Option<volume::Bytes>);
+
 /// Imports, looks at everything, and exports.
-fn look(plan: &Plan, world: &World) -> Result<(Vec<Visible>, datasets::Names), String> {
+fn look(plan: &Plan, world: &World) -> Result<Found, String> {
     let ended = boot(
         world,
         || {},
@@ -493,13 +508,17 @@ fn look(plan: &Plan, world: &World) -> Result<(Vec<Visible>, datasets::Names), S
             let pool = import(&engine).await?;
             let found = look_at(plan, &pool).await?;
             let names = datasets::list(&pool).await?;
+            let bytes = match plan.with_volume {
+                true => Some(volume::look(&pool).await?),
+                false => None,
+            };
             drop(pool);
             let ending = Ending::Export { command: None };
             engine
                 .end_pool(POOL, ending)
                 .await
                 .map_err(|error| format!("export: {error}"))?;
-            Ok((found, names))
+            Ok((found, names, bytes))
         },
     );
     match ended {
@@ -516,6 +535,7 @@ fn work(
     rng: &mut Rng,
     before: &[Visible],
     names: &Rc<RefCell<DatasetHistory>>,
+    blocks: &Rc<RefCell<VolumeHistory>>,
 ) -> Result<(Vec<History>, bool), String> {
     let first: Vec<History> = before
         .iter()
@@ -533,6 +553,7 @@ fn work(
     let mut dataset_rng = rng.fork();
     let mut client_rngs: Vec<Rng> = (0..plan.clients).map(|_| rng.fork()).collect();
     let mut pull_rng = rng.fork();
+    let mut volume_rng = rng.fork();
     let kept = histories.clone();
     let ended = boot(
         world,
@@ -572,6 +593,12 @@ fn work(
                 let work = datasets::work(pool, names, handle.clone(), rng);
                 tasks.push(handle.spawn("datasets", work));
             }
+            if plan.with_volume {
+                let (pool, blocks, handle) = (pool.clone(), blocks.clone(), handle.clone());
+                let rng = volume_rng.fork();
+                let work = volume::work(pool, blocks, handle.clone(), rng, plan.operations);
+                tasks.push(handle.spawn("volume", work));
+            }
             if plan.trouble == Trouble::OneSideVanishes {
                 let (world, handle) = (world.clone(), handle.clone());
                 let path = plan.disks()[1].clone();
@@ -594,6 +621,7 @@ fn work(
                 for history in histories.borrow_mut().iter_mut() {
                     history.note_all_stable();
                 }
+                blocks.borrow_mut().note_stable();
             }
             Ok::<(), String>(())
         },

@@ -7,6 +7,7 @@
 mod event;
 mod mutex;
 mod oneshot;
+mod range_lock;
 mod rwlock;
 mod semaphore;
 mod wait_queue;
@@ -15,6 +16,7 @@ mod watch;
 pub use event::{Event, EventWait};
 pub use mutex::{Mutex, MutexGuard};
 pub use oneshot::{Closed, OneshotReceiver, OneshotSender, oneshot};
+pub use range_lock::{Acquire, RangeGuard, RangeLock, WHOLE_RANGE};
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use semaphore::{Permit, Semaphore};
 pub use watch::Watch;

@@ -1,6 +1,6 @@
 //! `zfs create` and `zfs rename`.
 
-use engine::property::DatasetKind;
+use engine::property::{DatasetKind, parse_number};
 use engine::{CreateDataset, EngineError, PoolHandle, PropertyQuery};
 
 use super::{bad_name, flag, open};
@@ -9,17 +9,36 @@ use crate::cli::{Exit, Outcome, Session, pool_part, setting};
 
 pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
     let (mut parents, mut dry_run, mut verbose, mut parseable) = (false, false, false, false);
-    let (mut volume, mut volume_only, mut unmounted) = (false, false, false);
+    let (mut volume_size, mut sparse, mut volume_only, mut unmounted) = (None, false, false, false);
     let mut properties: Vec<(String, String)> = Vec::new();
     let operands = session.options(arguments, ":PV:b:nso:puv", &[], |session, option| {
         match option {
-            Opt::Short('V', _) => volume = true,
+            Opt::Short('V', Some(text)) => match parse_number(&text) {
+                Ok(size) => volume_size = Some(size),
+                Err(error) => {
+                    return Err(session.fail(format!("bad volume size '{text}': {error}")));
+                }
+            },
             Opt::Short('P', _) => {
                 verbose = true;
                 parseable = true;
             }
             Opt::Short('p', _) => parents = true,
-            Opt::Short('b' | 's', _) => volume_only = true,
+            Opt::Short('s', _) => {
+                volume_only = true;
+                sparse = true;
+            }
+            Opt::Short('b', Some(text)) => {
+                volume_only = true;
+                match parse_number(&text) {
+                    Ok(size) => properties.push(("volblocksize".to_owned(), size.to_string())),
+                    Err(error) => {
+                        return Err(
+                            session.fail(format!("bad volume block size '{text}': {error}"))
+                        );
+                    }
+                }
+            }
             Opt::Short('n', _) => dry_run = true,
             Opt::Short('u', _) => unmounted = true,
             Opt::Short('v', _) => verbose = true,
@@ -38,6 +57,7 @@ pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
         }
         Ok(())
     })?;
+    let volume = volume_size.is_some();
     if volume_only && !volume {
         return Err(session.misuse("'-s' and '-b' can only be used when creating a volume"));
     }
@@ -56,10 +76,12 @@ pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
     } else {
         "cannot create"
     };
-    if volume {
-        return Err(session.fail(format!("{verb} '{name}': volumes are not supported yet")));
-    }
-    if let Some(why) = bad_name(name, DatasetKind::Filesystem) {
+    let kind = if volume {
+        DatasetKind::Volume
+    } else {
+        DatasetKind::Filesystem
+    };
+    if let Some(why) = bad_name(name, kind) {
         return Err(session.fail(format!("{verb} '{name}': {why}")));
     }
     let pool = match session.appliance.pool_of(name).await {
@@ -74,6 +96,22 @@ pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
     };
     if let Some(reason) = crate::appliance::check_share_settings(&properties) {
         return Err(session.fail(format!("{verb} '{name}': {reason}")));
+    }
+    if let Some(size) = volume_size {
+        let plan = match pool.plan_volume(size, sparse, &properties).await {
+            Ok(plan) => plan,
+            Err(error) => return Err(session.fail(format!("{verb} '{name}': {error}"))),
+        };
+        warn_of_block_size(session, plan.block_size, &properties);
+        properties.insert(0, ("volsize".to_owned(), plan.size.to_string()));
+        if plan.block_size != VOLUME_BLOCK_DEFAULT
+            && !properties.iter().any(|(name, _)| name == "volblocksize")
+        {
+            properties.push(("volblocksize".to_owned(), plan.block_size.to_string()));
+        }
+        if let Some(bytes) = plan.reservation {
+            properties.push(("refreservation".to_owned(), bytes.to_string()));
+        }
     }
     let existed = pool.dataset(name, &PropertyQuery::None).await.is_ok();
     if existed && parents {
@@ -107,6 +145,7 @@ pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
     }
     let request = CreateDataset {
         name: name.clone(),
+        volume,
         properties,
         parents,
         dry_run,
@@ -121,11 +160,26 @@ pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
     if !dry_run {
         session.record(&pool).await;
         session.appliance.datasets_changed().await;
-        if !unmounted {
+        if !unmounted && !volume {
             session.appliance.mount_created(&pool, name).await;
         }
     }
     Ok(())
+}
+
+/// Block size of a volume when none is asked for, in bytes.
+const VOLUME_BLOCK_DEFAULT: u64 = 16 << 10;
+
+/// Says that a block size below the default wastes space, as OpenZFS does.
+fn warn_of_block_size(session: &Session, size: u64, properties: &[(String, String)]) {
+    let asked = properties.iter().any(|(name, _)| name == "volblocksize");
+    if asked && size < VOLUME_BLOCK_DEFAULT {
+        session.out.error(format!(
+            "Warning: volblocksize ({size}) is less than the default minimum block size \
+             ({VOLUME_BLOCK_DEFAULT}).\nTo reduce wasted space a volblocksize of \
+             {VOLUME_BLOCK_DEFAULT} is recommended."
+        ));
+    }
 }
 
 pub(super) async fn rename(session: &Session, arguments: &[String]) -> Outcome {

@@ -1,4 +1,4 @@
-//! Locks on ranges of a file's bytes, shared or exclusive, in order of arrival.
+//! Locks on ranges of bytes (of a file, a volume), shared or exclusive, in order of arrival.
 //!
 //! A range that conflicts with one held, or with one that waits since longer, waits; so nobody starves. Single-threaded;
 //! a lock is held until its guard is dropped.
@@ -10,11 +10,12 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-/// The whole file.
-pub(crate) const WHOLE: Range<u64> = 0..u64::MAX;
+/// All bytes.
+pub const WHOLE_RANGE: Range<u64> = 0..u64::MAX;
 
+/// Who holds and who waits for which ranges of one file or volume.
 #[derive(Debug, Default)]
-pub(crate) struct RangeLock {
+pub struct RangeLock {
     state: RefCell<State>,
 }
 
@@ -42,14 +43,15 @@ impl Entry {
 
 /// A held range.
 #[derive(Debug)]
-pub(crate) struct RangeGuard<'a> {
+pub struct RangeGuard<'a> {
     lock: &'a RangeLock,
     ticket: u64,
 }
 
 impl RangeLock {
     /// Waits for a range others may hold at the same time.
-    pub(crate) fn shared(&self, range: Range<u64>) -> Acquire<'_> {
+    #[must_use]
+    pub fn shared(&self, range: Range<u64>) -> Acquire<'_> {
         Acquire {
             lock: self,
             range,
@@ -59,7 +61,8 @@ impl RangeLock {
     }
 
     /// Waits for a range nobody else holds.
-    pub(crate) fn exclusive(&self, range: Range<u64>) -> Acquire<'_> {
+    #[must_use]
+    pub fn exclusive(&self, range: Range<u64>) -> Acquire<'_> {
         Acquire {
             lock: self,
             range,
@@ -94,7 +97,7 @@ impl Drop for RangeGuard<'_> {
 
 /// The wait for a range.
 #[derive(Debug)]
-pub(crate) struct Acquire<'a> {
+pub struct Acquire<'a> {
     lock: &'a RangeLock,
     range: Range<u64>,
     exclusive: bool,
@@ -128,7 +131,7 @@ impl<'a> Future for Acquire<'a> {
             state.held.push(entry);
             return Poll::Ready(RangeGuard { lock, ticket });
         }
-        runtime::note_wait("a range of a file");
+        crate::note_wait("a range of bytes");
         let waker = Some(cx.waker().clone());
         if self.ticket.is_some() {
             if let Some(slot) = state.waiting.iter_mut().find(|(w, _)| w.ticket == ticket) {

@@ -1,0 +1,498 @@
+//! The open volume: reading, writing, giving space back, resizing.
+//!
+//! Every operation holds a lock on the range it touches, shared for reads and exclusive for changes, taken before the transaction
+//! and let go with it: never across the wait for stable storage.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::rc::Rc;
+
+use dmu::zap;
+use dmu::{Objset, Tx};
+use dsl::property::{DatasetKind, Property};
+use dsl::{Dataset, Estimate};
+use ondisk::{ObjectType, Txg};
+use runtime::IoBuf;
+use runtime::sync::{RangeLock, WHOLE_RANGE};
+
+use crate::{DATA, PROPERTIES, SIZE_KEY, VolumeError, VolumeResult, check_size};
+
+/// Most bytes changed under one transaction, and so the largest write that readers see as a whole. A multiple of every block size
+/// up to itself; volumes of larger blocks change one block at a time.
+pub const CHUNK_BYTES: u64 = 1 << 20;
+/// Blocks freed in one transaction, at most.
+const FREE_BLOCKS_MAX: u64 = 4096;
+/// What a change makes dirty besides its data, roughly: dnode, indirect blocks.
+const META_BYTES: u64 = 16 << 10;
+/// What a transaction that frees makes dirty, roughly.
+const FREEING_BYTES: u64 = 64 << 10;
+
+/// What must be true of a change when it is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stability {
+    /// It is visible to every reader; a power cut may lose it.
+    Unstable,
+    /// It survives a power cut.
+    Stable,
+}
+
+/// How to open a volume.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct VolumeOptions {
+    /// Refuse every change, besides what the dataset itself says.
+    pub read_only: bool,
+}
+
+/// A stretch of a volume that is all data or all hole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allocation {
+    /// Where it begins, in bytes.
+    pub offset: u64,
+    /// How long it is, in bytes.
+    pub len: u64,
+    /// Something was written there; otherwise it reads as zeros and takes no space.
+    pub data: bool,
+}
+
+/// An open volume. Clones share it. One per dataset may be open at a time.
+#[derive(Clone)]
+pub struct Volume(Rc<Inner>);
+
+struct Inner {
+    os: Objset,
+    dataset: Dataset,
+    options: VolumeOptions,
+    block_size: u64,
+    size: Cell<u64>,
+    ranges: RangeLock,
+    /// The newest group with changes.
+    last_txg: Cell<Txg>,
+    closed: Cell<bool>,
+}
+
+impl Volume {
+    /// Opens the volume of a dataset, or of a snapshot (which can only be read).
+    ///
+    /// # Errors
+    /// [`VolumeError::NotSupported`] when the dataset is no volume, [`VolumeError::Corrupt`], those of reading.
+    pub async fn open(dataset: Dataset, options: VolumeOptions) -> VolumeResult<Self> {
+        if dataset.head_kind() != DatasetKind::Volume {
+            return Err(VolumeError::NotSupported);
+        }
+        let os = dataset.objset();
+        let info = os.object_info(DATA).await?;
+        if info.object_type != ObjectType::ZVOL {
+            return Err(VolumeError::Corrupt("object 1 is not the volume's data"));
+        }
+        let size = zap::lookup_u64(&os, PROPERTIES, SIZE_KEY)
+            .await?
+            .ok_or(VolumeError::Corrupt("the volume has no size"))?;
+        if size > i64::MAX.cast_unsigned() {
+            return Err(VolumeError::Corrupt("the volume's size"));
+        }
+        Ok(Self(Rc::new(Inner {
+            os,
+            dataset,
+            options,
+            block_size: u64::from(info.block_size.max(512)),
+            size: Cell::new(size),
+            ranges: RangeLock::default(),
+            last_txg: Cell::new(Txg(0)),
+            closed: Cell::new(false),
+        })))
+    }
+
+    /// Ends the use of the volume: changes are refused from now on. What was written unstably is on disk with its group.
+    pub fn close(&self) {
+        self.0.closed.set(true);
+    }
+
+    /// Returns the size in bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.0.size.get()
+    }
+
+    /// Returns `volblocksize`, in bytes: the unit of allocation.
+    #[must_use]
+    pub fn block_size(&self) -> u64 {
+        self.0.block_size
+    }
+
+    /// Returns the dataset.
+    #[must_use]
+    pub fn dataset(&self) -> &Dataset {
+        &self.0.dataset
+    }
+
+    /// Returns whether changes are refused now.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.0.options.read_only
+            || self.0.dataset.is_read_only()
+            || self.0.dataset.number(Property::ReadOnly) != 0
+    }
+
+    /// Reads bytes. The pieces, one for each block touched, are shared with the cache and together cover exactly the range.
+    ///
+    /// # Errors
+    /// [`VolumeError::OutOfRange`]; [`VolumeError::Io`] when no good copy of a block is left.
+    pub async fn read(&self, offset: u64, len: usize) -> VolumeResult<Vec<IoBuf>> {
+        let range = self.range(offset, len as u64)?;
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
+        let _lock = self.0.ranges.shared(range.clone()).await;
+        // It may have shrunk while we waited.
+        self.check_end(range.end)?;
+        Ok(self.0.os.read_bufs(DATA, offset, len).await?)
+    }
+
+    /// Writes bytes, and answers when `stability` is reached.
+    ///
+    /// # Errors
+    /// [`VolumeError::OutOfRange`], [`VolumeError::ReadOnly`], [`VolumeError::NoSpace`]; those of reading blocks written in part.
+    /// After an error part of the range may have been written.
+    pub async fn write(&self, offset: u64, data: IoBuf, stability: Stability) -> VolumeResult<()> {
+        let whole = self.range(offset, data.len() as u64)?;
+        let mut at = whole.start;
+        while at < whole.end {
+            let end = self.chunk_end(at).min(whole.end);
+            let part = index(at - offset)..index(end - offset);
+            let _lock = self.0.ranges.exclusive(at..end).await;
+            self.write_locked(at, data.slice(part)).await?;
+            at = end;
+        }
+        self.stabilize(stability).await
+    }
+
+    /// Writes `data` if the bytes there equal `expected`; nobody sees or changes them in between. At most [`CHUNK_BYTES`].
+    ///
+    /// # Errors
+    /// [`VolumeError::Miscompare`] with the first differing byte; [`VolumeError::OutOfRange`] also for ranges too long or of
+    /// different lengths; those of [`Volume::write`].
+    pub async fn compare_and_write(
+        &self,
+        offset: u64,
+        expected: &[u8],
+        data: IoBuf,
+        stability: Stability,
+    ) -> VolumeResult<()> {
+        let range = self.range(offset, data.len() as u64)?;
+        if expected.len() != data.len() || data.len() as u64 > CHUNK_BYTES {
+            return Err(VolumeError::OutOfRange);
+        }
+        if range.is_empty() {
+            return Ok(());
+        }
+        {
+            let _lock = self.0.ranges.exclusive(range.clone()).await;
+            self.check_end(range.end)?;
+            let mut at = 0;
+            for piece in self.0.os.read_bufs(DATA, offset, expected.len()).await? {
+                let wanted = &expected[at..at + piece.len()];
+                if let Some(first) = piece.iter().zip(wanted).position(|(a, b)| a != b) {
+                    return Err(VolumeError::Miscompare((at + first) as u64));
+                }
+                at += piece.len();
+            }
+            self.write_locked(offset, data).await?;
+        }
+        self.stabilize(stability).await
+    }
+
+    /// Makes a range read as zeros; whole blocks of it give their space back.
+    ///
+    /// # Errors
+    /// Those of [`Volume::write`].
+    pub async fn zero(&self, offset: u64, len: u64, stability: Stability) -> VolumeResult<()> {
+        let range = self.range(offset, len)?;
+        self.free(range).await?;
+        self.stabilize(stability).await
+    }
+
+    /// Gives back the space of the whole blocks in a range, which then read as zeros; the rest of the range stays as it is.
+    ///
+    /// # Errors
+    /// Those of [`Volume::write`].
+    pub async fn discard(&self, offset: u64, len: u64, stability: Stability) -> VolumeResult<()> {
+        let range = self.range(offset, len)?;
+        let block = self.0.block_size;
+        let inner = range.start.next_multiple_of(block)..range.end - range.end % block;
+        if inner.start < inner.end {
+            self.free(inner).await?;
+        }
+        self.stabilize(stability).await
+    }
+
+    /// Copies a range of another volume of the same pool, or of this one, piece by piece; holes stay holes.
+    ///
+    /// # Errors
+    /// Those of [`Volume::read`] and [`Volume::write`]; part may have been copied then.
+    pub async fn copy_from(
+        &self,
+        source: &Self,
+        from: u64,
+        to: u64,
+        len: u64,
+        stability: Stability,
+    ) -> VolumeResult<()> {
+        source.range(from, len)?;
+        let target = self.range(to, len)?;
+        let mut at = target.start;
+        while at < target.end {
+            let end = self.chunk_end(at).min(target.end);
+            let here = from + (at - to);
+            let pieces = source.read(here, index(end - at)).await?;
+            let next = source.0.os.next_data(DATA, here).await?;
+            let hole = next.is_none_or(|data| data >= here + (end - at));
+            if hole {
+                self.free(at..end).await?;
+            } else {
+                let _lock = self.0.ranges.exclusive(at..end).await;
+                self.write_pieces(at, pieces).await?;
+            }
+            at = end;
+        }
+        self.stabilize(stability).await
+    }
+
+    /// Brings everything written so far onto stable storage.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub async fn flush(&self) -> VolumeResult<()> {
+        if self.sync_setting() == SyncSetting::Disabled {
+            return Ok(());
+        }
+        self.commit().await
+    }
+
+    /// Tells where data is and where holes are, from `offset` on: stretches in order, without gaps, together at most `len` bytes.
+    /// Stops after `max` stretches; at least one is returned for a range that is not empty.
+    ///
+    /// # Errors
+    /// [`VolumeError::OutOfRange`], those of reading.
+    pub async fn allocation(
+        &self,
+        offset: u64,
+        len: u64,
+        max: usize,
+    ) -> VolumeResult<Vec<Allocation>> {
+        let range = self.range(offset, len)?;
+        let _lock = self.0.ranges.shared(range.clone()).await;
+        self.check_end(range.end)?;
+        let mut found = Vec::new();
+        let mut at = range.start;
+        while at < range.end && found.len() < max.max(1) {
+            let data = self.0.os.next_data(DATA, at).await?;
+            let data = data.unwrap_or(u64::MAX).clamp(at, range.end);
+            let (end, is_data) = if data > at {
+                (data, false)
+            } else {
+                let hole = self.0.os.next_hole_before(DATA, at, range.end).await?;
+                (hole.min(range.end), true)
+            };
+            if end <= at {
+                return Err(VolumeError::Corrupt("a map of data that does not advance"));
+            }
+            found.push(Allocation {
+                offset: at,
+                len: end - at,
+                data: is_data,
+            });
+            at = end;
+        }
+        Ok(found)
+    }
+
+    /// Changes the size; bytes past a smaller size are lost, new ones are zeros. On stable storage when it returns.
+    ///
+    /// # Errors
+    /// [`VolumeError::BadSize`], [`VolumeError::ReadOnly`], those of writing.
+    pub async fn resize(&self, size: u64) -> VolumeResult<()> {
+        self.check_writable()?;
+        check_size(size, self.0.block_size)?;
+        let all = self.0.ranges.exclusive(WHOLE_RANGE).await;
+        let old = self.size();
+        // Nobody may read or write past the new end while blocks there are freed.
+        self.0.size.set(size.min(old));
+        let outcome = self.resize_locked(old, size).await;
+        self.0.size.set(if outcome.is_ok() { size } else { old });
+        drop(all);
+        outcome?;
+        self.commit().await
+    }
+
+    async fn resize_locked(&self, old: u64, size: u64) -> VolumeResult<()> {
+        let os = &self.0.os;
+        let tx = self.begin(Estimate::freeing(FREEING_BYTES)).await?;
+        zap::update_u64(os, PROPERTIES, SIZE_KEY, size, &tx).await?;
+        if size > old {
+            // A shrinking that was interrupted may have left blocks there.
+            os.free_range(DATA, old, u64::MAX, &tx).await?;
+        }
+        self.dirtied(&tx);
+        drop(tx);
+        if size < old {
+            self.free_locked(size..old).await?;
+            let tx = self.begin(Estimate::freeing(FREEING_BYTES)).await?;
+            os.free_range(DATA, size, u64::MAX, &tx).await?;
+            self.dirtied(&tx);
+        }
+        Ok(())
+    }
+
+    /// Frees a range, in steps that each fit a transaction.
+    async fn free(&self, range: Range<u64>) -> VolumeResult<()> {
+        self.check_writable()?;
+        let step = self.0.block_size.saturating_mul(FREE_BLOCKS_MAX);
+        let mut at = range.start;
+        while let Some(data) = self.0.os.next_data(DATA, at).await? {
+            at = data.max(at);
+            if at >= range.end {
+                break;
+            }
+            let end = (at - at % step).saturating_add(step).min(range.end);
+            let _lock = self.0.ranges.exclusive(at..end).await;
+            self.check_end(end)?;
+            self.free_locked(at..end).await?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Frees what is not a hole yet. The caller holds the range.
+    async fn free_locked(&self, range: Range<u64>) -> VolumeResult<()> {
+        let step = self.0.block_size.saturating_mul(FREE_BLOCKS_MAX);
+        let mut at = range.start;
+        while let Some(data) = self.0.os.next_data(DATA, at).await? {
+            let data = data.max(at);
+            if data >= range.end {
+                break;
+            }
+            let end = (data - data % step).saturating_add(step).min(range.end);
+            self.check_open()?;
+            self.warm(data, end).await?;
+            let tx = self.begin(Estimate::freeing(FREEING_BYTES)).await?;
+            self.0.os.free_range(DATA, data, end - data, &tx).await?;
+            self.dirtied(&tx);
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Writes at most a chunk. The caller holds the range.
+    async fn write_locked(&self, at: u64, data: IoBuf) -> VolumeResult<()> {
+        self.write_pieces(at, vec![data]).await
+    }
+
+    async fn write_pieces(&self, at: u64, pieces: Vec<IoBuf>) -> VolumeResult<()> {
+        let len: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
+        self.check_writable()?;
+        self.check_end(at + len)?;
+        self.warm(at, at + len).await?;
+        let tx = self.begin(Estimate::bytes(len + META_BYTES)).await?;
+        self.dirtied(&tx);
+        let mut at = at;
+        for piece in pieces {
+            let len = piece.len() as u64;
+            self.0.os.write_buf(DATA, at, piece, &tx).await?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Reads the blocks that a change covers in part, so that the change itself needs no disk.
+    async fn warm(&self, from: u64, to: u64) -> VolumeResult<()> {
+        let block = self.0.block_size;
+        if !from.is_multiple_of(block) {
+            self.0.os.read_bufs(DATA, from - from % block, 1).await?;
+        }
+        if !to.is_multiple_of(block) && (to - to % block >= from || from.is_multiple_of(block)) {
+            self.0.os.read_bufs(DATA, to - to % block, 1).await?;
+        }
+        Ok(())
+    }
+
+    async fn begin(&self, estimate: Estimate) -> VolumeResult<Tx> {
+        Ok(self.0.dataset.begin(estimate).await?)
+    }
+
+    fn dirtied(&self, tx: &Tx) {
+        self.0.last_txg.set(self.0.last_txg.get().max(tx.txg()));
+    }
+
+    async fn stabilize(&self, wanted: Stability) -> VolumeResult<()> {
+        let wait = match self.sync_setting() {
+            SyncSetting::Disabled => false,
+            SyncSetting::Always => true,
+            SyncSetting::Standard => wanted == Stability::Stable,
+        };
+        if wait { self.commit().await } else { Ok(()) }
+    }
+
+    async fn commit(&self) -> VolumeResult<()> {
+        let clock = &self.0.os.services().clock;
+        Ok(clock.wait_synced(self.0.last_txg.get()).await?)
+    }
+
+    fn sync_setting(&self) -> SyncSetting {
+        let number = self.0.dataset.number(Property::Sync);
+        match Property::Sync.index_name(number) {
+            Some("always") => SyncSetting::Always,
+            Some("disabled") => SyncSetting::Disabled,
+            _ => SyncSetting::Standard,
+        }
+    }
+
+    /// The end of the piece of a long change that `at` lies in.
+    fn chunk_end(&self, at: u64) -> u64 {
+        let chunk = CHUNK_BYTES.max(self.0.block_size);
+        (at - at % chunk).saturating_add(chunk)
+    }
+
+    fn range(&self, offset: u64, len: u64) -> VolumeResult<Range<u64>> {
+        let end = offset.checked_add(len).ok_or(VolumeError::OutOfRange)?;
+        self.check_end(end)?;
+        Ok(offset..end)
+    }
+
+    fn check_end(&self, end: u64) -> VolumeResult<()> {
+        if end > self.size() {
+            Err(VolumeError::OutOfRange)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn check_open(&self) -> VolumeResult<()> {
+        if self.0.closed.get() {
+            Err(VolumeError::Busy)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn check_writable(&self) -> VolumeResult<()> {
+        self.check_open()?;
+        if self.is_read_only() {
+            Err(VolumeError::ReadOnly)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// When changes have to be on stable storage, the `sync` property.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SyncSetting {
+    Standard,
+    Always,
+    Disabled,
+}
+
+/// An offset within a buffer in memory.
+fn index(bytes: u64) -> usize {
+    usize::try_from(bytes).expect("a length that came from a buffer's")
+}
