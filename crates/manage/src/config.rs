@@ -41,6 +41,8 @@ pub struct Config {
     pub memory: String,
     /// NFS.
     pub nfs: Nfs,
+    /// Volumes by NBD.
+    pub nbd: Nbd,
     /// Mounting on this machine.
     pub mount: Mount,
 }
@@ -70,6 +72,28 @@ impl Default for Nfs {
             portmap: true,
             connections_max: 4096,
             idle_seconds: 3600,
+        }
+    }
+}
+
+/// Settings of the NBD server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Nbd {
+    /// Serve NBD at all: at the socket `nbd.sock` of the state directory, for its owner.
+    pub enabled: bool,
+    /// TCP port for volumes whose property `org.sanbox:nbd` says so; 0 is none.
+    pub port: u16,
+    /// Connections at once; more are turned away.
+    pub connections_max: usize,
+}
+
+impl Default for Nbd {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            port: 10809,
+            connections_max: 1024,
         }
     }
 }

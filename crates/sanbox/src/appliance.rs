@@ -20,6 +20,7 @@ use manage::state::{PoolCache, StateDirectory};
 use tokio::sync::Mutex;
 
 use crate::serve::fuse::{MountFlags, Mounts};
+use crate::serve::nbd;
 use crate::serve::shares::Shares;
 
 pub(crate) use manage::state::CachedPool;
@@ -50,6 +51,8 @@ pub(crate) struct Appliance {
     mounts: Mounts,
     /// Present in a daemon.
     shares: OnceLock<Shares>,
+    /// Present in a daemon that serves NBD.
+    nbd: OnceLock<nbd::Server>,
 }
 
 impl Appliance {
@@ -73,6 +76,7 @@ impl Appliance {
             cache: Mutex::new(cache),
             mounts,
             shares: OnceLock::new(),
+            nbd: OnceLock::new(),
         }))
     }
 
@@ -88,6 +92,7 @@ impl Appliance {
             cache: Mutex::default(),
             mounts,
             shares: OnceLock::new(),
+            nbd: OnceLock::new(),
         })
     }
 
@@ -95,6 +100,9 @@ impl Appliance {
     pub(crate) async fn stop_sharing(&self) {
         if let Some(shares) = self.shares.get() {
             shares.close().await;
+        }
+        if let Some(nbd) = self.nbd.get() {
+            nbd.close().await;
         }
     }
 
@@ -117,6 +125,11 @@ impl Appliance {
     /// Turns this into a daemon, which serves shares and holds mounts.
     pub(crate) fn live_on(&self, shares: Shares) {
         let _ = self.shares.set(shares);
+    }
+
+    /// Takes the NBD server along.
+    pub(crate) fn serve_nbd(&self, server: nbd::Server) {
+        let _ = self.nbd.set(server);
     }
 
     /// Whether this process is a daemon.
@@ -373,6 +386,9 @@ impl Appliance {
     pub(crate) async fn datasets_changed(&self) {
         if let Some(shares) = self.shares.get() {
             shares.refresh(&self.engine).await;
+        }
+        if let Some(nbd) = self.nbd.get() {
+            nbd.follow().await;
         }
     }
 

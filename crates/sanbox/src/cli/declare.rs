@@ -90,6 +90,11 @@ pub(crate) const COMMANDS: &[Command] = &[
                 Some("N"),
                 "TCP port of NFS and MOUNT; 0 turns NFS off (2049)",
             ),
+            long(
+                "nbd-port",
+                Some("N"),
+                "TCP port of NBD, open while a volume's property org.sanbox:nbd is on or readonly; 0 is none (10809)",
+            ),
             long("memory", Some("SIZE"), "cache for each pool"),
             long(
                 "no-portmap",
@@ -104,6 +109,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         ],
         text: &[
             "Opens the pools that the state directory remembers as imported and serves those datasets whose sharenfs property says so. Logs to standard error, prints the line 'sanbox: ready' and notifies systemd when it is up, and ends cleanly on SIGTERM and SIGINT. A killed daemon loses nothing it acknowledged: start it again.",
+            "Volumes are offered by NBD: all of them at the socket nbd.sock in the state directory, for its owner, and those whose property org.sanbox:nbd is on or readonly at the TCP port (zfs set org.sanbox:nbd=on tank/vol; then nbd://HOST/tank/vol).",
             "While it runs, zpool, zfs and sanbox commands of the same state directory are carried out by it, through a socket there.",
             "Settings come from sanbox.toml in the state directory, and flags override them.",
         ],

@@ -2,6 +2,7 @@
 
 pub(crate) mod control;
 pub(crate) mod fuse;
+pub(crate) mod nbd;
 pub(crate) mod nfs;
 pub(crate) mod resolve;
 pub(crate) mod shares;
@@ -51,6 +52,11 @@ pub(crate) fn settings(state: &StateDirectory, arguments: &[String]) -> anyhow::
                     .with_context(|| format!("--nfs-port {text}: not a port"))?;
                 config.nfs.enabled = config.nfs.port != 0;
             }
+            Ok(Some(Opt::Long("nbd-port", Some(text)))) => {
+                config.nbd.port = text
+                    .parse()
+                    .with_context(|| format!("--nbd-port {text}: not a port"))?;
+            }
             Ok(Some(Opt::Long("memory", Some(text)))) => {
                 config.memory = text;
                 config.memory_bytes()?;
@@ -93,6 +99,18 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     let port = config.nfs.enabled.then_some(config.nfs.port);
     let listeners = nfs::Listeners::new(config.listen.clone(), port, config.nfs.portmap, limits);
     appliance.live_on(shares::Shares::new(server.clone(), listeners));
+
+    if config.nbd.enabled {
+        let settings = nbd::Settings {
+            socket: Some(appliance.state().path().join("nbd.sock")),
+            addresses: config.listen.clone(),
+            port: (config.nbd.port != 0).then_some(config.nbd.port),
+            connections_max: config.nbd.connections_max,
+        };
+        let server = nbd::Server::new(&appliance, settings);
+        server.open().await;
+        appliance.serve_nbd(server);
+    }
 
     let socket = appliance.state().socket();
     let control = manage::control::listen(&socket)

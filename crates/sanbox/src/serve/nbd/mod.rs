@@ -1,0 +1,265 @@
+//! Volumes by NBD: newstyle fixed negotiation, structured replies, `base:allocation`.
+//!
+//! The socket in the state directory, which only its owner can reach, offers every volume and volume snapshot. The TCP port offers
+//! those volumes whose property `org.sanbox:nbd` is `on` or `readonly`, and is open only while there is one. Everything is
+//! bounded: connections, requests in flight on each, bytes of requests held in all.
+//!
+//! Several connections may share a volume: a flush covers what any of them was told is written.
+
+mod connection;
+mod wire;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use engine::property::{DatasetKind, Value};
+use engine::{DatasetFilter, PropertyQuery, VolumeHandle};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+use super::log;
+use crate::appliance::Appliance;
+
+/// The property of a volume that offers it at the TCP port.
+pub(crate) const PROPERTY: &str = "org.sanbox:nbd";
+/// Bytes of requests held at once over all connections, in KiB (the semaphore's unit).
+const REQUEST_KIB_MAX: usize = 256 << 10;
+
+/// Settings of the server.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// The socket; `None` for none.
+    pub(crate) socket: Option<PathBuf>,
+    /// Addresses of the TCP port; empty is this machine only.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// The TCP port; `None` for none.
+    pub(crate) port: Option<u16>,
+    /// Connections at once.
+    pub(crate) connections_max: usize,
+}
+
+/// The server and its sockets.
+pub(crate) struct Server {
+    settings: Settings,
+    shared: Arc<Shared>,
+    tasks: tokio::sync::Mutex<Tasks>,
+}
+
+#[derive(Default)]
+struct Tasks {
+    socket: Option<JoinHandle<()>>,
+    tcp: Vec<JoinHandle<()>>,
+}
+
+/// What connections share.
+struct Shared {
+    appliance: Weak<Appliance>,
+    connections: AtomicUsize,
+    connections_max: usize,
+    memory: Arc<Semaphore>,
+}
+
+/// Who asks: decides what is offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Door {
+    /// The owner of the state directory.
+    Owner,
+    /// Whoever reaches the TCP port.
+    Network,
+}
+
+/// A volume that is offered.
+struct Export {
+    volume: VolumeHandle,
+    /// Changes are refused, whatever the volume would allow.
+    read_only: bool,
+}
+
+impl Server {
+    pub(crate) fn new(appliance: &Arc<Appliance>, settings: Settings) -> Self {
+        let shared = Shared {
+            appliance: Arc::downgrade(appliance),
+            connections: AtomicUsize::new(0),
+            connections_max: settings.connections_max,
+            memory: Arc::new(Semaphore::new(REQUEST_KIB_MAX)),
+        };
+        Self {
+            settings,
+            shared: Arc::new(shared),
+            tasks: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Opens the socket in the state directory.
+    pub(crate) async fn open(&self) {
+        let Some(path) = &self.settings.socket else {
+            return;
+        };
+        let _ = std::fs::remove_file(path);
+        let listener = match UnixListener::bind(path) {
+            Ok(listener) => listener,
+            Err(error) => {
+                log(format!(
+                    "NBD cannot be served at {}: {error}",
+                    path.display()
+                ));
+                return;
+            }
+        };
+        // The state directory is its owner's alone already; this is for directories made otherwise.
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        if let Err(error) = std::fs::set_permissions(path, mode) {
+            log(format!("{}: {error}", path.display()));
+            return;
+        }
+        let shared = self.shared.clone();
+        self.tasks.lock().await.socket = Some(tokio::spawn(async move {
+            loop {
+                match listener.accept().await {
+                    Ok((stream, _)) => {
+                        if let Some(place) = Place::take(&shared) {
+                            let (reader, writer) = stream.into_split();
+                            tokio::spawn(connection::serve(reader, writer, Door::Owner, place));
+                        }
+                    }
+                    Err(error) => pause(&error).await,
+                }
+            }
+        }));
+    }
+
+    /// Opens or closes the TCP port as volumes ask for it. Connections that exist go on.
+    pub(crate) async fn follow(&self) {
+        let Some(port) = self.settings.port else {
+            return;
+        };
+        let wanted = !self.shared.exports(Door::Network).await.is_empty();
+        let mut tasks = self.tasks.lock().await;
+        if wanted == !tasks.tcp.is_empty() {
+            return;
+        }
+        for task in tasks.tcp.drain(..) {
+            task.abort();
+        }
+        if !wanted {
+            return;
+        }
+        let addresses = match self.settings.addresses.as_slice() {
+            [] => &[IpAddr::V4(Ipv4Addr::LOCALHOST)],
+            chosen => chosen,
+        };
+        for address in addresses {
+            let address = SocketAddr::new(*address, port);
+            match TcpListener::bind(address).await {
+                Ok(listener) => {
+                    log(format!("NBD is served at {address}"));
+                    let shared = self.shared.clone();
+                    tasks.tcp.push(tokio::spawn(async move {
+                        loop {
+                            match listener.accept().await {
+                                Ok((stream, _)) => {
+                                    let _ = stream.set_nodelay(true);
+                                    if let Some(place) = Place::take(&shared) {
+                                        let (reader, writer) = stream.into_split();
+                                        let door = Door::Network;
+                                        tokio::spawn(connection::serve(
+                                            reader, writer, door, place,
+                                        ));
+                                    }
+                                }
+                                Err(error) => pause(&error).await,
+                            }
+                        }
+                    }));
+                }
+                Err(error) => log(format!("NBD cannot be served at {address}: {error}")),
+            }
+        }
+    }
+
+    /// Ends listening.
+    pub(crate) async fn close(&self) {
+        let mut tasks = self.tasks.lock().await;
+        for task in tasks.socket.take().into_iter().chain(tasks.tcp.drain(..)) {
+            task.abort();
+        }
+        if let Some(path) = &self.settings.socket {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+async fn pause(error: &std::io::Error) {
+    // Out of descriptors, most likely: existing connections free some.
+    log(format!("an NBD connection could not be accepted: {error}"));
+    tokio::time::sleep(Duration::from_millis(200)).await;
+}
+
+impl Shared {
+    /// The volumes offered at a door, by name.
+    async fn exports(&self, door: Door) -> Vec<(String, bool)> {
+        let Some(appliance) = self.appliance.upgrade() else {
+            return Vec::new();
+        };
+        let mut found = Vec::new();
+        for pool in appliance.engine().pools() {
+            let filter = DatasetFilter {
+                root: pool.name().to_owned(),
+                depth: None,
+                kinds: vec![DatasetKind::Volume],
+            };
+            let query = PropertyQuery::Named(vec![PROPERTY.to_owned()]);
+            for info in pool.datasets(&filter, &query).await.unwrap_or_default() {
+                let property = info.property(PROPERTY).map(|property| &property.value);
+                let offered = match (door, property) {
+                    (Door::Owner, _) => Some(false),
+                    (Door::Network, Some(Value::Text(text))) => match text.as_str() {
+                        "on" => Some(false),
+                        "readonly" => Some(true),
+                        _ => None,
+                    },
+                    (Door::Network, _) => None,
+                };
+                found.extend(offered.map(|read_only| (info.name, read_only)));
+            }
+        }
+        found
+    }
+
+    /// Finds an export by the name clients give.
+    async fn export(&self, door: Door, name: &str) -> Option<Export> {
+        let appliance = self.appliance.upgrade()?;
+        let read_only = match door {
+            Door::Owner => false,
+            Door::Network => {
+                let offered = self.exports(door).await;
+                offered.into_iter().find(|(offered, _)| offered == name)?.1
+            }
+        };
+        let pool = appliance.pool_of(name).await.ok()?;
+        let volume = pool.open_volume(name).await.ok()?;
+        Some(Export { volume, read_only })
+    }
+}
+
+/// A connection's place among all.
+struct Place(Arc<Shared>);
+
+impl Place {
+    /// Takes a place; a connection without one is dropped, and its client tries again later.
+    fn take(shared: &Arc<Shared>) -> Option<Self> {
+        let count = shared.connections.fetch_add(1, Ordering::Relaxed) + 1;
+        let place = Self(shared.clone());
+        (count <= shared.connections_max).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
