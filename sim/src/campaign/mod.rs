@@ -13,7 +13,7 @@ pub mod judge;
 pub mod model;
 pub mod scenario;
 pub mod volume;
-mod walk;
+pub mod walk;
 pub mod workload;
 
 pub use scenario::{Failure, Outcome, Plan, run};

@@ -240,7 +240,7 @@ impl Shared {
                 offered.into_iter().find(|(offered, _)| offered == name)?.1
             }
         };
-        let pool = appliance.pool_of(name).await.ok()?;
+        let pool = appliance.engine().pool_of(name).ok()?;
         let volume = pool.open_volume(name).await.ok()?;
         Some(Export { volume, read_only })
     }
