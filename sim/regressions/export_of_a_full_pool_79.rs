@@ -25,6 +25,7 @@ fn a_full_pool_can_be_exported() {
         with_datasets: true,
         cut_at_create: true,
         with_classes: false,
+        with_volume: false,
     };
     crate::run_judged(&plan).unwrap_or_else(|failure| panic!("{failure}"));
 }
