@@ -384,13 +384,10 @@ impl Dataset {
         }
         let clock = &self.inner.services.clock;
         let copies = self.number(Property::Copies).clamp(1, 3);
-        // Data is taken as incompressible; indirect blocks and dnodes add about an eighth.
-        let asize = (estimate.bytes + estimate.bytes / 8)
-            .saturating_mul(copies)
-            .max(512);
+        let asize = self.inner.worst_asize(estimate, copies);
         for attempt in 0u32.. {
             let weight = TxWeight {
-                bytes_dirtied_estimate: estimate.bytes,
+                bytes_dirtied_estimate: estimate.dirty_bytes(),
                 unthrottled: estimate.net_free,
             };
             let tx = clock.begin(weight).await?;

@@ -25,7 +25,7 @@ use crate::hierarchy::Hierarchy;
 use crate::names::{NameParts, split};
 use crate::property::DatasetKind;
 use crate::space::Delta;
-use crate::types::{HierarchyOptions, HistoryEvent};
+use crate::types::{Estimate, HierarchyOptions, HistoryEvent};
 
 pub(crate) type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
 /// A task that can be made anew when it has to run again.
@@ -462,6 +462,24 @@ impl Inner {
             .deflated_size
             .saturating_sub(deferred)
             .saturating_sub(space.slop >> reserve)
+    }
+
+    /// The most that a transaction may take of the pool. Data is taken as incompressible; whatever is wrong here is
+    /// wrong by all that a group holds, and a full pool cannot end the group.
+    pub(crate) fn worst_asize(&self, estimate: Estimate, copies: u64) -> u64 {
+        const POINTER_BYTES: u64 = 128;
+        // Indirect blocks above the lowest and dnodes add less than an eighth.
+        let with_eighth = |bytes: u64| bytes.saturating_add(bytes / 8);
+        let block = self.services.store().worst_dsize(estimate.block_size);
+        // Metadata has a copy more than data.
+        let pointer = POINTER_BYTES * (copies + 1).min(3);
+        let blocks = estimate
+            .blocks
+            .saturating_mul(block.saturating_mul(copies) + with_eighth(pointer));
+        with_eighth(estimate.bytes)
+            .saturating_mul(copies)
+            .saturating_add(blocks)
+            .max(512)
     }
 
     /// A dataset's identity that no other dataset of this pool loaded now has; 56 bits.

@@ -37,8 +37,13 @@ pub struct NewDataset {
 /// What a transaction may cost, told before it begins.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Estimate {
-    /// Bytes of data and metadata that may become dirty.
+    /// Bytes of metadata, or of data whose blocks are not known, that may become dirty.
     pub bytes: u64,
+    /// Blocks of data that may be written. Small ones take more room than their bytes: each is rounded up to what its
+    /// vdev allocates at least, and each has a block pointer. Of large ones a few bytes make all of the block dirty.
+    pub blocks: u64,
+    /// Size of each of them in bytes.
+    pub block_size: u64,
     /// The transaction frees more than it writes: it may use part of the slop space and is not
     /// held back by quotas.
     pub net_free: bool,
@@ -50,8 +55,26 @@ impl Estimate {
     pub fn bytes(bytes: u64) -> Self {
         Self {
             bytes,
+            ..Self::default()
+        }
+    }
+
+    /// A transaction that writes `blocks` blocks of `block_size` bytes, and about `bytes` besides.
+    #[must_use]
+    pub fn blocks(blocks: u64, block_size: u64, bytes: u64) -> Self {
+        Self {
+            bytes,
+            blocks,
+            block_size,
             net_free: false,
         }
+    }
+
+    /// What may become dirty, for the write throttle.
+    #[must_use]
+    pub fn dirty_bytes(&self) -> u64 {
+        self.bytes
+            .saturating_add(self.blocks.saturating_mul(self.block_size))
     }
 
     /// A transaction that in the end frees space, such as removing a file.
@@ -60,6 +83,7 @@ impl Estimate {
         Self {
             bytes,
             net_free: true,
+            ..Self::default()
         }
     }
 }

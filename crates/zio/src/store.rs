@@ -311,6 +311,16 @@ impl BlockStore {
             .sum()
     }
 
+    /// Returns the most that one copy of a block of `psize` bytes is accounted with, wherever it goes.
+    #[must_use]
+    pub fn worst_dsize(&self, psize: u64) -> u64 {
+        let sizes = self.0.tree.tops().into_iter().map(|top| {
+            let asize = self.0.tree.asize_of(top.id, psize).unwrap_or(psize);
+            (asize >> 9) * self.deflate_ratio(top.id)
+        });
+        sizes.max().unwrap_or(psize)
+    }
+
     /// Returns the space of the pool (vdevs that hold data; what datasets see as its size includes what shared blocks
     /// save). All zero before activation.
     #[must_use]

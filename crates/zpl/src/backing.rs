@@ -6,6 +6,7 @@ use dsl::{Dataset, Estimate};
 use ondisk::Txg;
 
 use crate::FsResult;
+use crate::data::META_BYTES;
 
 /// What a transaction that frees more than it takes makes dirty, roughly: dictionary blocks, dnodes, indirect blocks.
 const FREEING_BYTES: u64 = 64 << 10;
@@ -15,6 +16,8 @@ const FREEING_BYTES: u64 = 64 << 10;
 pub(crate) enum Weight {
     /// Makes about so many bytes dirty, and may need that much new space.
     Bytes(u64),
+    /// Writes `blocks` blocks of content, each of `block` bytes.
+    Content { blocks: u64, block: u64 },
     /// Frees more than it takes: works on a full pool too.
     Frees,
 }
@@ -146,12 +149,14 @@ impl Backing {
         if let Some(dataset) = &self.dataset {
             let estimate = match weight {
                 Weight::Bytes(bytes) => Estimate::bytes(bytes),
+                Weight::Content { blocks, block } => Estimate::blocks(blocks, block, META_BYTES),
                 Weight::Frees => Estimate::freeing(FREEING_BYTES),
             };
             return Ok(dataset.begin(estimate).await?);
         }
         let weight = match weight {
             Weight::Bytes(bytes) => TxWeight::bytes(bytes),
+            Weight::Content { blocks, block } => TxWeight::bytes(blocks * block + META_BYTES),
             Weight::Frees => TxWeight::unthrottled(),
         };
         Ok(self.os.services().clock.begin(weight).await?)

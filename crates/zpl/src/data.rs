@@ -236,8 +236,11 @@ impl Fs {
         attrs.size = attrs.size.max(end);
         self.touch_content(&mut attrs, cred);
         let plan = self.plan_for(znode, &attrs).await?;
-        let tx = self.begin(Weight::Bytes(len + META_BYTES)).await?;
-        if let Some(size) = self.grown_block_size(znode, end) {
+        let grown = self.grown_block_size(znode, end);
+        let block = u64::from(grown.unwrap_or(znode.block_size.get()).max(512));
+        let blocks = end.div_ceil(block) - at / block;
+        let tx = self.begin(Weight::Content { blocks, block }).await?;
+        if let Some(size) = grown {
             self.os().set_block_size(id, size, &tx).await?;
             znode.block_size.set(size);
         }
