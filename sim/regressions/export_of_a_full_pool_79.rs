@@ -3,19 +3,14 @@
 //! then not be exported until something was removed. Access times are now dropped when there is no room for them.
 
 use sim::campaign::model::Style;
-use sim::campaign::scenario::{Layout, Plan, Trouble};
+use sim::campaign::scenario::{Layout, Plan};
 
 #[test]
 fn a_full_pool_can_be_exported() {
-    // Written out, so that it stays this plan when the drawing of plans changes.
     let plan = Plan {
-        seed: 79,
         layout: Layout::Mirror,
-        trouble: Trouble::None,
-        rounds: 1,
         clients: 3,
         operations: 300,
-        disk_bytes: 64 << 20,
         sector_bytes: 4096,
         settings: vec![
             ("compression".to_owned(), "off".to_owned()),
@@ -24,8 +19,7 @@ fn a_full_pool_can_be_exported() {
         styles: vec![Style::Fill; 3],
         with_datasets: true,
         cut_at_create: true,
-        with_classes: false,
-        with_volume: false,
+        ..Plan::plain(79)
     };
     crate::run_judged(&plan).unwrap_or_else(|failure| panic!("{failure}"));
 }

@@ -5,26 +5,19 @@
 //! now count blocks: what each takes on its vdev, and its pointer in each copy.
 
 use sim::campaign::model::Style;
-use sim::campaign::scenario::{Layout, Plan, Trouble};
+use sim::campaign::scenario::Plan;
 
 #[test]
 fn small_records_fill_a_pool_and_it_goes_on() {
     let plan = Plan {
-        seed: 1976,
-        layout: Layout::Single,
-        trouble: Trouble::None,
         rounds: 3,
-        clients: 1,
         operations: 300,
-        disk_bytes: 64 << 20,
-        sector_bytes: 512,
         settings: vec![
             ("recordsize".to_owned(), "512".to_owned()),
             ("atime".to_owned(), "off".to_owned()),
         ],
         styles: vec![Style::Fill],
-        with_datasets: false,
-        cut_at_create: false,
+        ..Plan::plain(1976)
     };
     crate::run_judged(&plan).unwrap_or_else(|failure| panic!("{failure}"));
 }

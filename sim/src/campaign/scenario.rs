@@ -151,6 +151,28 @@ impl Plan {
         }
     }
 
+    /// One client on one disk, and nothing goes wrong but the power. Regressions change what their story needs, so that
+    /// they stay what they are when plans learn new things.
+    #[must_use]
+    pub fn plain(seed: u64) -> Self {
+        Self {
+            seed,
+            layout: Layout::Single,
+            trouble: Trouble::None,
+            rounds: 1,
+            clients: 1,
+            operations: 80,
+            disk_bytes: 64 << 20,
+            sector_bytes: 512,
+            settings: Vec::new(),
+            styles: vec![Style::Mixed],
+            with_datasets: false,
+            cut_at_create: false,
+            with_classes: false,
+            with_volume: false,
+        }
+    }
+
     /// The plan that must fail: flushes lie, and power cuts lose what was not flushed.
     #[must_use]
     pub fn canary(seed: u64) -> Self {
