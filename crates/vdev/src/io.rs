@@ -64,6 +64,34 @@ impl Tree {
         class: IoClass,
         check: Check<T>,
     ) -> Result<T, VdevError> {
+        self.read_checked(at, class, check, true).await
+    }
+
+    /// Like [`Tree::read_with`], of a place that may well hold something else (the end of an intent log): when every
+    /// copy fails the check that is `None`, and no device's fault.
+    ///
+    /// # Errors
+    /// As [`Tree::read`], but for [`VdevError::Rejected`].
+    pub async fn read_speculative<T: Send + 'static>(
+        &self,
+        at: Location,
+        class: IoClass,
+        check: Check<T>,
+    ) -> Result<Option<T>, VdevError> {
+        match self.read_checked(at, class, check, false).await {
+            Ok(value) => Ok(Some(value)),
+            Err(VdevError::Rejected { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn read_checked<T: Send + 'static>(
+        &self,
+        at: Location,
+        class: IoClass,
+        check: Check<T>,
+        expected: bool,
+    ) -> Result<T, VdevError> {
         let top = self.top_for(at)?;
         let len = usize::try_from(at.size).map_err(|_| out_of_range(at))?;
         let mut failed: Vec<Rc<Leaf>> = Vec::new();
@@ -82,7 +110,9 @@ impl Tree {
                         }
                         return Ok(value);
                     }
-                    leaf.count_checksum_error();
+                    if expected {
+                        leaf.count_checksum_error();
+                    }
                     rejected = true;
                 }
                 Err(LeafError::Device(error)) => device_error = Some(error),

@@ -7,7 +7,7 @@
 
 use ondisk::{BlockPointer, ChecksumKind, Compression, Dva, NewBlock, ObjectType, Txg};
 use runtime::IoBuf;
-use vdev::{AllocationBias, IoClass, Location, VdevError};
+use vdev::{AllocationBias, IoClass, Location};
 
 use crate::alloc::{Request, Slot};
 use crate::read::{corrupt, padded};
@@ -96,11 +96,10 @@ impl BlockStore {
         for dva in bp.copies() {
             let at = self.log_place(bp, &dva)?;
             let class = IoClass::SyncRead;
-            match self.tree().read_with(at, class, check.clone()).await {
-                Ok(value) => return Ok(value),
-                Err(VdevError::Rejected { .. }) => {
-                    failure = corrupt(bp, bookmark, CorruptReason::Checksum);
-                }
+            match self.tree().read_speculative(at, class, check.clone()).await {
+                Ok(Some(value)) => return Ok(value),
+                // No device's fault: each chain ends with a block that was never written.
+                Ok(None) => failure = corrupt(bp, bookmark, CorruptReason::Checksum),
                 Err(source) => failure = ZioError::Device { bookmark, source },
             }
         }
