@@ -312,6 +312,12 @@ impl Objset {
             .zil = Some(zil);
     }
 
+    /// Drops an intent log header that came with the block but belongs to another objset (a clone begins with its
+    /// origin's block). On disk it goes with the next sync that has anything to write.
+    pub fn forget_zil_header(&self) {
+        self.0.header.borrow_mut().zil = ZilHeader::default();
+    }
+
     /// Makes the sync of `tx`'s group write the objset block even if no object changed.
     pub fn mark_dirty(&self, tx: &Tx) {
         self.0

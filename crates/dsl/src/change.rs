@@ -55,12 +55,23 @@ impl Inner {
         if state.handles() != 0 {
             return Err(DslError::Busy { name: name.into() });
         }
-        if zil::has_log(&self.objset_log(&state).await?) {
-            return Err(DslError::Unsupported {
-                what: "destroying a dataset with an intent log",
-            });
-        }
         Ok(state)
+    }
+
+    /// Frees the blocks of the intent log of a dataset that goes: its own, or one that was never replayed.
+    async fn free_log(&self, state: &DatasetState, tx: &Tx) -> Result<()> {
+        let blocks = match state.log() {
+            Some(log) => log.unreplayed_blocks().await?,
+            None => {
+                let header = self.objset_log(state).await?;
+                if zil::is_own(&header, state.object.0) {
+                    zil::blocks_to_free(self.services.store(), &header).await?
+                } else {
+                    Vec::new()
+                }
+            }
+        };
+        self.free_blocks(&blocks, tx).await
     }
 
     pub(crate) async fn objset_log(&self, state: &DatasetState) -> Result<ondisk::zil::ZilHeader> {
@@ -81,6 +92,7 @@ impl Inner {
         let dir = state.dir();
         let phys = state.phys();
         let name = self.name_of(&dir);
+        self.free_log(state, tx).await?;
         if state.ref_reserved.get() != 0 {
             self.change_ref_reservation(state, 0);
         }

@@ -78,6 +78,9 @@ impl Inner {
             self.open_objset(state).await?;
             let objset = state.objset().expect("it was opened just now");
             objset.set_zil_header(ZilHeader::default(), tx);
+            if let Some(log) = state.log() {
+                log.header_changed();
+            }
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use dmu::{Objset, ObjsetOptions, Tx, TxWeight, zap};
 use ondisk::dsl::DslDatasetPhys;
 use ondisk::feature::{self, Feature};
 use ondisk::{Guid, ObjectId, ObjectType, Txg};
+use zil::Zilog;
 
 use crate::deadlist::Deadlist;
 use crate::dir::{Dir, available};
@@ -32,6 +33,7 @@ pub(crate) struct DatasetState {
     pub(crate) prev: RefCell<Option<Rc<Self>>>,
     pub(crate) deadlist: RefCell<Option<Rc<Deadlist>>>,
     objset: RefCell<Option<Objset>>,
+    log: RefCell<Option<Zilog>>,
     handles: Cell<u32>,
     pub(crate) ref_quota: Cell<u64>,
     pub(crate) ref_reserved: Cell<u64>,
@@ -60,6 +62,7 @@ impl DatasetState {
             prev: RefCell::default(),
             deadlist: RefCell::default(),
             objset: RefCell::default(),
+            log: RefCell::default(),
             handles: Cell::new(0),
             ref_quota: Cell::new(0),
             ref_reserved: Cell::new(0),
@@ -99,8 +102,16 @@ impl DatasetState {
         self.objset.borrow().clone()
     }
 
+    /// Sets its objects; a head gets its intent log with them.
     pub(crate) fn set_objset(&self, objset: Option<Objset>) {
+        let head = objset.as_ref().filter(|_| !self.phys().is_snapshot());
+        *self.log.borrow_mut() = head.map(Zilog::new);
         *self.objset.borrow_mut() = objset;
+    }
+
+    /// The intent log of an open head.
+    pub(crate) fn log(&self) -> Option<Zilog> {
+        self.log.borrow().clone()
     }
 
     pub(crate) fn handles(&self) -> u32 {
@@ -365,6 +376,12 @@ impl Dataset {
             .expect("a dataset's objects are open while a handle exists")
     }
 
+    /// Returns the intent log of a file system or volume; `None` of a snapshot.
+    #[must_use]
+    pub fn log(&self) -> Option<Zilog> {
+        self.state.log()
+    }
+
     /// Whether it refuses changes: a snapshot, or a pool imported read-only. The property
     /// `readonly` is the caller's to obey.
     #[must_use]
@@ -543,6 +560,13 @@ impl Dataset {
             ),
             ..self.inner.head_space(&self.state.dir(), &phys)
         }
+    }
+
+    /// Whether records of changed attributes may be written to the intent log (feature `zilsaxattr`; it is counted for the
+    /// dataset with its first log block).
+    #[must_use]
+    pub fn logs_attributes(&self) -> bool {
+        self.inner.features.is_enabled("zilsaxattr")
     }
 
     /// Declares that a per-dataset feature is needed by what is being written (`large_dnode`);

@@ -206,6 +206,9 @@ pub enum DslError {
     /// The block layer failed.
     #[error("{0}")]
     Zio(Arc<ZioError>),
+    /// The intent log failed.
+    #[error(transparent)]
+    Log(#[from] zil::ZilError),
     /// Filling a new file system failed.
     #[error("cannot fill the new dataset: {0}")]
     Init(String),

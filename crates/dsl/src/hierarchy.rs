@@ -241,6 +241,12 @@ impl Hierarchy {
         self.0.unreplayed_logs().await
     }
 
+    /// Has the intent logs of all open datasets given up with the groups that are now open; one that is used again
+    /// begins anew.
+    pub fn retire_logs(&self) {
+        self.0.retire_logs();
+    }
+
     /// Creates a file system or volume; `init` fills it and gets the settings completed with what
     /// the parent hands down at creation (version, normalization, utf8only, casesensitivity).
     ///
@@ -345,14 +351,18 @@ impl Hierarchy {
     pub async fn destroy(&self, name: &str) -> Result<()> {
         {
             let _names = self.0.config.read().await;
-            self.0.check_destroy(name).await?;
+            let state = self.0.check_destroy(name).await?;
+            if let Some(log) = state.log() {
+                log.retire();
+            }
         }
         // What was written before its last handle went must not follow the destruction.
         self.0.services.clock.sync_all().await?;
         let name = name.to_owned();
         self.submit("destroy", async move |this: &Self, tx: &Tx| {
             let state = this.0.check_destroy(&name).await?;
-            if state.is_dirty_later(tx.txg()) {
+            let logs = state.log().is_some_and(|log| log.has_chain());
+            if logs || state.is_dirty_later(tx.txg()) {
                 return Err(DslError::Busy { name });
             }
             this.apply(this.0.destroy_head(&state, tx)).await

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use dmu::{Ledger, Objset, Tx, zap};
 use ondisk::dsl::UsedBy;
 use ondisk::feature::Feature;
-use ondisk::{BlockPointer, ObjectId, ObjectType, Txg};
+use ondisk::{BlockPointer, ObjectId, ObjectType, ObjsetType, Txg};
 use zio::BlockStore;
 
 use crate::bptree::{self, Progress};
@@ -84,6 +84,9 @@ impl Inner {
 
     async fn sync_pass_inner(self: &Rc<Self>, txg: Txg, pass: u32) -> Result<BlockPointer> {
         let tx = Rc::new(self.services.clock.syncing_tx(txg));
+        if pass == 1 {
+            self.sync_logs(txg, &tx).await?;
+        }
         let mut changed = self.sync_datasets(txg, pass, &tx).await?;
         if pass == 1 {
             changed |= self.run_tasks(txg, &tx).await?;
@@ -136,6 +139,28 @@ impl Inner {
             .values()
             .filter_map(|s| Some((s.clone(), s.objset()?)))
             .collect()
+    }
+
+    pub(crate) fn retire_logs(&self) {
+        for (state, _) in self.open_objsets() {
+            if let Some(log) = state.log() {
+                log.retire();
+            }
+        }
+    }
+
+    /// Puts the headers of running intent logs into their objsets, and frees log blocks whose changes this group has.
+    async fn sync_logs(&self, txg: Txg, tx: &Tx) -> Result<()> {
+        for (state, objset) in self.open_objsets() {
+            let Some(log) = state.log() else { continue };
+            let outcome = log.sync(txg, tx);
+            self.free_blocks(&outcome.freed, tx).await?;
+            if outcome.started && objset.kind() == ObjsetType::ZFS {
+                // The records of extended attributes need it, and may come at once.
+                state.wanted.borrow_mut().insert("zilsaxattr");
+            }
+        }
+        Ok(())
     }
 
     async fn sync_datasets(self: &Rc<Self>, txg: Txg, pass: u32, tx: &Tx) -> Result<bool> {
@@ -419,11 +444,19 @@ impl Inner {
         for dir in self.dirs.borrow().values() {
             dir.end_inflight(txg);
         }
+        for state in self.datasets.borrow().values() {
+            let Some(log) = state.log() else { continue };
+            log.synced(txg);
+            if state.handles() == 0 {
+                log.retire();
+            }
+        }
         let idle: Vec<ObjectId> = {
             let datasets = self.datasets.borrow();
             let later = [Txg(txg.0 + 1), Txg(txg.0 + 2)];
             let is_idle = |s: &DatasetState| {
                 s.handles() == 0
+                    && s.log().is_none_or(|log| !log.has_chain())
                     && s.objset()
                         .is_none_or(|os| later.iter().all(|t| !os.is_dirty(*t)))
             };

@@ -227,6 +227,10 @@ impl Room {
     async fn end(&self, ending: Ending) -> Result<(), EngineError> {
         // Every accepted request ends first; nothing new is taken meanwhile.
         let all = self.running.acquire(RUNNING_MAX).await;
+        if ending == Ending::Abandon {
+            // First of all, so that closing the file systems writes nothing.
+            self.pool.abandon();
+        }
         let open: Vec<u64> = self.open.borrow().keys().copied().collect();
         for dataset in open {
             let closed = self.close_dataset(dataset).await;
@@ -241,10 +245,7 @@ impl Room {
             Ending::Close => self.pool.close().await,
             Ending::Export { .. } => self.pool.export().await,
             Ending::Destroy { .. } => self.pool.destroy().await,
-            Ending::Abandon => {
-                self.pool.abandon();
-                Ok(())
-            }
+            Ending::Abandon => Ok(()),
         };
         drop(all);
         outcome.map_err(EngineError::from)

@@ -172,6 +172,35 @@ impl<'a> LogBlock<'a> {
         (stored == sum && ChainId::of(&next) == id.next()).then_some(Self { next, records })
     }
 
+    /// Completes a slim log block: `block` holds the records from [`SLIM_HEADER`] to `used` and zeros behind them, and is
+    /// `used` rounded up to 4 KiB: only so much has to reach the disk, whatever size its pointer states. `next` is the
+    /// pointer of the following block, whose place is already set aside.
+    ///
+    /// # Panics
+    /// When `block` is not that long.
+    pub fn seal(
+        block: &mut [u8],
+        id: ChainId,
+        next: &BlockPointer,
+        used: usize,
+        fletcher4: impl Fn(&[u8]) -> [u64; 4],
+    ) {
+        assert!(
+            used >= SLIM_HEADER && used.next_multiple_of(4096) == block.len(),
+            "a log block is as long as its records"
+        );
+        put_u64(block, 0, 0);
+        put_bytes(block, 8, &next.encode());
+        put_u64(block, 136, crate::bytes::len64(used));
+        put_u64(block, ECK_AT, crate::label::ECK_MAGIC);
+        for (i, word) in id.words().into_iter().enumerate() {
+            put_u64(block, ECK_AT + 8 + 8 * i, word);
+        }
+        for (i, word) in fletcher4(block).into_iter().enumerate() {
+            put_u64(block, ECK_AT + 8 + 8 * i, word);
+        }
+    }
+
     /// The records in order; an impossible length ends them.
     pub fn iter(&self) -> impl Iterator<Item = LogRecord<'a>> + use<'a> {
         let mut rest = self.records;
@@ -234,6 +263,18 @@ pub struct LogRecord<'a> {
 impl LogRecord<'_> {
     /// Bytes of the common header.
     pub const HEADER: usize = 32;
+    /// Bytes of a write record before its data, with the common header.
+    pub const WRITE_HEADER: usize = 192;
+    /// Bit of the stored kind that says names were looked up without regard to case.
+    pub const CASE_INSENSITIVE: u64 = 1 << 63;
+
+    /// Writes the common header of a record of `len` bytes (a multiple of 8) to the front of `out`.
+    pub fn put_header(out: &mut [u8], kind: u64, len: usize, txg: u64, seq: u64) {
+        put_u64(out, 0, kind);
+        put_u64(out, 8, crate::bytes::len64(len));
+        put_u64(out, 16, txg);
+        put_u64(out, 24, seq);
+    }
 
     /// The block an indirect write record points to.
     #[must_use]

@@ -130,15 +130,16 @@ pub enum PoolError {
     /// The pool was destroyed; importing it needs `-D`.
     #[error("pool was destroyed, use 'zpool import -D' to recover it")]
     Destroyed,
-    /// An intent log with unreplayed records; writing would lose them.
+    /// An intent log with records that cannot be replayed here; writing would lose them.
     #[error(
-        "the intent log of dataset '{dataset}' holds writes that were acknowledged but not yet \
-         replayed.\nThis software cannot replay them yet; importing read-write would lose them.\n\
-         Import with '-o readonly=on', or import the pool once with OpenZFS."
+        "the intent log of dataset '{dataset}' cannot be replayed: {reason}.\nImporting read-write would lose \
+         acknowledged writes. Import with '-o readonly=on', or import the pool once with OpenZFS."
     )]
     DirtyIntentLog {
-        /// First dataset found with one.
+        /// The dataset.
         dataset: String,
+        /// What stands in the way.
+        reason: String,
     },
     /// What the disks say contradicts itself or fails verification.
     #[error("I/O error: {0}")]

@@ -55,6 +55,8 @@ impl Inner {
             }
             self.stop_walk().await;
             self.scan_dirty();
+            // Logs of datasets that are still open go with the last groups, too.
+            self.hierarchy.retire_logs();
             // First what was written so far, then the labels: the last group is then short.
             self.clock().sync_all().await?;
             if let Some(state) = state {

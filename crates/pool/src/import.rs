@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use arc::Cache;
 use dmu::{Objset, ObjsetOptions, Services, TxgClock, zap};
-use dsl::{Hierarchy, HierarchyOptions};
+use dsl::{Dataset, Hierarchy, HierarchyOptions};
 use ondisk::bytes::{index, u64_at};
 use ondisk::feature::Feature;
 use ondisk::{NvList, ObjectId, SPA_VERSION_FEATURES, Uberblock};
@@ -93,8 +93,9 @@ impl Pool {
             handle, tree, opened, &uberblock, &config, candidate, &policy,
         )
         .await?;
-        let empty_logs = match pool.0.load(&policy, uberblock.txg).await {
-            Ok(empty_logs) => empty_logs,
+        // The datasets with claimed logs stay open until the first group has stored that they are.
+        let claimed = match pool.0.load(&policy).await {
+            Ok(claimed) => claimed,
             Err(error) => {
                 pool.0.tree.close();
                 return Err(error);
@@ -114,8 +115,8 @@ impl Pool {
         if let Some(command) = &policy.command {
             pool.log_command(command, 0);
         }
-        pool.0.discard_logs(empty_logs).await?;
         pool.sync().await?;
+        drop(claimed);
         pool.0.continue_scans().await?;
         for (name, value) in settings {
             pool.set_property(&name, &value).await?;
@@ -416,13 +417,9 @@ async fn judge_features(mos: &Objset) -> Result<Verdict, PoolError> {
 }
 
 impl Inner {
-    /// Loads what a pool needs beyond its datasets, and refuses to write what would be lost. Returns the datasets whose
-    /// intent log is empty but there.
-    async fn load(
-        &self,
-        policy: &ImportPolicy,
-        synced: ondisk::Txg,
-    ) -> Result<Vec<String>, PoolError> {
+    /// Loads what a pool needs beyond its datasets, and claims the intent logs of a crash. Returns the datasets that
+    /// have one.
+    async fn load(&self, policy: &ImportPolicy) -> Result<Vec<Dataset>, PoolError> {
         self.load_properties().await?;
         for leaf in self.tree.config().leaves() {
             if let Some(object) = leaf.dtl.filter(|&object| object != 0) {
@@ -451,7 +448,7 @@ impl Inner {
         if policy.readonly {
             return Ok(Vec::new());
         }
-        self.check_intent_logs(synced).await
+        self.claim_intent_logs().await
     }
 
     /// Reads from the vdevs' dictionaries which blocks each is for.
@@ -470,43 +467,35 @@ impl Inner {
         Ok(())
     }
 
-    /// Refuses pools whose intent logs hold writes that only a replay can save; returns the datasets with empty ones.
-    async fn check_intent_logs(&self, synced: ondisk::Txg) -> Result<Vec<String>, PoolError> {
-        let mut empty = Vec::new();
+    /// Marks the blocks of all intent logs as allocated, before anything else is, and has the first group store that.
+    /// What they hold is replayed when their dataset is opened; empty ones are freed.
+    async fn claim_intent_logs(&self) -> Result<Vec<Dataset>, PoolError> {
+        let first = self.clock().begin_now()?;
+        let mut claimed = Vec::new();
         for name in self.hierarchy.unreplayed_logs().await? {
-            let dataset = self.hierarchy.dataset(&name).await?;
-            let header = dataset.objset().zil_header();
-            let dirty = || PoolError::DirtyIntentLog {
+            let unusable = |error: zil::ZilError| PoolError::DirtyIntentLog {
                 dataset: name.clone(),
+                reason: error.to_string(),
             };
-            if header.flags & ondisk::zil::zil_flags::REPLAY_NEEDED != 0 {
-                return Err(dirty());
-            }
-            match zil::log_state(&self.tree, &header, synced).await {
-                Ok(zil::LogState::None) => {}
-                Ok(zil::LogState::Empty) => empty.push(name),
-                // What cannot be read cannot be shown to be empty.
-                Ok(zil::LogState::Records) | Err(_) => return Err(dirty()),
-            }
-        }
-        Ok(empty)
-    }
-
-    /// Gives back the blocks that another system set aside for logs and never used: nothing here would.
-    async fn discard_logs(&self, datasets: Vec<String>) -> Result<(), PoolError> {
-        for name in datasets {
             let dataset = self.hierarchy.dataset(&name).await?;
-            self.hierarchy
-                .submit("discard an empty intent log", async move |hierarchy, tx| {
-                    let objset = dataset.objset();
-                    hierarchy.free_block(&objset.zil_header().log, tx).await?;
-                    objset.set_zil_header(ondisk::zil::ZilHeader::default(), tx);
-                    objset.mark_dirty(tx);
-                    Ok(())
-                })
-                .await?;
+            let objset = dataset.objset();
+            let old = objset.zil_header();
+            // Empty if it was the log of the dataset this is a clone of.
+            if !zil::has_log(&old) {
+                continue;
+            }
+            let header = zil::claim(self.store(), &old, first.txg())
+                .await
+                .map_err(unusable)?;
+            if header != old {
+                objset.set_zil_header(header, &first);
+            }
+            if let Some(log) = dataset.log() {
+                log.header_changed();
+            }
+            claimed.push(dataset);
         }
-        Ok(())
+        Ok(claimed)
     }
 
     fn queue_internal(&self, name: &'static str, text: String) {

@@ -1,92 +1,52 @@
-//! The intent log of one objset. For now only what an import must know: whether a log waits to be replayed.
+//! The intent log of one objset: what was promised to be durable before its transaction group is.
+//!
+//! ```text
+//!  append --> records in memory, dropped when their group has synced
+//!  commit --> block --> block --> block (set aside, not written) : a chain on disk, one flush for all who wait
+//!  sync of a group: header points at the oldest block still needed, older ones are freed
+//!  import: claim --> replay (pulled by the file system or volume) --> the chain is freed
+//! ```
+//! Guarantees: when [`Zilog::commit`] returns, the records it speaks for are in a chain on stable storage that a later
+//! import finds, or their group has synced. A log that cannot be written is replaced by syncing the group.
+//! Does not know what records mean, except how a write is split over blocks, nor who stores them again.
+//! Facts: docs/format/10-zil-arc.md; OpenZFS: include/sys/zil.h, module/zfs/zil.c.
 
 #![forbid(unsafe_code)]
 
-use ondisk::Txg;
-use ondisk::zil::{LogBlock, ZilHeader};
-use std::sync::Arc;
-use vdev::{IoClass, Location, Tree, VdevError};
+mod chain;
+mod claim;
+mod error;
+mod log;
+mod pack;
+mod pending;
+mod replay;
+mod walk;
 
-/// What an intent log found at import holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogState {
-    /// Nothing: there is no log.
-    None,
-    /// A first block that was set aside for records and got none: what a file system leaves that was unmounted cleanly.
-    Empty,
-    /// Records, acknowledged and perhaps on disk nowhere else. They must be replayed before the dataset is written.
-    Records,
-}
+pub use claim::{blocks_to_free, claim};
+pub use error::{Result, ZilError};
+pub use log::{SyncOutcome, ZilStats, Zilog};
+pub use pending::{Intent, Scope};
+pub use replay::{Record, ReplayStream, WriteBody};
 
-/// Finds out whether a log holds records, by reading its first block.
-///
-/// `synced` is the txg of the uberblock the pool was opened with. A log that cannot be read, or whose first block was
-/// set aside after that uberblock, counts as one with records.
-/// Facts: docs/format/10-zil-arc.md, sections 1 to 3 (a block that does not verify ends the chain).
-///
-/// # Errors
-/// [`VdevError`] when no copy of the block can be read.
-pub async fn log_state(
-    tree: &Tree,
-    header: &ZilHeader,
-    synced: Txg,
-) -> Result<LogState, VdevError> {
-    let bp = header.log;
-    if bp.is_hole() {
-        return Ok(LogState::None);
-    }
-    let dva = bp.dvas()[0];
-    if bp.is_embedded() || bp.is_gang() || header.claim_txg != 0 || bp.birth() > synced {
-        return Ok(LogState::Records);
-    }
-    let at = Location {
-        vdev: dva.vdev,
-        offset: dva.offset,
-        size: bp.psize(),
-    };
-    let check = Arc::new(move |bytes: &runtime::IoBuf| {
-        let salt = [0; 32];
-        let sum = |kind| move |data: &[u8]| codec::checksum::compute(kind, &salt, data);
-        let fletcher4 = sum(codec::checksum::Algorithm::Fletcher4);
-        let fletcher2 = sum(codec::checksum::Algorithm::Fletcher2);
-        let block = LogBlock::open(bytes, &bp, fletcher4, fletcher2);
-        Some(block.map_or(LogState::Empty, |block| {
-            // A block without records may still lead to one with some.
-            if block.next.is_hole() && block.records.is_empty() {
-                LogState::Empty
-            } else {
-                LogState::Records
-            }
-        }))
-    });
-    tree.read_with(at, IoClass::SyncRead, check).await
-}
+use ondisk::zil::ZilHeader;
 
-/// Whether the objset with this intent log header has records that only the log holds.
+/// Whether the objset with this intent log header has a chain of log blocks, empty or not.
 ///
-/// A header is also non-empty while a file system is mounted elsewhere; either way the dataset must not be written
-/// before the log was replayed or thrown away. OpenZFS: module/zfs/zil.c.
+/// OpenZFS: module/zfs/zil.c.
 #[must_use]
 pub fn has_log(header: &ZilHeader) -> bool {
     !header.is_empty()
 }
 
-/// As [`has_log`], from the header bytes of an objset block; bytes that do not decode count as a log.
+/// Whether the log waits to be replayed before the objset is changed.
 #[must_use]
-pub fn has_log_bytes(header: &[u8]) -> bool {
-    ZilHeader::decode(header).map_or(true, |h| has_log(&h))
+pub fn needs_replay(header: &ZilHeader) -> bool {
+    has_log(header) && header.flags & ondisk::zil::zil_flags::REPLAY_NEEDED != 0
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn empty_and_not() {
-        assert!(!has_log_bytes(&[0; ZilHeader::SIZE]));
-        assert!(has_log_bytes(&[]));
-        let mut bytes = [0; ZilHeader::SIZE];
-        bytes[16] = 1;
-        assert!(has_log_bytes(&bytes));
-    }
+/// Whether a header belongs to the dataset with this object number. A clone's first objset block is its origin's, with
+/// the origin's header in it; that log is none of the clone's business.
+#[must_use]
+pub fn is_own(header: &ZilHeader, dataset: u64) -> bool {
+    header.is_empty() || ondisk::zil::ChainId::of(&header.log).objset == dataset
 }

@@ -4,6 +4,7 @@ use dmu::{Objset, Tx, TxWeight};
 use dsl::property::Property;
 use dsl::{Dataset, Estimate};
 use ondisk::Txg;
+use zil::Zilog;
 
 use crate::FsResult;
 use crate::data::META_BYTES;
@@ -94,6 +95,16 @@ impl Backing {
         &self.os
     }
 
+    /// The intent log; a bare objset has none.
+    pub(crate) fn log(&self) -> Option<Zilog> {
+        self.dataset.as_ref().and_then(Dataset::log)
+    }
+
+    /// Whether entries of lists of extended attributes have a record.
+    pub(crate) fn logs_attributes(&self) -> bool {
+        self.dataset.as_ref().is_some_and(Dataset::logs_attributes)
+    }
+
     pub(crate) fn fsid(&self) -> u64 {
         self.dataset
             .as_ref()
@@ -145,13 +156,16 @@ impl Backing {
         }
     }
 
-    pub(crate) async fn begin(&self, weight: Weight) -> FsResult<Tx> {
+    /// Begins a transaction. With `promised`, what it does was acknowledged before a crash: then it may use the room that
+    /// is kept back, and no quota stands in its way.
+    pub(crate) async fn begin(&self, weight: Weight, promised: bool) -> FsResult<Tx> {
         if let Some(dataset) = &self.dataset {
-            let estimate = match weight {
+            let mut estimate = match weight {
                 Weight::Bytes(bytes) => Estimate::bytes(bytes),
                 Weight::Content { blocks, block } => Estimate::blocks(blocks, block, META_BYTES),
                 Weight::Frees => Estimate::freeing(FREEING_BYTES),
             };
+            estimate.net_free |= promised;
             return Ok(dataset.begin(estimate).await?);
         }
         let weight = match weight {

@@ -150,7 +150,8 @@ impl Fs {
             } else {
                 data.slice(from..to)
             };
-            match self.write_chunk(&znode, at, piece, whole, cred).await {
+            let size = at + chunk;
+            match self.write_chunk(&znode, at, piece, size, whole, cred).await {
                 Ok(seen) => {
                     if done == 0 {
                         before = seen;
@@ -201,11 +202,13 @@ impl Fs {
         (size > block).then_some(size)
     }
 
-    async fn write_chunk(
+    /// Writes bytes in one transaction; the file's size becomes at least `size`.
+    pub(crate) async fn write_chunk(
         &self,
         znode: &Rc<Znode>,
         at: u64,
         data: IoBuf,
+        size: u64,
         whole_held: bool,
         cred: &Cred,
     ) -> FsResult<WccAttr> {
@@ -233,7 +236,7 @@ impl Fs {
         let _lock = znode.exclusive().await?;
         let before = znode.wcc();
         let mut attrs = znode.attrs.borrow().clone();
-        attrs.size = attrs.size.max(end);
+        attrs.size = attrs.size.max(size);
         self.touch_content(&mut attrs, cred);
         let plan = self.plan_for(znode, &attrs).await?;
         let grown = self.grown_block_size(znode, end);
@@ -244,8 +247,13 @@ impl Fs {
             self.os().set_block_size(id, size, &tx).await?;
             znode.block_size.set(size);
         }
-        self.os().write_buf(id, at, data, &tx).await?;
+        let lost_set_id = attrs.mode != znode.attrs.borrow().mode;
+        self.os().write_buf(id, at, data.clone(), &tx).await?;
         self.store(znode, attrs, &plan, &tx).await?;
+        self.log_write(znode, at, &data, &tx);
+        if lost_set_id {
+            self.log_mode(znode, &tx);
+        }
         drop(range);
         Ok(before)
     }
@@ -306,7 +314,9 @@ impl Fs {
             .free_range(znode.object_id(), offset, len, &tx)
             .await?;
         self.store(&znode, attrs, &plan, &tx).await?;
+        self.log_punch(&znode, offset, end.min(size) - offset, &tx);
         drop(tx);
+        self.settle(&znode).await?;
         self.change_of(before, &znode).await
     }
 
@@ -351,7 +361,7 @@ impl Fs {
         let _ = (offset, len);
         let znode = self.znode(id).await?;
         if self.settings().sync != SyncSetting::Disabled {
-            self.0.backing.wait_synced(znode.last_txg.get()).await?;
+            self.commit_log(&znode).await?;
         }
         self.attr_of(&znode).await
     }
@@ -378,14 +388,14 @@ impl Fs {
         if !wait {
             return Ok(Stability::Unstable);
         }
-        self.0.backing.wait_synced(znode.last_txg.get()).await?;
+        self.commit_log(znode).await?;
         Ok(Stability::FileSync)
     }
 
     /// Waits after a change of names or attributes if the `sync` property is `always`.
     pub(crate) async fn settle(&self, znode: &Znode) -> FsResult<()> {
-        if self.settings().sync == SyncSetting::Always {
-            self.0.backing.wait_synced(znode.last_txg.get()).await?;
+        if self.settings().sync == SyncSetting::Always && self.0.replaying.get().is_none() {
+            self.commit_log(znode).await?;
         }
         Ok(())
     }

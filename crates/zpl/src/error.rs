@@ -144,6 +144,17 @@ impl From<dmu::DmuError> for FsError {
     }
 }
 
+impl From<zil::ZilError> for FsError {
+    fn from(error: zil::ZilError) -> Self {
+        match error {
+            zil::ZilError::Dmu(error) => error.into(),
+            zil::ZilError::Damaged { .. } => Self::Corrupt("record of the intent log"),
+            zil::ZilError::Unsupported { .. } => Self::NotSupported,
+            _ => Self::Io,
+        }
+    }
+}
+
 impl From<dsl::DslError> for FsError {
     fn from(error: dsl::DslError) -> Self {
         use dsl::DslError as E;

@@ -11,8 +11,10 @@ use dmu::{Objset, Tx};
 use ondisk::{ObjectId, ObjectType, Txg};
 use runtime::sync::Mutex;
 use runtime::{Handle, Timestamp};
+use zil::Zilog;
 
 use crate::backing::{Backing, Settings, Weight};
+use crate::replay::Given;
 use crate::sa::attrs::stored_time;
 use crate::sa::{Attrs, BONUS_SA, BONUS_ZNODE, Plan, SaTables, layout, legacy};
 use crate::unlinked::Reaper;
@@ -47,6 +49,11 @@ pub(crate) struct Inner {
     pub(crate) handle: Handle,
     pub(crate) os: Objset,
     pub(crate) backing: Backing,
+    pub(crate) log: Option<Zilog>,
+    /// Number of the log record being replayed.
+    pub(crate) replaying: Cell<Option<u64>>,
+    /// What the next file made has to be like, as a record says.
+    pub(crate) given: Cell<Option<Given>>,
     settings: Cell<Settings>,
     settings_version: Cell<u64>,
     pub(crate) options: FsOptions,
@@ -167,6 +174,9 @@ impl Fs {
         let fs = Self(Rc::new(Inner {
             handle,
             os,
+            log: backing.log(),
+            replaying: Cell::new(None),
+            given: Cell::new(None),
             backing,
             settings: Cell::new(settings),
             settings_version: Cell::new(settings_version),
@@ -187,6 +197,8 @@ impl Fs {
             return Err(FsError::Corrupt("the root is not a directory"));
         }
         fs.0.root.set(root.id());
+        // Before anything else changes the file system; also where the property makes it read-only.
+        fs.replay_log().await?;
         if !settings.read_only && !options.keep_unlinked {
             fs.drain_unlinked().await?;
         }
@@ -202,6 +214,11 @@ impl Fs {
         let result = self.store_atimes().await;
         self.0.closed.set(true);
         self.stop_reaper().await;
+        if let Some(log) = &self.0.log
+            && !self.os().is_read_only()
+        {
+            log.close().await?;
+        }
         result
     }
 
@@ -258,6 +275,9 @@ impl Fs {
     pub(crate) fn check_writable(&self) -> FsResult<()> {
         if self.0.closed.get() {
             return Err(FsError::Busy);
+        }
+        if self.0.replaying.get().is_some() {
+            return Ok(());
         }
         if self.settings().read_only {
             Err(FsError::ReadOnly)
@@ -405,7 +425,8 @@ impl Fs {
     /// # Errors
     /// [`FsError::NoSpace`], [`FsError::Quota`], [`FsError::Busy`] when the pool is going away.
     pub(crate) async fn begin(&self, weight: Weight) -> FsResult<Tx> {
-        self.0.backing.begin(weight).await
+        let promised = self.0.replaying.get().is_some();
+        self.0.backing.begin(weight, promised).await
     }
 
     /// Returns the layouts attributes need, storing those that are new. Called before the transaction that uses them.

@@ -169,36 +169,14 @@ impl Fs {
         }
         permission::check_add(&dir.attrs.borrow(), cred)?;
         let mut attrs = self.new_attrs(&dir.attrs.borrow(), kind, set, cred)?;
+        let mut set = *set;
         attrs.parent = dir.object;
         if let CreateMode::Exclusive(verifier) = mode {
             (attrs.atime, attrs.mtime) = verifier_times(verifier);
+            // Whatever they are set to: the log has to remember them.
+            (set.atime, set.mtime) = (Some(SetTime::Server), Some(SetTime::Server));
         }
-        let slots = self.settings().dnode_slots;
-        let plan = self.plan(&attrs, slots).await?;
-        let mut dir_attrs = dir.attrs.borrow().clone();
-        let dir_plan = self.plan_for(&dir, &dir_attrs).await?;
-        let tx = self.begin(Weight::Bytes(2 * META_BYTES)).await?;
-        let file = self.allocate(attrs, &plan, slots, &tx).await?;
-        self.note_name(name);
-        let added = zap::add_u64(
-            self.os(),
-            dir.object_id(),
-            name,
-            entry_value(kind.file_type, file.object),
-            &tx,
-        )
-        .await;
-        if let Err(error) = added {
-            self.discard(&file, &tx).await;
-            return Err(error.into());
-        }
-        dir_attrs.size += 1;
-        dir_attrs.links += u64::from(kind.file_type == FileType::Directory);
-        dir_attrs.mtime = self.now();
-        dir_attrs.ctime = dir_attrs.mtime;
-        self.store(&dir, dir_attrs, &dir_plan, &tx).await?;
-        self.dirtied(&file, tx.txg());
-        drop(tx);
+        let file = self.insert(&dir, name, attrs, &set).await?;
         drop(lock);
         self.settle(&dir).await?;
         let made = self.made(&file, before, &dir, true).await?;
@@ -227,6 +205,45 @@ impl Fs {
             }
             _ => Ok(made),
         }
+    }
+
+    /// Makes a file with these attributes and a name that is free; the caller holds the directory's lock.
+    pub(crate) async fn insert(
+        &self,
+        dir: &Rc<Znode>,
+        name: &[u8],
+        attrs: Attrs,
+        set: &SetAttr,
+    ) -> FsResult<Rc<Znode>> {
+        let file_type = FileType::of_mode(attrs.mode).ok_or(FsError::Invalid)?;
+        let given = self.0.given.get();
+        let slots = given.map_or(self.settings().dnode_slots, |given| given.slots);
+        let plan = self.plan(&attrs, slots).await?;
+        let mut dir_attrs = dir.attrs.borrow().clone();
+        let dir_plan = self.plan_for(dir, &dir_attrs).await?;
+        let tx = self.begin(Weight::Bytes(2 * META_BYTES)).await?;
+        let file = self.allocate(attrs, &plan, slots, &tx).await?;
+        self.note_name(name);
+        let added = zap::add_u64(
+            self.os(),
+            dir.object_id(),
+            name,
+            entry_value(file_type, file.object),
+            &tx,
+        )
+        .await;
+        if let Err(error) = added {
+            self.discard(&file, &tx).await;
+            return Err(error.into());
+        }
+        dir_attrs.size += 1;
+        dir_attrs.links += u64::from(file_type == FileType::Directory);
+        dir_attrs.mtime = self.now();
+        dir_attrs.ctime = dir_attrs.mtime;
+        self.store(dir, dir_attrs, &dir_plan, &tx).await?;
+        self.dirtied(&file, tx.txg());
+        self.log_create(dir, name, &file, set, &tx);
+        Ok(file)
     }
 
     /// Decides what creating a name that is taken means.
@@ -349,7 +366,8 @@ impl Fs {
         slots: u8,
         tx: &Tx,
     ) -> FsResult<Rc<Znode>> {
-        attrs.generation = tx.txg().0;
+        let given = self.0.given.take();
+        attrs.generation = given.map_or(tx.txg().0, |given| given.generation);
         let is_dir = attrs.mode >> 12 == 4;
         let normalization = if attrs.flags & XATTR != 0 {
             0
@@ -377,12 +395,22 @@ impl Fs {
                 slots,
                 ..ZapSpec::new(TYPE_DIRECTORY)
             };
-            zap::create(self.os(), &spec, tx).await?
+            if let Some(given) = given {
+                zap::create_at(self.os(), given.object, &spec, tx).await?;
+                given.object
+            } else {
+                zap::create(self.os(), &spec, tx).await?
+            }
         } else {
             let spec = AllocSpec::new(TYPE_FILE)
                 .bonus(BONUS_SA, bonus_len)
                 .slots(slots);
-            self.os().allocate(spec, tx).await?
+            if let Some(given) = given {
+                self.os().allocate_at(given.object, spec, tx).await?;
+                given.object
+            } else {
+                self.os().allocate(spec, tx).await?
+            }
         };
         self.os().set_bonus(object, BONUS_SA, &bonus, tx).await?;
         if !spill.is_empty() {
@@ -466,6 +494,7 @@ impl Fs {
         zap::add_u64(self.os(), dir.object_id(), name, value, &tx).await?;
         self.store(&file, attrs, &plan, &tx).await?;
         self.store(&dir, dir_attrs, &dir_plan, &tx).await?;
+        self.log_link(&dir, name, &file, &tx);
         drop(tx);
         drop(file_lock);
         drop(dir_lock);

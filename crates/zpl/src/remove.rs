@@ -92,6 +92,7 @@ impl Fs {
         self.store(&file, attrs, &plan, &tx).await?;
         let free_later = last && self.unlink_last(&file, &tx).await?;
         self.store(&dir, dir_attrs, &dir_plan, &tx).await?;
+        self.log_remove(dir.object, &found.stored, is_dir, &tx);
         drop(tx);
         drop(file_lock);
         drop(dir_lock);
@@ -318,6 +319,7 @@ impl Fs {
             self.store(target, attrs, &plan, &tx).await?;
             free_later = last && self.unlink_last(target, &tx).await?;
         }
+        self.log_rename(from, from_name, to, to_name, source, &tx);
         Ok(free_later)
     }
 

@@ -80,6 +80,7 @@ impl Fs {
             None => self.begin(Weight::Bytes(META_BYTES)).await?,
         };
         self.store(&znode, attrs, &plan, &tx).await?;
+        self.log_setattr(&znode, &old, set, &tx);
         drop(tx);
         self.settle(&znode).await?;
         self.change_of(before, &znode).await
@@ -147,7 +148,8 @@ impl Fs {
                     *field = now;
                 }
                 Some(SetTime::Client(time)) => {
-                    if !owner || old.flags & flags::APPENDONLY != 0 {
+                    let replayed = self.0.replaying.get().is_some();
+                    if !owner || (old.flags & flags::APPENDONLY != 0 && !replayed) {
                         return Err(FsError::NotPermitted);
                     }
                     *field = stored_time(time);

@@ -40,6 +40,7 @@ impl Fs {
     /// The caller holds the znode's lock and has stored its attributes. Returns whether a background free is due
     /// ([`Fs::queue_free`], after the transaction).
     pub(crate) async fn unlink_last(&self, znode: &Rc<Znode>, tx: &Tx) -> FsResult<bool> {
+        self.log_gone(znode);
         let blocks = znode.size() / u64::from(znode.block_size.get().max(512));
         // Two owners: the cache and the caller. Anybody else may be in the middle of reading or writing it.
         let idle = znode.holds.get() == 0 && Rc::strong_count(znode) <= 2;
@@ -178,7 +179,7 @@ impl Fs {
     }
 
     /// Frees one object of the unlinked set.
-    async fn reap(&self, object: u64) -> FsResult<()> {
+    pub(crate) async fn reap(&self, object: u64) -> FsResult<()> {
         let set = self
             .0
             .master

@@ -14,6 +14,7 @@ use ondisk::nvlist::{NvList, NvValue};
 use crate::backing::Weight;
 use crate::data::META_BYTES;
 use crate::fs::Fs;
+use crate::log::{hidden_dir_record, hidden_file_records, remove_record};
 use crate::make::Kind;
 use crate::names::{OBJECT_MASK, entry_value};
 use crate::permission::{self, READ, WRITE};
@@ -49,7 +50,7 @@ fn has_namespace(name: &[u8]) -> bool {
         .any(|prefix| name.starts_with(prefix))
 }
 
-fn decode_list(attrs: &Attrs) -> FsResult<NvList> {
+pub(crate) fn decode_list(attrs: &Attrs) -> FsResult<NvList> {
     match attrs.dxattr.as_deref() {
         None | Some([]) => Ok(NvList::new()),
         Some(bytes) => {
@@ -245,6 +246,7 @@ impl Fs {
                 to_dir = Some(value);
             }
         }
+        let in_new_list = value.is_some() && to_dir.is_none();
         attrs.dxattr = if list.is_empty() {
             None
         } else {
@@ -266,9 +268,19 @@ impl Fs {
             Weight::Frees
         };
         let tx = self.begin(weight).await?;
-        self.apply_hidden(&mut attrs, hidden, name, in_dir, to_dir, &tx)
+        let with_files = to_dir.is_some() || in_dir.is_some();
+        let mut records = Vec::new();
+        let owner = (znode.object, &mut attrs, &mut records);
+        self.apply_hidden(owner, hidden, name, in_dir, to_dir, &tx)
             .await?;
         self.store(&znode, attrs, &plan, &tx).await?;
+        if let Some(old) = in_list.filter(|old| !in_new_list || old != name) {
+            records.push(self.list_entry_record(&znode, &old, None));
+        }
+        if in_new_list {
+            records.push(self.list_entry_record(&znode, name, value));
+        }
+        self.log_attribute(&znode, with_files, records, &tx);
         drop(tx);
         self.settle(&znode).await?;
         self.change_of(before, &znode).await
@@ -323,7 +335,7 @@ impl Fs {
     /// Removes the old file of a name and makes the new one, as asked for.
     async fn apply_hidden(
         &self,
-        owner: &mut Attrs,
+        (owner_id, owner, records): (u64, &mut Attrs, &mut Vec<zil::Intent>),
         hidden: Option<Hidden>,
         name: &[u8],
         old: Option<(Vec<u8>, ObjectId)>,
@@ -335,6 +347,7 @@ impl Fs {
         let mut grown: i64 = 0;
         if let (Some((old_name, file)), Some(dir)) = (old, had_dir) {
             zap::remove(os, ObjectId(dir), &old_name, tx).await?;
+            records.push(remove_record(dir, &old_name));
             self.0.znodes.remove(file.0);
             os.free_object(file, tx).await?;
             grown -= 1;
@@ -350,6 +363,7 @@ impl Fs {
                 HiddenDir::New(attrs, plan) => {
                     let made = self.allocate(*attrs, &plan, hidden.slots, tx).await?;
                     owner.xattr = Some(made.object);
+                    records.push(hidden_dir_record(owner_id, &made));
                     made
                 }
             };
@@ -374,6 +388,7 @@ impl Fs {
                 tx,
             )
             .await?;
+            records.extend(hidden_file_records(dir.object, name, &file, value));
             grown += 1;
             return self.store_hidden_dir(&dir, grown, tx).await;
         }
@@ -383,7 +398,7 @@ impl Fs {
         Ok(())
     }
 
-    async fn store_hidden_dir(&self, dir: &Znode, grown: i64, tx: &Tx) -> FsResult<()> {
+    pub(crate) async fn store_hidden_dir(&self, dir: &Znode, grown: i64, tx: &Tx) -> FsResult<()> {
         let mut attrs = dir.attrs.borrow().clone();
         attrs.size = attrs.size.saturating_add_signed(grown).max(2);
         attrs.mtime = self.now();

@@ -1,0 +1,141 @@
+//! Taking over the log of a pool that was not left cleanly, and freeing one.
+
+use std::collections::BTreeSet;
+
+use ondisk::zil::{ChainId, ZilHeader, record_kind, zil_flags};
+use ondisk::{BlockPointer, Txg};
+use zio::{BlockStore, Bookmark, IoClass, ReadProps};
+
+use crate::error::{Result, ZilError};
+use crate::walk::{Walk, read_block, records_of};
+
+/// Claims the log of a header in `first`, the first group after the import: marks its blocks as allocated, so that
+/// nothing else is put there, and remembers how far it reaches. To be called before anything is allocated in this
+/// session. The returned header must be stored in the same group. A claimed or empty header is returned as it is.
+///
+/// # Errors
+/// [`ZilError::Unreadable`] when a device fails; [`ZilError::Unsupported`] for records that cannot be replayed here.
+/// Nothing on disk has changed then.
+pub async fn claim(store: &BlockStore, header: &ZilHeader, first: Txg) -> Result<ZilHeader> {
+    if header.is_empty() || header.claim_txg != 0 {
+        return Ok(*header);
+    }
+    let objset = ChainId::of(&header.log).objset;
+    if !header.log.is_little_endian() {
+        return Err(ZilError::Unsupported {
+            objset,
+            what: "records of a machine with the other byte order",
+        });
+    }
+    let (mut blocks, mut records) = (0_u64, 0_u64);
+    let (mut last_block, mut last_record) = (0, 0);
+    let mut bp = header.log;
+    'chain: while !bp.is_hole() {
+        let id = ChainId::of(&bp);
+        if id.seq <= last_block || !claim_block(store, &bp, first).await {
+            break;
+        }
+        blocks += 1;
+        last_block = id.seq;
+        let Some(block) = read_block(store, &bp).await? else {
+            break;
+        };
+        for record in records_of(&block.records) {
+            if record.seq <= last_record {
+                break 'chain;
+            }
+            if record.kind & !(1 << 63) == record_kind::CLONE_RANGE {
+                return Err(ZilError::Unsupported {
+                    objset,
+                    what: "clones of blocks",
+                });
+            }
+            if let Some(data) = record.indirect_write()
+                && data.birth() >= first
+                && !(is_readable(store, &data).await && claim_block(store, &data, first).await)
+            {
+                // The record reached the disk before its data did, so nobody was told that it is safe.
+                break 'chain;
+            }
+            last_record = record.seq;
+            records += 1;
+        }
+        bp = block.next;
+    }
+    let replay = if records > 0 || blocks > 1 {
+        zil_flags::REPLAY_NEEDED
+    } else {
+        0
+    };
+    Ok(ZilHeader {
+        claim_txg: first.0,
+        claim_blk_seq: last_block,
+        claim_lr_seq: last_record,
+        flags: header.flags | zil_flags::CLAIM_LR_SEQ_VALID | replay,
+        ..*header
+    })
+}
+
+/// Marks a block as allocated unless the space maps have it already; whether that worked.
+async fn claim_block(store: &BlockStore, bp: &BlockPointer, first: Txg) -> bool {
+    bp.birth() < first || store.claim(first, bp).await.is_ok()
+}
+
+async fn is_readable(store: &BlockStore, bp: &BlockPointer) -> bool {
+    let props = ReadProps {
+        class: IoClass::SyncRead,
+        bookmark: Bookmark::default(),
+    };
+    store.read(bp, props).await.is_ok()
+}
+
+/// Returns all blocks of a claimed log, to be freed when it is given up: those of the chain, and the data of indirect
+/// writes that nothing else refers to.
+///
+/// # Errors
+/// [`ZilError::Unreadable`].
+pub async fn blocks_to_free(store: &BlockStore, header: &ZilHeader) -> Result<Vec<BlockPointer>> {
+    let mut walk = Walk::new(store, header);
+    let mut garbage = Garbage::new(header);
+    while let Some(step) = walk.next().await? {
+        garbage.chain_block(&step.bp);
+        for record in records_of(&step.records).filter(|record| walk.is_claimed(record.seq)) {
+            if let Some(data) = record.indirect_write() {
+                garbage.data(&data);
+            }
+        }
+    }
+    Ok(garbage.blocks)
+}
+
+/// Collects the blocks that go with a log.
+#[derive(Debug)]
+pub(crate) struct Garbage {
+    claim_txg: Txg,
+    seen: BTreeSet<(u32, u64)>,
+    pub(crate) blocks: Vec<BlockPointer>,
+}
+
+impl Garbage {
+    pub(crate) fn new(header: &ZilHeader) -> Self {
+        Self {
+            claim_txg: Txg(header.claim_txg),
+            seen: BTreeSet::new(),
+            blocks: Vec::new(),
+        }
+    }
+
+    pub(crate) fn chain_block(&mut self, bp: &BlockPointer) {
+        let dva = bp.dvas()[0];
+        if self.seen.insert((dva.vdev, dva.offset)) {
+            self.blocks.push(*bp);
+        }
+    }
+
+    /// Data of an indirect write: only the log has it if it was written after the last synced group.
+    pub(crate) fn data(&mut self, bp: &BlockPointer) {
+        if bp.birth() >= self.claim_txg && !bp.is_embedded() {
+            self.chain_block(bp);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! What can go wrong with an intent log.
+
+use std::sync::Arc;
+
+use dmu::DmuError;
+use zio::ZioError;
+
+/// Result of this crate.
+pub type Result<T> = std::result::Result<T, ZilError>;
+
+/// An error of an intent log.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ZilError {
+    /// The transaction clock or the objset failed.
+    #[error(transparent)]
+    Dmu(#[from] DmuError),
+    /// A block could not be set aside, written or freed.
+    #[error("{0}")]
+    Block(Arc<ZioError>),
+    /// A block that holds acknowledged changes cannot be read.
+    #[error("block {block} of the intent log of dataset object {objset} cannot be read")]
+    Unreadable {
+        /// Object of the dataset.
+        objset: u64,
+        /// Place in the chain.
+        block: u64,
+    },
+    /// The log holds something that cannot be replayed here.
+    #[error("the intent log of dataset object {objset} holds {what}")]
+    Unsupported {
+        /// Object of the dataset.
+        objset: u64,
+        /// What it holds.
+        what: &'static str,
+    },
+    /// A record's bytes make no sense.
+    #[error("record {seq} of the intent log of dataset object {objset} is damaged")]
+    Damaged {
+        /// Object of the dataset.
+        objset: u64,
+        /// Number of the record.
+        seq: u64,
+    },
+    /// The log was given up; changes are made durable by their transaction group.
+    #[error("the intent log cannot be written")]
+    Broken,
+}
+
+impl From<ZioError> for ZilError {
+    fn from(error: ZioError) -> Self {
+        Self::Block(Arc::new(error))
+    }
+}

@@ -1,0 +1,462 @@
+//! The running log: append, group commit, what the sync of a group does with it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use codec::checksum::Algorithm;
+use dmu::{Objset, Tx, TxgClock};
+use ondisk::zil::{ChainId, LogBlock, ZilHeader};
+use ondisk::{BlockPointer, ObjectId, Txg};
+use runtime::sync::Event;
+use runtime::{Handle, IoBuf};
+use zio::BlockStore;
+
+use crate::chain::Chain;
+use crate::error::{Result, ZilError};
+use crate::pack::{self, RECORD_MAX, Sizes};
+use crate::pending::{Entry, Intent, Pending, Scope};
+use crate::replay::ReplayStream;
+
+/// Waits for the chain to go at its close before giving up: each is a whole group, and one is enough.
+const CLOSE_TRIES: u32 = 8;
+
+/// Record bytes of a commit above which it waits for its group: so much data is written there anyway, and only once.
+const COMMIT_BYTES_MAX: usize = 32 << 20;
+/// Blocks of one commit that are in memory and being written at once.
+const BLOCKS_AT_ONCE: usize = 32;
+
+/// The intent log of one objset. Clones share it.
+#[derive(Clone)]
+pub struct Zilog(Rc<Inner>);
+
+struct Inner {
+    handle: Handle,
+    objset: Objset,
+    store: BlockStore,
+    clock: TxgClock,
+    pending: RefCell<Pending>,
+    chain: RefCell<Chain>,
+    /// Number of the last record written.
+    seq: Cell<u64>,
+    sizes: RefCell<Sizes>,
+    /// Records chosen by commits that are durable.
+    durable: Cell<u64>,
+    /// Somebody writes for everybody.
+    writing: Cell<bool>,
+    written: Event,
+    /// Why nothing can be made durable any more.
+    failed: RefCell<Option<ZilError>>,
+    /// The log on disk is older than this session and has not been replayed.
+    unreplayed: Cell<bool>,
+    /// Records replayed, by the group that makes that durable.
+    replayed: RefCell<BTreeMap<Txg, u64>>,
+    /// Everything on disk goes with the sync of this group or a later one; with it, blocks older than this session.
+    discard: RefCell<Option<(Txg, Vec<BlockPointer>)>>,
+    stats: RefCell<ZilStats>,
+}
+
+/// Counters of a log since it was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ZilStats {
+    /// Commits asked for.
+    pub commits: u64,
+    /// Times blocks were written and flushed, each for all commits that waited.
+    pub batches: u64,
+    /// Log blocks written.
+    pub blocks: u64,
+    /// Bytes of those blocks that were written.
+    pub bytes: u64,
+    /// Records written.
+    pub records: u64,
+    /// Commits that became durable with their group, since the log could not be written.
+    pub fallbacks: u64,
+}
+
+/// What the sync of a group leaves to do.
+#[derive(Debug, Default)]
+pub struct SyncOutcome {
+    /// Blocks that are no longer needed, to be freed in the group.
+    pub freed: Vec<BlockPointer>,
+    /// The group's header is the first that points to a log.
+    pub started: bool,
+}
+
+impl std::fmt::Debug for Zilog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Zilog")
+            .field("objset", &self.0.objset.id())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Zilog {
+    /// Opens the log of an objset; one per objset. A claimed log in its header waits for [`Zilog::replay`], or goes with
+    /// the next sync if it is empty.
+    #[must_use]
+    pub fn new(objset: &Objset) -> Self {
+        if !crate::is_own(&objset.zil_header(), objset.id()) {
+            objset.forget_zil_header();
+        }
+        let services = objset.services();
+        let log = Self(Rc::new(Inner {
+            handle: services.handle.clone(),
+            objset: objset.clone(),
+            store: services.store().clone(),
+            clock: services.clock.clone(),
+            pending: RefCell::default(),
+            chain: RefCell::default(),
+            seq: Cell::new(0),
+            sizes: RefCell::default(),
+            durable: Cell::new(0),
+            writing: Cell::new(false),
+            written: Event::new("records to reach the intent log"),
+            failed: RefCell::default(),
+            unreplayed: Cell::new(false),
+            replayed: RefCell::default(),
+            discard: RefCell::default(),
+            stats: RefCell::default(),
+        }));
+        log.header_changed();
+        log
+    }
+
+    /// Takes note that the header in the objset is not what it was when the log was opened: claimed, or forgotten.
+    pub fn header_changed(&self) {
+        let header = self.0.objset.zil_header();
+        let unreplayed = crate::needs_replay(&header);
+        self.0.unreplayed.set(unreplayed);
+        let is_empty_log = header.claim_txg != 0 && crate::has_log(&header) && !unreplayed;
+        *self.0.discard.borrow_mut() = is_empty_log.then(|| (Txg(0), vec![header.log]));
+    }
+
+    pub(crate) fn objset(&self) -> &Objset {
+        &self.0.objset
+    }
+
+    pub(crate) fn store(&self) -> &BlockStore {
+        &self.0.store
+    }
+
+    /// Returns the counters.
+    #[must_use]
+    pub fn stats(&self) -> ZilStats {
+        *self.0.stats.borrow()
+    }
+
+    /// Returns how many records are in memory: those no commit has asked for, and those waiting to be written.
+    #[must_use]
+    pub fn backlog(&self) -> (usize, usize) {
+        self.0.pending.borrow().counts()
+    }
+
+    /// Whether blocks of the log are on disk or set aside.
+    #[must_use]
+    pub fn has_chain(&self) -> bool {
+        !self.0.chain.borrow().is_empty() || self.0.discard.borrow().is_some()
+    }
+
+    /// Whether the log of an earlier session waits for [`Zilog::replay`]. Until then nothing may be changed.
+    #[must_use]
+    pub fn needs_replay(&self) -> bool {
+        self.0.unreplayed.get()
+    }
+
+    /// Takes note of a change made under `tx`. Call it before the transaction ends, in the order of the changes. What does
+    /// not fit a log block, and is no write, becomes durable with its group.
+    pub fn append(&self, scope: Scope, intent: Intent, tx: &Tx) {
+        let splits = matches!(intent, Intent::Write { .. });
+        let fits = splits || (intent.size() <= RECORD_MAX && !intent.is_unlogged());
+        let intent = if fits { intent } else { Intent::Unlogged };
+        self.0.pending.borrow_mut().append(scope, intent, tx.txg());
+    }
+
+    /// Drops the records of an object that is gone for good, as far as no commit has asked for them: its number may
+    /// come back for another object.
+    pub fn forget(&self, object: ObjectId) {
+        self.0.pending.borrow_mut().forget(object);
+    }
+
+    /// Has every commit write what was appended for an object so far, as if it were changes of names: one that follows
+    /// depends on it.
+    pub fn promote(&self, object: ObjectId) {
+        self.0.pending.borrow_mut().promote(object);
+    }
+
+    /// Makes durable what was appended so far: all changes of names, and those of one object, or of all. Never call it
+    /// while holding a transaction.
+    ///
+    /// Commits that arrive while another is being written go to disk together.
+    ///
+    /// # Errors
+    /// When not even the transaction group can be synced: the pool is suspended for good or was closed.
+    pub async fn commit(&self, object: Option<ObjectId>) -> Result<()> {
+        let inner = &self.0;
+        inner.stats.borrow_mut().commits += 1;
+        let target = inner.pending.borrow_mut().choose(object);
+        loop {
+            if inner.durable.get() >= target {
+                return Ok(());
+            }
+            if let Some(error) = inner.failed.borrow().clone() {
+                return Err(error);
+            }
+            if inner.writing.replace(true) {
+                inner.written.wait().await;
+                continue;
+            }
+            let result = inner.write_batch().await;
+            inner.writing.set(false);
+            if let Err(error) = result {
+                *inner.failed.borrow_mut() = Some(error);
+            }
+            inner.written.notify_all();
+        }
+    }
+
+    /// Starts the replay of a claimed log. Nothing may be appended before its end.
+    #[must_use]
+    pub fn replay(&self) -> ReplayStream {
+        ReplayStream::new(self)
+    }
+
+    /// Takes note that the record `seq` took effect under `tx`.
+    pub fn replayed(&self, seq: u64, tx: &Tx) {
+        let mut replayed = self.0.replayed.borrow_mut();
+        let newest = replayed.entry(tx.txg()).or_insert(0);
+        *newest = seq.max(*newest);
+    }
+
+    /// Has the log on disk given up as soon as all groups it holds records of have synced. It begins anew with the next
+    /// commit. Does not wait.
+    pub fn retire(&self) {
+        if self.0.chain.borrow().is_empty() {
+            return;
+        }
+        let after = self.0.clock.open_txg();
+        self.0
+            .discard
+            .borrow_mut()
+            .get_or_insert_with(|| (after, Vec::new()));
+    }
+
+    /// Gives the log up, when nobody changes the objset any more: on return no block of it is left and the header on
+    /// disk is empty. An unreplayed log is kept.
+    ///
+    /// # Errors
+    /// Of the transaction clock.
+    pub async fn close(&self) -> Result<()> {
+        for _ in 0..CLOSE_TRIES {
+            if !self.has_chain() {
+                return Ok(());
+            }
+            self.retire();
+            self.0.clock.wait_synced(self.0.clock.open_txg()).await?;
+        }
+        // Somebody commits all the time: the log is in use, and stays.
+        Ok(())
+    }
+
+    /// Frees a replayed log with the next group.
+    pub(crate) async fn discard(&self, blocks: Vec<BlockPointer>) -> Result<()> {
+        // Of all groups that can have replayed something, the open one is the newest.
+        let after = self.0.clock.open_txg();
+        *self.0.discard.borrow_mut() = Some((after, blocks));
+        self.0.clock.wait_synced(after).await?;
+        self.0.unreplayed.set(false);
+        Ok(())
+    }
+
+    /// Returns the blocks of a log that was never replayed, for its dataset goes.
+    ///
+    /// # Errors
+    /// [`ZilError::Unreadable`].
+    pub async fn unreplayed_blocks(&self) -> Result<Vec<BlockPointer>> {
+        if !self.0.unreplayed.get() {
+            return Ok(Vec::new());
+        }
+        crate::claim::blocks_to_free(&self.0.store, &self.0.objset.zil_header()).await
+    }
+
+    /// Does the log's part in the sync of `txg`, before its objset is written: decides the header, and what is freed.
+    /// Once per group, in its first pass.
+    pub fn sync(&self, txg: Txg, tx: &Tx) -> SyncOutcome {
+        let inner = &self.0;
+        let old = inner.objset.zil_header();
+        let mut header = old;
+        let mut outcome = SyncOutcome::default();
+        {
+            let mut replayed = inner.replayed.borrow_mut();
+            let later = replayed.split_off(&txg.next());
+            let newest = std::mem::replace(&mut *replayed, later).into_values().max();
+            header.replay_seq = header.replay_seq.max(newest.unwrap_or(0));
+        }
+        let mut chain = inner.chain.borrow_mut();
+        let due = inner
+            .discard
+            .borrow()
+            .as_ref()
+            .is_some_and(|(after, _)| *after <= txg);
+        let may_go = (due || chain.broken) && !inner.writing.get();
+        if may_go && let Some(blocks) = chain.take_all(txg) {
+            outcome.freed = blocks;
+            if due && let Some((_, old)) = inner.discard.borrow_mut().take() {
+                outcome.freed.extend(old);
+            }
+            // What waits for its replay is not this session's.
+            if due || !inner.unreplayed.get() {
+                header = ZilHeader::default();
+            }
+        } else if !chain.is_empty() {
+            outcome.freed = chain.take_done(txg);
+            let first = chain.first().unwrap_or(BlockPointer::HOLE);
+            outcome.started = old.is_empty();
+            header = ZilHeader {
+                log: first,
+                ..ZilHeader::default()
+            };
+        }
+        if header != old {
+            inner.objset.set_zil_header(header, tx);
+        }
+        outcome
+    }
+
+    /// Tells the log that `txg` is on disk: its records are no longer needed.
+    pub fn synced(&self, txg: Txg) {
+        self.0.pending.borrow_mut().synced(txg);
+    }
+}
+
+impl Inner {
+    /// Makes everything chosen so far durable: by the log, else by its groups.
+    async fn write_batch(&self) -> Result<()> {
+        let (mut entries, end) = self.pending.borrow_mut().take_queue();
+        let newest = entries.iter().map(|entry| entry.txg).max();
+        let unlogged = entries
+            .iter()
+            .filter(|entry| matches!(entry.intent, Intent::Unlogged))
+            .map(|entry| entry.txg)
+            .max();
+        entries.retain(|entry| !matches!(entry.intent, Intent::Unlogged));
+        let size: usize = entries.iter().map(|entry| entry.intent.size()).sum();
+        let unlogged = if size > COMMIT_BYTES_MAX {
+            entries.clear();
+            newest
+        } else {
+            unlogged
+        };
+        if let Some(newest) = newest
+            && !entries.is_empty()
+            && let Err(_reason) = self.write_entries(&mut entries).await
+        {
+            // The chain ends here for whoever reads it: nothing may follow what could not be written.
+            self.chain.borrow_mut().broken = true;
+            self.stats.borrow_mut().fallbacks += 1;
+            self.clock.wait_synced(newest).await?;
+        }
+        if let Some(txg) = unlogged {
+            self.clock.wait_synced(txg).await?;
+        }
+        self.durable.set(end);
+        Ok(())
+    }
+
+    async fn write_entries(&self, entries: &mut VecDeque<Entry>) -> Result<()> {
+        let asked: usize = entries.iter().map(|entry| entry.intent.size()).sum();
+        self.sizes.borrow_mut().note(asked);
+        self.begin_chain().await?;
+        let synced = self.clock.last_synced();
+        entries.retain(|entry| entry.txg > synced);
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let mut left: usize = entries.iter().map(|entry| entry.intent.size()).sum();
+        let mut writes: Vec<(BlockPointer, IoBuf)> = Vec::new();
+        let mut written: Vec<BlockPointer> = Vec::new();
+        while !entries.is_empty() {
+            let bp = self.chain.borrow().last().ok_or(ZilError::Broken)?;
+            let size = usize::try_from(bp.psize()).map_err(|_| ZilError::Broken)?;
+            let mut seq = self.seq.get();
+            let mut filled = pack::fill(entries, size, &mut seq);
+            let records = seq - self.seq.replace(seq);
+            left = left.saturating_sub(filled.used);
+            let next = if entries.is_empty() {
+                self.sizes.borrow().next()
+            } else {
+                pack::block_size(left.max(entries[0].intent.size()))
+            };
+            self.chain.borrow_mut().filled(&bp, filled.newest);
+            let id = ChainId::of(&bp);
+            // Before the block is written: it carries the place of the next one.
+            let next = self.set_aside(next, id.next()).await?;
+            let fletcher4 =
+                |data: &[u8]| codec::checksum::compute(Algorithm::Fletcher4, &[0; 32], data);
+            LogBlock::seal(&mut filled.bytes, id, &next, filled.used, fletcher4);
+            let bytes = filled.bytes.freeze();
+            {
+                let mut stats = self.stats.borrow_mut();
+                stats.blocks += 1;
+                stats.bytes += bytes.len() as u64;
+                stats.records += records;
+            }
+            writes.push((bp, bytes));
+            if writes.len() < BLOCKS_AT_ONCE && !entries.is_empty() {
+                continue;
+            }
+            let running = writes
+                .iter()
+                .map(|(bp, bytes)| self.store.write_log(bp, bytes.clone()));
+            for result in runtime::join_all(running).await {
+                result?;
+            }
+            written.extend(writes.drain(..).map(|(bp, _)| bp));
+        }
+        let vdevs: BTreeSet<u32> = written.iter().map(|bp| bp.dvas()[0].vdev).collect();
+        let flushes = vdevs
+            .into_iter()
+            .map(|vdev| self.store.tree().flush_vdev(vdev));
+        for result in runtime::join_all(flushes).await {
+            result.map_err(|_| ZilError::Broken)?;
+        }
+        let mut chain = self.chain.borrow_mut();
+        for bp in &written {
+            chain.durable(bp);
+        }
+        self.stats.borrow_mut().batches += 1;
+        Ok(())
+    }
+
+    /// Makes sure that there is a chain, and that the header on disk points to it.
+    async fn begin_chain(&self) -> Result<()> {
+        // One chain at a time: the header can point to one only.
+        while self.chain.borrow().is_empty() && self.discard.borrow().is_some() {
+            self.clock.wait_synced(self.clock.open_txg()).await?;
+        }
+        if self.unreplayed.get() || self.chain.borrow().broken {
+            return Err(ZilError::Broken);
+        }
+        if !self.chain.borrow().is_empty() {
+            return Ok(());
+        }
+        let id = ChainId {
+            guid: [self.handle.random_u64(), self.handle.random_u64()],
+            objset: self.objset.id(),
+            seq: 1,
+        };
+        let size = self.sizes.borrow().next();
+        let first = self.set_aside(size, id).await?;
+        // The header is part of the objset's block: it gets there with a group.
+        Ok(self.clock.wait_synced(first.birth()).await?)
+    }
+
+    /// Sets a block aside and puts it at the end of the chain.
+    async fn set_aside(&self, size: u64, id: ChainId) -> Result<BlockPointer> {
+        // The transaction keeps the group open until the space it takes is noted.
+        let tx = self.clock.begin_now()?;
+        let mut bp = self.store.allocate_log(tx.txg(), size).await?;
+        bp.set_checksum(id.words());
+        self.chain.borrow_mut().push(bp);
+        Ok(bp)
+    }
+}

@@ -1,0 +1,228 @@
+//! Packing records into log blocks.
+
+use std::collections::VecDeque;
+
+use ondisk::bytes::{put_bytes, put_u64};
+use ondisk::zil::{LogRecord, SLIM_HEADER, record_kind};
+use ondisk::{ObjectId, Txg};
+use runtime::{IoBuf, IoBufMut};
+
+use crate::pending::{Entry, Intent};
+
+/// Largest log block. OpenZFS: module/zfs/zil.c, `zil_maxblocksize`.
+pub(crate) const BLOCK_MAX: usize = 128 << 10;
+/// Smallest log block; also the unit in which they are written. OpenZFS: include/sys/zil.h, ZIL_MIN_BLKSZ.
+pub(crate) const BLOCK_MIN: usize = 4 << 10;
+/// Sizes blocks are set aside in: room for one, two, four, eight and sixteen pages of data with their headers, and the
+/// largest. Only what is used is written, so a block too large costs space for some seconds, one too small a second write.
+const BLOCK_SIZES: [usize; 7] = [
+    BLOCK_MIN,
+    8 << 10,
+    12 << 10,
+    20 << 10,
+    36 << 10,
+    68 << 10,
+    BLOCK_MAX,
+];
+/// A write is not split for less than this much room.
+const SPLIT_MIN: usize = 4 << 10;
+/// How many commits the size of the next block is guessed from.
+const HISTORY: usize = 8;
+
+const _: () = assert!(BLOCK_SIZES[0] == BLOCK_MIN && BLOCK_SIZES[6] == BLOCK_MAX);
+
+/// Greatest record that is not split.
+pub(crate) const RECORD_MAX: usize = BLOCK_MAX - SLIM_HEADER;
+
+/// Bytes that a commit will put into its first block, guessed from the last ones.
+#[derive(Debug, Default)]
+pub(crate) struct Sizes {
+    recent: VecDeque<usize>,
+}
+
+impl Sizes {
+    /// Takes note of the record bytes of a commit.
+    pub(crate) fn note(&mut self, bytes: usize) {
+        if self.recent.len() == HISTORY {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(bytes);
+    }
+
+    /// Returns the size of a block for the next commit.
+    pub(crate) fn next(&self) -> u64 {
+        block_size(self.recent.iter().copied().max().unwrap_or(0))
+    }
+}
+
+/// Returns the size of a block for so many bytes of records, or the largest.
+pub(crate) fn block_size(records: usize) -> u64 {
+    let wanted = records.saturating_add(SLIM_HEADER);
+    let size = BLOCK_SIZES.into_iter().find(|&size| size >= wanted);
+    size.unwrap_or(BLOCK_MAX) as u64
+}
+
+/// A block being filled.
+pub(crate) struct Filled {
+    /// Zeros in front for the header, records, zeros up to the next 4 KiB.
+    pub(crate) bytes: IoBufMut,
+    /// Bytes used, with the header.
+    pub(crate) used: usize,
+    /// Newest group of its records; 0 without any.
+    pub(crate) newest: Txg,
+}
+
+/// Moves records from the front of `entries` into a block of `size` bytes, splitting the last write if need be. Gives
+/// each record the number after `seq`.
+pub(crate) fn fill(entries: &mut VecDeque<Entry>, size: usize, seq: &mut u64) -> Filled {
+    // First what goes in, so that the buffer is as large as needed and no larger.
+    let mut used = SLIM_HEADER;
+    let mut pieces: Vec<Entry> = Vec::new();
+    while let Some(entry) = entries.front_mut() {
+        let room = size - used;
+        let whole = entry.intent.size();
+        if whole <= room {
+            used += whole;
+            pieces.extend(entries.pop_front());
+            continue;
+        }
+        if let Intent::Write {
+            object,
+            offset,
+            data,
+        } = &mut entry.intent
+            && room >= LogRecord::WRITE_HEADER + SPLIT_MIN
+        {
+            let len = (room - LogRecord::WRITE_HEADER) & !7;
+            let piece = Intent::Write {
+                object: *object,
+                offset: *offset,
+                data: data.slice(0..len),
+            };
+            *offset += len as u64;
+            *data = data.slice(len..data.len());
+            used += piece.size();
+            pieces.push(Entry {
+                order: entry.order,
+                txg: entry.txg,
+                intent: piece,
+            });
+        }
+        break;
+    }
+    let mut bytes = IoBufMut::zeroed(used.next_multiple_of(BLOCK_MIN));
+    let mut at = SLIM_HEADER;
+    let mut newest = Txg(0);
+    for piece in pieces {
+        newest = newest.max(piece.txg);
+        put(&mut bytes, &mut at, &piece.intent, piece.txg, seq);
+    }
+    Filled {
+        bytes,
+        used,
+        newest,
+    }
+}
+
+/// Writes records at `at` and moves it behind them.
+fn put(bytes: &mut [u8], at: &mut usize, intent: &Intent, txg: Txg, seq: &mut u64) {
+    let len = intent.size();
+    match intent {
+        Intent::Group(parts) => {
+            for part in parts {
+                put(bytes, at, part, txg, seq);
+            }
+            return;
+        }
+        Intent::Unlogged => return,
+        Intent::Record { kind, body } => {
+            *seq += 1;
+            let out = &mut bytes[*at..*at + len];
+            LogRecord::put_header(out, *kind, len, txg.0, *seq);
+            put_bytes(out, LogRecord::HEADER, body);
+        }
+        Intent::Write {
+            object,
+            offset,
+            data,
+        } => {
+            *seq += 1;
+            let out = &mut bytes[*at..*at + len];
+            LogRecord::put_header(out, record_kind::WRITE, len, txg.0, *seq);
+            put_write(out, *object, *offset, data);
+        }
+    }
+    *at += len;
+}
+
+/// Writes the body of a write record. OpenZFS: include/sys/zil.h, `lr_write_t`; the block pointer stays zero.
+fn put_write(out: &mut [u8], object: ObjectId, offset: u64, data: &IoBuf) {
+    put_u64(out, LogRecord::HEADER, object.0);
+    put_u64(out, LogRecord::HEADER + 8, offset);
+    put_u64(out, LogRecord::HEADER + 16, data.len() as u64);
+    put_bytes(out, LogRecord::WRITE_HEADER, data);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ondisk::bytes::u64_at;
+
+    fn write(len: usize) -> Entry {
+        Entry {
+            order: 0,
+            txg: Txg(7),
+            intent: Intent::Write {
+                object: ObjectId(3),
+                offset: 100,
+                data: IoBuf::copy_from(&vec![5; len]),
+            },
+        }
+    }
+
+    #[test]
+    fn sizes_fit_whole_pages_of_data() {
+        assert_eq!(block_size(0), 4096);
+        assert_eq!(block_size(write(4096).intent.size()), 8192);
+        assert_eq!(block_size(write(8192).intent.size()), 12288);
+        assert_eq!(block_size(1 << 20), 131_072);
+    }
+
+    #[test]
+    fn a_long_write_is_split_and_loses_nothing() {
+        let mut entries = VecDeque::from([write(300_001)]);
+        let (mut seq, mut total, mut next) = (0, 0, 100);
+        let mut blocks = 0;
+        while !entries.is_empty() {
+            let filled = fill(&mut entries, BLOCK_MAX, &mut seq);
+            assert!(filled.used <= BLOCK_MAX && filled.newest == Txg(7));
+            let record = &filled.bytes[SLIM_HEADER..];
+            assert_eq!(u64_at(record, 24), blocks + 1);
+            assert_eq!(u64_at(record, 40), next);
+            next += u64_at(record, 48);
+            total += u64_at(record, 48);
+            blocks += 1;
+        }
+        assert_eq!((total, blocks), (300_001, 3));
+    }
+
+    #[test]
+    fn what_does_not_fit_waits_for_the_next_block() {
+        let record = |len| Entry {
+            order: 0,
+            txg: Txg(4),
+            intent: Intent::Record {
+                kind: record_kind::CREATE,
+                body: vec![1; len],
+            },
+        };
+        let mut entries = VecDeque::from([record(100), record(5000), record(7)]);
+        let mut seq = 9;
+        let filled = fill(&mut entries, BLOCK_MIN, &mut seq);
+        assert_eq!(
+            (filled.used, entries.len(), seq),
+            (SLIM_HEADER + 136, 2, 10)
+        );
+        assert_eq!(filled.bytes.len(), BLOCK_MIN);
+    }
+}

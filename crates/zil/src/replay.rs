@@ -1,0 +1,203 @@
+//! Replay: the records of a claimed log as a stream, pulled by whoever knows what they mean.
+
+use ondisk::bytes::{index, u64_at};
+use ondisk::zil::{LogRecord, record_kind};
+use ondisk::{BlockPointer, ObjectId};
+use runtime::IoBuf;
+use zio::{Bookmark, IoClass, ReadProps};
+
+use crate::claim::Garbage;
+use crate::error::{Result, ZilError};
+use crate::log::Zilog;
+use crate::walk::{Walk, records_of};
+
+/// A record to be replayed.
+#[derive(Debug, Clone)]
+pub struct Record {
+    /// One of [`record_kind`].
+    pub kind: u64,
+    /// Names in it were looked up without regard to case.
+    pub case_insensitive: bool,
+    /// Its number, for [`Zilog::replayed`].
+    pub seq: u64,
+    /// What follows the common header.
+    pub body: Vec<u8>,
+    /// The block of an indirect write.
+    indirect: Option<IoBuf>,
+}
+
+/// A write record taken apart.
+#[derive(Debug, Clone)]
+pub struct WriteBody {
+    /// The object written to.
+    pub object: ObjectId,
+    /// First byte.
+    pub offset: u64,
+    /// The bytes.
+    pub data: IoBuf,
+    /// The end of what was written, where `data` is a whole block that may hold more: the object's size becomes at least
+    /// this, and not what the block's end would make it.
+    pub end: Option<u64>,
+}
+
+impl Record {
+    /// Takes a write record apart; `None` when its lengths do not fit.
+    #[must_use]
+    pub fn write(&self) -> Option<WriteBody> {
+        const DATA: usize = LogRecord::WRITE_HEADER - LogRecord::HEADER;
+        if self.body.len() < DATA {
+            return None;
+        }
+        let (object, offset) = (u64_at(&self.body, 0), u64_at(&self.body, 8));
+        let length = u64_at(&self.body, 16);
+        let end = offset.checked_add(length)?;
+        let object = ObjectId(object & ((1 << 48) - 1));
+        let Some(block) = &self.indirect else {
+            let data = self.body.get(DATA..)?.get(..index(length))?;
+            return Some(WriteBody {
+                object,
+                offset,
+                data: IoBuf::copy_from(data),
+                end: None,
+            });
+        };
+        let size = block.len() as u64;
+        if length < size {
+            // OpenZFS: module/zfs/zfs_replay.c, zfs_replay_write: the whole block, for a later record may only say that
+            // the file has grown over more of it.
+            return Some(WriteBody {
+                object,
+                offset: offset - offset % size.max(1),
+                data: block.clone(),
+                end: Some(end),
+            });
+        }
+        (length == size).then(|| WriteBody {
+            object,
+            offset,
+            data: block.clone(),
+            end: Some(end),
+        })
+    }
+}
+
+/// The records of a log, in order. After the last one [`ReplayStream::finish`] gives the log up.
+pub struct ReplayStream {
+    log: Zilog,
+    walk: Walk,
+    claim_txg: u64,
+    replayed: u64,
+    /// Records of the block being read, and how far.
+    block: Vec<u8>,
+    at: usize,
+    garbage: Garbage,
+    ended: bool,
+}
+
+impl std::fmt::Debug for ReplayStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReplayStream").finish_non_exhaustive()
+    }
+}
+
+impl ReplayStream {
+    pub(crate) fn new(log: &Zilog) -> Self {
+        let header = log.objset().zil_header();
+        Self {
+            walk: Walk::new(log.store(), &header),
+            claim_txg: header.claim_txg,
+            replayed: header.replay_seq,
+            block: Vec::new(),
+            at: 0,
+            garbage: Garbage::new(&header),
+            log: log.clone(),
+            ended: false,
+        }
+    }
+
+    /// Returns the next record that has not taken effect yet.
+    ///
+    /// # Errors
+    /// [`ZilError::Unreadable`] when a part of the log that was there at the claim is not to be had now.
+    pub async fn next(&mut self) -> Result<Option<Record>> {
+        loop {
+            while let Some(record) = records_of(&self.block[self.at..]).next() {
+                self.at += LogRecord::HEADER + record.body.len();
+                if !self.walk.is_claimed(record.seq) {
+                    self.at = self.block.len();
+                    break;
+                }
+                if let Some(data) = record.indirect_write() {
+                    self.garbage.data(&data);
+                }
+                // Older ones are on disk with their group.
+                if record.seq > self.replayed && record.txg >= self.claim_txg {
+                    return self.load(&record).await.map(Some);
+                }
+            }
+            let Some(step) = self.walk.next().await? else {
+                self.ended = true;
+                return Ok(None);
+            };
+            self.garbage.chain_block(&step.bp);
+            self.block = step.records;
+            self.at = 0;
+        }
+    }
+
+    async fn load(&self, record: &LogRecord<'_>) -> Result<Record> {
+        let kind = record.kind & !LogRecord::CASE_INSENSITIVE;
+        let objset = self.log.objset().id();
+        let is_indirect = kind == record_kind::WRITE
+            && record.body.len() == LogRecord::WRITE_HEADER - LogRecord::HEADER;
+        let mut indirect = None;
+        if is_indirect && u64_at(record.body, 16) != 0 {
+            let damaged = ZilError::Damaged {
+                objset,
+                seq: record.seq,
+            };
+            let bp = BlockPointer::decode(record.body.get(32..).unwrap_or_default())
+                .map_err(|_| damaged.clone())?;
+            indirect = Some(if bp.is_hole() {
+                let length = bp.lsize().max(u64_at(record.body, 16));
+                if length > ondisk::MAX_BLOCK_SIZE {
+                    return Err(damaged);
+                }
+                IoBuf::zeroed(index(length))
+            } else {
+                let props = ReadProps {
+                    class: IoClass::SyncRead,
+                    bookmark: Bookmark {
+                        objset,
+                        object: u64_at(record.body, 0),
+                        level: 0,
+                        block: u64_at(record.body, 8),
+                    },
+                };
+                self.log.store().read(&bp, props).await?
+            });
+        }
+        Ok(Record {
+            kind,
+            case_insensitive: record.kind & LogRecord::CASE_INSENSITIVE != 0,
+            seq: record.seq,
+            body: record.body.to_vec(),
+            indirect,
+        })
+    }
+
+    /// Gives the log up, with everything replayed: on return its blocks are free and the header is empty, on disk.
+    ///
+    /// # Errors
+    /// Of the transaction clock; the log stays as it is then.
+    ///
+    /// # Panics
+    /// When records were left in the stream.
+    pub async fn finish(self) -> Result<()> {
+        assert!(
+            self.ended,
+            "a log is given up only when all of it was replayed"
+        );
+        self.log.discard(self.garbage.blocks).await
+    }
+}
