@@ -1,11 +1,14 @@
-//! What each client did and when, and whether what is left is a prefix of it.
+//! What each client did and when, and whether what is left is what may be left.
 //!
-//! A client does one operation after the other. After a cut, the tree it finds must equal the state after some number of
-//! its operations, at least as many as were acknowledged as stable. Between clients, transaction groups order
-//! operations: an operation that had ended before another began is in the same or an earlier group; so when the later
-//! one is visible, the earlier one must be.
+//! A client does one operation after the other. Changes of names are made durable together, in their order, by whatever
+//! commit comes next; changes of one file's content and attributes in theirs, by a commit of that file. So after a cut the
+//! names a client finds must be those after some number of its operations, each file must be as it was after some
+//! number, not beyond that, and both at least as far as was acknowledged as stable. Between clients of one file system,
+//! when a later change of names is visible, one that had ended before it began must be.
 
-use super::model::{Op, Tree, Visible, difference, matches, node_matches};
+use std::collections::BTreeMap;
+
+use super::model::{Node, Op, Tree, Visible, difference, node_matches};
 
 /// States kept from before what is known to be stable.
 const STATES_KEPT: usize = 20;
@@ -13,10 +16,17 @@ const STATES_KEPT: usize = 20;
 /// One client's operations in a boot.
 pub struct History {
     pub client: usize,
+    /// The file system it works in.
+    dataset: String,
     /// The state before any operation, then after each; those long known to be past are dropped.
     states: Vec<Option<Tree>>,
     steps: Vec<Step>,
+    /// Operations all of which are stable.
     stable: usize,
+    /// Operations of which those that change names are stable.
+    stable_names: usize,
+    /// By file: operations of which those that change it are stable.
+    stable_files: BTreeMap<u64, usize>,
 }
 
 struct Step {
@@ -40,12 +50,15 @@ impl Order {
 
 impl History {
     #[must_use]
-    pub fn new(client: usize, tree: Tree) -> Self {
+    pub fn new(client: usize, dataset: &str, tree: Tree) -> Self {
         Self {
             client,
+            dataset: dataset.to_owned(),
             states: vec![Some(tree)],
             steps: Vec::new(),
             stable: 0,
+            stable_names: 0,
+            stable_files: BTreeMap::new(),
         }
     }
 
@@ -54,12 +67,6 @@ impl History {
             .as_ref()
             .map(Tree::visible)
             .unwrap_or_default()
-    }
-
-    fn is_state(&self, count: usize, found: &Visible) -> bool {
-        self.states[count]
-            .as_ref()
-            .is_some_and(|tree| matches(&tree.visible(), found))
     }
 
     /// The newest state.
@@ -104,35 +111,37 @@ impl History {
         self.steps.pop();
     }
 
+    fn ended_before(&self, begun: u64) -> usize {
+        let ended = |step: &&Step| step.ended.is_some_and(|end| end < begun);
+        self.steps.iter().take_while(ended).count()
+    }
+
     /// Everything that had ended before `begun` is stable.
     pub fn note_stable(&mut self, begun: u64) {
-        let ended = |step: &&Step| step.ended.is_some_and(|end| end < begun);
-        self.stable = self.stable.max(self.steps.iter().take_while(ended).count());
+        self.stable = self.stable.max(self.ended_before(begun));
     }
 
-    /// What was written to `path` last is stable, and with it everything in its transaction group or an earlier one.
-    /// Returns when that write began; `None` when the path may have meant another file then.
-    #[must_use]
-    pub fn last_write(&self, path: &str) -> Option<u64> {
-        for step in self.steps.iter().rev() {
-            match &step.op {
-                // Truncating and punching may have had nothing to do.
-                Op::Write { path: written, .. } if written == path => return Some(step.begun),
-                Op::Rename { .. } | Op::Remove { .. } => return None,
-                _ => {}
-            }
+    /// A commit that began at `begun`, of anything in `dataset`, was acknowledged: changes of names that had ended
+    /// before are stable.
+    pub fn note_names_stable(&mut self, dataset: &str, begun: u64) {
+        if self.dataset == dataset {
+            self.stable_names = self.stable_names.max(self.ended_before(begun));
         }
-        None
     }
 
-    /// The operation that began at `begun` is stable, and everything that had ended before.
-    pub fn note_stable_through(&mut self, begun: u64) {
-        self.stable = self.stable.max(
-            self.steps
-                .iter()
-                .take_while(|step| step.begun <= begun)
-                .count(),
-        );
+    /// What was done to the file `path`, up to the last operation, is stable.
+    pub fn note_file_stable(&mut self, path: &str) {
+        let count = self.steps.len();
+        if let Some(file) = self.tree().number(path) {
+            self.stable_files.insert(file, count);
+        }
+        self.stable_names = count;
+    }
+
+    /// The file system it works in.
+    #[must_use]
+    pub fn dataset(&self) -> &str {
+        &self.dataset
     }
 
     /// Everything is stable.
@@ -150,10 +159,60 @@ impl History {
         self.steps.is_empty()
     }
 
-    /// Returns the least and the greatest number of operations whose effect is what was found.
+    /// Whether what was found may be left: names as after `count` operations, files as after no more.
+    fn may_be(&self, count: usize, found: &Visible) -> bool {
+        let Some(names) = &self.states[count] else {
+            return false;
+        };
+        let expected = names.visible();
+        expected.len() == found.len()
+            && expected
+                .iter()
+                .zip(found)
+                .all(|((path, node), (other_path, other))| {
+                    path == other_path
+                        && (node_matches(node, other)
+                            || names.number(path).is_some_and(|file| {
+                                let least = self.stable_files.get(&file).copied().unwrap_or(0);
+                                let least = least.max(self.stable);
+                                let at = |k: usize| {
+                                    let state = self.states.get(k)?.as_ref()?;
+                                    state.node_as_in(file, path, names)
+                                };
+                                (least..count)
+                                    .rev()
+                                    .any(|k| at(k).is_some_and(|node| node_matches(&node, other)))
+                                    || (least..count).rev().any(|k| {
+                                        self.is_write_of(k, file)
+                                            && at(k).zip(at(k + 1)).is_some_and(|(old, new)| {
+                                                is_torn(&self.steps[k].op, &old, &new, other)
+                                            })
+                                    })
+                            }))
+                })
+    }
+
+    fn is_write_of(&self, step: usize, file: u64) -> bool {
+        match &self.steps[step].op {
+            Op::Write { path, .. } => {
+                let state = self.states[step].as_ref();
+                state.and_then(|state| state.number(path)) == Some(file)
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns the least and the greatest number of operations whose names are what was found; both end before a
+    /// change of names, or with the last operation.
     fn prefixes(&self, found: &Visible) -> Result<(usize, usize), String> {
-        let fits: Vec<usize> = (self.stable..self.states.len())
-            .filter(|&count| self.is_state(count, found))
+        let ends = |&count: &usize| {
+            self.steps
+                .get(count)
+                .is_none_or(|next| next.op.changes_names())
+        };
+        let fits: Vec<usize> = (self.stable.max(self.stable_names)..self.states.len())
+            .filter(ends)
+            .filter(|&count| self.may_be(count, found))
             .collect();
         match (fits.first(), fits.last()) {
             (Some(&least), Some(&most)) => Ok((least, most)),
@@ -162,19 +221,18 @@ impl History {
     }
 
     fn explain(&self, found: &Visible) -> String {
-        let early = (0..self.stable)
-            .rev()
-            .find(|&count| self.is_state(count, found));
+        let promised = self.stable.max(self.stable_names);
+        let early = (0..promised).rev().find(|&count| self.may_be(count, found));
         if let Some(count) = early {
             // From the first that is lost to the one that should have carried it to the disk.
-            let story: Vec<String> = self.steps[count..self.steps.len().min(self.stable + 8)]
+            let story: Vec<String> = self.steps[count..self.steps.len().min(promised + 8)]
                 .iter()
                 .map(|step| format!("{}..{:?} {:?}", step.begun, step.ended, step.op))
                 .collect();
             return format!(
                 "client {}: {} of {} operations were acknowledged as stable, but only {count} are there; first lost:\n    {}",
                 self.client,
-                self.stable,
+                promised,
                 self.steps.len(),
                 story.join("\n    ")
             );
@@ -190,21 +248,48 @@ impl History {
                 })
                 .count()
         };
-        let nearest = (self.stable..self.states.len())
+        let nearest = (promised..self.states.len())
             .rev()
             .min_by_key(distance)
             .expect("there is one");
         let last = nearest.checked_sub(1).map(|index| &self.steps[index].op);
         let next = self.steps.get(nearest).map(|step| &step.op);
         format!(
-            "client {}: what is there is no prefix of its {} operations (stable: {}). Nearest is after {nearest}\n  \
-             last: {last:?}\n  next: {next:?}\n    {}",
+            "client {}: what is there is not what its {} operations may leave (stable: {}, names {}, files {:?}). \
+             Nearest is after {nearest}\n  last: {last:?}\n  next: {next:?}\n    {}",
             self.client,
             self.steps.len(),
             self.stable,
+            self.stable_names,
+            self.stable_files,
             difference(&self.visible(nearest), found)
         )
     }
+}
+
+/// Whether a file is as a write leaves it of which only the front was logged: a long one is several records, and power
+/// may go between them before anything is acknowledged.
+fn is_torn(op: &Op, old: &Node, new: &Node, found: &Node) -> bool {
+    let (Op::Write { offset, len, .. }, Node::File(old), Node::File(new), Node::File(found)) =
+        (op, old, new, found)
+    else {
+        return false;
+    };
+    let from = usize::try_from(*offset).expect("small");
+    let to = usize::try_from(offset + len).expect("small");
+    let done = (from..to.min(found.content.len()))
+        .take_while(|&i| found.content[i] == new.content[i])
+        .count();
+    let before = |i: usize| old.content.get(i).copied().unwrap_or(0);
+    let mut as_found = old.clone();
+    as_found.content = found.content.clone();
+    as_found.mtime_seconds = None;
+    node_matches(&Node::File(as_found), &Node::File(found.clone()))
+        && done > 0
+        && (found.content.len() == old.content.len().max(from + done))
+        && (0..found.content.len())
+            .filter(|i| !(from..from + done).contains(i))
+            .all(|i| found.content[i] == before(i))
 }
 
 /// Judges what all clients found after a cut.
@@ -224,13 +309,16 @@ pub fn judge(histories: &[History], found: &[Visible]) -> Result<(), String> {
             continue;
         };
         for (later, &(least, _)) in histories.iter().zip(&prefixes) {
-            let Some(visible) = least.checked_sub(1).map(|index| &later.steps[index]) else {
+            let visible = later.steps[..least]
+                .iter()
+                .rev()
+                .find(|step| step.op.changes_names());
+            let Some(visible) = visible.filter(|_| later.dataset == earlier.dataset) else {
                 continue;
             };
             if visible.begun > ended {
                 return Err(format!(
-                    "not a prefix of transaction groups: client {} lost {:?}, which had ended before client {} began \
-                     {:?}, which is there",
+                    "out of order: client {} lost {:?}, which had ended before client {} began {:?}, which is there",
                     earlier.client, invisible.op, later.client, visible.op
                 ));
             }

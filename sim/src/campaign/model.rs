@@ -159,6 +159,7 @@ pub type Visible = BTreeMap<String, Node>;
 
 #[derive(Clone, Debug)]
 struct Dir {
+    number: u64,
     mode: u32,
     uid: u32,
     gid: u32,
@@ -221,6 +222,22 @@ fn below(path: &str, dir: &str) -> bool {
 }
 
 impl Op {
+    /// Whether it changes names: then any commit makes it stable.
+    #[must_use]
+    pub fn changes_names(&self) -> bool {
+        matches!(
+            self,
+            Self::Create { .. }
+                | Self::Remove { .. }
+                | Self::RemoveOpen { .. }
+                | Self::Mkdir { .. }
+                | Self::Rmdir { .. }
+                | Self::Rename { .. }
+                | Self::Link { .. }
+                | Self::Symlink { .. }
+        )
+    }
+
     /// Whether a full pool may refuse it. Removing must always work, and making
     /// a file shorter (which is judged by the caller, who knows how long it is).
     #[must_use]
@@ -246,6 +263,7 @@ impl Tree {
         let dirs = BTreeMap::from([(
             String::new(),
             Dir {
+                number: 1,
                 mode,
                 uid: 0,
                 gid: 0,
@@ -255,7 +273,7 @@ impl Tree {
             dirs,
             names: BTreeMap::new(),
             inodes: BTreeMap::new(),
-            next: 0,
+            next: 1,
         }
     }
 
@@ -269,9 +287,11 @@ impl Tree {
         for (path, node) in visible {
             match node {
                 Node::Dir { mode, uid, gid, .. } => {
+                    tree.next += 1;
                     tree.dirs.insert(
                         path.clone(),
                         Dir {
+                            number: tree.next,
                             mode: *mode,
                             uid: *uid,
                             gid: *gid,
@@ -368,9 +388,11 @@ impl Tree {
             Op::Remove { path } => self.drop_name(path),
             Op::RemoveOpen { path, .. } => self.drop_name(path),
             Op::Mkdir { path, mode } => {
+                self.next += 1;
                 self.dirs.insert(
                     path.clone(),
                     Dir {
+                        number: self.next,
                         mode: *mode,
                         uid: 0,
                         gid: 0,
@@ -399,11 +421,7 @@ impl Tree {
                 mtime_seconds,
             } => {
                 if let Some(dir) = self.dirs.get_mut(path) {
-                    *dir = Dir {
-                        mode: *mode,
-                        uid: *uid,
-                        gid: *gid,
-                    };
+                    (dir.mode, dir.uid, dir.gid) = (*mode, *uid, *gid);
                 } else if let Inode::File {
                     mode: m,
                     uid: u,
@@ -509,35 +527,44 @@ impl Tree {
             );
         }
         for (path, number) in &self.names {
-            let node = match &self.inodes[number] {
-                Inode::Symlink { target } => Node::Symlink {
-                    target: target.clone(),
-                },
-                Inode::File {
-                    mode,
-                    uid,
-                    gid,
-                    mtime_seconds,
-                    content,
-                    xattrs,
-                } => Node::File(File {
-                    mode: *mode,
-                    uid: *uid,
-                    gid: *gid,
-                    mtime_seconds: *mtime_seconds,
-                    content: content.clone(),
-                    xattrs: xattrs.clone(),
-                    names: self
-                        .names
-                        .iter()
-                        .filter(|(_, other)| *other == number)
-                        .map(|(name, _)| name.clone())
-                        .collect(),
-                }),
-            };
+            let node = node_of(&self.inodes[number], || self.names_of(*number));
             visible.insert(path.clone(), node);
         }
         visible
+    }
+
+    fn names_of(&self, number: u64) -> BTreeSet<String> {
+        self.names
+            .iter()
+            .filter(|(_, other)| **other == number)
+            .map(|(name, _)| name.clone())
+            .collect()
+    }
+
+    /// The number by which a file or directory is known whatever its name; the same in all later states.
+    #[must_use]
+    pub fn number(&self, path: &str) -> Option<u64> {
+        let dir = self.dirs.get(path).map(|dir| dir.number);
+        dir.or_else(|| self.names.get(path).copied())
+    }
+
+    /// What the file or directory with this number was like here, with the names it has in a later state, where it is
+    /// at `path`.
+    #[must_use]
+    pub fn node_as_in(&self, number: u64, path: &str, later: &Self) -> Option<Node> {
+        if let Some(inode) = self.inodes.get(&number) {
+            return Some(node_of(inode, || later.names_of(number)));
+        }
+        let dir = self.dirs.values().find(|dir| dir.number == number)?;
+        let Some(Node::Dir { links, .. }) = later.visible().remove(path) else {
+            return None;
+        };
+        Some(Node::Dir {
+            mode: dir.mode,
+            uid: dir.uid,
+            gid: dir.gid,
+            links,
+        })
     }
 
     /// Returns the content of a regular file.
@@ -797,6 +824,30 @@ impl Tree {
     }
 }
 
+fn node_of(inode: &Inode, names: impl FnOnce() -> BTreeSet<String>) -> Node {
+    match inode {
+        Inode::Symlink { target } => Node::Symlink {
+            target: target.clone(),
+        },
+        Inode::File {
+            mode,
+            uid,
+            gid,
+            mtime_seconds,
+            content,
+            xattrs,
+        } => Node::File(File {
+            mode: *mode,
+            uid: *uid,
+            gid: *gid,
+            mtime_seconds: *mtime_seconds,
+            content: content.clone(),
+            xattrs: xattrs.clone(),
+            names: names(),
+        }),
+    }
+}
+
 fn index(value: u64) -> usize {
     usize::try_from(value).expect("small")
 }
@@ -851,18 +902,6 @@ pub fn difference(expected: &Visible, found: &Visible) -> String {
 }
 
 /// Equal as far as the model knows: it does not know modification times it did not set.
-#[must_use]
-pub fn matches(model: &Visible, found: &Visible) -> bool {
-    model.len() == found.len()
-        && model
-            .iter()
-            .zip(found)
-            .all(|((path, node), (other_path, other))| {
-                path == other_path && node_matches(node, other)
-            })
-}
-
-/// As [`matches`], for what one name leads to.
 #[must_use]
 pub fn node_matches(model: &Node, found: &Node) -> bool {
     match (model, found) {

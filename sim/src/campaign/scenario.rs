@@ -562,7 +562,7 @@ fn work(
     let first: Vec<History> = before
         .iter()
         .enumerate()
-        .map(|(client, visible)| History::new(client, Tree::of(visible)))
+        .map(|(client, visible)| History::new(client, dataset(client), Tree::of(visible)))
         .collect();
     let histories: Histories = Rc::new(RefCell::new(first));
     let prepare = |rng: &mut Rng| match rng.below(5) {

@@ -94,19 +94,21 @@ impl Client {
                     Ok(stable) => stable,
                 };
                 let begun = histories[self.number].end(&self.order);
-                // A commit speaks of one file only; a synchronous write and a sync of everything before them.
-                let begun = match &op {
-                    Op::Commit { path } => histories[self.number].last_write(path),
-                    _ => stable.then_some(begun),
+                let committed = match &op {
+                    Op::Commit { path } => Some(path),
+                    Op::Write { path, .. } if stable => Some(path),
+                    _ => None,
                 };
-                if let Some(begun) = begun {
-                    for history in histories.iter_mut() {
-                        if history.client == self.number {
-                            history.note_stable_through(begun);
-                        } else {
-                            history.note_stable(begun);
-                        }
+                let dataset = histories[self.number].dataset().to_owned();
+                for history in histories.iter_mut() {
+                    if op == Op::Sync {
+                        history.note_stable(begun);
+                    } else if committed.is_some() {
+                        history.note_names_stable(&dataset, begun);
                     }
+                }
+                if let Some(path) = committed {
+                    histories[self.number].note_file_stable(path);
                 }
             }
             if self.rng.below(8) == 0 {
