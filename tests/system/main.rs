@@ -11,6 +11,7 @@ mod golden_read;
 mod golden_write;
 mod histories;
 mod hostile;
+mod intent_log;
 mod nbd;
 mod nonsense;
 mod rpc;

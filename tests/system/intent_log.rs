@@ -1,0 +1,456 @@
+//! Goal: what was acknowledged as durable is there after a crash, whoever wrote the log. Method: golden pools that
+//! OpenZFS left with everything in its intent log are imported read-write and equal the manifest afterwards; pools of
+//! ours are let go as a crash would, zdb reads their logs and accounts for all space, and another import finds every
+//! acknowledged change.
+
+use anyhow::{Context as _, Result, ensure};
+use engine::{
+    CreateDataset, CreateMode, Cred, Ending, Engine, FileId, FileType, FsHandle, ImportPolicy,
+    IoBuf, PoolHandle, PoolSpec, SetAttr, SetTime, Stability, Threads, Timestamp, VdevSpec,
+    XattrMode,
+};
+use harness::golden::Golden;
+use harness::{block_on, oracle};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use sim::checker::{self, FileImage, Image, Options};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+use crate::golden_read::{Changed, entries_as_listed, hash, hex, walk};
+
+fn import(engine: &Engine, directory: &Path) -> Result<PoolHandle> {
+    let found = block_on(engine.discover(vec![directory.to_path_buf()]))?;
+    let candidate = found.pools.into_iter().next().context("no pool is found")?;
+    let policy = ImportPolicy {
+        force: true,
+        ..ImportPolicy::default()
+    };
+    Ok(block_on(engine.import(candidate, policy))?)
+}
+
+fn our_checker(images: &[PathBuf], crashed: bool) -> Result<()> {
+    let files: Vec<FileImage> = images
+        .iter()
+        .map(|i| FileImage::open(i))
+        .collect::<std::io::Result<_>>()?;
+    let images: Vec<&dyn Image> = files.iter().map(|f| f as &dyn Image).collect();
+    let report = checker::check(&images, Options { crashed });
+    ensure!(
+        report.is_clean(),
+        "our checker: {:#?}",
+        report.errors().take(10).collect::<Vec<_>>()
+    );
+    Ok(())
+}
+
+/// Compares the file systems of a pool with what was acknowledged before the crash.
+fn as_acknowledged(pool: &PoolHandle, manifest: &Value) -> Result<usize> {
+    let new_mtime = manifest["after_replay"]["mtime_is_replay_time"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|path| path.as_str().map(str::to_owned))
+        .collect();
+    let changed = Changed {
+        new_mtime,
+        ..Changed::default()
+    };
+    let trees = manifest["crash"]["acknowledged_tree"]
+        .as_object()
+        .context("no acknowledged trees")?;
+    let mut differences = Vec::new();
+    let mut files = 0;
+    for (mountpoint, tree) in trees {
+        let dataset = mountpoint.trim_start_matches('/');
+        let fs = block_on(pool.open_fs(dataset)).with_context(|| format!("open {dataset}"))?;
+        files += entries_as_listed(&fs, dataset, tree, &[], &changed, &mut differences)?;
+    }
+    ensure!(
+        differences.is_empty(),
+        "{} differences:\n{}",
+        differences.len(),
+        differences
+            .iter()
+            .take(20)
+            .cloned()
+            .collect::<Vec<_>>()
+            .join("\n")
+    );
+    Ok(files)
+}
+
+/// Imports a golden pool whose log was never replayed, twice, and compares it each time.
+fn replayed(name: &str) -> Result<usize> {
+    let golden = Golden::unpack(name)?;
+    let engine = Engine::new(Threads::default());
+    let pool = match import(&engine, golden.directory()) {
+        Err(error) if format!("{error:#}").contains("unsupported feature(s)") => {
+            // The log is not what stands in the way.
+            harness::skip(&format!("replay of {name}"), &format!("{error:#}"));
+            return Ok(usize::MAX);
+        }
+        other => other?,
+    };
+    let files = as_acknowledged(&pool, &golden.manifest).context("after the replay")?;
+    block_on(engine.end_pool(name, Ending::Export { command: None }))?;
+    our_checker(&golden.images(), false)?;
+    if oracle::has_zdb() {
+        oracle::zdb_clean(golden.directory(), name)?;
+    } else {
+        harness::skip("zdb after a replay", "zdb is not installed");
+    }
+    let pool = import(&engine, golden.directory())?;
+    as_acknowledged(&pool, &golden.manifest).context("after another import")?;
+    block_on(engine.close())?;
+    Ok(files)
+}
+
+#[test]
+fn a_log_of_openzfs_in_the_pool() {
+    let files = replayed("l1-zil-inpool").expect("everything acknowledged");
+    assert!(files > 100, "{files} files were compared");
+}
+
+const POOL: &str = "crash";
+
+struct World {
+    directory: TempDir,
+    images: Vec<PathBuf>,
+    engine: Engine,
+    pool: PoolHandle,
+}
+
+impl World {
+    fn new(disks: usize) -> Result<Self> {
+        let directory = TempDir::new()?;
+        let images: Vec<PathBuf> = (0..disks)
+            .map(|i| directory.path().join(format!("d{i}.img")))
+            .collect();
+        for image in &images {
+            std::fs::File::create(image)?.set_len(512 << 20)?;
+        }
+        let engine = Engine::new(Threads::default());
+        let vdev = match images.as_slice() {
+            [one] => VdevSpec::Single(one.clone()),
+            many => VdevSpec::Mirror(many.to_vec()),
+        };
+        let spec = PoolSpec {
+            name: POOL.to_owned(),
+            vdevs: vec![vdev],
+            properties: vec![("ashift".to_owned(), "12".to_owned())],
+            ..PoolSpec::default()
+        };
+        let pool = block_on(engine.create_pool(spec, &[]))?;
+        Ok(Self {
+            directory,
+            images,
+            engine,
+            pool,
+        })
+    }
+
+    fn dataset(&self, name: &str, properties: &[(&str, &str)]) -> Result<FsHandle> {
+        let name = format!("{POOL}/{name}");
+        let properties = properties
+            .iter()
+            .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
+            .collect();
+        let request = CreateDataset {
+            name: name.clone(),
+            properties,
+            ..CreateDataset::default()
+        };
+        block_on(self.pool.create_dataset(request))?;
+        Ok(block_on(self.pool.open_fs(&name))?)
+    }
+
+    fn fs(&self, name: &str) -> Result<FsHandle> {
+        Ok(block_on(self.pool.open_fs(&format!("{POOL}/{name}")))?)
+    }
+
+    /// Lets the pool go without writing anything more.
+    fn crash(&self) -> Result<()> {
+        block_on(self.engine.end_pool(POOL, Ending::Abandon))?;
+        Ok(())
+    }
+
+    fn import(&mut self) -> Result<()> {
+        self.pool = import(&self.engine, self.directory.path())?;
+        Ok(())
+    }
+
+    /// Asks zdb about the crashed pool: all space accounted for, and every record of the logs as it reads them.
+    fn zdb_reads_the_log(&self, kinds: &[&str]) -> Result<()> {
+        if !oracle::has_zdb() {
+            harness::skip("zdb on an intent log of ours", "zdb is not installed");
+            return Ok(());
+        }
+        oracle::zdb_clean(self.directory.path(), POOL)?;
+        let output = Command::new("zdb")
+            .args(["-e", "-p"])
+            .arg(self.directory.path())
+            .args(["-ivvv", POOL])
+            .output()
+            .context("run zdb")?;
+        let out = String::from_utf8_lossy(&output.stdout);
+        ensure!(
+            output.status.success(),
+            "zdb -ivvv: {}\n{out}",
+            output.status
+        );
+        for kind in kinds {
+            ensure!(out.contains(kind), "zdb -ivvv shows no {kind}:\n{out}");
+        }
+        Ok(())
+    }
+}
+
+fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            u8::try_from(state >> 56).expect("eight bits")
+        })
+        .collect()
+}
+
+fn create(fs: &FsHandle, dir: FileId, name: &str) -> Result<FileId> {
+    let (mode, cred) = (CreateMode::Guarded, Cred::root());
+    let made = block_on(fs.create(dir, name.as_bytes(), mode, &SetAttr::default(), &cred));
+    Ok(made.with_context(|| format!("create {name}"))?.file.id)
+}
+
+fn write(fs: &FsHandle, id: FileId, at: u64, data: &[u8], stability: Stability) -> Result<()> {
+    let data = IoBuf::copy_from(data);
+    block_on(fs.write(id, at, data, stability, &Cred::root()))?;
+    Ok(())
+}
+
+fn content(fs: &FsHandle, id: FileId) -> Result<Vec<u8>> {
+    let size = block_on(fs.getattr(id))?.size;
+    let mut all = Vec::new();
+    while (all.len() as u64) < size {
+        let data = block_on(fs.read(id, all.len() as u64, 1 << 20, &Cred::root()))?;
+        ensure!(!data.is_empty(), "a hole in the middle of reading");
+        for piece in &data.pieces {
+            all.extend_from_slice(&piece[..]);
+        }
+    }
+    Ok(all)
+}
+
+/// One of every kind of change; returns the files to look at again.
+fn changes(fs: &FsHandle) -> Result<FileId> {
+    let (root, cred) = (block_on(fs.root())?.id, Cred::root());
+    let dir = block_on(fs.mkdir(root, b"dir", &SetAttr::default(), &cred))?
+        .file
+        .id;
+    let file = create(fs, dir, "file")?;
+    write(fs, file, 0, &bytes(1, 500_000), Stability::Unstable)?;
+    write(fs, file, 100_000, &bytes(2, 10), Stability::Unstable)?;
+    let set = SetAttr {
+        mode: Some(0o640),
+        uid: Some(1000),
+        gid: Some(1001),
+        mtime: Some(SetTime::Client(Timestamp {
+            seconds: 1_000_000_000,
+            nanoseconds: 7,
+        })),
+        flags: Some(engine::flags::NODUMP),
+        ..SetAttr::default()
+    };
+    block_on(fs.link(file, root, b"second", &cred))?;
+    block_on(fs.symlink(root, b"soft", b"to/nowhere", &SetAttr::default(), &cred))?;
+    let fifo = FileType::Fifo;
+    block_on(fs.mknod(
+        root,
+        b"pipe",
+        fifo,
+        engine::DeviceNumber::default(),
+        &SetAttr::default(),
+        &cred,
+    ))?;
+    let cut = create(fs, root, "cut")?;
+    write(fs, cut, 0, &bytes(3, 300_000), Stability::Unstable)?;
+    let size = SetAttr {
+        size: Some(70_000),
+        ..SetAttr::default()
+    };
+    block_on(fs.setattr(cut, &size, None, &cred))?;
+    block_on(fs.punch(cut, 10_000, 20_000, &cred))?;
+    block_on(fs.commit(cut, 0, 0))?;
+    block_on(fs.set_xattr(file, b"user.note", b"hello", XattrMode::Any, &cred))?;
+    block_on(fs.set_xattr(file, b"user.big", &bytes(4, 50_000), XattrMode::Any, &cred))?;
+    let gone = create(fs, root, "gone")?;
+    write(fs, gone, 0, b"x", Stability::FileSync)?;
+    block_on(fs.remove(root, b"gone", &cred))?;
+    block_on(fs.mkdir(root, b"empty", &SetAttr::default(), &cred))?;
+    block_on(fs.rmdir(root, b"empty", &cred))?;
+    let old = create(fs, root, "old")?;
+    write(fs, old, 0, b"renamed", Stability::Unstable)?;
+    create(fs, dir, "target")?;
+    block_on(fs.rename(root, b"old", dir, b"target", &cred))?;
+    block_on(fs.commit(old, 0, 0))?;
+    block_on(fs.setattr(file, &set, None, &cred))?;
+    block_on(fs.commit(file, 0, 0))?;
+    Ok(file)
+}
+
+fn changes_are_there(fs: &FsHandle, file: FileId) -> Result<()> {
+    let (root, cred) = (block_on(fs.root())?.id, Cred::root());
+    let dir = block_on(fs.lookup(root, b"dir", &cred))?.id;
+    ensure!(
+        block_on(fs.lookup(dir, b"file", &cred))?.id == file,
+        "same handle"
+    );
+    ensure!(
+        block_on(fs.lookup(root, b"second", &cred))?.id == file,
+        "link"
+    );
+    let mut expected = bytes(1, 500_000);
+    expected[100_000..100_010].copy_from_slice(&bytes(2, 10));
+    ensure!(content(fs, file)? == expected, "content");
+    let attr = block_on(fs.getattr(file))?;
+    ensure!(
+        (attr.mode, attr.uid, attr.gid, attr.links) == (0o640, 1000, 1001, 2),
+        "attributes: {attr:?}"
+    );
+    ensure!(
+        attr.mtime.seconds == 1_000_000_000 && attr.mtime.nanoseconds == 7,
+        "mtime"
+    );
+    ensure!(attr.flags & engine::flags::NODUMP != 0, "flags");
+    ensure!(
+        block_on(fs.xattr(file, b"user.note", &cred))? == b"hello",
+        "short attribute"
+    );
+    ensure!(
+        block_on(fs.xattr(file, b"user.big", &cred))? == bytes(4, 50_000),
+        "long attribute"
+    );
+    let soft = block_on(fs.lookup(root, b"soft", &cred))?.id;
+    ensure!(
+        block_on(fs.readlink(soft))? == b"to/nowhere",
+        "symbolic link"
+    );
+    let pipe = block_on(fs.lookup(root, b"pipe", &cred))?;
+    ensure!(pipe.file_type == FileType::Fifo, "pipe");
+    let cut = block_on(fs.lookup(root, b"cut", &cred))?.id;
+    let mut expected = bytes(3, 70_000);
+    expected[10_000..30_000].fill(0);
+    ensure!(content(fs, cut)? == expected, "cut and punched");
+    ensure!(
+        block_on(fs.lookup(root, b"gone", &cred)).is_err(),
+        "removed"
+    );
+    ensure!(
+        block_on(fs.lookup(root, b"empty", &cred)).is_err(),
+        "removed directory"
+    );
+    ensure!(
+        block_on(fs.lookup(root, b"old", &cred)).is_err(),
+        "renamed away"
+    );
+    let target = block_on(fs.lookup(dir, b"target", &cred))?.id;
+    ensure!(content(fs, target)? == b"renamed", "renamed over another");
+    Ok(())
+}
+
+/// Everything in a file system, a line each, for `tests/interop/log.sh`.
+fn listing(fs: &FsHandle, name: &str) -> Result<Vec<String>> {
+    let root = block_on(fs.root())?;
+    let mut found = BTreeMap::new();
+    walk(fs, Vec::new(), root.id, &mut found)?;
+    let mut lines = Vec::new();
+    for (path, id) in found {
+        let attr = block_on(fs.getattr(id))?;
+        let what = match attr.file_type {
+            FileType::Regular => format!("{} {}", attr.size, hash(fs, id, 0, attr.size)?),
+            FileType::Symlink => {
+                let target = block_on(fs.readlink(id))?;
+                String::from_utf8_lossy(&target).into_owned()
+            }
+            _ => String::new(),
+        };
+        let mut attributes = Vec::new();
+        for xattr in block_on(fs.xattrs(id, &Cred::root()))? {
+            let value = block_on(fs.xattr(id, &xattr.name, &Cred::root()))?;
+            let name = String::from_utf8_lossy(&xattr.name).into_owned();
+            attributes.push(format!("{name}={}", hex(&Sha256::digest(&value))));
+        }
+        attributes.sort();
+        lines.push(format!(
+            "{name}/{} {:o} {} {} {} {what} [{}]",
+            String::from_utf8_lossy(&path),
+            attr.file_type.mode_bits() | u64::from(attr.mode),
+            attr.uid,
+            attr.gid,
+            attr.links,
+            attributes.join(" ")
+        ));
+    }
+    lines.sort();
+    Ok(lines)
+}
+
+/// With `SANBOX_CRASHED_POOL=DIRECTORY` the crashed pool is kept there, for the real kernel module to replay, with the
+/// list of what it should find.
+#[test]
+fn a_log_of_ours() {
+    let run = || -> Result<()> {
+        let mut world = World::new(2)?;
+        let fs = world.dataset("fs", &[])?;
+        let dir = world.dataset("dirs", &[("xattr", "dir"), ("recordsize", "16K")])?;
+        let (a, b) = (changes(&fs)?, changes(&dir)?);
+        drop((fs, dir));
+        world.crash()?;
+        our_checker(&world.images, true)?;
+        world.zdb_reads_the_log(&[
+            "TX_CREATE ",
+            "TX_MKDIR ",
+            "TX_MKXATTR ",
+            "TX_SYMLINK ",
+            "TX_REMOVE ",
+            "TX_RMDIR ",
+            "TX_LINK ",
+            "TX_RENAME ",
+            "TX_WRITE ",
+            "TX_TRUNCATE ",
+            "TX_SETATTR ",
+            "TX_SETSAXATTR ",
+        ])?;
+        let kept = std::env::var_os("SANBOX_CRASHED_POOL").map(PathBuf::from);
+        if let Some(kept) = &kept {
+            for image in &world.images {
+                std::fs::copy(image, kept.join(image.file_name().context("a name")?))?;
+            }
+        }
+        world.import()?;
+        changes_are_there(&world.fs("fs")?, a).context("fs")?;
+        changes_are_there(&world.fs("dirs")?, b).context("dirs")?;
+        if let Some(kept) = &kept {
+            let mut lines = listing(&world.fs("fs")?, "fs")?;
+            lines.extend(listing(&world.fs("dirs")?, "dirs")?);
+            lines.sort();
+            std::fs::write(kept.join("expect"), lines.join("\n") + "\n")?;
+        }
+        block_on(
+            world
+                .engine
+                .end_pool(POOL, Ending::Export { command: None }),
+        )?;
+        our_checker(&world.images, false)?;
+        world.zdb_reads_the_log(&[])?;
+        world.import()?;
+        changes_are_there(&world.fs("fs")?, a).context("fs again")?;
+        block_on(world.engine.close())?;
+        Ok(())
+    };
+    run().expect("everything acknowledged");
+}
