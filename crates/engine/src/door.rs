@@ -152,10 +152,7 @@ impl Content {
     async fn close(&self) -> Result<(), EngineError> {
         match self {
             Self::Fs(fs) => Ok(fs.close().await?),
-            Self::Volume(volume) => {
-                volume.close();
-                Ok(())
-            }
+            Self::Volume(volume) => Ok(volume.close().await?),
         }
     }
 }

@@ -24,7 +24,8 @@ const BLOCK_SIZES: [usize; 7] = [
     68 << 10,
     BLOCK_MAX,
 ];
-/// A write is not split for less than this much room.
+/// A write too long for any block is not split for less than this much room. One that fits a block is not split at all:
+/// after a power cut all of it is found, or nothing.
 const SPLIT_MIN: usize = 4 << 10;
 /// How many commits the size of the next block is guessed from.
 const HISTORY: usize = 8;
@@ -91,6 +92,7 @@ pub(crate) fn fill(entries: &mut VecDeque<Entry>, size: usize, seq: &mut u64) ->
             offset,
             data,
         } = &mut entry.intent
+            && whole > RECORD_MAX
             && room >= LogRecord::WRITE_HEADER + SPLIT_MIN
         {
             let len = (room - LogRecord::WRITE_HEADER) & !7;

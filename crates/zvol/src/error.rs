@@ -53,6 +53,17 @@ impl From<dmu::DmuError> for VolumeError {
     }
 }
 
+impl From<zil::ZilError> for VolumeError {
+    fn from(error: zil::ZilError) -> Self {
+        match error {
+            zil::ZilError::Dmu(error) => error.into(),
+            zil::ZilError::Damaged { .. } => Self::Corrupt("record of the intent log"),
+            zil::ZilError::Unsupported { .. } => Self::NotSupported,
+            _ => Self::Io,
+        }
+    }
+}
+
 impl From<dsl::DslError> for VolumeError {
     fn from(error: dsl::DslError) -> Self {
         use dsl::DslError as E;

@@ -11,9 +11,11 @@ use dmu::zap;
 use dmu::{Objset, Tx};
 use dsl::property::{DatasetKind, Property};
 use dsl::{Dataset, Estimate};
+use ondisk::zil::record_kind;
 use ondisk::{ObjectType, Txg};
 use runtime::IoBuf;
 use runtime::sync::{RangeLock, WHOLE_RANGE};
+use zil::{Intent, Zilog};
 
 use crate::{DATA, PROPERTIES, SIZE_KEY, VolumeError, VolumeResult, check_size};
 
@@ -67,6 +69,9 @@ struct Inner {
     ranges: RangeLock,
     /// The newest group with changes.
     last_txg: Cell<Txg>,
+    log: Option<Zilog>,
+    /// Number of the log record being replayed.
+    replaying: Cell<Option<u64>>,
     closed: Cell<bool>,
 }
 
@@ -90,8 +95,10 @@ impl Volume {
         if size > i64::MAX.cast_unsigned() {
             return Err(VolumeError::Corrupt("the volume's size"));
         }
-        Ok(Self(Rc::new(Inner {
+        let volume = Self(Rc::new(Inner {
             os,
+            log: dataset.log(),
+            replaying: Cell::new(None),
             dataset,
             options,
             block_size: u64::from(info.block_size.max(512)),
@@ -99,12 +106,23 @@ impl Volume {
             ranges: RangeLock::default(),
             last_txg: Cell::new(Txg(0)),
             closed: Cell::new(false),
-        })))
+        }));
+        // Before anything else changes the volume; also where the property makes it read-only.
+        volume.replay_log().await?;
+        Ok(volume)
     }
 
-    /// Ends the use of the volume: changes are refused from now on. What was written unstably is on disk with its group.
-    pub fn close(&self) {
+    /// Ends the use of the volume: changes are refused from now on. What was written unstably is on disk with its group; on
+    /// return the intent log is empty.
+    ///
+    /// # Errors
+    /// Those of writing; the volume is closed all the same.
+    pub async fn close(&self) -> VolumeResult<()> {
         self.0.closed.set(true);
+        match &self.0.log {
+            Some(log) if !self.0.os.is_read_only() => Ok(log.close().await?),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the size in bytes.
@@ -333,6 +351,8 @@ impl Volume {
             os.free_range(DATA, old, u64::MAX, &tx).await?;
         }
         self.dirtied(&tx);
+        // There is no record of a size: whatever is committed from now on waits for this group.
+        self.log(zil::Scope::Always, || Intent::Unlogged, &tx);
         drop(tx);
         if size < old {
             self.free_locked(size..old).await?;
@@ -377,6 +397,7 @@ impl Volume {
             let tx = self.begin(Estimate::freeing(FREEING_BYTES)).await?;
             self.0.os.free_range(DATA, data, end - data, &tx).await?;
             self.dirtied(&tx);
+            self.log_content(|| truncate_record(data, end - data), &tx);
             at = end;
         }
         Ok(())
@@ -397,7 +418,13 @@ impl Volume {
         let mut at = at;
         for piece in pieces {
             let len = piece.len() as u64;
-            self.0.os.write_buf(DATA, at, piece, &tx).await?;
+            self.0.os.write_buf(DATA, at, piece.clone(), &tx).await?;
+            let write = || Intent::Write {
+                object: DATA,
+                offset: at,
+                data: piece,
+            };
+            self.log_content(write, &tx);
             at += len;
         }
         Ok(())
@@ -415,7 +442,9 @@ impl Volume {
         Ok(())
     }
 
-    async fn begin(&self, estimate: Estimate) -> VolumeResult<Tx> {
+    async fn begin(&self, mut estimate: Estimate) -> VolumeResult<Tx> {
+        // What was acknowledged before a crash may use the room that is kept back.
+        estimate.net_free |= self.0.replaying.get().is_some();
         Ok(self.0.dataset.begin(estimate).await?)
     }
 
@@ -433,8 +462,77 @@ impl Volume {
     }
 
     async fn commit(&self) -> VolumeResult<()> {
+        if self.0.replaying.get().is_some() {
+            return Ok(());
+        }
+        if let Some(log) = &self.0.log {
+            return Ok(log.commit(Some(DATA)).await?);
+        }
         let clock = &self.0.os.services().clock;
         Ok(clock.wait_synced(self.0.last_txg.get()).await?)
+    }
+
+    fn log_content(&self, make: impl FnOnce() -> Intent, tx: &Tx) {
+        self.log(zil::Scope::Object(DATA), make, tx);
+    }
+
+    /// Appends a record, or notes the one under replay as done.
+    fn log(&self, scope: zil::Scope, make: impl FnOnce() -> Intent, tx: &Tx) {
+        let Some(log) = &self.0.log else { return };
+        match self.0.replaying.get() {
+            Some(seq) => log.replayed(seq, tx),
+            None => log.append(scope, make(), tx),
+        }
+    }
+
+    /// Replays the log an earlier session left. OpenZFS: module/zfs/zvol.c, `zvol_replay_write`, `zvol_replay_truncate`.
+    async fn replay_log(&self) -> VolumeResult<()> {
+        let Some(log) = self.0.log.clone() else {
+            return Ok(());
+        };
+        if !log.needs_replay() || self.0.os.is_read_only() {
+            return Ok(());
+        }
+        let mut stream = log.replay();
+        while let Some(record) = stream.next().await? {
+            self.0.replaying.set(Some(record.seq));
+            let outcome = self.replay_record(&record).await;
+            self.0.replaying.set(None);
+            outcome?;
+        }
+        Ok(stream.finish().await?)
+    }
+
+    async fn replay_record(&self, record: &zil::Record) -> VolumeResult<()> {
+        const DAMAGED: VolumeError = VolumeError::Corrupt("record of the intent log");
+        match record.kind {
+            record_kind::WRITE => {
+                let write = record.write().ok_or(DAMAGED)?;
+                // A block may reach past the end; what was written does not.
+                let end = write.offset.saturating_add(write.data.len() as u64);
+                let end = end.min(self.size());
+                if write.offset >= end {
+                    return Ok(());
+                }
+                let data = write.data.slice(0..index(end - write.offset));
+                let _lock = self.0.ranges.exclusive(write.offset..end).await;
+                self.write_locked(write.offset, data).await
+            }
+            record_kind::TRUNCATE => {
+                let words: Vec<u64> = ondisk::bytes::u64s(&record.body).take(3).collect();
+                let &[_, offset, len] = words.as_slice() else {
+                    return Err(DAMAGED);
+                };
+                let end = offset.saturating_add(len).min(self.size());
+                if offset >= end {
+                    return Ok(());
+                }
+                self.free(offset..end).await
+            }
+            // Only file systems have others, but for clones, which the import refuses.
+            record_kind::WRITE2 => Ok(()),
+            _ => Err(VolumeError::NotSupported),
+        }
     }
 
     fn sync_setting(&self) -> SyncSetting {
@@ -476,7 +574,7 @@ impl Volume {
 
     fn check_writable(&self) -> VolumeResult<()> {
         self.check_open()?;
-        if self.is_read_only() {
+        if self.0.replaying.get().is_none() && self.is_read_only() {
             Err(VolumeError::ReadOnly)
         } else {
             Ok(())
@@ -493,6 +591,15 @@ enum SyncSetting {
 }
 
 /// An offset within a buffer in memory.
+/// The body of a truncate record: freed bytes. OpenZFS: include/sys/zil.h, `lr_truncate_t`.
+fn truncate_record(offset: u64, len: u64) -> Intent {
+    let words = [DATA.0, offset, len];
+    Intent::Record {
+        kind: record_kind::TRUNCATE,
+        body: words.iter().flat_map(|word| word.to_le_bytes()).collect(),
+    }
+}
+
 fn index(bytes: u64) -> usize {
     usize::try_from(bytes).expect("a length that came from a buffer's")
 }

@@ -51,7 +51,8 @@ impl VolumeHistory {
     /// # Errors
     /// When it is none of the possible states.
     pub fn judge(&mut self, found: Bytes) -> Result<(), String> {
-        if !self.states.contains(&found) {
+        let torn = |pair: &[Bytes]| is_torn(&pair[0], &pair[1], &found);
+        if !self.states.contains(&found) && !self.states.windows(2).any(torn) {
             let newest = self.newest();
             let place = found.iter().zip(newest.iter()).position(|(a, b)| a != b);
             return Err(format!(
@@ -65,6 +66,16 @@ impl VolumeHistory {
         self.states = vec![found];
         Ok(())
     }
+}
+
+/// Whether the front of a volume is as after an operation and the rest as before: a long one is several records of the
+/// intent log, and power may go between them before anything is acknowledged.
+fn is_torn(old: &[u8], new: &[u8], found: &[u8]) -> bool {
+    if old.len() != new.len() || found.len() != old.len() {
+        return false;
+    }
+    let done = found.iter().zip(new).take_while(|(a, b)| a == b).count();
+    found[done..] == old[done..]
 }
 
 /// Creates the volume, with a block size by seed.
