@@ -1,7 +1,8 @@
 #!/bin/bash
 # The real Linux NFS client on a sanbox share (vers=3, tcp, nolock): unpacks a source tree, runs a build-like workload,
 # random I/O with mmap, renames and links; in the middle the server is killed with SIGKILL and started again while the
-# client goes on. At the end every hash is equal, seen by the client after a fresh mount and by sanbox itself.
+# client goes on. At the end every hash is equal, seen by the client after a fresh mount and by sanbox itself; and from a
+# share the client crosses into the share below it.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd); root=$(cd "$here/../.." && pwd)
 w=$(mktemp -d); pid=; vm=
@@ -21,6 +22,8 @@ serve() {
 }
 "$SANBOX" zpool create tank mirror "$w/disks/d0.img" "$w/disks/d1.img"
 "$SANBOX" zfs create -o sharenfs='rw,no_root_squash' tank/src
+"$SANBOX" zfs create -o sharenfs='rw,no_root_squash' tank/up
+"$SANBOX" zfs create tank/up/down
 serve
 
 cat >"$w/guest" <<'G'
@@ -92,7 +95,13 @@ cd /; umount /mnt/n; mount_it; cd /mnt/n
 (cd /mnt/n && find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum) >/share/after
 cmp /share/before /share/after
 df -h /mnt/n | tail -1
-cd /; umount /mnt/n; echo NFS-OK
+cd /; umount /mnt/n
+echo PHASE crossing                      # from a share into the share below, which the client mounts by itself
+mkdir -p /mnt/up; mount -t nfs -o vers=3,tcp,nolock,hard,port=$port,mountport=$port,mountproto=tcp 10.0.2.2:/tank/up /mnt/up
+[ "$(ls /mnt/up)" = down ] || { ls -la /mnt/up; exit 1; }
+echo below >/mnt/up/down/file; cat /mnt/up/down/file
+[ "$(stat -c %d /mnt/up)" != "$(stat -c %d /mnt/up/down)" ] && grep -q ' /mnt/up/down nfs ' /proc/mounts || { cat /proc/mounts; exit 1; }
+umount /mnt/up/down; umount /mnt/up; echo NFS-OK
 G
 "$root/tests/realvm/realvm" run "$w/guest" --no-zfs --share "$w/share" --timeout 1500 -- "$port" >"$w/out" 2>"$w/err" & vm=$!
 kills=0
@@ -111,6 +120,7 @@ kill $pid; wait $pid || { echo "interop nfs: the server did not end cleanly" >&2
 pid=
 "$SANBOX" get -r tank/src:/ "$w/back"
 (cd "$w/back" && find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum) | cmp - "$w/share/after"
+[ "$("$SANBOX" cat tank/up/down:/file)" = below ] || { echo "interop nfs: what was written below a share is not there" >&2; exit 1; }
 "$SANBOX" zpool export tank
 zdb -e -p "$w/disks" -bcc tank >"$w/zdb" 2>&1 && grep -q 'No leaks' "$w/zdb" || { tail -20 "$w/zdb"; exit 1; }
 echo "interop nfs: $kills kills of the server, $(wc -l <"$w/share/after") files equal, zdb clean"
