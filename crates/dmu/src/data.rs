@@ -18,6 +18,8 @@ use crate::txg::Tx;
 
 /// A dirty block's part below this size is copied out to readers; above, the block is shared and copied if written again.
 const COPY_OUT_BYTES: usize = 32 << 10;
+/// Blocks that may share one buffer: an NFS write of 1 MiB in blocks of 128 KiB.
+const SLICES_MAX: usize = 8;
 /// Read-ahead of a sequential reader starts with this and doubles.
 const READ_AHEAD_FIRST: u64 = 1 << 20;
 /// Most blocks read ahead at once.
@@ -245,9 +247,10 @@ impl Objset {
         }
         for part in parts(size, offset, bytes.len()) {
             let source = part.at..part.at + part.len;
-            // A slice that keeps a much larger buffer alive is copied instead.
+            // A slice that keeps a much larger buffer alive is copied instead. The slices of one write are written out and
+            // leave the cache at about the same time.
             let whole = owner
-                .filter(|o| part.len == size as usize && o.len() <= 4 * part.len)
+                .filter(|o| part.len == size as usize && o.len() <= SLICES_MAX * part.len)
                 .map(|o| o.slice(source.clone()));
             self.write_part(dnode, &part, &bytes[source], whole, tx)
                 .await?;

@@ -45,8 +45,9 @@ const LARGEST: usize = CLASSES[CLASSES.len() - 1];
 /// Words of a chunk's bitmaps: a bit for each buffer of the smallest class.
 const WORDS: usize = CHUNK / CLASSES[0] / 64;
 
-/// Whole free chunks kept with their memory; those beyond give it back to the kernel. 32 are 64 MiB.
-const FREE_CHUNKS_KEPT: usize = 32;
+/// Whole free chunks kept with their memory; those beyond give it back to the kernel. 128 are 256 MiB: what a transaction
+/// group frees at once when it has synced, and the next one takes again.
+const FREE_CHUNKS_KEPT: usize = 128;
 
 pub(crate) struct Arena {
     base: usize,

@@ -489,7 +489,8 @@ impl Appliance {
 
     fn tuning(&self) -> engine::Tuning {
         let mut tuning = engine::Tuning::default();
-        if let Ok(Some(bytes)) = self.config.memory_bytes() {
+        let chosen = self.config.memory_bytes().ok().flatten();
+        if let Some(bytes) = chosen.or_else(|| memory_here().map(|bytes| bytes / 4)) {
             tuning.cache.limit_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         }
         tuning
@@ -502,6 +503,22 @@ impl Appliance {
         }
         self.engine.close().await
     }
+}
+
+/// Returns the memory this process may use, in bytes: the machine's, or its container's.
+fn memory_here() -> Option<u64> {
+    let machine = std::fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|text| {
+            let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+            let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+            Some(kib << 10)
+        });
+    // cgroup v2; `max` when there is no limit.
+    let container = std::fs::read_to_string("/sys/fs/cgroup/memory.max")
+        .ok()
+        .and_then(|text| text.trim().parse().ok());
+    machine.into_iter().chain(container).min()
 }
 
 /// Returns how the properties of a dataset want it mounted.

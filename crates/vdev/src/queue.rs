@@ -71,7 +71,7 @@ impl Default for QueueTuning {
             classes: [
                 limits(10, 32),
                 limits(10, 32),
-                limits(2, 16),
+                limits(2, 32),
                 limits(4, 24),
                 limits(1, 4),
                 limits(1, 2),
