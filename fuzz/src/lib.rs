@@ -110,6 +110,22 @@ pub const TARGETS: &[Target] = &[
         run: stored::decompress,
         memory_max: |_| 8 << 20,
     },
+    // Whole connections: the server's tables, and commands' buffers within its limit of 1 MiB.
+    Target {
+        name: "iscsi_connection",
+        run: iscsi::fuzz::connection,
+        memory_max: |len| len * 40 + (4 << 20),
+    },
+    Target {
+        name: "iscsi_text",
+        run: iscsi::fuzz::text,
+        memory_max: proportional,
+    },
+    Target {
+        name: "scsi_parameters",
+        run: iscsi::fuzz::parameters,
+        memory_max: proportional,
+    },
     Target {
         name: "checksum",
         run: stored::checksum,

@@ -12,6 +12,7 @@ mod golden_write;
 mod histories;
 mod hostile;
 mod intent_log;
+mod iscsi;
 mod nbd;
 mod nonsense;
 mod rpc;

@@ -43,6 +43,8 @@ pub struct Config {
     pub nfs: Nfs,
     /// Volumes by NBD.
     pub nbd: Nbd,
+    /// Volumes by iSCSI.
+    pub iscsi: Iscsi,
     /// Mounting on this machine.
     pub mount: Mount,
 }
@@ -94,6 +96,31 @@ impl Default for Nbd {
             enabled: true,
             port: 10809,
             connections_max: 1024,
+        }
+    }
+}
+
+/// Settings of the iSCSI target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Iscsi {
+    /// Serve iSCSI at all.
+    pub enabled: bool,
+    /// TCP port.
+    pub port: u16,
+    /// Connections at once; more are turned away.
+    pub connections_max: usize,
+    /// Sessions at once; more are refused at login.
+    pub sessions_max: usize,
+}
+
+impl Default for Iscsi {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            port: 3260,
+            connections_max: 4096,
+            sessions_max: 2048,
         }
     }
 }

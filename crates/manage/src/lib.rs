@@ -9,3 +9,4 @@
 pub mod config;
 pub mod control;
 pub mod state;
+pub mod targets;

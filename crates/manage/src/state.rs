@@ -231,6 +231,33 @@ impl StateDirectory {
         self.replace("pools.json", format!("{text}\n").as_bytes())
     }
 
+    /// Reads the iSCSI targets.
+    ///
+    /// # Errors
+    /// They cannot be read, or are damaged.
+    pub fn read_targets(&self) -> Result<crate::targets::Targets, StateError> {
+        let path = self.path.join("targets.json");
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(crate::targets::Targets::default());
+            }
+            Err(source) => return Err(StateError::Io { path, source }),
+        };
+        serde_json::from_str(&text).map_err(|source| StateError::Damaged { path, source })
+    }
+
+    /// Replaces the iSCSI targets, secrets included: the file is its owner's alone.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub fn write_targets(&self, targets: &crate::targets::Targets) -> Result<(), StateError> {
+        let path = self.path.join("targets.json");
+        let text = serde_json::to_string_pretty(targets)
+            .map_err(|source| StateError::Damaged { path, source })?;
+        self.replace("targets.json", format!("{text}\n").as_bytes())
+    }
+
     /// Returns the number that stands for this host in pools' labels where the machine has none of
     /// its own: made once, kept with the state.
     ///

@@ -20,6 +20,7 @@ use manage::state::{PoolCache, StateDirectory};
 use tokio::sync::Mutex;
 
 use crate::serve::fuse::{MountFlags, Mounts};
+use crate::serve::iscsi::Iscsi;
 use crate::serve::nbd;
 use crate::serve::shares::Shares;
 
@@ -53,6 +54,8 @@ pub(crate) struct Appliance {
     shares: OnceLock<Shares>,
     /// Present in a daemon that serves NBD.
     nbd: OnceLock<nbd::Server>,
+    /// Present in a daemon that serves iSCSI.
+    iscsi: OnceLock<Iscsi>,
 }
 
 impl Appliance {
@@ -77,6 +80,7 @@ impl Appliance {
             mounts,
             shares: OnceLock::new(),
             nbd: OnceLock::new(),
+            iscsi: OnceLock::new(),
         }))
     }
 
@@ -93,6 +97,7 @@ impl Appliance {
             mounts,
             shares: OnceLock::new(),
             nbd: OnceLock::new(),
+            iscsi: OnceLock::new(),
         })
     }
 
@@ -103,6 +108,9 @@ impl Appliance {
         }
         if let Some(nbd) = self.nbd.get() {
             nbd.close().await;
+        }
+        if let Some(iscsi) = self.iscsi.get() {
+            iscsi.close().await;
         }
     }
 
@@ -130,6 +138,21 @@ impl Appliance {
     /// Takes the NBD server along.
     pub(crate) fn serve_nbd(&self, server: nbd::Server) {
         let _ = self.nbd.set(server);
+    }
+
+    /// Takes the iSCSI target along.
+    pub(crate) fn serve_iscsi(&self, server: Iscsi) {
+        let _ = self.iscsi.set(server);
+    }
+
+    /// Lists the sessions of iSCSI initiators.
+    pub(crate) fn iscsi_sessions(&self) -> Vec<::iscsi::SessionInfo> {
+        self.iscsi.get().map(Iscsi::sessions).unwrap_or_default()
+    }
+
+    /// How many iSCSI sessions can reach a volume.
+    pub(crate) fn volume_users(&self, guid: u64) -> usize {
+        self.iscsi.get().map_or(0, |iscsi| iscsi.users_of(guid))
     }
 
     /// Whether this process is a daemon.
@@ -389,6 +412,9 @@ impl Appliance {
         }
         if let Some(nbd) = self.nbd.get() {
             nbd.follow().await;
+        }
+        if let Some(iscsi) = self.iscsi.get() {
+            iscsi.follow().await;
         }
     }
 

@@ -91,6 +91,11 @@ pub(crate) const COMMANDS: &[Command] = &[
                 "TCP port of NFS and MOUNT; 0 turns NFS off (2049)",
             ),
             long(
+                "iscsi-port",
+                Some("N"),
+                "TCP port of iSCSI, open while there are targets; 0 turns it off (3260)",
+            ),
+            long(
                 "nbd-port",
                 Some("N"),
                 "TCP port of NBD, open while a volume's property org.sanbox:nbd is on or readonly; 0 is none (10809)",
@@ -153,8 +158,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "get",
-        summary: "copy files out of a dataset",
-        operands: "DATASET[@SNAP]:/PATH DEST",
+        summary: "copy files, or a volume, out of a pool",
+        operands: "DATASET[@SNAP]:/PATH DEST | VOLUME[@SNAP] DEST",
         flags: &[
             short('r', "directories, with everything in them"),
             short('v', "name each file"),
@@ -162,6 +167,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         text: &[
             PATHS,
             "With -r, types, modes, owners, times, hard links, symbolic links, holes, device nodes and extended attributes are kept, as far as the user may set them; DEST becomes the copy of PATH.",
+            "Of a volume the bytes are copied; holes stay holes.",
         ],
     },
     Command {
@@ -209,6 +215,59 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: &[short('r', "read-only")],
         text: &[
             "Without a running daemon the command stays in the foreground and holds the mount until it is unmounted or interrupted; other commands of the same state directory work meanwhile.",
+        ],
+    },
+    Command {
+        name: "target",
+        summary: "manage iSCSI targets and the volumes they show",
+        operands: "create IQN | delete IQN | list | show IQN | map IQN VOLUME | unmap IQN VOLUME | chap IQN | allow IQN [INITIATOR ...] | sessions",
+        flags: &[
+            long(
+                "alias",
+                Some("TEXT"),
+                "create: what initiators show to people",
+            ),
+            long(
+                "lun",
+                Some("N"),
+                "map: logical unit number (the lowest that is free)",
+            ),
+            long(
+                "user",
+                Some("NAME"),
+                "chap: who initiators must say they are",
+            ),
+            long(
+                "secret",
+                Some("TEXT"),
+                "chap: what they must know, 12 characters or more",
+            ),
+            long(
+                "secret-file",
+                Some("FILE"),
+                "chap: a file whose first line is the secret",
+            ),
+            long(
+                "mutual-user",
+                Some("NAME"),
+                "chap: who the target says it is",
+            ),
+            long(
+                "mutual-secret",
+                Some("TEXT"),
+                "chap: what the target proves to know",
+            ),
+            long(
+                "mutual-secret-file",
+                Some("FILE"),
+                "chap: a file whose first line is that",
+            ),
+            long("off", None, "chap: anybody may log in"),
+        ],
+        text: &[
+            "Which volumes a target shows is a property of the volumes (org.sanbox:lun, as IQN/NUMBER), so it travels with import and replication; names, secrets and access lists stay in the state directory. Changes take effect at once.",
+            "Without secrets and access lists targets can be reached from this machine only; with them, from everywhere, unless addresses were chosen with serve --listen. INITIATOR is an iSCSI name, a name with * at its end, an address or a network (10.0.0.0/8); none, or 'all', is everybody.",
+            "More properties of volumes: org.sanbox:lun.sector is 512n, 512e or 4kn; org.sanbox:lun.cache=off makes every write safe before it is answered.",
         ],
     },
     Command {

@@ -2,6 +2,7 @@
 
 pub(crate) mod control;
 pub(crate) mod fuse;
+pub(crate) mod iscsi;
 pub(crate) mod nbd;
 pub(crate) mod nfs;
 pub(crate) mod resolve;
@@ -51,6 +52,12 @@ pub(crate) fn settings(state: &StateDirectory, arguments: &[String]) -> anyhow::
                     .parse()
                     .with_context(|| format!("--nfs-port {text}: not a port"))?;
                 config.nfs.enabled = config.nfs.port != 0;
+            }
+            Ok(Some(Opt::Long("iscsi-port", Some(text)))) => {
+                config.iscsi.port = text
+                    .parse()
+                    .with_context(|| format!("--iscsi-port {text}: not a port"))?;
+                config.iscsi.enabled = config.iscsi.port != 0;
             }
             Ok(Some(Opt::Long("nbd-port", Some(text)))) => {
                 config.nbd.port = text
@@ -110,6 +117,16 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
         let server = nbd::Server::new(&appliance, settings);
         server.open().await;
         appliance.serve_nbd(server);
+    }
+
+    if config.iscsi.enabled {
+        let settings = iscsi::Settings {
+            addresses: config.listen.clone(),
+            port: config.iscsi.port,
+            connections_max: config.iscsi.connections_max,
+            sessions_max: config.iscsi.sessions_max,
+        };
+        appliance.serve_iscsi(iscsi::Iscsi::new(&appliance, settings));
     }
 
     let socket = appliance.state().socket();

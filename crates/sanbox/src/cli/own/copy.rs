@@ -95,6 +95,9 @@ pub(super) async fn get(session: &Session, given: &Given) -> Outcome {
     let [from, to] = given.operands.as_slice() else {
         return Err(session.misuse("expected a place and a destination"));
     };
+    if Place::parse(from).is_none() && !from.contains(':') {
+        return super::volume::get(session, from, to).await;
+    }
     let place = Place::of(session, from)?;
     let mut job = job(session, given, &place).await?;
     let attr = walk(&job.fs, &place.path, &job.cred)

@@ -5,6 +5,8 @@ mod doctor;
 mod files;
 mod pages;
 mod place;
+mod target;
+mod volume;
 mod walk;
 
 use super::declare::{COMMANDS, Command, help};
@@ -34,6 +36,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "get" => copy::get(session, &given).await,
         "put" => copy::put(session, &given).await,
         "mount" => files::mount(session, &given).await,
+        "target" => target::run(session, &given).await,
         "doctor" => doctor::run(session).await,
         "completion" => pages::completion(session, &given),
         "man" => pages::man(session, &given),
@@ -45,6 +48,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
 #[derive(Debug, Default)]
 pub(crate) struct Given {
     letters: Vec<(char, Option<String>)>,
+    longs: Vec<(&'static str, Option<String>)>,
     /// What is no option.
     pub(crate) operands: Vec<String>,
 }
@@ -59,8 +63,9 @@ impl Given {
         let (letters, longs) = command.options();
         let mut given = Self::default();
         given.operands = session.options(arguments, &letters, &longs, |_, option| {
-            if let Opt::Short(letter, value) = option {
-                given.letters.push((letter, value));
+            match option {
+                Opt::Short(letter, value) => given.letters.push((letter, value)),
+                Opt::Long(name, value) => given.longs.push((name, value)),
             }
             Ok(())
         })?;
@@ -70,6 +75,21 @@ impl Given {
     /// Whether a letter was given.
     pub(crate) fn has(&self, letter: char) -> bool {
         self.letters.iter().any(|(given, _)| *given == letter)
+    }
+
+    /// Whether a long option was given.
+    pub(crate) fn has_long(&self, name: &str) -> bool {
+        self.longs.iter().any(|(given, _)| *given == name)
+    }
+
+    /// The last value of a long option.
+    pub(crate) fn long(&self, name: &str) -> Option<&str> {
+        self.longs
+            .iter()
+            .rev()
+            .find(|(given, _)| *given == name)?
+            .1
+            .as_deref()
     }
 
     /// The last value of a letter.

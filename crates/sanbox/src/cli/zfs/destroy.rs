@@ -476,6 +476,11 @@ async fn destroy_one(session: &Session, pool: &PoolHandle, name: &str, force: bo
     if session.appliance.unmount_for(name, force).await.is_err() {
         return Err(session.fail(format!("cannot destroy '{name}': dataset is busy")));
     }
+    if let Ok(info) = pool.dataset(name, &PropertyQuery::None).await
+        && session.appliance.volume_users(info.guid) > 0
+    {
+        return Err(session.fail(format!("cannot destroy '{name}': dataset is busy")));
+    }
     match pool.destroy_dataset(name, DestroyOptions::default()).await {
         Ok(()) => Ok(()),
         Err(error) => Err(session.fail(format!("cannot destroy '{name}': {error}"))),

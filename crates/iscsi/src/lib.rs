@@ -1,0 +1,34 @@
+//! An iSCSI target on volumes, as a service: PDUs in, PDUs out.
+//!
+//! A [`Server`] knows targets and sessions. For each TCP connection the owner of the sockets makes a [`Connection`], asks its
+//! [`Framing`] how long the next PDU is, hands it in with [`Connection::receive`], and writes what comes out of its [`Transport`].
+//! Work that waits for volumes is handed to a [`Spawner`]. So the crate knows no sockets, no clocks and no executor, and runs under
+//! simulated time as on the host.
+//!
+//! Guarantees: no input makes it panic or allocate more than limits say; a command's status says stable only what the engine said
+//! is stable; commands of a session start in the order of their numbers; an aborted command answers nothing, and has ended before
+//! the abort is answered. Errors of a connection end the connection (error recovery level 0).
+//!
+//! RFC 7143 (iSCSI), RFC 7144 (CHAP with SHA), RFC 1994 (CHAP); SPC-4 r37, SBC-3 r36 and, for tokens, SPC-4 r36 with SBC-3 r35.
+
+#![forbid(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::indexing_slicing)]
+
+mod bytes;
+mod chap;
+mod connection;
+pub mod fuzz;
+mod keys;
+mod login;
+mod pdu;
+mod scsi;
+mod server;
+mod session;
+mod target;
+mod task;
+
+pub use connection::{Connection, Next};
+pub use pdu::{BHS_BYTES, DATA_BYTES_MAX, Framing, Out, Violation};
+pub use scsi::{LunSpec, SectorFormat};
+pub use server::{Environment, Server, ServerConfig, SessionInfo, Spawner, Transport};
+pub use target::{Chap, TargetSpec, check_name};

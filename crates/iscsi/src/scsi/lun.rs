@@ -1,0 +1,328 @@
+//! The logical unit: a volume as SCSI sees it, with what it remembers between commands.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use engine::VolumeHandle;
+
+use super::reserve::Reservations;
+use super::sense::{Asc, Sense, asc, key};
+use super::{Kind, Tokens, op};
+use crate::server::Environment;
+
+/// Unit attentions kept for one nexus; older ones tell enough then.
+const ATTENTIONS_MAX: usize = 8;
+
+/// How a volume is cut into logical blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SectorFormat {
+    /// Logical and physical blocks of 512 bytes.
+    Native512,
+    /// Logical blocks of 512 bytes on physical ones of 4096.
+    #[default]
+    Emulated512,
+    /// Logical and physical blocks of 4096 bytes.
+    Native4096,
+}
+
+impl SectorFormat {
+    /// Bytes of a logical block.
+    pub(crate) fn block(self) -> u64 {
+        match self {
+            Self::Native512 | Self::Emulated512 => 512,
+            Self::Native4096 => 4096,
+        }
+    }
+
+    /// log2 of logical blocks per physical block.
+    pub(crate) fn exponent(self) -> u8 {
+        match self {
+            Self::Emulated512 => 3,
+            Self::Native512 | Self::Native4096 => 0,
+        }
+    }
+}
+
+/// A volume to be offered.
+#[derive(Clone, Debug)]
+pub struct LunSpec {
+    /// Number within the target.
+    pub number: u16,
+    /// The volume.
+    pub volume: VolumeHandle,
+    /// Its name, for people.
+    pub name: String,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Its `volblocksize` in bytes.
+    pub volume_block: u64,
+    /// Logical and physical block sizes.
+    pub sectors: SectorFormat,
+    /// Writes may be answered before they are on stable storage, until SYNCHRONIZE CACHE or FUA.
+    pub write_cache: bool,
+    /// Changes are refused.
+    pub read_only: bool,
+    /// It has no reservation: space is promised to nobody.
+    pub thin: bool,
+    /// Persistent reservations to be restored, as [`crate::Environment::store_reservations`] got them.
+    pub reservations: Option<String>,
+}
+
+/// The relation between an initiator port and a target port: one session.
+#[derive(Debug)]
+pub(crate) struct Nexus {
+    /// Unique while the server runs.
+    pub(crate) id: u64,
+    /// Initiator name and session id: what reservations remember.
+    pub(crate) port: Port,
+}
+
+/// An initiator port's name. RFC 7143 section 4.4.1 (names of SCSI ports).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Port {
+    pub(crate) initiator: String,
+    pub(crate) isid: [u8; 6],
+}
+
+impl std::fmt::Display for Port {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{},i,0x", self.initiator)?;
+        self.isid
+            .iter()
+            .try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// A logical unit, shared by all targets and sessions that reach it.
+pub(crate) struct LogicalUnit {
+    pub(crate) volume: VolumeHandle,
+    pub(crate) environment: Arc<dyn Environment>,
+    pub(crate) tokens: Tokens,
+    state: Mutex<State>,
+    /// Makes ORWRITE and its like atomic among themselves.
+    pub(crate) serial: crate::task::Turnstile,
+}
+
+/// A session that can reach the unit.
+#[derive(Debug)]
+struct Listener {
+    port: Port,
+    attentions: VecDeque<Asc>,
+}
+
+/// What a logical unit remembers.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
+    pub(crate) volume_block: u64,
+    pub(crate) sectors: SectorFormat,
+    pub(crate) write_cache: bool,
+    /// The write cache as the volume's properties have it.
+    configured_cache: bool,
+    /// Read-only as the volume has it.
+    pub(crate) read_only: bool,
+    pub(crate) thin: bool,
+    /// Control mode page: SWP and D_SENSE.
+    pub(crate) software_protect: bool,
+    pub(crate) descriptor_sense: bool,
+    pub(crate) stopped: bool,
+    /// Asymmetric access state of the only target port group.
+    pub(crate) access: u8,
+    pub(crate) reservations: Reservations,
+    /// The session that holds the unit by RESERVE(6).
+    pub(crate) reserved_by: Option<u64>,
+    sessions: BTreeMap<u64, Listener>,
+    /// Results of copies by initiator and list identifier, newest last.
+    pub(crate) copies: VecDeque<super::copy::Finished>,
+}
+
+impl std::fmt::Debug for LogicalUnit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LogicalUnit")
+            .field("volume", &self.volume.guid())
+            .finish_non_exhaustive()
+    }
+}
+
+impl LogicalUnit {
+    pub(crate) fn new(spec: &LunSpec, environment: Arc<dyn Environment>) -> Self {
+        let reservations = spec.reservations.as_deref().and_then(Reservations::parse);
+        Self {
+            volume: spec.volume.clone(),
+            environment,
+            tokens: Tokens::default(),
+            serial: crate::task::Turnstile::default(),
+            state: Mutex::new(State {
+                name: spec.name.clone(),
+                bytes: spec.bytes,
+                volume_block: spec.volume_block,
+                sectors: spec.sectors,
+                write_cache: spec.write_cache,
+                configured_cache: spec.write_cache,
+                read_only: spec.read_only,
+                thin: spec.thin,
+                software_protect: false,
+                descriptor_sense: false,
+                stopped: false,
+                access: 0,
+                reservations: reservations.unwrap_or_default(),
+                reserved_by: None,
+                sessions: BTreeMap::new(),
+                copies: VecDeque::new(),
+            }),
+        }
+    }
+
+    /// Follows the volume's properties; sessions are told of what changed.
+    pub(crate) fn follow(&self, spec: &LunSpec) {
+        let mut state = self.state();
+        let resized = state.bytes != spec.bytes || state.sectors != spec.sectors;
+        state.name.clone_from(&spec.name);
+        state.bytes = spec.bytes;
+        state.volume_block = spec.volume_block;
+        state.sectors = spec.sectors;
+        state.thin = spec.thin;
+        // MODE SELECT may have switched the cache since: only a change of the property counts.
+        let recached = state.configured_cache != spec.write_cache;
+        let remoded = recached || state.read_only != spec.read_only;
+        if recached {
+            state.configured_cache = spec.write_cache;
+            state.write_cache = spec.write_cache;
+        }
+        state.read_only = spec.read_only;
+        if resized {
+            state.attend_all(asc::CAPACITY_CHANGED, None);
+        }
+        if remoded {
+            state.attend_all(asc::MODE_CHANGED, None);
+        }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of a logical block.
+    pub(crate) fn block(&self) -> u64 {
+        self.state().sectors.block()
+    }
+
+    /// Logical blocks.
+    pub(crate) fn blocks(&self) -> u64 {
+        let state = self.state();
+        state.bytes / state.sectors.block()
+    }
+
+    /// Whether errors are told in descriptor format.
+    pub(crate) fn descriptor_sense(&self) -> bool {
+        self.state().descriptor_sense
+    }
+
+    /// A session can reach the unit from now on.
+    pub(crate) fn join(&self, nexus: &Nexus) {
+        let listener = Listener {
+            port: nexus.port.clone(),
+            attentions: VecDeque::new(),
+        };
+        self.state().sessions.entry(nexus.id).or_insert(listener);
+    }
+
+    /// A session is gone, and what it held by RESERVE(6) with it.
+    pub(crate) fn leave(&self, nexus: u64) {
+        let mut state = self.state();
+        state.sessions.remove(&nexus);
+        if state.reserved_by == Some(nexus) {
+            state.reserved_by = None;
+        }
+    }
+
+    /// Tells one session something.
+    pub(crate) fn attend(&self, nexus: u64, attention: Asc) {
+        self.state().attend(nexus, attention);
+    }
+
+    pub(crate) fn take_attention(&self, nexus: u64) -> Option<Asc> {
+        self.state()
+            .sessions
+            .get_mut(&nexus)?
+            .attentions
+            .pop_front()
+    }
+
+    /// Makes the unit as after power-on, but for what is persistent. SAM-5 section 6.3.3.
+    pub(crate) fn reset(&self, attention: Asc) {
+        let mut state = self.state();
+        state.reserved_by = None;
+        state.software_protect = false;
+        state.descriptor_sense = false;
+        state.stopped = false;
+        state.attend_all(attention, None);
+    }
+
+    /// Checks that a command can be carried out at all in the unit's condition.
+    pub(crate) fn access_refusal(&self, cdb: &super::Cdb, kind: Kind) -> Option<Sense> {
+        let state = self.state();
+        let op = cdb[0];
+        let always = kind == Kind::Free
+            || matches!(
+                op,
+                op::PERSISTENT_RESERVE_IN
+                    | op::PERSISTENT_RESERVE_OUT
+                    | op::MAINTENANCE_IN
+                    | op::MAINTENANCE_OUT
+                    | op::MODE_SENSE_6
+                    | op::MODE_SENSE_10
+                    | op::MODE_SELECT_6
+                    | op::MODE_SELECT_10
+                    | op::LOG_SENSE
+            );
+        match state.access {
+            // Standby and unavailable. SPC-4 section 5.15.2.4.
+            2 if !always => return Some(Sense::new(key::NOT_READY, asc::STANDBY)),
+            3 if !always => return Some(Sense::new(key::NOT_READY, asc::UNAVAILABLE)),
+            _ => {}
+        }
+        let media =
+            matches!(kind, Kind::Read | Kind::Write) && !always && op != op::START_STOP_UNIT
+                || op == op::TEST_UNIT_READY;
+        if state.stopped && media {
+            return Some(Sense::new(key::NOT_READY, asc::STOPPED));
+        }
+        let changes = kind == Kind::Write
+            && !always
+            && !matches!(
+                op,
+                op::START_STOP_UNIT | op::SYNCHRONIZE_CACHE_10 | op::SYNCHRONIZE_CACHE_16
+            );
+        if changes && (state.read_only || state.software_protect) {
+            return Some(Sense::new(key::DATA_PROTECT, asc::WRITE_PROTECTED));
+        }
+        None
+    }
+}
+
+impl State {
+    pub(crate) fn attend(&mut self, nexus: u64, attention: Asc) {
+        if let Some(queue) = self.sessions.get_mut(&nexus).map(|s| &mut s.attentions)
+            && !queue.contains(&attention)
+            && queue.len() < ATTENTIONS_MAX
+        {
+            queue.push_back(attention);
+        }
+    }
+
+    pub(crate) fn attend_all(&mut self, attention: Asc, except: Option<u64>) {
+        let all: Vec<u64> = self.sessions.keys().copied().collect();
+        for nexus in all.into_iter().filter(|nexus| Some(*nexus) != except) {
+            self.attend(nexus, attention);
+        }
+    }
+
+    /// The sessions that can reach the unit, with their initiators' ports.
+    pub(crate) fn ports(&self) -> Vec<(u64, Port)> {
+        let all = self.sessions.iter();
+        all.map(|(nexus, session)| (*nexus, session.port.clone()))
+            .collect()
+    }
+}

@@ -1,0 +1,704 @@
+//! SCSI commands on a logical unit. SPC-4 and SBC-3.
+//!
+//! [`LogicalUnit::execute`] carries out one command with all its data and returns its status. What must hold before any command
+//! (unit attentions, reservations, access states) is checked here, in the order SPC-4 wants it; the commands themselves are in the
+//! modules below, by subject.
+
+mod block;
+mod copy;
+mod inquiry;
+mod lun;
+mod mode;
+mod provision;
+mod report;
+mod reserve;
+pub(crate) mod sense;
+mod token;
+
+pub(crate) use lun::{LogicalUnit, Nexus, Port};
+pub use lun::{LunSpec, SectorFormat};
+pub(crate) use token::Tokens;
+
+use std::sync::Arc;
+
+use runtime::IoBuf;
+
+use crate::bytes::Field as _;
+use crate::target::Target;
+use sense::{Sense, asc, key, status};
+
+/// Longest transfer of one command, in bytes: what the block limits page says.
+pub(crate) const TRANSFER_BYTES_MAX: u64 = 8 << 20;
+/// Longest parameter list of one command, in bytes.
+const PARAMETER_BYTES_MAX: u64 = 64 << 10;
+
+/// Operation codes.
+pub(crate) mod op {
+    pub(crate) const TEST_UNIT_READY: u8 = 0x00;
+    pub(crate) const REQUEST_SENSE: u8 = 0x03;
+    pub(crate) const READ_6: u8 = 0x08;
+    pub(crate) const WRITE_6: u8 = 0x0a;
+    pub(crate) const INQUIRY: u8 = 0x12;
+    pub(crate) const MODE_SELECT_6: u8 = 0x15;
+    pub(crate) const RESERVE_6: u8 = 0x16;
+    pub(crate) const RELEASE_6: u8 = 0x17;
+    pub(crate) const MODE_SENSE_6: u8 = 0x1a;
+    pub(crate) const START_STOP_UNIT: u8 = 0x1b;
+    pub(crate) const PREVENT_ALLOW: u8 = 0x1e;
+    pub(crate) const READ_CAPACITY_10: u8 = 0x25;
+    pub(crate) const READ_10: u8 = 0x28;
+    pub(crate) const WRITE_10: u8 = 0x2a;
+    pub(crate) const WRITE_VERIFY_10: u8 = 0x2e;
+    pub(crate) const VERIFY_10: u8 = 0x2f;
+    pub(crate) const PREFETCH_10: u8 = 0x34;
+    pub(crate) const SYNCHRONIZE_CACHE_10: u8 = 0x35;
+    pub(crate) const READ_DEFECT_10: u8 = 0x37;
+    pub(crate) const WRITE_SAME_10: u8 = 0x41;
+    pub(crate) const UNMAP: u8 = 0x42;
+    pub(crate) const SANITIZE: u8 = 0x48;
+    pub(crate) const LOG_SENSE: u8 = 0x4d;
+    pub(crate) const MODE_SELECT_10: u8 = 0x55;
+    pub(crate) const RESERVE_10: u8 = 0x56;
+    pub(crate) const RELEASE_10: u8 = 0x57;
+    pub(crate) const MODE_SENSE_10: u8 = 0x5a;
+    pub(crate) const PERSISTENT_RESERVE_IN: u8 = 0x5e;
+    pub(crate) const PERSISTENT_RESERVE_OUT: u8 = 0x5f;
+    pub(crate) const THIRD_PARTY_COPY_OUT: u8 = 0x83;
+    pub(crate) const THIRD_PARTY_COPY_IN: u8 = 0x84;
+    pub(crate) const READ_16: u8 = 0x88;
+    pub(crate) const COMPARE_AND_WRITE: u8 = 0x89;
+    pub(crate) const WRITE_16: u8 = 0x8a;
+    pub(crate) const ORWRITE: u8 = 0x8b;
+    pub(crate) const WRITE_VERIFY_16: u8 = 0x8e;
+    pub(crate) const VERIFY_16: u8 = 0x8f;
+    pub(crate) const PREFETCH_16: u8 = 0x90;
+    pub(crate) const SYNCHRONIZE_CACHE_16: u8 = 0x91;
+    pub(crate) const WRITE_SAME_16: u8 = 0x93;
+    pub(crate) const WRITE_ATOMIC: u8 = 0x9c;
+    pub(crate) const SERVICE_IN_16: u8 = 0x9e;
+    pub(crate) const REPORT_LUNS: u8 = 0xa0;
+    pub(crate) const MAINTENANCE_IN: u8 = 0xa3;
+    pub(crate) const MAINTENANCE_OUT: u8 = 0xa4;
+    pub(crate) const READ_12: u8 = 0xa8;
+    pub(crate) const WRITE_12: u8 = 0xaa;
+    pub(crate) const WRITE_VERIFY_12: u8 = 0xae;
+    pub(crate) const VERIFY_12: u8 = 0xaf;
+    pub(crate) const READ_DEFECT_12: u8 = 0xb7;
+}
+
+/// A command block: 16 bytes hold every command known here.
+pub(crate) type Cdb = [u8; 16];
+
+/// A command with all it needs.
+#[derive(Debug, Clone)]
+pub(crate) struct Command {
+    pub(crate) cdb: Cdb,
+    pub(crate) data: IoBuf,
+    pub(crate) nexus: Arc<Nexus>,
+    pub(crate) target: Arc<Target>,
+}
+
+/// What came of a command.
+#[derive(Debug, Default)]
+pub(crate) struct Reply {
+    pub(crate) status: u8,
+    pub(crate) data: Vec<IoBuf>,
+    pub(crate) sense: Option<Sense>,
+}
+
+impl Reply {
+    pub(crate) fn good() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn status(status: u8) -> Self {
+        Self {
+            status,
+            ..Self::default()
+        }
+    }
+
+    /// Data, cut to the length the initiator has allocated.
+    fn data(mut bytes: Vec<u8>, allocated: usize) -> Self {
+        bytes.truncate(allocated);
+        Self {
+            data: vec![IoBuf::from(bytes)],
+            ..Self::default()
+        }
+    }
+
+    fn pieces(data: Vec<IoBuf>) -> Self {
+        Self {
+            data,
+            ..Self::default()
+        }
+    }
+}
+
+impl From<Sense> for Reply {
+    fn from(sense: Sense) -> Self {
+        Self {
+            status: status::CHECK_CONDITION,
+            sense: Some(sense),
+            ..Self::default()
+        }
+    }
+}
+
+/// The result of a command's own part: data and good status, or sense.
+type Executed = Result<Reply, Sense>;
+
+/// What a command does, as reservations and write protection see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Always allowed.
+    Free,
+    /// Allowed beside persistent reservations, not beside those of SPC-2.
+    Status,
+    /// Reads the medium or settings.
+    Read,
+    /// Changes them.
+    Write,
+    /// Decides for itself (PERSISTENT RESERVE OUT, RESERVE, RELEASE).
+    Reserve,
+}
+
+/// A command that is supported, for the checks and for REPORT SUPPORTED OPERATION CODES.
+struct Supported {
+    op: u8,
+    /// Service action, in the low five bits of byte 1 (of byte 8 and 9 for none here).
+    action: Option<u8>,
+    kind: Kind,
+    /// Which bits of the CDB mean something.
+    usage: &'static [u8],
+}
+
+const fn known(op: u8, kind: Kind, usage: &'static [u8]) -> Supported {
+    Supported {
+        op,
+        action: None,
+        kind,
+        usage,
+    }
+}
+
+const fn action(op: u8, action: u8, kind: Kind, usage: &'static [u8]) -> Supported {
+    Supported {
+        op,
+        action: Some(action),
+        kind,
+        usage,
+    }
+}
+
+const X: u8 = 0xff;
+const C: u8 = 0x07;
+
+/// Every command we carry out. SPC-4 section 6.35: the usage map has the operation code, then a bit for each that is evaluated.
+const COMMANDS: &[Supported] = &[
+    known(op::TEST_UNIT_READY, Kind::Status, &[0x00, 0, 0, 0, 0, C]),
+    known(op::REQUEST_SENSE, Kind::Free, &[0x03, 1, 0, 0, X, C]),
+    known(op::READ_6, Kind::Read, &[0x08, 0x1f, X, X, X, C]),
+    known(op::WRITE_6, Kind::Write, &[0x0a, 0x1f, X, X, X, C]),
+    known(op::INQUIRY, Kind::Free, &[0x12, 1, X, X, X, C]),
+    known(op::MODE_SELECT_6, Kind::Write, &[0x15, 0x11, 0, 0, X, C]),
+    known(op::RESERVE_6, Kind::Reserve, &[0x16, 0, 0, 0, 0, C]),
+    known(op::RELEASE_6, Kind::Reserve, &[0x17, 0, 0, 0, 0, C]),
+    known(op::MODE_SENSE_6, Kind::Read, &[0x1a, 8, X, X, X, C]),
+    known(
+        op::START_STOP_UNIT,
+        Kind::Write,
+        &[0x1b, 1, 0, 0xf, 0xf7, C],
+    ),
+    known(op::PREVENT_ALLOW, Kind::Status, &[0x1e, 0, 0, 0, 3, C]),
+    known(
+        op::READ_CAPACITY_10,
+        Kind::Status,
+        &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, C],
+    ),
+    known(
+        op::READ_10,
+        Kind::Read,
+        &[0x28, 0x18, X, X, X, X, 0, X, X, C],
+    ),
+    known(
+        op::WRITE_10,
+        Kind::Write,
+        &[0x2a, 0x18, X, X, X, X, 0, X, X, C],
+    ),
+    known(
+        op::WRITE_VERIFY_10,
+        Kind::Write,
+        &[0x2e, 0x12, X, X, X, X, 0, X, X, C],
+    ),
+    known(
+        op::VERIFY_10,
+        Kind::Read,
+        &[0x2f, 0x16, X, X, X, X, 0, X, X, C],
+    ),
+    known(
+        op::PREFETCH_10,
+        Kind::Read,
+        &[0x34, 2, X, X, X, X, 0, X, X, C],
+    ),
+    known(
+        op::SYNCHRONIZE_CACHE_10,
+        Kind::Write,
+        &[0x35, 2, X, X, X, X, 0, X, X, C],
+    ),
+    known(
+        op::READ_DEFECT_10,
+        Kind::Read,
+        &[0x37, 0, 0x1f, 0, 0, 0, 0, X, X, C],
+    ),
+    known(
+        op::WRITE_SAME_10,
+        Kind::Write,
+        &[0x41, 0x18, X, X, X, X, 0, X, X, C],
+    ),
+    known(op::UNMAP, Kind::Write, &[0x42, 0, 0, 0, 0, 0, 0, X, X, C]),
+    action(
+        op::SANITIZE,
+        1,
+        Kind::Write,
+        &[0x48, 0x9f, 0, 0, 0, 0, 0, X, X, C],
+    ),
+    action(
+        op::SANITIZE,
+        2,
+        Kind::Write,
+        &[0x48, 0x9f, 0, 0, 0, 0, 0, X, X, C],
+    ),
+    action(
+        op::SANITIZE,
+        0x1f,
+        Kind::Write,
+        &[0x48, 0x9f, 0, 0, 0, 0, 0, X, X, C],
+    ),
+    known(
+        op::LOG_SENSE,
+        Kind::Read,
+        &[0x4d, 0, X, X, 0, X, X, X, X, C],
+    ),
+    known(
+        op::MODE_SELECT_10,
+        Kind::Write,
+        &[0x55, 0x11, 0, 0, 0, 0, 0, X, X, C],
+    ),
+    known(
+        op::RESERVE_10,
+        Kind::Reserve,
+        &[0x56, 0, 0, 0, 0, 0, 0, 0, 0, C],
+    ),
+    known(
+        op::RELEASE_10,
+        Kind::Reserve,
+        &[0x57, 0, 0, 0, 0, 0, 0, 0, 0, C],
+    ),
+    known(
+        op::MODE_SENSE_10,
+        Kind::Read,
+        &[0x5a, 0x18, X, X, 0, 0, 0, X, X, C],
+    ),
+    action(
+        op::PERSISTENT_RESERVE_IN,
+        0,
+        Kind::Status,
+        &[0x5e, 0x1f, 0, 0, 0, 0, 0, X, X, C],
+    ),
+    action(
+        op::PERSISTENT_RESERVE_IN,
+        1,
+        Kind::Status,
+        &[0x5e, 0x1f, 0, 0, 0, 0, 0, X, X, C],
+    ),
+    action(
+        op::PERSISTENT_RESERVE_IN,
+        2,
+        Kind::Status,
+        &[0x5e, 0x1f, 0, 0, 0, 0, 0, X, X, C],
+    ),
+    action(
+        op::PERSISTENT_RESERVE_IN,
+        3,
+        Kind::Status,
+        &[0x5e, 0x1f, 0, 0, 0, 0, 0, X, X, C],
+    ),
+    action(
+        op::PERSISTENT_RESERVE_OUT,
+        0,
+        Kind::Reserve,
+        &[0x5f, 0x1f, X, 0, 0, X, X, X, X, C],
+    ),
+    action(
+        op::PERSISTENT_RESERVE_OUT,
+        1,
+        Kind::Reserve,
+        &[0x5f, 0x1f, X, 0, 0, X, X, X, X, C],
+    ),
+    action(
+        op::PERSISTENT_RESERVE_OUT,
+        2,
+        Kind::Reserve,
+        &[0x5f, 0x1f, X, 0, 0, X, X, X, X, C],
+    ),
+    action(
+        op::PERSISTENT_RESERVE_OUT,
+        3,
+        Kind::Reserve,
+        &[0x5f, 0x1f, X, 0, 0, X, X, X, X, C],
+    ),
+    action(
+        op::PERSISTENT_RESERVE_OUT,
+        4,
+        Kind::Reserve,
+        &[0x5f, 0x1f, X, 0, 0, X, X, X, X, C],
+    ),
+    action(
+        op::PERSISTENT_RESERVE_OUT,
+        5,
+        Kind::Reserve,
+        &[0x5f, 0x1f, X, 0, 0, X, X, X, X, C],
+    ),
+    action(
+        op::PERSISTENT_RESERVE_OUT,
+        6,
+        Kind::Reserve,
+        &[0x5f, 0x1f, X, 0, 0, X, X, X, X, C],
+    ),
+    action(
+        op::PERSISTENT_RESERVE_OUT,
+        7,
+        Kind::Reserve,
+        &[0x5f, 0x1f, X, 0, 0, X, X, X, X, C],
+    ),
+    action(
+        op::THIRD_PARTY_COPY_OUT,
+        0,
+        Kind::Write,
+        &[0x83, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0, X, X, X, X, 0, C],
+    ),
+    action(
+        op::THIRD_PARTY_COPY_OUT,
+        0x10,
+        Kind::Read,
+        &[0x83, 0x1f, 0, 0, 0, 0, X, X, X, X, X, X, X, X, 0, C],
+    ),
+    action(
+        op::THIRD_PARTY_COPY_OUT,
+        0x11,
+        Kind::Write,
+        &[0x83, 0x1f, 0, 0, 0, 0, X, X, X, X, X, X, X, X, 0, C],
+    ),
+    action(
+        op::THIRD_PARTY_COPY_IN,
+        0,
+        Kind::Status,
+        &[0x84, 0x1f, X, 0, 0, 0, 0, 0, 0, 0, X, X, X, X, 0, C],
+    ),
+    action(
+        op::THIRD_PARTY_COPY_IN,
+        3,
+        Kind::Status,
+        &[0x84, 0x1f, X, 0, 0, 0, 0, 0, 0, 0, X, X, X, X, 0, C],
+    ),
+    action(
+        op::THIRD_PARTY_COPY_IN,
+        7,
+        Kind::Status,
+        &[0x84, 0x1f, X, X, X, X, 0, 0, 0, 0, X, X, X, X, 0, C],
+    ),
+    known(
+        op::READ_16,
+        Kind::Read,
+        &[0x88, 0x18, X, X, X, X, X, X, X, X, X, X, X, X, 0, C],
+    ),
+    known(
+        op::COMPARE_AND_WRITE,
+        Kind::Write,
+        &[0x89, 0x18, X, X, X, X, X, X, X, X, 0, 0, 0, X, 0, C],
+    ),
+    known(
+        op::WRITE_16,
+        Kind::Write,
+        &[0x8a, 0x18, X, X, X, X, X, X, X, X, X, X, X, X, 0, C],
+    ),
+    known(
+        op::ORWRITE,
+        Kind::Write,
+        &[0x8b, 0x18, X, X, X, X, X, X, X, X, X, X, X, X, 0, C],
+    ),
+    known(
+        op::WRITE_VERIFY_16,
+        Kind::Write,
+        &[0x8e, 0x12, X, X, X, X, X, X, X, X, X, X, X, X, 0, C],
+    ),
+    known(
+        op::VERIFY_16,
+        Kind::Read,
+        &[0x8f, 0x16, X, X, X, X, X, X, X, X, X, X, X, X, 0, C],
+    ),
+    known(
+        op::PREFETCH_16,
+        Kind::Read,
+        &[0x90, 2, X, X, X, X, X, X, X, X, X, X, X, X, 0, C],
+    ),
+    known(
+        op::SYNCHRONIZE_CACHE_16,
+        Kind::Write,
+        &[0x91, 2, X, X, X, X, X, X, X, X, X, X, X, X, 0, C],
+    ),
+    known(
+        op::WRITE_SAME_16,
+        Kind::Write,
+        &[0x93, 0x19, X, X, X, X, X, X, X, X, X, X, X, X, 0, C],
+    ),
+    known(
+        op::WRITE_ATOMIC,
+        Kind::Write,
+        &[0x9c, 0x18, X, X, X, X, X, X, X, X, X, X, X, X, 0, C],
+    ),
+    action(
+        op::SERVICE_IN_16,
+        0x10,
+        Kind::Status,
+        &[0x9e, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0, X, X, X, X, 0, C],
+    ),
+    action(
+        op::SERVICE_IN_16,
+        0x12,
+        Kind::Read,
+        &[0x9e, 0x1f, X, X, X, X, X, X, X, X, X, X, X, X, 0, C],
+    ),
+    known(
+        op::REPORT_LUNS,
+        Kind::Free,
+        &[0xa0, 0, X, 0, 0, 0, X, X, X, X, 0, C],
+    ),
+    action(
+        op::MAINTENANCE_IN,
+        0x0a,
+        Kind::Status,
+        &[0xa3, X, 0, 0, 0, 0, X, X, X, X, 0, C],
+    ),
+    action(
+        op::MAINTENANCE_IN,
+        0x0c,
+        Kind::Status,
+        &[0xa3, 0x1f, 0x87, X, X, X, X, X, X, X, 0, C],
+    ),
+    action(
+        op::MAINTENANCE_IN,
+        0x0d,
+        Kind::Status,
+        &[0xa3, 0x1f, 0x80, 0, 0, 0, X, X, X, X, 0, C],
+    ),
+    action(
+        op::MAINTENANCE_OUT,
+        0x0a,
+        Kind::Write,
+        &[0xa4, 0x1f, 0, 0, 0, 0, X, X, X, X, 0, C],
+    ),
+    known(
+        op::READ_12,
+        Kind::Read,
+        &[0xa8, 0x18, X, X, X, X, X, X, X, X, 0, C],
+    ),
+    known(
+        op::WRITE_12,
+        Kind::Write,
+        &[0xaa, 0x18, X, X, X, X, X, X, X, X, 0, C],
+    ),
+    known(
+        op::WRITE_VERIFY_12,
+        Kind::Write,
+        &[0xae, 0x12, X, X, X, X, X, X, X, X, 0, C],
+    ),
+    known(
+        op::VERIFY_12,
+        Kind::Read,
+        &[0xaf, 0x16, X, X, X, X, X, X, X, X, 0, C],
+    ),
+    known(
+        op::READ_DEFECT_12,
+        Kind::Read,
+        &[0xb7, 0x1f, 0, 0, 0, 0, X, X, X, X, 0, C],
+    ),
+];
+
+/// Finds a command. An unknown operation code and an unknown service action of a known one differ.
+fn find(cdb: &Cdb) -> Result<&'static Supported, Sense> {
+    let wanted = cdb[1] & 0x1f;
+    let mut same = COMMANDS.iter().filter(|c| c.op == cdb[0]).peekable();
+    if same.peek().is_none() {
+        return Err(Sense::illegal(asc::OPCODE));
+    }
+    same.find(|c| c.action.is_none_or(|action| action == wanted))
+        .ok_or_else(|| Sense::cdb(1))
+}
+
+/// Returns how many bytes a command wants from the initiator.
+///
+/// # Errors
+/// It wants more than we take.
+pub(crate) fn data_out_bytes(cdb: &Cdb, block: u64) -> Result<u64, Sense> {
+    let blocks = |count: u32| u64::from(count) * block;
+    let (bytes, is_parameter) = match cdb[0] {
+        op::WRITE_6 if cdb[4] == 0 => (blocks(256), false),
+        op::WRITE_6 => (blocks(u32::from(cdb[4])), false),
+        op::WRITE_10 | op::WRITE_VERIFY_10 => (blocks(u32::from(cdb.u16_at(7))), false),
+        op::WRITE_12 | op::WRITE_VERIFY_12 => (blocks(cdb.u32_at(6)), false),
+        op::WRITE_16 | op::WRITE_VERIFY_16 | op::ORWRITE => (blocks(cdb.u32_at(10)), false),
+        op::WRITE_ATOMIC => (blocks(u32::from(cdb.u16_at(12))), false),
+        op::VERIFY_10 => (verify_bytes(cdb, u32::from(cdb.u16_at(7)), block), false),
+        op::VERIFY_12 => (verify_bytes(cdb, cdb.u32_at(6), block), false),
+        op::VERIFY_16 => (verify_bytes(cdb, cdb.u32_at(10), block), false),
+        op::WRITE_SAME_10 => (block, false),
+        op::WRITE_SAME_16 if cdb[1] & 1 == 0 => (block, false),
+        op::COMPARE_AND_WRITE => (2 * blocks(u32::from(cdb[13])), false),
+        op::UNMAP | op::MODE_SELECT_10 | op::SANITIZE => (u64::from(cdb.u16_at(7)), true),
+        op::MODE_SELECT_6 => (u64::from(cdb[4]), true),
+        op::PERSISTENT_RESERVE_OUT => (u64::from(cdb.u32_at(5)), true),
+        op::THIRD_PARTY_COPY_OUT => (u64::from(cdb.u32_at(10)), true),
+        op::MAINTENANCE_OUT => (u64::from(cdb.u32_at(6)), true),
+        _ => (0, true),
+    };
+    if is_parameter && bytes > PARAMETER_BYTES_MAX {
+        return Err(Sense::illegal(asc::PARAMETER_LENGTH));
+    }
+    if bytes > 2 * TRANSFER_BYTES_MAX {
+        return Err(Sense::cdb(0));
+    }
+    Ok(bytes)
+}
+
+/// Whether a command is invalid with any other amount of data than it says.
+pub(crate) fn is_exact(cdb: &Cdb) -> bool {
+    matches!(
+        cdb[0],
+        op::WRITE_SAME_10 | op::WRITE_SAME_16 | op::COMPARE_AND_WRITE
+    )
+}
+
+/// What VERIFY compares with: all blocks, one block, or nothing.
+fn verify_bytes(cdb: &Cdb, count: u32, block: u64) -> u64 {
+    match cdb[1] >> 1 & 3 {
+        1 => u64::from(count) * block,
+        3 if count > 0 => block,
+        _ => 0,
+    }
+}
+
+impl LogicalUnit {
+    /// Carries out a command.
+    pub(crate) async fn execute(self: &Arc<Self>, command: Command) -> Reply {
+        let cdb = &command.cdb;
+        if !self.may_proceed_with_attention(cdb[0])
+            && let Some(attention) = self.take_attention(command.nexus.id)
+        {
+            return Sense::new(key::UNIT_ATTENTION, attention).into();
+        }
+        let supported = match find(cdb) {
+            Ok(supported) => supported,
+            Err(sense) => return sense.into(),
+        };
+        // NACA is not supported. SAM-5 section 5.2.
+        let control = supported.usage.len().saturating_sub(1);
+        if cdb.u8_at(control) & 0x04 != 0 {
+            return Sense::cdb(crate::bytes::len16(control)).into();
+        }
+        if let Some(refusal) = self.access_refusal(cdb, supported.kind) {
+            return refusal.into();
+        }
+        if self.conflicts(&command.nexus, cdb, supported.kind) {
+            return Reply::status(status::RESERVATION_CONFLICT);
+        }
+        let outcome = self.dispatch(&command).await;
+        outcome.unwrap_or_else(Reply::from)
+    }
+
+    /// INQUIRY, REPORT LUNS and REQUEST SENSE work in spite of a unit attention, and keep it. SPC-4 section 5.14.
+    fn may_proceed_with_attention(&self, op: u8) -> bool {
+        matches!(op, op::INQUIRY | op::REPORT_LUNS | op::REQUEST_SENSE)
+    }
+
+    async fn dispatch(self: &Arc<Self>, command: &Command) -> Executed {
+        let cdb = &command.cdb;
+        match cdb[0] {
+            op::TEST_UNIT_READY => self.test_unit_ready().await,
+            op::REQUEST_SENSE => Ok(self.request_sense(command)),
+            op::INQUIRY => self.inquiry(command).await,
+            op::MODE_SENSE_6 | op::MODE_SENSE_10 => self.mode_sense(cdb).await,
+            op::MODE_SELECT_6 | op::MODE_SELECT_10 => self.mode_select(command).await,
+            op::LOG_SENSE => self.log_sense(cdb).await,
+            op::START_STOP_UNIT => self.start_stop(cdb).await,
+            op::PREVENT_ALLOW => Ok(Reply::good()),
+            op::READ_CAPACITY_10 => self.read_capacity_10().await,
+            op::SERVICE_IN_16 if cdb[1] & 0x1f == 0x10 => self.read_capacity_16(cdb).await,
+            op::SERVICE_IN_16 => self.get_lba_status(cdb).await,
+            op::READ_6 | op::READ_10 | op::READ_12 | op::READ_16 => self.read(cdb).await,
+            op::WRITE_6 | op::WRITE_10 | op::WRITE_12 | op::WRITE_16 => self.write(command).await,
+            op::WRITE_ATOMIC => self.write_atomic(command).await,
+            op::WRITE_VERIFY_10 | op::WRITE_VERIFY_12 | op::WRITE_VERIFY_16 => {
+                self.write_verify(command).await
+            }
+            op::VERIFY_10 | op::VERIFY_12 | op::VERIFY_16 => self.verify(command).await,
+            op::ORWRITE => self.or_write(command).await,
+            op::COMPARE_AND_WRITE => self.compare_and_write(command).await,
+            op::PREFETCH_10 | op::PREFETCH_16 => self.prefetch(cdb).await,
+            op::SYNCHRONIZE_CACHE_10 | op::SYNCHRONIZE_CACHE_16 => self.synchronize(cdb).await,
+            op::READ_DEFECT_10 | op::READ_DEFECT_12 => Ok(self.read_defects(cdb)),
+            op::WRITE_SAME_10 | op::WRITE_SAME_16 => self.write_same(command).await,
+            op::UNMAP => self.unmap(command).await,
+            op::SANITIZE => self.sanitize(command).await,
+            op::RESERVE_6 | op::RESERVE_10 => Ok(self.reserve_unit(command)),
+            op::RELEASE_6 | op::RELEASE_10 => Ok(self.release_unit(command)),
+            op::PERSISTENT_RESERVE_IN => self.persistent_reserve_in(command),
+            op::PERSISTENT_RESERVE_OUT => self.persistent_reserve_out(command).await,
+            op::REPORT_LUNS => report::report_luns(command),
+            op::MAINTENANCE_IN => self.maintenance_in(command),
+            op::MAINTENANCE_OUT => self.set_target_port_groups(command),
+            op::THIRD_PARTY_COPY_OUT => match cdb[1] & 0x1f {
+                0 => self.extended_copy(command).await,
+                0x10 => self.populate_token(command).await,
+                _ => self.write_using_token(command).await,
+            },
+            op::THIRD_PARTY_COPY_IN => match cdb[1] & 0x1f {
+                7 => self.token_information(command),
+                _ => self.receive_copy_results(command),
+            },
+            _ => Err(Sense::illegal(asc::OPCODE)),
+        }
+    }
+}
+
+/// Answers a command to a logical unit number that has none: what works there works. SPC-4 section 6.6.
+pub(crate) fn execute_nowhere(command: &Command) -> Reply {
+    let cdb = &command.cdb;
+    let outcome = match cdb[0] {
+        op::REPORT_LUNS => report::report_luns(command),
+        op::INQUIRY if cdb[1] & 1 == 0 && cdb[2] == 0 => {
+            // Qualifier 3: no device can be here.
+            let mut bytes = vec![0; 36];
+            crate::bytes::put(&mut bytes, 0, &[0x7f, 0, 6, 0x12, 31]);
+            Ok(Reply::data(bytes, usize::from(cdb.u16_at(3))))
+        }
+        op::REQUEST_SENSE => {
+            let sense = Sense::illegal(asc::NO_LUN).encode(cdb[1] & 1 != 0);
+            Ok(Reply::data(sense, usize::from(cdb[4])))
+        }
+        _ => Err(Sense::illegal(asc::NO_LUN)),
+    };
+    outcome.unwrap_or_else(Reply::from)
+}
+
+/// Parses hostile parameter lists, for fuzzing.
+pub fn fuzz_parameters(bytes: &[u8]) {
+    let _ = copy::parse(bytes);
+    let _ = provision::parse_unmap(bytes, 512);
+    let _ = token::parse_populate(bytes);
+    let _ = token::parse_write(bytes);
+    let _ = reserve::Reservations::parse(&String::from_utf8_lossy(bytes));
+    let _ = mode::parse_select(bytes, true);
+    let _ = mode::parse_select(bytes, false);
+}

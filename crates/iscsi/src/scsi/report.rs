@@ -1,0 +1,191 @@
+//! REPORT LUNS, supported operation codes, target port groups. SPC-4 sections 6.33, 6.35, 6.36, 6.37.
+
+use std::sync::Arc;
+
+use super::sense::{Sense, asc};
+use super::{COMMANDS, Cdb, Command, Executed, LogicalUnit, Reply, Supported};
+use crate::bytes::{Field as _, index, len16, len32, put};
+
+/// Task management functions that exist: abort task, abort task set, clear ACA not, clear task set, LUN reset; target resets.
+const TASK_MANAGEMENT: u8 = 0x80 | 0x40 | 0x10 | 0x08 | 0x02;
+/// Access states that can be set, as bits: active optimized, active non-optimized, standby, unavailable.
+const STATES: u8 = 0x0f;
+
+/// The name of a target port. RFC 7143 section 4.4.1; padded as SPC-4 wants strings.
+pub(super) fn port_identifier(target: &str, group: u16) -> Vec<u8> {
+    let mut name = format!("{target},t,0x{group:04x}").into_bytes();
+    name.push(0);
+    name.resize(name.len().next_multiple_of(4), 0);
+    name
+}
+
+/// A logical unit number as eight bytes. SAM-5 section 4.7.
+fn lun_bytes(number: u16) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    if number < 256 {
+        put(&mut bytes, 1, &[u8::try_from(number).unwrap_or(0)]);
+    } else {
+        put(&mut bytes, 0, &(0x4000 | number).to_be_bytes());
+    }
+    bytes
+}
+
+/// The list of REPORT LUNS.
+fn luns_list(numbers: &[u16]) -> Vec<u8> {
+    let mut bytes = vec![0; 8];
+    for number in numbers {
+        bytes.extend_from_slice(&lun_bytes(*number));
+    }
+    let len = len32(bytes.len() - 8);
+    put(&mut bytes, 0, &len.to_be_bytes());
+    bytes
+}
+
+pub(super) fn report_luns(command: &Command) -> Executed {
+    let cdb = &command.cdb;
+    let allocated = index(cdb.u32_at(6));
+    let numbers = match cdb[2] {
+        0x00 | 0x02 => command.target.lun_numbers(),
+        // Well-known units: none.
+        0x01 => Vec::new(),
+        _ => return Err(Sense::cdb(2)),
+    };
+    if allocated < 16 {
+        return Err(Sense::cdb(6));
+    }
+    Ok(Reply::data(luns_list(&numbers), allocated))
+}
+
+impl LogicalUnit {
+    pub(super) fn maintenance_in(&self, command: &Command) -> Executed {
+        let cdb = &command.cdb;
+        match cdb[1] & 0x1f {
+            0x0a => Ok(self.target_port_groups(command)),
+            0x0c => supported_opcodes(cdb),
+            // Supported task management functions.
+            _ => {
+                let mut bytes = vec![TASK_MANAGEMENT, 0, 0, 0];
+                if cdb[2] & 0x80 != 0 {
+                    bytes.resize(16, 0);
+                    put(&mut bytes, 3, &[12]);
+                }
+                Ok(Reply::data(bytes, index(cdb.u32_at(6))))
+            }
+        }
+    }
+
+    fn target_port_groups(&self, command: &Command) -> Reply {
+        let cdb = &command.cdb;
+        let extended = cdb[1] >> 5 == 1;
+        let [high, low] = command.target.group.to_be_bytes();
+        let mut bytes = vec![0; 4];
+        if extended {
+            bytes.extend_from_slice(&[0x10, 0, 0, 0]);
+        }
+        let access = self.state().access;
+        // One group, number 1, of one port. Its state was last changed by a command, or never.
+        bytes.extend_from_slice(&[access, STATES, 0, 1, 0, 1, 0, 1]);
+        bytes.extend_from_slice(&[0, 0, high, low]);
+        let len = len32(bytes.len() - 4);
+        put(&mut bytes, 0, &len.to_be_bytes());
+        Reply::data(bytes, index(cdb.u32_at(6)))
+    }
+
+    /// SET TARGET PORT GROUPS: an administrator or a cluster says how this path is to be used.
+    pub(super) fn set_target_port_groups(self: &Arc<Self>, command: &Command) -> Executed {
+        let list = &command.data;
+        if command.cdb[1] & 0x1f != 0x0a {
+            return Err(Sense::cdb(1));
+        }
+        if list.is_empty() {
+            return Ok(Reply::good());
+        }
+        if list.len() < 8 || !list.len().is_multiple_of(4) {
+            return Err(Sense::illegal(asc::PARAMETER_LENGTH));
+        }
+        let mut wanted = None;
+        for at in (4..list.len()).step_by(4) {
+            let state = list.u8_at(at) & 0x0f;
+            if state > 3 {
+                return Err(Sense::parameter(at));
+            }
+            if list.u16_at(at + 2) != 1 {
+                return Err(Sense::parameter(at + 2));
+            }
+            wanted = Some(state);
+        }
+        if let Some(wanted) = wanted {
+            let mut state = self.state();
+            if state.access != wanted {
+                state.access = wanted;
+                state.attend_all(asc::ALUA_CHANGED, Some(command.nexus.id));
+            }
+        }
+        Ok(Reply::good())
+    }
+}
+
+fn usage_of(supported: &Supported) -> Vec<u8> {
+    let mut usage = supported.usage.to_vec();
+    if let Some(action) = supported.action {
+        // The service action itself stands in the map, as the operation code does.
+        let rest = usage.u8_at(1) & 0xe0;
+        put(&mut usage, 1, &[rest | action]);
+    }
+    usage
+}
+
+/// Timeouts are not known: the descriptor says so.
+const NO_TIMEOUTS: [u8; 12] = [0, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+fn supported_opcodes(cdb: &Cdb) -> Executed {
+    let allocated = index(cdb.u32_at(6));
+    let timeouts = cdb[2] & 0x80 != 0;
+    let (wanted, action) = (cdb[3], cdb.u16_at(4));
+    let of_op = || COMMANDS.iter().filter(|c| c.op == wanted);
+    let one = |found: Option<&Supported>| {
+        let mut bytes = match found {
+            None => vec![0, 1, 0, 0],
+            Some(supported) => {
+                let usage = usage_of(supported);
+                let mut bytes = vec![0, 3];
+                bytes.extend_from_slice(&len16(usage.len()).to_be_bytes());
+                bytes.extend_from_slice(&usage);
+                bytes
+            }
+        };
+        if timeouts && found.is_some() {
+            let with = bytes.u8_at(1) | 0x80;
+            put(&mut bytes, 1, &[with]);
+            bytes.extend_from_slice(&NO_TIMEOUTS);
+        }
+        Ok(Reply::data(bytes, allocated))
+    };
+    let fits = |c: &&Supported| c.action.map(u16::from) == Some(action);
+    match cdb[2] & 0x07 {
+        0 => {
+            let mut bytes = vec![0; 4];
+            for supported in COMMANDS {
+                let [high, low] = u16::from(supported.action.unwrap_or(0)).to_be_bytes();
+                let flags = u8::from(supported.action.is_some()) | if timeouts { 2 } else { 0 };
+                let [len_high, len_low] = len16(supported.usage.len()).to_be_bytes();
+                bytes.extend_from_slice(&[supported.op, 0, high, low, 0, flags, len_high, len_low]);
+                if timeouts {
+                    bytes.extend_from_slice(&NO_TIMEOUTS);
+                }
+            }
+            let len = len32(bytes.len() - 4);
+            put(&mut bytes, 0, &len.to_be_bytes());
+            Ok(Reply::data(bytes, allocated))
+        }
+        1 if of_op().any(|c| c.action.is_some()) => Err(Sense::cdb(2)),
+        1 => one(of_op().next()),
+        2 if of_op().any(|c| c.action.is_none()) => Err(Sense::cdb(2)),
+        2 => one(of_op().find(fits)),
+        3 => one(of_op().find(|c| match c.action {
+            None => action == 0,
+            Some(own) => u16::from(own) == action,
+        })),
+        _ => Err(Sense::cdb(2)),
+    }
+}

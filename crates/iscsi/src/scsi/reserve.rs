@@ -1,0 +1,650 @@
+//! Reservations: persistent ones of every type, and RESERVE(6) with its like. SPC-4 section 5.13; SPC-2 section 5.5.1.
+//!
+//! Registrations belong to initiator ports by name, so they outlive sessions; with APTPL they outlive us.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use super::lun::{Nexus, Port};
+use super::sense::{Sense, asc, status};
+use super::{Cdb, Command, Executed, Kind, LogicalUnit, Reply, op};
+use crate::bytes::{Field as _, index, len16, len32, put};
+
+/// Registrations of one unit.
+const REGISTRATIONS_MAX: usize = 256;
+
+/// Types of reservations.
+mod kind {
+    pub(super) const WRITE_EXCLUSIVE: u8 = 1;
+    pub(super) const EXCLUSIVE_ACCESS: u8 = 3;
+    pub(super) const WRITE_REGISTRANTS: u8 = 5;
+    pub(super) const EXCLUSIVE_REGISTRANTS: u8 = 6;
+    pub(super) const WRITE_ALL: u8 = 7;
+    pub(super) const EXCLUSIVE_ALL: u8 = 8;
+}
+
+/// A registration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Registration {
+    port: Port,
+    /// The target port group it came through.
+    group: u16,
+    key: u64,
+}
+
+/// The persistent reservations of a unit.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Reservations {
+    generation: u32,
+    /// They are to outlive a loss of power.
+    through_power_loss: bool,
+    registrations: Vec<Registration>,
+    /// Type of the reservation, and who holds it (of the all-registrants types: whoever is registered).
+    held: Option<(u8, Option<Port>)>,
+}
+
+fn of_all(kind: u8) -> bool {
+    matches!(kind, kind::WRITE_ALL | kind::EXCLUSIVE_ALL)
+}
+
+impl Reservations {
+    /// Writes them as text that [`Reservations::parse`] reads.
+    pub(crate) fn text(&self) -> String {
+        let (kind, holder) = match &self.held {
+            None => (0, String::new()),
+            Some((kind, holder)) => (*kind, holder.as_ref().map(port_text).unwrap_or_default()),
+        };
+        let mut text = format!("1 {kind} {holder}");
+        for registration in &self.registrations {
+            let port = port_text(&registration.port);
+            let _ = write!(
+                text,
+                " {port}/{}/{:x}",
+                registration.group, registration.key
+            );
+        }
+        text
+    }
+
+    /// Reads what [`Reservations::text`] wrote.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        if words.next()? != "1" {
+            return None;
+        }
+        let kind: u8 = words.next()?.parse().ok()?;
+        let holder = words.next()?;
+        let mut reservations = Self {
+            through_power_loss: true,
+            ..Self::default()
+        };
+        for word in words.take(REGISTRATIONS_MAX) {
+            let mut parts = word.rsplitn(3, '/');
+            let key = u64::from_str_radix(parts.next()?, 16).ok()?;
+            let group = parts.next()?.parse().ok()?;
+            let port = parse_port(parts.next()?)?;
+            reservations
+                .registrations
+                .push(Registration { port, group, key });
+        }
+        reservations.held = match kind {
+            0 => None,
+            1 | 3 | 5..=8 => Some((kind, parse_port(holder))),
+            _ => return None,
+        };
+        Some(reservations)
+    }
+
+    fn find(&self, port: &Port) -> Option<&Registration> {
+        self.registrations.iter().find(|r| r.port == *port)
+    }
+
+    fn is_holder(&self, port: &Port) -> bool {
+        match &self.held {
+            Some((kind, _)) if of_all(*kind) => self.find(port).is_some(),
+            Some((_, Some(holder))) => holder == port,
+            _ => false,
+        }
+    }
+
+    /// Whether a command from a port is to be refused.
+    fn refuses(&self, port: &Port, command: Kind) -> bool {
+        let Some((kind, _)) = &self.held else {
+            return false;
+        };
+        if self.is_holder(port) {
+            return false;
+        }
+        let registered = self.find(port).is_some();
+        let (writes, reads) = match *kind {
+            kind::WRITE_EXCLUSIVE => (true, false),
+            kind::EXCLUSIVE_ACCESS => (true, true),
+            kind::WRITE_REGISTRANTS | kind::WRITE_ALL => (!registered, false),
+            _ => (!registered, !registered),
+        };
+        match command {
+            Kind::Write => writes,
+            Kind::Read => reads,
+            Kind::Free | Kind::Status | Kind::Reserve => false,
+        }
+    }
+
+    /// Takes a registration away, and the reservation with it if it was the one that held.
+    /// Returns the type of a reservation that ended so.
+    fn remove(&mut self, port: &Port) -> Option<u8> {
+        self.registrations.retain(|r| r.port != *port);
+        let ends = match &self.held {
+            Some((kind, _)) if of_all(*kind) => self.registrations.is_empty(),
+            Some((_, Some(holder))) => holder == port,
+            _ => false,
+        };
+        if ends {
+            self.held.take().map(|(kind, _)| kind)
+        } else {
+            None
+        }
+    }
+}
+
+fn port_text(port: &Port) -> String {
+    let mut text = format!("{}+", port.initiator.replace([' ', '/'], "_"));
+    for byte in port.isid {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+fn parse_port(text: &str) -> Option<Port> {
+    let (initiator, isid) = text.rsplit_once('+')?;
+    let number = u64::from_str_radix(isid, 16).ok()?;
+    let [_, _, isid @ ..] = number.to_be_bytes();
+    Some(Port {
+        initiator: initiator.to_owned(),
+        isid,
+    })
+}
+
+impl LogicalUnit {
+    /// Whether reservations of others forbid a command.
+    pub(super) fn conflicts(&self, nexus: &Nexus, cdb: &Cdb, kind: Kind) -> bool {
+        let state = self.state();
+        if state.reserved_by.is_some_and(|holder| holder != nexus.id) {
+            // SPC-2 table 10: little is allowed beside RESERVE(6).
+            let free = kind == Kind::Free
+                || matches!(cdb[0], op::RELEASE_6 | op::RELEASE_10)
+                || (cdb[0] == op::PREVENT_ALLOW && cdb[4] & 3 == 0);
+            if !free {
+                return true;
+            }
+        }
+        let kind = match cdb[0] {
+            // SPC-4 table 66: these are allowed to everybody, or only what their own text says.
+            op::LOG_SENSE => Kind::Status,
+            op::MAINTENANCE_OUT => Kind::Write,
+            op::START_STOP_UNIT if cdb[4] & 1 != 0 && cdb[4] >> 4 == 0 => Kind::Status,
+            _ => kind,
+        };
+        state.reservations.refuses(&nexus.port, kind)
+    }
+
+    /// RESERVE(6) and (10): the whole unit for this session. SPC-2 section 7.21.
+    pub(super) fn reserve_unit(&self, command: &Command) -> Reply {
+        let mut state = self.state();
+        // SPC-4 section 5.13.3: no mixing, except for whoever is registered where it changes nothing.
+        if !state.reservations.registrations.is_empty() {
+            let registered = state.reservations.find(&command.nexus.port).is_some();
+            if registered {
+                return Reply::good();
+            }
+            return Reply::status(status::RESERVATION_CONFLICT);
+        }
+        match state.reserved_by {
+            Some(holder) if holder != command.nexus.id => {
+                Reply::status(status::RESERVATION_CONFLICT)
+            }
+            _ => {
+                state.reserved_by = Some(command.nexus.id);
+                Reply::good()
+            }
+        }
+    }
+
+    /// RELEASE(6) and (10): of others it does nothing, successfully.
+    pub(super) fn release_unit(&self, command: &Command) -> Reply {
+        let mut state = self.state();
+        if !state.reservations.registrations.is_empty() {
+            let registered = state.reservations.find(&command.nexus.port).is_some();
+            if !registered {
+                return Reply::status(status::RESERVATION_CONFLICT);
+            }
+            return Reply::good();
+        }
+        if state.reserved_by == Some(command.nexus.id) {
+            state.reserved_by = None;
+        }
+        Reply::good()
+    }
+
+    pub(super) fn persistent_reserve_in(&self, command: &Command) -> Executed {
+        let cdb = &command.cdb;
+        let allocated = usize::from(cdb.u16_at(7));
+        let state = self.state();
+        let reservations = &state.reservations;
+        let mut bytes = reservations.generation.to_be_bytes().to_vec();
+        match cdb[1] & 0x1f {
+            // READ KEYS.
+            0 => {
+                let len = len32(reservations.registrations.len() * 8);
+                bytes.extend_from_slice(&len.to_be_bytes());
+                for registration in &reservations.registrations {
+                    bytes.extend_from_slice(&registration.key.to_be_bytes());
+                }
+            }
+            // READ RESERVATION.
+            1 => match &reservations.held {
+                None => bytes.extend_from_slice(&[0; 4]),
+                Some((kind, holder)) => {
+                    let key = holder
+                        .as_ref()
+                        .filter(|_| !of_all(*kind))
+                        .and_then(|port| reservations.find(port))
+                        .map_or(0, |registration| registration.key);
+                    bytes.extend_from_slice(&16_u32.to_be_bytes());
+                    bytes.extend_from_slice(&key.to_be_bytes());
+                    bytes.extend_from_slice(&[0, 0, 0, 0, 0, *kind, 0, 0]);
+                }
+            },
+            // REPORT CAPABILITIES: all types; APTPL, and specifying initiator ports not; for all target ports not.
+            2 => {
+                let aptpl = u8::from(reservations.through_power_loss);
+                // PTPL_C and ATP_C not, CRH; TMV and what it covers.
+                bytes = vec![0, 8, 0x11, 0x80 | 0x10 | aptpl, 0xea, 0x01, 0, 0];
+            }
+            // READ FULL STATUS.
+            _ => {
+                let mut list = Vec::new();
+                for registration in &reservations.registrations {
+                    let id = transport_id(&registration.port);
+                    let holds = reservations.is_holder(&registration.port);
+                    let kind = reservations.held.as_ref().map_or(0, |(kind, _)| *kind);
+                    list.extend_from_slice(&registration.key.to_be_bytes());
+                    list.extend_from_slice(&[0; 4]);
+                    list.extend_from_slice(&[u8::from(holds), if holds { kind } else { 0 }]);
+                    list.extend_from_slice(&[0; 4]);
+                    list.extend_from_slice(&registration.group.to_be_bytes());
+                    list.extend_from_slice(&len32(id.len()).to_be_bytes());
+                    list.extend_from_slice(&id);
+                }
+                bytes.extend_from_slice(&len32(list.len()).to_be_bytes());
+                bytes.extend_from_slice(&list);
+            }
+        }
+        Ok(Reply::data(bytes, allocated))
+    }
+
+    pub(super) async fn persistent_reserve_out(self: &Arc<Self>, command: &Command) -> Executed {
+        let cdb = &command.cdb;
+        let action = cdb[1] & 0x1f;
+        let list = &command.data;
+        let moves = action == 7;
+        let expected = if moves {
+            list.len() >= 24
+        } else {
+            list.len() == 24
+        };
+        if !expected || index(cdb.u32_at(5)) != list.len() {
+            return Err(Sense::illegal(asc::PARAMETER_LENGTH));
+        }
+        // SPC-4 section 5.13.3: not beside RESERVE(6).
+        {
+            let state = self.state();
+            if state.reserved_by.is_some() {
+                return Ok(Reply::status(status::RESERVATION_CONFLICT));
+            }
+        }
+        let (reply, store) = {
+            let before = self.state().reservations.clone();
+            let reply = self.change(command, action)?;
+            let state = self.state();
+            let changed = state.reservations != before;
+            let lasting = state.reservations.through_power_loss || before.through_power_loss;
+            let text = state
+                .reservations
+                .through_power_loss
+                .then(|| state.reservations.text());
+            let store = (changed && lasting && reply.status == status::GOOD).then_some(text);
+            (reply, store)
+        };
+        if let Some(text) = store {
+            let name = self.state().name.clone();
+            let guid = self.volume.guid();
+            let stored = self.environment.store_reservations(&name, guid, text).await;
+            if !stored {
+                // The change holds until we end; that it does not last must not be hidden.
+                return Err(Sense::new(super::sense::key::HARDWARE_ERROR, asc::INTERNAL));
+            }
+        }
+        Ok(reply)
+    }
+
+    fn change(&self, command: &Command, action: u8) -> Executed {
+        let cdb = &command.cdb;
+        let list = &command.data;
+        let (key, new_key) = (list.u64_at(0), list.u64_at(8));
+        let (scope, kind) = (cdb[2] >> 4, cdb[2] & 0x0f);
+        let port = &command.nexus.port;
+        let nexus = command.nexus.id;
+        let group = command.target.group;
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let registered = state.reservations.find(port).map(|r| r.key);
+        let conflict = || Ok(Reply::status(status::RESERVATION_CONFLICT));
+        let typed = matches!(action, 1 | 2 | 4 | 5);
+        if typed && scope != 0 {
+            return Err(Sense::cdb(2));
+        }
+        if typed && !matches!(kind, 1 | 3 | 5..=8) {
+            return Err(Sense::cdb(2));
+        }
+        match action {
+            // REGISTER, REGISTER AND IGNORE EXISTING KEY.
+            0 | 6 => {
+                let flags = list.u8_at(20);
+                // SPEC_I_PT and ALL_TG_PT are not supported.
+                if flags & 0x0c != 0 {
+                    return Err(Sense::parameter(20));
+                }
+                if action == 0 && registered.unwrap_or(0) != key {
+                    return conflict();
+                }
+                let aptpl = flags & 1 != 0;
+                if new_key == 0 {
+                    if registered.is_some()
+                        && let Some(ended) = state.reservations.remove(port)
+                        && matches!(ended, kind::WRITE_REGISTRANTS | kind::EXCLUSIVE_REGISTRANTS)
+                    {
+                        self.tell_registrants(state, asc::RESERVATIONS_RELEASED, nexus);
+                    }
+                } else if let Some(found) = state
+                    .reservations
+                    .registrations
+                    .iter_mut()
+                    .find(|r| r.port == *port)
+                {
+                    found.key = new_key;
+                } else {
+                    if state.reservations.registrations.len() >= REGISTRATIONS_MAX {
+                        return Err(Sense::illegal(asc::NO_REGISTRATIONS));
+                    }
+                    state.reservations.registrations.push(Registration {
+                        port: port.clone(),
+                        group,
+                        key: new_key,
+                    });
+                }
+                state.reservations.through_power_loss = aptpl;
+                state.reservations.generation = state.reservations.generation.wrapping_add(1);
+            }
+            _ if registered != Some(key) => return conflict(),
+            // RESERVE.
+            1 => match &state.reservations.held {
+                None => {
+                    let holder = (!of_all(kind)).then(|| port.clone());
+                    state.reservations.held = Some((kind, holder));
+                }
+                Some((held, _)) if *held == kind && state.reservations.is_holder(port) => {}
+                Some(_) => return conflict(),
+            },
+            // RELEASE.
+            2 => {
+                if let Some((held, _)) = state.reservations.held.clone()
+                    && state.reservations.is_holder(port)
+                {
+                    if held != kind {
+                        return Err(Sense::illegal(asc::INVALID_RELEASE));
+                    }
+                    state.reservations.held = None;
+                    if held > kind::EXCLUSIVE_ACCESS {
+                        self.tell_registrants(state, asc::RESERVATIONS_RELEASED, nexus);
+                    }
+                }
+            }
+            // CLEAR.
+            3 => {
+                self.tell_registrants(state, asc::RESERVATIONS_PREEMPTED, nexus);
+                state.reservations.registrations.clear();
+                state.reservations.held = None;
+                state.reservations.generation = state.reservations.generation.wrapping_add(1);
+            }
+            // PREEMPT, PREEMPT AND ABORT.
+            4 | 5 => return self.preempt(state, command, kind, new_key, action == 5),
+            // REGISTER AND MOVE.
+            _ => return self.register_and_move(state, command),
+        }
+        Ok(Reply::good())
+    }
+
+    fn preempt(
+        &self,
+        state: &mut super::lun::State,
+        command: &Command,
+        kind: u8,
+        victim: u64,
+        abort: bool,
+    ) -> Executed {
+        let port = &command.nexus.port;
+        let reservations = &mut state.reservations;
+        let all_held = matches!(&reservations.held, Some((held, _)) if of_all(*held));
+        let holder_key = match &reservations.held {
+            Some((held, Some(holder))) if !of_all(*held) => {
+                reservations.find(holder).map(|r| r.key)
+            }
+            _ => None,
+        };
+        let everyone = all_held && victim == 0;
+        if victim == 0 && !everyone {
+            return Err(Sense::parameter(8));
+        }
+        let hit = |r: &Registration| everyone || r.key == victim;
+        let takes_over = everyone || holder_key == Some(victim);
+        if !everyone && !reservations.registrations.iter().any(hit) {
+            return Ok(Reply::status(status::RESERVATION_CONFLICT));
+        }
+        let removed: Vec<Port> = reservations
+            .registrations
+            .iter()
+            .filter(|r| hit(r) && r.port != *port)
+            .map(|r| r.port.clone())
+            .collect();
+        reservations
+            .registrations
+            .retain(|r| r.port == *port || !hit(r));
+        let kind_before = reservations.held.as_ref().map(|(held, _)| *held);
+        if takes_over || (all_held && !everyone && reservations.registrations.is_empty()) {
+            let holder = (!of_all(kind)).then(|| port.clone());
+            reservations.held = Some((kind, holder));
+        }
+        reservations.generation = reservations.generation.wrapping_add(1);
+        let kind_after = reservations.held.as_ref().map(|(held, _)| *held);
+        let changed = takes_over && kind_before != kind_after;
+        for (nexus, other) in state.ports() {
+            if removed.contains(&other) {
+                state.attend(nexus, asc::REGISTRATIONS_PREEMPTED);
+                if abort {
+                    command.target.abort_tasks(nexus, self);
+                }
+            } else if changed
+                && nexus != command.nexus.id
+                && state.reservations.find(&other).is_some()
+            {
+                state.attend(nexus, asc::RESERVATIONS_RELEASED);
+            }
+        }
+        Ok(Reply::good())
+    }
+
+    fn register_and_move(&self, state: &mut super::lun::State, command: &Command) -> Executed {
+        let list = &command.data;
+        let new_key = list.u64_at(8);
+        let flags = list.u8_at(17);
+        let id = list.part(24, index(list.u32_at(20)));
+        let port = &command.nexus.port;
+        let Some((kind, _)) = state.reservations.held.clone() else {
+            return Ok(Reply::status(status::RESERVATION_CONFLICT));
+        };
+        if of_all(kind) || !state.reservations.is_holder(port) {
+            return Ok(Reply::status(status::RESERVATION_CONFLICT));
+        }
+        if new_key == 0 {
+            return Err(Sense::parameter(8));
+        }
+        let Some(target) = parse_transport_id(id) else {
+            return Err(Sense::parameter(24));
+        };
+        if target == *port {
+            return Err(Sense::parameter(24));
+        }
+        let group = list.u16_at(18);
+        state
+            .reservations
+            .registrations
+            .retain(|r| r.port != target);
+        state.reservations.registrations.push(Registration {
+            port: target.clone(),
+            group,
+            key: new_key,
+        });
+        state.reservations.held = Some((kind, Some(target)));
+        if flags & 0x02 != 0 {
+            // UNREG.
+            state.reservations.registrations.retain(|r| r.port != *port);
+        }
+        state.reservations.through_power_loss = flags & 1 != 0;
+        state.reservations.generation = state.reservations.generation.wrapping_add(1);
+        Ok(Reply::good())
+    }
+
+    /// Tells the sessions of all registered ports but one's own.
+    fn tell_registrants(
+        &self,
+        state: &mut super::lun::State,
+        what: super::sense::Asc,
+        except: u64,
+    ) {
+        for (nexus, port) in state.ports() {
+            if nexus != except && state.reservations.find(&port).is_some() {
+                state.attend(nexus, what);
+            }
+        }
+    }
+}
+
+/// An initiator port as SPC-4 section 7.6.4.6 writes it: name and session id.
+fn transport_id(port: &Port) -> Vec<u8> {
+    let mut name = port.to_string().into_bytes();
+    name.push(0);
+    name.resize(name.len().next_multiple_of(4).max(20), 0);
+    let mut id = vec![0x45, 0];
+    id.extend_from_slice(&len16(name.len()).to_be_bytes());
+    id.extend_from_slice(&name);
+    id
+}
+
+fn parse_transport_id(bytes: &[u8]) -> Option<Port> {
+    if bytes.u8_at(0) != 0x45 {
+        return None;
+    }
+    let text = bytes.part(4, usize::from(bytes.u16_at(2)));
+    let text = text.split(|byte| *byte == 0).next()?;
+    let text = std::str::from_utf8(text).ok()?;
+    let (name, isid) = text.rsplit_once(",i,0x")?;
+    let number = u64::from_str_radix(isid, 16).ok()?;
+    let mut isid = [0; 6];
+    let bytes = number.to_be_bytes();
+    put(&mut isid, 0, bytes.part(2, 6));
+    Some(Port {
+        initiator: name.to_owned(),
+        isid,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(n: u8) -> Port {
+        Port {
+            initiator: format!("iqn.2026-01.org.example:host{n}"),
+            isid: [0x80, 0, 0, 0, 0, n],
+        }
+    }
+
+    #[test]
+    fn reservations_outlive_us_as_text() {
+        let mut reservations = Reservations {
+            through_power_loss: true,
+            ..Reservations::default()
+        };
+        for n in 1..4 {
+            reservations.registrations.push(Registration {
+                port: port(n),
+                group: 1,
+                key: 0xdead_0000 + u64::from(n),
+            });
+        }
+        reservations.held = Some((kind::WRITE_REGISTRANTS, Some(port(2))));
+        let again = Reservations::parse(&reservations.text()).expect("reads");
+        assert_eq!(again, reservations);
+        assert_eq!(Reservations::parse("2 0 "), None);
+        assert_eq!(Reservations::parse("1 9 "), None);
+    }
+
+    #[test]
+    fn types_allow_what_they_should() {
+        let check = |held: u8, registered: bool, read: bool, write: bool| {
+            let mut reservations = Reservations::default();
+            reservations.registrations.push(Registration {
+                port: port(1),
+                group: 1,
+                key: 1,
+            });
+            if registered {
+                reservations.registrations.push(Registration {
+                    port: port(2),
+                    group: 1,
+                    key: 2,
+                });
+            }
+            let holder = (!of_all(held)).then(|| port(1));
+            reservations.held = Some((held, holder));
+            assert!(!reservations.refuses(&port(1), Kind::Write), "the holder");
+            assert_eq!(
+                !reservations.refuses(&port(2), Kind::Read),
+                read,
+                "type {held}"
+            );
+            assert_eq!(
+                !reservations.refuses(&port(2), Kind::Write),
+                write,
+                "type {held}"
+            );
+        };
+        check(1, false, true, false);
+        check(1, true, true, false);
+        check(3, true, false, false);
+        check(5, false, true, false);
+        check(5, true, true, true);
+        check(6, false, false, false);
+        check(6, true, true, true);
+        check(7, true, true, true);
+        check(8, false, false, false);
+        check(8, true, true, true);
+    }
+
+    #[test]
+    fn transport_ids_round_trip() {
+        assert_eq!(parse_transport_id(&transport_id(&port(7))), Some(port(7)));
+        assert_eq!(parse_transport_id(&[]), None);
+        assert_eq!(parse_transport_id(&[0x45, 0, 0xff, 0xff, 1, 2]), None);
+    }
+}

@@ -1,0 +1,308 @@
+//! Targets: names, who may log in, and which units they show.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::scsi::sense::asc;
+use crate::scsi::{LogicalUnit, LunSpec};
+use crate::session::Session;
+
+/// A user and a secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Chap {
+    /// Name.
+    pub user: String,
+    /// Secret.
+    pub secret: String,
+}
+
+impl std::fmt::Debug for Chap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Chap({})", self.user)
+    }
+}
+
+/// A target as it is to be.
+#[derive(Clone, Debug)]
+pub struct TargetSpec {
+    /// iSCSI name.
+    pub name: String,
+    /// What initiators may show to people.
+    pub alias: String,
+    /// Portal group tag.
+    pub group: u16,
+    /// Addresses to be told in discovery; none means the one the initiator has reached.
+    pub portals: Vec<SocketAddr>,
+    /// Names and addresses of initiators that may log in; none is everybody.
+    pub initiators: Vec<String>,
+    /// What initiators must know.
+    pub chap: Option<Chap>,
+    /// What we prove to initiators that ask.
+    pub mutual: Option<Chap>,
+    /// Where initiators are sent instead.
+    pub redirect: Option<SocketAddr>,
+    /// The units.
+    pub luns: Vec<LunSpec>,
+}
+
+/// Checks an iSCSI name: RFC 7143 section 4.2.7, RFC 3721.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn check_name(name: &str) -> Result<(), &'static str> {
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.:".contains(c);
+    if name.len() > 223 {
+        return Err("an iSCSI name has at most 223 characters");
+    }
+    if let Some(rest) = name.strip_prefix("iqn.") {
+        let bytes = rest.as_bytes();
+        let date = bytes.len() > 8
+            && bytes.iter().take(7).enumerate().all(|(i, b)| match i {
+                4 => *b == b'-',
+                _ => b.is_ascii_digit(),
+            })
+            && bytes.get(7) == Some(&b'.');
+        if !date {
+            return Err("an iqn name is iqn.YYYY-MM.DOMAIN:ANYTHING");
+        }
+    } else if let Some(hex) = name.strip_prefix("eui.") {
+        if hex.len() != 16 || !hex.chars().all(|c| c.is_ascii_hexdigit()) {
+            return Err("an eui name has 16 hexadecimal digits");
+        }
+        return Ok(());
+    } else if let Some(hex) = name.strip_prefix("naa.") {
+        if !matches!(hex.len(), 16 | 32) || !hex.chars().all(|c| c.is_ascii_hexdigit()) {
+            return Err("an naa name has 16 or 32 hexadecimal digits");
+        }
+        return Ok(());
+    } else {
+        return Err("an iSCSI name begins with iqn., eui. or naa.");
+    }
+    if name.chars().all(allowed) {
+        Ok(())
+    } else {
+        Err("an iqn name has lower-case letters, digits, and - . : only")
+    }
+}
+
+/// A target that can be logged in to.
+pub(crate) struct Target {
+    pub(crate) name: String,
+    pub(crate) group: u16,
+    state: Mutex<State>,
+}
+
+struct State {
+    spec: TargetSpec,
+    units: BTreeMap<u16, Arc<LogicalUnit>>,
+    sessions: BTreeMap<u64, Weak<Session>>,
+}
+
+impl std::fmt::Debug for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Target({})", self.name)
+    }
+}
+
+impl Target {
+    pub(crate) fn new(mut spec: TargetSpec, units: BTreeMap<u16, Arc<LogicalUnit>>) -> Self {
+        spec.luns.clear();
+        Self {
+            name: spec.name.clone(),
+            group: spec.group,
+            state: Mutex::new(State {
+                spec,
+                units,
+                sessions: BTreeMap::new(),
+            }),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Follows a changed specification; sessions are told of units that come and go.
+    pub(crate) fn follow(&self, mut spec: TargetSpec, units: BTreeMap<u16, Arc<LogicalUnit>>) {
+        spec.luns.clear();
+        let (changed, sessions) = {
+            let mut state = self.state();
+            state.spec = spec;
+            let same = state.units.len() == units.len()
+                && state
+                    .units
+                    .iter()
+                    .zip(&units)
+                    .all(|((a, x), (b, y))| a == b && Arc::ptr_eq(x, y));
+            state.units = units;
+            (!same, sessions_of(&state))
+        };
+        if !changed {
+            return;
+        }
+        for session in sessions {
+            for unit in self.units() {
+                unit.join(&session.nexus);
+                unit.attend(session.nexus.id, asc::LUNS_CHANGED);
+            }
+        }
+    }
+
+    /// What the target is to be now.
+    pub(crate) fn spec(&self) -> TargetSpec {
+        self.state().spec.clone()
+    }
+
+    /// Numbers of the units.
+    pub(crate) fn lun_numbers(&self) -> Vec<u16> {
+        self.state().units.keys().copied().collect()
+    }
+
+    pub(crate) fn units(&self) -> Vec<Arc<LogicalUnit>> {
+        self.state().units.values().cloned().collect()
+    }
+
+    /// The unit of a logical unit number as it stands in a PDU. SAM-5 section 4.7.
+    pub(crate) fn unit(&self, lun: u64) -> Option<Arc<LogicalUnit>> {
+        let [high, low, rest @ ..] = lun.to_be_bytes();
+        if rest.iter().any(|byte| *byte != 0) {
+            return None;
+        }
+        let number = match high >> 6 {
+            0 if high == 0 => u16::from(low),
+            1 => u16::from(high & 0x3f) << 8 | u16::from(low),
+            _ => return None,
+        };
+        self.state().units.get(&number).cloned()
+    }
+
+    /// Whether an initiator may log in.
+    pub(crate) fn admits(&self, initiator: &str, peer: IpAddr) -> bool {
+        let state = self.state();
+        let list = &state.spec.initiators;
+        list.is_empty() || list.iter().any(|entry| matches(entry, initiator, peer))
+    }
+
+    pub(crate) fn join(&self, session: &Arc<Session>) {
+        let units = {
+            let mut state = self.state();
+            state
+                .sessions
+                .insert(session.nexus.id, Arc::downgrade(session));
+            state.units.values().cloned().collect::<Vec<_>>()
+        };
+        for unit in units {
+            unit.join(&session.nexus);
+        }
+    }
+
+    pub(crate) fn leave(&self, nexus: u64) {
+        let units = {
+            let mut state = self.state();
+            state.sessions.remove(&nexus);
+            state.units.values().cloned().collect::<Vec<_>>()
+        };
+        for unit in units {
+            unit.leave(nexus);
+        }
+    }
+
+    pub(crate) fn sessions(&self) -> Vec<Arc<Session>> {
+        sessions_of(&self.state())
+    }
+
+    /// Aborts the tasks that a session has at a unit, without waiting: PREEMPT AND ABORT.
+    pub(crate) fn abort_tasks(&self, nexus: u64, unit: &LogicalUnit) {
+        let session = self.state().sessions.get(&nexus).and_then(Weak::upgrade);
+        if let Some(session) = session {
+            drop(session.abort(|task| {
+                task.unit
+                    .as_ref()
+                    .is_some_and(|other| std::ptr::eq(&raw const **other, unit))
+            }));
+        }
+    }
+}
+
+fn sessions_of(state: &State) -> Vec<Arc<Session>> {
+    state.sessions.values().filter_map(Weak::upgrade).collect()
+}
+
+/// Whether an entry of an access list fits: a name (perhaps with `*` at its end), an address, or a network.
+fn matches(entry: &str, initiator: &str, peer: IpAddr) -> bool {
+    if let Some(prefix) = entry.strip_suffix('*') {
+        return initiator.starts_with(prefix);
+    }
+    if entry == initiator {
+        return true;
+    }
+    let (address, bits) = match entry.split_once('/') {
+        Some((address, bits)) => (address, bits.parse::<u32>().ok()),
+        None => (entry, None),
+    };
+    let peer = peer.to_canonical();
+    match (address.parse::<IpAddr>().map(|a| a.to_canonical()), peer) {
+        (Ok(IpAddr::V4(network)), IpAddr::V4(peer)) => {
+            let bits = bits.unwrap_or(32).min(32);
+            let mask = u32::MAX.checked_shl(32 - bits).unwrap_or(0);
+            network.to_bits() & mask == peer.to_bits() & mask
+        }
+        (Ok(IpAddr::V6(network)), IpAddr::V6(peer)) => {
+            let bits = bits.unwrap_or(128).min(128);
+            let mask = u128::MAX.checked_shl(128 - bits).unwrap_or(0);
+            network.to_bits() & mask == peer.to_bits() & mask
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked() {
+        for good in [
+            "iqn.2026-11.org.example:disk",
+            "iqn.2026-11.org.example",
+            "eui.0123456789abcdef",
+        ] {
+            assert_eq!(check_name(good), Ok(()), "{good}");
+        }
+        for bad in [
+            "",
+            "disk",
+            "iqn.26-11.x:y",
+            "iqn.2026-11.Org:x",
+            "eui.12",
+            "naa.xyz",
+        ] {
+            assert!(check_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn access_lists() {
+        let peer: IpAddr = "10.1.2.3".parse().expect("an address");
+        let check = |entry: &str| matches(entry, "iqn.2026-01.org.example:a", peer);
+        for fits in [
+            "iqn.2026-01.org.example:a",
+            "iqn.2026-01.org.example:*",
+            "10.1.2.3",
+            "10.1.0.0/16",
+            "0.0.0.0/0",
+        ] {
+            assert!(check(fits), "{fits}");
+        }
+        for other in [
+            "iqn.2026-01.org.example:b",
+            "10.1.2.4",
+            "10.2.0.0/16",
+            "::/0",
+            "nonsense",
+        ] {
+            assert!(!check(other), "{other}");
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! A command on its way: what it needs of the initiator, whether somebody has aborted it, and who waits for its end.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use runtime::reply::{Reply as Answer, ReplySender};
+use runtime::{IoBuf, IoBufMut};
+
+use crate::connection::Conn;
+use crate::pdu::NO_TAG;
+use crate::scsi::LogicalUnit;
+use crate::server::Reserved;
+
+/// A task. It stays in its session's table until it is answered or aborted.
+pub(crate) struct Task {
+    pub(crate) itt: u32,
+    pub(crate) lun: u64,
+    pub(crate) cdb: [u8; 16],
+    /// The unit, or `None` for a number without one.
+    pub(crate) unit: Option<Arc<LogicalUnit>>,
+    /// The connection it came by and is answered by.
+    pub(crate) connection: Arc<Conn>,
+    /// Bytes the initiator expects to send or get.
+    pub(crate) expected: usize,
+    /// Bytes the command itself wants of the initiator.
+    pub(crate) needed: u64,
+    /// It reads.
+    pub(crate) reads: bool,
+    /// Memory set aside for it.
+    pub(crate) memory: Option<Arc<Reserved>>,
+    aborted: AtomicBool,
+    state: Mutex<State>,
+}
+
+impl std::fmt::Debug for Task {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Task({:#x})", self.itt)
+    }
+}
+
+#[derive(Default)]
+struct State {
+    data: Option<Incoming>,
+    ended: bool,
+    waiting: Vec<ReplySender<()>>,
+}
+
+/// Data on its way from the initiator.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(crate) buffer: IoBufMut,
+    /// Bytes we want, from the first on.
+    pub(crate) wanted: usize,
+    /// Where the next byte goes.
+    pub(crate) next: usize,
+    /// Where the burst under way ends.
+    pub(crate) burst_end: usize,
+    /// Tag of the burst: `NO_TAG` while it is unsolicited.
+    pub(crate) ttt: u32,
+    pub(crate) data_sn: u32,
+    pub(crate) r2t_sn: u32,
+}
+
+/// What a piece of data leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// More of this burst is to come.
+    More,
+    /// The burst is complete: ask for the next.
+    Ask,
+    /// Everything has come.
+    Complete,
+    /// It is out of order or too much.
+    Wrong,
+}
+
+impl Incoming {
+    /// Prepares for `wanted` bytes.
+    pub(crate) fn new(wanted: usize, burst_end: usize) -> Self {
+        Self {
+            buffer: IoBufMut::zeroed(wanted),
+            wanted,
+            next: 0,
+            burst_end,
+            ttt: NO_TAG,
+            data_sn: 0,
+            r2t_sn: 0,
+        }
+    }
+
+    /// Takes bytes that came with the command or after it.
+    pub(crate) fn take(&mut self, offset: usize, bytes: &[u8], last: bool) -> Step {
+        let end = offset.saturating_add(bytes.len());
+        if offset != self.next || end > self.burst_end {
+            return Step::Wrong;
+        }
+        // What the command does not want is dropped.
+        let kept = bytes.len().min(self.wanted.saturating_sub(offset));
+        if let Some(target) = self.buffer.get_mut(offset..offset + kept)
+            && let Some(source) = bytes.get(..kept)
+        {
+            target.copy_from_slice(source);
+        }
+        self.next = end;
+        match (last, self.ttt == NO_TAG) {
+            (false, _) if end < self.burst_end => Step::More,
+            (false, _) => Step::Wrong,
+            // A burst that was asked for is whole or it is wrong.
+            (true, false) if end < self.burst_end => Step::Wrong,
+            (true, _) if end >= self.wanted => Step::Complete,
+            (true, _) => Step::Ask,
+        }
+    }
+}
+
+impl Task {
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "the parts of a command PDU, once"
+    )]
+    pub(crate) fn new(
+        itt: u32,
+        lun: u64,
+        cdb: [u8; 16],
+        unit: Option<Arc<LogicalUnit>>,
+        connection: Arc<Conn>,
+        expected: usize,
+        needed: u64,
+        reads: bool,
+        memory: Option<Arc<Reserved>>,
+    ) -> Self {
+        Self {
+            itt,
+            lun,
+            cdb,
+            unit,
+            connection,
+            expected,
+            needed,
+            reads,
+            memory,
+            aborted: AtomicBool::new(false),
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for data from the initiator.
+    pub(crate) fn expect(&self, incoming: Incoming) {
+        self.state().data = Some(incoming);
+    }
+
+    /// Works on the data under way, if there is any.
+    pub(crate) fn with_data<T>(&self, work: impl FnOnce(&mut Incoming) -> T) -> Option<T> {
+        self.state().data.as_mut().map(work)
+    }
+
+    /// Takes the data, once it has all come.
+    pub(crate) fn take_data(&self) -> IoBuf {
+        match self.state().data.take() {
+            Some(incoming) => incoming.buffer.freeze(),
+            None => IoBuf::empty(),
+        }
+    }
+
+    /// Marks the task as aborted. Returns an answer to wait for when it is at work.
+    pub(crate) fn abort(&self) -> Option<Answer<()>> {
+        self.aborted.store(true, Ordering::Release);
+        let mut state = self.state();
+        // While it waits for data nobody works on it.
+        if state.ended || state.data.take().is_some() {
+            return None;
+        }
+        let (sender, answer) = runtime::reply();
+        state.waiting.push(sender);
+        Some(answer)
+    }
+
+    /// The work on the task has ended. Returns whether it may be answered.
+    pub(crate) fn end(&self) -> bool {
+        let mut state = self.state();
+        state.ended = true;
+        for waiting in state.waiting.drain(..) {
+            waiting.send(());
+        }
+        !self.aborted.load(Ordering::Acquire)
+    }
+}
+
+/// Lets one after the other in, in order of arrival.
+#[derive(Default)]
+pub(crate) struct Turnstile {
+    state: Mutex<(bool, VecDeque<ReplySender<()>>)>,
+}
+
+/// A turn, until it is dropped.
+pub(crate) struct Turn<'a>(&'a Turnstile);
+
+impl Turnstile {
+    fn state(&self) -> MutexGuard<'_, (bool, VecDeque<ReplySender<()>>)> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) async fn enter(&self) -> Turn<'_> {
+        let wait = {
+            let mut state = self.state();
+            if state.0 {
+                let (sender, answer) = runtime::reply();
+                state.1.push_back(sender);
+                Some(answer)
+            } else {
+                state.0 = true;
+                None
+            }
+        };
+        if let Some(wait) = wait {
+            // The turn is handed over with the answer.
+            let _ = wait.await;
+        }
+        Turn(self)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        loop {
+            match state.1.pop_front() {
+                Some(next) if next.is_closed() => {}
+                Some(next) => {
+                    next.send(());
+                    return;
+                }
+                None => {
+                    state.0 = false;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_comes_in_order() {
+        let mut data = Incoming::new(10, 8);
+        assert_eq!(data.take(0, &[1; 4], false), Step::More);
+        assert_eq!(data.take(5, &[1; 1], false), Step::Wrong, "a gap");
+        assert_eq!(data.take(4, &[2; 4], true), Step::Ask);
+        data.burst_end = 10;
+        data.ttt = 1;
+        assert_eq!(data.take(8, &[3; 1], true), Step::Wrong, "short");
+        let mut data = Incoming::new(4, 8);
+        assert_eq!(
+            data.take(0, &[1; 8], true),
+            Step::Complete,
+            "more than wanted"
+        );
+        assert_eq!(&data.buffer[..], &[1; 4]);
+        assert_eq!(data.take(8, &[1], true), Step::Wrong);
+    }
+}
