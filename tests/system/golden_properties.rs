@@ -4,7 +4,10 @@
 //! `used` that no dataset sees otherwise) may differ by a little, and then by the same bytes wherever it counts.
 
 use anyhow::{Context as _, Result, bail};
-use engine::{DatasetFilter, DatasetKind, Engine, ImportPolicy, PropertyQuery, Threads, property};
+use engine::{
+    DatasetFilter, DatasetKind, Engine, ImportPolicy, PoolHandle, PropertyQuery, Threads, UsageOf,
+    property,
+};
 use harness::block_on;
 use harness::golden::Golden;
 use serde_json::Value;
@@ -106,6 +109,7 @@ fn compare(golden: &Golden) -> Result<()> {
             ));
         }
     }
+    differences.extend(usage(golden, &pool)?);
     block_on(engine.close())?;
     for name in expected.keys() {
         if !datasets.iter().any(|d| d.name == *name) {
@@ -117,6 +121,44 @@ fn compare(golden: &Golden) -> Result<()> {
         bail!("{} differences:\n{}", differences.len(), shown.join("\n"));
     }
     Ok(())
+}
+
+/// Compares what users, groups and projects use and may use with what `zfs userspace -np` and its like printed.
+fn usage(golden: &Golden, pool: &PoolHandle) -> Result<Vec<String>> {
+    let mut differences = Vec::new();
+    let Some(all) = golden.manifest["userspace"].as_object() else {
+        return Ok(differences);
+    };
+    for (dataset, tables) in all {
+        for (command, of) in [
+            ("userspace", UsageOf::Users),
+            ("groupspace", UsageOf::Groups),
+            ("projectspace", UsageOf::Projects),
+        ] {
+            let Some(rows) = tables[command].as_array() else {
+                continue;
+            };
+            let mut theirs: Vec<Vec<String>> = rows
+                .iter()
+                .filter_map(Value::as_array)
+                .map(|row| row.iter().skip(1).map(text).collect())
+                .collect();
+            let mut ours: Vec<Vec<String>> = block_on(pool.usage(dataset, of))
+                .with_context(|| format!("{command} {dataset}"))?
+                .into_iter()
+                .map(|u| [u.id, u.used, u.quota, u.objects, u.object_quota])
+                .map(|row| row.iter().map(u64::to_string).collect())
+                .collect();
+            ours.sort();
+            theirs.sort();
+            if ours != theirs {
+                differences.push(format!(
+                    "{command} {dataset}: {ours:?}, expected {theirs:?}"
+                ));
+            }
+        }
+    }
+    Ok(differences)
 }
 
 /// Whether two values differ by `metadata` bytes more of pool metadata on our side.

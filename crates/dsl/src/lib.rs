@@ -37,6 +37,7 @@ mod space;
 mod stored;
 mod sync;
 mod types;
+mod usage;
 
 pub use dataset::Dataset;
 pub use error::{DslError, Result};
@@ -48,3 +49,4 @@ pub use types::{
     DatasetInfo, DatasetProperties, Estimate, HierarchyOptions, HistoryEvent, ListSpec, NewDataset,
     NewHierarchy, PropertyEntry, SpaceInfo,
 };
+pub use usage::{Usage, UsageOf};

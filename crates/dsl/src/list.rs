@@ -467,7 +467,7 @@ impl Inner {
     }
 
     /// Opens a dataset's objects for reading, or returns those that are open.
-    async fn objset_for_reading(&self, object: ObjectId) -> Result<Objset> {
+    pub(crate) async fn objset_for_reading(&self, object: ObjectId) -> Result<Objset> {
         let open = self.datasets.borrow().get(&object).and_then(|s| s.objset());
         match open {
             Some(objset) => Ok(objset),

@@ -35,6 +35,7 @@ pub use volume::{VolumeHandle, VolumeInfo, VolumePlan};
 
 pub use dsl::property;
 pub use dsl::property::DatasetKind;
+pub use dsl::{Usage, UsageOf};
 pub use pool::{
     AllocationBias, Candidate, Discovery, FeatureBase, Health, HistoryEvent, HistoryRecord,
     HostIdentity, ImportPolicy, IoTotals, PoolError, PoolProperty, PoolSpec, PoolState, PoolStatus,

@@ -342,6 +342,20 @@ impl PoolHandle {
             .await
     }
 
+    /// Returns what users, groups or projects use of a file system or snapshot, as of the last sync.
+    ///
+    /// # Errors
+    /// It does not exist, or is a volume.
+    pub async fn usage(
+        &self,
+        dataset: &str,
+        of: dsl::UsageOf,
+    ) -> Result<Vec<dsl::Usage>, EngineError> {
+        let dataset = dataset.to_owned();
+        self.ask(move |room| async move { Ok(room.pool.hierarchy().usage(&dataset, of).await?) })
+            .await
+    }
+
     /// Returns the bytes that destroying the snapshots of one dataset from `first` to `last` would
     /// free.
     ///

@@ -7,6 +7,7 @@ mod get;
 mod list;
 mod mount;
 mod snapshot;
+mod userspace;
 
 use engine::property::{Attribute, DatasetKind, PROPERTIES, Property};
 use engine::{DatasetFilter, DatasetInfo, EngineError, PoolHandle, PropertyQuery};
@@ -44,6 +45,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "bookmark" => snapshot::bookmark(session, rest).await,
         "hold" => snapshot::hold(session, rest, false).await,
         "release" => snapshot::hold(session, rest, true).await,
+        "userspace" | "groupspace" | "projectspace" => userspace::run(session, entry.0, rest).await,
         "holds" => snapshot::holds(session, rest).await,
         "rename" => create::rename(session, rest).await,
         "list" => list::run(session, rest).await,

@@ -1,0 +1,207 @@
+//! `zfs userspace`, `groupspace` and `projectspace`.
+//!
+//! OpenZFS: cmd/zfs/zfs_main.c, `zfs_do_userspace`.
+
+use engine::property::DatasetKind;
+use engine::{EngineError, PropertyQuery, Usage, UsageOf};
+
+use super::open;
+use crate::cli::format::{Column, nice_bytes, nice_number, table};
+use crate::cli::getopt::Opt;
+use crate::cli::{Exit, Outcome, Session, dataset_clause};
+
+const FIELDS: [&str; 6] = ["type", "name", "used", "quota", "objused", "objquota"];
+
+/// One line of output.
+struct Row {
+    kind: &'static str,
+    name: String,
+    usage: Usage,
+}
+
+pub(super) async fn run(session: &Session, command: &str, arguments: &[String]) -> Outcome {
+    let projects = command == "projectspace";
+    let (mut numbers, mut scripted, mut literal) = (projects, false, false);
+    let mut fields: Vec<usize> = (0..FIELDS.len()).collect();
+    let mut order: Vec<(usize, bool)> = Vec::new();
+    let mut of = match command {
+        "groupspace" => vec![UsageOf::Groups],
+        "projectspace" => vec![UsageOf::Projects],
+        _ => vec![UsageOf::Users],
+    };
+    let operands = session.options(arguments, "nHpo:s:S:t:i", &[], |session, option| {
+        match option {
+            Opt::Short(letter @ ('n' | 't' | 'i'), _) if projects => {
+                return Err(session.misuse(format!("invalid option '{letter}'")));
+            }
+            Opt::Short('n', _) => numbers = true,
+            Opt::Short('H', _) => scripted = true,
+            Opt::Short('p', _) => literal = true,
+            Opt::Short('o', Some(list)) => {
+                fields.clear();
+                for word in list.split(',') {
+                    let Some(index) = FIELDS.iter().position(|field| *field == word) else {
+                        session
+                            .out
+                            .error(format!("invalid type '{word}' for -o option"));
+                        return Err(Exit(255));
+                    };
+                    fields.push(index);
+                }
+            }
+            Opt::Short(letter @ ('s' | 'S'), Some(field)) => {
+                let Some(index) = FIELDS.iter().position(|known| *known == field) else {
+                    return Err(session.misuse(format!("invalid field '{field}'")));
+                };
+                order.push((index, letter == 'S'));
+            }
+            Opt::Short('t', Some(list)) => {
+                of.clear();
+                for word in list.split(',') {
+                    match word {
+                        "posixuser" | "smbuser" => of.push(UsageOf::Users),
+                        "posixgroup" | "smbgroup" => of.push(UsageOf::Groups),
+                        "all" => of.extend([UsageOf::Users, UsageOf::Groups]),
+                        _ => {
+                            session
+                                .out
+                                .error(format!("invalid type '{word}' for -t option"));
+                            return Err(Exit(255));
+                        }
+                    }
+                }
+                of.sort();
+                of.dedup();
+            }
+            _ => {}
+        }
+        Ok(())
+    })?;
+    let name = match operands.as_slice() {
+        [] => return Err(session.misuse("missing dataset name")),
+        [name] => name,
+        _ => return Err(session.misuse("too many arguments")),
+    };
+    let (pool, info) = open(session, name, &PropertyQuery::None).await?;
+    let mut rows = Vec::new();
+    for of in of {
+        let usage = match pool.usage(name, of).await {
+            Ok(usage) => usage,
+            Err(EngineError::WrongKind(_)) => {
+                return Err(
+                    session.fail("operation is only applicable to filesystems and their snapshots")
+                );
+            }
+            Err(error) => {
+                let clause = dataset_clause(&error);
+                return Err(session.fail(format!("cannot get used/quota for {name}: {clause}")));
+            }
+        };
+        let names = if numbers {
+            None
+        } else {
+            std::fs::read_to_string(match of {
+                UsageOf::Groups => "/etc/group",
+                _ => "/etc/passwd",
+            })
+            .ok()
+        };
+        rows.extend(
+            usage
+                .into_iter()
+                .map(|usage| row(of, usage, names.as_deref())),
+        );
+    }
+    if info.kind == DatasetKind::Bookmark || rows.is_empty() {
+        return Ok(());
+    }
+    sort(&mut rows, &order, numbers);
+    let cells: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            fields
+                .iter()
+                .map(|field| cell(row, *field, literal))
+                .collect()
+        })
+        .collect();
+    let columns: Vec<Column> = fields
+        .iter()
+        .map(|field| Column {
+            title: FIELDS[*field].to_ascii_uppercase(),
+            right: *field > 1,
+            width_min: 0,
+        })
+        .collect();
+    session.out.text(table(&columns, &cells, scripted));
+    Ok(())
+}
+
+fn row(of: UsageOf, usage: Usage, names: Option<&str>) -> Row {
+    // The upper half of a number names a domain of Windows identities.
+    let posix = u32::try_from(usage.id).is_ok();
+    let kind = match (of, posix) {
+        (UsageOf::Users, true) => "POSIX User",
+        (UsageOf::Users, false) => "SMB User",
+        (UsageOf::Groups, true) => "POSIX Group",
+        (UsageOf::Groups, false) => "SMB Group",
+        (UsageOf::Projects, _) => "Project",
+    };
+    let name = names
+        .and_then(|list| name_of(list, usage.id))
+        .unwrap_or_else(|| usage.id.to_string());
+    Row { kind, name, usage }
+}
+
+/// Finds the name of a number in the text of `/etc/passwd` or `/etc/group`.
+fn name_of(list: &str, id: u64) -> Option<String> {
+    list.lines().find_map(|line| {
+        let mut parts = line.split(':');
+        let name = parts.next()?;
+        (parts.nth(1)?.parse() == Ok(id)).then(|| name.to_owned())
+    })
+}
+
+fn sort(rows: &mut [Row], order: &[(usize, bool)], numbers: bool) {
+    let compare = |a: &Row, b: &Row, field: usize| match field {
+        0 => a.kind.cmp(b.kind).reverse(),
+        1 if numbers => a.usage.id.cmp(&b.usage.id),
+        1 => a.name.cmp(&b.name),
+        2 => a.usage.used.cmp(&b.usage.used),
+        3 => a.usage.quota.cmp(&b.usage.quota),
+        4 => a.usage.objects.cmp(&b.usage.objects),
+        _ => a.usage.object_quota.cmp(&b.usage.object_quota),
+    };
+    rows.sort_by(|a, b| {
+        let asked = order.iter().map(|(field, reverse)| {
+            let ordering = compare(a, b, *field);
+            if *reverse {
+                ordering.reverse()
+            } else {
+                ordering
+            }
+        });
+        asked
+            .chain([compare(a, b, 0), compare(a, b, 1)])
+            .find(|ordering| ordering.is_ne())
+            .unwrap_or(std::cmp::Ordering::Equal)
+    });
+}
+
+fn cell(row: &Row, field: usize, literal: bool) -> String {
+    let limit = |number: u64, nice: fn(u64) -> String| match (literal, number) {
+        (true, _) => number.to_string(),
+        (false, 0) => "none".to_owned(),
+        (false, _) => nice(number),
+    };
+    match field {
+        0 => row.kind.to_owned(),
+        1 => row.name.clone(),
+        2 if literal => row.usage.used.to_string(),
+        2 => nice_bytes(row.usage.used),
+        3 => limit(row.usage.quota, nice_bytes),
+        4 if literal => row.usage.objects.to_string(),
+        4 => nice_number(row.usage.objects),
+        _ => limit(row.usage.object_quota, nice_number),
+    }
+}
