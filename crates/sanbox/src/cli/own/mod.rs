@@ -7,7 +7,7 @@ mod pages;
 mod place;
 mod target;
 mod volume;
-mod walk;
+pub(crate) mod walk;
 
 use super::declare::{COMMANDS, Command, help};
 use super::getopt::Opt;

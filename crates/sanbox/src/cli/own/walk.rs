@@ -3,7 +3,7 @@
 use engine::{Cred, DirEntry, FileId, FsError, FsHandle, ListLimit};
 
 /// Returns all entries of a directory but `.` and `..`.
-pub(super) async fn entries(
+pub(crate) async fn entries(
     fs: &FsHandle,
     dir: FileId,
     cred: &Cred,

@@ -3,6 +3,7 @@
 mod change;
 mod create;
 mod destroy;
+mod diff;
 mod get;
 mod list;
 mod mount;
@@ -45,6 +46,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "bookmark" => snapshot::bookmark(session, rest).await,
         "hold" => snapshot::hold(session, rest, false).await,
         "release" => snapshot::hold(session, rest, true).await,
+        "diff" => diff::run(session, rest).await,
         "userspace" | "groupspace" | "projectspace" => userspace::run(session, entry.0, rest).await,
         "holds" => snapshot::holds(session, rest).await,
         "rename" => create::rename(session, rest).await,
