@@ -15,6 +15,7 @@ mod intent_log;
 mod iscsi;
 mod nbd;
 mod nonsense;
+mod quotas;
 mod rpc;
 mod tour;
 mod volumes;

@@ -20,6 +20,7 @@ use crate::property::{DatasetKind, PROPERTIES, Property, Value};
 use crate::space::{self, charged, signed};
 use crate::stored::Scope;
 use crate::types::{Estimate, SpaceInfo};
+use crate::usage::QuotaObjects;
 
 /// A dataset in memory: its stored fields, and its objects while it is open.
 pub(crate) struct DatasetState {
@@ -43,6 +44,8 @@ pub(crate) struct DatasetState {
     pub(crate) wanted: RefCell<BTreeSet<&'static str>>,
     effective: RefCell<BTreeMap<Property, Value>>,
     version: Cell<u64>,
+    /// Its quota dictionaries, once looked for.
+    pub(crate) quotas: Cell<Option<QuotaObjects>>,
 }
 
 impl DatasetState {
@@ -70,6 +73,7 @@ impl DatasetState {
             wanted: RefCell::default(),
             effective: RefCell::default(),
             version: Cell::new(1),
+            quotas: Cell::new(None),
         }
     }
 
@@ -106,6 +110,8 @@ impl DatasetState {
     pub(crate) fn set_objset(&self, objset: Option<Objset>) {
         let head = objset.as_ref().filter(|_| !self.phys().is_snapshot());
         *self.log.borrow_mut() = head.map(Zilog::new);
+        // Other contents have other dictionaries.
+        self.quotas.set(None);
         *self.objset.borrow_mut() = objset;
     }
 
@@ -313,6 +319,18 @@ impl Dataset {
     fn new(inner: Rc<Inner>, state: Rc<DatasetState>) -> Self {
         state.handles.set(state.handles.get() + 1);
         Self { inner, state }
+    }
+
+    pub(crate) fn state(&self) -> &DatasetState {
+        &self.state
+    }
+
+    pub(crate) fn needs_enabled(&self, feature: &'static str) -> Result<()> {
+        if self.inner.features.is_enabled(feature) {
+            Ok(())
+        } else {
+            Err(DslError::FeatureDisabled { feature })
+        }
     }
 
     /// Returns its full name now (a rename changes it).

@@ -14,7 +14,7 @@ use crate::dir::{Dir, available};
 use crate::error::{DslError, Result};
 use crate::inner::Inner;
 use crate::names::split;
-use crate::property::{DatasetKind, Kinds, PROPERTIES, Property, Source, Value};
+use crate::property::{DatasetKind, Kinds, PROPERTIES, Property, Source, Value, split_user_space};
 use crate::space::{available_to_dataset, ratio};
 use crate::stored::{Lookup, Scope};
 use crate::types::{DatasetInfo, DatasetProperties, ListSpec, PropertyEntry, SpaceInfo};
@@ -74,6 +74,13 @@ impl Wants {
     fn computed(&self) -> Vec<&String> {
         let since = |name: &&String| name.starts_with("written@") || name.starts_with("written#");
         self.others.iter().flatten().filter(since).collect()
+    }
+
+    /// Names of the space and quotas of users, groups and projects.
+    fn of_users(&self) -> Vec<&String> {
+        let all = self.others.iter().flatten();
+        all.filter(|name| split_user_space(name).is_some())
+            .collect()
     }
 }
 
@@ -592,6 +599,21 @@ impl Inner {
                     value: lookup.value,
                     source: lookup.source,
                 });
+            }
+        }
+        let of_users = wants.of_users();
+        if !of_users.is_empty() && info.head_kind == DatasetKind::Filesystem {
+            let objset = self.objset_for_reading(info.object).await?;
+            for name in of_users {
+                if let Some(number) = self.user_property(&objset, name).await? {
+                    properties.push(PropertyEntry {
+                        name: name.clone(),
+                        property: None,
+                        value: Value::Number(number),
+                        source: Source::Local,
+                        received: None,
+                    });
+                }
             }
         }
         for name in wants.computed() {

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use dmu::Tx;
 use dmu::zap::{self, ZapValue};
 use ondisk::dsl::{DslDatasetPhys, UsedBy, dataset_flags, zapified_keys};
-use ondisk::{ObjectId, ObjectType};
+use ondisk::{ObjectId, ObjectType, Txg};
 
 use crate::dataset::DatasetState;
 use crate::dir::{Dir, available};
@@ -71,7 +71,10 @@ impl Inner {
             .load_dataset(ObjectId(dir.phys().head_dataset_obj), None)
             .await?;
         let phys = head.phys();
-        if txg.is_some_and(|txg| phys.prev_snap_txg >= txg) {
+        // One snapshot in a group, and of what is written: a dataset made in this very group, or
+        // changed by another task, has blocks to come.
+        let dirty = |txg: u64| head.objset().is_some_and(|os| os.is_dirty(Txg(txg)));
+        if txg.is_some_and(|txg| phys.prev_snap_txg >= txg || dirty(txg)) {
             return Err(DslError::Again);
         }
         let snapshot = parts.snapshot.expect("the name was checked");

@@ -124,25 +124,45 @@ impl Hierarchy {
             let _names = self.inner().config.read().await;
             self.check_clone(snapshot, name, &settings).await?;
         }
-        let (snapshot, name) = (snapshot.to_owned(), name.to_owned());
-        self.submit("clone", async move |this: &Self, tx: &Tx| {
-            let inner = this.inner();
-            let parent = this.check_clone(&snapshot, &name, &settings).await?;
-            let found = inner.find(&snapshot).await?;
-            let origin = inner.load_dataset(found.dataset, found.snapshot).await?;
-            this.apply(async {
-                let (_, component) = name.rsplit_once('/').expect("the name was checked");
-                let dir = inner.create_dir(Some(&parent), component, tx).await?;
-                inner
-                    .adjust_count(&parent, zapified_keys::FILESYSTEM_COUNT, 1, tx)
-                    .await?;
-                inner.start_counts(&dir, tx).await?;
-                let state = inner.create_clone(dir, &origin, &settings, tx).await?;
-                let text = format!("origin={snapshot} ({})", origin.object);
-                inner.event("clone", &name, state.object, text, tx);
-                Ok(())
+        let request = Rc::new((snapshot.to_owned(), name.to_owned(), settings));
+        self.submit_until_done("clone", || {
+            let request = request.clone();
+            Box::new(move |this, tx| {
+                Box::pin(async move {
+                    let (snapshot, name, settings) = &*request;
+                    this.clone_now(snapshot, name, settings, tx).await
+                })
             })
-            .await
+        })
+        .await
+    }
+
+    async fn clone_now(
+        &self,
+        snapshot: &str,
+        name: &str,
+        settings: &[Setting],
+        tx: &Tx,
+    ) -> Result<()> {
+        let inner = self.inner();
+        let parent = self.check_clone(snapshot, name, settings).await?;
+        let found = inner.find(snapshot).await?;
+        let origin = inner.load_dataset(found.dataset, found.snapshot).await?;
+        // What the clone writes must be younger than the snapshot.
+        if origin.phys().creation_txg >= tx.txg().0 {
+            return Err(DslError::Again);
+        }
+        self.apply(async {
+            let (_, component) = name.rsplit_once('/').expect("the name was checked");
+            let dir = inner.create_dir(Some(&parent), component, tx).await?;
+            inner
+                .adjust_count(&parent, zapified_keys::FILESYSTEM_COUNT, 1, tx)
+                .await?;
+            inner.start_counts(&dir, tx).await?;
+            let state = inner.create_clone(dir, &origin, settings, tx).await?;
+            let text = format!("origin={snapshot} ({})", origin.object);
+            inner.event("clone", name, state.object, text, tx);
+            Ok(())
         })
         .await
     }

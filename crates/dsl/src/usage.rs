@@ -41,13 +41,24 @@ impl UsageOf {
 
     /// Names of the quota dictionaries, of bytes and of objects.
     fn quotas(self) -> [&'static str; 2] {
-        match self {
-            Self::Users => ["userquota@", "userobjquota@"],
-            Self::Groups => ["groupquota@", "groupobjquota@"],
-            Self::Projects => ["projectquota@", "projectobjquota@"],
-        }
+        let at = 2 * self.index();
+        [QUOTAS[at], QUOTAS[at + 1]]
     }
 }
+
+/// Names of the quota dictionaries in the master node: bytes and objects of users, of groups, of
+/// projects.
+const QUOTAS: [&str; 6] = [
+    "userquota@",
+    "userobjquota@",
+    "groupquota@",
+    "groupobjquota@",
+    "projectquota@",
+    "projectobjquota@",
+];
+
+/// The quota dictionaries of a file system, in the order of [`QUOTAS`]; 0 for those it has not.
+pub(crate) type QuotaObjects = [u64; 6];
 
 /// What one user, group or project uses and may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,7 +86,130 @@ impl Hierarchy {
     }
 }
 
+impl Dataset {
+    /// Whether an owner has reached a quota and may not take more: bytes, and with `creating` files
+    /// too. Usage is as of the last sync, so that a quota can be passed by what one group writes.
+    ///
+    /// # Errors
+    /// Of reading.
+    pub async fn over_quota(&self, owner: Owner, creating: bool) -> Result<bool> {
+        let objset = self.objset();
+        let objects = self.quota_objects(&objset).await?;
+        if objects == QuotaObjects::default() {
+            return Ok(false);
+        }
+        let ids = [owner.uid, owner.gid, owner.project];
+        for (which, id) in ids.into_iter().enumerate() {
+            let [bytes, files] = [objects[2 * which], objects[2 * which + 1]];
+            if bytes == 0 && files == 0 {
+                continue;
+            }
+            let (used, count) = objset.usage(which, id).await?;
+            if reached(&objset, bytes, id, used).await?
+                || (creating && reached(&objset, files, id, count).await?)
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    async fn quota_objects(&self, objset: &Objset) -> Result<QuotaObjects> {
+        let state = self.state();
+        if let Some(objects) = state.quotas.get() {
+            return Ok(objects);
+        }
+        let mut objects = QuotaObjects::default();
+        for (slot, name) in objects.iter_mut().zip(QUOTAS) {
+            *slot = zap::lookup_u64(objset, MASTER_NODE, name)
+                .await?
+                .unwrap_or(0);
+        }
+        state.quotas.set(Some(objects));
+        Ok(objects)
+    }
+
+    /// Sets a quota of a user, group or project; `name` is the property's up to its `@`, and 0 is no
+    /// limit. On disk when it returns.
+    ///
+    /// # Errors
+    /// `ReadOnly`, `FeatureDisabled`, `WrongKind`, errors about space.
+    pub async fn set_user_quota(&self, name: &str, id: u64, limit: u64) -> Result<()> {
+        let slot = QUOTAS.iter().position(|known| *known == name);
+        let slot = slot.ok_or(DslError::Unsupported { what: "this quota" })?;
+        if self.head_kind() != DatasetKind::Filesystem {
+            return Err(DslError::WrongKind { name: self.name() });
+        }
+        if name.starts_with("project") {
+            self.needs_enabled("project_quota")?;
+        }
+        let objset = self.objset();
+        let mut objects = self.quota_objects(&objset).await?;
+        if objects[slot] == 0 && limit == 0 {
+            return Ok(());
+        }
+        let tx = self.begin(Estimate::freeing(QUOTA_BYTES)).await?;
+        if objects[slot] == 0 {
+            let spec = ZapSpec::new(ObjectType::USERGROUP_QUOTA);
+            let object = zap::create(&objset, &spec, &tx).await?;
+            zap::add_u64(&objset, MASTER_NODE, QUOTAS[slot], object.0, &tx).await?;
+            objects[slot] = object.0;
+            self.state().quotas.set(Some(objects));
+        }
+        let map = ObjectId(objects[slot]);
+        if limit != 0 {
+            zap::update_u64(&objset, map, format!("{id:x}"), limit, &tx).await?;
+        } else if zap::lookup_int_key(&objset, map, id).await?.is_some() {
+            zap::remove_int(&objset, map, id, &tx).await?;
+        }
+        let txg = tx.txg();
+        let clock = tx.clock().clone();
+        drop(tx);
+        clock.wait_synced(txg).await?;
+        Ok(())
+    }
+}
+
+/// What setting a quota makes dirty, roughly.
+const QUOTA_BYTES: u64 = 64 << 10;
+
+async fn reached(objset: &Objset, map: u64, id: u64, used: u64) -> Result<bool> {
+    if map == 0 {
+        return Ok(false);
+    }
+    let limit = zap::lookup_int_key(objset, ObjectId(map), id).await?;
+    Ok(limit.is_some_and(|limit| used >= limit))
+}
+
 impl Inner {
+    /// The value of a property like `userused@501`: `None` when it is none.
+    pub(crate) async fn user_property(&self, objset: &Objset, name: &str) -> Result<Option<u64>> {
+        let Some((prefix, who)) = split_user_space(name) else {
+            return Ok(None);
+        };
+        let Ok(id) = who.parse::<u64>() else {
+            return Ok(None);
+        };
+        if let Some(slot) = QUOTAS.iter().position(|known| *known == prefix) {
+            let object = zap::lookup_u64(objset, MASTER_NODE, QUOTAS[slot]).await?;
+            let limit = match object {
+                Some(object) if object != 0 => {
+                    zap::lookup_int_key(objset, ObjectId(object), id).await?
+                }
+                _ => None,
+            };
+            return Ok(Some(limit.unwrap_or(0)));
+        }
+        let which = match prefix {
+            "userused@" | "userobjused@" => UsageOf::Users,
+            "groupused@" | "groupobjused@" => UsageOf::Groups,
+            _ => UsageOf::Projects,
+        };
+        let (bytes, objects) = objset.usage(which.index(), id).await?;
+        let counts = prefix.ends_with("objused@");
+        Ok(Some(if counts { objects } else { bytes }))
+    }
+
     async fn usage(self: &Rc<Self>, name: &str, of: UsageOf) -> Result<Vec<Usage>> {
         let found = self.find(name).await?;
         if self.kind_of(&found.dir).await? != DatasetKind::Filesystem {

@@ -245,6 +245,8 @@ impl Room {
             };
             hierarchy.create_dataset(new, self.root_filler()).await?;
         }
+        let (quotas, settings) = split_quotas(settings)?;
+        let name = request.name.clone();
         let new = NewDataset {
             name: request.name,
             kind,
@@ -254,7 +256,7 @@ impl Room {
             Some(shape) => hierarchy.create_dataset(new, shape.filler()).await?,
             None => hierarchy.create_dataset(new, self.root_filler()).await?,
         }
-        Ok(())
+        self.set_user_quotas(&name, quotas).await
     }
 
     fn root_filler(
@@ -328,7 +330,8 @@ impl Room {
     ) -> Result<(), EngineError> {
         self.writable()?;
         let info = self.pool.hierarchy().info(dataset).await?;
-        let mut settings = self.settings(typed, info.kind, false)?;
+        let settings = self.settings(typed, info.kind, false)?;
+        let (quotas, mut settings) = split_quotas(settings)?;
         let resize = if info.kind == DatasetKind::Volume {
             self.volume_settings(dataset, &mut settings).await?
         } else {
@@ -347,7 +350,24 @@ impl Room {
         if let Some(resize) = resize.filter(|resize| resize.size >= resize.old) {
             self.resize_volume(&info, resize.size).await?;
         }
+        self.set_user_quotas(dataset, quotas).await?;
         self.reload_properties().await
+    }
+
+    /// Sets quotas of users, groups and projects, which a file system keeps itself.
+    async fn set_user_quotas(
+        &self,
+        dataset: &str,
+        quotas: Vec<(&'static str, u64, u64)>,
+    ) -> Result<(), EngineError> {
+        if quotas.is_empty() {
+            return Ok(());
+        }
+        let opened = self.pool.hierarchy().dataset(dataset).await?;
+        for (name, id, limit) in quotas {
+            opened.set_user_quota(name, id, limit).await?;
+        }
+        Ok(())
     }
 
     pub(crate) async fn inherit(
@@ -400,6 +420,27 @@ fn under_altroot(properties: &mut [DatasetProperty], altroot: &str) {
             *path = format!("{altroot}{below}");
         }
     }
+}
+
+/// Takes the quotas of users, groups and projects out of settings: name, number and limit of each.
+fn split_quotas(
+    settings: Vec<Setting>,
+) -> Result<(Vec<(&'static str, u64, u64)>, Vec<Setting>), EngineError> {
+    let mut quotas = Vec::new();
+    let mut others = Vec::new();
+    for setting in settings {
+        match setting {
+            Setting::UserQuota(name, who, limit) => {
+                // Names were made numbers by the caller, who knows the machine's users.
+                let id = who
+                    .parse()
+                    .map_err(|_| property::PropertyError::UserName(format!("{name}{who}")))?;
+                quotas.push((name, id, limit));
+            }
+            other => others.push(other),
+        }
+    }
+    Ok((quotas, others))
 }
 
 /// Checks properties as typed.

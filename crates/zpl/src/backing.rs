@@ -1,13 +1,14 @@
 //! What a file system needs of its dataset: transactions, settings, space.
 
-use dmu::{Objset, Tx, TxWeight};
+use dmu::{Objset, Owner, Tx, TxWeight};
 use dsl::property::Property;
 use dsl::{Dataset, Estimate};
 use ondisk::Txg;
 use zil::Zilog;
 
-use crate::FsResult;
 use crate::data::META_BYTES;
+use crate::sa::Attrs;
+use crate::{FsError, FsResult};
 
 /// What a transaction that frees more than it takes makes dirty, roughly: dictionary blocks, dnodes, indirect blocks.
 const FREEING_BYTES: u64 = 64 << 10;
@@ -174,6 +175,23 @@ impl Backing {
             Weight::Frees => TxWeight::unthrottled(),
         };
         Ok(self.os.services().clock.begin(weight).await?)
+    }
+
+    /// Refuses when the owner of a file has reached a quota; `creating` counts files as well.
+    pub(crate) async fn check_quota(&self, attrs: &Attrs, creating: bool) -> FsResult<()> {
+        let Some(dataset) = &self.dataset else {
+            return Ok(());
+        };
+        let owner = Owner {
+            uid: attrs.uid,
+            gid: attrs.gid,
+            project: attrs.project.unwrap_or(0),
+        };
+        if dataset.over_quota(owner, creating).await? {
+            Err(FsError::Quota)
+        } else {
+            Ok(())
+        }
     }
 
     pub(crate) async fn wait_synced(&self, txg: Txg) -> FsResult<()> {

@@ -139,6 +139,8 @@ impl Fs {
             return Err(FsError::TooLarge);
         }
         let total = total.min(SIZE_MAX - start);
+        let attrs = znode.attrs.borrow().clone();
+        self.check_quota(&attrs, false).await?;
         let mut done = 0;
         while done < total {
             let at = start + done;

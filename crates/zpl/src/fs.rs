@@ -429,6 +429,18 @@ impl Fs {
         self.0.backing.begin(weight, promised).await
     }
 
+    /// Refuses what would take more for an owner who has reached a quota.
+    ///
+    /// # Errors
+    /// [`FsError::Quota`]; those of reading.
+    pub(crate) async fn check_quota(&self, attrs: &Attrs, creating: bool) -> FsResult<()> {
+        // What the log replays was allowed when it was acknowledged.
+        if self.0.replaying.get().is_some() {
+            return Ok(());
+        }
+        self.0.backing.check_quota(attrs, creating).await
+    }
+
     /// Returns the layouts attributes need, storing those that are new. Called before the transaction that uses them.
     pub(crate) async fn plan(&self, attrs: &Attrs, slots: u8) -> FsResult<Plan> {
         let bonus_max = layout::bonus_max(slots);

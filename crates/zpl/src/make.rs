@@ -176,6 +176,7 @@ impl Fs {
             // Whatever they are set to: the log has to remember them.
             (set.atime, set.mtime) = (Some(SetTime::Server), Some(SetTime::Server));
         }
+        self.check_quota(&attrs, true).await?;
         let file = self.insert(&dir, name, attrs, &set).await?;
         drop(lock);
         self.settle(&dir).await?;

@@ -74,6 +74,9 @@ impl Fs {
         let Some(attrs) = self.changed(&old, set, cred)? else {
             return self.change_of(before, &znode).await;
         };
+        if attrs.uid != old.uid || attrs.gid != old.gid {
+            self.check_quota(&attrs, true).await?;
+        }
         let plan = self.plan_for(&znode, &attrs).await?;
         let tx = match set.size {
             Some(size) => self.resize(&znode, size).await?,

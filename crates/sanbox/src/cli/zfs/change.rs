@@ -33,7 +33,7 @@ pub(super) async fn set(session: &Session, arguments: &[String]) -> Outcome {
         if pairs.iter().any(|(known, _)| known == name) {
             return Err(session.misuse(format!("property '{name}' specified multiple times")));
         }
-        pairs.push((name.to_owned(), value.to_owned()));
+        pairs.push((super::userspace::numbered(name), value.to_owned()));
     }
     let mut failed = false;
     for name in datasets {

@@ -51,7 +51,7 @@ pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
                         session.misuse(format!("property '{name}' specified multiple times"))
                     );
                 }
-                properties.push((name, value));
+                properties.push((super::userspace::numbered(&name), value));
             }
             _ => {}
         }

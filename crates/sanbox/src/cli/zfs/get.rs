@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{
     ALL_KINDS, Selection, dataset_json, depth, kinds, name_order, property_names, select, text_of,
+    text_of_property, userspace,
 };
 use crate::cli::format::table;
 use crate::cli::getopt::{Long, Opt};
@@ -87,7 +88,9 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     };
     let query = match &wanted_names {
         None => PropertyQuery::All,
-        Some(names) => PropertyQuery::Named(names.clone()),
+        Some(names) => {
+            PropertyQuery::Named(names.iter().map(|name| userspace::numbered(name)).collect())
+        }
     };
     let depth = match (recursive, limit) {
         (_, Some(limit)) => Some(limit),
@@ -155,7 +158,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
 fn lines(info: &DatasetInfo, wanted: Option<&[String]>, literal: bool) -> Vec<Row> {
     let row = |property: &engine::DatasetProperty| Row {
         property: property.name.clone(),
-        value: text_of(property.native, &property.value, literal),
+        value: text_of_property(property, literal),
         received: property.received.as_ref().map_or_else(
             || "-".to_owned(),
             |value| text_of(property.native, value, literal),
@@ -167,21 +170,26 @@ fn lines(info: &DatasetInfo, wanted: Option<&[String]>, literal: bool) -> Vec<Ro
     };
     wanted
         .iter()
-        .map(|name| match (name.as_str(), info.property(name)) {
-            (_, Some(property)) => row(property),
-            ("name", None) => Row {
-                property: "name".to_owned(),
-                value: info.name.clone(),
-                received: "-".to_owned(),
-                source: Source::None.to_string(),
+        .map(
+            |name| match (name.as_str(), info.property(&userspace::numbered(name))) {
+                (_, Some(property)) => Row {
+                    property: name.clone(),
+                    ..row(property)
+                },
+                ("name", None) => Row {
+                    property: "name".to_owned(),
+                    value: info.name.clone(),
+                    received: "-".to_owned(),
+                    source: Source::None.to_string(),
+                },
+                (_, None) => Row {
+                    property: name.clone(),
+                    value: "-".to_owned(),
+                    received: "-".to_owned(),
+                    source: "-".to_owned(),
+                },
             },
-            (_, None) => Row {
-                property: name.clone(),
-                value: "-".to_owned(),
-                received: "-".to_owned(),
-                source: "-".to_owned(),
-            },
-        })
+        )
         .collect()
 }
 

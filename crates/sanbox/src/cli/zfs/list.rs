@@ -88,7 +88,10 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         },
         limited: limit.is_some(),
     };
-    let mut properties: Vec<String> = columns.clone();
+    let mut properties: Vec<String> = columns
+        .iter()
+        .map(|name| super::userspace::numbered(name))
+        .collect();
     properties.extend(order.iter().map(|(name, _)| name.clone()));
     let (mut found, failed) = select(session, &selection, &PropertyQuery::Named(properties)).await;
     sort(&mut found, &order);

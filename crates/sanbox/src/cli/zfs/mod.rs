@@ -364,11 +364,20 @@ fn shown(info: &DatasetInfo, name: &str, literal: bool) -> Option<(String, Strin
     if name == "name" {
         return Some((info.name.clone(), "-".to_owned()));
     }
-    let property = info.property(name)?;
+    let property = info.property(&userspace::numbered(name))?;
     Some((
-        text_of(property.native, &property.value, literal),
+        text_of_property(property, literal),
         property.source.to_string(),
     ))
+}
+
+fn text_of_property(property: &engine::DatasetProperty, literal: bool) -> String {
+    property
+        .value
+        .number()
+        .filter(|_| property.native.is_none())
+        .and_then(|number| userspace::shown(&property.name, number, literal))
+        .unwrap_or_else(|| text_of(property.native, &property.value, literal))
 }
 
 fn text_of(native: Option<Property>, value: &engine::property::Value, literal: bool) -> String {

@@ -205,3 +205,36 @@ fn cell(row: &Row, field: usize, literal: bool) -> String {
         _ => limit(row.usage.object_quota, nice_number),
     }
 }
+
+/// A property of a user, group or project with the number for a name (`userquota@root` is
+/// `userquota@0`); other names, and names nobody has here, stay as they are.
+pub(super) fn numbered(property: &str) -> String {
+    let Some((prefix, who)) = engine::property::split_user_space(property) else {
+        return property.to_owned();
+    };
+    if who.bytes().all(|byte| byte.is_ascii_digit()) || prefix.starts_with("project") {
+        return property.to_owned();
+    }
+    let list = if prefix.starts_with("group") {
+        "/etc/group"
+    } else {
+        "/etc/passwd"
+    };
+    let list = std::fs::read_to_string(list).unwrap_or_default();
+    let found = list.lines().find_map(|line| {
+        let mut parts = line.split(':');
+        (parts.next()? == who).then(|| parts.nth(1))?
+    });
+    found.map_or_else(|| property.to_owned(), |id| format!("{prefix}{id}"))
+}
+
+/// The value of such a property as shown.
+pub(super) fn shown(property: &str, number: u64, literal: bool) -> Option<String> {
+    let (prefix, _) = engine::property::split_user_space(property)?;
+    Some(match (literal, number) {
+        (true, _) => number.to_string(),
+        (false, 0) if prefix.ends_with("quota@") => "none".to_owned(),
+        (false, _) if prefix.contains("obj") => nice_number(number),
+        (false, _) => nice_bytes(number),
+    })
+}
