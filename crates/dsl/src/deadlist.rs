@@ -269,10 +269,10 @@ impl Deadlist {
         self.set_totals(totals, tx).await
     }
 
-    /// Drops an entry; its blocks go to the next older one. Syncing context.
+    /// Drops an entry, if there is one; its blocks go to the next older one. Syncing context.
     pub(crate) async fn remove_key(&self, key: u64, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
         if !self.entries.borrow().contains_key(&key) {
-            return Err(DslError::corrupt("deadlist without an entry", self.object));
+            return Ok(());
         }
         if self.entries.borrow().range(..key).next_back().is_none() {
             return Err(DslError::corrupt("first deadlist entry", self.object));

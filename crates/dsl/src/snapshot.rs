@@ -21,6 +21,9 @@ use crate::names::{self, split};
 use crate::property::{DatasetKind, Property, Value};
 use crate::space::{Delta, Sizes, signed};
 
+/// What the pool must have free for a snapshot to be taken.
+const ROOM_BYTES: u64 = 1 << 18;
+
 fn used(bytes: i64) -> Delta {
     Delta {
         used: bytes,
@@ -37,6 +40,13 @@ impl Inner {
         txg: Option<u64>,
     ) -> Result<Vec<(String, DslError)>> {
         let mut refused = Vec::new();
+        // A full pool keeps its last room for what frees space.
+        let root = self.dir(self.fixed.get().root_dir).await?;
+        if available(&root, self.pool_size(0), false) < ROOM_BYTES
+            && let Some(name) = wanted.first()
+        {
+            return Ok(vec![(name.clone(), DslError::NoSpace)]);
+        }
         let mut more: BTreeMap<ObjectId, (Rc<Dir>, u64)> = BTreeMap::new();
         for name in wanted {
             match self.check_snapshot(name, txg).await {
