@@ -433,7 +433,7 @@ fn split_quotas(
             Setting::UserQuota(name, who, limit) => {
                 // Names were made numbers by the caller, who knows the machine's users.
                 let id = who
-                    .parse()
+                    .parse::<u64>()
                     .map_err(|_| property::PropertyError::UserName(format!("{name}{who}")))?;
                 quotas.push((name, id, limit));
             }

@@ -158,7 +158,7 @@ fn name_of(list: &str, id: u64) -> Option<String> {
     list.lines().find_map(|line| {
         let mut parts = line.split(':');
         let name = parts.next()?;
-        (parts.nth(1)?.parse() == Ok(id)).then(|| name.to_owned())
+        (parts.nth(1)?.parse::<u64>().ok() == Some(id)).then(|| name.to_owned())
     })
 }
 
