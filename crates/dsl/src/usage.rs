@@ -6,14 +6,16 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use dmu::Objset;
-use dmu::zap::{self, ZapValue};
-use ondisk::ObjectId;
+use dmu::zap::{self, ZapSpec, ZapValue};
+use dmu::{Objset, Owner};
+use ondisk::{ObjectId, ObjectType};
 
+use crate::dataset::Dataset;
 use crate::error::{DslError, Result};
 use crate::hierarchy::Hierarchy;
 use crate::inner::Inner;
-use crate::property::DatasetKind;
+use crate::property::{DatasetKind, split_user_space};
+use crate::types::Estimate;
 
 const MASTER_NODE: ObjectId = ObjectId(1);
 /// What the names of counts of objects start with, beside the bytes.
