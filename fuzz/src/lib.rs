@@ -1,8 +1,13 @@
 //! One plain function per decoder of untrusted bytes: it must return whatever the bytes are.
 //!
 //! `tests/replay.rs` runs every target over `corpus/TARGET/` and over seeded mutations of it in ordinary `cargo test`, with
-//! a limit on memory. `libfuzzer/` runs the same functions under coverage guidance:
-//! `cargo +nightly fuzz run --fuzz-dir fuzz/libfuzzer TARGET fuzz/corpus/TARGET`.
+//! a limit on memory. `libfuzzer/` runs the same functions under coverage guidance, with nightly Rust, a C++ compiler and
+//! `cargo install cargo-fuzz`; what it finds goes into the first folder, which git ignores:
+//!
+//! ```text
+//! mkdir -p fuzz/libfuzzer/corpus/TARGET
+//! cargo +nightly fuzz run --fuzz-dir fuzz/libfuzzer TARGET fuzz/libfuzzer/corpus/TARGET fuzz/corpus/TARGET
+//! ```
 
 #![forbid(unsafe_code)]
 
