@@ -7,7 +7,7 @@ mkdir "$w/disks" "$w/bin"
 for tool in sanbox zpool zfs; do ln -s "$SANBOX" "$w/bin/$tool"; done
 PATH=$w/bin:$PATH
 
-fail() { echo "interop $name: $*" >&2; [ ! -e "$w/log" ] || tail -20 "$w/log" >&2; exit 1; }
+fail() { zpool status 2>/dev/null | head -20 >&2; echo "interop $name: $*" >&2; [ ! -e "$w/log" ] || tail -20 "$w/log" >&2; exit 1; }
 
 # What cannot be run here: said aloud, and an error where everything is required.
 skip() { echo "SKIPPED interop $name: $*" >&2; [ -z "${SANBOX_REQUIRE_ORACLES:-}" ] || exit 1; exit 77; }

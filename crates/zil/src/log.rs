@@ -454,6 +454,13 @@ impl Inner {
     async fn set_aside(&self, size: u64, id: ChainId) -> Result<BlockPointer> {
         // The transaction keeps the group open until the space it takes is noted.
         let tx = self.clock.begin_now()?;
+        // The log of a nearly full pool must not take the space that writing out the group needs: what is dirty, and a
+        // part of what is kept back for changes of metadata. Without a log block, commits wait for the group.
+        let space = self.store.space();
+        let kept = space.slop / 2 + self.clock.dirty_bytes_total();
+        if space.free < kept.saturating_add(size) {
+            return Err(zio::ZioError::NoSpace { asize: size }.into());
+        }
         let mut bp = self.store.allocate_log(tx.txg(), size).await?;
         bp.set_checksum(id.words());
         self.chain.borrow_mut().push(bp);
