@@ -132,6 +132,16 @@ impl VolumeHandle {
             .await
     }
 
+    /// Writes bytes so that readers and power cuts leave all of them or none; on stable storage when it returns. At most
+    /// [`VOLUME_CHUNK_BYTES`](crate::VOLUME_CHUNK_BYTES).
+    ///
+    /// # Errors
+    /// Those of [`write`](Self::write).
+    pub async fn write_atomic(&self, offset: u64, data: IoBuf) -> VolumeResult<()> {
+        self.call(move |volume| async move { volume.write_atomic(offset, data).await })
+            .await
+    }
+
     /// Writes bytes if those there equal `expected`, with nobody in between.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use crate::bytes::{Field as _, index, len32};
 use crate::keys::{self, Terms};
 use crate::login::Login;
 use crate::pdu::{BHS_BYTES, Draft, FINAL, Framing, Held, NO_TAG, Pdu, opcode};
-use crate::scsi::sense::{Sense, asc, status};
+use crate::scsi::sense::{Sense, asc, key, status};
 use crate::scsi::{self, Command, Reply};
 use crate::server::{Inner, Transport};
 use crate::session::Session;
@@ -425,11 +425,9 @@ impl Conn {
             return Next::Continue;
         }
         // What compares or repeats its data must get exactly as much as it says.
-        let inexact =
-            writes && needed > 0 && scsi::is_exact(&cdb) && task.expected as u64 != needed;
+        let inexact = writes && scsi::is_exact(&cdb) && task.expected as u64 != needed;
         if inexact {
-            let sense = Sense::illegal(asc::INFORMATION_UNIT);
-            self.answer(session, &task, sense.into());
+            self.answer(session, &task, Sense::cdb(0).into());
             return Next::Continue;
         }
         if let Err(sense) = wants {
@@ -461,6 +459,12 @@ impl Conn {
             incoming.take(offset, &pdu.data, pdu.flags() & FINAL != 0)
         });
         match step {
+            Some(Step::Wrong) => {
+                // Recovery level 0 asks for nothing again: the command fails. RFC 7143 section 7.9.
+                let sense = Sense::new(key::ABORTED_COMMAND, asc::PROTOCOL_SERVICE);
+                self.answer(session, &task, sense.into());
+                Next::Continue
+            }
             Some(step) => self.proceed(session, &task, step, pdu),
             None => Next::Continue,
         }

@@ -184,6 +184,34 @@ impl Volume {
         self.stabilize(stability).await
     }
 
+    /// Writes bytes so that readers and power cuts leave all of them or none. On stable storage when it returns. At most
+    /// [`CHUNK_BYTES`].
+    ///
+    /// # Errors
+    /// [`VolumeError::OutOfRange`] also for more; those of [`Volume::write`].
+    pub async fn write_atomic(&self, offset: u64, data: IoBuf) -> VolumeResult<()> {
+        let range = self.range(offset, data.len() as u64)?;
+        if range.end - range.start > CHUNK_BYTES {
+            return Err(VolumeError::OutOfRange);
+        }
+        if range.is_empty() {
+            return Ok(());
+        }
+        let txg = {
+            let _lock = self.0.ranges.exclusive(range.clone()).await;
+            self.check_writable()?;
+            self.check_end(range.end)?;
+            self.warm(range.start, range.end).await?;
+            let bytes = range.end - range.start;
+            let tx = self.begin(Estimate::bytes(bytes + META_BYTES)).await?;
+            self.dirtied(&tx);
+            // Not in the intent log, which may cut a write in two: the transaction group itself is waited for.
+            self.0.os.write_buf(DATA, offset, data, &tx).await?;
+            tx.txg()
+        };
+        Ok(self.0.os.services().clock.wait_synced(txg).await?)
+    }
+
     /// Writes `data` if the bytes there equal `expected`; nobody sees or changes them in between. At most [`CHUNK_BYTES`].
     ///
     /// # Errors

@@ -141,12 +141,17 @@ impl LogicalUnit {
             // Atomic boundaries are not supported.
             return Err(Sense::cdb(10));
         }
-        if extent.len > atomic_bytes_max() || crosses(extent) {
+        if extent.len > atomic_bytes_max() {
             return Err(Sense::cdb(12));
         }
-        self.write_at(extent.offset, &command.data, force_unit_access(cdb))
-            .await?;
-        Ok(Reply::good())
+        self.tokens.revoke(extent.offset, extent.len);
+        let written = self
+            .volume
+            .write_atomic(extent.offset, command.data.clone())
+            .await;
+        written
+            .map(|()| Reply::good())
+            .map_err(|error| Sense::of(error, true))
     }
 
     pub(super) async fn write_verify(&self, command: &Command) -> Executed {
@@ -239,7 +244,7 @@ impl LogicalUnit {
                 .zip(command.data.iter())
                 .map(|(a, b)| a | b)
                 .collect();
-            if after.len() as u64 > engine::VOLUME_CHUNK_BYTES || crosses(extent) {
+            if after.len() as u64 > engine::VOLUME_CHUNK_BYTES {
                 // Too long to be exchanged at once; others of this kind are kept out meanwhile.
                 let _turn = self.serial.enter().await;
                 self.write_at(extent.offset, &IoBuf::from(after), force_unit_access(cdb))
@@ -390,10 +395,4 @@ impl LogicalUnit {
 /// Longest write that is done in one transaction.
 pub(super) fn atomic_bytes_max() -> u64 {
     engine::VOLUME_CHUNK_BYTES
-}
-
-/// Whether a range crosses a boundary at which changes are cut.
-fn crosses(extent: Extent) -> bool {
-    let chunk = engine::VOLUME_CHUNK_BYTES;
-    extent.len > 0 && extent.offset / chunk != (extent.offset + extent.len - 1) / chunk
 }

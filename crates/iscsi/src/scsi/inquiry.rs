@@ -112,9 +112,6 @@ impl LogicalUnit {
         put(&mut body, 28, &(0x8000_0000_u32).to_be_bytes());
         put(&mut body, 32, &WRITE_SAME_BLOCKS_MAX.to_be_bytes());
         put(&mut body, 40, &count(atomic_bytes_max()).to_be_bytes());
-        // Atomic writes must not cross what transactions do not.
-        put(&mut body, 44, &count(atomic_bytes_max()).to_be_bytes());
-        put(&mut body, 48, &1_u32.to_be_bytes());
         body
     }
 

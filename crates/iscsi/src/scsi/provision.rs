@@ -9,7 +9,7 @@ use crate::bytes::{Field as _, index};
 /// Descriptors of one UNMAP.
 pub(super) const UNMAP_DESCRIPTORS_MAX: u32 = 256;
 /// Blocks of one UNMAP, in logical blocks.
-pub(super) const UNMAP_BLOCKS_MAX: u32 = 1 << 23;
+pub(super) const UNMAP_BLOCKS_MAX: u32 = 1 << 20;
 /// Blocks of one WRITE SAME.
 pub(super) const WRITE_SAME_BLOCKS_MAX: u64 = 1 << 15;
 /// Descriptors in one answer to GET LBA STATUS.
@@ -99,7 +99,9 @@ impl LogicalUnit {
         if count > WRITE_SAME_BLOCKS_MAX {
             return Err(Sense::cdb(if wide { 10 } else { 7 }));
         }
-        let zeros = no_data || command.data.iter().all(|byte| *byte == 0);
+        // With UNMAP the data does not matter, as with Linux's own target: what is unmapped reads as zeros.
+        let unmap = cdb[1] & 0x08 != 0;
+        let zeros = unmap || no_data || command.data.iter().all(|byte| *byte == 0);
         let stability = self.stability(false);
         if !no_data && command.data.len() as u64 != self.block() {
             return Err(Sense::cdb(0));
@@ -111,7 +113,6 @@ impl LogicalUnit {
                 .map(|()| Reply::good())
                 .map_err(|error| Sense::of(error, true));
         }
-        // Unmapped blocks read as zeros, so other contents must be written in spite of the bit.
         let step = (1 << 20_u64).min(extent.len.max(1));
         let copies = usize::try_from(step / self.block()).unwrap_or(1);
         let pattern = IoBuf::from(command.data.repeat(copies));

@@ -20,6 +20,7 @@ pub(crate) mod key {
     pub(crate) const UNIT_ATTENTION: u8 = 6;
     pub(crate) const DATA_PROTECT: u8 = 7;
     pub(crate) const COPY_ABORTED: u8 = 0xa;
+    pub(crate) const ABORTED_COMMAND: u8 = 0xb;
     pub(crate) const MISCOMPARE: u8 = 0xe;
 }
 
@@ -35,7 +36,6 @@ pub(crate) mod asc {
     pub(crate) const STOPPED: Asc = (0x04, 0x02);
     pub(crate) const BECOMING_READY: Asc = (0x04, 0x01);
     pub(crate) const UNREACHABLE_TARGET: Asc = (0x08, 0x04);
-    pub(crate) const INFORMATION_UNIT: Asc = (0x0e, 0x03);
     pub(crate) const WRITE_ERROR: Asc = (0x0c, 0x00);
     pub(crate) const READ_ERROR: Asc = (0x11, 0x00);
     pub(crate) const PARAMETER_LENGTH: Asc = (0x1a, 0x00);
@@ -50,6 +50,7 @@ pub(crate) mod asc {
     pub(crate) const NO_LUN: Asc = (0x25, 0x00);
     pub(crate) const INVALID_PARAMETER: Asc = (0x26, 0x00);
     pub(crate) const INVALID_RELEASE: Asc = (0x26, 0x04);
+    pub(crate) const PROTOCOL_SERVICE: Asc = (0x47, 0x05);
     pub(crate) const TOO_MANY_TARGETS: Asc = (0x26, 0x06);
     pub(crate) const UNSUPPORTED_TARGET: Asc = (0x26, 0x07);
     pub(crate) const TOO_MANY_SEGMENTS: Asc = (0x26, 0x08);
