@@ -44,6 +44,8 @@ impl LogicalUnit {
             0xb1 => {
                 let mut body = vec![0; 60];
                 put(&mut body, 0, &[0, 1]);
+                // WABEREQ: after a block erase reads succeed.
+                put(&mut body, 3, &[0x40]);
                 body
             }
             0xb2 => self.provisioning(),

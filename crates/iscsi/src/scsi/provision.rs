@@ -170,6 +170,10 @@ impl LogicalUnit {
     pub(super) async fn sanitize(&self, command: &Command) -> Executed {
         let cdb = &command.cdb;
         let action = cdb[1] & 0x1f;
+        // Zoned no-reset and the reserved bytes.
+        if cdb[1] & 0x40 != 0 || cdb.part(2, 5).iter().any(|byte| *byte != 0) {
+            return Err(Sense::cdb(2));
+        }
         let list = &command.data;
         let size = self.blocks() * self.block();
         match action {
