@@ -213,3 +213,28 @@ fn what_was_acknowledged_outlives_a_kill() {
     assert!(same.contains("identical"), "{same}");
     place.stop();
 }
+
+/// Digests, reservations through a loss of power, copies by token: said by an initiator of our own.
+#[test]
+fn reservations_and_flushed_data_outlive_a_kill() {
+    if !has("python3") {
+        return;
+    }
+    let mut place = Place::new();
+    pool(&place);
+    let port = free_port();
+    let script = harness::root().join("tests/interop/iscsi-initiator.py");
+    let run = |place: &Place, phase: &str| {
+        place.run(&format!(
+            "python3 {} {port} {IQN} {phase}",
+            script.display()
+        ))
+    };
+    serve(&mut place, port);
+    assert_eq!(run(&place, "before"), "good\n");
+    place.kill();
+    serve(&mut place, port);
+    assert_eq!(run(&place, "after"), "good\n");
+    place.stop();
+    assert_eq!(place.run("zpool export tank"), "");
+}
