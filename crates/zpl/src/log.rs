@@ -308,7 +308,13 @@ impl Fs {
             asked |= OPTIONAL_PROJECT;
         }
         let make = || setattr_record(file.object, changed, asked, &new);
-        self.log_content(file, make, tx);
+        if (set.flags.is_some() || set.project.is_some()) && !file.unlinked.get() {
+            // They decide which changes of names are allowed, so the two must not change places.
+            self.log_with_names(file);
+            self.log(Scope::Always, make, tx);
+        } else {
+            self.log_content(file, make, tx);
+        }
     }
 
     /// Writing took the set-id bits away.
