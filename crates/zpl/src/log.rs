@@ -50,7 +50,7 @@ pub(crate) const OPTIONAL_FLAGS: [(u64, u32); 15] = [
     (flags::PROJINHERIT, 0x2_0000),
 ];
 /// Words in the map of optional attributes. OpenZFS: XVA_MAPSIZE.
-pub(crate) const OPTIONAL_WORDS: u32 = 3;
+const OPTIONAL_WORDS: u32 = 3;
 /// Bytes of the scan stamp, of which a project takes the first eight. OpenZFS: AV_SCANSTAMP_SZ.
 const STAMP: usize = 32;
 

@@ -17,7 +17,7 @@ use zil::{Record, ReplayStream};
 use crate::backing::Weight;
 use crate::data::META_BYTES;
 use crate::fs::Fs;
-use crate::log::{OPTIONAL_CRTIME, OPTIONAL_FLAGS, OPTIONAL_PROJECT, OPTIONAL_WORDS, mask};
+use crate::log::{OPTIONAL_CRTIME, OPTIONAL_FLAGS, OPTIONAL_PROJECT, mask};
 use crate::make::Kind;
 use crate::names::OBJECT_MASK;
 use crate::sa::Attrs;
@@ -73,7 +73,6 @@ impl<'a> Reader<'a> {
             return Err(DAMAGED);
         }
         let asked = u32_at(self.take(4 * index(u64::from(count)))?, 0);
-        debug_assert!(OPTIONAL_WORDS > 0);
         let [on, seconds, nanoseconds, project] = self.words()?;
         self.take(24)?;
         Ok(Optional {
