@@ -48,19 +48,22 @@ fn our_checker(images: &[PathBuf], crashed: bool) -> Result<()> {
 
 /// Compares the file systems of a pool with what was acknowledged before the crash.
 fn as_acknowledged(pool: &PoolHandle, manifest: &Value) -> Result<usize> {
+    let trees = manifest["crash"]["acknowledged_tree"]
+        .as_object()
+        .context("no acknowledged trees")?;
+    // Changes of names have no times in the log: a replay, ours and OpenZFS's, gives directories those of its own.
     let new_mtime = manifest["after_replay"]["mtime_is_replay_time"]
         .as_array()
         .into_iter()
         .flatten()
-        .filter_map(|path| path.as_str().map(str::to_owned))
+        .filter_map(Value::as_str)
+        .chain(trees.keys().map(String::as_str))
+        .map(|path| path.trim_end_matches('/').to_owned())
         .collect();
     let changed = Changed {
         new_mtime,
         ..Changed::default()
     };
-    let trees = manifest["crash"]["acknowledged_tree"]
-        .as_object()
-        .context("no acknowledged trees")?;
     let mut differences = Vec::new();
     let mut files = 0;
     for (mountpoint, tree) in trees {

@@ -461,7 +461,8 @@ impl Fs {
         if has(mask::ATIME) {
             set.atime = Some(SetTime::Client(timestamp([a0, a1])));
         }
-        if has(mask::MTIME) {
+        // OpenZFS: module/os/linux/zfs/zfs_vnops_os.c, zfs_setattr: a new size brings the time with it.
+        if has(mask::MTIME) || set.size.is_some() {
             set.mtime = Some(SetTime::Client(timestamp([m0, m1])));
         }
         if has(mask::OPTIONAL) {

@@ -252,17 +252,21 @@ impl History {
             .rev()
             .min_by_key(distance)
             .expect("there is one");
+        let story: Vec<String> = (promised..self.steps.len())
+            .map(|step| format!("{step} {:?}", self.steps[step].op))
+            .collect();
         let last = nearest.checked_sub(1).map(|index| &self.steps[index].op);
         let next = self.steps.get(nearest).map(|step| &step.op);
         format!(
             "client {}: what is there is not what its {} operations may leave (stable: {}, names {}, files {:?}). \
-             Nearest is after {nearest}\n  last: {last:?}\n  next: {next:?}\n    {}",
+             Nearest is after {nearest}\n  last: {last:?}\n  next: {next:?}\n    {}\n  what may be lost:\n    {}",
             self.client,
             self.steps.len(),
             self.stable,
             self.stable_names,
             self.stable_files,
-            difference(&self.visible(nearest), found)
+            difference(&self.visible(nearest), found),
+            story.join("\n    ")
         )
     }
 }
