@@ -40,6 +40,13 @@ impl Disks {
     pub(crate) fn mirror(&self, from: usize, count: usize) -> VdevSpec {
         VdevSpec::Mirror(self.images[from..from + count].to_vec())
     }
+
+    fn raidz(&self, parity: u8, from: usize, count: usize) -> VdevSpec {
+        VdevSpec::Raidz {
+            parity,
+            paths: self.images[from..from + count].to_vec(),
+        }
+    }
 }
 
 /// Makes bytes that repeat by their seed: random where `hard`, else text that compresses.
@@ -369,4 +376,79 @@ fn a_small_special_vdev_overflows() {
         &[("special_small_blocks", "128K"), ("compression", "off")],
     ];
     round_trip_of(spec, &disks, &datasets).expect("a clean pool");
+}
+
+#[test]
+fn raidz_of_every_parity() {
+    for (parity, width, ashift) in [(1, 3, 12), (2, 5, 9), (3, 7, 12), (1, 2, 13)] {
+        let disks = Disks::new(width, 256);
+        let name = format!("rz{parity}w{width}");
+        let datasets: Vec<&[(&str, &str)]> = vec![
+            &[],
+            &[("recordsize", "1M"), ("compression", "off")],
+            &[
+                ("recordsize", "8K"),
+                ("copies", "2"),
+                ("checksum", "sha256"),
+            ],
+        ];
+        let vdevs = vec![disks.raidz(parity, 0, width)];
+        round_trip(&name, &disks, vdevs, ashift, &datasets)
+            .unwrap_or_else(|error| panic!("raidz{parity} of {width}: {error:#}"));
+    }
+}
+
+#[test]
+fn stripe_of_raidz() {
+    let disks = Disks::new(8, 128);
+    let vdevs = vec![disks.raidz(2, 0, 4), disks.raidz(2, 4, 4)];
+    round_trip(
+        "rzstripe",
+        &disks,
+        vdevs,
+        12,
+        &[&[], &[("recordsize", "16M")]],
+    )
+    .expect("a clean pool");
+}
+
+/// Parity is only shown to be right by those who need it: as many disks as it allows are taken away, and OpenZFS reads
+/// and repairs everything without them.
+#[test]
+fn openzfs_reads_our_raidz_without_the_disks_it_may_lose() {
+    if !oracle::has_zdb() {
+        harness::skip("zdb on degraded pools of ours", "zdb is not installed");
+        return;
+    }
+    for (parity, width) in [(1_u8, 4), (2, 5), (3, 6)] {
+        let disks = Disks::new(width, 128);
+        let name = format!("rzlost{parity}");
+        let engine = Engine::new(Threads::default());
+        let spec = PoolSpec {
+            name: name.clone(),
+            vdevs: vec![disks.raidz(parity, 0, width)],
+            ..PoolSpec::default()
+        };
+        let pool = block_on(engine.create_pool(spec, &[])).expect("create the pool");
+        let fs =
+            dataset(&pool, &format!("{name}/fs"), &[("recordsize", "64K")]).expect("a dataset");
+        fill(&fs, 77).expect("fill");
+        block_on(engine.end_pool(&name, Ending::Export { command: None })).expect("export");
+        for lost in 0..=width - usize::from(parity) {
+            // Each time another row of neighbours.
+            let away = disks.directory.path().join("away");
+            std::fs::create_dir_all(&away).expect("a directory");
+            let gone = lost..lost + usize::from(parity);
+            for image in &disks.images[gone.clone()] {
+                let name = image.file_name().expect("a name");
+                std::fs::rename(image, away.join(name)).expect("take it away");
+            }
+            let result = oracle::zdb_clean(disks.directory.path(), &name);
+            for image in &disks.images[gone.clone()] {
+                let name = image.file_name().expect("a name");
+                std::fs::rename(away.join(name), image).expect("bring it back");
+            }
+            result.unwrap_or_else(|error| panic!("raidz{parity} without {gone:?}: {error:#}"));
+        }
+    }
 }

@@ -25,6 +25,8 @@ use crate::spec::{PoolSpec, VdevSpec};
 use crate::{PoolError, features, history, set, sync};
 
 const ALLOCATION_CLASSES: &str = "allocation_classes";
+/// Most children of a raidz vdev (OpenZFS: `cmd/zpool/zpool_vdev.c`).
+const RAIDZ_CHILDREN_MAX: usize = 255;
 
 /// A request whose property values have been checked.
 struct Checked {
@@ -296,6 +298,7 @@ fn tree_spec(spec: &PoolSpec, ashift: Option<u8>) -> TreeSpec {
     let tops = spec
         .tops()
         .map(|(vdev, bias)| TopSpec {
+            parity: vdev.parity(),
             leaves: vdev
                 .paths()
                 .iter()
@@ -324,6 +327,21 @@ fn check(spec: &PoolSpec) -> Result<Checked, PoolError> {
             return Err(PoolError::Invalid(
                 "invalid vdev specification: mirror requires at least 2 devices".into(),
             ));
+        }
+        if let VdevSpec::Raidz { parity, paths } = vdev {
+            let parity_fits = (1..=3).contains(parity);
+            if !parity_fits || paths.len() <= usize::from(*parity) {
+                return Err(PoolError::Invalid(format!(
+                    "invalid vdev specification: raidz{parity} requires at least {} devices",
+                    usize::from(*parity) + 1
+                )));
+            }
+            if paths.len() > RAIDZ_CHILDREN_MAX {
+                return Err(PoolError::Invalid(format!(
+                    "invalid vdev specification: raidz{parity} supports no more than \
+                     {RAIDZ_CHILDREN_MAX} devices"
+                )));
+            }
         }
         for path in vdev.paths() {
             if seen.contains(&path) {

@@ -379,17 +379,26 @@ fn status_of(
             .iter()
             .filter(|c| c.health <= Health::Degraded)
             .count();
-        let health = if usable == 0 {
+        let parity = match vdev.kind {
+            VdevKind::Raidz => usize::from(vdev.nparity().unwrap_or(1)),
+            _ => 0,
+        };
+        let needed = match parity {
+            0 => 1,
+            parity => children.len().saturating_sub(parity),
+        };
+        let health = if usable < needed {
             Health::Unavail
         } else if children.iter().all(|child| child.health == Health::Online) {
             Health::Online
         } else {
             Health::Degraded
         };
-        let note = (usable == 0).then(|| "insufficient replicas".to_owned());
-        let parity = match vdev.extra.u64("nparity") {
-            Some(parity) if vdev.kind.as_str() != "mirror" => parity.to_string(),
-            _ => String::new(),
+        let note = (usable < needed).then(|| "insufficient replicas".to_owned());
+        let parity = match (parity, vdev.nparity()) {
+            (0, None) => String::new(),
+            (0, Some(parity)) => parity.to_string(),
+            (parity, _) => parity.to_string(),
         };
         (
             format!("{}{parity}-{}", vdev.kind.as_str(), vdev.id),

@@ -187,7 +187,7 @@ impl From<VdevError> for PoolError {
         match error {
             VdevError::Unsupported { kind } => Self::UnsupportedVdev(kind),
             VdevError::Unavailable { vdev } => Self::MissingDevices {
-                missing: vec![format!("every device of top-level vdev {vdev}")],
+                missing: vec![format!("too many devices of top-level vdev {vdev}")],
             },
             VdevError::ReadOnly => Self::ReadOnly,
             VdevError::TooSmall { path, .. } => Self::DeviceTooSmall { path },

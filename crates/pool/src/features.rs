@@ -84,7 +84,7 @@ const FULL: &[&str] = &[
 ];
 
 /// Features without which not even the meta-objset can be read here.
-const NONE: &[&str] = &["device_removal", "draid", "raidz_expansion"];
+const NONE: &[&str] = &["device_removal", "draid"];
 
 /// Returns how far `feature` is implemented.
 #[must_use]

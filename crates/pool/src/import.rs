@@ -29,7 +29,7 @@ use crate::features::{Support, Verdict, support};
 use crate::pool::{ALLOCATION_BIAS, DIRECTORY, Inner, Objects, Pool};
 use crate::space::{Dtls, Source, SpaceMaps};
 use crate::spec::ImportPolicy;
-use crate::status::PoolState;
+use crate::status::{Health, PoolState};
 use crate::{PoolError, create, set, sync, unflushed};
 
 /// Longest configuration believed.
@@ -145,11 +145,15 @@ fn check_candidate(candidate: &Candidate, policy: &ImportPolicy) -> Result<(), P
             .collect();
         return Err(PoolError::UnsupportedForRead { features });
     }
+    let beyond = candidate.root.children.iter();
     if candidate
         .tree
         .tops
         .iter()
         .any(|top| top.kind == VdevKind::Missing)
+        || beyond
+            .filter(|top| !top.is_log)
+            .any(|top| top.health == Health::Unavail)
     {
         return Err(PoolError::MissingDevices {
             missing: candidate.details.clone(),

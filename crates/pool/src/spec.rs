@@ -21,6 +21,13 @@ pub enum VdevSpec {
     Single(PathBuf),
     /// Two or more devices holding the same bytes.
     Mirror(Vec<PathBuf>),
+    /// Devices that blocks are spread over, of which any `parity` (1 to 3) may be lost.
+    Raidz {
+        /// Rows of parity.
+        parity: u8,
+        /// More than `parity` devices, at most 255.
+        paths: Vec<PathBuf>,
+    },
 }
 
 impl VdevSpec {
@@ -29,7 +36,16 @@ impl VdevSpec {
     pub fn paths(&self) -> &[PathBuf] {
         match self {
             Self::Single(path) => std::slice::from_ref(path),
-            Self::Mirror(paths) => paths,
+            Self::Mirror(paths) | Self::Raidz { paths, .. } => paths,
+        }
+    }
+
+    /// Returns the rows of parity, 0 for single devices and mirrors.
+    #[must_use]
+    pub fn parity(&self) -> u8 {
+        match self {
+            Self::Single(_) | Self::Mirror(_) => 0,
+            Self::Raidz { parity, .. } => *parity,
         }
     }
 }

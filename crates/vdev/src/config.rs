@@ -21,13 +21,15 @@ pub enum VdevKind {
     File,
     /// Copies on all children.
     Mirror,
+    /// Blocks spread over the children with one to three rows of parity.
+    Raidz,
     /// A place in the root's list left by a removed log device.
     Hole,
     /// A top-level vdev whose configuration was not found.
     Missing,
     /// A removed top-level vdev whose blocks live elsewhere.
     Indirect,
-    /// Anything else, by its type string (`raidz`, `draid`, `spare`, `replacing`, ...).
+    /// Anything else, by its type string (`draid`, `spare`, `replacing`, ...).
     Other(String),
 }
 
@@ -38,6 +40,7 @@ impl VdevKind {
             "disk" => Self::Disk,
             "file" => Self::File,
             "mirror" => Self::Mirror,
+            "raidz" => Self::Raidz,
             "hole" => Self::Hole,
             "missing" => Self::Missing,
             "indirect" => Self::Indirect,
@@ -51,6 +54,7 @@ impl VdevKind {
             Self::Disk => "disk",
             Self::File => "file",
             Self::Mirror => "mirror",
+            Self::Raidz => "raidz",
             Self::Hole => "hole",
             Self::Missing => "missing",
             Self::Indirect => "indirect",
@@ -110,7 +114,7 @@ pub struct VdevConfig {
     pub zap_top: Option<u64>,
     /// Every other key, kept so that it is written back unchanged.
     pub extra: NvList,
-    /// Children (mirror).
+    /// Children (mirror, raidz).
     pub children: Vec<Self>,
 }
 
@@ -283,6 +287,13 @@ impl VdevConfig {
         } else {
             self.bias
         }
+    }
+
+    /// Returns the rows of parity of a raidz, if it says so.
+    #[must_use]
+    pub fn nparity(&self) -> Option<u8> {
+        let parity = self.extra.u64("nparity")?;
+        Some(u8::try_from(parity).unwrap_or(u8::MAX))
     }
 
     /// Returns where to open a leaf: where it was found, else where it was last time.

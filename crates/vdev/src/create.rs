@@ -45,13 +45,15 @@ pub struct LeafSpec {
     pub path: PathBuf,
 }
 
-/// A new top-level vdev: a single leaf, or a mirror of two or more.
+/// A new top-level vdev: a single leaf, a mirror of two or more, or a raidz.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopSpec {
-    /// One leaf: a plain vdev. Several: a mirror.
+    /// One leaf: a plain vdev. Several: a mirror, or a raidz.
     pub leaves: Vec<LeafSpec>,
     /// Which blocks it is for.
     pub bias: AllocationBias,
+    /// Rows of parity of a raidz, 0 for the others.
+    pub parity: u8,
     /// Sector shift asked for; `None` lets the devices decide.
     pub ashift: Option<u8>,
 }
@@ -187,6 +189,19 @@ async fn plan_top(
                 what: "a vdev without devices",
             });
         }
+        width if spec.parity > 0 => {
+            // OpenZFS: module/zcommon, get_parity and is_valid_config: more children than parity, at most 255.
+            if spec.parity > 3 || width <= usize::from(spec.parity) || width > 255 {
+                return Err(VdevError::BadConfig {
+                    what: "a raidz of an impossible width",
+                });
+            }
+            let mut raidz = VdevConfig::new(VdevKind::Raidz, id, fresh_guid(handle));
+            raidz.create_txg = ondisk::TXG_INITIAL.0;
+            raidz.extra.insert("nparity", u64::from(spec.parity));
+            raidz.children = leaves;
+            raidz
+        }
         1 => leaves.remove(0),
         _ => {
             let mut mirror = VdevConfig::new(VdevKind::Mirror, id, fresh_guid(handle));
@@ -203,7 +218,11 @@ async fn plan_top(
     }
     top.id = id;
     top.ashift = ashift;
-    top.asize = asize & !(label::LABEL_SIZE - 1);
+    let each = asize & !(label::LABEL_SIZE - 1);
+    top.asize = match top.kind {
+        VdevKind::Raidz => each.saturating_mul(top.children.len() as u64),
+        _ => each,
+    };
     top.metaslab_shift = metaslab_shift_for(top.asize);
     top.is_log = spec.bias == AllocationBias::Log;
     top.bias = spec.bias;

@@ -12,7 +12,9 @@ use std::time::Duration;
 use runtime::sync::Event;
 use runtime::{DiskError, IoBuf};
 
+use crate::layout::Layout;
 use crate::leaf::{Leaf, LeafError};
+use crate::raidz::slot_ranges;
 use crate::tree::{SuspectState, Top, leaf_failure, out_of_range};
 use crate::{
     Check, IoClass, LEAF_DATA_START, Location, OpenMode, Scrubbed, Tree, VdevError, Verify,
@@ -93,6 +95,9 @@ impl Tree {
         expected: bool,
     ) -> Result<T, VdevError> {
         let top = self.top_for(at)?;
+        if top.is_striped() {
+            return self.read_striped(&top, at, class, check, expected).await;
+        }
         let len = usize::try_from(at.size).map_err(|_| out_of_range(at))?;
         let mut failed: Vec<Rc<Leaf>> = Vec::new();
         let mut suspect: Option<Suspect> = None;
@@ -155,14 +160,13 @@ impl Tree {
         check: Check<()>,
     ) -> Result<Scrubbed, VdevError> {
         let top = self.top_for(at)?;
+        if top.is_striped() {
+            return Ok(self.scrub_striped(&top, at, class, check).await);
+        }
         let len = usize::try_from(at.size).map_err(|_| out_of_range(at))?;
         let suspect = self.suspect(at);
-        let mut order: Vec<Rc<Leaf>> = top
-            .leaves
-            .iter()
-            .filter(|leaf| leaf.is_usable())
-            .cloned()
-            .collect();
+        let mut order = top.leaves();
+        order.retain(|leaf| leaf.is_usable());
         order.sort_by_key(|leaf| leaf.is_stale());
         let mut result = Scrubbed::default();
         let mut bad = Vec::new();
@@ -190,6 +194,7 @@ impl Tree {
             && !bad.is_empty()
         {
             result.repaired_copies = suspect.repair_leaves(&bad, good).await;
+            result.repaired_bytes = u64::from(result.repaired_copies) * at.size;
         }
         Ok(result)
     }
@@ -199,6 +204,7 @@ impl Tree {
     pub fn suspect(&self, at: Location) -> Suspect {
         let state = Rc::new(SuspectState {
             at,
+            end: self.end_of(at),
             overwritten: Cell::new(self.is_writing(at)),
             repairing: Cell::new(false),
             repaired: Event::new("a repair of the same range"),
@@ -224,8 +230,13 @@ impl Tree {
         if data.len() as u64 != at.size {
             return Err(out_of_range(at));
         }
-        self.begin_write(at).await;
-        let result = self.write_leaves(&top, at, data, class).await;
+        let end = top.end_of(at);
+        self.begin_write(at, end).await;
+        let result = if top.is_striped() {
+            self.write_striped(&top, at, data, class).await
+        } else {
+            self.write_leaves(&top, at, data, class).await
+        };
         self.end_write(at);
         result
     }
@@ -270,17 +281,31 @@ impl Tree {
             return Err(VdevError::ReadOnly);
         }
         for range in ranges {
-            let size = range.end.saturating_sub(range.start);
-            let at = Location {
+            let top = self.top(vdev).filter(|top| {
+                let sector = (1_u64 << top.ashift) - 1;
+                (range.start | range.end) & sector == 0
+                    && range.start < range.end
+                    && range.end <= top.asize
+            });
+            let top = top.ok_or(VdevError::OutOfRange {
                 vdev,
                 offset: range.start,
-                size,
+                size: range.end.saturating_sub(range.start),
+            })?;
+            let ranges = match &top.layout {
+                Layout::Copies => vec![range.clone()],
+                Layout::Raidz(raidz) => slot_ranges(raidz, top.ashift, range),
             };
-            let top = self.top_for(at)?;
-            let trims = top
-                .leaves
-                .iter()
-                .map(|leaf| leaf.trim(LEAF_DATA_START + at.offset, size));
+            let mut trims = Vec::new();
+            for (slot, range) in top.slots.iter().zip(ranges) {
+                let len = range.end.saturating_sub(range.start);
+                if len == 0 {
+                    continue;
+                }
+                let offset = LEAF_DATA_START + range.start;
+                let leaves = slot.leaves().into_iter();
+                trims.extend(leaves.map(|leaf| async move { leaf.trim(offset, len).await }));
+            }
             runtime::join_all(trims).await;
         }
         Ok(())
@@ -295,20 +320,27 @@ impl Tree {
     }
 
     fn is_writing(&self, at: Location) -> bool {
+        let end = self.end_of(at);
         let writing = self.0.writing.borrow();
         writing
-            .range((at.vdev, 0)..(at.vdev, at.offset + at.size))
+            .range((at.vdev, 0)..(at.vdev, end))
             .next_back()
             .is_some_and(|(&(_, offset), &(size, _))| offset + size > at.offset)
     }
 
+    /// Returns the end of the space of a range on its vdev, parity and padding included.
+    fn end_of(&self, at: Location) -> u64 {
+        self.top(at.vdev)
+            .map_or(at.offset.saturating_add(at.size), |top| top.end_of(at))
+    }
+
     /// Registers a write, and waits for repairs of the same range that have started.
-    async fn begin_write(&self, at: Location) {
+    async fn begin_write(&self, at: Location, end: u64) {
         self.0
             .writing
             .borrow_mut()
             .entry((at.vdev, at.offset))
-            .or_insert((at.size, 0))
+            .or_insert((end - at.offset, 0))
             .1 += 1;
         if self.0.suspects.borrow().is_empty() {
             return;
@@ -319,9 +351,7 @@ impl Tree {
             .borrow()
             .iter()
             .filter(|suspect| {
-                suspect.at.vdev == at.vdev
-                    && suspect.at.offset < at.offset + at.size
-                    && at.offset < suspect.at.offset + suspect.at.size
+                suspect.at.vdev == at.vdev && suspect.at.offset < end && at.offset < suspect.end
             })
             .cloned()
             .collect();
@@ -344,9 +374,14 @@ impl Tree {
     }
 
     /// How long a leaf may take before the others go on without it; without others, for ever.
-    fn patience(&self, top: &Top) -> Option<Duration> {
-        let usable = top.leaves.iter().filter(|leaf| leaf.is_usable()).count();
-        (usable > 1).then_some(self.0.tuning.stuck_after)
+    pub(crate) fn patience(&self, top: &Top) -> Option<Duration> {
+        let spare = if top.is_striped() {
+            top.closed_slots().len() < top.spare_slots()
+        } else {
+            let leaves = top.leaves();
+            leaves.iter().filter(|leaf| leaf.is_usable()).count() > 1
+        };
+        spare.then_some(self.0.tuning.stuck_after)
     }
 
     async fn write_leaves(
@@ -358,18 +393,19 @@ impl Tree {
     ) -> Result<(), VdevError> {
         let offset = LEAF_DATA_START + at.offset;
         let patience = self.patience(top);
-        let results = if let [only] = top.leaves.as_slice() {
+        let leaves = top.leaves();
+        let results = if let [only] = leaves.as_slice() {
             vec![only.write(offset, data, class, patience).await]
         } else {
             let write = |leaf: &Rc<Leaf>| {
                 let (leaf, data) = (Rc::clone(leaf), data.clone());
                 async move { leaf.write(offset, data, class, patience).await }
             };
-            runtime::join_all(top.leaves.iter().map(write)).await
+            runtime::join_all(leaves.iter().map(write)).await
         };
         let mut first_error = None;
         let mut failed = Vec::new();
-        for (leaf, result) in top.leaves.iter().zip(results) {
+        for (leaf, result) in leaves.iter().zip(results) {
             match result {
                 Ok(()) => {}
                 Err(error) => {
@@ -380,7 +416,7 @@ impl Tree {
                 }
             }
         }
-        if failed.len() < top.leaves.len() {
+        if failed.len() < leaves.len() {
             top.dirty.set(true);
             // A write that no leaf took is not missed by any: it has failed, and may be tried again as a whole.
             for leaf in failed {
@@ -392,13 +428,16 @@ impl Tree {
     }
 
     async fn flush_top(&self, top: &Rc<Top>) -> Result<(), VdevError> {
-        let gone = VdevError::Unavailable { vdev: top.id };
         let _turn = top.flushing.lock().await;
+        if top.is_striped() {
+            return self.flush_striped(top).await;
+        }
+        let gone = VdevError::Unavailable { vdev: top.id };
         if top.lost.get() {
             return Err(gone);
         }
-        let flushed: Vec<&Rc<Leaf>> = top
-            .leaves
+        let leaves = top.leaves();
+        let flushed: Vec<&Rc<Leaf>> = leaves
             .iter()
             .filter(|leaf| leaf.is_dirty() && leaf.is_usable())
             .collect();
@@ -432,53 +471,69 @@ impl Suspect {
     /// how many leaves took them.
     pub async fn repair(&self, good: &IoBuf) -> u32 {
         match self.tree.top(self.state.at.vdev) {
-            Some(top) => self.repair_leaves(&top.leaves, good).await,
+            Some(top) if top.is_striped() => self.tree.rewrite_striped(&top, self, good).await,
+            Some(top) => self.repair_leaves(&top.leaves(), good).await,
             None => 0,
         }
+    }
+
+    pub(crate) fn location(&self) -> Location {
+        self.state.at
     }
 
     /// Returns how many leaves took the good bytes.
     async fn repair_leaves(&self, bad: &[Rc<Leaf>], good: &IoBuf) -> u32 {
         let at = self.state.at;
-        if self.tree.0.mode == OpenMode::ReadOnly
-            || good.len() as u64 != at.size
-            || self.state.overwritten.get()
-        {
+        if good.len() as u64 != at.size {
             return 0;
         }
-        self.state.repairing.set(true);
         let writes = bad
             .iter()
-            .filter(|leaf| leaf.is_usable())
-            .map(|leaf| async move {
-                let offset = LEAF_DATA_START + at.offset;
+            .map(|leaf| (Rc::clone(leaf), at.offset, good.clone()));
+        self.mend(writes.collect()).await.0
+    }
+
+    /// Writes bytes at offsets of the data areas of leaves, unless somebody wrote to the range since the watch began.
+    /// Returns how many writes, and how many bytes, were taken.
+    pub(crate) async fn mend(&self, writes: Vec<(Rc<Leaf>, u64, IoBuf)>) -> (u32, u64) {
+        if self.tree.0.mode == OpenMode::ReadOnly || self.state.overwritten.get() {
+            return (0, 0);
+        }
+        self.state.repairing.set(true);
+        let writes = writes
+            .into_iter()
+            .filter(|(leaf, _, _)| leaf.is_usable())
+            .map(|(leaf, offset, bytes)| async move {
+                let len = bytes.len() as u64;
                 // A failure is counted by the leaf; the good copy is still there.
+                let offset = LEAF_DATA_START + offset;
                 let healed = leaf
-                    .write(offset, good.clone(), IoClass::Scrub, None)
+                    .write(offset, bytes, IoClass::Scrub, None)
                     .await
                     .is_ok();
                 if healed {
-                    leaf.count_healed(at.size);
+                    leaf.count_healed(len);
                 }
-                u32::from(healed)
+                (u32::from(healed), len * u64::from(healed))
             });
-        let healed = runtime::join_all(writes).await.into_iter().sum();
+        let healed = runtime::join_all(writes).await.into_iter();
+        let sum = healed.fold((0, 0), |(count, bytes), (c, b)| (count + c, bytes + b));
         self.state.repairing.set(false);
         self.state.repaired.notify_all();
-        healed
+        sum
     }
 }
 
 /// Returns the usable leaves in the order they should be read: those that lack nothing first, then the least busy one,
 /// then by place, so that neighbouring blocks come from the same leaf.
 fn read_order(top: &Top, offset: u64) -> Vec<Rc<Leaf>> {
-    if let [only] = top.leaves.as_slice() {
-        return vec![Rc::clone(only)];
+    let leaves = top.leaves();
+    if leaves.len() == 1 {
+        return leaves;
     }
     // 1 MiB stripes over the copies, as OpenZFS's mirror does for idle devices.
-    let favourite = usize::try_from((offset >> 20) % top.leaves.len() as u64).unwrap_or(0);
-    let mut order: Vec<(bool, usize, bool, usize)> = top
-        .leaves
+    let favourite = usize::try_from((offset >> 20) % leaves.len() as u64).unwrap_or(0);
+    let mut order: Vec<(bool, usize, bool, usize)> = leaves
         .iter()
         .enumerate()
         .filter(|(_, leaf)| leaf.is_usable())
@@ -487,6 +542,6 @@ fn read_order(top: &Top, offset: u64) -> Vec<Rc<Leaf>> {
     order.sort_unstable();
     order
         .into_iter()
-        .map(|(_, _, _, index)| Rc::clone(&top.leaves[index]))
+        .map(|(_, _, _, index)| Rc::clone(&leaves[index]))
         .collect()
 }

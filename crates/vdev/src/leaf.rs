@@ -9,7 +9,7 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ondisk::{Guid, label};
+use ondisk::{Guid, Txg, label};
 use runtime::{Disk, DiskError, DiskKind, DiskMode, Handle, IoBuf};
 
 use crate::labels::LabelSet;
@@ -50,6 +50,8 @@ pub(crate) struct Leaf {
     missed_since_flush: Cell<bool>,
     /// Missed a write since the pool last asked.
     missed: Cell<bool>,
+    /// May have lost writes it had taken since the last flush of its top-level vdev.
+    lost: Cell<bool>,
     /// May lack older writes too (has a DTL, or missed writes in this session): other copies are read first.
     stale: Cell<bool>,
     probing: Cell<bool>,
@@ -76,6 +78,7 @@ impl Leaf {
             dirty: Cell::new(false),
             missed_since_flush: Cell::new(false),
             missed: Cell::new(false),
+            lost: Cell::new(false),
             stale: Cell::new(config.dtl.is_some()),
             probing: Cell::new(false),
             absences: Cell::new(0),
@@ -238,6 +241,27 @@ impl Leaf {
         self.missed.set(true);
         self.missed_since_flush.set(true);
         self.stale.set(true);
+    }
+
+    /// Remembers that writes this leaf had taken may be gone again.
+    pub(crate) fn note_lost(&self) {
+        self.note_missed();
+        self.lost.set(true);
+    }
+
+    /// Returns and clears whether writes were lost since the last call.
+    pub(crate) fn take_lost(&self) -> bool {
+        self.lost.replace(false)
+    }
+
+    /// Forgets that there are writes to flush: they are known to be missed.
+    pub(crate) fn forget_dirty(&self) {
+        self.dirty.set(false);
+    }
+
+    /// Returns whether the leaf may lack what was written in `txg`.
+    pub(crate) fn lacks(&self, _txg: Txg) -> bool {
+        self.is_stale()
     }
 
     /// Returns and clears whether a write was missed since the last call.

@@ -1,11 +1,11 @@
 //! `vdev`: the device tree of one pool.
 //!
 //! What it is: opens the leaves (disks and files) that a configuration names, joins them to top-level vdevs (single
-//! leaves and mirrors), and reads and writes byte ranges of a top-level vdev with redundancy, queues, counters and
+//! leaves, mirrors and raidz), and reads and writes byte ranges of a top-level vdev with redundancy, queues, counters and
 //! self-heal. It also reads and writes labels and the uberblock ring.
 //!
 //! Guarantees: a read that was given a check returns only bytes that passed it; a copy that failed the check is
-//! rewritten from a good one; a write is reported as done only when at least one leaf of each mirror holds it, and the
+//! rewritten from a good one; a write is reported as done only when the leaves that hold it suffice to read it, and the
 //! leaves that missed it are remembered for the caller (see [`Tree::take_missed_writes`]).
 //!
 //! What it does not know: block pointers, the meaning of transaction groups, checksum algorithms of blocks.
@@ -18,8 +18,10 @@ mod error;
 mod io;
 mod label_io;
 pub mod labels;
+mod layout;
 mod leaf;
 mod queue;
+mod raidz;
 mod stats;
 mod tree;
 mod types;
@@ -30,6 +32,7 @@ pub use create::{
 };
 pub use error::VdevError;
 pub use io::Suspect;
+pub use layout::{Layout, Raidz};
 pub use queue::{ClassLimits, IoClass, QueueTuning};
 pub use stats::{ClassStats, LATENCY_BUCKETS, LatencyHistogram, VdevStats};
 pub use tree::Tree;

@@ -4,11 +4,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use ondisk::Guid;
+use ondisk::{Guid, Txg};
 use runtime::Handle;
 use runtime::sync::{Event, Mutex};
 
+use crate::layout::{Layout, Raidz};
 use crate::leaf::{Leaf, LeafError};
+use crate::raidz::{Interval, Map};
 use crate::{
     ASHIFT_MAX, ASHIFT_MIN, AllocationBias, Health, LeafInfo, Location, OpenMode, TopInfo,
     TreeConfig, TreeTuning, VdevConfig, VdevError, VdevKind, VdevStats, VdevStatus,
@@ -16,8 +18,6 @@ use crate::{
 
 /// Most metaslabs accepted of one vdev. OpenZFS makes at most 131,072 of a new vdev, more only by growing it.
 const METASLABS_MAX: u64 = 1 << 20;
-/// Block size by which the deflate ratio is defined.
-const DEFLATE_BLOCK: u64 = 128 << 10;
 
 /// The open device tree of one pool. Clones share it.
 #[derive(Clone)]
@@ -38,24 +38,34 @@ pub(crate) struct Inner {
     pub(crate) suspects: RefCell<Vec<Rc<SuspectState>>>,
 }
 
-/// One top-level vdev: a leaf, or leaves that hold the same bytes.
+/// A place of a top-level vdev that holds one set of bytes, on one leaf or several.
+pub(crate) struct Slot {
+    leaves: RefCell<Vec<Rc<Leaf>>>,
+}
+
+/// One top-level vdev: one slot (a leaf, or leaves that hold the same bytes), or several with parity among them.
 pub(crate) struct Top {
     pub(crate) id: u32,
     pub(crate) guid: Guid,
     pub(crate) kind: VdevKind,
     pub(crate) ashift: u8,
     pub(crate) asize: u64,
-    pub(crate) leaves: Vec<Rc<Leaf>>,
+    pub(crate) layout: Layout,
+    pub(crate) slots: Vec<Slot>,
     /// Written since the last flush.
     pub(crate) dirty: Cell<bool>,
     /// Held over a flush: whoever finds nothing dirty must know that it is durable, not on its way.
     pub(crate) flushing: Mutex<()>,
+    /// What places missed since the last flush (with parity).
+    pub(crate) interval: RefCell<Interval>,
     /// A flush failed where no other leaf could stand in.
     pub(crate) lost: Cell<bool>,
 }
 
 pub(crate) struct SuspectState {
     pub(crate) at: Location,
+    /// End of its space on the vdev, parity and padding included.
+    pub(crate) end: u64,
     /// Somebody wrote here since: the bytes in hand are old.
     pub(crate) overwritten: Cell<bool>,
     pub(crate) repairing: Cell<bool>,
@@ -63,8 +73,8 @@ pub(crate) struct SuspectState {
 }
 
 impl Tree {
-    /// Opens every leaf of `config`. Missing or unfit leaves leave their mirror degraded; a top-level vdev without any
-    /// usable leaf is an error (`Unavailable`), an unknown kind is [`VdevError::Unsupported`]. Nothing is written.
+    /// Opens every leaf of `config`. Missing or unfit leaves leave their top-level vdev degraded; one with too few usable
+    /// leaves to read it is an error (`Unavailable`), an unknown kind is [`VdevError::Unsupported`]. Nothing is written.
     /// A leaf is used only if a label on it carries its guid, except when `fresh` is true (pool creation).
     ///
     /// # Errors
@@ -97,27 +107,30 @@ impl Tree {
                 tree.0.tops.borrow_mut().push(None);
                 continue;
             }
-            let leaf_configs: Vec<&VdevConfig> = if vdev.kind.is_leaf() {
-                vec![vdev]
-            } else {
-                vdev.children.iter().collect()
-            };
-            let mut leaves = Vec::new();
-            for leaf_config in leaf_configs {
-                let leaf = Rc::new(Leaf::new(handle, leaf_config, id, &tree.0.tuning.queue));
-                if tree
-                    .0
-                    .leaves
-                    .borrow_mut()
-                    .insert(leaf.guid, Rc::clone(&leaf))
-                    .is_some()
-                {
-                    return Err(VdevError::BadConfig {
-                        what: "two vdevs share a guid",
-                    });
+            let layout = layout_of(vdev)?;
+            let least_asize = least_asize_of(&layout, vdev.asize);
+            let mut slots = Vec::new();
+            for slot_config in slots_of(vdev) {
+                let mut leaves = Vec::new();
+                for leaf_config in slot_config {
+                    let leaf = Rc::new(Leaf::new(handle, leaf_config, id, &tree.0.tuning.queue));
+                    if tree
+                        .0
+                        .leaves
+                        .borrow_mut()
+                        .insert(leaf.guid, Rc::clone(&leaf))
+                        .is_some()
+                    {
+                        return Err(VdevError::BadConfig {
+                            what: "two vdevs share a guid",
+                        });
+                    }
+                    leaves.push(Rc::clone(&leaf));
+                    opens.push((leaf, leaf_config.clone(), vdev.ashift, least_asize));
                 }
-                leaves.push(Rc::clone(&leaf));
-                opens.push((leaf, leaf_config.clone(), vdev.ashift, vdev.asize));
+                slots.push(Slot {
+                    leaves: RefCell::new(leaves),
+                });
             }
             tree.0.tops.borrow_mut().push(Some(Rc::new(Top {
                 id,
@@ -125,9 +138,11 @@ impl Tree {
                 kind: vdev.kind.clone(),
                 ashift: vdev.ashift,
                 asize: vdev.asize,
-                leaves,
+                layout,
+                slots,
                 dirty: Cell::new(false),
                 flushing: Mutex::new("another flush of this vdev", ()),
+                interval: RefCell::default(),
                 lost: Cell::new(false),
             })));
         }
@@ -138,7 +153,7 @@ impl Tree {
         )
         .await;
         for top in tree.0.tops.borrow().iter().flatten() {
-            if !top.leaves.iter().any(|leaf| leaf.is_usable()) {
+            if top.closed_slots().len() > top.spare_slots() {
                 return Err(VdevError::Unavailable { vdev: top.id });
             }
         }
@@ -191,6 +206,7 @@ impl Tree {
                     is_log: vdev.is_log,
                     bias: vdev.allocation_bias(),
                     allocating: !vdev.non_allocating,
+                    layout: top.layout.clone(),
                 })
             })
             .collect()
@@ -241,7 +257,16 @@ impl Tree {
             offset: 0,
             size: psize,
         })?;
-        Ok(psize.next_multiple_of(1 << top.ashift))
+        Ok(top.layout.asize_of(top.ashift, psize))
+    }
+
+    /// Returns the bytes to read or write for a block of `psize` bytes: whole sectors, without parity and padding. The
+    /// size of a [`Location`].
+    ///
+    /// # Errors
+    /// [`VdevError::OutOfRange`] when there is no such vdev.
+    pub fn io_size(&self, vdev: u32, psize: u64) -> Result<u64, VdevError> {
+        Ok(psize.next_multiple_of(1 << self.ashift(vdev)?))
     }
 
     /// Returns the sector shift of the vdev.
@@ -264,8 +289,12 @@ impl Tree {
     /// # Errors
     /// [`VdevError::OutOfRange`] when there is no such vdev.
     pub fn deflate_ratio(&self, vdev: u32) -> Result<u64, VdevError> {
-        let asize = self.asize_of(vdev, DEFLATE_BLOCK)?;
-        Ok(DEFLATE_BLOCK / (asize >> 9))
+        let top = self.top(vdev).ok_or(VdevError::OutOfRange {
+            vdev,
+            offset: 0,
+            size: 0,
+        })?;
+        Ok(top.layout.deflate_ratio(top.ashift))
     }
 
     /// Returns the allocatable bytes of the vdev, `None` when there is no such vdev.
@@ -296,6 +325,7 @@ impl Tree {
             stats: VdevStats::default(),
             asize: 0,
             ashift: 0,
+            nparity: 0,
             children: config.tops.iter().map(|top| self.status_of(top)).collect(),
         };
         for top in &root.children {
@@ -372,10 +402,11 @@ impl Tree {
             vdev.faulted = false;
             if leaf.is_dirty() {
                 // Whatever took the device away may have taken its cache, too.
-                leaf.note_missed();
+                leaf.note_lost();
             }
             leaf.close();
-            leaf.open(&vdev, self.0.mode, top.ashift, top.asize, false)
+            let least_asize = least_asize_of(&top.layout, top.asize);
+            leaf.open(&vdev, self.0.mode, top.ashift, least_asize, false)
                 .await;
         }
         leaf.is_usable()
@@ -396,10 +427,11 @@ impl Tree {
     pub(crate) fn top_for(&self, at: Location) -> Result<Rc<Top>, VdevError> {
         let top = self.top(at.vdev).ok_or(out_of_range(at))?;
         let sector = (1_u64 << top.ashift) - 1;
-        let inside = at
-            .offset
-            .checked_add(at.size)
-            .is_some_and(|end| end <= top.asize);
+        let inside = at.size <= top.asize
+            && at
+                .offset
+                .checked_add(top.layout.asize_of(top.ashift, at.size))
+                .is_some_and(|end| end <= top.asize);
         if inside && at.size != 0 && at.offset & sector == 0 && at.size & sector == 0 {
             Ok(top)
         } else {
@@ -421,6 +453,7 @@ impl Tree {
             stats: VdevStats::default(),
             asize: vdev.asize,
             ashift: vdev.ashift,
+            nparity: vdev.nparity().unwrap_or(0),
             children: vdev
                 .children
                 .iter()
@@ -440,20 +473,149 @@ impl Tree {
             status.stats.merge(&child.stats);
         }
         // Checksum errors are the children's; the mirror's own are errors no child could answer for.
-        let usable = status
-            .children
-            .iter()
-            .filter(|child| child.health == Health::Online)
-            .count();
-        if usable < status.children.len() {
-            if usable == 0 {
-                status.health = Health::Unavailable;
-                status.reason = Some("insufficient replicas".into());
-            } else {
-                status.health = Health::Degraded;
-            }
+        let count = |worst: Health| {
+            let children = status.children.iter();
+            children.filter(|child| child.health <= worst).count()
+        };
+        let (whole, usable) = (count(Health::Online), count(Health::Degraded));
+        let needed = match &vdev.kind {
+            VdevKind::Raidz => status.children.len().saturating_sub(status.nparity.into()),
+            _ => 1,
+        };
+        if usable < needed {
+            status.health = Health::Unavailable;
+            status.reason = Some("insufficient replicas".into());
+        } else if whole < status.children.len() {
+            status.health = Health::Degraded;
         }
         status
+    }
+}
+
+impl Slot {
+    /// Returns the leaves, each of which should hold the slot's bytes.
+    pub(crate) fn leaves(&self) -> Vec<Rc<Leaf>> {
+        self.leaves.borrow().clone()
+    }
+
+    fn any(&self, test: impl Fn(&Leaf) -> bool) -> bool {
+        self.leaves.borrow().iter().any(|leaf| test(leaf))
+    }
+}
+
+impl Top {
+    /// Returns all leaves in tree order.
+    pub(crate) fn leaves(&self) -> Vec<Rc<Leaf>> {
+        self.slots.iter().flat_map(Slot::leaves).collect()
+    }
+
+    /// Returns the slots that cannot be reached.
+    pub(crate) fn closed_slots(&self) -> Vec<usize> {
+        let slots = self.slots.iter().enumerate();
+        slots
+            .filter(|(_, slot)| !slot.any(Leaf::is_usable))
+            .map(|(index, _)| index)
+            .collect()
+    }
+
+    /// Returns the slots that cannot be reached or may lack what was written in `txg`.
+    pub(crate) fn doubtful_slots(&self, txg: Txg) -> Vec<usize> {
+        let slots = self.slots.iter().enumerate();
+        slots
+            .filter(|(_, slot)| !slot.any(|leaf| leaf.is_usable() && !leaf.lacks(txg)))
+            .map(|(index, _)| index)
+            .collect()
+    }
+
+    /// Returns true if blocks are spread over slots with parity.
+    pub(crate) fn is_striped(&self) -> bool {
+        self.layout != Layout::Copies
+    }
+
+    /// Returns how many slots may be lost without losing data.
+    pub(crate) fn spare_slots(&self) -> usize {
+        self.layout.parity()
+    }
+
+    /// Returns where the bytes of a range with parity are.
+    pub(crate) fn map(&self, at: Location) -> Map {
+        match &self.layout {
+            Layout::Raidz(raidz) => Map::of_raidz(raidz, self.ashift, at.offset, at.size, at.born),
+            Layout::Copies => Map::plain(at.offset, at.size),
+        }
+    }
+
+    /// Returns the end of the space a block takes.
+    pub(crate) fn end_of(&self, at: Location) -> u64 {
+        at.offset + self.layout.asize_of(self.ashift, at.size)
+    }
+}
+
+/// Returns the leaf configurations of each slot.
+fn slots_of(top: &VdevConfig) -> Vec<Vec<&VdevConfig>> {
+    fn leaves<'a>(vdev: &'a VdevConfig, into: &mut Vec<&'a VdevConfig>) {
+        if vdev.kind.is_leaf() {
+            into.push(vdev);
+        }
+        for child in &vdev.children {
+            leaves(child, into);
+        }
+    }
+    let of = |vdev| {
+        let mut found = Vec::new();
+        leaves(vdev, &mut found);
+        found
+    };
+    match top.kind {
+        VdevKind::Raidz => top.children.iter().map(of).collect(),
+        _ => vec![of(top)],
+    }
+}
+
+fn layout_of(top: &VdevConfig) -> Result<Layout, VdevError> {
+    let bad = |what| Err(VdevError::BadConfig { what });
+    if top.kind != VdevKind::Raidz {
+        return Ok(Layout::Copies);
+    }
+    // OpenZFS: VDEV_RAIDZ_MAXPARITY, and at most 255 children.
+    let parity = match top.nparity() {
+        // Pools from before double parity do not say it.
+        None => 1,
+        Some(parity @ 1..=3) => parity,
+        Some(_) => return bad("nparity out of range"),
+    };
+    let width = match u32::try_from(top.children.len()) {
+        Ok(width) if width > u32::from(parity) && width <= 255 => width,
+        _ => return bad("a raidz of an impossible width"),
+    };
+    let expanded: Vec<Txg> = top
+        .extra
+        .u64s("raidz_expand_txgs")
+        .unwrap_or(&[])
+        .iter()
+        .map(|&txg| Txg(txg))
+        .collect();
+    let first_width = (width as usize).checked_sub(expanded.len());
+    if first_width.is_none_or(|first| first <= usize::from(parity)) || !expanded.is_sorted() {
+        return bad("raidz_expand_txgs");
+    }
+    if top.extra.has("raidz_expanding") {
+        return Err(VdevError::Unsupported {
+            kind: "raidz under expansion".into(),
+        });
+    }
+    Ok(Layout::Raidz(Raidz {
+        width,
+        parity,
+        expanded,
+    }))
+}
+
+/// Returns what each leaf must offer at least.
+fn least_asize_of(layout: &Layout, asize: u64) -> u64 {
+    match layout {
+        Layout::Copies => asize,
+        Layout::Raidz(raidz) => asize.div_ceil(u64::from(raidz.width)),
     }
 }
 
@@ -465,12 +627,13 @@ fn check_shape(top: &VdevConfig) -> Result<(), VdevError> {
     match &top.kind {
         VdevKind::Hole => return Ok(()),
         VdevKind::Disk | VdevKind::File => {}
-        VdevKind::Mirror => {
+        VdevKind::Mirror | VdevKind::Raidz => {
             if top.children.is_empty() {
                 return Err(VdevError::BadConfig {
                     what: "a mirror without children",
                 });
             }
+            layout_of(top)?;
             if let Some(child) = top.children.iter().find(|child| !child.kind.is_leaf()) {
                 return Err(unsupported(&child.kind));
             }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ondisk::Guid;
+use ondisk::{Guid, Txg};
 use runtime::IoBuf;
 
-use crate::{QueueTuning, VdevKind, VdevStats};
+use crate::{Layout, QueueTuning, VdevKind, VdevStats};
 
 /// A byte range of one top-level vdev. Offset 0 is the first allocatable byte. Offset and size are multiples of the
 /// vdev's sector.
@@ -16,8 +16,11 @@ pub struct Location {
     pub vdev: u32,
     /// Bytes from the start of the allocatable area.
     pub offset: u64,
-    /// Length in bytes.
+    /// Length in bytes: the block's, in whole sectors, without parity or padding.
     pub size: u64,
+    /// Txg in which the bytes were or are written: leaves that lack it are read last, and an expanded raidz lays out
+    /// blocks by it.
+    pub born: Txg,
 }
 
 /// The question "are these the right bytes?", answered by the caller. Runs on the compute pool for large buffers.
@@ -155,6 +158,16 @@ pub struct TopInfo {
     pub bias: AllocationBias,
     /// May take new blocks.
     pub allocating: bool,
+    /// How blocks are laid out.
+    pub layout: Layout,
+}
+
+impl TopInfo {
+    /// Returns the bytes that a block of `psize` bytes takes.
+    #[must_use]
+    pub fn asize_of(&self, psize: u64) -> u64 {
+        self.layout.asize_of(self.ashift, psize)
+    }
 }
 
 /// One node of the status tree.
@@ -182,6 +195,8 @@ pub struct VdevStatus {
     pub asize: u64,
     /// Sector shift (top-level).
     pub ashift: u8,
+    /// Rows of parity (raidz), else 0.
+    pub nparity: u8,
     /// Children.
     pub children: Vec<Self>,
 }
@@ -195,6 +210,8 @@ pub struct Scrubbed {
     pub bad_copies: u32,
     /// Of those, rewritten.
     pub repaired_copies: u32,
+    /// Bytes of those.
+    pub repaired_bytes: u64,
 }
 
 /// A check of bytes that produces a value, `None` for wrong bytes.

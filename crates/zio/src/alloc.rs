@@ -182,6 +182,7 @@ struct Run {
 #[derive(Debug)]
 struct VdevSpace {
     ashift: u8,
+    layout: vdev::Layout,
     shift: u8,
     deflate: u64,
     bias: AllocationBias,
@@ -241,6 +242,7 @@ impl Allocator {
                 top.id,
                 VdevSpace {
                     ashift: top.ashift,
+                    layout: top.layout.clone(),
                     shift: top.metaslab_shift,
                     deflate: *deflate,
                     bias: top.bias,
@@ -365,7 +367,7 @@ impl Allocator {
                     .filter(|dva| dva.vdev == id)
                     .map(|dva| vdev.metaslab_index(dva.offset))
                     .collect();
-                let asize = request.psize.next_multiple_of(1 << vdev.ashift);
+                let asize = vdev.layout.asize_of(vdev.ashift, request.psize);
                 match vdev.take(slot, asize, &avoid) {
                     Take::Done(offset) => {
                         let key = (id, vdev.metaslab_index(offset));

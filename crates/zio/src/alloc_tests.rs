@@ -27,6 +27,7 @@ fn top(id: u32) -> TopInfo {
         is_log: false,
         bias: AllocationBias::None,
         allocating: true,
+        layout: vdev::Layout::Copies,
     }
 }
 

@@ -81,5 +81,15 @@ pub(crate) fn check_place(tree: &Tree, dva: &Dva, psize: u64) -> Result<u64, &'s
     if dva.offset.checked_add(used).is_none_or(|end| end > limit) {
         return Err("offset of block pointer");
     }
-    Ok(asize)
+    tree.io_size(dva.vdev, held)
+        .map_err(|_| "vdev id of block pointer")
+}
+
+/// Returns the space one place that was checked holds itself: all of a block, of a gang only the header.
+pub(crate) fn held_space(tree: &Tree, dva: &Dva) -> u64 {
+    if dva.gang {
+        tree.asize_of(dva.vdev, GANG_HEADER_BYTES).unwrap_or(0)
+    } else {
+        dva.asize
+    }
 }

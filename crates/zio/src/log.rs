@@ -116,6 +116,7 @@ impl BlockStore {
             vdev: dva.vdev,
             offset: dva.offset,
             size,
+            born: bp.physical_birth(),
         })
     }
 }

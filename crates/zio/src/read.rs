@@ -89,6 +89,7 @@ impl BlockStore {
                 vdev: dva.vdev,
                 offset: dva.offset,
                 size,
+                born: bp.physical_birth(),
             };
             match self
                 .tree()
@@ -250,6 +251,7 @@ impl BlockStore {
                 vdev: dva.vdev,
                 offset: dva.offset,
                 size,
+                born: bp.physical_birth(),
             };
             match self.tree().read_with(at, class, Arc::clone(&check)).await {
                 Ok(header) => {

@@ -58,6 +58,7 @@ impl BlockStore {
                 vdev: dva.vdev,
                 offset: dva.offset,
                 size,
+                born: bp.physical_birth(),
             };
             let check = if dva.gang {
                 gang_check(bp)
@@ -76,7 +77,7 @@ impl BlockStore {
             match scrubbed.good {
                 Some(bytes) => {
                     let repaired = scrubbed.repaired_copies;
-                    outcome.repaired_bytes += u64::from(repaired) * size;
+                    outcome.repaired_bytes += scrubbed.repaired_bytes;
                     outcome.unrepaired_copies += scrubbed.bad_copies - repaired;
                     good.get_or_insert(bytes);
                 }

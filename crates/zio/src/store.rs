@@ -286,8 +286,8 @@ impl BlockStore {
         }
         let fail = |what| corrupt(bp, Bookmark::default(), CorruptReason::Pointer(what));
         for dva in bp.copies() {
-            let size = checks::check_place(&self.0.tree, &dva, bp.psize()).map_err(fail)?;
-            let range = dva.offset..dva.offset + if dva.gang { size } else { dva.asize };
+            checks::check_place(&self.0.tree, &dva, bp.psize()).map_err(fail)?;
+            let range = dva.offset..dva.offset + checks::held_space(&self.0.tree, &dva);
             loop {
                 let step =
                     self.with_allocator(|allocator| allocator.claim(txg, dva.vdev, &range))?;
@@ -480,8 +480,8 @@ impl BlockStore {
         let fail = |what| corrupt(bp, bookmark, CorruptReason::Pointer(what));
         let mut ranges = Vec::with_capacity(3);
         for dva in bp.copies() {
-            let size = checks::check_place(&self.0.tree, &dva, bp.psize()).map_err(fail)?;
-            let size = if dva.gang { size } else { dva.asize };
+            checks::check_place(&self.0.tree, &dva, bp.psize()).map_err(fail)?;
+            let size = checks::held_space(&self.0.tree, &dva);
             ranges.push((dva.vdev, dva.offset..dva.offset + size));
         }
         for (vdev, range) in ranges {

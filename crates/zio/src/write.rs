@@ -88,7 +88,7 @@ impl BlockStore {
             Some(old) => {
                 self.count(|stats| stats.rewrites += 1);
                 let dvas: Vec<Dva> = old.copies().collect();
-                self.write_copies(&dvas, &bytes, props.class, props.bookmark)
+                self.write_copies(txg, &dvas, &bytes, props.class, props.bookmark)
                     .await?;
                 dvas
             }
@@ -194,7 +194,7 @@ impl BlockStore {
             return Ok(None);
         };
         if let Err(error) = self
-            .write_copies(&dvas, bytes, piece.io_class, piece.bookmark)
+            .write_copies(piece.txg, &dvas, bytes, piece.io_class, piece.bookmark)
             .await
         {
             // The place may hold anything now; it goes through the same quarantine as any freed space.
@@ -225,6 +225,7 @@ impl BlockStore {
     /// Writes the same bytes to every place. Every place must take them: the caller's redundancy counts on it.
     pub(crate) async fn write_copies(
         &self,
+        txg: Txg,
         dvas: &[Dva],
         bytes: &IoBuf,
         class: IoClass,
@@ -234,11 +235,12 @@ impl BlockStore {
         let fail = |source| ZioError::Device { bookmark, source };
         let mut writes = Vec::with_capacity(dvas.len());
         for dva in dvas {
-            let size = self.tree().asize_of(dva.vdev, psize).map_err(fail)?;
+            let size = self.tree().io_size(dva.vdev, psize).map_err(fail)?;
             let at = Location {
                 vdev: dva.vdev,
                 offset: dva.offset,
                 size,
+                born: txg,
             };
             writes.push((at, padded(bytes, size)));
         }
@@ -324,7 +326,7 @@ impl BlockStore {
         label::seal(&mut block, verifier, sha256);
         let block = block.freeze();
         if let Err(error) = self
-            .write_copies(&headers, &block, piece.io_class, piece.bookmark)
+            .write_copies(piece.txg, &headers, &block, piece.io_class, piece.bookmark)
             .await
         {
             self.free_places(piece.txg, &headers);

@@ -8,6 +8,7 @@ use ondisk::{NvList, Uberblock, label};
 use super::blocks::Checker;
 use super::image::Image;
 use super::report::{Kind, Severity};
+use super::stripes::Shape;
 
 /// One image, with what its labels say.
 pub(super) struct Disk<'a> {
@@ -25,6 +26,8 @@ pub(super) struct Leaf {
     pub(super) dtl: u64,
     /// Ranges of txgs it missed.
     pub(super) missed: Vec<(u64, u64)>,
+    /// Which child of the top-level vdev it is, or is below.
+    pub(super) child: u64,
 }
 
 /// A top-level vdev.
@@ -36,6 +39,8 @@ pub(super) struct Top {
     /// Object of its attributes.
     pub(super) zap: u64,
     pub(super) leaves: Vec<Leaf>,
+    /// Blocks are spread with parity.
+    pub(super) raidz: Option<Shape>,
     /// Its index is kept but it holds nothing.
     pub(super) is_hole: bool,
 }
@@ -43,7 +48,13 @@ pub(super) struct Top {
 impl Top {
     /// Allocated bytes of a block of `psize` bytes.
     pub(super) fn asize_of(&self, psize: u64) -> u64 {
-        psize.next_multiple_of(1 << self.ashift.min(16))
+        let sectors = psize.div_ceil(1 << self.ashift);
+        self.raidz.map_or(sectors, |shape| shape.allocated(sectors)) << self.ashift
+    }
+
+    /// What 512 allocated bytes count in the accounting of datasets.
+    pub(super) fn deflate(&self) -> u64 {
+        (1 << 17) / (self.asize_of(1 << 17) / 512)
     }
 }
 
@@ -268,8 +279,9 @@ impl Checker<'_> {
         let id = u32::try_from(tree.u64("id").unwrap_or(0)).unwrap_or(u32::MAX);
         if !matches!(
             kind,
-            "disk" | "file" | "mirror" | "replacing" | "spare" | "hole"
-        ) {
+            "disk" | "file" | "mirror" | "raidz" | "replacing" | "spare" | "hole"
+        ) || tree.has("raidz_expand_txgs")
+        {
             self.report.error(
                 Kind::NotChecked,
                 format!("top-level vdev {id} is of type {kind}"),
@@ -277,7 +289,18 @@ impl Checker<'_> {
             return;
         }
         let mut leaves = Vec::new();
-        collect_leaves(tree, &mut leaves);
+        collect_leaves(tree, 0, &mut leaves);
+        let raidz = (kind == "raidz").then(|| Shape {
+            children: tree.lists("children").map_or(0, |c| c.len() as u64),
+            parity: tree.u64("nparity").unwrap_or(1),
+        });
+        if raidz.is_some_and(|s| !(1..=3).contains(&s.parity) || s.children <= s.parity) {
+            self.report.error(
+                Kind::Config,
+                format!("top-level vdev {id} is a raidz of an impossible shape"),
+            );
+            return;
+        }
         for leaf in &mut leaves {
             leaf.disk = self.disks.iter().position(|d| d.guid == leaf.guid);
         }
@@ -291,20 +314,29 @@ impl Checker<'_> {
                 metaslab_shift: w("metaslab_shift"),
                 zap: w("com.delphix:vdev_zap_top"),
                 leaves,
+                raidz,
                 is_hole: kind == "hole",
             },
         );
     }
 }
 
-fn collect_leaves(tree: &NvList, out: &mut Vec<Leaf>) {
+/// Collects the leaves; `child` is that of the top-level vdev it lies below.
+fn collect_leaves(tree: &NvList, child: u64, out: &mut Vec<Leaf>) {
+    let is_raidz = tree.str("type") == Some("raidz");
     match tree.lists("children") {
-        Some(children) => children.iter().for_each(|c| collect_leaves(c, out)),
+        Some(children) => {
+            for (index, below) in children.iter().enumerate() {
+                let child = if is_raidz { index as u64 } else { child };
+                collect_leaves(below, child, out);
+            }
+        }
         None if tree.str("type") != Some("hole") => out.push(Leaf {
             guid: tree.u64("guid").unwrap_or(0),
             disk: None,
             dtl: tree.u64("DTL").unwrap_or(0),
             missed: Vec::new(),
+            child,
         }),
         None => {}
     }

@@ -406,7 +406,18 @@ impl Checker<'_> {
             });
             blocks += 1;
             let Some(dva) = bp.copies().next() else { break };
-            let halves = self.halves(dva, ondisk::bytes::index(bp.psize()));
+            let len = ondisk::bytes::index(bp.psize());
+            let halves = match self.stripe(dva, len) {
+                Some(stripe) => {
+                    let sums = [codec::checksum::fletcher4, codec::checksum::fletcher2];
+                    let is_log = |data: &[u8]| {
+                        ondisk::zil::LogBlock::open(data, &bp, sums[0], sums[1]).is_some()
+                    };
+                    let found = stripe.solve(&is_log).0;
+                    found.map(|data| (0, data)).into_iter().collect()
+                }
+                None => self.halves(dva, len),
+            };
             let opened = halves.iter().find_map(|(_, data)| {
                 let block = ondisk::zil::LogBlock::open(
                     data,

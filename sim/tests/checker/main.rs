@@ -55,6 +55,9 @@ fn pools_made_by_openzfs_are_clean() {
     let pools = [
         "a-single",
         "b-mirror2",
+        "c-raidz1-3",
+        "d-raidz2-6",
+        "e-raidz3-5",
         "f-compress",
         "g-checksum",
         "h-snapshots",
@@ -65,7 +68,9 @@ fn pools_made_by_openzfs_are_clean() {
         "n1-ashift9",
         "n2-ashift12",
         "n3-ashift-auto-4kn",
+        "n4-ashift14-raidz",
         "o-features",
+        "p1-degraded-raidz2",
         "s-send",
     ];
     for name in pools {
@@ -91,8 +96,22 @@ fn a_damaged_mirror_half_is_found_and_nothing_else() {
 }
 
 #[test]
-fn raidz_is_refused_not_misjudged() {
-    let report = check(&Surgeon::unpack("n4-ashift14-raidz"), Options::default());
+fn damaged_columns_of_a_raidz_are_found_and_nothing_else() {
+    let report = check(&Surgeon::unpack("p3-corrupt-raidz1"), Options::default());
+    assert!(report.errors().count() > 10);
+    assert!(
+        report.errors().all(|f| f.kind == Kind::Checksum),
+        "{report}"
+    );
+    let mut without_two = Surgeon::unpack("d-raidz2-6");
+    without_two.disks.drain(1..3);
+    let report = check(&without_two, Options::default());
+    assert!(report.is_clean(), "four of six: {report}");
+}
+
+#[test]
+fn an_expanded_raidz_is_refused_not_misjudged() {
+    let report = check(&Surgeon::unpack("q-raidz-expanded"), Options::default());
     assert!(report.has(Kind::NotChecked));
 }
 

@@ -41,6 +41,7 @@ async fn open(handle: &Handle, tuning: CacheTuning) -> Cache {
     let leaves = vec![LeafSpec { path: "/d0".into() }];
     let spec = TreeSpec {
         tops: vec![TopSpec {
+            parity: 0,
             leaves,
             bias: vdev::AllocationBias::None,
             ashift: Some(12),

@@ -19,6 +19,7 @@ pub(crate) fn spec(paths: &[&str], ashift: Option<u8>) -> TreeSpec {
         .collect();
     TreeSpec {
         tops: vec![TopSpec {
+            parity: 0,
             leaves,
             bias: vdev::AllocationBias::None,
             ashift,
@@ -35,9 +36,12 @@ pub(crate) fn done<T>(ended: Ended<T>) -> T {
 
 /// Makes a pool's labels on every leaf: what `pool` does, without a pool.
 pub(crate) async fn make(handle: &Handle, paths: &[&str], ashift: u8) -> (TreeConfig, Tree) {
-    let (config, conflicts) = plan(handle, &spec(paths, Some(ashift)))
-        .await
-        .expect("a plan");
+    make_spec(handle, &spec(paths, Some(ashift))).await
+}
+
+/// Like [`make`], for any tree.
+pub(crate) async fn make_spec(handle: &Handle, spec: &TreeSpec) -> (TreeConfig, Tree) {
+    let (config, conflicts) = plan(handle, spec).await.expect("a plan");
     assert!(conflicts.is_empty());
     let tree = Tree::open(
         handle,

@@ -1,4 +1,5 @@
-//! Devices in a modelled world: labels, what a device holds, mirrors whose halves fail in every way.
+//! Devices in a modelled world: labels, what a device holds, mirrors and raidz whose disks fail in every way.
 
 mod devices;
 mod mirrors;
+mod stripes;

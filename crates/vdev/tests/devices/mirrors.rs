@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ondisk::Txg;
 use runtime::IoBuf;
 use vdev::{Health, IoClass, Location, OpenMode, Tree, TreeTuning, VdevError, Verify};
 use world::{DiskModel, Faults, World};
@@ -18,6 +19,7 @@ fn at(block: u64) -> Location {
         vdev: 0,
         offset: block * SIZE,
         size: SIZE,
+        born: Txg(1),
     }
 }
 

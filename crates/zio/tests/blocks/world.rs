@@ -116,6 +116,7 @@ impl World {
                 files.push(path);
             }
             spec.tops.push(TopSpec {
+                parity: 0,
                 leaves: specs,
                 bias,
                 ashift: Some(ashift),

@@ -111,6 +111,7 @@ impl Rig {
     async fn new(handle: &Handle, props: RootProps) -> Self {
         let spec = TreeSpec {
             tops: vec![TopSpec {
+                parity: 0,
                 leaves: vec![LeafSpec {
                     path: PathBuf::from(DISK),
                 }],

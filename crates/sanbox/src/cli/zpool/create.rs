@@ -223,7 +223,17 @@ impl Layout {
     }
 }
 
-/// Reads the vdevs of one role: `a b`, `mirror a b mirror c d`.
+/// Returns the parity that a word such as `raidz2` asks for.
+fn raidz_parity(word: &str) -> Option<u8> {
+    match word {
+        "raidz" | "raidz1" => Some(1),
+        "raidz2" => Some(2),
+        "raidz3" => Some(3),
+        _ => None,
+    }
+}
+
+/// Reads the vdevs of one role: `a b`, `mirror a b mirror c d`, `raidz2 a b c d`.
 fn layout_of(session: &Session, words: &[String]) -> Result<Vec<VdevSpec>, Exit> {
     let mut vdevs = Vec::new();
     let mut rest = words;
@@ -239,7 +249,8 @@ fn layout_of(session: &Session, words: &[String]) -> Result<Vec<VdevSpec>, Exit>
             rest = after;
             continue;
         }
-        if kind != "mirror" {
+        let parity = raidz_parity(kind);
+        if kind != "mirror" && parity.is_none() {
             return Err(session.fail(format!(
                 "invalid vdev specification: '{kind}' is not supported by this version of sanbox yet"
             )));
@@ -253,16 +264,26 @@ fn layout_of(session: &Session, words: &[String]) -> Result<Vec<VdevSpec>, Exit>
                 .any(|prefix| word.starts_with(prefix))
         };
         let count = after.iter().position(is_keyword).unwrap_or(after.len());
-        if count < 2 {
+        let least = usize::from(parity.unwrap_or(1)) + 1;
+        if count < least {
             return Err(session.fail(format!(
-                "invalid vdev specification: {kind} requires at least 2 devices"
+                "invalid vdev specification: {kind} requires at least {least} devices"
+            )));
+        }
+        if parity.is_some() && count > 255 {
+            return Err(session.fail(format!(
+                "invalid vdev specification: {kind} supports no more than 255 devices"
             )));
         }
         let devices: Result<Vec<_>, _> = after[..count]
             .iter()
             .map(|word| device(session, word))
             .collect();
-        vdevs.push(VdevSpec::Mirror(devices?));
+        let paths = devices?;
+        vdevs.push(match parity {
+            None => VdevSpec::Mirror(paths),
+            Some(parity) => VdevSpec::Raidz { parity, paths },
+        });
         rest = &after[count..];
     }
     Ok(vdevs)
@@ -303,24 +324,50 @@ fn same_redundancy(session: &Session, vdevs: &[VdevSpec]) -> Outcome {
     let Some((first, others)) = vdevs.split_first() else {
         return Ok(());
     };
-    let (name, ways) = match first {
-        VdevSpec::Single(path) if path.starts_with("/dev") => ("disk", 1),
-        VdevSpec::Single(_) => ("file", 1),
-        VdevSpec::Mirror(paths) => ("mirror", paths.len()),
+    // OpenZFS: cmd/zpool/zpool_vdev.c, check_replication (what is compared, in which words)
+    let redundancy = |vdev: &VdevSpec| match vdev {
+        VdevSpec::Single(path) if path.starts_with("/dev") => ("disk", 1, 0),
+        VdevSpec::Single(_) => ("file", 1, 0),
+        VdevSpec::Mirror(paths) => ("mirror", paths.len(), 0),
+        VdevSpec::Raidz { parity, paths } => ("raidz", paths.len(), usize::from(*parity)),
     };
+    let (name, ways, parity) = redundancy(first);
     for vdev in others {
-        let complaint = match (vdev, name) {
-            (VdevSpec::Single(_), "mirror") => {
-                format!("mismatched replication level: both {name} and disk vdevs are present")
+        let (other_name, other_ways, other_parity) = redundancy(vdev);
+        let bare = |name: &str| matches!(name, "disk" | "file");
+        let complaint = if bare(name) && bare(other_name) {
+            continue;
+        } else if let ("raidz", "mirror") | ("mirror", "raidz") = (name, other_name) {
+            // As many devices may fail in both: good enough.
+            let survives = |name: &str, ways: usize, parity: usize| match name {
+                "mirror" => ways - 1,
+                _ => parity,
+            };
+            let (mine, theirs) = (
+                survives(name, ways, parity),
+                survives(other_name, other_ways, other_parity),
+            );
+            if mine == theirs {
+                continue;
             }
-            (VdevSpec::Mirror(_), "disk" | "file") => {
-                format!("mismatched replication level: both {name} and mirror vdevs are present")
-            }
-            (VdevSpec::Mirror(paths), _) if paths.len() != ways => format!(
-                "mismatched replication level: both {ways}-way and {}-way mirror vdevs are present",
-                paths.len()
-            ),
-            _ => continue,
+            format!(
+                "mismatched replication level: {name} and {other_name} vdevs with different \
+                 redundancy, {mine} vs. {theirs} are present"
+            )
+        } else if name != other_name {
+            format!("mismatched replication level: both {name} and {other_name} vdevs are present")
+        } else if parity != other_parity {
+            format!(
+                "mismatched replication level: both {parity} and {other_parity} device parity \
+                 {name} vdevs are present"
+            )
+        } else if ways != other_ways {
+            format!(
+                "mismatched replication level: both {ways}-way and {other_ways}-way {name} vdevs \
+                 are present"
+            )
+        } else {
+            continue;
         };
         session.out.error("invalid vdev specification");
         session
@@ -399,8 +446,11 @@ fn vdev_lines(text: &mut String, vdevs: &[VdevSpec]) {
     for vdev in vdevs {
         match vdev {
             VdevSpec::Single(path) => line(text, 2, path),
-            VdevSpec::Mirror(paths) => {
-                text.push_str("\t  mirror\n");
+            VdevSpec::Mirror(paths) | VdevSpec::Raidz { paths, .. } => {
+                match vdev.parity() {
+                    0 => text.push_str("\t  mirror\n"),
+                    parity => text.push_str(&format!("\t  raidz{parity}\n")),
+                }
                 for path in paths {
                     line(text, 4, path);
                 }

@@ -1,0 +1,78 @@
+//! How a top-level vdev lays blocks out on its places, as far as sizes go.
+//!
+//! Guarantees: sizes follow OpenZFS's rules to the sector, so that space accounting is the same for both.
+//! Does not know devices.
+
+use ondisk::Txg;
+
+/// Layout of a top-level vdev.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Layout {
+    /// Every leaf holds the same bytes at the same offset (a single leaf, or a mirror).
+    Copies,
+    /// Blocks are spread over the children with parity.
+    Raidz(Raidz),
+}
+
+/// Shape of a raidz vdev.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Raidz {
+    /// Children.
+    pub width: u32,
+    /// Columns of each stripe that hold parity, 1 to 3.
+    pub parity: u8,
+    /// Txgs in which an expansion by one child was completed, ascending. Blocks born before have narrower stripes.
+    pub expanded: Vec<Txg>,
+}
+
+impl Layout {
+    /// Returns the bytes that a block of `psize` bytes takes, with sectors of `1 << ashift`.
+    #[must_use]
+    pub fn asize_of(&self, ashift: u8, psize: u64) -> u64 {
+        match self {
+            Self::Copies => psize.next_multiple_of(1 << ashift),
+            Self::Raidz(raidz) => raidz.asize_of(raidz.width, ashift, psize),
+        }
+    }
+
+    /// Returns what 512 allocated bytes count in space accounting, times 512.
+    /// Source of the rule: OpenZFS `vdev_set_deflate_ratio`; a vdev keeps the ratio of its first width.
+    #[must_use]
+    pub fn deflate_ratio(&self, ashift: u8) -> u64 {
+        let asize = match self {
+            Self::Copies => self.asize_of(ashift, DEFLATE_BLOCK),
+            Self::Raidz(raidz) => raidz.asize_of(raidz.width_at(Txg(0)), ashift, DEFLATE_BLOCK),
+        };
+        DEFLATE_BLOCK / (asize >> 9)
+    }
+
+    /// Returns the rows of parity.
+    pub(crate) fn parity(&self) -> usize {
+        match self {
+            Self::Copies => 0,
+            Self::Raidz(raidz) => usize::from(raidz.parity),
+        }
+    }
+}
+
+/// Block size by which the deflate ratio is defined.
+const DEFLATE_BLOCK: u64 = 128 << 10;
+
+impl Raidz {
+    /// Returns the width of the stripes of blocks born in `txg`.
+    #[must_use]
+    pub fn width_at(&self, txg: Txg) -> u32 {
+        let later = self.expanded.iter().filter(|&&done| done > txg).count();
+        self.width - u32::try_from(later).unwrap_or(0)
+    }
+
+    // Format page on raidz, section 2: data, parity for every row begun, padded to a multiple of parity + 1 sectors so
+    // that no hole is left that could never be used.
+    fn asize_of(&self, width: u32, ashift: u8, psize: u64) -> u64 {
+        let parity = u64::from(self.parity);
+        let data_columns = u64::from(width) - parity;
+        let sectors = psize.div_ceil(1 << ashift);
+        let all = sectors + parity * sectors.div_ceil(data_columns);
+        all.next_multiple_of(parity + 1) << ashift
+    }
+}

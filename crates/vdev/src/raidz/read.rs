@@ -1,0 +1,475 @@
+//! Reads: data columns only while all is well, parity for what is missing, everything and every combination when the
+//! check says no; bad columns are rewritten.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use runtime::{DiskError, IoBuf};
+
+use super::map::{Column, Map};
+use super::solve::{self, Held};
+use crate::io::Suspect;
+use crate::leaf::{Leaf, LeafError};
+use crate::tree::Top;
+use crate::{Check, IoClass, LEAF_DATA_START, Location, Scrubbed, Tree, VdevError};
+
+/// Index of a column: (stripe, column).
+pub(super) type Index = (usize, usize);
+
+/// A column some leaf does not hold as it should.
+pub(super) struct Bad {
+    pub(super) index: Index,
+    pub(super) leaf: Rc<Leaf>,
+}
+
+/// A block being read.
+struct Reading {
+    map: Arc<Map>,
+    held: Held,
+    /// Leaf each column held came from.
+    sources: BTreeMap<Index, Rc<Leaf>>,
+    /// Columns no leaf could give.
+    failed: Vec<Index>,
+    /// Leaves that refused, with what.
+    bad: Vec<Bad>,
+    error: Option<DiskError>,
+}
+
+/// What reading one range of a place gave.
+#[derive(Default)]
+struct Fetched {
+    found: Option<(IoBuf, Rc<Leaf>)>,
+    refused: Vec<(Rc<Leaf>, Option<DiskError>)>,
+}
+
+impl Tree {
+    /// [`Tree::read_with`] for blocks with parity. `expected`: it is somebody's fault if no bytes pass the check.
+    pub(crate) async fn read_striped<T: Send + 'static>(
+        &self,
+        top: &Top,
+        at: Location,
+        class: IoClass,
+        check: Check<T>,
+        expected: bool,
+    ) -> Result<T, VdevError> {
+        let map = Arc::new(top.map(at));
+        let suspect = self.suspect(at);
+        let mut reading = Reading::new(map);
+        // First without the places that may lack the block, if parity can stand in for them.
+        let mut avoided = top.doubtful_slots(at.born);
+        if !reading.can_do_without(&avoided) {
+            avoided = top.closed_slots();
+        }
+        if !self.read_enough(top, &mut reading, &avoided, class).await {
+            return Err(self.unreadable(at, reading.error));
+        }
+        if let Some((value, block)) = self.try_columns(&reading, &[], &check).await {
+            if !reading.bad.is_empty() {
+                self.repair_columns(&suspect, &reading.map, &block, &reading.bad)
+                    .await;
+            }
+            return Ok(value);
+        }
+        // Somebody lies. With all columns at hand, find out who.
+        let all: Vec<Index> = reading.unread(&[]);
+        self.fetch(top, &mut reading, &all, class).await;
+        let doubtful = top.doubtful_slots(at.born);
+        let Some((value, block)) = self.search_columns(&reading, doubtful, &check).await else {
+            let mut told: Vec<&Rc<Leaf>> = Vec::new();
+            for leaf in reading.sources.values().filter(|_| expected) {
+                if !told.iter().any(|other| Rc::ptr_eq(other, leaf)) {
+                    leaf.count_checksum_error();
+                    told.push(leaf);
+                }
+            }
+            return Err(VdevError::Rejected {
+                vdev: at.vdev,
+                offset: at.offset,
+                size: at.size,
+            });
+        };
+        let bad = reading.judge(&solve::columns_of(&reading.map, &block), at);
+        self.repair_columns(&suspect, &reading.map, &block, &bad)
+            .await;
+        Ok(value)
+    }
+
+    /// [`Tree::scrub`] for blocks with parity: every column of every leaf, parity included.
+    pub(crate) async fn scrub_striped(
+        &self,
+        top: &Top,
+        at: Location,
+        class: IoClass,
+        check: Check<()>,
+    ) -> Scrubbed {
+        let map = Arc::new(top.map(at));
+        let suspect = self.suspect(at);
+        let mut reading = Reading::new(Arc::clone(&map));
+        let all: Vec<Index> = reading.unread(&[]);
+        self.fetch(top, &mut reading, &all, class).await;
+        let doubtful = top.doubtful_slots(at.born);
+        let mut result = Scrubbed::default();
+        let Some(((), block)) = self.search_columns(&reading, doubtful, &check).await else {
+            // What is wrong cannot be told from what is right; one copy of the block is bad.
+            for leaf in top.leaves().iter().filter(|leaf| leaf.is_usable()) {
+                if reading
+                    .sources
+                    .values()
+                    .any(|source| Rc::ptr_eq(source, leaf))
+                {
+                    leaf.count_checksum_error();
+                }
+            }
+            result.bad_copies = 1;
+            return result;
+        };
+        let columns = solve::columns_of(&map, &block);
+        let mut bad = reading.judge(&columns, at);
+        self.judge_others(top, &reading, &columns, at, class, &mut bad)
+            .await;
+        result.bad_copies = u32::try_from(bad.len()).unwrap_or(u32::MAX);
+        if !bad.is_empty() {
+            let (count, bytes) = self.repair_columns(&suspect, &map, &block, &bad).await;
+            result.repaired_copies = count;
+            result.repaired_bytes = bytes;
+        }
+        result.good = Some(block);
+        result
+    }
+
+    /// Reads columns until every stripe can be put together: data first, parity for data that is missing, and the
+    /// avoided places last. Returns false when too few columns can be read.
+    async fn read_enough(
+        &self,
+        top: &Top,
+        reading: &mut Reading,
+        avoided: &[usize],
+        class: IoClass,
+    ) -> bool {
+        loop {
+            let (wanted, enough) = reading.wanted(avoided);
+            if wanted.is_empty() {
+                return enough;
+            }
+            self.fetch(top, reading, &wanted, class).await;
+        }
+    }
+
+    /// Reads columns, those that touch on one place together. What cannot be read is noted as failed.
+    async fn fetch(&self, top: &Top, reading: &mut Reading, wanted: &[Index], class: IoClass) {
+        let column = |&(s, c): &Index| reading.map.stripes[s].columns[c];
+        let mut runs: Vec<(Column, Vec<Index>)> = Vec::new();
+        let mut sorted: Vec<Index> = wanted.to_vec();
+        sorted.sort_unstable_by_key(|index| (column(index).slot, column(index).offset));
+        for index in sorted {
+            let next = column(&index);
+            match runs.last_mut() {
+                Some((run, members))
+                    if run.slot == next.slot && run.offset + run.len as u64 == next.offset =>
+                {
+                    run.len += next.len;
+                    members.push(index);
+                }
+                _ => runs.push((next, vec![index])),
+            }
+        }
+        let reads = runs
+            .iter()
+            .map(|(run, _)| self.fetch_range(top, run.slot, run.offset, run.len, class));
+        let results = runtime::join_all(reads).await;
+        for ((_, members), fetched) in runs.into_iter().zip(results) {
+            if let ([index], _) | ([index, ..], true) = (
+                members.as_slice(),
+                fetched.found.is_none() && members.len() == 1,
+            ) {
+                reading.note(*index, fetched);
+                continue;
+            }
+            match fetched.found {
+                Some((bytes, leaf)) => {
+                    let mut from = 0;
+                    for index in members {
+                        let to = from + reading.map.stripes[index.0].columns[index.1].len;
+                        let part = Fetched {
+                            found: Some((bytes.slice(from..to), Rc::clone(&leaf))),
+                            refused: Vec::new(),
+                        };
+                        reading.note(index, part);
+                        from = to;
+                    }
+                }
+                // One bad sector must not cost its neighbours.
+                None => {
+                    for index in members {
+                        let column = reading.map.stripes[index.0].columns[index.1];
+                        let part = self
+                            .fetch_range(top, column.slot, column.offset, column.len, class)
+                            .await;
+                        reading.note(index, part);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads a range of one place from the first of its leaves that gives it.
+    async fn fetch_range(
+        &self,
+        top: &Top,
+        slot: usize,
+        offset: u64,
+        len: usize,
+        class: IoClass,
+    ) -> Fetched {
+        let mut fetched = Fetched::default();
+        let mut leaves = top.slots[slot].leaves();
+        leaves.retain(|leaf| leaf.is_usable());
+        leaves.sort_by_key(|leaf| (leaf.is_stale(), leaf.load()));
+        for leaf in leaves {
+            let patience = self.patience(top);
+            match leaf
+                .read(LEAF_DATA_START + offset, len, class, patience)
+                .await
+            {
+                Ok(bytes) => {
+                    fetched.found = Some((bytes, leaf));
+                    break;
+                }
+                Err(LeafError::Device(error)) => fetched.refused.push((leaf, Some(error))),
+                Err(LeafError::Stuck) => fetched.refused.push((leaf, None)),
+                Err(LeafError::Closed) => {}
+            }
+        }
+        fetched
+    }
+
+    /// Puts the block together and checks it, as one job of the compute pool if it is large.
+    async fn try_columns<T: Send + 'static>(
+        &self,
+        reading: &Reading,
+        distrusted: &[usize],
+        check: &Check<T>,
+    ) -> Option<(T, IoBuf)> {
+        let job = {
+            let (map, held) = (Arc::clone(&reading.map), reading.held.clone());
+            let (distrusted, check) = (distrusted.to_vec(), Arc::clone(check));
+            move || {
+                let block = solve::assemble(&map, &held, &distrusted)?;
+                Some((check(&block)?, block))
+            }
+        };
+        self.run_job(reading.map.len, job).await
+    }
+
+    async fn search_columns<T: Send + 'static>(
+        &self,
+        reading: &Reading,
+        doubtful: Vec<usize>,
+        check: &Check<T>,
+    ) -> Option<(T, IoBuf)> {
+        let (map, held) = (Arc::clone(&reading.map), reading.held.clone());
+        let check = Arc::clone(check);
+        let job = move || solve::search(&map, &held, &doubtful, &check);
+        self.run_job(reading.map.len, job).await
+    }
+
+    /// Runs a computation over a block of `len` bytes where it disturbs least.
+    pub(crate) async fn run_job<T: Send + 'static>(
+        &self,
+        len: usize,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        if len as u64 <= self.0.tuning.offload_above_bytes {
+            return job();
+        }
+        self.0.handle.compute(job).await
+    }
+
+    /// Compares the further leaves of places that have several with what they should hold.
+    async fn judge_others(
+        &self,
+        top: &Top,
+        reading: &Reading,
+        columns: &[Vec<IoBuf>],
+        at: Location,
+        class: IoClass,
+        bad: &mut Vec<Bad>,
+    ) {
+        for (index, column) in reading.map.columns() {
+            for leaf in top.slots[column.slot].leaves() {
+                let seen = reading
+                    .sources
+                    .get(&index)
+                    .is_some_and(|source| Rc::ptr_eq(source, &leaf))
+                    || bad
+                        .iter()
+                        .any(|other| other.index == index && Rc::ptr_eq(&other.leaf, &leaf));
+                if seen || !leaf.is_usable() {
+                    continue;
+                }
+                let offset = LEAF_DATA_START + column.offset;
+                let patience = self.patience(top);
+                let read = leaf.read(offset, column.len, class, patience).await;
+                if read.is_ok_and(|bytes| bytes == columns[index.0][index.1]) {
+                    continue;
+                }
+                if !leaf.lacks(at.born) {
+                    leaf.count_checksum_error();
+                }
+                bad.push(Bad { index, leaf });
+            }
+        }
+    }
+
+    fn unreadable(&self, at: Location, error: Option<DiskError>) -> VdevError {
+        error.map_or(VdevError::Unavailable { vdev: at.vdev }, |source| {
+            VdevError::Device {
+                vdev: at.vdev,
+                offset: at.offset,
+                size: at.size,
+                source,
+            }
+        })
+    }
+
+    /// Writes the right bytes of a block on the leaves that hold something else. Returns how many columns and bytes.
+    pub(super) async fn repair_columns(
+        &self,
+        suspect: &Suspect,
+        map: &Map,
+        block: &IoBuf,
+        bad: &[Bad],
+    ) -> (u32, u64) {
+        let columns = solve::columns_of(map, block);
+        let writes: Vec<(Rc<Leaf>, u64, IoBuf)> = bad
+            .iter()
+            .map(|Bad { index, leaf }| {
+                let offset = map.stripes[index.0].columns[index.1].offset;
+                (Rc::clone(leaf), offset, columns[index.0][index.1].clone())
+            })
+            .collect();
+        suspect.mend(writes).await
+    }
+}
+
+impl Reading {
+    fn new(map: Arc<Map>) -> Self {
+        let held = map
+            .stripes
+            .iter()
+            .map(|stripe| vec![None; stripe.columns.len()])
+            .collect();
+        Self {
+            map,
+            held,
+            sources: BTreeMap::new(),
+            failed: Vec::new(),
+            bad: Vec::new(),
+            error: None,
+        }
+    }
+
+    /// Returns true if parity can stand in for these places in every stripe.
+    fn can_do_without(&self, avoided: &[usize]) -> bool {
+        self.map.stripes.iter().all(|stripe| {
+            let without = stripe.columns.iter();
+            without.filter(|c| avoided.contains(&c.slot)).count() <= self.map.parity
+        })
+    }
+
+    /// Returns the columns not on `avoided` places that were not asked for yet.
+    fn unread(&self, avoided: &[usize]) -> Vec<Index> {
+        self.map
+            .columns()
+            .filter(|(index, column)| self.is_open(*index) && !avoided.contains(&column.slot))
+            .map(|(index, _)| index)
+            .collect()
+    }
+
+    fn is_open(&self, index: Index) -> bool {
+        self.held[index.0][index.1].is_none() && !self.failed.contains(&index)
+    }
+
+    /// Returns the columns to read next, and whether every stripe can be put together if there are none.
+    fn wanted(&self, avoided: &[usize]) -> (Vec<Index>, bool) {
+        let mut wanted = Vec::new();
+        let mut enough = true;
+        for (s, stripe) in self.map.stripes.iter().enumerate() {
+            let held = |c: &usize| self.held[s][*c].is_some();
+            let (parity, data) = (0..self.map.parity, self.map.parity..stripe.columns.len());
+            let far = |c: usize| avoided.contains(&stripe.columns[c].slot);
+            let near: Vec<usize> = data
+                .clone()
+                .filter(|&c| self.is_open((s, c)) && !far(c))
+                .collect();
+            let lacking = data.clone().filter(|c| !held(c)).count() - near.len();
+            let spare = parity.clone().filter(held).count();
+            let needed = lacking.saturating_sub(spare);
+            wanted.extend(near.iter().map(|&c| (s, c)));
+            if needed == 0 {
+                continue;
+            }
+            // Parity of places one can rely on, then anything that is left.
+            let open = |c: &usize| self.is_open((s, *c));
+            let more: Vec<usize> = (parity.clone().filter(|&c| !far(c)))
+                .chain(data.filter(|&c| far(c)))
+                .chain(parity.filter(|&c| far(c)))
+                .filter(open)
+                .take(needed)
+                .collect();
+            enough &= more.len() == needed;
+            wanted.extend(more.into_iter().map(|c| (s, c)));
+        }
+        if enough {
+            (wanted, true)
+        } else {
+            // Some stripe is beyond help: the others do not matter.
+            (Vec::new(), false)
+        }
+    }
+
+    fn note(&mut self, index: Index, fetched: Fetched) {
+        for (leaf, error) in fetched.refused {
+            if let Some(error) = error {
+                self.error = Some(error);
+            }
+            self.bad.push(Bad { index, leaf });
+        }
+        match fetched.found {
+            Some((bytes, leaf)) => {
+                self.held[index.0][index.1] = Some(bytes);
+                self.sources.insert(index, leaf);
+            }
+            None => self.failed.push(index),
+        }
+    }
+
+    /// Returns the columns that could not be read or are not what they should be; those that were wrong without an
+    /// excuse are counted as checksum errors, once for each leaf.
+    fn judge(&self, columns: &[Vec<IoBuf>], at: Location) -> Vec<Bad> {
+        let mut counted: Vec<&Rc<Leaf>> = Vec::new();
+        let mut bad: Vec<Bad> = self
+            .bad
+            .iter()
+            .map(|bad| Bad {
+                index: bad.index,
+                leaf: Rc::clone(&bad.leaf),
+            })
+            .collect();
+        for (&index, leaf) in &self.sources {
+            if self.held[index.0][index.1].as_ref() == Some(&columns[index.0][index.1]) {
+                continue;
+            }
+            if !leaf.lacks(at.born) && !counted.iter().any(|other| Rc::ptr_eq(other, leaf)) {
+                leaf.count_checksum_error();
+                counted.push(leaf);
+            }
+            bad.push(Bad {
+                index,
+                leaf: Rc::clone(leaf),
+            });
+        }
+        bad
+    }
+}

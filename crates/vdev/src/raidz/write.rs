@@ -1,0 +1,211 @@
+//! Writes with parity, and what a flush may promise after writes that some places missed.
+
+use std::rc::Rc;
+
+use runtime::IoBuf;
+
+use super::read::Bad;
+use super::solve;
+use crate::io::Suspect;
+use crate::leaf::{Leaf, LeafError};
+use crate::tree::{Top, leaf_failure};
+use crate::{IoClass, LEAF_DATA_START, Location, Tree, VdevError};
+
+/// Most different sets of places remembered of one flush interval; beyond, they are thrown together, which only makes the
+/// flush more careful.
+const SETS_MAX: usize = 64;
+
+/// Places of a vdev, at most 255.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct SlotSet([u64; 4]);
+
+/// What the stripes written since the last flush lack: the sets of places that missed a column of one stripe.
+#[derive(Debug, Default)]
+pub(crate) struct Interval {
+    missed: Vec<SlotSet>,
+}
+
+impl Tree {
+    /// [`Tree::write`] for blocks with parity.
+    pub(crate) async fn write_striped(
+        &self,
+        top: &Top,
+        at: Location,
+        data: IoBuf,
+        class: IoClass,
+    ) -> Result<(), VdevError> {
+        let map = top.map(at);
+        let map_of_job = map.clone();
+        let columns = self
+            .run_job(map.len, move || solve::columns_of(&map_of_job, &data))
+            .await;
+        let mut writes = Vec::new();
+        for ((s, c), column) in map.columns() {
+            for leaf in top.slots[column.slot].leaves() {
+                writes.push(((s, c), leaf, column.offset, columns[s][c].clone()));
+            }
+        }
+        let patience = self.patience(top);
+        let results = runtime::join_all(writes.iter().map(|(_, leaf, offset, bytes)| {
+            leaf.write(LEAF_DATA_START + offset, bytes.clone(), class, patience)
+        }))
+        .await;
+        let mut first_error = None;
+        let mut failed: Vec<&Rc<Leaf>> = Vec::new();
+        let mut taken: Vec<Vec<bool>> = columns.iter().map(|row| vec![false; row.len()]).collect();
+        for (((s, c), leaf, _, _), result) in writes.iter().zip(results) {
+            match result {
+                Ok(()) => taken[*s][*c] = true,
+                Err(error) => {
+                    failed.push(leaf);
+                    if first_error.is_none() || !matches!(error, LeafError::Closed) {
+                        first_error = Some(leaf_failure(leaf, at.offset, at.size, error));
+                    }
+                }
+            }
+        }
+        let mut sets = Vec::new();
+        for (s, stripe) in map.stripes.iter().enumerate() {
+            let mut missed = SlotSet::default();
+            for (c, column) in stripe.columns.iter().enumerate() {
+                if !taken[s][c] {
+                    missed.insert(column.slot);
+                }
+            }
+            // A write that too few places took is not missed by any: it has failed, and may be tried again as a whole.
+            if missed.len() > map.parity {
+                return Err(first_error.unwrap_or(VdevError::Unavailable { vdev: at.vdev }));
+            }
+            sets.push(missed);
+        }
+        top.dirty.set(true);
+        top.interval.borrow_mut().add(&sets);
+        for leaf in failed {
+            leaf.note_missed();
+        }
+        Ok(())
+    }
+
+    /// Makes the writes of a vdev with parity durable. Fails when a stripe may have lost more columns than it has
+    /// parity: those it missed when it was written, and those on leaves that lost what they had taken.
+    pub(crate) async fn flush_striped(&self, top: &Rc<Top>) -> Result<(), VdevError> {
+        let gone = VdevError::Unavailable { vdev: top.id };
+        if top.lost.get() {
+            return Err(gone);
+        }
+        top.dirty.set(false);
+        // The interval ends for all leaves now: later writes belong to the next flush.
+        let interval = top.interval.take();
+        let slots: Vec<Vec<Rc<Leaf>>> = top.slots.iter().map(|slot| slot.leaves()).collect();
+        let mut flushed = Vec::new();
+        let mut lost_slots = SlotSet::default();
+        for (slot, leaves) in slots.iter().enumerate() {
+            let alone = leaves.len() == 1;
+            for leaf in leaves {
+                let missed = leaf.begin_flush();
+                let lost = leaf.take_lost();
+                if !leaf.is_dirty() {
+                    // Nothing to lose, unless it lost it before and came back.
+                    if lost {
+                        lost_slots.insert(slot);
+                    }
+                    continue;
+                }
+                // Of a single leaf the interval knows precisely what it missed.
+                flushed.push((slot, Rc::clone(leaf), !lost && (alone || !missed)));
+            }
+        }
+        if flushed.is_empty() && interval.missed.is_empty() && lost_slots.len() == 0 {
+            return Ok(());
+        }
+        let patience = self.patience(top);
+        let results =
+            runtime::join_all(flushed.iter().map(|(_, leaf, _)| leaf.flush(patience))).await;
+        let mut whole = SlotSet::default();
+        let mut error = None;
+        for ((slot, leaf, complete), result) in flushed.iter().zip(results) {
+            match result {
+                Ok(()) if *complete => whole.insert(*slot),
+                Ok(()) => {}
+                Err(failure) => {
+                    if matches!(failure, LeafError::Closed) {
+                        // It went away with what it had not written down: that is missed now, and told once.
+                        leaf.note_missed();
+                        leaf.forget_dirty();
+                    } else {
+                        error = Some(leaf_failure(leaf, 0, 0, failure));
+                    }
+                }
+            }
+        }
+        for (slot, _, _) in &flushed {
+            if !whole.has(*slot) {
+                lost_slots.insert(*slot);
+            }
+        }
+        if interval.worst_with(lost_slots) <= top.layout.parity() {
+            return Ok(());
+        }
+        // A device that failed a flush may have dropped what it had, and will not say so a second time.
+        top.lost.set(true);
+        Err(error.unwrap_or(gone))
+    }
+
+    /// Writes a whole block, whose bytes came from elsewhere, over what is there. Returns 1 if every place that can be
+    /// reached took its column.
+    pub(crate) async fn rewrite_striped(&self, top: &Top, suspect: &Suspect, good: &IoBuf) -> u32 {
+        let map = top.map(suspect.location());
+        if good.len() != map.len {
+            return 0;
+        }
+        let mut all = Vec::new();
+        for (index, column) in map.columns() {
+            let leaves = top.slots[column.slot].leaves();
+            all.extend(leaves.into_iter().map(|leaf| Bad { index, leaf }));
+        }
+        all.retain(|bad| bad.leaf.is_usable());
+        let (count, _) = self.repair_columns(suspect, &map, good, &all).await;
+        u32::from(!all.is_empty() && count as usize == all.len())
+    }
+}
+
+impl SlotSet {
+    fn insert(&mut self, slot: usize) {
+        self.0[slot / 64 % 4] |= 1 << (slot % 64);
+    }
+
+    fn has(self, slot: usize) -> bool {
+        self.0[slot / 64 % 4] >> (slot % 64) & 1 == 1
+    }
+
+    fn len(self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    fn with(self, other: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] | other.0[i]))
+    }
+}
+
+impl Interval {
+    fn add(&mut self, sets: &[SlotSet]) {
+        for set in sets {
+            if set.len() != 0 && !self.missed.contains(set) {
+                self.missed.push(*set);
+            }
+        }
+        if self.missed.len() > SETS_MAX {
+            let all = self
+                .missed
+                .drain(..)
+                .fold(SlotSet::default(), SlotSet::with);
+            self.missed.push(all);
+        }
+    }
+
+    /// Returns the most places that any stripe lacks when all lack `lost` as well.
+    fn worst_with(&self, lost: SlotSet) -> usize {
+        let worst = self.missed.iter().map(|set| set.with(lost).len()).max();
+        worst.unwrap_or(0).max(lost.len())
+    }
+}

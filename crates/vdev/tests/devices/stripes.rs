@@ -1,0 +1,246 @@
+//! Raidz some of whose disks vanish, lie, rot or fail writes: what was written is read back as long as parity allows.
+
+use std::sync::Arc;
+
+use ondisk::Txg;
+use runtime::IoBuf;
+use vdev::{Check, Health, IoClass, Location, Tree, VdevError, Verify};
+use world::{DiskModel, Faults, World};
+
+use crate::devices::{MIB, done, make_spec, spec};
+
+const PATHS: [&str; 8] = ["/0", "/1", "/2", "/3", "/4", "/5", "/6", "/7"];
+/// A block's space: more than any block of the tests takes with parity and padding.
+const PITCH: u64 = 64 << 10;
+
+/// Blocks differ in size, so that stripes are full, partial and of one sector.
+fn at(block: u64) -> Location {
+    Location {
+        vdev: 0,
+        offset: block * PITCH,
+        size: (1 + block * 7 % 9) << 12,
+        born: Txg(1),
+    }
+}
+
+fn content(block: u64, version: u64) -> IoBuf {
+    let mut bytes = vec![0; usize::try_from(at(block).size).expect("small")];
+    world::Rng::new(block * 1_000_003 + version).fill(&mut bytes);
+    IoBuf::from(bytes)
+}
+
+fn is(expect: IoBuf) -> Verify {
+    Verify::With(Arc::new(move |bytes: &IoBuf| *bytes == expect))
+}
+
+fn check_of(expect: IoBuf) -> Check<()> {
+    Arc::new(move |bytes: &IoBuf| (*bytes == expect).then_some(()))
+}
+
+/// Flips a bit in every sector of a part of the data area that holds all blocks below `end` bytes of the vdev.
+fn rot(world: &World, path: &str, from: u64, end: u64) {
+    let mut sector = from;
+    while sector < end {
+        world.rot(path, vdev::LEAF_DATA_START + sector, 4096);
+        sector += 4096;
+    }
+}
+
+fn world_of(seed: u64, disks: usize) -> World {
+    let world = World::new(seed);
+    for path in &PATHS[..disks] {
+        world.add_disk(*path, DiskModel::new(64 * MIB));
+    }
+    world
+}
+
+async fn make(handle: &runtime::Handle, disks: usize, parity: u8) -> Tree {
+    let mut spec = spec(&PATHS[..disks], Some(12));
+    spec.tops[0].parity = parity;
+    make_spec(handle, &spec).await.1
+}
+
+async fn write_all(tree: &Tree, blocks: u64, version: u64) {
+    for block in 0..blocks {
+        tree.write(at(block), content(block, version), IoClass::AsyncWrite)
+            .await
+            .expect("writes");
+    }
+    tree.flush().await.expect("flushes");
+}
+
+async fn read_all(tree: &Tree, blocks: u64, version: u64) {
+    for block in 0..blocks {
+        tree.read(at(block), IoClass::SyncRead, is(content(block, version)))
+            .await
+            .unwrap_or_else(|error| panic!("block {block}: {error}"));
+    }
+}
+
+#[test]
+fn any_disks_within_the_parity_may_vanish() {
+    for parity in 1..=3_u8 {
+        let disks = usize::from(parity) + 3;
+        for first in 0..disks {
+            let world = world_of(1, disks);
+            let inner = world.clone();
+            done(world.run(|handle| async move {
+                let tree = make(&handle, disks, parity).await;
+                write_all(&tree, 20, 1).await;
+                for lost in 0..usize::from(parity) {
+                    inner.vanish(PATHS[(first + lost) % disks]);
+                }
+                read_all(&tree, 20, 1).await;
+                write_all(&tree, 20, 2).await;
+                read_all(&tree, 20, 2).await;
+                assert_eq!(tree.status().health, Health::Degraded);
+                assert_eq!(tree.take_missed_writes().len(), usize::from(parity));
+                inner.vanish(PATHS[(first + usize::from(parity)) % disks]);
+                // Block 5 is wide enough to need all disks.
+                let read = tree.read(at(5), IoClass::SyncRead, is(content(5, 2))).await;
+                assert!(matches!(
+                    read,
+                    Err(VdevError::Device { .. } | VdevError::Unavailable { .. })
+                ));
+                assert_eq!(tree.status().health, Health::Unavailable);
+            }));
+        }
+    }
+}
+
+#[test]
+fn disks_that_lie_are_found_and_mended() {
+    for parity in 1..=3_u8 {
+        let disks = usize::from(parity) + 4;
+        for first in 0..disks {
+            let world = world_of(2, disks);
+            let inner = world.clone();
+            done(world.run(|handle| async move {
+                let tree = make(&handle, disks, parity).await;
+                write_all(&tree, 20, 1).await;
+                for lost in 0..usize::from(parity) {
+                    // All that was written, but the labels.
+                    let path = PATHS[(first + lost) % disks];
+                    rot(&inner, path, 0, 20 * PITCH / disks as u64);
+                }
+                if first % 2 == 0 {
+                    read_all(&tree, 20, 1).await;
+                }
+                for block in 0..20 {
+                    let check = check_of(content(block, 1));
+                    let scrubbed = tree.scrub(at(block), IoClass::Scrub, check).await;
+                    let scrubbed = scrubbed.expect("scrubs");
+                    assert!(scrubbed.good.is_some(), "block {block}");
+                    assert_eq!(scrubbed.bad_copies, scrubbed.repaired_copies);
+                }
+                let errors = tree.status().stats.checksum_errors;
+                assert!(errors > 0, "the liars are counted");
+                // Now others lie: everything was mended, parity too.
+                for lost in 0..usize::from(parity) {
+                    let path = PATHS[(first + lost + usize::from(parity)) % disks];
+                    rot(&inner, path, 0, 20 * PITCH / disks as u64);
+                }
+                read_all(&tree, 20, 1).await;
+            }));
+        }
+    }
+}
+
+#[test]
+fn one_liar_too_many_is_said_and_costs_only_what_it_hit() {
+    let world = world_of(3, 5);
+    let inner = world.clone();
+    done(world.run(|handle| async move {
+        let tree = make(&handle, 5, 2).await;
+        write_all(&tree, 20, 1).await;
+        for path in &PATHS[..3] {
+            // Three rows hold block 5, the widest.
+            rot(&inner, path, 5 * PITCH / 5, 5 * PITCH / 5 + (3 << 12));
+        }
+        let read = tree.read(at(5), IoClass::SyncRead, is(content(5, 1))).await;
+        assert!(matches!(read, Err(VdevError::Rejected { .. })));
+        for block in 12..20 {
+            tree.read(at(block), IoClass::SyncRead, is(content(block, 1)))
+                .await
+                .expect("was not hit");
+        }
+    }));
+}
+
+#[test]
+fn a_disk_that_was_away_is_read_last_and_mended() {
+    let world = world_of(4, 4);
+    let inner = world.clone();
+    done(world.run(|handle| async move {
+        let tree = make(&handle, 4, 1).await;
+        write_all(&tree, 20, 1).await;
+        inner.vanish("/2");
+        write_all(&tree, 20, 2).await;
+        let missed = tree.take_missed_writes();
+        assert_eq!(missed.len(), 1);
+        inner.bring_back("/2");
+        assert_eq!(tree.reopen().await, 1);
+        read_all(&tree, 20, 2).await;
+        assert_eq!(
+            tree.status().stats.checksum_errors,
+            0,
+            "a disk is not blamed for what it is known to lack"
+        );
+        for block in 0..20 {
+            let check = check_of(content(block, 2));
+            let scrubbed = tree.scrub(at(block), IoClass::Scrub, check).await;
+            assert!(scrubbed.expect("scrubs").good.is_some());
+        }
+        tree.mark_whole(missed[0]);
+        inner.vanish("/0");
+        read_all(&tree, 20, 2).await;
+    }));
+}
+
+/// Random writes and reads over raidz of which as many disks as there is parity fail at random, all the time. Every read
+/// must give the newest bytes.
+#[test]
+fn bad_disks_within_the_parity_never_show() {
+    for seed in 0..30 {
+        world::twice(seed, |world| {
+            for path in &PATHS[..6] {
+                world.add_disk(*path, DiskModel::new(64 * MIB));
+            }
+            let inner = world.clone();
+            done(world.run(|handle| async move {
+                let parity = 1 + u8::try_from(seed % 3).expect("small");
+                let tree = make(&handle, 6, parity).await;
+                let mut faults = Faults::one_bad_side();
+                faults.latent_error *= 20;
+                faults.bit_rot *= 20;
+                faults.misdirected_write *= 20;
+                faults.write_error = if seed % 2 == 0 { 10_000 } else { 0 };
+                for bad in 0..usize::from(parity) {
+                    inner.set_faults(PATHS[bad * 2], faults.clone());
+                }
+                let mut rng = inner.rng();
+                let mut versions = vec![0; 64];
+                for step in 1..300_u64 {
+                    let block = rng.below(64);
+                    let version = &mut versions[usize::try_from(block).expect("small")];
+                    if rng.coin() {
+                        *version = step;
+                        let data = content(block, step);
+                        tree.write(at(block), data, IoClass::AsyncWrite)
+                            .await
+                            .expect("writes");
+                    } else if *version > 0 {
+                        let expect = content(block, *version);
+                        tree.read(at(block), IoClass::SyncRead, is(expect))
+                            .await
+                            .expect("reads");
+                    }
+                    if step % 50 == 0 {
+                        tree.flush().await.expect("flushes");
+                    }
+                }
+            }));
+        })
+        .expect("deterministic");
+    }
+}
