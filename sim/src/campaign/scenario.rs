@@ -31,6 +31,22 @@ pub enum Layout {
     Stripe,
     Mirror,
     TwoMirrors,
+    /// Three, five or six disks with one, two or three rows of parity.
+    Raidz1,
+    Raidz2,
+    Raidz3,
+}
+
+impl Layout {
+    /// Returns how many of its disks a raidz may lose, 0 for the others.
+    fn parity(self) -> usize {
+        match self {
+            Self::Single | Self::Stripe | Self::Mirror | Self::TwoMirrors => 0,
+            Self::Raidz1 => 1,
+            Self::Raidz2 => 2,
+            Self::Raidz3 => 3,
+        }
+    }
 }
 
 /// What besides power cuts may go wrong.
@@ -39,9 +55,10 @@ pub enum Trouble {
     None,
     /// Delays on all disks.
     Slow,
-    /// One side of each mirror is bad.
+    /// One side of each mirror is bad, or as many disks of a raidz as there is parity.
     OneBadSide,
-    /// One side of the first mirror is pulled out in the middle of the work.
+    /// One side of the first mirror, or as many disks of a raidz as there is parity, are pulled out in the middle of the
+    /// work.
     OneSideVanishes,
     /// Every flush lies: must be noticed (the canary).
     LyingFlush,
@@ -84,10 +101,19 @@ impl Plan {
             Layout::Mirror,
             Layout::TwoMirrors,
         ]);
+        // Drawn from another source, so that the other seeds stay as they are.
+        let mut other = Rng::new(seed ^ 0x5241_4944);
+        let layout = match other.below(9) {
+            0 => Layout::Raidz1,
+            1 => Layout::Raidz2,
+            2 => Layout::Raidz3,
+            _ => layout,
+        };
         let trouble = match (layout, rng.below(10)) {
             (_, 0) => Trouble::Slow,
-            (Layout::Mirror | Layout::TwoMirrors, 1..=3) => Trouble::OneBadSide,
-            (Layout::Mirror | Layout::TwoMirrors, 4) => Trouble::OneSideVanishes,
+            (Layout::Single | Layout::Stripe, _) => Trouble::None,
+            (_, 1..=3) => Trouble::OneBadSide,
+            (_, 4) => Trouble::OneSideVanishes,
             _ => Trouble::None,
         };
         let choices: [(&str, &[&str]); 6] = [
@@ -196,6 +222,9 @@ impl Plan {
             Layout::Single => 1,
             Layout::Stripe | Layout::Mirror => 2,
             Layout::TwoMirrors => 4,
+            Layout::Raidz1 => 3,
+            Layout::Raidz2 => 5,
+            Layout::Raidz3 => 6,
         }
     }
 
@@ -215,6 +244,27 @@ impl Plan {
                 .chunks(2)
                 .map(|pair| VdevSpec::Mirror(pair.to_vec()))
                 .collect(),
+            Layout::Raidz1 | Layout::Raidz2 | Layout::Raidz3 => vec![VdevSpec::Raidz {
+                parity: u8::try_from(self.layout.parity()).expect("small"),
+                paths: disks,
+            }],
+        }
+    }
+
+    /// The disks that are bad, or vanish, in this seed's trouble: as many as may.
+    fn victims(&self) -> Vec<PathBuf> {
+        let mut disks = self.disks();
+        disks.truncate(self.ordinary_disks());
+        match (self.layout.parity(), self.trouble) {
+            (0, Trouble::OneBadSide) => disks.into_iter().skip(1).step_by(2).collect(),
+            (0, _) => disks.into_iter().skip(1).take(1).collect(),
+            // Which ones depends on the seed.
+            (parity, _) => {
+                let from = usize::try_from(self.seed % 3).expect("small");
+                disks.rotate_left(from);
+                disks.truncate(parity);
+                disks
+            }
         }
     }
 }
@@ -320,12 +370,13 @@ pub fn run(plan: &Plan, world: &World, judge_images: Judge<'_>) -> Result<Outcom
 }
 
 fn set_faults(plan: &Plan, world: &World) {
-    for (index, path) in plan.disks().into_iter().enumerate() {
+    let victims = plan.victims();
+    for path in plan.disks() {
         match plan.trouble {
             Trouble::None | Trouble::OneSideVanishes => {}
             Trouble::Slow => world.set_faults(path, Faults::slow_only()),
-            Trouble::OneBadSide if index % 2 == 1 && index < plan.ordinary_disks() => {
-                world.set_faults(path, Faults::one_bad_side())
+            Trouble::OneBadSide if victims.contains(&path) => {
+                world.set_faults(path, Faults::one_bad_side());
             }
             Trouble::OneBadSide => {}
             Trouble::LyingFlush => world.set_faults(
@@ -622,13 +673,14 @@ fn work(
                 tasks.push(handle.spawn("volume", work));
             }
             if plan.trouble == Trouble::OneSideVanishes {
-                let (world, handle) = (world.clone(), handle.clone());
-                let path = plan.disks()[1].clone();
-                let after = Duration::from_micros(pull_rng.below(3_000_000));
-                drop(handle.clone().spawn("somebody pulling a disk", async move {
-                    handle.sleep(after).await;
-                    world.vanish(&path);
-                }));
+                for path in plan.victims() {
+                    let (world, handle) = (world.clone(), handle.clone());
+                    let after = Duration::from_micros(pull_rng.below(3_000_000));
+                    drop(handle.clone().spawn("somebody pulling a disk", async move {
+                        handle.sleep(after).await;
+                        world.vanish(&path);
+                    }));
+                }
             }
             for result in join_all(tasks).await {
                 result?;
@@ -661,7 +713,9 @@ fn work(
         Ended::PowerCut => true,
     };
     if plan.trouble == Trouble::OneSideVanishes {
-        world.bring_back(&plan.disks()[1]);
+        for path in plan.victims() {
+            world.bring_back(&path);
+        }
     }
     Ok((kept.take(), was_cut))
 }
