@@ -268,6 +268,10 @@ fn assemble(guid: u64, found: &[Found]) -> Result<Candidate, String> {
     }
     let children = newest.u64("vdev_children").unwrap_or(1).min(4096);
     let holes = newest.u64s("hole_array").unwrap_or(&[]).to_vec();
+    let removals = label_features(&newest)
+        .unwrap_or_default()
+        .iter()
+        .any(|guid| guid == "com.delphix:device_removal");
     let mut tree = TreeConfig {
         guid: Guid(guid),
         create_txg: 0,
@@ -283,6 +287,10 @@ fn assemble(guid: u64, found: &[Found]) -> Result<Candidate, String> {
             tree.tops.push(top);
         } else if holes.contains(&id) {
             tree.tops.push(VdevConfig::new(VdevKind::Hole, id, Guid(0)));
+        } else if removals {
+            // No label tells a removed vdev from one whose devices are missing; the pool's own configuration does.
+            tree.tops
+                .push(VdevConfig::new(VdevKind::Indirect, id, Guid(0)));
         } else {
             details.push(format!(
                 "top-level vdev {id}: none of its devices was found"

@@ -84,7 +84,7 @@ const FULL: &[&str] = &[
 ];
 
 /// Features without which not even the meta-objset can be read here.
-const NONE: &[&str] = &["device_removal", "draid"];
+const NONE: &[&str] = &["draid"];
 
 /// Returns how far `feature` is implemented.
 #[must_use]

@@ -30,7 +30,7 @@ use crate::pool::{ALLOCATION_BIAS, DIRECTORY, Inner, Objects, Pool};
 use crate::space::{Dtls, Source, SpaceMaps};
 use crate::spec::ImportPolicy;
 use crate::status::{Health, PoolState};
-use crate::{PoolError, create, set, sync, unflushed};
+use crate::{PoolError, create, removed, set, sync, unflushed};
 
 /// Longest configuration believed.
 const CONFIG_MAX: u64 = 64 << 20;
@@ -89,6 +89,7 @@ impl Pool {
             return Err(PoolError::Busy);
         }
         let opened = open_mos(handle, &tree, &uberblock, &policy, policy.readonly).await?;
+        removed::load_mappings(&opened.mos, &tree).await?;
         let pool = assemble(
             handle, tree, opened, &uberblock, &config, candidate, &policy,
         )

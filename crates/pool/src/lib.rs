@@ -21,6 +21,7 @@ mod import;
 mod pool;
 mod properties;
 mod ranges;
+mod removed;
 mod scan;
 mod set;
 mod space;

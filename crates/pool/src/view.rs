@@ -225,6 +225,7 @@ impl Inner {
         let mut children: Vec<VdevStatus> = vdev
             .children
             .iter()
+            .filter(|child| !matches!(child.kind, VdevKind::Hole | VdevKind::Indirect))
             .map(|child| self.convert(child, false, outdated))
             .collect();
         if !is_root {

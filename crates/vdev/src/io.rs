@@ -95,6 +95,9 @@ impl Tree {
         expected: bool,
     ) -> Result<T, VdevError> {
         let top = self.top_for(at)?;
+        if top.is_removed() {
+            return self.read_moved(at, class, check).await;
+        }
         if top.is_striped() {
             return self.read_striped(&top, at, class, check, expected).await;
         }
@@ -160,6 +163,9 @@ impl Tree {
         check: Check<()>,
     ) -> Result<Scrubbed, VdevError> {
         let top = self.top_for(at)?;
+        if top.is_removed() {
+            return self.scrub_moved(at, class, check).await;
+        }
         if top.is_striped() {
             return Ok(self.scrub_striped(&top, at, class, check).await);
         }
@@ -227,7 +233,7 @@ impl Tree {
             return Err(VdevError::ReadOnly);
         }
         let top = self.top_for(at)?;
-        if data.len() as u64 != at.size {
+        if data.len() as u64 != at.size || top.is_removed() {
             return Err(out_of_range(at));
         }
         let end = top.end_of(at);

@@ -15,6 +15,7 @@
 mod config;
 mod create;
 mod error;
+mod indirect;
 mod io;
 mod label_io;
 pub mod labels;
@@ -31,6 +32,7 @@ pub use create::{
     Conflict, DiskUse, LeafSpec, TopSpec, TreeSpec, disk_use, metaslab_shift_for, plan,
 };
 pub use error::VdevError;
+pub use indirect::Moved;
 pub use io::Suspect;
 pub use layout::{Layout, Raidz};
 pub use queue::{ClassLimits, IoClass, QueueTuning};

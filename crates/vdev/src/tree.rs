@@ -8,6 +8,7 @@ use ondisk::{Guid, Txg};
 use runtime::Handle;
 use runtime::sync::{Event, Mutex};
 
+use crate::indirect::Mapping;
 use crate::layout::{Layout, Raidz};
 use crate::leaf::{Leaf, LeafError};
 use crate::raidz::{Interval, Map};
@@ -34,6 +35,8 @@ pub(crate) struct Inner {
     pub(crate) leaves: RefCell<BTreeMap<Guid, Rc<Leaf>>>,
     /// Writes at the devices now: (vdev, offset) -> (bytes, how many).
     pub(crate) writing: RefCell<BTreeMap<(u32, u64), (u64, u32)>>,
+    /// Where the blocks of removed vdevs are.
+    pub(crate) mappings: RefCell<BTreeMap<u32, Rc<Mapping>>>,
     /// Ranges some copy of which is known to be bad and may be rewritten.
     pub(crate) suspects: RefCell<Vec<Rc<SuspectState>>>,
 }
@@ -94,6 +97,7 @@ impl Tree {
             tops: RefCell::default(),
             leaves: RefCell::default(),
             writing: RefCell::default(),
+            mappings: RefCell::default(),
             suspects: RefCell::default(),
         }));
         // All shapes first, so that an unsupported tree is refused before any device is touched.
@@ -103,7 +107,9 @@ impl Tree {
         let mut opens = Vec::new();
         for (index, vdev) in config.tops.iter().enumerate() {
             let id = u32::try_from(index).map_err(|_| VdevError::BadConfig { what: "vdev id" })?;
-            if vdev.kind == VdevKind::Hole {
+            // Labels do not describe removed vdevs, only the pool's own configuration does.
+            let unknown = vdev.kind == VdevKind::Indirect && vdev.asize == 0;
+            if vdev.kind == VdevKind::Hole || unknown {
                 tree.0.tops.borrow_mut().push(None);
                 continue;
             }
@@ -185,13 +191,14 @@ impl Tree {
         self.0.mode
     }
 
-    /// Returns the top-level vdevs that can hold blocks, by id (holes are left out).
+    /// Returns the top-level vdevs that can hold blocks, by id (holes and removed vdevs are left out).
     #[must_use]
     pub fn tops(&self) -> Vec<TopInfo> {
         let config = self.0.config.borrow();
         let tops = self.0.tops.borrow();
         tops.iter()
             .flatten()
+            .filter(|top| !top.is_removed())
             .filter_map(|top| {
                 let vdev = config.tops.get(top.id as usize)?;
                 Some(TopInfo {
@@ -460,6 +467,10 @@ impl Tree {
                 .map(|child| self.status_of(child))
                 .collect(),
         };
+        if matches!(vdev.kind, VdevKind::Hole | VdevKind::Indirect) {
+            status.asize = 0;
+            return status;
+        }
         if let Some(leaf) = leaf {
             status.health = leaf.health();
             status.reason = leaf.reason();
@@ -527,6 +538,11 @@ impl Top {
             .collect()
     }
 
+    /// Returns true if the vdev was removed and its blocks are elsewhere.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.kind == VdevKind::Indirect
+    }
+
     /// Returns true if blocks are spread over slots with parity.
     pub(crate) fn is_striped(&self) -> bool {
         self.layout != Layout::Copies
@@ -568,6 +584,7 @@ fn slots_of(top: &VdevConfig) -> Vec<Vec<&VdevConfig>> {
     };
     match top.kind {
         VdevKind::Raidz => top.children.iter().map(of).collect(),
+        VdevKind::Indirect => Vec::new(),
         _ => vec![of(top)],
     }
 }
@@ -626,6 +643,8 @@ fn check_shape(top: &VdevConfig) -> Result<(), VdevError> {
     };
     match &top.kind {
         VdevKind::Hole => return Ok(()),
+        VdevKind::Indirect if top.asize == 0 => return Ok(()),
+        VdevKind::Indirect => {}
         VdevKind::Disk | VdevKind::File => {}
         VdevKind::Mirror | VdevKind::Raidz => {
             if top.children.is_empty() {
@@ -650,6 +669,9 @@ fn check_shape(top: &VdevConfig) -> Result<(), VdevError> {
         return Err(VdevError::BadConfig {
             what: "asize out of range",
         });
+    }
+    if top.kind == VdevKind::Indirect {
+        return Ok(());
     }
     // The smallest metaslab of old pools is one block of 128 KiB; the count bounds what the allocator keeps in memory.
     if !(17..=60).contains(&top.metaslab_shift) || top.asize >> top.metaslab_shift > METASLABS_MAX {
