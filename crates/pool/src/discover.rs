@@ -388,7 +388,7 @@ fn status_of(
             .filter(|c| c.health <= Health::Degraded)
             .count();
         let parity = match vdev.kind {
-            VdevKind::Raidz => usize::from(vdev.nparity().unwrap_or(1)),
+            VdevKind::Raidz | VdevKind::Draid => usize::from(vdev.nparity().unwrap_or(1)),
             _ => 0,
         };
         let needed = match parity {
@@ -403,13 +403,8 @@ fn status_of(
             Health::Degraded
         };
         let note = (usable < needed).then(|| "insufficient replicas".to_owned());
-        let parity = match (parity, vdev.nparity()) {
-            (0, None) => String::new(),
-            (0, Some(parity)) => parity.to_string(),
-            (parity, _) => parity.to_string(),
-        };
         (
-            format!("{}{parity}-{}", vdev.kind.as_str(), vdev.id),
+            format!("{}-{}", vdev.type_name(), vdev.id),
             health,
             None,
             note,

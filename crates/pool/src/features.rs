@@ -83,8 +83,8 @@ const FULL: &[&str] = &[
     "longname",
 ];
 
-/// Features without which not even the meta-objset can be read here.
-const NONE: &[&str] = &["draid"];
+/// Features without which not even the meta-objset can be read here: none at present.
+const NONE: &[&str] = &[];
 
 /// Returns how far `feature` is implemented.
 #[must_use]

@@ -235,8 +235,7 @@ impl Inner {
         let name = match (&path, &vdev.kind) {
             (Some(path), kind) => shown_path(path, kind),
             (None, kind) if kind.is_leaf() => vdev.guid.to_string(),
-            (None, VdevKind::Raidz) => format!("raidz{}-{}", vdev.nparity.max(1), vdev.id),
-            (None, kind) => format!("{}-{}", kind.as_str(), vdev.id),
+            (None, _) => format!("{}-{}", vdev.type_name, vdev.id),
         };
         let is_log = vdev.is_log;
         let mut health = convert_health(vdev.health);

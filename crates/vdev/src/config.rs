@@ -23,13 +23,15 @@ pub enum VdevKind {
     Mirror,
     /// Blocks spread over the children with one to three rows of parity.
     Raidz,
+    /// The same in groups that rotate over more children, with spare space among them.
+    Draid,
     /// A place in the root's list left by a removed log device.
     Hole,
     /// A top-level vdev whose configuration was not found.
     Missing,
     /// A removed top-level vdev whose blocks live elsewhere.
     Indirect,
-    /// Anything else, by its type string (`draid`, `spare`, `replacing`, ...).
+    /// Anything else, by its type string (`spare`, `replacing`, ...).
     Other(String),
 }
 
@@ -41,6 +43,7 @@ impl VdevKind {
             "file" => Self::File,
             "mirror" => Self::Mirror,
             "raidz" => Self::Raidz,
+            "draid" => Self::Draid,
             "hole" => Self::Hole,
             "missing" => Self::Missing,
             "indirect" => Self::Indirect,
@@ -55,6 +58,7 @@ impl VdevKind {
             Self::File => "file",
             Self::Mirror => "mirror",
             Self::Raidz => "raidz",
+            Self::Draid => "draid",
             Self::Hole => "hole",
             Self::Missing => "missing",
             Self::Indirect => "indirect",
@@ -114,7 +118,7 @@ pub struct VdevConfig {
     pub zap_top: Option<u64>,
     /// Every other key, kept so that it is written back unchanged.
     pub extra: NvList,
-    /// Children (mirror, raidz).
+    /// Children (mirror, raidz, draid).
     pub children: Vec<Self>,
 }
 
@@ -294,6 +298,24 @@ impl VdevConfig {
     pub fn nparity(&self) -> Option<u8> {
         let parity = self.extra.u64("nparity")?;
         Some(u8::try_from(parity).unwrap_or(u8::MAX))
+    }
+
+    /// Returns the type as vdevs are named by it: `mirror`, `raidz2`, `draid1:4d:11c:1s`.
+    // OpenZFS: lib/libzfs/libzfs_pool.c, zpool_vdev_name
+    #[must_use]
+    pub fn type_name(&self) -> String {
+        let number = |key| self.extra.u64(key).unwrap_or(0);
+        match self.kind {
+            VdevKind::Raidz => format!("raidz{}", self.nparity().unwrap_or(1)),
+            VdevKind::Draid => format!(
+                "draid{}:{}d:{}c:{}s",
+                self.nparity().unwrap_or(1),
+                number("draid_ndata"),
+                self.children.len(),
+                number("draid_nspares")
+            ),
+            _ => self.kind.as_str().to_owned(),
+        }
     }
 
     /// Returns where to open a leaf: where it was found, else where it was last time.

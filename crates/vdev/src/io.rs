@@ -301,6 +301,8 @@ impl Tree {
             let ranges = match &top.layout {
                 Layout::Copies => vec![range.clone()],
                 Layout::Raidz(raidz) => slot_ranges(raidz, top.ashift, range),
+                // Never opened for writing.
+                Layout::Draid(_) => Vec::new(),
             };
             let mut trims = Vec::new();
             for (slot, range) in top.slots.iter().zip(ranges) {

@@ -5,6 +5,8 @@
 
 use ondisk::Txg;
 
+use crate::raidz::draid::Draid;
+
 /// Layout of a top-level vdev.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Layout {
@@ -12,6 +14,8 @@ pub enum Layout {
     Copies,
     /// Blocks are spread over the children with parity.
     Raidz(Raidz),
+    /// Blocks are spread over groups of columns that rotate over the children.
+    Draid(Draid),
 }
 
 /// Shape of a raidz vdev.
@@ -32,6 +36,7 @@ impl Layout {
         match self {
             Self::Copies => psize.next_multiple_of(1 << ashift),
             Self::Raidz(raidz) => raidz.asize_of(raidz.width, ashift, psize),
+            Self::Draid(draid) => draid.asize_of(ashift, psize),
         }
     }
 
@@ -40,10 +45,10 @@ impl Layout {
     #[must_use]
     pub fn deflate_ratio(&self, ashift: u8) -> u64 {
         let asize = match self {
-            Self::Copies => self.asize_of(ashift, DEFLATE_BLOCK),
+            Self::Copies | Self::Draid(_) => self.asize_of(ashift, DEFLATE_BLOCK),
             Self::Raidz(raidz) => raidz.asize_of(raidz.width_at(Txg(0)), ashift, DEFLATE_BLOCK),
         };
-        DEFLATE_BLOCK / (asize >> 9)
+        DEFLATE_BLOCK / (asize >> 9).max(1)
     }
 
     /// Returns the rows of parity.
@@ -51,6 +56,7 @@ impl Layout {
         match self {
             Self::Copies => 0,
             Self::Raidz(raidz) => usize::from(raidz.parity),
+            Self::Draid(draid) => usize::from(draid.parity),
         }
     }
 }

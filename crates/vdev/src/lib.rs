@@ -1,7 +1,7 @@
 //! `vdev`: the device tree of one pool.
 //!
 //! What it is: opens the leaves (disks and files) that a configuration names, joins them to top-level vdevs (single
-//! leaves, mirrors and raidz), and reads and writes byte ranges of a top-level vdev with redundancy, queues, counters and
+//! leaves, mirrors, raidz, and draid for reading), and reads and writes byte ranges of a top-level vdev with redundancy, queues, counters and
 //! self-heal. It also reads and writes labels and the uberblock ring.
 //!
 //! Guarantees: a read that was given a check returns only bytes that passed it; a copy that failed the check is
@@ -36,6 +36,7 @@ pub use indirect::Moved;
 pub use io::Suspect;
 pub use layout::{Layout, Raidz};
 pub use queue::{ClassLimits, IoClass, QueueTuning};
+pub use raidz::draid::Draid;
 pub use stats::{ClassStats, LATENCY_BUCKETS, LatencyHistogram, VdevStats};
 pub use tree::Tree;
 pub use types::{

@@ -11,6 +11,7 @@ use runtime::sync::{Event, Mutex};
 use crate::indirect::Mapping;
 use crate::layout::{Layout, Raidz};
 use crate::leaf::{Leaf, LeafError};
+use crate::raidz::draid::Draid;
 use crate::raidz::{Interval, Map};
 use crate::{
     ASHIFT_MAX, ASHIFT_MIN, AllocationBias, Health, LeafInfo, Location, OpenMode, TopInfo,
@@ -333,6 +334,7 @@ impl Tree {
             asize: 0,
             ashift: 0,
             nparity: 0,
+            type_name: "root".into(),
             children: config.tops.iter().map(|top| self.status_of(top)).collect(),
         };
         for top in &root.children {
@@ -461,6 +463,7 @@ impl Tree {
             asize: vdev.asize,
             ashift: vdev.ashift,
             nparity: vdev.nparity().unwrap_or(0),
+            type_name: vdev.type_name(),
             children: vdev
                 .children
                 .iter()
@@ -490,7 +493,10 @@ impl Tree {
         };
         let (whole, usable) = (count(Health::Online), count(Health::Degraded));
         let needed = match &vdev.kind {
-            VdevKind::Raidz => status.children.len().saturating_sub(status.nparity.into()),
+            VdevKind::Raidz | VdevKind::Draid => {
+                let parity = usize::from(status.nparity.max(1));
+                status.children.len().saturating_sub(parity)
+            }
             _ => 1,
         };
         if usable < needed {
@@ -557,6 +563,7 @@ impl Top {
     pub(crate) fn map(&self, at: Location) -> Map {
         match &self.layout {
             Layout::Raidz(raidz) => Map::of_raidz(raidz, self.ashift, at.offset, at.size, at.born),
+            Layout::Draid(draid) => draid.map(self.ashift, at.offset, at.size),
             Layout::Copies => Map::plain(at.offset, at.size),
         }
     }
@@ -583,7 +590,7 @@ fn slots_of(top: &VdevConfig) -> Vec<Vec<&VdevConfig>> {
         found
     };
     match top.kind {
-        VdevKind::Raidz => top.children.iter().map(of).collect(),
+        VdevKind::Raidz | VdevKind::Draid => top.children.iter().map(of).collect(),
         VdevKind::Indirect => Vec::new(),
         _ => vec![of(top)],
     }
@@ -591,6 +598,22 @@ fn slots_of(top: &VdevConfig) -> Vec<Vec<&VdevConfig>> {
 
 fn layout_of(top: &VdevConfig) -> Result<Layout, VdevError> {
     let bad = |what| Err(VdevError::BadConfig { what });
+    if top.kind == VdevKind::Draid {
+        let number = |key| top.extra.u64(key).and_then(|n| u32::try_from(n).ok());
+        let shape = number("draid_ndata").and_then(|data| {
+            Draid::new(
+                u32::try_from(top.children.len()).ok()?,
+                top.nparity()?,
+                data,
+                number("draid_nspares")?,
+                number("draid_ngroups")?,
+            )
+        });
+        return match shape {
+            Some(draid) => Ok(Layout::Draid(draid)),
+            None => bad("a draid of an impossible shape"),
+        };
+    }
     if top.kind != VdevKind::Raidz {
         return Ok(Layout::Copies);
     }
@@ -633,6 +656,7 @@ fn least_asize_of(layout: &Layout, asize: u64) -> u64 {
     match layout {
         Layout::Copies => asize,
         Layout::Raidz(raidz) => asize.div_ceil(u64::from(raidz.width)),
+        Layout::Draid(draid) => draid.least_asize_of(asize),
     }
 }
 
@@ -646,7 +670,7 @@ fn check_shape(top: &VdevConfig) -> Result<(), VdevError> {
         VdevKind::Indirect if top.asize == 0 => return Ok(()),
         VdevKind::Indirect => {}
         VdevKind::Disk | VdevKind::File => {}
-        VdevKind::Mirror | VdevKind::Raidz => {
+        VdevKind::Mirror | VdevKind::Raidz | VdevKind::Draid => {
             if top.children.is_empty() {
                 return Err(VdevError::BadConfig {
                     what: "a mirror without children",

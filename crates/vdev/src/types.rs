@@ -195,8 +195,10 @@ pub struct VdevStatus {
     pub asize: u64,
     /// Sector shift (top-level).
     pub ashift: u8,
-    /// Rows of parity (raidz), else 0.
+    /// Rows of parity (raidz, draid), else 0.
     pub nparity: u8,
+    /// The type as vdevs are named by it: `mirror`, `raidz2`, `draid1:4d:11c:1s`.
+    pub type_name: String,
     /// Children.
     pub children: Vec<Self>,
 }

@@ -211,7 +211,7 @@ pub(crate) fn slot_ranges(raidz: &Raidz, ashift: u8, range: &Range<u64>) -> Vec<
 }
 
 /// Blocks are at most 16 MiB and children at most 255.
-fn to_usize(number: u64) -> usize {
+pub(super) fn to_usize(number: u64) -> usize {
     usize::try_from(number).expect("a number of columns or the length of a block")
 }
 

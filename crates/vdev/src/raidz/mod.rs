@@ -5,6 +5,7 @@
 //! A write succeeds only if no stripe missed more columns than that.
 //! What it does not know: labels, the meaning of transaction groups.
 
+pub(crate) mod draid;
 mod map;
 mod read;
 mod solve;

@@ -37,6 +37,15 @@ async fn open(handle: &Handle, name: &str, mode: OpenMode) -> Option<Result<Pool
         eprintln!("NOT TESTED: {name}: tar or zstd is missing");
         return None;
     }
+    Some(open_directory(handle, directory, mode).await)
+}
+
+/// Opens the pool whose images are in a directory.
+async fn open_directory(
+    handle: &Handle,
+    directory: tempfile::TempDir,
+    mode: OpenMode,
+) -> Result<Pool, VdevError> {
     let mut images: Vec<PathBuf> = std::fs::read_dir(directory.path())
         .expect("lists")
         .map(|entry| entry.expect("an entry").path())
@@ -96,21 +105,18 @@ async fn open(handle: &Handle, name: &str, mode: OpenMode) -> Option<Result<Pool
         extra: ondisk::NvList::new(),
         tops,
     };
-    let tree = match Tree::open(handle, &config, mode, TreeTuning::default(), false).await {
-        Ok(tree) => tree,
-        Err(error) => return Some(Err(error)),
-    };
+    let tree = Tree::open(handle, &config, mode, TreeTuning::default(), false).await?;
     let best = tree
         .best_uberblock(None)
         .await
         .expect("reads")
         .expect("an uberblock");
     let store = BlockStore::new(handle, tree, StoreOptions::default());
-    Some(Ok(Pool {
+    Ok(Pool {
         store,
         root: best.rootbp,
         _directory: directory,
-    }))
+    })
 }
 
 #[derive(Default, Debug)]
@@ -369,4 +375,60 @@ fn layouts_of_later_are_refused_by_name() {
             }
         }
     });
+}
+
+/// Makes a draid with OpenZFS's own code in userland, fills several groups of it, and takes `lost` disks away.
+fn draid(spec: &str, disks: usize, lost: &[usize]) -> Option<tempfile::TempDir> {
+    let directory = tempfile::tempdir().expect("a directory");
+    let images: Vec<PathBuf> = (0..disks)
+        .map(|i| directory.path().join(format!("d{i}")))
+        .collect();
+    for image in &images {
+        let file = std::fs::File::create(image).expect("creates");
+        file.set_len(160 << 20).expect("sizes");
+    }
+    let refpool = |arguments: &[&str], rest: &[&str]| {
+        let mut command = Command::new("refpool");
+        command.args(arguments).args(&images).args(rest);
+        command
+            .env("REFPOOL_OST", "4")
+            .current_dir(directory.path());
+        command.output().is_ok_and(|output| output.status.success())
+    };
+    let made = refpool(&["create", "tank", spec, "-a", "12", "-o", "all"], &[]);
+    let fill = "fill:tank/a=30000000";
+    let plain = "set:tank/a=compression/2";
+    let filled = made && refpool(&["ds", "tank"], &["--", "tank/a", plain, fill, fill, fill]);
+    if !filled {
+        eprintln!("NOT TESTED: {spec}: refpool is missing or cannot make it");
+        return None;
+    }
+    for &disk in lost {
+        std::fs::remove_file(&images[disk]).expect("removes");
+    }
+    Some(directory)
+}
+
+#[test]
+fn draid_with_and_without_the_disks_it_may_lose() {
+    for (spec, disks, lost) in [
+        ("draid1:2:1", 6, &[][..]),
+        ("draid1:2:1", 6, &[4][..]),
+        ("draid2:3:1", 7, &[][..]),
+        ("draid2:3:1", 7, &[0, 5][..]),
+        ("draid3:4:0", 8, &[1, 2, 3][..]),
+    ] {
+        run(move |handle| async move {
+            let Some(directory) = draid(spec, disks, lost) else {
+                return;
+            };
+            let pool = open_directory(&handle, directory, OpenMode::ReadOnly)
+                .await
+                .expect("opens");
+            let seen = pool.walk(spec).await;
+            assert!(seen.blocks > 500, "{spec}: {} blocks", seen.blocks);
+            let errors = pool.store.tree().status().stats.checksum_errors;
+            assert_eq!(errors, 0, "{spec} without {lost:?}");
+        });
+    }
 }
