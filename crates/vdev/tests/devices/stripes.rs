@@ -11,7 +11,7 @@ use crate::devices::{MIB, done, make_spec, spec};
 
 const PATHS: [&str; 8] = ["/0", "/1", "/2", "/3", "/4", "/5", "/6", "/7"];
 /// A block's space: more than any block of the tests takes with parity and padding.
-const PITCH: u64 = 64 << 10;
+const PITCH: u64 = 128 << 10;
 
 /// Blocks differ in size, so that stripes are full, partial and of one sector.
 fn at(block: u64) -> Location {
