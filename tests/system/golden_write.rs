@@ -211,3 +211,23 @@ fn special_and_log_vdevs() {
 fn sectors_of_512_bytes() {
     check("n1-ashift9");
 }
+
+#[test]
+fn raidz1_of_three() {
+    check("c-raidz1-3");
+}
+
+#[test]
+fn raidz2_of_six() {
+    check("d-raidz2-6");
+}
+
+#[test]
+fn raidz3_of_five() {
+    check("e-raidz3-5");
+}
+
+#[test]
+fn raidz_with_sectors_of_16k() {
+    check("n4-ashift14-raidz");
+}
