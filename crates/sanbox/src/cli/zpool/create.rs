@@ -339,20 +339,17 @@ fn same_redundancy(session: &Session, vdevs: &[VdevSpec]) -> Outcome {
             continue;
         } else if let ("raidz", "mirror") | ("mirror", "raidz") = (name, other_name) {
             // As many devices may fail in both: good enough.
-            let survives = |name: &str, ways: usize, parity: usize| match name {
-                "mirror" => ways - 1,
-                _ => parity,
+            let (parity, ways) = match name {
+                "raidz" => (parity, other_ways),
+                _ => (other_parity, ways),
             };
-            let (mine, theirs) = (
-                survives(name, ways, parity),
-                survives(other_name, other_ways, other_parity),
-            );
-            if mine == theirs {
+            if parity + 1 == ways {
                 continue;
             }
             format!(
-                "mismatched replication level: {name} and {other_name} vdevs with different \
-                 redundancy, {mine} vs. {theirs} are present"
+                "mismatched replication level: raidz and mirror vdevs with different redundancy, \
+                 {parity} vs. {} ({ways}-way) are present",
+                ways - 1
             )
         } else if name != other_name {
             format!("mismatched replication level: both {name} and {other_name} vdevs are present")
