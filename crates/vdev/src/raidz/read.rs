@@ -179,10 +179,7 @@ impl Tree {
             .map(|(run, _)| self.fetch_range(top, run.slot, run.offset, run.len, class));
         let results = runtime::join_all(reads).await;
         for ((_, members), fetched) in runs.into_iter().zip(results) {
-            if let ([index], _) | ([index, ..], true) = (
-                members.as_slice(),
-                fetched.found.is_none() && members.len() == 1,
-            ) {
+            if let [index] = members.as_slice() {
                 reading.note(*index, fetched);
                 continue;
             }
