@@ -111,8 +111,8 @@ impl Draid {
         let start = group * width % disks;
         let permutation = group / groups;
         let row = permutation * (groups * width / disks) + group % groups * width / disks;
-        let sector_in_group = offset % (width * ROW_HEIGHT) >> ashift;
-        let first = row * ROW_HEIGHT + (sector_in_group / width << ashift);
+        let sector_in_group = (offset % (width * ROW_HEIGHT)) >> ashift;
+        let first = row * ROW_HEIGHT + ((sector_in_group / width) << ashift);
         let sectors = size >> ashift;
         let (full, rest) = (
             sectors / u64::from(self.data),
@@ -166,7 +166,7 @@ fn permutations(children: u32) -> Option<Arc<[u8]>> {
         let fields: Vec<u64> = line.trim().split(',').map_while(number).collect();
         (fields.first() == Some(&u64::from(children))).then_some(fields)
     })?;
-    let [_, count, seed, sum] = line.try_into().ok()?;
+    let [_, count, seed, sum]: [u64; 4] = line.try_into().ok()?;
     let mut state = [FIRST_STATE, seed];
     let mut order: Vec<u8> = (0..children)
         .map(u8::try_from)
@@ -232,7 +232,7 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         // Sectors of 4 MiB: four rows to a group.
         for row in 0..200_u64 {
-            let offset = row * width << ashift;
+            let offset = (row * width) << ashift;
             let map = draid.map(ashift, offset, 3 << ashift);
             let [stripe] = map.stripes.as_slice() else {
                 panic!("one row is in one group")
@@ -246,7 +246,7 @@ mod tests {
             assert_eq!(slots.len(), 5);
         }
         // Two rows, of which the second is in the next group.
-        let map = draid.map(ashift, 3 * width << ashift, 5 << ashift);
+        let map = draid.map(ashift, (3 * width) << ashift, 5 << ashift);
         assert_eq!(map.stripes.len(), 2);
         assert_eq!(map.stripes[0].columns.len(), 5);
         assert_eq!(map.stripes[1].columns.len(), 4);

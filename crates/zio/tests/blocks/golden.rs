@@ -409,15 +409,18 @@ fn draid(spec: &str, disks: usize, lost: &[usize]) -> Option<tempfile::TempDir> 
     Some(directory)
 }
 
+/// Layout, number of disks, disks taken away.
+const DRAIDS: [(&str, usize, &[usize]); 5] = [
+    ("draid1:2:1", 6, &[]),
+    ("draid1:2:1", 6, &[4]),
+    ("draid2:3:1", 7, &[]),
+    ("draid2:3:1", 7, &[0, 5]),
+    ("draid3:4:0", 8, &[1, 2, 3]),
+];
+
 #[test]
 fn draid_with_and_without_the_disks_it_may_lose() {
-    for (spec, disks, lost) in [
-        ("draid1:2:1", 6, &[][..]),
-        ("draid1:2:1", 6, &[4][..]),
-        ("draid2:3:1", 7, &[][..]),
-        ("draid2:3:1", 7, &[0, 5][..]),
-        ("draid3:4:0", 8, &[1, 2, 3][..]),
-    ] {
+    for (spec, disks, lost) in DRAIDS {
         run(move |handle| async move {
             let Some(directory) = draid(spec, disks, lost) else {
                 return;
