@@ -20,6 +20,10 @@ const EXAMPLES: &[(&str, &str, &[Example])] = &[
                 "a pool that survives the loss of one disk",
             ),
             (
+                "zpool create tank raidz2 /dev/sd[b-g]",
+                "six disks, any two of which may fail",
+            ),
+            (
                 "zpool create -n tank mirror a b mirror c d",
                 "show what would be made, and make nothing",
             ),
