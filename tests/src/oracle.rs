@@ -57,6 +57,25 @@ pub fn zdb_clean(directory: &Path, pool: &str) -> Result<()> {
     Ok(())
 }
 
+/// Returns how many gang blocks `zdb` counts in an exported pool whose images lie in `directory`.
+///
+/// # Errors
+/// When `zdb` does not say.
+pub fn zdb_gangs(directory: &Path, pool: &str) -> Result<u64> {
+    let output = Command::new("zdb")
+        .args(["-e", "-p"])
+        .arg(directory)
+        .args(["-b", pool])
+        .output()
+        .context("run zdb")?;
+    let (out, _) = text(&output);
+    let line = out.lines().find(|line| line.contains("ganged count:"));
+    let count = line.and_then(|line| line.split_whitespace().last());
+    count
+        .and_then(|count| count.parse().ok())
+        .context("zdb counts no gangs")
+}
+
 /// Returns the program that runs OpenZFS's own code on pools in userland, built from `tests/probes/refpool.c`, or
 /// `None` where its libraries or a C compiler are missing.
 pub fn refpool() -> Option<&'static Path> {

@@ -452,3 +452,43 @@ fn openzfs_reads_our_raidz_without_the_disks_it_may_lose() {
         }
     }
 }
+
+#[test]
+fn a_small_limit_makes_gangs() {
+    let disks = Disks::new(3, 256);
+    let engine = Engine::new(Threads::default());
+    let mut tuning = engine::Tuning::default();
+    tuning.blocks.gang_above_bytes = 20 << 10;
+    let spec = PoolSpec {
+        name: "gangs".to_owned(),
+        vdevs: vec![disks.single(0), disks.single(1)],
+        special: vec![disks.single(2)],
+        tuning,
+        ..PoolSpec::default()
+    };
+    let pool = block_on(engine.create_pool(spec, &[])).expect("create the pool");
+    let fs = dataset(&pool, "gangs/fs", &[("copies", "2")]).expect("create a file system");
+    let model = fill(&fs, 77).expect("fill it");
+    verify(&fs, &model).expect("verify");
+    drop((fs, pool));
+    let export = || Ending::Export { command: None };
+    block_on(engine.end_pool("gangs", export())).expect("export");
+    judge(&disks, "gangs").expect("a clean pool");
+    if oracle::has_zdb() {
+        let count = oracle::zdb_gangs(disks.directory.path(), "gangs").expect("zdb counts");
+        assert!(count > 20, "{count} gangs");
+    }
+    // Read and freed without the tuning.
+    let found = block_on(engine.discover(vec![disks.directory.path().to_path_buf()]));
+    let candidate = found.expect("discover").pools.remove(0);
+    let pool = block_on(engine.import(candidate, ImportPolicy::default())).expect("import");
+    let fs = block_on(pool.open_fs("gangs/fs")).expect("open");
+    verify(&fs, &model).expect("verify after import");
+    let root = block_on(fs.root()).expect("root").id;
+    for path in model.keys().filter(|path| !path.contains('/')) {
+        block_on(fs.remove(root, path.as_bytes(), &Cred::root())).expect("remove");
+    }
+    drop((fs, pool));
+    block_on(engine.end_pool("gangs", export())).expect("export again");
+    judge(&disks, "gangs").expect("a clean pool after freeing");
+}

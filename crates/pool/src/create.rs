@@ -87,7 +87,7 @@ impl Pool {
             tree.clone(),
             StoreOptions {
                 salt,
-                ..StoreOptions::default()
+                tuning: spec.tuning.blocks.clone(),
             },
         );
         let cache = Cache::new(handle, store.clone(), spec.tuning.cache.clone());

@@ -111,6 +111,8 @@ pub struct Tuning {
     pub txg: dmu::TxgOptions,
     /// Device queues.
     pub devices: vdev::TreeTuning,
+    /// Block I/O and allocation.
+    pub blocks: zio::StoreTuning,
 }
 
 /// How a pool is to be imported.

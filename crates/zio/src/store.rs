@@ -37,6 +37,9 @@ pub struct StoreTuning {
     pub writing_bytes_max: u64,
     /// Free ranges kept in memory before metaslabs that were not used lately are unloaded. A range takes about 100 bytes.
     pub free_ranges_max: usize,
+    /// Blocks stored in more bytes are written as gangs although there is room, so that gangs can be tested.
+    // OpenZFS: module/zfs/metaslab.c, metaslab_force_ganging
+    pub gang_above_bytes: u64,
 }
 
 impl Default for StoreTuning {
@@ -45,6 +48,7 @@ impl Default for StoreTuning {
             offload_above_bytes: runtime::COMPUTE_WORTHWHILE_BYTES,
             writing_bytes_max: 64 << 20,
             free_ranges_max: 2 << 20,
+            gang_above_bytes: u64::MAX,
         }
     }
 }
@@ -568,6 +572,10 @@ impl BlockStore {
         } else {
             self.0.handle.compute(job).await
         }
+    }
+
+    pub(crate) fn gang_above_bytes(&self) -> u64 {
+        self.0.tuning.gang_above_bytes
     }
 
     pub(crate) fn write_throttle(&self) -> &Semaphore {

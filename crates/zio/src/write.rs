@@ -182,6 +182,9 @@ impl BlockStore {
         copies: u8,
     ) -> Result<Option<Vec<Dva>>, ZioError> {
         let psize = bytes.len() as u64;
+        if psize > self.gang_above_bytes() {
+            return Ok(None);
+        }
         let request = Request {
             txg: piece.txg,
             psize,
