@@ -225,3 +225,38 @@ fn volumes() {
 fn small_sectors() {
     check("n1-ashift9");
 }
+
+/// What deduplication and clones save is room for datasets.
+#[test]
+fn shared_blocks() {
+    for name in ["j1-dedup-legacy", "j2-dedup-fast", "o-features"] {
+        check(name);
+        let golden = Golden::unpack(name).expect("unpack the golden pool");
+        shared(&golden).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+    }
+}
+
+/// The pool's own figures about shared blocks.
+fn shared(golden: &Golden) -> Result<()> {
+    let engine = Engine::new(Threads::default());
+    let found = block_on(engine.discover(vec![golden.directory().to_path_buf()]))?;
+    let candidate = found.pools.into_iter().next().context("not found")?;
+    let policy = ImportPolicy {
+        readonly: true,
+        force: true,
+        ..ImportPolicy::default()
+    };
+    let pool = block_on(engine.import(candidate, policy))?;
+    let properties = block_on(pool.properties())?;
+    for name in ["dedupratio", "bcloneused", "bclonesaved", "bcloneratio"] {
+        let ours = properties.iter().find(|entry| entry.name == name);
+        let ours = ours.context("not listed")?.exact();
+        let theirs = &golden.manifest["zpool_get"][name];
+        let theirs = text(theirs.get(0).unwrap_or(theirs));
+        if ours != theirs {
+            bail!("{name} is {ours}, expected {theirs}");
+        }
+    }
+    block_on(engine.close())?;
+    Ok(())
+}

@@ -438,6 +438,21 @@ fn i_zvols() {
 }
 
 #[test]
+fn j1_dedup_legacy() {
+    check("j1-dedup-legacy");
+}
+
+#[test]
+fn j2_dedup_fast() {
+    check("j2-dedup-fast");
+}
+
+#[test]
+fn k_special() {
+    check("k-special");
+}
+
+#[test]
 fn n1_ashift9() {
     check("n1-ashift9");
 }

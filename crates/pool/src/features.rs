@@ -81,6 +81,7 @@ const FULL: &[&str] = &[
     "fast_dedup",
     "block_cloning",
     "longname",
+    "livelist",
 ];
 
 /// Features without which not even the meta-objset can be read here: none at present.

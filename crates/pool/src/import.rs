@@ -218,7 +218,11 @@ async fn open_mos(
     if uberblock.version != SPA_VERSION_FEATURES {
         return Err(PoolError::UnsupportedVersion(uberblock.version));
     }
-    let store = BlockStore::new(handle, tree.clone(), StoreOptions::default());
+    let options = StoreOptions {
+        tuning: policy.tuning.blocks.clone(),
+        ..StoreOptions::default()
+    };
+    let store = BlockStore::new(handle, tree.clone(), options);
     let cache = Cache::new(handle, store.clone(), policy.tuning.cache.clone());
     let first = uberblock.txg.next();
     let clock = TxgClock::new(handle.clone(), first, policy.tuning.txg.clone());
@@ -417,6 +421,14 @@ async fn judge_features(mos: &Objset) -> Result<Verdict, PoolError> {
             };
             verdict.add(&guid, for_read, description.as_deref());
         }
+    }
+    // Clones that are being destroyed by their livelists: what is left of them would never be freed.
+    if zap::lookup_u64(mos, DIRECTORY, "com.delphix:deleted_clones")
+        .await?
+        .is_some()
+    {
+        let text = "com.delphix:livelist (clones that are being destroyed)".to_owned();
+        verdict.unwritable.push(text);
     }
     Ok(verdict)
 }

@@ -675,6 +675,15 @@ impl Checker<'_> {
             return;
         };
         let young = |r: &&BlockRef| r.bp.birth().0 > since && r.place().is_some();
+        // How often snapshots refer to the same shared block is not known here.
+        let shared = |r: &BlockRef| young(&r) && is_shared(&r.bp);
+        let in_dir = world.datasets.iter().filter(|(_, d)| d.phys.dir_obj == id);
+        if in_dir
+            .into_iter()
+            .any(|(other, _)| world.refs(*other).iter().any(shared))
+        {
+            return;
+        }
         let in_head: u64 = world
             .refs(dir.phys.head_dataset_obj)
             .iter()
@@ -740,8 +749,10 @@ impl Checker<'_> {
                         self.report.error(Kind::Deadlist, text);
                     }
                     let dsize = self.dsize(&bp);
+                    // A cloned or deduplicated block dies once for each of its references.
                     if let Some(place) = (BlockRef { bp, dsize }).place()
                         && !dead.insert(place)
+                        && !is_shared(&bp)
                     {
                         self.report.error(
                             Kind::Deadlist,
@@ -815,4 +826,9 @@ fn space_of(refs: &[BlockRef]) -> ListSpace {
         });
     }
     sum
+}
+
+/// Whether other pointers may refer to the same stored block: it is deduplicated, or a clone of an older one.
+fn is_shared(bp: &BlockPointer) -> bool {
+    bp.is_dedup() || bp.physical_birth() != bp.birth()
 }

@@ -28,6 +28,10 @@ const EXAMPLES: &[(&str, &str, &[Example])] = &[
                 "show what would be made, and make nothing",
             ),
             (
+                "zpool create tank mirror a b special mirror c d log mirror e f",
+                "metadata on two fast disks, synchronous writes logged on two others",
+            ),
+            (
                 "zpool create -o ashift=12 -O compression=zstd tank /srv/disk0",
                 "a pool on a plain file, for 4 KiB sectors, with zstd for every dataset",
             ),
