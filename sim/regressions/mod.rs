@@ -1,4 +1,5 @@
 //! Seeds that once failed. One file each, named by topic and seed, opening with the story of the bug.
 
+mod attribute_without_a_record_51;
 mod export_of_a_full_pool_79;
 mod small_records_fill_a_pool_1976;

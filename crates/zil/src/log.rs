@@ -333,19 +333,16 @@ impl Inner {
     async fn write_batch(&self) -> Result<()> {
         let (mut entries, end) = self.pending.borrow_mut().take_queue();
         let newest = entries.iter().map(|entry| entry.txg).max();
-        let unlogged = entries
-            .iter()
-            .filter(|entry| matches!(entry.intent, Intent::Unlogged))
-            .map(|entry| entry.txg)
-            .max();
-        entries.retain(|entry| !matches!(entry.intent, Intent::Unlogged));
+        let unlogged = entries.iter().any(|entry| entry.intent.is_unlogged());
         let size: usize = entries.iter().map(|entry| entry.intent.size()).sum();
-        let unlogged = if size > COMMIT_BYTES_MAX {
-            entries.clear();
-            newest
-        } else {
-            unlogged
-        };
+        if let Some(newest) = newest
+            && (unlogged || size > COMMIT_BYTES_MAX)
+        {
+            // All or nothing: what follows a change without a record must not be found without it.
+            self.clock.wait_synced(newest).await?;
+            self.durable.set(end);
+            return Ok(());
+        }
         if let Some(newest) = newest
             && !entries.is_empty()
             && let Err(_reason) = self.write_entries(&mut entries).await
@@ -354,9 +351,6 @@ impl Inner {
             self.chain.borrow_mut().broken = true;
             self.stats.borrow_mut().fallbacks += 1;
             self.clock.wait_synced(newest).await?;
-        }
-        if let Some(txg) = unlogged {
-            self.clock.wait_synced(txg).await?;
         }
         self.durable.set(end);
         Ok(())
