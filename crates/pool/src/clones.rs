@@ -221,9 +221,12 @@ impl CloneTables {
     }
 }
 
+/// Words of a table's header, each with its index.
+type HeaderWords = [(usize, u64); 4];
+
 impl Table {
     /// The counts and the words of the header that change; `None` when no entry is left.
-    fn stored(&self) -> Option<(Vec<u8>, [(usize, u64); 4])> {
+    fn stored(&self) -> Option<(Vec<u8>, HeaderWords)> {
         if self.total == 0 {
             return None;
         }

@@ -28,9 +28,10 @@ pub(crate) async fn load_mappings(mos: &Objset, tree: &Tree) -> Result<(), PoolE
         return Ok(());
     }
     let bad = |what: &str| PoolError::Corrupt(format!("the removed vdevs' {what}"));
-    let state = match zap::lookup(mos, DIRECTORY, "com.delphix:removing").await? {
-        Some(zap::ZapValue::U64(words)) => words,
-        _ => return Err(bad("state is missing")),
+    let Some(zap::ZapValue::U64(state)) =
+        zap::lookup(mos, DIRECTORY, "com.delphix:removing").await?
+    else {
+        return Err(bad("state is missing"));
     };
     // State, vdev being removed, vdev removed last, and times and sizes that do not matter here.
     let mut next = state

@@ -229,7 +229,9 @@ impl Inner {
             .map(|child| self.convert(child, false, outdated))
             .collect();
         if !is_root {
-            children.iter_mut().for_each(|child| child.bias = vdev.bias);
+            for child in &mut children {
+                child.bias = vdev.bias;
+            }
         }
         let path = vdev.path.as_ref().map(PathBuf::from);
         let name = match (&path, &vdev.kind) {

@@ -323,7 +323,7 @@ const EXAMPLES: &[(&str, &str, &[Example])] = &[
         "sanbox",
         "mkdir",
         &[(
-            "sanbox mkdir -p -m 0750 tank/home:/anna/work/2026",
+            "sanbox mkdir -p -m 0750 tank/home:/anna/letters/2026",
             "with its parents",
         )],
     ),
