@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::Future;
 use std::rc::Rc;
+use std::time::Duration;
 
 use runtime::Handle;
 use runtime::mailbox::{Receiver, Sender};
@@ -23,6 +24,11 @@ const RUNNING_MAX: usize = 4096;
 
 /// Requests accepted and not yet looked at; beyond it senders wait.
 pub(crate) const MAILBOX_BOUND: usize = 1024;
+
+/// How long a suspended pool may recover when the process is to end.
+const SUSPENDED_GRACE: Duration = Duration::from_secs(3);
+/// How often the end of a process looks whether a pool is suspended.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// How a pool leaves the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -221,7 +227,38 @@ impl Room {
         let _ = self.end(Ending::Close).await;
     }
 
-    async fn end(&self, ending: Ending) -> Result<(), EngineError> {
+    async fn end(self: &Rc<Self>, ending: Ending) -> Result<(), EngineError> {
+        if ending != Ending::Close {
+            return self.end_in_order(ending).await;
+        }
+        // The end of the process must not wait for ever for devices that are gone.
+        let over = Rc::new(Cell::new(false));
+        let (room, ended) = (self.clone(), over.clone());
+        let gave_up = Rc::new(Cell::new(false));
+        let gives_up = gave_up.clone();
+        drop(self.handle.spawn("end of a suspended pool", async move {
+            while !ended.get() {
+                if room.pool.suspended().is_some() {
+                    room.handle.sleep(SUSPENDED_GRACE).await;
+                    if !ended.get() && room.pool.suspended().is_some() {
+                        gives_up.set(true);
+                        room.pool.abandon();
+                        return;
+                    }
+                }
+                room.handle.sleep(LOOK_EVERY).await;
+            }
+        }));
+        let outcome = self.end_in_order(ending).await;
+        over.set(true);
+        if gave_up.get() {
+            // What was acknowledged is on the devices that are left, as after a crash.
+            return Ok(());
+        }
+        outcome
+    }
+
+    async fn end_in_order(&self, ending: Ending) -> Result<(), EngineError> {
         // Every accepted request ends first; nothing new is taken meanwhile.
         let all = self.running.acquire(RUNNING_MAX).await;
         if ending == Ending::Abandon {

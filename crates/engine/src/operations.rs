@@ -1,5 +1,7 @@
 //! What an administrator does to a pool while it is in use: scans, errors, devices.
 
+use std::path::Path;
+
 use crate::door::Room;
 use crate::{EngineError, PoolHandle};
 
@@ -103,5 +105,66 @@ impl Room {
         };
         let lease = self.dataset_in_use(objset, guid).await.ok()?;
         lease.fs().ok()?.path_of(object).await.ok()
+    }
+}
+
+impl PoolHandle {
+    /// Takes a leaf out of service; `temporary` lasts until the next import.
+    ///
+    /// # Errors
+    /// No such device; it is needed; the pool cannot be written.
+    pub async fn offline(&self, leaf: u64, temporary: bool) -> Result<(), EngineError> {
+        self.door
+            .ask(move |room| async move { Ok(room.pool.offline(leaf, temporary).await?) })
+            .await
+    }
+
+    /// Puts a leaf back into service and starts to resilver what it missed. Returns whether it could be opened.
+    ///
+    /// # Errors
+    /// No such device; the pool cannot be written.
+    pub async fn online(&self, leaf: u64) -> Result<bool, EngineError> {
+        self.door
+            .ask(move |room| async move { Ok(room.pool.online(leaf).await?) })
+            .await
+    }
+
+    /// Attaches a device to a leaf as one more copy, or to replace it, and starts to resilver it.
+    ///
+    /// # Errors
+    /// The device is in use or unfit; the layout forbids it; the pool cannot be written.
+    pub async fn attach(
+        &self,
+        leaf: u64,
+        path: &Path,
+        replace: bool,
+        force: bool,
+    ) -> Result<u64, EngineError> {
+        let path = path.to_owned();
+        self.door
+            .ask(
+                move |room| async move { Ok(room.pool.attach(leaf, &path, replace, force).await?) },
+            )
+            .await
+    }
+
+    /// Tries again to open devices that are away; returns how many came back.
+    ///
+    /// # Errors
+    /// The pool cannot be written.
+    pub async fn reopen(&self) -> Result<usize, EngineError> {
+        self.door
+            .ask(|room| async move { Ok(room.pool.reopen().await?) })
+            .await
+    }
+
+    /// Takes a leaf out of its mirror or replacement for good.
+    ///
+    /// # Errors
+    /// No such device; it is needed; the layout forbids it; the pool cannot be written.
+    pub async fn detach(&self, leaf: u64) -> Result<(), EngineError> {
+        self.door
+            .ask(move |room| async move { Ok(room.pool.detach(leaf).await?) })
+            .await
     }
 }

@@ -54,6 +54,8 @@ pub(crate) struct Damage {
     rotate: Cell<bool>,
     /// The last log must be written anew (blocks were repaired, or its form changes).
     rewrite: Cell<bool>,
+    /// Form the logs have on disk: one of each head's own (`head_errlog`), or plain.
+    by_head: Cell<bool>,
 }
 
 impl Damage {
@@ -73,11 +75,6 @@ impl Damage {
     /// Makes the log of a finished scan the last one, with the next group.
     pub(crate) fn rotate(&self) {
         self.rotate.set(true);
-    }
-
-    /// Writes the logs anew in the form that the pool's features now ask for.
-    pub(crate) fn rewrite(&self) {
-        self.rewrite.set(true);
     }
 
     /// Whether the next group has something to write.
@@ -185,7 +182,7 @@ impl Pool {
             last.stored.clear();
             last.pending = left;
         }
-        inner.damage.rewrite();
+        inner.damage.rewrite.set(true);
         self.sync().await?;
         Ok(count)
     }
@@ -216,6 +213,7 @@ impl Inner {
 
     /// Reads both logs.
     pub(crate) async fn load_damage(&self) -> Result<(), PoolError> {
+        self.damage.by_head.set(self.heads_have_logs());
         for (key, log) in [
             ("errlog_last", &self.damage.last),
             ("errlog_scrub", &self.damage.scrub),
@@ -264,6 +262,10 @@ impl Inner {
     /// Writes what was met since the last group. Syncing context.
     pub(crate) async fn write_damage(&self, tx: &Tx) -> Result<(), PoolError> {
         self.collect_damage();
+        if self.damage.by_head.replace(self.heads_have_logs()) != self.heads_have_logs() {
+            // The feature was enabled: stored logs have the old form.
+            self.damage.rewrite.set(true);
+        }
         if !self.damage.is_dirty() {
             return Ok(());
         }

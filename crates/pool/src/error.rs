@@ -153,6 +153,9 @@ pub enum PoolError {
     /// The pool was closed while the operation waited.
     #[error("pool is no longer imported")]
     Closed,
+    /// Without the device some data would be out of reach.
+    #[error("no valid replicas")]
+    NoReplicas,
     /// The pool has no such device.
     #[error("no such device in pool")]
     NoSuchDevice,
@@ -190,6 +193,9 @@ impl From<VdevError> for PoolError {
                 missing: vec![format!("too many devices of top-level vdev {vdev}")],
             },
             VdevError::ReadOnly => Self::ReadOnly,
+            VdevError::Required => Self::NoReplicas,
+            VdevError::NoSuchLeaf { .. } => Self::NoSuchDevice,
+            VdevError::Join { what } => Self::Invalid(what.to_owned()),
             VdevError::TooSmall { path, .. } => Self::DeviceTooSmall { path },
             other => Self::Vdev(other),
         }

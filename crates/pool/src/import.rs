@@ -369,6 +369,7 @@ async fn assemble(
         properties: RefCell::default(),
         space,
         dtls: Dtls::default(),
+        opened: handle.now(),
         scan: crate::scan::State::default(),
         damage: crate::damage::Damage::default(),
         label_state: Cell::new(if policy.readonly {
@@ -443,6 +444,9 @@ impl Inner {
                 self.dtls
                     .open(&self.mos, leaf.guid.0, ObjectId(object))
                     .await?;
+                if !self.dtls.is_outdated(leaf.guid.0) {
+                    self.tree.mark_whole(leaf.guid);
+                }
             }
         }
         self.read_allocation_biases().await?;

@@ -18,6 +18,7 @@ mod export;
 mod features;
 mod history;
 mod import;
+mod operate;
 mod pool;
 mod properties;
 mod ranges;

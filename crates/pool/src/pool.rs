@@ -85,6 +85,8 @@ pub(crate) struct Inner {
     pub(crate) properties: RefCell<BTreeMap<String, Stored>>,
     pub(crate) space: Rc<SpaceMaps>,
     pub(crate) dtls: Dtls,
+    /// When it was opened.
+    pub(crate) opened: runtime::Instant,
     pub(crate) scan: scan::State,
     pub(crate) damage: Damage,
     /// State number the labels carry.

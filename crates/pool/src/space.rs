@@ -596,11 +596,28 @@ impl Dtls {
         histogram: bool,
         tx: &Tx,
     ) -> Result<Option<ObjectId>, PoolError> {
-        let mut dtl = self.leaves.borrow().get(&leaf).cloned().unwrap_or_default();
-        if dtl.missing.iter().any(|range| range.contains(&txg.0)) {
+        let known = self.leaves.borrow().get(&leaf).is_some_and(|dtl| {
+            let mut ranges = dtl.missing.iter();
+            ranges.any(|range| range.contains(&txg.0))
+        });
+        if known {
             return Ok(None);
         }
-        dtl.missing.union(txg.0..txg.0 + 1);
+        self.record_range(mos, leaf, txg.0..txg.0 + 1, histogram, tx)
+            .await
+    }
+
+    /// As [`Dtls::record`], for several txgs.
+    pub(crate) async fn record_range(
+        &self,
+        mos: &Objset,
+        leaf: u64,
+        txgs: Range<u64>,
+        histogram: bool,
+        tx: &Tx,
+    ) -> Result<Option<ObjectId>, PoolError> {
+        let mut dtl = self.leaves.borrow().get(&leaf).cloned().unwrap_or_default();
+        dtl.missing.union(txgs);
         let created = dtl.stored.is_none();
         let (object, mut header) = match dtl.stored.take() {
             Some(stored) => stored,
@@ -662,6 +679,17 @@ impl Dtls {
         let whole = dtl.missing.is_empty();
         self.leaves.borrow_mut().insert(leaf, dtl);
         Ok(whole)
+    }
+
+    /// Forgets a leaf that has gone.
+    pub(crate) fn forget(&self, leaf: u64) {
+        self.leaves.borrow_mut().remove(&leaf);
+    }
+
+    /// Whether a leaf misses something.
+    pub(crate) fn is_outdated(&self, leaf: u64) -> bool {
+        let leaves = self.leaves.borrow();
+        leaves.get(&leaf).is_some_and(|dtl| !dtl.missing.is_empty())
     }
 
     /// Returns the leaves that miss something, with the txg ranges.

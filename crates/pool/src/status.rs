@@ -163,6 +163,8 @@ pub struct VdevStatus {
     pub write_errors: u64,
     /// Blocks with wrong bytes.
     pub checksum_errors: u64,
+    /// Operations that took longer than 30 seconds.
+    pub slow_ios: u64,
     /// Usable bytes (top-level and root).
     pub size_bytes: u64,
     /// Allocated bytes (top-level and root).
@@ -225,6 +227,8 @@ pub struct PoolStatus {
     pub readonly: bool,
     /// Last synced txg.
     pub txg: u64,
+    /// Nanoseconds since the pool was opened: what the I/O totals cover.
+    pub open_nanoseconds: u64,
 }
 
 /// A record of the pool's history.

@@ -163,6 +163,7 @@ impl Inner {
     /// Writes everything of `txg` and makes it durable.
     pub(crate) async fn sync_group(self: &Rc<Self>, txg: Txg) -> Result<(), PoolError> {
         let tx = Rc::new(self.clock().syncing_tx(txg));
+        self.judge_devices();
         if self.space.has_logs() {
             self.merge_log_space_maps(txg, &tx).await?;
         }
@@ -271,22 +272,39 @@ impl Inner {
         );
         let histogram = self.hierarchy.features().is_enabled("spacemap_histogram");
         for (leaf, missed_txg) in missed {
+            if self.tree.absences(Guid(leaf)).is_none() {
+                // Detached meanwhile.
+                continue;
+            }
             let created = self
                 .dtls
                 .record(&self.mos, leaf, missed_txg, histogram, tx)
                 .await?;
-            if let Some(object) = created {
-                if histogram {
-                    self.hierarchy
-                        .features()
-                        .incr("spacemap_histogram", tx)
-                        .await?;
-                }
-                self.tree
-                    .update_config(Guid(leaf), |vdev| vdev.dtl = Some(object.0));
-                self.dirty_config();
-            }
+            self.note_dtl(Guid(leaf), created, histogram, tx).await?;
         }
+        Ok(())
+    }
+
+    /// Enters a new dirty-time log into the configuration.
+    pub(crate) async fn note_dtl(
+        &self,
+        leaf: Guid,
+        created: Option<ondisk::ObjectId>,
+        histogram: bool,
+        tx: &dmu::Tx,
+    ) -> Result<(), PoolError> {
+        let Some(object) = created else {
+            return Ok(());
+        };
+        if histogram {
+            self.hierarchy
+                .features()
+                .incr("spacemap_histogram", tx)
+                .await?;
+        }
+        self.tree
+            .update_config(leaf, |vdev| vdev.dtl = Some(object.0));
+        self.dirty_config();
         Ok(())
     }
 

@@ -213,6 +213,11 @@ impl Inner {
             data_errors: self.damage.count(),
             readonly: self.readonly,
             txg: self.last_uberblock.get().0.0,
+            open_nanoseconds: self
+                .handle
+                .now()
+                .as_nanos()
+                .saturating_sub(self.opened.as_nanos()),
         }
     }
 
@@ -272,6 +277,7 @@ impl Inner {
             read_errors: stats.read_errors,
             write_errors: stats.write_errors,
             checksum_errors: stats.checksum_errors,
+            slow_ios: stats.slow_ios,
             size_bytes: vdev.asize,
             allocated_bytes: 0,
             fragmentation_percent: None,

@@ -31,7 +31,11 @@ pub enum VdevKind {
     Missing,
     /// A removed top-level vdev whose blocks live elsewhere.
     Indirect,
-    /// Anything else, by its type string (`spare`, `replacing`, ...).
+    /// A leaf and the one that is to take its place: the same bytes on both.
+    Replacing,
+    /// A leaf and the spare that stands in for it: the same bytes on both.
+    Spare,
+    /// Anything else, by its type string.
     Other(String),
 }
 
@@ -44,6 +48,8 @@ impl VdevKind {
             "mirror" => Self::Mirror,
             "raidz" => Self::Raidz,
             "draid" => Self::Draid,
+            "replacing" => Self::Replacing,
+            "spare" => Self::Spare,
             "hole" => Self::Hole,
             "missing" => Self::Missing,
             "indirect" => Self::Indirect,
@@ -59,6 +65,8 @@ impl VdevKind {
             Self::Mirror => "mirror",
             Self::Raidz => "raidz",
             Self::Draid => "draid",
+            Self::Replacing => "replacing",
+            Self::Spare => "spare",
             Self::Hole => "hole",
             Self::Missing => "missing",
             Self::Indirect => "indirect",

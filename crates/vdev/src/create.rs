@@ -262,7 +262,7 @@ async fn examine(disk: &Disk) -> DiskUse {
         .map_or(DiskUse::Free, |&(_, _, what)| DiskUse::Foreign { what })
 }
 
-fn fresh_guid(handle: &Handle) -> Guid {
+pub(crate) fn fresh_guid(handle: &Handle) -> Guid {
     loop {
         // 0 means "none" in several places of the format.
         let guid = handle.random_u64();

@@ -95,6 +95,15 @@ pub enum VdevError {
         /// The guid asked for.
         guid: Guid,
     },
+    /// Without the leaf some data would be out of reach.
+    #[error("no valid replicas")]
+    Required,
+    /// The shape of the tree forbids it.
+    #[error("{what}")]
+    Join {
+        /// Which rule.
+        what: &'static str,
+    },
     /// Bytes given for a label do not fit its place.
     #[error("label content of {len} bytes does not fit")]
     LabelTooLarge {

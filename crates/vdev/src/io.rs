@@ -177,6 +177,12 @@ impl Tree {
         let mut result = Scrubbed::default();
         let mut bad = Vec::new();
         for leaf in order {
+            if leaf.is_stale() && result.good.is_some() {
+                // What it holds is not worth reading.
+                result.bad_copies += 1;
+                bad.push(leaf);
+                continue;
+            }
             let offset = LEAF_DATA_START + at.offset;
             let patience = self.patience(&top);
             let Ok(bytes) = leaf.read(offset, len, class, patience).await else {

@@ -5,6 +5,7 @@
 //! Does not know mirrors; offsets here are device bytes.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,6 +23,15 @@ const PROBE_BYTES: usize = 64 << 10;
 const BUSY_TRIES: u32 = 20;
 /// See [`BUSY_TRIES`].
 const BUSY_WAIT: Duration = Duration::from_millis(25);
+
+/// So many errors within [`BURST_WITHIN`] take a leaf out or mark it.
+// OpenZFS: cmd/zed/agents/zfs_diagnosis.c (io and checksum, N = 10, T = 10 minutes)
+const BURST: usize = 10;
+/// See [`BURST`].
+const BURST_WITHIN: Duration = Duration::from_secs(600);
+/// An operation that takes longer counts as slow.
+// OpenZFS: module/zfs/zio.c, zio_slow_io_ms
+const SLOW: Duration = Duration::from_secs(30);
 
 /// Why a leaf did not do what it was asked.
 #[derive(Debug, Clone)]
@@ -57,6 +67,11 @@ pub(crate) struct Leaf {
     probing: Cell<bool>,
     /// How often it stopped being online.
     absences: Cell<u64>,
+    /// Times of the last errors: of the device, and of wrong bytes.
+    failures: RefCell<VecDeque<runtime::Instant>>,
+    lies: RefCell<VecDeque<runtime::Instant>>,
+    /// Taken out by the administrator, until told otherwise.
+    put_away: Cell<bool>,
 }
 
 impl Leaf {
@@ -82,6 +97,9 @@ impl Leaf {
             stale: Cell::new(config.dtl.is_some()),
             probing: Cell::new(false),
             absences: Cell::new(0),
+            failures: RefCell::default(),
+            lies: RefCell::default(),
+            put_away: Cell::new(false),
         }
     }
 
@@ -95,7 +113,7 @@ impl Leaf {
         least_asize: u64,
         fresh: bool,
     ) {
-        if config.offline {
+        if config.offline || self.put_away.get() {
             self.set_health(Health::Offline, None);
             return;
         }
@@ -173,7 +191,7 @@ impl Leaf {
     }
 
     pub(crate) fn is_usable(&self) -> bool {
-        self.health.get() == Health::Online
+        matches!(self.health.get(), Health::Online | Health::Degraded)
     }
 
     pub(crate) fn health(&self) -> Health {
@@ -221,7 +239,12 @@ impl Leaf {
     }
 
     pub(crate) fn count_checksum_error(&self) {
+        if self.is_stale() {
+            // It is known to lack blocks: no fault of the device.
+            return;
+        }
         self.stats.borrow_mut().checksum_errors += 1;
+        self.note_time(&self.lies);
     }
 
     pub(crate) fn count_healed(&self, bytes: u64) {
@@ -234,6 +257,13 @@ impl Leaf {
         stats.read_errors = 0;
         stats.write_errors = 0;
         stats.checksum_errors = 0;
+        stats.slow_ios = 0;
+        drop(stats);
+        self.failures.borrow_mut().clear();
+        self.lies.borrow_mut().clear();
+        if self.health() == Health::Degraded {
+            self.set_health(Health::Online, None);
+        }
     }
 
     /// Remembers that a write did not reach this leaf.
@@ -306,11 +336,13 @@ impl Leaf {
                 stats.read_ops += 1;
                 stats.read_bytes += len as u64;
                 stats.read_total.record(nanos(asked, ended));
+                stats.slow_ios += u64::from(ended > asked + SLOW);
                 count_class(&mut stats, class, len as u64, [asked, started, ended]);
                 Ok(buf)
             }
             Err(error) => {
                 self.stats.borrow_mut().read_errors += 1;
+                self.note_time(&self.failures);
                 self.after_error(&error).await;
                 Err(LeafError::Device(error))
             }
@@ -348,11 +380,13 @@ impl Leaf {
                 stats.write_ops += 1;
                 stats.write_bytes += len;
                 stats.write_total.record(nanos(asked, ended));
+                stats.slow_ios += u64::from(ended > asked + SLOW);
                 count_class(&mut stats, class, len, [asked, started, ended]);
                 Ok(())
             }
             Err(error) => {
                 self.stats.borrow_mut().write_errors += 1;
+                self.note_time(&self.failures);
                 self.after_error(&error).await;
                 Err(LeafError::Device(error))
             }
@@ -437,13 +471,59 @@ impl Leaf {
         }
     }
 
+    /// Takes it out of service, or marks it, for a reason from above.
+    pub(crate) fn take_out(&self, health: Health, reason: Option<String>) {
+        if health == Health::Offline {
+            self.put_away.set(true);
+        }
+        if health != Health::Degraded {
+            *self.disk.borrow_mut() = None;
+        }
+        self.set_health(health, reason);
+    }
+
+    /// Lets it be opened again after [`Leaf::take_out`].
+    pub(crate) fn take_back(&self) {
+        self.put_away.set(false);
+    }
+
+    /// Notes that it lacks what was written before it came.
+    pub(crate) fn mark_stale(&self) {
+        self.stale.set(true);
+    }
+
+    fn note_time(&self, times: &RefCell<VecDeque<runtime::Instant>>) {
+        let mut times = times.borrow_mut();
+        if times.len() == BURST {
+            times.pop_front();
+        }
+        times.push_back(self.handle.now());
+    }
+
+    /// Returns and forgets whether the device failed, and whether it gave wrong bytes, too often.
+    pub(crate) fn take_verdict(&self) -> (bool, bool) {
+        let now = self.handle.now();
+        let too_often = |times: &RefCell<VecDeque<runtime::Instant>>| {
+            let mut times = times.borrow_mut();
+            let often = times.len() == BURST
+                && times
+                    .front()
+                    .is_some_and(|first| now <= *first + BURST_WITHIN);
+            if often {
+                times.clear();
+            }
+            often
+        };
+        (too_often(&self.failures), too_often(&self.lies))
+    }
+
     /// Returns how often it stopped being online since it was first opened.
     pub(crate) fn absences(&self) -> u64 {
         self.absences.get()
     }
 
     fn set_health(&self, health: Health, reason: Option<String>) {
-        if self.is_usable() && health != Health::Online {
+        if self.is_usable() && !matches!(health, Health::Online | Health::Degraded) {
             self.absences.set(self.absences.get() + 1);
         }
         self.health.set(health);
@@ -525,7 +605,7 @@ pub(crate) fn check_size(disk: &Disk, least_asize: u64) -> Result<(), VdevError>
 }
 
 /// Refuses block devices that cannot address sectors of `1 << ashift` bytes. (Files serve any request.)
-fn check_sectors(disk: &Disk, ashift: u8) -> Result<(), VdevError> {
+pub(crate) fn check_sectors(disk: &Disk, ashift: u8) -> Result<(), VdevError> {
     let info = disk.info();
     if info.kind == DiskKind::Block && u64::from(info.logical_sector_bytes) > 1 << ashift {
         let needed = u8::try_from(info.logical_sector_bytes.trailing_zeros()).unwrap_or(u8::MAX);

@@ -23,6 +23,7 @@ mod layout;
 mod leaf;
 mod queue;
 mod raidz;
+mod reconfigure;
 mod stats;
 mod tree;
 mod types;
@@ -37,6 +38,7 @@ pub use io::Suspect;
 pub use layout::{Layout, Raidz};
 pub use queue::{ClassLimits, IoClass, QueueTuning};
 pub use raidz::draid::Draid;
+pub use reconfigure::Join;
 pub use stats::{ClassStats, LATENCY_BUCKETS, LatencyHistogram, VdevStats};
 pub use tree::Tree;
 pub use types::{

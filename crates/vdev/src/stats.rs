@@ -87,6 +87,8 @@ pub struct VdevStats {
     pub write_errors: u64,
     /// Reads whose bytes failed the check.
     pub checksum_errors: u64,
+    /// Operations that took longer than 30 seconds.
+    pub slow_ios: u64,
     /// Bytes rewritten from a good copy.
     pub self_healed_bytes: u64,
     /// Whole time of reads (queue and device).
@@ -109,6 +111,7 @@ impl VdevStats {
         self.read_errors += other.read_errors;
         self.write_errors += other.write_errors;
         self.checksum_errors += other.checksum_errors;
+        self.slow_ios += other.slow_ios;
         self.self_healed_bytes += other.self_healed_bytes;
         self.read_total.merge(&other.read_total);
         self.write_total.merge(&other.write_total);

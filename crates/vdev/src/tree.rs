@@ -50,8 +50,8 @@ pub(crate) struct Slot {
 /// One top-level vdev: one slot (a leaf, or leaves that hold the same bytes), or several with parity among them.
 pub(crate) struct Top {
     pub(crate) id: u32,
-    pub(crate) guid: Guid,
-    pub(crate) kind: VdevKind,
+    /// Its blocks live elsewhere.
+    pub(crate) removed: bool,
     pub(crate) ashift: u8,
     pub(crate) asize: u64,
     pub(crate) layout: Layout,
@@ -141,8 +141,7 @@ impl Tree {
             }
             tree.0.tops.borrow_mut().push(Some(Rc::new(Top {
                 id,
-                guid: vdev.guid,
-                kind: vdev.kind.clone(),
+                removed: vdev.kind == VdevKind::Indirect,
                 ashift: vdev.ashift,
                 asize: vdev.asize,
                 layout,
@@ -204,8 +203,8 @@ impl Tree {
                 let vdev = config.tops.get(top.id as usize)?;
                 Some(TopInfo {
                     id: top.id,
-                    guid: top.guid,
-                    kind: top.kind.clone(),
+                    guid: vdev.guid,
+                    kind: vdev.kind.clone(),
                     ashift: top.ashift,
                     asize: top.asize,
                     metaslab_shift: vdev.metaslab_shift,
@@ -394,7 +393,7 @@ impl Tree {
     }
 
     /// Returns true if the leaf was not usable and is now.
-    async fn reopen_leaf(&self, leaf: &Leaf) -> bool {
+    pub(crate) async fn reopen_leaf(&self, leaf: &Leaf) -> bool {
         if leaf.is_usable() {
             return false;
         }
@@ -515,6 +514,14 @@ impl Slot {
         self.leaves.borrow().clone()
     }
 
+    pub(crate) fn add(&self, leaf: Rc<Leaf>) {
+        self.leaves.borrow_mut().push(leaf);
+    }
+
+    pub(crate) fn remove(&self, guid: Guid) {
+        self.leaves.borrow_mut().retain(|leaf| leaf.guid != guid);
+    }
+
     fn any(&self, test: impl Fn(&Leaf) -> bool) -> bool {
         self.leaves.borrow().iter().any(|leaf| test(leaf))
     }
@@ -524,6 +531,12 @@ impl Top {
     /// Returns all leaves in tree order.
     pub(crate) fn leaves(&self) -> Vec<Rc<Leaf>> {
         self.slots.iter().flat_map(Slot::leaves).collect()
+    }
+
+    /// Returns the slot a leaf belongs to.
+    pub(crate) fn slot_of(&self, guid: Guid) -> Option<&Slot> {
+        let mut slots = self.slots.iter();
+        slots.find(|slot| slot.any(|leaf| leaf.guid == guid))
     }
 
     /// Returns the slots that cannot be reached.
@@ -546,7 +559,7 @@ impl Top {
 
     /// Returns true if the vdev was removed and its blocks are elsewhere.
     pub(crate) fn is_removed(&self) -> bool {
-        self.kind == VdevKind::Indirect
+        self.removed
     }
 
     /// Returns true if blocks are spread over slots with parity.
@@ -652,7 +665,7 @@ fn layout_of(top: &VdevConfig) -> Result<Layout, VdevError> {
 }
 
 /// Returns what each leaf must offer at least.
-fn least_asize_of(layout: &Layout, asize: u64) -> u64 {
+pub(crate) fn least_asize_of(layout: &Layout, asize: u64) -> u64 {
     match layout {
         Layout::Copies => asize,
         Layout::Raidz(raidz) => asize.div_ceil(u64::from(raidz.width)),
@@ -670,15 +683,19 @@ fn check_shape(top: &VdevConfig) -> Result<(), VdevError> {
         VdevKind::Indirect if top.asize == 0 => return Ok(()),
         VdevKind::Indirect => {}
         VdevKind::Disk | VdevKind::File => {}
-        VdevKind::Mirror | VdevKind::Raidz | VdevKind::Draid => {
+        VdevKind::Mirror
+        | VdevKind::Raidz
+        | VdevKind::Draid
+        | VdevKind::Replacing
+        | VdevKind::Spare => {
             if top.children.is_empty() {
                 return Err(VdevError::BadConfig {
                     what: "a mirror without children",
                 });
             }
             layout_of(top)?;
-            if let Some(child) = top.children.iter().find(|child| !child.kind.is_leaf()) {
-                return Err(unsupported(&child.kind));
+            for child in &top.children {
+                check_child(child)?;
             }
         }
         other => return Err(unsupported(other)),
@@ -704,6 +721,24 @@ fn check_shape(top: &VdevConfig) -> Result<(), VdevError> {
         });
     }
     Ok(())
+}
+
+/// Below a top-level vdev there are leaves, and what stands for a leaf while it is replaced.
+fn check_child(child: &VdevConfig) -> Result<(), VdevError> {
+    if child.kind.is_leaf() {
+        return Ok(());
+    }
+    if !matches!(child.kind, VdevKind::Replacing | VdevKind::Spare) {
+        return Err(VdevError::Unsupported {
+            kind: child.kind.as_str().to_owned(),
+        });
+    }
+    if child.children.is_empty() {
+        return Err(VdevError::BadConfig {
+            what: "a replacing or spare vdev without children",
+        });
+    }
+    child.children.iter().try_for_each(check_child)
 }
 
 pub(crate) fn leaf_failure(leaf: &Leaf, offset: u64, size: u64, error: LeafError) -> VdevError {

@@ -303,6 +303,7 @@ impl Inner {
         if self.readonly {
             return Ok(());
         }
+        self.finish_replacements().await?;
         if self.scan.is_scanning() && self.scan.is_resilver() {
             if self.resilver_can_go_on() {
                 self.note_resilvering();
@@ -348,6 +349,10 @@ impl Inner {
             if self.scan.is_scanning() {
                 self.end_scan(false).await?;
             }
+        }
+        // Blocks of groups that are still on their way must be there to be walked.
+        while self.clock().last_synced().0 < last {
+            self.clock().sync_all().await?;
         }
         self.begin_scan(scan_func::RESILVER, first.saturating_sub(1), Some(last))
             .await?;
@@ -584,6 +589,7 @@ impl Inner {
 
     /// What a scan's end makes possible.
     async fn after_scan(self: &Rc<Self>) -> Result<(), PoolError> {
+        self.finish_replacements().await?;
         Box::pin(self.resilver_if_needed()).await
     }
 
@@ -604,7 +610,7 @@ impl Inner {
             .tree
             .leaves()
             .into_iter()
-            .filter(|leaf| leaf.health == vdev::Health::Online)
+            .filter(|leaf| matches!(leaf.health, vdev::Health::Online | vdev::Health::Degraded))
             .map(|leaf| leaf.guid.0)
             .collect();
         outdated.retain(|leaf, _| open.contains(leaf));

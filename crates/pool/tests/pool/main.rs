@@ -5,6 +5,7 @@
 
 mod crash;
 mod datasets;
+mod devices;
 mod faults;
 mod lifecycle;
 mod scans;

@@ -62,6 +62,53 @@ const EXAMPLES: &[(&str, &str, &[Example])] = &[
     ),
     (
         "zpool",
+        "scrub",
+        &[
+            (
+                "zpool scrub tank",
+                "read every copy of everything, repair what is bad",
+            ),
+            (
+                "zpool scrub -p tank",
+                "pause it; 'zpool scrub tank' goes on",
+            ),
+        ],
+    ),
+    (
+        "zpool",
+        "replace",
+        &[
+            (
+                "zpool replace tank sdb sdh",
+                "a new disk in place of an old or missing one",
+            ),
+            (
+                "zpool replace -w tank sdb sdh",
+                "and wait until it has everything",
+            ),
+        ],
+    ),
+    (
+        "zpool",
+        "attach",
+        &[(
+            "zpool attach tank sda sdi",
+            "one more copy of what sda holds: a single disk becomes a mirror",
+        )],
+    ),
+    (
+        "zpool",
+        "offline",
+        &[
+            ("zpool offline tank sdb", "take a disk out of service"),
+            (
+                "zpool online tank sdb",
+                "put it back and give it what it missed",
+            ),
+        ],
+    ),
+    (
+        "zpool",
         "destroy",
         &[(
             "zpool destroy tank",

@@ -319,6 +319,42 @@ async fn in_use_here(session: &Session, vdevs: &[VdevSpec], force: bool) -> Outc
     Ok(())
 }
 
+/// Refuses a device of another pool that is imported here. (The pool itself knows its own.)
+pub(super) async fn not_in_other_pools(
+    session: &Session,
+    own: &engine::PoolHandle,
+    path: &std::path::Path,
+    force: bool,
+) -> Outcome {
+    let real = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+    let path = path.to_owned();
+    for known in session.appliance.pools().await {
+        let KnownPool::Open(pool) = known else {
+            continue;
+        };
+        let Ok(status) = pool.status().await else {
+            continue;
+        };
+        let taken = devices(&status.root)
+            .iter()
+            .any(|own| real(own) == real(&path));
+        if pool.guid() != own.guid() && taken {
+            session.out.error("invalid vdev specification");
+            session.out.error(if force {
+                "the following errors must be manually repaired:"
+            } else {
+                "use '-f' to override the following errors:"
+            });
+            return Err(session.fail(format!(
+                "{} is part of active pool '{}'",
+                path.display(),
+                pool.name()
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Refuses pools whose top-level vdevs differ in redundancy: their weakest part is the pool's.
 fn same_redundancy(session: &Session, vdevs: &[VdevSpec]) -> Outcome {
     let Some((first, others)) = vdevs.split_first() else {
@@ -376,7 +412,7 @@ fn same_redundancy(session: &Session, vdevs: &[VdevSpec]) -> Outcome {
 }
 
 /// Finds the device or file a word names.
-fn device(session: &Session, word: &str) -> Result<PathBuf, Exit> {
+pub(super) fn device(session: &Session, word: &str) -> Result<PathBuf, Exit> {
     let path = if word.starts_with('/') {
         PathBuf::from(word)
     } else {

@@ -162,8 +162,11 @@ fn print(
         session.out.line(dashes());
     }
     for pool in pools {
+        // The first report covers the whole time since the pool was opened.
+        #[allow(clippy::cast_precision_loss, reason = "a rate for people")]
+        let seconds = elapsed.unwrap_or(pool.open_nanoseconds as f64 / 1e9);
         line(
-            session, &pool.root, &pool.name, 0, width, pool.guid, before, elapsed, options,
+            session, &pool.root, &pool.name, 0, width, pool.guid, before, seconds, options,
         );
         if options.verbose {
             for (title, tops) in sections(&pool.root) {
@@ -173,7 +176,7 @@ fn print(
                         .line(format!("{title:-<width$}{}", &dashes()[width..]));
                 }
                 for top in tops {
-                    tree(session, top, 2, width, pool.guid, before, elapsed, options);
+                    tree(session, top, 2, width, pool.guid, before, seconds, options);
                 }
             }
             if !options.scripted {
@@ -194,7 +197,7 @@ fn tree(
     width: usize,
     pool: u64,
     before: &Before,
-    elapsed: Option<f64>,
+    elapsed: f64,
     options: Options,
 ) {
     let name = options.style.name(vdev);
@@ -224,7 +227,7 @@ fn line(
     width: usize,
     pool: u64,
     before: &Before,
-    elapsed: Option<f64>,
+    elapsed: f64,
     options: Options,
 ) {
     let number = |value: u64| {
@@ -235,9 +238,7 @@ fn line(
         }
     };
     let old = before.get(&(pool, vdev.guid)).copied().unwrap_or_default();
-    // The first line is of the whole time since the import, whose length is not kept: totals then
-    // count as of one second.
-    let seconds = elapsed.unwrap_or(1.0).max(0.001);
+    let seconds = elapsed.max(0.001);
     #[allow(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,

@@ -1,6 +1,7 @@
 //! `zpool`: pools, in OpenZFS 2.3's grammar, words and exit codes.
 
 mod create;
+mod devices;
 pub(crate) mod get;
 mod history;
 mod import;
@@ -41,6 +42,13 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "resilver" => scan::resilver(session, rest).await,
         "clear" => scan::clear(session, rest).await,
         "wait" => scan::wait(session, rest).await,
+        "offline" => devices::offline(session, rest).await,
+        "online" => devices::online(session, rest).await,
+        "attach" => devices::attach(session, rest).await,
+        "detach" => devices::detach(session, rest).await,
+        "replace" => devices::replace(session, rest).await,
+        "reopen" => devices::reopen(session, rest).await,
+        "upgrade" => devices::upgrade(session, rest).await,
         "iostat" => iostat::run(session, rest).await,
         other => Err(session.fail(format!(
             "zpool {other}: not supported by this version of sanbox yet"

@@ -281,7 +281,12 @@ fn vdev_lines(
     ));
     let leaf = vdev.children.is_empty();
     if options.slow {
-        text.push_str(if leaf { "     0" } else { "     -" });
+        let slow = if leaf {
+            number(vdev.slow_ios)
+        } else {
+            "-".to_owned()
+        };
+        text.push_str(&format!(" {slow:>5}"));
     }
     if options.dio {
         text.push_str("     0");

@@ -1,0 +1,307 @@
+//! `zpool offline`, `online`, `attach`, `detach`, `replace`, `reopen` and `upgrade`: changes to a pool in use.
+
+use engine::{EngineError, PoolError, PoolHandle, VdevStatus};
+
+use super::create::device;
+use super::scan::{finish_here, is_resilvering, vdev_guid, wait_for};
+use super::{Subject, bad_name, open_pool, subjects};
+use crate::cli::getopt::{Long, Opt};
+use crate::cli::{Exit, Outcome, Session, setting};
+
+const POWER: &[Long] = &[Long {
+    name: "power",
+    value: false,
+}];
+
+// OpenZFS: cmd/zpool/zpool_main.c, zpool_do_offline; lib/libzfs/libzfs_pool.c, zpool_vdev_offline (words)
+pub(super) async fn offline(session: &Session, arguments: &[String]) -> Outcome {
+    let mut temporary = false;
+    let operands = session.options(arguments, "ft", POWER, |session, option| {
+        match option {
+            Opt::Short('t', _) => temporary = true,
+            Opt::Short('f', _) => {
+                return Err(
+                    session.fail("zpool offline -f: not supported by this version of sanbox yet")
+                );
+            }
+            _ => return Err(session.fail("zpool offline --power: disk slots cannot be powered")),
+        }
+        Ok(())
+    })?;
+    let (pool, devices) = pool_and_devices(session, &operands).await?;
+    let mut failed = false;
+    for word in devices {
+        let outcome = match leaf(session, &pool, word, "offline").await {
+            Ok(guid) => pool.offline(guid, temporary).await,
+            Err(_) => {
+                failed = true;
+                continue;
+            }
+        };
+        if let Err(error) = outcome {
+            session.out.error(format!("cannot offline {word}: {error}"));
+            failed = true;
+        }
+    }
+    if failed { Err(Exit(1)) } else { Ok(()) }
+}
+
+// OpenZFS: cmd/zpool/zpool_main.c, zpool_do_online
+pub(super) async fn online(session: &Session, arguments: &[String]) -> Outcome {
+    let operands = session.options(arguments, "e", POWER, |session, option| {
+        Err(session.fail(match option {
+            Opt::Short('e', _) => "zpool online -e: not supported by this version of sanbox yet",
+            _ => "zpool online --power: disk slots cannot be powered",
+        }))
+    })?;
+    let (pool, devices) = pool_and_devices(session, &operands).await?;
+    let mut failed = false;
+    for word in devices {
+        let Ok(guid) = leaf(session, &pool, word, "online").await else {
+            failed = true;
+            continue;
+        };
+        match pool.online(guid).await {
+            Ok(true) => {}
+            Ok(false) => {
+                session.out.line(format!(
+                    "warning: device '{word}' onlined, but remains in faulted state"
+                ));
+                session
+                    .out
+                    .line("use 'zpool replace' to replace devices that are no longer present");
+                failed = true;
+            }
+            Err(error) => {
+                session.out.error(format!("cannot online {word}: {error}"));
+                failed = true;
+            }
+        }
+    }
+    finish_here(session, &pool).await?;
+    if failed { Err(Exit(1)) } else { Ok(()) }
+}
+
+pub(super) async fn attach(session: &Session, arguments: &[String]) -> Outcome {
+    join(session, arguments, false).await
+}
+
+pub(super) async fn replace(session: &Session, arguments: &[String]) -> Outcome {
+    join(session, arguments, true).await
+}
+
+// OpenZFS: cmd/zpool/zpool_main.c, zpool_do_attach_or_replace; lib/libzfs, zpool_vdev_attach (words)
+async fn join(session: &Session, arguments: &[String], replace: bool) -> Outcome {
+    let (mut force, mut wait) = (false, false);
+    let operands = session.options(arguments, "fo:sw", &[], |session, option| {
+        match option {
+            Opt::Short('f', _) => force = true,
+            Opt::Short('w', _) => wait = true,
+            Opt::Short('s', _) => {
+                return Err(session.fail(
+                    "sequential reconstruction (-s) is not supported by this version of sanbox yet",
+                ));
+            }
+            Opt::Short('o', Some(text)) => match setting(&text) {
+                None => return Err(session.misuse("missing '=' for -o option")),
+                // The sector shift of a vdev never changes; a larger one only tells that it fits.
+                Some((name, _)) if name == "ashift" => {}
+                Some((name, _)) => {
+                    return Err(session.fail(format!("property '{name}' cannot be set here")));
+                }
+            },
+            _ => {}
+        }
+        Ok(())
+    })?;
+    let Some((name, devices)) = operands.split_first() else {
+        return Err(session.misuse("missing pool name argument"));
+    };
+    let (old, new) = match devices {
+        [] => return Err(session.misuse("missing <device> specification")),
+        [old] if replace => (old, old),
+        [_] => return Err(session.misuse("missing <new_device> specification")),
+        [old, new] => (old, new),
+        _ => return Err(session.misuse("too many arguments")),
+    };
+    let pool = open_pool(session, name).await?;
+    let subject = if replace {
+        format!("cannot replace {old} with {new}")
+    } else {
+        format!("cannot attach {new} to {old}")
+    };
+    let Some(guid) = vdev_guid(&pool, old).await? else {
+        return Err(session.fail(format!("{subject}: no such device in pool")));
+    };
+    let path = if old == new {
+        match path_of(&pool, guid).await {
+            Some(path) => path,
+            None => device(session, new)?,
+        }
+    } else {
+        device(session, new)?
+    };
+    super::create::not_in_other_pools(session, &pool, &path, force).await?;
+    if let Err(error) = pool.attach(guid, &path, replace, force).await {
+        return Err(refuse(session, &subject, error));
+    }
+    if wait {
+        wait_for(session, &pool, is_resilvering).await
+    } else {
+        finish_here(session, &pool).await
+    }
+}
+
+/// Says why a device could not join.
+fn refuse(session: &Session, subject: &str, error: EngineError) -> Exit {
+    match error {
+        EngineError::Pool(PoolError::DeviceInUse {
+            path,
+            reason,
+            forceable,
+        }) => {
+            session.out.error("invalid vdev specification");
+            session.out.error(if forceable {
+                "use '-f' to override the following errors:"
+            } else {
+                "the following errors must be manually repaired:"
+            });
+            session.fail(format!("{} {reason}", path.display()))
+        }
+        EngineError::Pool(PoolError::DeviceTooSmall { .. }) => {
+            session.fail(format!("{subject}: device is too small"))
+        }
+        other => session.fail(format!("{subject}: {other}")),
+    }
+}
+
+// OpenZFS: cmd/zpool/zpool_main.c, zpool_do_detach; lib/libzfs, zpool_vdev_detach
+pub(super) async fn detach(session: &Session, arguments: &[String]) -> Outcome {
+    let operands = session.options(arguments, "", &[], |_, _| Ok(()))?;
+    let (pool, devices) = pool_and_devices(session, &operands).await?;
+    let [word] = devices else {
+        return Err(session.misuse("too many arguments"));
+    };
+    let guid = leaf(session, &pool, word, "detach").await?;
+    match pool.detach(guid).await {
+        Ok(()) => finish_here(session, &pool).await,
+        Err(error) => Err(session.fail(format!("cannot detach {word}: {error}"))),
+    }
+}
+
+// OpenZFS: cmd/zpool/zpool_main.c, zpool_do_reopen
+pub(super) async fn reopen(session: &Session, arguments: &[String]) -> Outcome {
+    let names = session.options(arguments, "n", &[], |_, _| Ok(()))?;
+    let (pools, mut failed) = subjects(session, &names).await;
+    for subject in &pools {
+        let Subject::Open(pool) = subject else {
+            failed = true;
+            continue;
+        };
+        match pool.reopen().await {
+            Ok(_) => finish_here(session, pool).await?,
+            Err(error) => {
+                session
+                    .out
+                    .error(format!("cannot reopen '{}': {error}", pool.name()));
+                failed = true;
+            }
+        }
+    }
+    if failed { Err(Exit(1)) } else { Ok(()) }
+}
+
+// OpenZFS: cmd/zpool/zpool_main.c, zpool_do_upgrade, upgrade_enable_all (words)
+pub(super) async fn upgrade(session: &Session, arguments: &[String]) -> Outcome {
+    let mut all = false;
+    let names = session.options(arguments, "avV:", &[], |session, option| {
+        match option {
+            Opt::Short('a', _) => all = true,
+            Opt::Short('v', _) => {
+                return Err(
+                    session.fail("zpool upgrade -v: not supported by this version of sanbox yet")
+                );
+            }
+            _ => return Err(session.fail("pools are upgraded to feature flags only")),
+        }
+        Ok(())
+    })?;
+    if all && !names.is_empty() {
+        return Err(session.misuse("-a option is incompatible with individual pools"));
+    }
+    if !all && names.is_empty() {
+        return Err(session
+            .fail("zpool upgrade without pools: not supported by this version of sanbox yet"));
+    }
+    session
+        .out
+        .line("This system supports ZFS pool feature flags.\n");
+    let (pools, mut failed) = subjects(session, &names).await;
+    for subject in &pools {
+        let Subject::Open(pool) = subject else {
+            failed = true;
+            continue;
+        };
+        let mut enabled = Vec::new();
+        for entry in pool.properties().await.unwrap_or_default() {
+            let disabled =
+                entry.value == engine::pool_property::PropertyValue::Text("disabled".into());
+            if let Some(feature) = entry.name.strip_prefix("feature@")
+                && disabled
+                // What this version cannot write it refuses to enable.
+                && pool.set_property(&entry.name, "enabled").await.is_ok()
+            {
+                enabled.push(feature.to_owned());
+            }
+        }
+        if enabled.is_empty() {
+            session.out.line(format!(
+                "Pool '{}' already has all supported and requested features enabled.",
+                pool.name()
+            ));
+        } else {
+            session.out.line(format!(
+                "Enabled the following features on '{}':",
+                pool.name()
+            ));
+            for feature in enabled {
+                session.out.line(format!("  {feature}"));
+            }
+        }
+    }
+    if failed { Err(Exit(1)) } else { Ok(()) }
+}
+
+async fn pool_and_devices<'a>(
+    session: &Session,
+    operands: &'a [String],
+) -> Result<(PoolHandle, &'a [String]), Exit> {
+    let Some((name, devices)) = operands.split_first() else {
+        return Err(session.misuse("missing pool name"));
+    };
+    if devices.is_empty() {
+        return Err(session.misuse("missing device name"));
+    }
+    if let Some(why) = bad_name(name) {
+        return Err(session.fail(format!("cannot open '{name}': {why}")));
+    }
+    Ok((open_pool(session, name).await?, devices))
+}
+
+/// Finds a leaf of the pool; says so when there is none.
+async fn leaf(session: &Session, pool: &PoolHandle, word: &str, verb: &str) -> Result<u64, Exit> {
+    match vdev_guid(pool, word).await? {
+        Some(guid) => Ok(guid),
+        None => Err(session.fail(format!("cannot {verb} {word}: no such device in pool"))),
+    }
+}
+
+async fn path_of(pool: &PoolHandle, guid: u64) -> Option<std::path::PathBuf> {
+    fn find(vdev: &VdevStatus, guid: u64) -> Option<std::path::PathBuf> {
+        if vdev.guid == guid {
+            return vdev.path.clone();
+        }
+        vdev.children.iter().find_map(|child| find(child, guid))
+    }
+    find(&pool.status().await.ok()?.root, guid)
+}

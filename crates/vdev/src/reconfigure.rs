@@ -1,0 +1,452 @@
+//! Changing the tree while it is in use: leaves taken out and back, attached and detached.
+//!
+//! Guarantees: what a leaf alone can give is never taken away (see [`Tree::is_required`]); the configuration and the
+//! open leaves change together, between two awaits.
+//! Does not know what a new leaf lacks (the pool records that) and writes nothing to it but what the pool asks for.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use ondisk::Guid;
+use runtime::DiskKind;
+
+use crate::create::fresh_guid;
+use crate::leaf::{Leaf, check_sectors, check_size, open_disk};
+use crate::tree::least_asize_of;
+use crate::{AllocationBias, Health, OpenMode, Tree, VdevConfig, VdevError, VdevKind};
+
+/// How a new leaf joins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Join {
+    /// One more copy beside the others.
+    Mirror,
+    /// In place of the target, which goes when the new one has everything.
+    Replace,
+    /// For as long as the target is away.
+    Spare,
+}
+
+impl Tree {
+    /// Returns the guid of the interior vdev or root that a vdev lies below; `None` for unknown guids.
+    #[must_use]
+    pub fn parent_of(&self, guid: Guid) -> Option<Guid> {
+        fn find(vdev: &VdevConfig, guid: Guid) -> Option<Guid> {
+            if vdev.children.iter().any(|child| child.guid == guid) {
+                return Some(vdev.guid);
+            }
+            vdev.children.iter().find_map(|child| find(child, guid))
+        }
+        let config = self.config();
+        if config.tops.iter().any(|top| top.guid == guid) {
+            return Some(config.guid);
+        }
+        config.tops.iter().find_map(|top| find(top, guid))
+    }
+
+    /// Whether some block may be readable only with this leaf's help: it must not be taken away.
+    #[must_use]
+    pub fn is_required(&self, guid: Guid) -> bool {
+        let leaf = self.0.leaves.borrow().get(&guid).cloned();
+        let Some(leaf) = leaf else { return false };
+        let Some(top) = self.top(leaf.top) else {
+            return false;
+        };
+        if !leaf.is_usable() {
+            return false;
+        }
+        let without = top
+            .slots
+            .iter()
+            .filter(|slot| {
+                !slot
+                    .leaves()
+                    .iter()
+                    .any(|other| other.guid != guid && other.is_usable() && !other.is_stale())
+            })
+            .count();
+        without > top.spare_slots()
+    }
+
+    /// Takes a leaf out of service. What it misses from now on is told by [`Tree::take_missed_writes`].
+    ///
+    /// # Errors
+    /// [`VdevError::NoSuchLeaf`]; [`VdevError::Required`] when data would be out of reach.
+    pub async fn take_offline(&self, guid: Guid) -> Result<(), VdevError> {
+        let leaf = self.leaf(guid)?;
+        if self.is_required(guid) {
+            return Err(VdevError::Required);
+        }
+        if leaf.is_usable() && leaf.is_dirty() {
+            // Of a failure the leaf takes note itself.
+            drop(leaf.flush(None).await);
+        }
+        leaf.take_out(Health::Offline, None);
+        Ok(())
+    }
+
+    /// Puts a leaf back into service and returns its health. What it missed it still lacks.
+    ///
+    /// # Errors
+    /// [`VdevError::NoSuchLeaf`].
+    pub async fn bring_online(&self, guid: Guid) -> Result<Health, VdevError> {
+        let leaf = self.leaf(guid)?;
+        self.update_config(guid, |vdev| {
+            vdev.offline = false;
+            vdev.faulted = false;
+            vdev.removed = false;
+        });
+        leaf.take_back();
+        self.reopen_leaf(&leaf).await;
+        Ok(leaf.health())
+    }
+
+    /// Takes leaves out that have failed too often and are not needed, marks those degraded that gave wrong bytes too
+    /// often. Returns the leaves whose health changed.
+    #[must_use]
+    pub fn judge(&self) -> Vec<Guid> {
+        let mut changed = Vec::new();
+        for leaf in self.all_leaves() {
+            let (fails, lies) = leaf.take_verdict();
+            if !leaf.is_usable() || !(fails || lies) {
+                continue;
+            }
+            let health = if fails && !self.is_required(leaf.guid) {
+                Health::Faulted
+            } else {
+                Health::Degraded
+            };
+            if leaf.health() != health {
+                leaf.take_out(health, Some("too many errors".to_owned()));
+                changed.push(leaf.guid);
+            }
+        }
+        changed
+    }
+
+    /// Opens the device at `path` and joins it to the leaf `target`. It takes every write from now on and is read last.
+    /// Returns its guid. Nothing is written: the caller prepares its labels and says what it lacks.
+    ///
+    /// # Errors
+    /// [`VdevError::Join`] where the shape forbids it; the device cannot be opened, is too small, or needs larger sectors.
+    pub async fn join(&self, target: Guid, path: &Path, how: Join) -> Result<Guid, VdevError> {
+        if self.0.mode == OpenMode::ReadOnly {
+            return Err(VdevError::ReadOnly);
+        }
+        let old = self.leaf(target)?;
+        let top = self
+            .top(old.top)
+            .ok_or(VdevError::NoSuchLeaf { guid: target })?;
+        self.check_join(target, how)?;
+        let disk = open_disk(&self.0.handle, path, self.0.mode).await?;
+        let least = least_asize_of(&top.layout, top.asize);
+        check_size(&disk, least)?;
+        check_sectors(&disk, top.ashift)?;
+        let kind = match disk.info().kind {
+            DiskKind::File => VdevKind::File,
+            DiskKind::Block => VdevKind::Disk,
+        };
+        drop(disk);
+        let mut config = VdevConfig::new(kind, 0, fresh_guid(&self.0.handle));
+        config.path = Some(path.to_string_lossy().into_owned());
+        if config.kind == VdevKind::Disk {
+            config.extra.insert("whole_disk", 0_u64);
+        }
+        let leaf = Rc::new(Leaf::new(
+            &self.0.handle,
+            &config,
+            old.top,
+            &self.0.tuning.queue,
+        ));
+        leaf.open(&config, self.0.mode, top.ashift, least, true)
+            .await;
+        if !leaf.is_usable() {
+            return Err(VdevError::Join {
+                what: "the device could not be opened",
+            });
+        }
+        // The shape may have changed while the device was opened.
+        if let Err(error) = self.check_join(target, how) {
+            leaf.close();
+            return Err(error);
+        }
+        leaf.mark_stale();
+        let guid = leaf.guid;
+        if how == Join::Spare {
+            config.extra.insert("is_spare", 1_u64);
+        }
+        self.insert_config(target, config, how);
+        let slot = top.slot_of(target);
+        slot.ok_or(VdevError::NoSuchLeaf { guid: target })?
+            .add(Rc::clone(&leaf));
+        self.0.leaves.borrow_mut().insert(guid, leaf);
+        Ok(guid)
+    }
+
+    /// Takes a leaf out of its mirror, replacing or spare vdev for good; of two children the other takes its parent's
+    /// place. Returns its configuration.
+    ///
+    /// # Errors
+    /// [`VdevError::NoSuchLeaf`]; [`VdevError::Join`] where there is nothing it could be detached from;
+    /// [`VdevError::Required`].
+    pub fn detach(&self, guid: Guid) -> Result<VdevConfig, VdevError> {
+        let leaf = self.leaf(guid)?;
+        let top = self.top(leaf.top).ok_or(VdevError::NoSuchLeaf { guid })?;
+        let parent = self.parent_of(guid);
+        let pairs =
+            |vdev: &VdevConfig| matches!(vdev.kind, VdevKind::Mirror) || is_temporary(&vdev.kind);
+        let fits = {
+            let mut config = self.0.config.borrow_mut();
+            parent
+                .and_then(|parent| config.find_mut(parent))
+                .is_some_and(|vdev| pairs(vdev) && vdev.children.len() > 1)
+        };
+        if !fits {
+            return Err(VdevError::Join {
+                what: "only applicable to mirror and replacing vdevs",
+            });
+        }
+        let others_stale = top.slot_of(guid).is_none_or(|slot| {
+            !slot
+                .leaves()
+                .iter()
+                .any(|other| other.guid != guid && other.is_usable() && !other.is_stale())
+        });
+        if self.is_required(guid) || (others_stale && leaf.is_usable() && !leaf.is_stale()) {
+            return Err(VdevError::Required);
+        }
+        let removed = {
+            let mut config = self.0.config.borrow_mut();
+            let top_id = usize::try_from(leaf.top).expect("a vdev id fits");
+            let top_config = config
+                .tops
+                .get_mut(top_id)
+                .ok_or(VdevError::NoSuchLeaf { guid })?;
+            let removed = remove_child(top_config, guid);
+            collapse(top_config, true);
+            removed
+        };
+        if let Some(slot) = top.slot_of(guid) {
+            slot.remove(guid);
+        }
+        self.0.leaves.borrow_mut().remove(&guid);
+        leaf.close();
+        removed.ok_or(VdevError::NoSuchLeaf { guid })
+    }
+
+    /// Returns the replacing vdevs whose new leaf has everything: (old leaf, new leaf).
+    #[must_use]
+    pub fn replaced(&self) -> Vec<(Guid, Guid)> {
+        fn find(vdev: &VdevConfig, into: &mut Vec<(Guid, Guid)>) {
+            if vdev.kind == VdevKind::Replacing
+                && let (Some(old), Some(new)) = (vdev.children.first(), vdev.children.last())
+                && old.guid != new.guid
+            {
+                into.push((old.guid, new.guid));
+            }
+            for child in &vdev.children {
+                find(child, into);
+            }
+        }
+        let mut pairs = Vec::new();
+        for top in &self.0.config.borrow().tops {
+            find(top, &mut pairs);
+        }
+        let leaves = self.0.leaves.borrow();
+        pairs.retain(|(_, new)| {
+            leaves
+                .get(new)
+                .is_some_and(|leaf| leaf.is_usable() && !leaf.is_stale())
+        });
+        pairs
+    }
+
+    fn leaf(&self, guid: Guid) -> Result<Rc<Leaf>, VdevError> {
+        let leaf = self.0.leaves.borrow().get(&guid).cloned();
+        leaf.ok_or(VdevError::NoSuchLeaf { guid })
+    }
+
+    fn check_join(&self, target: Guid, how: Join) -> Result<(), VdevError> {
+        let parent = self.parent_of(target);
+        let mut config = self.0.config.borrow_mut();
+        let root = config.guid;
+        let kind = parent
+            .filter(|parent| *parent != root)
+            .and_then(|parent| config.find_mut(parent))
+            .map(|vdev| vdev.kind.clone());
+        let refuse = |what| Err(VdevError::Join { what });
+        match (how, kind) {
+            (_, Some(kind)) if is_temporary(&kind) => refuse(
+                "already in replacing/spare config; wait for completion or use 'zpool detach'",
+            ),
+            (Join::Mirror, None | Some(VdevKind::Mirror)) => Ok(()),
+            (Join::Mirror, Some(_)) => refuse("can only attach to mirrors and top-level disks"),
+            (Join::Replace | Join::Spare, _) => Ok(()),
+        }
+    }
+
+    fn insert_config(&self, target: Guid, mut new: VdevConfig, how: Join) {
+        let wrap = match how {
+            Join::Mirror => VdevKind::Mirror,
+            Join::Replace => VdevKind::Replacing,
+            Join::Spare => VdevKind::Spare,
+        };
+        let fresh = fresh_guid(&self.0.handle);
+        let mut config = self.0.config.borrow_mut();
+        for top in &mut config.tops {
+            if top.guid == target {
+                let mut interior = VdevConfig::new(wrap, top.id, fresh);
+                interior.create_txg = top.create_txg;
+                let mut old = std::mem::replace(top, interior);
+                move_top_fields(&mut old, top);
+                old.id = 0;
+                rename_same_path(&mut old, &new);
+                new.id = 1;
+                top.children = vec![old, new];
+                return;
+            }
+            if insert_below(top, target, &mut new, &wrap, fresh) {
+                return;
+            }
+        }
+    }
+}
+
+/// Puts `new` beside `target` somewhere below `vdev`; false if the target is not there.
+fn insert_below(
+    vdev: &mut VdevConfig,
+    target: Guid,
+    new: &mut VdevConfig,
+    wrap: &VdevKind,
+    fresh: Guid,
+) -> bool {
+    let Some(at) = vdev.children.iter().position(|child| child.guid == target) else {
+        return vdev
+            .children
+            .iter_mut()
+            .any(|child| insert_below(child, target, new, wrap, fresh));
+    };
+    let placeholder = VdevConfig::new(VdevKind::Missing, 0, Guid(0));
+    let mut new = std::mem::replace(new, placeholder);
+    if *wrap == VdevKind::Mirror {
+        new.id = vdev.children.len() as u64;
+        vdev.children.push(new);
+        return true;
+    }
+    let mut interior = VdevConfig::new(wrap.clone(), at as u64, fresh);
+    let placeholder = VdevConfig::new(VdevKind::Missing, 0, Guid(0));
+    let mut old = std::mem::replace(&mut vdev.children[at], placeholder);
+    interior.create_txg = old.create_txg;
+    old.id = 0;
+    rename_same_path(&mut old, &new);
+    new.id = 1;
+    interior.children = vec![old, new];
+    vdev.children[at] = interior;
+    true
+}
+
+/// A device replaced by another at its own place keeps its path for the new one.
+// OpenZFS: module/zfs/spa.c, spa_vdev_attach ("/old")
+fn rename_same_path(old: &mut VdevConfig, new: &VdevConfig) {
+    if old.path.is_some() && old.path == new.path {
+        old.path = old.path.take().map(|path| path + "/old");
+        old.open_path = old.path.as_ref().map(PathBuf::from);
+    }
+}
+
+/// Moves what belongs to a top-level vdev from one configuration to another.
+fn move_top_fields(from: &mut VdevConfig, to: &mut VdevConfig) {
+    to.ashift = std::mem::take(&mut from.ashift);
+    to.asize = std::mem::take(&mut from.asize);
+    to.metaslab_array = std::mem::take(&mut from.metaslab_array);
+    to.metaslab_shift = std::mem::take(&mut from.metaslab_shift);
+    to.is_log = std::mem::take(&mut from.is_log);
+    to.non_allocating = std::mem::take(&mut from.non_allocating);
+    to.zap_top = from.zap_top.take();
+    to.bias = std::mem::replace(&mut from.bias, AllocationBias::None);
+}
+
+fn is_temporary(kind: &VdevKind) -> bool {
+    matches!(kind, VdevKind::Replacing | VdevKind::Spare)
+}
+
+fn remove_child(vdev: &mut VdevConfig, guid: Guid) -> Option<VdevConfig> {
+    if let Some(at) = vdev.children.iter().position(|child| child.guid == guid) {
+        let removed = vdev.children.remove(at);
+        for (id, child) in vdev.children.iter_mut().enumerate() {
+            child.id = id as u64;
+        }
+        return Some(removed);
+    }
+    vdev.children
+        .iter_mut()
+        .find_map(|child| remove_child(child, guid))
+}
+
+/// Replaces mirrors, replacing and spare vdevs with one child by that child.
+fn collapse(vdev: &mut VdevConfig, is_top: bool) {
+    for child in &mut vdev.children {
+        collapse(child, false);
+    }
+    let alone =
+        vdev.children.len() == 1 && (vdev.kind == VdevKind::Mirror || is_temporary(&vdev.kind));
+    if alone && let Some(mut child) = vdev.children.pop() {
+        child.id = vdev.id;
+        // The new device stands in the old one's place, and under its path.
+        if let Some(path) = &child.path
+            && let Some(stripped) = path.strip_suffix("/old")
+            && vdev.kind == VdevKind::Replacing
+        {
+            child.path = Some(stripped.to_owned());
+            child.open_path = None;
+        }
+        if is_top {
+            move_top_fields(vdev, &mut child);
+        }
+        *vdev = child;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leaf(guid: u64, path: &str) -> VdevConfig {
+        let mut leaf = VdevConfig::new(VdevKind::File, 0, Guid(guid));
+        leaf.path = Some(path.to_owned());
+        leaf
+    }
+
+    #[test]
+    fn a_child_alone_takes_its_parents_place() {
+        let mut top = VdevConfig::new(VdevKind::Mirror, 3, Guid(9));
+        (top.ashift, top.asize, top.zap_top) = (12, 1 << 28, Some(40));
+        top.children = vec![leaf(1, "/a"), leaf(2, "/b")];
+        assert!(remove_child(&mut top, Guid(1)).is_some());
+        collapse(&mut top, true);
+        assert_eq!((top.guid, top.id, top.ashift), (Guid(2), 3, 12));
+        assert_eq!((top.zap_top, top.kind), (Some(40), VdevKind::File));
+    }
+
+    #[test]
+    fn a_replacement_below_a_mirror_keeps_the_place() {
+        let mut top = VdevConfig::new(VdevKind::Mirror, 0, Guid(9));
+        top.children = vec![leaf(1, "/a"), leaf(2, "/b")];
+        top.children[1].id = 1;
+        let mut new = leaf(3, "/b");
+        assert!(insert_below(
+            &mut top,
+            Guid(2),
+            &mut new,
+            &VdevKind::Replacing,
+            Guid(7)
+        ));
+        let replacing = &top.children[1];
+        assert_eq!((replacing.guid, replacing.id), (Guid(7), 1));
+        assert_eq!(replacing.children[0].path.as_deref(), Some("/b/old"));
+        assert!(remove_child(&mut top, Guid(2)).is_some());
+        collapse(&mut top, true);
+        assert_eq!(top.kind, VdevKind::Mirror);
+        assert_eq!((top.children[1].guid, top.children[1].id), (Guid(3), 1));
+        assert_eq!(top.children[1].path.as_deref(), Some("/b"));
+    }
+}
