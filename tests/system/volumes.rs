@@ -57,7 +57,7 @@ fn exercise(volume: &VolumeHandle, model: &mut [u8], seed: u64, rounds: u64) -> 
     for round in 0..rounds {
         let dice = bytes(seed + round, 24, true);
         let word = |at: usize| u64::from_le_bytes(dice[at..at + 8].try_into().expect("8 bytes"));
-        let offset = word(0) % size & !511;
+        let offset = (word(0) % size) & !511;
         let len = ((word(8) % 400_000) & !511).clamp(512, size - offset);
         let range = usize::try_from(offset)?..usize::try_from(offset + len)?;
         let stability = if round % 16 == 3 {

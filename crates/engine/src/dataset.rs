@@ -422,10 +422,11 @@ fn under_altroot(properties: &mut [DatasetProperty], altroot: &str) {
     }
 }
 
-/// Takes the quotas of users, groups and projects out of settings: name, number and limit of each.
-fn split_quotas(
-    settings: Vec<Setting>,
-) -> Result<(Vec<(&'static str, u64, u64)>, Vec<Setting>), EngineError> {
+/// Quotas of users, groups and projects: the property, whose it is, the limit.
+type Quotas = Vec<(&'static str, u64, u64)>;
+
+/// Takes the quotas out of settings.
+fn split_quotas(settings: Vec<Setting>) -> Result<(Quotas, Vec<Setting>), EngineError> {
     let mut quotas = Vec::new();
     let mut others = Vec::new();
     for setting in settings {

@@ -83,7 +83,7 @@ mod ours {
     pub(super) const OUTSTANDING_R2T: u64 = 1;
     /// Lost connections are not reinstated with their tasks at recovery level 0.
     pub(super) const TIME2WAIT: u64 = 2;
-    pub(super) const TIME2RETAIN: u64 = 0;
+    pub(super) const TIME2RETAIN: u16 = 0;
 }
 
 /// The answer to a key.
@@ -180,10 +180,10 @@ impl Terms {
                 None => Reply::Reject,
             },
             "DefaultTime2Retain" => match number(0, 3600) {
-                Some(seconds) => {
-                    let chosen = seconds.min(ours::TIME2RETAIN);
-                    self.time2retain = u16::try_from(chosen).unwrap_or(0);
-                    Reply::Value(chosen.to_string())
+                // The smaller of both, and ours is 0: no session outlives its connections.
+                Some(_) => {
+                    self.time2retain = ours::TIME2RETAIN;
+                    Reply::Value(ours::TIME2RETAIN.to_string())
                 }
                 None => Reply::Reject,
             },

@@ -139,7 +139,7 @@ impl Server {
         };
         let wanted = !self.shared.exports(Door::Network).await.is_empty();
         let mut tasks = self.tasks.lock().await;
-        if wanted == !tasks.tcp.is_empty() {
+        if wanted != tasks.tcp.is_empty() {
             return;
         }
         for task in tasks.tcp.drain(..) {
