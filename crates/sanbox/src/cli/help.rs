@@ -99,13 +99,18 @@ const EXAMPLES: &[(&str, &str, &[Example])] = &[
     (
         "zpool",
         "offline",
-        &[
-            ("zpool offline tank sdb", "take a disk out of service"),
-            (
-                "zpool online tank sdb",
-                "put it back and give it what it missed",
-            ),
-        ],
+        &[(
+            "zpool offline tank sdb",
+            "take a disk out of service; with -t until the next import",
+        )],
+    ),
+    (
+        "zpool",
+        "online",
+        &[(
+            "zpool online tank sdb",
+            "put it back and give it what it missed",
+        )],
     ),
     (
         "zpool",
