@@ -203,8 +203,9 @@ fn what_was_acknowledged_outlives_a_kill() {
         place.stop();
         return;
     }
+    // Without -t, qemu-img never asks for its writes to be made durable.
     let written = place.run(&format!(
-        "head -c 50000000 /dev/urandom > f; truncate -s 64M f; qemu-img convert -n -f raw -O raw f {url}"
+        "head -c 50000000 /dev/urandom > f; truncate -s 64M f; qemu-img convert -t writeback -n -f raw -O raw f {url}"
     ));
     assert_eq!(written, "");
     place.kill();
