@@ -384,7 +384,10 @@ impl Somebody {
                 print: names[head].print,
                 ..Thing::default()
             };
-            next.insert(format!("{head}@{short}"), thing);
+            if next.insert(format!("{head}@{short}"), thing).is_some() {
+                // The name is taken.
+                return Ok(());
+            }
         }
         self.begin(next);
         let request = SnapshotRequest {
