@@ -182,6 +182,16 @@ const fn known(op: u8, kind: Kind, usage: &'static [u8]) -> Supported {
     }
 }
 
+/// A service action of PERSISTENT RESERVE OUT: all use the same fields.
+const fn reserve_out(service: u8) -> Supported {
+    action(
+        op::PERSISTENT_RESERVE_OUT,
+        service,
+        Kind::Reserve,
+        &[0x5f, 0x1f, X, 0, 0, X, X, X, X, C],
+    )
+}
+
 const fn action(op: u8, action: u8, kind: Kind, usage: &'static [u8]) -> Supported {
     Supported {
         op,
@@ -324,54 +334,14 @@ const COMMANDS: &[Supported] = &[
         Kind::Status,
         &[0x5e, 0x1f, 0, 0, 0, 0, 0, X, X, C],
     ),
-    action(
-        op::PERSISTENT_RESERVE_OUT,
-        0,
-        Kind::Reserve,
-        &[0x5f, 0x1f, X, 0, 0, X, X, X, X, C],
-    ),
-    action(
-        op::PERSISTENT_RESERVE_OUT,
-        1,
-        Kind::Reserve,
-        &[0x5f, 0x1f, X, 0, 0, X, X, X, X, C],
-    ),
-    action(
-        op::PERSISTENT_RESERVE_OUT,
-        2,
-        Kind::Reserve,
-        &[0x5f, 0x1f, X, 0, 0, X, X, X, X, C],
-    ),
-    action(
-        op::PERSISTENT_RESERVE_OUT,
-        3,
-        Kind::Reserve,
-        &[0x5f, 0x1f, X, 0, 0, X, X, X, X, C],
-    ),
-    action(
-        op::PERSISTENT_RESERVE_OUT,
-        4,
-        Kind::Reserve,
-        &[0x5f, 0x1f, X, 0, 0, X, X, X, X, C],
-    ),
-    action(
-        op::PERSISTENT_RESERVE_OUT,
-        5,
-        Kind::Reserve,
-        &[0x5f, 0x1f, X, 0, 0, X, X, X, X, C],
-    ),
-    action(
-        op::PERSISTENT_RESERVE_OUT,
-        6,
-        Kind::Reserve,
-        &[0x5f, 0x1f, X, 0, 0, X, X, X, X, C],
-    ),
-    action(
-        op::PERSISTENT_RESERVE_OUT,
-        7,
-        Kind::Reserve,
-        &[0x5f, 0x1f, X, 0, 0, X, X, X, X, C],
-    ),
+    reserve_out(0),
+    reserve_out(1),
+    reserve_out(2),
+    reserve_out(3),
+    reserve_out(4),
+    reserve_out(5),
+    reserve_out(6),
+    reserve_out(7),
     action(
         op::THIRD_PARTY_COPY_OUT,
         0,
