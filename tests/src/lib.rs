@@ -23,6 +23,13 @@ pub fn root() -> PathBuf {
         .to_path_buf()
 }
 
+/// Returns a TCP port of the loopback address that nobody listens at.
+#[must_use]
+pub fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("bound").port()
+}
+
 /// Says aloud that `what` is not tested here, and why.
 ///
 /// # Panics

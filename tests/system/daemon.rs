@@ -2,16 +2,13 @@
 //! clients on its sockets.
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::Duration;
 
-use crate::cli::Place;
+use harness::free_port;
 
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("bound").port()
-}
+use crate::cli::Place;
 
 fn pool(place: &Place) {
     let made = place.run(

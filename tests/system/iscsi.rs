@@ -1,8 +1,9 @@
 //! Goal: volumes served by iSCSI satisfy other people's initiators. Method: a daemon with targets made by `sanbox target`, and against it
 //! libiscsi's tools and its conformance suite; CHAP in both directions; reservations that outlive a kill; zdb judges the pool.
 
-use std::net::TcpListener;
 use std::process::Command;
+
+use harness::free_port;
 
 use crate::cli::Place;
 
@@ -14,11 +15,6 @@ fn has(tool: &str) -> bool {
         harness::skip("an iSCSI client", &format!("{tool} is not installed"));
     }
     found
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("bound").port()
 }
 
 fn pool(place: &Place) {

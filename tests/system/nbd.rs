@@ -138,10 +138,7 @@ fn nonsense_ends_the_connection_only() {
     }
     // The TCP port opens for volumes that say so, and closes again.
     place.stop();
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .and_then(|listener| listener.local_addr())
-        .expect("a free port")
-        .port();
+    let port = harness::free_port();
     place.serve(&["--nfs-port", "0", "--nbd-port", &port.to_string()]);
     let connects = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
     assert!(!connects(), "nothing is offered");

@@ -64,9 +64,7 @@ impl Tour {
 
 #[test]
 fn the_tour_of_make_run() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let port = free.local_addr().expect("bound").port();
-    drop(free);
+    let port = harness::free_port();
     let tour = Tour {
         place: Place::new(),
         port,
