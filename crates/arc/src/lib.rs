@@ -1,65 +1,59 @@
 //! `arc`: the cache of blocks by identity.
 //!
 //! Guarantees: at most one read of a block is in flight; the bytes held stay below the limit (readers may hold more);
-//! a cached block equals what its pointer says, also when its place was overwritten within one txg.
+//! a cached block equals what its pointer says, also when its place was overwritten within one txg. A hit allocates nothing.
 //!
-//! Four lists decide what goes when room is needed: data and metadata, each as *recent* (seen once) and *frequent*
-//! (seen again). One long read of cold data therefore pushes out neither what is used often nor the metadata.
+//! What stays is decided by `policy` (adaptive replacement with ghost lists, over data and metadata), in which form by `state`
+//! (compressed as stored, and decompressed while there is room). `whatif` says what caches of other sizes would do.
 //!
 //! What it does not know: objects and datasets, holes and embedded blocks (those are never cached).
 
 #![forbid(unsafe_code)]
 
-mod lists;
+mod identity;
+mod index;
+mod policy;
+mod state;
+mod stats;
+#[doc(hidden)]
+pub mod trace;
+mod whatif;
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use ondisk::BlockPointer;
 use runtime::sync::Event;
 use runtime::{Handle, IoBuf};
-use zio::{BlockStore, ReadProps, ZioError};
+use zio::{BlockStore, Forms, IoClass, ReadProps, ZioError};
 
-use lists::{Entry, Lists};
+use identity::Identity;
+use policy::{Found, List, Policy};
+use state::{Arriving, Hit, State};
+pub use stats::{ByPurpose, CacheStats};
+pub use whatif::WhatIf;
 
 /// Limits of a cache.
 #[derive(Debug, Clone)]
 pub struct CacheTuning {
-    /// Most bytes held.
+    /// Most bytes held, with the cache's own bookkeeping.
     pub limit_bytes: usize,
-    /// Data is dropped first as long as metadata takes no more than this.
-    pub metadata_floor_bytes: usize,
+    /// Uses of a block within so many milliseconds of its arrival are one use: the parts of a block that a
+    /// sequential reader asks for one after the other do not make it a frequent one.
+    // OpenZFS: module/zfs/arc.c, ARC_MINTIME (62 ms)
+    pub correlated_ms: u32,
+    /// Most bytes being read ahead at once, in bytes; a sixteenth of the limit if that is less.
+    pub prefetch_bytes_max: usize,
 }
 
 impl Default for CacheTuning {
     fn default() -> Self {
         Self {
             limit_bytes: 256 << 20,
-            metadata_floor_bytes: 64 << 20,
+            correlated_ms: 62,
+            prefetch_bytes_max: 64 << 20,
         }
     }
-}
-
-/// Counters of a cache.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CacheStats {
-    /// Bytes held.
-    pub bytes: usize,
-    /// Of those, metadata.
-    pub metadata_bytes: usize,
-    /// Blocks held.
-    pub blocks: usize,
-    /// The limit.
-    pub limit_bytes: usize,
-    /// Reads answered from memory.
-    pub hits: u64,
-    /// Reads that went to the store.
-    pub misses: u64,
-    /// Reads that joined one already in flight.
-    pub joined: u64,
-    /// Blocks dropped for room.
-    pub evictions: u64,
 }
 
 /// The cache of one pool. Clones share it.
@@ -67,66 +61,37 @@ pub struct CacheStats {
 pub struct Cache(Rc<Inner>);
 
 struct Inner {
+    handle: Handle,
     store: BlockStore,
     state: RefCell<State>,
 }
 
-struct State {
-    tuning: CacheTuning,
-    index: BTreeMap<Identity, u32>,
-    lists: Lists,
-    flights: BTreeMap<Identity, Rc<Flight>>,
-    stats: CacheStats,
-}
-
-/// What makes a block itself: place and birth, and a word of its checksum, because within one txg a place can be
-/// overwritten without another birth.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Identity {
-    offset: u64,
-    checksum: u64,
-    birth: u64,
-    vdev: u32,
-}
-
 /// A read under way.
-struct Flight {
+pub(crate) struct Flight {
     landed: Event,
     result: RefCell<Option<Result<IoBuf, ZioError>>>,
     /// The block was freed meanwhile: hand it out, but do not keep it.
-    forgotten: std::cell::Cell<bool>,
+    forgotten: Cell<bool>,
+    /// Somebody waits for it who did not begin it as read-ahead.
+    demanded: Cell<bool>,
 }
 
-impl Identity {
-    /// Returns the identity of a block, `None` for holes and embedded blocks.
-    fn of(bp: &BlockPointer) -> Option<Self> {
-        if bp.is_hole() || bp.is_embedded() {
-            return None;
-        }
-        let dva = bp.dvas()[0];
-        Some(Self {
-            offset: dva.offset,
-            checksum: bp.checksum()[0],
-            birth: bp.physical_birth().0,
-            vdev: dva.vdev,
-        })
-    }
+/// What a read has to do.
+enum Plan {
+    Join(Rc<Flight>),
+    /// Decompress what is held.
+    Open(IoBuf),
+    Fetch(Rc<Flight>),
 }
 
 impl Cache {
     /// Makes an empty cache over a store.
     #[must_use]
-    pub fn new(_handle: &Handle, store: BlockStore, tuning: CacheTuning) -> Self {
-        let state = State {
-            tuning,
-            index: BTreeMap::new(),
-            lists: Lists::default(),
-            flights: BTreeMap::new(),
-            stats: CacheStats::default(),
-        };
+    pub fn new(handle: &Handle, store: BlockStore, tuning: CacheTuning) -> Self {
         Self(Rc::new(Inner {
+            handle: handle.clone(),
             store,
-            state: RefCell::new(state),
+            state: RefCell::new(State::new(tuning)),
         }))
     }
 
@@ -136,7 +101,8 @@ impl Cache {
         &self.0.store
     }
 
-    /// Returns a block's logical bytes, from memory or from the store.
+    /// Returns a block's logical bytes, from memory or from a device. Reads of [`IoClass::AsyncRead`] are read-ahead: they
+    /// count as no use of the block.
     ///
     /// # Errors
     /// As [`BlockStore::read`]. Errors are not cached; all who wait for the same read get it.
@@ -144,65 +110,138 @@ impl Cache {
         let Some(identity) = Identity::of(bp) else {
             return self.0.store.read(bp, props).await;
         };
-        let flight = {
+        let prefetch = props.class == IoClass::AsyncRead;
+        let plan = {
             let mut state = self.0.state.borrow_mut();
-            if let Some(data) = state.look_up(&identity) {
-                state.stats.hits += 1;
-                return Ok(data);
-            }
-            match state.flights.get(&identity).cloned() {
-                Some(flight) => {
-                    state.stats.joined += 1;
-                    Some(flight)
-                }
-                None => {
-                    state.stats.misses += 1;
-                    let flight = Rc::new(Flight {
-                        landed: Event::new("a block another task is reading"),
-                        result: RefCell::new(None),
-                        forgotten: std::cell::Cell::new(false),
-                    });
-                    state.flights.insert(identity, flight);
-                    None
-                }
+            let state = &mut *state;
+            let hit = if prefetch {
+                state.look_at(&identity)
+            } else {
+                state.look_up(&identity, false, || self.now_ms())
+            };
+            match hit {
+                Some(Hit::Open(data)) => return Ok(data),
+                Some(Hit::Stored(stored)) => Plan::Open(stored),
+                None => match state.flights.get(&identity).cloned() {
+                    Some(flight) => {
+                        state.stats.joined.count(prefetch, state::is_metadata(bp));
+                        if !prefetch && !flight.demanded.replace(true) {
+                            // Read ahead, and not a moment too early.
+                            state.note_late_prefetch();
+                        }
+                        Plan::Join(flight)
+                    }
+                    None => {
+                        state.note_miss(&identity, bp, prefetch, self.now_ms());
+                        let flight = Rc::new(Flight {
+                            landed: Event::new("a block another task is reading"),
+                            result: RefCell::new(None),
+                            forgotten: Cell::new(false),
+                            demanded: Cell::new(!prefetch),
+                        });
+                        state.flights.insert(identity, Rc::clone(&flight));
+                        Plan::Fetch(flight)
+                    }
+                },
             }
         };
-        if let Some(flight) = flight {
-            flight.landed.wait().await;
-            let result = flight.result.borrow().clone();
-            return result.expect("a flight lands with a result");
-        }
-        let result = self.0.store.read(bp, props).await;
-        let mut state = self.0.state.borrow_mut();
-        if let Some(flight) = state.flights.remove(&identity) {
-            if let (Ok(data), false) = (&result, flight.forgotten.get()) {
-                state.insert(identity, data.clone(), is_metadata(bp));
+        match plan {
+            Plan::Open(stored) => match self.0.store.open_stored(bp, stored).await {
+                Some(open) => {
+                    self.0.state.borrow_mut().opened(&identity, &open);
+                    Ok(open)
+                }
+                // Memory that rots is nobody's fault here; the devices have it right.
+                None => {
+                    self.0.state.borrow_mut().remove(&identity);
+                    self.0.store.read(bp, props).await
+                }
+            },
+            Plan::Join(flight) => {
+                flight.landed.wait().await;
+                let result = flight.result.borrow().clone();
+                result.expect("a flight lands with a result")
             }
-            *flight.result.borrow_mut() = Some(result.clone());
-            flight.landed.notify_all();
+            Plan::Fetch(flight) => self.fetch(identity, bp, props, &flight).await,
         }
+    }
+
+    /// Reads a block that is not in memory, for all who wait.
+    async fn fetch(
+        &self,
+        identity: Identity,
+        bp: &BlockPointer,
+        props: ReadProps,
+        flight: &Flight,
+    ) -> Result<IoBuf, ZioError> {
+        let size = usize::try_from(bp.lsize()).unwrap_or(usize::MAX);
+        let prefetch = props.class == IoClass::AsyncRead;
+        if prefetch {
+            self.0.state.borrow_mut().prefetching += size;
+        }
+        let result = self.0.store.read_forms(bp, props).await;
+        let mut state = self.0.state.borrow_mut();
+        if prefetch {
+            state.prefetching -= size;
+        }
+        state.flights.remove(&identity);
+        let result = match result {
+            Ok(Forms { logical, stored }) => {
+                if !flight.forgotten.get() {
+                    let arriving = if flight.demanded.get() {
+                        Arriving::Demanded
+                    } else {
+                        Arriving::ReadAhead
+                    };
+                    let now_ms = self.now_ms();
+                    state.insert(identity, bp, logical.clone(), stored, arriving, now_ms);
+                }
+                Ok(logical)
+            }
+            Err(error) => Err(error),
+        };
+        drop(state);
+        *flight.result.borrow_mut() = Some(result.clone());
+        flight.landed.notify_all();
         result
     }
 
-    /// Returns a block only if it is in memory now.
+    /// Returns a block's logical bytes only if they are in memory now. A hit counts, a miss does not: who gets
+    /// nothing calls [`Cache::read`].
     #[must_use]
     pub fn peek(&self, bp: &BlockPointer) -> Option<IoBuf> {
         let identity = Identity::of(bp)?;
         let mut state = self.0.state.borrow_mut();
-        let found = state.look_up(&identity);
-        if found.is_some() {
-            state.stats.hits += 1;
+        match state.look_up(&identity, true, || self.now_ms()) {
+            Some(Hit::Open(data)) => Some(data),
+            _ => None,
         }
-        found
     }
 
-    /// Puts the logical bytes of a block that was just written.
-    pub fn insert(&self, bp: &BlockPointer, data: IoBuf) {
+    /// Returns whether a block is in memory in some form, or on its way there. Counts nothing.
+    #[must_use]
+    pub fn has(&self, bp: &BlockPointer) -> bool {
+        let Some(identity) = Identity::of(bp) else {
+            return false;
+        };
+        let state = self.0.state.borrow();
+        matches!(state.policy.find(&identity), Found::Resident(_))
+            || state.flights.contains_key(&identity)
+    }
+
+    /// Returns how many bytes may be read ahead now: little when what was read ahead is not used, nothing when too much is
+    /// under way.
+    #[must_use]
+    pub fn prefetch_room(&self) -> usize {
+        self.0.state.borrow().prefetch_room()
+    }
+
+    /// Puts the logical bytes of a block that was just written, and its stored bytes if it was compressed.
+    pub fn insert(&self, bp: &BlockPointer, data: IoBuf, stored: Option<IoBuf>) {
         if let Some(identity) = Identity::of(bp) {
-            self.0
-                .state
-                .borrow_mut()
-                .insert(identity, data, is_metadata(bp));
+            let now_ms = self.now_ms();
+            let mut state = self.0.state.borrow_mut();
+            state.insert(identity, bp, data, stored, Arriving::Written, now_ms);
         }
     }
 
@@ -211,81 +250,80 @@ impl Cache {
         if let Some(identity) = Identity::of(bp) {
             let mut state = self.0.state.borrow_mut();
             state.remove(&identity);
+            if state.models.is_sampled(identity.hash()) {
+                state.models.forget(&identity);
+            }
             if let Some(flight) = state.flights.get(&identity) {
                 flight.forgotten.set(true);
             }
         }
     }
 
-    /// Drops everything.
+    /// Drops everything, and what was learned.
     pub fn clear(&self) {
         let mut state = self.0.state.borrow_mut();
-        state.index.clear();
-        state.lists = Lists::default();
+        let (limit, correlated_ms) = (state.limit, state.tuning.correlated_ms);
+        state.policy = Policy::new(limit, correlated_ms);
+        state.spare_bytes = 0;
+        state.stats.uncompressed_bytes = 0;
+        state.stats.prefetch_unused_bytes = 0;
     }
 
     /// Changes the limit and evicts down to it.
     pub fn set_limit(&self, limit_bytes: usize) {
         let mut state = self.0.state.borrow_mut();
         state.tuning.limit_bytes = limit_bytes;
-        state.make_room(0);
+        state.set_limit(limit_bytes);
+    }
+
+    /// Lowers the limit for a while, in bytes, below the one that was set, or lets it rise again up to that.
+    pub fn press(&self, limit_bytes: usize) {
+        let mut state = self.0.state.borrow_mut();
+        let limit = limit_bytes.min(state.tuning.limit_bytes);
+        if limit != state.limit {
+            state.set_limit(limit);
+        }
     }
 
     /// Returns the counters.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         let state = self.0.state.borrow();
+        let policy = &state.policy;
+        let bytes = state.bytes();
+        let overhead = bytes - policy.bytes() + policy.len() * state::OVERHEAD_BYTES;
+        let lists = |recent, frequent| {
+            [
+                policy.list_bytes(recent, false),
+                policy.list_bytes(frequent, false),
+                policy.list_bytes(recent, true),
+                policy.list_bytes(frequent, true),
+            ]
+        };
+        let (recent, metadata_target) = policy.targets();
         CacheStats {
-            bytes: state.lists.bytes(),
-            metadata_bytes: state.lists.metadata_bytes(),
-            blocks: state.index.len(),
-            limit_bytes: state.tuning.limit_bytes,
+            bytes,
+            metadata_bytes: policy.metadata_bytes(),
+            overhead_bytes: overhead,
+            compressed_bytes: bytes.saturating_sub(overhead + state.spare_bytes),
+            open_bytes: state.spare_bytes,
+            blocks: policy.len(),
+            ghosts: policy.ghosts(),
+            limit_bytes: state.limit,
+            limit_set_bytes: state.tuning.limit_bytes,
+            list_bytes: lists(List::Recent, List::Frequent),
+            ghost_bytes: lists(List::RecentGhost, List::FrequentGhost),
+            recent_data_target: recent[0],
+            recent_metadata_target: recent[1],
+            metadata_target,
+            what_if: state.models.counts(),
             ..state.stats.clone()
         }
     }
-}
 
-impl State {
-    fn look_up(&mut self, identity: &Identity) -> Option<IoBuf> {
-        let &at = self.index.get(identity)?;
-        self.lists.touch(at, self.tuning.limit_bytes);
-        Some(self.lists.data(at))
+    /// Milliseconds since some moment, wrapping.
+    fn now_ms(&self) -> u32 {
+        let ms = self.0.handle.now().as_nanos() / 1_000_000;
+        u32::try_from(ms & u64::from(u32::MAX)).unwrap_or(0)
     }
-
-    fn insert(&mut self, identity: Identity, data: IoBuf, metadata: bool) {
-        self.remove(&identity);
-        // A block larger than a quarter of the cache would only flush it.
-        if data.len() > self.tuning.limit_bytes / 4 {
-            return;
-        }
-        self.make_room(data.len());
-        let at = self.lists.push(Entry {
-            identity,
-            data,
-            metadata,
-        });
-        self.index.insert(identity, at);
-    }
-
-    fn remove(&mut self, identity: &Identity) {
-        if let Some(at) = self.index.remove(identity) {
-            self.lists.remove(at);
-        }
-    }
-
-    fn make_room(&mut self, bytes: usize) {
-        while self.lists.bytes() + bytes > self.tuning.limit_bytes {
-            let spare_metadata = self.lists.metadata_bytes() > self.tuning.metadata_floor_bytes
-                && self.lists.metadata_bytes() > self.tuning.limit_bytes / 4 * 3;
-            let Some(identity) = self.lists.evict(spare_metadata) else {
-                break;
-            };
-            self.index.remove(&identity);
-            self.stats.evictions += 1;
-        }
-    }
-}
-
-fn is_metadata(bp: &BlockPointer) -> bool {
-    bp.level() > 0 || bp.object_type().is_metadata()
 }

@@ -51,9 +51,9 @@ impl Blocks {
     ) -> Result<BlockPointer, ZioError> {
         match self {
             Self::Pool { cache, store } => {
-                let bp = store.write(txg, data.clone(), props).await?;
+                let (bp, stored) = store.write_forms(txg, data.clone(), props).await?;
                 if !bp.is_hole() && !bp.is_embedded() {
-                    cache.insert(&bp, data);
+                    cache.insert(&bp, data, stored);
                 }
                 Ok(bp)
             }

@@ -240,6 +240,17 @@ impl IoBuf {
         }
     }
 
+    /// Returns the bytes of memory that this buffer keeps from being reused, however short a slice of it this is. The
+    /// memory may be shared with other buffers.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        match &self.storage {
+            Storage::Empty => 0,
+            Storage::Aligned(memory) => memory.capacity,
+            Storage::Vector(vector) => vector.capacity(),
+        }
+    }
+
     /// Returns true when the bytes start at a multiple of `alignment` in memory.
     #[must_use]
     pub fn is_aligned_to(&self, alignment: usize) -> bool {
@@ -337,7 +348,9 @@ mod tests {
     fn vectors_are_taken_without_copy() {
         let vector = vec![1_u8; 10];
         let place = vector.as_ptr();
-        assert_eq!(IoBuf::from(vector).as_ptr(), place);
+        let buf = IoBuf::from(vector);
+        assert_eq!(buf.as_ptr(), place);
+        assert_eq!(buf.slice(1..2).memory_bytes(), buf.memory_bytes());
         assert_eq!(IoBuf::empty().len(), 0);
     }
 }

@@ -24,6 +24,7 @@ mod write;
 
 pub use alloc::{LoadSpaceMap, MetaSource, MetaslabChange, MetaslabSummary, Release, Space};
 pub use error::{Bookmark, CorruptReason, ZioError};
+pub use read::Forms;
 pub use store::{
     BlockStore, FailureGate, ReadProps, ScrubOutcome, StoreOptions, StoreStats, StoreTuning,
     WriteProps,

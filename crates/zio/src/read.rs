@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ondisk::{BlockPointer, Dva, label};
+use ondisk::{BlockPointer, Compression, Dva, label};
 use runtime::{IoBuf, IoBufMut};
 use vdev::{IoClass, Location, Suspect, VdevError};
 
@@ -25,16 +25,62 @@ pub(crate) enum GangPart {
 /// if they do not decompress.
 type Verified = (IoBuf, Option<IoBuf>);
 
+/// A block as it is used and, if that is another, as it is stored.
+#[derive(Debug, Clone)]
+pub struct Forms {
+    /// The logical bytes.
+    pub logical: IoBuf,
+    /// The compressed bytes, exactly psize, of a block that is stored compressed.
+    pub stored: Option<IoBuf>,
+}
+
+impl Forms {
+    /// A block with no other form.
+    pub(crate) fn plain(logical: IoBuf) -> Self {
+        Self {
+            logical,
+            stored: None,
+        }
+    }
+
+    fn of(bp: &BlockPointer, stored: IoBuf, logical: Option<IoBuf>) -> Option<Self> {
+        let stored = (bp.compression() != Compression::OFF).then_some(stored);
+        logical.map(|logical| Self { logical, stored })
+    }
+}
+
 impl BlockStore {
+    /// Returns a block from bytes that may be its stored ones (psize long, perhaps with more behind them): `None` when they are
+    /// not. Holes, embedded blocks and what [`BlockStore::read`] refuses are nobody's bytes.
+    pub async fn verify(&self, bp: &BlockPointer, bytes: IoBuf) -> Option<Forms> {
+        if bp.is_hole() || bp.is_embedded() || bp.uses_crypt() || !bp.is_little_endian() {
+            return None;
+        }
+        checks::check_stored(bp).ok()?;
+        if (bytes.len() as u64) < bp.psize() {
+            return None;
+        }
+        let check = self.checker(bp);
+        let (stored, logical) = self.offload(bytes.len(), move || check(&bytes)).await?;
+        Forms::of(bp, stored, logical)
+    }
+
+    /// Returns the logical bytes of a block whose stored bytes were verified before; `None` when they do not decompress.
+    pub async fn open_stored(&self, bp: &BlockPointer, stored: IoBuf) -> Option<IoBuf> {
+        let bp = *bp;
+        let len = to_usize(bp.lsize());
+        self.offload(len, move || decompressed(&bp, &stored)).await
+    }
+
     pub(crate) async fn read_block(
         &self,
         bp: &BlockPointer,
         props: ReadProps,
-    ) -> Result<IoBuf, ZioError> {
+    ) -> Result<Forms, ZioError> {
         let bookmark = props.bookmark;
         let corrupt = |reason| corrupt(bp, bookmark, reason);
         if bp.is_embedded() {
-            return read_embedded(bp, bookmark);
+            return read_embedded(bp, bookmark).map(Forms::plain);
         }
         if bp.is_hole() {
             let lsize = bp.lsize();
@@ -43,7 +89,7 @@ impl BlockStore {
                     "logical size of block pointer",
                 )));
             }
-            return Ok(IoBuf::zeroed(to_usize(lsize)));
+            return Ok(Forms::plain(IoBuf::zeroed(to_usize(lsize))));
         }
         if !bp.is_little_endian() {
             return Err(ZioError::ForeignByteOrder { bookmark });
@@ -68,7 +114,7 @@ impl BlockStore {
     }
 
     /// Reads a block that is not a gang, from the first copy that verifies.
-    async fn read_copies(&self, bp: &BlockPointer, props: ReadProps) -> Result<IoBuf, ZioError> {
+    async fn read_copies(&self, bp: &BlockPointer, props: ReadProps) -> Result<Forms, ZioError> {
         let check: vdev::Check<Verified> = Arc::new(self.checker(bp));
         let mut bad: Vec<(Suspect, u64)> = Vec::new();
         let mut failure = None;
@@ -100,7 +146,7 @@ impl BlockStore {
                     for (suspect, size) in &bad {
                         suspect.repair(&padded(&stored, *size)).await;
                     }
-                    return logical
+                    return Forms::of(bp, stored, logical)
                         .ok_or_else(|| corrupt(bp, props.bookmark, CorruptReason::Decompress));
                 }
                 Err(error) => {
@@ -143,7 +189,7 @@ impl BlockStore {
         &self,
         bp: &BlockPointer,
         props: ReadProps,
-    ) -> Result<IoBuf, ZioError> {
+    ) -> Result<Forms, ZioError> {
         let mut whole = IoBufMut::zeroed(to_usize(bp.psize()));
         let mut filled = 0;
         let mut pieces = Vec::new();
@@ -154,7 +200,7 @@ impl BlockStore {
         })
         .await?;
         for piece in pieces {
-            let bytes = self.read_copies(&piece, props).await?;
+            let bytes = self.read_copies(&piece, props).await?.logical;
             let end = filled + bytes.len();
             if end > whole.len() {
                 return Err(corrupt(
@@ -176,8 +222,8 @@ impl BlockStore {
         let check = self.checker(bp);
         let whole = whole.freeze();
         match self.offload(whole.len(), move || check(&whole)).await {
-            Some((_, Some(logical))) => Ok(logical),
-            Some((_, None)) => Err(corrupt(bp, props.bookmark, CorruptReason::Decompress)),
+            Some((stored, logical)) => Forms::of(bp, stored, logical)
+                .ok_or_else(|| corrupt(bp, props.bookmark, CorruptReason::Decompress)),
             None => Err(corrupt(bp, props.bookmark, CorruptReason::Checksum)),
         }
     }
@@ -332,9 +378,12 @@ fn decompressed(bp: &BlockPointer, stored: &IoBuf) -> Option<IoBuf> {
     let lsize = to_usize(bp.lsize());
     match checks::compression_algorithm(bp.compression(), 0) {
         Ok(None) => (stored.len() == lsize).then(|| stored.clone()),
-        Ok(Some(algorithm)) => codec::compress::decompress(algorithm, stored, lsize)
-            .ok()
-            .map(IoBuf::from),
+        Ok(Some(algorithm)) => {
+            codec::compress::check_ratio(algorithm, stored, lsize).ok()?;
+            let mut out = IoBufMut::scratch(lsize);
+            codec::compress::decompress_into(algorithm, stored, &mut out).ok()?;
+            Some(out.freeze())
+        }
         Err(()) => None,
     }
 }

@@ -14,7 +14,7 @@ use vdev::{IoClass, Tree, VdevError};
 
 use crate::alloc::Allocator;
 use crate::checks;
-use crate::read::{GangPart, corrupt};
+use crate::read::{Forms, GangPart, corrupt};
 use crate::{
     Bookmark, CorruptReason, MetaSource, MetaslabChange, MetaslabSummary, Space, ZioError, write,
 };
@@ -250,6 +250,14 @@ impl BlockStore {
     /// [`ZioError::Corrupt`] when no copy is good or the pointer is impossible; [`ZioError::Device`];
     /// [`ZioError::Encrypted`], [`ZioError::ForeignByteOrder`], [`ZioError::Redacted`].
     pub async fn read(&self, bp: &BlockPointer, props: ReadProps) -> Result<IoBuf, ZioError> {
+        Ok(self.read_block(bp, props).await?.logical)
+    }
+
+    /// As [`BlockStore::read`], with the stored bytes of a compressed block beside the logical ones.
+    ///
+    /// # Errors
+    /// As [`BlockStore::read`].
+    pub async fn read_forms(&self, bp: &BlockPointer, props: ReadProps) -> Result<Forms, ZioError> {
         self.read_block(bp, props).await
     }
 
@@ -267,6 +275,19 @@ impl BlockStore {
         data: IoBuf,
         props: &WriteProps,
     ) -> Result<BlockPointer, ZioError> {
+        Ok(self.write_block(txg, data, props).await?.0)
+    }
+
+    /// As [`BlockStore::write`], with the stored bytes of a block that was compressed.
+    ///
+    /// # Errors
+    /// As [`BlockStore::write`].
+    pub async fn write_forms(
+        &self,
+        txg: Txg,
+        data: IoBuf,
+        props: &WriteProps,
+    ) -> Result<(BlockPointer, Option<IoBuf>), ZioError> {
         self.write_block(txg, data, props).await
     }
 

@@ -46,7 +46,7 @@ impl BlockStore {
         txg: Txg,
         data: IoBuf,
         props: &WriteProps,
-    ) -> Result<BlockPointer, ZioError> {
+    ) -> Result<(BlockPointer, Option<IoBuf>), ZioError> {
         let lsize = data.len() as u64;
         if lsize == 0 || lsize > MAX_BLOCK_SIZE || !lsize.is_multiple_of(512) {
             return Err(ZioError::BadSize { size: lsize });
@@ -58,11 +58,12 @@ impl BlockStore {
         let (bytes, compression, checksum) = match prepared {
             Prepared::Hole => {
                 self.count(|stats| stats.holes += 1);
-                return Ok(if props.hole_birth {
+                let hole = if props.hole_birth {
                     BlockPointer::hole(lsize, props.object_type, props.level, txg)
                 } else {
                     BlockPointer::HOLE
-                });
+                };
+                return Ok((hole, None));
             }
             Prepared::Embedded(payload) => {
                 self.count(|stats| stats.embedded += 1);
@@ -75,6 +76,7 @@ impl BlockStore {
                     level,
                     txg,
                 )
+                .map(|bp| (bp, None))
                 .ok_or(ZioError::BadSize { size: lsize });
             }
             Prepared::Stored {
@@ -99,7 +101,7 @@ impl BlockStore {
             stats.written_logical_bytes += lsize;
             stats.written_physical_bytes += psize;
         });
-        Ok(BlockPointer::new(&NewBlock {
+        let bp = BlockPointer::new(&NewBlock {
             dvas: three(&dvas),
             lsize,
             psize,
@@ -110,7 +112,8 @@ impl BlockStore {
             birth: txg,
             fill: props.fill,
             checksum,
-        }))
+        });
+        Ok((bp, (compression != Compression::OFF).then_some(bytes)))
     }
 
     fn recipe(&self, props: &WriteProps) -> Result<Recipe, ZioError> {

@@ -58,6 +58,17 @@ pub fn compress_into(alg: Algorithm, src: &[u8], out: &mut [u8]) -> Option<usize
 /// # Errors
 /// [`CompressError`] when `src` is not such data, or does not hold `lsize` bytes.
 pub fn decompress(alg: Algorithm, src: &[u8], lsize: usize) -> Result<Vec<u8>, CompressError> {
+    check_ratio(alg, src, lsize)?;
+    let mut out = vec![0; lsize];
+    decompress_into(alg, src, &mut out)?;
+    Ok(out)
+}
+
+/// Says whether `src` can hold `lsize` bytes at all: to be asked before memory is taken for them.
+///
+/// # Errors
+/// [`CompressError`] when it cannot.
+pub fn check_ratio(alg: Algorithm, src: &[u8], lsize: usize) -> Result<(), CompressError> {
     // The most output a byte of input can stand for, generously.
     let ratio = match alg {
         Algorithm::Lzjb => 34,
@@ -73,9 +84,7 @@ pub fn decompress(alg: Algorithm, src: &[u8], lsize: usize) -> Result<Vec<u8>, C
             what: "too short for its size",
         });
     }
-    let mut out = vec![0; lsize];
-    decompress_into(alg, src, &mut out)?;
-    Ok(out)
+    Ok(())
 }
 
 /// Decompresses to fill `out` exactly; see [`decompress`]. After an error its contents are unspecified.
