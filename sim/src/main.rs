@@ -8,13 +8,14 @@ use std::time::Instant;
 use anyhow::Context as _;
 use sim::checker::{self, FileImage, Image, Options};
 
-const USAGE: &str = "usage: sanbox-sim campaign [--seeds N] [--start S] [--jobs J] [--once] [--zdb-every N]
-       sanbox-sim seed S [--once] [--trace FILE] [--dump DIR]
+const USAGE: &str = "usage: sanbox-sim campaign [--seeds N] [--start S] [--jobs J] [--once] [--histories] [--zdb-every N]
+       sanbox-sim seed S [--once] [--histories] [--trace FILE] [--dump DIR]
        sanbox-sim canary [--seeds N]
        sanbox-sim check [--crashed] IMAGE...
 
 campaign  runs seeds S to S+N-1 of mixed file work with power cuts, each twice (--once: not), in J processes
 seed      runs one seed and tells more; --dump writes the disks after the first cut, or at the failure
+--histories  long histories of snapshots, clones, volumes, promotions and rollbacks instead of file work
 canary    runs seeds whose flushes lie; they must fail
 
 Checks the pool on the given disk images (all disks of one pool, in any order) and prints what is wrong with it.

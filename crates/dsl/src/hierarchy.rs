@@ -167,6 +167,24 @@ impl Hierarchy {
         self.0.info(name).await
     }
 
+    /// Returns the objects of those of some datasets and snapshots that exist.
+    ///
+    /// # Errors
+    /// Errors of reading.
+    pub async fn existing(&self, names: &[String]) -> Result<Vec<ObjectId>> {
+        let _names = self.0.config.read().await;
+        let mut objects = Vec::new();
+        for (number, name) in names.iter().enumerate() {
+            self.0.breathe(number).await;
+            match self.0.find(name).await {
+                Ok(found) => objects.push(found.dataset),
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(objects)
+    }
+
     /// Returns the dataset named and those below it that the spec asks for, sorted as `zfs list`
     /// sorts: by name, snapshots by age.
     ///
@@ -330,6 +348,11 @@ impl Hierarchy {
             match setting {
                 Setting::Native(property, value) => {
                     inner.check_feature(*property, value)?;
+                    if *property == Property::Version && value.number() != Some(5) {
+                        return Err(DslError::Unsupported {
+                            what: "this file system version",
+                        });
+                    }
                     if *property == Property::Dedup && value.number() != Some(2) {
                         return Err(DslError::Unsupported {
                             what: "deduplication",

@@ -143,11 +143,13 @@ impl Inner {
         }
         let missing = || DslError::NotFound { name: name.into() };
         let start = self.find_dir(parts.head).await?.ok_or_else(missing)?;
-        let mut found = Vec::new();
+        // By dataset, so that sorting need not compare whole names of all snapshots.
+        let mut datasets: Vec<(String, Vec<Listed>)> = Vec::new();
         let mut work = vec![(start, 0)];
         while let Some((dir, depth)) = work.pop() {
             let below = spec.depth.is_none_or(|max| depth < max);
             let kind = self.kind_of(&dir).await?;
+            let mut found = Vec::new();
             if spec.kinds.contains(kind) {
                 found.push(self.head_info(&dir, wants).await?);
             }
@@ -157,14 +159,18 @@ impl Inner {
             if below && spec.kinds.contains(DatasetKind::Bookmark) {
                 self.list_bookmarks(&dir, &mut found).await?;
             }
+            found.sort_by(|a, b| order(&a.info, &b.info));
+            if !found.is_empty() {
+                datasets.push((self.name_of(&dir), found));
+            }
             if below {
                 for child in self.children(&dir).await? {
                     work.push((child, depth + 1));
                 }
             }
         }
-        found.sort_by(|a, b| order(&a.info, &b.info));
-        Ok(found)
+        datasets.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Ok(datasets.into_iter().flat_map(|(_, found)| found).collect())
     }
 
     /// Names of the heads of a subtree.
@@ -213,6 +219,8 @@ impl Inner {
                 let name = format!("{full}@{name}");
                 found.push(self.snapshot_info(dir, name, object, wants).await?);
             }
+            // Long lists leave room for others.
+            self.services.handle.yield_now().await;
         }
     }
 
@@ -560,7 +568,7 @@ impl Inner {
         self: &Rc<Self>,
         listed: Listed,
         wants: &Wants,
-        last: &mut Option<(ObjectId, Scope)>,
+        last: &mut Option<(ObjectId, Rc<Scope>)>,
     ) -> Result<DatasetProperties> {
         let Listed { info, dir, props } = listed;
         if info.kind == DatasetKind::Bookmark {
@@ -570,7 +578,7 @@ impl Inner {
         let own = (info.kind == DatasetKind::Snapshot).then_some(ObjectId(props));
         let scope = match last {
             Some((of, scope)) if *of == dir.object && props == 0 && own.is_some() => scope.clone(),
-            _ => self.scope(&dir, own).await?,
+            _ => Rc::new(self.scope(&dir, own).await?),
         };
         if props == 0 && own.is_some() {
             *last = Some((dir.object, scope.clone()));
@@ -811,18 +819,16 @@ impl Inner {
     }
 }
 
-/// The order of `zfs list`: by name of the dataset, then the dataset before its snapshots, those by
-/// age, then bookmarks. OpenZFS: cmd/zfs/zfs_iter.c, `zfs_compare`.
+/// The order of `zfs list` within a dataset: itself before its snapshots, those by age, then bookmarks.
+/// OpenZFS: cmd/zfs/zfs_iter.c, `zfs_compare`.
 fn order(a: &DatasetInfo, b: &DatasetInfo) -> std::cmp::Ordering {
     let rank = |info: &DatasetInfo| match info.kind {
         DatasetKind::Snapshot => 1,
         DatasetKind::Bookmark => 2,
         _ => 0,
     };
-    split(&a.name)
-        .head
-        .cmp(split(&b.name).head)
-        .then_with(|| rank(a).cmp(&rank(b)))
+    rank(a)
+        .cmp(&rank(b))
         .then_with(|| a.create_txg.cmp(&b.create_txg))
         .then_with(|| a.name.cmp(&b.name))
 }

@@ -180,6 +180,15 @@ impl Inner {
                         }
                         self.init_counts(&found.dir, tx).await?;
                     }
+                    // The feature is in use from now on, whether or not a block is.
+                    // OpenZFS: module/zfs/dsl_dataset.c, dsl_dataset_set_compression_sync
+                    Property::Compression
+                        if number & 0x7f == u64::from(Compression::ZSTD.0)
+                            && found.snapshot.is_none() =>
+                    {
+                        let state = self.load_dataset(found.dataset, None).await?;
+                        self.activate(&state, "zstd_compress", tx).await?;
+                    }
                     // Fixed at creation, kept in the file system.
                     Property::Version
                     | Property::Utf8Only

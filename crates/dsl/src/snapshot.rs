@@ -48,7 +48,8 @@ impl Inner {
             return Ok(vec![(name.clone(), DslError::NoSpace)]);
         }
         let mut more: BTreeMap<ObjectId, (Rc<Dir>, u64)> = BTreeMap::new();
-        for name in wanted {
+        for (number, name) in wanted.iter().enumerate() {
+            self.breathe(number).await;
             match self.check_snapshot(name, txg).await {
                 Ok(dir) => {
                     for dir in dir.chain() {

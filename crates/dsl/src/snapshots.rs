@@ -17,6 +17,9 @@ use ondisk::ObjectId;
 /// Names that stood in the way, each with its reason. When there is one, nothing was done.
 pub type Refusals = Vec<(String, DslError)>;
 
+/// Snapshots destroyed in one group: more would hold up everybody who waits for it.
+const DESTROYED_AT_ONCE: usize = 500;
+
 impl Hierarchy {
     /// Runs a task again in the next group as long as it answers `Again`.
     async fn submit_until_done<T: 'static>(
@@ -59,7 +62,8 @@ impl Hierarchy {
                         return Ok(refused);
                     }
                     this.apply(async {
-                        for name in wanted.iter() {
+                        for (number, name) in wanted.iter().enumerate() {
+                            inner.breathe(number).await;
                             let state = inner.create_snapshot(name, tx).await?;
                             if settings.is_empty() {
                                 continue;
@@ -78,7 +82,8 @@ impl Hierarchy {
     }
 
     /// Destroys snapshots; with `defer`, those held or cloned go when their last hold or clone
-    /// does. Names that do not exist are passed over. All go, or none when one is refused.
+    /// does. Names that do not exist are passed over. All go, or none when one is refused; many go
+    /// in several groups, so that nobody waits long for one.
     ///
     /// # Errors
     /// Of reading and of the pool; `Busy` (held or open) and `HasClones` are refusals.
@@ -90,7 +95,17 @@ impl Hierarchy {
                 return Ok(refused);
             }
         }
-        let doomed = doomed.to_vec();
+        for part in doomed.chunks(DESTROYED_AT_ONCE) {
+            let refused = self.destroy_together(part.to_vec(), defer).await?;
+            if !refused.is_empty() {
+                return Ok(refused);
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// Destroys snapshots in one group.
+    async fn destroy_together(&self, doomed: Vec<String>, defer: bool) -> Result<Refusals> {
         self.submit("destroy snapshots", async move |this: &Self, tx: &Tx| {
             let inner = this.inner();
             let refused = check_doomed(inner, &doomed, defer).await?;
@@ -98,7 +113,8 @@ impl Hierarchy {
                 return Ok(refused);
             }
             this.apply(async {
-                for name in &doomed {
+                for (number, name) in doomed.iter().enumerate() {
+                    inner.breathe(number).await;
                     if let Some(state) = inner.check_destroy_snapshot(name, defer).await? {
                         inner.destroy_snapshot(&state, defer, tx).await?;
                     }
@@ -400,7 +416,8 @@ impl Hierarchy {
 
 async fn check_doomed(inner: &Rc<Inner>, doomed: &[String], defer: bool) -> Result<Refusals> {
     let mut refused = Vec::new();
-    for name in doomed {
+    for (number, name) in doomed.iter().enumerate() {
+        inner.breathe(number).await;
         if let Err(error) = inner.check_destroy_snapshot(name, defer).await {
             refused.push((name.clone(), error));
         }
@@ -409,6 +426,15 @@ async fn check_doomed(inner: &Rc<Inner>, doomed: &[String], defer: bool) -> Resu
 }
 
 impl Inner {
+    /// Lets other tasks run now and then in a long row of like steps.
+    pub(crate) async fn breathe(&self, step: usize) {
+        /// Some milliseconds of work.
+        const STEPS: usize = 16;
+        if step % STEPS == STEPS - 1 {
+            self.services.handle.yield_now().await;
+        }
+    }
+
     pub(crate) async fn written_since(self: &Rc<Self>, name: &str, since: &str) -> Result<u64> {
         let Found { dataset, .. } = self.find(name).await?;
         let phys = self.dataset_phys(dataset).await?;

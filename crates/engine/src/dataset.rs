@@ -145,14 +145,14 @@ impl Room {
             source: entry.source,
             received: entry.received,
         };
-        let all = found.properties;
-        let mut properties = Vec::new();
+        let mut all = found.properties;
+        let mut properties = Vec::with_capacity(all.len());
         match query {
             PropertyQuery::None => {}
             PropertyQuery::Named(names) => {
                 for name in names {
-                    let found = all.iter().find(|entry| entry.name == *name);
-                    properties.extend(found.cloned().map(convert));
+                    let at = all.iter().position(|entry| entry.name == *name);
+                    properties.extend(at.map(|at| convert(all.swap_remove(at))));
                 }
             }
             PropertyQuery::All => properties.extend(all.into_iter().map(convert)),

@@ -114,6 +114,23 @@ impl Engine {
         self.start(reserved, name, body).await
     }
 
+    /// Checks what can be checked of a new pool without touching its devices.
+    ///
+    /// # Errors
+    /// What [`Self::create_pool`] would say.
+    pub fn check_pool(
+        spec: &PoolSpec,
+        root_properties: &[(String, String)],
+    ) -> Result<(), EngineError> {
+        let context = SetContext {
+            kind: DatasetKind::Filesystem,
+            creating: true,
+            block_max: 16 << 20,
+        };
+        parse_settings(root_properties, context)?;
+        Ok(pool::check_spec(spec)?)
+    }
+
     /// Looks for pools on the disks of `places`: directories are searched, files and devices taken
     /// as they are.
     ///

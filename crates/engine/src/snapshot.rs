@@ -98,14 +98,8 @@ impl Room {
     ) -> Result<Vec<Refusal>, EngineError> {
         self.writable()?;
         let hierarchy = self.pool.hierarchy();
-        let mut objects = Vec::new();
-        for name in names {
-            match hierarchy.info(name).await {
-                Ok(info) => objects.push(info.object.0),
-                Err(error) if error.is_not_found() => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+        let found = hierarchy.existing(names).await?;
+        let objects: Vec<u64> = found.into_iter().map(|object| object.0).collect();
         self.without_all(&objects, async {
             Ok(refusals(hierarchy.destroy_snapshots(names, defer).await?))
         })

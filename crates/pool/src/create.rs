@@ -313,6 +313,16 @@ fn tree_spec(spec: &PoolSpec, ashift: Option<u8>) -> TreeSpec {
 }
 
 /// Checks everything that can be checked without looking at a device.
+/// Checks what can be checked of a new pool without its devices: names, layout, properties, features.
+///
+/// # Errors
+/// What [`Pool::create`](crate::Pool::create) would say.
+pub fn check_spec(spec: &PoolSpec) -> Result<(), PoolError> {
+    let checked = check(spec)?;
+    crate::features::of_new_pool(spec.features, &checked.features)?;
+    Ok(())
+}
+
 fn check(spec: &PoolSpec) -> Result<Checked, PoolError> {
     check_name(&spec.name)?;
     if spec.vdevs.is_empty() {

@@ -33,6 +33,7 @@ mod sync;
 mod unflushed;
 mod view;
 
+pub use create::check_spec;
 pub use damage::DamagedObject;
 pub use discover::{Candidate, Discovery, discover};
 pub use error::{PoolError, ScanRefusal};

@@ -73,8 +73,9 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Change, PoolError> {
             Change::Store(name.to_owned(), Stored::Text(value.to_owned()))
         });
     }
-    let property =
-        PoolProperty::parse(name).ok_or_else(|| bad(format!("invalid property '{name}'")))?;
+    let property = PoolProperty::parse(name)
+        .filter(|p| p.info().name == name || p.info().column.to_lowercase() == name)
+        .ok_or_else(|| bad(format!("invalid property '{name}'")))?;
     let info = property.info();
     if !info.settable {
         return Err(bad(format!("'{name}' is readonly")));

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use engine::property::{DatasetKind, Property, Value};
+use engine::property::{DatasetKind, Property, Source, Value};
 use engine::{
     Candidate, DatasetInfo, Ending, Engine, EngineError, HostIdentity, ImportPolicy, PoolError,
     PoolHandle, PoolSpec, PoolState, PropertyQuery, VdevStatus,
@@ -155,6 +155,11 @@ impl Appliance {
         self.iscsi.get().map_or(0, |iscsi| iscsi.users_of(guid))
     }
 
+    /// Whether this process mounts file systems without being asked.
+    pub(crate) fn mounts_by_itself(&self) -> bool {
+        self.lives_on() && self.config.mount.automatic
+    }
+
     /// Whether this process is a daemon.
     pub(crate) fn lives_on(&self) -> bool {
         self.shares.get().is_some()
@@ -295,6 +300,13 @@ impl Appliance {
     ) -> Result<PoolHandle, EngineError> {
         spec.host = self.identity.clone();
         spec.tuning = self.tuning();
+        // With an alternate root a pool is not remembered, unless it is asked for.
+        // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_create
+        let has_cachefile = spec.properties.iter().any(|(name, _)| name == "cachefile");
+        if spec.altroot.is_some() && !has_cachefile {
+            spec.properties
+                .push(("cachefile".to_owned(), "none".to_owned()));
+        }
         let temporary = spec.altroot.is_some()
             || spec
                 .properties
@@ -436,10 +448,21 @@ impl Appliance {
 
     /// Fills in what the engine does not know of a dataset.
     pub(crate) fn fill_in(&self, info: &mut DatasetInfo) {
+        if info.kind != DatasetKind::Filesystem {
+            return;
+        }
         let mounted = self.mounts.mounted(info.guid).is_some();
+        let overridden = self.mounts.overridden(info.guid);
         for property in &mut info.properties {
             if property.native == Some(Property::Mounted) {
                 property.value = Value::Number(u64::from(mounted));
+            }
+            let temporary = overridden.iter().find(|(p, _)| property.native == Some(*p));
+            if let Some((_, on)) = temporary
+                && property.value != Value::Number(u64::from(*on))
+            {
+                property.value = Value::Number(u64::from(*on));
+                property.source = Source::Temporary;
             }
         }
     }
@@ -473,7 +496,7 @@ impl Appliance {
 
     /// Mounts a dataset that was just created, where mounting is automatic.
     pub(crate) async fn mount_created(&self, pool: &PoolHandle, name: &str) {
-        if !self.lives_on() || !self.config.mount.automatic {
+        if !self.mounts_by_itself() {
             return;
         }
         if let Ok(info) = pool.dataset(name, &mount_query()).await {
@@ -501,14 +524,14 @@ impl Appliance {
     }
 
     /// Ends the mount of a dataset that is to be destroyed.
-    pub(crate) async fn unmount_for(&self, name: &str, force: bool) -> Result<(), String> {
+    pub(crate) async fn unmount_for(&self, name: &str) -> Result<(), String> {
         if self
             .mounts
             .list()
             .iter()
             .any(|(dataset, _)| dataset == name)
         {
-            self.mounts.unmount_name(name, force).await?;
+            self.mounts.unmount_name(name, false).await?;
         }
         Ok(())
     }
@@ -567,7 +590,8 @@ pub(crate) async fn mount_flags(
     })
 }
 
-fn mount_query() -> PropertyQuery {
+/// The properties that say where and whether a file system is mounted.
+pub(crate) fn mount_query() -> PropertyQuery {
     PropertyQuery::Named(vec!["mountpoint".to_owned(), "canmount".to_owned()])
 }
 

@@ -7,6 +7,7 @@
 
 mod appliance;
 mod cli;
+mod follow;
 mod serve;
 
 use std::collections::BTreeMap;

@@ -22,11 +22,23 @@ struct Options {
     start: u64,
     jobs: u64,
     once: bool,
+    /// Plans of long histories of datasets.
+    histories: bool,
     zdb_every: Option<u64>,
     /// This process runs seeds for another one.
     worker: bool,
     trace: Option<PathBuf>,
     dump: Option<PathBuf>,
+}
+
+impl Options {
+    fn plan(&self, seed: u64) -> Plan {
+        if self.histories {
+            Plan::history(seed)
+        } else {
+            Plan::of_seed(seed)
+        }
+    }
 }
 
 /// Seeds that one worker process runs before it is replaced, so that a seed that ends its worker takes few with it.
@@ -44,6 +56,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
         start: 0,
         jobs: 2,
         once: false,
+        histories: false,
         zdb_every: None,
         worker: false,
         trace: None,
@@ -58,6 +71,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
         let mut number = || rest.next().and_then(|text| text.parse::<u64>().ok());
         match arg.as_str() {
             "--once" => options.once = true,
+            "--histories" => options.histories = true,
             "--seeds" => options.seeds = number()?,
             "--start" => options.start = number()?,
             "--jobs" => options.jobs = number()?.max(1),
@@ -152,7 +166,7 @@ fn work(options: &Options) {
         }
     }));
     for seed in options.start..options.start + options.seeds {
-        let plan = Plan::of_seed(seed);
+        let plan = options.plan(seed);
         match attempt_twice(&plan, options) {
             Ok(outcome) => println!(
                 "ok {seed} {} {} {}",
@@ -199,6 +213,9 @@ fn drive(options: &Options, next: &AtomicU64, sender: &Sender<String>) {
         command.args(["--seeds", &count.to_string(), "--start", &start.to_string()]);
         if options.once {
             command.arg("--once");
+        }
+        if options.histories {
+            command.arg("--histories");
         }
         if let Some(every) = options.zdb_every {
             command.args(["--zdb-every", &every.to_string()]);
@@ -287,7 +304,7 @@ fn report(seeds: u64, failed: u64, operations: u64, cuts: u64, events: u64, star
 }
 
 fn one(options: &Options) -> ExitCode {
-    let plan = Plan::of_seed(options.start);
+    let plan = options.plan(options.start);
     println!("{plan:#?}");
     let world = World::new(plan.seed);
     if options.trace.is_some() {

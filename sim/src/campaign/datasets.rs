@@ -1,5 +1,5 @@
 //! Somebody who creates, renames, changes and destroys datasets while clients work, and takes snapshots of them, clones,
-//! promotes, rolls back and destroys those.
+//! promotes, rolls back and destroys those. Some of them are volumes.
 //!
 //! These operations are on stable storage when they return, so after a cut the datasets are what was acknowledged, or
 //! that and the operation under way. The model knows names, origins, and a print of the contents where these are
@@ -13,6 +13,7 @@ use std::time::Duration;
 use engine::{
     CreateDataset, CreateMode, Cred, DatasetFilter, DatasetKind, DestroyOptions, EngineError,
     FsError, IoBuf, PoolHandle, PropertyQuery, Refusal, SetAttr, SnapshotRequest, Stability,
+    VolumeError,
 };
 use runtime::Handle;
 use world::Rng;
@@ -23,9 +24,6 @@ use super::walk;
 /// Where the datasets of this task live. Clients work in it too.
 const ROOT: &str = "tank/fs";
 
-/// Operations in a boot.
-const OPERATIONS: u32 = 16;
-
 /// What is known of a dataset or snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Thing {
@@ -35,6 +33,8 @@ pub struct Thing {
     origin: Option<String>,
     /// The group it was made in, 0 when that is not known yet.
     created: u64,
+    /// A volume, or a snapshot of one.
+    volume: bool,
 }
 
 /// Datasets and snapshots by full name.
@@ -93,6 +93,7 @@ fn fits(model: &Names, found: &Names) -> bool {
             .all(|((name, thing), (other, there))| {
                 name == other
                     && thing.origin == there.origin
+                    && thing.volume == there.volume
                     && thing.print.is_none_or(|print| Some(print) == there.print)
             })
 }
@@ -105,9 +106,13 @@ pub async fn list(pool: &PoolHandle) -> Result<Names, String> {
     let filter = DatasetFilter {
         root: ROOT.to_owned(),
         depth: None,
-        kinds: vec![DatasetKind::Filesystem, DatasetKind::Snapshot],
+        kinds: vec![
+            DatasetKind::Filesystem,
+            DatasetKind::Volume,
+            DatasetKind::Snapshot,
+        ],
     };
-    let query = PropertyQuery::Named(vec!["origin".to_owned()]);
+    let query = PropertyQuery::Named(vec!["origin".to_owned(), "volsize".to_owned()]);
     let found = pool
         .datasets(&filter, &query)
         .await
@@ -118,15 +123,20 @@ pub async fn list(pool: &PoolHandle) -> Result<Names, String> {
             .property("origin")
             .and_then(|property| property.value.text())
             .map(str::to_owned);
+        let size = info
+            .property("volsize")
+            .and_then(|size| size.value.number());
+        let volume = size.is_some_and(|bytes| bytes > 0);
         let print = if info.name == ROOT {
             None
         } else {
-            Some(print(pool, &info.name).await?)
+            Some(print(pool, &info.name, volume).await?)
         };
         let thing = Thing {
             print,
             origin,
             created: info.create_txg,
+            volume,
         };
         names.insert(info.name, thing);
     }
@@ -134,7 +144,16 @@ pub async fn list(pool: &PoolHandle) -> Result<Names, String> {
 }
 
 /// Reads a dataset whole and returns a number that tells its contents from others.
-async fn print(pool: &PoolHandle, name: &str) -> Result<u64, String> {
+async fn print(pool: &PoolHandle, name: &str, volume: bool) -> Result<u64, String> {
+    if volume {
+        let text = |error: VolumeError| format!("read {name}: {error}");
+        let open = pool.open_volume(name).await;
+        let volume = open.map_err(|error| format!("open {name}: {error}"))?;
+        let size = volume.info().await.map_err(text)?.size;
+        let len = usize::try_from(size).expect("small");
+        let pieces = volume.read(0, len).await.map_err(text)?;
+        return Ok(hash_of(pieces.iter().map(|piece| &**piece)));
+    }
     let text = |error: FsError| format!("read {name}: {error}");
     let fs = pool
         .open_fs(name)
@@ -146,22 +165,24 @@ async fn print(pool: &PoolHandle, name: &str) -> Result<u64, String> {
 }
 
 fn print_of(tree: &Visible) -> u64 {
-    // FNV-1a: enough to tell a mistake.
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    let mut add = |bytes: &[u8]| {
-        for byte in bytes.iter().chain(&[0xff]) {
-            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    };
-    for (path, node) in tree {
-        add(path.as_bytes());
-        match node {
-            Node::File(file) => add(&file.content),
-            Node::Symlink { target } => add(target),
-            Node::Dir { .. } => add(b"/"),
-        }
-    }
-    hash
+    let parts = tree.iter().flat_map(|(path, node)| {
+        let content: &[u8] = match node {
+            Node::File(file) => &file.content,
+            Node::Symlink { target } => target,
+            Node::Dir { .. } => b"/",
+        };
+        [path.as_bytes(), &[0xff], content, &[0xff]]
+    });
+    hash_of(parts)
+}
+
+/// FNV-1a over all parts, wherever they are divided: enough to tell a mistake.
+fn hash_of<'a>(parts: impl Iterator<Item = &'a [u8]>) -> u64 {
+    parts
+        .flatten()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        })
 }
 
 /// Somebody at work.
@@ -180,9 +201,10 @@ pub async fn work(
     history: Rc<RefCell<DatasetHistory>>,
     handle: Handle,
     rng: Rng,
+    operations: u32,
 ) -> Result<(), String> {
     let mut somebody = Somebody { pool, history, rng };
-    for _ in 0..OPERATIONS {
+    for _ in 0..operations {
         somebody.step().await?;
         let pause = Duration::from_micros(somebody.rng.below(400_000));
         handle.sleep(pause).await;
@@ -294,20 +316,37 @@ impl Somebody {
     async fn create(&mut self) -> Result<(), String> {
         let names = self.names();
         let parent = self
-            .pick(&names, |name| !is_snapshot(name))
+            .pick(&names, |name| !is_snapshot(name) && !names[name].volume)
             .filter(|name| name.matches('/').count() < 5)
             .unwrap_or_else(|| ROOT.to_owned());
-        let name = self.fresh(&format!("{parent}/d"));
+        let volume = self.rng.below(4) == 0;
+        let name = self.fresh(&format!("{parent}/{}", if volume { "v" } else { "d" }));
         let mut next = names;
-        if next.insert(name.clone(), Thing::default()).is_some() {
+        let thing = Thing {
+            volume,
+            ..Thing::default()
+        };
+        if next.insert(name.clone(), thing).is_some() {
             return Ok(());
         }
         self.begin(next);
-        let sizes = ["4K", "128K", "1M"];
-        let size = (*self.rng.choose(&sizes)).to_owned();
+        let own = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let properties = if volume {
+            let mut properties = vec![
+                own("volsize", "512K"),
+                own("volblocksize", *self.rng.choose(&["4K", "16K", "128K"])),
+            ];
+            if self.rng.coin() {
+                properties.push(own("refreservation", "700K"));
+            }
+            properties
+        } else {
+            vec![own("recordsize", *self.rng.choose(&["4K", "128K", "1M"]))]
+        };
         let request = CreateDataset {
             name: name.clone(),
-            properties: vec![("recordsize".to_owned(), size)],
+            volume,
+            properties,
             ..CreateDataset::default()
         };
         let made = self.pool.create_dataset(request).await;
@@ -326,6 +365,13 @@ impl Somebody {
             }
         };
         note(self, None);
+        if self.names()[name].volume {
+            if self.fill_volume(name).await? {
+                let print = print(&self.pool, name, true).await?;
+                note(self, Some(print));
+            }
+            return Ok(());
+        }
         let cred = Cred::root();
         let failed = |error: FsError| format!("datasets: {name}: {error}");
         let fs = self.pool.open_fs(name).await.map_err(text)?;
@@ -354,9 +400,32 @@ impl Somebody {
             Err(error) => return Err(failed(error)),
         }
         fs.sync().await.map_err(failed)?;
-        let print = print(&self.pool, name).await?;
+        let print = print(&self.pool, name, false).await?;
         note(self, Some(print));
         Ok(())
+    }
+
+    /// Writes to, zeroes or discards a part of a volume, and makes it stable; false when there is no space.
+    async fn fill_volume(&mut self, name: &str) -> Result<bool, String> {
+        let failed = |error: VolumeError| format!("datasets: {name}: {error}");
+        let volume = self.pool.open_volume(name).await.map_err(text)?;
+        let size = volume.info().await.map_err(failed)?.size;
+        let offset = self.rng.below(size) & !511;
+        let len = (self.rng.between(1, 400) * 512).min(size - offset);
+        let stability = *self.rng.choose(&[Stability::FileSync, Stability::Unstable]);
+        let done = match self.rng.below(6) {
+            0 => volume.zero(offset, len, stability).await,
+            1 => volume.discard(offset, len, stability).await,
+            _ => {
+                let data = IoBuf::from(pattern(self.rng.next_u64(), len));
+                volume.write(offset, data, stability).await
+            }
+        };
+        match done {
+            Ok(()) => volume.flush().await.map_err(failed).map(|()| true),
+            Err(VolumeError::NoSpace) => Ok(false),
+            Err(error) => Err(failed(error)),
+        }
     }
 
     async fn rewrite(&mut self) -> Result<(), String> {
@@ -382,6 +451,7 @@ impl Somebody {
         for head in &heads {
             let thing = Thing {
                 print: names[head].print,
+                volume: names[head].volume,
                 ..Thing::default()
             };
             if next.insert(format!("{head}@{short}"), thing).is_some() {
@@ -402,7 +472,7 @@ impl Somebody {
             let name = format!("{head}@{short}");
             let info = self.pool.dataset(&name, &PropertyQuery::None).await;
             let created = info.map_err(text)?.create_txg;
-            let found = print(&self.pool, &name).await?;
+            let found = print(&self.pool, &name, names[&head].volume).await?;
             let mut history = self.history.borrow_mut();
             let thing = history.acknowledged.get_mut(&name).expect("taken just now");
             if thing.print.is_some_and(|print| print != found) {
@@ -449,6 +519,7 @@ impl Somebody {
             print: names[&origin].print,
             origin: Some(origin.clone()),
             created: 0,
+            volume: names[&origin].volume,
         };
         if next.insert(name.clone(), thing).is_some() {
             return Ok(());
@@ -582,6 +653,10 @@ impl Somebody {
             ("reservation", "none"),
         ];
         let (property, value) = *self.rng.choose(&settings);
+        if names[&name].volume && property == "refreservation" && value == "1M" {
+            // More than a volume can use.
+            return Ok(());
+        }
         let settings = [(property.to_owned(), value.to_owned())];
         match self.pool.set_dataset_properties(&name, &settings).await {
             Ok(()) => Ok(()),

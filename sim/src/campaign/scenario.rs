@@ -79,6 +79,8 @@ pub struct Plan {
     pub styles: Vec<Style>,
     /// Somebody creates, renames and destroys datasets meanwhile.
     pub with_datasets: bool,
+    /// How many of those operations in a boot.
+    pub dataset_operations: u32,
     /// Power may go while the pool is created.
     pub cut_at_create: bool,
     /// Two more disks: one for metadata and small blocks, one for intent logs. They must survive what a single disk
@@ -171,6 +173,7 @@ impl Plan {
             settings,
             styles,
             with_datasets: rng.below(3) == 0,
+            dataset_operations: 16,
             cut_at_create: rng.below(8) == 0,
             with_classes,
             with_volume: rng.below(3) == 0 && !fills,
@@ -193,9 +196,28 @@ impl Plan {
             settings: Vec::new(),
             styles: vec![Style::Mixed],
             with_datasets: false,
+            dataset_operations: 16,
             cut_at_create: false,
             with_classes: false,
             with_volume: false,
+        }
+    }
+
+    /// A long history of datasets, snapshots, clones and volumes, beside one client's little work.
+    #[must_use]
+    pub fn history(seed: u64) -> Self {
+        let plan = Self::of_seed(seed);
+        Self {
+            trouble: Trouble::None,
+            rounds: plan.rounds.max(2),
+            clients: 1,
+            styles: vec![Style::Mixed],
+            operations: plan.operations.min(12),
+            with_datasets: true,
+            dataset_operations: 40,
+            cut_at_create: false,
+            with_volume: seed.is_multiple_of(3),
+            ..plan
         }
     }
 
@@ -663,7 +685,8 @@ fn work(
             if plan.with_datasets {
                 let (pool, names, handle) = (pool.clone(), names.clone(), handle.clone());
                 let rng = dataset_rng.fork();
-                let work = datasets::work(pool, names, handle.clone(), rng);
+                let count = plan.dataset_operations;
+                let work = datasets::work(pool, names, handle.clone(), rng, count);
                 tasks.push(handle.spawn("datasets", work));
             }
             if plan.with_volume {

@@ -56,6 +56,8 @@ pub(crate) struct Getopt<'a> {
     cluster: &'a str,
     operands: Vec<String>,
     ended: bool,
+    /// The first operand ends the options.
+    posix: bool,
 }
 
 impl<'a> Getopt<'a> {
@@ -68,7 +70,14 @@ impl<'a> Getopt<'a> {
             cluster: "",
             operands: Vec::new(),
             ended: false,
+            posix: false,
         }
+    }
+
+    /// The first operand ends the options, as the C library does with `POSIXLY_CORRECT` set.
+    pub(crate) fn ending_at_operands(mut self) -> Self {
+        self.posix = true;
+        self
     }
 
     /// Returns the next option, or `None` when only operands are left.
@@ -83,6 +92,7 @@ impl<'a> Getopt<'a> {
             };
             if self.ended || argument == "-" || !argument.starts_with('-') {
                 self.operands.push(argument.to_owned());
+                self.ended |= self.posix;
             } else if argument == "--" {
                 self.ended = true;
             } else if let Some(long) = argument.strip_prefix("--") {

@@ -54,6 +54,7 @@ pub(crate) const ENVIRONMENT: &[&str] = &[
     "ZPOOL_VDEV_NAME_GUID",
     "ZPOOL_VDEV_NAME_PATH",
     "ZFS_COLOR",
+    "POSIXLY_CORRECT",
 ];
 
 /// One run of one command.
@@ -131,6 +132,9 @@ impl Session {
         mut take: impl FnMut(&Self, Opt) -> Outcome,
     ) -> Result<Vec<String>, Exit> {
         let mut options = Getopt::new(arguments, letters, longs);
+        if self.caller.environment.contains_key("POSIXLY_CORRECT") {
+            options = options.ending_at_operands();
+        }
         loop {
             match options.next() {
                 Ok(Some(option)) => take(self, option)?,

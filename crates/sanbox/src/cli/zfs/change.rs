@@ -5,9 +5,14 @@ use engine::{DatasetFilter, PropertyQuery};
 
 use super::{flag, open};
 use crate::cli::{Exit, Outcome, Session};
+use crate::follow::{self, Affected, Change};
 
 pub(super) async fn set(session: &Session, arguments: &[String]) -> Outcome {
-    let operands = session.options(arguments, "u", &[], |_, _| Ok(()))?;
+    let mut unmounted = false;
+    let operands = session.options(arguments, "u", &[], |_, option| {
+        unmounted |= flag(&option, 'u');
+        Ok(())
+    })?;
     if operands.is_empty() {
         return Err(session.misuse("missing arguments"));
     }
@@ -48,20 +53,56 @@ pub(super) async fn set(session: &Session, arguments: &[String]) -> Outcome {
             failed = true;
             continue;
         }
-        match pool.set_dataset_properties(name, &pairs).await {
-            Ok(()) => {
-                session.record(&pool).await;
-                session.appliance.datasets_changed().await;
-            }
-            Err(error) => {
-                session
-                    .out
-                    .error(format!("cannot set property for '{name}': {error}"));
+        let change = change_of(&pairs).filter(|_| !unmounted);
+        let affected = match change {
+            Some(change) => Affected::unmount(&session.appliance, &pool, name, change, false).await,
+            None => Ok(Affected::default()),
+        };
+        let affected = match affected {
+            Ok(affected) => affected,
+            Err(why) => {
+                session.out.error(why);
                 failed = true;
+                continue;
             }
+        };
+        let set = pool.set_dataset_properties(name, &pairs).await;
+        let mounted = affected.mount_again(&session.appliance, &pool, name).await;
+        if let Err(error) = &set {
+            session
+                .out
+                .error(format!("cannot set property for '{name}': {error}"));
+            failed = true;
+            continue;
+        }
+        if pairs.iter().any(|(name, _)| is_mount_flag(name)) {
+            follow::obey(&session.appliance, &pool, name).await.ok();
+        }
+        session.record(&pool).await;
+        session.appliance.datasets_changed().await;
+        if let Err(why) = mounted {
+            session.out.error(why);
+            session
+                .out
+                .error("property may be set but unable to remount filesystem");
+            failed = true;
         }
     }
     if failed { Err(Exit(1)) } else { Ok(()) }
+}
+
+/// What mounts have to follow of some settings.
+fn change_of(pairs: &[(String, String)]) -> Option<Change> {
+    if pairs.iter().any(|(name, _)| name == "mountpoint") {
+        return Some(Change::Point);
+    }
+    let off = ("canmount".to_owned(), "off".to_owned());
+    pairs.contains(&off).then_some(Change::Off)
+}
+
+/// Whether a property decides how a file system is mounted.
+fn is_mount_flag(name: &str) -> bool {
+    matches!(name, "readonly" | "rdonly" | "devices" | "setuid" | "exec")
 }
 
 pub(super) async fn inherit(session: &Session, arguments: &[String]) -> Outcome {
@@ -126,6 +167,25 @@ pub(super) async fn inherit(session: &Session, arguments: &[String]) -> Outcome 
                 targets.extend(below.into_iter().map(|info| info.name).skip(1));
             }
         }
+        let change = match (name == "mountpoint", recursive) {
+            (false, _) => None,
+            (true, false) => Some(Change::Point),
+            (true, true) => Some(Change::Points),
+        };
+        let affected = match change {
+            Some(change) => {
+                Affected::unmount(&session.appliance, &pool, dataset, change, false).await
+            }
+            None => Ok(Affected::default()),
+        };
+        let affected = match affected {
+            Ok(affected) => affected,
+            Err(why) => {
+                session.out.error(why);
+                failed = true;
+                continue;
+            }
+        };
         let mut changed = false;
         for target in targets {
             match pool.inherit(&target, &name, received).await {
@@ -138,7 +198,17 @@ pub(super) async fn inherit(session: &Session, arguments: &[String]) -> Outcome 
                 }
             }
         }
+        if let Err(why) = affected
+            .mount_again(&session.appliance, &pool, dataset)
+            .await
+        {
+            session.out.error(why);
+            failed = true;
+        }
         if changed {
+            if is_mount_flag(&name) {
+                follow::obey(&session.appliance, &pool, dataset).await.ok();
+            }
             session.record(&pool).await;
             session.appliance.datasets_changed().await;
         }

@@ -6,6 +6,7 @@ use engine::{CreateDataset, EngineError, PoolHandle, PropertyQuery};
 use super::{bad_name, flag, open};
 use crate::cli::getopt::Opt;
 use crate::cli::{Exit, Outcome, Session, pool_part, setting};
+use crate::follow::{self, Affected, Change};
 
 pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
     let (mut parents, mut dry_run, mut verbose, mut parseable) = (false, false, false, false);
@@ -119,11 +120,7 @@ pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
         return Ok(());
     }
     if verbose {
-        let parent = name
-            .rsplit_once('/')
-            .map_or(name.as_str(), |(parent, _)| parent);
-        let parent_exists = pool.dataset(parent, &PropertyQuery::None).await.is_ok();
-        if parents && !parent_exists {
+        if parents {
             session.out.line(match (parseable, dry_run) {
                 (true, _) => format!("create_ancestors\t{name}"),
                 (false, true) => format!("would create ancestors of {name}"),
@@ -183,8 +180,9 @@ fn warn_of_block_size(session: &Session, size: u64, properties: &[(String, Strin
 }
 
 pub(super) async fn rename(session: &Session, arguments: &[String]) -> Outcome {
-    let (mut parents, mut recursive, mut unmounted) = (false, false, false);
+    let (mut parents, mut recursive, mut unmounted, mut force) = (false, false, false, false);
     let operands = session.options(arguments, "pruf", &[], |_, option| {
+        force |= flag(&option, 'f');
         parents |= flag(&option, 'p');
         recursive |= flag(&option, 'r');
         unmounted |= flag(&option, 'u');
@@ -228,11 +226,22 @@ pub(super) async fn rename(session: &Session, arguments: &[String]) -> Outcome {
     {
         return refuse("New dataset name cannot be a descendant of current dataset name");
     }
-    match pool.rename_dataset(from, to, parents).await {
+    let affected = if unmounted {
+        Affected::default()
+    } else {
+        Affected::unmount(&session.appliance, &pool, from, Change::Name, force)
+            .await
+            .map_err(|why| session.fail(why))?
+    };
+    let renamed = pool.rename_dataset(from, to, parents).await;
+    let now = if renamed.is_ok() { to } else { from };
+    follow::renamed(&session.appliance, &pool, now).await;
+    let mounted = affected.mount_again(&session.appliance, &pool, now).await;
+    match renamed {
         Ok(()) => {
             session.record(&pool).await;
             session.appliance.datasets_changed().await;
-            Ok(())
+            mounted.map_err(|why| session.fail(why))
         }
         Err(error) => refuse(&error.to_string()),
     }

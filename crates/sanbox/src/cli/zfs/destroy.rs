@@ -21,7 +21,6 @@ struct Flags {
     recursive: bool,
     clones: bool,
     defer: bool,
-    force: bool,
 }
 
 /// Something that must go before something else can.
@@ -37,7 +36,6 @@ pub(super) async fn destroy(session: &Session, arguments: &[String]) -> Outcome 
         flags.verbose |= flag(&option, 'v') || flag(&option, 'p');
         flags.parseable |= flag(&option, 'p');
         flags.dry_run |= flag(&option, 'n');
-        flags.force |= flag(&option, 'f');
         flags.defer |= flag(&option, 'd');
         flags.clones |= flag(&option, 'R');
         flags.recursive |= flag(&option, 'r') || flag(&option, 'R');
@@ -133,11 +131,12 @@ fn clones_of(info: &DatasetInfo) -> Vec<String> {
 
 /// The snapshots of a dataset that a `a,b%c` means, oldest first.
 fn matching<'a>(spec: &str, all: &'a [DatasetInfo]) -> Vec<&'a DatasetInfo> {
-    let short = |info: &DatasetInfo| info.name.split_once('@').map(|(_, s)| s.to_owned());
-    let at = |name: &str| {
-        all.iter()
-            .position(|info| short(info).as_deref() == Some(name))
-    };
+    let places: BTreeMap<&str, usize> = all
+        .iter()
+        .enumerate()
+        .filter_map(|(place, info)| Some((info.name.split_once('@')?.1, place)))
+        .collect();
+    let at = |name: &str| places.get(name).copied();
     let mut chosen = BTreeSet::new();
     for part in spec.split(',') {
         match part.split_once('%') {
@@ -186,7 +185,7 @@ async fn destroy_snapshots(session: &Session, dataset: &str, spec: &str, flags: 
             .collect();
         let chosen = matching(spec, &all);
         for info in &chosen {
-            if !flags.clones && !flags.defer {
+            if !flags.clones && !flags.defer && !clones_of(info).is_empty() {
                 let below = dependents(&pool, &info.name)
                     .await
                     .map_err(|error| failed(&error))?;
@@ -227,7 +226,7 @@ async fn destroy_snapshots(session: &Session, dataset: &str, spec: &str, flags: 
         for dependent in &below {
             announce(session, &dependent.name, flags);
         }
-        destroy_batches(session, &pool, &below, flags.force, false).await?;
+        destroy_batches(session, &pool, &below, false).await?;
     }
     destroy_names(session, &pool, &doomed, flags.defer).await?;
     session.record(&pool).await;
@@ -406,7 +405,7 @@ async fn destroy_dataset(session: &Session, name: &str, flags: Flags) -> Outcome
     if flags.dry_run {
         return Ok(());
     }
-    let outcome = destroy_batches(session, &pool, &doomed, flags.force, flags.recursive).await;
+    let outcome = destroy_batches(session, &pool, &doomed, flags.recursive).await;
     session.record(&pool).await;
     session.appliance.datasets_changed().await;
     outcome
@@ -418,7 +417,6 @@ pub(super) async fn destroy_batches(
     session: &Session,
     pool: &PoolHandle,
     doomed: &[Dependent],
-    force: bool,
     go_on: bool,
 ) -> Outcome {
     let mut failed = false;
@@ -430,7 +428,7 @@ pub(super) async fn destroy_batches(
         }
         let snapshots = std::mem::take(&mut batch);
         let outcome = match destroy_names(session, pool, &snapshots, false).await {
-            Ok(()) => destroy_one(session, pool, &victim.name, force).await,
+            Ok(()) => destroy_one(session, pool, &victim.name).await,
             Err(exit) => Err(exit),
         };
         match outcome {
@@ -472,8 +470,10 @@ async fn destroy_names(
     }
 }
 
-async fn destroy_one(session: &Session, pool: &PoolHandle, name: &str, force: bool) -> Outcome {
-    if session.appliance.unmount_for(name, force).await.is_err() {
+async fn destroy_one(session: &Session, pool: &PoolHandle, name: &str) -> Outcome {
+    // Linux unmounts nothing that is busy, `-f` or not.
+    // OpenZFS: tests/zfs-tests/tests/functional/cli_root/zfs_destroy/zfs_destroy_004_pos.ksh
+    if session.appliance.unmount_for(name).await.is_err() {
         return Err(session.fail(format!("cannot destroy '{name}': dataset is busy")));
     }
     if let Ok(info) = pool.dataset(name, &PropertyQuery::None).await

@@ -92,9 +92,17 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
             PropertyQuery::Named(names.iter().map(|name| userspace::numbered(name)).collect())
         }
     };
+    let only_one_deep = !names.is_empty()
+        && !names.iter().any(|name| name.contains(['@', '#']))
+        && matches!(
+            wanted.as_deref(),
+            Some([DatasetKind::Snapshot] | [DatasetKind::Bookmark])
+        );
     let depth = match (recursive, limit) {
         (_, Some(limit)) => Some(limit),
         (true, None) => None,
+        // Asked for snapshots of a file system, its own are meant.
+        (false, None) if only_one_deep => Some(1),
         (false, None) => Some(0),
     };
     let default_kinds = if names.is_empty() {

@@ -7,7 +7,8 @@ use engine::{DatasetInfo, PropertyQuery};
 use serde_json::{Map, Value};
 
 use super::{
-    Selection, dataset_json, depth, kinds, name_order, property_name, property_names, select, shown,
+    Selection, dataset_json, depth, kinds, name_order, property_name, property_names, select,
+    shown, text_of_property,
 };
 use crate::cli::format::{Column, table};
 use crate::cli::getopt::{Long, Opt};
@@ -176,7 +177,15 @@ fn sort(found: &mut [DatasetInfo], order: &[(String, bool)]) {
                     // Datasets without the property come last, whichever the direction.
                     (None, Some(_)) => return Ordering::Greater,
                     (Some(_), None) => return Ordering::Less,
-                    (Some(left), Some(right)) => left.value.cmp(&right.value),
+                    (Some(left), Some(right)) => {
+                        match left.native.map(|p| p.descriptor().value_type) {
+                            // Words are compared as words, whatever their numbers.
+                            Some(PropertyType::Index) => {
+                                text_of_property(left, true).cmp(&text_of_property(right, true))
+                            }
+                            _ => left.value.cmp(&right.value),
+                        }
+                    }
                 }
             };
             let ordering = if *reverse {

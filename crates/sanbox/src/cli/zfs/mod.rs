@@ -8,6 +8,7 @@ mod get;
 mod list;
 mod mount;
 mod snapshot;
+mod upgrade;
 mod userspace;
 
 use engine::property::{Attribute, DatasetKind, PROPERTIES, Property};
@@ -58,6 +59,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "unmount" => mount::unmount(session, rest).await,
         "share" => mount::share(session, rest).await,
         "unshare" => mount::unshare(session, rest).await,
+        "upgrade" => upgrade::run(session, rest).await,
         other => Err(session.fail(format!(
             "zfs {other}: not supported by this version of sanbox yet"
         ))),
@@ -261,9 +263,14 @@ async fn select(
         }
     }
     for name in selection.names {
+        let Ok(name) = &dataset_at(session, name).await else {
+            failed = true;
+            continue;
+        };
         match open(session, name, &PropertyQuery::None).await {
             Ok((pool, info)) => {
-                if selection.depth == Some(0) && !selection.kinds.contains(&info.kind) {
+                let alone = selection.depth == Some(0) && !selection.limited;
+                if alone && !selection.kinds.contains(&info.kind) {
                     session.out.error(format!(
                         "cannot open '{name}': operation not applicable to datasets of this type"
                     ));
@@ -275,6 +282,7 @@ async fn select(
             Err(_) => failed = true,
         }
     }
+    let once = starts.len() == 1;
     for (pool, root, depth) in starts {
         let filter = DatasetFilter {
             root: root.clone(),
@@ -284,7 +292,7 @@ async fn select(
         match pool.datasets(&filter, query).await {
             Ok(datasets) => {
                 for mut info in datasets {
-                    if seen.insert(info.name.clone()) {
+                    if once || seen.insert(info.name.clone()) {
                         session.appliance.fill_in(&mut info);
                         found.push(info);
                     }
@@ -299,6 +307,31 @@ async fn select(
         }
     }
     (found, failed)
+}
+
+/// Returns the dataset a word names: a path means the one mounted there.
+// OpenZFS: lib/libzfs/libzfs_dataset.c, zfs_path_to_zhandle
+async fn dataset_at(session: &Session, word: &str) -> Result<String, Exit> {
+    if !word.starts_with('/') && !word.starts_with("./") {
+        return Ok(word.to_owned());
+    }
+    let path = session.path(word);
+    let looked = tokio::task::spawn_blocking(move || std::fs::canonicalize(path)).await;
+    let path = match looked {
+        Ok(Ok(path)) => path,
+        Ok(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(session.fail(format!("cannot open '{word}': No such file or directory")));
+        }
+        _ => return Err(session.fail(format!("cannot open '{word}'"))),
+    };
+    let mounts = session.appliance.mounts().list();
+    let inside = mounts
+        .into_iter()
+        .filter(|(_, point)| path.starts_with(point));
+    match inside.max_by_key(|(_, point)| point.as_os_str().len()) {
+        Some((dataset, _)) => Ok(dataset),
+        None => Err(session.fail(format!("cannot open '{word}': not a ZFS filesystem"))),
+    }
 }
 
 /// Reads the `-t` of `list` and `get`.

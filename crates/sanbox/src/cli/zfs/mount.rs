@@ -3,7 +3,7 @@
 //! Mounting is by FUSE and needs a daemon that lives on after the command; NFS needs no mount, the
 //! daemon serves shared datasets from the engine itself.
 
-use engine::property::DatasetKind;
+use engine::property::{DatasetKind, Property};
 use engine::{DatasetFilter, DatasetInfo, PoolHandle, PropertyQuery};
 use serde_json::{Map, json};
 
@@ -42,7 +42,11 @@ pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
         value: false,
     }];
     let (mut every, mut as_json, mut verbose) = (false, false, false);
+    let mut words: Vec<String> = Vec::new();
     let operands = session.options(arguments, ":ajRlvo:Of", LONGS, |_, option| {
+        if let Opt::Short('o', Some(list)) = &option {
+            words.extend(list.split(',').map(str::to_owned));
+        }
         every |= flag(&option, 'a');
         verbose |= flag(&option, 'v');
         as_json |= flag(&option, 'j') || matches!(option, Opt::Long(..));
@@ -89,10 +93,78 @@ pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
         }
         [name] => {
             let (pool, info) = open(session, name, &query()).await?;
-            mount_one(session, &pool, &info).await
+            if words.iter().any(|word| word == "remount") {
+                return remount(session, &pool, &info, &words).await;
+            }
+            mount_one(session, &pool, &info).await?;
+            if words.is_empty() {
+                return Ok(());
+            }
+            remount(session, &pool, &info, &words).await
         }
         _ => Err(session.misuse("too many arguments")),
     }
+}
+
+/// Options of `mount` with the properties they override until the file system is unmounted.
+// OpenZFS: man/man8/zfs-mount.8; lib/libzfs/libzfs_mount.c; module/os/linux/zfs/zfs_vfsops.c (names)
+const OVERRIDES: [(&str, Property, bool); 16] = [
+    ("ro", Property::ReadOnly, true),
+    ("rw", Property::ReadOnly, false),
+    ("atime", Property::Atime, true),
+    ("noatime", Property::Atime, false),
+    ("relatime", Property::Relatime, true),
+    ("norelatime", Property::Relatime, false),
+    ("exec", Property::Exec, true),
+    ("noexec", Property::Exec, false),
+    ("devices", Property::Devices, true),
+    ("dev", Property::Devices, true),
+    ("nodevices", Property::Devices, false),
+    ("nodev", Property::Devices, false),
+    ("setuid", Property::Setuid, true),
+    ("suid", Property::Setuid, true),
+    ("nosetuid", Property::Setuid, false),
+    ("nosuid", Property::Setuid, false),
+];
+
+/// Applies `-o` to a file system that is mounted.
+async fn remount(
+    session: &Session,
+    pool: &PoolHandle,
+    info: &DatasetInfo,
+    words: &[String],
+) -> Outcome {
+    let name = &info.name;
+    let refuse = |why: &str| Err(session.fail(format!("cannot mount '{name}': {why}")));
+    if session.appliance.mounts().mounted(info.guid).is_none() {
+        return refuse("not currently mounted");
+    }
+    let Ok(mut flags) = crate::appliance::mount_flags(pool, name).await else {
+        return refuse("the dataset cannot be read");
+    };
+    let mut chosen = session.appliance.mounts().overridden(info.guid);
+    for word in words.iter().filter(|word| *word != "remount") {
+        let Some((_, property, on)) = OVERRIDES.iter().find(|(known, ..)| known == word) else {
+            return refuse(&format!("invalid mount option '{word}'"));
+        };
+        chosen.retain(|(known, _)| known != property);
+        chosen.push((*property, *on));
+    }
+    for (property, on) in &chosen {
+        match property {
+            Property::ReadOnly => flags.readonly = *on || pool.readonly(),
+            Property::Exec => flags.no_exec = !on,
+            Property::Devices => flags.no_devices = !on,
+            Property::Setuid => flags.no_setuid = !on,
+            _ => {}
+        }
+    }
+    let mounts = session.appliance.mounts();
+    if let Err(why) = mounts.remount(info.guid, flags).await {
+        return refuse(&why);
+    }
+    mounts.override_properties(info.guid, &chosen);
+    Ok(())
 }
 
 async fn mount_one(session: &Session, pool: &PoolHandle, info: &DatasetInfo) -> Outcome {

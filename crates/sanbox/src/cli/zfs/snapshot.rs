@@ -139,11 +139,10 @@ async fn open_snapshot(session: &Session, name: &str) -> Result<PoolHandle, Exit
 }
 
 pub(super) async fn rollback(session: &Session, arguments: &[String]) -> Outcome {
-    let (mut recursive, mut clones, mut force) = (false, false, false);
+    let (mut recursive, mut clones) = (false, false);
     let operands = session.options(arguments, "rRf", &[], |_, option| {
         clones |= flag(&option, 'R');
         recursive |= flag(&option, 'r') || flag(&option, 'R');
-        force |= flag(&option, 'f');
         Ok(())
     })?;
     let [target] = operands.as_slice() else {
@@ -225,7 +224,7 @@ pub(super) async fn rollback(session: &Session, arguments: &[String]) -> Outcome
     let (bookmarks, rest): (Vec<_>, Vec<_>) = doomed
         .into_iter()
         .partition(|d| d.kind == DatasetKind::Bookmark);
-    destroy_batches(session, &pool, &rest, force, false).await?;
+    destroy_batches(session, &pool, &rest, false).await?;
     let bookmarks: Vec<String> = bookmarks.into_iter().map(|d| d.name).collect();
     if !bookmarks.is_empty()
         && let Err(error) = pool.destroy_bookmarks(&bookmarks).await

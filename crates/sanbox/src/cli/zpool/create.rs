@@ -101,14 +101,14 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         session.out.error(format!("cannot create '{name}': {why}"));
         return Err(session.fail("pool name may have been omitted"));
     }
-    if options.dry_run {
-        session.out.text(dry_run(name, &layout));
-        return Ok(());
+    if session.appliance.mounts_by_itself() {
+        empty_mountpoint(session, name, &options)?;
     }
-    if session.appliance.known_pool(name).await.is_some() {
+    if !options.dry_run && session.appliance.known_pool(name).await.is_some() {
         return Err(session.fail(format!("cannot create '{name}': pool already exists")));
     }
     in_use_here(session, &layout.all(), options.force).await?;
+    let drawing = options.dry_run.then(|| dry_run(name, &layout));
     let mut root_properties = options.root_properties;
     if let Some(mountpoint) = options.mountpoint {
         root_properties.push(("mountpoint".to_owned(), mountpoint));
@@ -130,6 +130,13 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         command: Some(session.line.clone()),
         ..PoolSpec::default()
     };
+    if let Some(drawing) = drawing {
+        if let Err(error) = engine::Engine::check_pool(&spec, &root_properties) {
+            return Err(session.fail(format!("cannot create '{name}': {error}")));
+        }
+        session.out.text(drawing);
+        return Ok(());
+    }
     match session.appliance.create_pool(spec, &root_properties).await {
         Ok(_) => Ok(()),
         Err(EngineError::Pool(PoolError::DeviceInUse {
@@ -213,6 +220,7 @@ impl Layout {
             data.extend_from_slice(&layout.dedup);
             data.extend_from_slice(&layout.special);
             same_redundancy(session, &data)?;
+            alike(session, &data)?;
         }
         Ok(layout)
     }
@@ -409,6 +417,71 @@ fn same_redundancy(session: &Session, vdevs: &[VdevSpec]) -> Outcome {
         return Err(session.fail(complaint));
     }
     Ok(())
+}
+
+/// Refuses groups of devices whose sizes differ, or of files and devices: the smallest is all's.
+// OpenZFS: cmd/zpool/zpool_vdev.c, get_replication (what is compared, in which words)
+fn alike(session: &Session, vdevs: &[VdevSpec]) -> Outcome {
+    /// Labels and rounding may differ by this much.
+    const TOLERANCE_BYTES: u64 = 16 << 20;
+    for vdev in vdevs {
+        let (kind, paths) = match vdev {
+            VdevSpec::Mirror(paths) => ("mirror", paths),
+            VdevSpec::Raidz { paths, .. } => ("raidz", paths),
+            _ => continue,
+        };
+        let is_file = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|data| data.is_file());
+        let files = paths.iter().filter(|path| is_file(path)).count();
+        let sizes: Vec<u64> = paths.iter().filter_map(size_of).collect();
+        let (least, most) = (sizes.iter().min(), sizes.iter().max());
+        let complaint = if files != 0 && files != paths.len() {
+            format!("{kind} contains both files and devices")
+        } else if let (Some(least), Some(most)) = (least, most)
+            && most - least > TOLERANCE_BYTES
+        {
+            format!("{kind} contains devices of different sizes")
+        } else {
+            continue;
+        };
+        session.out.error("invalid vdev specification");
+        session
+            .out
+            .error("use '-f' to override the following errors:");
+        return Err(session.fail(complaint));
+    }
+    Ok(())
+}
+
+/// The size of a file or device, in bytes.
+fn size_of(path: &PathBuf) -> Option<u64> {
+    use std::io::{Seek as _, SeekFrom};
+    let mut file = std::fs::File::open(path).ok()?;
+    file.seek(SeekFrom::End(0)).ok()
+}
+
+/// Refuses a mount point of the root file system that is there and not empty.
+// OpenZFS: cmd/zpool/zpool_main.c, zpool_do_create (words)
+fn empty_mountpoint(session: &Session, name: &str, options: &Options) -> Outcome {
+    let point = match options.mountpoint.as_deref() {
+        Some("none" | "legacy") => return Ok(()),
+        Some(point) => point.to_owned(),
+        None => format!("/{name}"),
+    };
+    let off = ("canmount".to_owned(), "off".to_owned());
+    if options.root_properties.contains(&off) {
+        return Ok(());
+    }
+    let place = format!("{}{point}", options.altroot.as_deref().unwrap_or(""));
+    let complaint = match std::fs::read_dir(&place) {
+        Ok(entries) => match entries.count() {
+            0 => return Ok(()),
+            _ => format!("mountpoint '{place}' exists and is not empty"),
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => format!("mountpoint '{place}' : {error}"),
+    };
+    session.out.error(complaint);
+    Err(session.fail("use '-m' option to provide a different default"))
 }
 
 /// Finds the device or file a word names.

@@ -9,12 +9,17 @@ mod adapter;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use engine::FsHandle;
+use engine::property::Property;
 use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
 use tokio::sync::watch;
 
 use adapter::Adapter;
+
+/// How long a mount that was detached while busy is waited for.
+const DETACH_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How a dataset is mounted, from its properties and the command line.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,6 +39,8 @@ struct Mounted {
     dataset: String,
     point: PathBuf,
     unmounter: Arc<Mutex<SessionUnmounter>>,
+    /// Properties in force otherwise than the dataset says, until it is unmounted.
+    overridden: Vec<(Property, bool)>,
 }
 
 /// The mounts this process holds.
@@ -141,6 +148,7 @@ impl Mounts {
             dataset: dataset.to_owned(),
             point,
             unmounter,
+            overridden: Vec::new(),
         });
         let (list, ended) = (self.list.clone(), self.ended.clone());
         let run = move || {
@@ -191,8 +199,64 @@ impl Mounts {
         tokio::task::spawn_blocking(unmount)
             .await
             .map_err(|error| error.to_string())??;
-        self.ended(guid).await;
+        if force {
+            // Somebody's working directory may be in it for as long as he likes.
+            let _ = tokio::time::timeout(DETACH_PATIENCE, self.ended(guid)).await;
+        } else {
+            self.ended(guid).await;
+        }
         Ok(())
+    }
+
+    /// Changes how a dataset is mounted.
+    ///
+    /// # Errors
+    /// It is not mounted, or the kernel refuses.
+    pub(crate) async fn remount(&self, guid: u64, flags: MountFlags) -> Result<(), String> {
+        use rustix::mount::{MountFlags as Kernel, mount_remount};
+        let point = self.mounted(guid).ok_or("not currently mounted")?;
+        let is_root = rustix::process::geteuid().is_root();
+        if !is_root {
+            return Ok(());
+        }
+        let mut kernel = Kernel::empty();
+        kernel.set(Kernel::RDONLY, flags.readonly);
+        kernel.set(Kernel::NODEV, flags.no_devices);
+        kernel.set(Kernel::NOSUID, flags.no_setuid);
+        kernel.set(Kernel::NOEXEC, flags.no_exec);
+        // Of the mount point, and of the file system: FUSE refuses writes by the second.
+        let change = move || {
+            mount_remount(&point, kernel | Kernel::BIND, c"")
+                .and_then(|()| mount_remount(&point, kernel, c""))
+                .map_err(|error| error.to_string())
+        };
+        tokio::task::spawn_blocking(change)
+            .await
+            .map_err(|error| error.to_string())?
+    }
+
+    /// Notes that a mount has properties of its own until it ends.
+    pub(crate) fn override_properties(&self, guid: u64, properties: &[(Property, bool)]) {
+        if let Some(mount) = self.locked().iter_mut().find(|mount| mount.guid == guid) {
+            for (property, on) in properties {
+                mount.overridden.retain(|(known, _)| known != property);
+                mount.overridden.push((*property, *on));
+            }
+        }
+    }
+
+    /// Returns the properties that a mount has otherwise than its dataset.
+    pub(crate) fn overridden(&self, guid: u64) -> Vec<(Property, bool)> {
+        let list = self.locked();
+        let mount = list.iter().find(|mount| mount.guid == guid);
+        mount.map_or_else(Vec::new, |mount| mount.overridden.clone())
+    }
+
+    /// Knows a mounted dataset by its new name.
+    pub(crate) fn renamed(&self, guid: u64, dataset: &str) {
+        if let Some(mount) = self.locked().iter_mut().find(|mount| mount.guid == guid) {
+            dataset.clone_into(&mut mount.dataset);
+        }
     }
 
     /// Waits until a dataset's mount has ended.

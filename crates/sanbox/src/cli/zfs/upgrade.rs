@@ -1,0 +1,128 @@
+//! `zfs upgrade`: the versions of file systems. sanbox makes and keeps the newest only; older ones are read.
+// OpenZFS: cmd/zfs/zfs_main.c, zfs_do_upgrade (words)
+
+use engine::property::DatasetKind;
+use engine::{DatasetFilter, DatasetInfo, PoolHandle, PropertyQuery};
+
+use super::{flag, open};
+use crate::appliance::KnownPool;
+use crate::cli::getopt::Opt;
+use crate::cli::{Exit, Outcome, Session};
+
+/// The newest version of a file system's layout.
+const NEWEST: u64 = 5;
+
+const VERSIONS: &str = "\
+The following filesystem versions are supported:
+
+VER  DESCRIPTION
+---  --------------------------------------------------------
+ 1   Initial ZFS filesystem version
+ 2   Enhanced directory entries
+ 3   Case insensitive and filesystem user identifier (FUID)
+ 4   userquota, groupquota properties
+ 5   System attributes
+
+For more information on a particular version, including supported releases,
+see the ZFS Administration Guide.
+
+";
+
+pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
+    let (mut every, mut recursive, mut versions) = (false, false, false);
+    let mut wanted = NEWEST;
+    let names = session.options(arguments, "rvV:a", &[], |session, option| {
+        every |= flag(&option, 'a');
+        recursive |= flag(&option, 'r');
+        versions |= flag(&option, 'v');
+        if let Opt::Short('V', Some(text)) = option {
+            wanted = match text.parse() {
+                Ok(number) if (1..=NEWEST).contains(&number) => number,
+                _ => return Err(session.misuse(format!("invalid version {text}"))),
+            };
+        }
+        Ok(())
+    })?;
+    let upgrade = every || recursive || !names.is_empty();
+    if every && !names.is_empty() || versions && upgrade {
+        return Err(session.usage_only());
+    }
+    if versions {
+        session.out.text(VERSIONS);
+        return Ok(());
+    }
+    let depth = if names.is_empty() || recursive {
+        None
+    } else {
+        Some(0)
+    };
+    let mut roots: Vec<(PoolHandle, String)> = Vec::new();
+    for name in &names {
+        let (pool, info) = open(session, name, &PropertyQuery::None).await?;
+        roots.push((pool, info.name));
+    }
+    if names.is_empty() {
+        for known in session.appliance.pools().await {
+            if let KnownPool::Open(pool) = known {
+                let name = pool.name().to_owned();
+                roots.push((pool, name));
+            }
+        }
+    }
+    let mut old: Vec<(DatasetInfo, u64)> = Vec::new();
+    let mut already = 0;
+    for (pool, root) in &roots {
+        let filter = DatasetFilter {
+            root: root.clone(),
+            depth,
+            kinds: vec![DatasetKind::Filesystem],
+        };
+        let query = PropertyQuery::Named(vec!["version".to_owned()]);
+        let found = pool.datasets(&filter, &query).await;
+        let found =
+            found.map_err(|error| session.fail(format!("cannot open '{root}': {error}")))?;
+        for info in found {
+            let version = info.property("version").and_then(|p| p.value.number());
+            match version {
+                Some(version) if version < if upgrade { wanted } else { NEWEST } => {
+                    old.push((info, version))
+                }
+                _ => already += 1,
+            }
+        }
+    }
+    if upgrade {
+        for (info, version) in &old {
+            session.out.error(format!(
+                "cannot set property for '{}': version {version} cannot be upgraded by this version of sanbox",
+                info.name
+            ));
+        }
+        session.out.line("0 filesystems upgraded");
+        if already > 0 {
+            session
+                .out
+                .line(format!("{already} filesystems already at this version"));
+        }
+        return if old.is_empty() { Ok(()) } else { Err(Exit(1)) };
+    }
+    session.out.line(format!(
+        "This system is currently running ZFS filesystem version {NEWEST}.\n"
+    ));
+    if old.is_empty() {
+        session
+            .out
+            .line("All filesystems are formatted with the current version.");
+        return Ok(());
+    }
+    session.out.line(
+        "The following filesystems are out of date, and can be upgraded.  After being\n\
+         upgraded, these filesystems (and any 'zfs send' streams generated from\n\
+         subsequent snapshots) will no longer be accessible by older software versions.\n\n\n\
+         VER  FILESYSTEM\n---  ------------",
+    );
+    for (info, version) in old {
+        session.out.line(format!("{version:2}   {}", info.name));
+    }
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! Mounts follow what changes about datasets: their mount points, whether they may be mounted, their names.
+//!
+//! A change is made between [`Affected::unmount`] and [`Affected::mount_again`]: file systems whose place
+//! depends on it are unmounted first (and the change is refused when one is busy), then mounted where they
+//! belong now. Nothing of it happens in a process that holds no mounts.
+// OpenZFS: lib/libzfs/libzfs_changelist.c (which file systems a change concerns, which are mounted again)
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use engine::property::{DatasetKind, Source, Value};
+use engine::{DatasetFilter, DatasetInfo, EngineError, PoolHandle};
+
+use crate::appliance::{Appliance, mount_flags, mount_query};
+
+/// What is about to change of a dataset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// `mountpoint`, of the dataset and what inherits it.
+    Point,
+    /// `mountpoint`, of everything below as well.
+    Points,
+    /// `canmount` becomes `off`.
+    Off,
+    /// Its name.
+    Name,
+}
+
+/// The file systems that a change concerns.
+#[derive(Debug, Default)]
+pub(crate) struct Affected {
+    /// All of them, by guid.
+    all: BTreeSet<u64>,
+    /// Those that were mounted.
+    mounted: BTreeSet<u64>,
+    /// Those that were not are mounted too afterwards, where that is done without being asked.
+    others_too: bool,
+}
+
+fn filesystems(root: &str) -> DatasetFilter {
+    DatasetFilter {
+        root: root.to_owned(),
+        depth: None,
+        kinds: vec![DatasetKind::Filesystem],
+    }
+}
+
+/// Whether a file system's mount point comes from above `root` (so that its name decides), or from
+/// `root` at the lowest.
+fn inherits(info: &DatasetInfo, root: &str, from_root_too: bool) -> bool {
+    match info.property("mountpoint").map(|property| &property.source) {
+        Some(Source::Default) => true,
+        Some(Source::Inherited(from)) => {
+            let below = from
+                .strip_prefix(root)
+                .is_some_and(|rest| rest.starts_with('/'));
+            !below && (from_root_too || from != root)
+        }
+        _ => false,
+    }
+}
+
+impl Affected {
+    /// Unmounts what a change of the dataset `root` concerns.
+    ///
+    /// # Errors
+    /// What `zfs` says when one is busy; then everything is mounted as it was.
+    pub(crate) async fn unmount(
+        appliance: &Appliance,
+        pool: &PoolHandle,
+        root: &str,
+        change: Change,
+        force: bool,
+    ) -> Result<Self, String> {
+        if !appliance.lives_on() {
+            return Ok(Self::default());
+        }
+        let Ok(found) = pool.datasets(&filesystems(root), &mount_query()).await else {
+            return Ok(Self::default());
+        };
+        let concerns = |info: &&DatasetInfo| match change {
+            Change::Points => true,
+            Change::Point => info.name == root || inherits(info, root, true),
+            Change::Off => info.name == root,
+            Change::Name => inherits(info, root, false),
+        };
+        let mut affected = Self {
+            others_too: matches!(change, Change::Point | Change::Points),
+            ..Self::default()
+        };
+        let mounts = appliance.mounts();
+        for info in found.iter().filter(concerns).rev() {
+            affected.all.insert(info.guid);
+            let Some(point) = mounts.mounted(info.guid) else {
+                continue;
+            };
+            if let Err(why) = mounts.unmount_name(&info.name, force).await {
+                affected.others_too = false;
+                affected.mount_again(appliance, pool, root).await.ok();
+                return Err(format!("cannot unmount '{}': {why}", point.display()));
+            }
+            affected.mounted.insert(info.guid);
+        }
+        Ok(affected)
+    }
+
+    /// Mounts again what was unmounted; `root` is the dataset's name now.
+    ///
+    /// # Errors
+    /// What `zfs` says when one could not be mounted; the others are.
+    pub(crate) async fn mount_again(
+        &self,
+        appliance: &Appliance,
+        pool: &PoolHandle,
+        root: &str,
+    ) -> Result<(), String> {
+        if self.all.is_empty() {
+            return Ok(());
+        }
+        let others_too = self.others_too && appliance.mounts_by_itself();
+        let found = pool.datasets(&filesystems(root), &mount_query()).await;
+        let found = found.map_err(|error| error.to_string())?;
+        let mut outcome = Ok(());
+        for info in &found {
+            let (point, may) = (text(info, "mountpoint"), text(info, "canmount"));
+            // canmount: 0 is off, 1 on, 2 noauto.
+            let wanted = self.mounted.contains(&info.guid) && may != "0"
+                || others_too && self.all.contains(&info.guid) && may == "1";
+            let free = appliance.mounts().mounted(info.guid).is_none();
+            if wanted
+                && free
+                && point.starts_with('/')
+                && let Err(why) = appliance.mount(pool, info, Path::new(&point)).await
+            {
+                outcome = Err(format!("cannot mount '{}': {why}", info.name));
+            }
+        }
+        outcome
+    }
+}
+
+fn text(info: &DatasetInfo, name: &str) -> String {
+    match info.property(name).map(|property| &property.value) {
+        Some(Value::Text(text)) => text.clone(),
+        Some(Value::Number(number)) => number.to_string(),
+        None => String::new(),
+    }
+}
+
+/// Gives mounts below a dataset its new name: their places did not change.
+pub(crate) async fn renamed(appliance: &Appliance, pool: &PoolHandle, root: &str) {
+    if let Ok(found) = pool.datasets(&filesystems(root), &mount_query()).await {
+        for info in found {
+            appliance.mounts().renamed(info.guid, &info.name);
+        }
+    }
+}
+
+/// Makes the mounts at and below a dataset obey `readonly`, `devices`, `setuid` and `exec` as they are now.
+///
+/// # Errors
+/// The kernel refuses.
+pub(crate) async fn obey(
+    appliance: &Appliance,
+    pool: &PoolHandle,
+    root: &str,
+) -> Result<(), String> {
+    let failed = |error: EngineError| error.to_string();
+    if appliance.mounts().list().is_empty() {
+        return Ok(());
+    }
+    let found = pool.datasets(&filesystems(root), &mount_query()).await;
+    for info in found.map_err(failed)? {
+        if appliance.mounts().mounted(info.guid).is_some() {
+            let flags = mount_flags(pool, &info.name).await.map_err(failed)?;
+            appliance.mounts().remount(info.guid, flags).await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+#!/bin/bash
+# Tests of OpenZFS's own suite (Debian: zfs-test; not included here) run against our zpool and zfs: the appliance serves with FUSE
+# mounts, three loop devices of 4 GiB are the disks, and what the suite finds beside our commands is only zdb, as a reader.
+#
+#   zts.sh [GROUP | GROUP/TEST]...      default: the lines of zts.list
+#   env ZTS      the suite's folder (default /usr/share/zfs)
+#       OUT      where the results stay: zts.tsv and a log of each test (default: thrown away)
+#       LIMIT_S  limit per test (default 120)
+#       PASSES   how many have to pass (default: what zts.list says; 0 when tests are named)
+#
+# Setup and cleanup of a group run once around its tests; a failing setup fails them. Status 4 or 5 of a test means skipped.
+# A test after which pools are left is cleaned up after, so that it cannot fail the ones that follow.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+[ "$(id -u)" = 0 ] || skip "needs root (loop devices, mounts)"
+[ -e /dev/fuse ] || skip "this machine has no /dev/fuse"
+Z=${ZTS:-/usr/share/zfs}
+[ -d "$Z/zfs-tests" ] || skip "zfs-test is not installed"
+command -v ksh >/dev/null || skip "ksh is not installed"
+out=${OUT:-$w/out}; mkdir -p "$out/logs"; out=$(cd "$out" && pwd)
+
+want=("$@")
+if [ $# = 0 ]; then
+  mapfile -t want < <(grep -v '^#' "$here/zts.list")
+  PASSES=${PASSES:-$(sed -n 's/^# passes: //p' "$here/zts.list")}
+fi
+
+# The suite replaces PATH by one folder of links to what it may use.
+export STF_TOOLS=$Z/test-runner STF_SUITE=$Z/zfs-tests STF_PATH=$w/path FILEDIR=$w/work TMPDIR=$w/work HOME=/root
+mkdir "$STF_PATH" "$FILEDIR"; chmod 755 "$w" "$STF_PATH" "$FILEDIR"
+set +eu
+. "$STF_SUITE/include/default.cfg"
+link() { # link DIRECTORIES NAMES
+  local name dir
+  for name in $2; do
+    [ -e "$STF_PATH/$name" ] || for dir in $1; do [ -f "$dir/$name" ] && { ln -s "$dir/$name" "$STF_PATH/$name"; break; }; done
+  done
+}
+link "$w/bin" "zpool zfs"
+link "/usr/sbin /sbin /usr/bin /bin" "zdb zstream raidz_test"
+link "$STF_SUITE/bin" "$ZFSTEST_FILES"
+link "/usr/local/bin /usr/bin /usr/sbin /bin /sbin" "$SYSTEM_FILES_COMMON $SYSTEM_FILES_LINUX"
+ln -s /sbin/fsck.ext4 "$STF_PATH/fsck"; ln -s /sbin/mkfs.ext4 "$STF_PATH/newfs"
+
+disks=()
+unloop() { local disk; for disk in "${disks[@]}"; do losetup -d "/dev/$disk"; done; }
+trap 'zpool export -a -f >/dev/null 2>&1; unloop; finish' EXIT
+for i in 0 1 2; do
+  truncate -s 4G "$FILEDIR/vdev$i"
+  disk=$(losetup --show -f "$FILEDIR/vdev$i") || skip "no loop devices"
+  disks+=("${disk#/dev/}")
+done
+export DISKS="${disks[*]}" KEEP=rpool __ZFS_POOL_EXCLUDE=rpool TESTFAIL_CALLBACKS= LOSETUP=/sbin/losetup
+export ZFS_DBGMSG=$STF_SUITE/callbacks/zfs_dbgmsg.ksh ZFS_DMESG=$STF_SUITE/callbacks/zfs_dmesg.ksh
+serve --mount
+
+base=$STF_SUITE/tests/functional
+run() { (cd "$(dirname "$1")" && PATH=$STF_PATH timeout -k 10 "${LIMIT_S:-120}" "$1") >"$2" 2>&1 </dev/null; }
+script() { local end; for end in .ksh .sh .py; do [ -x "$1$end" ] && { echo "$1$end"; return 0; }; done; return 1; }
+tests_of() { (cd "$base/$1" && find . -maxdepth 1 -name '*.ksh' -perm -u+x | sed 's#^\./##; s#\.ksh$##' | grep -vx -e setup -e cleanup | sort); }
+declare -A tests; order=()
+for what in "${want[@]}"; do
+  if [ -d "$base/$what" ]; then group=$what list=$(tests_of "$what"); else group=${what%/*} list=${what##*/}; fi
+  [ -n "${tests[$group]:-}" ] || order+=("$group")
+  tests[$group]="${tests[$group]:-} $list"
+done
+: >"$out/zts.tsv"
+for group in "${order[@]}"; do
+  log=$out/logs/${group//\//_}
+  ready=1; setup=$(script "$base/$group/setup") && { run "$setup" "$log.setup" || ready=0; }
+  before=$(zpool list -H -o name)
+  for name in ${tests[$group]}; do
+    start=$SECONDS
+    if [ $ready = 0 ]; then echo -e "FAIL\t$group/$name\t0\tsetup: $(grep -m1 -E 'ERROR|not found' "$log.setup" | cut -c1-160)"; continue; fi
+    test=$(script "$base/$group/$name") || { echo -e "SKIP\t$group/$name\t0\tno such script"; continue; }
+    run "$test" "$log.$name"; status=$?
+    why=$(grep -m1 -E '^ERROR|not found' "$log.$name" | cut -c1-200)
+    case $status in
+    0) echo -e "PASS\t$group/$name\t$((SECONDS - start))\t" ;;
+    4 | 5) echo -e "SKIP\t$group/$name\t$((SECONDS - start))\t$(grep -m1 -E 'UNSUPPORTED|UNTESTED|NOTE' "$log.$name" | cut -c1-160)" ;;
+    *) echo -e "FAIL\t$group/$name\t$((SECONDS - start))\tstatus $status: $why" ;;
+    esac
+    kill -0 "$pid" 2>/dev/null || { echo "the server died in $group/$name" >&2; serve --mount; }
+    [ "$(zpool list -H -o name)" = "$before" ] && continue
+    # The pools differ: back to what the group's setup made.
+    cleanup=$(script "$base/$group/cleanup") && run "$cleanup" "$log.again"
+    for pool in $(zpool list -H -o name); do zpool destroy -f "$pool"; done
+    for disk in "${disks[@]}"; do wipefs -qa "/dev/$disk" >/dev/null 2>&1; done
+    [ -z "$setup" ] || run "$setup" "$log.again" || echo "setup of $group failed after $name" >&2
+  done >>"$out/zts.tsv"
+  cleanup=$(script "$base/$group/cleanup") && run "$cleanup" "$log.cleanup"
+  for pool in $(zpool list -H -o name); do zpool destroy -f "$pool"; done
+done
+count() { grep -c "^$1" "$out/zts.tsv"; }
+grep -v ^PASS "$out/zts.tsv" | cut -c1-250
+echo "interop zts: $(count PASS) passed, $(count FAIL) failed, $(count SKIP) skipped"
+[ "$(count PASS)" -ge "${PASSES:-0}" ] || fail "fewer than $PASSES passed"
+stop
