@@ -37,9 +37,9 @@ pub use dsl::property;
 pub use dsl::property::DatasetKind;
 pub use dsl::{Usage, UsageOf};
 pub use pool::{
-    AllocationBias, Candidate, Discovery, FeatureBase, Health, HistoryEvent, HistoryRecord,
-    HostIdentity, ImportPolicy, IoTotals, PoolError, PoolProperty, PoolSpec, PoolState, PoolStatus,
-    ScanRefusal, ScanStatus, StatusReason, Tuning, VdevSpec, VdevStatus,
+    AddSpec, AllocationBias, Candidate, Discovery, FeatureBase, Health, HistoryEvent,
+    HistoryRecord, HostIdentity, ImportPolicy, IoTotals, PoolError, PoolProperty, PoolSpec,
+    PoolState, PoolStatus, ScanRefusal, ScanStatus, StatusReason, Tuning, VdevSpec, VdevStatus,
 };
 /// Pool properties: their table and the forms of their values.
 pub mod pool_property {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::door::Room;
-use crate::{EngineError, PoolHandle};
+use crate::{AddSpec, EngineError, PoolHandle};
 
 impl PoolHandle {
     /// Starts a scrub, or goes on with a paused one; does not wait for its end.
@@ -145,6 +145,16 @@ impl PoolHandle {
             .ask(
                 move |room| async move { Ok(room.pool.attach(leaf, &path, replace, force).await?) },
             )
+            .await
+    }
+
+    /// Adds devices to the pool; they are part of it on stable storage when this returns.
+    ///
+    /// # Errors
+    /// The layout is refused, a device is in use or unfit, the pool cannot be written.
+    pub async fn add(&self, spec: AddSpec) -> Result<(), EngineError> {
+        self.door
+            .ask(move |room| async move { Ok(room.pool.add(spec).await?) })
             .await
     }
 

@@ -12,6 +12,8 @@ use crate::status::PoolState;
 pub(crate) const STATE_ACTIVE: u64 = 0;
 pub(crate) const STATE_EXPORTED: u64 = 1;
 pub(crate) const STATE_DESTROYED: u64 = 2;
+pub(crate) const STATE_SPARE: u64 = 3;
+pub(crate) const STATE_CACHE: u64 = 4;
 
 /// What is said of the pool as a whole in every label.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -15,16 +15,16 @@ use dsl::{Hierarchy, HierarchyOptions, NewHierarchy};
 use ondisk::{Guid, ObjectId, ObjectType, ObjsetType, SPA_VERSION_FEATURES, TXG_INITIAL};
 use runtime::Handle;
 use runtime::sync::Event;
-use vdev::{AllocationBias, Conflict, DiskUse, LeafSpec, OpenMode, TopSpec, Tree, TreeSpec};
+use vdev::{AllocationBias, LeafSpec, OpenMode, TopSpec, Tree, TreeSpec};
 use zio::{BlockStore, StoreOptions};
 
 use crate::config::{self, Identity};
 use crate::pool::{ALLOCATION_BIAS, DIRECTORY, Inner, Objects, Pool, Stored};
 use crate::space::{Dtls, Source, SpaceMaps};
 use crate::spec::{PoolSpec, VdevSpec};
-use crate::{PoolError, features, history, set, sync};
+use crate::{PoolError, features, history, in_use, set, sync};
 
-const ALLOCATION_CLASSES: &str = "allocation_classes";
+pub(crate) const ALLOCATION_CLASSES: &str = "allocation_classes";
 /// Most children of a raidz vdev (OpenZFS: `cmd/zpool/zpool_vdev.c`).
 const RAIDZ_CHILDREN_MAX: usize = 255;
 
@@ -62,8 +62,8 @@ impl Pool {
             ));
         }
         let (tree_config, conflicts) =
-            vdev::plan(handle, &tree_spec(&spec, checked.ashift)).await?;
-        refuse_used(&conflicts, spec.force)?;
+            vdev::plan(handle, &tree_spec(spec.tops(), checked.ashift)).await?;
+        in_use::refuse(&conflicts, spec.force)?;
         let tree = Tree::open(
             handle,
             &tree_config,
@@ -295,9 +295,12 @@ impl Inner {
     }
 }
 
-fn tree_spec(spec: &PoolSpec, ashift: Option<u8>) -> TreeSpec {
-    let tops = spec
-        .tops()
+/// Returns the tree of some vdevs as `vdev` plans it.
+pub(crate) fn tree_spec<'a>(
+    vdevs: impl Iterator<Item = (&'a VdevSpec, AllocationBias)>,
+    ashift: Option<u8>,
+) -> TreeSpec {
+    let tops = vdevs
         .map(|(vdev, bias)| TopSpec {
             parity: vdev.parity(),
             leaves: vdev
@@ -312,7 +315,6 @@ fn tree_spec(spec: &PoolSpec, ashift: Option<u8>) -> TreeSpec {
     TreeSpec { tops }
 }
 
-/// Checks everything that can be checked without looking at a device.
 /// Checks what can be checked of a new pool without its devices: names, layout, properties, features.
 ///
 /// # Errors
@@ -323,6 +325,7 @@ pub fn check_spec(spec: &PoolSpec) -> Result<(), PoolError> {
     Ok(())
 }
 
+/// Checks everything that can be checked without looking at a device.
 fn check(spec: &PoolSpec) -> Result<Checked, PoolError> {
     check_name(&spec.name)?;
     if spec.vdevs.is_empty() {
@@ -330,40 +333,7 @@ fn check(spec: &PoolSpec) -> Result<Checked, PoolError> {
             "invalid vdev specification: at least one toplevel vdev must be specified".into(),
         ));
     }
-    let mut seen: Vec<&PathBuf> = Vec::new();
-    for (vdev, _) in spec.tops() {
-        if let VdevSpec::Mirror(paths) = vdev
-            && paths.len() < 2
-        {
-            return Err(PoolError::Invalid(
-                "invalid vdev specification: mirror requires at least 2 devices".into(),
-            ));
-        }
-        if let VdevSpec::Raidz { parity, paths } = vdev {
-            let parity_fits = (1..=3).contains(parity);
-            if !parity_fits || paths.len() <= usize::from(*parity) {
-                return Err(PoolError::Invalid(format!(
-                    "invalid vdev specification: raidz{parity} requires at least {} devices",
-                    usize::from(*parity) + 1
-                )));
-            }
-            if paths.len() > RAIDZ_CHILDREN_MAX {
-                return Err(PoolError::Invalid(format!(
-                    "invalid vdev specification: raidz{parity} supports no more than \
-                     {RAIDZ_CHILDREN_MAX} devices"
-                )));
-            }
-        }
-        for path in vdev.paths() {
-            if seen.contains(&path) {
-                return Err(PoolError::Invalid(format!(
-                    "invalid vdev specification: the device '{}' is given twice",
-                    path.display()
-                )));
-            }
-            seen.push(path);
-        }
-    }
+    check_vdevs(spec.tops().map(|(vdev, _)| vdev))?;
     let mut checked = Checked {
         ashift: None,
         comment: None,
@@ -399,6 +369,45 @@ fn check(spec: &PoolSpec) -> Result<Checked, PoolError> {
     Ok(checked)
 }
 
+/// Checks the shapes of new vdevs, and that no device is named twice.
+pub(crate) fn check_vdevs<'a>(vdevs: impl Iterator<Item = &'a VdevSpec>) -> Result<(), PoolError> {
+    let mut seen: Vec<&PathBuf> = Vec::new();
+    for vdev in vdevs {
+        if let VdevSpec::Mirror(paths) = vdev
+            && paths.len() < 2
+        {
+            return Err(PoolError::Invalid(
+                "invalid vdev specification: mirror requires at least 2 devices".into(),
+            ));
+        }
+        if let VdevSpec::Raidz { parity, paths } = vdev {
+            let parity_fits = (1..=3).contains(parity);
+            if !parity_fits || paths.len() <= usize::from(*parity) {
+                return Err(PoolError::Invalid(format!(
+                    "invalid vdev specification: raidz{parity} requires at least {} devices",
+                    usize::from(*parity) + 1
+                )));
+            }
+            if paths.len() > RAIDZ_CHILDREN_MAX {
+                return Err(PoolError::Invalid(format!(
+                    "invalid vdev specification: raidz{parity} supports no more than \
+                     {RAIDZ_CHILDREN_MAX} devices"
+                )));
+            }
+        }
+        for path in vdev.paths() {
+            if seen.contains(&path) {
+                return Err(PoolError::Invalid(format!(
+                    "invalid vdev specification: the device '{}' is given twice",
+                    path.display()
+                )));
+            }
+            seen.push(path);
+        }
+    }
+    Ok(())
+}
+
 /// Checks the name of a new pool.
 pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {
     // OpenZFS: module/zcommon/zfs_namecheck.c, pool_namecheck; lib/libzfs/libzfs_pool.c, zpool_name_valid
@@ -418,30 +427,6 @@ pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | ' ');
     if let Some(c) = name.chars().find(|&c| !allowed(c)) {
         return bad(&format!("invalid character '{c}' in pool name"));
-    }
-    Ok(())
-}
-
-fn refuse_used(conflicts: &[Conflict], force: bool) -> Result<(), PoolError> {
-    for conflict in conflicts {
-        let (reason, forceable) = match &conflict.found {
-            DiskUse::Free => continue,
-            // OpenZFS: cmd/zpool/zpool_vdev.c, check_file and check_slice words
-            DiskUse::Pool { name, state, .. } => match *state {
-                config::STATE_ACTIVE => (format!("is part of active pool '{name}'"), true),
-                config::STATE_EXPORTED => (format!("is part of exported pool '{name}'"), true),
-                config::STATE_DESTROYED => continue,
-                _ => (format!("is part of potentially active pool '{name}'"), true),
-            },
-            DiskUse::Foreign { what } => (format!("contains {what}"), true),
-        };
-        if !(force && forceable) {
-            return Err(PoolError::DeviceInUse {
-                path: conflict.path.clone(),
-                reason,
-                forceable,
-            });
-        }
     }
     Ok(())
 }

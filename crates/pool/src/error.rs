@@ -72,6 +72,10 @@ pub enum PoolError {
         /// The device.
         path: PathBuf,
     },
+    /// New devices would mix sector sizes in a pool that has one.
+    // OpenZFS: lib/libzfs/libzfs_util.c, EZFS_ASHIFT_MISMATCH
+    #[error("adding devices with different physical sector sizes is not allowed")]
+    SectorSizes,
     /// The pool was last used by another host and not exported.
     #[error(
         "pool was previously in use from another system.\n\

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod add;
 mod clones;
 mod config;
 mod create;
@@ -18,6 +19,7 @@ mod export;
 mod features;
 mod history;
 mod import;
+mod in_use;
 mod operate;
 mod pool;
 mod properties;
@@ -43,7 +45,7 @@ pub use properties::{
     PROPERTIES, PoolProperty, PropertyEntry, PropertyInfo, PropertyKind, PropertySource,
     PropertyValue, human_bytes, parse_index,
 };
-pub use spec::{FeatureBase, HostIdentity, ImportPolicy, PoolSpec, Tuning, VdevSpec};
+pub use spec::{AddSpec, FeatureBase, HostIdentity, ImportPolicy, PoolSpec, Tuning, VdevSpec};
 pub use status::{
     Health, HistoryEvent, HistoryRecord, IoTotals, PoolState, PoolStatus, ScanStatus, StatusReason,
     VdevStatus,

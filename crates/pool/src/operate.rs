@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use dmu::{Tx, zap};
 use ondisk::{Guid, ObjectId, TXG_INITIAL};
-use vdev::{DiskUse, Health, Join, VdevConfig};
+use vdev::{Health, Join, VdevConfig};
 
 use crate::PoolError;
 use crate::pool::{Inner, Pool};
@@ -141,41 +141,6 @@ impl Inner {
             return Err(PoolError::Suspended);
         }
         Ok(())
-    }
-
-    /// Refuses a device that holds something.
-    async fn check_free(&self, path: &Path, force: bool) -> Result<(), PoolError> {
-        let own = self.tree.leaves().into_iter();
-        let used = own
-            .filter(|leaf| leaf.health != Health::Offline && leaf.psize != 0)
-            .any(|leaf| Path::new(&leaf.path) == path);
-        if used {
-            return Err(PoolError::DeviceInUse {
-                path: path.to_owned(),
-                reason: format!("is part of active pool '{}'", self.name.borrow()),
-                forceable: false,
-            });
-        }
-        let found = vdev::disk_use(&self.handle, path).await?;
-        let reason = match &found {
-            DiskUse::Free => return Ok(()),
-            // OpenZFS: cmd/zpool/zpool_vdev.c, check_file and check_slice (words)
-            DiskUse::Pool { name, state, .. } => match *state {
-                0 => format!("is part of active pool '{name}'"),
-                1 => format!("is part of exported pool '{name}'"),
-                2 => return Ok(()),
-                _ => format!("is part of potentially active pool '{name}'"),
-            },
-            DiskUse::Foreign { what } => format!("contains {what}"),
-        };
-        if force {
-            return Ok(());
-        }
-        Err(PoolError::DeviceInUse {
-            path: path.to_owned(),
-            reason,
-            forceable: true,
-        })
     }
 
     fn leaf_path(&self, guid: Guid) -> String {

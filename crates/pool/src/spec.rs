@@ -94,12 +94,45 @@ pub struct PoolSpec {
 impl PoolSpec {
     /// Returns all top-level vdevs with what they are for, in the order of their ids.
     pub fn tops(&self) -> impl Iterator<Item = (&VdevSpec, AllocationBias)> {
-        let of = |vdevs, bias| std::iter::zip(vdevs, std::iter::repeat(bias));
-        of(&self.vdevs, AllocationBias::None)
-            .chain(of(&self.dedup, AllocationBias::Dedup))
-            .chain(of(&self.special, AllocationBias::Special))
-            .chain(of(&self.logs, AllocationBias::Log))
+        by_bias([&self.vdevs, &self.dedup, &self.special, &self.logs])
     }
+}
+
+/// Devices to be added to a pool.
+#[derive(Clone, Debug, Default)]
+pub struct AddSpec {
+    /// Top-level vdevs for ordinary blocks, in order.
+    pub vdevs: Vec<VdevSpec>,
+    /// Top-level vdevs for deduplication tables, metadata and intent logs, in order; they follow the ordinary ones.
+    pub dedup: Vec<VdevSpec>,
+    /// See `dedup`.
+    pub special: Vec<VdevSpec>,
+    /// See `dedup`.
+    pub logs: Vec<VdevSpec>,
+    /// log2 of the sector size (`-o ashift`); `None` leaves it to the pool's property, then to the devices.
+    pub ashift: Option<u8>,
+    /// Use devices that hold something else (`-f`, `--allow-in-use`).
+    pub force: bool,
+    /// Add vdevs with other sectors than the pool has so far (`-f`, `--allow-ashift-mismatch`).
+    pub any_sector_size: bool,
+}
+
+impl AddSpec {
+    /// Returns all top-level vdevs with what they are for, in the order of their ids.
+    pub fn tops(&self) -> impl Iterator<Item = (&VdevSpec, AllocationBias)> {
+        by_bias([&self.vdevs, &self.dedup, &self.special, &self.logs])
+    }
+}
+
+fn by_bias(parts: [&[VdevSpec]; 4]) -> impl Iterator<Item = (&VdevSpec, AllocationBias)> {
+    let biases = [
+        AllocationBias::None,
+        AllocationBias::Dedup,
+        AllocationBias::Special,
+        AllocationBias::Log,
+    ];
+    let parts = parts.into_iter().zip(biases);
+    parts.flat_map(|(vdevs, bias)| vdevs.iter().zip(std::iter::repeat(bias)))
 }
 
 /// Limits of one pool's engine.

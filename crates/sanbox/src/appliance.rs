@@ -362,6 +362,24 @@ impl Appliance {
         Ok(())
     }
 
+    /// Remembers where the devices of a pool are, after some joined or left it.
+    pub(crate) async fn devices_changed(&self, pool: &PoolHandle) {
+        let Ok(status) = pool.status().await else {
+            return;
+        };
+        let mut cache = self.cache.lock().await;
+        let known = cache.pools.iter().find(|known| known.guid == pool.guid());
+        let Some(mut known) = known.cloned() else {
+            return;
+        };
+        let now = devices(&status.root);
+        if known.devices != now {
+            known.devices = now;
+            cache.put(known);
+            self.write(&cache);
+        }
+    }
+
     /// Forgets a pool: the next command does not know it.
     pub(crate) async fn forget(&self, guid: u64) {
         let mut cache = self.cache.lock().await;

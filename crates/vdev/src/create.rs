@@ -111,6 +111,20 @@ pub async fn plan(
         extra: NvList::new(),
         tops: Vec::new(),
     };
+    let (tops, conflicts) = plan_tops(handle, spec).await?;
+    tree.tops = tops;
+    Ok((tree, conflicts))
+}
+
+/// As [`plan`], for top-level vdevs that are to join a tree there is: their ids count from 0, and nothing is said of
+/// when they were created.
+///
+/// # Errors
+/// As [`plan`].
+pub async fn plan_tops(
+    handle: &Handle,
+    spec: &TreeSpec,
+) -> Result<(Vec<VdevConfig>, Vec<Conflict>), VdevError> {
     let mut conflicts = Vec::new();
     let mut seen = BTreeSet::new();
     if spec.tops.is_empty() {
@@ -118,11 +132,11 @@ pub async fn plan(
             what: "no device was named",
         });
     }
+    let mut tops = Vec::new();
     for (id, top) in spec.tops.iter().enumerate() {
-        tree.tops
-            .push(plan_top(handle, id as u64, top, &mut seen, &mut conflicts).await?);
+        tops.push(plan_top(handle, id as u64, top, &mut seen, &mut conflicts).await?);
     }
-    Ok((tree, conflicts))
+    Ok((tops, conflicts))
 }
 
 async fn plan_top(

@@ -15,6 +15,7 @@
 mod config;
 mod create;
 mod error;
+mod grow;
 mod indirect;
 mod io;
 mod label_io;
@@ -30,7 +31,7 @@ mod types;
 
 pub use config::{ConfigPlace, TreeConfig, VdevConfig, VdevKind};
 pub use create::{
-    Conflict, DiskUse, LeafSpec, TopSpec, TreeSpec, disk_use, metaslab_shift_for, plan,
+    Conflict, DiskUse, LeafSpec, TopSpec, TreeSpec, disk_use, metaslab_shift_for, plan, plan_tops,
 };
 pub use error::VdevError;
 pub use indirect::Moved;

@@ -114,43 +114,18 @@ impl Tree {
                 tree.0.tops.borrow_mut().push(None);
                 continue;
             }
-            let layout = layout_of(vdev)?;
-            let least_asize = least_asize_of(&layout, vdev.asize);
-            let mut slots = Vec::new();
-            for slot_config in slots_of(vdev) {
-                let mut leaves = Vec::new();
-                for leaf_config in slot_config {
-                    let leaf = Rc::new(Leaf::new(handle, leaf_config, id, &tree.0.tuning.queue));
-                    if tree
-                        .0
-                        .leaves
-                        .borrow_mut()
-                        .insert(leaf.guid, Rc::clone(&leaf))
-                        .is_some()
-                    {
-                        return Err(VdevError::BadConfig {
-                            what: "two vdevs share a guid",
-                        });
-                    }
-                    leaves.push(Rc::clone(&leaf));
-                    opens.push((leaf, leaf_config.clone(), vdev.ashift, least_asize));
+            let top = tree.top_of(id, vdev)?;
+            let least_asize = least_asize_of(&top.layout, vdev.asize);
+            for (leaf, config) in top.leaves().into_iter().zip(leaf_configs(vdev)) {
+                let known = tree.0.leaves.borrow_mut().insert(leaf.guid, leaf.clone());
+                if known.is_some() {
+                    return Err(VdevError::BadConfig {
+                        what: "two vdevs share a guid",
+                    });
                 }
-                slots.push(Slot {
-                    leaves: RefCell::new(leaves),
-                });
+                opens.push((leaf, config.clone(), vdev.ashift, least_asize));
             }
-            tree.0.tops.borrow_mut().push(Some(Rc::new(Top {
-                id,
-                removed: vdev.kind == VdevKind::Indirect,
-                ashift: vdev.ashift,
-                asize: vdev.asize,
-                layout,
-                slots,
-                dirty: Cell::new(false),
-                flushing: Mutex::new("another flush of this vdev", ()),
-                interval: RefCell::default(),
-                lost: Cell::new(false),
-            })));
+            tree.0.tops.borrow_mut().push(Some(Rc::new(top)));
         }
         runtime::join_all(
             opens.iter().map(|(leaf, config, ashift, asize)| {
@@ -164,6 +139,31 @@ impl Tree {
             }
         }
         Ok(tree)
+    }
+
+    /// Builds a top-level vdev with its leaves, none of them open.
+    pub(crate) fn top_of(&self, id: u32, vdev: &VdevConfig) -> Result<Top, VdevError> {
+        let slots = slots_of(vdev).into_iter().map(|configs| {
+            let leaves = configs.into_iter().map(|config| {
+                let queue = &self.0.tuning.queue;
+                Rc::new(Leaf::new(&self.0.handle, config, id, queue))
+            });
+            Slot {
+                leaves: RefCell::new(leaves.collect()),
+            }
+        });
+        Ok(Top {
+            id,
+            removed: vdev.kind == VdevKind::Indirect,
+            ashift: vdev.ashift,
+            asize: vdev.asize,
+            layout: layout_of(vdev)?,
+            slots: slots.collect(),
+            dirty: Cell::new(false),
+            flushing: Mutex::new("another flush of this vdev", ()),
+            interval: RefCell::default(),
+            lost: Cell::new(false),
+        })
     }
 
     /// Returns the configuration as it is now.
@@ -587,6 +587,11 @@ impl Top {
     }
 }
 
+/// Returns the leaf configurations of a top-level vdev, slot by slot.
+pub(crate) fn leaf_configs(top: &VdevConfig) -> Vec<&VdevConfig> {
+    slots_of(top).into_iter().flatten().collect()
+}
+
 /// Returns the leaf configurations of each slot.
 fn slots_of(top: &VdevConfig) -> Vec<Vec<&VdevConfig>> {
     fn leaves<'a>(vdev: &'a VdevConfig, into: &mut Vec<&'a VdevConfig>) {
@@ -674,7 +679,7 @@ pub(crate) fn least_asize_of(layout: &Layout, asize: u64) -> u64 {
 }
 
 /// Refuses trees this version cannot serve.
-fn check_shape(top: &VdevConfig) -> Result<(), VdevError> {
+pub(crate) fn check_shape(top: &VdevConfig) -> Result<(), VdevError> {
     let unsupported = |kind: &VdevKind| VdevError::Unsupported {
         kind: kind.as_str().to_owned(),
     };

@@ -219,47 +219,55 @@ impl Allocator {
             .iter()
             .map(|s| ((s.vdev, s.metaslab), s))
             .collect();
-        let mut vdevs = BTreeMap::new();
-        let mut groups: BTreeMap<AllocationBias, Group> = BTreeMap::new();
-        for (top, deflate) in tops {
-            let size = 1_u64 << top.metaslab_shift;
-            let count = u32::try_from(top.metaslab_count).unwrap_or(u32::MAX);
-            let metaslabs: Vec<Metaslab> = (0..count)
-                .map(|index| {
-                    let start = u64::from(index) * size;
-                    match known.get(&(top.id, index)) {
-                        Some(s) => Metaslab::new(start, size, s.allocated.min(size), s.untouched),
-                        None => Metaslab::new(start, size, 0, true),
-                    }
-                })
-                .collect();
-            if top.allocating {
-                let group = groups.entry(top.bias).or_default();
-                group.ids.push(top.id);
-                group.rotor_left = ROTOR_BYTES;
-            }
-            vdevs.insert(
-                top.id,
-                VdevSpace {
-                    ashift: top.ashift,
-                    layout: top.layout.clone(),
-                    shift: top.metaslab_shift,
-                    deflate: *deflate,
-                    bias: top.bias,
-                    allocated: metaslabs.iter().map(|metaslab| metaslab.allocated).sum(),
-                    deferred: 0,
-                    metaslabs,
-                    runs: [const { None }; SLOTS],
-                    homes: [None; SLOTS],
-                },
-            );
-        }
-        Self {
-            vdevs,
-            groups,
+        let mut allocator = Self {
+            vdevs: BTreeMap::new(),
+            groups: BTreeMap::new(),
             changed: BTreeMap::new(),
             deferring: BTreeSet::new(),
+        };
+        for (top, deflate) in tops {
+            allocator.add(top, *deflate, &known);
         }
+        allocator
+    }
+
+    /// Adds a vdev that holds nothing.
+    pub(crate) fn add_vdev(&mut self, top: &TopInfo, deflate: u64) {
+        self.add(top, deflate, &BTreeMap::new());
+    }
+
+    fn add(&mut self, top: &TopInfo, deflate: u64, known: &BTreeMap<(u32, u32), &MetaslabSummary>) {
+        let size = 1_u64 << top.metaslab_shift;
+        let count = u32::try_from(top.metaslab_count).unwrap_or(u32::MAX);
+        let metaslabs: Vec<Metaslab> = (0..count)
+            .map(|index| {
+                let start = u64::from(index) * size;
+                match known.get(&(top.id, index)) {
+                    Some(s) => Metaslab::new(start, size, s.allocated.min(size), s.untouched),
+                    None => Metaslab::new(start, size, 0, true),
+                }
+            })
+            .collect();
+        if top.allocating {
+            let group = self.groups.entry(top.bias).or_default();
+            group.ids.push(top.id);
+            group.rotor_left = ROTOR_BYTES;
+        }
+        self.vdevs.insert(
+            top.id,
+            VdevSpace {
+                ashift: top.ashift,
+                layout: top.layout.clone(),
+                shift: top.metaslab_shift,
+                deflate,
+                bias: top.bias,
+                allocated: metaslabs.iter().map(|metaslab| metaslab.allocated).sum(),
+                deferred: 0,
+                metaslabs,
+                runs: [const { None }; SLOTS],
+                homes: [None; SLOTS],
+            },
+        );
     }
 
     /// Smallest allocation of any ordinary vdev in bytes.

@@ -144,7 +144,7 @@ struct Inner {
     /// Loads of space maps under way.
     loads: RefCell<BTreeMap<(u32, u32), Event>>,
     /// What 512 allocated bytes count, by vdev id.
-    deflate: Vec<u64>,
+    deflate: RefCell<BTreeMap<u32, u64>>,
     throttle: Rc<Semaphore>,
     stats: RefCell<StoreStats>,
     gate: RefCell<Option<FailureGate>>,
@@ -166,16 +166,9 @@ impl BlockStore {
     /// Makes a store that can read. Call [`BlockStore::activate`] before the first write.
     #[must_use]
     pub fn new(handle: &Handle, tree: Tree, options: StoreOptions) -> Self {
-        let tops = tree.tops();
-        let count = tops
-            .iter()
-            .map(|top| top.id as usize + 1)
-            .max()
-            .unwrap_or(0);
-        let mut deflate = vec![512; count];
-        for top in &tops {
-            deflate[top.id as usize] = tree.deflate_ratio(top.id).unwrap_or(512);
-        }
+        let ratio = |id| tree.deflate_ratio(id).unwrap_or(512);
+        let deflate = tree.tops().into_iter().map(|top| (top.id, ratio(top.id)));
+        let deflate = RefCell::new(deflate.collect());
         Self(Rc::new(Inner {
             handle: handle.clone(),
             tree,
@@ -217,6 +210,18 @@ impl BlockStore {
             .collect();
         let allocator = Allocator::new(&tops, summaries);
         *self.0.space.borrow_mut() = Some(Activated { allocator, source });
+    }
+
+    /// Begins to allocate from a top-level vdev that has joined the tree and holds nothing. To be called when the tree is
+    /// durable with it: until then no block may be where a crash would make it unreachable.
+    pub fn add_vdev(&self, vdev: u32) {
+        let found = self.0.tree.tops().into_iter().find(|top| top.id == vdev);
+        let Some(top) = found else { return };
+        let ratio = self.0.tree.deflate_ratio(vdev).unwrap_or(512);
+        self.0.deflate.borrow_mut().insert(vdev, ratio);
+        if let Some(space) = self.0.space.borrow_mut().as_mut() {
+            space.allocator.add_vdev(&top, ratio);
+        }
     }
 
     /// Sets who decides what happens when no device of a top-level vdev takes a write (the pool suspends and waits).
@@ -612,6 +617,7 @@ impl BlockStore {
     }
 
     fn deflate_ratio(&self, vdev: u32) -> u64 {
-        self.0.deflate.get(vdev as usize).copied().unwrap_or(512)
+        let deflate = self.0.deflate.borrow();
+        deflate.get(&vdev).copied().unwrap_or(512)
     }
 }

@@ -7,6 +7,7 @@ mod crash;
 mod datasets;
 mod devices;
 mod faults;
+mod growth;
 mod lifecycle;
 mod scans;
 mod support;

@@ -39,6 +39,24 @@ const EXAMPLES: &[(&str, &str, &[Example])] = &[
     ),
     (
         "zpool",
+        "add",
+        &[
+            (
+                "zpool add -n tank mirror sde sdf",
+                "show the pool as it would be with two more disks, and change nothing",
+            ),
+            (
+                "zpool add tank log mirror nvme0n1 nvme1n1",
+                "synchronous writes are logged on two fast disks from now on",
+            ),
+            (
+                "zpool add tank special mirror nvme0n1 nvme1n1",
+                "new metadata goes to two fast disks",
+            ),
+        ],
+    ),
+    (
+        "zpool",
         "import",
         &[
             (

@@ -2,7 +2,7 @@
 
 use engine::{EngineError, PoolError, PoolHandle, VdevStatus};
 
-use super::create::device;
+use super::layout::{device, in_use, not_in_other_pools};
 use super::scan::{finish_here, is_resilvering, vdev_guid, wait_for};
 use super::{Subject, bad_name, open_pool, subjects};
 use crate::cli::getopt::{Long, Opt};
@@ -141,10 +141,11 @@ async fn join(session: &Session, arguments: &[String], replace: bool) -> Outcome
     } else {
         device(session, new)?
     };
-    super::create::not_in_other_pools(session, &pool, &path, force).await?;
+    not_in_other_pools(session, &pool, &path, force).await?;
     if let Err(error) = pool.attach(guid, &path, replace, force).await {
         return Err(refuse(session, &subject, error));
     }
+    session.appliance.devices_changed(&pool).await;
     if wait {
         wait_for(session, &pool, is_resilvering).await
     } else {
@@ -155,19 +156,7 @@ async fn join(session: &Session, arguments: &[String], replace: bool) -> Outcome
 /// Says why a device could not join.
 fn refuse(session: &Session, subject: &str, error: EngineError) -> Exit {
     match error {
-        EngineError::Pool(PoolError::DeviceInUse {
-            path,
-            reason,
-            forceable,
-        }) => {
-            session.out.error("invalid vdev specification");
-            session.out.error(if forceable {
-                "use '-f' to override the following errors:"
-            } else {
-                "the following errors must be manually repaired:"
-            });
-            session.fail(format!("{} {reason}", path.display()))
-        }
+        EngineError::Pool(error @ PoolError::DeviceInUse { .. }) => in_use(session, &error),
         EngineError::Pool(PoolError::DeviceTooSmall { .. }) => {
             session.fail(format!("{subject}: device is too small"))
         }
@@ -184,7 +173,10 @@ pub(super) async fn detach(session: &Session, arguments: &[String]) -> Outcome {
     };
     let guid = leaf(session, &pool, word, "detach").await?;
     match pool.detach(guid).await {
-        Ok(()) => finish_here(session, &pool).await,
+        Ok(()) => {
+            session.appliance.devices_changed(&pool).await;
+            finish_here(session, &pool).await
+        }
         Err(error) => Err(session.fail(format!("cannot detach {word}: {error}"))),
     }
 }

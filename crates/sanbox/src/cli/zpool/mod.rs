@@ -1,12 +1,15 @@
 //! `zpool`: pools, in OpenZFS 2.3's grammar, words and exit codes.
 
+mod add;
 mod create;
 mod devices;
 pub(crate) mod get;
 mod history;
 mod import;
 mod iostat;
+mod layout;
 mod list;
+mod replication;
 mod scan;
 mod status;
 
@@ -27,6 +30,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
     session.enter(entry, listing);
     let rest = &arguments[1..];
     match entry.0 {
+        "add" => add::run(session, rest).await,
         "create" => create::run(session, rest).await,
         "list" => list::run(session, rest).await,
         "status" => status::run(session, rest).await,

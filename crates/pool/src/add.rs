@@ -1,0 +1,115 @@
+//! Top-level vdevs that join a pool in use (`zpool add`).
+//!
+//! The group that adds them writes their labels and the configuration, but places nothing on them: only when it is on
+//! stable storage does the store learn of them, so that no crash leaves a block where no configuration reaches.
+// OpenZFS: module/zfs/spa.c, spa_vdev_add
+
+use std::rc::Rc;
+
+use dmu::Tx;
+use vdev::{AllocationBias, VdevConfig};
+
+use crate::create::{self, ALLOCATION_CLASSES};
+use crate::pool::{Inner, Pool, Stored};
+use crate::spec::AddSpec;
+use crate::{PoolError, in_use, sync};
+
+impl Pool {
+    /// Adds devices to the pool (`zpool add`). They are part of it, also after a crash, when this returns.
+    ///
+    /// # Errors
+    /// `Invalid`, `DeviceInUse`, `DeviceTooSmall`, `SectorSizes` before anything is written; `ReadOnly`, `Suspended`; device
+    /// errors later, which leave the pool as it was.
+    pub async fn add(&self, spec: AddSpec) -> Result<(), PoolError> {
+        let inner = &self.0;
+        inner.writable()?;
+        create::check_vdevs(spec.tops().map(|(vdev, _)| vdev))?;
+        let features = inner.hierarchy.features();
+        let classes = !(spec.special.is_empty() && spec.dedup.is_empty());
+        if classes && !features.is_enabled(ALLOCATION_CLASSES) {
+            return Err(PoolError::Invalid(
+                "pool must be upgraded to add these vdevs".into(),
+            ));
+        }
+        for path in spec.tops().flat_map(|(vdev, _)| vdev.paths()) {
+            inner.refuse_own(path)?;
+        }
+        let ashift = spec.ashift.or_else(|| inner.stored_ashift());
+        let plan = create::tree_spec(spec.tops(), ashift);
+        let (tops, conflicts) = vdev::plan_tops(&inner.handle, &plan).await?;
+        in_use::refuse(&conflicts, spec.force)?;
+        inner.check_new_tops(&tops, spec.any_sector_size)?;
+        inner.add_tops(tops).await
+    }
+}
+
+impl Inner {
+    fn stored_ashift(&self) -> Option<u8> {
+        match self.properties.borrow().get("ashift") {
+            Some(Stored::Number(shift)) if *shift != 0 => u8::try_from(*shift).ok(),
+            _ => None,
+        }
+    }
+
+    fn check_new_tops(&self, tops: &[VdevConfig], any_sector_size: bool) -> Result<(), PoolError> {
+        let own = self.tree.tops();
+        let mut shifts = own
+            .iter()
+            .filter(|top| top.bias == AllocationBias::None)
+            .map(|top| top.ashift);
+        let Some(first) = shifts.next() else {
+            return Ok(());
+        };
+        let uniform = shifts.all(|shift| shift == first);
+        if uniform && !any_sector_size && tops.iter().any(|top| top.ashift != first) {
+            return Err(PoolError::SectorSizes);
+        }
+        Ok(())
+    }
+
+    async fn add_tops(self: &Rc<Self>, tops: Vec<VdevConfig>) -> Result<(), PoolError> {
+        let added = Rc::new(std::cell::RefCell::new(Vec::new()));
+        let told = added.clone();
+        self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
+            let before = inner.tree.config().tops.len();
+            let ids = inner.tree.add_tops(tops).await?;
+            if let Err(error) = inner.label_new_tops(before, &tx).await {
+                inner.tree.drop_tops(before);
+                return Err(error);
+            }
+            inner.create_vdev_objects(&tx).await?;
+            inner.dirty_config();
+            for top in &inner.tree.config().tops[before..] {
+                let text = format!(
+                    "{} vdev ({}) {}",
+                    inner.name.borrow(),
+                    top.type_name(),
+                    top.path.as_deref().unwrap_or("-")
+                );
+                inner.log_internal("vdev add", &text, &tx).await?;
+            }
+            told.replace(ids);
+            Ok(())
+        })
+        .await?;
+        for id in added.take() {
+            self.store().add_vdev(id);
+        }
+        Ok(())
+    }
+
+    /// Gives all devices of new vdevs empty labels. Those of the pool follow with the commit.
+    async fn label_new_tops(&self, before: usize, tx: &Tx) -> Result<(), PoolError> {
+        let txg = tx.txg().0;
+        for top in &self.tree.config().tops[before..] {
+            self.tree
+                .update_config(top.guid, |vdev| vdev.create_txg = txg);
+            for leaf in sync::leaves_of(top) {
+                self.tree.init_labels(leaf.guid).await?;
+                self.tree
+                    .update_config(leaf.guid, |vdev| vdev.create_txg = txg);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,162 @@
+//! `zpool add`.
+
+use engine::{AddSpec, AllocationBias, EngineError, PoolError, VdevSpec, VdevStatus};
+
+use super::layout::{Layout, in_use, in_use_here, vdev_lines};
+use super::{NameStyle, bad_name, open_pool};
+use crate::cli::getopt::{Long, Opt};
+use crate::cli::{Outcome, Session, setting};
+
+#[derive(Default)]
+struct Options {
+    force: bool,
+    dry_run: bool,
+    any_device: bool,
+    any_replication: bool,
+    any_sector_size: bool,
+    ashift: Option<u8>,
+    style: NameStyle,
+}
+
+// OpenZFS: cmd/zpool/zpool_main.c, zpool_do_add; lib/libzfs/libzfs_pool.c, zpool_add (words)
+pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
+    const LONGS: &[Long] = &[
+        Long {
+            name: "allow-in-use",
+            value: false,
+        },
+        Long {
+            name: "allow-replication-mismatch",
+            value: false,
+        },
+        Long {
+            name: "allow-ashift-mismatch",
+            value: false,
+        },
+    ];
+    let mut options = Options::default();
+    let operands = session.options(arguments, "fgLno:P", LONGS, |session, option| {
+        match option {
+            Opt::Short('f', _) => options.force = true,
+            Opt::Short('g', _) => options.style.guid = true,
+            Opt::Short('L', _) => options.style.real_path = true,
+            Opt::Short('n', _) => options.dry_run = true,
+            Opt::Short('P', _) => options.style.full_path = true,
+            Opt::Short('o', Some(text)) => {
+                let Some((name, value)) = setting(&text) else {
+                    return Err(session.misuse("missing '=' for -o option"));
+                };
+                if name != "ashift" {
+                    return Err(session.misuse(format!("property '{name}' cannot be set here")));
+                }
+                options.ashift = match value.parse() {
+                    Ok(0) => None,
+                    Ok(shift @ 9..=16) => Some(shift),
+                    _ => {
+                        return Err(session.misuse(format!(
+                            "property 'ashift' number {value} is invalid, only values between 9 and 16 are allowed."
+                        )));
+                    }
+                };
+            }
+            Opt::Long("allow-in-use", _) => options.any_device = true,
+            Opt::Long("allow-replication-mismatch", _) => options.any_replication = true,
+            Opt::Long(_, _) => options.any_sector_size = true,
+            Opt::Short(..) => {}
+        }
+        Ok(())
+    })?;
+    let Some((name, words)) = operands.split_first() else {
+        return Err(session.misuse("missing pool name argument"));
+    };
+    if words.is_empty() {
+        return Err(session.misuse("missing vdev specification"));
+    }
+    if options.force {
+        if options.any_device || options.any_replication || options.any_sector_size {
+            return Err(session.misuse(
+                "'-f' option is not allowed with '--allow-replication-mismatch', '--allow-ashift-mismatch', or '--allow-in-use'",
+            ));
+        }
+        options.any_device = true;
+        options.any_replication = true;
+        options.any_sector_size = true;
+    }
+    if let Some(why) = bad_name(name) {
+        return Err(session.fail(format!("cannot open '{name}': {why}")));
+    }
+    let pool = open_pool(session, name).await?;
+    let layout = Layout::read(session, words)?;
+    in_use_here(session, &layout.all(), options.any_device).await?;
+    let root = match pool.status().await {
+        Ok(status) => status.root,
+        Err(error) => return Err(session.fail(format!("cannot add to '{name}': {error}"))),
+    };
+    if !options.any_replication {
+        layout.check_replication(session, Some(&root))?;
+    }
+    if options.dry_run {
+        session.out.text(drawn(name, &root, &layout, options.style));
+        return Ok(());
+    }
+    let spec = AddSpec {
+        vdevs: layout.normal,
+        dedup: layout.dedup,
+        special: layout.special,
+        logs: layout.logs,
+        ashift: options.ashift,
+        force: options.any_device,
+        any_sector_size: options.any_sector_size,
+    };
+    match pool.add(spec).await {
+        Ok(()) => {
+            session.appliance.devices_changed(&pool).await;
+            Ok(())
+        }
+        Err(EngineError::Pool(error @ PoolError::DeviceInUse { .. })) => {
+            Err(in_use(session, &error))
+        }
+        Err(EngineError::Pool(PoolError::DeviceTooSmall { .. })) => Err(session.fail(format!(
+            "cannot add to '{name}': device is less than the minimum size (64M)"
+        ))),
+        Err(error) => Err(session.fail(format!("cannot add to '{name}': {error}"))),
+    }
+}
+
+/// The pool as it would be, class by class: what is there with its names, then what is new.
+fn drawn(name: &str, root: &VdevStatus, layout: &Layout, style: NameStyle) -> String {
+    let mut text = format!("would update '{name}' to the following configuration:\n\n\t{name}\n");
+    let parts: [(AllocationBias, &str, &[VdevSpec]); 4] = [
+        (AllocationBias::None, "", &layout.normal),
+        (AllocationBias::Dedup, "dedup", &layout.dedup),
+        (AllocationBias::Special, "special", &layout.special),
+        (AllocationBias::Log, "logs", &layout.logs),
+    ];
+    for (bias, title, new) in parts {
+        let tops: Vec<&VdevStatus> = root.children.iter().filter(|t| t.bias == bias).collect();
+        if tops.is_empty() && new.is_empty() {
+            continue;
+        }
+        if !title.is_empty() {
+            text.push_str(&format!("\t{title}\n"));
+        }
+        for top in tops {
+            // Only the ordinary vdevs are numbered.
+            present(&mut text, top, 2, style, bias == AllocationBias::None);
+        }
+        vdev_lines(&mut text, new);
+    }
+    text
+}
+
+fn present(text: &mut String, vdev: &VdevStatus, depth: usize, style: NameStyle, numbered: bool) {
+    let mut shown = style.name(vdev);
+    if !numbered && vdev.path.is_none() && !style.guid {
+        let end = shown.rfind('-').unwrap_or(shown.len());
+        shown.truncate(end);
+    }
+    text.push_str(&format!("\t{:depth$}{shown}\n", ""));
+    for child in &vdev.children {
+        present(text, child, depth + 2, style, numbered);
+    }
+}
