@@ -226,6 +226,32 @@ fn small_sectors() {
     check("n1-ashift9");
 }
 
+/// Layouts, classes, logs and streams: what datasets show does not depend on them.
+#[test]
+fn every_other_pool() {
+    let mut wrong = Vec::new();
+    for name in [
+        "c-raidz1-3",
+        "d-raidz2-6",
+        "e-raidz3-5",
+        "k-special",
+        "l1-zil-inpool",
+        "l2-zil-slog",
+        "n2-ashift12",
+        "n3-ashift-auto-4kn",
+        "n4-ashift14-raidz",
+        "q-raidz-expanded",
+        "r-stripe-indirect",
+        "s-send",
+    ] {
+        let golden = Golden::unpack(name).expect("unpack the golden pool");
+        if let Err(error) = compare(&golden) {
+            wrong.push(format!("{name}: {error:#}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// What deduplication and clones save is room for datasets.
 #[test]
 fn shared_blocks() {

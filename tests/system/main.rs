@@ -17,6 +17,7 @@ mod nbd;
 mod nonsense;
 mod quotas;
 mod rpc;
+mod snapdir;
 mod tour;
 mod volumes;
 mod written_pools;

@@ -361,6 +361,12 @@ impl Dataset {
         self.state.object
     }
 
+    /// Returns the object of the head it is or is a snapshot of; a promotion changes it for the snapshots that move.
+    #[must_use]
+    pub fn head_object(&self) -> ObjectId {
+        ObjectId(self.state.dir().phys().head_dataset_obj)
+    }
+
     /// Returns what it is.
     #[must_use]
     pub fn kind(&self) -> DatasetKind {

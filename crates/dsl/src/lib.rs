@@ -38,6 +38,7 @@ mod stored;
 mod sync;
 mod types;
 mod usage;
+mod view;
 
 pub use dataset::Dataset;
 pub use error::{DslError, Result};
@@ -50,3 +51,4 @@ pub use types::{
     NewHierarchy, PropertyEntry, SpaceInfo,
 };
 pub use usage::{Usage, UsageOf};
+pub use view::SnapshotName;

@@ -781,7 +781,7 @@ impl Inner {
     }
 
     /// The first word of a time kept in a directory that is a dictionary.
-    async fn dir_time(&self, dir: &Dir, key: &str) -> Result<Option<u64>> {
+    pub(crate) async fn dir_time(&self, dir: &Dir, key: &str) -> Result<Option<u64>> {
         let info = self.mos.object_info(dir.object).await?;
         if info.object_type != ondisk::ObjectType::ZAP_METADATA {
             return Ok(None);

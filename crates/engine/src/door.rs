@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use runtime::Handle;
@@ -15,6 +16,7 @@ use zpl::{Fs, FsError, FsOptions};
 use zvol::{Volume, VolumeOptions};
 
 use crate::EngineError;
+use crate::watch::Watches;
 
 /// Requests under way at once in one pool; more wait in the mailbox.
 ///
@@ -24,6 +26,9 @@ const RUNNING_MAX: usize = 4096;
 
 /// Requests accepted and not yet looked at; beyond it senders wait.
 pub(crate) const MAILBOX_BOUND: usize = 1024;
+
+/// Snapshots kept open though nobody uses them; each has its tables and znodes in memory.
+const IDLE_SNAPSHOTS_MAX: usize = 64;
 
 /// How long a suspended pool may recover when the process is to end.
 const SUSPENDED_GRACE: Duration = Duration::from_secs(3);
@@ -73,7 +78,10 @@ pub(crate) enum Message {
 
 /// The sending end of a pool's mailbox.
 #[derive(Clone)]
-pub(crate) struct Door(Sender<Message>);
+pub(crate) struct Door {
+    sender: Sender<Message>,
+    watches: Arc<Watches>,
+}
 
 impl fmt::Debug for Door {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -82,8 +90,13 @@ impl fmt::Debug for Door {
 }
 
 impl Door {
-    pub(crate) fn new(sender: Sender<Message>) -> Self {
-        Self(sender)
+    pub(crate) fn new(sender: Sender<Message>, watches: Arc<Watches>) -> Self {
+        Self { sender, watches }
+    }
+
+    /// Who watches file systems of this pool.
+    pub(crate) fn watches(&self) -> &Watches {
+        &self.watches
     }
 
     /// Runs `work` on the pool's thread and returns its answer.
@@ -106,7 +119,7 @@ impl Door {
                 sender.send(answer);
             }));
         });
-        self.0
+        self.sender
             .send(Message::Errand(errand))
             .await
             .map_err(|_| EngineError::PoolClosed)?;
@@ -119,7 +132,7 @@ impl Door {
     /// Those of exporting; the pool then stays imported.
     pub(crate) async fn end(&self, ending: Ending) -> Result<(), EngineError> {
         let (sender, reply) = runtime::reply();
-        self.0
+        self.sender
             .send(Message::End(ending, sender))
             .await
             .map_err(|_| EngineError::PoolClosed)?;
@@ -137,6 +150,8 @@ pub(crate) struct Room {
     /// Serialises opening, so that a dataset is never opened twice.
     opening: runtime::sync::Mutex<()>,
     running: Semaphore,
+    /// Counts uses of datasets.
+    uses: Cell<u64>,
 }
 
 /// An open dataset, kept while the pool is imported and the dataset exists.
@@ -144,6 +159,8 @@ struct OpenDataset {
     content: Content,
     guid: u64,
     users: Cell<usize>,
+    /// When it was used last, by [`Room::uses`].
+    used: Cell<u64>,
     idle: runtime::sync::Event,
     closing: Cell<bool>,
 }
@@ -152,6 +169,14 @@ struct OpenDataset {
 enum Content {
     Fs(Fs),
     Volume(Volume),
+}
+
+impl OpenDataset {
+    fn is_idle_snapshot(&self) -> bool {
+        self.users.get() == 0
+            && !self.closing.get()
+            && matches!(&self.content, Content::Fs(fs) if fs.is_snapshot() && !fs.is_held())
+    }
 }
 
 impl Content {
@@ -202,6 +227,7 @@ impl Room {
             leaving: RefCell::new(BTreeSet::new()),
             opening: runtime::sync::Mutex::new("the opening of a dataset", ()),
             running: Semaphore::new("a place for a request", RUNNING_MAX),
+            uses: Cell::new(0),
         })
     }
 
@@ -305,6 +331,7 @@ impl Room {
             return Ok(lease);
         }
         let opened = self.open_dataset(dataset, guid).await?;
+        self.close_idle_snapshots().await;
         let read_only = self.pool.is_read_only();
         let content = if opened.head_kind() == crate::DatasetKind::Volume {
             Content::Volume(Volume::open(opened, VolumeOptions { read_only }).await?)
@@ -319,6 +346,7 @@ impl Room {
             content,
             guid,
             users: Cell::new(0),
+            used: Cell::new(0),
             idle: runtime::sync::Event::new("the last user of a dataset"),
             closing: Cell::new(false),
         };
@@ -337,7 +365,36 @@ impl Room {
             return Err(EngineError::DatasetNotFound(String::new()));
         }
         open.users.set(open.users.get() + 1);
+        self.uses.set(self.uses.get() + 1);
+        open.used.set(self.uses.get());
         Ok(Some(Lease(open)))
+    }
+
+    /// Closes snapshots that nobody uses, the longest unused first, until few are left: somebody may walk through all of
+    /// a pool's.
+    async fn close_idle_snapshots(&self) {
+        let mut idle: Vec<(u64, u64)> = self
+            .open
+            .borrow()
+            .iter()
+            .filter(|(_, open)| open.is_idle_snapshot())
+            .map(|(dataset, open)| (open.used.get(), *dataset))
+            .collect();
+        let surplus = idle.len().saturating_sub(IDLE_SNAPSHOTS_MAX);
+        if surplus == 0 {
+            return;
+        }
+        idle.sort_unstable();
+        for (_, dataset) in idle.into_iter().take(surplus) {
+            // Nothing is written by closing a snapshot, so nothing is lost if that fails.
+            let _ = self.close_dataset(dataset).await;
+        }
+    }
+
+    /// Whether somebody has a file of a snapshot open on this machine.
+    pub(crate) fn is_held(&self, dataset: u64) -> bool {
+        let open = self.open.borrow().get(&dataset).cloned();
+        open.is_some_and(|open| matches!(&open.content, Content::Fs(fs) if fs.is_held()))
     }
 
     /// Closes a dataset once its last request has ended. To be called before its dataset is

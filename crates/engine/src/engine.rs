@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pool::{Candidate, Discovery, ImportPolicy, Pool, PoolSpec};
@@ -13,6 +14,7 @@ use crate::dataset::{fill_root, parse_settings};
 use crate::door::{Door, Ending, MAILBOX_BOUND, Room};
 use crate::pool_handle::PoolFacts;
 use crate::property::{DatasetKind, SetContext};
+use crate::watch::Watches;
 use crate::{EngineError, FeatureBase, PoolHandle};
 
 /// The body of a pool's thread: given the thread's runtime, it runs until the pool ends.
@@ -50,6 +52,7 @@ pub struct Engine(Arc<Inner>);
 struct Inner {
     host: Box<dyn Host>,
     pools: Mutex<Pools>,
+    admin_snapshots: AtomicBool,
 }
 
 #[derive(Default)]
@@ -78,7 +81,14 @@ impl Engine {
         Self(Arc::new(Inner {
             host: Box::new(host),
             pools: Mutex::new(Pools::default()),
+            admin_snapshots: AtomicBool::new(false),
         }))
+    }
+
+    /// Says whether directories made, removed and renamed in `.zfs/snapshot` are snapshots made, destroyed and renamed, in
+    /// pools that come from now on. They are not unless this was called.
+    pub fn set_admin_snapshots(&self, allowed: bool) {
+        self.0.admin_snapshots.store(allowed, Ordering::Relaxed);
     }
 
     /// Creates a pool with an empty root file system that has the properties `root_properties`.
@@ -275,7 +285,11 @@ impl Engine {
         });
         self.start_thread(&name, body)?;
         let facts = reply.await.map_err(|_| EngineError::PoolClosed)??;
-        let handle = PoolHandle::new(Door::new(sender), facts);
+        let watches = Watches::default();
+        let admin = self.0.admin_snapshots.load(Ordering::Relaxed);
+        watches.admin_snapshots.store(admin, Ordering::Relaxed);
+        let door = Door::new(sender, Arc::new(watches));
+        let handle = PoolHandle::new(door, facts);
         self.pools_mut().imported.insert(name, handle.clone());
         Ok(handle)
     }

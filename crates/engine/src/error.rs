@@ -76,6 +76,9 @@ pub enum EngineError {
     /// No space, a quota or a reservation is in the way.
     #[error("out of space")]
     OutOfSpace,
+    /// The caller may not do this, and nobody delegated it to him.
+    #[error("permission denied")]
+    Permission,
     /// The host could not give a thread or a driver.
     #[error("cannot start: {0}")]
     NoThread(String),

@@ -1,6 +1,7 @@
 //! File operations on a dataset, callable from any thread.
 
 use std::future::Future;
+use std::rc::Rc;
 
 use zpl::{
     Access, Attr, Change, CreateMode, Cred, DeviceNumber, FileId, FileType, Fs, FsError, FsResult,
@@ -8,7 +9,9 @@ use zpl::{
     StoredXattr, Timestamp, Written, XattrMode,
 };
 
-use crate::door::Door;
+use crate::control_dir::{CONTROL_COOKIE, check_free, is_control};
+use crate::door::{Door, Room};
+use crate::watch::{Happened, Watch, Watches};
 use crate::{EngineError, IoBuf};
 
 /// A file system: a dataset of a pool, opened on the pool's thread at the first use.
@@ -21,6 +24,10 @@ pub struct FsHandle {
     door: Door,
     dataset: u64,
     guid: u64,
+    /// Of a snapshot reached through `.zfs`: the object and guid of the file system it was reached from.
+    head: Option<(u64, u64)>,
+    /// The watch whose owner makes the changes of this handle, or 0.
+    watch: u64,
 }
 
 impl FsHandle {
@@ -29,6 +36,66 @@ impl FsHandle {
             door,
             dataset,
             guid,
+            head: None,
+            watch: 0,
+        }
+    }
+
+    /// Returns a handle of a snapshot of this file system, by the snapshot's object number and guid. Nothing is checked
+    /// here: calls on a handle of what is no snapshot of it (any more) answer [`FsError::Stale`].
+    #[must_use]
+    pub fn snapshot(&self, dataset: u64, guid: u64) -> Self {
+        let head = self.head.unwrap_or((self.dataset, self.guid));
+        Self {
+            door: self.door.clone(),
+            dataset,
+            guid,
+            head: Some(head),
+            watch: self.watch,
+        }
+    }
+
+    /// Returns the file system whose `.zfs` this snapshot was reached through, if it was.
+    #[must_use]
+    pub fn head(&self) -> Option<Self> {
+        let (dataset, guid) = self.head?;
+        Some(Self {
+            door: self.door.clone(),
+            dataset,
+            guid,
+            head: None,
+            watch: self.watch,
+        })
+    }
+
+    /// Begins to watch what happens to the file system by other ways than the handle returned and its clones.
+    #[must_use]
+    pub fn watch(&self) -> (Watch, Self) {
+        let (watch, number) = self.door.watches().add(self.guid);
+        let own = Self {
+            watch: number,
+            ..self.clone()
+        };
+        (watch, own)
+    }
+
+    pub(crate) fn watches(&self) -> &Watches {
+        self.door.watches()
+    }
+
+    /// Tells the watchers what this handle did.
+    pub(crate) async fn tell(&self, happened: &[Happened]) {
+        self.watches()
+            .tell(Some(self.guid), self.watch, happened)
+            .await;
+    }
+
+    /// As [`Self::tell`], for what is to be made up only if somebody watches.
+    async fn tell_if<T>(&self, done: &FsResult<T>, what: impl FnOnce(&T) -> Vec<Happened>) {
+        if let Ok(done) = done
+            && !self.watches().is_empty()
+        {
+            self.tell(&what(done)).await;
         }
     }
 
@@ -50,7 +117,18 @@ impl FsHandle {
         F: FnOnce(Fs) -> Answer + Send + 'static,
         Answer: Future<Output = FsResult<T>> + 'static,
     {
+        self.call_in(move |_, fs| work(fs)).await
+    }
+
+    /// Runs `work` with the open file system, and the pool's room for what concerns more than it.
+    pub(crate) async fn call_in<T, F, Answer>(&self, work: F) -> FsResult<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<Room>, Fs) -> Answer + Send + 'static,
+        Answer: Future<Output = FsResult<T>> + 'static,
+    {
         let (dataset, guid) = (self.dataset, self.guid);
+        let head = self.head;
         let answer = self
             .door
             .ask(move |room| async move {
@@ -59,7 +137,11 @@ impl FsHandle {
                     Err(error) => return Ok(Err(as_fs_error(&error))),
                 };
                 match lease.fs() {
-                    Ok(fs) => Ok(work(fs.clone()).await),
+                    // A handle may be forged: it must not lead out of the file system it was made for.
+                    Ok(fs) if head.is_some_and(|(of, _)| fs.head() != of || !fs.is_snapshot()) => {
+                        Ok(Err(FsError::Stale))
+                    }
+                    Ok(fs) => Ok(work(room, fs.clone()).await),
                     Err(error) => Ok(Err(error)),
                 }
             })
@@ -81,6 +163,9 @@ impl FsHandle {
     /// # Errors
     /// [`FsError::Stale`] when the file is gone.
     pub async fn getattr(&self, id: FileId) -> FsResult<Attr> {
+        if is_control(id) {
+            return self.control_attr(id).await;
+        }
         self.call(move |fs| async move { fs.getattr(id).await })
             .await
     }
@@ -90,6 +175,9 @@ impl FsHandle {
     /// # Errors
     /// [`FsError::NotFound`], or no permission to search the directory.
     pub async fn lookup(&self, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Attr> {
+        if is_control(dir) {
+            return Ok(Box::pin(self.find(dir, name, cred)).await?.attr);
+        }
         let (name, cred) = (name.to_vec(), cred.clone());
         self.call(move |fs| async move { fs.lookup(dir, &name, &cred).await })
             .await
@@ -109,6 +197,9 @@ impl FsHandle {
     /// # Errors
     /// As of [`getattr`](Self::getattr).
     pub async fn access(&self, id: FileId, wanted: Access, cred: &Cred) -> FsResult<Access> {
+        if is_control(id) {
+            return Ok(self.control_access(id, wanted));
+        }
         let cred = cred.clone();
         self.call(move |fs| async move { fs.access(id, wanted, &cred).await })
             .await
@@ -125,9 +216,19 @@ impl FsHandle {
         guard: Option<Timestamp>,
         cred: &Cred,
     ) -> FsResult<Change> {
+        if is_control(id) {
+            return Err(FsError::ReadOnly);
+        }
         let (set, cred) = (*set, cred.clone());
-        self.call(move |fs| async move { fs.setattr(id, &set, guard, &cred).await })
-            .await
+        let done = self
+            .call(move |fs| async move { fs.setattr(id, &set, guard, &cred).await })
+            .await;
+        self.tell_if(&done, |_| match set.size {
+            Some(_) => vec![Happened::Content(id, 0, None)],
+            None => vec![Happened::Attributes(id)],
+        })
+        .await;
+        done
     }
 
     /// Returns the target of a symbolic link.
@@ -135,6 +236,9 @@ impl FsHandle {
     /// # Errors
     /// [`FsError::Invalid`] when the file is no symbolic link.
     pub async fn readlink(&self, id: FileId) -> FsResult<Vec<u8>> {
+        if is_control(id) {
+            return Err(FsError::Invalid);
+        }
         self.call(move |fs| async move { fs.readlink(id).await })
             .await
     }
@@ -150,6 +254,9 @@ impl FsHandle {
         len: usize,
         cred: &Cred,
     ) -> FsResult<ReadData> {
+        if is_control(id) {
+            return Err(FsError::IsDirectory);
+        }
         let cred = cred.clone();
         self.call(move |fs| async move { fs.read(id, offset, len, &cred).await })
             .await
@@ -167,9 +274,18 @@ impl FsHandle {
         stability: Stability,
         cred: &Cred,
     ) -> FsResult<Written> {
+        if is_control(id) {
+            return Err(FsError::ReadOnly);
+        }
         let cred = cred.clone();
-        self.call(move |fs| async move { fs.write(id, offset, data, stability, &cred).await })
-            .await
+        let done = self
+            .call(move |fs| async move { fs.write(id, offset, data, stability, &cred).await })
+            .await;
+        self.tell_if(&done, |done| {
+            vec![Happened::Content(id, offset, Some(done.count))]
+        })
+        .await;
+        done
     }
 
     /// Appends bytes to a regular file.
@@ -184,8 +300,12 @@ impl FsHandle {
         cred: &Cred,
     ) -> FsResult<Written> {
         let cred = cred.clone();
-        self.call(move |fs| async move { fs.append(id, data, stability, &cred).await })
-            .await
+        let done = self
+            .call(move |fs| async move { fs.append(id, data, stability, &cred).await })
+            .await;
+        self.tell_if(&done, |_| vec![Happened::Content(id, 0, None)])
+            .await;
+        done
     }
 
     /// Makes a range of a regular file a hole; the size stays.
@@ -193,9 +313,16 @@ impl FsHandle {
     /// # Errors
     /// As of [`write`](Self::write).
     pub async fn punch(&self, id: FileId, offset: u64, len: u64, cred: &Cred) -> FsResult<Change> {
+        if is_control(id) {
+            return Err(FsError::ReadOnly);
+        }
         let cred = cred.clone();
-        self.call(move |fs| async move { fs.punch(id, offset, len, &cred).await })
-            .await
+        let done = self
+            .call(move |fs| async move { fs.punch(id, offset, len, &cred).await })
+            .await;
+        self.tell_if(&done, |_| vec![Happened::Content(id, offset, Some(len))])
+            .await;
+        done
     }
 
     /// Finds the next data or hole at or after `offset`.
@@ -203,6 +330,9 @@ impl FsHandle {
     /// # Errors
     /// [`FsError::NoData`] or its like when there is none before the end of file.
     pub async fn seek(&self, id: FileId, offset: u64, target: SeekTarget) -> FsResult<u64> {
+        if is_control(id) {
+            return Err(FsError::IsDirectory);
+        }
         self.call(move |fs| async move { fs.seek(id, offset, target).await })
             .await
     }
@@ -212,6 +342,9 @@ impl FsHandle {
     /// # Errors
     /// [`FsError::Io`] when that failed: earlier unstable writes may be lost.
     pub async fn commit(&self, id: FileId, offset: u64, len: u64) -> FsResult<Attr> {
+        if is_control(id) {
+            return self.control_attr(id).await;
+        }
         self.call(move |fs| async move { fs.commit(id, offset, len).await })
             .await
     }
@@ -236,9 +369,22 @@ impl FsHandle {
         set: &SetAttr,
         cred: &Cred,
     ) -> FsResult<Made> {
+        if is_control(dir) {
+            return Err(FsError::ReadOnly);
+        }
         let (name, set, cred) = (name.to_vec(), *set, cred.clone());
-        self.call(move |fs| async move { fs.create(dir, &name, mode, &set, &cred).await })
-            .await
+        let done = self
+            .call(move |fs| async move {
+                check_free(&fs, dir, &name)?;
+                fs.create(dir, &name, mode, &set, &cred).await
+            })
+            .await;
+        self.tell_if(&done, |made| match made.created {
+            true => vec![Happened::Attributes(dir)],
+            false => vec![Happened::Content(made.file.id, 0, None)],
+        })
+        .await;
+        done
     }
 
     /// Makes a directory.
@@ -252,9 +398,19 @@ impl FsHandle {
         set: &SetAttr,
         cred: &Cred,
     ) -> FsResult<Made> {
+        if is_control(dir) {
+            return self.control_mkdir(dir, name, cred).await;
+        }
         let (name, set, cred) = (name.to_vec(), *set, cred.clone());
-        self.call(move |fs| async move { fs.mkdir(dir, &name, &set, &cred).await })
-            .await
+        let done = self
+            .call(move |fs| async move {
+                check_free(&fs, dir, &name)?;
+                fs.mkdir(dir, &name, &set, &cred).await
+            })
+            .await;
+        self.tell_if(&done, |_| vec![Happened::Attributes(dir)])
+            .await;
+        done
     }
 
     /// Makes a symbolic link.
@@ -269,10 +425,20 @@ impl FsHandle {
         set: &SetAttr,
         cred: &Cred,
     ) -> FsResult<Made> {
+        if is_control(dir) {
+            return Err(FsError::ReadOnly);
+        }
         let (name, target) = (name.to_vec(), target.to_vec());
         let (set, cred) = (*set, cred.clone());
-        self.call(move |fs| async move { fs.symlink(dir, &name, &target, &set, &cred).await })
-            .await
+        let done = self
+            .call(move |fs| async move {
+                check_free(&fs, dir, &name)?;
+                fs.symlink(dir, &name, &target, &set, &cred).await
+            })
+            .await;
+        self.tell_if(&done, |_| vec![Happened::Attributes(dir)])
+            .await;
+        done
     }
 
     /// Makes a pipe, socket or device node.
@@ -288,9 +454,19 @@ impl FsHandle {
         set: &SetAttr,
         cred: &Cred,
     ) -> FsResult<Made> {
+        if is_control(dir) {
+            return Err(FsError::ReadOnly);
+        }
         let (name, set, cred) = (name.to_vec(), *set, cred.clone());
-        self.call(move |fs| async move { fs.mknod(dir, &name, file_type, rdev, &set, &cred).await })
-            .await
+        let done = self
+            .call(move |fs| async move {
+                check_free(&fs, dir, &name)?;
+                fs.mknod(dir, &name, file_type, rdev, &set, &cred).await
+            })
+            .await;
+        self.tell_if(&done, |_| vec![Happened::Attributes(dir)])
+            .await;
+        done
     }
 
     /// Gives a file one more name.
@@ -298,9 +474,21 @@ impl FsHandle {
     /// # Errors
     /// As of [`mkdir`](Self::mkdir).
     pub async fn link(&self, id: FileId, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Made> {
+        if is_control(dir) || is_control(id) {
+            return Err(FsError::ReadOnly);
+        }
         let (name, cred) = (name.to_vec(), cred.clone());
-        self.call(move |fs| async move { fs.link(id, dir, &name, &cred).await })
-            .await
+        let done = self
+            .call(move |fs| async move {
+                check_free(&fs, dir, &name)?;
+                fs.link(id, dir, &name, &cred).await
+            })
+            .await;
+        self.tell_if(&done, |_| {
+            vec![Happened::Attributes(id), Happened::Attributes(dir)]
+        })
+        .await;
+        done
     }
 
     /// Removes a name of anything but a directory.
@@ -308,9 +496,22 @@ impl FsHandle {
     /// # Errors
     /// [`FsError::NotFound`], permissions.
     pub async fn remove(&self, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Change> {
+        if is_control(dir) {
+            return Err(FsError::ReadOnly);
+        }
         let (name, cred) = (name.to_vec(), cred.clone());
-        self.call(move |fs| async move { fs.remove(dir, &name, &cred).await })
-            .await
+        let gone = name.clone();
+        let done = self
+            .call(move |fs| async move {
+                check_free(&fs, dir, &name)?;
+                fs.remove(dir, &name, &cred).await
+            })
+            .await;
+        self.tell_if(&done, |_| {
+            vec![Happened::Name(dir, gone), Happened::Attributes(dir)]
+        })
+        .await;
+        done
     }
 
     /// Removes an empty directory.
@@ -318,9 +519,22 @@ impl FsHandle {
     /// # Errors
     /// [`FsError::NotFound`], [`FsError::NotEmpty`], permissions.
     pub async fn rmdir(&self, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Change> {
+        if is_control(dir) {
+            return self.control_rmdir(dir, name, cred).await;
+        }
         let (name, cred) = (name.to_vec(), cred.clone());
-        self.call(move |fs| async move { fs.rmdir(dir, &name, &cred).await })
-            .await
+        let gone = name.clone();
+        let done = self
+            .call(move |fs| async move {
+                check_free(&fs, dir, &name)?;
+                fs.rmdir(dir, &name, &cred).await
+            })
+            .await;
+        self.tell_if(&done, |_| {
+            vec![Happened::Name(dir, gone), Happened::Attributes(dir)]
+        })
+        .await;
+        done
     }
 
     /// Renames, replacing an existing file or empty directory.
@@ -335,9 +549,29 @@ impl FsHandle {
         to_name: &[u8],
         cred: &Cred,
     ) -> FsResult<Renamed> {
-        let (from_name, to_name, cred) = (from_name.to_vec(), to_name.to_vec(), cred.clone());
-        self.call(move |fs| async move { fs.rename(from, &from_name, to, &to_name, &cred).await })
-            .await
+        if is_control(from) || is_control(to) {
+            return self
+                .control_rename(from, from_name, to, to_name, cred)
+                .await;
+        }
+        let (old, new, cred) = (from_name.to_vec(), to_name.to_vec(), cred.clone());
+        let done = self
+            .call(move |fs| async move {
+                check_free(&fs, from, &old)?;
+                check_free(&fs, to, &new)?;
+                fs.rename(from, &old, to, &new, &cred).await
+            })
+            .await;
+        self.tell_if(&done, |_| {
+            vec![
+                Happened::Name(from, from_name.to_vec()),
+                Happened::Name(to, to_name.to_vec()),
+                Happened::Attributes(from),
+                Happened::Attributes(to),
+            ]
+        })
+        .await;
+        done
     }
 
     /// Lists a directory after `cookie` (0 = from its start).
@@ -351,9 +585,30 @@ impl FsHandle {
         limit: ListLimit,
         cred: &Cred,
     ) -> FsResult<Listing> {
+        if is_control(dir) {
+            return self.control_readdir(dir, cookie, limit, cred).await;
+        }
         let cred = cred.clone();
-        self.call(move |fs| async move { fs.readdir(dir, cookie, limit, &cred).await })
-            .await
+        let (listing, visible) = self
+            .call(move |fs| async move {
+                let visible =
+                    fs.snapdir() == zpl::SnapDir::Visible && dir == fs.root() && !fs.is_snapshot();
+                let listing = if visible && cookie >= CONTROL_COOKIE {
+                    Listing {
+                        entries: Vec::new(),
+                        eof: true,
+                        dir: fs.getattr(dir).await?,
+                    }
+                } else {
+                    fs.readdir(dir, cookie, limit, &cred).await?
+                };
+                Ok((listing, visible))
+            })
+            .await?;
+        if visible {
+            return self.list_with_control(listing, cookie, limit).await;
+        }
+        Ok(listing)
     }
 
     /// Returns space and objects.
@@ -369,6 +624,9 @@ impl FsHandle {
     /// # Errors
     /// As of [`getattr`](Self::getattr).
     pub async fn hold(&self, id: FileId) -> FsResult<Attr> {
+        if is_control(id) {
+            return self.control_attr(id).await;
+        }
         self.call(move |fs| async move { fs.hold(id).await }).await
     }
 
@@ -389,6 +647,9 @@ impl FsHandle {
     /// # Errors
     /// [`FsError::NoAttribute`] or its like when there is none of that name.
     pub async fn xattr(&self, id: FileId, name: &[u8], cred: &Cred) -> FsResult<Vec<u8>> {
+        if is_control(id) {
+            return Err(FsError::NotSupported);
+        }
         let (name, cred) = (name.to_vec(), cred.clone());
         self.call(move |fs| async move { fs.xattr(id, &name, &cred).await })
             .await
@@ -406,9 +667,16 @@ impl FsHandle {
         mode: XattrMode,
         cred: &Cred,
     ) -> FsResult<Change> {
+        if is_control(id) {
+            return Err(FsError::ReadOnly);
+        }
         let (name, value, cred) = (name.to_vec(), value.to_vec(), cred.clone());
-        self.call(move |fs| async move { fs.set_xattr(id, &name, &value, mode, &cred).await })
-            .await
+        let done = self
+            .call(move |fs| async move { fs.set_xattr(id, &name, &value, mode, &cred).await })
+            .await;
+        self.tell_if(&done, |_| vec![Happened::Attributes(id)])
+            .await;
+        done
     }
 
     /// Removes an extended attribute.
@@ -416,9 +684,16 @@ impl FsHandle {
     /// # Errors
     /// As of [`xattr`](Self::xattr).
     pub async fn remove_xattr(&self, id: FileId, name: &[u8], cred: &Cred) -> FsResult<Change> {
+        if is_control(id) {
+            return Err(FsError::ReadOnly);
+        }
         let (name, cred) = (name.to_vec(), cred.clone());
-        self.call(move |fs| async move { fs.remove_xattr(id, &name, &cred).await })
-            .await
+        let done = self
+            .call(move |fs| async move { fs.remove_xattr(id, &name, &cred).await })
+            .await;
+        self.tell_if(&done, |_| vec![Happened::Attributes(id)])
+            .await;
+        done
     }
 
     /// Lists the extended attributes.
@@ -426,6 +701,9 @@ impl FsHandle {
     /// # Errors
     /// As of [`getattr`](Self::getattr).
     pub async fn xattrs(&self, id: FileId, cred: &Cred) -> FsResult<Vec<StoredXattr>> {
+        if is_control(id) {
+            return Ok(Vec::new());
+        }
         let cred = cred.clone();
         self.call(move |fs| async move { fs.xattrs(id, &cred).await })
             .await
@@ -434,7 +712,7 @@ impl FsHandle {
 
 /// What a caller of file operations is told when not the file but the dataset or pool is the
 /// trouble.
-fn as_fs_error(error: &EngineError) -> FsError {
+pub(crate) fn as_fs_error(error: &EngineError) -> FsError {
     match error {
         EngineError::Fs(error) => *error,
         EngineError::DatasetNotFound(_) | EngineError::WrongKind(_) => FsError::Stale,

@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod control_dir;
 mod dataset;
 mod door;
 mod engine;
@@ -21,7 +22,11 @@ mod operations;
 mod pool_handle;
 mod snapshot;
 mod volume;
+mod watch;
 
+pub use control_dir::{
+    CONTROL_NAME, CONTROL_ROOT, CONTROL_SHARES, CONTROL_SNAPSHOTS, Found, is_control, is_unopened,
+};
 pub use dataset::{
     CreateDataset, DatasetFilter, DatasetInfo, DatasetProperty, DestroyOptions, PropertyQuery,
 };
@@ -32,6 +37,8 @@ pub use fs::FsHandle;
 pub use pool_handle::PoolHandle;
 pub use snapshot::{Hold, Refusal, SnapshotRequest};
 pub use volume::{VolumeHandle, VolumeInfo, VolumePlan};
+
+pub use watch::{Happened, Notice, Watch};
 
 pub use dsl::property;
 pub use dsl::property::DatasetKind;

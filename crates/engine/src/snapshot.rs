@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use crate::door::Room;
 use crate::property::{DatasetKind, Kinds};
-use crate::{EngineError, PoolHandle};
+use crate::watch::Happened;
+use crate::{EngineError, PoolHandle, PropertyQuery};
 
 /// A name that was refused. When a request returns one, nothing of it was done.
 #[derive(Debug)]
@@ -100,6 +101,24 @@ impl Room {
         let hierarchy = self.pool.hierarchy();
         let found = hierarchy.existing(names).await?;
         let objects: Vec<u64> = found.into_iter().map(|object| object.0).collect();
+        // As OpenZFS, whose snapshots are mounted then: what has open files stays. Files used over NFS become stale.
+        if !defer && objects.iter().any(|object| self.is_held(*object)) {
+            let mut held = Vec::new();
+            for name in names {
+                let busy = match hierarchy.info(name).await {
+                    Ok(info) => self.is_held(info.object.0),
+                    Err(error) if error.is_not_found() => false,
+                    Err(error) => return Err(error.into()),
+                };
+                if busy {
+                    held.push(Refusal {
+                        name: name.clone(),
+                        error: EngineError::Busy(name.clone()),
+                    });
+                }
+            }
+            return Ok(held);
+        }
         self.without_all(&objects, async {
             Ok(refusals(hierarchy.destroy_snapshots(names, defer).await?))
         })
@@ -189,8 +208,11 @@ impl PoolHandle {
         defer: bool,
     ) -> Result<Vec<Refusal>, EngineError> {
         let names = names.to_vec();
-        self.ask(move |room| async move { room.destroy_snapshots(&names, defer).await })
-            .await
+        let done = self
+            .ask(move |room| async move { room.destroy_snapshots(&names, defer).await })
+            .await;
+        self.tell(None, Happened::Snapshots).await;
+        done
     }
 
     /// Makes a clone of a snapshot, with missing parents if wanted.
@@ -229,9 +251,18 @@ impl PoolHandle {
     /// # Errors
     /// There is no snapshot, or a newer one than `target`.
     pub async fn rollback(&self, name: &str, target: Option<&str>) -> Result<(), EngineError> {
+        let guid = self.dataset(name, &PropertyQuery::None).await?.guid;
         let (name, target) = (name.to_owned(), target.map(str::to_owned));
-        self.ask(move |room| async move { room.rollback(&name, target.as_deref()).await })
-            .await
+        let done = self
+            .ask(move |room| async move { room.rollback(&name, target.as_deref()).await })
+            .await;
+        self.tell(Some(guid), Happened::Everything).await;
+        done
+    }
+
+    /// Tells watchers of a dataset, or of all, what was done to it.
+    async fn tell(&self, guid: Option<u64>, happened: Happened) {
+        self.door.watches().tell(guid, 0, &[happened]).await;
     }
 
     /// Renames a snapshot, and with `recursive` those of the same name of all datasets below.
@@ -245,11 +276,14 @@ impl PoolHandle {
         recursive: bool,
     ) -> Result<(), EngineError> {
         let (from, to) = (from.to_owned(), to.to_owned());
-        self.ask(move |room| async move {
-            room.writable()?;
-            Ok(room.pool.hierarchy().rename(&from, &to, recursive).await?)
-        })
-        .await
+        let done = self
+            .ask(move |room| async move {
+                room.writable()?;
+                Ok(room.pool.hierarchy().rename(&from, &to, recursive).await?)
+            })
+            .await;
+        self.tell(None, Happened::Snapshots).await;
+        done
     }
 
     /// Makes bookmarks, given as pairs of the new name and the snapshot or bookmark: all or none.

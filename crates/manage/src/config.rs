@@ -133,6 +133,9 @@ pub struct Mount {
     pub automatic: bool,
     /// Threads that serve each mount.
     pub threads: usize,
+    /// Directories made, removed and renamed in `.zfs/snapshot`, in mounts and over NFS, are snapshots made, destroyed and
+    /// renamed, for who may do that (OpenZFS calls this `zfs_admin_snapshot`).
+    pub admin_snapshots: bool,
 }
 
 impl Default for Mount {
@@ -140,6 +143,7 @@ impl Default for Mount {
         Self {
             automatic: false,
             threads: 4,
+            admin_snapshots: false,
         }
     }
 }

@@ -51,6 +51,9 @@ impl Server {
         name: &[u8],
         peer: SocketAddr,
     ) -> Option<Below> {
+        if dir.snapshot.is_some() {
+            return None;
+        }
         let above = self.exports().get(&dir.dataset)?.clone();
         let found = above.below.iter().find(|(known, _)| known == name)?;
         if !is_root(&above, dir.file).await {
@@ -65,7 +68,7 @@ impl Server {
             return Vec::new();
         };
         let mut found = Vec::new();
-        if !above.below.is_empty() && is_root(&above, dir.file).await {
+        if dir.snapshot.is_none() && !above.below.is_empty() && is_root(&above, dir.file).await {
             for name in &above.below {
                 found.extend(self.enter(name, peer).await);
             }
@@ -79,6 +82,7 @@ impl Server {
         let attr = served.export.fs.root().await.ok()?;
         let handle = FileHandle {
             dataset: *guid,
+            snapshot: None,
             file: attr.id,
         };
         Some(Below {

@@ -3,25 +3,50 @@
 //! ```text
 //!  0        4            12         20             28
 //! +--------+------------+----------+--------------+
-//! | "sbx1" | dataset    | object   | generation   |   28 bytes, big-endian
-//! +--------+------------+----------+--------------+
+//! | "sbx1" | dataset    | object   | generation   |   28 bytes, big-endian: a file
+//! +--------+------------+----------+--------------+---------------+---------------+
+//! | "sbx2" | dataset    | object   | generation   | snapshot's    | snapshot's    |   44 bytes: a file of a snapshot
+//! +--------+------------+----------+--------------+ object        | guid          |   of the dataset
+//!                                                 +---------------+---------------+
 //! ```
 //!
 //! The dataset's guid survives renames and moves to another machine with its pool; object and generation name one file
-//! for ever. A handle is no secret: every call is checked against the export and the client's address.
+//! for ever. Snapshots are named by object and guid, so that they are found without a search. A handle is no secret:
+//! every call is checked against the export and the client's address, and a snapshot must be one of the export's.
 
-use engine::FileId;
+use engine::{FileId, FsHandle};
 
-/// Bytes of a handle.
-pub(crate) const HANDLE_BYTES: usize = 28;
+/// Most bytes of a handle.
+pub(crate) const HANDLE_BYTES: usize = 44;
 
 const MAGIC: [u8; 4] = *b"sbx1";
+const MAGIC_SNAPSHOT: [u8; 4] = *b"sbx2";
+
+/// A snapshot of the dataset that a handle names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct InSnapshot {
+    /// Its object in the pool.
+    pub(crate) object: u64,
+    /// Its guid.
+    pub(crate) guid: u64,
+}
+
+/// Returns how handles name the file system that a lookup led to, or `None` for the export itself.
+pub(crate) fn in_snapshot(fs: &FsHandle) -> Option<InSnapshot> {
+    fs.head()?;
+    Some(InSnapshot {
+        object: fs.dataset(),
+        guid: fs.guid(),
+    })
+}
 
 /// A file, named so that any later server finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileHandle {
-    /// Guid of the dataset.
+    /// Guid of the dataset that is exported.
     pub(crate) dataset: u64,
+    /// Which of its snapshots the file is in.
+    pub(crate) snapshot: Option<InSnapshot>,
     /// The file in it.
     pub(crate) file: FileId,
 }
@@ -29,13 +54,16 @@ pub(crate) struct FileHandle {
 impl FileHandle {
     /// Returns the handle's bytes.
     #[must_use]
-    pub(crate) fn encode(&self) -> [u8; HANDLE_BYTES] {
-        let mut bytes = [0; HANDLE_BYTES];
-        let fields = [self.dataset, self.file.object, self.file.generation];
-        let (magic, rest) = bytes.split_at_mut(4);
-        magic.copy_from_slice(&MAGIC);
-        for (slot, field) in rest.chunks_exact_mut(8).zip(fields) {
-            slot.copy_from_slice(&field.to_be_bytes());
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HANDLE_BYTES);
+        bytes.extend_from_slice(match self.snapshot {
+            None => &MAGIC,
+            Some(_) => &MAGIC_SNAPSHOT,
+        });
+        let file = [self.dataset, self.file.object, self.file.generation];
+        let snapshot = self.snapshot.map(|s| [s.object, s.guid]);
+        for field in file.into_iter().chain(snapshot.into_iter().flatten()) {
+            bytes.extend_from_slice(&field.to_be_bytes());
         }
         bytes
     }
@@ -43,19 +71,28 @@ impl FileHandle {
     /// Reads a handle, or `None` when it is none of ours.
     #[must_use]
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let fields = bytes.strip_prefix(&MAGIC)?;
+        let (magic, fields) = bytes.split_first_chunk::<4>()?;
         let (chunks, []) = fields.as_chunks::<8>() else {
             return None;
         };
-        let [dataset, object, generation] = *chunks else {
-            return None;
-        };
         let field = u64::from_be_bytes;
+        let (dataset, object, generation, snapshot) = match (*magic, chunks) {
+            (MAGIC, [dataset, object, generation]) => (dataset, object, generation, None),
+            (MAGIC_SNAPSHOT, [dataset, object, generation, snapshot, guid]) => {
+                let snapshot = InSnapshot {
+                    object: field(*snapshot),
+                    guid: field(*guid),
+                };
+                (dataset, object, generation, Some(snapshot))
+            }
+            _ => return None,
+        };
         Some(Self {
-            dataset: field(dataset),
+            dataset: field(*dataset),
+            snapshot,
             file: FileId {
-                object: field(object),
-                generation: field(generation),
+                object: field(*object),
+                generation: field(*generation),
             },
         })
     }
@@ -69,6 +106,7 @@ mod tests {
     fn a_handle_reads_back_and_garbage_does_not() {
         let handle = FileHandle {
             dataset: 1,
+            snapshot: None,
             file: FileId {
                 object: 34,
                 generation: 5,
@@ -77,7 +115,19 @@ mod tests {
         let bytes = handle.encode();
         assert_eq!(FileHandle::decode(&bytes), Some(handle));
         assert_eq!(FileHandle::decode(bytes.get(1..).expect("27 bytes")), None);
+        let inside = FileHandle {
+            snapshot: Some(InSnapshot {
+                object: 77,
+                guid: 9,
+            }),
+            ..handle
+        };
+        let bytes = inside.encode();
+        assert_eq!(bytes.len(), HANDLE_BYTES);
+        assert_eq!(FileHandle::decode(&bytes), Some(inside));
+        assert_eq!(FileHandle::decode(bytes.get(..36).expect("44")), None);
         assert_eq!(FileHandle::decode(&[0; HANDLE_BYTES]), None);
+        assert_eq!(FileHandle::decode(&[0; 28]), None);
         assert_eq!(FileHandle::decode(&[]), None);
     }
 }

@@ -2,11 +2,11 @@
 //!
 //! Version 1 is answered for its lists only (`showmount` of old systems); its handles are too short for ours.
 
-use crate::handle::FileHandle;
+use crate::handle::{FileHandle, in_snapshot};
 use crate::rpc::{self, Call, Refusal};
 use crate::server::{Outcome, Served, Server};
 use crate::xdr::{self, Reader};
-use engine::{Attr, Cred, FileType, FsError};
+use engine::{Cred, FileType, FsError};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -119,31 +119,38 @@ async fn mount(server: &Server, peer: SocketAddr, path: &str) -> Result<FileHand
     if rest.contains(&"..") {
         return Err(Status::NoEntry);
     }
-    let attr = walk(served, rest).await.map_err(|error| match error {
-        FsError::NotFound | FsError::Stale => Status::NoEntry,
-        FsError::NotDirectory => Status::NotDirectory,
-        FsError::Io | FsError::Corrupt(_) => Status::Io,
-        _ => Status::ServerFault,
-    })?;
-    Ok(FileHandle {
-        dataset: guid,
-        file: attr.id,
-    })
+    let handle = walk(guid, served, rest)
+        .await
+        .map_err(|error| match error {
+            FsError::NotFound | FsError::Stale => Status::NoEntry,
+            FsError::NotDirectory => Status::NotDirectory,
+            FsError::Io | FsError::Corrupt(_) => Status::Io,
+            _ => Status::ServerFault,
+        })?;
+    Ok(handle)
 }
 
-async fn walk(served: &Arc<Served>, rest: &[&str]) -> Result<Attr, FsError> {
-    let mut attr = served.export.fs.root().await?;
+async fn walk(guid: u64, served: &Arc<Served>, rest: &[&str]) -> Result<FileHandle, FsError> {
+    let mut fs = served.export.fs.clone();
+    let mut attr = fs.root().await?;
+    let mut handle = FileHandle {
+        dataset: guid,
+        snapshot: None,
+        file: attr.id,
+    };
     for name in rest {
-        attr = served
-            .export
-            .fs
-            .lookup(attr.id, name.as_bytes(), &Cred::root())
-            .await?;
+        let found = fs.find(attr.id, name.as_bytes(), &Cred::root()).await?;
+        attr = found.attr;
         if attr.file_type != FileType::Directory {
             return Err(FsError::NotDirectory);
         }
+        if let Some(there) = found.elsewhere {
+            handle.snapshot = in_snapshot(&there);
+            fs = there;
+        }
+        handle.file = attr.id;
     }
-    Ok(attr)
+    Ok(handle)
 }
 
 /// Returns the names of a path.

@@ -359,8 +359,12 @@ impl Server {
             Credential::Sys { uid, gid, groups } => access.squashed(*uid, *gid, groups),
             _ => (access.anonymous_uid, access.anonymous_gid, Vec::new()),
         };
+        let fs = match handle.snapshot {
+            None => served.export.fs.clone(),
+            Some(snapshot) => served.export.fs.snapshot(snapshot.object, snapshot.guid),
+        };
         let caller = Caller {
-            fs: served.export.fs.clone(),
+            fs,
             cred: Cred {
                 uid,
                 gid,

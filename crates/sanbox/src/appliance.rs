@@ -66,6 +66,7 @@ impl Appliance {
         config: Config,
     ) -> anyhow::Result<Arc<Self>> {
         let cache = state.read_pools()?;
+        engine.set_admin_snapshots(config.mount.admin_snapshots);
         let identity = HostIdentity {
             hostid: hostid(&state)?,
             hostname: hostname(),

@@ -47,6 +47,8 @@ pub(crate) struct Settings {
     pub(crate) long_names: bool,
     /// New files and directories carry a project id.
     pub(crate) project_quota: bool,
+    /// `snapdir` as its stored number: hidden 0, visible 1, disabled 2.
+    pub(crate) snapdir: u64,
 }
 
 impl Default for Settings {
@@ -62,6 +64,7 @@ impl Default for Settings {
             dnode_slots: 1,
             long_names: false,
             project_quota: true,
+            snapdir: 0,
         }
     }
 }
@@ -112,6 +115,20 @@ impl Backing {
             .map_or_else(|| self.os.id(), Dataset::fsid)
     }
 
+    /// The head dataset this is, or is a snapshot of; 0 of a bare objset.
+    pub(crate) fn head(&self) -> u64 {
+        self.dataset
+            .as_ref()
+            .map_or(0, |dataset| dataset.head_object().0)
+    }
+
+    /// Whether this is a snapshot.
+    pub(crate) fn is_snapshot(&self) -> bool {
+        self.dataset
+            .as_ref()
+            .is_some_and(|dataset| dataset.kind() == dsl::property::DatasetKind::Snapshot)
+    }
+
     /// Grows when [`Backing::settings`] may have changed.
     pub(crate) fn settings_version(&self) -> u64 {
         self.dataset.as_ref().map_or(0, Dataset::properties_version)
@@ -154,6 +171,7 @@ impl Backing {
             ),
             long_names: number(Property::LongName) != 0,
             project_quota: self.os.flags() & 4 != 0,
+            snapdir: number(Property::SnapDir),
         }
     }
 

@@ -71,6 +71,17 @@ pub(crate) struct Inner {
     pub(crate) atime_task: Cell<bool>,
 }
 
+/// Who sees `.zfs` in the root directory, the property `snapdir`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SnapDir {
+    /// Who asks for it by name.
+    Hidden,
+    /// Also who lists the directory.
+    Visible,
+    /// Nobody: the name does not exist.
+    Disabled,
+}
+
 /// What the master node says.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Master {
@@ -81,6 +92,8 @@ pub(crate) struct Master {
     pub(crate) normalization: u64,
     pub(crate) utf8_only: bool,
     pub(crate) case: CaseSensitivity,
+    /// The directory of shares, in file systems that have one.
+    pub(crate) shares: u64,
 }
 
 impl Master {
@@ -107,6 +120,7 @@ impl Master {
             normalization,
             utf8_only: normalization != 0 || number("utf8only").await?.unwrap_or(0) != 0,
             case,
+            shares: number("SHARES").await?.unwrap_or(0),
         })
     }
 
@@ -251,6 +265,47 @@ impl Fs {
     #[must_use]
     pub fn root(&self) -> FileId {
         self.0.root.get()
+    }
+
+    /// Returns the value of `snapdir`.
+    #[must_use]
+    pub fn snapdir(&self) -> SnapDir {
+        match self.settings().snapdir {
+            1 => SnapDir::Visible,
+            2 => SnapDir::Disabled,
+            _ => SnapDir::Hidden,
+        }
+    }
+
+    /// Returns whether this is a snapshot.
+    #[must_use]
+    pub fn is_snapshot(&self) -> bool {
+        self.0.backing.is_snapshot()
+    }
+
+    /// Returns the object of the head dataset that this is or is a snapshot of; 0 of a bare objset. A promotion changes it
+    /// for the snapshots that move.
+    #[must_use]
+    pub fn head(&self) -> u64 {
+        self.0.backing.head()
+    }
+
+    /// Returns the directory that `.zfs/shares` shows, if the file system has one.
+    #[must_use]
+    pub fn shares(&self) -> Option<u64> {
+        Some(self.0.master.shares).filter(|object| *object != 0)
+    }
+
+    /// Returns the identity of the file system that attributes tell.
+    #[must_use]
+    pub fn fsid(&self) -> u64 {
+        self.0.backing.fsid()
+    }
+
+    /// Returns whether somebody holds a file ([`Fs::hold`]).
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.0.znodes.any_held()
     }
 
     /// Returns the objset of the file system.

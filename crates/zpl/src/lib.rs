@@ -29,7 +29,7 @@ mod xattr;
 mod znode;
 
 pub use error::{FsError, FsResult};
-pub use fs::{Fs, FsOptions};
+pub use fs::{Fs, FsOptions, SnapDir};
 pub use root::create_root;
 pub use types::{
     Access, Attr, CaseSensitivity, Change, CreateMode, Cred, DeviceNumber, DirEntry, FileId,

@@ -263,6 +263,11 @@ impl ZnodeCache {
             .collect()
     }
 
+    /// Whether a file is held.
+    pub(crate) fn any_held(&self) -> bool {
+        self.map.borrow().values().any(|z| z.holds.get() > 0)
+    }
+
     fn shrink(&self) {
         let mut map = self.map.borrow_mut();
         if map.len() <= self.limit {

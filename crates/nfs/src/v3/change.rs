@@ -156,7 +156,7 @@ impl Request<'_> {
         };
         let Caller { fs, cred, .. } = &from.caller;
         let result = match (from.writable(), to.writable()) {
-            _ if from.handle.dataset != to.handle.dataset => Err(FsError::CrossDevice),
+            _ if !from.is_beside(&to) => Err(FsError::CrossDevice),
             (Ok(()), Ok(())) => {
                 fs.rename(from.handle.file, from_name, to.handle.file, to_name, cred)
                     .await
@@ -191,7 +191,7 @@ impl Request<'_> {
         };
         let Caller { fs, cred, .. } = &dir.caller;
         let result = match dir.writable() {
-            _ if file.handle.dataset != dir.handle.dataset => Err(FsError::CrossDevice),
+            _ if !file.is_beside(&dir) => Err(FsError::CrossDevice),
             Ok(()) => fs.link(file.handle.file, dir.handle.file, name, cred).await,
             Err(error) => Err(error),
         };
@@ -228,10 +228,15 @@ impl Request<'_> {
         match durable(dir, result).await {
             Ok(made) => {
                 self.status(Status::Ok);
-                self.reply
-                    .bool(true)
-                    .opaque(&dir.sibling(&made.file).encode());
-                attr::post_op(&mut self.reply, Some(&made.file));
+                if engine::is_unopened(made.file.id) {
+                    // A snapshot: LOOKUP tells its handle.
+                    self.reply.bool(false).bool(false);
+                } else {
+                    self.reply
+                        .bool(true)
+                        .opaque(&dir.sibling(&made.file).encode());
+                    attr::post_op(&mut self.reply, Some(&made.file));
+                }
                 attr::wcc(&mut self.reply, &made.dir);
                 Ok(self.reply.into())
             }

@@ -123,12 +123,14 @@ fn write_entry(w: &mut Writer, entry: &DirEntry, file: Option<(&FileHandle, &Att
         .opaque(&entry.name)
         .u64(entry.cookie);
     if plus {
+        // A snapshot not looked up yet: what it has, and by which handle, tells LOOKUP.
+        let file = file.filter(|(_, attr)| !engine::is_unopened(attr.id));
         attr::post_op(w, file.map(|(_, attr)| attr));
         w.bool(file.is_some());
         if let Some((dataset, attr)) = file {
             let handle = FileHandle {
-                dataset: dataset.dataset,
                 file: attr.id,
+                ..*dataset
             };
             w.opaque(&handle.encode());
         }

@@ -9,7 +9,7 @@ mod data;
 mod directory;
 mod status;
 
-use crate::handle::FileHandle;
+use crate::handle::{FileHandle, in_snapshot};
 use crate::rpc::{self, Call, Credential, Refusal};
 use crate::server::{Caller, NotServed, Outcome, Server};
 use crate::xdr::{self, Malformed, Reader, Writer};
@@ -225,13 +225,17 @@ impl<'a> Request<'a> {
         match dir
             .caller
             .fs
-            .lookup(dir.handle.file, name, &dir.caller.cred)
+            .find(dir.handle.file, name, &dir.caller.cred)
             .await
         {
             Ok(found) => {
                 self.status(Status::Ok);
-                self.reply.opaque(&dir.sibling(&found).encode());
-                attr::post_op(&mut self.reply, Some(&found));
+                let mut handle = dir.sibling(&found.attr);
+                if let Some(there) = &found.elsewhere {
+                    handle.snapshot = in_snapshot(there);
+                }
+                self.reply.opaque(&handle.encode());
+                attr::post_op(&mut self.reply, Some(&found.attr));
                 let dir = dir.attr().await;
                 attr::post_op(&mut self.reply, dir.as_ref());
                 Ok(self.reply.into())
@@ -366,9 +370,14 @@ impl Target {
     /// Returns the handle of another file of the same file system.
     fn sibling(&self, attr: &Attr) -> FileHandle {
         FileHandle {
-            dataset: self.handle.dataset,
             file: attr.id,
+            ..self.handle
         }
+    }
+
+    /// Whether another file lies in the same file system.
+    fn is_beside(&self, other: &Self) -> bool {
+        self.handle.dataset == other.handle.dataset && self.handle.snapshot == other.handle.snapshot
     }
 
     /// Returns the error of a caller who may only look.

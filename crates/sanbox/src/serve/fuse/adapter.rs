@@ -4,43 +4,34 @@
 //! which asks the engine and answers the kernel, so that many are under way at once.
 //!
 //! Permissions are checked by the kernel (`default_permissions`), which knows all groups of the
-//! caller; operations then run as root, and new files get the caller as owner. What the kernel
-//! caches may be changed from elsewhere (NFS): names and attributes are trusted for a second, pages
-//! until the file is opened anew or its times or size are seen to have changed, as NFS clients do.
+//! caller; operations then run as root, and new files get the caller as owner. Only what is done to
+//! snapshots in `.zfs/snapshot` is done as the caller. What the kernel caches and was changed from
+//! elsewhere (NFS, a rollback) it is told to forget, see [`super::nodes`].
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::future::Future;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use engine::{
-    Attr, CreateMode, Cred, DeviceNumber, FileId, FileType, FsError, FsHandle, IoBuf, ListLimit,
-    Listing, SeekTarget, SetAttr, SetTime, Stability, Timestamp, XattrMode,
+    Attr, CreateMode, Cred, DeviceNumber, FileId, FileType, FsError, IoBuf, SeekTarget, SetAttr,
+    SetTime, Stability, Timestamp, XattrMode, is_control, is_unopened,
 };
 use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
+use super::nodes::{Place, Shared};
+
 /// How long names and attributes are trusted.
 const TTL: Duration = Duration::from_secs(1);
-/// The kernel's number for the root directory, whatever its object number is.
-const ROOT: u64 = 1;
 /// Largest write the kernel is to send.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
-/// Entries fetched for one directory request.
-const ENTRIES: usize = 512;
-
-/// A file the kernel knows.
-struct Node {
-    id: FileId,
-    lookups: u64,
-}
 
 /// See the module.
 pub(super) struct Adapter {
@@ -48,100 +39,7 @@ pub(super) struct Adapter {
     runtime: tokio::runtime::Handle,
 }
 
-struct Shared {
-    fs: FsHandle,
-    root: FileId,
-    nodes: Mutex<HashMap<u64, Node>>,
-}
-
-impl Shared {
-    fn nodes(&self) -> MutexGuard<'_, HashMap<u64, Node>> {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn id(&self, ino: INodeNo) -> Result<FileId, FsError> {
-        if ino.0 == ROOT {
-            return Ok(self.root);
-        }
-        self.nodes()
-            .get(&ino.0)
-            .map(|node| node.id)
-            .ok_or(FsError::Stale)
-    }
-
-    fn number(&self, id: FileId) -> u64 {
-        if id == self.root { ROOT } else { id.object }
-    }
-
-    /// Lists a directory from a cookie on, as much as one answer holds.
-    async fn list(&self, ino: INodeNo, offset: u64, attrs: bool) -> Result<Listing, FsError> {
-        let limit = ListLimit {
-            entries: ENTRIES,
-            bytes: usize::MAX,
-            entry_overhead_bytes: 0,
-            attrs,
-        };
-        self.fs.readdir(self.id(ino)?, offset, limit, &root()).await
-    }
-
-    /// Counts one more use of a file by the kernel.
-    fn remember(&self, id: FileId) {
-        if id != self.root {
-            let mut nodes = self.nodes();
-            let node = nodes.entry(id.object).or_insert(Node { id, lookups: 0 });
-            // The number was reused by a new file: what the kernel holds of the old one is stale.
-            node.id = id;
-            node.lookups += 1;
-        }
-    }
-
-    fn forget(&self, ino: u64, count: u64) {
-        let mut nodes = self.nodes();
-        if let Some(node) = nodes.get_mut(&ino) {
-            node.lookups = node.lookups.saturating_sub(count);
-            if node.lookups == 0 {
-                nodes.remove(&ino);
-            }
-        }
-    }
-
-    fn attr(&self, attr: &Attr) -> FileAttr {
-        FileAttr {
-            ino: INodeNo(self.number(attr.id)),
-            size: attr.size,
-            blocks: attr.used.div_ceil(512),
-            atime: system_time(attr.atime),
-            mtime: system_time(attr.mtime),
-            ctime: system_time(attr.ctime),
-            crtime: system_time(attr.crtime),
-            kind: kind(attr.file_type),
-            perm: u16::try_from(attr.mode & 0o7777).unwrap_or(0),
-            nlink: u32::try_from(attr.links).unwrap_or(u32::MAX),
-            uid: attr.uid,
-            gid: attr.gid,
-            rdev: device_out(attr.rdev),
-            blksize: attr.block_size,
-            flags: 0,
-        }
-    }
-
-    /// The owner of a new file: the caller, but the directory's group where it says so.
-    async fn owner(&self, dir: FileId, uid: u32, gid: u32) -> Result<SetAttr, FsError> {
-        let parent = self.fs.getattr(dir).await?;
-        let gid = if parent.mode & 0o2000 != 0 {
-            parent.gid
-        } else {
-            gid
-        };
-        Ok(SetAttr {
-            uid: Some(uid),
-            gid: Some(gid),
-            ..SetAttr::default()
-        })
-    }
-}
-
-fn kind(file_type: FileType) -> fuser::FileType {
+pub(super) fn kind(file_type: FileType) -> fuser::FileType {
     match file_type {
         FileType::Fifo => fuser::FileType::NamedPipe,
         FileType::Character => fuser::FileType::CharDevice,
@@ -154,7 +52,7 @@ fn kind(file_type: FileType) -> fuser::FileType {
 }
 
 /// The kernel's 32-bit form of a device number: 12 bits of the major, 20 of the minor.
-fn device_out(number: DeviceNumber) -> u32 {
+pub(super) fn device_out(number: DeviceNumber) -> u32 {
     (number.minor & 0xff) | ((number.major & 0xfff) << 8) | ((number.minor & 0xfff00) << 12)
 }
 
@@ -165,7 +63,7 @@ fn device_in(number: u32) -> DeviceNumber {
     }
 }
 
-fn system_time(time: Timestamp) -> SystemTime {
+pub(super) fn system_time(time: Timestamp) -> SystemTime {
     let nanoseconds = Duration::from_nanos(time.nanoseconds.into());
     match u64::try_from(time.seconds) {
         Ok(seconds) => UNIX_EPOCH + Duration::from_secs(seconds) + nanoseconds,
@@ -200,7 +98,25 @@ fn errno(error: FsError) -> Errno {
     Errno::from_i32(error.errno())
 }
 
-fn root() -> Cred {
+/// The caller of a request, for what is not for the kernel to decide.
+fn caller(req: &Request) -> Cred {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", req.pid())).unwrap_or_default();
+    let groups = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Groups:"))
+        .unwrap_or_default();
+    Cred {
+        uid: req.uid(),
+        gid: req.gid(),
+        groups: groups
+            .split_whitespace()
+            .filter_map(|group| group.parse().ok())
+            .collect(),
+        opened: false,
+    }
+}
+
+pub(super) fn root() -> Cred {
     Cred {
         opened: true,
         ..Cred::root()
@@ -208,12 +124,7 @@ fn root() -> Cred {
 }
 
 impl Adapter {
-    pub(super) fn new(fs: FsHandle, root: FileId, runtime: tokio::runtime::Handle) -> Self {
-        let shared = Arc::new(Shared {
-            fs,
-            root,
-            nodes: Mutex::default(),
-        });
+    pub(super) fn new(shared: Arc<Shared>, runtime: tokio::runtime::Handle) -> Self {
         Self { shared, runtime }
     }
 
@@ -229,20 +140,26 @@ impl Adapter {
         self.runtime.spawn(async move { answer(work.await) });
     }
 
-    /// Runs what makes or finds a file, and answers with its entry.
-    fn entry<F, Work>(&self, reply: ReplyEntry, work: F)
+    /// Runs what makes or finds a file under a name, and answers with its entry.
+    fn entry<F, Work>(&self, parent: INodeNo, name: &OsStr, reply: ReplyEntry, work: F)
     where
         F: FnOnce(Arc<Shared>) -> Work,
-        Work: Future<Output = Result<Attr, FsError>> + Send + 'static,
+        Work: Future<Output = Result<(Place, Attr), FsError>> + Send + 'static,
     {
         let shared = self.shared.clone();
-        self.run(work, move |outcome| match outcome {
-            Ok(attr) => {
-                shared.remember(attr.id);
-                let generation = Generation(attr.id.generation);
-                reply.entry(&TTL, &shared.attr(&attr), generation);
+        let name = name.as_bytes().to_vec();
+        self.run(work, move |outcome| {
+            let known = outcome.and_then(|(place, attr)| {
+                let place = shared.remember(&place, attr.id, parent.0, &name)?;
+                Ok((place, attr))
+            });
+            match known {
+                Ok((ino, attr)) => {
+                    let generation = Generation(attr.id.generation);
+                    reply.entry(&TTL, &shared.attr(ino, &attr), generation);
+                }
+                Err(error) => reply.error(errno(error)),
             }
-            Err(error) => reply.error(errno(error)),
         });
     }
 
@@ -280,9 +197,9 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let name = name.as_bytes().to_vec();
-        self.entry(reply, move |shared| async move {
-            shared.fs.lookup(shared.id(parent)?, &name, &root()).await
+        let wanted = name.as_bytes().to_vec();
+        self.entry(parent, name, reply, move |shared| async move {
+            shared.find(parent.0, &wanted).await
         });
     }
 
@@ -293,8 +210,9 @@ impl Filesystem for Adapter {
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         self.run(
             move |shared| async move {
-                let attr = shared.fs.getattr(shared.id(ino)?).await?;
-                Ok(shared.attr(&attr))
+                let (place, id) = shared.at(ino.0)?;
+                let attr = place.fs.getattr(id).await?;
+                Ok(shared.attr(ino.0, &attr))
             },
             move |outcome| match outcome {
                 Ok(attr) => reply.attr(&TTL, &attr),
@@ -337,11 +255,9 @@ impl Filesystem for Adapter {
         };
         self.run(
             move |shared| async move {
-                let change = shared
-                    .fs
-                    .setattr(shared.id(ino)?, &set, None, &root())
-                    .await?;
-                Ok(shared.attr(&change.after))
+                let (place, id) = shared.at(ino.0)?;
+                let change = place.fs.setattr(id, &set, None, &root()).await?;
+                Ok(shared.attr(ino.0, &change.after))
             },
             move |outcome| match outcome {
                 Ok(attr) => reply.attr(&TTL, &attr),
@@ -352,7 +268,10 @@ impl Filesystem for Adapter {
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
         self.run(
-            move |shared| async move { shared.fs.readlink(shared.id(ino)?).await },
+            move |shared| async move {
+                let (place, id) = shared.at(ino.0)?;
+                place.fs.readlink(id).await
+            },
             move |outcome| match outcome {
                 Ok(target) => reply.data(&target),
                 Err(error) => reply.error(errno(error)),
@@ -370,24 +289,21 @@ impl Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let (name, uid, gid) = (name.as_bytes().to_vec(), req.uid(), req.gid());
-        self.entry(reply, move |shared| async move {
-            let dir = shared.id(parent)?;
+        let (new, uid, gid) = (name.as_bytes().to_vec(), req.uid(), req.gid());
+        self.entry(parent, name, reply, move |shared| async move {
+            let (place, dir) = shared.at(parent.0)?;
             let file_type = FileType::of_mode(u64::from(mode)).unwrap_or(FileType::Regular);
-            let mut set = shared.owner(dir, uid, gid).await?;
+            let mut set = owner(&place, dir, uid, gid).await?;
             set.mode = Some(mode & !umask & 0o7777);
+            let fs = &place.fs;
             let made = if file_type == FileType::Regular {
-                shared
-                    .fs
-                    .create(dir, &name, CreateMode::Guarded, &set, &root())
+                fs.create(dir, &new, CreateMode::Guarded, &set, &root())
                     .await?
             } else {
-                shared
-                    .fs
-                    .mknod(dir, &name, file_type, device_in(rdev), &set, &root())
+                fs.mknod(dir, &new, file_type, device_in(rdev), &set, &root())
                     .await?
             };
-            Ok(made.file)
+            Ok((place, made.file))
         });
     }
 
@@ -400,34 +316,35 @@ impl Filesystem for Adapter {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let (name, uid, gid) = (name.as_bytes().to_vec(), req.uid(), req.gid());
-        self.entry(reply, move |shared| async move {
-            let dir = shared.id(parent)?;
-            let mut set = shared.owner(dir, uid, gid).await?;
+        let (new, caller) = (name.as_bytes().to_vec(), caller(req));
+        self.entry(parent, name, reply, move |shared| async move {
+            let (place, dir) = shared.at(parent.0)?;
+            if is_control(dir) {
+                let set = SetAttr::default();
+                place.fs.mkdir(dir, &new, &set, &caller).await?;
+                return shared.find(parent.0, &new).await;
+            }
+            let mut set = owner(&place, dir, caller.uid, caller.gid).await?;
             set.mode = Some(mode & !umask & 0o7777);
-            Ok(shared.fs.mkdir(dir, &name, &set, &root()).await?.file)
+            let made = place.fs.mkdir(dir, &new, &set, &root()).await?;
+            Ok((place, made.file))
         });
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.as_bytes().to_vec();
         self.empty(reply, move |shared| async move {
-            shared
-                .fs
-                .remove(shared.id(parent)?, &name, &root())
-                .await
-                .map(drop)
+            let (place, dir) = shared.at(parent.0)?;
+            place.fs.remove(dir, &name, &root()).await.map(drop)
         });
     }
 
-    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let name = name.as_bytes().to_vec();
+    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (name, caller) = (name.as_bytes().to_vec(), caller(req));
         self.empty(reply, move |shared| async move {
-            shared
-                .fs
-                .rmdir(shared.id(parent)?, &name, &root())
-                .await
-                .map(drop)
+            let (place, dir) = shared.at(parent.0)?;
+            let cred = if is_control(dir) { caller } else { root() };
+            place.fs.rmdir(dir, &name, &cred).await.map(drop)
         });
     }
 
@@ -439,22 +356,19 @@ impl Filesystem for Adapter {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        let (name, uid, gid) = (link_name.as_bytes().to_vec(), req.uid(), req.gid());
+        let (new, uid, gid) = (link_name.as_bytes().to_vec(), req.uid(), req.gid());
         let target = target.as_os_str().as_bytes().to_vec();
-        self.entry(reply, move |shared| async move {
-            let dir = shared.id(parent)?;
-            let set = shared.owner(dir, uid, gid).await?;
-            Ok(shared
-                .fs
-                .symlink(dir, &name, &target, &set, &root())
-                .await?
-                .file)
+        self.entry(parent, link_name, reply, move |shared| async move {
+            let (place, dir) = shared.at(parent.0)?;
+            let set = owner(&place, dir, uid, gid).await?;
+            let made = place.fs.symlink(dir, &new, &target, &set, &root()).await?;
+            Ok((place, made.file))
         });
     }
 
     fn rename(
         &self,
-        _req: &Request,
+        req: &Request,
         parent: INodeNo,
         name: &OsStr,
         newparent: INodeNo,
@@ -467,16 +381,21 @@ impl Filesystem for Adapter {
         }
         let no_replace = !flags.is_empty();
         let (from, to) = (name.as_bytes().to_vec(), newname.as_bytes().to_vec());
+        let caller = caller(req);
         self.empty(reply, move |shared| async move {
-            let (from_dir, to_dir) = (shared.id(parent)?, shared.id(newparent)?);
-            if no_replace && shared.fs.lookup(to_dir, &to, &root()).await.is_ok() {
+            let ((place, from_dir), (there, to_dir)) =
+                (shared.at(parent.0)?, shared.at(newparent.0)?);
+            if place.view != there.view {
+                return Err(FsError::CrossDevice);
+            }
+            let fs = &place.fs;
+            if no_replace && fs.find(to_dir, &to, &root()).await.is_ok() {
                 return Err(FsError::Exists);
             }
-            shared
-                .fs
-                .rename(from_dir, &from, to_dir, &to, &root())
-                .await
-                .map(drop)
+            let cred = if is_control(from_dir) { caller } else { root() };
+            fs.rename(from_dir, &from, to_dir, &to, &cred).await?;
+            shared.renamed(newparent.0, &to).await;
+            Ok(())
         });
     }
 
@@ -488,10 +407,14 @@ impl Filesystem for Adapter {
         newname: &OsStr,
         reply: ReplyEntry,
     ) {
-        let name = newname.as_bytes().to_vec();
-        self.entry(reply, move |shared| async move {
-            let (id, dir) = (shared.id(ino)?, shared.id(newparent)?);
-            Ok(shared.fs.link(id, dir, &name, &root()).await?.file)
+        let new = newname.as_bytes().to_vec();
+        self.entry(newparent, newname, reply, move |shared| async move {
+            let ((place, id), (there, dir)) = (shared.at(ino.0)?, shared.at(newparent.0)?);
+            if place.view != there.view {
+                return Err(FsError::CrossDevice);
+            }
+            let made = place.fs.link(id, dir, &new, &root()).await?;
+            Ok((place, made.file))
         });
     }
 
@@ -500,16 +423,17 @@ impl Filesystem for Adapter {
         const TRUNCATE: i32 = 0o1000;
         self.run(
             move |shared| async move {
-                let id = shared.id(ino)?;
+                let (place, id) = shared.at(ino.0)?;
+                let fs = &place.fs;
                 // The file stays until it is closed, even without a name.
-                shared.fs.hold(id).await?;
+                fs.hold(id).await?;
                 if flags.0 & TRUNCATE != 0 {
                     let set = SetAttr {
                         size: Some(0),
                         ..SetAttr::default()
                     };
-                    if let Err(error) = shared.fs.setattr(id, &set, None, &root()).await {
-                        let _ = shared.fs.release(id).await;
+                    if let Err(error) = fs.setattr(id, &set, None, &root()).await {
+                        let _ = fs.release(id).await;
                         return Err(error);
                     }
                 }
@@ -535,10 +459,8 @@ impl Filesystem for Adapter {
     ) {
         self.run(
             move |shared| async move {
-                shared
-                    .fs
-                    .read(shared.id(ino)?, offset, size as usize, &root())
-                    .await
+                let (place, id) = shared.at(ino.0)?;
+                place.fs.read(id, offset, size as usize, &root()).await
             },
             move |outcome| match outcome {
                 Ok(data) => match data.pieces.as_slice() {
@@ -573,10 +495,8 @@ impl Filesystem for Adapter {
         let data = IoBuf::copy_from(data);
         self.run(
             move |shared| async move {
-                shared
-                    .fs
-                    .write(shared.id(ino)?, offset, data, stability, &root())
-                    .await
+                let (place, id) = shared.at(ino.0)?;
+                place.fs.write(id, offset, data, stability, &root()).await
             },
             move |outcome| match outcome {
                 Ok(written) => reply.written(u32::try_from(written.count).unwrap_or(u32::MAX)),
@@ -607,7 +527,8 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         self.empty(reply, move |shared| async move {
-            shared.fs.release(shared.id(ino)?).await
+            let (place, id) = shared.at(ino.0)?;
+            place.fs.release(id).await
         });
     }
 
@@ -620,7 +541,8 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         self.empty(reply, move |shared| async move {
-            shared.fs.commit(shared.id(ino)?, 0, 0).await.map(drop)
+            let (place, id) = shared.at(ino.0)?;
+            place.fs.commit(id, 0, 0).await.map(drop)
         });
     }
 
@@ -633,7 +555,8 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         self.empty(reply, move |shared| async move {
-            shared.fs.commit(shared.id(ino)?, 0, 0).await.map(drop)
+            let (place, id) = shared.at(ino.0)?;
+            place.fs.commit(id, 0, 0).await.map(drop)
         });
     }
 
@@ -647,14 +570,10 @@ impl Filesystem for Adapter {
     ) {
         let shared = self.shared.clone();
         self.runtime.spawn(async move {
-            match shared.list(ino, offset, false).await {
-                Ok(listing) => {
+            match shared.list(ino.0, offset, false).await {
+                Ok((place, listing)) => {
                     for entry in &listing.entries {
-                        let number = if entry.object == shared.root.object {
-                            ROOT
-                        } else {
-                            entry.object
-                        };
+                        let number = shared.object_number(place.view, entry.object);
                         let kind = kind(entry.file_type.unwrap_or(FileType::Regular));
                         let name = OsStr::from_bytes(&entry.name);
                         if reply.add(INodeNo(number), entry.cookie, kind, name) {
@@ -678,32 +597,39 @@ impl Filesystem for Adapter {
     ) {
         let shared = self.shared.clone();
         self.runtime.spawn(async move {
-            let listing = match shared.list(ino, offset, true).await {
-                Ok(listing) => listing,
+            let (place, listing) = match shared.list(ino.0, offset, true).await {
+                Ok(listed) => listed,
                 Err(error) => return reply.error(errno(error)),
             };
             for entry in &listing.entries {
                 // A file that went while we listed is left out.
                 let Some(found) = &entry.attr else { continue };
-                let attr = shared.attr(found);
+                let number = shared.object_number(place.view, found.id.object);
+                let attr = shared.attr(number, found);
                 let name = OsStr::from_bytes(&entry.name);
                 let generation = Generation(found.id.generation);
-                if reply.add(attr.ino, entry.cookie, name, &TTL, &attr, generation) {
+                // What a snapshot's directory is shows when it is looked up.
+                let ttl = if is_unopened(found.id) {
+                    &Duration::ZERO
+                } else {
+                    &TTL
+                };
+                if reply.add(attr.ino, entry.cookie, name, ttl, &attr, generation) {
                     break;
                 }
                 // The kernel counts a lookup for each but these two.
                 if !matches!(entry.name.as_slice(), b"." | b"..") {
-                    shared.remember(found.id);
+                    let _ = shared.remember(&place, found.id, ino.0, &entry.name);
                 }
             }
             reply.ok();
         });
     }
 
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
         const UNIT: u32 = 4096;
         self.run(
-            |shared| async move { shared.fs.statfs().await },
+            move |shared| async move { shared.at(ino.0)?.0.fs.statfs().await },
             move |outcome| match outcome {
                 Ok(stat) => {
                     let blocks = |bytes: u64| bytes / u64::from(UNIT);
@@ -741,18 +667,20 @@ impl Filesystem for Adapter {
             _ => XattrMode::Any,
         };
         self.empty(reply, move |shared| async move {
-            shared
-                .fs
-                .set_xattr(shared.id(ino)?, &name, &value, mode, &root())
-                .await
-                .map(drop)
+            let (place, id) = shared.at(ino.0)?;
+            let cred = root();
+            let set = place.fs.set_xattr(id, &name, &value, mode, &cred);
+            set.await.map(drop)
         });
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let name = name.as_bytes().to_vec();
         self.run(
-            move |shared| async move { shared.fs.xattr(shared.id(ino)?, &name, &root()).await },
+            move |shared| async move {
+                let (place, id) = shared.at(ino.0)?;
+                place.fs.xattr(id, &name, &root()).await
+            },
             move |outcome| answer_xattr(outcome, size, reply),
         );
     }
@@ -761,7 +689,8 @@ impl Filesystem for Adapter {
         self.run(
             move |shared| async move {
                 let mut names = Vec::new();
-                for stored in shared.fs.xattrs(shared.id(ino)?, &root()).await? {
+                let (place, id) = shared.at(ino.0)?;
+                for stored in place.fs.xattrs(id, &root()).await? {
                     names.extend_from_slice(&stored.name);
                     names.push(0);
                 }
@@ -774,11 +703,8 @@ impl Filesystem for Adapter {
     fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.as_bytes().to_vec();
         self.empty(reply, move |shared| async move {
-            shared
-                .fs
-                .remove_xattr(shared.id(ino)?, &name, &root())
-                .await
-                .map(drop)
+            let (place, id) = shared.at(ino.0)?;
+            place.fs.remove_xattr(id, &name, &root()).await.map(drop)
         });
     }
 
@@ -796,24 +722,26 @@ impl Filesystem for Adapter {
         const EXCLUSIVE: i32 = 0o200;
         let (name, uid, gid) = (name.as_bytes().to_vec(), req.uid(), req.gid());
         let shared = self.shared.clone();
+        let named = name.clone();
         self.run(
             move |shared| async move {
-                let dir = shared.id(parent)?;
-                let mut set = shared.owner(dir, uid, gid).await?;
+                let (place, dir) = shared.at(parent.0)?;
+                let mut set = owner(&place, dir, uid, gid).await?;
                 set.mode = Some(mode & !umask & 0o7777);
                 let how = if flags & EXCLUSIVE != 0 {
                     CreateMode::Guarded
                 } else {
                     CreateMode::Unchecked
                 };
-                let made = shared.fs.create(dir, &name, how, &set, &root()).await?;
-                shared.fs.hold(made.file.id).await
+                let made = place.fs.create(dir, &name, how, &set, &root()).await?;
+                let attr = place.fs.hold(made.file.id).await?;
+                let ino = shared.remember(&place, attr.id, parent.0, &named)?;
+                Ok((ino, attr))
             },
             move |outcome| match outcome {
-                Ok(attr) => {
-                    shared.remember(attr.id);
+                Ok((ino, attr)) => {
                     let generation = Generation(attr.id.generation);
-                    let attr = shared.attr(&attr);
+                    let attr = shared.attr(ino, &attr);
                     reply.created(&TTL, &attr, generation, FileHandle(0), FopenFlags::empty());
                 }
                 Err(error) => reply.error(errno(error)),
@@ -837,18 +765,19 @@ impl Filesystem for Adapter {
             return reply.error(Errno::EOPNOTSUPP);
         }
         self.empty(reply, move |shared| async move {
-            let id = shared.id(ino)?;
+            let (place, id) = shared.at(ino.0)?;
+            let fs = &place.fs;
             let end = offset.checked_add(length).ok_or(FsError::TooLarge)?;
             if punch || zero {
-                shared.fs.punch(id, offset, length, &root()).await?;
+                fs.punch(id, offset, length, &root()).await?;
             }
             // Space is not set aside: every write finds new space in a copy-on-write pool.
-            if !keep_size && !punch && shared.fs.getattr(id).await?.size < end {
+            if !keep_size && !punch && fs.getattr(id).await?.size < end {
                 let set = SetAttr {
                     size: Some(end),
                     ..SetAttr::default()
                 };
-                shared.fs.setattr(id, &set, None, &root()).await?;
+                fs.setattr(id, &set, None, &root()).await?;
             }
             Ok(())
         });
@@ -873,7 +802,10 @@ impl Filesystem for Adapter {
             return reply.error(Errno::ENXIO);
         };
         self.run(
-            move |shared| async move { shared.fs.seek(shared.id(ino)?, offset, target).await },
+            move |shared| async move {
+                let (place, id) = shared.at(ino.0)?;
+                place.fs.seek(id, offset, target).await
+            },
             move |outcome| match outcome.map(i64::try_from) {
                 Ok(Ok(offset)) => reply.offset(offset),
                 Ok(Err(_)) => reply.error(Errno::EOVERFLOW),
@@ -881,6 +813,21 @@ impl Filesystem for Adapter {
             },
         );
     }
+}
+
+/// The owner of a new file: the caller, but the directory's group where it says so.
+async fn owner(place: &Place, dir: FileId, uid: u32, gid: u32) -> Result<SetAttr, FsError> {
+    let parent = place.fs.getattr(dir).await?;
+    let gid = if parent.mode & 0o2000 != 0 {
+        parent.gid
+    } else {
+        gid
+    };
+    Ok(SetAttr {
+        uid: Some(uid),
+        gid: Some(gid),
+        ..SetAttr::default()
+    })
 }
 
 /// Answers with a value, or its size when that was asked for.

@@ -5,9 +5,11 @@
 //! something is mounted there again.
 
 mod adapter;
+mod nodes;
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +19,10 @@ use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
 use tokio::sync::watch;
 
 use adapter::Adapter;
+use nodes::Shared;
+
+/// How often the thread that tells a kernel of changes looks whether the mount has ended.
+const WATCH_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long a mount that was detached while busy is waited for.
 const DETACH_PATIENCE: Duration = Duration::from_secs(3);
@@ -98,7 +104,10 @@ impl Mounts {
         let point = std::fs::canonicalize(point).map_err(|error| error.to_string())?;
         let root = fs.root().await.map_err(|error| error.to_string())?;
         let guid = fs.guid();
-        let adapter = Adapter::new(fs, root.id, tokio::runtime::Handle::current());
+        let runtime = tokio::runtime::Handle::current();
+        let (watch, fs) = fs.watch();
+        let shared = Arc::new(Shared::new(fs, root.id));
+        let adapter = Adapter::new(shared.clone(), runtime.clone());
         let is_root = rustix::process::geteuid().is_root();
         let mut config = Config::default();
         config.mount_options = vec![
@@ -142,6 +151,21 @@ impl Mounts {
             .await
             .map_err(|error| error.to_string())?
             .map_err(|error| explain(&error))?;
+        let kernel = session.notifier();
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = over.clone();
+        std::thread::Builder::new()
+            .name("fuse changes".to_owned())
+            .spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    match watch.next(WATCH_PATIENCE) {
+                        Ok(Some(notice)) => shared.happened(&kernel, &notice.happened, &runtime),
+                        Ok(None) => {}
+                        Err(()) => return,
+                    }
+                }
+            })
+            .map_err(|error| error.to_string())?;
         let unmounter = Arc::new(Mutex::new(session.unmount_callable()));
         self.locked().push(Mounted {
             guid,
@@ -155,6 +179,7 @@ impl Mounts {
             if let Err(error) = session.run() {
                 eprintln!("sanbox: a mount ended: {error}");
             }
+            ends.store(true, Ordering::Relaxed);
             list.lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .retain(|mount| mount.guid != guid);

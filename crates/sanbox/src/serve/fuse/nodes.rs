@@ -1,0 +1,357 @@
+//! What the kernel knows of a mount: files by number, the snapshots among them, and the names it found them by; and having
+//! it forget what was changed by another way.
+//!
+//! A file has the number of its object; files of snapshots have a number for the snapshot in the upper 16 bits, which
+//! lasts as long as the kernel knows a file of it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use engine::{
+    Attr, CONTROL_SNAPSHOTS, FileId, FsError, FsHandle, Happened, ListLimit, Listing, is_control,
+};
+use fuser::{FileAttr, INodeNo, Notifier};
+
+use super::adapter::{device_out, kind, root, system_time};
+
+/// The kernel's number for the root directory, whatever its object number is.
+const ROOT: u64 = 1;
+/// Bits of an object number.
+const OBJECT_BITS: u32 = 48;
+/// Entries fetched for one directory request.
+const ENTRIES: usize = 512;
+/// Names remembered of one file: what the kernel has of further ones it trusts for a second.
+const NAMES_MAX: usize = 4;
+
+/// A file system that files of a mount lie in: the one mounted (view 0) or one of its snapshots.
+#[derive(Clone)]
+pub(super) struct Place {
+    pub(super) fs: FsHandle,
+    pub(super) view: u16,
+}
+
+/// A file the kernel knows.
+struct Node {
+    id: FileId,
+    view: u16,
+    lookups: u64,
+    /// Directories and the names in them, the newest last.
+    names: Vec<(u64, Vec<u8>)>,
+}
+
+/// A snapshot with files that the kernel knows.
+struct View {
+    fs: FsHandle,
+    nodes: usize,
+}
+
+#[derive(Default)]
+struct Known {
+    nodes: HashMap<u64, Node>,
+    views: BTreeMap<u16, View>,
+}
+
+/// See the module.
+pub(super) struct Shared {
+    fs: FsHandle,
+    root: FileId,
+    known: Mutex<Known>,
+}
+
+impl Shared {
+    pub(super) fn new(fs: FsHandle, root: FileId) -> Self {
+        Self {
+            fs,
+            root,
+            known: Mutex::default(),
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Finds the file with a number of the kernel's.
+    pub(super) fn at(&self, ino: u64) -> Result<(Place, FileId), FsError> {
+        let here = |id| {
+            let fs = self.fs.clone();
+            Ok((Place { fs, view: 0 }, id))
+        };
+        if ino == ROOT {
+            return here(self.root);
+        }
+        let known = self.known();
+        let node = known.nodes.get(&ino).ok_or(FsError::Stale)?;
+        match known.views.get(&node.view) {
+            _ if node.view == 0 => here(node.id),
+            Some(view) => {
+                let place = Place {
+                    fs: view.fs.clone(),
+                    view: node.view,
+                };
+                Ok((place, node.id))
+            }
+            None => Err(FsError::Stale),
+        }
+    }
+
+    /// The kernel's number for an object.
+    pub(super) fn object_number(&self, view: u16, object: u64) -> u64 {
+        if view == 0 && object == self.root.object {
+            ROOT
+        } else {
+            u64::from(view) << OBJECT_BITS | object
+        }
+    }
+
+    /// Finds a name in a directory.
+    pub(super) async fn find(&self, dir: u64, name: &[u8]) -> Result<(Place, Attr), FsError> {
+        let (place, id) = self.at(dir)?;
+        let found = place.fs.find(id, name, &root()).await?;
+        let place = match found.elsewhere {
+            None => place,
+            Some(fs) => Place {
+                view: if fs.head().is_some() {
+                    self.known().view(&fs)?
+                } else {
+                    0
+                },
+                fs,
+            },
+        };
+        Ok((place, found.attr))
+    }
+
+    /// Lists a directory from a cookie on, as much as one answer holds.
+    pub(super) async fn list(
+        &self,
+        ino: u64,
+        offset: u64,
+        attrs: bool,
+    ) -> Result<(Place, Listing), FsError> {
+        let limit = ListLimit {
+            entries: ENTRIES,
+            bytes: usize::MAX,
+            entry_overhead_bytes: 0,
+            attrs,
+        };
+        let (place, id) = self.at(ino)?;
+        let listing = place.fs.readdir(id, offset, limit, &root()).await?;
+        Ok((place, listing))
+    }
+
+    /// Counts one more use of a file by the kernel, found by a name; returns its number.
+    pub(super) fn remember(
+        &self,
+        place: &Place,
+        id: FileId,
+        dir: u64,
+        name: &[u8],
+    ) -> Result<u64, FsError> {
+        let ino = self.object_number(place.view, id.object);
+        if ino == ROOT {
+            return Ok(ino);
+        }
+        let mut known = self.known();
+        // Another file may have had it meanwhile.
+        let view = match place.view {
+            0 => 0,
+            _ => known.view(&place.fs)?,
+        };
+        let ino = self.object_number(view, id.object);
+        let mut added = false;
+        let node = known.nodes.entry(ino).or_insert_with(|| {
+            added = true;
+            Node {
+                id,
+                view,
+                lookups: 0,
+                names: Vec::new(),
+            }
+        });
+        // The number was reused by a new file: what the kernel holds of the old one is stale.
+        node.id = id;
+        node.lookups += 1;
+        node.add_name(dir, name);
+        if added && let Some(view) = known.views.get_mut(&view) {
+            view.nodes += 1;
+        }
+        Ok(ino)
+    }
+
+    /// Takes note of the new name of a file that was renamed.
+    pub(super) async fn renamed(&self, dir: u64, name: &[u8]) {
+        let Ok((place, attr)) = self.find(dir, name).await else {
+            return;
+        };
+        let ino = self.object_number(place.view, attr.id.object);
+        if let Some(node) = self.known().nodes.get_mut(&ino) {
+            node.add_name(dir, name);
+        }
+    }
+
+    pub(super) fn forget(&self, ino: u64, count: u64) {
+        let mut known = self.known();
+        let Some(node) = known.nodes.get_mut(&ino) else {
+            return;
+        };
+        node.lookups = node.lookups.saturating_sub(count);
+        if node.lookups > 0 {
+            return;
+        }
+        let view = node.view;
+        known.nodes.remove(&ino);
+        if let Some(entry) = known.views.get_mut(&view) {
+            entry.nodes -= 1;
+            if entry.nodes == 0 {
+                known.views.remove(&view);
+            }
+        }
+    }
+
+    pub(super) fn attr(&self, ino: u64, attr: &Attr) -> FileAttr {
+        FileAttr {
+            ino: INodeNo(ino),
+            size: attr.size,
+            blocks: attr.used.div_ceil(512),
+            atime: system_time(attr.atime),
+            mtime: system_time(attr.mtime),
+            ctime: system_time(attr.ctime),
+            crtime: system_time(attr.crtime),
+            kind: kind(attr.file_type),
+            perm: u16::try_from(attr.mode & 0o7777).unwrap_or(0),
+            nlink: u32::try_from(attr.links).unwrap_or(u32::MAX),
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev: device_out(attr.rdev),
+            blksize: attr.block_size,
+            flags: 0,
+        }
+    }
+
+    /// Has the kernel forget what is no longer so. Called on a thread that serves no requests: the kernel may hold locks
+    /// here that requests under way release.
+    pub(super) fn happened(
+        &self,
+        kernel: &Notifier,
+        what: &Happened,
+        runtime: &tokio::runtime::Handle,
+    ) {
+        let number = |id: &FileId| {
+            let ino = self.object_number(0, id.object);
+            (ino == ROOT || self.known().nodes.contains_key(&ino)).then_some(INodeNo(ino))
+        };
+        // The kernel may have forgotten by itself, or the mount be gone: neither is a failure.
+        match what {
+            Happened::Content(id, from, length) => {
+                if let Some(ino) = number(id) {
+                    let from = i64::try_from(*from).unwrap_or(0);
+                    // No length means to the end.
+                    let length = length.map_or(0, |length| i64::try_from(length).unwrap_or(0));
+                    let _ = kernel.inval_inode(ino, from, length);
+                }
+            }
+            Happened::Attributes(id) => {
+                if let Some(ino) = number(id) {
+                    let _ = kernel.inval_inode(ino, -1, 0);
+                }
+            }
+            Happened::Name(dir, name) => {
+                if let Some(dir) = number(dir) {
+                    let _ = kernel.inval_entry(dir, OsStr::from_bytes(name));
+                }
+            }
+            Happened::Snapshots => {
+                let snapshots = self.object_number(0, CONTROL_SNAPSHOTS.object);
+                self.check_names(kernel, runtime, |dir| dir == snapshots);
+                let _ = kernel.inval_inode(INodeNo(snapshots), -1, 0);
+            }
+            Happened::Everything => {
+                let files: Vec<u64> = {
+                    let known = self.known();
+                    let own = known.nodes.iter().filter(|(_, node)| node.view == 0);
+                    own.map(|(ino, _)| *ino).collect()
+                };
+                for ino in files.into_iter().chain([ROOT]) {
+                    let _ = kernel.inval_inode(INodeNo(ino), 0, 0);
+                }
+                self.check_names(kernel, runtime, |_| true);
+            }
+        }
+    }
+
+    /// Looks again for every name known in some directories. Those that still lead to the same file stay: other file systems
+    /// may be mounted on them, and would go with the name.
+    fn check_names(
+        &self,
+        kernel: &Notifier,
+        runtime: &tokio::runtime::Handle,
+        wanted: impl Fn(u64) -> bool,
+    ) {
+        let names: Vec<(u64, Vec<u8>, FileId, u16)> = {
+            let known = self.known();
+            let nodes = known.nodes.values();
+            nodes
+                .filter(|node| node.view == 0 || wanted(self.snapshots()))
+                .flat_map(|node| {
+                    let all = node.names.iter();
+                    all.map(|(dir, name)| (*dir, name.clone(), node.id, node.view))
+                })
+                .filter(|(dir, ..)| wanted(*dir))
+                .collect()
+        };
+        for (dir, name, id, view) in names {
+            let found = runtime.block_on(self.find(dir, &name));
+            let same = found.is_ok_and(|(place, attr)| attr.id == id && place.view == view);
+            if !same {
+                let _ = kernel.inval_entry(INodeNo(dir), OsStr::from_bytes(&name));
+            }
+        }
+    }
+
+    fn snapshots(&self) -> u64 {
+        self.object_number(0, CONTROL_SNAPSHOTS.object)
+    }
+}
+
+impl Known {
+    /// The number of a snapshot's view, made if need be.
+    fn view(&mut self, fs: &FsHandle) -> Result<u16, FsError> {
+        // The guid's upper bits, so that numbers of files are mostly the same after a restart.
+        let first = u16::try_from(fs.guid() >> OBJECT_BITS).unwrap_or(1).max(1);
+        let mut number = first;
+        loop {
+            match self.views.get(&number) {
+                Some(view) if view.fs.guid() == fs.guid() => return Ok(number),
+                Some(_) => number = number.checked_add(1).unwrap_or(1),
+                None => break,
+            }
+            if number == first {
+                return Err(FsError::Busy);
+            }
+        }
+        // Found and not remembered.
+        self.views.retain(|_, view| view.nodes > 0);
+        let view = View {
+            fs: fs.clone(),
+            nodes: 0,
+        };
+        self.views.insert(number, view);
+        Ok(number)
+    }
+}
+
+impl Node {
+    fn add_name(&mut self, dir: u64, name: &[u8]) {
+        let same = |known: &(u64, Vec<u8>)| known.0 == dir && known.1 == name;
+        if self.names.iter().any(same) || is_control(self.id) && dir == ROOT {
+            return;
+        }
+        if self.names.len() == NAMES_MAX {
+            self.names.remove(0);
+        }
+        self.names.push((dir, name.to_vec()));
+    }
+}
