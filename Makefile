@@ -5,7 +5,7 @@ CARGO ?= cargo
 SEEDS ?= 40
 BENCH_DIR ?= /var/tmp
 
-.PHONY: help run build oracles lint test test-unit test-sim test-system test-real bench clean
+.PHONY: help run build oracles lint test test-unit test-sim test-system test-real bench bench-nfs clean
 
 help:
 	@echo 'make run        build and start the appliance on virtual disks, with a tour (^C stops it)'
@@ -13,6 +13,7 @@ help:
 	@echo 'make test-real  the same pools and shares under real kernels in a QEMU machine (adds ~15 minutes),'
 	@echo '               pjdfstest, a full pool, a directory of a million names'
 	@echo 'make test-sim   SEEDS=n simulated power cuts'
+	@echo 'make bench-nfs  NFS beside nfs-ganesha on ext4, in the same rounds (needs root, nfs-ganesha, fio with its nfs engine)'
 	@echo 'make bench      the engine at its door: reads, writes, and the CPU they cost (BENCH_DIR: where the disk lies)'
 
 run:
@@ -49,6 +50,10 @@ test-real: oracles
 
 bench:
 	$(CARGO) run --release --package sanbox-tests --example engine_bench -- $(BENCH_DIR)
+
+bench-nfs:
+	$(CARGO) build --release --package sanbox
+	tests/bench/nfs.sh
 
 clean:
 	$(CARGO) clean

@@ -7,8 +7,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
+use engine::IoBuf;
 use manage::control::Frame;
-use nfs::record::{Assembler, Next, reply_header};
+use nfs::record::{Assembler, Next, Record, reply_header};
 use nfs::{RECORD_BYTES_MAX, Resolver, Server, ServerConfig};
 
 /// Longest answer of a server that has nothing to tell, in bytes.
@@ -41,9 +42,20 @@ fn now<F: Future>(future: F) -> F::Output {
     }
 }
 
+/// The record as the server's sockets read it: the data of a WRITE apart.
+fn apart(record: &[u8]) -> Record {
+    match nfs::write_data(record, record.len()) {
+        Some(data) => Record::with_data(
+            record[..data.start].to_vec(),
+            IoBuf::copy_from(&record[data]),
+        ),
+        None => record.to_vec().into(),
+    }
+}
+
 fn answer(server: &Server, record: &[u8]) {
     let address = SocketAddr::from(([127, 0, 0, 1], 700));
-    let Some(reply) = now(server.call(address, address, record.to_vec())) else {
+    let Some(reply) = now(server.call(address, address, apart(record))) else {
         return;
     };
     assert!(reply.len() <= ANSWER_BYTES_MAX && reply.len() % 4 == 0);

@@ -88,6 +88,7 @@ impl Cache {
     /// Makes an empty cache over a store.
     #[must_use]
     pub fn new(handle: &Handle, store: BlockStore, tuning: CacheTuning) -> Self {
+        runtime::keep_free(tuning.limit_bytes / 8);
         Self(Rc::new(Inner {
             handle: handle.clone(),
             store,
@@ -271,6 +272,7 @@ impl Cache {
 
     /// Changes the limit and evicts down to it.
     pub fn set_limit(&self, limit_bytes: usize) {
+        runtime::keep_free(limit_bytes / 8);
         let mut state = self.0.state.borrow_mut();
         state.tuning.limit_bytes = limit_bytes;
         state.set_limit(limit_bytes);

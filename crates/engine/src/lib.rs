@@ -55,7 +55,7 @@ pub mod pool_property {
         PropertyValue, human_bytes, parse_index,
     };
 }
-pub use runtime::IoBuf;
+pub use runtime::{IoBuf, IoBufMut};
 pub use zpl::{
     Access, Attr, CaseSensitivity, Change, CreateMode, Cred, DeviceNumber, DirEntry, FileId,
     FileType, FsError, FsResult, FsStat, ListLimit, Listing, Made, ReadData, Renamed, SeekTarget,

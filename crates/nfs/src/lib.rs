@@ -22,7 +22,9 @@ mod v3;
 mod xdr;
 
 pub use exports::Resolver;
-pub use server::{Export, Piece, RECORD_BYTES_MAX, Reply, Server, ServerConfig, reply_bytes_max};
+pub use server::{
+    Export, Piece, RECORD_BYTES_MAX, Reply, Server, ServerConfig, reply_bytes_max, write_data,
+};
 
 /// Registration with a port mapper that runs already.
 pub mod rpcbind {

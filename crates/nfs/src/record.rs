@@ -7,10 +7,40 @@
 //! +--+--------------------------------+
 //! ```
 
+use engine::IoBuf;
 use thiserror::Error;
 
 /// Fragments one record may consist of. The Linux, macOS and ESXi clients send one.
 const FRAGMENTS_MAX: u32 = 64;
+
+/// One RPC message as it came, without its record mark.
+#[derive(Debug, Clone)]
+pub struct Record {
+    pub(crate) head: Vec<u8>,
+    pub(crate) data: Option<IoBuf>,
+}
+
+impl Record {
+    /// Returns a WRITE whose data was read to a place of its own: `head` is what comes before it. See
+    /// [`crate::write_data`].
+    #[must_use]
+    pub fn with_data(head: Vec<u8>, data: IoBuf) -> Self {
+        let data = Some(data);
+        Self { head, data }
+    }
+
+    /// Returns the message up to the data of a WRITE that lies apart, else all of it.
+    #[must_use]
+    pub fn head(&self) -> &[u8] {
+        &self.head
+    }
+}
+
+impl From<Vec<u8>> for Record {
+    fn from(head: Vec<u8>) -> Self {
+        Self { head, data: None }
+    }
+}
 
 /// The stream cannot be followed any further; the connection has to be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]

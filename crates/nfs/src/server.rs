@@ -2,6 +2,7 @@
 
 use crate::exports::{Access, GrammarError, Resolver, Rules};
 use crate::handle::FileHandle;
+use crate::record::Record;
 use crate::replies::{Admission, Key, ReplyCache, digest};
 use crate::rpc::{self, AuthProblem, Call, Credential, Refusal};
 use crate::xdr::{Malformed, Reader, Writer};
@@ -9,6 +10,7 @@ use crate::{crossing, mount, portmap, v3};
 use engine::{Cred, FsHandle, IoBuf};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -29,6 +31,23 @@ pub fn reply_bytes_max(record: &[u8]) -> usize {
         Ok(call) if call.program == v3::PROGRAM => v3::answer_bytes_max(call.procedure, reader),
         _ => v3::ENVELOPE_BYTES,
     }
+}
+
+/// Returns where the data of a WRITE lies in a record of `record_bytes` bytes that begins with `beginning`: who receives
+/// it can read it straight to where the engine wants it, and make a [`Record::with_data`]. `None` when the call is
+/// another one, when too little of it is there to tell, or when it does not parse.
+#[must_use]
+pub fn write_data(beginning: &[u8], record_bytes: usize) -> Option<Range<usize>> {
+    let mut reader = Reader::new(beginning);
+    let call = Call::decode(&mut reader).ok()?;
+    if call.program != v3::PROGRAM {
+        return None;
+    }
+    let length = v3::write_data_bytes(call.procedure, &mut reader)?;
+    let start = beginning.len() - reader.left();
+    // Padding and nothing else may follow.
+    let end = start.checked_add(length)?;
+    (end.checked_next_multiple_of(4)? == record_bytes).then_some(start..end)
 }
 
 /// One share, as its dataset's properties say.
@@ -236,13 +255,9 @@ impl Server {
     ///
     /// What the reply says is stable is stable. The same call repeated (same client, transaction id and bytes) gets the
     /// first answer again, if running it twice would do harm.
-    pub async fn call(
-        &self,
-        peer: SocketAddr,
-        local: SocketAddr,
-        record: Vec<u8>,
-    ) -> Option<Reply> {
-        let mut reader = Reader::new(&record);
+    pub async fn call(&self, peer: SocketAddr, local: SocketAddr, record: Record) -> Option<Reply> {
+        let Record { head, data } = record;
+        let mut reader = Reader::new(&head);
         let call = match Call::decode(&mut reader) {
             Ok(call) => call,
             Err(rejected) => return rpc::reject(&rejected).map(Reply::from),
@@ -254,19 +269,19 @@ impl Server {
                 client,
                 xid: call.xid,
                 procedure: call.procedure,
-                digest: digest(&record),
+                digest: digest(&head),
             };
             let admission = lock(&self.shared.replies).admit(key, self.now_ns());
             match admission {
                 Admission::Repeat(answer) => return answer.await.map(Reply::from),
                 Admission::Run(running) => {
-                    let reply = self.dispatch(peer, local, &call, arguments).await;
+                    let reply = self.dispatch(peer, local, &call, arguments, data).await;
                     running.finish(&reply.to_vec());
                     return Some(reply);
                 }
             }
         }
-        Some(self.dispatch(peer, local, &call, arguments).await)
+        Some(self.dispatch(peer, local, &call, arguments, data).await)
     }
 
     async fn dispatch(
@@ -275,6 +290,7 @@ impl Server {
         local: SocketAddr,
         call: &Call,
         arguments: Reader<'_>,
+        data: Option<IoBuf>,
     ) -> Reply {
         let mismatch = |low, high| Outcome::Refused(Refusal::ProgramMismatch { low, high });
         let outcome = match (call.program, call.version) {
@@ -282,7 +298,7 @@ impl Server {
             (v3::PROGRAM, v3::VERSION) if matches!(call.credential, Credential::Other(_)) => {
                 Outcome::Denied(AuthProblem::TooWeak)
             }
-            (v3::PROGRAM, v3::VERSION) => v3::call(self, peer, call, arguments).await,
+            (v3::PROGRAM, v3::VERSION) => v3::call(self, peer, call, arguments, data).await,
             (v3::PROGRAM, _) => mismatch(v3::VERSION, v3::VERSION),
             (mount::PROGRAM, 1 | 3) => mount::call(self, peer, call, arguments).await,
             (mount::PROGRAM, _) => mismatch(1, 3),

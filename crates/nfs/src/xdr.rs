@@ -29,6 +29,11 @@ impl<'a> Reader<'a> {
         Self { rest: bytes }
     }
 
+    /// Returns the number of bytes that have not been read.
+    pub(crate) fn left(&self) -> usize {
+        self.rest.len()
+    }
+
     fn take(&mut self, count: usize, what: &'static str) -> Result<&'a [u8]> {
         let (taken, rest) = self
             .rest

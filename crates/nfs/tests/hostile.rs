@@ -29,7 +29,7 @@ fn server() -> Server {
 
 fn call(server: &Server, record: Vec<u8>) -> Option<Reply> {
     let address: SocketAddr = "127.0.0.1:700".parse().expect("an address");
-    let call = pin!(server.call(address, address, record));
+    let call = pin!(server.call(address, address, record.into()));
     match call.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(reply) => reply,
         Poll::Pending => panic!("a server without exports has nothing to wait for"),

@@ -13,6 +13,7 @@
 //! Knows nothing of disks; `host::Uring` asks which chunk an address is in.
 
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
@@ -45,9 +46,18 @@ const LARGEST: usize = CLASSES[CLASSES.len() - 1];
 /// Words of a chunk's bitmaps: a bit for each buffer of the smallest class.
 const WORDS: usize = CHUNK / CLASSES[0] / 64;
 
-/// Whole free chunks kept with their memory; those beyond give it back to the kernel. 128 are 256 MiB: what a transaction
-/// group frees at once when it has synced, and the next one takes again.
-const FREE_CHUNKS_KEPT: usize = 128;
+/// Whole free chunks kept with their memory until [`keep_free`] says otherwise; those beyond give it back to the kernel.
+const FREE_CHUNKS_KEPT: usize = 32;
+
+static FREE_CHUNKS: AtomicUsize = AtomicUsize::new(FREE_CHUNKS_KEPT);
+
+/// Keeps at least so many bytes of free buffers for the next user instead of giving them back to the kernel, which
+/// clears them again first. What a transaction group frees when it has synced (its own buffers and those of what it
+/// replaced) the next one takes again: an eighth of the cache is about that. For the whole process; the highest word
+/// counts.
+pub fn keep_free(bytes: usize) {
+    FREE_CHUNKS.fetch_max(bytes / CHUNK, Ordering::Relaxed);
+}
 
 pub(crate) struct Arena {
     base: usize,
@@ -193,7 +203,7 @@ impl Arena {
 
     fn retire(&self, state: &mut State, number: usize) {
         let chunk = &mut state.chunks[number];
-        if state.free_chunks.len() >= FREE_CHUNKS_KEPT && !chunk.pinned {
+        if state.free_chunks.len() >= FREE_CHUNKS.load(Ordering::Relaxed) && !chunk.pinned {
             let start = std::ptr::with_exposed_provenance_mut(self.base + number * CHUNK);
             // SAFETY: the whole chunk lies in our region and no buffer of it is in use.
             let advised = unsafe { madvise(start, CHUNK, Advice::LinuxDontNeed) };

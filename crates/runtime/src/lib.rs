@@ -24,6 +24,7 @@ pub mod sync;
 mod time;
 mod timer;
 
+pub use arena::keep_free;
 pub use buf::{ALIGNMENT, IoBuf, IoBufMut};
 pub use combine::{Either, join, join_all, select, timeout};
 pub use disk::{Disk, DiskAction, DiskError, DiskInfo, DiskKind, DiskMode};

@@ -23,6 +23,10 @@ impl<T> Slab<T> {
         }
     }
 
+    pub(crate) fn get(&self, index: usize) -> Option<&T> {
+        self.entries.get(index)?.as_ref()
+    }
+
     pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut T> {
         self.entries.get_mut(index)?.as_mut()
     }

@@ -3,7 +3,7 @@
 use super::{Answer, Request, TRANSFER_BYTES_MAX, Target, attr};
 use crate::server::{Outcome, Piece, Reply};
 use crate::v3::status::Status;
-use crate::xdr::Malformed;
+use crate::xdr::{self, Malformed};
 use engine::{Cred, FsError, IoBuf, Stability};
 
 impl Request<'_> {
@@ -57,7 +57,7 @@ impl Request<'_> {
             2 => Stability::FileSync,
             _ => return Err(Malformed { what: "stable_how" }),
         };
-        let data = self.arguments.opaque(TRANSFER_BYTES_MAX)?;
+        let data = self.data()?;
         let target = match target {
             Ok(target) => target,
             Err(status) => return self.fail(status, 2),
@@ -67,7 +67,7 @@ impl Request<'_> {
         }
         // RFC 1813, section 3.3.7: `count` says how much of the data is meant.
         let count = usize::try_from(count).unwrap_or(usize::MAX).min(data.len());
-        let data = IoBuf::copy_from(data.get(..count).unwrap_or_default());
+        let data = data.slice(0..count);
         let (fs, file) = (&target.caller.fs, target.handle.file);
         let mut result = fs
             .write(file, offset, data.clone(), stability, &target.caller.cred)
@@ -92,6 +92,19 @@ impl Request<'_> {
                 Ok(self.reply.into())
             }
             Err(error) => self.fail_wcc(error, &target).await,
+        }
+    }
+
+    /// The data of a WRITE: what was read apart, else a copy of what is among the arguments.
+    fn data(&mut self) -> xdr::Result<IoBuf> {
+        let Some(data) = self.data.take() else {
+            return Ok(IoBuf::copy_from(self.arguments.opaque(TRANSFER_BYTES_MAX)?));
+        };
+        let length = self.arguments.u32()?;
+        if usize::try_from(length).ok() == Some(data.len()) {
+            Ok(data)
+        } else {
+            Err(Malformed { what: "length" })
         }
     }
 

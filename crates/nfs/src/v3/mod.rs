@@ -13,7 +13,7 @@ use crate::handle::{FileHandle, in_snapshot};
 use crate::rpc::{self, Call, Credential, Refusal};
 use crate::server::{Caller, NotServed, Outcome, Server};
 use crate::xdr::{self, Malformed, Reader, Writer};
-use engine::{Access, Attr, FileType, FsError};
+use engine::{Access, Attr, FileType, FsError, IoBuf};
 use status::Status;
 use std::net::SocketAddr;
 
@@ -93,12 +93,31 @@ pub(crate) fn answer_bytes_max(procedure: u32, mut arguments: Reader<'_>) -> usi
     data.min(TRANSFER_BYTES_MAX) + ENVELOPE_BYTES
 }
 
+/// Reads the arguments of a WRITE up to its data, and returns the data's length in bytes.
+#[must_use]
+pub(crate) fn write_data_bytes(procedure: u32, arguments: &mut Reader<'_>) -> Option<usize> {
+    if procedure != procedure::WRITE {
+        return None;
+    }
+    let mut length = || -> xdr::Result<u32> {
+        arguments.opaque(HANDLE_BYTES_MAX)?;
+        arguments.u64()?;
+        arguments.u64()?;
+        arguments.u32()
+    };
+    usize::try_from(length().ok()?)
+        .ok()
+        .filter(|length| *length <= TRANSFER_BYTES_MAX)
+}
+
 /// One call on its way: who asks, and where the answer goes.
 struct Request<'a> {
     server: &'a Server,
     peer: SocketAddr,
     credential: &'a Credential,
     arguments: Reader<'a>,
+    /// The data of a WRITE, where it is not among the arguments.
+    data: Option<IoBuf>,
     reply: Writer,
 }
 
@@ -113,12 +132,14 @@ pub(crate) async fn call(
     peer: SocketAddr,
     call: &Call,
     arguments: Reader<'_>,
+    data: Option<IoBuf>,
 ) -> Outcome {
     let request = Request {
         server,
         peer,
         credential: &call.credential,
         arguments,
+        data,
         reply: rpc::success(call.xid, 256),
     };
     let result = match call.procedure {

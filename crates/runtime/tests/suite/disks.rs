@@ -110,6 +110,51 @@ fn many_operations_in_flight_all_come_back() {
     });
 }
 
+/// Neighbours may go to the device as one transfer: those that can be read are, whatever becomes of the others.
+#[test]
+fn of_neighbours_only_those_fail_that_cannot_be_read() {
+    const LEN: u64 = 64 << 10;
+    with_file(64 * LEN, |runtime, path| {
+        let handle = runtime.handle();
+        runtime.block_on(async {
+            let disk = handle
+                .open_disk(path, DiskMode::ReadWrite)
+                .await
+                .expect("opens");
+            let len = usize::try_from(LEN).expect("small");
+            // Two streams, each in order, that wait at the same time.
+            let order = (0..32_u8).flat_map(|n| [n, n + 32]);
+            let writes = order.clone().map(|n| {
+                let disk = disk.clone();
+                let write = async move {
+                    disk.write(u64::from(n) * LEN, IoBuf::copy_from(&vec![n; len]))
+                        .await
+                };
+                handle.spawn("writer", write)
+            });
+            let written = join_all(writes.collect::<Vec<_>>()).await;
+            assert!(written.iter().all(Result::is_ok));
+            let file = std::fs::File::options()
+                .write(true)
+                .open(path)
+                .expect("opens");
+            file.set_len(45 * LEN).expect("is cut");
+            let reads = order.map(|n| {
+                let disk = disk.clone();
+                let read = async move { (n, disk.read(u64::from(n) * LEN, len).await) };
+                handle.spawn("reader", read)
+            });
+            for (n, read) in join_all(reads.collect::<Vec<_>>()).await {
+                match read {
+                    Ok(data) => assert!(n < 45 && data.iter().all(|&byte| byte == n)),
+                    Err(error) => assert!(n >= 45 && matches!(error, DiskError::Io { .. })),
+                }
+            }
+        });
+        assert_eq!(handle.stats().outstanding, 0);
+    });
+}
+
 #[test]
 fn mistakes_are_typed_errors() {
     with_file(65_536, |runtime, path| {

@@ -1,26 +1,32 @@
 //! The sockets of NFS: TCP connections that carry RPC records to the service and its replies back.
 //!
-//! Each connection has one reader and one writer; the calls between them run at the same time, so
-//! that a client may keep many in flight, and answers go back as they come. Everything is bounded:
+//! Each connection is one task that reads calls, runs them all at the same time, so that a client
+//! may keep many in flight, and sends answers back as they come. Everything is bounded:
 //! connections, calls in flight per connection, and the bytes of requests and of answers held in
 //! all. Who keeps others waiting for one of these and does nothing itself is disconnected; NFS
 //! clients reconnect and repeat what was not answered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nfs::record::{Assembler, Next, reply_header};
+use engine::IoBufMut;
+use futures_util::StreamExt as _;
+use futures_util::stream::{FuturesUnordered, unfold};
+use nfs::record::{Assembler, Next, Record, reply_header};
 use nfs::{RECORD_BYTES_MAX, Reply, Server};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader,
+};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::log;
 
@@ -37,8 +43,13 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(3);
 /// What counts as progress within that time, in bytes: 16 KiB.
 const PROGRESS_BYTES: usize = 16 << 10;
-/// Answers waiting for the writer of a connection.
-const REPLIES_MAX: usize = 64;
+/// Bytes read before they are asked for: a window of small calls in one system call, while of a
+/// large WRITE hardly anything is copied twice.
+const READ_AHEAD_BYTES: usize = 8 << 10;
+/// WRITEs from this size on are read apart from their data: below, a copy is cheaper than two reads.
+const WRITE_APART_BYTES: usize = 16 << 10;
+/// Pieces of answers given to one system call.
+const SLICES_MAX: usize = 256;
 
 /// Limits of the listeners.
 #[derive(Clone, Debug)]
@@ -140,6 +151,12 @@ impl Shared {
 
     fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// How long a connection has had no call.
+    fn silent(&self, line: &Line) -> Duration {
+        let last_ms = line.last_ms.load(Ordering::Relaxed);
+        Duration::from_millis(self.now_ms().saturating_sub(last_ms))
     }
 
     /// Takes a new connection in. When there are as many as may be, the one that has been silent
@@ -368,7 +385,7 @@ async fn datagrams(socket: UdpSocket, server: Server) {
         let Ok(local) = socket.local_addr() else {
             return;
         };
-        let record = buffer[..len].to_vec();
+        let record = buffer[..len].to_vec().into();
         if let Some(reply) = server.call(plain(peer), plain(local), record).await {
             let bytes: Vec<u8> = reply
                 .pieces
@@ -417,11 +434,45 @@ impl Drop for Place {
     }
 }
 
+/// A call that has come, with the memory that is set aside for it and its answer.
+struct Incoming {
+    record: Record,
+    memory: Vec<OwnedSemaphorePermit>,
+    answer: OwnedSemaphorePermit,
+    under_way: CallUnderWay,
+}
+
+impl Incoming {
+    async fn run(self, server: &Server, peer: SocketAddr, local: SocketAddr) -> Option<Answer> {
+        let reply = server.call(peer, local, self.record).await;
+        drop(self.memory);
+        let reply = reply?;
+        Some(Answer {
+            header: reply_header(reply.len()),
+            reply,
+            _memory: self.answer,
+            _call: self.under_way,
+        })
+    }
+}
+
 /// An answer, with the memory that was set aside for it and its call's place.
 struct Answer {
+    header: [u8; 4],
     reply: Reply,
     _memory: OwnedSemaphorePermit,
     _call: CallUnderWay,
+}
+
+impl Answer {
+    fn len(&self) -> usize {
+        self.header.len() + self.reply.len()
+    }
+
+    fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        let pieces = self.reply.pieces.iter().map(AsRef::as_ref);
+        std::iter::once(self.header.as_slice()).chain(pieces)
+    }
 }
 
 /// A call's place among its connection's.
@@ -446,124 +497,181 @@ impl Drop for CallUnderWay {
     }
 }
 
-async fn connection(stream: TcpStream, peer: SocketAddr, server: Server, place: Place) {
+/// Serves one connection, all in one task: what wakes it for one thing finds everything else that
+/// is ready, so that many calls cost few system calls and no thread wakes another.
+async fn connection(mut stream: TcpStream, peer: SocketAddr, server: Server, place: Place) {
     let _ = stream.set_nodelay(true);
     let Ok(local) = stream.local_addr() else {
         return;
     };
-    let (reader, writer) = stream.into_split();
-    let (sender, receiver) = mpsc::channel::<Answer>(REPLIES_MAX);
-    let mut writing = tokio::spawn(write_replies(writer, receiver, place.shared.clone()));
-    let reading = read_calls(reader, plain(peer), plain(local), &server, &place, &sender);
-    tokio::select! {
-        () = reading => {}
-        () = place.line.ended.notified() => {}
-        // Nobody takes the answers.
-        _ = &mut writing => return,
-    }
-    // The writer ends when the calls under way have been answered.
-    drop(sender);
-    let _ = writing.await;
-    drop(place);
-}
-
-async fn read_calls(
-    mut reader: OwnedReadHalf,
-    peer: SocketAddr,
-    local: SocketAddr,
-    server: &Server,
-    place: &Place,
-    replies: &mpsc::Sender<Answer>,
-) {
-    let calls = Arc::new(Semaphore::new(CALLS_MAX));
-    let mut assembler = Assembler::new(RECORD_BYTES_MAX);
+    let (peer, local) = (plain(peer), plain(local));
     let (shared, line) = (&place.shared, &place.line);
-    loop {
-        // One place per call: a client that asks more than it may waits in its own socket.
-        let Ok(free) = calls.clone().acquire_owned().await else {
-            return;
-        };
-        let mut header = [0; 4];
-        let first = reader.read_exact(&mut header);
-        match timeout(shared.limits.idle, first).await {
-            Ok(Ok(_)) => {}
-            _ => return,
-        }
-        let body = read_record(&mut reader, header, &mut assembler, &shared.requests);
-        let Ok(Ok((record, memory))) = timeout(RECORD_TIMEOUT, body).await else {
-            return;
-        };
-        line.last_ms.store(shared.now_ms(), Ordering::Relaxed);
-        let under_way = CallUnderWay::new(line, free);
-        let Ok(room) = shared.replies.take(nfs::reply_bytes_max(&record)).await else {
-            return;
-        };
-        let (server, replies) = (server.clone(), replies.clone());
-        tokio::spawn(async move {
-            let reply = server.call(peer, local, record).await;
-            drop(memory);
-            if let Some(reply) = reply {
-                let answer = Answer {
-                    reply,
-                    _memory: room,
-                    _call: under_way,
-                };
-                let _ = replies.send(answer).await;
+    let (reader, writer) = stream.split();
+    let requests = Requests {
+        reader: BufReader::with_capacity(READ_AHEAD_BYTES, reader),
+        assembler: Assembler::new(RECORD_BYTES_MAX),
+        places: Arc::new(Semaphore::new(CALLS_MAX)),
+        shared,
+        line,
+    };
+    let mut incoming = pin!(unfold(requests, async |mut requests| {
+        let next = requests.next().await.ok()?;
+        Some((next, requests))
+    }));
+    let mut calls = FuturesUnordered::new();
+    let mut answers = Answers::new(writer);
+    let mut ended = pin!(line.ended.notified());
+    let mut silence = pin!(sleep(shared.limits.idle));
+    let mut reading = true;
+    // The connection ends when the calls under way have been answered.
+    while reading || !calls.is_empty() || !answers.is_empty() {
+        tokio::select! {
+            biased;
+            Some(answer) = calls.next(), if !calls.is_empty() => answers.extend(answer),
+            next = incoming.next(), if reading => match next {
+                Some(call) => calls.push(call.run(&server, peer, local)),
+                None => reading = false,
+            },
+            sent = answers.send(&shared.replies), if !answers.is_empty() => {
+                // The client has gone or takes nothing: the connection is of no more use.
+                if sent.is_err() {
+                    return;
+                }
             }
-        });
+            () = &mut ended, if reading => reading = false,
+            () = &mut silence, if reading => {
+                let silent = shared.silent(line);
+                if silent >= shared.limits.idle && calls.is_empty() {
+                    reading = false;
+                } else {
+                    let rest = shared.limits.idle.saturating_sub(silent).max(PATIENCE);
+                    silence.as_mut().reset(Instant::now() + rest);
+                }
+            }
+        }
     }
+    let _ = answers.writer.shutdown().await;
 }
 
-/// Reads the rest of a record whose first header has come, and takes the memory for it first.
-async fn read_record(
-    reader: &mut OwnedReadHalf,
-    first: [u8; 4],
-    assembler: &mut Assembler,
-    requests: &Memory,
-) -> io::Result<(Vec<u8>, Vec<OwnedSemaphorePermit>)> {
-    let mut memory = Vec::new();
-    let mut record = Vec::new();
-    let _ = assembler.begin();
-    let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
-    let mut next = assembler.header(first).map_err(invalid)?;
-    loop {
-        match next {
-            Next::Complete => return Ok((record, memory)),
-            Next::Header => {
-                let mut header = [0; 4];
-                let read = reader.read_exact(&mut header);
-                requests.while_nobody_waits(read).await?;
-                next = assembler.header(header).map_err(invalid)?;
-            }
-            Next::Body(length) => {
-                if memory.is_empty() {
-                    // Nothing is set aside for a record of which nothing comes.
-                    reader.readable().await?;
+/// The calls of a connection, as they come.
+struct Requests<'a> {
+    reader: BufReader<ReadHalf<'a>>,
+    assembler: Assembler,
+    /// One per call: a client that asks more than it may waits in its own socket.
+    places: Arc<Semaphore>,
+    shared: &'a Shared,
+    line: &'a Arc<Line>,
+}
+
+impl Requests<'_> {
+    /// Returns the next call, when there is room for it and its answer.
+    async fn next(&mut self) -> io::Result<Incoming> {
+        let place = self.places.clone().acquire_owned().await;
+        let place = place.map_err(io::Error::other)?;
+        let mut header = [0; 4];
+        self.reader.read_exact(&mut header).await?;
+        let body = self.record(header);
+        let (record, memory) = timeout(RECORD_TIMEOUT, body).await??;
+        self.line
+            .last_ms
+            .store(self.shared.now_ms(), Ordering::Relaxed);
+        let under_way = CallUnderWay::new(self.line, place);
+        let answer = self
+            .shared
+            .replies
+            .take(nfs::reply_bytes_max(record.head()));
+        Ok(Incoming {
+            memory,
+            answer: answer.await?,
+            record,
+            under_way,
+        })
+    }
+
+    /// Reads the rest of a record whose first header has come, and takes the memory for it first.
+    async fn record(&mut self, first: [u8; 4]) -> io::Result<(Record, Vec<OwnedSemaphorePermit>)> {
+        let requests = &self.shared.requests;
+        let mut memory = Vec::new();
+        let mut record = Vec::new();
+        let _ = self.assembler.begin();
+        let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+        let mut next = self.assembler.header(first).map_err(invalid)?;
+        loop {
+            match next {
+                Next::Complete => return Ok((record.into(), memory)),
+                Next::Header => {
+                    let mut header = [0; 4];
+                    let read = self.reader.read_exact(&mut header);
+                    requests.while_nobody_waits(read).await?;
+                    next = self.assembler.header(header).map_err(invalid)?;
                 }
-                let more = requests.take(length);
-                memory.push(if memory.is_empty() {
-                    more.await?
-                } else {
-                    // Whoever holds some and needs more may be what all the others wait for.
-                    requests.while_nobody_waits(more).await?
-                });
-                // Reserved now, filled as bytes come: silence costs address space only.
-                record.reserve_exact(length);
-                let end = record.len() + length;
-                while record.len() < end {
-                    let enough = end.min(record.len() + PROGRESS_BYTES);
-                    let part = fill(reader, &mut record, enough, end);
-                    requests.while_nobody_waits(part).await?;
+                Next::Body(length) => {
+                    let begins = memory.is_empty();
+                    if begins {
+                        // Nothing is set aside for a record of which nothing comes.
+                        self.reader.fill_buf().await?;
+                    }
+                    let more = requests.take(length);
+                    memory.push(if begins {
+                        more.await?
+                    } else {
+                        // Whoever holds some and needs more may be what all the others wait for.
+                        requests.while_nobody_waits(more).await?
+                    });
+                    if begins && let Some(record) = self.write(length).await? {
+                        return Ok((record, memory));
+                    }
+                    // Reserved now, filled as bytes come: silence costs address space only.
+                    record.reserve_exact(length);
+                    let end = record.len() + length;
+                    while record.len() < end {
+                        let enough = end.min(record.len() + PROGRESS_BYTES);
+                        let part = fill(&mut self.reader, &mut record, enough, end);
+                        requests.while_nobody_waits(part).await?;
+                    }
+                    next = self.assembler.body();
                 }
-                next = assembler.body();
             }
         }
+    }
+
+    /// Reads a record that is a large WRITE: its data goes where the engine takes it without a copy.
+    async fn write(&mut self, length: usize) -> io::Result<Option<Record>> {
+        let requests = &self.shared.requests;
+        if length < WRITE_APART_BYTES || self.assembler.body() != Next::Complete {
+            return Ok(None);
+        }
+        let Some(place) = nfs::write_data(self.reader.buffer(), length) else {
+            return Ok(None);
+        };
+        let mut head = vec![0; place.start];
+        self.reader.read_exact(&mut head).await?;
+        let mut data = IoBufMut::scratch(place.len());
+        let mut rest = &mut data[..];
+        while !rest.is_empty() {
+            let enough = rest.len().saturating_sub(PROGRESS_BYTES);
+            let part = async {
+                while rest.len() > enough {
+                    let count = self.reader.read(rest).await?;
+                    if count == 0 {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                    rest = &mut std::mem::take(&mut rest)[count..];
+                }
+                Ok(())
+            };
+            requests.while_nobody_waits(part).await?;
+        }
+        let mut padding = vec![0; length - place.end];
+        let read = self.reader.read_exact(&mut padding);
+        requests.while_nobody_waits(read).await?;
+        Ok(Some(Record::with_data(head, data.freeze())))
     }
 }
 
 /// Lengthens the record to `enough` bytes at least, and to `end` if so much is there.
 async fn fill(
-    reader: &mut OwnedReadHalf,
+    reader: &mut (impl AsyncRead + Unpin),
     record: &mut Vec<u8>,
     enough: usize,
     end: usize,
@@ -577,44 +685,77 @@ async fn fill(
     Ok(())
 }
 
-async fn write_replies(
-    mut writer: OwnedWriteHalf,
-    mut answers: mpsc::Receiver<Answer>,
-    shared: Arc<Shared>,
-) {
-    while let Some(answer) = answers.recv().await {
-        let write = write_reply(&mut writer, &answer.reply, &shared.replies);
-        match timeout(REPLY_TIMEOUT, write).await {
-            Ok(Ok(())) => {}
-            // The client has gone or takes nothing: the connection is of no more use.
-            _ => return,
-        }
-    }
-    let _ = writer.shutdown().await;
+/// The answers of a connection, on their way to the client.
+struct Answers<'a> {
+    writer: WriteHalf<'a>,
+    waiting: VecDeque<Answer>,
+    /// Bytes of the first that the client has.
+    sent: usize,
+    /// Since when the first has been the first, and since when the client has taken nothing.
+    first_since: Instant,
+    progress: Instant,
 }
 
-async fn write_reply(
-    writer: &mut OwnedWriteHalf,
-    reply: &Reply,
-    replies: &Memory,
-) -> io::Result<()> {
-    let header = reply_header(reply.len());
-    let mut slices = Vec::with_capacity(reply.pieces.len() + 1);
-    slices.push(io::IoSlice::new(&header));
-    slices.extend(
-        reply
-            .pieces
-            .iter()
-            .map(|piece| io::IoSlice::new(piece.as_ref())),
-    );
-    let mut left = slices.as_mut_slice();
-    while !left.is_empty() {
-        let write = writer.write_vectored(left);
-        let count = replies.while_nobody_waits(write).await?;
-        if count == 0 {
-            return Err(io::Error::from(io::ErrorKind::WriteZero));
+impl<'a> Answers<'a> {
+    fn new(writer: WriteHalf<'a>) -> Self {
+        let now = Instant::now();
+        Self {
+            writer,
+            waiting: VecDeque::new(),
+            sent: 0,
+            first_since: now,
+            progress: now,
         }
-        io::IoSlice::advance_slices(&mut left, count);
     }
-    Ok(())
+
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    fn extend(&mut self, answer: Option<Answer>) {
+        if self.waiting.is_empty() {
+            self.first_since = Instant::now();
+            self.progress = self.first_since;
+        }
+        self.waiting.extend(answer);
+    }
+
+    /// Gives the client as much of all of them as it takes at once. Dropped before it ends, it has
+    /// given nothing.
+    ///
+    /// # Errors
+    /// The client has gone, or takes nothing for too long.
+    async fn send(&mut self, memory: &Memory) -> io::Result<()> {
+        let mut slices: Vec<io::IoSlice<'_>> = Vec::with_capacity(SLICES_MAX);
+        let all = self.waiting.iter().flat_map(Answer::slices);
+        slices.extend(all.take(SLICES_MAX).map(io::IoSlice::new));
+        let mut rest = slices.as_mut_slice();
+        io::IoSlice::advance_slices(&mut rest, self.sent);
+        let mut look_at = self.progress + PATIENCE;
+        let count = loop {
+            match timeout_at(look_at, self.writer.write_vectored(rest)).await {
+                Ok(count) => break count?,
+                Err(_) if self.first_since.elapsed() >= REPLY_TIMEOUT => {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                Err(_) if memory.waiting.load(Ordering::Relaxed) == 0 => {
+                    look_at = Instant::now() + PATIENCE;
+                }
+                Err(_) => return Err(io::ErrorKind::TimedOut.into()),
+            }
+        };
+        if count == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        self.progress = Instant::now();
+        self.sent += count;
+        while let Some(first) = self.waiting.front()
+            && self.sent >= first.len()
+        {
+            self.sent -= first.len();
+            self.waiting.pop_front();
+            self.first_since = self.progress;
+        }
+        Ok(())
+    }
 }
