@@ -19,6 +19,7 @@ use manage::config::Config;
 use manage::state::{PoolCache, StateDirectory};
 use tokio::sync::Mutex;
 
+use crate::serve::devices::Devices;
 use crate::serve::fuse::{MountFlags, Mounts};
 use crate::serve::iscsi::Iscsi;
 use crate::serve::nbd;
@@ -56,6 +57,8 @@ pub(crate) struct Appliance {
     nbd: OnceLock<nbd::Server>,
     /// Present in a daemon that serves iSCSI.
     iscsi: OnceLock<Iscsi>,
+    /// Present in a daemon that makes block devices of volumes.
+    devices: OnceLock<Devices>,
 }
 
 impl Appliance {
@@ -82,6 +85,7 @@ impl Appliance {
             shares: OnceLock::new(),
             nbd: OnceLock::new(),
             iscsi: OnceLock::new(),
+            devices: OnceLock::new(),
         }))
     }
 
@@ -99,6 +103,7 @@ impl Appliance {
             shares: OnceLock::new(),
             nbd: OnceLock::new(),
             iscsi: OnceLock::new(),
+            devices: OnceLock::new(),
         })
     }
 
@@ -112,6 +117,9 @@ impl Appliance {
         }
         if let Some(iscsi) = self.iscsi.get() {
             iscsi.close().await;
+        }
+        if let Some(devices) = self.devices.get() {
+            devices.close().await;
         }
     }
 
@@ -144,6 +152,25 @@ impl Appliance {
     /// Takes the iSCSI target along.
     pub(crate) fn serve_iscsi(&self, server: Iscsi) {
         let _ = self.iscsi.set(server);
+    }
+
+    /// Takes the block devices of volumes along.
+    pub(crate) fn serve_devices(&self, devices: Devices) {
+        let _ = self.devices.set(devices);
+    }
+
+    /// Takes a volume's block device away, unless it is in use.
+    ///
+    /// # Errors
+    /// It is in use.
+    pub(crate) async fn release_device(&self, guid: u64) -> Result<(), EngineError> {
+        match self.devices.get() {
+            Some(devices) => devices
+                .release(Some(guid), "")
+                .await
+                .map_err(EngineError::Busy),
+            None => Ok(()),
+        }
     }
 
     /// Lists the sessions of iSCSI initiators.
@@ -414,6 +441,12 @@ impl Appliance {
                 return Err(EngineError::Busy(dataset));
             }
         }
+        if let Some(devices) = self.devices.get() {
+            devices
+                .release(None, name)
+                .await
+                .map_err(EngineError::Busy)?;
+        }
         if let Some(shares) = self.shares.get() {
             shares.withdraw_pool(&self.engine, name).await;
         }
@@ -446,6 +479,9 @@ impl Appliance {
         }
         if let Some(iscsi) = self.iscsi.get() {
             iscsi.follow().await;
+        }
+        if let Some(devices) = self.devices.get() {
+            devices.follow().await;
         }
     }
 

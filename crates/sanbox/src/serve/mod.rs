@@ -1,6 +1,7 @@
 //! `sanbox serve`: the daemon.
 
 pub(crate) mod control;
+pub(crate) mod devices;
 pub(crate) mod fuse;
 pub(crate) mod iscsi;
 pub(crate) mod nbd;
@@ -127,6 +128,11 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
             sessions_max: config.iscsi.sessions_max,
         };
         appliance.serve_iscsi(iscsi::Iscsi::new(&appliance, settings));
+    }
+
+    let is_root = rustix::process::geteuid().is_root();
+    if config.mount.automatic && is_root {
+        appliance.serve_devices(devices::Devices::new(&appliance));
     }
 
     let socket = appliance.state().socket();

@@ -481,6 +481,11 @@ async fn destroy_one(session: &Session, pool: &PoolHandle, name: &str) -> Outcom
     {
         return Err(session.fail(format!("cannot destroy '{name}': dataset is busy")));
     }
+    if let Ok(info) = pool.dataset(name, &PropertyQuery::None).await
+        && session.appliance.release_device(info.guid).await.is_err()
+    {
+        return Err(session.fail(format!("cannot destroy '{name}': dataset is busy")));
+    }
     match pool.destroy_dataset(name, DestroyOptions::default()).await {
         Ok(()) => Ok(()),
         Err(error) => Err(session.fail(format!("cannot destroy '{name}': {error}"))),

@@ -231,7 +231,17 @@ pub(super) async fn rollback(session: &Session, arguments: &[String]) -> Outcome
     {
         return Err(fail(dataset, &error));
     }
-    match pool.rollback(dataset, Some(target)).await {
+    // What the kernel has of a volume's device would be of another time.
+    if let Ok(info) = pool.dataset(dataset, &PropertyQuery::None).await
+        && let Err(error) = session.appliance.release_device(info.guid).await
+    {
+        return Err(fail(dataset, &error));
+    }
+    let outcome = pool.rollback(dataset, Some(target)).await;
+    if outcome.is_err() {
+        session.appliance.datasets_changed().await;
+    }
+    match outcome {
         Ok(()) => {
             session.record(&pool).await;
             session.appliance.datasets_changed().await;

@@ -1,0 +1,593 @@
+//! Volumes as block devices of this machine, at `/dev/zvol/POOL/VOLUME`.
+//!
+//! Each volume is a file of a small FUSE file system in the state directory, and a loop device stands on the file; the
+//! kernel needs neither ublk nor NBD for it. The names below `/dev/zvol` are links to the loop devices, as OpenZFS's are
+//! to its own. Only a daemon that mounts (`--mount`), as root, does this, and only for volumes whose property `volmode`
+//! asks for devices.
+//!
+//! The kernel caches what goes through a device: who writes to a volume by NBD or iSCSI at the same time is not seen
+//! there. Does not know what is on a volume.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, UNIX_EPOCH};
+
+use engine::property::{DatasetKind, Value};
+use engine::{
+    DatasetFilter, IoBuf, PoolHandle, PropertyQuery, Stability, VolumeError, VolumeHandle,
+};
+use fuser::{
+    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
+    ReplyEntry, ReplyOpen, ReplyWrite, Request, Session, SessionUnmounter, WriteFlags,
+};
+
+use super::log;
+use crate::appliance::Appliance;
+
+/// Where the links are.
+const LINKS: &str = "/dev/zvol";
+/// The kernel's number for the root directory.
+const ROOT: u64 = 1;
+/// Sizes change, so nothing about a file is trusted for long.
+const TTL: Duration = Duration::ZERO;
+
+/// See the module.
+pub(crate) struct Devices {
+    appliance: Weak<Appliance>,
+    /// Where the files are mounted.
+    directory: PathBuf,
+    files: Arc<Files>,
+    state: tokio::sync::Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    attached: BTreeMap<u64, Attached>,
+    mount: Option<SessionUnmounter>,
+    /// Devices cannot be made here; this was said.
+    given_up: bool,
+}
+
+/// A volume that has a device.
+#[derive(Clone, Debug)]
+struct Attached {
+    dataset: String,
+    device: PathBuf,
+    size: u64,
+    file: u64,
+}
+
+/// The files, by number.
+#[derive(Default)]
+struct Files(Mutex<HashMap<u64, File>>);
+
+#[derive(Clone)]
+struct File {
+    volume: VolumeHandle,
+    name: String,
+    size: u64,
+}
+
+impl Files {
+    fn locked(&self) -> MutexGuard<'_, HashMap<u64, File>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn file(&self, number: INodeNo) -> Option<File> {
+        self.locked().get(&number.0).cloned()
+    }
+}
+
+/// A volume that wants a device.
+struct Wanted {
+    pool: PoolHandle,
+    dataset: String,
+    object: u64,
+    size: u64,
+    read_only: bool,
+}
+
+impl Devices {
+    pub(crate) fn new(appliance: &Arc<Appliance>) -> Self {
+        Self {
+            appliance: Arc::downgrade(appliance),
+            directory: appliance.state().path().join("volumes"),
+            files: Arc::default(),
+            state: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Makes the devices those of the volumes there are, by name and size.
+    pub(crate) async fn follow(&self) {
+        let wanted = self.wanted().await;
+        let mut state = self.state.lock().await;
+        if state.given_up || wanted.is_empty() && state.attached.is_empty() {
+            return;
+        }
+        let gone: Vec<u64> = state
+            .attached
+            .keys()
+            .filter(|guid| !wanted.contains_key(guid))
+            .copied()
+            .collect();
+        for guid in gone {
+            self.detach(&mut state, guid).await;
+        }
+        for (guid, volume) in wanted {
+            if let Some(attached) = state.attached.get_mut(&guid) {
+                if attached.dataset != volume.dataset {
+                    unlink(&attached.dataset);
+                    link(&volume.dataset, &attached.device);
+                    attached.dataset = volume.dataset;
+                }
+                if attached.size != volume.size {
+                    attached.size = volume.size;
+                    if let Some(file) = self.files.locked().get_mut(&attached.file) {
+                        file.size = volume.size;
+                    }
+                    let device = attached.device.clone();
+                    let _ = losetup(vec!["-c".into(), device.into()]).await;
+                }
+                continue;
+            }
+            if let Err(why) = self.attach(&mut state, guid, &volume).await {
+                log(format!("volumes get no devices here: {why}"));
+                state.given_up = true;
+                return;
+            }
+        }
+    }
+
+    /// The volumes of all open pools that are to have devices.
+    async fn wanted(&self) -> BTreeMap<u64, Wanted> {
+        let mut wanted = BTreeMap::new();
+        let Some(appliance) = self.appliance.upgrade() else {
+            return wanted;
+        };
+        let names = ["volsize", "readonly", "volmode"];
+        let query = PropertyQuery::Named(names.iter().map(|name| (*name).to_owned()).collect());
+        for pool in appliance.engine().pools() {
+            let filter = DatasetFilter {
+                root: pool.name().to_owned(),
+                depth: None,
+                kinds: vec![DatasetKind::Volume],
+            };
+            for info in pool.datasets(&filter, &query).await.unwrap_or_default() {
+                let number = |name: &str| info.property(name).and_then(|p| p.value.number());
+                // volmode: 0 default, 1 full, 2 dev, 3 none.
+                if number("volmode") == Some(3) {
+                    continue;
+                }
+                let read_only = pool.readonly()
+                    || info
+                        .property("readonly")
+                        .is_some_and(|property| property.value == Value::Number(1));
+                wanted.insert(
+                    info.guid,
+                    Wanted {
+                        pool: pool.clone(),
+                        size: number("volsize").unwrap_or(0),
+                        dataset: info.name,
+                        object: info.object,
+                        read_only,
+                    },
+                );
+            }
+        }
+        wanted
+    }
+
+    async fn attach(&self, state: &mut State, guid: u64, volume: &Wanted) -> Result<(), String> {
+        if state.mount.is_none() {
+            state.mount = Some(self.mount().await?);
+        }
+        let name = format!("{guid:016x}");
+        let file = {
+            let mut files = self.files.locked();
+            let number = files.keys().max().copied().unwrap_or(ROOT) + 1;
+            let handle = volume.pool.volume_by_number(volume.object, guid);
+            files.insert(
+                number,
+                File {
+                    volume: handle,
+                    name: name.clone(),
+                    size: volume.size,
+                },
+            );
+            number
+        };
+        let mut arguments: Vec<std::ffi::OsString> = vec!["--show".into(), "-f".into()];
+        if volume.read_only {
+            arguments.push("-r".into());
+        }
+        arguments.push(self.directory.join(name).into());
+        let device = match losetup(arguments).await {
+            Ok(device) => PathBuf::from(device.trim()),
+            Err(why) => {
+                self.files.locked().remove(&file);
+                return Err(why);
+            }
+        };
+        link(&volume.dataset, &device);
+        state.attached.insert(
+            guid,
+            Attached {
+                dataset: volume.dataset.clone(),
+                device,
+                size: volume.size,
+                file,
+            },
+        );
+        Ok(())
+    }
+
+    /// Takes a volume's device away, whoever uses it.
+    async fn detach(&self, state: &mut State, guid: u64) {
+        let Some(attached) = state.attached.remove(&guid) else {
+            return;
+        };
+        unlink(&attached.dataset);
+        if let Err(why) = losetup(vec!["-d".into(), attached.device.into()]).await {
+            log(format!("{}: {why}", attached.dataset));
+        }
+        self.files.locked().remove(&attached.file);
+    }
+
+    /// Takes away the devices of a volume, or of all volumes of a pool, unless one is in use.
+    ///
+    /// # Errors
+    /// The dataset in use. Then nothing was changed.
+    pub(crate) async fn release(&self, guid: Option<u64>, pool: &str) -> Result<(), String> {
+        let mut state = self.state.lock().await;
+        let concerned: Vec<(u64, Attached)> = state
+            .attached
+            .iter()
+            .filter(|(own, attached)| match guid {
+                Some(guid) => **own == guid,
+                None => crate::cli::pool_part(&attached.dataset) == pool,
+            })
+            .map(|(guid, attached)| (*guid, attached.clone()))
+            .collect();
+        for (_, attached) in &concerned {
+            if in_use(&attached.device).await {
+                return Err(attached.dataset.clone());
+            }
+        }
+        for (guid, _) in concerned {
+            self.detach(&mut state, guid).await;
+        }
+        Ok(())
+    }
+
+    /// Takes everything away, at the end of the process.
+    pub(crate) async fn close(&self) {
+        let mut state = self.state.lock().await;
+        let all: Vec<u64> = state.attached.keys().copied().collect();
+        for guid in all {
+            self.detach(&mut state, guid).await;
+        }
+        if let Some(mut mount) = state.mount.take() {
+            let _ = tokio::task::spawn_blocking(move || mount.unmount()).await;
+        }
+    }
+
+    async fn mount(&self) -> Result<SessionUnmounter, String> {
+        let directory = self.directory.clone();
+        let service = Service {
+            files: self.files.clone(),
+            runtime: tokio::runtime::Handle::current(),
+        };
+        let start = move || -> Result<SessionUnmounter, String> {
+            let text = |error: std::io::Error| error.to_string();
+            // One left by a killed process is cleared away.
+            if std::fs::metadata(&directory).is_err_and(|error| {
+                error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error())
+            }) {
+                let detach = rustix::mount::UnmountFlags::DETACH;
+                rustix::mount::unmount(&directory, detach).map_err(|error| error.to_string())?;
+            }
+            std::fs::create_dir_all(&directory).map_err(text)?;
+            let mut config = Config::default();
+            config.mount_options = vec![
+                MountOption::FSName("sanbox-volumes".to_owned()),
+                MountOption::NoDev,
+                MountOption::NoSuid,
+                MountOption::NoExec,
+            ];
+            let mut session = Session::new(service, &directory, &config).map_err(text)?;
+            let unmounter = session.unmount_callable();
+            std::thread::Builder::new()
+                .name("fuse volumes".to_owned())
+                .spawn(move || {
+                    if let Err(error) = session.run() {
+                        log(format!("the files of volumes are gone: {error}"));
+                    }
+                })
+                .map_err(text)?;
+            Ok(unmounter)
+        };
+        tokio::task::spawn_blocking(start)
+            .await
+            .map_err(|error| error.to_string())?
+    }
+}
+
+/// Runs losetup(8) and returns what it prints.
+async fn losetup(arguments: Vec<std::ffi::OsString>) -> Result<String, String> {
+    let run = move || Command::new("losetup").args(arguments).output();
+    let output = tokio::task::spawn_blocking(run)
+        .await
+        .map_err(|error| error.to_string())?
+        .map_err(|error| format!("losetup: {error}"))?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+    }
+}
+
+/// Whether somebody has a device for himself: a mounted file system, a volume group, a swap area.
+async fn in_use(device: &Path) -> bool {
+    let device = device.to_owned();
+    let open = move || {
+        use rustix::fs::{Mode, OFlags};
+        let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+        rustix::fs::open(&device, flags, Mode::empty())
+    };
+    let opened = tokio::task::spawn_blocking(open).await;
+    matches!(opened, Ok(Err(rustix::io::Errno::BUSY)))
+}
+
+fn link(dataset: &str, device: &Path) {
+    let path = Path::new(LINKS).join(dataset);
+    let made = path
+        .parent()
+        .map_or(Ok(()), std::fs::create_dir_all)
+        .and_then(|()| {
+            if path.is_symlink() {
+                std::fs::remove_file(&path)?;
+            }
+            std::os::unix::fs::symlink(device, &path)
+        });
+    if let Err(error) = made {
+        log(format!("{}: {error}", path.display()));
+    }
+}
+
+fn unlink(dataset: &str) {
+    let path = Path::new(LINKS).join(dataset);
+    if path.is_symlink() {
+        let _ = std::fs::remove_file(&path);
+    }
+    // Directories that are empty now go, up to the links' own.
+    let above = path.ancestors().skip(1);
+    for directory in above.take_while(|directory| directory.starts_with(LINKS)) {
+        if directory == Path::new(LINKS) || std::fs::remove_dir(directory).is_err() {
+            break;
+        }
+    }
+}
+
+/// The file system of the files.
+struct Service {
+    files: Arc<Files>,
+    runtime: tokio::runtime::Handle,
+}
+
+fn attr(number: u64, kind: FileType, size: u64) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(number),
+        size,
+        blocks: size.div_ceil(512),
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind,
+        perm: if number == ROOT { 0o700 } else { 0o600 },
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+fn errno(error: &VolumeError) -> Errno {
+    match error {
+        VolumeError::NoSpace => Errno::ENOSPC,
+        VolumeError::ReadOnly => Errno::EROFS,
+        VolumeError::OutOfRange => Errno::EINVAL,
+        VolumeError::NotSupported => Errno::EOPNOTSUPP,
+        _ => Errno::EIO,
+    }
+}
+
+impl Service {
+    fn attr_of(&self, number: INodeNo) -> Option<FileAttr> {
+        if number.0 == ROOT {
+            return Some(attr(ROOT, FileType::Directory, 0));
+        }
+        let file = self.files.file(number)?;
+        Some(attr(number.0, FileType::RegularFile, file.size))
+    }
+
+    /// Runs a change of a file as a task, and answers.
+    fn change<F, Work>(&self, number: INodeNo, reply: ReplyEmpty, work: F)
+    where
+        F: FnOnce(VolumeHandle) -> Work,
+        Work: Future<Output = Result<(), VolumeError>> + Send + 'static,
+    {
+        let Some(file) = self.files.file(number) else {
+            return reply.error(Errno::ENOENT);
+        };
+        let work = work(file.volume);
+        self.runtime.spawn(async move {
+            match work.await {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+}
+
+impl Filesystem for Service {
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let found = self
+            .files
+            .locked()
+            .iter()
+            .find(|(_, file)| parent.0 == ROOT && OsStr::new(&file.name) == name)
+            .map(|(number, file)| attr(*number, FileType::RegularFile, file.size));
+        match found {
+            Some(attr) => reply.entry(&TTL, &attr, Generation(0)),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        match self.attr_of(ino) {
+            Some(attr) => reply.attr(&TTL, &attr),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.opened(FileHandle(0), FopenFlags::empty());
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let Some(file) = self.files.file(ino) else {
+            return reply.error(Errno::ENOENT);
+        };
+        let len = u64::from(size).min(file.size.saturating_sub(offset));
+        let len = usize::try_from(len).unwrap_or(0);
+        if len == 0 {
+            return reply.data(&[]);
+        }
+        self.runtime.spawn(async move {
+            match file.volume.read(offset, len).await {
+                Ok(pieces) => match pieces.as_slice() {
+                    [piece] => reply.data(piece),
+                    _ => {
+                        let parts: Vec<&[u8]> = pieces.iter().map(|piece| &**piece).collect();
+                        reply.data(&parts.concat());
+                    }
+                },
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let Some(file) = self.files.file(ino) else {
+            return reply.error(Errno::ENOENT);
+        };
+        let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let data = IoBuf::copy_from(data);
+        self.runtime.spawn(async move {
+            let written = file.volume.write(offset, data, Stability::Unstable);
+            match written.await {
+                Ok(()) => reply.written(len),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    fn flush(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        reply.ok();
+    }
+
+    fn fsync(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.change(ino, reply, |volume| async move { volume.flush().await });
+    }
+
+    fn fallocate(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        // fallocate(2): PUNCH_HOLE is 2, ZERO_RANGE 16; a volume has its size.
+        if mode & (2 | 16) == 0 {
+            return reply.ok();
+        }
+        self.change(ino, reply, move |volume| async move {
+            volume.zero(offset, length, Stability::Unstable).await
+        });
+    }
+
+    fn readdir(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let mut entries: Vec<(u64, FileType, String)> = vec![
+            (ROOT, FileType::Directory, ".".to_owned()),
+            (ROOT, FileType::Directory, "..".to_owned()),
+        ];
+        if ino.0 == ROOT {
+            let files = self.files.locked();
+            let mut named: Vec<_> = files
+                .iter()
+                .map(|(number, file)| (*number, FileType::RegularFile, file.name.clone()))
+                .collect();
+            named.sort_by_key(|(number, ..)| *number);
+            entries.extend(named);
+        }
+        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        for (place, (number, kind, name)) in entries.into_iter().enumerate().skip(from) {
+            if reply.add(INodeNo(number), place as u64 + 1, kind, &name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+}
