@@ -3,6 +3,8 @@
 //! Guarantees: at most one read of a block is in flight; the bytes held stay below the limit (readers may hold more);
 //! a cached block equals what its pointer says, also when its place was overwritten within one txg. A hit allocates nothing.
 //!
+//! `l2` is the second level, on cache devices.
+//!
 //! What stays is decided by `policy` (adaptive replacement with ghost lists, over data and metadata), in which form by `state`
 //! (compressed as stored, and decompressed while there is room). `whatif` says what caches of other sizes would do.
 //!
@@ -12,6 +14,7 @@
 
 mod identity;
 mod index;
+mod l2;
 mod policy;
 mod state;
 mod stats;
@@ -28,6 +31,8 @@ use runtime::{Handle, IoBuf};
 use zio::{BlockStore, Forms, IoClass, ReadProps, ZioError};
 
 use identity::Identity;
+use l2::L2;
+pub use l2::{CacheDevice, CacheDeviceStats, L2Stats, L2Tuning};
 use policy::{Found, List, Policy};
 use state::{Arriving, Hit, State};
 pub use stats::{ByPurpose, CacheStats};
@@ -44,6 +49,8 @@ pub struct CacheTuning {
     pub correlated_ms: u32,
     /// Most bytes being read ahead at once, in bytes; a sixteenth of the limit if that is less.
     pub prefetch_bytes_max: usize,
+    /// How cache devices are fed, if there are any.
+    pub devices: L2Tuning,
 }
 
 impl Default for CacheTuning {
@@ -52,6 +59,7 @@ impl Default for CacheTuning {
             limit_bytes: 256 << 20,
             correlated_ms: 62,
             prefetch_bytes_max: 64 << 20,
+            devices: L2Tuning::default(),
         }
     }
 }
@@ -64,6 +72,7 @@ struct Inner {
     handle: Handle,
     store: BlockStore,
     state: RefCell<State>,
+    l2: RefCell<L2>,
 }
 
 /// A read under way.
@@ -89,10 +98,12 @@ impl Cache {
     #[must_use]
     pub fn new(handle: &Handle, store: BlockStore, tuning: CacheTuning) -> Self {
         runtime::keep_free(tuning.limit_bytes / 8);
+        let l2 = RefCell::new(L2::new(tuning.devices.clone()));
         Self(Rc::new(Inner {
             handle: handle.clone(),
             store,
             state: RefCell::new(State::new(tuning)),
+            l2,
         }))
     }
 
@@ -180,7 +191,10 @@ impl Cache {
         if prefetch {
             self.0.state.borrow_mut().prefetching += size;
         }
-        let result = self.0.store.read_forms(bp, props).await;
+        let result = match self.read_device(&identity, bp).await {
+            Some(forms) => Ok(forms),
+            None => self.0.store.read_forms(bp, props).await,
+        };
         let mut state = self.0.state.borrow_mut();
         if prefetch {
             state.prefetching -= size;
@@ -257,6 +271,8 @@ impl Cache {
             if let Some(flight) = state.flights.get(&identity) {
                 flight.forgotten.set(true);
             }
+            drop(state);
+            self.0.l2.borrow_mut().forget(&identity);
         }
     }
 
@@ -285,6 +301,13 @@ impl Cache {
         if limit != state.limit {
             state.set_limit(limit);
         }
+    }
+
+    /// Returns the bytes held, and the limit now.
+    #[must_use]
+    pub fn size(&self) -> (usize, usize) {
+        let state = self.0.state.borrow();
+        (state.bytes(), state.limit)
     }
 
     /// Returns the counters.

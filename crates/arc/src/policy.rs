@@ -28,8 +28,6 @@ pub(crate) const GHOST_BYTES: usize = 88;
 
 /// Set while a block has been read ahead and nobody asked for it yet.
 pub(crate) const PREFETCHED: u8 = 1;
-/// Set while a cache device has the block.
-pub(crate) const ON_DEVICE: u8 = 2;
 
 /// The lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,7 +111,7 @@ pub(crate) struct Arrival<T> {
     /// Bytes charged.
     pub(crate) size: usize,
     pub(crate) metadata: bool,
-    /// [`PREFETCHED`], [`ON_DEVICE`].
+    /// [`PREFETCHED`] or 0.
     pub(crate) flags: u8,
     pub(crate) now_ms: u32,
     /// It was asked for: a ghost counts, and becomes frequent.
@@ -122,11 +120,9 @@ pub(crate) struct Arrival<T> {
 
 /// An entry that was evicted.
 pub(crate) struct Victim<T> {
-    pub(crate) identity: Identity,
     pub(crate) payload: T,
     pub(crate) size: usize,
     pub(crate) flags: u8,
-    pub(crate) metadata: bool,
 }
 
 /// The entries of a cache and the decision which of them goes next.
@@ -244,18 +240,6 @@ impl<T> Policy<T> {
 
     pub(crate) fn is_metadata(&self, at: u32) -> bool {
         self.nodes[at as usize].metadata
-    }
-
-    pub(crate) fn flags(&self, at: u32) -> u8 {
-        self.nodes[at as usize].flags
-    }
-
-    pub(crate) fn set_flags(&mut self, at: u32, flags: u8) {
-        self.nodes[at as usize].flags |= flags;
-    }
-
-    pub(crate) fn clear_flags(&mut self, at: u32, flags: u8) {
-        self.nodes[at as usize].flags &= !flags;
     }
 
     /// Notes a use of a resident entry.
@@ -409,15 +393,13 @@ impl<T> Policy<T> {
         self.unlink(at);
         let node = &mut self.nodes[at as usize];
         let victim = Victim {
-            identity: node.identity,
             payload: node.payload.take().expect("a resident entry"),
             size: node.size as usize,
             flags: std::mem::take(&mut node.flags),
-            metadata: node.metadata,
         };
         if victim.flags & PREFETCHED != 0 {
             // Nobody ever asked for it: its ghost would say nothing.
-            let hash = victim.identity.hash();
+            let hash = self.nodes[at as usize].identity.hash();
             self.index.remove(hash, at);
             self.nodes[at as usize].in_use = false;
             self.free.push(at);
@@ -433,13 +415,13 @@ impl<T> Policy<T> {
         &self,
         list: List,
         metadata: bool,
-        mut visit: impl FnMut(u32, &Identity, &T) -> bool,
+        mut visit: impl FnMut(&Identity, &T, u8) -> bool,
     ) {
         let mut at = self.ends[usize::from(metadata)][list as usize].oldest;
         while at != NONE {
             let node = &self.nodes[at as usize];
             if let Some(payload) = &node.payload
-                && !visit(at, &node.identity, payload)
+                && !visit(&node.identity, payload, node.flags)
             {
                 return;
             }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use ondisk::BlockPointer;
+use ondisk::{BlockPointer, Compression};
 use runtime::IoBuf;
 
 use crate::identity::Identity;
@@ -27,13 +27,43 @@ pub(crate) struct Body {
     /// The compressed bytes, of a block that is stored so and is smaller for it in memory.
     pub(crate) stored: Option<IoBuf>,
     pub(crate) lsize: u32,
+    pub(crate) facts: Facts,
     /// Names the body in the queue of those held in both forms.
     ticket: u64,
     /// Used since the queue was last looked at.
     used: bool,
 }
 
+/// What a cache device's log says of a block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Facts {
+    /// Allocated 512-byte sectors of its first copy.
+    pub(crate) sectors: u32,
+    pub(crate) gang: bool,
+    pub(crate) compression: u8,
+}
+
+impl Facts {
+    fn of(bp: &BlockPointer) -> Self {
+        let dva = bp.dvas()[0];
+        Self {
+            sectors: u32::try_from(dva.asize >> 9).unwrap_or(u32::MAX),
+            gang: dva.gang,
+            compression: bp.compression().0,
+        }
+    }
+}
+
 impl Body {
+    /// The bytes as devices have them, if they are in memory.
+    pub(crate) fn on_disk(&self) -> Option<&IoBuf> {
+        if self.facts.compression == Compression::OFF.0 {
+            self.open.as_ref()
+        } else {
+            self.stored.as_ref()
+        }
+    }
+
     /// Bytes charged for the decompressed form of a block that has another.
     fn spare(&self) -> usize {
         match (&self.open, &self.stored) {
@@ -85,6 +115,10 @@ pub(crate) struct State {
     /// Recent fate of what was read ahead, fading.
     useful: u32,
     wasted: u32,
+    /// Stored bytes are kept even if that saves nothing: cache devices take blocks as they are stored.
+    pub(crate) keep_stored: bool,
+    /// Bytes of the index of cache devices.
+    index_bytes: usize,
 }
 
 impl State {
@@ -104,12 +138,20 @@ impl State {
             prefetching: 0,
             useful: 0,
             wasted: 0,
+            keep_stored: false,
+            index_bytes: 0,
         }
     }
 
     /// Bytes charged against the limit.
     pub(crate) fn bytes(&self) -> usize {
-        self.policy.bytes() + self.policy.ghost_overhead() + self.models.bytes()
+        self.policy.bytes() + self.policy.ghost_overhead() + self.models.bytes() + self.index_bytes
+    }
+
+    /// Charges the memory of the index of cache devices.
+    pub(crate) fn charge_index(&mut self, bytes: usize) {
+        self.index_bytes = bytes;
+        self.make_room(0);
     }
 
     /// Finds a block (with `open_only`, one that is held decompressed) and notes that it is used. Nothing is allocated.
@@ -213,7 +255,8 @@ impl State {
         now_ms: u32,
     ) {
         self.remove(&identity);
-        let stored = stored.filter(|stored| charge(stored) < charge(&open));
+        let keep = self.keep_stored;
+        let stored = stored.filter(|stored| keep || charge(stored) < charge(&open));
         // A block larger than a quarter of the cache would only flush it.
         if open.len() > self.limit / 4 {
             return;
@@ -224,6 +267,7 @@ impl State {
             open: Some(open),
             stored,
             lsize,
+            facts: Facts::of(bp),
             ticket: self.next_ticket,
             used: false,
         };

@@ -42,6 +42,24 @@ impl Blocks {
         }
     }
 
+    /// Whether the block is in memory or on its way there.
+    pub(crate) fn has(&self, bp: &BlockPointer) -> bool {
+        match self {
+            Self::Pool { cache, .. } => cache.has(bp),
+            #[cfg(test)]
+            Self::Memory(_) => false,
+        }
+    }
+
+    /// Bytes that may be read ahead now.
+    pub(crate) fn prefetch_room(&self) -> u64 {
+        match self {
+            Self::Pool { cache, .. } => cache.prefetch_room() as u64,
+            #[cfg(test)]
+            Self::Memory(_) => u64::MAX,
+        }
+    }
+
     /// Writes a block and keeps its bytes in the cache.
     pub(crate) async fn write(
         &self,

@@ -8,10 +8,9 @@ use std::rc::Rc;
 
 use ondisk::{ObjectId, Txg};
 use runtime::{IoBuf, IoBufMut, join_all};
-use zio::IoClass;
 
 use crate::allocate::check_block_size;
-use crate::dnode::{Block, Dnode, NEWEST, Peek, Stream};
+use crate::dnode::{Block, Dnode, NEWEST, Peek};
 use crate::error::{DmuError, Result};
 use crate::objset::Objset;
 use crate::txg::Tx;
@@ -20,12 +19,6 @@ use crate::txg::Tx;
 const COPY_OUT_BYTES: usize = 32 << 10;
 /// Blocks that may share one buffer: an NFS write of 1 MiB in blocks of 128 KiB.
 const SLICES_MAX: usize = 8;
-/// Read-ahead of a sequential reader starts with this and doubles.
-const READ_AHEAD_FIRST: u64 = 1 << 20;
-/// Most blocks read ahead at once.
-const READ_AHEAD_BLOCKS_MAX: u64 = 256;
-/// Largest read-ahead, in bytes.
-const READ_AHEAD_MAX: u64 = 16 << 20;
 
 /// The part of one block that an operation touches.
 struct Part {
@@ -136,71 +129,6 @@ impl Objset {
             Some(data) => Ok(copy_range(&data, range)),
             None => Ok(IoBuf::zeroed(part.len)),
         }
-    }
-
-    /// Starts reading the blocks of a byte range into the cache, without waiting.
-    pub fn prefetch(&self, object: ObjectId, range: Range<u64>) {
-        let os = self.clone();
-        let handle = &self.0.services.handle;
-        drop(handle.spawn("prefetch", async move {
-            // A failed prefetch is no error: whoever reads for real sees it.
-            if let Ok(dnode) = os.dnode(object).await {
-                os.prefetch_blocks(&dnode, range).await;
-            }
-        }));
-    }
-
-    async fn prefetch_blocks(&self, dnode: &Dnode, range: Range<u64>) {
-        let base = dnode.base();
-        let size = u64::from(base.core.block_size);
-        let first = range.start / size;
-        let end = range
-            .end
-            .div_ceil(size)
-            .min(base.core.max_block_id.saturating_add(1))
-            .min(first + READ_AHEAD_BLOCKS_MAX);
-        let reads = (first..end)
-            .filter(|&block| matches!(dnode.state.borrow().peek(NEWEST, block), Peek::Base))
-            .map(|block| self.base_block_class(dnode, block, IoClass::AsyncRead));
-        join_all(reads).await;
-    }
-
-    /// Notices sequential readers and reads ahead of them.
-    fn read_ahead(&self, dnode: &Rc<Dnode>, offset: u64, len: u64) {
-        let mut stream = dnode.stream.get();
-        let end = offset + len;
-        if offset != stream.next || offset == 0 && len < COPY_OUT_BYTES as u64 {
-            dnode.stream.set(Stream {
-                next: end,
-                issued: end,
-                window: 0,
-            });
-            return;
-        }
-        stream.next = end;
-        // Ahead by less than half a window: issue the next stretch.
-        if stream.issued < end + stream.window / 2 || stream.window == 0 {
-            stream.window = (stream.window * 2).clamp(READ_AHEAD_FIRST, READ_AHEAD_MAX);
-            let from = stream.issued.max(end);
-            let to = end + stream.window;
-            stream.issued = to;
-            let base = dnode.base();
-            if self.is_cached(dnode, from / u64::from(base.core.block_size)) {
-                // Nothing to gain yet; look again when the reader is further.
-                stream.issued = end;
-                stream.window = 0;
-                dnode.stream.set(stream);
-                return;
-            }
-            let last = (base.core.max_block_id + 1).saturating_mul(u64::from(base.core.block_size));
-            if from < last && base.core.max_block_id > 0 {
-                let (os, dnode) = (self.clone(), Rc::clone(dnode));
-                drop(self.0.services.handle.spawn("read-ahead", async move {
-                    os.prefetch_blocks(&dnode, from..to).await;
-                }));
-            }
-        }
-        dnode.stream.set(stream);
     }
 
     /// Writes bytes at an offset. Whole blocks are not read first.

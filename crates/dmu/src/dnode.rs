@@ -19,6 +19,7 @@ use ondisk::{
 };
 use runtime::{IoBuf, IoBufMut};
 
+use crate::prefetch::Readers;
 use crate::ranges::Ranges;
 use crate::wait::Gate;
 use crate::zap::MicroIndex;
@@ -272,14 +273,6 @@ pub(crate) struct DnodeState {
     pub(crate) recent_l1: Option<(u64, IoBuf)>,
 }
 
-/// Read-ahead state of a sequential reader, in bytes.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Stream {
-    pub(crate) next: u64,
-    pub(crate) issued: u64,
-    pub(crate) window: u64,
-}
-
 /// An object in memory.
 pub(crate) struct Dnode {
     pub(crate) id: ObjectId,
@@ -292,7 +285,8 @@ pub(crate) struct Dnode {
     pub(crate) version: Cell<u64>,
     /// Index of a small dictionary, valid for one `version`.
     pub(crate) micro: RefCell<Option<MicroIndex>>,
-    pub(crate) stream: Cell<Stream>,
+    /// Who reads it in order.
+    pub(crate) readers: RefCell<Readers>,
 }
 
 /// What the sync of a group needs of a dnode.
@@ -318,7 +312,7 @@ impl Dnode {
             touched: Cell::new(true),
             version: Cell::new(0),
             micro: RefCell::new(None),
-            stream: Cell::default(),
+            readers: RefCell::default(),
         })
     }
 

@@ -18,6 +18,7 @@ mod error;
 mod lookup;
 mod objects;
 mod objset;
+mod prefetch;
 mod ranges;
 mod syncing;
 mod traverse;

@@ -97,7 +97,7 @@ impl Objset {
     /// Whether a block of the version on disk is in the cache, as far as can be told without reading.
     pub(crate) fn is_cached(&self, dnode: &Dnode, block: u64) -> bool {
         pointer_at_hand(dnode, block)
-            .is_some_and(|bp| bp.is_hole() || self.0.services.blocks().peek(&bp).is_some())
+            .is_some_and(|bp| bp.is_hole() || self.0.services.blocks().has(&bp))
     }
 
     async fn indirect(
@@ -123,19 +123,10 @@ impl Objset {
 
     /// The bytes of a data block in the version on disk; `None` for a hole.
     pub(crate) async fn base_block(&self, dnode: &Dnode, block: u64) -> Result<Option<IoBuf>> {
-        self.base_block_class(dnode, block, IoClass::SyncRead).await
-    }
-
-    pub(crate) async fn base_block_class(
-        &self,
-        dnode: &Dnode,
-        block: u64,
-        class: IoClass,
-    ) -> Result<Option<IoBuf>> {
         if let Some(found) = self.block_at_hand(dnode, block) {
             return Ok(found);
         }
-        Box::pin(self.load_block(dnode, block, class)).await
+        Box::pin(self.load_block(dnode, block)).await
     }
 
     /// The block without waiting, if its pointer is at hand and its bytes are in the cache.
@@ -148,7 +139,7 @@ impl Objset {
         (buf.len() == dnode.state.borrow().base.core.block_size as usize).then_some(Some(buf))
     }
 
-    async fn load_block(&self, dnode: &Dnode, block: u64, class: IoClass) -> Result<Option<IoBuf>> {
+    async fn load_block(&self, dnode: &Dnode, block: u64) -> Result<Option<IoBuf>> {
         loop {
             let (generation, size) = {
                 let state = dnode.state.borrow();
@@ -166,7 +157,9 @@ impl Objset {
             {
                 return Ok(Some(buf));
             }
-            let read = self.read_block(&bp, dnode.id, 0, block, class).await;
+            let read = self
+                .read_block(&bp, dnode.id, 0, block, IoClass::SyncRead)
+                .await;
             match read {
                 Ok(buf) if buf.len() == size => return Ok(Some(buf)),
                 read => {

@@ -405,6 +405,12 @@ impl TxgClock {
         self.0.stopped.get()
     }
 
+    /// Most dirty bytes of all groups before transactions wait.
+    #[must_use]
+    pub fn dirty_bytes_max(&self) -> u64 {
+        self.0.options.dirty_bytes_max
+    }
+
     /// Counts bytes as dirty in `txg`.
     pub fn add_dirty(&self, txg: Txg, bytes: u64) {
         *self.0.dirty.borrow_mut().entry(txg).or_insert(0) += bytes;

@@ -26,6 +26,7 @@ mod error;
 pub mod feature;
 pub mod history;
 mod kinds;
+pub mod l2arc;
 pub mod label;
 pub mod nvlist;
 mod object_type;

@@ -1,5 +1,7 @@
 //! The cache over a store in a modelled world: what is read is right and read once, and the limit holds.
 
+mod devices;
+
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -316,6 +318,6 @@ fn what_is_read_ahead_is_counted_as_useful_or_wasted_and_bounded() {
         let stats = cache.stats();
         assert_eq!((stats.prefetch_useful, stats.prefetch_wasted), (1, 2));
         assert_eq!(stats.prefetch_unused_bytes, 0);
-        assert_eq!(cache.prefetch_room(), 8 << 10, "waste makes it careful");
+        assert_eq!(cache.prefetch_room(), 32 << 10, "waste makes it careful");
     });
 }
