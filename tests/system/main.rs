@@ -20,4 +20,5 @@ mod rpc;
 mod snapdir;
 mod tour;
 mod volumes;
+mod watching;
 mod written_pools;

@@ -16,6 +16,7 @@ use zpl::{Fs, FsError, FsOptions};
 use zvol::{Volume, VolumeOptions};
 
 use crate::EngineError;
+use crate::observe::{Client, DatasetSeen, Tally};
 use crate::watch::Watches;
 
 /// Requests under way at once in one pool; more wait in the mailbox.
@@ -163,6 +164,7 @@ struct OpenDataset {
     used: Cell<u64>,
     idle: runtime::sync::Event,
     closing: Cell<bool>,
+    tally: Tally,
 }
 
 /// What a dataset holds.
@@ -206,6 +208,18 @@ impl Lease {
             Content::Volume(volume) => Ok(volume),
             Content::Fs(_) => Err(zvol::VolumeError::NotSupported),
         }
+    }
+}
+
+impl Lease {
+    /// Does the work of a client's request and notes where its time goes.
+    pub(crate) async fn timed<F: Future>(
+        &self,
+        handle: &Handle,
+        client: Client,
+        work: F,
+    ) -> F::Output {
+        self.0.tally.timed(handle, client, work).await
     }
 }
 
@@ -349,6 +363,7 @@ impl Room {
             used: Cell::new(0),
             idle: runtime::sync::Event::new("the last user of a dataset"),
             closing: Cell::new(false),
+            tally: Tally::default(),
         };
         self.open.borrow_mut().insert(dataset, Rc::new(entry));
         self.lease(dataset, guid)?.ok_or(EngineError::PoolClosed)
@@ -446,6 +461,29 @@ impl Room {
             leaving.remove(dataset);
         }
         outcome
+    }
+
+    /// Returns what open datasets have seen: name, log counters, requests by client.
+    pub(crate) fn datasets_seen(&self) -> Vec<DatasetSeen> {
+        let open: Vec<_> = self
+            .open
+            .borrow()
+            .iter()
+            .map(|(&id, o)| (id, o.clone()))
+            .collect();
+        let seen = open.into_iter().filter_map(|(id, open)| {
+            let dataset = match &open.content {
+                Content::Fs(fs) => fs.dataset()?,
+                Content::Volume(volume) => volume.dataset(),
+            };
+            Some(DatasetSeen {
+                name: dataset.name(),
+                id,
+                log: dataset.log().map(|log| log.stats()).unwrap_or_default(),
+                requests: open.tally.by_client(),
+            })
+        });
+        seen.collect()
     }
 
     /// Makes open file systems follow changed properties.

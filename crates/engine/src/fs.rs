@@ -11,6 +11,7 @@ use zpl::{
 
 use crate::control_dir::{CONTROL_COOKIE, check_free, is_control};
 use crate::door::{Door, Room};
+use crate::observe::Client;
 use crate::watch::{Happened, Watch, Watches};
 use crate::{EngineError, IoBuf};
 
@@ -28,6 +29,7 @@ pub struct FsHandle {
     head: Option<(u64, u64)>,
     /// The watch whose owner makes the changes of this handle, or 0.
     watch: u64,
+    client: Client,
 }
 
 impl FsHandle {
@@ -38,6 +40,16 @@ impl FsHandle {
             guid,
             head: None,
             watch: 0,
+            client: Client::Local,
+        }
+    }
+
+    /// Returns a handle whose requests are counted as this client's.
+    #[must_use]
+    pub fn for_client(&self, client: Client) -> Self {
+        Self {
+            client,
+            ..self.clone()
         }
     }
 
@@ -52,6 +64,7 @@ impl FsHandle {
             guid,
             head: Some(head),
             watch: self.watch,
+            client: self.client,
         }
     }
 
@@ -65,6 +78,7 @@ impl FsHandle {
             guid,
             head: None,
             watch: self.watch,
+            client: self.client,
         })
     }
 
@@ -127,7 +141,7 @@ impl FsHandle {
         F: FnOnce(Rc<Room>, Fs) -> Answer + Send + 'static,
         Answer: Future<Output = FsResult<T>> + 'static,
     {
-        let (dataset, guid) = (self.dataset, self.guid);
+        let (dataset, guid, client) = (self.dataset, self.guid, self.client);
         let head = self.head;
         let answer = self
             .door
@@ -141,7 +155,11 @@ impl FsHandle {
                     Ok(fs) if head.is_some_and(|(of, _)| fs.head() != of || !fs.is_snapshot()) => {
                         Ok(Err(FsError::Stale))
                     }
-                    Ok(fs) => Ok(work(room, fs.clone()).await),
+                    Ok(fs) => {
+                        let handle = room.handle.clone();
+                        let work = work(room, fs.clone());
+                        Ok(lease.timed(&handle, client, work).await)
+                    }
                     Err(error) => Ok(Err(error)),
                 }
             })

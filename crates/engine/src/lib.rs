@@ -18,6 +18,7 @@ mod door;
 mod engine;
 mod error;
 mod fs;
+mod observe;
 mod operations;
 mod pool_handle;
 mod snapshot;
@@ -34,6 +35,7 @@ pub use door::Ending;
 pub use engine::{Engine, Host, PoolBody, Threads};
 pub use error::EngineError;
 pub use fs::FsHandle;
+pub use observe::{Client, DatasetSeen, Observation, PHASES, Phase, RequestTimes, TunedL2, Tunes};
 pub use pool_handle::PoolHandle;
 pub use snapshot::{Hold, Refusal, SnapshotRequest};
 pub use volume::{VolumeHandle, VolumeInfo, VolumePlan};
@@ -55,7 +57,10 @@ pub mod pool_property {
         PropertyValue, human_bytes, parse_index,
     };
 }
+pub use arc::{ByPurpose, CacheDeviceStats, CacheStats, L2Stats, L2Tuning, WhatIf as CacheWhatIf};
 pub use runtime::{IoBuf, IoBufMut};
+pub use vdev::{ClassStats, IoClass, LatencyHistogram, VdevStats};
+pub use zil::ZilStats;
 pub use zpl::{
     Access, Attr, CaseSensitivity, Change, CreateMode, Cred, DeviceNumber, DirEntry, FileId,
     FileType, FsError, FsResult, FsStat, ListLimit, Listing, Made, ReadData, Renamed, SeekTarget,

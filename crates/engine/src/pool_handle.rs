@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pool::{HistoryRecord, PoolStatus};
 
 use crate::door::{Door, Ending};
+use crate::observe::{Observation, Tunes};
 use crate::pool_property::PropertyEntry;
 use crate::{
     CreateDataset, DatasetFilter, DatasetInfo, DatasetProperty, DestroyOptions, EngineError,
@@ -67,6 +68,42 @@ impl PoolHandle {
     pub async fn status(&self) -> Result<PoolStatus, EngineError> {
         self.door
             .ask(|room| async move { Ok(room.pool.status()) })
+            .await
+    }
+
+    /// Returns what the pool counts: cache, cache devices, logs, requests, dirty data.
+    ///
+    /// # Errors
+    /// [`EngineError::PoolClosed`].
+    pub async fn observe(&self) -> Result<Observation, EngineError> {
+        self.door
+            .ask(|room| async move { Ok(crate::observe::observe(&room)) })
+            .await
+    }
+
+    /// Returns the bytes the pool's cache holds, and its limit now.
+    ///
+    /// # Errors
+    /// [`EngineError::PoolClosed`].
+    pub async fn cache_size(&self) -> Result<(u64, u64), EngineError> {
+        self.door
+            .ask(|room| async move {
+                let (held, limit) = room.pool.cache().size();
+                Ok((held as u64, limit as u64))
+            })
+            .await
+    }
+
+    /// Changes limits of the cache while it is in use; what is `None` stays.
+    ///
+    /// # Errors
+    /// [`EngineError::PoolClosed`].
+    pub async fn tune(&self, tunes: Tunes) -> Result<(), EngineError> {
+        self.door
+            .ask(|room| async move {
+                crate::observe::tune(&room, tunes);
+                Ok(())
+            })
             .await
     }
 

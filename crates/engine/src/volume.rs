@@ -6,6 +6,7 @@ use dsl::DslError;
 use zvol::{Redundancy, Volume, VolumeError, VolumeResult};
 
 use crate::door::{Door, Room};
+use crate::observe::Client;
 use crate::property::{DatasetKind, Property, PropertyError, Setting, Value, nice_bytes};
 use crate::{Allocation, EngineError, IoBuf, Stability};
 
@@ -19,6 +20,7 @@ pub struct VolumeHandle {
     pool: u64,
     dataset: u64,
     guid: u64,
+    client: Client,
 }
 
 /// What is known of a volume now.
@@ -56,6 +58,16 @@ impl VolumeHandle {
             pool,
             dataset,
             guid,
+            client: Client::Local,
+        }
+    }
+
+    /// Returns a handle whose requests are counted as this client's.
+    #[must_use]
+    pub fn for_client(&self, client: Client) -> Self {
+        Self {
+            client,
+            ..self.clone()
         }
     }
 
@@ -77,7 +89,7 @@ impl VolumeHandle {
         F: FnOnce(Volume) -> Answer + Send + 'static,
         Answer: Future<Output = VolumeResult<T>> + 'static,
     {
-        let (dataset, guid) = (self.dataset, self.guid);
+        let (dataset, guid, client) = (self.dataset, self.guid, self.client);
         let answer = self
             .door
             .ask(move |room| async move {
@@ -86,7 +98,10 @@ impl VolumeHandle {
                     Err(error) => return Ok(Err(as_volume_error(&error))),
                 };
                 match lease.volume() {
-                    Ok(volume) => Ok(work(volume.clone()).await),
+                    Ok(volume) => {
+                        let work = work(volume.clone());
+                        Ok(lease.timed(&room.handle, client, work).await)
+                    }
                     Err(error) => Ok(Err(error)),
                 }
             })

@@ -2,6 +2,7 @@
 //! name; keys that are not known are refused, so that a mistyped one does not go unnoticed. What
 //! belongs to the data (shares, mount points, quotas) lives in the pools as properties, not here.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -37,7 +38,7 @@ pub enum ConfigError {
 pub struct Config {
     /// Addresses to listen at. Empty: loopback, or everywhere as soon as a share allows others.
     pub listen: Vec<IpAddr>,
-    /// Memory for the cache of each pool, for instance `2G`. Empty: a quarter of the machine's.
+    /// Memory that the process stays below, for instance `2G`. Empty: half of the machine's, or of its container's.
     pub memory: String,
     /// NFS.
     pub nfs: Nfs,
@@ -47,6 +48,24 @@ pub struct Config {
     pub iscsi: Iscsi,
     /// Mounting on this machine.
     pub mount: Mount,
+    /// Metrics for Prometheus.
+    pub metrics: Metrics,
+    /// Limits by the names of `sanbox tune`, such as `l2arc_write_max = '64M'`.
+    pub tuning: BTreeMap<String, String>,
+}
+
+/// Settings of the metrics.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Metrics {
+    /// TCP port on this machine's loopback address; 0 is none.
+    pub port: u16,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self { port: 9134 }
+    }
 }
 
 /// Settings of the NFS server.
@@ -177,7 +196,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Returns the memory for each pool's cache in bytes, if it was set.
+    /// Returns the memory that the process stays below in bytes, if it was set.
     ///
     /// # Errors
     /// The setting is not a size.

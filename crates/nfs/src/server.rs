@@ -7,7 +7,7 @@ use crate::replies::{Admission, Key, ReplyCache, digest};
 use crate::rpc::{self, AuthProblem, Call, Credential, Refusal};
 use crate::xdr::{Malformed, Reader, Writer};
 use crate::{crossing, mount, portmap, v3};
-use engine::{Cred, FsHandle, IoBuf};
+use engine::{Client, Cred, FsHandle, IoBuf};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -380,7 +380,7 @@ impl Server {
             Some(snapshot) => served.export.fs.snapshot(snapshot.object, snapshot.guid),
         };
         let caller = Caller {
-            fs,
+            fs: fs.for_client(Client::Address(peer.ip())),
             cred: Cred {
                 uid,
                 gid,

@@ -2,8 +2,9 @@
 //! Plain data.  The numbers are a moment's view; nothing here is kept on disk.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use vdev::AllocationBias;
+use vdev::{AllocationBias, VdevStats};
 
 /// Health of a pool or a vdev, in OpenZFS's words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -181,6 +182,8 @@ pub struct VdevStatus {
     pub resilvering: bool,
     /// Statistics since import.
     pub io: IoTotals,
+    /// All counters since import: by class, with histograms.
+    pub detail: Arc<VdevStats>,
     /// Children in order.
     pub children: Vec<Self>,
 }

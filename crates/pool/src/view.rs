@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ondisk::feature::{self, Feature};
 use vdev::VdevKind;
@@ -293,6 +294,7 @@ impl Inner {
                 read_nanoseconds: stats.read_total.sum_ns,
                 write_nanoseconds: stats.write_total.sum_ns,
             },
+            detail: Arc::new(stats.clone()),
             children,
         }
     }

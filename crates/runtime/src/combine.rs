@@ -5,7 +5,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::executor::Handle;
+use crate::executor::{Handle, note_wait};
 
 /// Waits for all; results are in the order of the futures. All are polled whenever one of them may go on, so this is
 /// for tens of futures; spawn tasks for thousands.
@@ -33,6 +33,19 @@ pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F:
         .into_iter()
         .map(|result| result.expect("all are done"))
         .collect()
+}
+
+/// Does what `future` does, and says of every wait in it that it is for `what`: for whoever does something on behalf of many.
+pub async fn waiting_as<F: Future>(what: &'static str, future: F) -> F::Output {
+    let mut future = pin!(future);
+    poll_fn(|cx| {
+        let poll = future.as_mut().poll(cx);
+        if poll.is_pending() {
+            note_wait(what);
+        }
+        poll
+    })
+    .await
 }
 
 /// Waits for both.

@@ -122,6 +122,13 @@ pub fn note_wait(what: &'static str) {
     WAITING_FOR.with(|cell| cell.set(what));
 }
 
+/// Returns what the poll under way said it waits for: to be asked by a future around another that just returned
+/// `Pending`.
+#[must_use]
+pub fn noted_wait() -> &'static str {
+    WAITING_FOR.with(Cell::get)
+}
+
 impl RunQueue {
     fn push(&self, entry: Entry) {
         let mut entry = Some(entry);

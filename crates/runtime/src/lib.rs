@@ -26,10 +26,12 @@ mod timer;
 
 pub use arena::keep_free;
 pub use buf::{ALIGNMENT, IoBuf, IoBufMut};
-pub use combine::{Either, join, join_all, select, timeout};
+pub use combine::{Either, join, join_all, select, timeout, waiting_as};
 pub use disk::{Disk, DiskAction, DiskError, DiskInfo, DiskKind, DiskMode};
 pub use driver::{Completion, ComputeJob, DiskId, DiskOp, Driver, Outcome, Token, Unpark, Waited};
-pub use executor::{COMPUTE_WORTHWHILE_BYTES, Handle, JoinHandle, Runtime, Stopped, note_wait};
+pub use executor::{
+    COMPUTE_WORTHWHILE_BYTES, Handle, JoinHandle, Runtime, Stopped, note_wait, noted_wait,
+};
 pub use mailbox::mailbox;
 pub use reply::reply;
 pub use stats::{LONG_POLL, StallReport, StalledTask, Stats};

@@ -13,17 +13,19 @@ use std::time::Duration;
 use engine::property::{DatasetKind, Property, Source, Value};
 use engine::{
     Candidate, DatasetInfo, Ending, Engine, EngineError, HostIdentity, ImportPolicy, PoolError,
-    PoolHandle, PoolSpec, PoolState, PropertyQuery, VdevStatus,
+    PoolHandle, PoolSpec, PoolState, PropertyQuery, Tunes, VdevStatus,
 };
 use manage::config::Config;
 use manage::state::{PoolCache, StateDirectory};
 use tokio::sync::Mutex;
 
+use crate::memory::{self, Plan};
 use crate::serve::devices::Devices;
 use crate::serve::fuse::{MountFlags, Mounts};
 use crate::serve::iscsi::Iscsi;
 use crate::serve::nbd;
 use crate::serve::shares::Shares;
+use crate::tuning::{self, Tunables};
 
 pub(crate) use manage::state::CachedPool;
 
@@ -59,6 +61,9 @@ pub(crate) struct Appliance {
     iscsi: OnceLock<Iscsi>,
     /// Present in a daemon that makes block devices of volumes.
     devices: OnceLock<Devices>,
+    /// Limits that can be changed.
+    tunables: std::sync::Mutex<Tunables>,
+    memory: Plan,
 }
 
 impl Appliance {
@@ -75,7 +80,11 @@ impl Appliance {
             hostname: hostname(),
         };
         let mounts = Mounts::new(config.mount.threads);
+        let tunables = tuning::from_config(&config.tuning).map_err(anyhow::Error::msg)?;
+        let memory = Plan::of(memory_ceiling(&config));
         Ok(Arc::new(Self {
+            tunables: std::sync::Mutex::new(tunables),
+            memory,
             engine,
             state,
             config,
@@ -94,6 +103,8 @@ impl Appliance {
         let config = Config::default();
         let mounts = Mounts::new(config.mount.threads);
         Arc::new(Self {
+            tunables: std::sync::Mutex::default(),
+            memory: Plan::of(0),
             engine,
             state: StateDirectory::unopened(state),
             config,
@@ -191,6 +202,54 @@ impl Appliance {
     /// Whether this process is a daemon.
     pub(crate) fn lives_on(&self) -> bool {
         self.shares.get().is_some()
+    }
+
+    /// Returns the pools that are open now.
+    pub(crate) fn open_pools(&self) -> Vec<PoolHandle> {
+        self.engine.pools()
+    }
+
+    /// What is planned of the memory.
+    pub(crate) fn memory_plan(&self) -> Plan {
+        self.memory
+    }
+
+    /// The limits that can be changed, as they are now.
+    pub(crate) fn tunables(&self) -> Tunables {
+        let now = self.tunables.lock();
+        now.unwrap_or_else(std::sync::PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Changes a limit, here and in the pools that are open.
+    pub(crate) async fn tune(&self, name: &str, value: &str) -> Result<(), String> {
+        let after = {
+            let now = self.tunables.lock();
+            let mut now = now.unwrap_or_else(std::sync::PoisonError::into_inner);
+            tuning::set(&mut now, name, value)?;
+            now.clone()
+        };
+        let pools = self.engine.pools();
+        let share = self.cache_bytes(&after) / pools.len().max(1);
+        for pool in pools {
+            let tunes = Tunes {
+                cache_bytes: Some(share),
+                pressed_bytes: None,
+                l2: Some(after.l2.clone()),
+            };
+            // One that was exported meanwhile needs none.
+            let _ = pool.tune(tunes).await;
+        }
+        Ok(())
+    }
+
+    /// Most bytes of all caches together.
+    fn cache_bytes(&self, tunables: &Tunables) -> usize {
+        let planned = self.memory.caches;
+        let bytes = tunables
+            .cache_bytes
+            .map_or(planned, |chosen| chosen.min(planned));
+        usize::try_from(bytes).unwrap_or(usize::MAX)
     }
 
     /// Returns all pools known as imported, opening them.
@@ -593,10 +652,15 @@ impl Appliance {
 
     fn tuning(&self) -> engine::Tuning {
         let mut tuning = engine::Tuning::default();
-        let chosen = self.config.memory_bytes().ok().flatten();
-        if let Some(bytes) = chosen.or_else(|| memory_here().map(|bytes| bytes / 4)) {
-            tuning.cache.limit_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        }
+        let tunables = self.tunables();
+        // Pools that come later share with those that are there; the keeper of the memory evens it out.
+        let pools = self.engine.pools().len() as u64 + 1;
+        tuning.cache.limit_bytes = self.cache_bytes(&tunables);
+        tuning.cache.devices = tunables.l2;
+        tuning.txg.dirty_bytes_max = (self.memory.dirty / pools).max(16 << 20);
+        let most = tuning.txg.dirty_bytes_max / 4;
+        tuning.txg.dirty_bytes_sync = tuning.txg.dirty_bytes_sync.min(most);
+        tuning.blocks.writing_bytes_max = (self.memory.writing / pools).max(8 << 20);
         tuning
     }
 
@@ -609,20 +673,15 @@ impl Appliance {
     }
 }
 
-/// Returns the memory this process may use, in bytes: the machine's, or its container's.
-fn memory_here() -> Option<u64> {
-    let machine = std::fs::read_to_string("/proc/meminfo")
-        .ok()
-        .and_then(|text| {
-            let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
-            let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-            Some(kib << 10)
-        });
-    // cgroup v2; `max` when there is no limit.
-    let container = std::fs::read_to_string("/sys/fs/cgroup/memory.max")
-        .ok()
-        .and_then(|text| text.trim().parse().ok());
-    machine.into_iter().chain(container).min()
+/// The memory the process is to stay below, in bytes: what was chosen, at most what there is; else half of what there is.
+fn memory_ceiling(config: &Config) -> u64 {
+    let here = memory::available();
+    match (config.memory_bytes().ok().flatten(), here) {
+        (Some(chosen), Some(here)) => chosen.min(here),
+        (Some(chosen), None) => chosen,
+        (None, Some(here)) => here / 2,
+        (None, None) => 1 << 30,
+    }
 }
 
 /// Returns how the properties of a dataset want it mounted.

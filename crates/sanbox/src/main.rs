@@ -8,7 +8,9 @@
 mod appliance;
 mod cli;
 mod follow;
+mod memory;
 mod serve;
+mod tuning;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -631,6 +631,8 @@ fn count_class(stats: &mut VdevStats, class: IoClass, bytes: u64, times: [runtim
     let stats = &mut stats.classes[class.index()];
     stats.ops += 1;
     stats.bytes += bytes;
+    let bucket = (63 - (bytes | 1).leading_zeros()) as usize;
+    stats.sizes[bucket.min(stats.sizes.len() - 1)] += 1;
     stats.queue_wait.record(nanos(asked, started));
     stats.disk_wait.record(nanos(started, ended));
 }

@@ -40,7 +40,7 @@ pub use layout::{Layout, Raidz};
 pub use queue::{ClassLimits, IoClass, QueueTuning};
 pub use raidz::draid::Draid;
 pub use reconfigure::Join;
-pub use stats::{ClassStats, LATENCY_BUCKETS, LatencyHistogram, VdevStats};
+pub use stats::{ClassStats, LATENCY_BUCKETS, LatencyHistogram, SIZE_BUCKETS, VdevStats};
 pub use tree::Tree;
 pub use types::{
     AllocationBias, Check, Health, LeafInfo, Location, OpenMode, Scrubbed, TopInfo, TreeTuning,

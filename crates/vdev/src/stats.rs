@@ -48,9 +48,14 @@ impl LatencyHistogram {
     }
 }
 
+/// Number of buckets of a histogram of sizes: bucket i counts requests of [2^i, 2^(i+1)) bytes, the last all larger ones.
+pub const SIZE_BUCKETS: usize = 25;
+
 /// Counters of one class of I/O on one vdev.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClassStats {
+    /// Requests by size: bucket i is [2^i, 2^(i+1)) bytes.
+    pub sizes: [u64; SIZE_BUCKETS],
     /// Operations completed.
     pub ops: u64,
     /// Bytes of those.
@@ -118,6 +123,9 @@ impl VdevStats {
         for (mine, theirs) in self.classes.iter_mut().zip(&other.classes) {
             mine.ops += theirs.ops;
             mine.bytes += theirs.bytes;
+            for (mine, theirs) in mine.sizes.iter_mut().zip(&theirs.sizes) {
+                *mine += theirs;
+            }
             mine.pending += theirs.pending;
             mine.active += theirs.active;
             mine.queue_wait.merge(&theirs.queue_wait);

@@ -205,7 +205,8 @@ impl Zilog {
                 inner.written.wait().await;
                 continue;
             }
-            let result = inner.write_batch().await;
+            let write = inner.write_batch();
+            let result = runtime::waiting_as("records to reach the intent log", write).await;
             inner.writing.set(false);
             if let Err(error) = result {
                 *inner.failed.borrow_mut() = Some(error);

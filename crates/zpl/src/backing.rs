@@ -88,6 +88,10 @@ impl Backing {
         Self { os, dataset: None }
     }
 
+    pub(crate) fn dataset(&self) -> Option<&Dataset> {
+        self.dataset.as_ref()
+    }
+
     pub(crate) fn of_dataset(dataset: Dataset) -> Self {
         Self {
             os: dataset.objset().clone(),

@@ -308,6 +308,12 @@ impl Fs {
         self.0.znodes.any_held()
     }
 
+    /// Returns the dataset it is in; `None` for a bare objset.
+    #[must_use]
+    pub fn dataset(&self) -> Option<&dsl::Dataset> {
+        self.0.backing.dataset()
+    }
+
     /// Returns the objset of the file system.
     #[must_use]
     pub fn objset(&self) -> &Objset {

@@ -40,6 +40,15 @@ const fn short(short: char, help: &'static str) -> Flag {
     }
 }
 
+const fn valued(letter: char, value: &'static str, help: &'static str) -> Flag {
+    Flag {
+        short: Some(letter),
+        long: None,
+        value: Some(value),
+        help,
+    }
+}
+
 const fn long(long: &'static str, value: Option<&'static str>, help: &'static str) -> Flag {
     Flag {
         short: None,
@@ -100,7 +109,16 @@ pub(crate) const COMMANDS: &[Command] = &[
                 Some("N"),
                 "TCP port of NBD, open while a volume's property org.sanbox:nbd is on or readonly; 0 is none (10809)",
             ),
-            long("memory", Some("SIZE"), "cache for each pool"),
+            long(
+                "memory",
+                Some("SIZE"),
+                "memory that the whole process stays below (half of the machine's or the container's)",
+            ),
+            long(
+                "metrics-port",
+                Some("N"),
+                "port of this machine where Prometheus finds /metrics; 0 is none (9134)",
+            ),
             long(
                 "no-portmap",
                 None,
@@ -215,6 +233,67 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: &[short('r', "read-only")],
         text: &[
             "Without a running daemon the command stays in the foreground and holds the mount until it is unmounted or interrupted; other commands of the same state directory work meanwhile.",
+        ],
+    },
+    Command {
+        name: "arcstat",
+        summary: "show what the caches do",
+        operands: "[INTERVAL [COUNT]]",
+        flags: &[
+            short('a', "all columns"),
+            short('x', "the columns about lists and ghosts"),
+            short('p', "exact numbers, no heading"),
+            short('v', "say what the columns are"),
+            valued('f', "FIELD,...", "these columns"),
+            valued('s', "TEXT", "between columns, instead of two spaces"),
+        ],
+        text: &[
+            "The columns are those of OpenZFS's arcstat, for the caches of all pools together. The first line counts since the pools were opened, each further one says how many in a second of the interval.",
+            "pused and pwaste tell of blocks read ahead; x0.5%, x2% and x4% estimate the hit rate of a cache of half, twice and four times the size from a sample of the reads.",
+        ],
+    },
+    Command {
+        name: "zilstat",
+        summary: "show what the intent logs do",
+        operands: "[COUNT]",
+        flags: &[
+            short('a', "also datasets nobody asked durability of"),
+            short('g', "all datasets together"),
+            short(
+                'w',
+                "say in words what the log devices do, and why one is idle",
+            ),
+            valued('d', "DATASET", "only this one"),
+            valued('p', "POOL", "only this one"),
+            valued('i', "SECONDS", "again and again"),
+        ],
+        text: &[
+            "cc is commits (fsync, synchronous writes, COMMIT) in a second, ic records written to the log, idb their bytes, lwb log blocks, bat batches: the commits that waited at the same time share one. ic/cc is records for each commit; cec counts commits that waited for a transaction group since the log could not be written.",
+        ],
+    },
+    Command {
+        name: "top",
+        summary: "watch devices, caches and requests live",
+        operands: "",
+        flags: &[
+            short(
+                'b',
+                "no terminal control; one screen, or as many as -n says",
+            ),
+            valued('I', "SECONDS", "between screens (1)"),
+            valued('n', "COUNT", "end after so many screens"),
+        ],
+        text: &[
+            "Devices are shown as FreeBSD's gstat shows them: operations in the queue, a second, kilobytes, milliseconds each. Below, for each dataset and client: requests, how many had to wait, how long, and for what: queue and device (the disks), cache (a block another request was reading), log, flush, throttle (too much dirty data), txg, lock, compute.",
+        ],
+    },
+    Command {
+        name: "tune",
+        summary: "show or change limits of caches and cache devices",
+        operands: "[NAME=VALUE ...]",
+        flags: &[short('H', "names and values only")],
+        text: &[
+            "Changes take effect at once in the running daemon and last until it ends; what is to hold at every start goes into the section [tuning] of sanbox.toml.",
         ],
     },
     Command {

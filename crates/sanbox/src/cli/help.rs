@@ -345,7 +345,45 @@ const EXAMPLES: &[(&str, &str, &[Example])] = &[
             ),
             (
                 "sanbox --state /srv/sanbox serve --listen 192.0.2.7 --memory 8G",
-                "another place for its state, one address, 8 GiB of cache for each pool",
+                "another place for its state, one address, 8 GiB of memory for everything",
+            ),
+        ],
+    ),
+    (
+        "sanbox",
+        "arcstat",
+        &[
+            ("sanbox arcstat 1", "hits and misses, every second"),
+            (
+                "sanbox arcstat -f time,hit%,x0.5%,x2%,x4%,size 5",
+                "whether more memory would help",
+            ),
+        ],
+    ),
+    (
+        "sanbox",
+        "zilstat",
+        &[
+            ("sanbox zilstat -i 1", "every second, by dataset"),
+            ("sanbox zilstat -w", "why the log device is idle, in words"),
+        ],
+    ),
+    (
+        "sanbox",
+        "top",
+        &[
+            ("sanbox top", "until ^C"),
+            ("sanbox top -b -I 5", "five seconds, as text"),
+        ],
+    ),
+    (
+        "sanbox",
+        "tune",
+        &[
+            ("sanbox tune", "all limits, their values and effects"),
+            (
+                "sanbox tune zfs_arc_max=4G l2arc_write_max=64M",
+                "smaller caches, faster cache devices, from now on",
             ),
         ],
     ),

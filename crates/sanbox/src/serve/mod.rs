@@ -4,6 +4,7 @@ pub(crate) mod control;
 pub(crate) mod devices;
 pub(crate) mod fuse;
 pub(crate) mod iscsi;
+pub(crate) mod metrics;
 pub(crate) mod nbd;
 pub(crate) mod nfs;
 pub(crate) mod resolve;
@@ -68,6 +69,11 @@ pub(crate) fn settings(state: &StateDirectory, arguments: &[String]) -> anyhow::
             Ok(Some(Opt::Long("memory", Some(text)))) => {
                 config.memory = text;
                 config.memory_bytes()?;
+            }
+            Ok(Some(Opt::Long("metrics-port", Some(text)))) => {
+                config.metrics.port = text
+                    .parse()
+                    .with_context(|| format!("--metrics-port {text}: not a port"))?;
             }
             Ok(Some(Opt::Long("no-portmap", _))) => config.nfs.portmap = false,
             Ok(Some(Opt::Long("mount", _))) => config.mount.automatic = true,
@@ -148,6 +154,18 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
         }
     });
 
+    let keeping = tokio::spawn(crate::memory::keep(Arc::downgrade(&appliance)));
+    let metrics = match config.metrics.port {
+        0 => None,
+        port => match metrics::listen(port).await {
+            Ok(listener) => Some(tokio::spawn(metrics::serve(listener, appliance.clone()))),
+            Err(error) => {
+                log(format!("no metrics at port {port}: {error}"));
+                None
+            }
+        },
+    };
+
     let opening = async {
         for known in appliance.pools().await {
             match known {
@@ -182,6 +200,9 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     let _ = std::fs::remove_file(&socket);
     appliance.stop_sharing().await;
     ticking.abort();
+    if let Some(metrics) = metrics {
+        metrics.abort();
+    }
     let impatient = async {
         // One ^C often arrives as several signals; only one well after the first means it.
         tokio::time::sleep(PATIENCE).await;
@@ -195,6 +216,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
         closed = appliance.close() => closed,
         () = impatient => bail!("ended before the pools were written out, as a crash would"),
     };
+    keeping.abort();
     closed.context("writing out the pools")?;
     log("ended");
     Ok(())

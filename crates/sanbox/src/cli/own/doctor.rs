@@ -58,6 +58,14 @@ pub(super) async fn run(session: &Session) -> Outcome {
             ),
         }
     }
+    for pool in super::sample::Sample::of(session, None).await.pools {
+        let logs = &mut pool.status.root.children.iter();
+        if logs.any(|top| top.bias == engine::AllocationBias::Log) {
+            for sentence in super::zilstat::reasons(session, &pool).await {
+                report.note(format!("pool '{}': {sentence}", pool.status.name));
+            }
+        }
+    }
     match report.problems {
         0 => {
             session.out.line("Nothing needs attention.");

@@ -1,13 +1,18 @@
 //! The commands of our own.
 
+mod arcstat;
 mod copy;
 mod doctor;
 mod files;
 mod pages;
 mod place;
+pub(crate) mod sample;
 mod target;
+mod top;
+mod tune;
 mod volume;
 pub(crate) mod walk;
+mod zilstat;
 
 use super::declare::{COMMANDS, Command, help};
 use super::getopt::Opt;
@@ -37,6 +42,10 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "put" => copy::put(session, &given).await,
         "mount" => files::mount(session, &given).await,
         "target" => target::run(session, &given).await,
+        "arcstat" => arcstat::run(session, &given).await,
+        "zilstat" => zilstat::run(session, &given).await,
+        "top" => top::run(session, &given).await,
+        "tune" => tune::run(session, &given).await,
         "doctor" => doctor::run(session).await,
         "completion" => pages::completion(session, &given),
         "man" => pages::man(session, &given),

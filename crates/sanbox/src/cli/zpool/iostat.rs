@@ -1,10 +1,11 @@
-//! `zpool iostat`: capacity, operations and bandwidth, since the import at first and of each
-//! interval after it.
+//! `zpool iostat`: capacity, operations and bandwidth, latencies, queues and histograms, since the import at first
+//! and of each interval after it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
-use engine::{IoTotals, PoolStatus, VdevStatus};
+use engine::{IoClass, IoTotals, LatencyHistogram, PoolStatus, VdevStats, VdevStatus};
 
 use super::{
     NameStyle, Stamp, Subject, has_space, name_width, repeat, sections, subject, subjects,
@@ -13,19 +14,81 @@ use crate::cli::format::{nice_number, nice_time};
 use crate::cli::getopt::Opt;
 use crate::cli::{Exit, Outcome, Session};
 
+/// A histogram instead of a line for each vdev.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Histogram {
+    /// `-w`: times.
+    Latency,
+    /// `-r`: sizes of requests.
+    Size,
+}
+
 #[derive(Clone, Copy, Default)]
 struct Options {
     scripted: bool,
     exact: bool,
     verbose: bool,
     latency: bool,
+    queues: bool,
+    histogram: Option<Histogram>,
     skip_first: bool,
     header_once: bool,
     style: NameStyle,
 }
 
 /// What was counted when it was last shown, by pool guid and vdev guid.
-type Before = BTreeMap<(u64, u64), IoTotals>;
+type Before = BTreeMap<(u64, u64), (IoTotals, Arc<VdevStats>)>;
+
+/// A heading over some columns, and the headings of those.
+type Group = (&'static str, &'static [&'static str]);
+
+// OpenZFS: cmd/zpool/zpool_main.c, iostat_top_labels, iostat_bottom_labels
+const DEFAULT: &[Group] = &[
+    ("capacity", &["alloc", "free"]),
+    ("operations", &["read", "write"]),
+    ("bandwidth", &["read", "write"]),
+];
+const LATENCY: &[Group] = &[
+    ("total_wait", &["read", "write"]),
+    ("disk_wait", &["read", "write"]),
+    ("syncq_wait", &["read", "write"]),
+    ("asyncq_wait", &["read", "write"]),
+    ("scrub", &["wait"]),
+    ("trim", &["wait"]),
+    ("rebuild", &["wait"]),
+];
+const QUEUES: &[Group] = &[
+    ("syncq_read", &["pend", "activ"]),
+    ("syncq_write", &["pend", "activ"]),
+    ("asyncq_read", &["pend", "activ"]),
+    ("asyncq_write", &["pend", "activ"]),
+    ("scrubq_read", &["pend", "activ"]),
+    ("trimq_write", &["pend", "activ"]),
+    ("rebuildq_write", &["pend", "activ"]),
+];
+const LATENCIES: &[Group] = &[
+    ("total_wait", &["read", "write"]),
+    ("disk_wait", &["read", "write"]),
+    ("syncq_wait", &["read", "write"]),
+    ("asyncq_wait", &["read", "write"]),
+    ("", &["scrub"]),
+    ("", &["trim"]),
+    ("", &["rebuild"]),
+];
+const SIZES: &[Group] = &[
+    ("sync_read", &["ind", "agg"]),
+    ("sync_write", &["ind", "agg"]),
+    ("async_read", &["ind", "agg"]),
+    ("async_write", &["ind", "agg"]),
+    ("scrub", &["ind", "agg"]),
+    ("trim", &["ind", "agg"]),
+    ("rebuild", &["ind", "agg"]),
+];
+
+/// Buckets of OpenZFS's latency histogram; ours beyond are in the last.
+const LATENCY_BUCKETS: usize = 37;
+/// The first bucket of sizes: 512 bytes.
+const SIZE_FIRST: usize = 9;
 
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     let mut options = Options::default();
@@ -40,6 +103,9 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
                 Opt::Short('v', _) => options.verbose = true,
                 Opt::Short('p', _) => options.exact = true,
                 Opt::Short('l', _) => options.latency = true,
+                Opt::Short('q', _) => options.queues = true,
+                Opt::Short('w', _) => options.histogram = Some(Histogram::Latency),
+                Opt::Short('r', _) => options.histogram = Some(Histogram::Size),
                 Opt::Short('H', _) => options.scripted = true,
                 Opt::Short('y', _) => options.skip_first = true,
                 Opt::Short('n', _) => options.header_once = true,
@@ -55,6 +121,12 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
             }
             Ok(())
         })?;
+    if options.histogram.is_some() && (options.latency || options.queues) {
+        session
+            .out
+            .error("-r or -w isn't allowed with -c, -l, or -q");
+        return Err(session.usage_only());
+    }
     let again = repeat(session, &mut operands)?;
     for name in &operands {
         subject(session, name).await?;
@@ -83,7 +155,13 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         let quiet = rounds == 0 && options.skip_first && again.interval.is_some();
         if !quiet {
             stamp.print(session);
-            print(session, &statuses, &before, elapsed, options, rounds);
+            let view = View {
+                session,
+                before: &before,
+                options,
+                width: width(&statuses, options),
+            };
+            view.print(&statuses, elapsed, rounds);
         }
         before.clear();
         for status in &statuses {
@@ -103,196 +181,345 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
 }
 
 fn remember(vdev: &VdevStatus, pool: u64, before: &mut Before) {
-    before.insert((pool, vdev.guid), vdev.io);
+    before.insert((pool, vdev.guid), (vdev.io, vdev.detail.clone()));
     for child in &vdev.children {
         remember(child, pool, before);
     }
 }
 
-fn print(
-    session: &Session,
-    pools: &[PoolStatus],
-    before: &Before,
-    elapsed: Option<f64>,
-    options: Options,
-    rounds: u64,
-) {
-    let width = pools
-        .iter()
-        .map(|pool| {
-            if options.verbose {
-                name_width(&pool.root, options.style)
-            } else {
-                pool.name.len()
-            }
-        })
-        .fold(10, usize::max);
-    let columns = if options.latency { 8 } else { 6 };
-    let dashes = || {
-        let mut line = "-".repeat(width);
-        for _ in 0..columns {
-            line.push_str("  -----");
-        }
-        line
-    };
-    if !options.scripted
-        && (rounds == 0 || !options.header_once && (options.verbose || rounds.is_multiple_of(20)))
-    {
-        let mut top = format!("{:width$}", "");
-        let mut groups = vec!["capacity", "operations", "bandwidth"];
-        if options.latency {
-            groups.push("total_wait");
-        }
-        for group in groups {
-            let right = (12 - group.len()) / 2;
-            let left = 12 - group.len() - right;
-            top.push_str(&format!("  {:left$}{group}{:right$}", "", ""));
-        }
-        session.out.line(top);
-        let mut bottom = format!("{:<width$}", "pool");
-        for title in [
-            "alloc", "free", "read", "write", "read", "write", "read", "write",
-        ]
-        .iter()
-        .take(columns)
-        {
-            bottom.push_str(&format!("  {title:>5}"));
-        }
-        session.out.line(bottom);
-        session.out.line(dashes());
-    }
-    for pool in pools {
-        // The first report covers the whole time since the pool was opened.
-        #[allow(clippy::cast_precision_loss, reason = "a rate for people")]
-        let seconds = elapsed.unwrap_or(pool.open_nanoseconds as f64 / 1e9);
-        line(
-            session, &pool.root, &pool.name, 0, width, pool.guid, before, seconds, options,
-        );
+fn width(pools: &[PoolStatus], options: Options) -> usize {
+    let names = pools.iter().map(|pool| {
         if options.verbose {
+            name_width(&pool.root, options.style)
+        } else {
+            pool.name.len()
+        }
+    });
+    names.fold(10, usize::max)
+}
+
+/// One report.
+struct View<'a> {
+    session: &'a Session,
+    before: &'a Before,
+    options: Options,
+    width: usize,
+}
+
+/// A pool while it is shown: its guid, and the seconds its numbers cover.
+#[derive(Clone, Copy)]
+struct Of {
+    pool: u64,
+    seconds: f64,
+}
+
+impl View<'_> {
+    fn print(&self, pools: &[PoolStatus], elapsed: Option<f64>, rounds: u64) {
+        let options = self.options;
+        let headed = !options.scripted
+            && options.histogram.is_none()
+            && (rounds == 0
+                || !options.header_once && (options.verbose || rounds.is_multiple_of(20)));
+        if headed {
+            self.header("", "pool");
+        }
+        for pool in pools {
+            // The first report covers the whole time since the pool was opened.
+            #[allow(clippy::cast_precision_loss, reason = "a rate for people")]
+            let seconds = elapsed.unwrap_or(pool.open_nanoseconds as f64 / 1e9);
+            let of = Of {
+                pool: pool.guid,
+                seconds: seconds.max(0.001),
+            };
+            self.vdev(&pool.root, &pool.name, 0, of);
+            if !options.verbose {
+                continue;
+            }
             for (title, tops) in sections(&pool.root) {
-                if let Some(title) = title.filter(|_| !options.scripted) {
-                    session
-                        .out
-                        .line(format!("{title:-<width$}{}", &dashes()[width..]));
+                if let Some(title) = title.filter(|_| !options.scripted)
+                    && options.histogram.is_none()
+                {
+                    let dashes = self.dashes();
+                    self.session.out.line(format!(
+                        "{title:-<width$}{}",
+                        &dashes[self.width..],
+                        width = self.width
+                    ));
                 }
                 for top in tops {
-                    tree(session, top, 2, width, pool.guid, before, seconds, options);
+                    self.tree(top, 2, of);
                 }
             }
-            if !options.scripted {
-                session.out.line(dashes());
+            if !options.scripted && options.histogram.is_none() {
+                self.session.out.line(self.dashes());
             }
         }
+        let alone = options.scripted || options.verbose || options.histogram.is_some();
+        if !alone && pools.len() > 1 {
+            self.session.out.line(self.dashes());
+        }
     }
-    if !options.scripted && !options.verbose && pools.len() > 1 {
-        session.out.line(dashes());
-    }
-}
 
-#[allow(clippy::too_many_arguments, reason = "one line's worth of facts")]
-fn tree(
-    session: &Session,
-    vdev: &VdevStatus,
-    depth: usize,
-    width: usize,
-    pool: u64,
-    before: &Before,
-    elapsed: f64,
-    options: Options,
-) {
-    let name = options.style.name(vdev);
-    line(
-        session, vdev, &name, depth, width, pool, before, elapsed, options,
-    );
-    for child in &vdev.children {
-        tree(
-            session,
-            child,
-            depth + 2,
-            width,
-            pool,
-            before,
-            elapsed,
-            options,
-        );
+    fn tree(&self, vdev: &VdevStatus, depth: usize, of: Of) {
+        let name = self.options.style.name(vdev);
+        self.vdev(vdev, &name, depth, of);
+        for child in &vdev.children {
+            self.tree(child, depth + 2, of);
+        }
     }
-}
 
-#[allow(clippy::too_many_arguments, reason = "one line's worth of facts")]
-fn line(
-    session: &Session,
-    vdev: &VdevStatus,
-    name: &str,
-    depth: usize,
-    width: usize,
-    pool: u64,
-    before: &Before,
-    elapsed: f64,
-    options: Options,
-) {
-    let number = |value: u64| {
-        if options.exact {
+    fn vdev(&self, vdev: &VdevStatus, name: &str, depth: usize, of: Of) {
+        match self.options.histogram {
+            Some(kind) => self.histogram(vdev, name, kind, of),
+            None => self.line(vdev, name, depth, of),
+        }
+    }
+
+    /// The groups of columns, and the width of each one's columns.
+    fn groups(&self) -> Vec<(Group, usize)> {
+        let options = self.options;
+        let wide = |exact: usize| if options.exact { exact } else { 5 };
+        let with = |groups: &[Group], width: usize| -> Vec<(Group, usize)> {
+            groups.iter().map(|&group| (group, width)).collect()
+        };
+        match options.histogram {
+            Some(Histogram::Latency) => return with(LATENCIES, wide(10)),
+            Some(Histogram::Size) => return with(SIZES, wide(6)),
+            None => {}
+        }
+        let mut groups = with(DEFAULT, wide(15));
+        if options.latency {
+            groups.extend(with(LATENCY, wide(10)));
+        }
+        if options.queues {
+            groups.extend(with(QUEUES, wide(6)));
+        }
+        groups
+    }
+
+    // OpenZFS: cmd/zpool/zpool_main.c, print_iostat_labels
+    fn header(&self, name: &str, title: &str) {
+        let mut top = format!("{name:<width$}", width = self.width);
+        let mut bottom = format!("{title:<width$}", width = self.width);
+        for ((group, columns), width) in self.groups() {
+            let room = width * columns.len() + 2 * (columns.len() - 1);
+            let start = (room / columns.len()).saturating_sub(group.len() / columns.len());
+            let end = room.saturating_sub(start + group.len());
+            if !group.is_empty() {
+                top.push_str(&format!("  {:start$}{group}{:end$}", "", ""));
+            }
+            for column in columns {
+                bottom.push_str(&format!("  {column:>width$}"));
+            }
+        }
+        self.session.out.line(top);
+        self.session.out.line(bottom);
+        self.session.out.line(self.dashes());
+    }
+
+    fn dashes(&self) -> String {
+        let mut line = "-".repeat(self.width);
+        for ((_, columns), width) in self.groups() {
+            for _ in columns {
+                line.push_str("  ");
+                line.push_str(&"-".repeat(width));
+            }
+        }
+        line
+    }
+
+    fn number(&self, value: u64) -> String {
+        if self.options.exact {
             value.to_string()
         } else {
             nice_number(value)
         }
-    };
-    let old = before.get(&(pool, vdev.guid)).copied().unwrap_or_default();
-    let seconds = elapsed.max(0.001);
-    #[allow(
-        clippy::cast_precision_loss,
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a rate for people"
-    )]
-    let rate = |now: u64, then: u64| (now.saturating_sub(then) as f64 / seconds) as u64;
-    let mut cells = if !has_space(vdev) {
-        let none = if options.exact { "0" } else { "-" };
-        vec![none.to_owned(), none.to_owned()]
-    } else {
-        vec![
-            number(vdev.allocated_bytes),
-            number(vdev.size_bytes.saturating_sub(vdev.allocated_bytes)),
-        ]
-    };
-    cells.push(number(rate(vdev.io.read_ops, old.read_ops)));
-    cells.push(number(rate(vdev.io.write_ops, old.write_ops)));
-    cells.push(number(rate(vdev.io.read_bytes, old.read_bytes)));
-    cells.push(number(rate(vdev.io.write_bytes, old.write_bytes)));
-    if options.latency {
-        let mean = |time: u64, then: u64, ops: u64, ops_then: u64| {
-            let mean = time
-                .saturating_sub(then)
-                .checked_div(ops.saturating_sub(ops_then))
-                .unwrap_or(0);
-            if options.exact {
-                mean.to_string()
-            } else {
-                nice_time(mean)
-            }
+    }
+
+    fn time(&self, nanoseconds: u64) -> String {
+        if self.options.exact {
+            nanoseconds.to_string()
+        } else {
+            nice_time(nanoseconds)
+        }
+    }
+
+    fn line(&self, vdev: &VdevStatus, name: &str, depth: usize, of: Of) {
+        let nothing = (IoTotals::default(), Arc::default());
+        let (old, old_detail) = self.before.get(&(of.pool, vdev.guid)).unwrap_or(&nothing);
+        let mut cells = if has_space(vdev) {
+            vec![
+                self.number(vdev.allocated_bytes),
+                self.number(vdev.size_bytes.saturating_sub(vdev.allocated_bytes)),
+            ]
+        } else {
+            let none = if self.options.exact { "0" } else { "-" };
+            vec![none.to_owned(), none.to_owned()]
         };
         let io = vdev.io;
-        cells.push(mean(
-            io.read_nanoseconds,
-            old.read_nanoseconds,
-            io.read_ops,
-            old.read_ops,
-        ));
-        cells.push(mean(
-            io.write_nanoseconds,
-            old.write_nanoseconds,
-            io.write_ops,
-            old.write_ops,
-        ));
+        for (now, then) in [
+            (io.read_ops, old.read_ops),
+            (io.write_ops, old.write_ops),
+            (io.read_bytes, old.read_bytes),
+            (io.write_bytes, old.write_bytes),
+        ] {
+            cells.push(self.number(rate(now.saturating_sub(then), of.seconds)));
+        }
+        if self.options.latency {
+            let (now, then) = (latencies(&vdev.detail), latencies(old_detail));
+            for (now, then) in now.iter().zip(&then) {
+                let count = now.count.saturating_sub(then.count);
+                let sum = now.sum_ns.saturating_sub(then.sum_ns);
+                cells.push(self.time(sum.checked_div(count).unwrap_or(0)));
+            }
+        }
+        if self.options.queues {
+            for class in queue_order() {
+                let class = &vdev.detail.classes[class.index()];
+                cells.push(self.number(u64::from(class.pending)));
+                cells.push(self.number(u64::from(class.active)));
+            }
+            // There is no sequential resilver.
+            cells.extend([self.number(0), self.number(0)]);
+        }
+        if self.options.scripted {
+            self.session
+                .out
+                .line(format!("{name}\t{}", cells.join("\t")));
+            return;
+        }
+        let rest = self.width.saturating_sub(depth);
+        let mut text = format!("{:depth$}{name:<rest$}", "");
+        let widths = self
+            .groups()
+            .into_iter()
+            .flat_map(|((_, columns), width)| columns.iter().map(move |_| width));
+        for (cell, width) in cells.iter().zip(widths) {
+            text.push_str(&format!("  {cell:>width$}"));
+        }
+        self.session.out.line(text);
     }
-    if options.scripted {
-        session.out.line(format!("{name}\t{}", cells.join("\t")));
-        return;
+
+    fn histogram(&self, vdev: &VdevStatus, name: &str, kind: Histogram, of: Of) {
+        let nothing = (IoTotals::default(), Arc::default());
+        let (_, then) = self.before.get(&(of.pool, vdev.guid)).unwrap_or(&nothing);
+        let title = match kind {
+            Histogram::Latency => "latency",
+            Histogram::Size => "req_size",
+        };
+        let (now, then) = match kind {
+            Histogram::Latency => (latency_columns(&vdev.detail), latency_columns(then)),
+            Histogram::Size => (size_columns(&vdev.detail), size_columns(then)),
+        };
+        if self.options.scripted {
+            self.session.out.line(name);
+        } else {
+            self.header(name, title);
+        }
+        let buckets = now.first().map_or(0, Vec::len);
+        let first = match kind {
+            Histogram::Latency => 0,
+            Histogram::Size => SIZE_FIRST,
+        };
+        let width = self.groups().first().map_or(5, |(_, width)| *width);
+        for bucket in first..buckets {
+            let cells = now.iter().zip(&then).map(|(now, then)| {
+                let count = now[bucket].saturating_sub(then[bucket]);
+                self.number(rate(count, of.seconds))
+            });
+            let (value, text) = match kind {
+                Histogram::Latency => {
+                    let end = (1_u64 << (bucket + 1)) - 1;
+                    (end, nice_time(end))
+                }
+                Histogram::Size => (1 << bucket, nice_number(1 << bucket)),
+            };
+            if self.options.scripted {
+                let cells: Vec<_> = cells.collect();
+                self.session
+                    .out
+                    .line(format!("{value}\t{}", cells.join("\t")));
+                continue;
+            }
+            let mut line = format!("{text:<name$}", name = self.width);
+            for cell in cells {
+                line.push_str(&format!("  {cell:>width$}"));
+            }
+            self.session.out.line(line);
+        }
+        if !self.options.scripted {
+            let all = self.width + (width + 2) * now.len();
+            self.session.out.line("-".repeat(all));
+        }
     }
-    let rest = width.saturating_sub(depth);
-    let mut text = format!("{:depth$}{name:<rest$}", "");
-    for cell in cells {
-        text.push_str(&format!("  {cell:>5}"));
+}
+
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a rate for people"
+)]
+fn rate(count: u64, seconds: f64) -> u64 {
+    (count as f64 / seconds) as u64
+}
+
+/// Classes in the order in which queues are shown.
+fn queue_order() -> [IoClass; 6] {
+    [
+        IoClass::SyncRead,
+        IoClass::SyncWrite,
+        IoClass::AsyncRead,
+        IoClass::AsyncWrite,
+        IoClass::Scrub,
+        IoClass::Trim,
+    ]
+}
+
+/// The histograms behind the columns of `-l` and `-w`, in their order.
+fn latencies(stats: &VdevStats) -> [LatencyHistogram; 11] {
+    let class = |class: IoClass| &stats.classes[class.index()];
+    let disk = |classes: &[IoClass]| {
+        let mut sum = LatencyHistogram::default();
+        for one in classes {
+            sum.merge(&class(*one).disk_wait);
+        }
+        sum
+    };
+    [
+        stats.read_total.clone(),
+        stats.write_total.clone(),
+        disk(&[IoClass::SyncRead, IoClass::AsyncRead]),
+        disk(&[IoClass::SyncWrite, IoClass::AsyncWrite]),
+        class(IoClass::SyncRead).queue_wait.clone(),
+        class(IoClass::SyncWrite).queue_wait.clone(),
+        class(IoClass::AsyncRead).queue_wait.clone(),
+        class(IoClass::AsyncWrite).queue_wait.clone(),
+        class(IoClass::Scrub).queue_wait.clone(),
+        class(IoClass::Trim).queue_wait.clone(),
+        LatencyHistogram::default(),
+    ]
+}
+
+fn latency_columns(stats: &VdevStats) -> Vec<Vec<u64>> {
+    let columns = latencies(stats).map(|histogram| {
+        let mut buckets = histogram.buckets[..LATENCY_BUCKETS].to_vec();
+        if let Some(last) = buckets.last_mut() {
+            *last += histogram.buckets[LATENCY_BUCKETS..].iter().sum::<u64>();
+        }
+        buckets
+    });
+    columns.into()
+}
+
+/// Requests reach the devices as they were made: the columns of joined ones stay empty.
+fn size_columns(stats: &VdevStats) -> Vec<Vec<u64>> {
+    let none = || vec![0; stats.classes[0].sizes.len()];
+    let mut columns = Vec::new();
+    for class in queue_order() {
+        columns.push(stats.classes[class.index()].sizes.to_vec());
+        columns.push(none());
     }
-    session.out.line(text);
+    columns.extend([none(), none()]);
+    columns
 }

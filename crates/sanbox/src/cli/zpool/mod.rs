@@ -254,13 +254,13 @@ pub(super) fn name_width(root: &VdevStatus, style: NameStyle) -> usize {
 
 /// The `[interval [count]]` at the end of some commands.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Repeat {
-    pub(super) interval: Option<Duration>,
-    pub(super) count: Option<u64>,
+pub(crate) struct Repeat {
+    pub(crate) interval: Option<Duration>,
+    pub(crate) count: Option<u64>,
 }
 
 /// Takes the interval and the count off the end of the operands.
-pub(super) fn repeat(session: &Session, operands: &mut Vec<String>) -> Result<Repeat, Exit> {
+pub(crate) fn repeat(session: &Session, operands: &mut Vec<String>) -> Result<Repeat, Exit> {
     let number = |text: &String| text.parse::<f64>().ok();
     let mut repeat = Repeat {
         interval: None,

@@ -1,0 +1,343 @@
+//! What a pool counts, for those who watch it: the cache, the logs, and where the time of requests went.
+//!
+//! Every wait in the engine has a name. A request's future is wrapped by one that looks at that name whenever the request
+//! waits, and adds the time until it goes on to the phase the name belongs to. A request that never waits costs a count.
+//!
+//! Does not know how any of it is shown.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::net::IpAddr;
+use std::pin::pin;
+use std::task::Poll;
+
+use arc::{CacheDeviceStats, CacheStats, L2Stats, L2Tuning};
+use runtime::{Handle, Instant};
+use zil::ZilStats;
+
+use crate::door::Room;
+
+/// Clients told apart in one dataset; the requests of more are counted together.
+const CLIENTS_MAX: usize = 256;
+
+/// Who made a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Client {
+    /// Commands and mounts of this machine.
+    Local,
+    /// A host.
+    Address(IpAddr),
+    /// A protocol that does not say whose requests it carries.
+    Protocol(&'static str),
+    /// Clients beyond those told apart.
+    Others,
+}
+
+impl std::fmt::Display for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Local => f.write_str("local"),
+            Self::Address(address) => write!(f, "{address}"),
+            Self::Protocol(name) => f.write_str(name),
+            Self::Others => f.write_str("others"),
+        }
+    }
+}
+
+/// What a request can wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// A place in the queue of a device.
+    Queue,
+    /// A block that somebody else is reading into the cache already.
+    Cache,
+    /// The intent log: its blocks written and flushed.
+    Log,
+    /// A device to make durable what it took.
+    Flush,
+    /// Room for dirty data: the throttle of the transaction groups.
+    Throttle,
+    /// A transaction group to reach the devices.
+    Group,
+    /// A device, reading or writing.
+    Device,
+    /// Others who change the same thing.
+    Lock,
+    /// Compression, checksums and the like on other cores.
+    Compute,
+    /// Anything else.
+    Other,
+}
+
+/// All phases, in the order of [`RequestTimes::waited_ns`].
+pub const PHASES: [Phase; 10] = [
+    Phase::Queue,
+    Phase::Cache,
+    Phase::Log,
+    Phase::Flush,
+    Phase::Throttle,
+    Phase::Group,
+    Phase::Device,
+    Phase::Lock,
+    Phase::Compute,
+    Phase::Other,
+];
+
+impl Phase {
+    /// Returns its name as commands and metrics show it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Queue => "queue",
+            Self::Cache => "cache",
+            Self::Log => "log",
+            Self::Flush => "flush",
+            Self::Throttle => "throttle",
+            Self::Group => "txg",
+            Self::Device => "device",
+            Self::Lock => "lock",
+            Self::Compute => "compute",
+            Self::Other => "other",
+        }
+    }
+
+    /// The phase that a wait of this name belongs to.
+    fn of(wait: &str) -> Self {
+        match wait {
+            "a place in a device queue" => Self::Queue,
+            "a block another task is reading" => Self::Cache,
+            "records to reach the intent log" => Self::Log,
+            "disk flush" | "another flush of this vdev" => Self::Flush,
+            "room for dirty data" | "sleep" => Self::Throttle,
+            "a transaction group to sync"
+            | "the syncing group"
+            | "transactions of the quiescing group" => Self::Group,
+            "disk read" | "disk write" | "disk discard" => Self::Device,
+            "a range of bytes"
+            | "another operation on the same object"
+            | "the names of datasets"
+            | "renames between directories"
+            | "attribute layouts"
+            | "the lock" => Self::Lock,
+            "compute job" => Self::Compute,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Requests of one client at one dataset, and where their time went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RequestTimes {
+    /// Requests answered.
+    pub requests: u64,
+    /// Of those, such as had to wait for anything at all.
+    pub waited: u64,
+    /// Time waited, by phase, in nanoseconds.
+    pub waited_ns: [u64; PHASES.len()],
+}
+
+impl RequestTimes {
+    /// Returns all time waited, in nanoseconds.
+    #[must_use]
+    pub fn total_ns(&self) -> u64 {
+        self.waited_ns.iter().sum()
+    }
+
+    /// Adds other requests.
+    pub fn merge(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.waited += other.waited;
+        for (mine, theirs) in self.waited_ns.iter_mut().zip(&other.waited_ns) {
+            *mine += theirs;
+        }
+    }
+}
+
+/// What an open dataset has seen since it was opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DatasetSeen {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub id: u64,
+    /// Its intent log.
+    pub log: ZilStats,
+    /// Its requests, by client.
+    pub requests: Vec<(Client, RequestTimes)>,
+}
+
+/// What a pool counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Observation {
+    /// The cache.
+    pub cache: CacheStats,
+    /// All cache devices together.
+    pub l2: L2Stats,
+    /// Each cache device.
+    pub devices: Vec<CacheDeviceStats>,
+    /// How cache devices are fed.
+    pub l2_tuning: L2Tuning,
+    /// Open datasets.
+    pub datasets: Vec<DatasetSeen>,
+    /// Bytes changed in memory and not on the devices yet.
+    pub dirty_bytes: u64,
+    /// Most such bytes before writers wait.
+    pub dirty_bytes_max: u64,
+    /// The open and the last synced transaction group.
+    pub open_txg: u64,
+    /// See `open_txg`.
+    pub synced_txg: u64,
+}
+
+/// Limits to be changed while a pool is in use.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tunes {
+    /// Limit of the cache, in bytes.
+    pub cache_bytes: Option<usize>,
+    /// The cache is to stay below this for now, in bytes, because memory is short; a later higher value lets it grow again.
+    pub pressed_bytes: Option<usize>,
+    /// How cache devices are fed.
+    pub l2: Option<TunedL2>,
+}
+
+/// How cache devices are to be fed.
+pub type TunedL2 = L2Tuning;
+
+/// Where the time of the requests to one dataset went.
+#[derive(Default)]
+pub(crate) struct Tally(RefCell<Vec<(Client, RequestTimes)>>);
+
+impl Tally {
+    pub(crate) fn by_client(&self) -> Vec<(Client, RequestTimes)> {
+        self.0.borrow().clone()
+    }
+
+    /// Does the work of a request and counts it.
+    pub(crate) async fn timed<F: Future>(
+        &self,
+        handle: &Handle,
+        client: Client,
+        work: F,
+    ) -> F::Output {
+        let mut work = pin!(work);
+        let mut times = [0_u64; PHASES.len()];
+        let mut paused: Option<(Instant, Phase)> = None;
+        let mut waited = false;
+        let output = poll_fn(|context| {
+            if let Some((since, phase)) = paused.take() {
+                times[phase as usize] += nanoseconds(since, handle.now());
+            }
+            match work.as_mut().poll(context) {
+                Poll::Ready(output) => Poll::Ready(output),
+                Poll::Pending => {
+                    waited = true;
+                    paused = Some((handle.now(), Phase::of(runtime::noted_wait())));
+                    Poll::Pending
+                }
+            }
+        })
+        .await;
+        self.count(client, waited.then_some(&times));
+        output
+    }
+
+    fn count(&self, client: Client, waits: Option<&[u64; PHASES.len()]>) {
+        let mut clients = self.0.borrow_mut();
+        let at = match clients.iter().position(|(known, _)| *known == client) {
+            Some(at) => at,
+            None => {
+                let client = if clients.len() + 1 < CLIENTS_MAX {
+                    client
+                } else {
+                    Client::Others
+                };
+                match clients.iter().position(|(known, _)| *known == client) {
+                    Some(at) => at,
+                    None => {
+                        clients.push((client, RequestTimes::default()));
+                        clients.len() - 1
+                    }
+                }
+            }
+        };
+        let times = &mut clients[at].1;
+        times.requests += 1;
+        if let Some(waits) = waits {
+            times.waited += 1;
+            for (sum, wait) in times.waited_ns.iter_mut().zip(waits) {
+                *sum += wait;
+            }
+        }
+    }
+}
+
+fn nanoseconds(from: Instant, to: Instant) -> u64 {
+    to.as_nanos().saturating_sub(from.as_nanos())
+}
+
+pub(crate) fn observe(room: &Room) -> Observation {
+    let (cache, clock) = (room.pool.cache(), room.pool.clock());
+    Observation {
+        cache: cache.stats(),
+        l2: cache.l2_stats(),
+        devices: cache.devices(),
+        l2_tuning: cache.l2_tuning(),
+        datasets: room.datasets_seen(),
+        dirty_bytes: clock.dirty_bytes_total(),
+        dirty_bytes_max: clock.dirty_bytes_max(),
+        open_txg: clock.open_txg().0,
+        synced_txg: clock.last_synced().0,
+    }
+}
+
+pub(crate) fn tune(room: &Room, tunes: Tunes) {
+    let cache = room.pool.cache();
+    if let Some(bytes) = tunes.cache_bytes {
+        cache.set_limit(bytes);
+    }
+    if let Some(bytes) = tunes.pressed_bytes {
+        cache.press(bytes);
+    }
+    if let Some(tuning) = tunes.l2 {
+        cache.set_l2_tuning(tuning);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn time_goes_to_what_a_request_waited_for() {
+        let world = world::World::new(1);
+        let ended = world.run(|handle| async move {
+            let tally = Tally::default();
+            let sleeper = handle.clone();
+            let work = async move {
+                sleeper.sleep(Duration::from_millis(5)).await;
+                7
+            };
+            assert_eq!(tally.timed(&handle, Client::Local, work).await, 7);
+            let at_once = tally.timed(&handle, Client::Local, async { 8 });
+            assert_eq!(at_once.await, 8);
+            for last in 0..=255 {
+                let client = Client::Address(IpAddr::from([10, 0, 1, last]));
+                tally.timed(&handle, client, async {}).await;
+            }
+            let seen = tally.by_client();
+            let (client, times) = seen[0];
+            assert_eq!(
+                (client, times.requests, times.waited),
+                (Client::Local, 2, 1)
+            );
+            assert_eq!(times.waited_ns[Phase::Throttle as usize], times.total_ns());
+            assert!(times.total_ns() >= 5_000_000);
+            assert_eq!(seen.len(), CLIENTS_MAX);
+            let all: u64 = seen.iter().map(|(_, times)| times.requests).sum();
+            assert_eq!(all, 258);
+        });
+        assert!(matches!(ended, world::Ended::Done(())));
+    }
+}

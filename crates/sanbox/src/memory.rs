@@ -1,0 +1,176 @@
+//! How much memory the process takes: the ceiling, what is planned of it, and the caches giving way when it comes close.
+//!
+//! The caches are what gives: their limit starts low and rises while the process as a whole (as the kernel counts it) is well
+//! below the ceiling, and falls when it is close to it, whoever took the rest.
+//!
+//! Guarantees: nothing beyond the plan is waited for; with the parts bounded as planned the process stays below the ceiling.
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use engine::Tunes;
+
+use crate::appliance::Appliance;
+
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Least memory the program can work in.
+pub(crate) const CEILING_MIN: u64 = 192 << 20;
+/// What the program takes apart from data: code, tables, stacks.
+const PROGRAM_BYTES: u64 = 64 << 20;
+
+/// What is planned of the memory, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// The whole process stays below this.
+    pub(crate) ceiling: u64,
+    /// Most of all caches together.
+    pub(crate) caches: u64,
+    /// Most of data that is changed and not on the devices yet, in all pools.
+    pub(crate) dirty: u64,
+    /// Most of data on its way to the devices, in all pools.
+    pub(crate) writing: u64,
+}
+
+impl Plan {
+    /// The plan for a ceiling.
+    pub(crate) fn of(ceiling: u64) -> Self {
+        let ceiling = ceiling.max(CEILING_MIN);
+        let rest = ceiling - PROGRAM_BYTES;
+        Self {
+            ceiling,
+            caches: rest / 2,
+            dirty: (rest / 8).min(1 << 30),
+            writing: (rest / 32).min(64 << 20),
+        }
+    }
+
+    /// The most the caches may take now, in bytes, from what they take and the process takes.
+    fn press(&self, caches_now: u64, limit_now: u64, process: u64, caches_max: u64) -> u64 {
+        let high = self.ceiling / 100 * 85;
+        let low = self.ceiling / 100 * 75;
+        let least = self.ceiling / 32;
+        if process > high {
+            // What is freed may take a moment to be gone; ask for what is missing, not for more each time.
+            let over = (process - high).min(self.ceiling / 16);
+            return caches_now.min(limit_now).saturating_sub(over).max(least);
+        }
+        if process < low && caches_now + self.ceiling / 32 > limit_now {
+            return (limit_now + self.ceiling / 64).min(caches_max);
+        }
+        limit_now.min(caches_max)
+    }
+}
+
+/// Bytes of memory the process has now; `None` where the kernel does not say.
+pub(crate) fn process_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = text.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * 4096)
+}
+
+/// The memory of this machine, or of the container if that is less, in bytes.
+pub(crate) fn available() -> Option<u64> {
+    let machine = std::fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|text| {
+            let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+            let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+            Some(kib << 10)
+        });
+    machine.into_iter().chain(container()).min()
+}
+
+/// The least limit of the control groups this process is in (version 2; `max` is none), in bytes.
+fn container() -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = groups
+        .lines()
+        .find_map(|line| line.strip_prefix("0::"))
+        .unwrap_or("/");
+    let mut limits = Vec::new();
+    for group in std::path::Path::new(own).ancestors() {
+        let group = group.strip_prefix("/").unwrap_or(group);
+        let file = std::path::Path::new("/sys/fs/cgroup")
+            .join(group)
+            .join("memory.max");
+        let limit = std::fs::read_to_string(file).ok();
+        limits.extend(limit.and_then(|text| text.trim().parse::<u64>().ok()));
+    }
+    // Version 1.
+    let old = std::fs::read_to_string("/sys/fs/cgroup/memory/memory.limit_in_bytes").ok();
+    limits.extend(old.and_then(|text| text.trim().parse::<u64>().ok()));
+    limits.into_iter().min()
+}
+
+/// Keeps the process below the ceiling for as long as the appliance is there.
+pub(crate) async fn keep(appliance: Weak<Appliance>) {
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let (Some(appliance), Some(process)) = (appliance.upgrade(), process_bytes()) else {
+            return;
+        };
+        let plan = appliance.memory_plan();
+        let caches_max = appliance
+            .tunables()
+            .cache_bytes
+            .map_or(plan.caches, |chosen| chosen.min(plan.caches));
+        let mut pools = Vec::new();
+        for pool in appliance.open_pools() {
+            if let Ok(seen) = pool.cache_size().await {
+                pools.push((pool, seen));
+            }
+        }
+        let held: u64 = pools.iter().map(|(_, (held, _))| held).sum();
+        let limit: u64 = pools.iter().map(|(_, (_, limit))| limit).sum();
+        let goal = plan.press(held, limit, process, caches_max);
+        let count = pools.len() as u64;
+        for (pool, (held_here, limit_here)) in pools {
+            // A fair share for each, and what others leave unused for those who use theirs.
+            let fair = goal / count.max(1);
+            let spare = goal.saturating_sub(held) / count.max(1);
+            let share = if count == 1 {
+                goal
+            } else {
+                fair.max(held_here + spare).min(goal)
+            };
+            if share != limit_here {
+                let tunes = Tunes {
+                    pressed_bytes: usize::try_from(share).ok(),
+                    ..Tunes::default()
+                };
+                // A pool that is being exported needs no telling.
+                let _ = pool.tune(tunes).await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_a_plan_fit_below_its_ceiling() {
+        for ceiling in [0, 256 << 20, 512 << 20, 1 << 30, 64 << 30_u64] {
+            let plan = Plan::of(ceiling);
+            assert!(plan.caches + plan.dirty + plan.writing + PROGRAM_BYTES < plan.ceiling);
+        }
+    }
+
+    #[test]
+    fn caches_give_way_when_the_process_is_close_to_its_ceiling_and_grow_when_it_is_not() {
+        let plan = Plan::of(1 << 30);
+        let mib = |count: u64| count << 20;
+        let pressed = plan.press(mib(500), mib(500), mib(950), plan.caches);
+        assert!(pressed < mib(450) && pressed > mib(400));
+        let grown = plan.press(mib(200), mib(200), mib(300), plan.caches);
+        assert_eq!(grown, mib(216));
+        assert_eq!(
+            plan.press(mib(100), mib(300), mib(300), plan.caches),
+            mib(300)
+        );
+        assert_eq!(plan.press(mib(100), mib(300), mib(300), mib(50)), mib(50));
+        assert!(available().is_none_or(|bytes| bytes > 1 << 20));
+    }
+}

@@ -1,0 +1,176 @@
+//! What tells an administrator what goes on: `zpool iostat` in all its forms, arcstat, zilstat, top, tune, and the metrics, before
+//! a daemon that has done some work.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+use harness::free_port;
+
+use crate::cli::Place;
+
+/// A daemon with a pool that was written and read, and the port of its metrics.
+fn busy() -> (Place, u16) {
+    let mut place = Place::new();
+    let made = place.run(
+        "truncate -s 256M a b && zpool create tank mirror $PWD/a $PWD/b && zfs create tank/fs && zfs create -o sync=disabled tank/lazy",
+    );
+    assert_eq!(made, "");
+    let port = free_port();
+    let text = port.to_string();
+    place.serve(&[
+        "--nfs-port",
+        "0",
+        "--metrics-port",
+        &text,
+        "--memory",
+        "512M",
+    ]);
+    let worked = place.run(
+        "head -c 20000000 /dev/urandom > f; sanbox put f tank/fs:/ && zpool sync tank && sanbox cat tank/fs:/f | cmp - f",
+    );
+    assert_eq!(worked, "");
+    (place, port)
+}
+
+#[test]
+fn iostat_shows_latencies_queues_and_histograms_as_openzfs_does() {
+    let (mut place, _) = busy();
+    let latency = place.run("zpool iostat -v -l tank");
+    let lines: Vec<&str> = latency.lines().collect();
+    assert!(
+        lines[0].contains("total_wait") && lines[0].contains("asyncq_wait"),
+        "{latency}"
+    );
+    assert!(lines[1].starts_with("pool"), "{latency}");
+    assert_eq!(lines[1].split_whitespace().count(), 1 + 6 + 11, "{latency}");
+    assert_eq!(lines.len(), 3 + 1 + 3 + 1, "{latency}");
+    let both = place.run("zpool iostat -lqH tank");
+    assert_eq!(
+        both.trim_end().split('\t').count(),
+        1 + 6 + 11 + 14,
+        "{both}"
+    );
+    let times = place.run("zpool iostat -w tank");
+    assert!(
+        times.contains("latency") && times.contains("scrub"),
+        "{times}"
+    );
+    // Heading, 37 buckets, a line.
+    assert_eq!(times.lines().count(), 3 + 37 + 1, "{times}");
+    let sizes = place.run("zpool iostat -rp tank");
+    assert_eq!(sizes.lines().count(), 3 + 16 + 1, "{sizes}");
+    let exact = place.run("zpool iostat -rHp tank | awk '$1 == 131072 {print NF}'");
+    assert_eq!(exact, "15\n");
+    let refused = place.run("zpool iostat -wl tank");
+    assert!(refused.contains("isn't allowed with"), "{refused}");
+    place.stop();
+}
+
+#[test]
+fn caches_logs_and_requests_are_shown() {
+    let (mut place, _) = busy();
+    let table = place.run("sanbox arcstat");
+    let heading = "time  read  ddread  ddh%  dmread  dmh%  pread  ph%   size      c  avail";
+    assert_eq!(table.lines().next().map(str::trim), Some(heading));
+    assert_eq!(table.lines().count(), 2, "{table}");
+    let lists = place.run("sanbox arcstat -x | head -1");
+    assert!(lists.contains("mfug  mrug"), "{lists}");
+    let some = place.run("sanbox arcstat -p -f hits,size,x4%");
+    let numbers: Vec<u64> = some
+        .split_whitespace()
+        .filter_map(|w| w.parse().ok())
+        .collect();
+    assert_eq!(numbers.len(), 3, "{some}");
+    assert!(numbers[0] > 0 && numbers[1] > 1 << 20, "{some}");
+    assert!(
+        place
+            .run("sanbox arcstat -f nonsense")
+            .contains("Incompatible field")
+    );
+    assert!(place.run("sanbox arcstat -v").lines().count() > 40);
+
+    let log = place.run("sanbox zilstat -g");
+    assert_eq!(log.lines().count(), 2, "{log}");
+    let why = place.run("sanbox zilstat -w");
+    assert!(why.contains("tank: there is no log device"), "{why}");
+
+    let top = place.run("sanbox top -b -I 0.5 -n 2");
+    assert_eq!(top.matches("%busy  Name").count(), 2, "{top}");
+    assert!(top.contains("where the waiting went"), "{top}");
+    assert!(!top.contains('\u{1b}'), "{top}");
+    place.stop();
+}
+
+#[test]
+fn limits_change_while_the_daemon_runs() {
+    let (mut place, _) = busy();
+    assert!(place.run("sanbox tune").contains("l2arc_write_max"));
+    assert_eq!(place.run("sanbox tune zfs_arc_max=8M l2arc_headroom=2"), "");
+    let size = place.run("sanbox arcstat -p -f size,c");
+    let numbers: Vec<u64> = size
+        .split_whitespace()
+        .filter_map(|w| w.parse().ok())
+        .collect();
+    assert!(numbers[0] <= 8 << 20 && numbers[1] <= 8 << 20, "{size}");
+    let listed = place.run("sanbox tune -H | grep -E 'arc_max|headroom'");
+    assert_eq!(listed, "zfs_arc_max\t8388608\nl2arc_headroom\t2\n");
+    let refused = place.run("sanbox tune l2arc_mfuonly=3; sanbox tune arc=1");
+    assert!(
+        refused.contains("not between 0 and 2") && refused.contains("no such limit"),
+        "{refused}"
+    );
+    place.stop();
+}
+
+#[test]
+fn prometheus_finds_the_names_that_dashboards_use() {
+    let (mut place, port) = busy();
+    let get = |path: &str| {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: here\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("asked");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
+    };
+    let page = get("/metrics");
+    assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
+    for name in [
+        "zfs_pool_health{pool=\"tank\"} 0",
+        "zfs_pool_allocated_bytes{pool=\"tank\"} ",
+        "zfs_pool_size_bytes{pool=\"tank\"} ",
+        "zfs_dataset_used_bytes{name=\"tank/fs\",pool=\"tank\",type=\"filesystem\"} ",
+        "zfs_dataset_available_bytes{",
+        "node_zfs_arc_hits ",
+        "node_zfs_arc_size ",
+        "node_zfs_arc_c_max ",
+        "node_zfs_arc_mru_ghost_hits ",
+        "node_zfs_zpool_state{zpool=\"tank\",state=\"online\"} 1",
+        "sanbox_arc_whatif_hits_total{size=\"0.5\"} ",
+        "sanbox_requests_total{dataset=\"tank/fs\",client=\"local\"} ",
+        "sanbox_request_wait_seconds_total{dataset=\"tank/fs\",client=\"local\",phase=\"log\"} ",
+        "sanbox_vdev_device_seconds_total{pool=\"tank\"",
+        "process_resident_memory_bytes ",
+        "sanbox_memory_ceiling_bytes 536870912",
+    ] {
+        assert!(
+            page.contains(&format!("\n{name}")),
+            "{name} is missing in\n{page}"
+        );
+    }
+    // Each family once, with its kind.
+    let mut kinds: Vec<&str> = page
+        .lines()
+        .filter(|line| line.starts_with("# TYPE"))
+        .collect();
+    let all = kinds.len();
+    kinds.dedup();
+    kinds.sort_unstable();
+    kinds.dedup();
+    assert_eq!(kinds.len(), all);
+    assert!(get("/nothing").starts_with("HTTP/1.1 404"));
+    // One that says nothing does not keep others out.
+    let _silent = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+    assert!(get("/metrics").contains("node_zfs_arc_hits"));
+    place.stop();
+}
