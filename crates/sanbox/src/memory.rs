@@ -30,6 +30,15 @@ pub(crate) struct Plan {
     pub(crate) dirty: u64,
     /// Most of data on its way to the devices, in all pools.
     pub(crate) writing: u64,
+    /// Most of what the clients of one protocol send and are sent.
+    pub(crate) clients: u64,
+}
+
+impl Plan {
+    /// The least of a protocol's own bound and what is planned for its clients, in bytes.
+    pub(crate) fn for_clients(&self, bound: usize) -> usize {
+        usize::try_from(self.clients).map_or(bound, |planned| planned.min(bound))
+    }
 }
 
 impl Plan {
@@ -42,6 +51,8 @@ impl Plan {
             caches: rest / 2,
             dirty: (rest / 8).min(1 << 30),
             writing: (rest / 32).min(64 << 20),
+            // One request of 32 MiB must fit in any case.
+            clients: (rest / 16).clamp(48 << 20, 512 << 20),
         }
     }
 

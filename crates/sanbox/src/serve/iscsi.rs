@@ -100,7 +100,7 @@ impl Iscsi {
         let server = Server::new(ServerConfig {
             environment: Arc::new(world),
             spawner: Arc::new(Tokio(tokio::runtime::Handle::current())),
-            memory_bytes_max: MEMORY_BYTES_MAX,
+            memory_bytes_max: appliance.memory_plan().for_clients(MEMORY_BYTES_MAX),
             sessions_max: settings.sessions_max,
             discovery_chap,
         });

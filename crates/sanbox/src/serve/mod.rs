@@ -109,6 +109,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     let limits = nfs::Limits {
         connections_max: config.nfs.connections_max,
         idle: Duration::from_secs(config.nfs.idle_seconds.max(1)),
+        memory_bytes: appliance.memory_plan().for_clients(usize::MAX),
     };
     let port = config.nfs.enabled.then_some(config.nfs.port);
     let listeners = nfs::Listeners::new(config.listen.clone(), port, config.nfs.portmap, limits);

@@ -58,6 +58,8 @@ pub(crate) struct Limits {
     pub(crate) connections_max: usize,
     /// How long a connection may be silent.
     pub(crate) idle: Duration,
+    /// Most bytes of requests, and of answers, at once.
+    pub(crate) memory_bytes: usize,
 }
 
 /// The sockets that are open, which follow what is shared.
@@ -108,9 +110,9 @@ struct Memory {
 }
 
 impl Memory {
-    fn new() -> Self {
+    fn new(bytes: usize) -> Self {
         Self {
-            free: Arc::new(Semaphore::new(MEMORY_KIB_MAX)),
+            free: Arc::new(Semaphore::new((bytes >> 10).min(MEMORY_KIB_MAX))),
             waiting: AtomicUsize::new(0),
         }
     }
@@ -192,13 +194,14 @@ impl Listeners {
         portmap: bool,
         limits: Limits,
     ) -> Self {
+        let memory_bytes = limits.memory_bytes;
         let shared = Shared {
             limits,
             lines: Mutex::default(),
             next: AtomicU64::new(0),
             began: Instant::now(),
-            requests: Memory::new(),
-            replies: Memory::new(),
+            requests: Memory::new(memory_bytes),
+            replies: Memory::new(memory_bytes),
         };
         Self {
             chosen,

@@ -85,7 +85,10 @@ impl Server {
             appliance: Arc::downgrade(appliance),
             connections: AtomicUsize::new(0),
             connections_max: settings.connections_max,
-            memory: Arc::new(Semaphore::new(REQUEST_KIB_MAX)),
+            memory: {
+                let bytes = appliance.memory_plan().for_clients(REQUEST_KIB_MAX << 10);
+                Arc::new(Semaphore::new(bytes >> 10))
+            },
         };
         Self {
             settings,
