@@ -103,7 +103,7 @@ fn vdevs_of_every_class_join_a_pool_in_use() {
     let dir = tempfile::tempdir().expect("temporary directory");
     world.dump(dir.path()).expect("dump the disks");
     let files: Vec<_> = (0..9)
-        .map(|disk| std::path::PathBuf::from(format!("d{disk}")))
+        .map(|disk| dir.path().join(format!("d{disk}")))
         .collect();
     if refpool_run(dir.path(), "ds", &files[..8], &["--", "scrub:tank"]) {
         zdb_clean_dir(dir.path(), "scrubbed by OpenZFS");
