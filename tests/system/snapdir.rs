@@ -87,7 +87,7 @@ fn snapshots_over_nfs() {
         place.run(&command)
     };
     if place
-        .run("command -v nfs-ls nfs-cat nfs-cp")
+        .run("command -v nfs-ls && command -v nfs-cat && command -v nfs-cp")
         .lines()
         .count()
         == 3
