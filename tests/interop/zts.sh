@@ -9,7 +9,7 @@
 #       PASSES   how many have to pass (default: what zts.list says; 0 when tests are named)
 #
 # Setup and cleanup of a group run once around its tests; a failing setup fails them. Status 4 or 5 of a test means skipped.
-# A test after which pools are left is cleaned up after, so that it cannot fail the ones that follow.
+# After a test that failed or left pools the group's setup is made anew, so that it cannot fail the ones that follow.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 [ "$(id -u)" = 0 ] || skip "needs root (loop devices, mounts)"
@@ -81,8 +81,8 @@ for group in "${order[@]}"; do
     *) echo -e "FAIL\t$group/$name\t$((SECONDS - start))\tstatus $status: $why" ;;
     esac
     kill -0 "$pid" 2>/dev/null || { echo "the server died in $group/$name" >&2; serve --mount; }
-    [ "$(zpool list -H -o name)" = "$before" ] && continue
-    # The pools differ: back to what the group's setup made.
+    case $status in 0 | 4 | 5) [ "$(zpool list -H -o name)" = "$before" ] && continue ;; esac
+    # It failed, or the pools differ: back to what the group's setup made.
     cleanup=$(script "$base/$group/cleanup") && run "$cleanup" "$log.again"
     for pool in $(zpool list -H -o name); do zpool destroy -f "$pool"; done
     for disk in "${disks[@]}"; do wipefs -qa "/dev/$disk" >/dev/null 2>&1; done
