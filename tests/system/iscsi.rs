@@ -56,41 +56,76 @@ fn suite(place: &Place, url: &str, second: &str, families: &str) -> Vec<(String,
     found
 }
 
-/// Tests of the Debian 12 suite (1.19) that fail or are skipped for reasons of their own.
-fn is_excused(name: &str) -> bool {
-    EXCUSED.contains(&name)
+/// Tests that fail by mistakes of their own, with the reason.
+const EXCUSED: &[(&str, &str, &str)] = &[
+    (
+        "512e",
+        "GetLBAStatus.UnmapSingle",
+        "asks for block i+1 and wants an answer that begins at i+8: right only where both are the same",
+    ),
+    (
+        "",
+        "iSCSITMF.AbortTaskSimpleAsync",
+        "counts on a queue that newer libraries send from at once (fails so against every target)",
+    ),
+];
+
+fn is_excused(sectors: &str, name: &str) -> bool {
+    EXCUSED
+        .iter()
+        .any(|(where_, test, _)| *test == name && (where_.is_empty() || *where_ == sectors))
 }
 
-const EXCUSED: &[&str] = &[];
-
-#[test]
-fn libiscsi_s_suite_passes() {
+/// The suite over two portals with CHAP on a thin LUN, for one kind of block.
+fn suite_passes(sectors: &str) {
     if !has("iscsi-test-cu") {
         return;
     }
     let mut place = Place::new();
     pool(&place);
-    let port = free_port();
+    let (port, second) = (free_port(), free_port());
+    let made = place.run(&format!(
+        "zfs set org.sanbox:lun.sector={sectors} tank/v && \
+         sanbox target chap {IQN} --user me --secret initiators-know && \
+         sanbox target portal {IQN} 127.0.0.1:{port} 127.0.0.1:{second}"
+    ));
+    assert_eq!(made, "");
     serve(&mut place, port);
-    let url = format!("iscsi://127.0.0.1:{port}/{IQN}/0");
-    let found = suite(&place, &url, &url, "ALL");
+    let url = |port: u16| format!("iscsi://me%initiators-know@127.0.0.1:{port}/{IQN}/0");
+    let found = suite(&place, &url(port), &url(second), "ALL");
     let count = |verdict: &str| found.iter().filter(|(v, ..)| v == verdict).count();
     eprintln!(
-        "{} passed, {} failed, {} skipped",
+        "{sectors}: {} passed, {} failed, {} skipped",
         count("PASS"),
         count("FAIL"),
         count("SKIP")
     );
     let bad: Vec<_> = found
         .iter()
-        .filter(|(verdict, name, _)| verdict == "FAIL" && !is_excused(name))
+        .filter(|(verdict, name, _)| verdict == "FAIL" && !is_excused(sectors, name))
         .collect();
-    assert!(bad.is_empty(), "{bad:#?}");
+    assert!(bad.is_empty(), "{sectors}: {bad:#?}");
+    assert!(count("PASS") >= 200, "{sectors}: {found:#?}");
     place.stop();
     assert_eq!(place.run("zpool export tank"), "");
     if harness::oracle::has_zdb() {
         harness::oracle::zdb_clean(&place.path("work"), "tank").expect("zdb finds nothing");
     }
+}
+
+#[test]
+fn libiscsi_s_suite_passes() {
+    suite_passes("512n");
+}
+
+#[test]
+fn libiscsi_s_suite_passes_on_emulated_sectors() {
+    suite_passes("512e");
+}
+
+#[test]
+fn libiscsi_s_suite_passes_on_large_sectors() {
+    suite_passes("4kn");
 }
 
 #[test]
@@ -234,4 +269,286 @@ fn reservations_and_flushed_data_outlive_a_kill() {
     assert_eq!(run(&place, "after"), "good\n");
     place.stop();
     assert_eq!(place.run("zpool export tank"), "");
+}
+
+/// Runs cases of the initiator that makes its PDUs itself.
+fn raw(place: &Place, port: u16, case: &str) {
+    let script = harness::root().join("tests/interop/iscsi-raw.py");
+    let said = place.run(&format!(
+        "python3 {} {port} {IQN} {case} 2>&1",
+        script.display()
+    ));
+    let last = said.lines().last().unwrap_or_default();
+    assert_eq!(last, "good", "{case}: {said}\n{}", place.log());
+    eprintln!("{case}: {said}");
+}
+
+#[test]
+fn sessions_tasks_and_recovery() {
+    if !has("python3") {
+        return;
+    }
+    let mut place = Place::new();
+    pool(&place);
+    let port = free_port();
+    serve(&mut place, port);
+    for case in ["mcs", "attributes", "recovery", "ipv6"] {
+        raw(&place, port, case);
+    }
+    // GET LBA STATUS where a logical block is an eighth of a physical one.
+    assert_eq!(place.run("zfs set org.sanbox:lun.sector=512e tank/v"), "");
+    raw(&place, port, "status");
+    place.stop();
+}
+
+#[test]
+fn portals_discovery_and_redirection() {
+    if !has("python3") {
+        return;
+    }
+    let mut place = Place::new();
+    pool(&place);
+    let (port, second) = (free_port(), free_port());
+    serve(&mut place, port);
+    let made = place.run(&format!(
+        "sanbox target portal {IQN} 127.0.0.1:{port} 127.0.0.1:{second},2 && \
+         sanbox target discovery --user finder --secret who-looks-for-it && sanbox target show {IQN} | grep portal"
+    ));
+    assert_eq!(
+        made,
+        format!("portal\t127.0.0.1:{port},1\nportal\t127.0.0.1:{second},2\n")
+    );
+    raw(&place, port, &format!("portals {second}"));
+    raw(
+        &place,
+        port,
+        &format!("discovery finder who-looks-for-it 127.0.0.1:{port},1 127.0.0.1:{second},2"),
+    );
+    let moved = format!("sanbox target redirect {IQN} 127.0.0.1:{second}");
+    assert_eq!(place.run(&moved), "");
+    raw(&place, port, &format!("redirect 127.0.0.1:{second}"));
+    assert_eq!(place.run(&format!("sanbox target redirect {IQN} off")), "");
+    raw(&place, port, "ipv6 2>/dev/null || echo good");
+    for (line, says) in [
+        ("sanbox target portal $T host", "is no ADDRESS"),
+        ("sanbox target redirect $T x", "is no ADDRESS"),
+        ("sanbox target discovery", "--user or --off"),
+    ] {
+        let said = place.run(&line.replace("$T", IQN));
+        assert!(said.contains(says), "{line}: {said}");
+    }
+    place.stop();
+}
+
+#[test]
+fn the_end_is_announced() {
+    if !has("python3") {
+        return;
+    }
+    let mut place = Place::new();
+    pool(&place);
+    let port = free_port();
+    serve(&mut place, port);
+    let script = harness::root().join("tests/interop/iscsi-raw.py");
+    let initiator = place
+        .command("python3")
+        .arg(script)
+        .args([&port.to_string(), IQN, "logout"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("python3 runs");
+    let began = std::time::Instant::now();
+    while !place.run("sanbox target sessions").contains(IQN) {
+        assert!(began.elapsed().as_secs() < 20, "no session");
+    }
+    place.stop();
+    let output = initiator.wait_with_output().expect("its end");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "ready\ngood\n");
+}
+
+#[test]
+fn a_pool_that_gets_full_is_told_of() {
+    if !has("python3") {
+        return;
+    }
+    let mut place = Place::new();
+    let made = place.run(&format!(
+        "truncate -s 256M a && zpool create tank $PWD/a && zfs create -s -V 400M tank/v && \
+         zfs set org.sanbox:lun.threshold=40 tank/v && sanbox target create {IQN} && sanbox target map {IQN} tank/v"
+    ));
+    assert_eq!(made, "");
+    let port = free_port();
+    serve(&mut place, port);
+    raw(&place, port, "threshold");
+    place.stop();
+}
+
+#[test]
+fn initiators_see_what_is_for_them() {
+    if !has("python3") {
+        return;
+    }
+    let mut place = Place::new();
+    pool(&place);
+    let port = free_port();
+    serve(&mut place, port);
+    let made = place.run(&format!(
+        "zfs create -s -V 16M tank/x; zfs create -s -V 16M tank/y; zfs create -s -V 16M tank/z
+         sanbox target unmap {IQN} tank/w
+         sanbox target group one iqn.2026-11.org.example:h1; sanbox target group two iqn.2026-11.org.example:h2
+         sanbox target map {IQN} tank/x --lun 5 --for one; sanbox target map {IQN} tank/y --lun 5 --for two
+         sanbox target map all tank/z --lun 6 --for one
+         sanbox target map {IQN} tank/w --lun 5 --for one; sanbox target group one; sanbox target groups"
+    ));
+    assert_eq!(
+        made,
+        format!(
+            "sanbox: cannot map 'tank/w': LUN 5 of '{IQN}' is 'tank/x'\n\
+             sanbox: cannot delete group 'one': it sees 'tank/x'\n\
+             one\tiqn.2026-11.org.example:h1\ntwo\tiqn.2026-11.org.example:h2\n"
+        )
+        .replace("sanbox: ", ""),
+        "{}",
+        place.log()
+    );
+    raw(&place, port, "masks");
+    place.stop();
+}
+
+/// Slow logins, thousands of sessions, guessed secrets.
+#[test]
+fn crowds_and_dawdlers() {
+    if !has("python3") {
+        return;
+    }
+    let mut place = Place::new();
+    pool(&place);
+    let port = free_port();
+    serve(&mut place, port);
+    raw(&place, port, "loris");
+    raw(&place, port, "crowd 1900");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", place.pid()));
+    let status = status.expect("the daemon runs");
+    let resident = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let kib: u64 = resident
+        .and_then(|line| line.split_whitespace().nth(1))
+        .and_then(|kib| kib.parse().ok())
+        .expect("a resident size");
+    assert!(kib < 900 << 10, "{kib} KiB");
+    let secret = place.run(&format!(
+        "sanbox target chap {IQN} --user me --secret initiators-know"
+    ));
+    assert_eq!(secret, "");
+    raw(&place, port, "chap me initiators-know");
+    place.stop();
+}
+
+/// What Proxmox's ZFS-over-iSCSI plug-in runs, and what it looks for in the output (`LunCmd/Comstar.pm`).
+#[test]
+fn comstar_s_commands() {
+    let mut place = Place::new();
+    for tool in ["stmfadm", "sbdadm", "itadm"] {
+        std::os::unix::fs::symlink(crate::cli::program(), place.path("bin").join(tool))
+            .expect("a link");
+    }
+    let made = place.run(
+        "truncate -s 512M a && zpool create tank $PWD/a && itadm create-target -n iqn.2026-11.org.example:pve",
+    );
+    assert_eq!(
+        made,
+        "Target iqn.2026-11.org.example:pve successfully created\n"
+    );
+    let port = free_port();
+    serve(&mut place, port);
+    let guid = "600144f0123456789abcdef012345678";
+    let device = "/dev/zvol/rdsk/tank/vm-100-disk-0";
+    let lun_of = |text: &str| {
+        let line = text
+            .lines()
+            .find(|line| line.trim_start().starts_with("LUN"))?;
+        let (name, number) = line.split_once(':')?;
+        (name.trim() == "LUN").then(|| number.trim().to_owned())
+    };
+    let run = |line: &str| {
+        let said = place.run(line);
+        eprintln!("$ {line}\n{said}");
+        said
+    };
+    run("zfs create -s -b 8k -V 32M tank/vm-100-disk-0; zfs create -V 16M tank/other");
+    assert!(
+        run(&format!(
+            "stmfadm create-lu -p wcd=false -p guid={guid} {device}"
+        ))
+        .contains("created")
+    );
+    assert!(run(&format!("stmfadm create-lu {device}")).contains("file already in use"));
+    let listed = run("sbdadm list-lu");
+    let found = listed
+        .lines()
+        .find(|line| line.ends_with(device))
+        .expect("listed");
+    let words: Vec<&str> = found.split_whitespace().collect();
+    assert_eq!(words, [guid, "33554432", device]);
+    assert_eq!(run(&format!("stmfadm add-view {guid}")), "");
+    assert_eq!(
+        lun_of(&run(&format!("stmfadm list-view -l {guid}"))).as_deref(),
+        Some("0")
+    );
+    run("sbdadm create-lu /dev/zvol/rdsk/tank/other");
+    let other = run("sbdadm list-lu | awk '/other/{print $1}'");
+    let other = other.trim().to_owned();
+    assert!(other.len() == 32, "{other}");
+    run(&format!(
+        "stmfadm create-hg hosts; stmfadm add-hg-member -g hosts iqn.2007-10.com.github:nobody; stmfadm add-view --host-group hosts {other}"
+    ));
+    assert_eq!(
+        lun_of(&run(&format!("stmfadm list-view -l {other}"))).as_deref(),
+        Some("1")
+    );
+    // Larger, as Proxmox does it: the volume first, then the unit.
+    assert_eq!(
+        run(&format!(
+            "zfs set volsize=48M tank/vm-100-disk-0; stmfadm modify-lu -s 49152K {guid}"
+        )),
+        ""
+    );
+    assert!(run("sbdadm list-lu").contains("50331648"));
+    if has("iscsi-inq") {
+        let url = format!("iscsi://127.0.0.1:{port}/iqn.2026-11.org.example:pve/0");
+        let page = run(&format!("iscsi-inq -e 1 -c 131 {url}"));
+        assert!(page.to_lowercase().contains(guid), "{page}");
+        let seen = run(&format!("iscsi-ls -s iscsi://127.0.0.1:{port}"));
+        assert!(seen.contains("Lun:0") && !seen.contains("Lun:1"), "{seen}");
+    }
+    // A rollback: away, back, and shown again under the same identifier.
+    run(&format!(
+        "zfs snapshot tank/vm-100-disk-0@a; stmfadm delete-lu {guid}; zfs rollback tank/vm-100-disk-0@a"
+    ));
+    assert!(run(&format!("stmfadm list-view -l {guid}")).contains("not found"));
+    assert!(run(&format!("stmfadm import-lu {device}")).contains("imported"));
+    run(&format!("stmfadm add-view {guid}"));
+    assert_eq!(
+        lun_of(&run(&format!("stmfadm list-view -l {guid}"))).as_deref(),
+        Some("0")
+    );
+    let verbose = run(
+        "stmfadm list-lu -v; stmfadm list-hg -v; stmfadm list-target -v; itadm list-target -v; stmfadm list-state",
+    );
+    for part in [
+        &format!("LU Name: {}", guid.to_uppercase()),
+        "Writeback Cache         : Enabled",
+        "Host Group: hosts",
+        "Target: iqn.2026-11.org.example:pve",
+    ] {
+        assert!(verbose.contains(part), "{part}");
+    }
+    assert_eq!(
+        run(&format!(
+            "stmfadm remove-view -l {other} -a; stmfadm delete-hg hosts; stmfadm delete-lu {guid} {other}"
+        )),
+        ""
+    );
+    assert_eq!(run("sanbox stmfadm list-lu"), "");
+    assert!(run("stmfadm fly").contains("unknown subcommand"));
+    place.stop();
 }

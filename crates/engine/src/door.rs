@@ -337,6 +337,11 @@ impl Room {
         if let Some(lease) = self.lease(dataset, guid)? {
             return Ok(lease);
         }
+        // Apart, so that the state of an opening is no part of every request's task.
+        Box::pin(self.dataset_opened(dataset, guid)).await
+    }
+
+    async fn dataset_opened(&self, dataset: u64, guid: u64) -> Result<Lease, EngineError> {
         let _one = self.opening.lock().await;
         if self.leaving.borrow().contains(&dataset) {
             return Err(EngineError::Busy(String::new()));

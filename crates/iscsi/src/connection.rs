@@ -8,11 +8,12 @@ use runtime::IoBuf;
 use crate::bytes::{Field as _, index, len32};
 use crate::keys::{self, Terms};
 use crate::login::Login;
-use crate::pdu::{BHS_BYTES, Draft, FINAL, Framing, Held, NO_TAG, Pdu, opcode};
+use crate::pdu::{BHS_BYTES, DATA_BYTES_MAX, Draft, FINAL, Framing, Held, NO_TAG, Pdu, opcode};
 use crate::scsi::sense::{Sense, asc, key, status};
-use crate::scsi::{self, Command, Reply};
+use crate::scsi::{self, Attribute, Command, Reply};
 use crate::server::{Inner, Transport};
 use crate::session::Session;
+use crate::target::{PORTAL_GROUP, Portal};
 use crate::task::{Incoming, Step, Task};
 
 /// Reasons of rejects. RFC 7143 section 11.17.1.
@@ -91,7 +92,7 @@ enum Phase {
 pub(crate) struct Conn {
     pub(crate) server: Arc<Inner>,
     pub(crate) peer: SocketAddr,
-    local: SocketAddr,
+    pub(crate) local: SocketAddr,
     transport: Arc<dyn Transport>,
     state: Mutex<State>,
 }
@@ -131,7 +132,7 @@ impl Conn {
             transport,
             state: Mutex::new(State {
                 phase: Phase::Login(Box::new(Login::new())),
-                framing: Framing::default(),
+                framing: Framing::login(),
                 stat_sn: 1,
                 cid: 0,
                 max_send: 8192,
@@ -278,6 +279,7 @@ impl Conn {
             state.framing = Framing {
                 header_digest: terms.header_digest,
                 data_digest: terms.data_digest,
+                data_bytes_max: DATA_BYTES_MAX,
             };
             state.phase = Phase::Full(session);
             return Next::Continue;
@@ -370,7 +372,7 @@ impl Conn {
         };
         let mut cdb = [0; 16];
         crate::bytes::put(&mut cdb, 0, pdu.bhs.part(32, 16));
-        let unit = target.unit(pdu.lun());
+        let unit = target.unit(pdu.lun(), &session.nexus);
         let expected = index(pdu.bhs.u32_at(20));
         let block = unit.as_ref().map_or(512, |unit| unit.block());
         let wants = scsi::data_out_bytes(&cdb, block);
@@ -414,6 +416,19 @@ impl Conn {
         if full {
             self.answer(session, &task, Reply::status(status::TASK_SET_FULL));
             return Next::Continue;
+        }
+        // SAM-5 section 8.6. Untagged is as simple; there is never an ACA that a command could be for.
+        let attribute = match flags & 7 {
+            0 | 1 => Attribute::Simple,
+            2 => Attribute::Ordered,
+            3 => Attribute::HeadOfQueue,
+            _ => {
+                self.answer(session, &task, Sense::illegal(asc::MESSAGE).into());
+                return Next::Continue;
+            }
+        };
+        if let Some(unit) = &task.unit {
+            task.keep_place(unit.queue.enter(attribute));
         }
         if reads && writes {
             self.answer(session, &task, Sense::cdb(0).into());
@@ -532,14 +547,25 @@ impl Conn {
         };
         let (connection, session) = (self.clone(), session.clone());
         self.server.spawn(async move {
-            let reply = unit.execute(command).await;
+            let mut place = task.take_place();
+            if let Some(place) = &mut place {
+                place.turn().await;
+            }
+            let reply = if task.is_aborted() {
+                Reply::good()
+            } else {
+                unit.execute(command).await
+            };
             connection.answer(&session, &task, reply);
+            // What waits for this command starts after its answer.
+            drop(place);
         });
     }
 
     /// Answers a task, unless it was aborted.
     fn answer(&self, session: &Arc<Session>, task: &Arc<Task>, reply: Reply) {
         session.remove(task);
+        let place = task.take_place();
         if !task.end() {
             return;
         }
@@ -584,6 +610,7 @@ impl Conn {
             .word(44, residual)
             .data(data);
         self.send(draft);
+        drop(place);
     }
 
     /// Sends data; with `status`, good status rides on the last piece. Returns the number of PDUs.
@@ -658,7 +685,7 @@ impl Conn {
         let Some(target) = session.target.clone() else {
             return self.protocol_error(pdu);
         };
-        let unit = target.unit(lun);
+        let unit = target.unit(lun, &session.nexus);
         let needs_unit = matches!(wanted, 2..=5);
         if needs_unit && unit.is_none() {
             self.managed(itt, function::NO_LUN);
@@ -670,7 +697,16 @@ impl Conn {
             1 => {
                 let referenced = pdu.bhs.u32_at(20);
                 if session.task(referenced).is_none() {
-                    self.managed(itt, function::NO_TASK);
+                    // It may be on its way still, perhaps by another connection: then it never happens.
+                    let void = session.void(pdu.bhs.u32_at(32), pdu.cmd_sn());
+                    self.managed(
+                        itt,
+                        if void {
+                            function::COMPLETE
+                        } else {
+                            function::NO_TASK
+                        },
+                    );
                     return Next::Continue;
                 }
                 waits = session.abort(|task| task.itt == referenced);
@@ -753,7 +789,13 @@ impl Conn {
                 let Some(pairs) = keys::parse(&asked) else {
                     return self.protocol_error(pdu);
                 };
-                self.answer_text(session, &pairs)
+                match self.answer_text(session, &pairs) {
+                    Some(text) => text,
+                    None => {
+                        self.reject(reason::PROTOCOL, pdu);
+                        return Next::Continue;
+                    }
+                }
             }
         };
         self.send_text(pdu.itt(), text);
@@ -778,9 +820,14 @@ impl Conn {
         self.send(draft);
     }
 
-    fn answer_text(&self, session: &Arc<Session>, pairs: &[(String, String)]) -> Vec<u8> {
+    /// The answer to a text; `None` when it asks for targets in words that mean nothing.
+    fn answer_text(&self, session: &Arc<Session>, pairs: &[(String, String)]) -> Option<Vec<u8>> {
         let mut text = String::new();
         for (key, value) in pairs {
+            let start = key.get(.."SendTargets".len()).unwrap_or_default();
+            if key != "SendTargets" && start.eq_ignore_ascii_case("SendTargets") {
+                return None;
+            }
             if key != "SendTargets" {
                 // Operational keys may not be negotiated anew, but for the one that is declared.
                 if key != "MaxRecvDataSegmentLength" {
@@ -795,17 +842,15 @@ impl Conn {
             }
             let own = session.target.as_ref().map(|target| target.name.clone());
             let wanted = match (value.as_str(), own) {
-                // A normal session sees its own target only. RFC 7143 appendix C.
-                ("All", Some(_)) => {
-                    keys::push(&mut text, key, "Reject");
-                    continue;
-                }
+                // A normal session sees its own target only. RFC 7143 appendix C has no "All" there; initiators that ask for it
+                // all the same (libiscsi's suite wants an answer) are told no more.
+                ("All" | "", Some(own)) => Some(own),
                 ("All", None) => None,
-                ("", Some(own)) => Some(own),
                 ("", None) => {
                     keys::push(&mut text, key, "Reject");
                     continue;
                 }
+                (name, _) if crate::target::check_name(name).is_err() => return None,
                 (name, _) => Some(name.to_owned()),
             };
             let initiator = &session.nexus.port.initiator;
@@ -815,19 +860,20 @@ impl Conn {
                     continue;
                 }
                 keys::push(&mut text, "TargetName", &target.name);
-                let portals = target.spec().portals;
-                let portals = if portals.is_empty() {
-                    vec![self.local]
-                } else {
-                    portals
-                };
+                let mut portals = target.spec().portals;
+                if portals.is_empty() {
+                    portals.push(Portal {
+                        address: self.local,
+                        group: PORTAL_GROUP,
+                    });
+                }
                 for portal in portals {
-                    let address = format!("{portal},{}", target.group);
+                    let address = format!("{},{}", portal.address, portal.group);
                     keys::push(&mut text, "TargetAddress", &address);
                 }
             }
         }
-        text.into_bytes()
+        Some(text.into_bytes())
     }
 
     fn logout(self: &Arc<Self>, session: &Arc<Session>, pdu: &Pdu) -> Next {

@@ -61,12 +61,10 @@ pub fn connection(bytes: &[u8]) {
         spawner: Arc::new(Once),
         memory_bytes_max: 1 << 20,
         sessions_max: 4,
-        discovery_chap: None,
     });
     server.set_targets(vec![TargetSpec {
         name: NAME.to_owned(),
         alias: String::new(),
-        group: 1,
         portals: Vec::new(),
         initiators: Vec::new(),
         chap: None,

@@ -31,4 +31,4 @@ pub use connection::{Connection, Next};
 pub use pdu::{BHS_BYTES, DATA_BYTES_MAX, Framing, Out, Violation};
 pub use scsi::{LunSpec, SectorFormat};
 pub use server::{Environment, Server, ServerConfig, SessionInfo, Spawner, Transport};
-pub use target::{Chap, TargetSpec, check_name};
+pub use target::{Chap, PORTAL_GROUP, Portal, TargetSpec, check_name};

@@ -9,7 +9,7 @@ use crate::keys::{Reply, Terms, binary_value, parse, push};
 use crate::pdu::{Draft, Pdu, opcode};
 use crate::scsi::{Nexus, Port};
 use crate::session::Session;
-use crate::target::{Chap, Target};
+use crate::target::{Chap, PORTAL_GROUP, Target};
 
 /// Bytes of text gathered over several PDUs.
 const TEXT_BYTES_MAX: usize = 64 << 10;
@@ -210,7 +210,7 @@ impl Login {
         let text = std::mem::take(&mut self.text);
         let pairs = parse(&text).ok_or(Refused(status::INITIATOR_ERROR))?;
         self.identify(connection, &pairs)?;
-        self.announce(answer);
+        self.announce(connection, answer);
         let discovery = self.discovery;
         if current == SECURITY {
             self.authenticate(connection, &pairs, answer)?;
@@ -258,7 +258,9 @@ impl Login {
         let redirect = self
             .target
             .as_ref()
-            .and_then(|target| target.spec().redirect);
+            .and_then(|target| target.spec().redirect)
+            .filter(|address| *address != connection.local);
+        // Whoever has come by the address that others are sent to is at the right place.
         if let Some(address) = redirect {
             push(&mut answer.text, "TargetAddress", &address.to_string());
             return Err(Refused(status::MOVED));
@@ -311,7 +313,7 @@ impl Login {
     }
 
     /// Says once what targets declare.
-    fn announce(&mut self, answer: &mut Response) {
+    fn announce(&mut self, connection: &Arc<Conn>, answer: &mut Response) {
         if self.announced {
             return;
         }
@@ -321,18 +323,15 @@ impl Login {
             if !alias.is_empty() {
                 push(&mut answer.text, "TargetAlias", &alias);
             }
-            push(
-                &mut answer.text,
-                "TargetPortalGroupTag",
-                &target.group.to_string(),
-            );
+            let group = target.group_of(connection.local);
+            push(&mut answer.text, "TargetPortalGroupTag", &group.to_string());
         }
     }
 
     fn required(&self, connection: &Arc<Conn>) -> Option<Chap> {
         match &self.target {
             Some(target) => target.spec().chap,
-            None => connection.server.config.discovery_chap.clone(),
+            None => connection.server.discovery(),
         }
     }
 
@@ -455,9 +454,14 @@ impl Login {
     /// Makes the session, or joins the one that is there.
     fn complete(&mut self, connection: &Arc<Conn>) -> Result<Arc<Session>, Refused> {
         let server = &connection.server;
+        let group = self
+            .target
+            .as_ref()
+            .map_or(PORTAL_GROUP, |target| target.group_of(connection.local));
         let port = Port {
             initiator: self.initiator.clone().unwrap_or_default(),
             isid: self.isid,
+            group,
         };
         let target_name = self.target_name.clone().unwrap_or_default();
         if self.tsih != 0 {
@@ -490,6 +494,7 @@ impl Login {
         let nexus = Nexus {
             id: server.unique(),
             port,
+            peer: connection.peer.ip(),
         };
         let (target, terms, cmd_sn) = (self.target.clone(), self.terms.clone(), self.cmd_sn);
         let session = server

@@ -10,6 +10,8 @@ use crate::bytes::{Field as _, be24, put};
 pub const BHS_BYTES: usize = 48;
 /// Bytes of data that one PDU may carry to us: our MaxRecvDataSegmentLength.
 pub const DATA_BYTES_MAX: usize = 256 << 10;
+/// The same before a login is complete. RFC 7143 section 13.12 has 8192 as the default that holds then; some send more.
+const LOGIN_BYTES_MAX: usize = 16 << 10;
 /// Task tag that names no task.
 pub(crate) const NO_TAG: u32 = 0xffff_ffff;
 
@@ -53,22 +55,34 @@ pub enum Violation {
 }
 
 /// How PDUs are framed on a connection now; asked for before each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Framing {
     /// Headers carry a CRC32C.
     pub header_digest: bool,
     /// Data segments carry a CRC32C.
     pub data_digest: bool,
+    /// Bytes of data that one PDU may carry.
+    pub data_bytes_max: usize,
 }
 
 impl Framing {
+    /// Before anybody has logged in: no digests, and little data.
+    #[must_use]
+    pub fn login() -> Self {
+        Self {
+            header_digest: false,
+            data_digest: false,
+            data_bytes_max: LOGIN_BYTES_MAX,
+        }
+    }
+
     /// Returns how many bytes follow a header, digests and padding included.
     ///
     /// # Errors
     /// [`Violation::TooLong`].
     pub fn rest(self, bhs: &[u8; BHS_BYTES]) -> Result<usize, Violation> {
         let data = data_len(bhs);
-        if data > DATA_BYTES_MAX {
+        if data > self.data_bytes_max {
             return Err(Violation::TooLong);
         }
         let mut rest = ahs_len(bhs) + data.next_multiple_of(4);
@@ -268,6 +282,7 @@ mod tests {
                 let framing = Framing {
                     header_digest,
                     data_digest,
+                    data_bytes_max: DATA_BYTES_MAX,
                 };
                 for len in [0, 1, 4, 7] {
                     let out = Draft::new(opcode::NOP_IN, FINAL, 7)
@@ -300,9 +315,9 @@ mod tests {
     fn lengths_are_bounded() {
         let mut bhs = [0; BHS_BYTES];
         bhs[5] = 0xff;
-        assert_eq!(Framing::default().rest(&bhs), Err(Violation::TooLong));
+        assert_eq!(Framing::login().rest(&bhs), Err(Violation::TooLong));
         let bhs = [0; BHS_BYTES];
-        let short = Pdu::read(bhs, vec![1], Framing::default());
+        let short = Pdu::read(bhs, vec![1], Framing::login());
         assert!(matches!(short, Err(Violation::Short)));
     }
 }

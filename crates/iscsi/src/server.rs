@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use crate::connection::{Conn, Connection};
 use crate::pdu::{Held, Out};
 use crate::scsi::LogicalUnit;
 use crate::session::Session;
-use crate::target::{Chap, Target, TargetSpec};
+use crate::target::{Chap, Shown, Target, TargetSpec, Units};
 
 /// Wrong passwords from one address before it must wait.
 const FAILURES_MAX: u32 = 5;
@@ -61,8 +61,6 @@ pub struct ServerConfig {
     pub memory_bytes_max: usize,
     /// Sessions at once.
     pub sessions_max: usize,
-    /// What initiators must know to discover targets.
-    pub discovery_chap: Option<Chap>,
 }
 
 impl std::fmt::Debug for ServerConfig {
@@ -105,12 +103,22 @@ pub(crate) struct Inner {
 #[derive(Default)]
 struct Shared {
     targets: BTreeMap<String, Arc<Target>>,
+    /// What initiators must know to discover targets.
+    discovery: Option<Chap>,
     /// By the volume's guid.
     units: BTreeMap<u64, Arc<LogicalUnit>>,
     sessions: BTreeMap<u16, Arc<Session>>,
     next_tsih: u16,
     /// Failed logins by address: how many, and when the last was, in seconds.
     failures: BTreeMap<IpAddr, (u32, u64)>,
+}
+
+/// What wrong passwords are counted by: an IPv4 address, or the network that an IPv6 host chooses its addresses from.
+fn origin(peer: IpAddr) -> IpAddr {
+    match peer {
+        IpAddr::V4(_) => peer,
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+    }
 }
 
 /// Memory set aside, until it is dropped.
@@ -145,6 +153,11 @@ impl Server {
         }))
     }
 
+    /// Says what initiators must know to discover targets.
+    pub fn set_discovery(&self, chap: Option<Chap>) {
+        self.0.shared().discovery = chap;
+    }
+
     /// Makes the targets those given. Sessions of targets that go are ended; those of targets that stay are told what changed.
     pub fn set_targets(&self, specs: Vec<TargetSpec>) {
         let mut ended = Vec::new();
@@ -153,7 +166,7 @@ impl Server {
             let mut used = BTreeSet::new();
             let mut kept = BTreeSet::new();
             for spec in specs {
-                let mut units = BTreeMap::new();
+                let mut units = Units::new();
                 for lun in &spec.luns {
                     let guid = lun.volume.guid();
                     let environment = self.0.config.environment.clone();
@@ -166,11 +179,14 @@ impl Server {
                     };
                     used.insert(guid);
                     shared.units.insert(guid, unit.clone());
-                    units.insert(lun.number, unit);
+                    units.entry(lun.number).or_default().push(Shown {
+                        unit,
+                        initiators: lun.initiators.clone(),
+                    });
                 }
                 kept.insert(spec.name.clone());
                 let known = shared.targets.get(&spec.name).cloned();
-                match known.filter(|target| target.group == spec.group) {
+                match known {
                     Some(target) => target.follow(spec, units),
                     None => {
                         let name = spec.name.clone();
@@ -272,6 +288,10 @@ impl Inner {
         self.config.spawner.spawn(Box::pin(work));
     }
 
+    pub(crate) fn discovery(&self) -> Option<Chap> {
+        self.shared().discovery.clone()
+    }
+
     pub(crate) fn target(&self, name: &str) -> Option<Arc<Target>> {
         self.shared().targets.get(name).cloned()
     }
@@ -344,13 +364,17 @@ impl Inner {
     pub(crate) fn must_wait(&self, peer: IpAddr) -> bool {
         let now = self.config.environment.now_seconds();
         let shared = self.shared();
-        shared.failures.get(&peer).is_some_and(|(count, last)| {
-            *count >= FAILURES_MAX && now < last + FAILURE_PAUSE_SECONDS
-        })
+        shared
+            .failures
+            .get(&origin(peer))
+            .is_some_and(|(count, last)| {
+                *count >= FAILURES_MAX && now < last + FAILURE_PAUSE_SECONDS
+            })
     }
 
     pub(crate) fn note_login(&self, peer: IpAddr, good: bool) {
         let now = self.config.environment.now_seconds();
+        let peer = origin(peer);
         let mut shared = self.shared();
         if good {
             shared.failures.remove(&peer);

@@ -31,11 +31,20 @@ pub(crate) struct Session {
     pub(crate) order: Mutex<()>,
 }
 
+/// What is known of a number whose turn has not come.
+#[derive(Debug)]
+enum Early {
+    /// A command that waits.
+    Arrived(Arc<Conn>, Pdu),
+    /// A command that was aborted before it came.
+    Void,
+}
+
 #[derive(Debug)]
 struct State {
     exp_cmd_sn: u32,
     /// Commands that came before their turn, by number.
-    early: BTreeMap<u32, (Arc<Conn>, Pdu)>,
+    early: BTreeMap<u32, Early>,
     connections: BTreeMap<u16, Arc<Conn>>,
     tasks: BTreeMap<u32, Arc<Task>>,
 }
@@ -80,10 +89,14 @@ impl Session {
     pub(crate) fn next(&self, arrived: Option<(&Arc<Conn>, Pdu)>) -> Option<(Arc<Conn>, Pdu)> {
         let mut state = self.state();
         let Some((connection, pdu)) = arrived else {
-            let now = state.exp_cmd_sn;
-            let waiting = state.early.remove(&now)?;
-            state.exp_cmd_sn = now.wrapping_add(1);
-            return Some(waiting);
+            loop {
+                let now = state.exp_cmd_sn;
+                let waiting = state.early.remove(&now)?;
+                state.exp_cmd_sn = now.wrapping_add(1);
+                if let Early::Arrived(connection, pdu) = waiting {
+                    return Some((connection, pdu));
+                }
+            }
         };
         let ahead = pdu.cmd_sn().wrapping_sub(state.exp_cmd_sn);
         if ahead == 0 {
@@ -95,9 +108,22 @@ impl Session {
             state
                 .early
                 .entry(pdu.cmd_sn())
-                .or_insert_with(|| (connection.clone(), pdu));
+                .or_insert_with(|| Early::Arrived(connection.clone(), pdu));
         }
         None
+    }
+
+    /// Takes a number for received though its command has not come: it was aborted. Returns whether the number was to come, before
+    /// `before`. RFC 7143 section 11.6.1, ABORT TASK.
+    pub(crate) fn void(&self, number: u32, before: u32) -> bool {
+        let mut state = self.state();
+        let ahead = number.wrapping_sub(state.exp_cmd_sn);
+        let asked = before.wrapping_sub(state.exp_cmd_sn);
+        if ahead >= asked || ahead >= QUEUE {
+            return false;
+        }
+        state.early.insert(number, Early::Void);
+        true
     }
 
     /// Adds a task. Refused when its tag is in use, or too many run.
@@ -168,9 +194,9 @@ impl Session {
         {
             state.connections.remove(&cid);
         }
-        state
-            .early
-            .retain(|_, (from, _)| !Arc::ptr_eq(from, connection));
+        state.early.retain(
+            |_, early| !matches!(early, Early::Arrived(from, _) if Arc::ptr_eq(from, connection)),
+        );
         state.connections.is_empty()
     }
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::scsi::sense::asc;
-use crate::scsi::{LogicalUnit, LunSpec};
+use crate::scsi::{LogicalUnit, LunSpec, Nexus};
 use crate::session::Session;
 
 /// A user and a secret.
@@ -23,6 +23,18 @@ impl std::fmt::Debug for Chap {
     }
 }
 
+/// An address at which a target is reached. Connections of one session may be spread over the portals of one group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Portal {
+    /// Address and port.
+    pub address: SocketAddr,
+    /// Portal group tag.
+    pub group: u16,
+}
+
+/// Tag of the portal group that addresses belong to which no target names.
+pub const PORTAL_GROUP: u16 = 1;
+
 /// A target as it is to be.
 #[derive(Clone, Debug)]
 pub struct TargetSpec {
@@ -30,10 +42,8 @@ pub struct TargetSpec {
     pub name: String,
     /// What initiators may show to people.
     pub alias: String,
-    /// Portal group tag.
-    pub group: u16,
     /// Addresses to be told in discovery; none means the one the initiator has reached.
-    pub portals: Vec<SocketAddr>,
+    pub portals: Vec<Portal>,
     /// Names and addresses of initiators that may log in; none is everybody.
     pub initiators: Vec<String>,
     /// What initiators must know.
@@ -89,13 +99,37 @@ pub fn check_name(name: &str) -> Result<(), &'static str> {
 /// A target that can be logged in to.
 pub(crate) struct Target {
     pub(crate) name: String,
-    pub(crate) group: u16,
     state: Mutex<State>,
 }
 
+/// A unit, and who sees it.
+#[derive(Clone)]
+pub(crate) struct Shown {
+    pub(crate) unit: Arc<LogicalUnit>,
+    /// Names and addresses of initiators; none is everybody.
+    pub(crate) initiators: Vec<String>,
+}
+
+impl Shown {
+    fn is_for(&self, initiator: &str, peer: IpAddr) -> bool {
+        self.initiators.is_empty()
+            || self
+                .initiators
+                .iter()
+                .any(|entry| matches(entry, initiator, peer))
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.unit, &other.unit) && self.initiators == other.initiators
+    }
+}
+
+/// Units by their numbers; of several with one number an initiator sees the first that is for it.
+pub(crate) type Units = BTreeMap<u16, Vec<Shown>>;
+
 struct State {
     spec: TargetSpec,
-    units: BTreeMap<u16, Arc<LogicalUnit>>,
+    units: Units,
     sessions: BTreeMap<u64, Weak<Session>>,
 }
 
@@ -106,11 +140,10 @@ impl std::fmt::Debug for Target {
 }
 
 impl Target {
-    pub(crate) fn new(mut spec: TargetSpec, units: BTreeMap<u16, Arc<LogicalUnit>>) -> Self {
+    pub(crate) fn new(mut spec: TargetSpec, units: Units) -> Self {
         spec.luns.clear();
         Self {
             name: spec.name.clone(),
-            group: spec.group,
             state: Mutex::new(State {
                 spec,
                 units,
@@ -124,29 +157,57 @@ impl Target {
     }
 
     /// Follows a changed specification; sessions are told of units that come and go.
-    pub(crate) fn follow(&self, mut spec: TargetSpec, units: BTreeMap<u16, Arc<LogicalUnit>>) {
+    pub(crate) fn follow(&self, mut spec: TargetSpec, units: Units) {
         spec.luns.clear();
         let (changed, sessions) = {
             let mut state = self.state();
             state.spec = spec;
             let same = state.units.len() == units.len()
-                && state
-                    .units
-                    .iter()
-                    .zip(&units)
-                    .all(|((a, x), (b, y))| a == b && Arc::ptr_eq(x, y));
-            state.units = units;
-            (!same, sessions_of(&state))
+                && state.units.iter().zip(&units).all(|((a, x), (b, y))| {
+                    a == b && x.len() == y.len() && x.iter().zip(y).all(|(x, y)| x.is_same(y))
+                });
+            let before = (!same).then(|| std::mem::replace(&mut state.units, units));
+            (before, sessions_of(&state))
         };
-        if !changed {
-            return;
-        }
+        let Some(before) = changed else { return };
         for session in sessions {
-            for unit in self.units() {
-                unit.join(&session.nexus);
-                unit.attend(session.nexus.id, asc::LUNS_CHANGED);
+            let nexus = &session.nexus;
+            let now = self.units_for(nexus);
+            let gone = before.values().flatten().map(|shown| &shown.unit);
+            for unit in gone.filter(|unit| !now.iter().any(|kept| Arc::ptr_eq(kept, unit))) {
+                unit.leave(nexus.id);
+            }
+            for unit in now {
+                unit.join(nexus);
+                unit.attend(nexus.id, asc::LUNS_CHANGED);
             }
         }
+    }
+
+    /// The group of the portal that a connection came through.
+    pub(crate) fn group_of(&self, local: SocketAddr) -> u16 {
+        let state = self.state();
+        let mut portals = state.spec.portals.iter();
+        portals
+            .find(|portal| portal.address == local)
+            .map_or(PORTAL_GROUP, |portal| portal.group)
+    }
+
+    /// Tags of all portal groups, each once.
+    pub(crate) fn groups(&self) -> Vec<u16> {
+        let state = self.state();
+        let mut groups: Vec<u16> = state
+            .spec
+            .portals
+            .iter()
+            .map(|portal| portal.group)
+            .collect();
+        if groups.is_empty() {
+            groups.push(PORTAL_GROUP);
+        }
+        groups.sort_unstable();
+        groups.dedup();
+        groups
     }
 
     /// What the target is to be now.
@@ -154,17 +215,37 @@ impl Target {
         self.state().spec.clone()
     }
 
-    /// Numbers of the units.
-    pub(crate) fn lun_numbers(&self) -> Vec<u16> {
-        self.state().units.keys().copied().collect()
+    /// Numbers of the units that an initiator sees.
+    pub(crate) fn lun_numbers(&self, nexus: &Nexus) -> Vec<u16> {
+        let state = self.state();
+        let seen = state.units.iter().filter(|(_, shown)| {
+            shown
+                .iter()
+                .any(|one| one.is_for(&nexus.port.initiator, nexus.peer))
+        });
+        seen.map(|(number, _)| *number).collect()
     }
 
+    /// All units, whoever sees them.
     pub(crate) fn units(&self) -> Vec<Arc<LogicalUnit>> {
-        self.state().units.values().cloned().collect()
+        let state = self.state();
+        let all = state.units.values().flatten();
+        all.map(|shown| shown.unit.clone()).collect()
     }
 
-    /// The unit of a logical unit number as it stands in a PDU. SAM-5 section 4.7.
-    pub(crate) fn unit(&self, lun: u64) -> Option<Arc<LogicalUnit>> {
+    /// The units that an initiator sees.
+    pub(crate) fn units_for(&self, nexus: &Nexus) -> Vec<Arc<LogicalUnit>> {
+        let state = self.state();
+        let seen = state.units.values().filter_map(|shown| {
+            shown
+                .iter()
+                .find(|one| one.is_for(&nexus.port.initiator, nexus.peer))
+        });
+        seen.map(|shown| shown.unit.clone()).collect()
+    }
+
+    /// The unit of a logical unit number as it stands in a PDU, if the initiator sees it. SAM-5 section 4.7.
+    pub(crate) fn unit(&self, lun: u64, nexus: &Nexus) -> Option<Arc<LogicalUnit>> {
         let [high, low, rest @ ..] = lun.to_be_bytes();
         if rest.iter().any(|byte| *byte != 0) {
             return None;
@@ -174,7 +255,11 @@ impl Target {
             1 => u16::from(high & 0x3f) << 8 | u16::from(low),
             _ => return None,
         };
-        self.state().units.get(&number).cloned()
+        let state = self.state();
+        let mut shown = state.units.get(&number)?.iter();
+        shown
+            .find(|one| one.is_for(&nexus.port.initiator, nexus.peer))
+            .map(|one| one.unit.clone())
     }
 
     /// Whether an initiator may log in.
@@ -190,7 +275,8 @@ impl Target {
             state
                 .sessions
                 .insert(session.nexus.id, Arc::downgrade(session));
-            state.units.values().cloned().collect::<Vec<_>>()
+            drop(state);
+            self.units_for(&session.nexus)
         };
         for unit in units {
             unit.join(&session.nexus);
@@ -198,12 +284,8 @@ impl Target {
     }
 
     pub(crate) fn leave(&self, nexus: u64) {
-        let units = {
-            let mut state = self.state();
-            state.sessions.remove(&nexus);
-            state.units.values().cloned().collect::<Vec<_>>()
-        };
-        for unit in units {
+        self.state().sessions.remove(&nexus);
+        for unit in self.units() {
             unit.leave(nexus);
         }
     }

@@ -9,7 +9,7 @@ use runtime::{IoBuf, IoBufMut};
 
 use crate::connection::Conn;
 use crate::pdu::NO_TAG;
-use crate::scsi::LogicalUnit;
+use crate::scsi::{LogicalUnit, Place};
 use crate::server::Reserved;
 
 /// A task. It stays in its session's table until it is answered or aborted.
@@ -42,6 +42,8 @@ impl std::fmt::Debug for Task {
 #[derive(Default)]
 struct State {
     data: Option<Incoming>,
+    /// Its place among the unit's commands, while nobody works on it.
+    place: Option<Place>,
     ended: bool,
     waiting: Vec<ReplySender<()>>,
 }
@@ -149,6 +151,21 @@ impl Task {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Keeps the task's place among the unit's commands.
+    pub(crate) fn keep_place(&self, place: Place) {
+        self.state().place = Some(place);
+    }
+
+    /// Takes the place, to wait for its turn.
+    pub(crate) fn take_place(&self) -> Option<Place> {
+        self.state().place.take()
+    }
+
+    /// Whether somebody has aborted the task.
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.aborted.load(Ordering::Acquire)
+    }
+
     /// Waits for data from the initiator.
     pub(crate) fn expect(&self, incoming: Incoming) {
         self.state().data = Some(incoming);
@@ -173,6 +190,9 @@ impl Task {
         let mut state = self.state();
         // While it waits for data nobody works on it.
         if state.ended || state.data.take().is_some() {
+            let place = state.place.take();
+            drop(state);
+            drop(place);
             return None;
         }
         let (sender, answer) = runtime::reply();

@@ -1,4 +1,4 @@
-//! The program: `sanbox`, and through links `zpool` and `zfs`.
+//! The program: `sanbox`, and through links `zpool`, `zfs`, `stmfadm`, `sbdadm` and `itadm`.
 //!
 //! A command goes to the daemon of its state directory when one runs; otherwise this process takes
 //! the directory's lock and does the same work itself. Either way the same functions run.
@@ -41,6 +41,12 @@ fn main() -> ExitCode {
         "zpool" | "zfs" => Invocation {
             tool: own,
             arguments,
+            state,
+        },
+        // COMSTAR's commands are among our own.
+        "stmfadm" | "sbdadm" | "itadm" => Invocation {
+            tool: "sanbox".to_owned(),
+            arguments: std::iter::once(own).chain(arguments).collect(),
             state,
         },
         _ => match Invocation::read(arguments, state) {

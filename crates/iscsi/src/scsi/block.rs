@@ -104,7 +104,7 @@ impl LogicalUnit {
         }
         // What was written is what a read finds, on stable storage or not: FUA asks for the former, so it is brought there.
         if force_unit_access(cdb) && self.state().write_cache {
-            let flushed = self.volume.flush().await;
+            let flushed = Box::pin(self.volume.flush()).await;
             flushed.map_err(|error| Sense::of(error, true))?;
         }
         let pieces = self.volume.read(extent.offset, extent.bytes()).await;

@@ -9,7 +9,6 @@ use super::block::Extent;
 use super::sense::{Sense, asc, key};
 use super::{Command, Executed, Kind, LogicalUnit, Reply};
 use crate::bytes::{Field as _, index, len16, len32, put};
-use crate::target::Target;
 
 /// Target descriptors of one list.
 pub(super) const TARGETS_MAX: usize = 16;
@@ -155,8 +154,9 @@ fn aborted(what: super::sense::Asc) -> Sense {
 }
 
 /// Finds the unit that a designator names, among those the initiator can reach here.
-fn find(target: &Target, designator: &Designator) -> Option<Arc<LogicalUnit>> {
-    target.units().into_iter().find(|unit| {
+fn find(command: &Command, designator: &Designator) -> Option<Arc<LogicalUnit>> {
+    let seen = command.target.units_for(&command.nexus);
+    seen.into_iter().find(|unit| {
         let naa = unit.naa();
         let guid = unit.volume.guid().to_be_bytes();
         match designator.kind {
@@ -176,7 +176,7 @@ impl LogicalUnit {
         let units: Vec<Option<Arc<Self>>> = list
             .targets
             .iter()
-            .map(|designator| find(&command.target, designator))
+            .map(|designator| find(command, designator))
             .collect();
         let (mut done, mut bytes) = (0_u16, 0);
         let mut outcome = Ok(());

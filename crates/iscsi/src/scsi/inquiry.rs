@@ -62,10 +62,14 @@ impl LogicalUnit {
         format!("{:016x}", self.volume.guid())
     }
 
-    /// The identifier that says which unit this is, whatever target shows it: NAA locally assigned.
-    pub(super) fn naa(&self) -> [u8; 8] {
+    /// The identifier that says which unit this is, whatever target shows it: the one it was given, or NAA locally assigned.
+    pub(super) fn naa(&self) -> Vec<u8> {
+        if let Some(given) = self.state().naa {
+            return given.to_vec();
+        }
         // NAA 3h, locally assigned: 60 bits of our own. SPC-4 section 7.8.6.6.4.
-        (3 << 60 | self.volume.guid() & 0x0fff_ffff_ffff_ffff).to_be_bytes()
+        let own = 3 << 60 | self.volume.guid() & 0x0fff_ffff_ffff_ffff;
+        own.to_be_bytes().to_vec()
     }
 
     fn identification(&self, command: &Command) -> Vec<u8> {
@@ -74,17 +78,17 @@ impl LogicalUnit {
             body.extend_from_slice(&[code_set, kind, 0, u8::try_from(id.len()).unwrap_or(0)]);
             body.extend_from_slice(id);
         };
-        let naa = self.naa();
         // Of the logical unit: NAA, EUI-64 based, T10 vendor.
-        add(1, 0x03, &naa);
+        add(1, 0x03, &self.naa());
         add(1, 0x02, &self.volume.guid().to_be_bytes());
         let mut vendor = VENDOR.to_vec();
         vendor.extend_from_slice(self.serial().as_bytes());
         add(2, 0x01, &vendor);
         // Of the target port: its name, its relative number, its group.
-        let port = port_identifier(&command.target.name, command.target.group);
+        let group = command.nexus.port.group;
+        let port = port_identifier(&command.target.name, group);
         add(3, 0x98, &port);
-        let [high, low] = command.target.group.to_be_bytes();
+        let [high, low] = group.to_be_bytes();
         add(1, 0x94, &[0, 0, high, low]);
         add(1, 0x95, &[0, 0, 0, 1]);
         // Of the target device.
@@ -120,7 +124,13 @@ impl LogicalUnit {
     fn provisioning(&self) -> Vec<u8> {
         // UNMAP and WRITE SAME(10 and 16) unmap, unmapped blocks read as zeros; thin, or resource provisioned.
         let kind = if self.state().thin { 2 } else { 1 };
-        vec![0, 0x80 | 0x40 | 0x20 | 0x04, kind, 0]
+        // With thresholds, what they count in; SBC-3 section 6.6.4.
+        let exponent = if self.threshold_percent().is_some() {
+            super::threshold::EXPONENT
+        } else {
+            0
+        };
+        vec![exponent, 0x80 | 0x40 | 0x20 | 0x04, kind, 0]
     }
 }
 
@@ -140,24 +150,27 @@ fn standard() -> Vec<u8> {
     bytes
 }
 
-/// Extended INQUIRY data: simple tasks only.
+/// Extended INQUIRY data.
 fn extended() -> Vec<u8> {
     let mut body = vec![0; 60];
-    // SIMPSUP.
-    put(&mut body, 1, &[0x01]);
+    // HEADSUP, ORDSUP, SIMPSUP.
+    put(&mut body, 1, &[0x07]);
     // LUICLR: attentions of one logical unit are cleared by itself.
     put(&mut body, 3, &[0x01]);
     body
 }
 
 fn ports(command: &Command) -> Vec<u8> {
-    let id = port_identifier(&command.target.name, command.target.group);
-    let [high, low] = command.target.group.to_be_bytes();
-    let mut body = vec![0, 0, high, low, 0, 0, 0, 0, 0, 0];
-    let mut descriptor = vec![0x53, 0x98, 0, u8::try_from(id.len()).unwrap_or(0)];
-    descriptor.extend_from_slice(&id);
-    body.extend_from_slice(&len16(descriptor.len()).to_be_bytes());
-    body.extend_from_slice(&descriptor);
+    let mut body = Vec::new();
+    for group in command.target.groups() {
+        let id = port_identifier(&command.target.name, group);
+        let [high, low] = group.to_be_bytes();
+        body.extend_from_slice(&[0, 0, high, low, 0, 0, 0, 0, 0, 0]);
+        let mut descriptor = vec![0x53, 0x98, 0, u8::try_from(id.len()).unwrap_or(0)];
+        descriptor.extend_from_slice(&id);
+        body.extend_from_slice(&len16(descriptor.len()).to_be_bytes());
+        body.extend_from_slice(&descriptor);
+    }
     body
 }
 

@@ -1,10 +1,13 @@
 //! The logical unit: a volume as SCSI sees it, with what it remembers between commands.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::VolumeHandle;
 
+use super::queue::Queue;
 use super::reserve::Reservations;
 use super::sense::{Asc, Sense, asc, key};
 use super::{Kind, Tokens, op};
@@ -64,6 +67,12 @@ pub struct LunSpec {
     pub read_only: bool,
     /// It has no reservation: space is promised to nobody.
     pub thin: bool,
+    /// Percent of the space it could take that may be in use before initiators are warned; 0 is never. For thin volumes.
+    pub threshold_percent: u8,
+    /// Names and addresses of the initiators that see it; none is everybody who may log in.
+    pub initiators: Vec<String>,
+    /// An identifier of the unit to be told instead of our own: NAA, 16 bytes.
+    pub naa: Option<[u8; 16]>,
     /// Persistent reservations to be restored, as [`crate::Environment::store_reservations`] got them.
     pub reservations: Option<String>,
 }
@@ -73,15 +82,19 @@ pub struct LunSpec {
 pub(crate) struct Nexus {
     /// Unique while the server runs.
     pub(crate) id: u64,
-    /// Initiator name and session id: what reservations remember.
+    /// Initiator name and session id, and the portal group: what reservations remember.
     pub(crate) port: Port,
+    /// Where the session was opened from.
+    pub(crate) peer: IpAddr,
 }
 
-/// An initiator port's name. RFC 7143 section 4.4.1 (names of SCSI ports).
+/// An initiator port's name (RFC 7143 section 4.4.1, names of SCSI ports), and the target port it speaks to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Port {
     pub(crate) initiator: String,
     pub(crate) isid: [u8; 6],
+    /// Tag of the portal group: the target port's number.
+    pub(crate) group: u16,
 }
 
 impl std::fmt::Display for Port {
@@ -98,6 +111,9 @@ pub(crate) struct LogicalUnit {
     pub(crate) volume: VolumeHandle,
     pub(crate) environment: Arc<dyn Environment>,
     pub(crate) tokens: Tokens,
+    pub(crate) queue: Arc<Queue>,
+    /// Bytes that may still be written before the space is looked at again.
+    pub(super) unwatched: AtomicI64,
     state: Mutex<State>,
     /// Makes ORWRITE and its like atomic among themselves.
     pub(crate) serial: crate::task::Turnstile,
@@ -123,6 +139,12 @@ pub(crate) struct State {
     /// Read-only as the volume has it.
     pub(crate) read_only: bool,
     pub(crate) thin: bool,
+    /// Percent in use beyond which initiators are warned; 0 is never.
+    pub(crate) threshold_percent: u8,
+    /// The warning is still to be given.
+    pub(super) threshold_armed: bool,
+    /// The identifier to be told instead of our own.
+    pub(crate) naa: Option<[u8; 16]>,
     /// Control mode page: SWP and D_SENSE.
     pub(crate) software_protect: bool,
     pub(crate) descriptor_sense: bool,
@@ -152,6 +174,8 @@ impl LogicalUnit {
             volume: spec.volume.clone(),
             environment,
             tokens: Tokens::default(),
+            queue: Arc::default(),
+            unwatched: AtomicI64::new(0),
             serial: crate::task::Turnstile::default(),
             state: Mutex::new(State {
                 name: spec.name.clone(),
@@ -162,6 +186,9 @@ impl LogicalUnit {
                 configured_cache: spec.write_cache,
                 read_only: spec.read_only,
                 thin: spec.thin,
+                threshold_percent: spec.threshold_percent,
+                threshold_armed: true,
+                naa: spec.naa,
                 software_protect: false,
                 descriptor_sense: false,
                 stopped: false,
@@ -183,6 +210,13 @@ impl LogicalUnit {
         state.volume_block = spec.volume_block;
         state.sectors = spec.sectors;
         state.thin = spec.thin;
+        if state.threshold_percent != spec.threshold_percent {
+            state.threshold_percent = spec.threshold_percent;
+            state.threshold_armed = true;
+            self.unwatched.store(0, Ordering::Relaxed);
+        }
+        let renamed = state.naa != spec.naa;
+        state.naa = spec.naa;
         // MODE SELECT may have switched the cache since: only a change of the property counts.
         let recached = state.configured_cache != spec.write_cache;
         let remoded = recached || state.read_only != spec.read_only;
@@ -193,6 +227,9 @@ impl LogicalUnit {
         state.read_only = spec.read_only;
         if resized {
             state.attend_all(asc::CAPACITY_CHANGED, None);
+        }
+        if renamed {
+            state.attend_all(asc::INQUIRY_CHANGED, None);
         }
         if remoded {
             state.attend_all(asc::MODE_CHANGED, None);

@@ -10,13 +10,16 @@ mod inquiry;
 mod lun;
 mod mode;
 mod provision;
+mod queue;
 mod report;
 mod reserve;
 pub(crate) mod sense;
+mod threshold;
 mod token;
 
 pub(crate) use lun::{LogicalUnit, Nexus, Port};
 pub use lun::{LunSpec, SectorFormat};
+pub(crate) use queue::{Attribute, Place};
 pub(crate) use token::Tokens;
 
 use std::sync::Arc;
@@ -583,7 +586,15 @@ impl LogicalUnit {
         if self.conflicts(&command.nexus, cdb, supported.kind) {
             return Reply::status(status::RESERVATION_CONFLICT);
         }
-        let outcome = self.dispatch(&command).await;
+        // Reads and writes are nearly all there is; the others' state would make every command's task large.
+        let outcome = match cdb[0] {
+            op::READ_10 | op::READ_16 => self.read(cdb).await,
+            op::WRITE_10 | op::WRITE_16 => self.write(&command).await,
+            _ => Box::pin(self.dispatch(&command)).await,
+        };
+        if supported.kind == Kind::Write && self.is_to_be_watched(&command) {
+            Box::pin(self.watch_space()).await;
+        }
         outcome.unwrap_or_else(Reply::from)
     }
 

@@ -1,11 +1,8 @@
 //! Mode pages, and the log page of thin provisioning. SPC-4 section 7.5, SBC-3 sections 6.4 and 6.5.
 
 use super::sense::{Sense, asc};
-use super::{Cdb, Command, Executed, LogicalUnit, Reply, op};
+use super::{Cdb, Command, Executed, LogicalUnit, Reply, op, threshold};
 use crate::bytes::{Field as _, len16, put};
-
-/// Bytes of provisioning that one threshold counts in: 2^11 of 512 bytes, one mebibyte.
-const THRESHOLD_EXPONENT: u8 = 11;
 
 const RECOVERY: u8 = 0x01;
 const CACHING: u8 = 0x08;
@@ -85,8 +82,8 @@ impl LogicalUnit {
                 let mut bytes = vec![0; 12];
                 put(&mut bytes, 0, &[RECOVERY, 10]);
                 if !changeable {
-                    // AWRE and ARRE: bad blocks are repaired without being asked.
-                    put(&mut bytes, 2, &[0xc0]);
+                    // AWRE and ARRE: bad blocks are repaired without being asked. LBPERE: thresholds are told of.
+                    put(&mut bytes, 2, &[0xc0, 0x80]);
                 }
                 bytes
             }
@@ -134,7 +131,8 @@ impl LogicalUnit {
             2 => Values::Default,
             _ => return Err(Sense::illegal(asc::SAVING_UNSUPPORTED)),
         };
-        if subpage != 0 && !(subpage == 0xff && page == 0x3f) {
+        let thresholds = threshold::is_asked(page, subpage);
+        if subpage != 0 && !thresholds {
             return Err(Sense::cdb(3));
         }
         let mut pages = Vec::new();
@@ -142,8 +140,11 @@ impl LogicalUnit {
             for page in PAGES {
                 pages.extend(self.page(page, values).unwrap_or_default());
             }
-        } else {
+        } else if subpage != threshold::SUBPAGE {
             pages = self.page(page, values).ok_or_else(|| Sense::cdb(2))?;
+        }
+        if thresholds {
+            pages.extend(self.threshold_page(values == Values::Changeable).await);
         }
         let descriptor = self.block_descriptor(cdb, wide);
         // DPOFUA, and WP when nothing may be written.
@@ -276,7 +277,7 @@ impl LogicalUnit {
                 let mut body = Vec::new();
                 for (parameter, bytes) in [(0x0001_u16, info.available), (0x0002, info.referenced)]
                 {
-                    let units = bytes >> (THRESHOLD_EXPONENT + 9);
+                    let units = bytes / self.threshold_unit();
                     let units = u32::try_from(units).unwrap_or(u32::MAX);
                     body.extend_from_slice(&parameter.to_be_bytes());
                     body.extend_from_slice(&[0x03, 8]);

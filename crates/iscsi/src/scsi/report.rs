@@ -45,7 +45,7 @@ pub(super) fn report_luns(command: &Command) -> Executed {
     let cdb = &command.cdb;
     let allocated = index(cdb.u32_at(6));
     let numbers = match cdb[2] {
-        0x00 | 0x02 => command.target.lun_numbers(),
+        0x00 | 0x02 => command.target.lun_numbers(&command.nexus),
         // Well-known units: none.
         0x01 => Vec::new(),
         _ => return Err(Sense::cdb(2)),
@@ -77,15 +77,19 @@ impl LogicalUnit {
     fn target_port_groups(&self, command: &Command) -> Reply {
         let cdb = &command.cdb;
         let extended = cdb[1] >> 5 == 1;
-        let [high, low] = command.target.group.to_be_bytes();
+        let ports = command.target.groups();
         let mut bytes = vec![0; 4];
         if extended {
             bytes.extend_from_slice(&[0x10, 0, 0, 0]);
         }
         let access = self.state().access;
-        // One group, number 1, of one port. Its state was last changed by a command, or never.
-        bytes.extend_from_slice(&[access, STATES, 0, 1, 0, 1, 0, 1]);
-        bytes.extend_from_slice(&[0, 0, high, low]);
+        // One group, number 1, of all ports: they lead to the same cache. Its state was last changed by a command, or never.
+        let count = u8::try_from(ports.len()).unwrap_or(u8::MAX);
+        bytes.extend_from_slice(&[access, STATES, 0, 1, 0, 1, 0, count]);
+        for port in ports.iter().take(usize::from(count)) {
+            bytes.extend_from_slice(&[0, 0]);
+            bytes.extend_from_slice(&port.to_be_bytes());
+        }
         let len = len32(bytes.len() - 4);
         put(&mut bytes, 0, &len.to_be_bytes());
         Reply::data(bytes, index(cdb.u32_at(6)))

@@ -9,6 +9,7 @@ use super::lun::{Nexus, Port};
 use super::sense::{Sense, asc, status};
 use super::{Cdb, Command, Executed, Kind, LogicalUnit, Reply, op};
 use crate::bytes::{Field as _, index, len16, len32, put};
+use crate::target::PORTAL_GROUP;
 
 /// Registrations of one unit.
 const REGISTRATIONS_MAX: usize = 256;
@@ -27,8 +28,6 @@ mod kind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Registration {
     port: Port,
-    /// The target port group it came through.
-    group: u16,
     key: u64,
 }
 
@@ -57,11 +56,7 @@ impl Reservations {
         let mut text = format!("1 {kind} {holder}");
         for registration in &self.registrations {
             let port = port_text(&registration.port);
-            let _ = write!(
-                text,
-                " {port}/{}/{:x}",
-                registration.group, registration.key
-            );
+            let _ = write!(text, " {port}/{:x}", registration.key);
         }
         text
     }
@@ -79,13 +74,10 @@ impl Reservations {
             ..Self::default()
         };
         for word in words.take(REGISTRATIONS_MAX) {
-            let mut parts = word.rsplitn(3, '/');
-            let key = u64::from_str_radix(parts.next()?, 16).ok()?;
-            let group = parts.next()?.parse().ok()?;
-            let port = parse_port(parts.next()?)?;
-            reservations
-                .registrations
-                .push(Registration { port, group, key });
+            let (port, key) = word.rsplit_once('/')?;
+            let key = u64::from_str_radix(key, 16).ok()?;
+            let port = parse_port(port)?;
+            reservations.registrations.push(Registration { port, key });
         }
         reservations.held = match kind {
             0 => None,
@@ -151,16 +143,23 @@ fn port_text(port: &Port) -> String {
     for byte in port.isid {
         let _ = write!(text, "{byte:02x}");
     }
+    let _ = write!(text, "/{}", port.group);
     text
 }
 
 fn parse_port(text: &str) -> Option<Port> {
+    // A holder was once written without its portal group.
+    let (text, group) = match text.rsplit_once('/') {
+        Some((text, group)) => (text, group.parse().ok()?),
+        None => (text, PORTAL_GROUP),
+    };
     let (initiator, isid) = text.rsplit_once('+')?;
     let number = u64::from_str_radix(isid, 16).ok()?;
     let [_, _, isid @ ..] = number.to_be_bytes();
     Some(Port {
         initiator: initiator.to_owned(),
         isid,
+        group,
     })
 }
 
@@ -271,7 +270,7 @@ impl LogicalUnit {
                     list.extend_from_slice(&[0; 4]);
                     list.extend_from_slice(&[u8::from(holds), if holds { kind } else { 0 }]);
                     list.extend_from_slice(&[0; 4]);
-                    list.extend_from_slice(&registration.group.to_be_bytes());
+                    list.extend_from_slice(&registration.port.group.to_be_bytes());
                     list.extend_from_slice(&len32(id.len()).to_be_bytes());
                     list.extend_from_slice(&id);
                 }
@@ -334,7 +333,6 @@ impl LogicalUnit {
         let (scope, kind) = (cdb[2] >> 4, cdb[2] & 0x0f);
         let port = &command.nexus.port;
         let nexus = command.nexus.id;
-        let group = command.target.group;
         let mut guard = self.state();
         let state = &mut *guard;
         let registered = state.reservations.find(port).map(|r| r.key);
@@ -378,7 +376,6 @@ impl LogicalUnit {
                     }
                     state.reservations.registrations.push(Registration {
                         port: port.clone(),
-                        group,
                         key: new_key,
                     });
                 }
@@ -498,20 +495,23 @@ impl LogicalUnit {
         if new_key == 0 {
             return Err(Sense::parameter(8));
         }
-        let Some(target) = parse_transport_id(id) else {
+        // The relative target port that the new registration is for.
+        let group = list.u16_at(18);
+        let Some(target) = parse_transport_id(id, group) else {
             return Err(Sense::parameter(24));
         };
+        if !command.target.groups().contains(&group) {
+            return Err(Sense::parameter(18));
+        }
         if target == *port {
             return Err(Sense::parameter(24));
         }
-        let group = list.u16_at(18);
         state
             .reservations
             .registrations
             .retain(|r| r.port != target);
         state.reservations.registrations.push(Registration {
             port: target.clone(),
-            group,
             key: new_key,
         });
         state.reservations.held = Some((kind, Some(target)));
@@ -550,7 +550,7 @@ fn transport_id(port: &Port) -> Vec<u8> {
     id
 }
 
-fn parse_transport_id(bytes: &[u8]) -> Option<Port> {
+fn parse_transport_id(bytes: &[u8], group: u16) -> Option<Port> {
     if bytes.u8_at(0) != 0x45 {
         return None;
     }
@@ -565,6 +565,7 @@ fn parse_transport_id(bytes: &[u8]) -> Option<Port> {
     Some(Port {
         initiator: name.to_owned(),
         isid,
+        group,
     })
 }
 
@@ -576,6 +577,7 @@ mod tests {
         Port {
             initiator: format!("iqn.2026-01.org.example:host{n}"),
             isid: [0x80, 0, 0, 0, 0, n],
+            group: 1,
         }
     }
 
@@ -588,13 +590,17 @@ mod tests {
         for n in 1..4 {
             reservations.registrations.push(Registration {
                 port: port(n),
-                group: 1,
                 key: 0xdead_0000 + u64::from(n),
             });
         }
         reservations.held = Some((kind::WRITE_REGISTRANTS, Some(port(2))));
         let again = Reservations::parse(&reservations.text()).expect("reads");
         assert_eq!(again, reservations);
+        // As it was written before portal groups.
+        let old = "1 5 iqn.2026-01.org.example:host2+800000000002 iqn.2026-01.org.example:host2+800000000002/1/2";
+        let old = Reservations::parse(old).expect("reads");
+        assert!(old.is_holder(&port(2)));
+        assert_eq!(old.find(&port(2)).map(|r| r.key), Some(2));
         assert_eq!(Reservations::parse("2 0 "), None);
         assert_eq!(Reservations::parse("1 9 "), None);
     }
@@ -605,13 +611,11 @@ mod tests {
             let mut reservations = Reservations::default();
             reservations.registrations.push(Registration {
                 port: port(1),
-                group: 1,
                 key: 1,
             });
             if registered {
                 reservations.registrations.push(Registration {
                     port: port(2),
-                    group: 1,
                     key: 2,
                 });
             }
@@ -643,8 +647,9 @@ mod tests {
 
     #[test]
     fn transport_ids_round_trip() {
-        assert_eq!(parse_transport_id(&transport_id(&port(7))), Some(port(7)));
-        assert_eq!(parse_transport_id(&[]), None);
-        assert_eq!(parse_transport_id(&[0x45, 0, 0xff, 0xff, 1, 2]), None);
+        let parse = |bytes: &[u8]| parse_transport_id(bytes, 1);
+        assert_eq!(parse(&transport_id(&port(7))), Some(port(7)));
+        assert_eq!(parse(&[]), None);
+        assert_eq!(parse(&[0x45, 0, 0xff, 0xff, 1, 2]), None);
     }
 }

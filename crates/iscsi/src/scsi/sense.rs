@@ -67,7 +67,10 @@ pub(crate) mod asc {
     pub(crate) const SAVING_UNSUPPORTED: Asc = (0x39, 0x00);
     pub(crate) const INTERNAL: Asc = (0x44, 0x00);
     pub(crate) const NO_REGISTRATIONS: Asc = (0x55, 0x04);
+    pub(crate) const INQUIRY_CHANGED: Asc = (0x3f, 0x03);
     pub(crate) const LUNS_CHANGED: Asc = (0x3f, 0x0e);
+    pub(crate) const SPACE_LOW: Asc = (0x38, 0x07);
+    pub(crate) const MESSAGE: Asc = (0x49, 0x00);
 }
 
 /// Sense data.

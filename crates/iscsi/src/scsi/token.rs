@@ -267,7 +267,7 @@ impl LogicalUnit {
             let now = self.environment.now_seconds();
             let found = command
                 .target
-                .units()
+                .units_for(&command.nexus)
                 .into_iter()
                 .find_map(|unit| Some((unit.tokens.find(secret, now)?, unit)));
             let Some((token, source)) = found else {

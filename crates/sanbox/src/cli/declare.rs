@@ -82,6 +82,124 @@ pub(crate) const GLOBAL: &[Flag] = &[
 const PATHS: &str = "A place in a dataset is written DATASET:/PATH, and in a snapshot DATASET@SNAP:/PATH. \
                      Nothing needs to be mounted.";
 
+const fn comstar(
+    short: char,
+    long: Option<&'static str>,
+    value: Option<&'static str>,
+    help: &'static str,
+) -> Flag {
+    Flag {
+        short: Some(short),
+        long,
+        value,
+        help,
+    }
+}
+
+const COMSTAR_FLAGS: &[Flag] = &[
+    comstar(
+        'p',
+        Some("lu-prop"),
+        Some("NAME=VALUE"),
+        "create-lu, modify-lu: guid, wcd, wp, blk, alias",
+    ),
+    comstar(
+        's',
+        Some("size"),
+        Some("SIZE"),
+        "create-lu, modify-lu: size of the unit",
+    ),
+    comstar(
+        'f',
+        Some("force"),
+        None,
+        "proceed though initiators use it; the operand of modify-lu is a file",
+    ),
+    comstar('k', Some("keep-views"), None, "delete-lu: keep the views"),
+    comstar(
+        'l',
+        Some("lu-name"),
+        Some("GUID"),
+        "list-view, remove-view: the unit",
+    ),
+    comstar('a', Some("all"), None, "remove-view: all of them"),
+    comstar(
+        'n',
+        Some("lun"),
+        Some("N"),
+        "add-view: logical unit number (the lowest that is free)",
+    ),
+    comstar(
+        't',
+        Some("target-group"),
+        Some("NAME"),
+        "add-view: targets that show it (all)",
+    ),
+    comstar(
+        'h',
+        Some("host-group"),
+        Some("NAME"),
+        "add-view: initiators that see it (all)",
+    ),
+    comstar(
+        'g',
+        Some("group-name"),
+        Some("NAME"),
+        "add-hg-member and its like: the group",
+    ),
+    comstar(
+        'v',
+        Some("verbose"),
+        None,
+        "lists: everything that is known",
+    ),
+];
+
+const ITADM_FLAGS: &[Flag] = &[
+    comstar(
+        'n',
+        Some("node-name"),
+        Some("IQN"),
+        "create-target, modify-target: name",
+    ),
+    comstar(
+        'l',
+        Some("alias"),
+        Some("TEXT"),
+        "create-target, modify-target: what initiators show to people",
+    ),
+    comstar(
+        'a',
+        Some("auth-method"),
+        Some("METHOD"),
+        "create-target, modify-target: none or chap",
+    ),
+    comstar(
+        'u',
+        Some("chap-user"),
+        Some("NAME"),
+        "create-target, modify-target: who the target says it is",
+    ),
+    comstar(
+        't',
+        Some("tpg"),
+        Some("NAME,..."),
+        "create-target, modify-target: portal groups, or 'default'",
+    ),
+    comstar(
+        'f',
+        Some("force"),
+        None,
+        "delete-target: though it is in use",
+    ),
+    comstar(
+        'v',
+        Some("verbose"),
+        None,
+        "lists: everything that is known",
+    ),
+];
+
 /// All commands of our own.
 pub(crate) const COMMANDS: &[Command] = &[
     Command {
@@ -299,7 +417,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "target",
         summary: "manage iSCSI targets and the volumes they show",
-        operands: "create IQN | delete IQN | list | show IQN | map IQN VOLUME | unmap IQN VOLUME | chap IQN | allow IQN [INITIATOR ...] | sessions",
+        operands: "create IQN | delete IQN | list | show IQN | map IQN VOLUME | unmap IQN VOLUME | chap IQN | allow IQN [INITIATOR ...] | portal IQN [ADDRESS[:PORT][,GROUP] ...] | redirect IQN ADDRESS[:PORT] | discovery | group NAME [INITIATOR ...] | groups | sessions",
         flags: &[
             long(
                 "alias",
@@ -312,19 +430,24 @@ pub(crate) const COMMANDS: &[Command] = &[
                 "map: logical unit number (the lowest that is free)",
             ),
             long(
+                "for",
+                Some("GROUP"),
+                "map: only the initiators of this group see it",
+            ),
+            long(
                 "user",
                 Some("NAME"),
-                "chap: who initiators must say they are",
+                "chap, discovery: who initiators must say they are",
             ),
             long(
                 "secret",
                 Some("TEXT"),
-                "chap: what they must know, 12 characters or more",
+                "chap, discovery: what they must know, 12 characters or more",
             ),
             long(
                 "secret-file",
                 Some("FILE"),
-                "chap: a file whose first line is the secret",
+                "chap, discovery: a file whose first line is the secret",
             ),
             long(
                 "mutual-user",
@@ -341,13 +464,40 @@ pub(crate) const COMMANDS: &[Command] = &[
                 Some("FILE"),
                 "chap: a file whose first line is that",
             ),
-            long("off", None, "chap: anybody may log in"),
+            long("off", None, "chap, discovery: anybody may log in"),
         ],
         text: &[
             "Which volumes a target shows is a property of the volumes (org.sanbox:lun, as IQN/NUMBER), so it travels with import and replication; names, secrets and access lists stay in the state directory. Changes take effect at once.",
             "Without secrets and access lists targets can be reached from this machine only; with them, from everywhere, unless addresses were chosen with serve --listen. INITIATOR is an iSCSI name, a name with * at its end, an address or a network (10.0.0.0/8); none, or 'all', is everybody.",
-            "More properties of volumes: org.sanbox:lun.sector is 512n, 512e or 4kn; org.sanbox:lun.cache=off makes every write safe before it is answered.",
+            "IQN may be 'all' in map and unmap: every target shows the volume then. With --for, several volumes can be the same LUN to different initiators.",
+            "Portals are what discovery tells, and are opened when they are addresses of this machine; portals with the same GROUP (1) can share a session. redirect sends initiators that log in elsewhere to another address; 'off' ends that, as 'any' does for portals.",
+            "More properties of volumes: org.sanbox:lun.sector is 512n, 512e or 4kn; org.sanbox:lun.cache=off makes every write safe before it is answered; org.sanbox:lun.threshold is the percentage of its possible space that a thin volume takes when initiators are warned (90; 0 is never).",
         ],
+    },
+    Command {
+        name: "stmfadm",
+        summary: "logical units, views and groups in COMSTAR's words",
+        operands: "create-lu FILE | import-lu FILE | modify-lu GUID | delete-lu GUID ... | list-lu [GUID ...] | add-view GUID | list-view [ENTRY ...] | remove-view [ENTRY ...] | create-hg NAME | delete-hg NAME | add-hg-member MEMBER ... | remove-hg-member MEMBER ... | list-hg [NAME ...] | create-tg NAME | ... | list-target [NAME ...] | online-lu GUID | offline-lu GUID | list-state",
+        flags: COMSTAR_FLAGS,
+        text: &[
+            "For scripts and plug-ins that manage COMSTAR (also when the program is called stmfadm). A logical unit is a volume that was registered by create-lu; FILE is /dev/zvol/rdsk/POOL/VOLUME or the volume's name. A view is a mapping as of 'sanbox target map'.",
+        ],
+    },
+    Command {
+        name: "sbdadm",
+        summary: "logical units in the words of COMSTAR's block provider",
+        operands: "create-lu FILE | import-lu FILE | modify-lu GUID | delete-lu GUID ... | list-lu",
+        flags: COMSTAR_FLAGS,
+        text: &[
+            "As stmfadm, with the older forms of the commands (also when the program is called sbdadm).",
+        ],
+    },
+    Command {
+        name: "itadm",
+        summary: "iSCSI targets and portal groups in COMSTAR's words",
+        operands: "create-target | modify-target IQN | delete-target IQN ... | list-target [IQN ...] | create-tpg NAME ADDRESS ... | delete-tpg NAME | list-tpg",
+        flags: ITADM_FLAGS,
+        text: &["For scripts that manage COMSTAR (also when the program is called itadm)."],
     },
     Command {
         name: "doctor",

@@ -2,20 +2,21 @@
 //!
 //! The port is open while there are targets: to this machine only, unless addresses were chosen or a target says who may log in.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ::iscsi::{
-    BHS_BYTES, Chap, Connection, Environment, LunSpec, Next, Out, SectorFormat, Server,
+    BHS_BYTES, Chap, Connection, Environment, LunSpec, Next, Out, Portal, SectorFormat, Server,
     ServerConfig, SessionInfo, Spawner, TargetSpec, Transport,
 };
 use engine::property::{DatasetKind, Source, Value};
 use engine::{DatasetFilter, DatasetInfo, PoolHandle, PropertyQuery};
-use manage::targets::{Login, Targets, parse_mappings};
+use manage::targets::{Login, Mapping, Targets, parse_mappings};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -33,16 +34,22 @@ const SECTOR_PROPERTY: &str = "org.sanbox:lun.sector";
 const CACHE_PROPERTY: &str = "org.sanbox:lun.cache";
 /// Persistent reservations that are to outlive us.
 const RESERVATIONS_PROPERTY: &str = "org.sanbox:lun.reservations";
-/// The only portal group.
-const PORTAL_GROUP: u16 = 1;
+/// The identifier by which COMSTAR's commands know the volume, and initiators then too: 32 hexadecimal digits.
+pub(crate) const GUID_PROPERTY: &str = "org.sanbox:lu.guid";
+/// Percent of its possible space that a thin volume may take before initiators are warned; 0 is never.
+const THRESHOLD_PROPERTY: &str = "org.sanbox:lun.threshold";
+/// The same when the property is not set.
+const THRESHOLD_PERCENT: u8 = 90;
 /// Bytes of commands' data held at once.
 const MEMORY_BYTES_MAX: usize = 512 << 20;
 /// Bytes waiting to be written to one connection before nothing more is read from it.
 const QUEUED_BYTES_MAX: usize = 16 << 20;
 /// PDUs written at once.
 const BATCH: usize = 64;
-/// How long a login may take, from one PDU to the next.
+/// How long a login may take altogether.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(15);
+/// Connections that have not logged in yet; the oldest ends when there are more.
+const PENDING_MAX: usize = 512;
 /// How long a PDU may take once it has begun.
 const PDU_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a connection may be silent before it is asked whether it lives, and then again before it is closed.
@@ -76,12 +83,13 @@ pub(crate) struct Iscsi {
     server: Server,
     appliance: Weak<Appliance>,
     connections: Arc<AtomicUsize>,
+    pending: Arc<Pending>,
     open: tokio::sync::Mutex<Open>,
 }
 
 #[derive(Default)]
 struct Open {
-    addresses: Vec<IpAddr>,
+    addresses: Vec<SocketAddr>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -91,24 +99,18 @@ impl Iscsi {
             began: Instant::now(),
             appliance: Arc::downgrade(appliance),
         };
-        let discovery_chap = appliance
-            .state()
-            .read_targets()
-            .ok()
-            .and_then(|targets| targets.discovery)
-            .map(chap);
         let server = Server::new(ServerConfig {
             environment: Arc::new(world),
             spawner: Arc::new(Tokio(tokio::runtime::Handle::current())),
             memory_bytes_max: appliance.memory_plan().for_clients(MEMORY_BYTES_MAX),
             sessions_max: settings.sessions_max,
-            discovery_chap,
         });
         Self {
             settings,
             server,
             appliance: Arc::downgrade(appliance),
             connections: Arc::new(AtomicUsize::new(0)),
+            pending: Arc::default(),
             open: tokio::sync::Mutex::default(),
         }
     }
@@ -137,6 +139,8 @@ impl Iscsi {
             }
         };
         let specs = self.specs(&appliance, &targets).await;
+        self.server
+            .set_discovery(targets.discovery.clone().map(chap));
         self.server.set_targets(specs);
         self.listen(&mut open, &targets).await;
     }
@@ -148,8 +152,14 @@ impl Iscsi {
             .map(|target| TargetSpec {
                 name: target.name.clone(),
                 alias: target.alias.clone(),
-                group: PORTAL_GROUP,
-                portals: target.portals.clone(),
+                portals: target
+                    .portals
+                    .iter()
+                    .map(|portal| Portal {
+                        address: portal.address,
+                        group: portal.group,
+                    })
+                    .collect(),
                 initiators: target.initiators.clone(),
                 chap: target.chap.clone().map(chap),
                 mutual: target.mutual.clone().map(chap),
@@ -158,21 +168,42 @@ impl Iscsi {
             })
             .collect();
         for pool in appliance.engine().pools() {
-            for (name, lun) in luns(&pool).await {
-                let Some(spec) = specs.iter_mut().find(|spec| spec.name == name) else {
+            for (mapping, mut lun) in luns(&pool).await {
+                let Some(initiators) = targets.seen_by(&mapping) else {
                     log(format!(
-                        "'{}' is mapped to target '{name}', which does not exist here: \
-                         'sanbox target create {name}' makes it",
-                        lun.name
+                        "'{}' is not shown as LUN {} of '{}': there is no initiator group '{}' here",
+                        lun.name,
+                        lun.number,
+                        mapping.place,
+                        mapping.seen_by.as_deref().unwrap_or_default()
                     ));
                     continue;
                 };
-                match spec.luns.iter().find(|known| known.number == lun.number) {
-                    Some(known) => log(format!(
-                        "'{}' is not shown: LUN {} of '{name}' is '{}'",
-                        lun.name, lun.number, known.name
-                    )),
-                    None => spec.luns.push(lun),
+                lun.initiators = initiators;
+                let mut shown = false;
+                for spec in &mut specs {
+                    if !targets.covers(&mapping.place, &spec.name) {
+                        continue;
+                    }
+                    shown = true;
+                    let taken = spec.luns.iter().find(|known| {
+                        known.number == lun.number
+                            && (known.initiators == lun.initiators || known.initiators.is_empty())
+                    });
+                    match taken {
+                        Some(known) => log(format!(
+                            "'{}' is not shown: LUN {} of '{}' is '{}'",
+                            lun.name, lun.number, spec.name, known.name
+                        )),
+                        None => spec.luns.push(lun.clone()),
+                    }
+                }
+                if !shown {
+                    log(format!(
+                        "'{}' is mapped to target '{}', which does not exist here: \
+                         'sanbox target create' makes it",
+                        lun.name, mapping.place
+                    ));
                 }
             }
         }
@@ -184,7 +215,7 @@ impl Iscsi {
             .targets
             .iter()
             .any(|target| target.chap.is_some() || !target.initiators.is_empty());
-        let wanted = match (self.settings.addresses.as_slice(), targets.targets.len()) {
+        let addresses = match (self.settings.addresses.as_slice(), targets.targets.len()) {
             (_, 0) => Vec::new(),
             ([], _) if guarded => vec![IpAddr::V6(Ipv6Addr::UNSPECIFIED)],
             ([], _) => vec![
@@ -193,6 +224,25 @@ impl Iscsi {
             ],
             (chosen, _) => chosen.to_vec(),
         };
+        let mut wanted: Vec<SocketAddr> = addresses
+            .into_iter()
+            .map(|address| SocketAddr::new(address, self.settings.port))
+            .collect();
+        // Portals of other ports are opened too, as far as they are addresses of this machine and nobody listens there already.
+        let portals = targets.targets.iter().flat_map(|target| &target.portals);
+        for portal in portals.map(|portal| portal.address) {
+            let open_already = wanted.iter().any(|known| {
+                known.port() == portal.port()
+                    && (known.ip() == portal.ip() || known.ip().is_unspecified())
+            });
+            let chosen = self.settings.addresses.is_empty()
+                || self.settings.addresses.contains(&portal.ip())
+                || self.settings.addresses.iter().any(IpAddr::is_unspecified);
+            // Without secrets and lists nothing but this machine is let in.
+            if !open_already && chosen && (guarded || portal.ip().is_loopback()) {
+                wanted.push(portal);
+            }
+        }
         if wanted == open.addresses {
             return;
         }
@@ -201,12 +251,13 @@ impl Iscsi {
             let _ = task.await;
         }
         for address in &wanted {
-            let bound = bind(SocketAddr::new(*address, self.settings.port)).or_else(|error| {
+            let ip = address.ip();
+            let bound = bind(*address).or_else(|error| {
                 // A machine without IPv6.
-                if address.is_ipv6() && address.is_unspecified() {
+                if ip.is_ipv6() && ip.is_unspecified() {
                     bind(SocketAddr::new(
                         IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-                        self.settings.port,
+                        address.port(),
                     ))
                 } else {
                     Err(error)
@@ -214,21 +265,23 @@ impl Iscsi {
             });
             match bound {
                 Ok(listener) => {
-                    log(format!(
-                        "iSCSI is served at {address} port {}",
-                        self.settings.port
-                    ));
+                    log(format!("iSCSI is served at {ip} port {}", address.port()));
                     open.tasks.push(tokio::spawn(accept(
                         listener,
                         self.server.clone(),
                         self.connections.clone(),
+                        self.pending.clone(),
                         self.settings.connections_max,
                     )));
                 }
-                Err(_) if address.is_ipv6() && wanted.len() > 1 => {}
+                Err(_) if ip.is_ipv6() && wanted.len() > 1 => {}
+                // A portal that is told of may be another machine's that forwards to us.
+                Err(error)
+                    if error.kind() == io::ErrorKind::AddrNotAvailable
+                        && address.port() != self.settings.port => {}
                 Err(error) => log(format!(
-                    "iSCSI cannot be served at {address} port {}: {error}",
-                    self.settings.port
+                    "iSCSI cannot be served at {ip} port {}: {error}",
+                    address.port()
                 )),
             }
         }
@@ -257,8 +310,8 @@ fn chap(login: Login) -> Chap {
     }
 }
 
-/// The volumes of a pool that are shown, with the names of the targets.
-async fn luns(pool: &PoolHandle) -> Vec<(String, LunSpec)> {
+/// The volumes of a pool that are shown, with where they are.
+async fn luns(pool: &PoolHandle) -> Vec<(Mapping, LunSpec)> {
     let filter = DatasetFilter {
         root: pool.name().to_owned(),
         depth: None,
@@ -269,6 +322,8 @@ async fn luns(pool: &PoolHandle) -> Vec<(String, LunSpec)> {
         SECTOR_PROPERTY,
         CACHE_PROPERTY,
         RESERVATIONS_PROPERTY,
+        GUID_PROPERTY,
+        THRESHOLD_PROPERTY,
         "volsize",
         "volblocksize",
         "readonly",
@@ -298,8 +353,14 @@ async fn luns(pool: &PoolHandle) -> Vec<(String, LunSpec)> {
                 read_only: pool.readonly() || number(&info, "readonly") == 1,
                 thin: number(&info, "refreservation") == 0,
                 reservations: local_text(&info, RESERVATIONS_PROPERTY),
+                threshold_percent: text(&info, THRESHOLD_PROPERTY)
+                    .and_then(|text| text.trim_end_matches('%').parse().ok())
+                    .filter(|percent| *percent <= 100)
+                    .unwrap_or(THRESHOLD_PERCENT),
+                initiators: Vec::new(),
+                naa: local_text(&info, GUID_PROPERTY).and_then(|text| naa(&text)),
             };
-            found.push((mapping.target, lun));
+            found.push((mapping, lun));
         }
     }
     found
@@ -307,6 +368,13 @@ async fn luns(pool: &PoolHandle) -> Vec<(String, LunSpec)> {
 
 fn text(info: &DatasetInfo, name: &str) -> Option<String> {
     info.property(name)?.value.text().map(str::to_owned)
+}
+
+/// An identifier of 32 hexadecimal digits that begins with the type of a registered one. SPC-4 section 7.8.6.6.5.
+pub(crate) fn naa(text: &str) -> Option<[u8; 16]> {
+    let whole = text.len() == 32 && text.starts_with('6');
+    let number = u128::from_str_radix(text, 16).ok().filter(|_| whole)?;
+    Some(number.to_be_bytes())
 }
 
 /// A property that was set on the volume itself: where a volume is shown is not handed down.
@@ -400,6 +468,7 @@ async fn accept(
     listener: TcpListener,
     server: Server,
     connections: Arc<AtomicUsize>,
+    pending: Arc<Pending>,
     connections_max: usize,
 ) {
     loop {
@@ -411,7 +480,8 @@ async fn accept(
                     // Dropped: the initiator tries again later.
                     continue;
                 }
-                tokio::spawn(connection(stream, peer, server.clone(), place));
+                let waiting = pending.enter();
+                tokio::spawn(connection(stream, peer, server.clone(), place, waiting));
             }
             Err(error) => {
                 log(format!(
@@ -420,6 +490,49 @@ async fn accept(
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         }
+    }
+}
+
+/// Connections that have not logged in yet, in the order they came. Whoever opens many and says nothing ends his own first.
+#[derive(Default)]
+struct Pending {
+    waiting: Mutex<VecDeque<(u64, Arc<Notify>)>>,
+    next: AtomicU64,
+}
+
+/// A connection among those, until it is dropped.
+struct Waiting {
+    pending: Arc<Pending>,
+    id: u64,
+    ended: Arc<Notify>,
+}
+
+impl Pending {
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<(u64, Arc<Notify>)>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(self: &Arc<Self>) -> Waiting {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let ended = Arc::new(Notify::new());
+        let mut waiting = self.waiting();
+        if waiting.len() >= PENDING_MAX
+            && let Some((_, oldest)) = waiting.pop_front()
+        {
+            oldest.notify_one();
+        }
+        waiting.push_back((id, ended.clone()));
+        Waiting {
+            pending: self.clone(),
+            id,
+            ended,
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.pending.waiting().retain(|(id, _)| *id != self.id);
     }
 }
 
@@ -470,7 +583,13 @@ impl Transport for Wire {
     }
 }
 
-async fn connection(stream: TcpStream, peer: SocketAddr, server: Server, place: Place) {
+async fn connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    server: Server,
+    place: Place,
+    waiting: Waiting,
+) {
     let _ = stream.set_nodelay(true);
     let Ok(local) = stream.local_addr() else {
         return;
@@ -486,7 +605,7 @@ async fn connection(stream: TcpStream, peer: SocketAddr, server: Server, place: 
     let mut writing = tokio::spawn(write(writer, receiver, queued.clone()));
     let connection = server.connect(peer, local, wire.clone());
     tokio::select! {
-        () = read(reader, &connection, &queued) => {}
+        () = read(reader, &connection, &queued, waiting) => {}
         // Ended from our side, or by a writer that cannot write.
         () = wire.closing.notified() => {}
         _ = &mut writing => {}
@@ -500,9 +619,35 @@ async fn connection(stream: TcpStream, peer: SocketAddr, server: Server, place: 
     drop(place);
 }
 
-async fn read(reader: OwnedReadHalf, connection: &Connection, queued: &Queued) {
+async fn read(reader: OwnedReadHalf, connection: &Connection, queued: &Queued, waiting: Waiting) {
     let mut reader = BufReader::with_capacity(64 << 10, reader);
-    loop {
+    let login = async {
+        while !connection.is_logged_in() {
+            if read_one(&mut reader, connection, queued).await.is_none() {
+                return false;
+            }
+        }
+        true
+    };
+    // The login as a whole, however many PDUs it is made of.
+    let ended = waiting.ended.clone();
+    let logged_in = tokio::select! {
+        logged_in = tokio::time::timeout(LOGIN_TIMEOUT, login) => logged_in.unwrap_or(false),
+        () = ended.notified() => false,
+    };
+    drop(waiting);
+    if logged_in {
+        while read_one(&mut reader, connection, queued).await.is_some() {}
+    }
+}
+
+/// Reads a PDU and hands it on; `None` at the end of the connection.
+async fn read_one(
+    reader: &mut BufReader<OwnedReadHalf>,
+    connection: &Connection,
+    queued: &Queued,
+) -> Option<()> {
+    {
         while queued.bytes.load(Ordering::Acquire) > QUEUED_BYTES_MAX {
             let less = queued.less.notified();
             if queued.bytes.load(Ordering::Acquire) > QUEUED_BYTES_MAX {
@@ -510,10 +655,7 @@ async fn read(reader: OwnedReadHalf, connection: &Connection, queued: &Queued) {
             }
         }
         let mut bhs = [0; BHS_BYTES];
-        let Some(first) = first_byte(&mut reader, connection).await else {
-            return;
-        };
-        bhs[0] = first;
+        bhs[0] = first_byte(reader, connection).await?;
         let limit = if connection.is_logged_in() {
             PDU_TIMEOUT
         } else {
@@ -530,19 +672,15 @@ async fn read(reader: OwnedReadHalf, connection: &Connection, queued: &Queued) {
             rest.reserve_exact(len);
             while rest.len() < len {
                 let left = (len - rest.len()) as u64;
-                let mut part = (&mut reader).take(left);
+                let mut part = (&mut *reader).take(left);
                 if part.read_buf(&mut rest).await? == 0 {
                     return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
                 }
             }
             Ok(rest)
         };
-        let Ok(Ok(rest)) = tokio::time::timeout(limit, whole).await else {
-            return;
-        };
-        if connection.receive(bhs, rest) == Next::End {
-            return;
-        }
+        let rest = tokio::time::timeout(limit, whole).await.ok()?.ok()?;
+        (connection.receive(bhs, rest) == Next::Continue).then_some(())
     }
 }
 

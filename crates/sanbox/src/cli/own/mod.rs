@@ -1,6 +1,7 @@
 //! The commands of our own.
 
 mod arcstat;
+mod comstar;
 mod copy;
 mod doctor;
 mod files;
@@ -46,6 +47,8 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "zilstat" => zilstat::run(session, &given).await,
         "top" => top::run(session, &given).await,
         "tune" => tune::run(session, &given).await,
+        "stmfadm" | "sbdadm" => comstar::units(session, command.name, &given).await,
+        "itadm" => comstar::targets(session, &given).await,
         "doctor" => doctor::run(session).await,
         "completion" => pages::completion(session, &given),
         "man" => pages::man(session, &given),
@@ -99,6 +102,26 @@ impl Given {
             .find(|(given, _)| *given == name)?
             .1
             .as_deref()
+    }
+
+    /// The last value of an option that has both, or a letter only.
+    pub(crate) fn either(&self, letter: char, name: &str) -> Option<&str> {
+        self.value(letter).or_else(|| self.long(name))
+    }
+
+    /// Whether an option that has both was given.
+    pub(crate) fn has_either(&self, letter: char, name: &str) -> bool {
+        self.has(letter) || self.has_long(name)
+    }
+
+    /// All values of an option that has both, letters first.
+    pub(crate) fn all(&self, letter: char, name: &str) -> Vec<&str> {
+        let letters = self.letters.iter().filter(|(given, _)| *given == letter);
+        let longs = self.longs.iter().filter(|(given, _)| *given == name);
+        letters
+            .filter_map(|(_, value)| value.as_deref())
+            .chain(longs.filter_map(|(_, value)| value.as_deref()))
+            .collect()
     }
 
     /// The last value of a letter.

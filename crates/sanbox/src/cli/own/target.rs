@@ -2,7 +2,10 @@
 
 use engine::property::{DatasetKind, Source, Value};
 use engine::{DatasetFilter, PoolHandle, PropertyQuery};
-use manage::targets::{LUN_MAX, Login, Mapping, Target, Targets, mappings_text, parse_mappings};
+use manage::targets::{
+    LUN_MAX, Login, Mapping, Place, Portal, Target, Targets, is_group_name, mappings_text,
+    parse_address, parse_mappings,
+};
 
 use super::Given;
 use crate::cli::{Exit, Outcome, Session, dataset_clause};
@@ -23,13 +26,18 @@ pub(super) async fn run(session: &Session, given: &Given) -> Outcome {
         ["unmap", name, volume] => unmap(session, name, volume).await,
         ["chap", name] => chap(session, given, name).await,
         ["allow", name, initiators @ ..] => allow(session, name, initiators).await,
+        ["portal", name, portals @ ..] => portal(session, name, portals).await,
+        ["redirect", name, address] => redirect(session, name, address).await,
+        ["discovery"] => discovery(session, given).await,
+        ["group", name, initiators @ ..] => group(session, name, initiators).await,
+        ["groups"] => groups(session),
         ["sessions"] => sessions(session),
         [] => Err(session.misuse("missing command")),
         _ => Err(session.misuse("wrong arguments")),
     }
 }
 
-fn read(session: &Session) -> Result<Targets, Exit> {
+pub(super) fn read(session: &Session) -> Result<Targets, Exit> {
     session
         .appliance
         .state()
@@ -37,7 +45,7 @@ fn read(session: &Session) -> Result<Targets, Exit> {
         .map_err(|error| session.fail(error.to_string()))
 }
 
-async fn write(session: &Session, targets: &Targets) -> Outcome {
+pub(super) async fn write(session: &Session, targets: &Targets) -> Outcome {
     let written = session.appliance.state().write_targets(targets);
     written.map_err(|error| session.fail(error.to_string()))?;
     session.appliance.datasets_changed().await;
@@ -69,7 +77,10 @@ async fn create(session: &Session, given: &Given, name: &str) -> Outcome {
 async fn delete(session: &Session, name: &str) -> Outcome {
     let mut targets = read(session)?;
     let mapped = mapped(session).await;
-    if mapped.iter().any(|(_, mapping)| mapping.target == name) {
+    if mapped
+        .iter()
+        .any(|(_, mapping)| mapping.place == Place::Target(name.to_owned()))
+    {
         return Err(session.fail(format!(
             "cannot delete target '{name}': it shows volumes; 'sanbox target unmap' takes them away"
         )));
@@ -81,7 +92,7 @@ async fn delete(session: &Session, name: &str) -> Outcome {
 }
 
 /// All mappings of volumes in the pools that are known.
-async fn mapped(session: &Session) -> Vec<(String, Mapping)> {
+pub(super) async fn mapped(session: &Session) -> Vec<(String, Mapping)> {
     let mut found = Vec::new();
     for known in session.appliance.pools().await {
         if let crate::appliance::KnownPool::Open(pool) = known {
@@ -119,7 +130,7 @@ async fn list(session: &Session) -> Outcome {
     for target in &targets.targets {
         let count = mapped
             .iter()
-            .filter(|(_, mapping)| mapping.target == target.name)
+            .filter(|(_, mapping)| targets.covers(&mapping.place, &target.name))
             .count();
         session.out.line(format!("{}\t{count}", target.name));
     }
@@ -146,20 +157,33 @@ async fn show(session: &Session, name: &str) -> Outcome {
         target.initiators.join(",")
     };
     line("allow", &allowed);
-    let mut luns: Vec<(u16, String)> = mapped(session)
+    for portal in &target.portals {
+        line("portal", &portal.to_string());
+    }
+    if let Some(address) = target.redirect {
+        line("redirect", &address.to_string());
+    }
+    let mut luns: Vec<(u16, String, Option<String>)> = mapped(session)
         .await
         .into_iter()
-        .filter(|(_, mapping)| mapping.target == name)
-        .map(|(volume, mapping)| (mapping.lun, volume))
+        .filter(|(_, mapping)| targets.covers(&mapping.place, name))
+        .map(|(volume, mapping)| (mapping.lun, volume, mapping.seen_by))
         .collect();
     luns.sort();
-    for (lun, volume) in luns {
-        session.out.line(format!("lun\t{lun}\t{volume}"));
+    for (lun, volume, seen_by) in luns {
+        let seen_by = seen_by.map(|group| format!("\t{group}"));
+        session.out.line(format!(
+            "lun\t{lun}\t{volume}{}",
+            seen_by.unwrap_or_default()
+        ));
     }
     Ok(())
 }
 
-async fn volume_of(session: &Session, volume: &str) -> Result<(PoolHandle, Vec<Mapping>), Exit> {
+pub(super) async fn volume_of(
+    session: &Session,
+    volume: &str,
+) -> Result<(PoolHandle, Vec<Mapping>), Exit> {
     let failed = |error: engine::EngineError| {
         session.fail(format!("cannot map '{volume}': {}", dataset_clause(&error)))
     };
@@ -176,7 +200,7 @@ async fn volume_of(session: &Session, volume: &str) -> Result<(PoolHandle, Vec<M
     Ok((pool, parse_mappings(&text.unwrap_or_default())))
 }
 
-async fn store(
+pub(super) async fn store(
     session: &Session,
     pool: &PoolHandle,
     volume: &str,
@@ -196,51 +220,104 @@ async fn store(
 
 async fn map(session: &Session, given: &Given, name: &str, volume: &str) -> Outcome {
     let targets = read(session)?;
-    if targets.find(name).is_none() {
-        return Err(missing(session, name));
+    let Ok(place) = name.parse::<Place>();
+    match &place {
+        Place::Target(name) if targets.find(name).is_none() => return Err(missing(session, name)),
+        Place::Group(group) if !targets.target_groups.contains_key(group) => {
+            return Err(session.fail(format!("there is no group of targets '{group}'")));
+        }
+        _ => {}
     }
-    let (pool, mut mappings) = volume_of(session, volume).await?;
-    let all = mapped(session).await;
-    let taken = |lun: u16| {
-        all.iter()
-            .find(|(_, mapping)| mapping.target == name && mapping.lun == lun)
-    };
-    if let Some(mapping) = mappings.iter().find(|mapping| mapping.target == name) {
+    let seen_by = given.long("for").map(str::to_owned);
+    if let Some(group) = &seen_by
+        && !targets.initiator_groups.contains_key(group)
+    {
         return Err(session.fail(format!(
-            "cannot map '{volume}': it is LUN {} of '{name}' already",
-            mapping.lun
+            "there is no group of initiators '{group}'; 'sanbox target group' makes it"
         )));
     }
     let lun = match given.long("lun") {
         Some(text) => match text.parse::<u16>() {
-            Ok(lun) if lun <= LUN_MAX => lun,
+            Ok(lun) if lun <= LUN_MAX => Some(lun),
             _ => {
                 return Err(session.fail(format!("--lun {text}: a number from 0 to {LUN_MAX}")));
             }
         },
+        None => None,
+    };
+    show_at(session, &targets, volume, place, seen_by, lun)
+        .await
+        .map(|_| ())
+}
+
+/// Maps a volume, at the lowest free number if none is wanted. Returns the number.
+pub(super) async fn show_at(
+    session: &Session,
+    targets: &Targets,
+    volume: &str,
+    place: Place,
+    seen_by: Option<String>,
+    lun: Option<u16>,
+) -> Result<u16, Exit> {
+    let (pool, mut mappings) = volume_of(session, volume).await?;
+    let known = mappings
+        .iter()
+        .find(|mapping| mapping.place == place && mapping.seen_by == seen_by);
+    if let Some(mapping) = known {
+        return Err(session.fail(format!(
+            "cannot map '{volume}': it is LUN {} of '{place}' already",
+            mapping.lun
+        )));
+    }
+    let all = mapped(session).await;
+    let at = |lun: u16| Mapping {
+        place: place.clone(),
+        lun,
+        seen_by: seen_by.clone(),
+    };
+    let taken = |lun: u16| {
+        let wanted = at(lun);
+        all.iter()
+            .find(|(_, mapping)| targets.meet(mapping, &wanted))
+    };
+    let lun = match lun {
+        Some(lun) => lun,
         None => (0..=LUN_MAX)
             .find(|lun| taken(*lun).is_none())
             .ok_or_else(|| session.fail("all numbers are taken"))?,
     };
     if let Some((other, _)) = taken(lun) {
         return Err(session.fail(format!(
-            "cannot map '{volume}': LUN {lun} of '{name}' is '{other}'"
+            "cannot map '{volume}': LUN {lun} of '{place}' is '{other}'"
         )));
     }
-    mappings.push(Mapping {
-        target: name.to_owned(),
-        lun,
-    });
-    store(session, &pool, volume, &mappings).await
+    mappings.push(at(lun));
+    store(session, &pool, volume, &mappings).await?;
+    Ok(lun)
+}
+
+/// Warns when initiators can reach a volume that is about to go from them.
+pub(super) async fn warn_in_use(session: &Session, pool: &PoolHandle, volume: &str) {
+    if let Ok(info) = pool.dataset(volume, &PropertyQuery::None).await {
+        let users = session.appliance.volume_users(info.guid);
+        if users > 0 {
+            let plural = if users == 1 { "" } else { "s" };
+            session.out.error(format!(
+                "warning: '{volume}' is in use by {users} iSCSI session{plural}"
+            ));
+        }
+    }
 }
 
 async fn unmap(session: &Session, name: &str, volume: &str) -> Outcome {
     let (pool, mut mappings) = volume_of(session, volume).await?;
     let before = mappings.len();
-    mappings.retain(|mapping| mapping.target != name);
+    let Ok(place) = name.parse::<Place>();
+    mappings.retain(|mapping| mapping.place != place);
     if mappings.len() == before {
         return Err(session.fail(format!("'{volume}' is not shown by '{name}'")));
     }
+    warn_in_use(session, &pool, volume).await;
     store(session, &pool, volume, &mappings).await
 }
 
@@ -308,6 +385,86 @@ async fn allow(session: &Session, name: &str, initiators: &[&str]) -> Outcome {
         list => list.iter().map(|entry| (*entry).to_owned()).collect(),
     };
     write(session, &targets).await
+}
+
+async fn portal(session: &Session, name: &str, portals: &[&str]) -> Outcome {
+    let mut targets = read(session)?;
+    let target = targets
+        .find_mut(name)
+        .ok_or_else(|| missing(session, name))?;
+    let mut wanted = Vec::new();
+    for text in portals.iter().filter(|text| **text != "any") {
+        let portal: Portal = text
+            .parse()
+            .map_err(|error: manage::targets::NotAPortal| session.fail(error.to_string()))?;
+        if wanted
+            .iter()
+            .any(|known: &Portal| known.address == portal.address)
+        {
+            return Err(session.fail(format!("'{text}' is there twice")));
+        }
+        wanted.push(portal);
+    }
+    target.portals = wanted;
+    write(session, &targets).await
+}
+
+async fn redirect(session: &Session, name: &str, address: &str) -> Outcome {
+    let mut targets = read(session)?;
+    let target = targets
+        .find_mut(name)
+        .ok_or_else(|| missing(session, name))?;
+    target.redirect = match address {
+        "off" => None,
+        text => Some(
+            parse_address(text)
+                .ok_or_else(|| session.fail(format!("'{text}' is no ADDRESS[:PORT]")))?,
+        ),
+    };
+    write(session, &targets).await
+}
+
+async fn discovery(session: &Session, given: &Given) -> Outcome {
+    let mut targets = read(session)?;
+    let chap = login(session, given, "")?;
+    if chap.is_none() && !given.has_long("off") {
+        return Err(session.misuse("--user or --off is needed"));
+    }
+    targets.discovery = chap;
+    write(session, &targets).await
+}
+
+/// Makes a group of initiators; without members it goes.
+async fn group(session: &Session, name: &str, initiators: &[&str]) -> Outcome {
+    if !is_group_name(name) {
+        return Err(session.fail(format!(
+            "'{name}': the name of a group has letters, digits, and - _ . : only"
+        )));
+    }
+    let mut targets = read(session)?;
+    if initiators.is_empty() {
+        let used = mapped(session).await;
+        if let Some((volume, _)) = used
+            .iter()
+            .find(|(_, mapping)| mapping.seen_by.as_deref() == Some(name))
+        {
+            return Err(session.fail(format!("cannot delete group '{name}': it sees '{volume}'")));
+        }
+        if targets.initiator_groups.remove(name).is_none() {
+            return Err(session.fail(format!("there is no group of initiators '{name}'")));
+        }
+    } else {
+        let members = initiators.iter().map(|entry| (*entry).to_owned()).collect();
+        targets.initiator_groups.insert(name.to_owned(), members);
+    }
+    write(session, &targets).await
+}
+
+fn groups(session: &Session) -> Outcome {
+    for (name, members) in &read(session)?.initiator_groups {
+        session.out.line(format!("{name}\t{}", members.join(",")));
+    }
+    Ok(())
 }
 
 fn sessions(session: &Session) -> Outcome {
