@@ -328,11 +328,14 @@ impl Conn {
     /// Delivers requests in the order of their numbers; immediate ones at once.
     fn in_order(self: &Arc<Self>, session: &Arc<Session>, pdu: Pdu) -> Next {
         let _order = session.order.lock().unwrap_or_else(PoisonError::into_inner);
-        if pdu.immediate() {
-            return self.deliver(session, pdu);
-        }
-        let mut next = session.next(Some((self, pdu)));
         let mut outcome = Next::Continue;
+        let mut next = if pdu.immediate() {
+            // It may have been an abort that others waited for.
+            outcome = self.deliver(session, pdu);
+            session.next(None)
+        } else {
+            session.next(Some((self, pdu)))
+        };
         while let Some((connection, pdu)) = next {
             let delivered = connection.deliver(session, pdu);
             if Arc::ptr_eq(&connection, self) && delivered == Next::End {

@@ -88,29 +88,28 @@ impl Session {
     /// Called again with `None` it gives those that have waited.
     pub(crate) fn next(&self, arrived: Option<(&Arc<Conn>, Pdu)>) -> Option<(Arc<Conn>, Pdu)> {
         let mut state = self.state();
-        let Some((connection, pdu)) = arrived else {
-            loop {
-                let now = state.exp_cmd_sn;
-                let waiting = state.early.remove(&now)?;
-                state.exp_cmd_sn = now.wrapping_add(1);
-                if let Early::Arrived(connection, pdu) = waiting {
-                    return Some((connection, pdu));
-                }
+        if let Some((connection, pdu)) = arrived {
+            let ahead = pdu.cmd_sn().wrapping_sub(state.exp_cmd_sn);
+            if ahead == 0 {
+                state.exp_cmd_sn = state.exp_cmd_sn.wrapping_add(1);
+                return Some((connection.clone(), pdu));
             }
-        };
-        let ahead = pdu.cmd_sn().wrapping_sub(state.exp_cmd_sn);
-        if ahead == 0 {
-            state.exp_cmd_sn = state.exp_cmd_sn.wrapping_add(1);
-            return Some((connection.clone(), pdu));
+            let busy = u32::try_from(state.tasks.len()).unwrap_or(QUEUE).min(QUEUE);
+            if ahead < QUEUE - busy {
+                state
+                    .early
+                    .entry(pdu.cmd_sn())
+                    .or_insert_with(|| Early::Arrived(connection.clone(), pdu));
+            }
         }
-        let busy = u32::try_from(state.tasks.len()).unwrap_or(QUEUE).min(QUEUE);
-        if ahead < QUEUE - busy {
-            state
-                .early
-                .entry(pdu.cmd_sn())
-                .or_insert_with(|| Early::Arrived(connection.clone(), pdu));
+        loop {
+            let now = state.exp_cmd_sn;
+            let waiting = state.early.remove(&now)?;
+            state.exp_cmd_sn = now.wrapping_add(1);
+            if let Early::Arrived(connection, pdu) = waiting {
+                return Some((connection, pdu));
+            }
         }
-        None
     }
 
     /// Takes a number for received though its command has not come: it was aborted. Returns whether the number was to come, before
