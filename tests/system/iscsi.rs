@@ -536,7 +536,7 @@ fn comstar_s_commands() {
     );
     for part in [
         &format!("LU Name: {}", guid.to_uppercase()),
-        "Writeback Cache         : Enabled",
+        "Writeback Cache        : Enabled",
         "Host Group: hosts",
         "Target: iqn.2026-11.org.example:pve",
     ] {
