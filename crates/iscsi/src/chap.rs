@@ -1,6 +1,6 @@
 //! CHAP, one way and mutual. RFC 1994, RFC 7143 section 12.1, RFC 7144 for the algorithms beyond MD5.
 
-/// Hash algorithms, strongest first: the order we choose in.
+/// Hash algorithms, strongest first.
 pub(crate) const ALGORITHMS: [Algorithm; 4] = [
     Algorithm::Sha3,
     Algorithm::Sha256,
@@ -51,12 +51,11 @@ fn hash<D: sha1::Digest>(parts: &[&[u8]]) -> Vec<u8> {
     digest.finalize().to_vec()
 }
 
-/// Picks the strongest of the algorithms an initiator lists.
+/// Picks the first algorithm of an initiator's list that we know: the list is in the order of its preference. RFC 7143 section 6.2.1.
 pub(crate) fn choose(offered: &str) -> Option<Algorithm> {
-    ALGORITHMS.into_iter().find(|ours| {
-        offered
-            .split(',')
-            .any(|number| number.trim() == ours.number())
+    offered.split(',').find_map(|number| {
+        let known = |ours: &Algorithm| number.trim() == ours.number();
+        ALGORITHMS.into_iter().find(known)
     })
 }
 
@@ -84,9 +83,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_strongest_is_chosen() {
+    fn the_first_that_is_known_is_chosen() {
         assert_eq!(choose("5"), Some(Algorithm::Md5));
-        assert_eq!(choose("5,7,6"), Some(Algorithm::Sha256));
+        assert_eq!(choose("1,7,8,5"), Some(Algorithm::Sha256));
+        assert_eq!(choose("5,6,7,8"), Some(Algorithm::Md5));
         assert_eq!(choose("1"), None);
     }
 
