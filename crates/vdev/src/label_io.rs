@@ -104,11 +104,14 @@ impl Tree {
         let mut best: Option<Uberblock> = None;
         for leaf in self.all_leaves() {
             let Some(disk) = leaf.disk() else { continue };
-            let set = LabelSet::read(&disk).await?;
-            if let Some(found) = set.best_uberblock(max)
+            let found = match self.ashift(leaf.top) {
+                Ok(ashift) => labels::newest_uberblock(&disk, ashift, max).await,
+                Err(_) => LabelSet::read(&disk).await?.best_uberblock(max).copied(),
+            };
+            if let Some(found) = found
                 && best.is_none_or(|best| found.cmp_currency(&best).is_gt())
             {
-                best = Some(*found);
+                best = Some(found);
             }
         }
         Ok(best)

@@ -136,6 +136,65 @@ impl LabelSet {
     }
 }
 
+/// Returns what [`LabelSet::best_config`] of all labels would be, hashing as few of them as possible.
+pub(crate) async fn newest_config(disk: &Disk) -> Option<NvList> {
+    let size = disk.info().size_bytes;
+    let found = read_areas(disk, size, NVLIST.0, NVLIST.1).await;
+    let mut configs: Vec<(NvList, u64, IoBuf)> = found
+        .into_iter()
+        .filter_map(|(offset, bytes)| {
+            let config = NvList::decode(bytes.get(..NVLIST_MAX)?).ok()?;
+            Some((config, offset, bytes))
+        })
+        .collect();
+    configs.sort_by_key(|(config, ..)| std::cmp::Reverse(config.u64("txg").unwrap_or(0)));
+    configs
+        .into_iter()
+        .find(|(_, offset, bytes)| label::verify(bytes, label_verifier(*offset), sha256))
+        .map(|(config, ..)| config)
+}
+
+/// Returns what [`LabelSet::best_uberblock`] would be on a device whose top-level vdev has this ashift, hashing as few
+/// slots as possible.
+pub(crate) async fn newest_uberblock(
+    disk: &Disk,
+    ashift: u8,
+    max: Option<Txg>,
+) -> Option<Uberblock> {
+    let size = disk.info().size_bytes;
+    let slot_size = label::uberblock_slot_size(u64::from(ashift));
+    let rings = read_areas(disk, size, RING.0, RING.1).await;
+    let mut slots: Vec<(Uberblock, u64, &[u8])> = Vec::new();
+    for (offset, ring) in &rings {
+        for (slot, block) in ring.chunks_exact(slot_size).enumerate() {
+            if let Ok(uberblock) = Uberblock::decode(block)
+                && max.is_none_or(|max| uberblock.txg <= max)
+            {
+                slots.push((uberblock, offset + (slot * slot_size) as u64, block));
+            }
+        }
+    }
+    slots.sort_by(|(a, ..), (b, ..)| b.cmp_currency(a));
+    slots
+        .into_iter()
+        .find(|(_, offset, block)| label::verify(block, label_verifier(*offset), sha256))
+        .map(|(uberblock, ..)| uberblock)
+}
+
+/// Reads the same part of all four labels; those that cannot be read are left out. With each its device offset.
+async fn read_areas(disk: &Disk, size: u64, skip: u64, len: usize) -> Vec<(u64, IoBuf)> {
+    let reads = (0..LABEL_COUNT).map(|which| async move {
+        let offset = label::label_offset(size, which)? + skip;
+        let bytes = disk.read(offset, len).await.ok()?;
+        Some((offset, bytes))
+    });
+    runtime::join_all(reads)
+        .await
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
 /// Zeroes the four labels of a device so that no tool finds a pool on it. Durable on return.
 ///
 /// # Errors

@@ -13,7 +13,7 @@ use std::time::Duration;
 use ondisk::{Guid, Txg, label};
 use runtime::{Disk, DiskError, DiskKind, DiskMode, Handle, IoBuf};
 
-use crate::labels::LabelSet;
+use crate::labels;
 use crate::queue::Queue;
 use crate::{Health, IoClass, OpenMode, QueueTuning, VdevConfig, VdevError, VdevStats};
 
@@ -163,8 +163,8 @@ impl Leaf {
         check_size(&disk, least_asize)?;
         check_sectors(&disk, ashift)?;
         if !fresh {
-            let labels = LabelSet::read(&disk).await?;
-            match labels.best_config().and_then(|config| config.u64("guid")) {
+            let config = labels::newest_config(&disk).await;
+            match config.and_then(|config| config.u64("guid")) {
                 Some(found) if found == guid.0 => {}
                 Some(_) => {
                     return Err(VdevError::BadConfig {
