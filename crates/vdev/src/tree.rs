@@ -290,6 +290,33 @@ impl Tree {
             })
     }
 
+    /// Whether blocks written to the vdev now are likely to get there: it has devices enough, and has lost no flush. What
+    /// can be put elsewhere should be, when not.
+    #[must_use]
+    pub fn takes_writes(&self, vdev: u32) -> bool {
+        self.top(vdev).is_some_and(|top| {
+            !top.is_removed() && !top.lost.get() && top.closed_slots().len() <= top.spare_slots()
+        })
+    }
+
+    pub(crate) fn is_log(&self, vdev: u32) -> bool {
+        let config = self.0.config.borrow();
+        config
+            .tops
+            .iter()
+            .any(|top| top.id == u64::from(vdev) && top.is_log)
+    }
+
+    /// A log vdev whose devices are back may be written to again: no group depends on a flush it lost, and what the
+    /// intent log had there was made durable elsewhere.
+    fn forgive(&self, vdev: u32) {
+        if self.is_log(vdev)
+            && let Some(top) = self.top(vdev)
+        {
+            top.lost.set(false);
+        }
+    }
+
     /// Returns the deflate ratio of the vdev: what 512 allocated bytes count in space accounting. 512 for disks and
     /// mirrors (the ratio only differs for raidz).
     ///
@@ -355,6 +382,9 @@ impl Tree {
             if guid.is_none_or(|guid| guid == leaf.guid) {
                 leaf.clear_counters();
                 self.reopen_leaf(&leaf).await;
+                if leaf.is_usable() {
+                    self.forgive(leaf.top);
+                }
             }
         }
     }
@@ -365,7 +395,10 @@ impl Tree {
         let mut back = 0;
         for leaf in self.all_leaves() {
             if matches!(leaf.health(), Health::Unavailable | Health::Removed) {
-                back += usize::from(self.reopen_leaf(&leaf).await);
+                if self.reopen_leaf(&leaf).await {
+                    self.forgive(leaf.top);
+                    back += 1;
+                }
             }
         }
         back

@@ -453,10 +453,9 @@ impl Inner {
         // part of what is kept back for changes of metadata. Without a log block, commits wait for the group.
         let space = self.store.space();
         let kept = space.slop / 2 + self.clock.dirty_bytes_total();
-        if space.free < kept.saturating_add(size) {
-            return Err(zio::ZioError::NoSpace { asize: size }.into());
-        }
-        let mut bp = self.store.allocate_log(tx.txg(), size).await?;
+        // Log vdevs are for nothing else.
+        let anywhere = space.free >= kept.saturating_add(size);
+        let mut bp = self.store.allocate_log(tx.txg(), size, anywhere).await?;
         bp.set_checksum(id.words());
         self.chain.borrow_mut().push(bp);
         Ok(bp)

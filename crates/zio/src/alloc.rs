@@ -168,6 +168,8 @@ pub(crate) struct Request {
     pub(crate) slot: Slot,
     /// Vdevs tried first; ordinary ones take what does not fit there.
     pub(crate) class: AllocationBias,
+    /// Ordinary vdevs do not take it: it fits its class or nothing.
+    pub(crate) only_class: bool,
     /// Places found so far.
     pub(crate) dvas: Vec<Dva>,
 }
@@ -211,6 +213,8 @@ pub(crate) struct Allocator {
     changed: BTreeMap<Txg, BTreeSet<(u32, u32)>>,
     /// Metaslabs with frees that are not usable yet.
     deferring: BTreeSet<(u32, u32)>,
+    /// Log vdevs whose devices do not take writes now.
+    closed_logs: BTreeSet<u32>,
 }
 
 impl Allocator {
@@ -224,6 +228,7 @@ impl Allocator {
             groups: BTreeMap::new(),
             changed: BTreeMap::new(),
             deferring: BTreeSet::new(),
+            closed_logs: BTreeSet::new(),
         };
         for (top, deflate) in tops {
             allocator.add(top, *deflate, &known);
@@ -282,6 +287,17 @@ impl Allocator {
         1 << shift.unwrap_or(9)
     }
 
+    /// Returns the vdevs that take intent logs and nothing else.
+    pub(crate) fn log_vdevs(&self) -> Vec<u32> {
+        let logs = self.groups.get(&AllocationBias::Log);
+        logs.map(|group| group.ids.clone()).unwrap_or_default()
+    }
+
+    /// Says which log vdevs do not take writes now.
+    pub(crate) fn close_logs(&mut self, closed: BTreeSet<u32>) {
+        self.closed_logs = closed;
+    }
+
     /// Returns the class a block goes to first.
     // OpenZFS: module/zfs/spa_misc.c, spa_preferred_class
     pub(crate) fn preferred(&self, kind: Placement) -> AllocationBias {
@@ -338,7 +354,7 @@ impl Allocator {
     /// Finds the place of one more copy: in the preferred class, then among the ordinary vdevs.
     fn place(&mut self, request: &Request) -> Result<Dva, Step> {
         match self.place_in(request.class, request) {
-            Err(Step::Full) if request.class != AllocationBias::None => {
+            Err(Step::Full) if request.class != AllocationBias::None && !request.only_class => {
                 self.place_in(AllocationBias::None, request)
             }
             result => result,
@@ -361,6 +377,9 @@ impl Allocator {
         for fresh in [true, false] {
             for turn in 0..count {
                 let id = self.groups[&class].ids[(rotor + turn + copy) % count];
+                if class == AllocationBias::Log && self.closed_logs.contains(&id) {
+                    continue;
+                }
                 let used = request.dvas.iter().any(|dva| dva.vdev == id);
                 if used == fresh {
                     continue;

@@ -81,6 +81,7 @@ impl World {
             copies,
             slot,
             class: AllocationBias::None,
+            only_class: false,
             dvas: Vec::new(),
         };
         loop {
@@ -336,6 +337,7 @@ fn vdevs_fill_up_together() {
             copies: 1,
             slot: Slot::Data,
             class: AllocationBias::None,
+            only_class: false,
             dvas: Vec::new(),
         };
         assert_eq!(allocator.step(&mut request), Step::Done);

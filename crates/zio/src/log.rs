@@ -14,8 +14,15 @@ use crate::read::{corrupt, padded};
 use crate::{BlockStore, Bookmark, CorruptReason, ZioError, checks};
 
 impl BlockStore {
+    /// Whether the pool has vdevs for intent logs alone.
+    #[must_use]
+    pub fn has_logs(&self) -> bool {
+        self.with_allocator(|allocator| !allocator.log_vdevs().is_empty())
+            .unwrap_or(false)
+    }
+
     /// Sets a block of `size` bytes (a multiple of 512, at most 16 MiB) aside for an intent log: one copy, on the log
-    /// vdevs if there is room, else on the ordinary ones. `txg` is the open one or any that has not begun to sync. The
+    /// vdevs if one that takes writes has room, else on the ordinary ones if `anywhere`. `txg` is the open one or any that has not begun to sync. The
     /// pointer is complete but for its checksum words, which the log sets to the block's place in its chain.
     ///
     /// Nothing is written. The place becomes part of the space maps with `txg`; it is given back with
@@ -23,16 +30,27 @@ impl BlockStore {
     ///
     /// # Errors
     /// [`ZioError::NoSpace`]: no vdev has a free range of that size; [`ZioError::ReadOnly`], [`ZioError::BadSize`].
-    pub async fn allocate_log(&self, txg: Txg, size: u64) -> Result<BlockPointer, ZioError> {
+    pub async fn allocate_log(
+        &self,
+        txg: Txg,
+        size: u64,
+        anywhere: bool,
+    ) -> Result<BlockPointer, ZioError> {
         if size == 0 || size > ondisk::MAX_BLOCK_SIZE || !size.is_multiple_of(512) {
             return Err(ZioError::BadSize { size });
         }
+        // Devices come and go; who asks here is about to wait for one.
+        self.with_allocator(|allocator| {
+            let logs = allocator.log_vdevs().into_iter();
+            allocator.close_logs(logs.filter(|&id| !self.tree().takes_writes(id)).collect());
+        })?;
         let request = Request {
             txg,
             psize: size,
             copies: 1,
             slot: Slot::Log,
             class: AllocationBias::Log,
+            only_class: !anywhere,
             dvas: Vec::new(),
         };
         let dvas = self.allocate(request).await?;

@@ -194,6 +194,7 @@ impl BlockStore {
             copies,
             slot: piece.slot,
             class: piece.class,
+            only_class: false,
             dvas: Vec::new(),
         };
         let Some(dvas) = self.allocate(request).await? else {
@@ -304,6 +305,7 @@ impl BlockStore {
             copies,
             slot: Slot::Metadata,
             class: piece.class,
+            only_class: false,
             dvas: Vec::new(),
         };
         let Some(mut headers) = self.allocate(request).await? else {
