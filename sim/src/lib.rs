@@ -7,5 +7,6 @@
 
 pub mod campaign;
 pub mod checker;
+pub mod lab;
 
 pub use world;

@@ -11,12 +11,14 @@ use sim::checker::{self, FileImage, Image, Options};
 const USAGE: &str = "usage: sanbox-sim campaign [--seeds N] [--start S] [--jobs J] [--once] [--histories] [--zdb-every N]
        sanbox-sim seed S [--once] [--histories] [--trace FILE] [--dump DIR]
        sanbox-sim canary [--seeds N]
+       sanbox-sim lab crash|ledger ...
        sanbox-sim check [--crashed] IMAGE...
 
 campaign  runs seeds S to S+N-1 of mixed file work with power cuts, each twice (--once: not), in J processes
 seed      runs one seed and tells more; --dump writes the disks after the first cut, or at the failure
 --histories  long histories of snapshots, clones, volumes, promotions and rollbacks instead of file work
 canary    runs seeds whose flushes lie; they must fail
+lab       the crash lab: as `sanbox lab`
 
 Checks the pool on the given disk images (all disks of one pool, in any order) and prints what is wrong with it.
 --crashed  the pool was cut off at work: labels may disagree
@@ -26,6 +28,11 @@ fn main() -> ExitCode {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
     if let Some(code) = sim::campaign::command::main(&args) {
         return code;
+    }
+    if let Some((command, rest)) = args.split_first()
+        && command == "lab"
+    {
+        return sim::lab::command::main(rest, &["lab"]);
     }
     let crashed = args.iter().any(|a| a == "--crashed");
     args.retain(|a| a != "--crashed");

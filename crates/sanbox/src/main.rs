@@ -37,6 +37,11 @@ fn main() -> ExitCode {
     let own = own.rsplit('/').next().unwrap_or_default().to_owned();
     let arguments: Vec<String> = words.collect();
     let state = std::env::var_os("SANBOX_STATE").map(PathBuf::from);
+    if let ("sanbox", Some((command, rest))) = (own.as_str(), arguments.split_first())
+        && command == "lab"
+    {
+        return sim::lab::command::main(rest, &["lab"]);
+    }
     let invocation = match own.as_str() {
         "zpool" | "zfs" => Invocation {
             tool: own,

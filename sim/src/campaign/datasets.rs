@@ -41,7 +41,7 @@ pub struct Thing {
 pub type Names = BTreeMap<String, Thing>;
 
 /// What was acknowledged, and what may be.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct DatasetHistory {
     acknowledged: Names,
     under_way: Option<Names>,

@@ -7,19 +7,21 @@
 //! when a later change of names is visible, one that had ended before it began must be.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use super::model::{Node, Op, Tree, Visible, difference, node_matches};
 
 /// States kept from before what is known to be stable.
 const STATES_KEPT: usize = 20;
 
-/// One client's operations in a boot.
+/// One client's operations in a boot. A clone is what was known at a moment; states are shared.
+#[derive(Clone)]
 pub struct History {
     pub client: usize,
     /// The file system it works in.
     dataset: String,
     /// The state before any operation, then after each; those long known to be past are dropped.
-    states: Vec<Option<Tree>>,
+    states: Vec<Option<Rc<Tree>>>,
     steps: Vec<Step>,
     /// Operations all of which are stable.
     stable: usize,
@@ -29,8 +31,9 @@ pub struct History {
     stable_files: BTreeMap<u64, usize>,
 }
 
+#[derive(Clone)]
 struct Step {
-    op: Op,
+    op: Rc<Op>,
     begun: u64,
     ended: Option<u64>,
 }
@@ -54,7 +57,7 @@ impl History {
         Self {
             client,
             dataset: dataset.to_owned(),
-            states: vec![Some(tree)],
+            states: vec![Some(Rc::new(tree))],
             steps: Vec::new(),
             stable: 0,
             stable_names: 0,
@@ -65,7 +68,7 @@ impl History {
     fn visible(&self, count: usize) -> Visible {
         self.states[count]
             .as_ref()
-            .map(Tree::visible)
+            .map(|tree| tree.visible())
             .unwrap_or_default()
     }
 
@@ -74,7 +77,7 @@ impl History {
     pub fn tree(&self) -> &Tree {
         self.states
             .last()
-            .and_then(Option::as_ref)
+            .and_then(Option::as_deref)
             .expect("the newest state is kept")
     }
 
@@ -82,7 +85,7 @@ impl History {
     pub fn begin(&mut self, op: &Op, order: &Order) {
         let mut tree = self.tree().clone();
         tree.apply(op);
-        self.states.push(Some(tree));
+        self.states.push(Some(Rc::new(tree)));
         // A few are kept to explain what was lost.
         for old in self
             .states
@@ -92,7 +95,7 @@ impl History {
             *old = None;
         }
         self.steps.push(Step {
-            op: op.clone(),
+            op: Rc::new(op.clone()),
             begun: order.tick(),
             ended: None,
         });
@@ -136,6 +139,13 @@ impl History {
             self.stable_files.insert(file, count);
         }
         self.stable_names = count;
+    }
+
+    /// Takes back what was promised by the intent log alone: its device is lost with the power. What a transaction group
+    /// made stable stays promised.
+    pub fn forget_the_log(&mut self) {
+        self.stable_names = 0;
+        self.stable_files.clear();
     }
 
     /// The file system it works in.
@@ -193,7 +203,7 @@ impl History {
     }
 
     fn is_write_of(&self, step: usize, file: u64) -> bool {
-        match &self.steps[step].op {
+        match &*self.steps[step].op {
             Op::Write { path, .. } => {
                 let state = self.states[step].as_ref();
                 state.and_then(|state| state.number(path)) == Some(file)

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use world::{Image, World};
+use world::{Image, Presence, World};
 
 use super::scenario::{Plan, Trouble};
 use crate::checker::{self, Kind, Options};
@@ -34,11 +34,17 @@ impl checker::Image for WorldImage {
 }
 
 /// What damaged copies are not held against the engine: those the plan's own troubles made.
-fn is_excused(plan: &Plan, kind: Kind) -> bool {
+fn is_excused(plan: &Plan, kind: Kind, one_is_away: bool) -> bool {
+    if one_is_away && matches!(kind, Kind::Label | Kind::Uberblock | Kind::Config) {
+        return true;
+    }
     match plan.trouble {
         Trouble::OneBadSide => matches!(kind, Kind::Checksum | Kind::Label | Kind::Uberblock),
-        // The side that was away has old labels and old or missing blocks until it is resilvered.
-        Trouble::OneSideVanishes => {
+        // The side that was away or missed writes has old labels and old or missing blocks until it is resilvered.
+        Trouble::OneSideVanishes
+        | Trouble::OneFailingSide
+        | Trouble::OneSideSticks
+        | Trouble::LogsFail => {
             matches!(
                 kind,
                 Kind::Checksum | Kind::Label | Kind::Uberblock | Kind::Config
@@ -62,10 +68,14 @@ pub fn by_checker(plan: &Plan, world: &World, crashed: bool) -> Result<(), Strin
         .iter()
         .map(|image| image as &dyn checker::Image)
         .collect();
+    let one_is_away = world
+        .disks()
+        .iter()
+        .any(|path| world.presence(path) == Presence::Vanished);
     let report = checker::check(&images, Options { crashed });
     let errors: Vec<String> = report
         .errors()
-        .filter(|finding| !is_excused(plan, finding.kind))
+        .filter(|finding| !is_excused(plan, finding.kind, one_is_away))
         .map(ToString::to_string)
         .collect();
     if errors.is_empty() {

@@ -27,6 +27,8 @@ pub enum Style {
     Rewrite,
     /// Data until the pool is full, and then removal.
     Fill,
+    /// Few small files, and most of what is done is made durable at once.
+    Sync,
 }
 
 /// One step of a client. Paths are relative to its own directory, parts joined by `/`.
@@ -619,6 +621,7 @@ impl Tree {
             Style::Rewrite if draw < 70 && files.len() > 3 => {
                 *rng.choose(&[14, 14, 14, 43, 48, 89, 92])
             }
+            Style::Sync if draw < 60 => *rng.choose(&[14, 14, 14, 14, 14, 89, 0, 51, 65, 43]),
             Style::Fill if draw < 80 => *rng.choose(&[0, 0, 14, 14, 14, 14, 14, 14, 14, 51]),
             _ => draw,
         };
@@ -637,6 +640,21 @@ impl Tree {
                         len: FILL_BYTES,
                         fill,
                         stable: false,
+                    });
+                }
+                if style == Style::Sync {
+                    let offset = if rng.coin() { 0 } else { rng.below(96 << 10) };
+                    let len = match rng.below(8) {
+                        0 => rng.between(1, 80 << 10),
+                        1..=3 => 1 << rng.between(9, 15),
+                        _ => rng.between(1, 9000),
+                    };
+                    return Some(Op::Write {
+                        path,
+                        offset,
+                        len,
+                        fill,
+                        stable: rng.coin(),
                     });
                 }
                 let offset = match rng.below(4) {
@@ -664,6 +682,8 @@ impl Tree {
                 let path = file(rng)?;
                 let size = if rng.coin() {
                     rng.below(size(&path) + 1)
+                } else if style == Style::Sync {
+                    rng.below(128 << 10)
                 } else {
                     rng.below(FILE_BYTES_MAX)
                 };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use engine::{
     CreateDataset, Cred, Ending, Engine, HostIdentity, ImportPolicy, PoolHandle, PoolSpec, SetAttr,
-    VdevSpec,
+    Tuning, VdevSpec,
 };
 use runtime::{Handle, join_all};
 use world::{DiskModel, Ended, Faults, Rng, World};
@@ -23,6 +23,8 @@ use super::workload::{Client, Histories};
 
 const POOL: &str = "tank";
 const DIR: &str = "/sim";
+/// What the engine has by default.
+const GROUP_AGE: Duration = Duration::from_secs(5);
 
 /// How a seed's pool is laid out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,6 +64,33 @@ pub enum Trouble {
     OneSideVanishes,
     /// Every flush lies: must be noticed (the canary).
     LyingFlush,
+    /// Writes and flushes of one side of each mirror, or of as many disks of a raidz as there is parity, fail now and
+    /// then.
+    OneFailingSide,
+    /// The same disks stop answering for a while in the middle of the work.
+    OneSideSticks,
+    /// Writes and flushes of log devices fail now and then; they can be read.
+    LogsFail,
+}
+
+/// Devices for intent logs alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Logs {
+    /// Logs are among the data.
+    InPool,
+    One,
+    Stripe,
+    Mirror,
+}
+
+impl Logs {
+    fn disks(self) -> usize {
+        match self {
+            Self::InPool => 0,
+            Self::One => 1,
+            Self::Stripe | Self::Mirror => 2,
+        }
+    }
 }
 
 /// Everything about a seed that is decided before it runs.
@@ -88,6 +117,10 @@ pub struct Plan {
     pub with_classes: bool,
     /// Somebody writes to a block volume meanwhile.
     pub with_volume: bool,
+    /// Further disks, for intent logs.
+    pub logs: Logs,
+    /// How old a transaction group gets.
+    pub group_age: Duration,
 }
 
 impl Plan {
@@ -177,6 +210,8 @@ impl Plan {
             cut_at_create: rng.below(8) == 0,
             with_classes,
             with_volume: rng.below(3) == 0 && !fills,
+            logs: Logs::InPool,
+            group_age: GROUP_AGE,
         }
     }
 
@@ -200,6 +235,8 @@ impl Plan {
             cut_at_create: false,
             with_classes: false,
             with_volume: false,
+            logs: Logs::InPool,
+            group_age: GROUP_AGE,
         }
     }
 
@@ -232,8 +269,9 @@ impl Plan {
     }
 
     /// All disks: those of ordinary vdevs, then one for metadata and one for logs.
-    fn disks(&self) -> Vec<PathBuf> {
-        let count = self.ordinary_disks() + if self.with_classes { 2 } else { 0 };
+    pub(crate) fn disks(&self) -> Vec<PathBuf> {
+        let classes = if self.with_classes { 2 } else { 0 };
+        let count = self.ordinary_disks() + classes + self.logs.disks();
         (0..count)
             .map(|number| Path::new(DIR).join(format!("d{number}")))
             .collect()
@@ -254,7 +292,24 @@ impl Plan {
     fn class_vdevs(&self) -> (Vec<VdevSpec>, Vec<VdevSpec>) {
         let mut extra = self.disks().split_off(self.ordinary_disks()).into_iter();
         let mut next = || extra.next().map(VdevSpec::Single).into_iter().collect();
-        (next(), next())
+        let (mut special, mut logs): (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
+        if self.with_classes {
+            special = next();
+            logs = next();
+        }
+        let rest = self.log_disks();
+        match self.logs {
+            Logs::InPool => {}
+            Logs::One | Logs::Stripe => logs.extend(rest.into_iter().map(VdevSpec::Single)),
+            Logs::Mirror => logs.push(VdevSpec::Mirror(rest)),
+        }
+        (special, logs)
+    }
+
+    /// The disks of [`Plan::logs`].
+    pub(crate) fn log_disks(&self) -> Vec<PathBuf> {
+        let mut disks = self.disks();
+        disks.split_off(disks.len() - self.logs.disks())
     }
 
     fn vdevs(&self) -> Vec<VdevSpec> {
@@ -356,7 +411,7 @@ pub fn run(plan: &Plan, world: &World, judge_images: Judge<'_>) -> Result<Outcom
     let names = Rc::new(RefCell::new(DatasetHistory::new()));
     let blocks = Rc::new(RefCell::new(VolumeHistory::default()));
     for round in 1..=plan.rounds {
-        let (histories, cut) = work(plan, world, &mut rng, &trees, &names, &blocks)
+        let (histories, cut) = work(plan, world, &mut rng, &trees, &names, &blocks, None)
             .map_err(|text| fail(round, text))?;
         outcome.operations += histories
             .iter()
@@ -391,7 +446,7 @@ pub fn run(plan: &Plan, world: &World, judge_images: Judge<'_>) -> Result<Outcom
     Ok(outcome)
 }
 
-fn set_faults(plan: &Plan, world: &World) {
+pub(crate) fn set_faults(plan: &Plan, world: &World) {
     let victims = plan.victims();
     for path in plan.disks() {
         match plan.trouble {
@@ -400,7 +455,16 @@ fn set_faults(plan: &Plan, world: &World) {
             Trouble::OneBadSide if victims.contains(&path) => {
                 world.set_faults(path, Faults::one_bad_side());
             }
-            Trouble::OneBadSide => {}
+            Trouble::OneFailingSide if victims.contains(&path) => {
+                world.set_faults(path, Faults::failing());
+            }
+            Trouble::LogsFail if plan.log_disks().contains(&path) => {
+                world.set_faults(path, Faults::failing());
+            }
+            Trouble::OneBadSide
+            | Trouble::OneFailingSide
+            | Trouble::OneSideSticks
+            | Trouble::LogsFail => {}
             Trouble::LyingFlush => world.set_faults(
                 path,
                 Faults {
@@ -437,6 +501,12 @@ where
         "something of the engine outlives its machine: a cycle that leaks a pool"
     );
     ended
+}
+
+fn tuning(plan: &Plan) -> Tuning {
+    let mut tuning = Tuning::default();
+    tuning.txg.timeout = plan.group_age;
+    tuning
 }
 
 fn identity() -> HostIdentity {
@@ -489,7 +559,11 @@ fn forget(plan: &Plan, world: &World) -> Result<(), String> {
     }
 }
 
-fn create(plan: &Plan, world: &World, prepare: impl FnOnce()) -> Ended<Result<(), String>> {
+pub(crate) fn create(
+    plan: &Plan,
+    world: &World,
+    prepare: impl FnOnce(),
+) -> Ended<Result<(), String>> {
     boot(world, prepare, |_, engine| async move {
         let (special, logs) = plan.class_vdevs();
         let spec = PoolSpec {
@@ -551,7 +625,7 @@ fn client_dir(client: usize) -> String {
     format!("client{client}")
 }
 
-async fn import(engine: &Engine) -> Result<PoolHandle, String> {
+async fn import(plan: &Plan, engine: &Engine) -> Result<PoolHandle, String> {
     let discovery = engine
         .discover(vec![PathBuf::from(DIR)])
         .await
@@ -564,6 +638,7 @@ async fn import(engine: &Engine) -> Result<PoolHandle, String> {
     let policy = ImportPolicy {
         force: true,
         host: identity(),
+        tuning: tuning(plan),
         ..ImportPolicy::default()
     };
     engine
@@ -592,45 +667,62 @@ async fn look_at(plan: &Plan, pool: &PoolHandle) -> Result<Vec<Visible>, String>
 }
 
 /// What a boot finds: the clients' directories, the datasets, the volume.
-type Found = (Vec<Visible>, datasets::Names, Option<volume::Bytes>);
+pub(crate) type Found = (Vec<Visible>, datasets::Names, Option<volume::Bytes>);
 
 /// Imports, looks at everything, and exports.
 fn look(plan: &Plan, world: &World) -> Result<Found, String> {
-    let ended = boot(
-        world,
-        || {},
-        |_, engine| async move {
-            let pool = import(&engine).await?;
-            let found = look_at(plan, &pool).await?;
-            let names = datasets::list(&pool).await?;
-            let bytes = match plan.with_volume {
-                true => Some(volume::look(&pool).await?),
-                false => None,
-            };
-            drop(pool);
-            let ending = Ending::Export { command: None };
-            engine
-                .end_pool(POOL, ending)
-                .await
-                .map_err(|error| format!("export: {error}"))?;
-            Ok((found, names, bytes))
-        },
-    );
-    match ended {
+    match look_until(plan, world, || {}, true) {
         Ended::Done(result) => result,
         Ended::PowerCut => Err("no power cut was planned".to_owned()),
     }
 }
 
+/// The same, when power may go meanwhile: `prepare` plans that. Without `export` the machine is switched off instead.
+pub(crate) fn look_until(
+    plan: &Plan,
+    world: &World,
+    prepare: impl FnOnce(),
+    export: bool,
+) -> Ended<Result<Found, String>> {
+    boot(world, prepare, |_, engine| async move {
+        let pool = import(plan, &engine).await?;
+        let found = look_at(plan, &pool).await?;
+        let names = datasets::list(&pool).await?;
+        let bytes = match plan.with_volume {
+            true => Some(volume::look(&pool).await?),
+            false => None,
+        };
+        drop(pool);
+        if export {
+            let ending = Ending::Export { command: None };
+            engine
+                .end_pool(POOL, ending)
+                .await
+                .map_err(|error| format!("export: {error}"))?;
+        }
+        Ok((found, names, bytes))
+    })
+}
+
+fn plan_cut(world: &World, rng: &mut Rng, kind: u64) {
+    match kind {
+        0 => world.plan_cut_at_write(rng.between(1, 1500)),
+        1 => world.plan_cut_at_flush(rng.between(1, 40)),
+        2 | 3 => world.plan_cut_after(Duration::from_micros(rng.between(5_000, 8_000_000))),
+        _ => {}
+    }
+}
+
 /// Lets the clients work until the power goes (or they are done: then by seed a late cut or a clean export).
-/// Returns their histories and whether power was cut.
-fn work(
+/// Returns their histories and whether power was cut. `watch` is told of the histories when the machine is on.
+pub(crate) fn work(
     plan: &Plan,
     world: &World,
     rng: &mut Rng,
     before: &[Visible],
     names: &Rc<RefCell<DatasetHistory>>,
     blocks: &Rc<RefCell<VolumeHistory>>,
+    watch: Option<&dyn Fn(&Histories)>,
 ) -> Result<(Vec<History>, bool), String> {
     let first: Vec<History> = before
         .iter()
@@ -638,11 +730,10 @@ fn work(
         .map(|(client, visible)| History::new(client, dataset(client), Tree::of(visible)))
         .collect();
     let histories: Histories = Rc::new(RefCell::new(first));
-    let prepare = |rng: &mut Rng| match rng.below(5) {
-        0 => world.plan_cut_at_write(rng.between(1, 1500)),
-        1 => world.plan_cut_at_flush(rng.between(1, 40)),
-        2 | 3 => world.plan_cut_after(Duration::from_micros(rng.between(5_000, 8_000_000))),
-        _ => {}
+    let watched = histories.clone();
+    let prepare = |rng: &mut Rng| match (watch, rng.below(5)) {
+        (Some(watch), _) => watch(&watched),
+        (None, kind) => plan_cut(world, rng, kind),
     };
     let ends_clean = rng.coin();
     let mut dataset_rng = rng.fork();
@@ -654,7 +745,7 @@ fn work(
         world,
         || prepare(rng),
         |handle, engine| async move {
-            let pool = import(&engine)
+            let pool = import(plan, &engine)
                 .await
                 .map_err(|error| format!("import: {error}"))?;
             let order = Rc::new(Order::default());
@@ -705,6 +796,19 @@ fn work(
                     }));
                 }
             }
+            if plan.trouble == Trouble::OneSideSticks {
+                for path in plan.victims() {
+                    let (world, handle) = (world.clone(), handle.clone());
+                    let after = Duration::from_micros(pull_rng.below(1_000_000));
+                    let long = Duration::from_micros(pull_rng.between(1_000, 400_000));
+                    drop(handle.clone().spawn("a disk that hangs", async move {
+                        handle.sleep(after).await;
+                        world.stick(&path);
+                        handle.sleep(long).await;
+                        world.unstick(&path);
+                    }));
+                }
+            }
             for result in join_all(tasks).await {
                 result?;
             }
@@ -718,7 +822,7 @@ fn work(
                 for history in histories.borrow_mut().iter_mut() {
                     history.note_all_stable();
                 }
-                blocks.borrow_mut().note_stable();
+                blocks.borrow_mut().note_synced();
             }
             Ok::<(), String>(())
         },

@@ -23,15 +23,19 @@ const UNIT: u64 = 128 << 10;
 /// The volume's bytes.
 pub type Bytes = Rc<Vec<u8>>;
 
-/// The states since the one known to be stable, oldest first.
+/// The states since the one a transaction group is known to have made stable, oldest first.
+#[derive(Clone)]
 pub struct VolumeHistory {
     states: Vec<Bytes>,
+    /// The first of them that may be found; those before only when the intent log is lost.
+    stable: usize,
 }
 
 impl Default for VolumeHistory {
     fn default() -> Self {
         Self {
             states: vec![Rc::new(vec![0; SIZE])],
+            stable: 0,
         }
     }
 }
@@ -43,7 +47,23 @@ impl VolumeHistory {
 
     /// The newest state is on stable storage.
     pub fn note_stable(&mut self) {
+        self.stable = self.states.len() - 1;
+    }
+
+    /// The newest state is in a synced transaction group.
+    pub fn note_synced(&mut self) {
         self.states = vec![self.newest()];
+        self.stable = 0;
+    }
+
+    /// The last operation was refused and has had no effect.
+    fn refused(&mut self) {
+        self.states.pop();
+    }
+
+    /// Takes back what was promised by the intent log alone: its device is lost with the power.
+    pub fn forget_the_log(&mut self) {
+        self.stable = 0;
     }
 
     /// Judges what was found, and goes on from there.
@@ -52,18 +72,20 @@ impl VolumeHistory {
     /// When it is none of the possible states.
     pub fn judge(&mut self, found: Bytes) -> Result<(), String> {
         let torn = |pair: &[Bytes]| is_torn(&pair[0], &pair[1], &found);
-        if !self.states.contains(&found) && !self.states.windows(2).any(torn) {
+        let possible = &self.states[self.stable..];
+        if !possible.contains(&found) && !possible.windows(2).any(torn) {
             let newest = self.newest();
             let place = found.iter().zip(newest.iter()).position(|(a, b)| a != b);
             return Err(format!(
                 "the volume ({} bytes) is in none of {} possible states; against the newest ({} bytes) the first \
                  difference is at {place:?}",
                 found.len(),
-                self.states.len(),
+                possible.len(),
                 newest.len()
             ));
         }
         self.states = vec![found];
+        self.stable = 0;
         Ok(())
     }
 }
@@ -212,9 +234,9 @@ pub async fn work(
                 stable = true;
                 let settings = [("volsize".to_owned(), (units * UNIT).to_string())];
                 match pool.set_dataset_properties(NAME, &settings).await {
-                    Ok(()) => {}
+                    Ok(()) => history.borrow_mut().note_synced(),
                     Err(error) if error.to_string().contains("space") => {
-                        history.borrow_mut().states.pop();
+                        history.borrow_mut().refused();
                         continue;
                     }
                     Err(error) => return Err(format!("volume: resize: {error}")),
@@ -234,7 +256,7 @@ pub async fn work(
             Ok(()) => {}
             Err(VolumeError::NoSpace) => {
                 // Nothing was done: each of these operations is one transaction.
-                history.borrow_mut().states.pop();
+                history.borrow_mut().refused();
                 continue;
             }
             Err(error) => return Err(format!("volume: {what}: {error}")),

@@ -68,6 +68,7 @@ pub enum Presence {
     Vanished,
 }
 
+#[derive(Clone)]
 pub(crate) struct SimDisk {
     pub(crate) path: PathBuf,
     pub(crate) model: DiskModel,
@@ -83,12 +84,14 @@ pub(crate) struct SimDisk {
     latent: BTreeMap<u64, ()>,
 }
 
+#[derive(Clone)]
 struct CachedWrite {
     offset: u64,
     change: Change,
     completed: bool,
 }
 
+#[derive(Clone)]
 enum Change {
     Write(IoBuf),
     Discard(u64),
@@ -116,6 +119,11 @@ impl SimDisk {
 
     pub(crate) fn durable(&self) -> &Image {
         &self.durable
+    }
+
+    /// Whether a power cut now has anything to decide.
+    pub(crate) fn has_unflushed(&self) -> bool {
+        !self.cache.is_empty()
     }
 
     pub(crate) fn current(&self) -> &Image {

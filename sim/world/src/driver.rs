@@ -12,6 +12,7 @@ use runtime::{
     Driver, Instant, IoBufMut, Outcome, Timestamp, Token, Unpark, Waited,
 };
 
+use crate::Probe;
 use crate::audit::EventHash;
 use crate::disk::{Presence, SECTOR, SimDisk};
 use crate::rng::Rng;
@@ -66,6 +67,8 @@ pub(crate) struct State {
     stuck: Vec<(PathBuf, Event)>,
     sequence: u64,
     pub(crate) counts: Counts,
+    /// Called when so many more writes and flushes have been submitted.
+    pub(crate) probe: Option<(u64, Probe)>,
 }
 
 /// What happened in a world so far.
@@ -149,7 +152,18 @@ impl State {
             stuck: Vec::new(),
             sequence: 0,
             counts: Counts::default(),
+            probe: None,
         }
+    }
+
+    /// The probe, when it is its turn after this operation.
+    fn due_probe(&mut self, is_change: bool) -> Option<Probe> {
+        let (left, probe) = self.probe.as_mut()?;
+        if !is_change || self.halted {
+            return None;
+        }
+        *left = left.saturating_sub(1);
+        (*left == 0).then(|| probe.clone())
     }
 
     /// Records an event: in the hash always, in the trace when there is one.
@@ -173,6 +187,7 @@ impl State {
         self.stuck.clear();
         self.cut = None;
         self.halted = false;
+        self.probe = None;
         self.boot += 1;
     }
 
@@ -580,10 +595,24 @@ impl Driver for SimDriver {
     }
 
     fn submit(&mut self, op: DiskOp, token: Token) {
-        let mut state = self.state.borrow_mut();
-        // After the power cut nothing reaches a disk any more.
-        if state.boot == self.boot && !state.halted {
+        let is_change = matches!(
+            op,
+            DiskOp::Write { .. } | DiskOp::Flush { .. } | DiskOp::Discard { .. }
+        );
+        let probe = {
+            let mut state = self.state.borrow_mut();
+            // After the power cut nothing reaches a disk any more.
+            if state.boot != self.boot || state.halted {
+                return;
+            }
             state.submit(op, token);
+            state.due_probe(is_change)
+        };
+        if let Some(probe) = probe {
+            let next = probe();
+            if let Some((left, _)) = &mut self.state.borrow_mut().probe {
+                *left = next.max(1);
+            }
         }
     }
 

@@ -40,6 +40,16 @@ impl Faults {
         }
     }
 
+    /// Writes and flushes fail now and then; what was written can be read.
+    #[must_use]
+    pub fn failing() -> Self {
+        Self {
+            write_error: 10_000,
+            flush_error: 20_000,
+            ..Self::default()
+        }
+    }
+
     /// Only delays.
     #[must_use]
     pub fn slow_only() -> Self {

@@ -38,6 +38,7 @@ mod disk;
 mod driver;
 mod faults;
 mod image;
+mod moment;
 mod rng;
 
 use std::cell::RefCell;
@@ -55,6 +56,7 @@ pub use disk::{DiskModel, Presence};
 pub use driver::{Counts, Schedule};
 pub use faults::{CutModel, Faults};
 pub use image::Image;
+pub use moment::Moment;
 pub use rng::Rng;
 
 use disk::SimDisk;
@@ -65,6 +67,9 @@ use driver::{Cut, SimDriver, State};
 pub struct World {
     state: Rc<RefCell<State>>,
 }
+
+/// Called in the middle of a boot; returns after how many writes and flushes it is called again.
+pub type Probe = Rc<dyn Fn() -> u64>;
 
 /// How a boot ended.
 #[derive(Debug)]
@@ -167,6 +172,12 @@ impl World {
     /// Plans a power cut at the submission of the `count`-th flush from now.
     pub fn plan_cut_at_flush(&self, count: u64) {
         self.state.borrow_mut().cut = Some(Cut::AtFlush(count.max(1)));
+    }
+
+    /// Has `probe` called when `count` more writes and flushes have been submitted in the current boot, and then again and
+    /// again after as many as it says. It may look at the world ([`World::capture`]) but not change it.
+    pub fn set_probe(&self, count: u64, probe: Probe) {
+        self.state.borrow_mut().probe = Some((count.max(1), probe));
     }
 
     /// Cuts the power now, with a cut model chosen by seed (the same for all disks: they share the supply). The

@@ -1,0 +1,31 @@
+//! A seed of the crash lab with every `cargo test`, twice; and a canary: where flushes lie, cuts must be found out.
+//!
+//! The lab itself is `sanbox lab crash`; what it has run is in `sim/ledger.toml`.
+
+use sim::campaign::scenario::{Plan, Trouble};
+use sim::lab::{Options, plan_of_seed, run};
+
+#[test]
+fn a_seed_passes_and_repeats() {
+    let plan = plan_of_seed(4);
+    let first = run(&plan, &Options::default()).unwrap_or_else(|violation| panic!("{violation}"));
+    let second = run(&plan, &Options::default()).unwrap_or_else(|violation| panic!("{violation}"));
+    assert_eq!(first, second, "the seed is not deterministic");
+    assert!(first.cuts > 20 && first.nested > 0, "{first:?}");
+}
+
+#[test]
+fn the_canary_dies() {
+    let caught = (0..4)
+        .filter(|&seed| {
+            let plan = Plan {
+                trouble: Trouble::LyingFlush,
+                ..plan_of_seed(seed)
+            };
+            let run = || run(&plan, &Options::default());
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+            !matches!(result, Ok(Ok(_)))
+        })
+        .count();
+    assert!(caught >= 2, "{caught} of 4 lying worlds were caught");
+}
