@@ -105,6 +105,9 @@ pub(crate) fn options(data: &[u8]) {
     let text = String::from_utf8_lossy(text);
     let arguments: Vec<String> = text.split('\n').map(str::to_owned).collect();
     let mut options = Getopt::new(&arguments, letters, LONGS);
+    if usize::from(*which) / LETTERS.len() % 2 == 1 {
+        options = options.ending_at_operands();
+    }
     // Every option takes at least a letter away.
     for _ in 0..=text.len() {
         match options.next() {

@@ -337,7 +337,6 @@ mod tests {
             let ours = hit_rate(&mut Ours::new(blocks), &trace);
             let paper = hit_rate(&mut Paper::new(blocks), &trace);
             let lru = hit_rate(&mut Lru::new(blocks), &trace);
-            println!("{name}: ours {ours:.4}, paper {paper:.4}, LRU {lru:.4}");
             assert!(ours + 0.004 > paper, "{name}: {ours} and {paper}");
             assert!(ours + 0.004 > lru, "{name}: {ours} and {lru}");
             ours_sum += ours;

@@ -180,7 +180,7 @@ impl Model {
 }
 
 fn scaled(limit: usize, halves: u64, shift: u32) -> usize {
-    let bytes = u128::from(limit as u64) * u128::from(halves) >> (shift + 1);
+    let bytes = (u128::from(limit as u64) * u128::from(halves)) >> (shift + 1);
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 

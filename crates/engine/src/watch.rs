@@ -64,19 +64,22 @@ impl Watch {
     }
 }
 
+/// By a dataset's guid: watches, by their numbers.
+type ByDataset = BTreeMap<u64, Vec<(u64, Sender<Notice>)>>;
+
 /// The watches of one pool, and what else its handles share.
 #[derive(Default)]
 pub(crate) struct Watches {
     /// How many there are, so that a change nobody watches costs one look.
     count: AtomicUsize,
     next: AtomicU64,
-    by_dataset: Mutex<BTreeMap<u64, Vec<(u64, Sender<Notice>)>>>,
+    by_dataset: Mutex<ByDataset>,
     /// Whether names made and removed in `.zfs/snapshot` are snapshots made and destroyed.
     pub(crate) admin_snapshots: AtomicBool,
 }
 
 impl Watches {
-    fn by_dataset(&self) -> MutexGuard<'_, BTreeMap<u64, Vec<(u64, Sender<Notice>)>>> {
+    fn by_dataset(&self) -> MutexGuard<'_, ByDataset> {
         self.by_dataset
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

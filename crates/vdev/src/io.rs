@@ -267,8 +267,7 @@ impl Tree {
         let tops: Vec<Rc<Top>> = self.0.tops.borrow().iter().flatten().cloned().collect();
         let results = runtime::join_all(tops.iter().map(|top| self.flush_top(top))).await;
         std::iter::zip(&tops, results)
-            .map(|(top, result)| if self.is_log(top.id) { Ok(()) } else { result })
-            .collect()
+            .try_for_each(|(top, result)| if self.is_log(top.id) { Ok(()) } else { result })
     }
 
     /// Makes everything written to one top-level vdev so far durable.

@@ -394,11 +394,10 @@ impl Tree {
     pub async fn reopen(&self) -> usize {
         let mut back = 0;
         for leaf in self.all_leaves() {
-            if matches!(leaf.health(), Health::Unavailable | Health::Removed) {
-                if self.reopen_leaf(&leaf).await {
-                    self.forgive(leaf.top);
-                    back += 1;
-                }
+            let away = matches!(leaf.health(), Health::Unavailable | Health::Removed);
+            if away && self.reopen_leaf(&leaf).await {
+                self.forgive(leaf.top);
+                back += 1;
             }
         }
         back

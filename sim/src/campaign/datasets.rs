@@ -334,14 +334,20 @@ impl Somebody {
         let properties = if volume {
             let mut properties = vec![
                 own("volsize", "512K"),
-                own("volblocksize", *self.rng.choose(&["4K", "16K", "128K"])),
+                own(
+                    "volblocksize",
+                    self.rng.choose::<&str>(&["4K", "16K", "128K"]),
+                ),
             ];
             if self.rng.coin() {
                 properties.push(own("refreservation", "700K"));
             }
             properties
         } else {
-            vec![own("recordsize", *self.rng.choose(&["4K", "128K", "1M"]))]
+            vec![own(
+                "recordsize",
+                self.rng.choose::<&str>(&["4K", "128K", "1M"]),
+            )]
         };
         let request = CreateDataset {
             name: name.clone(),

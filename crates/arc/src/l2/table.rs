@@ -107,7 +107,7 @@ impl Segment {
     fn home(&self, name: u64) -> usize {
         // The bits below those that chose the segment, scaled to any number of slots.
         let bits = u128::from(name << 8);
-        usize::try_from(bits * self.slots.len() as u128 >> 64).unwrap_or(0)
+        usize::try_from((bits * self.slots.len() as u128) >> 64).unwrap_or(0)
     }
 
     fn next(&self, slot: usize) -> usize {

@@ -120,7 +120,9 @@ fn blocks_that_left_memory_come_from_the_device_and_again_after_an_import() {
         assert!(found > 400, "{found}");
         // Freed blocks are forgotten there too.
         let known = again.l2_stats().blocks;
-        blocks.iter().for_each(|bp| again.forget(bp));
+        for bp in &blocks {
+            again.forget(bp);
+        }
         assert!(again.l2_stats().blocks + 400 < known + 1);
         again.remove_device(GUID).await;
     });

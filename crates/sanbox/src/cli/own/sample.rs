@@ -137,6 +137,5 @@ pub(crate) fn log_since(now: &ZilStats, then: &ZilStats) -> ZilStats {
         bytes: now.bytes.saturating_sub(then.bytes),
         records: now.records.saturating_sub(then.records),
         fallbacks: now.fallbacks.saturating_sub(then.fallbacks),
-        ..*now
     }
 }

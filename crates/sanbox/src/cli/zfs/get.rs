@@ -96,7 +96,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         && !names.iter().any(|name| name.contains(['@', '#']))
         && matches!(
             wanted.as_deref(),
-            Some([DatasetKind::Snapshot] | [DatasetKind::Bookmark])
+            Some([DatasetKind::Snapshot | DatasetKind::Bookmark])
         );
     let depth = match (recursive, limit) {
         (_, Some(limit)) => Some(limit),

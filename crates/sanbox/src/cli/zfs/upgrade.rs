@@ -85,7 +85,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
             let version = info.property("version").and_then(|p| p.value.number());
             match version {
                 Some(version) if version < if upgrade { wanted } else { NEWEST } => {
-                    old.push((info, version))
+                    old.push((info, version));
                 }
                 _ => already += 1,
             }
