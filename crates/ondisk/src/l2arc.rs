@@ -84,7 +84,8 @@ impl LogPointer {
     // OpenZFS: module/zfs/arc.c, l2arc_log_blkptr_valid
     #[must_use]
     pub fn is_valid(&self, header: &Header, hand: u64) -> bool {
-        let Some(end) = self.offset.checked_add(self.asize).map(|end| end - 1) else {
+        let after = self.offset.checked_add(self.asize);
+        let Some(end) = after.and_then(|after| after.checked_sub(1)) else {
             return false;
         };
         let (start, evict) = (self.payload_start, header.evict);
