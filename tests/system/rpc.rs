@@ -2,6 +2,7 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 pub(crate) const NFS: (u32, u32) = (100_003, 3);
@@ -84,7 +85,10 @@ impl Client {
         stream
             .set_write_timeout(Some(Duration::from_secs(30)))
             .expect("a time limit");
-        Self { stream, xid: 1 }
+        // As real clients do: the same call under the same number again would be a repeat, and get the first answer.
+        static CLIENTS: AtomicU32 = AtomicU32::new(1);
+        let xid = CLIENTS.fetch_add(1, Ordering::Relaxed) << 12;
+        Self { stream, xid }
     }
 
     /// Receives a record of one fragment.

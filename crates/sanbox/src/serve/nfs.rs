@@ -39,8 +39,11 @@ const MEMORY_KIB_MAX: usize = 256 << 10;
 const RECORD_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a client may take to accept an answer.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a client that holds memory others wait for may make no progress.
+/// How long a client that holds memory others wait for may make no progress; less, the more wait.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// The least it becomes, and how many wait when it has halved.
+const PATIENCE_MIN: Duration = Duration::from_millis(250);
+const PATIENCE_WAITING: u32 = 32;
 /// What counts as progress within that time, in bytes: 16 KiB.
 const PROGRESS_BYTES: usize = 16 << 10;
 /// Bytes read before they are asked for: a window of small calls in one system call, while of a
@@ -129,15 +132,21 @@ impl Memory {
         permit.map_err(io::Error::other)
     }
 
-    /// Ends in an error when `work`, which holds memory, does not end within [`PATIENCE`] while
-    /// others wait for memory.
+    /// How long whoever holds memory may make no progress now.
+    fn patience(&self) -> Duration {
+        let waiting = u32::try_from(self.waiting.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
+        (PATIENCE / (1 + waiting / PATIENCE_WAITING)).max(PATIENCE_MIN)
+    }
+
+    /// Ends in an error when `work`, which holds memory, does not end within [`Self::patience`]
+    /// while others wait for memory.
     async fn while_nobody_waits<T>(
         &self,
         work: impl Future<Output = io::Result<T>>,
     ) -> io::Result<T> {
         let mut work = std::pin::pin!(work);
         loop {
-            match timeout(PATIENCE, &mut work).await {
+            match timeout(self.patience(), &mut work).await {
                 Ok(done) => return done,
                 Err(_) if self.waiting.load(Ordering::Relaxed) == 0 => {}
                 Err(_) => return Err(io::ErrorKind::TimedOut.into()),
@@ -734,7 +743,7 @@ impl<'a> Answers<'a> {
         slices.extend(all.take(SLICES_MAX).map(io::IoSlice::new));
         let mut rest = slices.as_mut_slice();
         io::IoSlice::advance_slices(&mut rest, self.sent);
-        let mut look_at = self.progress + PATIENCE;
+        let mut look_at = self.progress + memory.patience();
         let count = loop {
             match timeout_at(look_at, self.writer.write_vectored(rest)).await {
                 Ok(count) => break count?,
@@ -742,7 +751,7 @@ impl<'a> Answers<'a> {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
                 Err(_) if memory.waiting.load(Ordering::Relaxed) == 0 => {
-                    look_at = Instant::now() + PATIENCE;
+                    look_at = Instant::now() + memory.patience();
                 }
                 Err(_) => return Err(io::ErrorKind::TimedOut.into()),
             }
