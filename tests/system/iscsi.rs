@@ -271,6 +271,19 @@ fn reservations_and_flushed_data_outlive_a_kill() {
     assert_eq!(place.run("zpool export tank"), "");
 }
 
+/// The daemon with the pool of [`pool`], for the initiator that makes its PDUs itself, and its port; `None` where that
+/// cannot run.
+fn served() -> Option<(Place, u16)> {
+    if !has("python3") {
+        return None;
+    }
+    let mut place = Place::new();
+    pool(&place);
+    let port = free_port();
+    serve(&mut place, port);
+    Some((place, port))
+}
+
 /// Runs cases of the initiator that makes its PDUs itself.
 fn raw(place: &Place, port: u16, case: &str) {
     let script = harness::root().join("tests/interop/iscsi-raw.py");
@@ -285,13 +298,9 @@ fn raw(place: &Place, port: u16, case: &str) {
 
 #[test]
 fn sessions_tasks_and_recovery() {
-    if !has("python3") {
+    let Some((mut place, port)) = served() else {
         return;
-    }
-    let mut place = Place::new();
-    pool(&place);
-    let port = free_port();
-    serve(&mut place, port);
+    };
     for case in ["mcs", "attributes", "recovery", "ipv6"] {
         raw(&place, port, case);
     }
@@ -342,13 +351,9 @@ fn portals_discovery_and_redirection() {
 
 #[test]
 fn the_end_is_announced() {
-    if !has("python3") {
+    let Some((mut place, port)) = served() else {
         return;
-    }
-    let mut place = Place::new();
-    pool(&place);
-    let port = free_port();
-    serve(&mut place, port);
+    };
     let script = harness::root().join("tests/interop/iscsi-raw.py");
     let initiator = place
         .command("python3")
@@ -385,13 +390,9 @@ fn a_pool_that_gets_full_is_told_of() {
 
 #[test]
 fn initiators_see_what_is_for_them() {
-    if !has("python3") {
+    let Some((mut place, port)) = served() else {
         return;
-    }
-    let mut place = Place::new();
-    pool(&place);
-    let port = free_port();
-    serve(&mut place, port);
+    };
     let made = place.run(&format!(
         "zfs create -s -V 16M tank/x; zfs create -s -V 16M tank/y; zfs create -s -V 16M tank/z
          sanbox target unmap {IQN} tank/w
@@ -417,13 +418,9 @@ fn initiators_see_what_is_for_them() {
 /// Slow logins, thousands of sessions, guessed secrets.
 #[test]
 fn crowds_and_dawdlers() {
-    if !has("python3") {
+    let Some((mut place, port)) = served() else {
         return;
-    }
-    let mut place = Place::new();
-    pool(&place);
-    let port = free_port();
-    serve(&mut place, port);
+    };
     raw(&place, port, "loris");
     raw(&place, port, "crowd 1900");
     let status = std::fs::read_to_string(format!("/proc/{}/status", place.pid()));

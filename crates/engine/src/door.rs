@@ -209,9 +209,7 @@ impl Lease {
             Content::Fs(_) => Err(zvol::VolumeError::NotSupported),
         }
     }
-}
 
-impl Lease {
     /// Does the work of a client's request and notes where its time goes.
     pub(crate) async fn timed<F: Future>(
         &self,

@@ -35,7 +35,7 @@ pub use door::Ending;
 pub use engine::{Engine, Host, PoolBody, Threads};
 pub use error::EngineError;
 pub use fs::FsHandle;
-pub use observe::{Client, DatasetSeen, Observation, PHASES, Phase, RequestTimes, TunedL2, Tunes};
+pub use observe::{Client, DatasetSeen, Observation, PHASES, Phase, RequestTimes, Tunes};
 pub use pool_handle::PoolHandle;
 pub use snapshot::{Hold, Refusal, SnapshotRequest};
 pub use volume::{VolumeHandle, VolumeInfo, VolumePlan};

@@ -197,11 +197,8 @@ pub struct Tunes {
     /// The cache is to stay below this for now, in bytes, because memory is short; a later higher value lets it grow again.
     pub pressed_bytes: Option<usize>,
     /// How cache devices are fed.
-    pub l2: Option<TunedL2>,
+    pub l2: Option<L2Tuning>,
 }
-
-/// How cache devices are to be fed.
-pub type TunedL2 = L2Tuning;
 
 /// Where the time of the requests to one dataset went.
 #[derive(Default)]

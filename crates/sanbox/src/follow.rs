@@ -61,7 +61,7 @@ fn inherits(info: &DatasetInfo, root: &str, from_root_too: bool) -> bool {
 }
 
 impl Affected {
-    /// Unmounts what a change of the dataset `root` concerns.
+    /// Unmounts what a change of the dataset `root` concerns; nothing, when there is no change of that kind.
     ///
     /// # Errors
     /// What `zfs` says when one is busy; then everything is mounted as it was.
@@ -69,12 +69,12 @@ impl Affected {
         appliance: &Appliance,
         pool: &PoolHandle,
         root: &str,
-        change: Change,
+        change: Option<Change>,
         force: bool,
     ) -> Result<Self, String> {
-        if !appliance.lives_on() {
+        let Some(change) = change.filter(|_| appliance.lives_on()) else {
             return Ok(Self::default());
-        }
+        };
         let Ok(found) = pool.datasets(&filesystems(root), &mount_query()).await else {
             return Ok(Self::default());
         };

@@ -35,13 +35,6 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// The least of a protocol's own bound and what is planned for its clients, in bytes.
-    pub(crate) fn for_clients(&self, bound: usize) -> usize {
-        usize::try_from(self.clients).map_or(bound, |planned| planned.min(bound))
-    }
-}
-
-impl Plan {
     /// The plan for a ceiling.
     pub(crate) fn of(ceiling: u64) -> Self {
         let ceiling = ceiling.max(CEILING_MIN);
@@ -54,6 +47,11 @@ impl Plan {
             // One request of 32 MiB must fit in any case.
             clients: (rest / 16).clamp(48 << 20, 512 << 20),
         }
+    }
+
+    /// The least of a protocol's own bound and what is planned for its clients, in bytes.
+    pub(crate) fn for_clients(&self, bound: usize) -> usize {
+        usize::try_from(self.clients).map_or(bound, |planned| planned.min(bound))
     }
 
     /// The most the caches may take now, in bytes, from what they take and the process takes.

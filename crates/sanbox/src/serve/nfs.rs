@@ -144,7 +144,7 @@ impl Memory {
         &self,
         work: impl Future<Output = io::Result<T>>,
     ) -> io::Result<T> {
-        let mut work = std::pin::pin!(work);
+        let mut work = pin!(work);
         loop {
             match timeout(self.patience(), &mut work).await {
                 Ok(done) => return done,
@@ -659,16 +659,15 @@ impl Requests<'_> {
         let mut head = vec![0; place.start];
         self.reader.read_exact(&mut head).await?;
         let mut data = IoBufMut::scratch(place.len());
-        let mut rest = &mut data[..];
-        while !rest.is_empty() {
-            let enough = rest.len().saturating_sub(PROGRESS_BYTES);
+        let mut filled = 0;
+        while filled < data.len() {
+            let enough = data.len().min(filled + PROGRESS_BYTES);
             let part = async {
-                while rest.len() > enough {
-                    let count = self.reader.read(rest).await?;
-                    if count == 0 {
-                        return Err(io::ErrorKind::UnexpectedEof.into());
+                while filled < enough {
+                    match self.reader.read(&mut data[filled..]).await? {
+                        0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                        count => filled += count,
                     }
-                    rest = &mut std::mem::take(&mut rest)[count..];
                 }
                 Ok(())
             };
@@ -738,9 +737,8 @@ impl<'a> Answers<'a> {
     /// # Errors
     /// The client has gone, or takes nothing for too long.
     async fn send(&mut self, memory: &Memory) -> io::Result<()> {
-        let mut slices: Vec<io::IoSlice<'_>> = Vec::with_capacity(SLICES_MAX);
         let all = self.waiting.iter().flat_map(Answer::slices);
-        slices.extend(all.take(SLICES_MAX).map(io::IoSlice::new));
+        let mut slices: Vec<_> = all.take(SLICES_MAX).map(io::IoSlice::new).collect();
         let mut rest = slices.as_mut_slice();
         io::IoSlice::advance_slices(&mut rest, self.sent);
         let mut look_at = self.progress + memory.patience();

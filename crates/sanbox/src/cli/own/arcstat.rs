@@ -227,14 +227,9 @@ pub(super) async fn run(session: &Session, given: &Given) -> Outcome {
         session.out.line(cells.collect::<Vec<_>>().join(separator));
         before = now;
         rounds += 1;
-        let Some(interval) = again.interval else {
-            return Ok(());
-        };
-        if again.count.is_some_and(|count| rounds >= count) {
+        if !again.goes_on(session, rounds).await? {
             return Ok(());
         }
-        session.out.flush().await?;
-        tokio::time::sleep(interval).await;
     }
 }
 

@@ -14,6 +14,7 @@ use super::arcstat::{clock, rate, thousands};
 use super::sample::{PoolSample, Sample, log_since};
 use crate::appliance::KnownPool;
 use crate::cli::format::{nice_bytes, nice_time};
+use crate::cli::zpool::Repeat;
 use crate::cli::{Outcome, Session};
 
 /// Lines between two headings.
@@ -30,6 +31,7 @@ pub(super) async fn run(session: &Session, given: &Given) -> Outcome {
         Some(Ok(count)) => Some(count),
         Some(Err(_)) => return Err(session.misuse("the count is not a number")),
     };
+    let again = Repeat { interval, count };
     if given.has('w') {
         return why(session, given.value('p')).await;
     }
@@ -83,14 +85,9 @@ pub(super) async fn run(session: &Session, given: &Given) -> Outcome {
             session.out.line(line(&time, None, &sum, seconds));
         }
         rounds += 1;
-        let Some(interval) = interval else {
-            return Ok(());
-        };
-        if count.is_some_and(|count| rounds >= count) {
+        if !again.goes_on(session, rounds).await? {
             return Ok(());
         }
-        session.out.flush().await?;
-        tokio::time::sleep(interval).await;
     }
 }
 

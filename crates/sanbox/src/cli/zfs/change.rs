@@ -54,10 +54,7 @@ pub(super) async fn set(session: &Session, arguments: &[String]) -> Outcome {
             continue;
         }
         let change = change_of(&pairs).filter(|_| !unmounted);
-        let affected = match change {
-            Some(change) => Affected::unmount(&session.appliance, &pool, name, change, false).await,
-            None => Ok(Affected::default()),
-        };
+        let affected = Affected::unmount(&session.appliance, &pool, name, change, false).await;
         let affected = match affected {
             Ok(affected) => affected,
             Err(why) => {
@@ -172,12 +169,7 @@ pub(super) async fn inherit(session: &Session, arguments: &[String]) -> Outcome 
             (true, false) => Some(Change::Point),
             (true, true) => Some(Change::Points),
         };
-        let affected = match change {
-            Some(change) => {
-                Affected::unmount(&session.appliance, &pool, dataset, change, false).await
-            }
-            None => Ok(Affected::default()),
-        };
+        let affected = Affected::unmount(&session.appliance, &pool, dataset, change, false).await;
         let affected = match affected {
             Ok(affected) => affected,
             Err(why) => {

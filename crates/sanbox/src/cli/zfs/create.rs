@@ -226,13 +226,10 @@ pub(super) async fn rename(session: &Session, arguments: &[String]) -> Outcome {
     {
         return refuse("New dataset name cannot be a descendant of current dataset name");
     }
-    let affected = if unmounted {
-        Affected::default()
-    } else {
-        Affected::unmount(&session.appliance, &pool, from, Change::Name, force)
-            .await
-            .map_err(|why| session.fail(why))?
-    };
+    let change = (!unmounted).then_some(Change::Name);
+    let affected = Affected::unmount(&session.appliance, &pool, from, change, force)
+        .await
+        .map_err(|why| session.fail(why))?;
     let renamed = pool.rename_dataset(from, to, parents).await;
     let now = if renamed.is_ok() { to } else { from };
     follow::renamed(&session.appliance, &pool, now).await;

@@ -87,7 +87,9 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     }
     let pool = open_pool(session, name).await?;
     let layout = Layout::read(session, words)?;
-    in_use_here(session, &layout.all(), options.any_device).await?;
+    let vdevs = layout.all();
+    let paths = vdevs.iter().flat_map(VdevSpec::paths);
+    in_use_here(session, paths, None, options.any_device).await?;
     let root = match pool.status().await {
         Ok(status) => status.root,
         Err(error) => return Err(session.fail(format!("cannot add to '{name}': {error}"))),

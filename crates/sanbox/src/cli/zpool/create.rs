@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use engine::{EngineError, FeatureBase, PoolError, PoolSpec};
+use engine::{EngineError, FeatureBase, PoolError, PoolSpec, VdevSpec};
 
 use super::bad_name;
 use super::layout::{Layout, in_use, in_use_here, vdev_lines};
@@ -109,7 +109,9 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     if !options.dry_run && session.appliance.known_pool(name).await.is_some() {
         return Err(session.fail(format!("cannot create '{name}': pool already exists")));
     }
-    in_use_here(session, &layout.all(), options.force).await?;
+    let vdevs = layout.all();
+    let paths = vdevs.iter().flat_map(VdevSpec::paths);
+    in_use_here(session, paths, None, options.force).await?;
     let drawing = options.dry_run.then(|| dry_run(name, &layout));
     let mut root_properties = options.root_properties;
     if let Some(mountpoint) = options.mountpoint {

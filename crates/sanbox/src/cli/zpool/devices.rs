@@ -2,7 +2,7 @@
 
 use engine::{EngineError, PoolError, PoolHandle, VdevStatus};
 
-use super::layout::{device, in_use, not_in_other_pools};
+use super::layout::{device, in_use, in_use_here};
 use super::scan::{finish_here, is_resilvering, vdev_guid, wait_for};
 use super::{Subject, bad_name, open_pool, subjects};
 use crate::cli::getopt::{Long, Opt};
@@ -141,7 +141,7 @@ async fn join(session: &Session, arguments: &[String], replace: bool) -> Outcome
     } else {
         device(session, new)?
     };
-    not_in_other_pools(session, &pool, &path, force).await?;
+    in_use_here(session, [&path], Some(pool.guid()), force).await?;
     if let Err(error) = pool.attach(guid, &path, replace, force).await {
         return Err(refuse(session, &subject, error));
     }

@@ -169,14 +169,9 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         }
         shown_at = Some(Instant::now());
         rounds += 1;
-        let Some(interval) = again.interval else {
-            return Ok(());
-        };
-        if again.count.is_some_and(|count| rounds >= count) {
+        if !again.goes_on(session, rounds).await? {
             return Ok(());
         }
-        session.out.flush().await?;
-        tokio::time::sleep(interval).await;
     }
 }
 

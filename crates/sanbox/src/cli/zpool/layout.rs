@@ -104,18 +104,23 @@ fn raidz_parity(word: &str) -> Option<u8> {
     }
 }
 
+/// Whether a word begins something new instead of naming a device.
+fn is_grouping(word: &str) -> bool {
+    matches!(
+        word,
+        "mirror" | "spare" | "log" | "cache" | "special" | "dedup"
+    ) || ["raidz", "draid"]
+        .iter()
+        .any(|prefix| word.starts_with(prefix))
+}
+
 /// Reads the vdevs of one role: `a b`, `mirror a b mirror c d`, `raidz2 a b c d`.
 fn layout_of(session: &Session, words: &[String]) -> Result<Vec<VdevSpec>, Exit> {
     let mut vdevs = Vec::new();
     let mut rest = words;
     while let Some((word, after)) = rest.split_first() {
         let kind = word.as_str();
-        let is_grouping = kind == "mirror"
-            || ["raidz", "draid"]
-                .iter()
-                .any(|prefix| kind.starts_with(prefix))
-            || matches!(kind, "spare" | "log" | "cache" | "special" | "dedup");
-        if !is_grouping {
+        if !is_grouping(word) {
             vdevs.push(VdevSpec::Single(device(session, word)?));
             rest = after;
             continue;
@@ -126,15 +131,10 @@ fn layout_of(session: &Session, words: &[String]) -> Result<Vec<VdevSpec>, Exit>
                 "invalid vdev specification: '{kind}' is not supported by this version of sanbox yet"
             )));
         }
-        let is_keyword = |word: &String| {
-            matches!(
-                word.as_str(),
-                "mirror" | "spare" | "log" | "cache" | "special" | "dedup"
-            ) || ["raidz", "draid"]
-                .iter()
-                .any(|prefix| word.starts_with(prefix))
-        };
-        let count = after.iter().position(is_keyword).unwrap_or(after.len());
+        let count = after
+            .iter()
+            .position(|word| is_grouping(word))
+            .unwrap_or(after.len());
         let least = usize::from(parity.unwrap_or(1)) + 1;
         if count < least {
             return Err(session.fail(format!(
@@ -160,67 +160,34 @@ fn layout_of(session: &Session, words: &[String]) -> Result<Vec<VdevSpec>, Exit>
     Ok(vdevs)
 }
 
-/// Refuses devices of pools that are imported here.
-pub(super) async fn in_use_here(session: &Session, vdevs: &[VdevSpec], force: bool) -> Outcome {
+/// Refuses devices of pools that are imported here, but for those of `own`: a pool knows its own devices.
+pub(super) async fn in_use_here(
+    session: &Session,
+    paths: impl IntoIterator<Item = &PathBuf>,
+    own: Option<u64>,
+    force: bool,
+) -> Outcome {
     let real = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+    let paths: Vec<(&PathBuf, PathBuf)> =
+        paths.into_iter().map(|path| (path, real(path))).collect();
     for known in session.appliance.pools().await {
         let KnownPool::Open(pool) = known else {
             continue;
         };
+        if own == Some(pool.guid()) {
+            continue;
+        }
         let Ok(status) = pool.status().await else {
             continue;
         };
         let taken: Vec<PathBuf> = devices(&status.root).iter().map(real).collect();
-        for path in vdevs.iter().flat_map(VdevSpec::paths) {
-            if taken.contains(&real(path)) {
-                session.out.error("invalid vdev specification");
-                session.out.error(if force {
-                    "the following errors must be manually repaired:"
-                } else {
-                    "use '-f' to override the following errors:"
-                });
-                return Err(session.fail(format!(
-                    "{} is part of active pool '{}'",
-                    path.display(),
-                    pool.name()
-                )));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Refuses a device of another pool that is imported here. (The pool itself knows its own.)
-pub(super) async fn not_in_other_pools(
-    session: &Session,
-    own: &engine::PoolHandle,
-    path: &std::path::Path,
-    force: bool,
-) -> Outcome {
-    let real = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
-    let path = path.to_owned();
-    for known in session.appliance.pools().await {
-        let KnownPool::Open(pool) = known else {
-            continue;
-        };
-        let Ok(status) = pool.status().await else {
-            continue;
-        };
-        let taken = devices(&status.root)
-            .iter()
-            .any(|own| real(own) == real(&path));
-        if pool.guid() != own.guid() && taken {
-            session.out.error("invalid vdev specification");
-            session.out.error(if force {
-                "the following errors must be manually repaired:"
-            } else {
-                "use '-f' to override the following errors:"
-            });
-            return Err(session.fail(format!(
+        if let Some((path, _)) = paths.iter().find(|(_, real)| taken.contains(real)) {
+            let why = format!(
                 "{} is part of active pool '{}'",
                 path.display(),
                 pool.name()
-            )));
+            );
+            return Err(refuse_devices(session, !force, &why));
         }
     }
     Ok(())
@@ -235,13 +202,17 @@ pub(super) fn in_use(session: &Session, error: &PoolError) -> Exit {
             ..
         }
     );
+    refuse_devices(session, forceable, &error.to_string())
+}
+
+fn refuse_devices(session: &Session, forceable: bool, why: &str) -> Exit {
     session.out.error("invalid vdev specification");
     session.out.error(if forceable {
         "use '-f' to override the following errors:"
     } else {
         "the following errors must be manually repaired:"
     });
-    session.fail(error.to_string())
+    session.fail(why)
 }
 
 /// Finds the device or file a word names.

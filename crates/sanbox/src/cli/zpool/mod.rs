@@ -259,6 +259,24 @@ pub(crate) struct Repeat {
     pub(crate) count: Option<u64>,
 }
 
+impl Repeat {
+    /// Waits for the next of the rounds, of which so many are over; false when there is none.
+    ///
+    /// # Errors
+    /// The output is gone.
+    pub(crate) async fn goes_on(&self, session: &Session, rounds: u64) -> Result<bool, Exit> {
+        let Some(interval) = self.interval else {
+            return Ok(false);
+        };
+        if self.count.is_some_and(|count| rounds >= count) {
+            return Ok(false);
+        }
+        session.out.flush().await?;
+        tokio::time::sleep(interval).await;
+        Ok(true)
+    }
+}
+
 /// Takes the interval and the count off the end of the operands.
 pub(crate) fn repeat(session: &Session, operands: &mut Vec<String>) -> Result<Repeat, Exit> {
     let number = |text: &String| text.parse::<f64>().ok();

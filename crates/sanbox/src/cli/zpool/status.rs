@@ -100,14 +100,9 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         if missing {
             return Err(Exit(1));
         }
-        let Some(interval) = again.interval else {
-            return Ok(());
-        };
-        if again.count.is_some_and(|count| rounds >= count) {
+        if !again.goes_on(session, rounds).await? {
             return Ok(());
         }
-        session.out.flush().await?;
-        tokio::time::sleep(interval).await;
     }
 }
 
