@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pool::{Candidate, Discovery, ImportPolicy, Pool, PoolSpec};
+use pool::{Candidate, Discovery, ImportPolicy, Pool, PoolSpec, Rewound};
 use runtime::Handle;
 
 use crate::dataset::{fill_root, parse_settings};
@@ -176,6 +176,36 @@ impl Engine {
         self.start(reserved, name, body).await
     }
 
+    /// Finds out, without writing anything, which older state of a pool whose newest one is damaged could be imported
+    /// (`policy.rewind`), and what would be lost; `None` when none can, or none needs to.
+    ///
+    /// # Errors
+    /// [`EngineError::NoThread`].
+    pub async fn assess_rewind(
+        &self,
+        candidate: Candidate,
+        policy: ImportPolicy,
+    ) -> Result<Option<Rewound>, EngineError> {
+        let (sender, reply) = runtime::reply();
+        let policy = ImportPolicy {
+            readonly: true,
+            rewind: Some(policy.rewind.unwrap_or_default()),
+            properties: BTreeMap::new(),
+            ..policy
+        };
+        let body: PoolBody = Box::new(move |handle| {
+            Box::pin(async move {
+                let pool = Pool::import(&handle, &candidate, policy).await;
+                sender.send(pool.ok().and_then(|pool| {
+                    pool.abandon();
+                    pool.rewound()
+                }));
+            })
+        });
+        self.start_thread("assess", body)?;
+        reply.await.map_err(|_| EngineError::PoolClosed)
+    }
+
     /// Returns the imported pools in the order of their names.
     #[must_use]
     pub fn pools(&self) -> Vec<PoolHandle> {
@@ -274,6 +304,7 @@ impl Engine {
                             guid: pool.guid(),
                             altroot: pool.altroot(),
                             readonly: pool.is_read_only(),
+                            rewound: pool.rewound(),
                         };
                         let room = Room::new(handle, pool);
                         came_up.send(Ok(facts));

@@ -48,7 +48,8 @@ pub use dsl::{Usage, UsageOf};
 pub use pool::{
     AddSpec, AllocationBias, Candidate, Discovery, FeatureBase, Health, HistoryEvent,
     HistoryRecord, HostIdentity, ImportPolicy, IoTotals, PoolError, PoolProperty, PoolSpec,
-    PoolState, PoolStatus, ScanRefusal, ScanStatus, StatusReason, Tuning, VdevSpec, VdevStatus,
+    PoolState, PoolStatus, Rewind, Rewound, ScanRefusal, ScanStatus, StatusReason, Tuning,
+    VdevSpec, VdevStatus, cache_file_devices,
 };
 /// Pool properties: their table and the forms of their values.
 pub mod pool_property {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pool::{HistoryRecord, PoolStatus};
+use pool::{HistoryRecord, PoolStatus, Rewound};
 
 use crate::door::{Door, Ending};
 use crate::observe::{Observation, Tunes};
@@ -27,6 +27,7 @@ pub(crate) struct PoolFacts {
     pub(crate) guid: u64,
     pub(crate) altroot: Option<PathBuf>,
     pub(crate) readonly: bool,
+    pub(crate) rewound: Option<Rewound>,
 }
 
 impl PoolHandle {
@@ -59,6 +60,12 @@ impl PoolHandle {
     #[must_use]
     pub fn readonly(&self) -> bool {
         self.facts.readonly
+    }
+
+    /// Returns what the import gave up, if it went back to an older state.
+    #[must_use]
+    pub fn rewound(&self) -> Option<Rewound> {
+        self.facts.rewound
     }
 
     /// Returns the state of the pool and its vdevs, with their error and I/O counters.

@@ -147,6 +147,7 @@ impl Pool {
             properties: RefCell::default(),
             space,
             dtls: Dtls::default(),
+            rewound: None,
             opened: handle.now(),
             scan: crate::scan::State::default(),
             damage: crate::damage::Damage::default(),

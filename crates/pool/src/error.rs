@@ -189,6 +189,21 @@ pub enum PoolError {
     Dataset(DslError),
 }
 
+impl PoolError {
+    /// Returns whether an older state of the pool may be whole where the newest fails like this.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            Self::Corrupt(_)
+                | Self::Block(_)
+                | Self::Object(_)
+                | Self::Dataset(_)
+                | Self::DirtyIntentLog { .. }
+        )
+    }
+}
+
 impl From<VdevError> for PoolError {
     fn from(error: VdevError) -> Self {
         match error {

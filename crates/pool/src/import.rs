@@ -15,7 +15,7 @@ use dmu::{Objset, ObjsetOptions, Services, TxgClock, zap};
 use dsl::{Dataset, Hierarchy, HierarchyOptions};
 use ondisk::bytes::{index, u64_at};
 use ondisk::feature::Feature;
-use ondisk::{NvList, ObjectId, SPA_VERSION_FEATURES, Uberblock};
+use ondisk::{NvList, ObjectId, SPA_VERSION_FEATURES, Txg, Uberblock};
 use runtime::Handle;
 use runtime::sync::Event;
 use vdev::{AllocationBias, OpenMode, Tree, TreeConfig, VdevKind};
@@ -27,6 +27,7 @@ use crate::dedup::DedupTables;
 use crate::discover::{Candidate, set_open_paths};
 use crate::features::{Support, Verdict, support};
 use crate::pool::{ALLOCATION_BIAS, DIRECTORY, Inner, Objects, Pool};
+use crate::rewind::{self, Rewound};
 use crate::space::{Dtls, Source, SpaceMaps};
 use crate::spec::ImportPolicy;
 use crate::status::{Health, PoolState};
@@ -64,12 +65,46 @@ impl Pool {
             false,
         )
         .await?;
-        let uberblock = newest(&tree).await?;
-        let untrusted = open_mos(handle, &tree, &uberblock, &policy, true).await?;
-        let config = read_config(&untrusted.mos).await?;
-        drop(untrusted);
+        let states = rewind::states(&tree).await;
         tree.close();
         drop(tree);
+        let states = states?;
+        let newest = states[0];
+        let mut failure = None;
+        for uberblock in rewind::choices(&states, policy.rewind) {
+            match Self::open_at(handle, candidate, &policy, &newest, &uberblock).await {
+                Ok((pool, claimed)) => return pool.begin(claimed, &policy, settings).await,
+                Err(error) if policy.rewind.is_some() && error.is_damage() => {
+                    failure.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let none = || PoolError::Corrupt("no state of the pool is as old as that".to_owned());
+        Err(failure.unwrap_or_else(none))
+    }
+
+    /// Opens the pool in the state of an uberblock. Nothing is written. Returns also the datasets with claimed logs,
+    /// which stay open until the first group has stored that they are.
+    async fn open_at(
+        handle: &Handle,
+        candidate: &Candidate,
+        policy: &ImportPolicy,
+        newest: &Uberblock,
+        uberblock: &Uberblock,
+    ) -> Result<(Self, Vec<Dataset>), PoolError> {
+        // First with what the labels say, to find the configuration that is to be trusted.
+        let devices = policy.tuning.devices.clone();
+        let read_only = OpenMode::ReadOnly;
+        let tree = Tree::open(handle, &candidate.tree, read_only, devices.clone(), false).await?;
+        let config = async {
+            let untrusted = open_mos(handle, &tree, uberblock, newest.txg, policy, true).await?;
+            read_config(&untrusted.mos).await
+        };
+        let config = config.await;
+        tree.close();
+        drop(tree);
+        let config = config?;
 
         let trusted = trusted_tree(&config, candidate)?;
         if trusted.guid_sum() != uberblock.guid_sum {
@@ -84,24 +119,71 @@ impl Pool {
             OpenMode::ReadWrite
         };
         let tree = Tree::open(handle, &trusted, mode, devices, false).await?;
-        let again = newest(&tree).await?;
-        if again.txg != uberblock.txg {
+        let pool = Self::open_tree(
+            handle,
+            tree.clone(),
+            candidate,
+            policy,
+            newest,
+            uberblock,
+            &config,
+        );
+        let pool = pool.await;
+        if pool.is_err() {
+            tree.close();
+        }
+        pool
+    }
+
+    async fn open_tree(
+        handle: &Handle,
+        tree: Tree,
+        candidate: &Candidate,
+        policy: &ImportPolicy,
+        newest: &Uberblock,
+        uberblock: &Uberblock,
+        config: &NvList,
+    ) -> Result<(Self, Vec<Dataset>), PoolError> {
+        let again = tree.best_uberblock(None).await?;
+        if again.is_none_or(|again| again.txg != newest.txg) {
             return Err(PoolError::Busy);
         }
-        let opened = open_mos(handle, &tree, &uberblock, &policy, policy.readonly).await?;
-        removed::load_mappings(&opened.mos, &tree).await?;
-        let pool = assemble(
-            handle, tree, opened, &uberblock, &config, candidate, &policy,
+        let opened = open_mos(
+            handle,
+            &tree,
+            uberblock,
+            newest.txg,
+            policy,
+            policy.readonly,
         )
         .await?;
-        // The datasets with claimed logs stay open until the first group has stored that they are.
-        let claimed = match pool.0.load(&policy).await {
-            Ok(claimed) => claimed,
-            Err(error) => {
-                pool.0.tree.close();
-                return Err(error);
-            }
-        };
+        removed::load_mappings(&opened.mos, &tree).await?;
+        let rewound = rewind::rewound(uberblock, newest);
+        let pool = assemble(
+            handle, tree, opened, uberblock, rewound, config, candidate, policy,
+        )
+        .await?;
+        if let Some(rewind) = policy.rewind {
+            let safe = rewound.is_none() || !rewind.extreme && rewind.txg.is_none();
+            let min_birth = if safe {
+                newest.txg.0.saturating_sub(rewind::VERIFIED_TXGS)
+            } else {
+                0
+            };
+            pool.0.verify_metadata(Txg(min_birth)).await?;
+        }
+        let claimed = pool.0.load(policy).await?;
+        Ok((pool, claimed))
+    }
+
+    /// The first group of a writable import, and what comes after it.
+    async fn begin(
+        self,
+        claimed: Vec<Dataset>,
+        policy: &ImportPolicy,
+        settings: Vec<(String, String)>,
+    ) -> Result<Self, PoolError> {
+        let pool = self;
         if policy.readonly {
             return Ok(pool);
         }
@@ -194,12 +276,6 @@ fn parse_settings(policy: &ImportPolicy) -> Result<Vec<(String, String)>, PoolEr
     Ok(settings)
 }
 
-async fn newest(tree: &Tree) -> Result<Uberblock, PoolError> {
-    tree.best_uberblock(None)
-        .await?
-        .ok_or_else(|| PoolError::Corrupt("no valid uberblock on any device".into()))
-}
-
 /// A tree with its block store and meta-objset.
 struct Opened {
     services: Services,
@@ -212,6 +288,7 @@ async fn open_mos(
     handle: &Handle,
     tree: &Tree,
     uberblock: &Uberblock,
+    newest: Txg,
     policy: &ImportPolicy,
     read_only: bool,
 ) -> Result<Opened, PoolError> {
@@ -224,7 +301,8 @@ async fn open_mos(
     };
     let store = BlockStore::new(handle, tree.clone(), options);
     let cache = Cache::new(handle, store.clone(), policy.tuning.cache.clone());
-    let first = uberblock.txg.next();
+    // Above the states that are left behind: their uberblocks must not win the next time.
+    let first = newest.max(uberblock.txg).next();
     let clock = TxgClock::new(handle.clone(), first, policy.tuning.txg.clone());
     let services = Services::new(handle.clone(), cache.clone(), store.clone(), clock);
     let mut options = ObjsetOptions::meta_objset();
@@ -279,6 +357,7 @@ async fn assemble(
     tree: Tree,
     opened: Opened,
     uberblock: &Uberblock,
+    rewound: Option<Rewound>,
     config: &NvList,
     candidate: &Candidate,
     policy: &ImportPolicy,
@@ -369,6 +448,7 @@ async fn assemble(
         properties: RefCell::default(),
         space,
         dtls: Dtls::default(),
+        rewound,
         opened: handle.now(),
         scan: crate::scan::State::default(),
         damage: crate::damage::Damage::default(),
@@ -444,9 +524,8 @@ impl Inner {
                 self.dtls
                     .open(&self.mos, leaf.guid.0, ObjectId(object))
                     .await?;
-                if !self.dtls.is_outdated(leaf.guid.0) {
-                    self.tree.mark_whole(leaf.guid);
-                }
+                let missing = self.dtls.missing(leaf.guid.0);
+                self.tree.set_lacking(leaf.guid, &missing);
             }
         }
         self.read_allocation_biases().await?;

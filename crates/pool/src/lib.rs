@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod add;
+mod cachefile;
 mod clones;
 mod config;
 mod create;
@@ -25,6 +26,7 @@ mod pool;
 mod properties;
 mod ranges;
 mod removed;
+mod rewind;
 mod scan;
 mod set;
 mod space;
@@ -35,6 +37,7 @@ mod sync;
 mod unflushed;
 mod view;
 
+pub use cachefile::cache_file_devices;
 pub use create::check_spec;
 pub use damage::DamagedObject;
 pub use discover::{Candidate, Discovery, discover};
@@ -45,6 +48,7 @@ pub use properties::{
     PROPERTIES, PoolProperty, PropertyEntry, PropertyInfo, PropertyKind, PropertySource,
     PropertyValue, human_bytes, parse_index,
 };
+pub use rewind::{Rewind, Rewound};
 pub use spec::{AddSpec, FeatureBase, HostIdentity, ImportPolicy, PoolSpec, Tuning, VdevSpec};
 pub use status::{
     Health, HistoryEvent, HistoryRecord, IoTotals, PoolState, PoolStatus, ScanStatus, StatusReason,

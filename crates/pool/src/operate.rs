@@ -163,6 +163,8 @@ impl Inner {
             .record_range(&self.mos, guid.0, missing, histogram, tx)
             .await?;
         self.note_dtl(guid, created, histogram, tx).await?;
+        let missing = self.dtls.missing(guid.0);
+        self.tree.set_lacking(guid, &missing);
         self.create_vdev_objects(tx).await?;
         self.dirty_config();
         Ok(())

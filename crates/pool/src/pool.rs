@@ -5,6 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -12,7 +13,7 @@ use std::rc::Rc;
 use arc::Cache;
 use dmu::{Objset, Services, Tx, TxgClock, zap};
 use dsl::Hierarchy;
-use ondisk::{ObjectId, Txg};
+use ondisk::{Guid, ObjectId, Txg};
 use runtime::sync::{Event, OneshotSender, oneshot};
 use runtime::{Handle, JoinHandle};
 use vdev::Tree;
@@ -20,6 +21,7 @@ use zio::BlockStore;
 
 use crate::config::{self, Identity};
 use crate::damage::Damage;
+use crate::rewind::Rewound;
 use crate::space::{Dtls, SpaceMaps};
 use crate::spec::HostIdentity;
 use crate::status::HistoryRecord;
@@ -85,6 +87,8 @@ pub(crate) struct Inner {
     pub(crate) properties: RefCell<BTreeMap<String, Stored>>,
     pub(crate) space: Rc<SpaceMaps>,
     pub(crate) dtls: Dtls,
+    /// What the import gave up.
+    pub(crate) rewound: Option<Rewound>,
     /// When it was opened.
     pub(crate) opened: runtime::Instant,
     pub(crate) scan: scan::State,
@@ -99,8 +103,8 @@ pub(crate) struct Inner {
     pub(crate) features_version: Cell<u64>,
     /// Features the labels named last.
     pub(crate) features_in_labels: RefCell<Vec<String>>,
-    /// Leaves whose missed writes could not be recorded in their own group, with that group.
-    pub(crate) late_misses: RefCell<Vec<(u64, Txg)>>,
+    /// Leaves whose missed writes could not be recorded in their own group, with the txgs.
+    pub(crate) late_misses: RefCell<Vec<(Guid, Vec<Range<u64>>)>>,
     pub(crate) tasks: RefCell<VecDeque<Task>>,
     /// Why the pool is suspended.
     pub(crate) suspended: RefCell<Option<String>>,

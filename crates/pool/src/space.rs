@@ -586,28 +586,26 @@ impl Dtls {
         Ok(())
     }
 
-    /// Records that a leaf has missed writes of `txg`.  Returns the object of a log created for it
-    /// and whether it has the long header.
+    /// Records that a leaf has missed writes of some txgs.  Returns the object of a log created for it.
     pub(crate) async fn record(
         &self,
         mos: &Objset,
         leaf: u64,
-        txg: Txg,
+        txgs: Range<u64>,
         histogram: bool,
         tx: &Tx,
     ) -> Result<Option<ObjectId>, PoolError> {
         let known = self.leaves.borrow().get(&leaf).is_some_and(|dtl| {
             let mut ranges = dtl.missing.iter();
-            ranges.any(|range| range.contains(&txg.0))
+            ranges.any(|range| range.start <= txgs.start && txgs.end <= range.end)
         });
         if known {
             return Ok(None);
         }
-        self.record_range(mos, leaf, txg.0..txg.0 + 1, histogram, tx)
-            .await
+        self.record_range(mos, leaf, txgs, histogram, tx).await
     }
 
-    /// As [`Dtls::record`], for several txgs.
+    /// As [`Dtls::record`], without asking whether they are known already.
     pub(crate) async fn record_range(
         &self,
         mos: &Objset,
@@ -648,17 +646,16 @@ impl Dtls {
         space_map::set_header(mos, object, header, tx).await
     }
 
-    /// Takes txgs off what a leaf misses, after it was brought up to date for them.  Returns whether
-    /// it misses nothing any more.
+    /// Takes txgs off what a leaf misses, after it was brought up to date for them.
     pub(crate) async fn subtract(
         &self,
         mos: &Objset,
         leaf: u64,
         ranges: &[Range<u64>],
         tx: &Tx,
-    ) -> Result<bool, PoolError> {
+    ) -> Result<(), PoolError> {
         let Some(mut dtl) = self.leaves.borrow().get(&leaf).cloned() else {
-            return Ok(true);
+            return Ok(());
         };
         let mut left = RangeSet::default();
         for range in dtl.missing.iter() {
@@ -676,9 +673,8 @@ impl Dtls {
                 .await?;
             dtl.stored = Some((object, header));
         }
-        let whole = dtl.missing.is_empty();
         self.leaves.borrow_mut().insert(leaf, dtl);
-        Ok(whole)
+        Ok(())
     }
 
     /// Forgets a leaf that has gone.
@@ -686,10 +682,12 @@ impl Dtls {
         self.leaves.borrow_mut().remove(&leaf);
     }
 
-    /// Whether a leaf misses something.
-    pub(crate) fn is_outdated(&self, leaf: u64) -> bool {
+    /// Returns the txgs a leaf misses writes of.
+    pub(crate) fn missing(&self, leaf: u64) -> Vec<Range<u64>> {
         let leaves = self.leaves.borrow();
-        leaves.get(&leaf).is_some_and(|dtl| !dtl.missing.is_empty())
+        let dtl = leaves.get(&leaf);
+        dtl.map(|dtl| dtl.missing.iter().collect())
+            .unwrap_or_default()
     }
 
     /// Returns the leaves that miss something, with the txg ranges.

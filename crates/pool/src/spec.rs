@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use vdev::AllocationBias;
 
+use crate::rewind::Rewind;
+
 /// Identity of the machine, written into labels and compared at import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostIdentity {
@@ -157,6 +159,8 @@ pub struct ImportPolicy {
     pub readonly: bool,
     /// Allow a destroyed pool (`-D`).
     pub destroyed: bool,
+    /// How far to go back when the newest state is damaged (`-F`, `-X`, `-T`); `None`: not at all.
+    pub rewind: Option<Rewind>,
     /// Alternate root (`-R`); not stored.
     pub altroot: Option<PathBuf>,
     /// New name, stored in the pool unless `temporary_name`.

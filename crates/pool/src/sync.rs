@@ -198,7 +198,7 @@ impl Inner {
             for last in self.space.write_tables(features, &tx).await? {
                 self.store().free(txg, &last).await?;
             }
-            self.record_missed_writes(txg, &tx).await?;
+            self.record_missed_writes(&tx).await?;
             let changes = self.store().take_changes(txg);
             let created = self
                 .space
@@ -261,26 +261,23 @@ impl Inner {
         }
     }
 
-    /// Adds `txg` to the dirty-time logs of leaves that did not take every write.
-    async fn record_missed_writes(&self, txg: Txg, tx: &dmu::Tx) -> Result<(), PoolError> {
-        let mut missed: Vec<(u64, Txg)> = self.late_misses.take();
-        missed.extend(
-            self.tree
-                .take_missed_writes()
-                .into_iter()
-                .map(|leaf| (leaf.0, txg)),
-        );
+    /// Adds to the dirty-time logs of leaves the groups of which they did not take every write.
+    async fn record_missed_writes(&self, tx: &dmu::Tx) -> Result<(), PoolError> {
+        let mut missed = self.late_misses.take();
+        missed.extend(self.tree.take_missed_writes());
         let histogram = self.hierarchy.features().is_enabled("spacemap_histogram");
-        for (leaf, missed_txg) in missed {
-            if self.tree.absences(Guid(leaf)).is_none() {
+        for (leaf, ranges) in missed {
+            if self.tree.absences(leaf).is_none() {
                 // Detached meanwhile.
                 continue;
             }
-            let created = self
-                .dtls
-                .record(&self.mos, leaf, missed_txg, histogram, tx)
-                .await?;
-            self.note_dtl(Guid(leaf), created, histogram, tx).await?;
+            for range in ranges {
+                let created = self
+                    .dtls
+                    .record(&self.mos, leaf.0, range, histogram, tx)
+                    .await?;
+                self.note_dtl(leaf, created, histogram, tx).await?;
+            }
         }
         Ok(())
     }
@@ -329,9 +326,7 @@ impl Inner {
         self.last_uberblock.set((txg, now));
         // A leaf that failed only now has missed this group; the next one records it.
         let late = self.tree.take_missed_writes();
-        self.late_misses
-            .borrow_mut()
-            .extend(late.into_iter().map(|leaf| (leaf.0, txg)));
+        self.late_misses.borrow_mut().extend(late);
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use engine::property::{DatasetKind, Property, Source, Value};
 use engine::{
     Candidate, DatasetInfo, Ending, Engine, EngineError, HostIdentity, ImportPolicy, PoolError,
-    PoolHandle, PoolSpec, PoolState, PropertyQuery, Tunes, VdevStatus,
+    PoolHandle, PoolSpec, PoolState, PropertyQuery, Rewound, Tunes, VdevStatus,
 };
 use manage::config::Config;
 use manage::state::{PoolCache, StateDirectory};
@@ -409,6 +409,18 @@ impl Appliance {
     }
 
     /// Imports a pool and remembers it.
+    /// Says which older state of a damaged pool could be imported.
+    pub(crate) async fn assess_rewind(
+        &self,
+        candidate: Candidate,
+        mut policy: ImportPolicy,
+    ) -> Option<Rewound> {
+        policy.host = self.identity.clone();
+        policy.tuning = self.tuning();
+        let _one = self.cache.lock().await;
+        self.engine.assess_rewind(candidate, policy).await.ok()?
+    }
+
     pub(crate) async fn import_pool(
         &self,
         candidate: Candidate,

@@ -106,7 +106,7 @@ impl Tree {
         let mut suspect: Option<Suspect> = None;
         let mut rejected = false;
         let mut device_error: Option<DiskError> = None;
-        for leaf in read_order(&top, at.offset) {
+        for leaf in read_order(&top, at) {
             match leaf
                 .read(LEAF_DATA_START + at.offset, len, class, self.patience(&top))
                 .await
@@ -119,7 +119,7 @@ impl Tree {
                         return Ok(value);
                     }
                     if expected {
-                        leaf.count_checksum_error();
+                        leaf.count_checksum_error(at.born);
                     }
                     rejected = true;
                 }
@@ -173,11 +173,11 @@ impl Tree {
         let suspect = self.suspect(at);
         let mut order = top.leaves();
         order.retain(|leaf| leaf.is_usable());
-        order.sort_by_key(|leaf| leaf.is_stale());
+        order.sort_by_key(|leaf| leaf.lacks(at.born));
         let mut result = Scrubbed::default();
         let mut bad = Vec::new();
         for leaf in order {
-            if leaf.is_stale() && result.good.is_some() {
+            if leaf.lacks(at.born) && result.good.is_some() {
                 // What it holds is not worth reading.
                 result.bad_copies += 1;
                 bad.push(leaf);
@@ -191,13 +191,11 @@ impl Tree {
                 continue;
             };
             let same = result.good.as_ref().is_some_and(|good| *good == bytes);
-            let sound = same
-                || (!(leaf.is_stale() && result.good.is_some())
-                    && self.run_check(&check, &bytes).await.is_some());
+            let sound = same || self.run_check(&check, &bytes).await.is_some();
             if sound {
                 result.good.get_or_insert(bytes);
             } else {
-                leaf.count_checksum_error();
+                leaf.count_checksum_error(at.born);
                 result.bad_copies += 1;
                 bad.push(leaf);
             }
@@ -412,11 +410,17 @@ impl Tree {
         let patience = self.patience(top);
         let leaves = top.leaves();
         let results = if let [only] = leaves.as_slice() {
-            vec![only.write(offset, data, class, patience).await]
+            vec![
+                only.write(offset, data, class, patience, Some(at.born))
+                    .await,
+            ]
         } else {
             let write = |leaf: &Rc<Leaf>| {
                 let (leaf, data) = (Rc::clone(leaf), data.clone());
-                async move { leaf.write(offset, data, class, patience).await }
+                async move {
+                    leaf.write(offset, data, class, patience, Some(at.born))
+                        .await
+                }
             };
             runtime::join_all(leaves.iter().map(write)).await
         };
@@ -437,7 +441,7 @@ impl Tree {
             top.dirty.set(true);
             // A write that no leaf took is not missed by any: it has failed, and may be tried again as a whole.
             for leaf in failed {
-                leaf.note_missed();
+                leaf.note_missed(at.born);
             }
             return Ok(());
         }
@@ -462,12 +466,15 @@ impl Tree {
         if flushed.is_empty() && !needed {
             return Ok(());
         }
+        // One that took everything and was flushed since has nothing to lose: what a device that just came back makes
+        // of its old cache does not matter then.
+        let durable = |leaf: &Rc<Leaf>| leaf.is_usable() && !leaf.is_dirty() && !leaf.has_missed();
+        let mut whole = leaves.iter().any(durable);
         // The interval ends for all leaves now: later writes belong to the next flush.
         let missed: Vec<bool> = flushed.iter().map(|leaf| leaf.begin_flush()).collect();
         let patience = self.patience(top);
         let results = runtime::join_all(flushed.iter().map(|leaf| leaf.flush(patience))).await;
         let mut error = None;
-        let mut whole = false;
         for ((leaf, result), missed) in flushed.iter().zip(results).zip(missed) {
             match result {
                 Ok(()) => whole |= !missed,
@@ -517,6 +524,10 @@ impl Suspect {
             return (0, 0);
         }
         self.state.repairing.set(true);
+        let born = self.state.at.born;
+        // A device that hangs must not hold up the reader, nor who waits to overwrite the range.
+        let top = self.tree.top(self.state.at.vdev);
+        let patience = top.and_then(|top| self.tree.patience(&top));
         let writes = writes
             .into_iter()
             .filter(|(leaf, _, _)| leaf.is_usable())
@@ -525,7 +536,7 @@ impl Suspect {
                 // A failure is counted by the leaf; the good copy is still there.
                 let offset = LEAF_DATA_START + offset;
                 let healed = leaf
-                    .write(offset, bytes, IoClass::Scrub, None)
+                    .write(offset, bytes, IoClass::Scrub, patience, Some(born))
                     .await
                     .is_ok();
                 if healed {
@@ -543,18 +554,18 @@ impl Suspect {
 
 /// Returns the usable leaves in the order they should be read: those that lack nothing first, then the least busy one,
 /// then by place, so that neighbouring blocks come from the same leaf.
-fn read_order(top: &Top, offset: u64) -> Vec<Rc<Leaf>> {
+fn read_order(top: &Top, at: Location) -> Vec<Rc<Leaf>> {
     let leaves = top.leaves();
     if leaves.len() == 1 {
         return leaves;
     }
     // 1 MiB stripes over the copies, as OpenZFS's mirror does for idle devices.
-    let favourite = usize::try_from((offset >> 20) % leaves.len() as u64).unwrap_or(0);
+    let favourite = usize::try_from((at.offset >> 20) % leaves.len() as u64).unwrap_or(0);
     let mut order: Vec<(bool, usize, bool, usize)> = leaves
         .iter()
         .enumerate()
         .filter(|(_, leaf)| leaf.is_usable())
-        .map(|(index, leaf)| (leaf.is_stale(), leaf.load(), index != favourite, index))
+        .map(|(index, leaf)| (leaf.lacks(at.born), leaf.load(), index != favourite, index))
         .collect();
     order.sort_unstable();
     order

@@ -1,6 +1,7 @@
 //! Labels and uberblocks of the leaves of a tree: writing, flushing, reading back.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use ondisk::label::LABEL_COUNT;
 use ondisk::{Guid, Txg, Uberblock};
@@ -77,7 +78,7 @@ impl Tree {
             Some(top) => Some(top.flushing.lock().await),
             None => None,
         };
-        leaf.flush(None)
+        leaf.flush(self.patience_with(&leaf))
             .await
             .map_err(|error| leaf_failure(&leaf, 0, 0, error))
     }
@@ -94,6 +95,20 @@ impl Tree {
             .get(&leaf)
             .and_then(|leaf| leaf.disk());
         LabelSet::read(&found.ok_or(VdevError::NoSuchLeaf { guid: leaf })?).await
+    }
+
+    /// Returns every valid uberblock of any leaf, in no order, each as often as it is found.
+    ///
+    /// # Errors
+    /// None at present; leaves that cannot be read are skipped.
+    pub async fn uberblocks(&self) -> Result<Vec<Uberblock>, VdevError> {
+        let mut all = Vec::new();
+        for leaf in self.all_leaves() {
+            let Some(disk) = leaf.disk() else { continue };
+            let set = LabelSet::read(&disk).await?;
+            all.extend(set.uberblocks.iter().map(|found| found.uberblock));
+        }
+        Ok(all)
     }
 
     /// Returns the newest valid uberblock of any leaf with txg at most `max`.
@@ -131,6 +146,12 @@ impl Tree {
         }
     }
 
+    /// How long a leaf may take before the group goes on without it; without others that could stand in, for ever.
+    fn patience_with(&self, leaf: &Leaf) -> Option<Duration> {
+        let top = self.top(leaf.top);
+        top.and_then(|top| self.patience(&top))
+    }
+
     async fn write_reserved(
         &self,
         leaf: &Leaf,
@@ -138,7 +159,8 @@ impl Tree {
         block: IoBuf,
     ) -> Result<(), VdevError> {
         let size = block.len() as u64;
-        leaf.write(offset, block, IoClass::SyncWrite, None)
+        let patience = self.patience_with(leaf);
+        leaf.write(offset, block, IoClass::SyncWrite, patience, None)
             .await
             .map_err(|error| leaf_failure(leaf, offset, size, error))
     }

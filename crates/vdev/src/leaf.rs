@@ -7,18 +7,22 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ondisk::{Guid, Txg, label};
 use runtime::{Disk, DiskError, DiskKind, DiskMode, Handle, IoBuf};
 
+use crate::gaps::Gaps;
 use crate::labels;
 use crate::queue::Queue;
 use crate::{Health, IoClass, OpenMode, QueueTuning, VdevConfig, VdevError, VdevStats};
 
 /// Bytes of a probe: one read at the start of the device, aligned for every sector size.
 const PROBE_BYTES: usize = 64 << 10;
+/// A device that has failed and then does not answer a probe for this long is out of service.
+const PROBE_PATIENCE: Duration = Duration::from_secs(60);
 /// How often and how far apart a busy device is tried again.
 const BUSY_TRIES: u32 = 20;
 /// See [`BUSY_TRIES`].
@@ -58,12 +62,15 @@ pub(crate) struct Leaf {
     dirty: Cell<bool>,
     /// Missed a write since the last flush of its top-level vdev.
     missed_since_flush: Cell<bool>,
-    /// Missed a write since the pool last asked.
-    missed: Cell<bool>,
+    /// Groups it missed a write of since the pool last asked.
+    missed: RefCell<Gaps>,
+    /// Groups of which it took writes since the last good flush.
+    unflushed: RefCell<Gaps>,
     /// May have lost writes it had taken since the last flush of its top-level vdev.
     lost: Cell<bool>,
-    /// May lack older writes too (has a DTL, or missed writes in this session): other copies are read first.
-    stale: Cell<bool>,
+    /// Groups of which it may lack writes (those of its DTL, and what it missed in this session): for their blocks other
+    /// copies are read first.
+    lacking: RefCell<Gaps>,
     probing: Cell<bool>,
     /// How often it stopped being online.
     absences: Cell<u64>,
@@ -92,9 +99,14 @@ impl Leaf {
             stats: RefCell::default(),
             dirty: Cell::new(false),
             missed_since_flush: Cell::new(false),
-            missed: Cell::new(false),
+            missed: RefCell::default(),
+            unflushed: RefCell::default(),
             lost: Cell::new(false),
-            stale: Cell::new(config.dtl.is_some()),
+            // Until the pool has read the DTL, anything may be missing.
+            lacking: RefCell::new(match config.dtl {
+                Some(_) => Gaps::everything(),
+                None => Gaps::default(),
+            }),
             probing: Cell::new(false),
             absences: Cell::new(0),
             failures: RefCell::default(),
@@ -202,8 +214,9 @@ impl Leaf {
         self.reason.borrow().clone()
     }
 
+    /// Returns whether the leaf lacks anything at all.
     pub(crate) fn is_stale(&self) -> bool {
-        self.stale.get()
+        !self.lacking.borrow().is_empty()
     }
 
     /// Returns operations waiting or at the device.
@@ -238,9 +251,10 @@ impl Leaf {
         stats
     }
 
-    pub(crate) fn count_checksum_error(&self) {
-        if self.is_stale() {
-            // It is known to lack blocks: no fault of the device.
+    /// Counts wrong bytes in place of a block of the group `born`.
+    pub(crate) fn count_checksum_error(&self, born: Txg) {
+        if self.lacks(born) {
+            // It is known to lack the block: no fault of the device.
             return;
         }
         self.stats.borrow_mut().checksum_errors += 1;
@@ -266,16 +280,29 @@ impl Leaf {
         }
     }
 
-    /// Remembers that a write did not reach this leaf.
-    pub(crate) fn note_missed(&self) {
-        self.missed.set(true);
+    /// Remembers that a write of the group did not reach this leaf.
+    pub(crate) fn note_missed(&self, txg: Txg) {
         self.missed_since_flush.set(true);
-        self.stale.set(true);
+        self.note_gap(txg.0..txg.0 + 1);
+    }
+
+    fn note_gap(&self, range: Range<u64>) {
+        self.missed.borrow_mut().add(range.clone());
+        self.lacking.borrow_mut().add(range);
+    }
+
+    /// Remembers that what it took since the last good flush may be gone.
+    pub(crate) fn note_unflushed_missed(&self) {
+        self.missed_since_flush.set(true);
+        let ranges = self.unflushed.borrow_mut().take();
+        for range in ranges {
+            self.note_gap(range);
+        }
     }
 
     /// Remembers that writes this leaf had taken may be gone again.
     pub(crate) fn note_lost(&self) {
-        self.note_missed();
+        self.note_unflushed_missed();
         self.lost.set(true);
     }
 
@@ -290,18 +317,27 @@ impl Leaf {
     }
 
     /// Returns whether the leaf may lack what was written in `txg`.
-    pub(crate) fn lacks(&self, _txg: Txg) -> bool {
-        self.is_stale()
+    pub(crate) fn lacks(&self, txg: Txg) -> bool {
+        self.lacking.borrow().contains(txg)
     }
 
-    /// Returns and clears whether a write was missed since the last call.
-    pub(crate) fn take_missed(&self) -> bool {
-        self.missed.replace(false)
+    /// Returns and clears the groups of which writes were missed since the last call.
+    pub(crate) fn take_missed(&self) -> Vec<Range<u64>> {
+        self.missed.borrow_mut().take()
     }
 
-    /// Forgets that the leaf may lack older writes.
-    pub(crate) fn mark_whole(&self) {
-        self.stale.set(false);
+    /// Says which groups the leaf lacks writes of, besides those it missed since the pool last asked.
+    pub(crate) fn set_lacking(&self, ranges: &[Range<u64>]) {
+        let mut lacking = self.missed.borrow().clone();
+        for range in ranges {
+            lacking.add(range.clone());
+        }
+        *self.lacking.borrow_mut() = lacking;
+    }
+
+    /// Forgets that the leaf may lack writes of these groups.
+    pub(crate) fn note_whole(&self, range: &Range<u64>) {
+        self.lacking.borrow_mut().subtract(range);
     }
 
     /// Closes the device.
@@ -349,13 +385,14 @@ impl Leaf {
         }
     }
 
-    /// Writes device bytes. On failure the caller notes the miss.
+    /// Writes device bytes of a block of the group `born` (labels have none). On failure the caller notes the miss.
     pub(crate) async fn write(
         &self,
         offset: u64,
         data: IoBuf,
         class: IoClass,
         patience: Option<Duration>,
+        born: Option<Txg>,
     ) -> Result<(), LeafError> {
         let disk = self.disk().ok_or(LeafError::Closed)?;
         let len = data.len() as u64;
@@ -363,7 +400,7 @@ impl Leaf {
         let permit = self.queue.enter(class).await;
         self.still_usable()?;
         let started = self.handle.now();
-        self.dirty.set(true);
+        self.note_taken(born);
         let mut result = self
             .patiently(patience, disk.write(offset, data.clone()))
             .await?;
@@ -372,7 +409,11 @@ impl Leaf {
         }
         drop(permit);
         // Again after the write: a flush that ran meanwhile did not cover it.
-        self.dirty.set(true);
+        self.note_taken(born);
+        if !self.is_usable() {
+            // Nobody will flush it.
+            self.note_unflushed_missed();
+        }
         let ended = self.handle.now();
         match result {
             Ok(()) => {
@@ -403,21 +444,34 @@ impl Leaf {
         self.missed_since_flush.replace(false)
     }
 
+    /// Returns whether the leaf missed a write since the last flush.
+    pub(crate) fn has_missed(&self) -> bool {
+        self.missed_since_flush.get()
+    }
+
     /// Makes completed writes durable. After a failure nothing is known about writes since the last good flush, so the
     /// leaf is taken out.
     pub(crate) async fn flush(&self, patience: Option<Duration>) -> Result<(), LeafError> {
         let disk = self.disk().ok_or(LeafError::Closed)?;
         self.dirty.set(false);
+        let covered = self.unflushed.take();
+        let restore = || {
+            self.dirty.set(true);
+            let mut unflushed = self.unflushed.borrow_mut();
+            for range in covered.clone().take() {
+                unflushed.add(range);
+            }
+        };
         match self.patiently(patience, disk.flush()).await {
             Ok(Ok(())) => Ok(()),
             Err(error) => {
-                self.dirty.set(true);
-                self.note_missed();
+                restore();
+                self.note_unflushed_missed();
                 Err(error)
             }
             Ok(Err(error)) => {
-                self.dirty.set(true);
-                self.note_missed();
+                restore();
+                self.note_unflushed_missed();
                 self.stats.borrow_mut().write_errors += 1;
                 let (health, reason) = if matches!(error, DiskError::Gone { .. }) {
                     (Health::Removed, None)
@@ -489,7 +543,15 @@ impl Leaf {
 
     /// Notes that it lacks what was written before it came.
     pub(crate) fn mark_stale(&self) {
-        self.stale.set(true);
+        *self.lacking.borrow_mut() = Gaps::everything();
+    }
+
+    /// Notes a write of the group on its way or taken: not durable before the next flush.
+    fn note_taken(&self, born: Option<Txg>) {
+        self.dirty.set(true);
+        if let Some(Txg(txg)) = born {
+            self.unflushed.borrow_mut().add(txg..txg + 1);
+        }
     }
 
     fn note_time(&self, times: &RefCell<VecDeque<runtime::Instant>>) {
@@ -525,6 +587,8 @@ impl Leaf {
     fn set_health(&self, health: Health, reason: Option<String>) {
         if self.is_usable() && !matches!(health, Health::Online | Health::Degraded) {
             self.absences.set(self.absences.get() + 1);
+            // What it had in its cache may not be there when it comes back.
+            self.note_unflushed_missed();
         }
         self.health.set(health);
         *self.reason.borrow_mut() = reason;
@@ -550,10 +614,11 @@ impl Leaf {
         }
         let disk = self.disk.borrow().clone();
         if let Some(disk) = disk {
-            match disk.read(0, PROBE_BYTES).await {
-                Ok(_) => {}
-                Err(DiskError::Gone { .. }) => self.set_health(Health::Removed, None),
-                Err(_) => self.set_health(Health::Faulted, Some("too many errors".into())),
+            match runtime::timeout(&self.handle, PROBE_PATIENCE, disk.read(0, PROBE_BYTES)).await {
+                Some(Ok(_)) => {}
+                Some(Err(DiskError::Gone { .. })) => self.set_health(Health::Removed, None),
+                Some(Err(_)) => self.set_health(Health::Faulted, Some("too many errors".into())),
+                None => self.set_health(Health::Faulted, Some("too many slow I/Os".into())),
             }
         }
         self.probing.set(false);

@@ -78,7 +78,8 @@ impl Tree {
         }
         if leaf.is_usable() && leaf.is_dirty() {
             // Of a failure the leaf takes note itself.
-            drop(leaf.flush(None).await);
+            let patience = self.top(leaf.top).and_then(|top| self.patience(&top));
+            drop(leaf.flush(patience).await);
         }
         leaf.take_out(Health::Offline, None);
         Ok(())

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use ondisk::{Guid, Txg};
@@ -243,15 +244,13 @@ impl Tree {
             .collect()
     }
 
-    /// Returns the leaves that missed a write since the last call. The pool adds the current txg to their DTLs.
+    /// Returns the leaves that missed writes since the last call, with the groups (ranges of txgs) these belong to. The
+    /// pool adds them to their DTLs.
     #[must_use]
-    pub fn take_missed_writes(&self) -> Vec<Guid> {
+    pub fn take_missed_writes(&self) -> Vec<(Guid, Vec<Range<u64>>)> {
         let leaves = self.0.leaves.borrow();
-        leaves
-            .values()
-            .filter(|leaf| leaf.take_missed())
-            .map(|leaf| leaf.guid)
-            .collect()
+        let missed = leaves.values().map(|leaf| (leaf.guid, leaf.take_missed()));
+        missed.filter(|(_, ranges)| !ranges.is_empty()).collect()
     }
 
     /// Returns the bytes a block of `psize` bytes takes on the vdev.
@@ -390,7 +389,7 @@ impl Tree {
     }
 
     /// Tries to open every leaf that is not open and may be. Returns how many came back. What they missed meanwhile
-    /// they still lack: they are read last until [`Tree::mark_whole`].
+    /// they still lack: they are read last until [`Tree::note_whole`].
     pub async fn reopen(&self) -> usize {
         let mut back = 0;
         for leaf in self.all_leaves() {
@@ -403,10 +402,17 @@ impl Tree {
         back
     }
 
-    /// Says that a leaf has been resilvered: it lacks nothing any more.
-    pub fn mark_whole(&self, guid: Guid) {
+    /// Says that a leaf has everything of the groups in `range`: it was resilvered.
+    pub fn note_whole(&self, guid: Guid, range: &Range<u64>) {
         if let Some(leaf) = self.0.leaves.borrow().get(&guid) {
-            leaf.mark_whole();
+            leaf.note_whole(range);
+        }
+    }
+
+    /// Says what a leaf lacks: the groups of its DTL. What it missed since [`Tree::take_missed_writes`] stays.
+    pub fn set_lacking(&self, guid: Guid, ranges: &[Range<u64>]) {
+        if let Some(leaf) = self.0.leaves.borrow().get(&guid) {
+            leaf.set_lacking(ranges);
         }
     }
 
@@ -443,6 +449,7 @@ impl Tree {
             if leaf.is_dirty() {
                 // Whatever took the device away may have taken its cache, too.
                 leaf.note_lost();
+                leaf.forget_dirty();
             }
             leaf.close();
             let least_asize = least_asize_of(&top.layout, top.asize);

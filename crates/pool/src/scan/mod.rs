@@ -16,11 +16,12 @@ use dmu::{Tx, zap};
 use ondisk::scan::{DESTROYED_OBJSET, SCRUB_PAUSED, ScanPhys, scan_func, scan_state};
 use ondisk::{Guid, ObjectId, ObjectType};
 use runtime::JoinHandle;
-use runtime::sync::Event;
+use runtime::sync::{Event, Mutex};
 
 use self::order::Order;
 pub(crate) use self::order::all_datasets;
 use self::walk::End;
+pub(crate) use self::walk::is_unreadable_by_design;
 use crate::PoolError;
 use crate::error::ScanRefusal;
 use crate::pool::{DIRECTORY, Inner, Pool};
@@ -54,6 +55,8 @@ pub(crate) struct State {
     resilvering: RefCell<BTreeMap<u64, u64>>,
     /// A walk ended with an error: why.
     failure: RefCell<Option<String>>,
+    /// Held while it is decided which scan runs next.
+    deciding: Mutex<()>,
 }
 
 impl Default for State {
@@ -68,6 +71,7 @@ impl Default for State {
             changed: Event::new("a step of a scan"),
             resilvering: RefCell::default(),
             failure: RefCell::default(),
+            deciding: Mutex::new("another start of a scan", ()),
         }
     }
 }
@@ -146,6 +150,7 @@ impl Pool {
     pub async fn start_scrub(&self) -> Result<(), PoolError> {
         let inner = &self.0;
         let scan = &inner.scan;
+        let _deciding = scan.deciding.lock().await;
         if scan.is_scanning() {
             if scan.is_resilver() {
                 return Err(ScanRefusal::Resilvering.into());
@@ -324,6 +329,7 @@ impl Inner {
 
     /// Starts a resilver if devices miss something that can be given to them; a scrub gives way.
     pub(crate) async fn resilver_if_needed(self: &Rc<Self>) -> Result<(), PoolError> {
+        let _deciding = self.scan.deciding.lock().await;
         let leaves = self.leaves_to_resilver();
         let ranges = leaves.values().flatten();
         let (Some(first), Some(last)) = (
@@ -483,13 +489,10 @@ impl Inner {
                 continue;
             }
             let done = 0..max_txg;
-            if self
-                .dtls
+            self.dtls
                 .subtract(&self.mos, leaf, std::slice::from_ref(&done), tx)
-                .await?
-            {
-                self.tree.mark_whole(Guid(leaf));
-            }
+                .await?;
+            self.tree.note_whole(Guid(leaf), &done);
         }
         Ok(())
     }
@@ -573,8 +576,12 @@ impl Inner {
             match outcome {
                 Ok(End::Complete) => {
                     if inner.end_scan(true).await.is_ok() && !inner.closed.get() {
-                        // Devices that came back too late for this one.
-                        drop(inner.after_scan().await);
+                        // Devices that came back too late for this one. A task of its own: who waits for this one may be
+                        // deciding what comes next.
+                        let after = inner.clone();
+                        drop(inner.handle.spawn("after a scan", async move {
+                            drop(after.after_scan().await);
+                        }));
                     }
                 }
                 Ok(End::Stopped) => {}

@@ -366,7 +366,7 @@ fn damaged(objset: u64, item: &TraverseItem) -> DamagedBlock {
 }
 
 /// Encrypted or foreign metadata cannot be walked, but is not damaged.
-fn is_unreadable_by_design(error: &DmuError) -> bool {
+pub(crate) fn is_unreadable_by_design(error: &DmuError) -> bool {
     match error {
         DmuError::ForeignByteOrder { .. } => true,
         DmuError::Read { source, .. } => matches!(

@@ -9,6 +9,7 @@ mod devices;
 mod faults;
 mod growth;
 mod lifecycle;
+mod rewind;
 mod scans;
 mod support;
 mod workload;

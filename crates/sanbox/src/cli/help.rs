@@ -68,6 +68,14 @@ const EXAMPLES: &[(&str, &str, &[Example])] = &[
                 "zpool import -o readonly=on -d /srv/disks tank rescue",
                 "look into a pool without writing to it, under another name",
             ),
+            (
+                "zpool import -Fn -d /srv/disks tank",
+                "say how far back a pool would have to go whose newest state is damaged; without -n it goes back",
+            ),
+            (
+                "zpool import -T 1234 -o readonly=on -d /srv/disks tank",
+                "look at the pool as it was at a transaction group that its labels still know",
+            ),
         ],
     ),
     (

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use ondisk::Txg;
 use runtime::{DiskError, IoBuf};
 
 use super::map::{Column, Map};
@@ -61,7 +62,10 @@ impl Tree {
         if !reading.can_do_without(&avoided) {
             avoided = top.closed_slots();
         }
-        if !self.read_enough(top, &mut reading, &avoided, class).await {
+        if !self
+            .read_enough(top, &mut reading, &avoided, at, class)
+            .await
+        {
             return Err(self.unreadable(at, reading.error));
         }
         if let Some((value, block)) = self.try_columns(&reading, &[], &check).await {
@@ -73,13 +77,13 @@ impl Tree {
         }
         // Somebody lies. With all columns at hand, find out who.
         let all: Vec<Index> = reading.unread(&[]);
-        self.fetch(top, &mut reading, &all, class).await;
+        self.fetch(top, &mut reading, &all, at, class).await;
         let doubtful = top.doubtful_slots(at.born);
         let Some((value, block)) = self.search_columns(&reading, doubtful, &check).await else {
             let mut told: Vec<&Rc<Leaf>> = Vec::new();
             for leaf in reading.sources.values().filter(|_| expected) {
                 if !told.iter().any(|other| Rc::ptr_eq(other, leaf)) {
-                    leaf.count_checksum_error();
+                    leaf.count_checksum_error(at.born);
                     told.push(leaf);
                 }
             }
@@ -107,7 +111,7 @@ impl Tree {
         let suspect = self.suspect(at);
         let mut reading = Reading::new(Arc::clone(&map));
         let all: Vec<Index> = reading.unread(&[]);
-        self.fetch(top, &mut reading, &all, class).await;
+        self.fetch(top, &mut reading, &all, at, class).await;
         let doubtful = top.doubtful_slots(at.born);
         let mut result = Scrubbed::default();
         let Some(((), block)) = self.search_columns(&reading, doubtful, &check).await else {
@@ -118,7 +122,7 @@ impl Tree {
                     .values()
                     .any(|source| Rc::ptr_eq(source, leaf))
                 {
-                    leaf.count_checksum_error();
+                    leaf.count_checksum_error(at.born);
                 }
             }
             result.bad_copies = 1;
@@ -145,6 +149,7 @@ impl Tree {
         top: &Top,
         reading: &mut Reading,
         avoided: &[usize],
+        at: Location,
         class: IoClass,
     ) -> bool {
         loop {
@@ -152,12 +157,19 @@ impl Tree {
             if wanted.is_empty() {
                 return enough;
             }
-            self.fetch(top, reading, &wanted, class).await;
+            self.fetch(top, reading, &wanted, at, class).await;
         }
     }
 
     /// Reads columns, those that touch on one place together. What cannot be read is noted as failed.
-    async fn fetch(&self, top: &Top, reading: &mut Reading, wanted: &[Index], class: IoClass) {
+    async fn fetch(
+        &self,
+        top: &Top,
+        reading: &mut Reading,
+        wanted: &[Index],
+        at: Location,
+        class: IoClass,
+    ) {
         let column = |&(s, c): &Index| reading.map.stripes[s].columns[c];
         let mut runs: Vec<(Column, Vec<Index>)> = Vec::new();
         let mut sorted: Vec<Index> = wanted.to_vec();
@@ -176,7 +188,7 @@ impl Tree {
         }
         let reads = runs
             .iter()
-            .map(|(run, _)| self.fetch_range(top, run.slot, run.offset, run.len, class));
+            .map(|(run, _)| self.fetch_range(top, run, at.born, class));
         let results = runtime::join_all(reads).await;
         for ((_, members), fetched) in runs.into_iter().zip(results) {
             if let [index] = members.as_slice() {
@@ -200,9 +212,7 @@ impl Tree {
                 None => {
                     for index in members {
                         let column = reading.map.stripes[index.0].columns[index.1];
-                        let part = self
-                            .fetch_range(top, column.slot, column.offset, column.len, class)
-                            .await;
+                        let part = self.fetch_range(top, &column, at.born, class).await;
                         reading.note(index, part);
                     }
                 }
@@ -211,18 +221,12 @@ impl Tree {
     }
 
     /// Reads a range of one place from the first of its leaves that gives it.
-    async fn fetch_range(
-        &self,
-        top: &Top,
-        slot: usize,
-        offset: u64,
-        len: usize,
-        class: IoClass,
-    ) -> Fetched {
+    async fn fetch_range(&self, top: &Top, column: &Column, born: Txg, class: IoClass) -> Fetched {
+        let (offset, len) = (column.offset, column.len);
         let mut fetched = Fetched::default();
-        let mut leaves = top.slots[slot].leaves();
+        let mut leaves = top.slots[column.slot].leaves();
         leaves.retain(|leaf| leaf.is_usable());
-        leaves.sort_by_key(|leaf| (leaf.is_stale(), leaf.load()));
+        leaves.sort_by_key(|leaf| (leaf.lacks(born), leaf.load()));
         for leaf in leaves {
             let patience = self.patience(top);
             match leaf
@@ -311,9 +315,7 @@ impl Tree {
                 if read.is_ok_and(|bytes| bytes == columns[index.0][index.1]) {
                     continue;
                 }
-                if !leaf.lacks(at.born) {
-                    leaf.count_checksum_error();
-                }
+                leaf.count_checksum_error(at.born);
                 bad.push(Bad { index, leaf });
             }
         }
@@ -459,7 +461,7 @@ impl Reading {
                 continue;
             }
             if !leaf.lacks(at.born) && !counted.iter().any(|other| Rc::ptr_eq(other, leaf)) {
-                leaf.count_checksum_error();
+                leaf.count_checksum_error(at.born);
                 counted.push(leaf);
             }
             bad.push(Bad {

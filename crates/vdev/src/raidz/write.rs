@@ -47,7 +47,14 @@ impl Tree {
         }
         let patience = self.patience(top);
         let results = runtime::join_all(writes.iter().map(|(_, leaf, offset, bytes)| {
-            leaf.write(LEAF_DATA_START + offset, bytes.clone(), class, patience)
+            let born = Some(at.born);
+            leaf.write(
+                LEAF_DATA_START + offset,
+                bytes.clone(),
+                class,
+                patience,
+                born,
+            )
         }))
         .await;
         let mut first_error = None;
@@ -81,7 +88,7 @@ impl Tree {
         top.dirty.set(true);
         top.interval.borrow_mut().add(&sets);
         for leaf in failed {
-            leaf.note_missed();
+            leaf.note_missed(at.born);
         }
         Ok(())
     }
@@ -130,7 +137,7 @@ impl Tree {
                 Err(failure) => {
                     if matches!(failure, LeafError::Closed) {
                         // It went away with what it had not written down: that is missed now, and told once.
-                        leaf.note_missed();
+                        leaf.note_unflushed_missed();
                         leaf.forget_dirty();
                     } else {
                         error = Some(leaf_failure(leaf, 0, 0, failure));

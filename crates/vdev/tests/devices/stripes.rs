@@ -191,7 +191,7 @@ fn a_disk_that_was_away_is_read_last_and_mended() {
             let scrubbed = tree.scrub(at(block), IoClass::Scrub, check).await;
             assert!(scrubbed.expect("scrubs").good.is_some());
         }
-        tree.mark_whole(missed[0]);
+        tree.note_whole(missed[0].0, &(0..u64::MAX));
         inner.vanish("/0");
         read_all(&tree, 20, 2).await;
     }));

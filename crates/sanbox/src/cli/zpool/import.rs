@@ -1,14 +1,15 @@
 //! `zpool import`, `zpool export` and `zpool destroy`.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use engine::{
-    Candidate, Ending, EngineError, Health, ImportPolicy, PoolError, PoolState, StatusReason,
-    VdevStatus,
+    Candidate, Ending, EngineError, Health, ImportPolicy, PoolError, PoolState, Rewind, Rewound,
+    StatusReason, VdevStatus,
 };
 
 use super::{NameStyle, Subject, bad_name, name_width, sections, subject, subjects};
+use crate::cli::format::date_with_seconds;
 use crate::cli::getopt::{Long, Opt};
 use crate::cli::{Exit, Outcome, Session, setting};
 
@@ -23,6 +24,12 @@ struct Options {
     readonly: bool,
     dry_run: bool,
     rewind: bool,
+    extreme: bool,
+    txg: Option<u64>,
+    scan: bool,
+    cachefile: Option<PathBuf>,
+    load_keys: bool,
+    unmounted: bool,
     properties: BTreeMap<String, String>,
 }
 
@@ -45,8 +52,24 @@ pub(super) async fn import(session: &Session, arguments: &[String]) -> Outcome {
                 Opt::Short('t', _) => options.temporary = true,
                 Opt::Short('n', _) => options.dry_run = true,
                 Opt::Short('F', _) => options.rewind = true,
-                // No mounting happens at import, and scanning is all we do: nothing to change.
-                Opt::Short('N' | 's' | 'l' | 'm', _) => {}
+                Opt::Short('X', _) => options.extreme = true,
+                Opt::Short('T', Some(text)) => {
+                    let parsed = match text.strip_prefix("0x") {
+                        Some(digits) => u64::from_str_radix(digits, 16),
+                        None => text.parse(),
+                    };
+                    let Ok(txg) = parsed else {
+                        return Err(session.misuse("invalid txg value"));
+                    };
+                    options.txg = Some(txg);
+                }
+                Opt::Short('c', Some(file)) => options.cachefile = Some(session.path(file)),
+                // A missing log device is still refused, with its name.
+                Opt::Short('m', _) => {}
+                // Scanning is what we do anyhow; keys are not loaded here.
+                Opt::Short('s', _) => options.scan = true,
+                Opt::Short('l', _) => options.load_keys = true,
+                Opt::Short('N', _) => options.unmounted = true,
                 Opt::Short('R', Some(root)) => options.altroot = Some(PathBuf::from(root)),
                 Opt::Short('o', Some(text)) => match setting(&text) {
                     // Mount options, which only mounting would use.
@@ -69,11 +92,20 @@ pub(super) async fn import(session: &Session, arguments: &[String]) -> Outcome {
             Ok(())
         },
     )?;
-    if options.dry_run && !options.rewind {
-        return Err(session.misuse("-n or -X only meaningful with -F"));
+    if options.cachefile.is_some() && !options.places.is_empty() {
+        return Err(session.misuse("-c is incompatible with -d"));
     }
-    if options.rewind {
-        return Err(session.fail("rewinding (-F) is not supported yet"));
+    if options.cachefile.is_some() && options.scan {
+        return Err(session.misuse("-c is incompatible with -s"));
+    }
+    if options.load_keys && options.unmounted {
+        return Err(session.misuse("-l is incompatible with -N"));
+    }
+    if options.load_keys && !options.all && operands.is_empty() {
+        return Err(session.misuse("-l is only meaningful during an import"));
+    }
+    if (options.dry_run || options.extreme) && !options.rewind {
+        return Err(session.misuse("-n or -X only meaningful with -F"));
     }
     if options.all && !operands.is_empty() || operands.len() > 2 {
         return Err(session.misuse("too many arguments"));
@@ -81,7 +113,14 @@ pub(super) async fn import(session: &Session, arguments: &[String]) -> Outcome {
     if let Some(root) = options.altroot.as_ref().filter(|root| !root.is_absolute()) {
         return Err(session.fail(format!("bad alternate root '{}'", root.display())));
     }
-    let places = search_places(session, &options.places);
+    let remembered = match &options.cachefile {
+        Some(file) => Some(remembered(session, file)?),
+        None => None,
+    };
+    let places = match &remembered {
+        Some(pools) => pools.values().flatten().cloned().collect(),
+        None => search_places(session, &options.places),
+    };
     let found = match session.appliance.engine().discover(places).await {
         Ok(found) => found,
         Err(error) => return Err(session.fail(format!("cannot discover pools: {error}"))),
@@ -98,7 +137,10 @@ pub(super) async fn import(session: &Session, arguments: &[String]) -> Outcome {
     for candidate in found.pools {
         let imported = imported_ones.contains(&candidate.guid);
         let destroyed = candidate.state == PoolState::Destroyed;
-        if !imported && destroyed == options.destroyed {
+        let wanted = remembered
+            .as_ref()
+            .is_none_or(|pools| pools.contains_key(&candidate.guid));
+        if !imported && wanted && destroyed == options.destroyed {
             candidates.push(candidate);
         }
     }
@@ -110,6 +152,18 @@ pub(super) async fn import(session: &Session, arguments: &[String]) -> Outcome {
             Ok(())
         }
     }
+}
+
+/// Returns the pools a cache file (`zpool.cache`) remembers, by guid, with the paths of their devices.
+fn remembered(session: &Session, file: &Path) -> Result<BTreeMap<u64, Vec<PathBuf>>, Exit> {
+    let said = |why: String| {
+        session.fail(format!(
+            "failed to open cache file {}: {why}",
+            file.display()
+        ))
+    };
+    let bytes = std::fs::read(file).map_err(|error| said(error.to_string()))?;
+    engine::cache_file_devices(&bytes).map_err(said)
 }
 
 /// Where to look for pools: what was said, else the environment, else the disks of this machine.
@@ -219,10 +273,61 @@ async fn import_candidate(
         temporary_name: options.temporary,
         properties: options.properties.clone(),
         command: Some(session.line.clone()),
+        rewind: match options.txg {
+            // OpenZFS: -T means -F -X as well.
+            Some(txg) => Some(Rewind {
+                extreme: true,
+                txg: Some(txg),
+            }),
+            None if options.rewind && !options.dry_run => Some(Rewind {
+                extreme: options.extreme,
+                txg: None,
+            }),
+            None => None,
+        },
         ..ImportPolicy::default()
     };
-    match session.appliance.import_pool(candidate, policy).await {
-        Ok(_) => Ok(()),
+    let known = candidate.clone();
+    match session
+        .appliance
+        .import_pool(candidate, policy.clone())
+        .await
+    {
+        Ok(pool) => {
+            if let Some(rewound) = pool.rewound() {
+                session.out.text(exclaim(&name, &rewound, false));
+            }
+            Ok(())
+        }
+        Err(EngineError::Pool(error)) if error.is_damage() => {
+            let asked = Rewind {
+                extreme: options.extreme,
+                txg: None,
+            };
+            let assessed = match policy.rewind {
+                // What can be done was tried.
+                Some(_) => None,
+                None => {
+                    let policy = ImportPolicy {
+                        rewind: Some(asked),
+                        ..policy
+                    };
+                    session.appliance.assess_rewind(known, policy).await
+                }
+            };
+            if options.dry_run {
+                if let Some(rewound) = &assessed {
+                    session.out.text(exclaim(&name, rewound, true));
+                }
+                return Err(Exit(1));
+            }
+            session.out.error(match new_name {
+                Some(new_name) => format!("cannot import '{name}' as '{new_name}': {error}"),
+                None => format!("cannot import '{name}': {error}"),
+            });
+            session.out.text(explain(&name, assessed.as_ref()));
+            Err(Exit(1))
+        }
         Err(EngineError::Pool(error @ PoolError::UnsupportedForRead { .. })) => {
             Err(session.fail(format!("cannot import '{name}': {error}")))
         }
@@ -231,6 +336,63 @@ async fn import_candidate(
             None => format!("cannot import '{name}': {error}"),
         })),
     }
+}
+
+/// What going back has cost, or would.
+// OpenZFS: lib/libzfs/libzfs_pool.c, zpool_rewind_exclaim (words)
+fn exclaim(name: &str, rewound: &Rewound, dry_run: bool) -> String {
+    let time = date_with_seconds(rewound.time);
+    let mut text = if dry_run {
+        format!("Would be able to return {name} to its state as of {time}.\n")
+    } else {
+        format!("Pool {name} returned to its state as of {time}.\n")
+    };
+    let verb = if dry_run {
+        "Would discard"
+    } else {
+        "Discarded"
+    };
+    let seconds = rewound.lost_seconds;
+    if seconds > 120 {
+        let minutes = (seconds + 30) / 60;
+        text.push_str(&format!(
+            "{verb} approximately {minutes} minutes of transactions.\n"
+        ));
+    } else if seconds > 0 {
+        text.push_str(&format!(
+            "{verb} approximately {seconds} seconds of transactions.\n"
+        ));
+    }
+    text
+}
+
+/// What can be done about a pool whose newest state is damaged.
+// OpenZFS: lib/libzfs/libzfs_pool.c, zpool_explain_recover (words)
+fn explain(name: &str, rewound: Option<&Rewound>) -> String {
+    let Some(rewound) = rewound else {
+        return "\tDestroy and re-create the pool from\n\ta backup source.\n".to_owned();
+    };
+    let time = date_with_seconds(rewound.time);
+    let mut text = format!(
+        "\tRecovery is possible, but will result in some data loss.\n\
+         \tReturning the pool to its state as of {time}\n\tshould correct the problem.  "
+    );
+    let seconds = rewound.lost_seconds;
+    if seconds > 120 {
+        let minutes = (seconds + 30) / 60;
+        text.push_str(&format!(
+            "Approximately {minutes} minutes of data\n\tmust be discarded, irreversibly.  "
+        ));
+    } else if seconds > 0 {
+        text.push_str(&format!(
+            "Approximately {seconds} seconds of data\n\tmust be discarded, irreversibly.  "
+        ));
+    }
+    text.push_str(&format!(
+        "Recovery can be attempted\n\tby executing 'zpool import -F {name}'.  A scrub of the pool\n\
+         \tis strongly recommended after recovery.\n"
+    ));
+    text
 }
 
 /// Lists what could be imported.
