@@ -12,7 +12,7 @@ help:
 	@echo 'make test       lint, unit, simulated and whole-system tests (installs zdb and friends when root)'
 	@echo 'make test-real  the same pools and shares under real kernels in a QEMU machine (adds ~15 minutes),'
 	@echo '               pjdfstest, a full pool, a directory of a million names'
-	@echo 'make test-sim   SEEDS=n simulated power cuts'
+	@echo 'make test-sim   SEEDS=n simulated power cuts, and as many of disks that fail'
 	@echo 'make bench-nfs  NFS beside nfs-ganesha on ext4, in the same rounds (needs root, nfs-ganesha, fio with its nfs engine)'
 	@echo 'make bench      the engine at its door: reads, writes, and the CPU they cost (BENCH_DIR: where the disk lies)'
 
@@ -40,6 +40,7 @@ test-unit:
 # and build everything below it a second time.
 test-sim: build
 	target/debug/sanbox-sim campaign --seeds $(SEEDS)
+	target/debug/sanbox-sim faults --seeds $(SEEDS)
 
 test-system: build
 	$(CARGO) test --workspace --test system

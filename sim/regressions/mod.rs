@@ -2,4 +2,5 @@
 
 mod attribute_without_a_record_51;
 mod export_of_a_full_pool_79;
+mod hanging_disk_39;
 mod small_records_fill_a_pool_1976;

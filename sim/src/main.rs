@@ -9,13 +9,15 @@ use anyhow::Context as _;
 use sim::checker::{self, FileImage, Image, Options};
 
 const USAGE: &str = "usage: sanbox-sim campaign [--seeds N] [--start S] [--jobs J] [--once] [--histories] [--zdb-every N]
-       sanbox-sim seed S [--once] [--histories] [--trace FILE] [--dump DIR]
+       sanbox-sim faults [--seeds N] [--start S] [--jobs J] [--once] [--zdb-every N]
+       sanbox-sim seed|fault S [--once] [--histories] [--trace FILE] [--dump DIR]
        sanbox-sim canary [--seeds N]
        sanbox-sim lab crash|ledger ...
        sanbox-sim check [--crashed] IMAGE...
 
 campaign  runs seeds S to S+N-1 of mixed file work with power cuts, each twice (--once: not), in J processes
-seed      runs one seed and tells more; --dump writes the disks after the first cut, or at the failure
+faults    the same with disks that vanish, return, rot, lie, hang, fail and die, within the redundancy of each layout
+seed      runs one seed (fault: of the fault campaign) and tells more; --dump writes the disks after the first cut, or at the failure
 --histories  long histories of snapshots, clones, volumes, promotions and rollbacks instead of file work
 canary    runs seeds whose flushes lie; they must fail
 lab       the crash lab: as `sanbox lab`

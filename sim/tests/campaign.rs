@@ -4,6 +4,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use sim::campaign::faults::{self, FaultPlan};
 use sim::campaign::scenario::{Plan, run};
 use sim::campaign::{Failure, Outcome, judge};
 use sim::world::World;
@@ -32,6 +33,20 @@ fn seeds_pass_and_repeat() {
             second.event_hash(),
             "seed {seed} is not deterministic"
         );
+    }
+}
+
+/// One seed of the fault campaign for each layout, twice. The campaign itself is `sanbox-sim faults`.
+#[test]
+fn fault_seeds_pass_and_repeat() {
+    for seed in 0..12 {
+        let plan = FaultPlan::of_seed(seed);
+        let run = || {
+            let world = World::new(seed);
+            faults::run(&plan, &world, None).unwrap_or_else(|failure| panic!("{failure}"));
+            world.event_hash()
+        };
+        assert_eq!(run(), run(), "fault seed {seed} is not deterministic");
     }
 }
 

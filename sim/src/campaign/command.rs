@@ -1,9 +1,9 @@
-//! `sanbox-sim campaign|seed|canary`: runs seeds, in several processes, and reports those that fail.
+//! `sanbox-sim campaign|faults|seed|fault|canary`: runs seeds, in several processes, and reports those that fail.
 #![allow(clippy::print_stdout, reason = "a command line tool")]
 
 use std::io::{BufRead as _, BufReader};
 use std::panic::AssertUnwindSafe;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +13,7 @@ use std::time::Instant;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use world::World;
 
+use super::faults::{self, FaultPlan};
 use super::judge;
 use super::scenario::{Failure, Outcome, Plan, run};
 
@@ -25,6 +26,8 @@ struct Options {
     /// Plans of long histories of datasets.
     histories: bool,
     zdb_every: Option<u64>,
+    /// Seeds of the fault campaign.
+    faults: bool,
     /// This process runs seeds for another one.
     worker: bool,
     trace: Option<PathBuf>,
@@ -58,11 +61,13 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
         once: false,
         histories: false,
         zdb_every: None,
+        faults: matches!(command.as_str(), "faults" | "fault"),
         worker: false,
         trace: None,
         dump: None,
     };
-    if !matches!(command.as_str(), "campaign" | "seed" | "canary") {
+    let known = ["campaign", "faults", "seed", "fault", "canary"];
+    if !known.contains(&command.as_str()) {
         return None;
     }
     let mut rest = rest.iter();
@@ -79,7 +84,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
             "--worker" => options.worker = true,
             "--trace" => options.trace = rest.next().map(PathBuf::from),
             "--dump" => options.dump = rest.next().map(PathBuf::from),
-            text if command == "seed" && text.parse::<u64>().is_ok() => {
+            text if matches!(command.as_str(), "seed" | "fault") && text.parse::<u64>().is_ok() => {
                 options.start = text.parse().ok()?;
             }
             other => problem = Some(other.to_owned()),
@@ -90,7 +95,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
         return Some(ExitCode::from(2));
     }
     Some(match command.as_str() {
-        "seed" => one(&options),
+        "seed" | "fault" => one(&options),
         "canary" => canary(&options),
         _ if options.worker => {
             work(&options);
@@ -100,20 +105,50 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
     })
 }
 
-/// Runs one seed, catching panics.
-fn attempt(plan: &Plan, world: &World, zdb: Option<&PathBuf>) -> Result<Outcome, Failure> {
-    let judge_images = |world: &World, crashed: bool| {
-        judge::by_checker(plan, world, crashed)?;
-        match zdb {
-            Some(dir) => judge::by_zdb(world, dir),
-            None => Ok(()),
+/// What a seed stands for.
+#[derive(Debug)]
+enum Story {
+    Mixed(Plan),
+    Faults(FaultPlan),
+}
+
+impl Story {
+    fn of_seed(seed: u64, options: &Options) -> Self {
+        if options.faults {
+            Self::Faults(FaultPlan::of_seed(seed))
+        } else {
+            Self::Mixed(options.plan(seed))
         }
-    };
-    let result = std::panic::catch_unwind(AssertUnwindSafe(|| run(plan, world, &judge_images)));
+    }
+
+    fn plan(&self) -> &Plan {
+        match self {
+            Self::Mixed(plan) => plan,
+            Self::Faults(plan) => &plan.base,
+        }
+    }
+
+    fn run(&self, world: &World, zdb: Option<&Path>) -> Result<Outcome, Failure> {
+        match self {
+            Self::Mixed(plan) => run(plan, world, &|world: &World, crashed: bool| {
+                judge::by_checker(plan, world, crashed)?;
+                match zdb {
+                    Some(dir) => judge::by_zdb(world, dir),
+                    None => Ok(()),
+                }
+            }),
+            Self::Faults(plan) => faults::run(plan, world, zdb),
+        }
+    }
+}
+
+/// Runs one seed, catching panics.
+fn attempt(story: &Story, world: &World, zdb: Option<&Path>) -> Result<Outcome, Failure> {
+    let result = std::panic::catch_unwind(AssertUnwindSafe(|| story.run(world, zdb)));
     result.unwrap_or_else(|panic| {
         let text = format!("panic: {}", runtime::host::panic_message(&*panic));
         Err(Failure {
-            seed: plan.seed,
+            seed: story.plan().seed,
             round: 0,
             text,
         })
@@ -121,17 +156,18 @@ fn attempt(plan: &Plan, world: &World, zdb: Option<&PathBuf>) -> Result<Outcome,
 }
 
 /// Runs a seed, twice unless told otherwise, and compares.
-fn attempt_twice(plan: &Plan, options: &Options) -> Result<Outcome, Failure> {
+fn attempt_twice(story: &Story, options: &Options) -> Result<Outcome, Failure> {
+    let plan = story.plan();
     let zdb_dir = std::env::temp_dir().join(format!("sanbox-sim-{}", plan.seed));
     let sampled = options
         .zdb_every
         .is_some_and(|every| plan.seed.is_multiple_of(every));
-    let zdb = sampled.then_some(&zdb_dir);
+    let zdb = sampled.then_some(zdb_dir.as_path());
     let first = World::new(plan.seed);
-    let outcome = attempt(plan, &first, zdb)?;
+    let outcome = attempt(story, &first, zdb)?;
     if !options.once {
         let second = World::new(plan.seed);
-        attempt(plan, &second, None)?;
+        attempt(story, &second, None)?;
         let (first, second) = (first.event_hash(), second.event_hash());
         if first != second {
             let text = world::NotDeterministic {
@@ -166,8 +202,9 @@ fn work(options: &Options) {
         }
     }));
     for seed in options.start..options.start + options.seeds {
-        let plan = options.plan(seed);
-        match attempt_twice(&plan, options) {
+        let story = Story::of_seed(seed, options);
+        let plan = story.plan();
+        match attempt_twice(&story, options) {
             Ok(outcome) => println!(
                 "ok {seed} {} {} {}",
                 outcome.operations, outcome.cuts, outcome.events
@@ -209,7 +246,8 @@ fn drive(options: &Options, next: &AtomicU64, sender: &Sender<String>) {
         }
         let count = SEEDS_PER_WORKER.min(end - start);
         let mut command = Command::new(&program);
-        command.args(["campaign", "--worker"]);
+        let name = if options.faults { "faults" } else { "campaign" };
+        command.args([name, "--worker"]);
         command.args(["--seeds", &count.to_string(), "--start", &start.to_string()]);
         if options.once {
             command.arg("--once");
@@ -304,13 +342,14 @@ fn report(seeds: u64, failed: u64, operations: u64, cuts: u64, events: u64, star
 }
 
 fn one(options: &Options) -> ExitCode {
-    let plan = options.plan(options.start);
-    println!("{plan:#?}");
+    let story = Story::of_seed(options.start, options);
+    let plan = story.plan();
+    println!("{story:#?}");
     let world = World::new(plan.seed);
     if options.trace.is_some() {
         world.start_trace();
     }
-    let result = attempt(&plan, &world, None);
+    let result = attempt(&story, &world, None);
     if let Some(path) = &options.trace {
         std::fs::write(path, world.take_trace().join("\n")).expect("the trace can be written");
     }
@@ -324,7 +363,7 @@ fn one(options: &Options) -> ExitCode {
             println!("{outcome:?}");
             let second = World::new(plan.seed);
             if !options.once
-                && (attempt(&plan, &second, None).is_err()
+                && (attempt(&story, &second, None).is_err()
                     || second.event_hash() != world.event_hash())
             {
                 println!(
@@ -346,7 +385,9 @@ fn one(options: &Options) -> ExitCode {
 fn canary(options: &Options) -> ExitCode {
     let seeds = options.seeds.min(50);
     let caught = (options.start..options.start + seeds)
-        .filter(|&seed| attempt(&Plan::canary(seed), &World::new(seed), None).is_err())
+        .filter(|&seed| {
+            attempt(&Story::Mixed(Plan::canary(seed)), &World::new(seed), None).is_err()
+        })
         .count();
     println!("{caught} of {seeds} worlds with lying flushes were caught");
     if caught > 0 {

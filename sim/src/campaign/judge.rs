@@ -1,5 +1,6 @@
 //! Judges the disks of a world: by the independent checker, and for a sample by OpenZFS's zdb.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -59,23 +60,39 @@ fn is_excused(plan: &Plan, kind: Kind, one_is_away: bool) -> bool {
 /// # Errors
 /// The first findings.
 pub fn by_checker(plan: &Plan, world: &World, crashed: bool) -> Result<(), String> {
+    let one_is_away = world
+        .disks()
+        .iter()
+        .any(|path| world.presence(path) == Presence::Vanished);
+    by_checker_of(world, crashed, &BTreeSet::new(), &|kind| {
+        is_excused(plan, kind, one_is_away)
+    })
+}
+
+/// Runs the checker on the durable images of all disks but some.
+///
+/// # Errors
+/// The first findings that are not excused.
+pub fn by_checker_of(
+    world: &World,
+    crashed: bool,
+    without: &BTreeSet<PathBuf>,
+    excused: &dyn Fn(Kind) -> bool,
+) -> Result<(), String> {
     let images: Vec<WorldImage> = world
         .durable_images()
         .into_iter()
+        .filter(|(path, _)| !without.contains(path))
         .map(|(path, image)| WorldImage { path, image })
         .collect();
     let images: Vec<&dyn checker::Image> = images
         .iter()
         .map(|image| image as &dyn checker::Image)
         .collect();
-    let one_is_away = world
-        .disks()
-        .iter()
-        .any(|path| world.presence(path) == Presence::Vanished);
     let report = checker::check(&images, Options { crashed });
     let errors: Vec<String> = report
         .errors()
-        .filter(|finding| !is_excused(plan, finding.kind, one_is_away))
+        .filter(|finding| !excused(finding.kind))
         .map(ToString::to_string)
         .collect();
     if errors.is_empty() {
@@ -99,10 +116,21 @@ pub fn by_checker(plan: &Plan, world: &World, crashed: bool) -> Result<(), Strin
 /// # Errors
 /// What zdb said, when it did not end with success.
 pub fn by_zdb(world: &World, dir: &Path) -> Result<(), String> {
+    by_zdb_of(world, dir, &BTreeSet::new())
+}
+
+/// As [`by_zdb`], without some of the disks.
+///
+/// # Errors
+/// As [`by_zdb`].
+pub fn by_zdb_of(world: &World, dir: &Path, without: &BTreeSet<PathBuf>) -> Result<(), String> {
     let _ = std::fs::remove_dir_all(dir);
     world
         .dump(dir)
         .map_err(|error| format!("dump to {}: {error}", dir.display()))?;
+    for name in without.iter().filter_map(|path| path.file_name()) {
+        let _ = std::fs::remove_file(dir.join(name));
+    }
     let output = Command::new("zdb")
         .args(["-e", "-p"])
         .arg(dir)

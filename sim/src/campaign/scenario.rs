@@ -21,8 +21,8 @@ use super::volume::{self, VolumeHistory};
 use super::walk::walk;
 use super::workload::{Client, Histories};
 
-const POOL: &str = "tank";
-const DIR: &str = "/sim";
+pub(super) const POOL: &str = "tank";
+pub(super) const DIR: &str = "/sim";
 /// What the engine has by default.
 const GROUP_AGE: Duration = Duration::from_secs(5);
 
@@ -37,6 +37,12 @@ pub enum Layout {
     Raidz1,
     Raidz2,
     Raidz3,
+    /// Any number of equal mirrors (`parity` 0; one disk is one) or raidz.
+    Grid {
+        tops: u8,
+        disks: u8,
+        parity: u8,
+    },
 }
 
 impl Layout {
@@ -47,6 +53,7 @@ impl Layout {
             Self::Raidz1 => 1,
             Self::Raidz2 => 2,
             Self::Raidz3 => 3,
+            Self::Grid { parity, .. } => usize::from(parity),
         }
     }
 }
@@ -285,6 +292,7 @@ impl Plan {
             Layout::Raidz1 => 3,
             Layout::Raidz2 => 5,
             Layout::Raidz3 => 6,
+            Layout::Grid { tops, disks, .. } => usize::from(tops) * usize::from(disks),
         }
     }
 
@@ -325,6 +333,21 @@ impl Plan {
                 parity: u8::try_from(self.layout.parity()).expect("small"),
                 paths: disks,
             }],
+            Layout::Grid {
+                disks: width,
+                parity,
+                ..
+            } => disks
+                .chunks(usize::from(width))
+                .map(|paths| match (paths, parity) {
+                    ([only], _) => VdevSpec::Single(only.clone()),
+                    (_, 0) => VdevSpec::Mirror(paths.to_vec()),
+                    _ => VdevSpec::Raidz {
+                        parity,
+                        paths: paths.to_vec(),
+                    },
+                })
+                .collect(),
         }
     }
 
@@ -477,7 +500,7 @@ pub(crate) fn set_faults(plan: &Plan, world: &World) {
 }
 
 /// Boots a machine with an engine and runs `main` in it.
-fn boot<T, F>(
+pub(super) fn boot<T, F>(
     world: &World,
     prepare: impl FnOnce(),
     main: impl FnOnce(Handle, Engine) -> F,
@@ -613,7 +636,7 @@ pub(crate) fn create(
 }
 
 /// Even clients work in the root dataset, odd ones in a child.
-fn dataset(client: usize) -> &'static str {
+pub(super) fn dataset(client: usize) -> &'static str {
     if client.is_multiple_of(2) {
         POOL
     } else {
@@ -621,11 +644,11 @@ fn dataset(client: usize) -> &'static str {
     }
 }
 
-fn client_dir(client: usize) -> String {
+pub(super) fn client_dir(client: usize) -> String {
     format!("client{client}")
 }
 
-async fn import(plan: &Plan, engine: &Engine) -> Result<PoolHandle, String> {
+pub(super) async fn import(plan: &Plan, engine: &Engine) -> Result<PoolHandle, String> {
     let discovery = engine
         .discover(vec![PathBuf::from(DIR)])
         .await
@@ -670,7 +693,7 @@ async fn look_at(plan: &Plan, pool: &PoolHandle) -> Result<Vec<Visible>, String>
 pub(crate) type Found = (Vec<Visible>, datasets::Names, Option<volume::Bytes>);
 
 /// Imports, looks at everything, and exports.
-fn look(plan: &Plan, world: &World) -> Result<Found, String> {
+pub(super) fn look(plan: &Plan, world: &World) -> Result<Found, String> {
     match look_until(plan, world, || {}, true) {
         Ended::Done(result) => result,
         Ended::PowerCut => Err("no power cut was planned".to_owned()),

@@ -18,6 +18,15 @@ pub struct Image {
 }
 
 impl Image {
+    /// Bytes of the parts [`Image::written`] tells.
+    pub const PART: u64 = CHUNK as u64;
+
+    /// Returns the offsets of the parts that were ever written, in order.
+    #[must_use]
+    pub fn written(&self) -> Vec<u64> {
+        self.chunks.keys().map(|index| index * Self::PART).collect()
+    }
+
     /// Makes an image of `size` zero bytes.
     #[must_use]
     pub fn new(size: u64) -> Self {

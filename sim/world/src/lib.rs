@@ -275,6 +275,12 @@ impl World {
         });
     }
 
+    /// Returns the offsets of the parts of a disk, [`Image::PART`] bytes each, that were ever written.
+    #[must_use]
+    pub fn written(&self, path: impl AsRef<Path>) -> Vec<u64> {
+        self.with_disk(path.as_ref(), |disk, _| disk.current().written())
+    }
+
     /// Makes operations on the disk hang, those under way excepted.
     pub fn stick(&self, path: impl AsRef<Path>) {
         self.with_disk(path.as_ref(), |disk, _| disk.presence = Presence::Stuck);

@@ -1,0 +1,226 @@
+//! Damage that no redundancy covers: every copy of some stretch of a vdev is overwritten.
+//!
+//! What cannot be read must be an error and never wrong bytes; `zpool status -v` must name exactly the files it happened
+//! to; everything else must read. When the damaged files are removed, two scrubs later the pool is healthy.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::{Cred, FileId, FileType, FsError, FsHandle, Health, PoolHandle, ScanStatus};
+use runtime::Handle;
+use world::{Rng, World};
+
+use super::admin::Ward;
+use super::in_pool;
+use crate::campaign::model::{Node, Visible};
+use crate::campaign::scenario::{self, Layout, Plan};
+use crate::campaign::walk;
+
+/// Bytes of a stretch on each disk: small, so that the copies of a block of metadata are not all hit.
+const STRETCH: u64 = 64 << 10;
+/// Files are looked at in pieces of this size.
+const PIECE: usize = 4096;
+
+/// Damages, looks, scrubs, removes, and looks again.
+///
+/// # Errors
+/// A sentence about what is named wrongly, or wrong.
+pub(super) fn run(
+    plan: &Plan,
+    world: &World,
+    rng: &mut Rng,
+    ward: &Rc<RefCell<Ward>>,
+    trees: &[Visible],
+) -> Result<(), String> {
+    let Layout::Grid { tops, .. } = plan.layout else {
+        return Ok(());
+    };
+    let top = rng.index(usize::from(tops));
+    let disks = ward.borrow().disks_of(top);
+    let end = plan.disk_bytes - (1 << 20);
+    let mut written = world.written(&disks[0]);
+    written.retain(|&offset| offset >= 4 << 20 && offset + STRETCH < end);
+    if written.is_empty() {
+        return Ok(());
+    }
+    let place = *rng.choose(&written);
+    for disk in &disks {
+        let mut bytes = vec![0; usize::try_from(STRETCH).expect("small")];
+        rng.fill(&mut bytes);
+        world.damage(disk, place, &bytes);
+    }
+    in_pool(plan, world, |pool, handle, _| async move {
+        let unreadable = look(plan, &pool, trees).await?;
+        let scan = scrub(&pool, &handle).await?;
+        let named = named(&pool).await?;
+        let expected = compare(&unreadable, &named)?;
+        if expected.is_empty() != (scan.errors == 0) {
+            return Err(format!(
+                "{} errors in the scrub, files: {expected:?}",
+                scan.errors
+            ));
+        }
+        for (client, path) in &unreadable {
+            remove(&pool, *client, path).await?;
+        }
+        pool.sync().await.map_err(|error| error.to_string())?;
+        // The first forgets what is gone, the second would see what was overlooked.
+        scrub(&pool, &handle).await?;
+        let scan = scrub(&pool, &handle).await?;
+        let status = pool.status().await.map_err(|error| error.to_string())?;
+        if scan.errors != 0 || status.data_errors != 0 {
+            return Err(format!("errors stay after the removal: {scan:?}"));
+        }
+        pool.clear(None).await.map_err(|error| error.to_string())?;
+        let status = pool.status().await.map_err(|error| error.to_string())?;
+        if status.health != Health::Online {
+            return Err(format!("not healthy after the removal: {status:?}"));
+        }
+        Ok(())
+    })
+}
+
+/// Reads everything; returns the files (with their client) that cannot be read whole.
+async fn look(
+    plan: &Plan,
+    pool: &PoolHandle,
+    trees: &[Visible],
+) -> Result<Vec<(usize, String)>, String> {
+    let mut unreadable = Vec::new();
+    for (client, expected) in trees.iter().enumerate().take(plan.clients) {
+        let (fs, root) = open(pool, client).await?;
+        let mut seen = BTreeSet::new();
+        let mut dirs = vec![(String::new(), root)];
+        while let Some((dir, id)) = dirs.pop() {
+            let text = |error: FsError| format!("client {client}: {dir}: {error}");
+            for (name, attr) in walk::list(&fs, id, &Cred::root()).await.map_err(text)? {
+                let path = if dir.is_empty() {
+                    name
+                } else {
+                    format!("{dir}/{name}")
+                };
+                seen.insert(path.clone());
+                match attr.file_type {
+                    FileType::Directory => dirs.push((path, attr.id)),
+                    FileType::Symlink => {
+                        fs.readlink(attr.id).await.map_err(text)?;
+                    }
+                    _ => {
+                        let Some(Node::File(file)) = expected.get(&path) else {
+                            return Err(format!("client {client}: {path} is new"));
+                        };
+                        if !read(&fs, attr.id, &file.content)
+                            .await
+                            .map_err(|error| format!("client {client}: {path}: {error}"))?
+                        {
+                            unreadable.push((client, path));
+                        }
+                    }
+                }
+            }
+        }
+        let missing = expected
+            .keys()
+            .find(|path| !path.is_empty() && !seen.contains(*path));
+        if let Some(path) = missing {
+            return Err(format!("client {client}: {path} is gone"));
+        }
+    }
+    Ok(unreadable)
+}
+
+/// Reads a file piece by piece; true when all of it can be read.
+async fn read(fs: &FsHandle, id: FileId, expected: &[u8]) -> Result<bool, String> {
+    let mut whole = true;
+    let mut offset = 0;
+    while offset < expected.len() {
+        let len = PIECE.min(expected.len() - offset);
+        match fs.read(id, offset as u64, len, &Cred::root()).await {
+            Ok(data) => {
+                let found = data.pieces.iter().flat_map(|piece| piece.iter());
+                if !found.eq(&expected[offset..offset + len]) {
+                    return Err(format!("wrong bytes at {offset}"));
+                }
+            }
+            Err(FsError::Io) => whole = false,
+            Err(error) => return Err(error.to_string()),
+        }
+        offset += len;
+    }
+    Ok(whole)
+}
+
+/// Returns the files the pool names as damaged, without the dataset's name.
+async fn named(pool: &PoolHandle) -> Result<BTreeSet<String>, String> {
+    let files = pool.damaged_files().await;
+    Ok(files
+        .map_err(|error| error.to_string())?
+        .into_iter()
+        .collect())
+}
+
+/// Compares what cannot be read with what is named; a file has several names, any of which will do.
+fn compare(
+    unreadable: &[(usize, String)],
+    named: &BTreeSet<String>,
+) -> Result<BTreeSet<String>, String> {
+    let full = |client: usize, path: &str| {
+        format!(
+            "{}:/{}/{path}",
+            scenario::dataset(client),
+            scenario::client_dir(client)
+        )
+    };
+    let candidates: BTreeSet<String> = unreadable.iter().map(|(c, p)| full(*c, p)).collect();
+    if let Some(extra) = named.iter().find(|name| !candidates.contains(*name)) {
+        return Err(format!(
+            "{extra} is named, but can be read; cannot be read: {candidates:?}"
+        ));
+    }
+    if named.is_empty() != candidates.is_empty() {
+        return Err(format!("cannot be read, but not named: {candidates:?}"));
+    }
+    Ok(candidates)
+}
+
+async fn remove(pool: &PoolHandle, client: usize, path: &str) -> Result<(), String> {
+    let text = |error: FsError| format!("remove {path}: {error}");
+    let (fs, mut dir) = open(pool, client).await?;
+    let (parents, name) = crate::campaign::model::split(path);
+    for part in parents.split('/').filter(|part| !part.is_empty()) {
+        let found = fs.lookup(dir, part.as_bytes(), &Cred::root()).await;
+        dir = found.map_err(text)?.id;
+    }
+    fs.remove(dir, name.as_bytes(), &Cred::root())
+        .await
+        .map_err(text)?;
+    Ok(())
+}
+
+async fn open(pool: &PoolHandle, client: usize) -> Result<(FsHandle, FileId), String> {
+    let fs = pool
+        .open_fs(scenario::dataset(client))
+        .await
+        .map_err(|error| error.to_string())?;
+    let top = fs.root().await.map_err(|error| error.to_string())?.id;
+    let name = scenario::client_dir(client);
+    let root = fs.lookup(top, name.as_bytes(), &Cred::root()).await;
+    let root = root.map_err(|error| error.to_string())?.id;
+    Ok((fs, root))
+}
+
+async fn scrub(pool: &PoolHandle, handle: &Handle) -> Result<ScanStatus, String> {
+    pool.start_scrub()
+        .await
+        .map_err(|error| format!("scrub: {error}"))?;
+    loop {
+        handle.sleep(Duration::from_millis(500)).await;
+        let status = pool.status().await.map_err(|error| error.to_string())?;
+        let scan = status.scan.unwrap_or_default();
+        if !scan.running {
+            return Ok(scan);
+        }
+    }
+}
