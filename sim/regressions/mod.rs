@@ -2,5 +2,9 @@
 
 mod attribute_without_a_record_51;
 mod export_of_a_full_pool_79;
+mod hanging_disk_123;
 mod hanging_disk_39;
+mod replacement_meets_a_scan_130;
+mod returning_disk_100;
+mod returning_disk_121;
 mod small_records_fill_a_pool_1976;

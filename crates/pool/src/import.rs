@@ -65,7 +65,7 @@ impl Pool {
             false,
         )
         .await?;
-        let states = rewind::states(&tree).await;
+        let states = rewind::states(&tree, policy.rewind).await;
         tree.close();
         drop(tree);
         let states = states?;

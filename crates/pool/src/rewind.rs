@@ -40,9 +40,15 @@ pub struct Rewound {
     pub lost_seconds: u64,
 }
 
-/// The states of a pool that its labels know, newest first.
-pub(crate) async fn states(tree: &Tree) -> Result<Vec<Uberblock>, PoolError> {
-    let mut found = tree.uberblocks().await?;
+/// The states of a pool that its labels know, newest first; without leave to go back, only the newest.
+pub(crate) async fn states(
+    tree: &Tree,
+    rewind: Option<Rewind>,
+) -> Result<Vec<Uberblock>, PoolError> {
+    let mut found = match rewind {
+        Some(_) => tree.uberblocks().await?,
+        None => tree.best_uberblock(None).await?.into_iter().collect(),
+    };
     found.sort_by(|a, b| b.cmp_currency(a));
     found.dedup_by_key(|uberblock| uberblock.txg);
     if found.is_empty() {

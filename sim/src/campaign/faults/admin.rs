@@ -585,11 +585,8 @@ async fn mend(pool: &PoolHandle, ward: &RefCell<Ward>, index: usize) -> Result<(
         |what: &str, error: engine::EngineError| format!("{what} {}: {error}", disk.display());
     match place.cause {
         None => {}
-        Some(Cause::Dead) => {
-            if place.incoming.is_none() {
-                replace(pool, ward, index).await?;
-            }
-        }
+        Some(Cause::Dead) if place.incoming.is_some() => {}
+        Some(Cause::Dead) => replace(pool, ward, index).await?,
         Some(_) => {
             let Some((guid, health)) = guid_of(pool, disk).await? else {
                 return Ok(());
