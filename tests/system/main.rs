@@ -11,6 +11,7 @@ mod golden_read;
 mod golden_write;
 mod histories;
 mod hostile;
+mod importing;
 mod intent_log;
 mod iscsi;
 mod nbd;

@@ -49,7 +49,7 @@ pub use pool::{
     AddSpec, AllocationBias, Candidate, Discovery, FeatureBase, Health, HistoryEvent,
     HistoryRecord, HostIdentity, ImportPolicy, IoTotals, PoolError, PoolProperty, PoolSpec,
     PoolState, PoolStatus, Rewind, Rewound, ScanRefusal, ScanStatus, StatusReason, Tuning,
-    VdevSpec, VdevStatus, cache_file_devices,
+    VdevSpec, VdevStatus, cache_file_devices, cache_file_with,
 };
 /// Pool properties: their table and the forms of their values.
 pub mod pool_property {

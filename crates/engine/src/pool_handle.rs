@@ -124,6 +124,17 @@ impl PoolHandle {
             .await
     }
 
+    /// Returns the file that remembers the pool (property `cachefile`), when that is not the usual one, and what it is to
+    /// say of it (see [`crate::cache_file_with`]).
+    ///
+    /// # Errors
+    /// [`EngineError::PoolClosed`].
+    pub async fn cache_entry(&self) -> Result<(Option<String>, Vec<u8>), EngineError> {
+        self.door
+            .ask(|room| async move { Ok((room.pool.cachefile(), room.pool.cache_entry())) })
+            .await
+    }
+
     /// Sets a pool property, a feature (`feature@x=enabled`) or a user property.
     ///
     /// The change is on stable storage when this returns.

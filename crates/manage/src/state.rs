@@ -60,6 +60,12 @@ pub struct CachedPool {
     /// Imported read-only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub readonly: bool,
+    /// Imported without the log devices that were missing (`-m`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub missing_logs: bool,
+    /// The property `cachefile`, when set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cachefile: Option<String>,
     /// The import ends with this boot of the machine (`-R`, `cachefile=none`): the kernel's boot
     /// identifier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -316,6 +322,8 @@ mod tests {
             devices: vec![PathBuf::from("/disks/a")],
             altroot: None,
             readonly: false,
+            missing_logs: false,
+            cachefile: None,
             until_boot: None,
         }
     }

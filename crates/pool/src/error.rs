@@ -131,6 +131,12 @@ pub enum PoolError {
         /// What is missing, by path or guid.
         missing: Vec<String>,
     },
+    /// Log devices are missing, and nothing else; importing without them, and what their logs hold, needs `-m`.
+    #[error("one or more devices is currently unavailable{}", list(.missing))]
+    MissingLogs {
+        /// What is missing, by path or guid.
+        missing: Vec<String>,
+    },
     /// The pool was destroyed; importing it needs `-D`.
     #[error("pool was destroyed, use 'zpool import -D' to recover it")]
     Destroyed,

@@ -18,7 +18,7 @@ use ondisk::feature::Feature;
 use ondisk::{NvList, ObjectId, SPA_VERSION_FEATURES, Txg, Uberblock};
 use runtime::Handle;
 use runtime::sync::Event;
-use vdev::{AllocationBias, OpenMode, Tree, TreeConfig, VdevKind};
+use vdev::{AllocationBias, OpenMode, Tree, TreeConfig, TreeTuning, VdevConfig, VdevKind};
 use zio::{BlockStore, StoreOptions};
 
 use crate::clones::CloneTables;
@@ -59,7 +59,7 @@ impl Pool {
         let devices = policy.tuning.devices.clone();
         let tree = Tree::open(
             handle,
-            &candidate.tree,
+            &known_tree(candidate),
             OpenMode::ReadOnly,
             devices.clone(),
             false,
@@ -96,7 +96,14 @@ impl Pool {
         // First with what the labels say, to find the configuration that is to be trusted.
         let devices = policy.tuning.devices.clone();
         let read_only = OpenMode::ReadOnly;
-        let tree = Tree::open(handle, &candidate.tree, read_only, devices.clone(), false).await?;
+        let tree = Tree::open(
+            handle,
+            &known_tree(candidate),
+            read_only,
+            devices.clone(),
+            false,
+        )
+        .await?;
         let config = async {
             let untrusted = open_mos(handle, &tree, uberblock, newest.txg, policy, true).await?;
             read_config(&untrusted.mos).await
@@ -104,9 +111,16 @@ impl Pool {
         let config = config.await;
         tree.close();
         drop(tree);
-        let config = config?;
+        let config = match config {
+            // What cannot be read may lie on the vdev that is not there.
+            Err(error) if error.is_damage() && lacks_vdevs(candidate) => {
+                return Err(missing_devices(candidate));
+            }
+            config => config?,
+        };
 
         let trusted = trusted_tree(&config, candidate)?;
+        check_missing(&trusted, candidate, policy)?;
         if trusted.guid_sum() != uberblock.guid_sum {
             return Err(PoolError::Corrupt(
                 "the devices named in the pool's configuration do not add up to its uberblock"
@@ -117,6 +131,10 @@ impl Pool {
             OpenMode::ReadOnly
         } else {
             OpenMode::ReadWrite
+        };
+        let devices = TreeTuning {
+            missing_logs: policy.missing_logs,
+            ..devices
         };
         let tree = Tree::open(handle, &trusted, mode, devices, false).await?;
         let pool = Self::open_tree(
@@ -185,6 +203,8 @@ impl Pool {
     ) -> Result<Self, PoolError> {
         let pool = self;
         if policy.readonly {
+            let cachefile = settings.into_iter().map(|(_, value)| value).next();
+            pool.0.cachefile.replace(cachefile);
             return Ok(pool);
         }
         pool.0.dirty_config();
@@ -229,18 +249,11 @@ fn check_candidate(candidate: &Candidate, policy: &ImportPolicy) -> Result<(), P
         return Err(PoolError::UnsupportedForRead { features });
     }
     let beyond = candidate.root.children.iter();
-    if candidate
-        .tree
-        .tops
-        .iter()
-        .any(|top| top.kind == VdevKind::Missing)
-        || beyond
-            .filter(|top| !top.is_log)
-            .any(|top| top.health == Health::Unavail)
+    if beyond
+        .filter(|top| !top.is_log && top.kind != "missing")
+        .any(|top| top.health == Health::Unavail)
     {
-        return Err(PoolError::MissingDevices {
-            missing: candidate.details.clone(),
-        });
+        return Err(missing_devices(candidate));
     }
     let foreign = candidate.state == PoolState::Active
         && candidate.hostid != 0
@@ -265,7 +278,8 @@ fn parse_settings(policy: &ImportPolicy) -> Result<Vec<(String, String)>, PoolEr
     let mut settings = Vec::new();
     for (name, value) in &policy.properties {
         set::parse(name, value)?;
-        if policy.readonly {
+        // Where the pool is remembered is not stored in it.
+        if policy.readonly && name != "cachefile" {
             return Err(PoolError::BadProperty {
                 name: name.clone(),
                 reason: "cannot be set on a read-only import".into(),
@@ -345,6 +359,55 @@ fn trusted_tree(config: &NvList, candidate: &Candidate) -> Result<TreeConfig, Po
         set_open_paths(top, &candidate.devices);
     }
     Ok(tree)
+}
+
+/// The tree of the labels as far as it is known: a vdev of which no label was found is left out.
+fn known_tree(candidate: &Candidate) -> TreeConfig {
+    let mut tree = candidate.tree.clone();
+    for top in &mut tree.tops {
+        if top.kind == VdevKind::Missing {
+            top.kind = VdevKind::Hole;
+        }
+    }
+    tree
+}
+
+fn lacks_vdevs(candidate: &Candidate) -> bool {
+    let mut tops = candidate.tree.tops.iter();
+    tops.any(|top| top.kind == VdevKind::Missing)
+}
+
+fn missing_devices(candidate: &Candidate) -> PoolError {
+    PoolError::MissingDevices {
+        missing: candidate.details.clone(),
+    }
+}
+
+/// A pool can do without log vdevs, when that is wished, and without no others.
+fn check_missing(
+    trusted: &TreeConfig,
+    candidate: &Candidate,
+    policy: &ImportPolicy,
+) -> Result<(), PoolError> {
+    let is_missing = |top: &&VdevConfig| {
+        let known = candidate.tree.tops.iter().find(|known| known.id == top.id);
+        known.is_some_and(|known| known.kind == VdevKind::Missing)
+            && !matches!(top.kind, VdevKind::Hole | VdevKind::Indirect)
+    };
+    let missing: Vec<&VdevConfig> = trusted.tops.iter().filter(is_missing).collect();
+    if missing.iter().any(|top| !top.is_log) {
+        return Err(missing_devices(candidate));
+    }
+    if missing.is_empty() || policy.missing_logs {
+        return Ok(());
+    }
+    let leaves = trusted.leaves().into_iter();
+    let names = leaves
+        .filter(|leaf| missing.iter().any(|top| top.holds(leaf.guid)))
+        .map(|leaf| leaf.path.clone().unwrap_or_else(|| leaf.guid.0.to_string()));
+    Err(PoolError::MissingLogs {
+        missing: names.collect(),
+    })
 }
 
 /// Reads the features, refuses what cannot be opened as asked, and builds the pool in memory.
@@ -548,7 +611,7 @@ impl Inner {
         if policy.readonly {
             return Ok(Vec::new());
         }
-        self.claim_intent_logs().await
+        self.claim_intent_logs(policy.missing_logs).await
     }
 
     /// Reads from the vdevs' dictionaries which blocks each is for.
@@ -568,8 +631,9 @@ impl Inner {
     }
 
     /// Marks the blocks of all intent logs as allocated, before anything else is, and has the first group store that.
-    /// What they hold is replayed when their dataset is opened; empty ones are freed.
-    async fn claim_intent_logs(&self) -> Result<Vec<Dataset>, PoolError> {
+    /// What they hold is replayed when their dataset is opened; empty ones are freed. With `missing_logs` a log ends where
+    /// a device does not give it.
+    async fn claim_intent_logs(&self, missing_logs: bool) -> Result<Vec<Dataset>, PoolError> {
         let first = self.clock().begin_now()?;
         let mut claimed = Vec::new();
         for name in self.hierarchy.unreplayed_logs().await? {
@@ -584,9 +648,17 @@ impl Inner {
             if !zil::has_log(&old) {
                 continue;
             }
-            let header = zil::claim(self.store(), &old, first.txg())
+            let unreadable = if missing_logs {
+                zil::Unreadable::EndsTheLog
+            } else {
+                zil::Unreadable::Refuse
+            };
+            let header = zil::claim(self.store(), &old, first.txg(), unreadable)
                 .await
                 .map_err(unusable)?;
+            if !zil::has_log(&header) && old.log.birth() < first.txg() {
+                self.store().free(first.txg(), &old.log).await?;
+            }
             if header != old {
                 objset.set_zil_header(header, &first);
             }

@@ -37,7 +37,7 @@ mod sync;
 mod unflushed;
 mod view;
 
-pub use cachefile::cache_file_devices;
+pub use cachefile::{cache_file_devices, cache_file_with};
 pub use create::check_spec;
 pub use damage::DamagedObject;
 pub use discover::{Candidate, Discovery, discover};

@@ -159,6 +159,8 @@ pub struct ImportPolicy {
     pub readonly: bool,
     /// Allow a destroyed pool (`-D`).
     pub destroyed: bool,
+    /// Do without log devices that are missing, and without what their logs hold (`-m`).
+    pub missing_logs: bool,
     /// How far to go back when the newest state is damaged (`-F`, `-X`, `-T`); `None`: not at all.
     pub rewind: Option<Rewind>,
     /// Alternate root (`-R`); not stored.

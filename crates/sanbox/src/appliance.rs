@@ -279,7 +279,7 @@ impl Appliance {
         match self.reopen(&cached).await {
             Ok(pool) => {
                 drop(cache);
-                self.opened(&pool).await;
+                self.opened(&pool, true).await;
                 Some(KnownPool::Open(pool))
             }
             Err(error) => Some(KnownPool::Closed(cached, error)),
@@ -367,8 +367,14 @@ impl Appliance {
             ));
         }
         let new_name = (candidate.name != cached.name).then(|| cached.name.clone());
+        let cachefile = cached.cachefile.clone();
         let policy = ImportPolicy {
             readonly: cached.readonly,
+            missing_logs: cached.missing_logs,
+            properties: cachefile
+                .map(|path| ("cachefile".to_owned(), path))
+                .into_iter()
+                .collect(),
             altroot: cached.altroot.clone(),
             temporary_name: new_name.is_some(),
             new_name,
@@ -403,12 +409,11 @@ impl Appliance {
             let _one = self.cache.lock().await;
             self.engine.create_pool(spec, root_properties).await?
         };
-        self.remember(&pool, temporary).await?;
-        self.opened(&pool).await;
+        self.remember(&pool, temporary, false).await?;
+        self.opened(&pool, true).await;
         Ok(pool)
     }
 
-    /// Imports a pool and remembers it.
     /// Says which older state of a damaged pool could be imported.
     pub(crate) async fn assess_rewind(
         &self,
@@ -421,10 +426,12 @@ impl Appliance {
         self.engine.assess_rewind(candidate, policy).await.ok()?
     }
 
+    /// Imports a pool and remembers it. With `mount` a daemon mounts its file systems.
     pub(crate) async fn import_pool(
         &self,
         candidate: Candidate,
         mut policy: ImportPolicy,
+        mount: bool,
     ) -> Result<PoolHandle, EngineError> {
         policy.host = self.identity.clone();
         policy.tuning = self.tuning();
@@ -433,17 +440,25 @@ impl Appliance {
                 .properties
                 .get("cachefile")
                 .is_some_and(|value| value == "none");
+        let missing_logs = policy.missing_logs;
         let pool = {
             let _one = self.cache.lock().await;
             self.engine.import(candidate, policy).await?
         };
-        self.remember(&pool, temporary).await?;
-        self.opened(&pool).await;
+        self.remember(&pool, temporary, missing_logs).await?;
+        self.opened(&pool, mount).await;
         Ok(pool)
     }
 
-    async fn remember(&self, pool: &PoolHandle, temporary: bool) -> Result<(), EngineError> {
+    async fn remember(
+        &self,
+        pool: &PoolHandle,
+        temporary: bool,
+        missing_logs: bool,
+    ) -> Result<(), EngineError> {
         let status = pool.status().await?;
+        let (cachefile, _) = pool.cache_entry().await?;
+        self.write_cache_file(pool).await;
         let mut cache = self.cache.lock().await;
         cache.put(CachedPool {
             name: pool.name().to_owned(),
@@ -451,6 +466,8 @@ impl Appliance {
             devices: devices(&status.root),
             altroot: pool.altroot().map(Path::to_owned),
             readonly: pool.readonly(),
+            missing_logs,
+            cachefile,
             until_boot: if temporary {
                 manage::state::boot_identifier()
             } else {
@@ -466,6 +483,7 @@ impl Appliance {
         let Ok(status) = pool.status().await else {
             return;
         };
+        self.write_cache_file(pool).await;
         let mut cache = self.cache.lock().await;
         let known = cache.pools.iter().find(|known| known.guid == pool.guid());
         let Some(mut known) = known.cloned() else {
@@ -476,6 +494,42 @@ impl Appliance {
             known.devices = now;
             cache.put(known);
             self.write(&cache);
+        }
+    }
+
+    /// Changes where the pool is remembered besides the state directory (the property `cachefile`).
+    pub(crate) async fn set_cachefile(
+        &self,
+        pool: &PoolHandle,
+        value: &str,
+    ) -> Result<(), EngineError> {
+        let (before, _) = pool.cache_entry().await?;
+        pool.set_property("cachefile", value).await?;
+        let (after, _) = pool.cache_entry().await?;
+        if before != after
+            && let Some(path) = before
+        {
+            change_cache_file(&path, pool.guid(), None);
+        }
+        self.write_cache_file(pool).await;
+        let mut cache = self.cache.lock().await;
+        let known = cache.pools.iter().find(|known| known.guid == pool.guid());
+        if let Some(mut known) = known.cloned() {
+            known.until_boot = match after.as_deref() {
+                Some("none") => manage::state::boot_identifier(),
+                _ => None,
+            };
+            known.cachefile = after;
+            cache.put(known);
+            self.write(&cache);
+        }
+        Ok(())
+    }
+
+    /// Brings the pool's own cache file, if it has one, up to date.
+    async fn write_cache_file(&self, pool: &PoolHandle) {
+        if let Ok((Some(path), entry)) = pool.cache_entry().await {
+            change_cache_file(&path, pool.guid(), Some((pool.name(), &entry)));
         }
     }
 
@@ -521,8 +575,12 @@ impl Appliance {
         if let Some(shares) = self.shares.get() {
             shares.withdraw_pool(&self.engine, name).await;
         }
+        let cachefile = pool.cache_entry().await.ok().and_then(|(path, _)| path);
         let ended = self.engine.end_pool(name, ending).await;
         if ended.is_ok() {
+            if let Some(path) = cachefile {
+                change_cache_file(&path, pool.guid(), None);
+            }
             self.forget(pool.guid()).await;
         }
         self.datasets_changed().await;
@@ -530,12 +588,12 @@ impl Appliance {
     }
 
     /// What is to be done once a pool is open: in a daemon, its shares and mounts come up.
-    async fn opened(&self, pool: &PoolHandle) {
+    async fn opened(&self, pool: &PoolHandle, mount: bool) {
         if !self.lives_on() {
             return;
         }
         self.datasets_changed().await;
-        if self.config.mount.automatic {
+        if mount && self.config.mount.automatic {
             self.mount_all(pool).await;
         }
     }
@@ -728,6 +786,36 @@ pub(crate) fn devices(root: &VdevStatus) -> Vec<PathBuf> {
         found.extend(devices(child));
     }
     found
+}
+
+/// Changes what a cache file (`zpool.cache`) says of a pool. A file that says nothing any more goes away.
+fn change_cache_file(path: &str, guid: u64, entry: Option<(&str, &[u8])>) {
+    if path.is_empty() || path == "none" {
+        return;
+    }
+    let path = Path::new(path);
+    let change = || -> std::io::Result<()> {
+        let old = match std::fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        match engine::cache_file_with(&old, guid, entry) {
+            Some(bytes) => {
+                let mut beside = path.as_os_str().to_owned();
+                beside.push(".tmp");
+                std::fs::write(&beside, bytes)?;
+                std::fs::File::open(&beside)?.sync_all()?;
+                std::fs::rename(&beside, path)
+            }
+            None if old.is_empty() => Ok(()),
+            None => std::fs::remove_file(path),
+        }
+    };
+    if let Err(error) = change() {
+        // The pool is as it should be; only the file is behind.
+        eprintln!("sanbox: {}: {error}", path.display());
+    }
 }
 
 /// Says what is wrong with the share options among some settings, if anything.

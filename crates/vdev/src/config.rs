@@ -301,6 +301,12 @@ impl VdevConfig {
         }
     }
 
+    /// Returns whether this vdev, or one below it, has the guid.
+    #[must_use]
+    pub fn holds(&self, guid: Guid) -> bool {
+        self.guid == guid || self.children.iter().any(|child| child.holds(guid))
+    }
+
     /// Returns the rows of parity of a raidz, if it says so.
     #[must_use]
     pub fn nparity(&self) -> Option<u8> {

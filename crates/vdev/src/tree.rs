@@ -135,7 +135,8 @@ impl Tree {
         )
         .await;
         for top in tree.0.tops.borrow().iter().flatten() {
-            if top.closed_slots().len() > top.spare_slots() {
+            let dispensable = tree.0.tuning.missing_logs && tree.is_log(top.id);
+            if top.closed_slots().len() > top.spare_slots() && !dispensable {
                 return Err(VdevError::Unavailable { vdev: top.id });
             }
         }
@@ -366,12 +367,21 @@ impl Tree {
             root.stats.merge(&top.stats);
             root.asize += top.asize;
         }
-        // A pool without one of its top-level vdevs does not work; any other trouble below only degrades it.
-        root.health = match root.children.iter().map(|top| top.health).max() {
-            None | Some(Health::Online) => Health::Online,
-            Some(Health::Degraded) => Health::Degraded,
-            Some(_) => Health::Unavailable,
+        // A pool without one of its top-level vdevs does not work; any other trouble below only degrades it, and so does a
+        // log vdev that is away.
+        // OpenZFS: module/zfs/vdev.c, vdev_propagate_state
+        let health = |top: &VdevStatus| match top.health {
+            Health::Online => Health::Online,
+            Health::Degraded => Health::Degraded,
+            _ if top.is_log => Health::Degraded,
+            _ => Health::Unavailable,
         };
+        root.health = root
+            .children
+            .iter()
+            .map(health)
+            .max()
+            .unwrap_or(Health::Online);
         root
     }
 

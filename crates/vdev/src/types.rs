@@ -67,6 +67,8 @@ pub struct TreeTuning {
     pub offload_above_bytes: u64,
     /// A leaf of a mirror that does not answer for this long is left behind.
     pub stuck_after: Duration,
+    /// Log vdevs may lack all of their devices: nothing is read from or written to them then.
+    pub missing_logs: bool,
 }
 
 impl Default for TreeTuning {
@@ -75,6 +77,7 @@ impl Default for TreeTuning {
             queue: QueueTuning::default(),
             offload_above_bytes: runtime::COMPUTE_WORTHWHILE_BYTES as u64,
             stuck_after: Duration::from_secs(60),
+            missing_logs: false,
         }
     }
 }

@@ -9,15 +9,44 @@ use zio::{BlockStore, Bookmark, IoClass, ReadProps};
 use crate::error::{Result, ZilError};
 use crate::walk::{Walk, read_block, records_of};
 
+/// What to do about a log of which a device does not give a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// An error: it may come back.
+    Refuse,
+    /// The log ends there: the device is given up, and what was written to it.
+    EndsTheLog,
+}
+
 /// Claims the log of a header in `first`, the first group after the import: marks its blocks as allocated, so that
 /// nothing else is put there, and remembers how far it reaches. To be called before anything is allocated in this
-/// session. The returned header must be stored in the same group. A claimed or empty header is returned as it is.
+/// session. The returned header must be stored in the same group. A claimed or empty header is returned as it is. An empty
+/// header for one that was not means that nothing of the log can be had: its first block is to be freed, if it is older
+/// than `first`.
 ///
 /// # Errors
-/// [`ZilError::Unreadable`] when a device fails; [`ZilError::Unsupported`] for records that cannot be replayed here.
+/// [`ZilError::Unreadable`] when a device fails (see `unreadable`); [`ZilError::Unsupported`] for records that cannot be replayed here.
 /// Nothing on disk has changed then.
-pub async fn claim(store: &BlockStore, header: &ZilHeader, first: Txg) -> Result<ZilHeader> {
-    if header.is_empty() || header.claim_txg != 0 {
+pub async fn claim(
+    store: &BlockStore,
+    header: &ZilHeader,
+    first: Txg,
+    unreadable: Unreadable,
+) -> Result<ZilHeader> {
+    if header.is_empty() {
+        return Ok(*header);
+    }
+    let ends_the_log = unreadable == Unreadable::EndsTheLog;
+    let given_up = |error: &ZilError| ends_the_log && matches!(error, ZilError::Unreadable { .. });
+    if ends_the_log
+        && read_block(store, &header.log)
+            .await
+            .as_ref()
+            .is_err_and(given_up)
+    {
+        return Ok(ZilHeader::default());
+    }
+    if header.claim_txg != 0 {
         return Ok(*header);
     }
     let objset = ChainId::of(&header.log).objset;
@@ -32,12 +61,16 @@ pub async fn claim(store: &BlockStore, header: &ZilHeader, first: Txg) -> Result
     let mut bp = header.log;
     'chain: while !bp.is_hole() {
         let id = ChainId::of(&bp);
+        let block = read_block(store, &bp).await;
+        if block.as_ref().is_err_and(given_up) {
+            break;
+        }
         if id.seq <= last_block || !claim_block(store, &bp, first).await {
             break;
         }
         blocks += 1;
         last_block = id.seq;
-        let Some(block) = read_block(store, &bp).await? else {
+        let Some(block) = block? else {
             break;
         };
         for record in records_of(&block.records) {

@@ -69,6 +69,10 @@ const EXAMPLES: &[(&str, &str, &[Example])] = &[
                 "look into a pool without writing to it, under another name",
             ),
             (
+                "zpool import -m -d /srv/disks tank",
+                "import a pool whose log devices are gone: what only they held is lost",
+            ),
+            (
                 "zpool import -Fn -d /srv/disks tank",
                 "say how far back a pool would have to go whose newest state is damaged; without -n it goes back",
             ),

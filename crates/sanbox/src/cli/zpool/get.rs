@@ -233,7 +233,12 @@ pub(super) async fn set(session: &Session, arguments: &[String]) -> Outcome {
             "cannot set property for '{vdev}' in '{name}': vdev properties are not supported yet"
         )));
     }
-    match pool.set_property(property, value).await {
+    let set = if property == "cachefile" {
+        session.appliance.set_cachefile(&pool, value).await
+    } else {
+        pool.set_property(property, value).await
+    };
+    match set {
         Ok(()) => {
             session.record(&pool).await;
             Ok(())

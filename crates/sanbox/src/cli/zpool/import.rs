@@ -30,6 +30,7 @@ struct Options {
     cachefile: Option<PathBuf>,
     load_keys: bool,
     unmounted: bool,
+    missing_logs: bool,
     properties: BTreeMap<String, String>,
 }
 
@@ -64,8 +65,7 @@ pub(super) async fn import(session: &Session, arguments: &[String]) -> Outcome {
                     options.txg = Some(txg);
                 }
                 Opt::Short('c', Some(file)) => options.cachefile = Some(session.path(file)),
-                // A missing log device is still refused, with its name.
-                Opt::Short('m', _) => {}
+                Opt::Short('m', _) => options.missing_logs = true,
                 // Scanning is what we do anyhow; keys are not loaded here.
                 Opt::Short('s', _) => options.scan = true,
                 Opt::Short('l', _) => options.load_keys = true,
@@ -268,6 +268,7 @@ async fn import_candidate(
         force: options.force,
         readonly: options.readonly,
         destroyed: options.destroyed,
+        missing_logs: options.missing_logs,
         altroot: options.altroot.clone(),
         new_name: new_name.clone(),
         temporary_name: options.temporary,
@@ -290,7 +291,7 @@ async fn import_candidate(
     let known = candidate.clone();
     match session
         .appliance
-        .import_pool(candidate, policy.clone())
+        .import_pool(candidate, policy.clone(), !options.unmounted)
         .await
     {
         Ok(pool) => {
@@ -327,6 +328,18 @@ async fn import_candidate(
             });
             session.out.text(explain(&name, assessed.as_ref()));
             Err(Exit(1))
+        }
+        Err(EngineError::Pool(PoolError::MissingLogs { missing })) => {
+            session.out.line(
+                "The devices below are missing or corrupted, use '-m' to import the pool anyway:",
+            );
+            for device in missing {
+                session.out.line(format!("\t    {device} [log]"));
+            }
+            session.out.line("");
+            Err(session.fail(format!(
+                "cannot import '{name}': one or more devices is currently unavailable"
+            )))
         }
         Err(EngineError::Pool(error @ PoolError::UnsupportedForRead { .. })) => {
             Err(session.fail(format!("cannot import '{name}': {error}")))
