@@ -549,7 +549,7 @@ impl Conn {
             return;
         };
         let (connection, session) = (self.clone(), session.clone());
-        self.server.spawn(async move {
+        self.transport.run(Box::pin(async move {
             let mut place = task.take_place();
             if let Some(place) = &mut place {
                 place.turn().await;
@@ -562,7 +562,7 @@ impl Conn {
             connection.answer(&session, &task, reply);
             // What waits for this command starts after its answer.
             drop(place);
-        });
+        }));
     }
 
     /// Answers a task, unless it was aborted.
@@ -750,13 +750,13 @@ impl Conn {
             }
         }
         let connection = self.clone();
-        self.server.spawn(async move {
+        self.transport.run(Box::pin(async move {
             for wait in waits {
                 // Tasks at work end first: nothing of them happens after the answer.
                 let _ = wait.await;
             }
             connection.managed(itt, function::COMPLETE);
-        });
+        }));
         Next::Continue
     }
 

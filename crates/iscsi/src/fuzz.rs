@@ -8,7 +8,7 @@ use std::task::{Context, Waker};
 
 use crate::bytes::{Field as _, be24, put};
 use crate::pdu::{BHS_BYTES, Out, opcode};
-use crate::server::{Environment, Server, ServerConfig, Spawner, Transport};
+use crate::server::{Environment, Server, ServerConfig, Transport, Work};
 use crate::target::TargetSpec;
 use crate::{Connection, Next};
 
@@ -22,12 +22,7 @@ struct Nowhere;
 impl Transport for Nowhere {
     fn send(&self, _out: Out) {}
     fn close(&self) {}
-}
-
-struct Once;
-
-impl Spawner for Once {
-    fn spawn(&self, mut work: Pin<Box<dyn Future<Output = ()> + Send>>) {
+    fn run(&self, mut work: Work) {
         // There are no volumes, so nothing ever waits.
         let _ = work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
@@ -58,7 +53,6 @@ impl Environment for Still {
 pub fn connection(bytes: &[u8]) {
     let server = Server::new(ServerConfig {
         environment: Arc::new(Still),
-        spawner: Arc::new(Once),
         memory_bytes_max: 1 << 20,
         sessions_max: 4,
     });

@@ -20,19 +20,18 @@ const FAILURE_PAUSE_SECONDS: u64 = 30;
 /// Addresses remembered for it.
 const FAILURES_KEPT: usize = 4096;
 
-/// Where PDUs of a connection go. Calls come from any thread, in the order in which the PDUs are to be written.
+/// The owner of a connection's socket: where its PDUs go and its requests run. Calls come from any thread, in the order in which the PDUs are to be written.
 pub trait Transport: Send + Sync {
     /// Writes a PDU after those before it.
     fn send(&self, out: Out);
     /// Ends the connection once what was sent has been written.
     fn close(&self);
+    /// Runs `work` beside everything else; to its end, even if the connection ends before.
+    fn run(&self, work: Work);
 }
 
-/// Runs work that waits for volumes.
-pub trait Spawner: Send + Sync {
-    /// Starts `work`; it must be run to its end.
-    fn spawn(&self, work: Pin<Box<dyn Future<Output = ()> + Send>>);
-}
+/// Work on a request of a connection, which waits for volumes.
+pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The world as the server needs it.
 pub trait Environment: Send + Sync {
@@ -55,8 +54,6 @@ pub trait Environment: Send + Sync {
 pub struct ServerConfig {
     /// The world.
     pub environment: Arc<dyn Environment>,
-    /// Where work runs.
-    pub spawner: Arc<dyn Spawner>,
     /// Bytes of commands' data held at once over all sessions.
     pub memory_bytes_max: usize,
     /// Sessions at once.
@@ -282,10 +279,6 @@ impl Inner {
             bytes,
         };
         (before.saturating_add(bytes) <= self.config.memory_bytes_max).then(|| Arc::new(reserved))
-    }
-
-    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.config.spawner.spawn(Box::pin(work));
     }
 
     pub(crate) fn discovery(&self) -> Option<Chap> {

@@ -81,7 +81,8 @@ impl Incoming {
     /// Prepares for `wanted` bytes.
     pub(crate) fn new(wanted: usize, burst_end: usize) -> Self {
         Self {
-            buffer: IoBufMut::zeroed(wanted),
+            // Everything of it has come before anybody reads it.
+            buffer: IoBufMut::scratch(wanted),
             wanted,
             next: 0,
             burst_end,

@@ -7,6 +7,7 @@ pub(crate) mod iscsi;
 pub(crate) mod metrics;
 pub(crate) mod nbd;
 pub(crate) mod nfs;
+mod outbox;
 pub(crate) mod resolve;
 pub(crate) mod shares;
 

@@ -6,7 +6,7 @@
 //! all. Who keeps others waiting for one of these and does nothing itself is disconnected; NFS
 //! clients reconnect and repeat what was not answered.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
@@ -20,15 +20,16 @@ use futures_util::stream::{FuturesUnordered, unfold};
 use nfs::record::{Assembler, Next, Record, reply_header};
 use nfs::{RECORD_BYTES_MAX, Reply, Server};
 use tokio::io::{
-    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader,
+    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
 };
-use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::net::tcp::ReadHalf;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::log;
+use super::outbox::{Outbox, Outgoing};
 
 /// Calls of one connection under way at once. Linux keeps up to 128 slots on the client side.
 const CALLS_MAX: usize = 128;
@@ -51,8 +52,6 @@ const PROGRESS_BYTES: usize = 16 << 10;
 const READ_AHEAD_BYTES: usize = 8 << 10;
 /// WRITEs from this size on are read apart from their data: below, a copy is cheaper than two reads.
 const WRITE_APART_BYTES: usize = 16 << 10;
-/// Pieces of answers given to one system call.
-const SLICES_MAX: usize = 256;
 
 /// Limits of the listeners.
 #[derive(Clone, Debug)]
@@ -476,7 +475,7 @@ struct Answer {
     _call: CallUnderWay,
 }
 
-impl Answer {
+impl Outgoing for Answer {
     fn len(&self) -> usize {
         self.header.len() + self.reply.len()
     }
@@ -531,7 +530,7 @@ async fn connection(mut stream: TcpStream, peer: SocketAddr, server: Server, pla
         Some((next, requests))
     }));
     let mut calls = FuturesUnordered::new();
-    let mut answers = Answers::new(writer);
+    let mut answers = Outbox::new(writer);
     let mut ended = pin!(line.ended.notified());
     let mut silence = pin!(sleep(shared.limits.idle));
     let mut reading = true;
@@ -544,7 +543,7 @@ async fn connection(mut stream: TcpStream, peer: SocketAddr, server: Server, pla
                 Some(call) => calls.push(call.run(&server, peer, local)),
                 None => reading = false,
             },
-            sent = answers.send(&shared.replies), if !answers.is_empty() => {
+            sent = send(&mut answers, &shared.replies), if !answers.is_empty() => {
                 // The client has gone or takes nothing: the connection is of no more use.
                 if sent.is_err() {
                     return;
@@ -562,7 +561,7 @@ async fn connection(mut stream: TcpStream, peer: SocketAddr, server: Server, pla
             }
         }
     }
-    let _ = answers.writer.shutdown().await;
+    answers.shutdown().await;
 }
 
 /// The calls of a connection, as they come.
@@ -696,76 +695,26 @@ async fn fill(
     Ok(())
 }
 
-/// The answers of a connection, on their way to the client.
-struct Answers<'a> {
-    writer: WriteHalf<'a>,
-    waiting: VecDeque<Answer>,
-    /// Bytes of the first that the client has.
-    sent: usize,
-    /// Since when the first has been the first, and since when the client has taken nothing.
-    first_since: Instant,
-    progress: Instant,
-}
-
-impl<'a> Answers<'a> {
-    fn new(writer: WriteHalf<'a>) -> Self {
-        let now = Instant::now();
-        Self {
-            writer,
-            waiting: VecDeque::new(),
-            sent: 0,
-            first_since: now,
-            progress: now,
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
-
-    fn extend(&mut self, answer: Option<Answer>) {
-        if self.waiting.is_empty() {
-            self.first_since = Instant::now();
-            self.progress = self.first_since;
-        }
-        self.waiting.extend(answer);
-    }
-
-    /// Gives the client as much of all of them as it takes at once. Dropped before it ends, it has
-    /// given nothing.
-    ///
-    /// # Errors
-    /// The client has gone, or takes nothing for too long.
-    async fn send(&mut self, memory: &Memory) -> io::Result<()> {
-        let all = self.waiting.iter().flat_map(Answer::slices);
-        let mut slices: Vec<_> = all.take(SLICES_MAX).map(io::IoSlice::new).collect();
-        let mut rest = slices.as_mut_slice();
-        io::IoSlice::advance_slices(&mut rest, self.sent);
-        let mut look_at = self.progress + memory.patience();
-        let count = loop {
-            match timeout_at(look_at, self.writer.write_vectored(rest)).await {
-                Ok(count) => break count?,
-                Err(_) if self.first_since.elapsed() >= REPLY_TIMEOUT => {
-                    return Err(io::ErrorKind::TimedOut.into());
-                }
-                Err(_) if memory.waiting.load(Ordering::Relaxed) == 0 => {
-                    look_at = Instant::now() + memory.patience();
-                }
-                Err(_) => return Err(io::ErrorKind::TimedOut.into()),
+/// Gives the client as much of its answers as it takes at once. Dropped before it ends, it has given nothing.
+///
+/// # Errors
+/// The client has gone, or takes nothing for too long.
+async fn send<W>(answers: &mut Outbox<W, Answer>, memory: &Memory) -> io::Result<()>
+where
+    W: AsyncWrite + Unpin,
+{
+    let mut look_at = answers.progress() + memory.patience();
+    loop {
+        let first_since = answers.first_since();
+        match timeout_at(look_at, answers.send()).await {
+            Ok(sent) => return sent,
+            Err(_)
+                if first_since.elapsed() < REPLY_TIMEOUT
+                    && memory.waiting.load(Ordering::Relaxed) == 0 =>
+            {
+                look_at = Instant::now() + memory.patience();
             }
-        };
-        if count == 0 {
-            return Err(io::ErrorKind::WriteZero.into());
+            Err(_) => return Err(io::ErrorKind::TimedOut.into()),
         }
-        self.progress = Instant::now();
-        self.sent += count;
-        while let Some(first) = self.waiting.front()
-            && self.sent >= first.len()
-        {
-            self.sent -= first.len();
-            self.waiting.pop_front();
-            self.first_since = self.progress;
-        }
-        Ok(())
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! The port is open while there are targets: to this machine only, unless addresses were chosen or a target says who may log in.
 
+mod connection;
+
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,16 +13,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ::iscsi::{
-    BHS_BYTES, Chap, Connection, Environment, LunSpec, Next, Out, Portal, SectorFormat, Server,
-    ServerConfig, SessionInfo, Spawner, TargetSpec, Transport,
+    Chap, Environment, LunSpec, Portal, SectorFormat, Server, ServerConfig, SessionInfo, TargetSpec,
 };
 use engine::property::{DatasetKind, Source, Value};
 use engine::{DatasetFilter, DatasetInfo, PoolHandle, PropertyQuery};
 use manage::targets::{Login, Mapping, Targets, parse_mappings};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{Notify, mpsc};
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::log;
@@ -42,20 +41,8 @@ const THRESHOLD_PROPERTY: &str = "org.sanbox:lun.threshold";
 const THRESHOLD_PERCENT: u8 = 90;
 /// Bytes of commands' data held at once.
 const MEMORY_BYTES_MAX: usize = 512 << 20;
-/// Bytes waiting to be written to one connection before nothing more is read from it.
-const QUEUED_BYTES_MAX: usize = 16 << 20;
-/// PDUs written at once.
-const BATCH: usize = 64;
-/// How long a login may take altogether.
-const LOGIN_TIMEOUT: Duration = Duration::from_secs(15);
 /// Connections that have not logged in yet; the oldest ends when there are more.
 const PENDING_MAX: usize = 512;
-/// How long a PDU may take once it has begun.
-const PDU_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a connection may be silent before it is asked whether it lives, and then again before it is closed.
-const SILENCE: Duration = Duration::from_secs(30);
-/// How long an initiator may take to accept what we send.
-const SEND_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long initiators may take to log out when we end.
 const LOGOUT_SECONDS: u16 = 3;
 
@@ -101,7 +88,6 @@ impl Iscsi {
         };
         let server = Server::new(ServerConfig {
             environment: Arc::new(world),
-            spawner: Arc::new(Tokio(tokio::runtime::Handle::current())),
             memory_bytes_max: appliance.memory_plan().for_clients(MEMORY_BYTES_MAX),
             sessions_max: settings.sessions_max,
         });
@@ -456,14 +442,6 @@ impl Environment for World {
     }
 }
 
-struct Tokio(tokio::runtime::Handle);
-
-impl Spawner for Tokio {
-    fn spawn(&self, work: Pin<Box<dyn Future<Output = ()> + Send>>) {
-        self.0.spawn(work);
-    }
-}
-
 async fn accept(
     listener: TcpListener,
     server: Server,
@@ -481,7 +459,13 @@ async fn accept(
                     continue;
                 }
                 let waiting = pending.enter();
-                tokio::spawn(connection(stream, peer, server.clone(), place, waiting));
+                tokio::spawn(connection::serve(
+                    stream,
+                    peer,
+                    server.clone(),
+                    place,
+                    waiting,
+                ));
             }
             Err(error) => {
                 log(format!(
@@ -543,209 +527,4 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// What goes to the writer.
-enum Message {
-    Pdu(Out),
-    Close,
-}
-
-/// The way out of a connection.
-struct Wire {
-    sender: mpsc::UnboundedSender<Message>,
-    queued: Arc<Queued>,
-    closing: Notify,
-}
-
-/// Bytes on their way to the writer.
-#[derive(Default)]
-struct Queued {
-    bytes: AtomicUsize,
-    less: Notify,
-}
-
-fn size(out: &Out) -> usize {
-    let data: usize = out.pieces.iter().map(|piece| piece.len()).sum();
-    out.header.len() + data + out.tail.len()
-}
-
-impl Transport for Wire {
-    fn send(&self, out: Out) {
-        self.queued.bytes.fetch_add(size(&out), Ordering::AcqRel);
-        // The writer has gone with the connection.
-        let _ = self.sender.send(Message::Pdu(out));
-    }
-
-    fn close(&self) {
-        let _ = self.sender.send(Message::Close);
-        self.closing.notify_one();
-    }
-}
-
-async fn connection(
-    stream: TcpStream,
-    peer: SocketAddr,
-    server: Server,
-    place: Place,
-    waiting: Waiting,
-) {
-    let _ = stream.set_nodelay(true);
-    let Ok(local) = stream.local_addr() else {
-        return;
-    };
-    let (reader, writer) = stream.into_split();
-    let (sender, receiver) = mpsc::unbounded_channel();
-    let queued = Arc::new(Queued::default());
-    let wire = Arc::new(Wire {
-        sender,
-        queued: queued.clone(),
-        closing: Notify::new(),
-    });
-    let mut writing = tokio::spawn(write(writer, receiver, queued.clone()));
-    let connection = server.connect(peer, local, wire.clone());
-    tokio::select! {
-        () = read(reader, &connection, &queued, waiting) => {}
-        // Ended from our side, or by a writer that cannot write.
-        () = wire.closing.notified() => {}
-        _ = &mut writing => {}
-    }
-    drop(connection);
-    let _ = wire.sender.send(Message::Close);
-    drop(wire);
-    if !writing.is_finished() {
-        let _ = tokio::time::timeout(SEND_TIMEOUT, writing).await;
-    }
-    drop(place);
-}
-
-async fn read(reader: OwnedReadHalf, connection: &Connection, queued: &Queued, waiting: Waiting) {
-    let mut reader = BufReader::with_capacity(64 << 10, reader);
-    let login = async {
-        while !connection.is_logged_in() {
-            if read_one(&mut reader, connection, queued).await.is_none() {
-                return false;
-            }
-        }
-        true
-    };
-    // The login as a whole, however many PDUs it is made of.
-    let ended = waiting.ended.clone();
-    let logged_in = tokio::select! {
-        logged_in = tokio::time::timeout(LOGIN_TIMEOUT, login) => logged_in.unwrap_or(false),
-        () = ended.notified() => false,
-    };
-    drop(waiting);
-    if logged_in {
-        while read_one(&mut reader, connection, queued).await.is_some() {}
-    }
-}
-
-/// Reads a PDU and hands it on; `None` at the end of the connection.
-async fn read_one(
-    reader: &mut BufReader<OwnedReadHalf>,
-    connection: &Connection,
-    queued: &Queued,
-) -> Option<()> {
-    {
-        while queued.bytes.load(Ordering::Acquire) > QUEUED_BYTES_MAX {
-            let less = queued.less.notified();
-            if queued.bytes.load(Ordering::Acquire) > QUEUED_BYTES_MAX {
-                less.await;
-            }
-        }
-        let mut bhs = [0; BHS_BYTES];
-        bhs[0] = first_byte(reader, connection).await?;
-        let limit = if connection.is_logged_in() {
-            PDU_TIMEOUT
-        } else {
-            LOGIN_TIMEOUT
-        };
-        let framing = connection.framing();
-        let whole = async {
-            if let Some(rest) = bhs.get_mut(1..) {
-                reader.read_exact(rest).await?;
-            }
-            let len = framing.rest(&bhs).map_err(io::Error::other)?;
-            let mut rest = Vec::new();
-            // Reserved now, filled as bytes come: silence costs address space only.
-            rest.reserve_exact(len);
-            while rest.len() < len {
-                let left = (len - rest.len()) as u64;
-                let mut part = (&mut *reader).take(left);
-                if part.read_buf(&mut rest).await? == 0 {
-                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
-                }
-            }
-            Ok(rest)
-        };
-        let rest = tokio::time::timeout(limit, whole).await.ok()?.ok()?;
-        (connection.receive(bhs, rest) == Next::Continue).then_some(())
-    }
-}
-
-/// Waits for the next PDU, asking after a while whether the initiator still lives.
-async fn first_byte(reader: &mut BufReader<OwnedReadHalf>, connection: &Connection) -> Option<u8> {
-    for round in 0..2 {
-        let logged_in = connection.is_logged_in();
-        let patience = if logged_in { SILENCE } else { LOGIN_TIMEOUT };
-        match tokio::time::timeout(patience, reader.read_u8()).await {
-            Ok(Ok(byte)) => return Some(byte),
-            Ok(Err(_)) => return None,
-            Err(_) if round == 0 && logged_in => connection.ping(),
-            Err(_) => return None,
-        }
-    }
-    None
-}
-
-async fn write(
-    mut writer: OwnedWriteHalf,
-    mut receiver: mpsc::UnboundedReceiver<Message>,
-    queued: Arc<Queued>,
-) {
-    let mut batch = Vec::with_capacity(BATCH);
-    loop {
-        batch.clear();
-        if receiver.recv_many(&mut batch, BATCH).await == 0 {
-            break;
-        }
-        let ends = batch.iter().position(|m| matches!(m, Message::Close));
-        let pdus: Vec<&Out> = batch
-            .iter()
-            .take(ends.unwrap_or(batch.len()))
-            .filter_map(|message| match message {
-                Message::Pdu(out) => Some(out),
-                Message::Close => None,
-            })
-            .collect();
-        let bytes: usize = pdus.iter().map(|out| size(out)).sum();
-        let written = tokio::time::timeout(SEND_TIMEOUT, write_all(&mut writer, &pdus)).await;
-        queued.bytes.fetch_sub(bytes, Ordering::AcqRel);
-        queued.less.notify_one();
-        if !matches!(written, Ok(Ok(()))) || ends.is_some() {
-            break;
-        }
-    }
-    let _ = writer.shutdown().await;
-}
-
-async fn write_all(writer: &mut OwnedWriteHalf, pdus: &[&Out]) -> io::Result<()> {
-    let mut slices = Vec::with_capacity(pdus.len() * 3);
-    for out in pdus {
-        slices.push(io::IoSlice::new(&out.header));
-        slices.extend(out.pieces.iter().map(|piece| io::IoSlice::new(piece)));
-        if !out.tail.is_empty() {
-            slices.push(io::IoSlice::new(&out.tail));
-        }
-    }
-    let mut left = slices.as_mut_slice();
-    while !left.is_empty() {
-        let count = writer.write_vectored(left).await?;
-        if count == 0 {
-            return Err(io::Error::from(io::ErrorKind::WriteZero));
-        }
-        io::IoSlice::advance_slices(&mut left, count);
-    }
-    Ok(())
 }
