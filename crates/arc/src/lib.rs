@@ -119,8 +119,10 @@ impl Cache {
     /// # Errors
     /// As [`BlockStore::read`]. Errors are not cached; all who wait for the same read get it.
     pub async fn read(&self, bp: &BlockPointer, props: ReadProps) -> Result<IoBuf, ZioError> {
+        // What waits for devices is apart: the state of every request that reads has room for it otherwise, and is moved
+        // with it into its task, though nearly all find their blocks here.
         let Some(identity) = Identity::of(bp) else {
-            return self.0.store.read(bp, props).await;
+            return Box::pin(self.0.store.read(bp, props)).await;
         };
         let prefetch = props.class == IoClass::AsyncRead;
         let plan = {
@@ -158,7 +160,7 @@ impl Cache {
             }
         };
         match plan {
-            Plan::Open(stored) => match self.0.store.open_stored(bp, stored).await {
+            Plan::Open(stored) => match Box::pin(self.0.store.open_stored(bp, stored)).await {
                 Some(open) => {
                     self.0.state.borrow_mut().opened(&identity, &open);
                     Ok(open)
@@ -166,7 +168,7 @@ impl Cache {
                 // Memory that rots is nobody's fault here; the devices have it right.
                 None => {
                     self.0.state.borrow_mut().remove(&identity);
-                    self.0.store.read(bp, props).await
+                    Box::pin(self.0.store.read(bp, props)).await
                 }
             },
             Plan::Join(flight) => {
@@ -174,7 +176,7 @@ impl Cache {
                 let result = flight.result.borrow().clone();
                 result.expect("a flight lands with a result")
             }
-            Plan::Fetch(flight) => self.fetch(identity, bp, props, &flight).await,
+            Plan::Fetch(flight) => Box::pin(self.fetch(identity, bp, props, &flight)).await,
         }
     }
 

@@ -205,7 +205,8 @@ impl Zilog {
                 inner.written.wait().await;
                 continue;
             }
-            let write = inner.write_batch();
+            // Apart: one request of a group writes, the state of all would have room for it.
+            let write = Box::pin(inner.write_batch());
             let result = runtime::waiting_as("records to reach the intent log", write).await;
             inner.writing.set(false);
             if let Err(error) = result {
