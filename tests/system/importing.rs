@@ -139,3 +139,24 @@ fn a_destroyed_pool_comes_back() {
         oracle::zdb_clean(Path::new(&place.work()), "tank").expect("zdb");
     }
 }
+
+#[test]
+fn an_import_that_mounts_nothing() {
+    let mut place = Place::new();
+    if !Path::new("/dev/fuse").exists() || place.run("id -u") != "0\n" {
+        harness::skip("imports and mounts", "no /dev/fuse, or not root");
+        return;
+    }
+    place.run("mkdir -p $SANBOX_STATE; printf '[mount]\\nautomatic = true\\n' > $SANBOX_STATE/sanbox.toml");
+    place.serve(&["--nfs-port", &harness::free_port().to_string()]);
+    let made = place.run(
+        "truncate -s 128M a; zpool create -m $PWD/m tank $PWD/a; zfs mount | grep -c tank; zpool export tank",
+    );
+    assert_eq!(made, "1\n");
+    let quiet = place.run("zpool import -N -d $PWD tank; zfs mount; zpool export tank");
+    assert_eq!(quiet, "");
+    let mounted = place
+        .run("zpool import -d $PWD tank; zfs mount | grep -c tank; zpool export tank; zfs mount");
+    assert_eq!(mounted, "1\n");
+    place.stop();
+}
