@@ -120,6 +120,9 @@ pub enum DmuError {
         /// Why it was stopped.
         reason: &'static str,
     },
+    /// The pool is suspended and set to refuse changes meanwhile.
+    #[error("pool I/O is currently suspended")]
+    Suspended,
     /// A transaction group older than the one asked for was named.
     #[error("transaction group {txg} is not one that can be changed now")]
     WrongTxg {

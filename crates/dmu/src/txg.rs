@@ -143,6 +143,8 @@ struct Clock {
     /// Highest group somebody waits for.
     wanted: Cell<Txg>,
     stopped: Cell<Option<&'static str>>,
+    /// Users' transactions are refused for now.
+    refusing: Cell<bool>,
     /// When the last delayed `begin` may proceed; later ones queue behind it (nanoseconds of the runtime's clock).
     delay_until_ns: Cell<u64>,
     /// Anything changed: holds, syncs, wishes, dirty bytes.
@@ -193,6 +195,7 @@ impl TxgClock {
             dirty_total: Cell::new(0),
             wanted: Cell::new(Txg(0)),
             stopped: Cell::new(None),
+            refusing: Cell::new(false),
             delay_until_ns: Cell::new(0),
             released: Notify::default(),
             synced: Notify::default(),
@@ -237,10 +240,18 @@ impl TxgClock {
     /// # Errors
     /// `Stopped` when the clock was stopped.
     pub async fn begin(&self, weight: TxWeight) -> Result<Tx> {
+        if self.0.refusing.get() {
+            return Err(DmuError::Suspended);
+        }
         if !weight.unthrottled {
             self.throttle().await?;
         }
         self.begin_now()
+    }
+
+    /// Has [`TxgClock::begin`] refuse with `Suspended`, or no longer. What has begun goes on.
+    pub fn refuse(&self, refusing: bool) {
+        self.0.refusing.set(refusing);
     }
 
     /// Begins a transaction in the open group without waiting.

@@ -15,7 +15,7 @@ use crate::door::{Door, Ending, MAILBOX_BOUND, Room};
 use crate::pool_handle::PoolFacts;
 use crate::property::{DatasetKind, SetContext};
 use crate::watch::Watches;
-use crate::{EngineError, FeatureBase, PoolHandle};
+use crate::{DeviceLabel, EngineError, FeatureBase, PoolHandle};
 
 /// The body of a pool's thread: given the thread's runtime, it runs until the pool ends.
 pub type PoolBody = Box<dyn FnOnce(Handle) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
@@ -153,6 +153,32 @@ impl Engine {
         });
         self.start_thread("discover", body)?;
         reply.await.map_err(|_| EngineError::PoolClosed)
+    }
+
+    /// Reads the label of a device; `None` when it has no valid one.
+    ///
+    /// # Errors
+    /// The device cannot be opened; [`EngineError::NoThread`].
+    pub async fn device_label(&self, path: PathBuf) -> Result<Option<DeviceLabel>, EngineError> {
+        let (sender, reply) = runtime::reply();
+        let body: PoolBody = Box::new(move |handle| {
+            Box::pin(async move { sender.send(pool::device_label(&handle, &path).await) })
+        });
+        self.start_thread("label", body)?;
+        Ok(reply.await.map_err(|_| EngineError::PoolClosed)??)
+    }
+
+    /// Removes the labels of a device that no pool uses.
+    ///
+    /// # Errors
+    /// The device cannot be opened for writing, or written; [`EngineError::NoThread`].
+    pub async fn clear_labels(&self, path: PathBuf) -> Result<(), EngineError> {
+        let (sender, reply) = runtime::reply();
+        let body: PoolBody = Box::new(move |handle| {
+            Box::pin(async move { sender.send(pool::clear_labels(&handle, &path).await) })
+        });
+        self.start_thread("label", body)?;
+        Ok(reply.await.map_err(|_| EngineError::PoolClosed)??)
     }
 
     /// Imports a pool that was discovered.
@@ -301,7 +327,7 @@ impl Engine {
                     Ok(pool) => {
                         let facts = PoolFacts {
                             name: pool_name,
-                            guid: pool.guid(),
+                            guid: pool.guid().into(),
                             altroot: pool.altroot(),
                             readonly: pool.is_read_only(),
                             rewound: pool.rewound(),

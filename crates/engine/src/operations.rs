@@ -1,9 +1,9 @@
 //! What an administrator does to a pool while it is in use: scans, errors, devices.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::door::Room;
-use crate::{AddSpec, EngineError, PoolHandle};
+use crate::{AddSpec, AllocationBias, EngineError, PoolHandle, SplitSpec};
 
 impl PoolHandle {
     /// Starts a scrub, or goes on with a paused one; does not wait for its end.
@@ -155,6 +155,63 @@ impl PoolHandle {
     pub async fn add(&self, spec: AddSpec) -> Result<(), EngineError> {
         self.door
             .ask(move |room| async move { Ok(room.pool.add(spec).await?) })
+            .await
+    }
+
+    /// Takes a spare, a cache device or a log vdev out of the pool for good.
+    ///
+    /// # Errors
+    /// No such device; it is in use; others cannot be removed; the pool cannot be written.
+    pub async fn remove(&self, vdev: u64) -> Result<(), EngineError> {
+        self.door
+            .ask(move |room| async move { Ok(room.pool.remove(vdev).await?) })
+            .await
+    }
+
+    /// Lets every vdev have all that its devices offer now; returns how many have grown.
+    ///
+    /// # Errors
+    /// The pool cannot be written.
+    pub async fn expand(&self) -> Result<usize, EngineError> {
+        self.door
+            .ask(|room| async move { Ok(room.pool.expand().await?) })
+            .await
+    }
+
+    /// Gives the pool another guid, a random one unless told, and returns it.
+    ///
+    /// # Errors
+    /// A device is out of order; the pool cannot be written.
+    pub async fn reguid(&self, guid: Option<u64>) -> Result<u64, EngineError> {
+        let guid = self
+            .door
+            .ask(move |room| async move { Ok(room.pool.reguid(guid).await?) })
+            .await?;
+        self.set_guid(guid);
+        Ok(guid)
+    }
+
+    /// Returns the devices that a split would make the new pool of (leaves by guid; the last of each mirror of which none
+    /// is named), in the order of its vdevs.
+    ///
+    /// # Errors
+    /// The pool is not made of mirrors, or the devices do not fit.
+    pub async fn plan_split(
+        &self,
+        devices: Vec<u64>,
+    ) -> Result<Vec<(PathBuf, AllocationBias)>, EngineError> {
+        self.door
+            .ask(move |room| async move { Ok(room.pool.plan_split(&devices)?) })
+            .await
+    }
+
+    /// Makes a pool of one half of every mirror; it is exported on return.
+    ///
+    /// # Errors
+    /// The pool is not made of mirrors, a half is not whole, or the pool cannot be written.
+    pub async fn split(&self, spec: SplitSpec) -> Result<(), EngineError> {
+        self.door
+            .ask(move |room| async move { Ok(room.pool.split(spec).await?) })
             .await
     }
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pool::{HistoryRecord, PoolStatus, Rewound};
 
@@ -20,11 +21,12 @@ pub struct PoolHandle {
     facts: Arc<PoolFacts>,
 }
 
-/// What never changes while a pool is imported.
-#[derive(Clone, Debug)]
+/// What hardly ever changes while a pool is imported.
+#[derive(Debug)]
 pub(crate) struct PoolFacts {
     pub(crate) name: String,
-    pub(crate) guid: u64,
+    /// Changes when the administrator gives the pool another one.
+    pub(crate) guid: AtomicU64,
     pub(crate) altroot: Option<PathBuf>,
     pub(crate) readonly: bool,
     pub(crate) rewound: Option<Rewound>,
@@ -47,7 +49,11 @@ impl PoolHandle {
     /// Returns the pool's guid.
     #[must_use]
     pub fn guid(&self) -> u64 {
-        self.facts.guid
+        self.facts.guid.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_guid(&self, guid: u64) {
+        self.facts.guid.store(guid, Ordering::Relaxed);
     }
 
     /// Returns the alternate root the pool was imported with.
@@ -370,7 +376,7 @@ impl PoolHandle {
     /// gone answer [`VolumeError::Gone`](crate::VolumeError::Gone).
     #[must_use]
     pub fn volume_by_number(&self, dataset: u64, guid: u64) -> VolumeHandle {
-        VolumeHandle::new(self.door.clone(), self.facts.guid, dataset, guid)
+        VolumeHandle::new(self.door.clone(), self.guid(), dataset, guid)
     }
 
     pub(crate) async fn end(&self, ending: Ending) -> Result<(), EngineError> {

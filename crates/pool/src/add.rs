@@ -4,15 +4,17 @@
 //! stable storage does the store learn of them, so that no crash leaves a block where no configuration reaches.
 // OpenZFS: module/zfs/spa.c, spa_vdev_add
 
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use dmu::Tx;
 use vdev::{AllocationBias, VdevConfig};
 
+use crate::auxiliary::Kind;
 use crate::create::{self, ALLOCATION_CLASSES};
 use crate::pool::{Inner, Pool, Stored};
 use crate::spec::AddSpec;
-use crate::{PoolError, in_use, sync};
+use crate::{PoolError, sync};
 
 impl Pool {
     /// Adds devices to the pool (`zpool add`). They are part of it, also after a crash, when this returns.
@@ -24,6 +26,11 @@ impl Pool {
         let inner = &self.0;
         inner.writable()?;
         create::check_vdevs(spec.tops().map(|(vdev, _)| vdev))?;
+        create::check_distinct(
+            &spec.spares,
+            &spec.caches,
+            spec.tops().map(|(vdev, _)| vdev),
+        )?;
         let features = inner.hierarchy.features();
         let classes = !(spec.special.is_empty() && spec.dedup.is_empty());
         if classes && !features.is_enabled(ALLOCATION_CLASSES) {
@@ -34,16 +41,44 @@ impl Pool {
         for path in spec.tops().flat_map(|(vdev, _)| vdev.paths()) {
             inner.refuse_own(path)?;
         }
-        let ashift = spec.ashift.or_else(|| inner.stored_ashift());
-        let plan = create::tree_spec(spec.tops(), ashift);
-        let (tops, conflicts) = vdev::plan_tops(&inner.handle, &plan).await?;
-        in_use::refuse(&conflicts, spec.force)?;
-        inner.check_new_tops(&tops, spec.any_sector_size)?;
-        inner.add_tops(tops).await
+        if spec.tops().next().is_some() {
+            inner.add_vdevs(&spec).await?;
+        }
+        for (kind, paths) in [(Kind::Spare, &spec.spares), (Kind::Cache, &spec.caches)] {
+            if !paths.is_empty() {
+                inner.add_auxiliaries(kind, paths, spec.force).await?;
+            }
+        }
+        Ok(())
     }
 }
 
 impl Inner {
+    async fn add_auxiliaries(
+        self: &Rc<Self>,
+        kind: Kind,
+        paths: &[PathBuf],
+        force: bool,
+    ) -> Result<(), PoolError> {
+        let configs = self.prepare_auxiliaries(kind, paths, force).await?;
+        self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
+            for config in configs {
+                inner.list(kind).push(config);
+            }
+            inner.write_auxiliaries(&tx).await
+        })
+        .await
+    }
+
+    async fn add_vdevs(self: &Rc<Self>, spec: &AddSpec) -> Result<(), PoolError> {
+        let ashift = spec.ashift.or_else(|| self.stored_ashift());
+        let plan = create::tree_spec(spec.tops(), ashift);
+        let (tops, conflicts) = vdev::plan_tops(&self.handle, &plan).await?;
+        self.refuse_used(conflicts, spec.force)?;
+        self.check_new_tops(&tops, spec.any_sector_size)?;
+        self.add_tops(tops).await
+    }
+
     fn stored_ashift(&self) -> Option<u8> {
         match self.properties.borrow().get("ashift") {
             Some(Stored::Number(shift)) if *shift != 0 => u8::try_from(*shift).ok(),

@@ -15,9 +15,10 @@ use dsl::{Hierarchy, HierarchyOptions, NewHierarchy};
 use ondisk::{Guid, ObjectId, ObjectType, ObjsetType, SPA_VERSION_FEATURES, TXG_INITIAL};
 use runtime::Handle;
 use runtime::sync::Event;
-use vdev::{AllocationBias, LeafSpec, OpenMode, TopSpec, Tree, TreeSpec};
+use vdev::{AllocationBias, LeafSpec, OpenMode, TopSpec, Tree, TreeSpec, VdevKind};
 use zio::{BlockStore, StoreOptions};
 
+use crate::auxiliary::{Kind, List};
 use crate::config::{self, Identity};
 use crate::pool::{ALLOCATION_BIAS, DIRECTORY, Inner, Objects, Pool, Stored};
 use crate::space::{Dtls, Source, SpaceMaps};
@@ -148,6 +149,11 @@ impl Pool {
             space,
             dtls: Dtls::default(),
             rewound: None,
+            spares: List::new(Kind::Spare),
+            caches: List::new(Kind::Cache),
+            next_look: Cell::new(handle.now()),
+            unfit_spares: RefCell::default(),
+            sparing: Cell::new(false),
             opened: handle.now(),
             scan: crate::scan::State::default(),
             damage: crate::damage::Damage::default(),
@@ -159,6 +165,7 @@ impl Pool {
             late_misses: RefCell::default(),
             tasks: RefCell::new(VecDeque::new()),
             suspended: RefCell::new(None),
+            lack_of_space: Cell::new(false),
             dead: Cell::new(false),
             resumed: Event::new("the pool to be resumed"),
             closed: Cell::new(false),
@@ -167,6 +174,11 @@ impl Pool {
         }));
         let inner = &pool.0;
         *inner.features_in_labels.borrow_mut() = inner.label_features();
+        for (kind, paths) in [(Kind::Spare, &spec.spares), (Kind::Cache, &spec.caches)] {
+            for config in inner.prepare_auxiliaries(kind, paths, spec.force).await? {
+                inner.list(kind).push(config);
+            }
+        }
         inner
             .fill_new(&salt, &checked.stored, spec.command.as_deref(), &tx)
             .await?;
@@ -232,7 +244,9 @@ impl Inner {
             self.dirty_config();
         }
         let tree = self.tree.config();
-        for top in &tree.tops {
+        let real =
+            |top: &&vdev::VdevConfig| !matches!(top.kind, VdevKind::Hole | VdevKind::Missing);
+        for top in tree.tops.iter().filter(real) {
             let mut wanted: Vec<(Guid, bool)> = Vec::new();
             for leaf in sync::leaves_of(top) {
                 if leaf.zap_leaf.is_none() {
@@ -335,6 +349,11 @@ fn check(spec: &PoolSpec) -> Result<Checked, PoolError> {
         ));
     }
     check_vdevs(spec.tops().map(|(vdev, _)| vdev))?;
+    check_distinct(
+        &spec.spares,
+        &spec.caches,
+        spec.tops().map(|(vdev, _)| vdev),
+    )?;
     let mut checked = Checked {
         ashift: None,
         comment: None,
@@ -405,6 +424,25 @@ pub(crate) fn check_vdevs<'a>(vdevs: impl Iterator<Item = &'a VdevSpec>) -> Resu
             }
             seen.push(path);
         }
+    }
+    Ok(())
+}
+
+/// Checks that spares and cache devices are named once, and not as part of a vdev.
+pub(crate) fn check_distinct<'a>(
+    spares: &[PathBuf],
+    caches: &[PathBuf],
+    vdevs: impl Iterator<Item = &'a VdevSpec>,
+) -> Result<(), PoolError> {
+    let mut seen: Vec<&PathBuf> = vdevs.flat_map(VdevSpec::paths).collect();
+    for path in spares.iter().chain(caches) {
+        if seen.contains(&path) {
+            return Err(PoolError::Invalid(format!(
+                "invalid vdev specification: the device '{}' is given twice",
+                path.display()
+            )));
+        }
+        seen.push(path);
     }
     Ok(())
 }

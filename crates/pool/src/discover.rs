@@ -53,6 +53,8 @@ pub struct Candidate {
     pub root: VdevStatus,
     /// Where each leaf was found, by guid.
     pub devices: BTreeMap<u64, PathBuf>,
+    /// Where spares and cache devices were found, of whatever pool, by guid.
+    pub auxiliaries: BTreeMap<u64, PathBuf>,
     /// The tree as the labels give it, top-level vdevs that were not found left out.
     pub(crate) tree: TreeConfig,
     /// Multihost was on when the pool was last written.
@@ -142,8 +144,47 @@ struct Found {
     uberblock: Option<Uberblock>,
 }
 
+/// Returns the newest label whose group was completed on some device that names the same pool, else the newest: when a
+/// pool gets another guid or is split, a power cut may leave labels of both.
+fn counting_label<'a>(labels: &'a [NvList], reached: &BTreeMap<u64, u64>) -> &'a NvList {
+    let txg = |list: &&NvList| list.u64("txg").unwrap_or(0);
+    let complete = |list: &&NvList| {
+        let pool = list.u64("pool_guid").unwrap_or(0);
+        reached
+            .get(&pool)
+            .is_some_and(|&reached| txg(list) <= reached)
+    };
+    let complete = labels.iter().filter(complete).max_by_key(txg);
+    let newest = labels.iter().max_by_key(txg);
+    complete.or(newest).expect("a valid label was found")
+}
+
+/// Returns the newest group of any device that names a pool, by the pool's guid.
+fn groups_reached(devices: &[Device]) -> BTreeMap<u64, u64> {
+    let mut reached = BTreeMap::new();
+    for set in devices
+        .iter()
+        .filter_map(|device| device.result.as_ref().ok())
+    {
+        let Some(last) = set.best_uberblock(None).map(|uberblock| uberblock.txg.0) else {
+            continue;
+        };
+        for label in &set.labels {
+            if let LabelState::Valid(list) = label
+                && let Some(pool) = list.u64("pool_guid")
+            {
+                let known = reached.entry(pool).or_insert(last);
+                *known = last.max(*known);
+            }
+        }
+    }
+    reached
+}
+
 fn group(devices: Vec<Device>, discovery: &mut Discovery) {
+    let reached = groups_reached(&devices);
     let mut pools: BTreeMap<u64, Vec<Found>> = BTreeMap::new();
+    let mut auxiliaries = BTreeMap::new();
     for device in devices {
         let set = match device.result {
             Ok(set) => set,
@@ -173,9 +214,12 @@ fn group(devices: Vec<Device>, discovery: &mut Discovery) {
             // Nothing that looks like a label: an ordinary foreign file or disk, not worth a word.
             continue;
         }
-        let newest = set.best_config().expect("a valid label was found");
+        let newest = counting_label(&labels, &reached);
         if newest.u64("state").and_then(pool_state).is_none() {
             // A spare or cache device: it says nothing of its pool.
+            if let Some(guid) = newest.u64("guid") {
+                auxiliaries.insert(guid, device.path);
+            }
             continue;
         }
         let Some(guid) = newest.u64("pool_guid") else {
@@ -197,7 +241,10 @@ fn group(devices: Vec<Device>, discovery: &mut Discovery) {
     }
     for (guid, found) in pools {
         match assemble(guid, &found) {
-            Ok(candidate) => discovery.pools.push(candidate),
+            Ok(mut candidate) => {
+                candidate.auxiliaries.clone_from(&auxiliaries);
+                discovery.pools.push(candidate);
+            }
             Err(reason) => discovery.rejected.extend(
                 found
                     .into_iter()
@@ -281,12 +328,13 @@ fn assemble(guid: u64, found: &[Found]) -> Result<Candidate, String> {
     let mut details = Vec::new();
     let mut statuses = Vec::new();
     for id in 0..children {
-        if let Some((_, mut top)) = tops.remove(&id) {
+        // A hole first: a device that was removed may still carry its old label.
+        if holes.contains(&id) {
+            tree.tops.push(VdevConfig::new(VdevKind::Hole, id, Guid(0)));
+        } else if let Some((_, mut top)) = tops.remove(&id) {
             set_open_paths(&mut top, &devices);
             statuses.push(status_of(&top, &devices, &mut details));
             tree.tops.push(top);
-        } else if holes.contains(&id) {
-            tree.tops.push(VdevConfig::new(VdevKind::Hole, id, Guid(0)));
         } else if removals {
             // No label tells a removed vdev from one whose devices are missing; the pool's own configuration does.
             tree.tops
@@ -337,6 +385,7 @@ fn assemble(guid: u64, found: &[Found]) -> Result<Candidate, String> {
         },
         name: identity.name,
         devices,
+        auxiliaries: BTreeMap::new(),
         tree,
         multihost: best.mmp_valid && best.mmp_delay != 0,
     })

@@ -166,6 +166,9 @@ pub enum PoolError {
     /// Without the device some data would be out of reach.
     #[error("no valid replicas")]
     NoReplicas,
+    /// Something still needs the device.
+    #[error("{0}")]
+    InUse(&'static str),
     /// The pool has no such device.
     #[error("no such device in pool")]
     NoSuchDevice,
@@ -241,6 +244,7 @@ impl From<DmuError> for PoolError {
     fn from(error: DmuError) -> Self {
         match error {
             DmuError::NoSpace => Self::NoSpace,
+            DmuError::Suspended => Self::Suspended,
             DmuError::ReadOnly => Self::ReadOnly,
             DmuError::Stopped {
                 reason: crate::sync::SUSPENDED,

@@ -7,7 +7,8 @@
 //! Nothing is written before every check has passed.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use arc::Cache;
@@ -21,6 +22,7 @@ use runtime::sync::Event;
 use vdev::{AllocationBias, OpenMode, Tree, TreeConfig, TreeTuning, VdevConfig, VdevKind};
 use zio::{BlockStore, StoreOptions};
 
+use crate::auxiliary::{Kind, List};
 use crate::clones::CloneTables;
 use crate::config::{self, Identity};
 use crate::dedup::DedupTables;
@@ -31,7 +33,7 @@ use crate::rewind::{self, Rewound};
 use crate::space::{Dtls, Source, SpaceMaps};
 use crate::spec::ImportPolicy;
 use crate::status::{Health, PoolState};
-use crate::{PoolError, create, removed, set, sync, unflushed};
+use crate::{PoolError, create, removed, set, sparing, sync, unflushed};
 
 /// Longest configuration believed.
 const CONFIG_MAX: u64 = 64 << 20;
@@ -190,7 +192,7 @@ impl Pool {
             };
             pool.0.verify_metadata(Txg(min_birth)).await?;
         }
-        let claimed = pool.0.load(policy).await?;
+        let claimed = pool.0.load(policy, &candidate.auxiliaries).await?;
         Ok((pool, claimed))
     }
 
@@ -221,6 +223,8 @@ impl Pool {
         pool.sync().await?;
         drop(claimed);
         pool.0.continue_scans().await?;
+        pool.0.expand_by_itself().await?;
+        sparing::spare_in_background(&pool);
         for (name, value) in settings {
             pool.set_property(&name, &value).await?;
         }
@@ -290,15 +294,21 @@ fn parse_settings(policy: &ImportPolicy) -> Result<Vec<(String, String)>, PoolEr
     Ok(settings)
 }
 
+pub(crate) async fn newest(tree: &Tree) -> Result<Uberblock, PoolError> {
+    tree.best_uberblock(None)
+        .await?
+        .ok_or_else(|| PoolError::Corrupt("no valid uberblock on any device".into()))
+}
+
 /// A tree with its block store and meta-objset.
-struct Opened {
+pub(crate) struct Opened {
     services: Services,
     cache: Cache,
     store: BlockStore,
-    mos: Objset,
+    pub(crate) mos: Objset,
 }
 
-async fn open_mos(
+pub(crate) async fn open_mos(
     handle: &Handle,
     tree: &Tree,
     uberblock: &Uberblock,
@@ -331,12 +341,21 @@ async fn open_mos(
 }
 
 /// Reads the configuration the pool keeps in its meta-objset.
-async fn read_config(mos: &Objset) -> Result<NvList, PoolError> {
+pub(crate) async fn read_config(mos: &Objset) -> Result<NvList, PoolError> {
     let bad = |what: &str| PoolError::Corrupt(format!("the pool's configuration {what}"));
     let object = zap::lookup_u64(mos, DIRECTORY, "config")
         .await?
         .ok_or_else(|| bad("is missing"))?;
-    let object = ObjectId(object);
+    read_packed(mos, ObjectId(object), "config").await
+}
+
+/// Reads a list that the pool keeps in an object of its own.
+pub(crate) async fn read_packed(
+    mos: &Objset,
+    object: ObjectId,
+    what: &str,
+) -> Result<NvList, PoolError> {
+    let bad = |why: &str| PoolError::Corrupt(format!("the pool's list '{what}' {why}"));
     let bonus = mos.bonus(object).await?;
     let len = u64_at(&bonus.bytes, 0);
     if len == 0 || len > CONFIG_MAX {
@@ -415,7 +434,7 @@ fn check_missing(
     clippy::too_many_arguments,
     reason = "the pieces of one pool, each used once"
 )]
-async fn assemble(
+pub(crate) async fn assemble(
     handle: &Handle,
     tree: Tree,
     opened: Opened,
@@ -512,6 +531,11 @@ async fn assemble(
         space,
         dtls: Dtls::default(),
         rewound,
+        spares: List::new(Kind::Spare),
+        caches: List::new(Kind::Cache),
+        next_look: Cell::new(handle.now()),
+        unfit_spares: RefCell::default(),
+        sparing: Cell::new(false),
         opened: handle.now(),
         scan: crate::scan::State::default(),
         damage: crate::damage::Damage::default(),
@@ -527,6 +551,7 @@ async fn assemble(
         late_misses: RefCell::default(),
         tasks: RefCell::new(VecDeque::new()),
         suspended: RefCell::new(None),
+        lack_of_space: Cell::new(false),
         dead: Cell::new(false),
         resumed: Event::new("the pool to be resumed"),
         closed: Cell::new(false),
@@ -580,7 +605,11 @@ async fn judge_features(mos: &Objset) -> Result<Verdict, PoolError> {
 impl Inner {
     /// Loads what a pool needs beyond its datasets, and claims the intent logs of a crash. Returns the datasets that
     /// have one.
-    async fn load(&self, policy: &ImportPolicy) -> Result<Vec<Dataset>, PoolError> {
+    pub(crate) async fn load(
+        &self,
+        policy: &ImportPolicy,
+        auxiliaries: &BTreeMap<u64, PathBuf>,
+    ) -> Result<Vec<Dataset>, PoolError> {
         self.load_properties().await?;
         for leaf in self.tree.config().leaves() {
             if let Some(object) = leaf.dtl.filter(|&object| object != 0) {
@@ -606,6 +635,7 @@ impl Inner {
             summaries.extend(self.space.open_vdev(&top).await?);
         }
         self.store().activate(Source::of(&self.space), &summaries);
+        self.load_auxiliaries(auxiliaries).await?;
         self.load_scan().await?;
         self.load_damage().await?;
         if policy.readonly {

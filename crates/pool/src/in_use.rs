@@ -3,11 +3,14 @@
 
 use std::path::Path;
 
+use ondisk::Guid;
+use runtime::{DiskMode, Handle};
 use vdev::{Conflict, DiskUse, Health};
 
 use crate::PoolError;
 use crate::config;
 use crate::pool::Inner;
+use crate::status::PoolState;
 
 /// Says what a device holds that keeps it from being used, `None` when nothing does.
 fn reason(found: &DiskUse) -> Option<String> {
@@ -41,6 +44,46 @@ pub(crate) fn refuse(conflicts: &[Conflict], force: bool) -> Result<(), PoolErro
     Ok(())
 }
 
+/// What the label of a device says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceLabel {
+    /// Name of the pool; empty on spares and cache devices.
+    pub pool: String,
+    /// Guid of the pool, 0 on spares and cache devices.
+    pub pool_guid: u64,
+    /// What use the label speaks of; `None` on spares and cache devices.
+    pub state: Option<PoolState>,
+}
+
+/// Reads the label of a device; `None` when it has none that is valid.
+///
+/// # Errors
+/// `Vdev` when it cannot be opened.
+pub async fn device_label(handle: &Handle, path: &Path) -> Result<Option<DeviceLabel>, PoolError> {
+    Ok(match vdev::disk_use(handle, path).await? {
+        DiskUse::Pool {
+            name,
+            state,
+            pool_guid,
+            ..
+        } => Some(DeviceLabel {
+            pool: name,
+            pool_guid,
+            state: config::pool_state(state),
+        }),
+        DiskUse::Free | DiskUse::Foreign { .. } => None,
+    })
+}
+
+/// Removes the valid labels of a device that no pool uses (`zpool labelclear`). Durable on return.
+///
+/// # Errors
+/// When it cannot be opened for writing (a pool has it), or written.
+pub async fn clear_labels(handle: &Handle, path: &Path) -> Result<(), PoolError> {
+    let disk = handle.open_disk(path, DiskMode::ReadWrite).await?;
+    Ok(vdev::labels::clear_valid(&disk).await?)
+}
+
 impl Inner {
     /// Refuses a device that is part of this pool already.
     pub(crate) fn refuse_own(&self, path: &Path) -> Result<(), PoolError> {
@@ -55,7 +98,19 @@ impl Inner {
                 forceable: false,
             });
         }
-        Ok(())
+        let name = self.name.borrow();
+        let reason = if self.spares.at(path).is_some() {
+            format!("is reserved as a hot spare for pool {name}")
+        } else if self.caches.at(path).is_some() {
+            format!("is part of active pool '{name}'")
+        } else {
+            return Ok(());
+        };
+        Err(PoolError::DeviceInUse {
+            path: path.to_owned(),
+            reason,
+            forceable: false,
+        })
     }
 
     /// Refuses a device that is part of this pool, or holds something and is not forced.
@@ -63,6 +118,23 @@ impl Inner {
         self.refuse_own(path)?;
         let found = vdev::disk_use(&self.handle, path).await?;
         let path = path.to_owned();
-        refuse(&[Conflict { path, found }], force)
+        self.refuse_used(vec![Conflict { path, found }], force)
+    }
+
+    /// As [`refuse`], but for devices that this pool once had and has no more.
+    // OpenZFS: lib/libzfs/libzfs_import.c, zpool_in_use (an active pool whose configuration lacks the device)
+    pub(crate) fn refuse_used(
+        &self,
+        mut conflicts: Vec<Conflict>,
+        force: bool,
+    ) -> Result<(), PoolError> {
+        let own = self.identity.borrow().guid;
+        conflicts.retain(|conflict| match &conflict.found {
+            DiskUse::Pool {
+                pool_guid, guid, ..
+            } => *pool_guid != own || self.is_in_tree(Guid(*guid)),
+            _ => true,
+        });
+        refuse(&conflicts, force)
     }
 }

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod add;
+mod auxiliary;
 mod cachefile;
 mod clones;
 mod config;
@@ -16,6 +17,7 @@ mod damage;
 mod dedup;
 mod discover;
 mod error;
+mod expand;
 mod export;
 mod features;
 mod history;
@@ -25,17 +27,21 @@ mod operate;
 mod pool;
 mod properties;
 mod ranges;
+mod remove;
 mod removed;
 mod rewind;
 mod scan;
 mod set;
 mod space;
 mod space_map;
+mod sparing;
 mod spec;
+mod split;
 mod status;
 mod sync;
 mod unflushed;
 mod view;
+mod watch;
 
 pub use cachefile::{cache_file_devices, cache_file_with};
 pub use create::check_spec;
@@ -43,13 +49,16 @@ pub use damage::DamagedObject;
 pub use discover::{Candidate, Discovery, discover};
 pub use error::{PoolError, ScanRefusal};
 pub use features::{Support, support};
+pub use in_use::{DeviceLabel, clear_labels, device_label};
 pub use pool::Pool;
 pub use properties::{
     PROPERTIES, PoolProperty, PropertyEntry, PropertyInfo, PropertyKind, PropertySource,
     PropertyValue, human_bytes, parse_index,
 };
 pub use rewind::{Rewind, Rewound};
-pub use spec::{AddSpec, FeatureBase, HostIdentity, ImportPolicy, PoolSpec, Tuning, VdevSpec};
+pub use spec::{
+    AddSpec, FeatureBase, HostIdentity, ImportPolicy, PoolSpec, SplitSpec, Tuning, VdevSpec,
+};
 pub use status::{
     Health, HistoryEvent, HistoryRecord, IoTotals, PoolState, PoolStatus, ScanStatus, StatusReason,
     VdevStatus,

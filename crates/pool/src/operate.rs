@@ -56,6 +56,7 @@ impl Pool {
                 Ok(())
             })
             .await?;
+        inner.expand_by_itself().await?;
         inner.resilver_if_needed().await?;
         Ok(opened)
     }
@@ -74,20 +75,36 @@ impl Pool {
     ) -> Result<u64, PoolError> {
         let inner = &self.0;
         inner.writable()?;
-        inner.check_free(path, force).await?;
         let (path, target): (PathBuf, Guid) = (path.to_owned(), Guid(leaf));
-        let how = if replace { Join::Replace } else { Join::Mirror };
+        let spare = inner.spares.at(&path);
+        let how = match &spare {
+            Some(spare) if replace => {
+                inner.check_spare(spare, target).await?;
+                Join::Spare
+            }
+            _ if replace => Join::Replace,
+            _ => Join::Mirror,
+        };
+        if how != Join::Spare {
+            inner.check_free(&path, force).await?;
+        }
+        let known = spare.map(|spare| spare.config.guid);
+        let known = known.filter(|_| how == Join::Spare);
         let joined = Rc::new(std::cell::Cell::new(0));
         let told = joined.clone();
         inner
             .run_in_sync(async move |inner: Rc<Inner>, tx: Rc<Tx>| {
                 let old = inner.leaf_path(target);
-                let guid = inner.tree.join(target, &path, how).await?;
+                let guid = inner.tree.join(target, &path, how, known).await?;
                 told.set(guid.0);
                 inner.welcome(guid, &tx).await?;
                 let text = format!(
                     "{} vdev={} {} vdev={old}",
-                    if replace { "replace" } else { "attach" },
+                    match how {
+                        Join::Mirror => "attach",
+                        Join::Replace => "replace",
+                        Join::Spare => "spare in",
+                    },
                     path.display(),
                     if replace { "for" } else { "to" },
                 );
@@ -123,12 +140,46 @@ impl Pool {
     pub async fn reopen(&self) -> Result<usize, PoolError> {
         self.0.writable()?;
         let back = self.0.tree.reopen().await;
+        self.0.look_for_auxiliaries().await;
         if back > 0 {
             // What they missed in groups under way is recorded first.
             self.sync().await?;
             self.0.resilver_if_needed().await?;
         }
+        self.0.expand_by_itself().await?;
         Ok(back)
+    }
+}
+
+impl Pool {
+    /// Gives the pool another guid (`zpool reguid`), a random one unless told; devices and datasets keep theirs. Returns it.
+    ///
+    /// # Errors
+    /// `Invalid` for 0; `MissingDevices` while a device is out of order: it would come back as a stranger.
+    // OpenZFS: module/zfs/spa.c, spa_change_guid
+    pub async fn reguid(&self, guid: Option<u64>) -> Result<u64, PoolError> {
+        let inner = &self.0;
+        inner.writable()?;
+        let guid = guid.unwrap_or_else(|| inner.handle.random_u64().max(1));
+        if guid == 0 {
+            return Err(PoolError::Invalid("Invalid argument".into()));
+        }
+        if self.status().root.health != crate::Health::Online {
+            return Err(PoolError::MissingDevices {
+                missing: Vec::new(),
+            });
+        }
+        inner
+            .run_in_sync(async move |inner: Rc<Inner>, tx: Rc<Tx>| {
+                let old = inner.identity.borrow().guid;
+                inner.identity.borrow_mut().guid = guid;
+                inner.tree.update_root(|root| root.guid = Guid(guid));
+                inner.dirty_config();
+                let text = format!("old={old} new={guid}");
+                inner.log_internal("guid change", &text, &tx).await
+            })
+            .await?;
+        Ok(guid)
     }
 }
 
@@ -143,7 +194,7 @@ impl Inner {
         Ok(())
     }
 
-    fn leaf_path(&self, guid: Guid) -> String {
+    pub(crate) fn leaf_path(&self, guid: Guid) -> String {
         let leaves = self.tree.leaves();
         leaves
             .into_iter()
@@ -153,7 +204,10 @@ impl Inner {
 
     /// Gives a leaf that has just joined its labels, dictionary and dirty-time log. Syncing context.
     pub(crate) async fn welcome(&self, guid: Guid, tx: &Tx) -> Result<(), PoolError> {
-        self.tree.init_labels(guid).await?;
+        // The labels of a spare are those of one that waits until this group writes its own: it must not be lost sight of.
+        if !self.is_active_spare(guid) {
+            self.tree.init_labels(guid).await?;
+        }
         let txg = tx.txg().0;
         self.tree.update_config(guid, |vdev| vdev.create_txg = txg);
         let histogram = self.hierarchy.features().is_enabled("spacemap_histogram");
@@ -171,21 +225,32 @@ impl Inner {
     }
 
     /// Takes a leaf away and gives back what the pool kept of it.
-    async fn take_away(self: &Rc<Self>, guid: Guid) -> Result<(), PoolError> {
+    pub(crate) async fn take_away(self: &Rc<Self>, guid: Guid) -> Result<(), PoolError> {
+        let is_spare = self.is_active_spare(guid);
         self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
             let path = inner.leaf_path(guid);
+            let successor = inner.successor_of(guid);
             let removed = inner.tree.detach(guid)?;
+            if let Some(spare) = successor {
+                inner.settle_spare(spare);
+                inner.write_auxiliaries(&tx).await?;
+            }
             inner.forget_leaf(&removed, &tx).await?;
             inner.dirty_config();
             inner
                 .log_internal("detach", &format!("vdev={path}"), &tx)
                 .await
         })
-        .await
+        .await?;
+        if is_spare {
+            self.put_spare_back(guid).await;
+        }
+        // The smallest device of its vdev may just have gone.
+        self.expand_by_itself().await
     }
 
     /// Frees the objects of a leaf that has gone. Syncing context.
-    async fn forget_leaf(&self, leaf: &VdevConfig, tx: &Tx) -> Result<(), PoolError> {
+    pub(crate) async fn forget_leaf(&self, leaf: &VdevConfig, tx: &Tx) -> Result<(), PoolError> {
         self.dtls.forget(leaf.guid.0);
         if let Some(object) = leaf.dtl.filter(|&object| object != 0) {
             let bonus = self.mos.object_info(ObjectId(object)).await?.bonus_len;
@@ -211,7 +276,7 @@ impl Inner {
         for (old, _) in self.tree.replaced() {
             self.take_away(old).await?;
         }
-        Ok(())
+        self.return_spares().await
     }
 
     /// Takes note of health that error counts changed. Syncing context.

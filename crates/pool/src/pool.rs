@@ -3,7 +3,7 @@
 //! The loop that syncs it is in `sync`, the ways to get one in `create` and `import`.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -19,6 +19,7 @@ use runtime::{Handle, JoinHandle};
 use vdev::Tree;
 use zio::BlockStore;
 
+use crate::auxiliary::List;
 use crate::config::{self, Identity};
 use crate::damage::Damage;
 use crate::rewind::Rewound;
@@ -89,6 +90,15 @@ pub(crate) struct Inner {
     pub(crate) dtls: Dtls,
     /// What the import gave up.
     pub(crate) rewound: Option<Rewound>,
+    /// Hot spares and cache devices.
+    pub(crate) spares: List,
+    pub(crate) caches: List,
+    /// When devices that are away are looked for next.
+    pub(crate) next_look: Cell<runtime::Instant>,
+    /// Spares that turned out not to fit: device in need, spare.
+    pub(crate) unfit_spares: RefCell<BTreeSet<(Guid, Guid)>>,
+    /// Spares are being put to work.
+    pub(crate) sparing: Cell<bool>,
     /// When it was opened.
     pub(crate) opened: runtime::Instant,
     pub(crate) scan: scan::State,
@@ -108,6 +118,8 @@ pub(crate) struct Inner {
     pub(crate) tasks: RefCell<VecDeque<Task>>,
     /// Why the pool is suspended.
     pub(crate) suspended: RefCell<Option<String>>,
+    /// It is suspended because there is no room, not because of devices.
+    pub(crate) lack_of_space: Cell<bool>,
     /// A group could not be completed: only another import brings the pool back.
     pub(crate) dead: Cell<bool>,
     /// Told when the pool is resumed or closed.
@@ -259,6 +271,8 @@ impl Inner {
             || !self.late_misses.borrow().is_empty()
             || self.scan.is_dirty()
             || self.damage.is_dirty()
+            || self.spares.is_dirty()
+            || self.caches.is_dirty()
             || self.store().has_damaged()
     }
 
@@ -356,7 +370,6 @@ impl Inner {
     /// Encodes and stores the config object, creating it the first time.
     pub(crate) async fn write_config_object(&self, tx: &Tx) -> Result<(), PoolError> {
         // OpenZFS: module/zfs/spa.c, spa_sync_nvlist (packed nvlist in 16 KiB blocks, size in the bonus)
-        const BLOCK_SIZE: usize = 16 << 10;
         let list = config::for_mos(
             &self.identity.borrow(),
             self.label_state.get(),
@@ -364,16 +377,31 @@ impl Inner {
             &self.tree.config(),
             &self.label_features(),
         );
+        let object = self.objects.get().config;
+        let object = self.write_packed(object, "config", &list, tx).await?;
+        self.set_objects(|objects| objects.config = object);
+        self.config_dirty.set(false);
+        Ok(())
+    }
+
+    /// Stores a list in an object of its own, which is created and entered in the directory under `key` if it is 0. Returns
+    /// the object.
+    pub(crate) async fn write_packed(
+        &self,
+        mut object: ObjectId,
+        key: &str,
+        list: &ondisk::NvList,
+        tx: &Tx,
+    ) -> Result<ObjectId, PoolError> {
+        const BLOCK_SIZE: usize = 16 << 10;
         let mut packed = list.encode_xdr();
         let len = ondisk::bytes::len64(packed.len());
-        let mut object = self.objects.get().config;
         if object.0 == 0 {
             let spec = dmu::AllocSpec::new(ondisk::ObjectType::PACKED_NVLIST)
                 .block_size(u32::try_from(BLOCK_SIZE).expect("16 KiB"))
                 .bonus(ondisk::ObjectType::PACKED_NVLIST_SIZE, 8);
             object = self.mos.allocate(spec, tx).await?;
-            zap::add_u64(&self.mos, DIRECTORY, "config", object.0, tx).await?;
-            self.set_objects(|objects| objects.config = object);
+            zap::add_u64(&self.mos, DIRECTORY, key, object.0, tx).await?;
         }
         packed.resize(packed.len().next_multiple_of(BLOCK_SIZE), 0);
         self.mos.write(object, 0, &packed, tx).await?;
@@ -381,8 +409,7 @@ impl Inner {
         self.mos
             .set_bonus(object, kind, &len.to_le_bytes(), tx)
             .await?;
-        self.config_dirty.set(false);
-        Ok(())
+        Ok(object)
     }
 }
 

@@ -236,6 +236,46 @@ impl SpaceMaps {
         Ok(array)
     }
 
+    /// Takes note that a top-level vdev has more metaslabs now.
+    pub(crate) fn grow_vdev(&self, id: u32, count: u64) {
+        if let Some(vdev) = self.vdevs.borrow_mut().get_mut(&id) {
+            vdev.count = vdev.count.max(count);
+        }
+    }
+
+    /// Frees the array and all maps of a top-level vdev that has gone. Returns how many of the maps had a long header.
+    pub(crate) async fn remove_vdev(&self, id: u32, tx: &Tx) -> Result<u64, PoolError> {
+        let removed = self.vdevs.borrow_mut().remove(&id);
+        match removed {
+            Some(vdev) => self.free_maps(vdev.array, vdev.count, tx).await,
+            None => Ok(0),
+        }
+    }
+
+    /// Frees an array of `count` metaslabs and its maps. Returns how many of the maps had a long header.
+    pub(crate) async fn free_maps(
+        &self,
+        array: ObjectId,
+        count: u64,
+        tx: &Tx,
+    ) -> Result<u64, PoolError> {
+        if array.0 == 0 {
+            return Ok(0);
+        }
+        let bytes = self.mos.read(array, 0, index(8 * count)).await?;
+        let mut long_headers = 0;
+        for metaslab in 0..count {
+            let object = ObjectId(u64_at(&bytes, index(8 * metaslab)));
+            if object.0 != 0 {
+                let header = space_map::header(&self.mos, object).await?;
+                long_headers += u64::from(header.histogram.is_some());
+                self.mos.free_object(object, tx).await?;
+            }
+        }
+        self.mos.free_object(array, tx).await?;
+        Ok(long_headers)
+    }
+
     /// Reads the array and all headers of a top-level vdev, and returns what the allocator wants to
     /// know of each metaslab that was ever used.
     pub(crate) async fn open_vdev(&self, top: &TopInfo) -> Result<Vec<MetaslabSummary>, PoolError> {

@@ -75,6 +75,10 @@ pub struct PoolSpec {
     pub special: Vec<VdevSpec>,
     /// See `dedup`.
     pub logs: Vec<VdevSpec>,
+    /// Hot spares.
+    pub spares: Vec<PathBuf>,
+    /// Cache devices.
+    pub caches: Vec<PathBuf>,
     /// `-o NAME=VALUE`, in order: pool properties, `ashift`, `feature@x`, `compatibility`.
     pub properties: Vec<(String, String)>,
     /// Starting set of features.
@@ -111,6 +115,10 @@ pub struct AddSpec {
     pub special: Vec<VdevSpec>,
     /// See `dedup`.
     pub logs: Vec<VdevSpec>,
+    /// Hot spares.
+    pub spares: Vec<PathBuf>,
+    /// Cache devices.
+    pub caches: Vec<PathBuf>,
     /// log2 of the sector size (`-o ashift`); `None` leaves it to the pool's property, then to the devices.
     pub ashift: Option<u8>,
     /// Use devices that hold something else (`-f`, `--allow-in-use`).
@@ -124,6 +132,17 @@ impl AddSpec {
     pub fn tops(&self) -> impl Iterator<Item = (&VdevSpec, AllocationBias)> {
         by_bias([&self.vdevs, &self.dedup, &self.special, &self.logs])
     }
+}
+
+/// A pool to be made of one half of every mirror of another.
+#[derive(Clone, Debug, Default)]
+pub struct SplitSpec {
+    /// Its name.
+    pub name: String,
+    /// Halves to take; of mirrors of which none is named, the last one goes.
+    pub devices: Vec<u64>,
+    /// `-o NAME=VALUE`: properties to set in it.
+    pub properties: Vec<(String, String)>,
 }
 
 fn by_bias(parts: [&[VdevSpec]; 4]) -> impl Iterator<Item = (&VdevSpec, AllocationBias)> {

@@ -24,6 +24,10 @@ pub enum Health {
     Removed,
     /// The pool is suspended (pools only).
     Suspended,
+    /// Waits to stand in for a device (spares only).
+    Available,
+    /// Stands in for a device (spares only).
+    InUse,
 }
 
 impl Health {
@@ -38,6 +42,8 @@ impl Health {
             Self::Unavail => "UNAVAIL",
             Self::Removed => "REMOVED",
             Self::Suspended => "SUSPENDED",
+            Self::Available => "AVAIL",
+            Self::InUse => "INUSE",
         }
     }
 }
@@ -86,6 +92,8 @@ pub enum StatusReason {
     IoFailureWait,
     /// Suspended after I/O failure, failmode=continue.
     IoFailureContinue,
+    /// Suspended because a group did not fit into the space that is left.
+    OutOfSpace,
     /// A feature is needed even for reading.
     UnsupportedFeatureRead,
     /// A feature is needed for writing.
@@ -170,6 +178,8 @@ pub struct VdevStatus {
     pub size_bytes: u64,
     /// Allocated bytes (top-level and root).
     pub allocated_bytes: u64,
+    /// Bytes by which it could grow with its devices (top-level and root).
+    pub expandable_bytes: u64,
     /// Fragmentation of free space in percent, when known (top-level and root).
     pub fragmentation_percent: Option<u64>,
     /// log2 of the sector size (top-level).
@@ -224,6 +234,10 @@ pub struct PoolStatus {
     pub scan: Option<ScanStatus>,
     /// Root of the vdev tree.
     pub root: VdevStatus,
+    /// Cache devices.
+    pub caches: Vec<VdevStatus>,
+    /// Hot spares.
+    pub spares: Vec<VdevStatus>,
     /// Number of known damaged files or objects.
     pub data_errors: u64,
     /// Opened read-only.

@@ -18,7 +18,16 @@ use vdev::VdevConfig;
 
 use crate::PoolError;
 use crate::config;
-use crate::pool::{Inner, Pool};
+use crate::pool::{Inner, Pool, Stored};
+use crate::watch::look_after_devices;
+
+/// Values of the property `failmode`.
+// OpenZFS: include/sys/fs/zfs.h, zio_failure_mode
+pub(crate) const FAILMODE_WAIT: u64 = 0;
+/// See [`FAILMODE_WAIT`].
+pub(crate) const FAILMODE_CONTINUE: u64 = 1;
+/// See [`FAILMODE_WAIT`].
+const FAILMODE_PANIC: u64 = 2;
 
 /// What waiters are told when the pool is suspended.
 pub(crate) const SUSPENDED: &str = "pool I/O is suspended";
@@ -45,17 +54,20 @@ pub(crate) fn start(pool: &Pool) {
             }
         })
     }));
-    let task = pool.0.handle.spawn("txg sync", run(inner));
+    crate::watch::begin(pool);
+    let task = pool.0.handle.spawn("txg sync", run(Pool(inner)));
     *pool.0.sync_loop.borrow_mut() = Some(task);
 }
 
-async fn run(inner: Rc<Inner>) {
+async fn run(pool: Pool) {
+    let inner = pool.0.clone();
     let timeout = inner.clock().options().timeout;
     loop {
         let asked = inner.clock().wait_for_work(timeout).await;
         if inner.clock().stopped().is_some() {
             break;
         }
+        look_after_devices(&pool);
         let open = inner.clock().open_txg();
         let wanted = asked
             || inner.has_own_work()
@@ -73,6 +85,7 @@ async fn run(inner: Rc<Inner>) {
                 inner.clock().synced(txg);
             }
             Err(error) => {
+                inner.lack_of_space.set(matches!(error, PoolError::NoSpace));
                 inner.suspend(&format!("transaction group {txg}: {error}"));
                 break;
             }
@@ -108,10 +121,12 @@ impl Pool {
             }
         }
         self.0.tree.reopen().await;
+        self.0.look_for_auxiliaries().await;
         if self.0.dead.get() {
             return Err(PoolError::Suspended);
         }
         self.0.suspended.borrow_mut().take();
+        self.0.clock().refuse(false);
         self.0.resumed.notify_all();
         crate::scan::resilver_in_background(self);
         Ok(())
@@ -141,8 +156,22 @@ impl Inner {
     }
 
     fn note_suspended(&self, reason: &str) {
-        let mut suspended = self.suspended.borrow_mut();
-        suspended.get_or_insert_with(|| reason.to_owned());
+        self.suspended
+            .borrow_mut()
+            .get_or_insert_with(|| reason.to_owned());
+        let failmode = match self.properties.borrow().get("failmode") {
+            Some(Stored::Number(number)) => *number,
+            _ => FAILMODE_WAIT,
+        };
+        match failmode {
+            FAILMODE_CONTINUE => self.clock().refuse(true),
+            FAILMODE_PANIC => self.handle.abort(&format!(
+                "Pool '{}' has encountered an uncorrectable I/O failure and the failure mode property for this pool \
+                 is set to panic.",
+                self.name.borrow()
+            )),
+            _ => {}
+        }
     }
 
     /// Suspends the pool because no device took a write, and waits until it is resumed (true: the
@@ -174,6 +203,7 @@ impl Inner {
             self.store().free(txg, &last).await?;
         }
         self.run_tasks(&tx).await?;
+        self.write_auxiliaries(&tx).await?;
         self.write_scan(&tx).await?;
         self.write_damage(&tx).await?;
         let mut pass = 0;

@@ -8,6 +8,7 @@ use ondisk::feature::{self, Feature};
 use vdev::VdevKind;
 
 use crate::PoolError;
+use crate::auxiliary::Kind;
 use crate::config::pool_state;
 use crate::pool::{Inner, Pool, Stored};
 use crate::properties::{
@@ -185,6 +186,8 @@ impl Inner {
             top.size_bytes = space.size;
             top.allocated_bytes = space.allocated + space.deferred;
             top.fragmentation_percent = self.space.fragmentation(id);
+            top.expandable_bytes = self.expandable_bytes(id);
+            root.expandable_bytes += top.expandable_bytes;
             weighted = match (weighted, top.fragmentation_percent) {
                 (Some(sum), Some(percent)) => {
                     Some(sum + u128::from(percent) * u128::from(space.size))
@@ -211,6 +214,8 @@ impl Inner {
             details,
             scan: self.scan.status(),
             root,
+            caches: self.auxiliary_status(Kind::Cache),
+            spares: self.auxiliary_status(Kind::Spare),
             data_errors: self.damage.count(),
             readonly: self.readonly,
             txg: self.last_uberblock.get().0.0,
@@ -281,6 +286,7 @@ impl Inner {
             slow_ios: stats.slow_ios,
             size_bytes: vdev.asize,
             allocated_bytes: 0,
+            expandable_bytes: 0,
             fragmentation_percent: None,
             ashift: u64::from(vdev.ashift),
             is_log,
@@ -309,6 +315,9 @@ impl Inner {
     ) -> (StatusReason, Vec<String>) {
         if suspended {
             let details = self.suspended.borrow().iter().cloned().collect();
+            if self.lack_of_space.get() {
+                return (StatusReason::OutOfSpace, details);
+            }
             let reason = match self.properties.borrow().get("failmode") {
                 Some(Stored::Number(1)) => StatusReason::IoFailureContinue,
                 _ => StatusReason::IoFailureWait,
@@ -445,7 +454,11 @@ impl Inner {
                 Some(text) => (Text(text.clone()), Local),
                 Option::None => (words("off"), Default),
             },
-            PoolProperty::Expandsize | PoolProperty::Checkpoint => (Absent, None),
+            PoolProperty::Expandsize => match root.expandable_bytes {
+                0 => (Absent, None),
+                bytes => (Number(bytes), None),
+            },
+            PoolProperty::Checkpoint => (Absent, None),
             PoolProperty::Freeing => (Number(self.hierarchy.freeing_bytes()), None),
             PoolProperty::Fragmentation => {
                 (root.fragmentation_percent.map_or(Absent, Number), None)
@@ -500,6 +513,14 @@ impl Inner {
             .find(|info| info.object.0 == object)
             .map_or(PropertyValue::Absent, |info| PropertyValue::Text(info.name))
     }
+}
+
+/// Shows a device that is not in the tree.
+pub(crate) fn shown(path: Option<&Path>, config: &vdev::VdevConfig) -> String {
+    path.map_or_else(
+        || config.guid.to_string(),
+        |path| shown_path(path, &config.kind),
+    )
 }
 
 /// Shows a device as `zpool status` does: disks by their last name, files by their path.

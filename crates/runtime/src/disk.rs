@@ -4,6 +4,7 @@
 //! the next completed [`Disk::flush`]; operations in flight at the same time have no order among themselves.
 //! Does not know labels, pools or redundancy.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -119,6 +120,8 @@ struct OpenDisk {
     handle: Handle,
     id: DiskId,
     info: DiskInfo,
+    /// As it is known now: at first that of `info`.
+    size_bytes: Cell<u64>,
     mode: DiskMode,
 }
 
@@ -145,6 +148,7 @@ impl Disk {
                     open: Rc::new(OpenDisk {
                         handle,
                         id,
+                        size_bytes: Cell::new(info.size_bytes),
                         info,
                         mode,
                     }),
@@ -158,6 +162,25 @@ impl Disk {
     #[must_use]
     pub fn info(&self) -> &DiskInfo {
         &self.open.info
+    }
+
+    /// Returns the size in bytes: as it was when the disk was opened, or when it was measured again.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.open.size_bytes.get()
+    }
+
+    /// Looks how large the disk is now and returns it. Growth counts from here on; a disk that has become smaller keeps its
+    /// size here, and fails where it ends.
+    ///
+    /// # Errors
+    /// When the disk cannot be found at its path any more.
+    pub async fn measure(&self) -> Result<u64, DiskError> {
+        let path = &self.open.info.path;
+        let again = Self::open(self.open.handle.clone(), path, DiskMode::ReadOnly).await?;
+        let size = self.open.size_bytes.get().max(again.info().size_bytes);
+        self.open.size_bytes.set(size);
+        Ok(size)
     }
 
     /// Returns how the disk was opened.
@@ -256,9 +279,9 @@ impl Disk {
         let info = &self.open.info;
         if offset
             .checked_add(len)
-            .is_none_or(|end| end > info.size_bytes)
+            .is_none_or(|end| end > self.size_bytes())
         {
-            let size = info.size_bytes;
+            let size = self.size_bytes();
             return Err(DiskError::OutOfRange {
                 path: info.path.clone(),
                 action,

@@ -509,6 +509,12 @@ impl Handle {
         self.shared.driver.borrow().wall_clock()
     }
 
+    /// Ends the process at once, after saying why on standard error: for those who asked for that rather than wait.
+    pub fn abort(&self, why: &str) -> ! {
+        eprintln!("{why}");
+        std::process::abort()
+    }
+
     /// Waits for `duration`.
     pub fn sleep(&self, duration: Duration) -> Sleep {
         self.sleep_until(self.now() + duration)

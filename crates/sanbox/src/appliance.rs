@@ -13,7 +13,7 @@ use std::time::Duration;
 use engine::property::{DatasetKind, Property, Source, Value};
 use engine::{
     Candidate, DatasetInfo, Ending, Engine, EngineError, HostIdentity, ImportPolicy, PoolError,
-    PoolHandle, PoolSpec, PoolState, PropertyQuery, Rewound, Tunes, VdevStatus,
+    PoolHandle, PoolSpec, PoolState, PoolStatus, PropertyQuery, Rewound, Tunes, VdevStatus,
 };
 use manage::config::Config;
 use manage::state::{PoolCache, StateDirectory};
@@ -463,7 +463,7 @@ impl Appliance {
         cache.put(CachedPool {
             name: pool.name().to_owned(),
             guid: pool.guid(),
-            devices: devices(&status.root),
+            devices: all_devices(&status),
             altroot: pool.altroot().map(Path::to_owned),
             readonly: pool.readonly(),
             missing_logs,
@@ -489,7 +489,7 @@ impl Appliance {
         let Some(mut known) = known.cloned() else {
             return;
         };
-        let now = devices(&status.root);
+        let now = all_devices(&status);
         if known.devices != now {
             known.devices = now;
             cache.put(known);
@@ -531,6 +531,19 @@ impl Appliance {
         if let Ok((Some(path), entry)) = pool.cache_entry().await {
             change_cache_file(&path, pool.guid(), Some((pool.name(), &entry)));
         }
+    }
+
+    /// Remembers a pool under its new guid.
+    pub(crate) async fn guid_changed(&self, before: u64, pool: &PoolHandle) {
+        let mut cache = self.cache.lock().await;
+        let known = cache.pools.iter().find(|known| known.guid == before);
+        let Some(mut known) = known.cloned() else {
+            return;
+        };
+        cache.remove(before);
+        known.guid = pool.guid();
+        cache.put(known);
+        self.write(&cache);
     }
 
     /// Forgets a pool: the next command does not know it.
@@ -816,6 +829,17 @@ fn change_cache_file(path: &str, guid: u64, entry: Option<(&str, &[u8])>) {
         // The pool is as it should be; only the file is behind.
         eprintln!("sanbox: {}: {error}", path.display());
     }
+}
+
+/// Returns where all devices of a pool are, spares and cache devices included.
+fn all_devices(status: &PoolStatus) -> Vec<PathBuf> {
+    let mut found = devices(&status.root);
+    for other in status.spares.iter().chain(&status.caches) {
+        if let Some(path) = other.path.clone().filter(|path| !found.contains(path)) {
+            found.push(path);
+        }
+    }
+    found
 }
 
 /// Says what is wrong with the share options among some settings, if anything.

@@ -307,6 +307,12 @@ impl VdevConfig {
         self.guid == guid || self.children.iter().any(|child| child.holds(guid))
     }
 
+    /// Returns true for a spare that stands in for another leaf.
+    #[must_use]
+    pub fn is_spare(&self) -> bool {
+        self.extra.u64("is_spare") == Some(1)
+    }
+
     /// Returns the rows of parity of a raidz, if it says so.
     #[must_use]
     pub fn nparity(&self) -> Option<u8> {

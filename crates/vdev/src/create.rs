@@ -78,6 +78,8 @@ pub enum DiskUse {
         state: u64,
         /// Its guid.
         pool_guid: u64,
+        /// Guid of the device there.
+        guid: u64,
     },
     /// Something else with a known signature, e.g. `ext4`, `xfs`, `a GPT partition table`.
     Foreign {
@@ -261,6 +263,7 @@ async fn examine(disk: &Disk) -> DiskUse {
             name: config.str("name").unwrap_or_default().to_owned(),
             state: config.u64("state").unwrap_or(0),
             pool_guid: config.u64("pool_guid").unwrap_or(0),
+            guid: config.u64("guid").unwrap_or(0),
         };
     }
     let len = disk.info().size_bytes.min(SIGNATURE_BYTES);

@@ -1,4 +1,4 @@
-//! Top-level vdevs that join a tree in use.
+//! Top-level vdevs that join a tree in use, that grow with their devices, and that leave it.
 //!
 //! Guarantees: either all of the new vdevs are part of the tree when the call returns, or none; ids that are in use do not
 //! change. Nothing is written here.
@@ -6,8 +6,11 @@
 
 use std::rc::Rc;
 
+use ondisk::{Guid, label};
+use runtime::Disk;
+
 use crate::tree::{check_shape, leaf_configs, least_asize_of};
-use crate::{OpenMode, Tree, VdevConfig, VdevError};
+use crate::{Layout, OpenMode, Tree, VdevConfig, VdevError, VdevKind};
 
 impl Tree {
     /// Opens the devices of planned top-level vdevs (see [`crate::plan_tops`]) and appends them to the tree, holes left as
@@ -20,6 +23,7 @@ impl Tree {
             return Err(VdevError::ReadOnly);
         }
         let first = self.0.tops.borrow().len();
+        let pool = self.0.config.borrow().guid;
         let mut tops = Vec::new();
         for (index, vdev) in planned.iter_mut().enumerate() {
             let id = u32::try_from(first + index).map_err(|_| VdevError::BadConfig {
@@ -31,11 +35,12 @@ impl Tree {
         }
         let mut opens = Vec::new();
         for (top, vdev) in tops.iter().zip(&planned) {
-            let least = least_asize_of(&top.layout, top.asize);
+            let least = least_asize_of(&top.layout, top.asize.get());
             for (leaf, config) in top.leaves().into_iter().zip(leaf_configs(vdev)) {
                 let mode = self.0.mode;
                 opens.push(async move {
-                    leaf.open(config, mode, vdev.ashift, least, true).await;
+                    leaf.open(config, mode, pool, vdev.ashift, least, true)
+                        .await;
                     leaf
                 });
             }
@@ -56,6 +61,88 @@ impl Tree {
         let known = leaves.into_iter().map(|leaf| (leaf.guid, leaf));
         self.0.leaves.borrow_mut().extend(known);
         Ok(ids)
+    }
+
+    /// Looks how large all devices are now.
+    pub async fn measure(&self) {
+        for leaf in self.all_leaves() {
+            if let Some(disk) = leaf.disk() {
+                // A device that cannot be found has the size it had.
+                drop(disk.measure().await);
+            }
+        }
+    }
+
+    /// Returns the allocatable bytes a top-level vdev could have with the devices as large as they are known to be; what it
+    /// has when one of them is away.
+    // OpenZFS: module/zfs/vdev.c, vdev_open and vdev_expand; include/sys/vdev.h (sizes of mirror and raidz)
+    #[must_use]
+    pub fn asize_possible(&self, vdev: u32) -> u64 {
+        let Some(top) = self.top(vdev) else { return 0 };
+        let now = top.asize.get();
+        let leaves = top.leaves();
+        if top.is_removed() || leaves.iter().any(|leaf| !leaf.is_usable()) {
+            return now;
+        }
+        let sizes = leaves.iter().map(|leaf| label::leaf_asize(leaf.psize()));
+        let each = sizes.min().unwrap_or(0) & !(label::LABEL_SIZE - 1);
+        let whole = match &top.layout {
+            Layout::Copies => each,
+            Layout::Raidz(raidz) if raidz.expanded.is_empty() => {
+                each.saturating_mul(u64::from(raidz.width))
+            }
+            // Others grow only with OpenZFS.
+            Layout::Raidz(_) | Layout::Draid(_) => now,
+        };
+        whole.max(now)
+    }
+
+    /// Lets a top-level vdev have all that its devices offer. The caller stores the configuration, and has the store use
+    /// the new room only when that is durable. Returns the new size in allocatable bytes.
+    ///
+    /// # Errors
+    /// [`VdevError::OutOfRange`] when there is no such vdev.
+    pub fn expand(&self, vdev: u32) -> Result<u64, VdevError> {
+        let asize = self.asize_possible(vdev);
+        let top = self.top(vdev).ok_or(VdevError::OutOfRange {
+            vdev,
+            offset: 0,
+            size: 0,
+        })?;
+        top.asize.set(asize);
+        if let Some(config) = self.0.config.borrow_mut().tops.get_mut(vdev as usize) {
+            config.asize = asize;
+        }
+        Ok(asize)
+    }
+
+    /// Takes a top-level vdev that holds nothing any more out of the tree; its place becomes a hole. Returns what its
+    /// configuration was, and its devices as far as they are open, for their labels.
+    ///
+    /// # Errors
+    /// [`VdevError::OutOfRange`] when there is no such vdev.
+    // OpenZFS: module/zfs/vdev_removal.c, vdev_remove_make_hole_and_free
+    pub fn remove_top(&self, vdev: u32) -> Result<(VdevConfig, Vec<Disk>), VdevError> {
+        let at = vdev as usize;
+        let removed = {
+            let mut tops = self.0.tops.borrow_mut();
+            tops.get_mut(at).and_then(Option::take)
+        };
+        let top = removed.ok_or(VdevError::OutOfRange {
+            vdev,
+            offset: 0,
+            size: 0,
+        })?;
+        let mut hole = VdevConfig::new(VdevKind::Hole, u64::from(vdev), Guid(0));
+        hole.extra.insert("is_hole", 1_u64);
+        let config = std::mem::replace(&mut self.0.config.borrow_mut().tops[at], hole);
+        let mut disks = Vec::new();
+        for leaf in top.leaves() {
+            self.0.leaves.borrow_mut().remove(&leaf.guid);
+            disks.extend(leaf.disk());
+            leaf.close();
+        }
+        Ok((config, disks))
     }
 
     /// Takes the last top-level vdevs away again, to which nothing was written yet but labels: `keep` remain.

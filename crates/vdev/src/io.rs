@@ -298,7 +298,7 @@ impl Tree {
                 let sector = (1_u64 << top.ashift) - 1;
                 (range.start | range.end) & sector == 0
                     && range.start < range.end
-                    && range.end <= top.asize
+                    && range.end <= top.asize.get()
             });
             let top = top.ok_or(VdevError::OutOfRange {
                 vdev,

@@ -38,6 +38,20 @@ impl Tree {
         Ok(())
     }
 
+    /// Prepares the two labels at the end of a leaf that has become larger; those at its front stay as they are. Not durable
+    /// before a flush of the leaf.
+    ///
+    /// # Errors
+    /// [`VdevError::NoSuchLeaf`] or the device's failure.
+    pub async fn init_end_labels(&self, leaf: Guid) -> Result<(), VdevError> {
+        let (leaf, size) = self.leaf_for_label(leaf)?;
+        for which in LABEL_COUNT / 2..LABEL_COUNT {
+            let (offset, block) = labels::fresh_label(size, which)?;
+            self.write_reserved(&leaf, offset, block).await?;
+        }
+        Ok(())
+    }
+
     /// Writes an uberblock into its slot (`txg % slots`) of all four labels of a leaf. Not durable before a flush of
     /// the leaf.
     ///

@@ -56,7 +56,7 @@ impl LabelSet {
     /// # Errors
     /// None at present: a label that cannot be read is [`LabelState::Unreadable`].
     pub async fn read(disk: &Disk) -> Result<Self, VdevError> {
-        let size = disk.info().size_bytes;
+        let size = disk.size_bytes();
         let mut set = Self {
             psize: label::usable_size(size),
             labels: std::array::from_fn(|_| LabelState::Unreadable),
@@ -125,6 +125,26 @@ impl LabelSet {
             .max_by_key(|config| config.u64("txg").unwrap_or(0))
     }
 
+    /// Returns the configuration that counts: the newest whose group an uberblock of the device completes. (Another was
+    /// written by a group cut short.) Of devices without uberblocks, the newest.
+    #[must_use]
+    pub fn current_config(&self) -> Option<&NvList> {
+        let last = self.best_uberblock(None).map(|uberblock| uberblock.txg.0);
+        let complete = |config: &&NvList| {
+            let txg = config.u64("txg").unwrap_or(0);
+            last.is_some_and(|last| txg <= last)
+        };
+        self.labels
+            .iter()
+            .filter_map(|label| match label {
+                LabelState::Valid(config) => Some(&**config),
+                _ => None,
+            })
+            .filter(complete)
+            .max_by_key(|config| config.u64("txg").unwrap_or(0))
+            .or_else(|| self.best_config())
+    }
+
     /// Returns the newest uberblock with txg at most `max` (by txg, timestamp, multihost sequence).
     #[must_use]
     pub fn best_uberblock(&self, max: Option<Txg>) -> Option<&Uberblock> {
@@ -136,9 +156,11 @@ impl LabelSet {
     }
 }
 
-/// Returns what [`LabelSet::best_config`] of all labels would be, hashing as few of them as possible.
-pub(crate) async fn newest_config(disk: &Disk) -> Option<NvList> {
-    let size = disk.info().size_bytes;
+/// Returns what [`LabelSet::current_config`] of all labels would be on a device whose top-level vdev has this ashift,
+/// hashing as few of them as possible.
+pub(crate) async fn current_config(disk: &Disk, ashift: u8) -> Option<NvList> {
+    let size = disk.size_bytes();
+    let txg_of = |config: &NvList| config.u64("txg").unwrap_or(0);
     let found = read_areas(disk, size, NVLIST.0, NVLIST.1).await;
     let mut configs: Vec<(NvList, u64, IoBuf)> = found
         .into_iter()
@@ -147,11 +169,25 @@ pub(crate) async fn newest_config(disk: &Disk) -> Option<NvList> {
             Some((config, offset, bytes))
         })
         .collect();
-    configs.sort_by_key(|(config, ..)| std::cmp::Reverse(config.u64("txg").unwrap_or(0)));
+    configs.sort_by_key(|(config, ..)| std::cmp::Reverse(txg_of(config)));
+    let differ = configs
+        .windows(2)
+        .any(|pair| txg_of(&pair[0].0) != txg_of(&pair[1].0));
+    // The rings are looked at only after a group cut short between its labels.
+    let last = match differ {
+        true => newest_uberblock(disk, ashift, None).await,
+        false => None,
+    };
+    let sound = |(_, offset, bytes): &&(NvList, u64, IoBuf)| {
+        label::verify(bytes, label_verifier(*offset), sha256)
+    };
+    let complete = |config: &NvList| last.is_some_and(|last| txg_of(config) <= last.txg.0);
     configs
-        .into_iter()
-        .find(|(_, offset, bytes)| label::verify(bytes, label_verifier(*offset), sha256))
-        .map(|(config, ..)| config)
+        .iter()
+        .filter(|(config, ..)| complete(config))
+        .find(sound)
+        .or_else(|| configs.iter().find(sound))
+        .map(|(config, ..)| config.clone())
 }
 
 /// Returns what [`LabelSet::best_uberblock`] would be on a device whose top-level vdev has this ashift, hashing as few
@@ -161,7 +197,7 @@ pub(crate) async fn newest_uberblock(
     ashift: u8,
     max: Option<Txg>,
 ) -> Option<Uberblock> {
-    let size = disk.info().size_bytes;
+    let size = disk.size_bytes();
     let slot_size = label::uberblock_slot_size(u64::from(ashift));
     let rings = read_areas(disk, size, RING.0, RING.1).await;
     let mut slots: Vec<(Uberblock, u64, &[u8])> = Vec::new();
@@ -200,7 +236,7 @@ async fn read_areas(disk: &Disk, size: u64, skip: u64, len: usize) -> Vec<(u64, 
 /// # Errors
 /// [`VdevError::Open`] with the device's error; labels not reached may remain.
 pub async fn clear(disk: &Disk) -> Result<(), VdevError> {
-    let size = disk.info().size_bytes;
+    let size = disk.size_bytes();
     let fail = |source| VdevError::Open {
         path: disk.info().path.clone(),
         source,
@@ -210,6 +246,47 @@ pub async fn clear(disk: &Disk) -> Result<(), VdevError> {
         if let Some(offset) = label::label_offset(size, which) {
             disk.write(offset, zeros.clone()).await.map_err(fail)?;
         }
+    }
+    disk.flush().await.map_err(fail)
+}
+
+/// Zeroes those of the four labels that are valid, and leaves everything else on the device alone. Durable on return.
+///
+/// # Errors
+/// [`VdevError::Open`] with the device's error; labels not reached may remain.
+// OpenZFS: lib/libzutil/zutil_import.c, zpool_clear_label
+pub async fn clear_valid(disk: &Disk) -> Result<(), VdevError> {
+    let size = disk.size_bytes();
+    let fail = |source| VdevError::Open {
+        path: disk.info().path.clone(),
+        source,
+    };
+    let set = LabelSet::read(disk).await?;
+    let zeros = IoBuf::zeroed(usize::try_from(LABEL_SIZE).expect("a label fits"));
+    for (which, state) in set.labels.iter().enumerate() {
+        if let (LabelState::Valid(_), Some(offset)) = (state, label::label_offset(size, which)) {
+            disk.write(offset, zeros.clone()).await.map_err(fail)?;
+        }
+    }
+    disk.flush().await.map_err(fail)
+}
+
+/// Writes four whole labels that carry only a configuration (packed, with its 4-byte header) and no uberblock: those of
+/// spares and cache devices. Destroys whatever labels the device had. Durable on return.
+///
+/// # Errors
+/// [`VdevError::Open`] with the device's error; [`VdevError::LabelTooLarge`].
+pub async fn write_bare(disk: &Disk, packed: &[u8]) -> Result<(), VdevError> {
+    let size = label::usable_size(disk.size_bytes());
+    let fail = |source| VdevError::Open {
+        path: disk.info().path.clone(),
+        source,
+    };
+    for which in 0..LABEL_COUNT {
+        let (offset, block) = fresh_label(size, which)?;
+        disk.write(offset, block).await.map_err(fail)?;
+        let (offset, block) = config_block(size, which, packed)?;
+        disk.write(offset, block).await.map_err(fail)?;
     }
     disk.flush().await.map_err(fail)
 }

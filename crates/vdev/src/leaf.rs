@@ -116,11 +116,12 @@ impl Leaf {
     }
 
     /// Opens the device of `config` and checks that it is the right one. The outcome is the leaf's health.
-    /// `least_asize` is what its top-level vdev needs, 0 for a new one.
+    /// `pool` is the guid of its pool, `least_asize` what its top-level vdev needs, 0 for a new one.
     pub(crate) async fn open(
         &self,
         config: &VdevConfig,
         mode: OpenMode,
+        pool: Guid,
         ashift: u8,
         least_asize: u64,
         fresh: bool,
@@ -138,11 +139,14 @@ impl Leaf {
             return;
         };
         match self
-            .try_open(&path, config.guid, mode, ashift, least_asize, fresh)
+            .try_open(&path, [config.guid, pool], mode, ashift, least_asize, fresh)
             .await
         {
             Ok(disk) => {
                 *self.disk.borrow_mut() = Some(disk);
+                // What happened before is not held against it a second time.
+                self.failures.borrow_mut().clear();
+                self.lies.borrow_mut().clear();
                 self.set_health(Health::Online, None);
             }
             Err(error) => {
@@ -165,7 +169,7 @@ impl Leaf {
     async fn try_open(
         &self,
         path: &Path,
-        guid: Guid,
+        [guid, pool]: [Guid; 2],
         mode: OpenMode,
         ashift: u8,
         least_asize: u64,
@@ -175,19 +179,17 @@ impl Leaf {
         check_size(&disk, least_asize)?;
         check_sectors(&disk, ashift)?;
         if !fresh {
-            let config = labels::newest_config(&disk).await;
-            match config.and_then(|config| config.u64("guid")) {
+            let config = labels::current_config(&disk, ashift).await;
+            let bad = |what| Err(VdevError::BadConfig { what });
+            match config.as_ref().and_then(|config| config.u64("guid")) {
                 Some(found) if found == guid.0 => {}
-                Some(_) => {
-                    return Err(VdevError::BadConfig {
-                        what: "corrupted data",
-                    });
-                }
-                None => {
-                    return Err(VdevError::BadConfig {
-                        what: "missing label",
-                    });
-                }
+                Some(_) => return bad("corrupted data"),
+                None => return bad("missing label"),
+            }
+            // It may be a half that was split off, or a copy under another pool's guid.
+            let named = config.and_then(|config| config.u64("pool_guid"));
+            if named.is_some_and(|named| named != pool.0) {
+                return bad("split into new pool");
             }
         }
         Ok(disk)
@@ -229,7 +231,7 @@ impl Leaf {
         self.disk
             .borrow()
             .as_ref()
-            .map_or(0, |disk| label::usable_size(disk.info().size_bytes))
+            .map_or(0, |disk| label::usable_size(disk.size_bytes()))
     }
 
     /// Returns the path it was opened at.

@@ -125,11 +125,17 @@ impl Tree {
     }
 
     /// Opens the device at `path` and joins it to the leaf `target`. It takes every write from now on and is read last.
-    /// Returns its guid. Nothing is written: the caller prepares its labels and says what it lacks.
+    /// A spare keeps the guid by which it is known. Returns the guid. Nothing is written: the caller prepares its labels and says what it lacks.
     ///
     /// # Errors
     /// [`VdevError::Join`] where the shape forbids it; the device cannot be opened, is too small, or needs larger sectors.
-    pub async fn join(&self, target: Guid, path: &Path, how: Join) -> Result<Guid, VdevError> {
+    pub async fn join(
+        &self,
+        target: Guid,
+        path: &Path,
+        how: Join,
+        known: Option<Guid>,
+    ) -> Result<Guid, VdevError> {
         if self.0.mode == OpenMode::ReadOnly {
             return Err(VdevError::ReadOnly);
         }
@@ -139,7 +145,7 @@ impl Tree {
             .ok_or(VdevError::NoSuchLeaf { guid: target })?;
         self.check_join(target, how)?;
         let disk = open_disk(&self.0.handle, path, self.0.mode).await?;
-        let least = least_asize_of(&top.layout, top.asize);
+        let least = least_asize_of(&top.layout, top.asize.get());
         check_size(&disk, least)?;
         check_sectors(&disk, top.ashift)?;
         let kind = match disk.info().kind {
@@ -147,7 +153,8 @@ impl Tree {
             DiskKind::Block => VdevKind::Disk,
         };
         drop(disk);
-        let mut config = VdevConfig::new(kind, 0, fresh_guid(&self.0.handle));
+        let guid = known.unwrap_or_else(|| fresh_guid(&self.0.handle));
+        let mut config = VdevConfig::new(kind, 0, guid);
         config.path = Some(path.to_string_lossy().into_owned());
         if config.kind == VdevKind::Disk {
             config.extra.insert("whole_disk", 0_u64);
@@ -158,7 +165,8 @@ impl Tree {
             old.top,
             &self.0.tuning.queue,
         ));
-        leaf.open(&config, self.0.mode, top.ashift, least, true)
+        let pool = self.0.config.borrow().guid;
+        leaf.open(&config, self.0.mode, pool, top.ashift, least, true)
             .await;
         if !leaf.is_usable() {
             return Err(VdevError::Join {
@@ -206,12 +214,18 @@ impl Tree {
                 what: "only applicable to mirror and replacing vdevs",
             });
         }
-        let others_stale = top.slot_of(guid).is_none_or(|slot| {
-            !slot
-                .leaves()
-                .iter()
-                .any(|other| other.guid != guid && other.is_usable() && !other.is_stale())
-        });
+        let is_spare = {
+            let mut config = self.0.config.borrow_mut();
+            config.find_mut(guid).is_some_and(|vdev| vdev.is_spare())
+        };
+        // A spare may go as soon as the pool can be read without it: what it stands in for is no worse off than before.
+        let others_stale = !is_spare
+            && top.slot_of(guid).is_none_or(|slot| {
+                !slot
+                    .leaves()
+                    .iter()
+                    .any(|other| other.guid != guid && other.is_usable() && !other.is_stale())
+            });
         if self.is_required(guid) || (others_stale && leaf.is_usable() && !leaf.is_stale()) {
             return Err(VdevError::Required);
         }
@@ -261,6 +275,84 @@ impl Tree {
         pairs
     }
 
+    /// Returns the leaves that a spare should stand in for: out of order (not out of service by will), of an ordinary
+    /// top-level vdev that still works, and without a spare or a successor yet.
+    // OpenZFS: cmd/zed/agents/zfs_retire.c
+    #[must_use]
+    pub fn in_need_of_spares(&self) -> Vec<Guid> {
+        let config = self.0.config.borrow();
+        let tops = self.0.tops.borrow();
+        let leaves = self.0.leaves.borrow();
+        let mut found = Vec::new();
+        for (vdev, top) in config.tops.iter().zip(tops.iter()) {
+            let Some(top) = top else { continue };
+            let works = top.closed_slots().len() <= top.spare_slots();
+            if vdev.allocation_bias() != AllocationBias::None || top.is_removed() || !works {
+                continue;
+            }
+            let children = vdev.children.iter().filter(|child| child.kind.is_leaf());
+            let broken = children.filter(|child| {
+                leaves.get(&child.guid).is_some_and(|leaf| {
+                    matches!(
+                        leaf.health(),
+                        Health::Faulted | Health::Removed | Health::Unavailable | Health::Degraded
+                    )
+                })
+            });
+            found.extend(broken.map(|child| child.guid));
+        }
+        found
+    }
+
+    /// Returns the spares that are no longer needed: what they stand in for came back by itself, or was replaced, and has
+    /// everything.
+    // OpenZFS: module/zfs/spa.c, spa_vdev_resilver_done_hunt (vdev_unspare)
+    #[must_use]
+    pub fn spares_to_return(&self) -> Vec<Guid> {
+        fn find(vdev: &VdevConfig, into: &mut Vec<(Guid, Guid)>) {
+            if vdev.kind == VdevKind::Spare
+                && let (Some(first), Some(last)) = (vdev.children.first(), vdev.children.last())
+                && first.extra.u64("unspare") == Some(1)
+                && last.is_spare()
+            {
+                into.push((first.guid, last.guid));
+            }
+            for child in &vdev.children {
+                find(child, into);
+            }
+        }
+        let mut pairs = Vec::new();
+        for top in &self.0.config.borrow().tops {
+            find(top, &mut pairs);
+        }
+        let leaves = self.0.leaves.borrow();
+        let whole = |guid: &Guid| {
+            leaves
+                .get(guid)
+                .is_some_and(|leaf| leaf.health() == Health::Online && !leaf.is_stale())
+        };
+        pairs.retain(|(first, _)| whole(first));
+        pairs.into_iter().map(|(_, spare)| spare).collect()
+    }
+
+    /// Notes that the device a spare stands in for is back to stay: the spare is returned when it has everything.
+    pub(crate) fn note_return(&self, guid: Guid) {
+        fn find(vdev: &mut VdevConfig, guid: Guid) {
+            if vdev.kind == VdevKind::Spare
+                && let Some(first) = vdev.children.first_mut()
+                && first.guid == guid
+            {
+                first.extra.insert("unspare", 1_u64);
+            }
+            for child in &mut vdev.children {
+                find(child, guid);
+            }
+        }
+        for top in &mut self.0.config.borrow_mut().tops {
+            find(top, guid);
+        }
+    }
+
     fn leaf(&self, guid: Guid) -> Result<Rc<Leaf>, VdevError> {
         let leaf = self.0.leaves.borrow().get(&guid).cloned();
         leaf.ok_or(VdevError::NoSuchLeaf { guid })
@@ -275,7 +367,10 @@ impl Tree {
             .and_then(|parent| config.find_mut(parent))
             .map(|vdev| vdev.kind.clone());
         let refuse = |what| Err(VdevError::Join { what });
+        let is_spare = config.find_mut(target).is_some_and(|vdev| vdev.is_spare());
         match (how, kind) {
+            // The device that a spare stands in for gets its successor.
+            (Join::Replace, Some(VdevKind::Spare)) if !is_spare => Ok(()),
             (_, Some(kind)) if is_temporary(&kind) => refuse(
                 "already in replacing/spare config; wait for completion or use 'zpool detach'",
             ),
@@ -340,6 +435,10 @@ fn insert_below(
     old.id = 0;
     rename_same_path(&mut old, &new);
     new.id = 1;
+    if vdev.kind == VdevKind::Spare {
+        // When the successor has everything, the spare has done its duty.
+        new.extra.insert("unspare", 1_u64);
+    }
     interior.children = vec![old, new];
     vdev.children[at] = interior;
     true
@@ -392,6 +491,9 @@ fn collapse(vdev: &mut VdevConfig, is_top: bool) {
         vdev.children.len() == 1 && (vdev.kind == VdevKind::Mirror || is_temporary(&vdev.kind));
     if alone && let Some(mut child) = vdev.children.pop() {
         child.id = vdev.id;
+        if vdev.kind == VdevKind::Spare {
+            child.extra.remove("unspare");
+        }
         // The new device stands in the old one's place, and under its path.
         if let Some(path) = &child.path
             && let Some(stripped) = path.strip_suffix("/old")

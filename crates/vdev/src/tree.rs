@@ -54,7 +54,7 @@ pub(crate) struct Top {
     /// Its blocks live elsewhere.
     pub(crate) removed: bool,
     pub(crate) ashift: u8,
-    pub(crate) asize: u64,
+    pub(crate) asize: Cell<u64>,
     pub(crate) layout: Layout,
     pub(crate) slots: Vec<Slot>,
     /// Written since the last flush.
@@ -128,11 +128,10 @@ impl Tree {
             }
             tree.0.tops.borrow_mut().push(Some(Rc::new(top)));
         }
-        runtime::join_all(
-            opens.iter().map(|(leaf, config, ashift, asize)| {
-                leaf.open(config, mode, *ashift, *asize, fresh)
-            }),
-        )
+        let guid = config.guid;
+        runtime::join_all(opens.iter().map(|(leaf, config, ashift, asize)| {
+            leaf.open(config, mode, guid, *ashift, *asize, fresh)
+        }))
         .await;
         for top in tree.0.tops.borrow().iter().flatten() {
             let dispensable = tree.0.tuning.missing_logs && tree.is_log(top.id);
@@ -158,7 +157,7 @@ impl Tree {
             id,
             removed: vdev.kind == VdevKind::Indirect,
             ashift: vdev.ashift,
-            asize: vdev.asize,
+            asize: Cell::new(vdev.asize),
             layout: layout_of(vdev)?,
             slots: slots.collect(),
             dirty: Cell::new(false),
@@ -208,9 +207,9 @@ impl Tree {
                     guid: vdev.guid,
                     kind: vdev.kind.clone(),
                     ashift: top.ashift,
-                    asize: top.asize,
+                    asize: top.asize.get(),
                     metaslab_shift: vdev.metaslab_shift,
-                    metaslab_count: top.asize >> vdev.metaslab_shift,
+                    metaslab_count: top.asize.get() >> vdev.metaslab_shift,
                     metaslab_array: vdev.metaslab_array,
                     is_log: vdev.is_log,
                     bias: vdev.allocation_bias(),
@@ -334,7 +333,7 @@ impl Tree {
     /// Returns the allocatable bytes of the vdev, `None` when there is no such vdev.
     #[must_use]
     pub fn asize(&self, vdev: u32) -> Option<u64> {
-        self.top(vdev).map(|top| top.asize)
+        self.top(vdev).map(|top| top.asize.get())
     }
 
     /// Returns the sum of all guids of the tree including the root, modulo 2^64 (for the uberblock).
@@ -462,9 +461,13 @@ impl Tree {
                 leaf.forget_dirty();
             }
             leaf.close();
-            let least_asize = least_asize_of(&top.layout, top.asize);
-            leaf.open(&vdev, self.0.mode, top.ashift, least_asize, false)
+            let least_asize = least_asize_of(&top.layout, top.asize.get());
+            let guid = self.0.config.borrow().guid;
+            leaf.open(&vdev, self.0.mode, guid, top.ashift, least_asize, false)
                 .await;
+            if leaf.is_usable() {
+                self.note_return(leaf.guid);
+            }
         }
         leaf.is_usable()
     }
@@ -484,11 +487,12 @@ impl Tree {
     pub(crate) fn top_for(&self, at: Location) -> Result<Rc<Top>, VdevError> {
         let top = self.top(at.vdev).ok_or(out_of_range(at))?;
         let sector = (1_u64 << top.ashift) - 1;
-        let inside = at.size <= top.asize
+        let asize = top.asize.get();
+        let inside = at.size <= asize
             && at
                 .offset
                 .checked_add(top.layout.asize_of(top.ashift, at.size))
-                .is_some_and(|end| end <= top.asize);
+                .is_some_and(|end| end <= asize);
         if inside && at.size != 0 && at.offset & sector == 0 && at.size & sector == 0 {
             Ok(top)
         } else {

@@ -241,6 +241,55 @@ impl Allocator {
         self.add(top, deflate, &BTreeMap::new());
     }
 
+    /// Stops or resumes placing new blocks on a vdev.
+    pub(crate) fn set_allocating(&mut self, vdev: u32, allocating: bool) {
+        let Some(space) = self.vdevs.get_mut(&vdev) else {
+            return;
+        };
+        let bias = space.bias;
+        if allocating {
+            let group = self.groups.entry(bias).or_default();
+            if !group.ids.contains(&vdev) {
+                group.ids.push(vdev);
+                group.rotor_left = ROTOR_BYTES;
+            }
+            return;
+        }
+        space.return_runs();
+        space.homes = [None; SLOTS];
+        if let Some(group) = self.groups.get_mut(&bias) {
+            group.ids.retain(|id| *id != vdev);
+            group.rotor = 0;
+            group.rotor_left = ROTOR_BYTES;
+            if group.ids.is_empty() {
+                self.groups.remove(&bias);
+            }
+        }
+    }
+
+    /// Gives a vdev the free metaslabs that it lacks up to `count`.
+    pub(crate) fn grow_vdev(&mut self, vdev: u32, count: u64) {
+        let Some(space) = self.vdevs.get_mut(&vdev) else {
+            return;
+        };
+        let size = 1_u64 << space.shift;
+        for index in space.metaslabs.len() as u64..count.min(u64::from(u32::MAX)) {
+            space
+                .metaslabs
+                .push(Metaslab::new(index * size, size, 0, true));
+        }
+    }
+
+    /// Forgets a vdev that holds nothing any more.
+    pub(crate) fn remove_vdev(&mut self, vdev: u32) {
+        self.set_allocating(vdev, false);
+        self.vdevs.remove(&vdev);
+        self.deferring.retain(|(id, _)| *id != vdev);
+        for keys in self.changed.values_mut() {
+            keys.retain(|(id, _)| *id != vdev);
+        }
+    }
+
     fn add(&mut self, top: &TopInfo, deflate: u64, known: &BTreeMap<(u32, u32), &MetaslabSummary>) {
         let size = 1_u64 << top.metaslab_shift;
         let count = u32::try_from(top.metaslab_count).unwrap_or(u32::MAX);

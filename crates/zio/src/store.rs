@@ -224,6 +224,28 @@ impl BlockStore {
         }
     }
 
+    /// Stops (or resumes) placing new blocks on a top-level vdev; what is there stays readable.
+    pub fn set_allocating(&self, vdev: u32, allocating: bool) {
+        if let Some(space) = self.0.space.borrow_mut().as_mut() {
+            space.allocator.set_allocating(vdev, allocating);
+        }
+    }
+
+    /// Begins to use the room by which a top-level vdev has grown. To be called when the tree is durable with it.
+    pub fn grow_vdev(&self, vdev: u32) {
+        let found = self.0.tree.tops().into_iter().find(|top| top.id == vdev);
+        if let (Some(top), Some(space)) = (found, self.0.space.borrow_mut().as_mut()) {
+            space.allocator.grow_vdev(vdev, top.metaslab_count);
+        }
+    }
+
+    /// Forgets a top-level vdev that has left the tree and held nothing.
+    pub fn remove_vdev(&self, vdev: u32) {
+        if let Some(space) = self.0.space.borrow_mut().as_mut() {
+            space.allocator.remove_vdev(vdev);
+        }
+    }
+
     /// Sets who decides what happens when no device of a top-level vdev takes a write (the pool suspends and waits).
     pub fn set_failure_gate(&self, gate: FailureGate) {
         *self.0.gate.borrow_mut() = Some(gate);

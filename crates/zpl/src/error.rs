@@ -139,7 +139,7 @@ impl From<dmu::DmuError> for FsError {
             E::ReadOnly => Self::ReadOnly,
             E::NoSpace => Self::NoSpace,
             E::Stopped { .. } => Self::Busy,
-            E::Read { .. } | E::Write { .. } | E::WrongTxg { .. } => Self::Io,
+            E::Read { .. } | E::Write { .. } | E::WrongTxg { .. } | E::Suspended => Self::Io,
         }
     }
 }

@@ -25,6 +25,8 @@ struct Options {
     once: bool,
     /// Plans of long histories of datasets.
     histories: bool,
+    /// Plans in which the pool's devices change.
+    devices: bool,
     zdb_every: Option<u64>,
     /// Seeds of the fault campaign.
     faults: bool,
@@ -38,6 +40,8 @@ impl Options {
     fn plan(&self, seed: u64) -> Plan {
         if self.histories {
             Plan::history(seed)
+        } else if self.devices {
+            Plan::devices(seed)
         } else {
             Plan::of_seed(seed)
         }
@@ -60,6 +64,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
         jobs: 2,
         once: false,
         histories: false,
+        devices: false,
         zdb_every: None,
         faults: matches!(command.as_str(), "faults" | "fault"),
         worker: false,
@@ -77,6 +82,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
         match arg.as_str() {
             "--once" => options.once = true,
             "--histories" => options.histories = true,
+            "--devices" => options.devices = true,
             "--seeds" => options.seeds = number()?,
             "--start" => options.start = number()?,
             "--jobs" => options.jobs = number()?.max(1),
@@ -254,6 +260,9 @@ fn drive(options: &Options, next: &AtomicU64, sender: &Sender<String>) {
         }
         if options.histories {
             command.arg("--histories");
+        }
+        if options.devices {
+            command.arg("--devices");
         }
         if let Some(every) = options.zdb_every {
             command.args(["--zdb-every", &every.to_string()]);

@@ -7,6 +7,7 @@
 
 pub mod command;
 pub mod datasets;
+pub mod devices;
 pub mod faults;
 pub mod history;
 pub mod host;

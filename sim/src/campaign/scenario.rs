@@ -14,6 +14,7 @@ use runtime::{Handle, join_all};
 use world::{DiskModel, Ended, Faults, Rng, World};
 
 use super::datasets::{self, DatasetHistory};
+use super::devices;
 use super::history::{History, Order, judge};
 use super::host::{Machine, SimHost};
 use super::model::{Style, Tree, Visible};
@@ -128,6 +129,8 @@ pub struct Plan {
     pub logs: Logs,
     /// How old a transaction group gets.
     pub group_age: Duration,
+    /// Somebody adds and removes devices meanwhile: four disks more.
+    pub with_devices: bool,
 }
 
 impl Plan {
@@ -219,6 +222,7 @@ impl Plan {
             with_volume: rng.below(3) == 0 && !fills,
             logs: Logs::InPool,
             group_age: GROUP_AGE,
+            with_devices: false,
         }
     }
 
@@ -244,6 +248,7 @@ impl Plan {
             with_volume: false,
             logs: Logs::InPool,
             group_age: GROUP_AGE,
+            with_devices: false,
         }
     }
 
@@ -265,6 +270,17 @@ impl Plan {
         }
     }
 
+    /// Somebody changes the pool's devices meanwhile. (Full pools have no room for that.)
+    #[must_use]
+    pub fn devices(seed: u64) -> Self {
+        let plan = Self::of_seed(seed);
+        let fills = plan.styles.contains(&Style::Fill);
+        Self {
+            with_devices: !fills,
+            ..plan
+        }
+    }
+
     /// The plan that must fail: flushes lie, and power cuts lose what was not flushed.
     #[must_use]
     pub fn canary(seed: u64) -> Self {
@@ -281,6 +297,14 @@ impl Plan {
         let count = self.ordinary_disks() + classes + self.logs.disks();
         (0..count)
             .map(|number| Path::new(DIR).join(format!("d{number}")))
+            .collect()
+    }
+
+    /// Disks that are no part of the pool when it is created, and may join it later.
+    fn extra_disks(&self) -> Vec<PathBuf> {
+        let count = if self.with_devices { 4 } else { 0 };
+        (0..count)
+            .map(|number| Path::new(DIR).join(format!("e{number}")))
             .collect()
     }
 
@@ -406,7 +430,7 @@ pub fn run(plan: &Plan, world: &World, judge_images: Judge<'_>) -> Result<Outcom
         round,
         text,
     };
-    for path in plan.disks() {
+    for path in plan.disks().into_iter().chain(plan.extra_disks()) {
         let model =
             DiskModel::new(plan.disk_bytes).with_sectors(plan.sector_bytes, plan.sector_bytes);
         world.add_disk(path, model);
@@ -763,6 +787,7 @@ pub(crate) fn work(
     let mut client_rngs: Vec<Rng> = (0..plan.clients).map(|_| rng.fork()).collect();
     let mut pull_rng = rng.fork();
     let mut volume_rng = rng.fork();
+    let mut device_rng = Rng::new(volume_rng.clone().next_u64());
     let kept = histories.clone();
     let ended = boot(
         world,
@@ -808,6 +833,11 @@ pub(crate) fn work(
                 let rng = volume_rng.fork();
                 let work = volume::work(pool, blocks, handle.clone(), rng, plan.operations);
                 tasks.push(handle.spawn("volume", work));
+            }
+            if plan.with_devices {
+                let (pool, rng) = (pool.clone(), device_rng.fork());
+                let work = devices::work(pool, handle.clone(), rng, plan.extra_disks());
+                tasks.push(handle.spawn("devices", work));
             }
             if plan.trouble == Trouble::OneSideVanishes {
                 for path in plan.victims() {

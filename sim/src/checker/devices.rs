@@ -253,6 +253,11 @@ impl Checker<'_> {
                 d.newest_label()
                     .is_some_and(|l| l.u64("state").is_some_and(|s| s < label::pool_state::SPARE))
             })
+            // An older label is that of a device which has left the pool, a newer one that of an addition cut short.
+            .filter(|d| {
+                d.newest_label()
+                    .is_some_and(|l| l.u64("txg") == config.u64("txg"))
+            })
             .map(|d| d.image.name())
             .collect();
         for name in strangers {

@@ -98,6 +98,12 @@ enum Change {
 }
 
 impl SimDisk {
+    pub(crate) fn grow(&mut self, size_bytes: u64) {
+        self.model.size_bytes = self.model.size_bytes.max(size_bytes);
+        self.durable.grow(size_bytes);
+        self.current.grow(size_bytes);
+    }
+
     pub(crate) fn new(path: PathBuf, model: DiskModel, image: Image) -> Self {
         assert_eq!(
             model.size_bytes,

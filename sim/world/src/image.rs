@@ -84,6 +84,11 @@ impl Image {
         self.size
     }
 
+    /// Makes it larger by zero bytes at its end.
+    pub fn grow(&mut self, size: u64) {
+        self.size = self.size.max(size);
+    }
+
     /// Returns the bytes held in memory (shared chunks count in each image).
     #[must_use]
     pub fn allocated(&self) -> u64 {

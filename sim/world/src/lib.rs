@@ -302,6 +302,11 @@ impl World {
         self.state.borrow_mut().unstick(path.as_ref());
     }
 
+    /// Makes the disk larger, as a virtual disk is; opens notice when they measure it again.
+    pub fn grow(&self, path: impl AsRef<Path>, size_bytes: u64) {
+        self.with_disk(path.as_ref(), |disk, _| disk.grow(size_bytes));
+    }
+
     /// Puts the disk back. Opens from before it vanished stay dead.
     pub fn bring_back(&self, path: impl AsRef<Path>) {
         self.with_disk(path.as_ref(), |disk, _| disk.presence = Presence::Present);

@@ -125,7 +125,10 @@ pub(crate) async fn compare(dataset: &Dataset, model: &Model, what: &str) {
 }
 
 pub(crate) async fn root(pool: &Pool) -> Dataset {
-    pool.hierarchy().dataset(POOL).await.expect("root dataset")
+    pool.hierarchy()
+        .dataset(&pool.name())
+        .await
+        .expect("root dataset")
 }
 
 #[test]

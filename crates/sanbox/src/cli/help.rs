@@ -50,10 +50,58 @@ const EXAMPLES: &[(&str, &str, &[Example])] = &[
                 "synchronous writes are logged on two fast disks from now on",
             ),
             (
+                "zpool add tank spare sdx",
+                "a hot spare, which takes over by itself when a disk fails",
+            ),
+            (
                 "zpool add tank special mirror nvme0n1 nvme1n1",
                 "new metadata goes to two fast disks",
             ),
         ],
+    ),
+    (
+        "zpool",
+        "remove",
+        &[
+            (
+                "zpool remove tank nvme0n1",
+                "take a log vdev, a cache device or a spare that is not in use out of the pool",
+            ),
+            (
+                "zpool remove tank mirror-3",
+                "a log of two disks, by its name in zpool status",
+            ),
+        ],
+    ),
+    (
+        "zpool",
+        "split",
+        &[
+            (
+                "zpool split -n tank copy",
+                "show which halves of the mirrors would become the pool copy",
+            ),
+            (
+                "zpool split tank copy",
+                "make them a pool of its own, ready to be imported anywhere",
+            ),
+        ],
+    ),
+    (
+        "zpool",
+        "labelclear",
+        &[(
+            "zpool labelclear -f /dev/sdz",
+            "remove the label of an exported pool from a disk that is to be used for something else",
+        )],
+    ),
+    (
+        "zpool",
+        "reguid",
+        &[(
+            "zpool reguid tank",
+            "a new guid, so that the pool and a copy of its disks can be told apart",
+        )],
     ),
     (
         "zpool",
@@ -116,6 +164,10 @@ const EXAMPLES: &[(&str, &str, &[Example])] = &[
                 "zpool replace -w tank sdb sdh",
                 "and wait until it has everything",
             ),
+            (
+                "zpool replace tank sdb spare1",
+                "a hot spare of the pool stands in for sdb; zpool detach ends it",
+            ),
         ],
     ),
     (
@@ -139,7 +191,7 @@ const EXAMPLES: &[(&str, &str, &[Example])] = &[
         "online",
         &[(
             "zpool online tank sdb",
-            "put it back and give it what it missed",
+            "put it back and give it what it missed; with -e use all of it, if it has become larger",
         )],
     ),
     (

@@ -292,7 +292,8 @@ fn pool_metrics(page: &mut Page, pool: &PoolSample) {
     let root = &status.root;
     // zfs_exporter: collector/pool.go, names and the numbers of health
     let health = match status.health {
-        Health::Online => 0,
+        // A pool is neither of the two words of spares.
+        Health::Online | Health::Available | Health::InUse => 0,
         Health::Degraded => 1,
         Health::Faulted => 2,
         Health::Offline => 3,

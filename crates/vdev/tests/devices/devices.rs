@@ -176,6 +176,7 @@ fn a_device_tells_what_it_holds() {
             name: "tank".into(),
             state: 0,
             pool_guid: config.guid.0,
+            guid: config.tops[0].guid.0,
         };
         assert_eq!(found("/pool").await, expect);
         let (_, conflicts) = plan(&handle, &spec(&["/free", "/pool", "/ext"], None))

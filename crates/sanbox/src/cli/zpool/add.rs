@@ -1,8 +1,8 @@
 //! `zpool add`.
 
-use engine::{AddSpec, AllocationBias, EngineError, PoolError, VdevSpec, VdevStatus};
+use engine::{AddSpec, AllocationBias, EngineError, PoolError, PoolStatus, VdevSpec, VdevStatus};
 
-use super::layout::{Layout, in_use, in_use_here, vdev_lines};
+use super::layout::{Layout, device_line, in_use, in_use_here, vdev_lines};
 use super::{NameStyle, bad_name, open_pool};
 use crate::cli::getopt::{Long, Opt};
 use crate::cli::{Outcome, Session, setting};
@@ -87,18 +87,16 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     }
     let pool = open_pool(session, name).await?;
     let layout = Layout::read(session, words)?;
-    let vdevs = layout.all();
-    let paths = vdevs.iter().flat_map(VdevSpec::paths);
-    in_use_here(session, paths, None, options.any_device).await?;
-    let root = match pool.status().await {
-        Ok(status) => status.root,
+    in_use_here(session, &layout, options.any_device).await?;
+    let status = match pool.status().await {
+        Ok(status) => status,
         Err(error) => return Err(session.fail(format!("cannot add to '{name}': {error}"))),
     };
     if !options.any_replication {
-        layout.check_replication(session, Some(&root))?;
+        layout.check_replication(session, Some(&status.root))?;
     }
     if options.dry_run {
-        session.out.text(drawn(name, &root, &layout, options.style));
+        session.out.text(drawn(&status, &layout, options.style));
         return Ok(());
     }
     let spec = AddSpec {
@@ -106,6 +104,8 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         dedup: layout.dedup,
         special: layout.special,
         logs: layout.logs,
+        spares: layout.spares,
+        caches: layout.caches,
         ashift: options.ashift,
         force: options.any_device,
         any_sector_size: options.any_sector_size,
@@ -126,7 +126,8 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
 }
 
 /// The pool as it would be, class by class: what is there with its names, then what is new.
-fn drawn(name: &str, root: &VdevStatus, layout: &Layout, style: NameStyle) -> String {
+fn drawn(status: &PoolStatus, layout: &Layout, style: NameStyle) -> String {
+    let (name, root) = (&status.name, &status.root);
     let mut text = format!("would update '{name}' to the following configuration:\n\n\t{name}\n");
     let parts: [(AllocationBias, &str, &[VdevSpec]); 4] = [
         (AllocationBias::None, "", &layout.normal),
@@ -147,6 +148,21 @@ fn drawn(name: &str, root: &VdevStatus, layout: &Layout, style: NameStyle) -> St
             present(&mut text, top, 2, style, bias == AllocationBias::None);
         }
         vdev_lines(&mut text, new);
+    }
+    let parts = [
+        ("cache", &status.caches, &layout.caches),
+        ("spares", &status.spares, &layout.spares),
+    ];
+    for (title, own, new) in parts {
+        if !(own.is_empty() && new.is_empty()) {
+            text.push_str(&format!("\t{title}\n"));
+        }
+        for device in own {
+            present(&mut text, device, 2, style, false);
+        }
+        for path in new {
+            device_line(&mut text, 2, path);
+        }
     }
     text
 }

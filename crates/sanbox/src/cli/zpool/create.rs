@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use engine::{EngineError, FeatureBase, PoolError, PoolSpec, VdevSpec};
+use engine::{EngineError, FeatureBase, PoolError, PoolSpec};
 
 use super::bad_name;
-use super::layout::{Layout, in_use, in_use_here, vdev_lines};
+use super::layout::{Layout, device_line, in_use, in_use_here, vdev_lines};
 use crate::cli::getopt::Opt;
 use crate::cli::{Outcome, Session, setting};
 
@@ -109,9 +109,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     if !options.dry_run && session.appliance.known_pool(name).await.is_some() {
         return Err(session.fail(format!("cannot create '{name}': pool already exists")));
     }
-    let vdevs = layout.all();
-    let paths = vdevs.iter().flat_map(VdevSpec::paths);
-    in_use_here(session, paths, None, options.force).await?;
+    in_use_here(session, &layout, options.force).await?;
     let drawing = options.dry_run.then(|| dry_run(name, &layout));
     let mut root_properties = options.root_properties;
     if let Some(mountpoint) = options.mountpoint {
@@ -123,6 +121,8 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         dedup: layout.dedup,
         special: layout.special,
         logs: layout.logs,
+        spares: layout.spares,
+        caches: layout.caches,
         properties: options.properties,
         features: if options.no_features {
             FeatureBase::None
@@ -194,6 +194,14 @@ fn dry_run(name: &str, layout: &Layout) -> String {
             text.push_str(&format!("\t{title}\n"));
         }
         vdev_lines(&mut text, vdevs);
+    }
+    for (title, paths) in [("cache", &layout.caches), ("spares", &layout.spares)] {
+        if !paths.is_empty() {
+            text.push_str(&format!("\t{title}\n"));
+        }
+        for path in paths {
+            device_line(&mut text, 2, path);
+        }
     }
     text
 }

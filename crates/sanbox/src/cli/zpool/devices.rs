@@ -2,7 +2,7 @@
 
 use engine::{EngineError, PoolError, PoolHandle, VdevStatus};
 
-use super::layout::{device, in_use, in_use_here};
+use super::layout::{device, in_use, not_in_other_pools};
 use super::scan::{finish_here, is_resilvering, vdev_guid, wait_for};
 use super::{Subject, bad_name, open_pool, subjects};
 use crate::cli::getopt::{Long, Opt};
@@ -48,11 +48,13 @@ pub(super) async fn offline(session: &Session, arguments: &[String]) -> Outcome 
 
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_online
 pub(super) async fn online(session: &Session, arguments: &[String]) -> Outcome {
+    let mut expand = false;
     let operands = session.options(arguments, "e", POWER, |session, option| {
-        Err(session.fail(match option {
-            Opt::Short('e', _) => "zpool online -e: not supported by this version of sanbox yet",
-            _ => "zpool online --power: disk slots cannot be powered",
-        }))
+        if let Opt::Short(..) = option {
+            expand = true;
+            return Ok(());
+        }
+        Err(session.fail("zpool online --power: disk slots cannot be powered"))
     })?;
     let (pool, devices) = pool_and_devices(session, &operands).await?;
     let mut failed = false;
@@ -77,6 +79,12 @@ pub(super) async fn online(session: &Session, arguments: &[String]) -> Outcome {
                 failed = true;
             }
         }
+    }
+    if expand && let Err(error) = pool.expand().await {
+        session
+            .out
+            .error(format!("cannot expand {}: {error}", devices.join(" ")));
+        failed = true;
     }
     finish_here(session, &pool).await?;
     if failed { Err(Exit(1)) } else { Ok(()) }
@@ -141,7 +149,7 @@ async fn join(session: &Session, arguments: &[String], replace: bool) -> Outcome
     } else {
         device(session, new)?
     };
-    in_use_here(session, [&path], Some(pool.guid()), force).await?;
+    not_in_other_pools(session, &pool, &path, force).await?;
     if let Err(error) = pool.attach(guid, &path, replace, force).await {
         return Err(refuse(session, &subject, error));
     }

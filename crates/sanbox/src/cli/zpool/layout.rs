@@ -1,9 +1,10 @@
 //! Vdev specifications of `zpool create` and `add`: `mirror a b special mirror c d log e`, and whose devices they name.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::FileTypeExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use engine::{PoolError, VdevSpec, VdevStatus};
+use engine::{PoolError, PoolHandle, PoolStatus, VdevSpec, VdevStatus};
 
 use super::replication::{Vdev, complaints};
 use crate::appliance::{KnownPool, devices};
@@ -16,6 +17,8 @@ pub(super) struct Layout {
     pub(super) dedup: Vec<VdevSpec>,
     pub(super) special: Vec<VdevSpec>,
     pub(super) logs: Vec<VdevSpec>,
+    pub(super) caches: Vec<PathBuf>,
+    pub(super) spares: Vec<PathBuf>,
 }
 
 impl Layout {
@@ -25,7 +28,8 @@ impl Layout {
         const ROLES: [&str; 5] = ["log", "special", "dedup", "cache", "spare"];
         let is_role = |word: &String| ROLES.contains(&word.as_str());
         let mut layout = Self::default();
-        let (mut role, mut rest, mut logs) = ("", words, 0);
+        let (mut role, mut rest) = ("", words);
+        let mut seen = BTreeSet::new();
         loop {
             let count = rest.iter().position(is_role).unwrap_or(rest.len());
             let (section, behind) = rest.split_at(count);
@@ -34,9 +38,23 @@ impl Layout {
                     session.fail("invalid vdev specification: unsupported 'log' device: raidz")
                 );
             }
-            let vdevs = layout_of(session, section)?;
+            // Spares and cache devices are single devices; a group behind them is an ordinary vdev again.
+            let singles = match role {
+                "spare" | "cache" => section.iter().position(|word| is_group(word)),
+                _ => Some(0),
+            };
+            let (singles, grouped) = section.split_at(singles.unwrap_or(section.len()));
+            for word in singles {
+                let path = device(session, word)?;
+                if role == "spare" {
+                    layout.spares.push(path);
+                } else {
+                    layout.caches.push(path);
+                }
+            }
+            let vdevs = layout_of(session, grouped)?;
             match role {
-                "" => layout.normal.extend(vdevs),
+                "" | "spare" | "cache" => layout.normal.extend(vdevs),
                 "log" => layout.logs.extend(vdevs),
                 "special" => layout.special.extend(vdevs),
                 _ => layout.dedup.extend(vdevs),
@@ -44,18 +62,16 @@ impl Layout {
             let Some((word, after)) = behind.split_first() else {
                 break;
             };
-            logs += u32::from(word == "log");
-            if logs > 1 {
-                return Err(
-                    session.fail("invalid vdev specification: 'log' can be specified only once")
-                );
-            }
-            if matches!(word.as_str(), "cache" | "spare") {
+            if matches!(word.as_str(), "log" | "cache" | "spare") && !seen.insert(word.as_str()) {
                 return Err(session.fail(format!(
-                    "invalid vdev specification: '{word}' is not supported by this version of sanbox yet"
+                    "invalid vdev specification: '{word}' can be specified only once"
                 )));
             }
-            if after.first().is_none_or(is_role) {
+            let bare = matches!(word.as_str(), "spare" | "cache");
+            if after
+                .first()
+                .is_none_or(|next| is_role(next) || (bare && is_group(next)))
+            {
                 return Err(session.fail(format!(
                     "invalid vdev specification: '{word}' requires at least 1 devices"
                 )));
@@ -87,11 +103,18 @@ impl Layout {
         Err(Exit(1))
     }
 
-    /// All vdevs.
-    pub(super) fn all(&self) -> Vec<VdevSpec> {
+    /// All devices but the spares.
+    fn devices(&self) -> Vec<PathBuf> {
         let parts = [&self.normal, &self.dedup, &self.special, &self.logs];
-        parts.into_iter().flatten().cloned().collect()
+        let vdevs = parts.into_iter().flatten();
+        let paths = vdevs.flat_map(|vdev| vdev.paths().iter().cloned());
+        paths.chain(self.caches.iter().cloned()).collect()
     }
+}
+
+/// Whether a word begins a group of devices: `mirror`, `raidz2`.
+fn is_group(word: &str) -> bool {
+    word == "mirror" || word.starts_with("raidz") || word.starts_with("draid")
 }
 
 /// Returns the parity that a word such as `raidz2` asks for.
@@ -160,37 +183,85 @@ fn layout_of(session: &Session, words: &[String]) -> Result<Vec<VdevSpec>, Exit>
     Ok(vdevs)
 }
 
-/// Refuses devices of pools that are imported here, but for those of `own`: a pool knows its own devices.
-pub(super) async fn in_use_here(
-    session: &Session,
-    paths: impl IntoIterator<Item = &PathBuf>,
-    own: Option<u64>,
-    force: bool,
-) -> Outcome {
-    let real = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
-    let paths: Vec<(&PathBuf, PathBuf)> =
-        paths.into_iter().map(|path| (path, real(path))).collect();
+/// Refuses devices of pools that are imported here. Spares may be shared, as long as none of the pools uses them.
+pub(super) async fn in_use_here(session: &Session, layout: &Layout, force: bool) -> Outcome {
     for known in session.appliance.pools().await {
         let KnownPool::Open(pool) = known else {
             continue;
         };
-        if own == Some(pool.guid()) {
-            continue;
-        }
         let Ok(status) = pool.status().await else {
             continue;
         };
-        let taken: Vec<PathBuf> = devices(&status.root).iter().map(real).collect();
-        if let Some((path, _)) = paths.iter().find(|(_, real)| taken.contains(real)) {
-            let why = format!(
-                "{} is part of active pool '{}'",
-                path.display(),
-                pool.name()
-            );
-            return Err(refuse_devices(session, !force, &why));
+        for path in layout.devices() {
+            refuse_taken(session, &pool, &status, &path, false, force)?;
+        }
+        for path in &layout.spares {
+            refuse_taken(session, &pool, &status, path, true, force)?;
         }
     }
     Ok(())
+}
+
+/// Refuses a device of another pool that is imported here. (The pool itself knows its own.)
+pub(super) async fn not_in_other_pools(
+    session: &Session,
+    own: &PoolHandle,
+    path: &Path,
+    force: bool,
+) -> Outcome {
+    let own_spare = match own.status().await {
+        Ok(status) => status
+            .spares
+            .iter()
+            .any(|s| s.path.as_deref() == Some(path)),
+        Err(_) => false,
+    };
+    for known in session.appliance.pools().await {
+        let KnownPool::Open(pool) = known else {
+            continue;
+        };
+        let Ok(status) = pool.status().await else {
+            continue;
+        };
+        if pool.guid() != own.guid() {
+            refuse_taken(session, &pool, &status, path, own_spare, force)?;
+        }
+    }
+    Ok(())
+}
+
+// OpenZFS: cmd/zpool/zpool_vdev.c, check_file_generic (words)
+fn refuse_taken(
+    session: &Session,
+    pool: &PoolHandle,
+    status: &PoolStatus,
+    path: &Path,
+    as_spare: bool,
+    force: bool,
+) -> Outcome {
+    let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let wanted = real(path);
+    let among = |vdevs: &[VdevStatus]| {
+        let paths = vdevs.iter().filter_map(|vdev| vdev.path.as_deref());
+        paths.map(real).any(|path| path == wanted)
+    };
+    let in_tree = devices(&status.root).iter().any(|own| real(own) == wanted);
+    let complaint = if in_tree || among(&status.caches) {
+        format!(
+            "{} is part of active pool '{}'",
+            path.display(),
+            pool.name()
+        )
+    } else if among(&status.spares) && !as_spare {
+        format!(
+            "{} is reserved as a hot spare for pool {}",
+            path.display(),
+            pool.name()
+        )
+    } else {
+        return Ok(());
+    };
+    Err(refuse_devices(session, !force, &complaint))
 }
 
 /// Says that a device cannot be had, and whether force would help.
@@ -257,13 +328,16 @@ pub(super) fn device(session: &Session, word: &str) -> Result<PathBuf, Exit> {
     }
 }
 
+/// Draws a device to be added as `-n` shows it.
+pub(super) fn device_line(text: &mut String, depth: usize, path: &Path) {
+    let path = path.to_string_lossy();
+    let shown = path.strip_prefix("/dev/").unwrap_or(&path).to_owned();
+    text.push_str(&format!("\t{:depth$}{shown}\n", ""));
+}
+
 /// Draws vdevs to be made as `-n` shows them.
 pub(super) fn vdev_lines(text: &mut String, vdevs: &[VdevSpec]) {
-    let line = |text: &mut String, depth: usize, path: &PathBuf| {
-        let path = path.to_string_lossy();
-        let shown = path.strip_prefix("/dev/").unwrap_or(&path).to_owned();
-        text.push_str(&format!("\t{:depth$}{shown}\n", ""));
-    };
+    let line = device_line;
     for vdev in vdevs {
         match vdev {
             VdevSpec::Single(path) => line(text, 2, path),

@@ -4,7 +4,7 @@ use engine::pool_property::{PROPERTIES, PropertyEntry, PropertyKind};
 use engine::{PoolStatus, VdevStatus};
 use serde_json::{Map, Value, json};
 
-use super::{NameStyle, Stamp, Subject, has_space, name_width, repeat, sections, subjects};
+use super::{NameStyle, Stamp, Subject, has_space, repeat, sections, status_width, subjects};
 use crate::cli::format::{Column, nice_number, table};
 use crate::cli::getopt::{Long, Opt};
 use crate::cli::{Exit, Outcome, Session, json as forms};
@@ -256,7 +256,7 @@ async fn print(
     let width = found
         .iter()
         .filter_map(|pool| pool.status.as_ref())
-        .map(|status| name_width(&status.root, options.style))
+        .map(|status| status_width(status, options.style))
         .chain(found.iter().map(|pool| pool.name.len()))
         .fold(4, usize::max);
     let mut shapes: Vec<Column> = columns.iter().map(|c| c.column.clone()).collect();
@@ -271,7 +271,13 @@ async fn print(
     for (line, pool) in lines.zip(&found) {
         session.out.text(line);
         if let Some(status) = &pool.status {
-            for (title, tops) in sections(&status.root) {
+            let mut parts = sections(&status.root);
+            for (title, devices) in [("cache", &status.caches), ("spare", &status.spares)] {
+                if !devices.is_empty() {
+                    parts.push((Some(title), devices.iter().collect()));
+                }
+            }
+            for (title, tops) in parts {
                 if let Some(title) = title {
                     session.out.line(format!(
                         "{title:<width$}      -      -      -        -         -      -      -      -         -"
@@ -326,7 +332,10 @@ fn vdev_values(vdev: &VdevStatus, exact: bool) -> [String; 9] {
         when_top(number(vdev.allocated_bytes)),
         when_top(number(free)),
         dash(),
-        dash(),
+        match vdev.expandable_bytes {
+            0 => dash(),
+            bytes => number(bytes),
+        },
         fragmentation,
         when_top(capacity),
         dash(),

@@ -7,17 +7,20 @@ pub(crate) mod get;
 mod history;
 mod import;
 mod iostat;
+mod labelclear;
 mod layout;
 mod list;
+mod remove;
 mod replication;
 mod scan;
+mod split;
 mod status;
 
 use std::path::Path;
 use std::time::Duration;
 
 use engine::pool_property::PROPERTIES;
-use engine::{AllocationBias, EngineError, Health, PoolHandle, VdevStatus};
+use engine::{AllocationBias, EngineError, Health, PoolHandle, PoolStatus, VdevStatus};
 
 use super::{Exit, Outcome, Session, find, usage};
 use crate::appliance::{CachedPool, KnownPool};
@@ -30,6 +33,10 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
     session.enter(entry, listing);
     let rest = &arguments[1..];
     match entry.0 {
+        "remove" => remove::run(session, rest).await,
+        "split" => split::split(session, rest).await,
+        "reguid" => split::reguid(session, rest).await,
+        "labelclear" => labelclear::run(session, rest).await,
         "add" => add::run(session, rest).await,
         "create" => create::run(session, rest).await,
         "list" => list::run(session, rest).await,
@@ -234,6 +241,14 @@ pub(super) fn sections(root: &VdevStatus) -> Vec<(Option<&'static str>, Vec<&Vde
         })
         .filter(|(_, tops)| !tops.is_empty())
         .collect()
+}
+
+/// Widest name of a pool's vdevs, its cache devices and spares among them.
+pub(super) fn status_width(status: &PoolStatus, style: NameStyle) -> usize {
+    let others = status.caches.iter().chain(&status.spares);
+    others
+        .map(|device| style.name(device).len() + 2)
+        .fold(name_width(&status.root, style), usize::max)
 }
 
 /// Widest name of a vdev tree, each level indented by two, in bytes.

@@ -314,10 +314,7 @@ pub(super) async fn vdev_guid(pool: &PoolHandle, word: &str) -> Result<Option<u6
         vdev.children.iter().find_map(|child| find(child, word))
     }
     let status = pool.status().await.map_err(|_| Exit(1))?;
-    let below = status
-        .root
-        .children
-        .iter()
-        .find_map(|vdev| find(vdev, word));
-    Ok(below)
+    let all = status.root.children.iter();
+    let all = all.chain(&status.spares).chain(&status.caches);
+    Ok(all.into_iter().find_map(|vdev| find(vdev, word)))
 }

@@ -4,7 +4,7 @@ use engine::{Health, PoolStatus, ScanStatus, StatusReason, VdevStatus};
 use serde_json::{Map, Value, json};
 
 use super::list::vdev_json;
-use super::{NameStyle, Stamp, Subject, name_width, repeat, sections, subjects};
+use super::{NameStyle, Stamp, Subject, repeat, sections, status_width, subjects};
 use crate::cli::format::{date_with_seconds, nice_bytes, nice_number};
 use crate::cli::getopt::{Long, Opt};
 use crate::cli::{Exit, Outcome, Session, json as forms};
@@ -213,7 +213,7 @@ fn pool_text(status: &PoolStatus, damaged: Option<&[String]>, options: Options) 
     if let Some(scan) = &status.scan {
         text.push_str(&scan_text(scan, crate::appliance::now_seconds()));
     }
-    let width = name_width(&status.root, options.style).max(10);
+    let width = status_width(status, options.style).max(10);
     text.push_str("config:\n\n");
     text.push_str(&format!(
         "\t{:<width$}  {:<8} {:>5} {:>5} {:>5}",
@@ -227,6 +227,37 @@ fn pool_text(status: &PoolStatus, damaged: Option<&[String]>, options: Options) 
     }
     text.push('\n');
     vdev_lines(&mut text, &status.root, &status.name, 0, width, options);
+    let shown = |device: &&VdevStatus| !options.only_unhealthy_vdevs || !healthy(device);
+    let caches: Vec<_> = status.caches.iter().filter(shown).collect();
+    if !caches.is_empty() {
+        text.push_str("\tcache\n");
+    }
+    for device in caches {
+        vdev_lines(
+            &mut text,
+            device,
+            &options.style.name(device),
+            2,
+            width,
+            options,
+        );
+    }
+    let spares: Vec<_> = status.spares.iter().filter(shown).collect();
+    if !spares.is_empty() {
+        text.push_str("\tspares\n");
+    }
+    for device in spares {
+        let rest = width - 2;
+        text.push_str(&format!(
+            "\t  {:<rest$}  {:<8}",
+            options.style.name(device),
+            device.health.as_str()
+        ));
+        if let Some(note) = &device.note {
+            text.push_str(&format!("  {note}"));
+        }
+        text.push('\n');
+    }
     text.push('\n');
     match (status.data_errors, damaged) {
         (0, _) => text.push_str("errors: No known data errors\n"),
@@ -330,8 +361,10 @@ fn healthy(vdev: &VdevStatus) -> bool {
     if !vdev.children.is_empty() {
         return vdev.children.iter().all(healthy);
     }
-    vdev.health == Health::Online
-        && vdev.read_errors + vdev.write_errors + vdev.checksum_errors == 0
+    matches!(
+        vdev.health,
+        Health::Online | Health::Available | Health::InUse
+    ) && vdev.read_errors + vdev.write_errors + vdev.checksum_errors == 0
 }
 
 fn duration(seconds: u64) -> String {
@@ -513,6 +546,13 @@ fn explain(status: &PoolStatus) -> Option<Explanation> {
                 "ZFS-8000-JQ"
             }),
         ),
+        StatusReason::OutOfSpace => (
+            "There was not enough space left to write out what was accepted.  No device\n\tis at fault.  \
+             The disks hold everything up to the last complete transaction group.",
+            "Export the pool and import it again, then remove files or snapshots,\n\tor make room with \
+             'zpool add'.",
+            None,
+        ),
         StatusReason::UnsupportedFeatureRead => (
             "The pool cannot be accessed on this system because it uses the\n\tfollowing feature(s) \
              not supported on this system:",
@@ -629,6 +669,17 @@ fn pool_json(status: &PoolStatus, options: Options) -> Value {
         );
     }
     object["vdevs"] = Value::Object(vdevs);
+    for (key, devices) in [("l2cache", &status.caches), ("spares", &status.spares)] {
+        if devices.is_empty() {
+            continue;
+        }
+        let mut list = Map::new();
+        for device in devices {
+            let name = options.style.name(device);
+            list.insert(name.clone(), counters_json(device, &name, options));
+        }
+        object[key] = Value::Object(list);
+    }
     object["error_count"] = text(status.data_errors);
     object
 }

@@ -1,0 +1,370 @@
+//! The devices of a pool that are not in its tree: hot spares that wait, and cache devices.
+//!
+//! The pool keeps a list of each kind in its meta-objset; their labels say only what they are and who. A spare may be
+//! listed by several pools; it is opened when it is needed, not before.
+// OpenZFS: module/zfs/spa.c (spa_aux_vdev_t, spa_sync_aux_dev, spa_load_spares); module/zfs/vdev_label.c,
+// vdev_aux_label_generate
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use dmu::{Tx, zap};
+use ondisk::{Guid, NvList, ObjectId, SPA_VERSION_FEATURES};
+use runtime::{DiskError, DiskMode, Handle};
+use vdev::labels::{self, LabelSet};
+use vdev::{AllocationBias, LeafSpec, TopSpec, TreeSpec, VdevConfig};
+
+use crate::PoolError;
+use crate::config::{STATE_CACHE, STATE_SPARE};
+use crate::pool::{DIRECTORY, Inner};
+use crate::status::{Health, VdevStatus};
+
+/// How often and how far apart a device that is busy is tried again.
+const BUSY_TRIES: u32 = 20;
+/// See [`BUSY_TRIES`].
+const BUSY_WAIT: Duration = Duration::from_millis(25);
+
+/// What an auxiliary device is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Spare,
+    Cache,
+}
+
+impl Kind {
+    /// Key of the list's object in the directory, and of the list itself.
+    fn key(self) -> &'static str {
+        match self {
+            Self::Spare => "spares",
+            Self::Cache => "l2cache",
+        }
+    }
+
+    fn label_state(self) -> u64 {
+        match self {
+            Self::Spare => STATE_SPARE,
+            Self::Cache => STATE_CACHE,
+        }
+    }
+}
+
+/// One device of a list.
+#[derive(Clone, Debug)]
+pub(crate) struct Device {
+    pub(crate) config: VdevConfig,
+    /// As it was found when it was looked at last.
+    pub(crate) found: bool,
+}
+
+impl Device {
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        self.config.device_path()
+    }
+}
+
+/// The devices of one kind.
+pub(crate) struct List {
+    kind: Kind,
+    object: Cell<ObjectId>,
+    devices: RefCell<Vec<Device>>,
+    dirty: Cell<bool>,
+}
+
+impl List {
+    pub(crate) fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            object: Cell::new(ObjectId(0)),
+            devices: RefCell::default(),
+            dirty: Cell::new(false),
+        }
+    }
+
+    /// Whether the list must be stored with the next group.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty.get()
+    }
+
+    /// Returns the devices in order.
+    pub(crate) fn devices(&self) -> Vec<Device> {
+        self.devices.borrow().clone()
+    }
+
+    /// Returns the device with this guid.
+    pub(crate) fn find(&self, guid: Guid) -> Option<Device> {
+        let devices = self.devices.borrow();
+        devices.iter().find(|d| d.config.guid == guid).cloned()
+    }
+
+    /// Returns the device at this path.
+    pub(crate) fn at(&self, path: &Path) -> Option<Device> {
+        let devices = self.devices.borrow();
+        let mut devices = devices.iter();
+        devices.find(|d| d.path().as_deref() == Some(path)).cloned()
+    }
+
+    pub(crate) fn push(&self, config: VdevConfig) {
+        let found = true;
+        self.devices.borrow_mut().push(Device { config, found });
+        self.dirty.set(true);
+    }
+
+    /// Takes a device off the list; false when it is not on it.
+    pub(crate) fn remove(&self, guid: Guid) -> bool {
+        let mut devices = self.devices.borrow_mut();
+        let before = devices.len();
+        devices.retain(|device| device.config.guid != guid);
+        let removed = devices.len() != before;
+        if removed {
+            self.dirty.set(true);
+        }
+        removed
+    }
+
+    fn set_found(&self, guid: Guid, found: bool) {
+        for device in &mut *self.devices.borrow_mut() {
+            if device.config.guid == guid {
+                device.found = found;
+            }
+        }
+    }
+
+    fn to_nvlist(&self) -> NvList {
+        let devices = self.devices.borrow();
+        let lists: Vec<NvList> = devices
+            .iter()
+            .map(|device| {
+                let config = &device.config;
+                let mut list = NvList::new();
+                list.insert("type", config.kind.as_str());
+                list.insert("guid", config.guid.0);
+                if let Some(path) = &config.path {
+                    list.insert("path", path.as_str());
+                }
+                for (name, value) in config.extra.iter() {
+                    list.insert(name, value.clone());
+                }
+                if self.kind == Kind::Spare {
+                    list.insert("is_spare", 1_u64);
+                }
+                list.insert("ashift", u64::from(config.ashift));
+                if config.create_txg != 0 {
+                    list.insert("create_txg", config.create_txg);
+                }
+                list
+            })
+            .collect();
+        NvList::new().with(self.kind.key(), lists)
+    }
+
+    fn fill(&self, list: &NvList) -> Result<(), PoolError> {
+        let mut devices = self.devices.borrow_mut();
+        for (index, entry) in list
+            .lists(self.kind.key())
+            .unwrap_or(&[])
+            .iter()
+            .enumerate()
+        {
+            let mut entry = entry.clone();
+            // These lists have no order of their own on disk.
+            entry.insert("id", index as u64);
+            let config = VdevConfig::from_nvlist(&entry)?;
+            let found = false;
+            devices.push(Device { config, found });
+        }
+        Ok(())
+    }
+}
+
+/// Whether the device at `path` has a label with this guid.
+async fn is_there(handle: &Handle, path: &Path, guid: Guid) -> bool {
+    let Ok(disk) = handle.open_disk(path, DiskMode::ReadOnly).await else {
+        return false;
+    };
+    let Ok(set) = LabelSet::read(&disk).await else {
+        return false;
+    };
+    set.best_config().and_then(|config| config.u64("guid")) == Some(guid.0)
+}
+
+impl Inner {
+    pub(crate) fn list(&self, kind: Kind) -> &List {
+        match kind {
+            Kind::Spare => &self.spares,
+            Kind::Cache => &self.caches,
+        }
+    }
+
+    /// Reads the lists of a pool and looks for their devices, at `known` places first.
+    pub(crate) async fn load_auxiliaries(
+        &self,
+        known: &BTreeMap<u64, PathBuf>,
+    ) -> Result<(), PoolError> {
+        for kind in [Kind::Spare, Kind::Cache] {
+            let list = self.list(kind);
+            let object = zap::lookup_u64(&self.mos, DIRECTORY, kind.key()).await?;
+            let Some(object) = object.filter(|&object| object != 0) else {
+                continue;
+            };
+            list.object.set(ObjectId(object));
+            let packed = crate::import::read_packed(&self.mos, ObjectId(object), kind.key());
+            list.fill(&packed.await?)?;
+            for device in &mut *list.devices.borrow_mut() {
+                if let Some(path) = known.get(&device.config.guid.0) {
+                    device.config.path = Some(path.display().to_string());
+                }
+            }
+        }
+        self.look_for_auxiliaries().await;
+        Ok(())
+    }
+
+    /// Looks which spares and cache devices are there.
+    pub(crate) async fn look_for_auxiliaries(&self) {
+        self.unfit_spares.borrow_mut().clear();
+        for kind in [Kind::Spare, Kind::Cache] {
+            for device in self.list(kind).devices() {
+                let guid = device.config.guid;
+                let found = match device.path() {
+                    Some(path) => is_there(&self.handle, &path, guid).await,
+                    None => false,
+                };
+                self.list(kind).set_found(guid, found);
+            }
+        }
+    }
+
+    /// Checks and labels devices that are to join a list. Nothing of the pool changes yet.
+    pub(crate) async fn prepare_auxiliaries(
+        &self,
+        kind: Kind,
+        paths: &[PathBuf],
+        force: bool,
+    ) -> Result<Vec<VdevConfig>, PoolError> {
+        let mut configs = Vec::new();
+        for path in paths {
+            self.refuse_own(path)?;
+            let spec = TopSpec {
+                leaves: vec![LeafSpec { path: path.clone() }],
+                bias: AllocationBias::None,
+                parity: 0,
+                ashift: None,
+            };
+            let spec = TreeSpec { tops: vec![spec] };
+            let (mut tops, conflicts) = vdev::plan_tops(&self.handle, &spec).await?;
+            self.refuse_used(conflicts, force)?;
+            let Some(mut config) = tops.pop() else {
+                continue;
+            };
+            (config.asize, config.metaslab_shift, config.create_txg) = (0, 0, 0);
+            if kind == Kind::Spare
+                && let Some(known) = self.known_spare(path).await
+            {
+                // Another pool's, too: it is known by the same guid everywhere.
+                config.guid = known;
+            }
+            configs.push(config);
+        }
+        for config in &configs {
+            self.label_auxiliary(kind, config).await?;
+        }
+        Ok(configs)
+    }
+
+    /// Returns the guid on the label of a device that is a spare already.
+    async fn known_spare(&self, path: &Path) -> Option<Guid> {
+        let disk = self.handle.open_disk(path, DiskMode::ReadOnly).await.ok()?;
+        let set = LabelSet::read(&disk).await.ok()?;
+        let config = set.best_config()?;
+        let guid = config.u64("guid").filter(|&guid| guid != 0)?;
+        (config.u64("state") == Some(STATE_SPARE)).then_some(Guid(guid))
+    }
+
+    /// Writes the labels of a spare or cache device. Durable on return.
+    pub(crate) async fn label_auxiliary(
+        &self,
+        kind: Kind,
+        config: &VdevConfig,
+    ) -> Result<(), PoolError> {
+        let Some(path) = config.device_path() else {
+            return Err(PoolError::NoSuchDevice);
+        };
+        let mut label = NvList::new()
+            .with("version", SPA_VERSION_FEATURES)
+            .with("state", kind.label_state())
+            .with("guid", config.guid.0);
+        if kind == Kind::Cache {
+            label.insert("ashift", u64::from(config.ashift));
+        }
+        label.insert("path", path.display().to_string());
+        // Its last user may just be closing it.
+        let mut tries = 0;
+        let disk = loop {
+            match self.handle.open_disk(&path, DiskMode::ReadWrite).await {
+                Err(DiskError::Busy { .. }) if tries < BUSY_TRIES => {
+                    tries += 1;
+                    self.handle.sleep(BUSY_WAIT).await;
+                }
+                result => break result?,
+            }
+        };
+        Ok(labels::write_bare(&disk, &label.encode_xdr()).await?)
+    }
+
+    /// Takes the labels off a device that has left the pool. What cannot be reached keeps its old label.
+    pub(crate) async fn unlabel_auxiliary(&self, device: &Device) {
+        let Some(path) = device.path() else { return };
+        if is_there(&self.handle, &path, device.config.guid).await
+            && let Ok(disk) = self.handle.open_disk(&path, DiskMode::ReadWrite).await
+        {
+            drop(labels::clear(&disk).await);
+        }
+    }
+
+    /// Stores the lists that changed. Syncing context.
+    pub(crate) async fn write_auxiliaries(&self, tx: &Tx) -> Result<(), PoolError> {
+        for kind in [Kind::Spare, Kind::Cache] {
+            let list = self.list(kind);
+            if list.dirty.replace(false) {
+                let object = self
+                    .write_packed(list.object.get(), kind.key(), &list.to_nvlist(), tx)
+                    .await?;
+                list.object.set(object);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the pool's tree has this leaf.
+    pub(crate) fn is_in_tree(&self, guid: Guid) -> bool {
+        self.tree.absences(guid).is_some()
+    }
+
+    /// Returns what `zpool status` shows of a list.
+    pub(crate) fn auxiliary_status(&self, kind: Kind) -> Vec<VdevStatus> {
+        let devices = self.list(kind).devices().into_iter();
+        devices
+            .map(|device| {
+                let in_tree = kind == Kind::Spare && self.is_in_tree(device.config.guid);
+                let (health, note) = match (in_tree, device.found, kind) {
+                    (true, ..) => (Health::InUse, Some("currently in use")),
+                    (false, true, Kind::Spare) => (Health::Available, None),
+                    (false, true, Kind::Cache) => (Health::Online, None),
+                    (false, false, _) => (Health::Unavail, Some("cannot open")),
+                };
+                let path = device.path();
+                VdevStatus {
+                    name: crate::view::shown(path.as_deref(), &device.config),
+                    kind: device.config.kind.as_str().to_owned(),
+                    guid: device.config.guid.0,
+                    path,
+                    health,
+                    note: note.map(str::to_owned),
+                    ..VdevStatus::default()
+                }
+            })
+            .collect()
+    }
+}

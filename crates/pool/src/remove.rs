@@ -1,0 +1,150 @@
+//! Devices that leave a pool for good: spares, cache devices, log vdevs (`zpool remove`).
+//!
+//! A log vdev takes no new blocks from the moment it is to go; the intent logs on it end by themselves when the groups
+//! they hold records of have synced. Then it holds nothing, and its place becomes a hole.
+// OpenZFS: module/zfs/vdev_removal.c, spa_vdev_remove and spa_vdev_remove_log
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use dmu::{Tx, zap};
+use ondisk::{Guid, ObjectId};
+use vdev::{VdevConfig, labels};
+
+use crate::auxiliary::Kind;
+use crate::pool::{Inner, Pool};
+use crate::{PoolError, sync};
+
+/// How often the intent logs are asked to leave a vdev, each time a group apart: a log that is written all the time moves
+/// on with its next blocks.
+const RETIRE_TRIES: u32 = 64;
+/// What is waited between two tries, once the first ones did not suffice.
+const RETIRE_PAUSE: Duration = Duration::from_millis(50);
+
+impl Pool {
+    /// Takes a device out of the pool for good (`zpool remove`): a spare that is not in use, a cache device, or a log vdev.
+    /// On return it is no part of the pool any more, also after a crash, and may be used for something else.
+    ///
+    /// # Errors
+    /// `NoSuchDevice`; `InUse` for a spare that stands in for a device, or a log vdev with an intent log that nobody has
+    /// replayed yet; `Invalid` for other devices; `ReadOnly`, `Suspended`.
+    pub async fn remove(&self, guid: u64) -> Result<(), PoolError> {
+        let inner = &self.0;
+        inner.writable()?;
+        let guid = Guid(guid);
+        for kind in [Kind::Spare, Kind::Cache] {
+            if inner.list(kind).find(guid).is_some() {
+                return inner.remove_auxiliary(kind, guid).await;
+            }
+        }
+        let tops = inner.tree.config().tops;
+        let Some(top) = tops.iter().find(|top| top.guid == guid) else {
+            let known = inner.leaves_below(guid.0).is_ok();
+            return Err(if known {
+                PoolError::Invalid("operation not supported on this type of vdev".into())
+            } else {
+                PoolError::NoSuchDevice
+            });
+        };
+        if !top.is_log {
+            return Err(PoolError::Invalid(
+                "only spares, cache devices and log vdevs can be removed by this version of sanbox"
+                    .into(),
+            ));
+        }
+        let id = u32::try_from(top.id).map_err(|_| PoolError::NoSuchDevice)?;
+        inner.remove_log(id).await
+    }
+}
+
+impl Inner {
+    async fn remove_auxiliary(self: &Rc<Self>, kind: Kind, guid: Guid) -> Result<(), PoolError> {
+        if kind == Kind::Spare && self.is_in_tree(guid) {
+            return Err(PoolError::InUse(
+                "Pool busy; removal may already be in progress",
+            ));
+        }
+        let device = self.list(kind).find(guid).ok_or(PoolError::NoSuchDevice)?;
+        self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
+            inner.list(kind).remove(guid);
+            inner.write_auxiliaries(&tx).await
+        })
+        .await?;
+        self.unlabel_auxiliary(&device).await;
+        Ok(())
+    }
+
+    async fn remove_log(self: &Rc<Self>, id: u32) -> Result<(), PoolError> {
+        self.store().set_allocating(id, false);
+        if let Err(error) = self.empty_log_vdev(id).await {
+            self.store().set_allocating(id, true);
+            return Err(error);
+        }
+        let disks = Rc::new(RefCell::new(Vec::new()));
+        let kept = disks.clone();
+        self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
+            let (top, disks) = inner.tree.remove_top(id)?;
+            kept.replace(disks);
+            inner.store().remove_vdev(id);
+            let long_headers = inner.space.remove_vdev(id, &tx).await?;
+            inner.forget_top(long_headers, &top, &tx).await?;
+            inner.dirty_config();
+            let text = format!(
+                "{} vdev (log) {}",
+                inner.name.borrow(),
+                top.path.as_deref().unwrap_or("-")
+            );
+            inner.log_internal("vdev remove", &text, &tx).await
+        })
+        .await?;
+        // Only now: until the group was durable they were the pool's.
+        for disk in disks.take() {
+            drop(labels::clear(&disk).await);
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is allocated on a vdev that takes no new blocks.
+    pub(crate) async fn empty_log_vdev(&self, id: u32) -> Result<(), PoolError> {
+        for attempt in 0..RETIRE_TRIES {
+            let space = self.store().vdev_space(id);
+            if space.allocated == 0 && space.deferred == 0 {
+                return Ok(());
+            }
+            self.hierarchy.retire_logs();
+            if attempt > 4 {
+                self.handle.sleep(RETIRE_PAUSE).await;
+            }
+            let txg = self.clock().open_txg();
+            self.clock().force();
+            self.clock().wait_synced(txg).await?;
+        }
+        Err(PoolError::InUse("Mount encrypted datasets to replay logs."))
+    }
+
+    /// Frees the objects of a top-level vdev that has gone, and of its leaves; its space maps are freed already,
+    /// `long_headers` of them with a long header. Syncing context.
+    pub(crate) async fn forget_top(
+        &self,
+        long_headers: u64,
+        top: &VdevConfig,
+        tx: &Tx,
+    ) -> Result<(), PoolError> {
+        for _ in 0..long_headers {
+            self.hierarchy
+                .features()
+                .decr("spacemap_histogram", tx)
+                .await?;
+        }
+        for leaf in sync::leaves_of(top) {
+            self.forget_leaf(leaf, tx).await?;
+        }
+        if let Some(object) = top.zap_top {
+            let map = self.objects.get().vdev_zap_map;
+            zap::remove_int(&self.mos, map, object, tx).await?;
+            self.mos.free_object(ObjectId(object), tx).await?;
+        }
+        Ok(())
+    }
+}

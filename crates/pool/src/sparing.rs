@@ -1,0 +1,155 @@
+//! Hot spares at work: they take over by themselves for devices that failed, and go back when they are not needed.
+//!
+//! A spare keeps its guid while it is part of the tree, and its place in the pool's list. When the device it stands in for
+//! is detached, it takes that place for good and leaves the list.
+// OpenZFS: module/zfs/spa.c, spa_vdev_attach, spa_vdev_detach; cmd/zed/agents/zfs_retire.c, replace_with_spare
+
+use std::rc::Rc;
+
+use ondisk::Guid;
+use vdev::{DiskUse, VdevConfig, VdevKind};
+
+use crate::PoolError;
+use crate::auxiliary::{Device, Kind};
+use crate::config::STATE_SPARE;
+use crate::pool::{Inner, Pool};
+
+impl Inner {
+    /// Refuses a spare that another pool uses at present, and one for a vdev that takes none.
+    pub(crate) async fn check_spare(&self, spare: &Device, target: Guid) -> Result<(), PoolError> {
+        if self.is_in_tree(spare.config.guid) {
+            return Err(PoolError::Invalid(
+                "device is already in use as a spare".into(),
+            ));
+        }
+        let config = self.tree.config();
+        let top = config.tops.iter().find(|top| top.holds(target));
+        let Some(top) = top else {
+            return Err(PoolError::NoSuchDevice);
+        };
+        if top.allocation_bias() != vdev::AllocationBias::None {
+            // OpenZFS: lib/libzfs/libzfs_pool.c, zpool_vdev_attach
+            let what = if top.is_log {
+                "a log"
+            } else {
+                "a special or dedup vdev"
+            };
+            return Err(PoolError::Invalid(format!(
+                "cannot replace {what} with a spare"
+            )));
+        }
+        let path = spare.path().ok_or(PoolError::NoSuchDevice)?;
+        match vdev::disk_use(&self.handle, &path).await? {
+            DiskUse::Pool { state, .. } if state == STATE_SPARE => Ok(()),
+            // It was ours, and the power went before its label said that it waits again.
+            DiskUse::Pool { pool_guid, .. } if pool_guid == self.identity.borrow().guid => Ok(()),
+            DiskUse::Pool { name, .. } => Err(PoolError::DeviceInUse {
+                path,
+                reason: format!("is in use by pool '{name}'"),
+                forceable: false,
+            }),
+            _ => Err(PoolError::DeviceInUse {
+                path,
+                reason: "is no longer labelled as a spare".into(),
+                forceable: false,
+            }),
+        }
+    }
+
+    /// Whether a leaf of the tree is a spare that stands in for another.
+    pub(crate) fn is_active_spare(&self, guid: Guid) -> bool {
+        let config = self.tree.config();
+        let leaves = config.leaves();
+        leaves
+            .iter()
+            .any(|leaf| leaf.guid == guid && leaf.is_spare())
+    }
+
+    /// Returns the spare that takes a leaf's place for good when that leaf is detached.
+    pub(crate) fn successor_of(&self, guid: Guid) -> Option<Guid> {
+        fn find(vdev: &VdevConfig, guid: Guid) -> Option<Guid> {
+            if vdev.kind == VdevKind::Spare
+                && vdev
+                    .children
+                    .first()
+                    .is_some_and(|first| first.guid == guid)
+            {
+                let last = vdev.children.last()?;
+                return last.is_spare().then_some(last.guid);
+            }
+            vdev.children.iter().find_map(|child| find(child, guid))
+        }
+        let config = self.tree.config();
+        config.tops.iter().find_map(|top| find(top, guid))
+    }
+
+    /// Makes a spare an ordinary leaf: it leaves the list. Syncing context.
+    pub(crate) fn settle_spare(&self, guid: Guid) {
+        self.spares.remove(guid);
+        self.tree.update_config(guid, |vdev| {
+            vdev.extra.remove("is_spare");
+        });
+    }
+
+    /// Labels a spare that has left the tree as one that waits.
+    pub(crate) async fn put_spare_back(&self, guid: Guid) {
+        if let Some(spare) = self.spares.find(guid) {
+            // A spare that cannot be labelled is shown as what it is when it is looked at next.
+            drop(self.label_auxiliary(Kind::Spare, &spare.config).await);
+        }
+        self.look_for_auxiliaries().await;
+    }
+
+    /// Returns the spares that are no longer needed.
+    pub(crate) async fn return_spares(self: &Rc<Self>) -> Result<(), PoolError> {
+        for spare in self.tree.spares_to_return() {
+            self.take_away(spare).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the devices that have failed with the spares that may stand in for them, without pairs that did not fit.
+    fn pairs(&self) -> Vec<(Guid, Device)> {
+        let unfit = self.unfit_spares.borrow();
+        let spares = self.spares.devices();
+        let mut pairs = Vec::new();
+        for target in self.tree.in_need_of_spares() {
+            for spare in &spares {
+                let idle = spare.found && !self.is_in_tree(spare.config.guid);
+                if idle && !unfit.contains(&(target, spare.config.guid)) {
+                    pairs.push((target, spare.clone()));
+                }
+            }
+        }
+        pairs
+    }
+}
+
+/// Has spares stand in for devices that failed, in the background. Nothing happens where there are none.
+pub(crate) fn spare_in_background(pool: &Pool) {
+    let inner = pool.0.clone();
+    if inner.readonly
+        || inner.sparing.get()
+        || inner.writable().is_err()
+        || inner.pairs().is_empty()
+    {
+        return;
+    }
+    inner.sparing.set(true);
+    let pool = pool.clone();
+    drop(pool.0.handle.clone().spawn("hot spare", async move {
+        while let Some((target, spare)) = inner.pairs().into_iter().next() {
+            let Some(path) = spare.path() else { break };
+            match pool.attach(target.0, &path, true, false).await {
+                Ok(_) => {}
+                Err(PoolError::Suspended | PoolError::Closed) => break,
+                Err(_) => {
+                    // Too small, or gone. Not tried again before the spares change.
+                    let pair = (target, spare.config.guid);
+                    inner.unfit_spares.borrow_mut().insert(pair);
+                }
+            }
+        }
+        inner.sparing.set(false);
+    }));
+}

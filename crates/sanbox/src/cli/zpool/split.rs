@@ -1,0 +1,172 @@
+//! `zpool split` and `zpool reguid`.
+
+use std::path::PathBuf;
+
+use engine::{AllocationBias, EngineError, ImportPolicy, PoolError, PoolHandle, SplitSpec};
+
+use super::layout::device_line;
+use super::scan::vdev_guid;
+use super::{bad_name, open_pool};
+use crate::cli::getopt::Opt;
+use crate::cli::{Outcome, Session, setting};
+
+#[derive(Default)]
+struct Options {
+    dry_run: bool,
+    altroot: Option<String>,
+    properties: Vec<(String, String)>,
+    mount_options: bool,
+}
+
+// OpenZFS: cmd/zpool/zpool_main.c, zpool_do_split; lib/libzfs/libzfs_pool.c, zpool_vdev_split (words)
+pub(super) async fn split(session: &Session, arguments: &[String]) -> Outcome {
+    let mut options = Options::default();
+    let operands = session.options(arguments, ":gLR:lno:P", &[], |session, option| {
+        match option {
+            Opt::Short('n', _) => options.dry_run = true,
+            Opt::Short('R', Some(root)) => options.altroot = Some(root),
+            Opt::Short('o', Some(text)) => match setting(&text) {
+                Some((name, value)) if name == "altroot" => options.altroot = Some(value),
+                Some(pair) => options.properties.push(pair),
+                None => options.mount_options = true,
+            },
+            Opt::Short('l', _) => {
+                return Err(session.fail("loading keys is only valid when importing the pool"));
+            }
+            _ => {}
+        }
+        Ok(())
+    })?;
+    if options.altroot.is_none() && options.mount_options {
+        return Err(session.misuse("setting mntopts is only valid when importing the pool"));
+    }
+    let (name, new, words) = match operands.as_slice() {
+        [] => return Err(session.misuse("Missing pool name")),
+        [_] => return Err(session.misuse("Missing new pool name")),
+        [name, new, words @ ..] => (name, new, words),
+    };
+    if let Some(root) = options.altroot.as_deref().filter(|r| !r.starts_with('/')) {
+        return Err(session.fail(format!("bad alternate root '{root}'")));
+    }
+    let pool = open_pool(session, name).await?;
+    let refuse = |why: String| session.fail(format!("Unable to split {name}: {why}"));
+    if bad_name(new).is_some() {
+        return Err(refuse("invalid name".to_owned()));
+    }
+    if session.appliance.known_pool(new).await.is_some() {
+        return Err(refuse("pool already exists".to_owned()));
+    }
+    let mut devices = Vec::new();
+    for word in words {
+        match vdev_guid(&pool, word).await? {
+            Some(guid) => devices.push(guid),
+            None => {
+                let what = "Device list must include at most one disk from each mirror";
+                return Err(refuse(what.to_owned()));
+            }
+        }
+    }
+    let plan = match pool.plan_split(devices.clone()).await {
+        Ok(plan) => plan,
+        Err(error) => return Err(refuse(error.to_string().trim_end().to_owned())),
+    };
+    if options.dry_run {
+        session.out.text(drawn(new, &plan));
+        return Ok(());
+    }
+    let places: Vec<PathBuf> = plan.into_iter().map(|(path, _)| path).collect();
+    let spec = SplitSpec {
+        name: new.clone(),
+        devices,
+        properties: options.properties,
+    };
+    if let Err(error) = pool.split(spec).await {
+        return Err(refuse(match error {
+            EngineError::Pool(PoolError::NoReplicas) => "pool or dataset is busy".to_owned(),
+            other => other.to_string(),
+        }));
+    }
+    session.appliance.devices_changed(&pool).await;
+    let Some(altroot) = options.altroot else {
+        return Ok(());
+    };
+    take_in(session, new, places, PathBuf::from(altroot)).await
+}
+
+/// Imports the new pool, as `-R` asks.
+async fn take_in(session: &Session, name: &str, places: Vec<PathBuf>, altroot: PathBuf) -> Outcome {
+    let failed = |why: String| {
+        session.fail(format!(
+            "Split was successful, but '{name}' could not be imported: {why}"
+        ))
+    };
+    let found = session.appliance.engine().discover(places).await;
+    let found = found.map_err(|error| failed(error.to_string()))?;
+    let candidate = found.pools.into_iter().find(|pool| pool.name == name);
+    let Some(candidate) = candidate else {
+        return Err(failed("no such pool available".to_owned()));
+    };
+    let policy = ImportPolicy {
+        altroot: Some(altroot),
+        ..ImportPolicy::default()
+    };
+    match session.appliance.import_pool(candidate, policy, true).await {
+        Ok(_) => Ok(()),
+        Err(error) => Err(failed(error.to_string())),
+    }
+}
+
+fn drawn(name: &str, plan: &[(PathBuf, AllocationBias)]) -> String {
+    let mut text = format!("would create '{name}' with the following layout:\n\n");
+    let parts = [
+        (AllocationBias::None, name),
+        (AllocationBias::Dedup, "dedup"),
+        (AllocationBias::Special, "special"),
+    ];
+    for (bias, title) in parts {
+        let paths: Vec<_> = plan.iter().filter(|(_, of)| *of == bias).collect();
+        if !paths.is_empty() {
+            text.push_str(&format!("\t{title}\n"));
+        }
+        for (path, _) in paths {
+            device_line(&mut text, 2, path);
+        }
+    }
+    text
+}
+
+// OpenZFS: cmd/zpool/zpool_main.c, zpool_do_reguid; lib/libzfs/libzfs_pool.c, zpool_set_guid
+pub(super) async fn reguid(session: &Session, arguments: &[String]) -> Outcome {
+    let mut guid = None;
+    let operands = session.options(arguments, "g:", &[], |session, option| {
+        if let Opt::Short(_, Some(text)) = option {
+            match text.parse() {
+                Ok(number) => guid = Some(number),
+                Err(_) => return Err(session.misuse(format!("invalid GUID: {text}"))),
+            }
+        }
+        Ok(())
+    })?;
+    let [name] = operands.as_slice() else {
+        return Err(session.misuse(if operands.is_empty() {
+            "missing pool name"
+        } else {
+            "too many arguments"
+        }));
+    };
+    let pool: PoolHandle = open_pool(session, name).await?;
+    let refuse = |why: &str| session.fail(format!("cannot reguid '{name}': {why}"));
+    if let Some(guid) = guid
+        && session.appliance.known_guids().await.contains(&guid)
+    {
+        return Err(refuse("pool already exists"));
+    }
+    let before = pool.guid();
+    match pool.reguid(guid).await {
+        Ok(_) => {
+            session.appliance.guid_changed(before, &pool).await;
+            Ok(())
+        }
+        Err(error) => Err(refuse(&error.to_string())),
+    }
+}

@@ -1,0 +1,80 @@
+//! Somebody who changes the pool's devices while others work: vdevs, logs and spares join it, logs and spares leave it.
+//!
+//! What a power cut leaves of it must import: the pool before or after each change. What was acknowledged stays.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use engine::{AddSpec, AllocationBias, EngineError, PoolError, PoolHandle, PoolStatus, VdevSpec};
+use runtime::Handle;
+use world::Rng;
+
+/// Changes tried in one boot at most.
+const CHANGES_MAX: u64 = 6;
+
+/// Changes the devices until it has had enough. `disks` are those that are no part of the pool when it is created.
+///
+/// # Errors
+/// An answer that nothing explains.
+pub async fn work(
+    pool: PoolHandle,
+    handle: Handle,
+    mut rng: Rng,
+    disks: Vec<PathBuf>,
+) -> Result<(), String> {
+    for _ in 0..rng.below(CHANGES_MAX) + 1 {
+        handle
+            .sleep(Duration::from_micros(rng.below(1_500_000)))
+            .await;
+        let status = pool.status().await.map_err(|error| error.to_string())?;
+        let free: Vec<&PathBuf> = disks
+            .iter()
+            .filter(|disk| !is_used(&status, disk))
+            .collect();
+        let logs: Vec<u64> = status
+            .root
+            .children
+            .iter()
+            .filter(|top| top.bias == AllocationBias::Log)
+            .map(|top| top.guid)
+            .collect();
+        let spares: Vec<u64> = status.spares.iter().map(|spare| spare.guid).collect();
+        let mut spec = AddSpec {
+            force: true,
+            any_sector_size: true,
+            ..AddSpec::default()
+        };
+        let outcome = match (rng.below(6), free.first()) {
+            (0, Some(disk)) => {
+                spec.vdevs.push(VdevSpec::Single((*disk).clone()));
+                pool.add(spec).await
+            }
+            (1 | 2, Some(disk)) => {
+                spec.logs.push(VdevSpec::Single((*disk).clone()));
+                pool.add(spec).await
+            }
+            (3, Some(disk)) => {
+                spec.spares.push((*disk).clone());
+                pool.add(spec).await
+            }
+            (4, _) if !spares.is_empty() => pool.remove(*rng.choose(&spares)).await,
+            _ if !logs.is_empty() => pool.remove(*rng.choose(&logs)).await,
+            _ => continue,
+        };
+        match outcome {
+            Ok(()) => {}
+            // A log of a dataset that nobody has opened yet, or a spare that stands in for a disk.
+            Err(EngineError::Pool(PoolError::InUse(_) | PoolError::NoSpace)) => {}
+            Err(EngineError::OutOfSpace) => {}
+            Err(error) => return Err(format!("change of devices: {error}")),
+        }
+    }
+    Ok(())
+}
+
+fn is_used(status: &PoolStatus, disk: &PathBuf) -> bool {
+    fn holds(vdev: &engine::VdevStatus, disk: &PathBuf) -> bool {
+        vdev.path.as_ref() == Some(disk) || vdev.children.iter().any(|child| holds(child, disk))
+    }
+    holds(&status.root, disk) || status.spares.iter().any(|spare| holds(spare, disk))
+}
