@@ -552,8 +552,8 @@ impl Suspect {
     }
 }
 
-/// Returns the usable leaves in the order they should be read: those that lack nothing first, then the least busy one,
-/// then by place, so that neighbouring blocks come from the same leaf.
+/// Returns the readable leaves in the order they should be read: those in service first, of these those that lack nothing,
+/// then the least busy one, then by place, so that neighbouring blocks come from the same leaf.
 fn read_order(top: &Top, at: Location) -> Vec<Rc<Leaf>> {
     let leaves = top.leaves();
     if leaves.len() == 1 {
@@ -561,15 +561,19 @@ fn read_order(top: &Top, at: Location) -> Vec<Rc<Leaf>> {
     }
     // 1 MiB stripes over the copies, as OpenZFS's mirror does for idle devices.
     let favourite = usize::try_from((at.offset >> 20) % leaves.len() as u64).unwrap_or(0);
-    let mut order: Vec<(bool, usize, bool, usize)> = leaves
+    let mut order: Vec<(bool, bool, usize, bool, usize)> = leaves
         .iter()
         .enumerate()
-        .filter(|(_, leaf)| leaf.is_usable())
-        .map(|(index, leaf)| (leaf.lacks(at.born), leaf.load(), index != favourite, index))
+        .filter(|(_, leaf)| leaf.is_readable())
+        .map(|(index, leaf)| {
+            let is_out = !leaf.is_usable();
+            let is_other = index != favourite;
+            (is_out, leaf.lacks(at.born), leaf.load(), is_other, index)
+        })
         .collect();
     order.sort_unstable();
     order
         .into_iter()
-        .map(|(_, _, _, index)| Rc::clone(&leaves[index]))
+        .map(|(.., index)| Rc::clone(&leaves[index]))
         .collect()
 }

@@ -72,6 +72,8 @@ pub(crate) struct Leaf {
     /// copies are read first.
     lacking: RefCell<Gaps>,
     probing: Cell<bool>,
+    /// Out of service for a flush that failed; what it holds can be read as long as nobody else has it.
+    only_read: Cell<bool>,
     /// How often it stopped being online.
     absences: Cell<u64>,
     /// Times of the last errors: of the device, and of wrong bytes.
@@ -108,6 +110,7 @@ impl Leaf {
                 None => Gaps::default(),
             }),
             probing: Cell::new(false),
+            only_read: Cell::new(false),
             absences: Cell::new(0),
             failures: RefCell::default(),
             lies: RefCell::default(),
@@ -202,6 +205,12 @@ impl Leaf {
         } else {
             None
         }
+    }
+
+    /// Whether reading is worth a try: it is usable, or was until it failed a flush. What it took may be gone with the next
+    /// loss of power, but is still there; the reader's checksum decides.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.is_usable() || (self.only_read.get() && self.health.get() == Health::Faulted)
     }
 
     pub(crate) fn is_usable(&self) -> bool {
@@ -357,10 +366,13 @@ impl Leaf {
         class: IoClass,
         patience: Option<Duration>,
     ) -> Result<IoBuf, LeafError> {
-        let disk = self.disk().ok_or(LeafError::Closed)?;
+        let disk = self.is_readable().then(|| self.disk.borrow().clone());
+        let disk = disk.flatten().ok_or(LeafError::Closed)?;
         let asked = self.handle.now();
         let permit = self.queue.enter(class).await;
-        self.still_usable()?;
+        if !self.is_readable() {
+            return Err(LeafError::Closed);
+        }
         let started = self.handle.now();
         let mut result = self.patiently(patience, disk.read(offset, len)).await?;
         if result.as_ref().is_err_and(may_retry) {
@@ -481,6 +493,7 @@ impl Leaf {
                     (Health::Faulted, Some("too many errors".to_owned()))
                 };
                 self.set_health(health, reason);
+                self.only_read.set(health == Health::Faulted);
                 Err(LeafError::Device(error))
             }
         }
@@ -592,6 +605,7 @@ impl Leaf {
             // What it had in its cache may not be there when it comes back.
             self.note_unflushed_missed();
         }
+        self.only_read.set(false);
         self.health.set(health);
         *self.reason.borrow_mut() = reason;
     }

@@ -174,6 +174,35 @@ fn a_failed_flush_takes_the_half_out() {
 }
 
 #[test]
+fn what_is_on_devices_that_failed_a_flush_can_be_read() {
+    let world = world_of(5, &["/a", "/b"]);
+    let inner = world.clone();
+    done(world.run(|handle| async move {
+        let (_, tree) = make(&handle, &["/a", "/b"], 12).await;
+        tree.write(at(0), content(0, 1), IoClass::AsyncWrite)
+            .await
+            .expect("writes");
+        tree.flush().await.expect("flushes");
+        let faults = Faults {
+            flush_error: 1_000_000,
+            ..Faults::default()
+        };
+        inner.set_faults("/a", faults.clone());
+        inner.set_faults("/b", faults);
+        tree.write(at(1), content(1, 1), IoClass::AsyncWrite)
+            .await
+            .expect("writes");
+        tree.flush().await.expect_err("no half flushes");
+        tree.read(at(0), IoClass::SyncRead, is(content(0, 1)))
+            .await
+            .expect("what was flushed before is there");
+        tree.write(at(2), content(2, 1), IoClass::AsyncWrite)
+            .await
+            .expect_err("neither half is in service");
+    }));
+}
+
+#[test]
 fn a_stuck_half_is_waited_for_some_time_then_left_behind() {
     let world = world_of(4, &["/a", "/b"]);
     let inner = world.clone();
