@@ -140,6 +140,8 @@ impl Pool {
     pub async fn reopen(&self) -> Result<usize, PoolError> {
         self.0.writable()?;
         let back = self.0.tree.reopen().await;
+        // How large the devices are now, as `expandsize` says.
+        self.0.tree.measure().await;
         self.0.look_for_auxiliaries().await;
         if back > 0 {
             // What they missed in groups under way is recorded first.

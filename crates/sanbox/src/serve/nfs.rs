@@ -23,7 +23,7 @@ use tokio::io::{
     AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
 };
 use tokio::net::tcp::ReadHalf;
-use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -245,7 +245,7 @@ impl Listeners {
         open.bound.clear();
         for address in &wanted {
             let port = open.bound.first().map_or(port, SocketAddr::port);
-            match bind(SocketAddr::new(*address, port)) {
+            match TcpListener::bind(SocketAddr::new(*address, port)).await {
                 Ok(listener) => {
                     if let Ok(bound) = listener.local_addr() {
                         open.bound.push(bound);
@@ -258,8 +258,7 @@ impl Listeners {
                 {
                     // A machine without IPv6.
                     if address.is_unspecified()
-                        && let Ok(listener) =
-                            bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port))
+                        && let Ok(listener) = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await
                     {
                         open.bound.extend(listener.local_addr().ok());
                         let accept = accept(listener, server.clone(), self.shared.clone());
@@ -310,7 +309,7 @@ impl Listeners {
             Err(_) if any.ip().is_unspecified() => UdpSocket::bind(("0.0.0.0", 111)).await,
             other => other,
         };
-        match (bind(any), udp) {
+        match (TcpListener::bind(any).await, udp) {
             (Ok(listener), Ok(udp)) => {
                 let accept = accept(listener, server.clone(), self.shared.clone());
                 open.portmap.push(tokio::spawn(accept));
@@ -349,17 +348,6 @@ impl Listeners {
 fn is_absent(error: &io::Error) -> bool {
     // EAFNOSUPPORT and EADDRNOTAVAIL
     matches!(error.raw_os_error(), Some(97 | 99))
-}
-
-fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv6() {
-        TcpSocket::new_v6()?
-    } else {
-        TcpSocket::new_v4()?
-    };
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(1024)
 }
 
 /// Sends ready calls to a port mapper; true when it agreed to all of them.

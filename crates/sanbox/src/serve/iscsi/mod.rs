@@ -18,7 +18,7 @@ use ::iscsi::{
 use engine::property::{DatasetKind, Source, Value};
 use engine::{DatasetFilter, DatasetInfo, PoolHandle, PropertyQuery};
 use manage::targets::{Login, Mapping, Targets, parse_mappings};
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -238,17 +238,13 @@ impl Iscsi {
         }
         for address in &wanted {
             let ip = address.ip();
-            let bound = bind(*address).or_else(|error| {
+            let bound = match TcpListener::bind(*address).await {
                 // A machine without IPv6.
-                if ip.is_ipv6() && ip.is_unspecified() {
-                    bind(SocketAddr::new(
-                        IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-                        address.port(),
-                    ))
-                } else {
-                    Err(error)
+                Err(_) if ip.is_ipv6() && ip.is_unspecified() => {
+                    TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
                 }
-            });
+                bound => bound,
+            };
             match bound {
                 Ok(listener) => {
                     log(format!("iSCSI is served at {ip} port {}", address.port()));
@@ -375,17 +371,6 @@ fn local_text(info: &DatasetInfo, name: &str) -> Option<String> {
 fn number(info: &DatasetInfo, name: &str) -> u64 {
     let property = info.property(name);
     property.and_then(|p| p.value.number()).unwrap_or(0)
-}
-
-fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv6() {
-        TcpSocket::new_v6()?
-    } else {
-        TcpSocket::new_v4()?
-    };
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(1024)
 }
 
 /// The world of the service.
