@@ -1,6 +1,8 @@
 //! Seeds that once failed. One file each, named by topic and seed, opening with the story of the bug.
 
 mod attribute_without_a_record_51;
+mod bad_label_255;
+mod bad_label_70;
 mod export_of_a_full_pool_79;
 mod hanging_disk_123;
 mod hanging_disk_39;

@@ -19,7 +19,7 @@ use crate::labels;
 use crate::queue::Queue;
 use crate::{Health, IoClass, OpenMode, QueueTuning, VdevConfig, VdevError, VdevStats};
 
-/// Bytes of a probe: one read at the start of the device, aligned for every sector size.
+/// Bytes of a probe: a read at the start of a label, aligned for every sector size.
 const PROBE_BYTES: usize = 64 << 10;
 /// A device that has failed and then does not answer a probe for this long is out of service.
 const PROBE_PATIENCE: Duration = Duration::from_secs(60);
@@ -624,14 +624,14 @@ impl Leaf {
             }
             _ => {}
         }
-        // One bad sector does not condemn a device: it must also fail to give its front label.
+        // A bad sector does not condemn a device: it must also fail to give any of its labels.
         if self.probing.replace(true) {
             return;
         }
         let disk = self.disk.borrow().clone();
         if let Some(disk) = disk {
-            match runtime::timeout(&self.handle, PROBE_PATIENCE, disk.read(0, PROBE_BYTES)).await {
-                Some(Ok(_)) => {}
+            match runtime::timeout(&self.handle, PROBE_PATIENCE, probe(&disk)).await {
+                Some(Ok(())) => {}
                 Some(Err(DiskError::Gone { .. })) => self.set_health(Health::Removed, None),
                 Some(Err(_)) => self.set_health(Health::Faulted, Some("too many errors".into())),
                 None => self.set_health(Health::Faulted, Some("too many slow I/Os".into())),
@@ -639,6 +639,22 @@ impl Leaf {
         }
         self.probing.set(false);
     }
+}
+
+/// Whether a device gives the begin of any label: one may have a bad sector, too, and keeps it until it is written again.
+async fn probe(disk: &Disk) -> Result<(), DiskError> {
+    let mut result = Ok(());
+    for which in 0..label::LABEL_COUNT {
+        let Some(offset) = label::label_offset(disk.size_bytes(), which) else {
+            continue;
+        };
+        match disk.read(offset, PROBE_BYTES).await {
+            Ok(_) => return Ok(()),
+            Err(error @ DiskError::Gone { .. }) => return Err(error),
+            Err(error) => result = Err(error),
+        }
+    }
+    result
 }
 
 /// Opens a device for a tree. A device that is busy gets a little time: its last user may just be closing it.
