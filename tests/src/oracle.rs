@@ -17,6 +17,16 @@ pub fn has_zdb() -> bool {
 /// # Errors
 /// What `zdb` complained about.
 pub fn zdb_clean(directory: &Path, pool: &str) -> Result<()> {
+    zdb_clean_but(directory, pool, &|_| false).map(drop)
+}
+
+/// As [`zdb_clean`], but for objects of the pool's own that `zdb` calls leaked and `known` recognises by the line: `zdb` does not
+/// know who refers to some kinds. Returns everything that was said of objects.
+///
+/// # Errors
+/// What `zdb` complained about.
+pub fn zdb_clean_but(directory: &Path, pool: &str, known: &dyn Fn(&str) -> bool) -> Result<String> {
+    let mut said = String::new();
     for flags in ["-bcc", "-dddd"] {
         let output = Command::new("zdb")
             .args(["-e", "-p"])
@@ -25,8 +35,11 @@ pub fn zdb_clean(directory: &Path, pool: &str) -> Result<()> {
             .output()
             .context("run zdb")?;
         let (out, err) = text(&output);
+        let leaked = |line: &&str| line.starts_with("MOS object ") && line.ends_with(" leaked");
+        let mut lines = out.lines().filter(leaked).peekable();
+        let excused = lines.peek().is_some() && lines.all(known);
         ensure!(
-            output.status.success(),
+            output.status.success() || (excused && output.status.code() == Some(2)),
             "zdb {flags} {pool}: {}\n{}\n{}",
             output.status,
             tail(&out),
@@ -53,8 +66,36 @@ pub fn zdb_clean(directory: &Path, pool: &str) -> Result<()> {
                 tail(&err)
             );
         }
+        said = out;
     }
-    Ok(())
+    Ok(said)
+}
+
+/// Lets OpenZFS's own code import a pool and do `operations` (see `tests/probes/refpool.c`); returns what it printed.
+///
+/// # Errors
+/// When `refpool` is not there, or an operation fails.
+pub fn refpool_does(pool: &str, images: &[PathBuf], operations: &[String]) -> Result<String> {
+    let Some(program) = refpool() else {
+        bail!("refpool is not built")
+    };
+    let output = Command::new(program)
+        .arg("ds")
+        .arg(pool)
+        .args(images)
+        .arg("--")
+        .args(operations)
+        .output()
+        .context("run refpool")?;
+    let (out, err) = text(&output);
+    ensure!(
+        output.status.success(),
+        "refpool on {pool}: {}\n{}\n{}",
+        output.status,
+        tail(&out),
+        tail(&err)
+    );
+    Ok(out)
 }
 
 /// Returns how many gang blocks `zdb` counts in an exported pool whose images lie in `directory`.

@@ -14,10 +14,10 @@ use std::collections::BTreeMap;
 use crate::written_pools::{Disks, Model, bytes, create, judge, verify};
 
 /// A seeded sequence of numbers.
-struct Dice(u64);
+pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -25,12 +25,12 @@ impl Dice {
         x ^ (x >> 31)
     }
 
-    fn below(&mut self, limit: usize) -> usize {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         let limit = u64::try_from(limit).expect("small");
         usize::try_from(self.next() % limit).expect("small")
     }
 
-    fn pick<T: Clone>(&mut self, of: &[T]) -> Option<T> {
+    pub(crate) fn pick<T: Clone>(&mut self, of: &[T]) -> Option<T> {
         if of.is_empty() {
             return None;
         }

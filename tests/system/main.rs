@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+mod allow;
+mod bootfs;
 mod cli;
 mod crossing;
 mod daemon;

@@ -111,6 +111,7 @@ impl Inner {
         self.dirty_datasets.borrow_mut().remove(&state.object);
         state.set_objset(None);
         self.destroy_dir(&dir, tx).await?;
+        self.forget_bootfs(state.object, tx).await?;
         self.event("destroy", &name, state.object, String::new(), tx);
         // The origin may have waited for its last clone to go.
         let origin = state.prev.borrow_mut().take();
@@ -122,6 +123,21 @@ impl Inner {
             {
                 self.destroy_snapshot(&origin, false, tx).await?;
             }
+        }
+        Ok(())
+    }
+
+    /// Clears the pool property `bootfs` when it names a dataset that goes: its number will be another's.
+    async fn forget_bootfs(&self, object: ObjectId, tx: &Tx) -> Result<()> {
+        /// Under this key the pool's properties have the object of the dataset.
+        const BOOTFS: &str = "bootfs";
+        let directory = crate::directory::OBJECT_DIRECTORY;
+        let props = zap::lookup_u64(&self.mos, directory, crate::directory::POOL_PROPS).await?;
+        let Some(props) = props.filter(|props| *props != 0).map(ObjectId) else {
+            return Ok(());
+        };
+        if zap::lookup_u64(&self.mos, props, BOOTFS).await? == Some(object.0) {
+            zap::remove(&self.mos, props, BOOTFS, tx).await?;
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ pub(crate) const FEATURES_FOR_READ: &str = "features_for_read";
 pub(crate) const FEATURES_FOR_WRITE: &str = "features_for_write";
 pub(crate) const FEATURE_DESCRIPTIONS: &str = "feature_descriptions";
 pub(crate) const FEATURE_ENABLED_TXG: &str = "feature_enabled_txg";
+pub(crate) const POOL_PROPS: &str = "pool_props";
 pub(crate) const DEFLATE: &str = "deflate";
 pub(crate) const CREATION_VERSION: &str = "creation_version";
 

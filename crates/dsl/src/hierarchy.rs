@@ -302,6 +302,7 @@ impl Hierarchy {
                     .adjust_count(&parent, zapified_keys::FILESYSTEM_COUNT, 1, tx)
                     .await?;
                 inner.start_counts(&dir, tx).await?;
+                inner.grant_to_creator(&dir, new.creator, tx).await?;
                 let state = inner.create_head(&dir, case_flag(&settings), tx).await?;
                 let found = Found {
                     dir,

@@ -17,6 +17,7 @@ mod clone;
 mod create;
 mod dataset;
 mod deadlist;
+mod deleg;
 mod dir;
 mod directory;
 mod empty;
@@ -41,6 +42,7 @@ mod usage;
 mod view;
 
 pub use dataset::Dataset;
+pub use deleg::{GrantChange, Grants, Subject};
 pub use error::{DslError, Result};
 pub use features::{FeatureUses, Features};
 pub use hierarchy::Hierarchy;

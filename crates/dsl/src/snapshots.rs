@@ -135,6 +135,7 @@ impl Hierarchy {
         snapshot: &str,
         name: &str,
         settings: Vec<Setting>,
+        creator: u32,
     ) -> Result<()> {
         {
             let _names = self.inner().config.read().await;
@@ -146,7 +147,7 @@ impl Hierarchy {
             Box::new(move |this, tx| {
                 Box::pin(async move {
                     let (snapshot, name, settings) = &*request;
-                    this.clone_now(snapshot, name, settings, tx).await
+                    this.clone_now(snapshot, name, settings, creator, tx).await
                 })
             })
         })
@@ -158,6 +159,7 @@ impl Hierarchy {
         snapshot: &str,
         name: &str,
         settings: &[Setting],
+        creator: u32,
         tx: &Tx,
     ) -> Result<()> {
         let inner = self.inner();
@@ -171,6 +173,7 @@ impl Hierarchy {
         self.apply(async {
             let (_, component) = name.rsplit_once('/').expect("the name was checked");
             let dir = inner.create_dir(Some(&parent), component, tx).await?;
+            inner.grant_to_creator(&dir, creator, tx).await?;
             inner
                 .adjust_count(&parent, zapified_keys::FILESYSTEM_COUNT, 1, tx)
                 .await?;

@@ -32,6 +32,8 @@ pub struct NewDataset {
     pub kind: DatasetKind,
     /// Properties given by the user.
     pub settings: Vec<Setting>,
+    /// The user who creates it, who gets what is granted to creators.
+    pub creator: u32,
 }
 
 /// What a transaction may cost, told before it begins.

@@ -414,7 +414,7 @@ impl FsHandle {
         let made = self
             .control(move |room, fs, facts| async move {
                 let dataset = room.name_of(fs.head()).await?;
-                room.may(&dataset, &["snapshot", "mount"], &cred).await?;
+                room.may(&dataset, &["snapshot"], &cred).await?;
                 let request = SnapshotRequest {
                     names: vec![format!("{dataset}@{name}")],
                     ..SnapshotRequest::default()
@@ -547,12 +547,21 @@ impl Room {
     }
 
     /// Checks that the caller of a file operation may change snapshots of a dataset: root may, others what was delegated.
-    async fn may(&self, _dataset: &str, _permissions: &[&str], cred: &Cred) -> FsResult<()> {
+    async fn may(&self, dataset: &str, permissions: &[&str], cred: &Cred) -> FsResult<()> {
         if cred.uid == 0 {
-            Ok(())
-        } else {
-            Err(FsError::NotPermitted)
+            return Ok(());
         }
+        let subject = dsl::Subject {
+            uid: cred.uid,
+            groups: [cred.gid].into_iter().chain(cred.groups.clone()).collect(),
+        };
+        for permission in permissions {
+            let granted = self.delegated(dataset, permission, &subject).await;
+            if !granted.map_err(|error| refused(&error))? {
+                return Err(FsError::NotPermitted);
+            }
+        }
+        Ok(())
     }
 }
 

@@ -203,7 +203,11 @@ impl Room {
             .collect())
     }
 
-    pub(crate) async fn create_dataset(&self, request: CreateDataset) -> Result<(), EngineError> {
+    pub(crate) async fn create_dataset(
+        &self,
+        request: CreateDataset,
+        creator: u32,
+    ) -> Result<(), EngineError> {
         self.writable()?;
         let kind = if request.volume {
             DatasetKind::Volume
@@ -242,6 +246,7 @@ impl Room {
                 name: parent,
                 kind: DatasetKind::Filesystem,
                 settings: Vec::new(),
+                creator,
             };
             hierarchy.create_dataset(new, self.root_filler()).await?;
         }
@@ -251,6 +256,7 @@ impl Room {
             name: request.name,
             kind,
             settings,
+            creator,
         };
         match volume {
             Some(shape) => hierarchy.create_dataset(new, shape.filler()).await?,
@@ -286,6 +292,7 @@ impl Room {
         for info in found.into_iter().rev() {
             let destroy = async { Ok(hierarchy.destroy(&info.name).await?) };
             self.without(info.object.0, destroy).await?;
+            self.pool.dataset_destroyed(info.object.0);
         }
         Ok(())
     }
@@ -295,18 +302,19 @@ impl Room {
         from: &str,
         to: &str,
         create_parents: bool,
+        creator: u32,
     ) -> Result<(), EngineError> {
         self.writable()?;
         let hierarchy = self.pool.hierarchy();
         if create_parents {
-            self.create_parents(to).await?;
+            self.create_parents(to, creator).await?;
         }
         hierarchy.rename(from, to, false).await?;
         self.reload_properties().await
     }
 
     /// Makes the parents of a name that do not exist.
-    pub(crate) async fn create_parents(&self, name: &str) -> Result<(), EngineError> {
+    pub(crate) async fn create_parents(&self, name: &str, creator: u32) -> Result<(), EngineError> {
         let hierarchy = self.pool.hierarchy();
         let Some((parent, _)) = name.rsplit_once('/') else {
             return Ok(());
@@ -320,7 +328,7 @@ impl Room {
             parents: true,
             ..CreateDataset::default()
         };
-        self.create_dataset(request).await
+        self.create_dataset(request, creator).await
     }
 
     pub(crate) async fn set_dataset_properties(

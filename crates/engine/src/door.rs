@@ -151,6 +151,8 @@ pub(crate) struct Room {
     /// Serialises opening, so that a dataset is never opened twice.
     opening: runtime::sync::Mutex<()>,
     running: Semaphore,
+    /// Changes of datasets. Who may only do what was delegated is alone with them: what was checked must stay so.
+    pub(crate) changing: runtime::sync::RwLock<()>,
     /// Counts uses of datasets.
     uses: Cell<u64>,
 }
@@ -239,6 +241,7 @@ impl Room {
             leaving: RefCell::new(BTreeSet::new()),
             opening: runtime::sync::Mutex::new("the opening of a dataset", ()),
             running: Semaphore::new("a place for a request", RUNNING_MAX),
+            changing: runtime::sync::RwLock::new("a change of datasets", ()),
             uses: Cell::new(0),
         })
     }

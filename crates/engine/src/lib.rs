@@ -14,6 +14,7 @@
 
 mod control_dir;
 mod dataset;
+mod delegation;
 mod door;
 mod engine;
 mod error;
@@ -44,7 +45,7 @@ pub use watch::{Happened, Notice, Watch};
 
 pub use dsl::property;
 pub use dsl::property::DatasetKind;
-pub use dsl::{Usage, UsageOf};
+pub use dsl::{GrantChange, Grants, Subject, Usage, UsageOf};
 pub use pool::{
     AddSpec, AllocationBias, Candidate, DeviceLabel, Discovery, FeatureBase, Health, HistoryEvent,
     HistoryRecord, HostIdentity, ImportPolicy, IoTotals, PoolError, PoolProperty, PoolSpec,

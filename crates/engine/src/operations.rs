@@ -11,8 +11,7 @@ impl PoolHandle {
     /// # Errors
     /// A scan runs; the pool is suspended or closed.
     pub async fn start_scrub(&self) -> Result<(), EngineError> {
-        self.door
-            .ask(|room| async move { Ok(room.pool.start_scrub().await?) })
+        self.ask(|room| async move { Ok(room.pool.start_scrub().await?) })
             .await
     }
 
@@ -21,8 +20,7 @@ impl PoolHandle {
     /// # Errors
     /// None runs, it is paused, or a resilver runs.
     pub async fn pause_scrub(&self) -> Result<(), EngineError> {
-        self.door
-            .ask(|room| async move { Ok(room.pool.pause_scrub().await?) })
+        self.ask(|room| async move { Ok(room.pool.pause_scrub().await?) })
             .await
     }
 
@@ -31,8 +29,7 @@ impl PoolHandle {
     /// # Errors
     /// None runs, or a resilver does.
     pub async fn cancel_scrub(&self) -> Result<(), EngineError> {
-        self.door
-            .ask(|room| async move { Ok(room.pool.cancel_scrub().await?) })
+        self.ask(|room| async move { Ok(room.pool.cancel_scrub().await?) })
             .await
     }
 
@@ -41,8 +38,7 @@ impl PoolHandle {
     /// # Errors
     /// A scan runs; the pool is read-only, suspended or closed.
     pub async fn scrub_errors(&self) -> Result<u64, EngineError> {
-        self.door
-            .ask(|room| async move { Ok(room.pool.scrub_errors().await?) })
+        self.ask(|room| async move { Ok(room.pool.scrub_errors().await?) })
             .await
     }
 
@@ -51,8 +47,7 @@ impl PoolHandle {
     /// # Errors
     /// The pool is read-only, suspended or closed.
     pub async fn restart_resilver(&self) -> Result<(), EngineError> {
-        self.door
-            .ask(|room| async move { Ok(room.pool.restart_resilver().await?) })
+        self.ask(|room| async move { Ok(room.pool.restart_resilver().await?) })
             .await
     }
 
@@ -62,8 +57,7 @@ impl PoolHandle {
     /// # Errors
     /// No such vdev; the pool cannot go on.
     pub async fn clear(&self, vdev: Option<u64>) -> Result<(), EngineError> {
-        self.door
-            .ask(move |room| async move { Ok(room.pool.clear(vdev).await?) })
+        self.ask(move |room| async move { Ok(room.pool.clear(vdev).await?) })
             .await
     }
 
@@ -73,8 +67,7 @@ impl PoolHandle {
     /// # Errors
     /// The pool is closed, or its own metadata cannot be read.
     pub async fn damaged_files(&self) -> Result<Vec<String>, EngineError> {
-        self.door
-            .ask(|room| async move { room.damaged_files().await })
+        self.ask(|room| async move { room.damaged_files().await })
             .await
     }
 }
@@ -114,8 +107,7 @@ impl PoolHandle {
     /// # Errors
     /// No such device; it is needed; the pool cannot be written.
     pub async fn offline(&self, leaf: u64, temporary: bool) -> Result<(), EngineError> {
-        self.door
-            .ask(move |room| async move { Ok(room.pool.offline(leaf, temporary).await?) })
+        self.ask(move |room| async move { Ok(room.pool.offline(leaf, temporary).await?) })
             .await
     }
 
@@ -124,8 +116,7 @@ impl PoolHandle {
     /// # Errors
     /// No such device; the pool cannot be written.
     pub async fn online(&self, leaf: u64) -> Result<bool, EngineError> {
-        self.door
-            .ask(move |room| async move { Ok(room.pool.online(leaf).await?) })
+        self.ask(move |room| async move { Ok(room.pool.online(leaf).await?) })
             .await
     }
 
@@ -141,11 +132,10 @@ impl PoolHandle {
         force: bool,
     ) -> Result<u64, EngineError> {
         let path = path.to_owned();
-        self.door
-            .ask(
-                move |room| async move { Ok(room.pool.attach(leaf, &path, replace, force).await?) },
-            )
-            .await
+        self.ask(
+            move |room| async move { Ok(room.pool.attach(leaf, &path, replace, force).await?) },
+        )
+        .await
     }
 
     /// Adds devices to the pool; they are part of it on stable storage when this returns.
@@ -153,8 +143,7 @@ impl PoolHandle {
     /// # Errors
     /// The layout is refused, a device is in use or unfit, the pool cannot be written.
     pub async fn add(&self, spec: AddSpec) -> Result<(), EngineError> {
-        self.door
-            .ask(move |room| async move { Ok(room.pool.add(spec).await?) })
+        self.ask(move |room| async move { Ok(room.pool.add(spec).await?) })
             .await
     }
 
@@ -163,8 +152,7 @@ impl PoolHandle {
     /// # Errors
     /// No such device; it is in use; others cannot be removed; the pool cannot be written.
     pub async fn remove(&self, vdev: u64) -> Result<(), EngineError> {
-        self.door
-            .ask(move |room| async move { Ok(room.pool.remove(vdev).await?) })
+        self.ask(move |room| async move { Ok(room.pool.remove(vdev).await?) })
             .await
     }
 
@@ -173,8 +161,7 @@ impl PoolHandle {
     /// # Errors
     /// The pool cannot be written.
     pub async fn expand(&self) -> Result<usize, EngineError> {
-        self.door
-            .ask(|room| async move { Ok(room.pool.expand().await?) })
+        self.ask(|room| async move { Ok(room.pool.expand().await?) })
             .await
     }
 
@@ -184,7 +171,6 @@ impl PoolHandle {
     /// A device is out of order; the pool cannot be written.
     pub async fn reguid(&self, guid: Option<u64>) -> Result<u64, EngineError> {
         let guid = self
-            .door
             .ask(move |room| async move { Ok(room.pool.reguid(guid).await?) })
             .await?;
         self.set_guid(guid);
@@ -200,8 +186,7 @@ impl PoolHandle {
         &self,
         devices: Vec<u64>,
     ) -> Result<Vec<(PathBuf, AllocationBias)>, EngineError> {
-        self.door
-            .ask(move |room| async move { Ok(room.pool.plan_split(&devices)?) })
+        self.ask(move |room| async move { Ok(room.pool.plan_split(&devices)?) })
             .await
     }
 
@@ -210,8 +195,7 @@ impl PoolHandle {
     /// # Errors
     /// The pool is not made of mirrors, a half is not whole, or the pool cannot be written.
     pub async fn split(&self, spec: SplitSpec) -> Result<(), EngineError> {
-        self.door
-            .ask(move |room| async move { Ok(room.pool.split(spec).await?) })
+        self.ask(move |room| async move { Ok(room.pool.split(spec).await?) })
             .await
     }
 
@@ -220,8 +204,7 @@ impl PoolHandle {
     /// # Errors
     /// The pool cannot be written.
     pub async fn reopen(&self) -> Result<usize, EngineError> {
-        self.door
-            .ask(|room| async move { Ok(room.pool.reopen().await?) })
+        self.ask(|room| async move { Ok(room.pool.reopen().await?) })
             .await
     }
 
@@ -230,8 +213,7 @@ impl PoolHandle {
     /// # Errors
     /// No such device; it is needed; the layout forbids it; the pool cannot be written.
     pub async fn detach(&self, leaf: u64) -> Result<(), EngineError> {
-        self.door
-            .ask(move |room| async move { Ok(room.pool.detach(leaf).await?) })
+        self.ask(move |room| async move { Ok(room.pool.detach(leaf).await?) })
             .await
     }
 }

@@ -4,8 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use dsl::Subject;
 use pool::{HistoryRecord, PoolStatus, Rewound};
 
+use crate::delegation::{creation, of_property, on, with_below};
 use crate::door::{Door, Ending};
 use crate::observe::{Observation, Tunes};
 use crate::pool_property::PropertyEntry;
@@ -19,6 +21,8 @@ use crate::{
 pub struct PoolHandle {
     pub(crate) door: Door,
     facts: Arc<PoolFacts>,
+    /// For whom this handle is, if not for root.
+    pub(crate) caller: Option<Arc<Subject>>,
 }
 
 /// What hardly ever changes while a pool is imported.
@@ -37,6 +41,7 @@ impl PoolHandle {
         Self {
             door,
             facts: Arc::new(facts),
+            caller: None,
         }
     }
 
@@ -79,8 +84,7 @@ impl PoolHandle {
     /// # Errors
     /// [`EngineError::PoolClosed`].
     pub async fn status(&self) -> Result<PoolStatus, EngineError> {
-        self.door
-            .ask(|room| async move { Ok(room.pool.status()) })
+        self.look(|room| async move { Ok(room.pool.status()) })
             .await
     }
 
@@ -89,8 +93,7 @@ impl PoolHandle {
     /// # Errors
     /// [`EngineError::PoolClosed`].
     pub async fn observe(&self) -> Result<Observation, EngineError> {
-        self.door
-            .ask(|room| async move { Ok(crate::observe::observe(&room)) })
+        self.look(|room| async move { Ok(crate::observe::observe(&room)) })
             .await
     }
 
@@ -99,12 +102,11 @@ impl PoolHandle {
     /// # Errors
     /// [`EngineError::PoolClosed`].
     pub async fn cache_size(&self) -> Result<(u64, u64), EngineError> {
-        self.door
-            .ask(|room| async move {
-                let (held, limit) = room.pool.cache().size();
-                Ok((held as u64, limit as u64))
-            })
-            .await
+        self.look(|room| async move {
+            let (held, limit) = room.pool.cache().size();
+            Ok((held as u64, limit as u64))
+        })
+        .await
     }
 
     /// Changes limits of the cache while it is in use; what is `None` stays.
@@ -112,12 +114,11 @@ impl PoolHandle {
     /// # Errors
     /// [`EngineError::PoolClosed`].
     pub async fn tune(&self, tunes: Tunes) -> Result<(), EngineError> {
-        self.door
-            .ask(|room| async move {
-                crate::observe::tune(&room, tunes);
-                Ok(())
-            })
-            .await
+        self.ask(|room| async move {
+            crate::observe::tune(&room, tunes);
+            Ok(())
+        })
+        .await
     }
 
     /// Returns all native and feature properties in the order of `zpool get all`.
@@ -125,8 +126,7 @@ impl PoolHandle {
     /// # Errors
     /// [`EngineError::PoolClosed`], or reading the pool failed.
     pub async fn properties(&self) -> Result<Vec<PropertyEntry>, EngineError> {
-        self.door
-            .ask(|room| async move { Ok(room.pool.properties().await?) })
+        self.look(|room| async move { Ok(room.pool.properties().await?) })
             .await
     }
 
@@ -136,8 +136,7 @@ impl PoolHandle {
     /// # Errors
     /// [`EngineError::PoolClosed`].
     pub async fn cache_entry(&self) -> Result<(Option<String>, Vec<u8>), EngineError> {
-        self.door
-            .ask(|room| async move { Ok((room.pool.cachefile(), room.pool.cache_entry())) })
+        self.ask(|room| async move { Ok((room.pool.cachefile(), room.pool.cache_entry())) })
             .await
     }
 
@@ -149,8 +148,7 @@ impl PoolHandle {
     /// The property or its value is refused; the pool is read-only.
     pub async fn set_property(&self, name: &str, value: &str) -> Result<(), EngineError> {
         let (name, value) = (name.to_owned(), value.to_owned());
-        self.door
-            .ask(move |room| async move { Ok(room.pool.set_property(&name, &value).await?) })
+        self.ask(move |room| async move { Ok(room.pool.set_property(&name, &value).await?) })
             .await
     }
 
@@ -159,8 +157,7 @@ impl PoolHandle {
     /// # Errors
     /// [`EngineError::PoolClosed`], or reading the pool failed.
     pub async fn history(&self) -> Result<Vec<HistoryRecord>, EngineError> {
-        self.door
-            .ask(|room| async move { Ok(room.pool.history().await?) })
+        self.ask(|room| async move { Ok(room.pool.history().await?) })
             .await
     }
 
@@ -170,12 +167,12 @@ impl PoolHandle {
     /// [`EngineError::PoolClosed`].
     pub async fn log_command(&self, command: &str, uid: u32) -> Result<(), EngineError> {
         let command = command.to_owned();
-        self.door
-            .ask(move |room| async move {
-                room.pool.log_command(&command, u64::from(uid));
-                Ok(())
-            })
-            .await
+        let uid = self.caller.as_ref().map_or(uid, |caller| caller.uid);
+        self.look(move |room| async move {
+            room.pool.log_command(&command, u64::from(uid));
+            Ok(())
+        })
+        .await
     }
 
     /// Writes out everything that was accepted before the call.
@@ -183,12 +180,11 @@ impl PoolHandle {
     /// # Errors
     /// The pool is suspended or was closed.
     pub async fn sync(&self) -> Result<(), EngineError> {
-        self.door
-            .ask(|room| async move {
-                room.pool.sync().await?;
-                Ok(())
-            })
-            .await
+        self.ask(|room| async move {
+            room.pool.sync().await?;
+            Ok(())
+        })
+        .await
     }
 
     /// Returns a dataset, with the properties asked for.
@@ -201,8 +197,7 @@ impl PoolHandle {
         query: &PropertyQuery,
     ) -> Result<DatasetInfo, EngineError> {
         let (name, query) = (name.to_owned(), query.clone());
-        self.door
-            .ask(move |room| async move { room.dataset(&name, &query).await })
+        self.look(move |room| async move { room.dataset(&name, &query).await })
             .await
     }
 
@@ -216,8 +211,7 @@ impl PoolHandle {
         query: &PropertyQuery,
     ) -> Result<Vec<DatasetInfo>, EngineError> {
         let (filter, query) = (filter.clone(), query.clone());
-        self.door
-            .ask(move |room| async move { room.datasets(&filter, &query).await })
+        self.look(move |room| async move { room.datasets(&filter, &query).await })
             .await
     }
 
@@ -246,9 +240,16 @@ impl PoolHandle {
     /// # Errors
     /// The name is taken or has no parent, a property is refused, no space.
     pub async fn create_dataset(&self, request: CreateDataset) -> Result<(), EngineError> {
-        self.door
-            .ask(move |room| async move { room.create_dataset(request).await })
-            .await
+        let needs = vec![creation(
+            &request.name,
+            request.parents,
+            &request.properties,
+        )];
+        let creator = self.creator();
+        self.ask_permitted(needs, move |room| async move {
+            room.create_dataset(request, creator).await
+        })
+        .await
     }
 
     /// Destroys a dataset, with its children when `options` says so. The last of them is gone from
@@ -261,10 +262,20 @@ impl PoolHandle {
         name: &str,
         options: DestroyOptions,
     ) -> Result<(), EngineError> {
+        let mut needs = vec![with_below(name, options.recursive, &["mount", "destroy"])];
+        if options.recursive {
+            // Snapshots go, too: whatever their names are.
+            needs.push(with_below(
+                &format!("{name}@-"),
+                true,
+                &["mount", "destroy"],
+            ));
+        }
         let name = name.to_owned();
-        self.door
-            .ask(move |room| async move { room.destroy_dataset(&name, options).await })
-            .await
+        self.ask_permitted(needs, move |room| async move {
+            room.destroy_dataset(&name, options).await
+        })
+        .await
     }
 
     /// Renames a dataset within the pool; its file handles stay good.
@@ -277,10 +288,17 @@ impl PoolHandle {
         to: &str,
         create_parents: bool,
     ) -> Result<(), EngineError> {
+        let needs = vec![
+            on(from, &["rename", "mount"]),
+            creation(to, create_parents, &[]),
+        ];
+        let creator = self.creator();
         let (from, to) = (from.to_owned(), to.to_owned());
-        self.door
-            .ask(move |room| async move { room.rename_dataset(&from, &to, create_parents).await })
-            .await
+        self.ask_permitted(needs, move |room| async move {
+            room.rename_dataset(&from, &to, create_parents, creator)
+                .await
+        })
+        .await
     }
 
     /// Sets properties of a dataset, all or none.
@@ -292,10 +310,14 @@ impl PoolHandle {
         dataset: &str,
         settings: &[(String, String)],
     ) -> Result<(), EngineError> {
+        let permissions: Vec<String> = settings.iter().map(|(name, _)| of_property(name)).collect();
+        let permissions: Vec<&str> = permissions.iter().map(String::as_str).collect();
+        let needs = vec![on(dataset, &permissions)];
         let (dataset, settings) = (dataset.to_owned(), settings.to_vec());
-        self.door
-            .ask(move |room| async move { room.set_dataset_properties(&dataset, &settings).await })
-            .await
+        self.ask_permitted(needs, move |room| async move {
+            room.set_dataset_properties(&dataset, &settings).await
+        })
+        .await
     }
 
     /// Removes a local value, so that the property is inherited or default again; with `received`,
@@ -309,10 +331,12 @@ impl PoolHandle {
         property: &str,
         received: bool,
     ) -> Result<(), EngineError> {
+        let needs = vec![on(dataset, &[&of_property(property)])];
         let (dataset, property) = (dataset.to_owned(), property.to_owned());
-        self.door
-            .ask(move |room| async move { room.inherit(&dataset, &property, received).await })
-            .await
+        self.ask_permitted(needs, move |room| async move {
+            room.inherit(&dataset, &property, received).await
+        })
+        .await
     }
 
     /// Returns a handle for the files of a file system or snapshot.
@@ -320,7 +344,13 @@ impl PoolHandle {
     /// # Errors
     /// [`EngineError::DatasetNotFound`], [`EngineError::WrongKind`] for a volume.
     pub async fn open_fs(&self, dataset: &str) -> Result<FsHandle, EngineError> {
-        let info = self.dataset(dataset, &PropertyQuery::None).await?;
+        // Who compares what two snapshots have; nothing else reaches content for others than root.
+        let (needs, name) = (vec![on(dataset, &["diff"])], dataset.to_owned());
+        let info = self
+            .ask_permitted(needs, move |room| async move {
+                room.dataset(&name, &PropertyQuery::None).await
+            })
+            .await?;
         if info.kind == crate::DatasetKind::Volume {
             return Err(EngineError::WrongKind(dataset.to_owned()));
         }
@@ -335,15 +365,6 @@ impl PoolHandle {
         FsHandle::new(self.door.clone(), dataset, guid)
     }
 
-    pub(crate) async fn ask<T, F, Answer>(&self, work: F) -> Result<T, EngineError>
-    where
-        T: Send + 'static,
-        F: FnOnce(std::rc::Rc<crate::door::Room>) -> Answer + Send + 'static,
-        Answer: Future<Output = Result<T, EngineError>> + 'static,
-    {
-        self.door.ask(work).await
-    }
-
     /// Completes the properties of a volume to be created: block size, size as a multiple of it, and (unless `sparse`) the
     /// reservation that lets it be written completely. `properties` are as typed, `size` is in bytes.
     ///
@@ -356,8 +377,7 @@ impl PoolHandle {
         properties: &[(String, String)],
     ) -> Result<VolumePlan, EngineError> {
         let properties = properties.to_vec();
-        self.door
-            .ask(move |room| async move { room.plan_volume(size, sparse, &properties).await })
+        self.look(move |room| async move { room.plan_volume(size, sparse, &properties).await })
             .await
     }
 
@@ -366,6 +386,9 @@ impl PoolHandle {
     /// # Errors
     /// [`EngineError::DatasetNotFound`]; [`EngineError::Volume`] when the dataset is no volume.
     pub async fn open_volume(&self, dataset: &str) -> Result<VolumeHandle, EngineError> {
+        if !self.is_trusted() {
+            return Err(EngineError::Permission);
+        }
         let info = self.dataset(dataset, &PropertyQuery::None).await?;
         let handle = self.volume_by_number(info.object, info.guid);
         handle.info().await?;

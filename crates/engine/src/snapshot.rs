@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::delegation::{above, creation, on, on_origin, with_below};
 use crate::door::Room;
 use crate::property::{DatasetKind, Kinds};
 use crate::watch::Happened;
@@ -131,15 +132,18 @@ impl Room {
         name: &str,
         properties: &[(String, String)],
         parents: bool,
+        creator: u32,
     ) -> Result<(), EngineError> {
         self.writable()?;
         let hierarchy = self.pool.hierarchy();
         let origin = hierarchy.info(snapshot).await?;
         let settings = self.settings(properties, origin.head_kind, true)?;
         if parents {
-            self.create_parents(name).await?;
+            self.create_parents(name, creator).await?;
         }
-        hierarchy.clone_snapshot(snapshot, name, settings).await?;
+        hierarchy
+            .clone_snapshot(snapshot, name, settings, creator)
+            .await?;
         Ok(())
     }
 
@@ -193,8 +197,18 @@ impl PoolHandle {
     /// # Errors
     /// The pool is read-only, a property is refused; what is wrong with single names is returned.
     pub async fn snapshot(&self, request: SnapshotRequest) -> Result<Vec<Refusal>, EngineError> {
-        self.ask(move |room| async move { room.snapshot(request).await })
-            .await
+        let mut needs = Vec::new();
+        for name in &request.names {
+            needs.push(with_below(above(name), request.recursive, &["snapshot"]));
+            if !request.properties.is_empty() {
+                needs.push(with_below(above(name), request.recursive, &["userprop"]));
+            }
+        }
+        self.ask_permitted(
+            needs,
+            move |room| async move { room.snapshot(request).await },
+        )
+        .await
     }
 
     /// Destroys snapshots, all or none; names that do not exist are passed over. With `defer`,
@@ -207,9 +221,13 @@ impl PoolHandle {
         names: &[String],
         defer: bool,
     ) -> Result<Vec<Refusal>, EngineError> {
+        let needs = names.iter().map(|name| on(name, &["mount", "destroy"]));
+        let needs = needs.collect();
         let names = names.to_vec();
         let done = self
-            .ask(move |room| async move { room.destroy_snapshots(&names, defer).await })
+            .ask_permitted(needs, move |room| async move {
+                room.destroy_snapshots(&names, defer).await
+            })
             .await;
         self.tell(None, Happened::Snapshots).await;
         done
@@ -226,10 +244,15 @@ impl PoolHandle {
         properties: &[(String, String)],
         parents: bool,
     ) -> Result<(), EngineError> {
+        let needs = vec![
+            on(snapshot, &["clone"]),
+            creation(name, parents, properties),
+        ];
+        let creator = self.creator();
         let (snapshot, name) = (snapshot.to_owned(), name.to_owned());
         let properties = properties.to_vec();
-        self.ask(move |room| async move {
-            room.clone_snapshot(&snapshot, &name, &properties, parents)
+        self.ask_permitted(needs, move |room| async move {
+            room.clone_snapshot(&snapshot, &name, &properties, parents, creator)
                 .await
         })
         .await
@@ -240,8 +263,12 @@ impl PoolHandle {
     /// # Errors
     /// It is no clone, names of snapshots conflict, no space.
     pub async fn promote(&self, name: &str) -> Result<(), EngineError> {
+        let needs = vec![
+            on(name, &["promote", "mount"]),
+            on_origin(name, &["promote", "mount"]),
+        ];
         let name = name.to_owned();
-        self.ask(move |room| async move { room.promote(&name).await })
+        self.ask_permitted(needs, move |room| async move { room.promote(&name).await })
             .await
     }
 
@@ -251,10 +278,13 @@ impl PoolHandle {
     /// # Errors
     /// There is no snapshot, or a newer one than `target`.
     pub async fn rollback(&self, name: &str, target: Option<&str>) -> Result<(), EngineError> {
+        let needs = vec![on(name, &["rollback"])];
         let guid = self.dataset(name, &PropertyQuery::None).await?.guid;
         let (name, target) = (name.to_owned(), target.map(str::to_owned));
         let done = self
-            .ask(move |room| async move { room.rollback(&name, target.as_deref()).await })
+            .ask_permitted(needs, move |room| async move {
+                room.rollback(&name, target.as_deref()).await
+            })
             .await;
         self.tell(Some(guid), Happened::Everything).await;
         done
@@ -275,9 +305,13 @@ impl PoolHandle {
         to: &str,
         recursive: bool,
     ) -> Result<(), EngineError> {
+        let needs = vec![
+            with_below(from, recursive, &["rename", "mount"]),
+            with_below(above(to), recursive, &["create", "mount"]),
+        ];
         let (from, to) = (from.to_owned(), to.to_owned());
         let done = self
-            .ask(move |room| async move {
+            .ask_permitted(needs, move |room| async move {
                 room.writable()?;
                 Ok(room.pool.hierarchy().rename(&from, &to, recursive).await?)
             })
@@ -294,8 +328,10 @@ impl PoolHandle {
         &self,
         wanted: &[(String, String)],
     ) -> Result<Vec<Refusal>, EngineError> {
+        let needs = wanted.iter().map(|(new, _)| on(above(new), &["bookmark"]));
+        let needs = needs.collect();
         let wanted = wanted.to_vec();
-        self.ask(move |room| async move {
+        self.ask_permitted(needs, move |room| async move {
             room.writable()?;
             let refused = room.pool.hierarchy().create_bookmarks(&wanted).await?;
             Ok(refusals(refused))
@@ -308,8 +344,12 @@ impl PoolHandle {
     /// # Errors
     /// The pool is read-only; what is wrong with single names is returned.
     pub async fn destroy_bookmarks(&self, names: &[String]) -> Result<Vec<Refusal>, EngineError> {
+        let needs = names
+            .iter()
+            .map(|name| on(above(name), &["mount", "destroy"]));
+        let needs = needs.collect();
         let names = names.to_vec();
-        self.ask(move |room| async move {
+        self.ask_permitted(needs, move |room| async move {
             room.writable()?;
             let refused = room.pool.hierarchy().destroy_bookmarks(&names).await?;
             Ok(refusals(refused))
@@ -328,8 +368,12 @@ impl PoolHandle {
         tag: &str,
         recursive: bool,
     ) -> Result<Vec<Refusal>, EngineError> {
+        let needs = names
+            .iter()
+            .map(|name| with_below(above(name), recursive, &["hold"]));
+        let needs = needs.collect();
         let (mut names, tag) = (names.to_vec(), tag.to_owned());
-        self.ask(move |room| async move {
+        self.ask_permitted(needs, move |room| async move {
             room.writable()?;
             if recursive {
                 names = room.with_below(&names, true).await?;
@@ -349,8 +393,12 @@ impl PoolHandle {
         tag: &str,
         recursive: bool,
     ) -> Result<Vec<Refusal>, EngineError> {
+        let needs = names
+            .iter()
+            .map(|name| with_below(above(name), recursive, &["release"]));
+        let needs = needs.collect();
         let (mut names, tag) = (names.to_vec(), tag.to_owned());
-        self.ask(move |room| async move {
+        self.ask_permitted(needs, move |room| async move {
             room.writable()?;
             if recursive {
                 names = room.with_below(&names, true).await?;
@@ -366,7 +414,7 @@ impl PoolHandle {
     /// One does not exist.
     pub async fn holds(&self, names: &[String], recursive: bool) -> Result<Vec<Hold>, EngineError> {
         let names = names.to_vec();
-        self.ask(move |room| async move { room.holds(&names, recursive).await })
+        self.look(move |room| async move { room.holds(&names, recursive).await })
             .await
     }
 
@@ -379,9 +427,17 @@ impl PoolHandle {
         dataset: &str,
         of: dsl::UsageOf,
     ) -> Result<Vec<dsl::Usage>, EngineError> {
+        let permission = match of {
+            dsl::UsageOf::Users => "userused",
+            dsl::UsageOf::Groups => "groupused",
+            dsl::UsageOf::Projects => "projectused",
+        };
+        let needs = vec![on(dataset, &[permission])];
         let dataset = dataset.to_owned();
-        self.ask(move |room| async move { Ok(room.pool.hierarchy().usage(&dataset, of).await?) })
-            .await
+        self.ask_permitted(needs, move |room| async move {
+            Ok(room.pool.hierarchy().usage(&dataset, of).await?)
+        })
+        .await
     }
 
     /// Returns the bytes that destroying the snapshots of one dataset from `first` to `last` would
@@ -391,7 +447,7 @@ impl PoolHandle {
     /// They do not exist, or are not of one dataset in this order.
     pub async fn would_free(&self, first: &str, last: &str) -> Result<u64, EngineError> {
         let (first, last) = (first.to_owned(), last.to_owned());
-        self.ask(
+        self.look(
             move |room| async move { Ok(room.pool.hierarchy().would_free(&first, &last).await?) },
         )
         .await

@@ -52,6 +52,8 @@ pub struct Config {
     pub metrics: Metrics,
     /// Limits by the names of `sanbox tune`, such as `l2arc_write_max = '64M'`.
     pub tuning: BTreeMap<String, String>,
+    /// Commands.
+    pub control: Control,
 }
 
 /// Settings of the metrics.
@@ -66,6 +68,15 @@ impl Default for Metrics {
     fn default() -> Self {
         Self { port: 9134 }
     }
+}
+
+/// Settings of the control socket.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Control {
+    /// All users of this machine may list datasets and pools, and change what was delegated to them by `zfs allow`. Otherwise
+    /// only root and the daemon's own user reach the socket.
+    pub users: bool,
 }
 
 /// Settings of the NFS server.

@@ -159,6 +159,23 @@ pub fn listen(socket: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
+/// Lets all users of the machine connect to a socket that was made by [`listen`], and pass through its directory.
+///
+/// # Errors
+/// Permissions cannot be changed.
+pub fn open_to_users(socket: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o666))?;
+    let Some(directory) = socket.parent() else {
+        return Ok(());
+    };
+    let mode = std::fs::metadata(directory)?.permissions().mode();
+    std::fs::set_permissions(
+        directory,
+        std::fs::Permissions::from_mode(mode & 0o7777 | 0o011),
+    )
+}
+
 /// A path to the socket that fits the 108 bytes of a socket address: long ones go through an open
 /// directory, which must live while the path is used.
 fn short(socket: &Path) -> io::Result<(Option<std::fs::File>, PathBuf)> {

@@ -152,6 +152,14 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Change, PoolError> {
 }
 
 impl Pool {
+    /// Takes note that a dataset was destroyed: the property `bootfs` was cleared with it if it named it.
+    pub fn dataset_destroyed(&self, object: u64) {
+        let mut properties = self.0.properties.borrow_mut();
+        if matches!(properties.get("bootfs"), Some(Stored::Number(booted)) if *booted == object) {
+            properties.remove("bootfs");
+        }
+    }
+
     /// Sets a pool property (`zpool set NAME=VALUE`) and waits until it is on stable storage.
     ///
     /// # Errors

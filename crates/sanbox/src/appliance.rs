@@ -13,7 +13,8 @@ use std::time::Duration;
 use engine::property::{DatasetKind, Property, Source, Value};
 use engine::{
     Candidate, DatasetInfo, Ending, Engine, EngineError, HostIdentity, ImportPolicy, PoolError,
-    PoolHandle, PoolSpec, PoolState, PoolStatus, PropertyQuery, Rewound, Tunes, VdevStatus,
+    PoolHandle, PoolSpec, PoolState, PoolStatus, PropertyQuery, Rewound, Subject, Tunes,
+    VdevStatus,
 };
 use manage::config::Config;
 use manage::state::{PoolCache, StateDirectory};
@@ -41,6 +42,33 @@ pub(crate) enum KnownPool {
     Open(PoolHandle),
     /// It could not be opened.
     Closed(CachedPool, EngineError),
+}
+
+tokio::task_local! {
+    /// Who gave the command that this task runs, if not who runs the appliance.
+    static SUBJECT: Subject;
+}
+
+/// Runs a command of somebody who may only do what was delegated to him: the pools it reaches know that.
+pub(crate) async fn as_subject<T>(subject: Option<Subject>, command: impl Future<Output = T>) -> T {
+    match subject {
+        Some(subject) => SUBJECT.scope(subject, command).await,
+        None => command.await,
+    }
+}
+
+/// Whether the command that runs may do only what was delegated. Mounting and unmounting never is: this process may be root's,
+/// and the place of a mount would be the user's choice.
+pub(crate) fn is_delegated() -> bool {
+    SUBJECT.try_with(|_| ()).is_ok()
+}
+
+/// A pool as the command that runs may use it.
+fn handed(pool: PoolHandle) -> PoolHandle {
+    match SUBJECT.try_with(Clone::clone) {
+        Ok(subject) => pool.for_caller(subject),
+        Err(_) => pool,
+    }
 }
 
 /// See the module.
@@ -273,14 +301,18 @@ impl Appliance {
     pub(crate) async fn known_pool(&self, name: &str) -> Option<KnownPool> {
         let cache = self.cache.lock().await;
         if let Ok(pool) = self.engine.pool(name) {
-            return Some(KnownPool::Open(pool));
+            return Some(KnownPool::Open(handed(pool)));
         }
         let cached = cache.pools.iter().find(|pool| pool.name == name)?.clone();
+        if is_delegated() {
+            // What happens when a pool comes (mounts, shares) is not done in the name of a user.
+            return Some(KnownPool::Closed(cached, EngineError::Permission));
+        }
         match self.reopen(&cached).await {
             Ok(pool) => {
                 drop(cache);
                 self.opened(&pool, true).await;
-                Some(KnownPool::Open(pool))
+                Some(KnownPool::Open(handed(pool)))
             }
             Err(error) => Some(KnownPool::Closed(cached, error)),
         }
@@ -671,6 +703,9 @@ impl Appliance {
         info: &DatasetInfo,
         point: &Path,
     ) -> Result<(), String> {
+        if is_delegated() {
+            return Err("permission denied".to_owned());
+        }
         let failed = |error: EngineError| error.to_string();
         let fs = pool.open_fs(&info.name).await.map_err(failed)?;
         let flags = mount_flags(pool, &info.name).await.map_err(failed)?;

@@ -76,6 +76,7 @@ async fn new_dataset(hierarchy: &Hierarchy, name: &str, settings: Vec<Setting>) 
         name: name.into(),
         kind: DatasetKind::Filesystem,
         settings,
+        creator: 0,
     };
     hierarchy.create_dataset(new, empty_root).await
 }

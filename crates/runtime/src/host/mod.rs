@@ -7,6 +7,7 @@ mod clock;
 mod file;
 mod park;
 mod parker;
+mod peer;
 mod pool;
 mod threads;
 mod uring;
@@ -17,6 +18,7 @@ use std::thread;
 use thiserror::Error;
 
 pub(crate) use park::block_thread_on;
+pub use peer::peer_groups;
 pub use threads::Threads;
 pub use uring::Uring;
 

@@ -1,18 +1,27 @@
 //! The appliance's end of the control socket: runs commands for clients.
 
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
+use std::time::Duration;
 
+use engine::Subject;
 use manage::control::Frame;
+use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use super::log;
-use crate::appliance::Appliance;
+use crate::appliance::{Appliance, as_subject};
 use crate::cli::out::{Out, Stream};
 use crate::cli::{Caller, Session};
 
 /// Output on its way to a client.
 const CHUNKS_MAX: usize = 16;
+
+/// Commands of users who are not trusted at a time: they must not use up what everybody's service needs.
+static OF_USERS: Semaphore = Semaphore::const_new(32);
+/// How long such a user may take to say what he wants.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Accepts clients until the task is ended.
 pub(crate) async fn serve(listener: UnixListener, appliance: Arc<Appliance>) {
@@ -29,22 +38,100 @@ pub(crate) async fn serve(listener: UnixListener, appliance: Arc<Appliance>) {
     }
 }
 
+/// Who is at the other end, if not root or who runs the appliance.
+fn subject(stream: &UnixStream) -> Option<Subject> {
+    let nobody = Subject {
+        uid: u32::MAX,
+        groups: Vec::new(),
+    };
+    let Ok(peer) = stream.peer_cred() else {
+        return Some(nobody);
+    };
+    let own = rustix::process::geteuid().as_raw();
+    if peer.uid() == 0 || peer.uid() == own {
+        return None;
+    }
+    let mut groups = vec![peer.gid()];
+    // Without an answer the peer has only its own group: less is allowed then, never more.
+    groups.extend(runtime::host::peer_groups(stream.as_fd()).unwrap_or_default());
+    Some(Subject {
+        uid: peer.uid(),
+        groups,
+    })
+}
+
+/// Whether somebody who is not root may give a command at all. What changes datasets is then checked dataset by dataset.
+fn may_ask(tool: &str, arguments: &[String]) -> bool {
+    let command = arguments.first().map_or("", String::as_str);
+    match tool {
+        "zfs" => matches!(
+            command,
+            "allow"
+                | "bookmark"
+                | "clone"
+                | "create"
+                | "destroy"
+                | "diff"
+                | "get"
+                | "groupspace"
+                | "hold"
+                | "holds"
+                | "inherit"
+                | "list"
+                | "projectspace"
+                | "promote"
+                | "release"
+                | "rename"
+                | "rollback"
+                | "set"
+                | "snap"
+                | "snapshot"
+                | "unallow"
+                | "userspace"
+        ),
+        "zpool" => matches!(command, "get" | "iostat" | "list" | "status"),
+        _ => false,
+    }
+}
+
+async fn refuse(writer: &mut OwnedWriteHalf, message: &str) {
+    let _ = Frame::Err(message.as_bytes().to_vec()).send(writer).await;
+    let _ = Frame::Exit(1).send(writer).await;
+}
+
 async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
+    let subject = subject(&stream);
     let (mut reader, mut writer) = stream.into_split();
-    let Ok(Some(Frame::Request(request))) = Frame::receive(&mut reader).await else {
+    let mut _place = None;
+    let received = if subject.is_some() {
+        let Ok(place) = OF_USERS.try_acquire() else {
+            return refuse(&mut writer, "sanbox: too many commands at once\n").await;
+        };
+        _place = Some(place);
+        let received = tokio::time::timeout(PATIENCE, Frame::receive(&mut reader)).await;
+        received.unwrap_or(Ok(None))
+    } else {
+        Frame::receive(&mut reader).await
+    };
+    let Ok(Some(Frame::Request(request))) = received else {
         return;
     };
     let (sender, mut chunks) = mpsc::channel(CHUNKS_MAX);
     let caller = Caller {
         directory: request.directory,
         environment: request.environment,
-        uid: request.uid,
+        uid: subject.as_ref().map_or(request.uid, |subject| subject.uid),
     };
+    if subject.is_some() && !may_ask(&request.tool, &request.arguments) {
+        let refusal = format!("{}: permission denied\n", request.tool);
+        return refuse(&mut writer, &refusal).await;
+    }
     let out = Out::channel(sender);
     let session = Session::new(appliance, out, caller, &request.tool, &request.arguments);
     let command = async move {
         // The session, and with it the sender of output, goes when the command ends.
-        crate::cli::run(session, &request.tool, &request.arguments).await
+        let run = crate::cli::run(session, &request.tool, &request.arguments);
+        as_subject(subject, run).await
     };
     let command = tokio::spawn(command);
     let abort = command.abort_handle();

@@ -146,6 +146,10 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     let socket = appliance.state().socket();
     let control = manage::control::listen(&socket)
         .with_context(|| format!("listening at {}", socket.display()))?;
+    if config.control.users {
+        manage::control::open_to_users(&socket)
+            .with_context(|| format!("opening {} to users", socket.display()))?;
+    }
     let control = tokio::spawn(control::serve(control, appliance.clone()));
     let ticking = tokio::spawn(async move {
         let start = tokio::time::Instant::now();

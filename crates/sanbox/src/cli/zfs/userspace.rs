@@ -154,7 +154,7 @@ fn row(of: UsageOf, usage: Usage, names: Option<&str>) -> Row {
 }
 
 /// Finds the name of a number in the text of `/etc/passwd` or `/etc/group`.
-fn name_of(list: &str, id: u64) -> Option<String> {
+pub(super) fn name_of(list: &str, id: u64) -> Option<String> {
     list.lines().find_map(|line| {
         let mut parts = line.split(':');
         let name = parts.next()?;

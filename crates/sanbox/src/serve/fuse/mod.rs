@@ -194,6 +194,9 @@ impl Mounts {
 
     /// Unmounts the file system of a dataset; with `force` also when files are open in it.
     pub(crate) async fn unmount_name(&self, dataset: &str, force: bool) -> Result<(), String> {
+        if crate::appliance::is_delegated() {
+            return Err("permission denied".to_owned());
+        }
         let found = self
             .locked()
             .iter()

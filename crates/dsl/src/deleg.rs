@@ -1,0 +1,427 @@
+//! Delegated permissions: who besides root may do what to a dataset and those below it.
+//!
+//! A directory has a dictionary of grants; each entry names a dictionary of permissions (or of permission sets, where the
+//! first letter is a capital):
+//!
+//! ```text
+//! ul$1000  user 1000, here          gl$..., el$    groups, everybody
+//! ud$1000  user 1000, below         gd$..., ed$
+//! c-$      who creates a dataset below, on it
+//! s-$@set  what a set consists of   S-$@set  sets that a set includes
+//! ```
+//!
+//! OpenZFS: module/zfs/dsl_deleg.c (the layout and the order of search).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use dmu::Tx;
+use dmu::zap::{self, ZapSpec, ZapValue};
+use ondisk::{ObjectId, ObjectType};
+
+use crate::dir::Dir;
+use crate::error::{DslError, Result};
+use crate::hierarchy::Hierarchy;
+use crate::inner::Inner;
+use crate::names::split;
+
+/// Grants of one dataset: permissions and set names by the key of the entry.
+pub type Grants = BTreeMap<String, BTreeSet<String>>;
+
+/// Changes of grants by the key of the entry; `None` removes the whole entry.
+pub type GrantChange = Vec<(String, Option<Vec<String>>)>;
+
+/// Longest key of an entry (OpenZFS: ZFS_MAX_DELEG_NAME).
+const KEY_MAX: usize = 128;
+
+/// Somebody who wants to do something.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Subject {
+    /// User.
+    pub uid: u32,
+    /// Primary and supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+impl Subject {
+    /// Keys of the entries that are about this one; `kind` is `l` or `d`.
+    fn keys(&self, sets: bool, kind: char) -> Vec<String> {
+        let letter = |letter: char| {
+            if sets {
+                letter.to_ascii_uppercase()
+            } else {
+                letter
+            }
+        };
+        let mut keys = vec![
+            format!("{}{kind}${}", letter('u'), self.uid),
+            format!("{}{kind}$", letter('e')),
+        ];
+        for group in &self.groups {
+            keys.push(format!("{}{kind}${group}", letter('g')));
+        }
+        keys
+    }
+}
+
+impl Hierarchy {
+    /// Returns the grants of a dataset and those above it, its own first; those without any are left out.
+    ///
+    /// # Errors
+    /// `NotFound`; errors of reading.
+    pub async fn grants(&self, name: &str) -> Result<Vec<(String, Grants)>> {
+        let inner = self.inner();
+        let _names = inner.config.read().await;
+        let found = inner.find(name).await?;
+        let mut all = Vec::new();
+        for dir in found.dir.chain() {
+            let grants = inner.grants_of(&dir).await?;
+            if !grants.is_empty() {
+                all.push((inner.name_of(&dir), grants));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Returns whether a permission on a dataset or snapshot was delegated to somebody.
+    ///
+    /// # Errors
+    /// `NotFound`; errors of reading.
+    pub async fn is_delegated(
+        &self,
+        name: &str,
+        permission: &str,
+        subject: &Subject,
+    ) -> Result<bool> {
+        let inner = self.inner();
+        let _names = inner.config.read().await;
+        let parts = split(name);
+        let missing = || DslError::NotFound { name: name.into() };
+        let dir = inner.find_dir(parts.head).await?.ok_or_else(missing)?;
+        // What is granted on a dataset itself does not hold for its snapshots, whether or not this one exists.
+        let own = parts.snapshot.is_none() && parts.bookmark.is_none();
+        let mut kind = if own { 'l' } else { 'd' };
+        // Sets met so far, and whether they need no further look: the nearest definition counts.
+        let mut sets: BTreeMap<String, bool> = BTreeMap::new();
+        for dir in dir.chain() {
+            let grants = inner.grants_of(&dir).await?;
+            if grants_allow(&grants, kind, permission, subject, &mut sets) {
+                return Ok(true);
+            }
+            kind = 'd';
+        }
+        Ok(false)
+    }
+
+    /// Adds grants to a dataset.
+    ///
+    /// # Errors
+    /// `NotFound`, `BadName` for a key that is none.
+    pub async fn allow(&self, name: &str, change: GrantChange) -> Result<()> {
+        self.change_grants("allow", name, change, false).await
+    }
+
+    /// Removes grants of a dataset; those that are not there are passed over.
+    ///
+    /// # Errors
+    /// `NotFound`, `BadName` for a key that is none.
+    pub async fn unallow(&self, name: &str, change: GrantChange) -> Result<()> {
+        self.change_grants("unallow", name, change, true).await
+    }
+
+    async fn change_grants(
+        &self,
+        task: &'static str,
+        name: &str,
+        change: GrantChange,
+        remove: bool,
+    ) -> Result<()> {
+        for (key, permissions) in &change {
+            let empty = permissions.as_ref().map_or(!remove, Vec::is_empty);
+            if !is_key(key) || empty {
+                return Err(DslError::BadName {
+                    name: key.clone(),
+                    why: "invalid permission".to_owned(),
+                });
+            }
+        }
+        if split(name).snapshot.is_some() {
+            return Err(DslError::WrongKind { name: name.into() });
+        }
+        {
+            let _names = self.inner().config.read().await;
+            self.inner().find(name).await?;
+        }
+        let name = name.to_owned();
+        self.submit(task, async move |this: &Self, tx: &Tx| {
+            let inner = this.inner();
+            let dir = inner.find(&name).await?.dir;
+            this.apply(async {
+                for (key, permissions) in &change {
+                    if remove {
+                        inner
+                            .remove_grant(&dir, key, permissions.as_deref(), tx)
+                            .await?;
+                    } else {
+                        inner
+                            .add_grant(&dir, key, permissions.iter().flatten(), tx)
+                            .await?;
+                    }
+                }
+                Ok(())
+            })
+            .await
+        })
+        .await
+    }
+}
+
+/// Whether a key has the form of an entry's.
+fn is_key(key: &str) -> bool {
+    let mut letters = key.chars();
+    let (Some(who), Some(kind), Some('$')) = (letters.next(), letters.next(), letters.next())
+    else {
+        return false;
+    };
+    let rest = letters.as_str();
+    let number = !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit());
+    key.len() < KEY_MAX
+        && match (who, kind) {
+            ('u' | 'U' | 'g' | 'G', 'l' | 'd') => number,
+            ('e' | 'E', 'l' | 'd') | ('c' | 'C', '-') => rest.is_empty(),
+            ('s' | 'S', '-') => rest.len() > 1 && rest.starts_with('@'),
+            _ => false,
+        }
+}
+
+fn grants_allow(
+    grants: &Grants,
+    kind: char,
+    permission: &str,
+    subject: &Subject,
+    sets: &mut BTreeMap<String, bool>,
+) -> bool {
+    if grants.is_empty() {
+        return false;
+    }
+    let has = |key: &str| grants.get(key).map(|all| all.contains(permission));
+    for key in subject.keys(true, kind) {
+        for set in grants.get(&key).into_iter().flatten() {
+            sets.entry(set.clone()).or_insert(false);
+        }
+    }
+    loop {
+        let open: Vec<String> = sets
+            .iter()
+            .filter(|(_, done)| !**done)
+            .map(|(set, _)| set.clone())
+            .collect();
+        let mut expanded = false;
+        for set in open {
+            match has(&format!("s-${set}")) {
+                Some(true) => return true,
+                Some(false) => {
+                    sets.insert(set.clone(), true);
+                }
+                None => {}
+            }
+            if let Some(included) = grants.get(&format!("S-${set}")) {
+                sets.insert(set, true);
+                expanded = true;
+                for set in included {
+                    sets.entry(set.clone()).or_insert(false);
+                }
+            }
+        }
+        if !expanded {
+            break;
+        }
+    }
+    subject
+        .keys(false, kind)
+        .iter()
+        .any(|key| has(key) == Some(true))
+}
+
+impl Inner {
+    /// The grants of one directory.
+    async fn grants_of(&self, dir: &Rc<Dir>) -> Result<Grants> {
+        let mut grants = Grants::new();
+        let map = dir.phys().deleg_zapobj;
+        if map == 0 {
+            return Ok(grants);
+        }
+        for (key, object) in self.numbers(ObjectId(map)).await? {
+            let permissions = self.numbers(ObjectId(object)).await?;
+            let names = permissions.into_iter().map(|(name, _)| name);
+            grants.insert(key, names.collect());
+        }
+        Ok(grants)
+    }
+
+    async fn numbers(&self, map: ObjectId) -> Result<Vec<(String, u64)>> {
+        let entries = zap::entries(&self.mos, map).await?;
+        Ok(entries
+            .into_iter()
+            .filter_map(|entry| match entry.value {
+                ZapValue::U64(words) => {
+                    let name = String::from_utf8_lossy(&entry.name).into_owned();
+                    Some((name, words.first().copied()?))
+                }
+                _ => None,
+            })
+            .collect())
+    }
+
+    async fn grant_map(&self, tx: &Tx) -> Result<ObjectId> {
+        Ok(zap::create(&self.mos, &ZapSpec::new(ObjectType::DSL_PERMS), tx).await?)
+    }
+
+    async fn add_grant(
+        &self,
+        dir: &Rc<Dir>,
+        key: &str,
+        permissions: impl Iterator<Item = &String>,
+        tx: &Tx,
+    ) -> Result<()> {
+        let mut map = ObjectId(dir.phys().deleg_zapobj);
+        if map.0 == 0 {
+            map = self.grant_map(tx).await?;
+            dir.change(|phys| phys.deleg_zapobj = map.0);
+        }
+        let jump = match zap::lookup_u64(&self.mos, map, key).await? {
+            Some(jump) => ObjectId(jump),
+            None => {
+                let jump = self.grant_map(tx).await?;
+                zap::add_u64(&self.mos, map, key, jump.0, tx).await?;
+                jump
+            }
+        };
+        let name = self.name_of(dir);
+        for permission in permissions {
+            zap::update_u64(&self.mos, jump, permission, 0, tx).await?;
+            let text = format!("{key} {permission}");
+            let head = ObjectId(dir.phys().head_dataset_obj);
+            self.event("permission update", &name, head, text, tx);
+        }
+        Ok(())
+    }
+
+    async fn remove_grant(
+        &self,
+        dir: &Rc<Dir>,
+        key: &str,
+        permissions: Option<&[String]>,
+        tx: &Tx,
+    ) -> Result<()> {
+        let map = ObjectId(dir.phys().deleg_zapobj);
+        let head = ObjectId(dir.phys().head_dataset_obj);
+        let name = self.name_of(dir);
+        if map.0 == 0 {
+            return Ok(());
+        }
+        let jump = zap::lookup_u64(&self.mos, map, key).await?.map(ObjectId);
+        let Some(permissions) = permissions else {
+            if let Some(jump) = jump {
+                zap::remove(&self.mos, map, key, tx).await?;
+                self.mos.free_object(jump, tx).await?;
+            }
+            self.event("permission who remove", &name, head, key.to_owned(), tx);
+            return Ok(());
+        };
+        let Some(jump) = jump else {
+            return Ok(());
+        };
+        for permission in permissions {
+            if zap::lookup(&self.mos, jump, permission).await?.is_some() {
+                zap::remove(&self.mos, jump, permission, tx).await?;
+            }
+            let text = format!("{key} {permission}");
+            self.event("permission remove", &name, head, text, tx);
+        }
+        if zap::count(&self.mos, jump).await? == 0 {
+            zap::remove(&self.mos, map, key, tx).await?;
+            self.mos.free_object(jump, tx).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives who creates a dataset what the datasets above grant to creators. Syncing context.
+    pub(crate) async fn grant_to_creator(
+        &self,
+        dir: &Rc<Dir>,
+        creator: u32,
+        tx: &Tx,
+    ) -> Result<()> {
+        for above in dir.chain().into_iter().skip(1) {
+            let grants = self.grants_of(&above).await?;
+            for (granted, own) in [("c-$", 'u'), ("C-$", 'U')] {
+                if let Some(permissions) = grants.get(granted) {
+                    let key = format!("{own}l${creator}");
+                    self.add_grant(dir, &key, permissions.iter(), tx).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grants(entries: &[(&str, &[&str])]) -> Grants {
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        entries
+            .iter()
+            .map(|(key, names)| ((*key).to_owned(), set(names)))
+            .collect()
+    }
+
+    fn allows(grants: &Grants, kind: char, permission: &str) -> bool {
+        let subject = Subject {
+            uid: 7,
+            groups: vec![8, 9],
+        };
+        grants_allow(grants, kind, permission, &subject, &mut BTreeMap::new())
+    }
+
+    #[test]
+    fn users_groups_and_everybody() {
+        let all = grants(&[
+            ("ul$7", &["snapshot"]),
+            ("gd$9", &["hold"]),
+            ("ed$", &["send"]),
+            ("ul$8", &["destroy"]),
+        ]);
+        assert!(allows(&all, 'l', "snapshot"));
+        assert!(!allows(&all, 'd', "snapshot"));
+        assert!(allows(&all, 'd', "hold"));
+        assert!(allows(&all, 'd', "send"));
+        assert!(!allows(&all, 'l', "destroy"));
+    }
+
+    #[test]
+    fn sets_include_sets() {
+        let all = grants(&[
+            ("Ul$7", &["@outer"]),
+            ("S-$@outer", &["@inner", "@outer"]),
+            ("s-$@inner", &["clone"]),
+        ]);
+        assert!(allows(&all, 'l', "clone"));
+        assert!(!allows(&all, 'd', "clone"));
+        assert!(!allows(&all, 'l', "destroy"));
+    }
+
+    #[test]
+    fn keys_are_checked() {
+        for good in ["ul$0", "Gd$55", "el$", "C-$", "s-$@a"] {
+            assert!(is_key(good), "{good}");
+        }
+        for bad in [
+            "", "u", "ul$", "ul$x", "e-$", "c-$1", "s-$a", "s-$@", "xl$1", "ul1",
+        ] {
+            assert!(!is_key(bad), "{bad}");
+        }
+    }
+}
