@@ -10,6 +10,7 @@
 //! It does not know datasets, files or the intent log.
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod allocate;
 mod blocks;
 mod data;

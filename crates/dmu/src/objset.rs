@@ -12,6 +12,7 @@ use ondisk::{BlockPointer, DnodePhys, ObjectId, ObjectType, ObjsetPhys, ObjsetTy
 use runtime::IoBuf;
 use zio::{Bookmark, IoClass};
 
+use crate::ahead::Ahead;
 use crate::allocate::Allocator;
 use crate::dnode::{Base, Core, Dnode, NEWEST};
 use crate::error::{DmuError, Result};
@@ -74,6 +75,8 @@ pub(crate) struct Inner {
     pub(crate) recent: RefCell<VecDeque<ObjectId>>,
     /// Groups being synced now; syncs of one objset never overlap.
     pub(crate) syncing: Cell<bool>,
+    /// Blocks written to their place before their group syncs.
+    pub(crate) ahead: RefCell<BTreeMap<Txg, Ahead>>,
 }
 
 /// The header as on disk and its pending changes.
@@ -219,6 +222,7 @@ impl Objset {
             table: RefCell::default(),
             sweep_at: Cell::new(ObjectId(0)),
             dirty: RefCell::default(),
+            ahead: RefCell::default(),
             allocator: Allocator::new(first_free),
             recent: RefCell::default(),
             syncing: Cell::new(false),

@@ -56,6 +56,7 @@ impl Objset {
             policy: self.0.policy.get(),
             effects: Effects::default(),
             limit: Limit::new(WRITES_MAX),
+            ahead: RefCell::new(self.0.ahead.borrow_mut().remove(&txg).unwrap_or_default()),
         });
         let work = self.sync_all(Rc::clone(&context));
         let result = context.effects.draining(ledger, work).await;
@@ -90,6 +91,7 @@ impl Objset {
         self.sync_objects(&context, all_special.into_values().collect(), &nobody, 0)
             .await?;
 
+        context.drop_ahead();
         let meta = self.sync_meta(&context, &mut synced).await?;
         let root = self.write_root(&context, header, &meta).await?;
         // From here on the new version is the one on disk. The synced dnodes were held until now, so that none could be read

@@ -14,6 +14,7 @@ use ondisk::{BlockPointer, Compression, ObjectId, ObjectType, Txg};
 use runtime::{IoBuf, IoBufMut, JoinHandle};
 use zio::{Bookmark, IoClass, WriteProps};
 
+use crate::ahead::Ahead;
 use crate::blocks::Blocks;
 use crate::dnode::{Dnode, shl, shr, span_shift};
 use crate::error::{DmuError, Result};
@@ -40,7 +41,7 @@ pub(crate) struct Effects {
 }
 
 impl Effects {
-    fn push(&self, born: bool, bp: &BlockPointer) {
+    pub(crate) fn push(&self, born: bool, bp: &BlockPointer) {
         let mut list = self.list.borrow_mut();
         list.push((born, *bp));
         if list.len() >= EFFECTS_PENDING_MAX
@@ -86,6 +87,8 @@ pub(crate) struct SyncContext {
     pub(crate) effects: Effects,
     /// Writes under way of the whole objset.
     pub(crate) limit: Limit,
+    /// Blocks of this group that are at their place already.
+    pub(crate) ahead: RefCell<Ahead>,
 }
 
 impl SyncContext {
@@ -144,62 +147,17 @@ impl SyncContext {
         what: &BlockWrite,
         old: &BlockPointer,
     ) -> Result<(BlockPointer, i64)> {
-        let metadata = what.level > 0 || what.object_type.is_metadata() || what.is_spill;
-        let policy = &self.policy;
-        let compression = if self.pass >= PASS_WITHOUT_COMPRESSION {
-            Compression::OFF
-        } else if what.level == 0 && what.compression != Compression::INHERIT && !what.is_spill {
-            what.compression
-        } else if metadata {
-            policy.metadata_compression
-        } else {
-            policy.compression
-        };
-        let copies = if !metadata {
-            policy.copies
-        } else if what.level == 1 && !what.object_type.is_metadata() {
-            policy.indirect_copies
-        } else {
-            policy.metadata_copies
-        };
         let lsize = data.len() as u64;
         let rewrite = (old.birth() == self.txg
             && !old.is_hole()
             && !old.is_embedded()
             && old.lsize() == lsize)
             .then_some(*old);
-        let props = WriteProps {
-            object_type: what.object_type,
-            level: what.level,
-            compression,
-            zstd_level: if metadata {
-                0
-            } else {
-                policy.compression_level
-            },
-            checksum: if metadata {
-                policy.metadata_checksum
-            } else {
-                policy.checksum
-            },
-            copies,
-            special_small_bytes: policy.special_small_bytes,
-            allow_embedded: policy.embedded_data
-                && what.level == 0
-                && what.object_type != ObjectType::DNODE
-                && what.object_type != ObjectType::OBJSET,
-            fill: what.fill,
-            rewrite,
-            hole_birth: policy.hole_birth && old.birth().0 != 0,
-            class: IoClass::AsyncWrite,
-            bookmark: Bookmark {
-                objset: self.objset,
-                object: what.object.0,
-                level: i64::from(what.level),
-                block: what.block,
-            },
-        };
-        let written = {
+        let props = props_of(&self.policy, self.pass, self.objset, what, old, rewrite);
+        let ahead = self.take_ahead(what, &data);
+        let written = if let Some(bp) = ahead {
+            Ok(bp)
+        } else {
             let _permit = self
                 .limit
                 .acquire("a free place among the writes under way")
@@ -238,6 +196,66 @@ impl SyncContext {
 
     pub(crate) fn signed_dsize(&self, bp: &BlockPointer) -> i64 {
         i64::try_from(self.blocks().dsize(bp)).expect("a block's size fits")
+    }
+}
+
+/// How a block is written in place of `old`: what the policy says for its kind. `rewrite` is `old` when it is of the same
+/// group and size.
+pub(crate) fn props_of(
+    policy: &WritePolicy,
+    pass: u32,
+    objset: u64,
+    what: &BlockWrite,
+    old: &BlockPointer,
+    rewrite: Option<BlockPointer>,
+) -> WriteProps {
+    let metadata = what.level > 0 || what.object_type.is_metadata() || what.is_spill;
+    let compression = if pass >= PASS_WITHOUT_COMPRESSION {
+        Compression::OFF
+    } else if what.level == 0 && what.compression != Compression::INHERIT && !what.is_spill {
+        what.compression
+    } else if metadata {
+        policy.metadata_compression
+    } else {
+        policy.compression
+    };
+    let copies = if !metadata {
+        policy.copies
+    } else if what.level == 1 && !what.object_type.is_metadata() {
+        policy.indirect_copies
+    } else {
+        policy.metadata_copies
+    };
+    WriteProps {
+        object_type: what.object_type,
+        level: what.level,
+        compression,
+        zstd_level: if metadata {
+            0
+        } else {
+            policy.compression_level
+        },
+        checksum: if metadata {
+            policy.metadata_checksum
+        } else {
+            policy.checksum
+        },
+        copies,
+        special_small_bytes: policy.special_small_bytes,
+        allow_embedded: policy.embedded_data
+            && what.level == 0
+            && what.object_type != ObjectType::DNODE
+            && what.object_type != ObjectType::OBJSET,
+        fill: what.fill,
+        rewrite,
+        hole_birth: policy.hole_birth && old.birth().0 != 0,
+        class: IoClass::AsyncWrite,
+        bookmark: Bookmark {
+            objset,
+            object: what.object.0,
+            level: i64::from(what.level),
+            block: what.block,
+        },
     }
 }
 

@@ -184,6 +184,12 @@ impl IoBuf {
         IoBufMut::zeroed(len).freeze()
     }
 
+    /// Whether both are the very same bytes in memory (not only equal ones). While both are held, they are equal then.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        std::ptr::eq::<[u8]>(&**self, &**other)
+    }
+
     /// Returns an aligned copy of `bytes`.
     #[must_use]
     pub fn copy_from(bytes: &[u8]) -> Self {

@@ -23,6 +23,8 @@ const CLOSE_TRIES: u32 = 8;
 
 /// Record bytes of a commit above which it waits for its group: so much data is written there anyway, and only once.
 const COMMIT_BYTES_MAX: usize = 32 << 20;
+/// Writes from here on are not copied to a log among the data. OpenZFS: `zfs_immediate_write_sz`, 32 KiB.
+const IMMEDIATE_MAX: usize = 32 << 10;
 /// Blocks of one commit that are in memory and being written at once.
 const BLOCKS_AT_ONCE: usize = 32;
 
@@ -69,6 +71,8 @@ pub struct ZilStats {
     pub bytes: u64,
     /// Records written.
     pub records: u64,
+    /// Of these, writes that point to their block instead of holding a copy.
+    pub indirect: u64,
     /// Commits that became durable with their group, since the log could not be written.
     pub fallbacks: u64,
 }
@@ -136,6 +140,20 @@ impl Zilog {
 
     pub(crate) fn store(&self) -> &BlockStore {
         &self.0.store
+    }
+
+    /// Returns the size of a write from which its blocks go to their place at a commit, and only pointers into the log: any,
+    /// if throughput counts more than latency; long ones, when the log shares its vdevs with the data; else none.
+    // OpenZFS: module/zfs/zfs_log.c, zfs_log_write (zfs_immediate_write_sz); module/zfs/zvol.c, zvol_log_write
+    #[must_use]
+    pub fn indirect_from(&self, for_throughput: bool) -> usize {
+        if for_throughput {
+            0
+        } else if self.0.store.has_logs() {
+            usize::MAX
+        } else {
+            IMMEDIATE_MAX
+        }
     }
 
     /// Returns the counters.
@@ -359,14 +377,15 @@ impl Inner {
     }
 
     async fn write_entries(&self, entries: &mut VecDeque<Entry>) -> Result<()> {
-        let asked: usize = entries.iter().map(|entry| entry.intent.size()).sum();
-        self.sizes.borrow_mut().note(asked);
         self.begin_chain().await?;
         let synced = self.clock.last_synced();
         entries.retain(|entry| entry.txg > synced);
         if entries.is_empty() {
             return Ok(());
         }
+        let mut vdevs = self.write_ahead(entries).await?;
+        let asked: usize = entries.iter().map(|entry| entry.intent.size()).sum();
+        self.sizes.borrow_mut().note(asked);
         let mut left: usize = entries.iter().map(|entry| entry.intent.size()).sum();
         let mut writes: Vec<(BlockPointer, IoBuf)> = Vec::new();
         let mut written: Vec<BlockPointer> = Vec::new();
@@ -408,7 +427,7 @@ impl Inner {
             }
             written.extend(writes.drain(..).map(|(bp, _)| bp));
         }
-        let vdevs: BTreeSet<u32> = written.iter().map(|bp| bp.dvas()[0].vdev).collect();
+        vdevs.extend(written.iter().map(|bp| bp.dvas()[0].vdev));
         let flushes = vdevs
             .into_iter()
             .map(|vdev| self.store.tree().flush_vdev(vdev));
@@ -421,6 +440,78 @@ impl Inner {
         }
         self.stats.borrow_mut().batches += 1;
         Ok(())
+    }
+
+    /// Writes whole blocks to their place, as far as their writers allow it, and leaves pointers to them in their records'
+    /// stead. Returns the vdevs that have to be flushed for it.
+    async fn write_ahead(&self, entries: &mut VecDeque<Entry>) -> Result<BTreeSet<u32>> {
+        let mut vdevs = BTreeSet::new();
+        if !entries
+            .iter()
+            .any(|entry| entry.intent.whole_blocks().is_some())
+            || self.is_nearly_full(0)
+        {
+            return Ok(vdevs);
+        }
+        // The transaction keeps the group open: a block written ahead is part of it.
+        let tx = self.clock.begin_now()?;
+        let mut cut: VecDeque<Entry> = VecDeque::new();
+        for entry in entries.drain(..) {
+            match entry.intent.whole_blocks() {
+                Some(blocks) if entry.txg == tx.txg() => cut.extend(entry.cut(blocks)),
+                _ => cut.push_back(entry),
+            }
+        }
+        *entries = cut;
+        let mut failure = None;
+        let parts = entries.make_contiguous();
+        for some in parts.chunks_mut(BLOCKS_AT_ONCE) {
+            let written = some
+                .iter()
+                .map(|entry| self.write_block_ahead(&entry.intent, &tx));
+            let written = runtime::join_all(written).await;
+            for (entry, result) in std::iter::zip(some, written) {
+                match result {
+                    Ok(Some((object, offset, bp))) => {
+                        vdevs.extend(bp.copies().map(|dva| dva.vdev));
+                        self.stats.borrow_mut().indirect += 1;
+                        entry.intent = Intent::Indirect { object, offset, bp };
+                    }
+                    Ok(None) => {}
+                    Err(error) => failure = failure.or(Some(error)),
+                }
+            }
+        }
+        failure.map_or(Ok(vdevs), Err)
+    }
+
+    async fn write_block_ahead(
+        &self,
+        intent: &Intent,
+        tx: &Tx,
+    ) -> Result<Option<(ObjectId, u64, BlockPointer)>> {
+        let &Intent::Write {
+            object,
+            offset,
+            ref data,
+            block,
+        } = intent
+        else {
+            return Ok(None);
+        };
+        if block == 0 || data.len() != block as usize || !offset.is_multiple_of(u64::from(block)) {
+            return Ok(None);
+        }
+        let bp = self.objset.write_ahead(object, offset, data, tx).await?;
+        Ok(bp.map(|bp| (object, offset, bp)))
+    }
+
+    /// Whether so many bytes more could take what writing out the group needs: what is dirty, and a part of what is kept back
+    /// for changes of metadata.
+    fn is_nearly_full(&self, size: u64) -> bool {
+        let space = self.store.space();
+        let kept = space.slop / 2 + self.clock.dirty_bytes_total();
+        space.free < kept.saturating_add(size)
     }
 
     /// Makes sure that there is a chain, and that the header on disk points to it.
@@ -450,12 +541,8 @@ impl Inner {
     async fn set_aside(&self, size: u64, id: ChainId) -> Result<BlockPointer> {
         // The transaction keeps the group open until the space it takes is noted.
         let tx = self.clock.begin_now()?;
-        // The log of a nearly full pool must not take the space that writing out the group needs: what is dirty, and a
-        // part of what is kept back for changes of metadata. Without a log block, commits wait for the group.
-        let space = self.store.space();
-        let kept = space.slop / 2 + self.clock.dirty_bytes_total();
-        // Log vdevs are for nothing else.
-        let anywhere = space.free >= kept.saturating_add(size);
+        // The log of a nearly full pool is on its log vdevs or nowhere. Without a log block, commits wait for the group.
+        let anywhere = !self.is_nearly_full(size);
         let mut bp = self.store.allocate_log(tx.txg(), size, anywhere).await?;
         bp.set_checksum(id.words());
         self.chain.borrow_mut().push(bp);

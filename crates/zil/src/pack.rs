@@ -91,6 +91,7 @@ pub(crate) fn fill(entries: &mut VecDeque<Entry>, size: usize, seq: &mut u64) ->
             object,
             offset,
             data,
+            ..
         } = &mut entry.intent
             && whole > RECORD_MAX
             && room >= LogRecord::WRITE_HEADER + SPLIT_MIN
@@ -100,6 +101,7 @@ pub(crate) fn fill(entries: &mut VecDeque<Entry>, size: usize, seq: &mut u64) ->
                 object: *object,
                 offset: *offset,
                 data: data.slice(0..len),
+                block: 0,
             };
             *offset += len as u64;
             *data = data.slice(len..data.len());
@@ -147,11 +149,21 @@ fn put(bytes: &mut [u8], at: &mut usize, intent: &Intent, txg: Txg, seq: &mut u6
             object,
             offset,
             data,
+            ..
         } => {
             *seq += 1;
             let out = &mut bytes[*at..*at + len];
             LogRecord::put_header(out, record_kind::WRITE, len, txg.0, *seq);
             put_write(out, *object, *offset, data);
+        }
+        Intent::Indirect { object, offset, bp } => {
+            *seq += 1;
+            let out = &mut bytes[*at..*at + len];
+            LogRecord::put_header(out, record_kind::WRITE, len, txg.0, *seq);
+            put_u64(out, LogRecord::HEADER, object.0);
+            put_u64(out, LogRecord::HEADER + 8, *offset);
+            put_u64(out, LogRecord::HEADER + 16, bp.lsize());
+            put_bytes(out, LogRecord::HEADER + 32, &bp.encode());
         }
     }
     *at += len;
@@ -178,6 +190,7 @@ mod tests {
                 object: ObjectId(3),
                 offset: 100,
                 data: IoBuf::copy_from(&vec![5; len]),
+                block: 0,
             },
         }
     }

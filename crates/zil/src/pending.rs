@@ -5,9 +5,10 @@
 //! gone. What is left of a removed object must be dropped ([`Pending::forget`]), for its number may come back.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use ondisk::zil::LogRecord;
-use ondisk::{ObjectId, Txg};
+use ondisk::{BlockPointer, ObjectId, Txg};
 use runtime::IoBuf;
 
 /// Which commits write a record.
@@ -37,6 +38,18 @@ pub enum Intent {
         offset: u64,
         /// The bytes; shared, not copied.
         data: IoBuf,
+        /// Size of the object's blocks, if those written whole may be written to their place at a commit instead of being
+        /// copied to the log; else 0.
+        block: u32,
+    },
+    /// A whole block that is at its place. Made of a write by its commit.
+    Indirect {
+        /// The object.
+        object: ObjectId,
+        /// First byte.
+        offset: u64,
+        /// Where the bytes are.
+        bp: BlockPointer,
     },
     /// Records of one change: all of them are found after a crash, or none. Together at most some 128,000 bytes.
     Group(Vec<Self>),
@@ -50,7 +63,7 @@ impl Intent {
         match self {
             Self::Group(parts) => parts.iter().any(Self::is_unlogged),
             Self::Unlogged => true,
-            Self::Record { .. } | Self::Write { .. } => false,
+            Self::Record { .. } | Self::Write { .. } | Self::Indirect { .. } => false,
         }
     }
 
@@ -59,9 +72,77 @@ impl Intent {
         match self {
             Self::Record { body, .. } => (LogRecord::HEADER + body.len()).next_multiple_of(8),
             Self::Write { data, .. } => LogRecord::WRITE_HEADER + data.len().next_multiple_of(8),
+            Self::Indirect { .. } => LogRecord::WRITE_HEADER,
             Self::Group(parts) => parts.iter().map(Self::size).sum(),
             Self::Unlogged => 0,
         }
+    }
+}
+
+impl Intent {
+    /// The part of a write, as a range of its data, that is whole blocks which may go to their place.
+    pub(crate) fn whole_blocks(&self) -> Option<Range<usize>> {
+        let &Self::Write {
+            offset,
+            ref data,
+            block,
+            ..
+        } = self
+        else {
+            return None;
+        };
+        let size = u64::from(block);
+        if size == 0 {
+            return None;
+        }
+        let end = offset.checked_add(data.len() as u64)?;
+        let (first, last) = (offset.next_multiple_of(size), end - end % size);
+        if first >= last {
+            return None;
+        }
+        let at = |place: u64| usize::try_from(place - offset).ok();
+        Some(at(first)?..at(last)?)
+    }
+}
+
+impl Entry {
+    /// Cuts a write in pieces: what is before its whole blocks, each of these, and what is after.
+    pub(crate) fn cut(self, blocks: Range<usize>) -> Vec<Self> {
+        let Intent::Write {
+            object,
+            offset,
+            data,
+            block,
+        } = &self.intent
+        else {
+            return vec![self];
+        };
+        let mut ends = vec![blocks.start];
+        ends.extend(
+            blocks
+                .clone()
+                .skip(*block as usize)
+                .step_by(*block as usize),
+        );
+        ends.extend([blocks.end, data.len()]);
+        let mut pieces = Vec::with_capacity(ends.len());
+        let mut from = 0;
+        for end in ends {
+            if from < end {
+                pieces.push(Self {
+                    order: self.order,
+                    txg: self.txg,
+                    intent: Intent::Write {
+                        object: *object,
+                        offset: offset + from as u64,
+                        data: data.slice(from..end),
+                        block: *block,
+                    },
+                });
+                from = end;
+            }
+        }
+        pieces
     }
 }
 
@@ -180,6 +261,48 @@ mod tests {
         assert_eq!(kinds(&mut pending), [1, 2, 4]);
         assert_eq!(pending.choose(None), 4);
         assert_eq!(kinds(&mut pending), [3]);
+    }
+
+    #[test]
+    fn a_write_is_cut_at_whole_blocks() {
+        let entry = |offset: u64, len: usize| Entry {
+            order: 3,
+            txg: Txg(4),
+            intent: Intent::Write {
+                object: ObjectId(2),
+                offset,
+                data: IoBuf::zeroed(len),
+                block: 4096,
+            },
+        };
+        assert_eq!(entry(100, 5000).intent.whole_blocks(), None);
+        assert_eq!(entry(0, 4095).intent.whole_blocks(), None);
+        assert_eq!(entry(5000, 100).intent.whole_blocks(), None);
+        for (offset, len, expected) in [
+            (0, 4096, vec![(0, 4096)]),
+            (
+                4000,
+                9000,
+                vec![(4000, 96), (4096, 4096), (8192, 4096), (12288, 712)],
+            ),
+            (
+                8192,
+                12288,
+                vec![(8192, 4096), (12288, 4096), (16384, 4096)],
+            ),
+        ] {
+            let entry = entry(offset, len);
+            let blocks = entry.intent.whole_blocks().expect("whole blocks");
+            let pieces: Vec<(u64, usize)> = entry
+                .cut(blocks)
+                .into_iter()
+                .map(|piece| match piece.intent {
+                    Intent::Write { offset, data, .. } => (offset, data.len()),
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            assert_eq!(pieces, expected);
+        }
     }
 
     #[test]

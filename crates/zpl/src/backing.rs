@@ -42,6 +42,8 @@ pub(crate) struct Settings {
     pub(crate) xattr_sa: bool,
     pub(crate) xattr: bool,
     pub(crate) sync: SyncSetting,
+    /// Synchronous writes go to their place, and the log points there (`logbias`).
+    pub(crate) log_for_throughput: bool,
     /// Slots of new dnodes.
     pub(crate) dnode_slots: u8,
     pub(crate) long_names: bool,
@@ -62,6 +64,7 @@ impl Default for Settings {
             xattr: true,
             sync: SyncSetting::Standard,
             dnode_slots: 1,
+            log_for_throughput: false,
             long_names: false,
             project_quota: true,
             snapdir: 0,
@@ -173,6 +176,8 @@ impl Backing {
                     .index_name(number(Property::DnodeSize))
                     .unwrap_or("legacy"),
             ),
+            log_for_throughput: Property::LogBias.index_name(number(Property::LogBias))
+                == Some("throughput"),
             long_names: number(Property::LongName) != 0,
             project_quota: self.os.flags() & 4 != 0,
             snapdir: number(Property::SnapDir),

@@ -262,11 +262,20 @@ impl Fs {
         self.log(Scope::Always, make, tx);
     }
 
+    /// The size of a file's blocks, when a write of so many bytes may be logged by pointers to them; else 0.
+    fn indirect_block(&self, file: &Znode, len: usize) -> u32 {
+        let for_throughput = self.settings().log_for_throughput;
+        let log = self.0.log.as_ref();
+        let pays = log.is_some_and(|log| len >= log.indirect_from(for_throughput));
+        if pays { file.block_size.get() } else { 0 }
+    }
+
     pub(crate) fn log_write(&self, file: &Znode, offset: u64, data: &IoBuf, tx: &Tx) {
         let make = || Intent::Write {
             object: file.object_id(),
             offset,
             data: data.clone(),
+            block: self.indirect_block(file, data.len()),
         };
         self.log_content(file, make, tx);
     }
@@ -377,6 +386,7 @@ pub(crate) fn hidden_file_records(
             object: ObjectId(file.object),
             offset: 0,
             data: IoBuf::copy_from(value),
+            block: 0,
         });
     }
     records

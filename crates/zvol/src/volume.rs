@@ -447,10 +447,12 @@ impl Volume {
         for piece in pieces {
             let len = piece.len() as u64;
             self.0.os.write_buf(DATA, at, piece.clone(), &tx).await?;
+            let block = self.indirect_block(piece.len());
             let write = || Intent::Write {
                 object: DATA,
                 offset: at,
                 data: piece,
+                block,
             };
             self.log_content(write, &tx);
             at += len;
@@ -560,6 +562,23 @@ impl Volume {
             // Only file systems have others, but for clones, which the import refuses.
             record_kind::WRITE2 => Ok(()),
             _ => Err(VolumeError::NotSupported),
+        }
+    }
+
+    /// The volume's block size, when a write of so many bytes may be logged by pointers to its blocks; else 0.
+    fn indirect_block(&self, len: usize) -> u32 {
+        let number = self.0.dataset.number(Property::LogBias);
+        let for_throughput = Property::LogBias.index_name(number) == Some("throughput");
+        let from = self
+            .0
+            .log
+            .as_ref()
+            .map(|log| log.indirect_from(for_throughput));
+        match (from, u32::try_from(self.0.block_size)) {
+            (Some(0), Ok(block)) => block,
+            // OpenZFS: zvol_log_write compares the volume's block size, where files compare the write's length.
+            (Some(from), Ok(block)) if block as usize > from && len >= block as usize => block,
+            _ => 0,
         }
     }
 

@@ -136,6 +136,7 @@ pub(crate) fn log_since(now: &ZilStats, then: &ZilStats) -> ZilStats {
         blocks: now.blocks.saturating_sub(then.blocks),
         bytes: now.bytes.saturating_sub(then.bytes),
         records: now.records.saturating_sub(then.records),
+        indirect: now.indirect.saturating_sub(then.indirect),
         fallbacks: now.fallbacks.saturating_sub(then.fallbacks),
     }
 }
