@@ -166,4 +166,5 @@ def main():
     print("good")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,12 +1,16 @@
 #!/bin/bash
 # A pool that sanbox left as a crash would, with acknowledged changes in its intent logs only: the real kernel module
-# imports it, replays the logs, and finds exactly what sanbox finds after its own replay of a copy.
+# imports it, replays the logs, and finds exactly what sanbox finds after its own replay of a copy: with the logs in the
+# pool, on striped log devices, and on mirrored ones.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd); root=$(cd "$here/../.." && pwd)
 w=$(mktemp -d); trap 'rm -rf "$w"' EXIT
 mkdir "$w/share"
-(cd "$root" && SANBOX_CRASHED_POOL=$w/share cargo test -q -p sanbox-tests --test system a_log_of_ours) >"$w/made" 2>&1 || { tail -40 "$w/made"; exit 1; }
-[ -s "$w/share/expect" ] || { echo "interop log: no crashed pool was made" >&2; exit 1; }
+for kind in a_log_of_ours a_log_of_ours_on_striped_devices a_log_of_ours_on_mirrored_devices; do
+    mkdir "$w/share/$kind"
+    (cd "$root" && SANBOX_CRASHED_POOL=$w/share/$kind cargo test -q -p sanbox-tests --test system -- --exact "intent_log::$kind") >"$w/made" 2>&1 || { tail -40 "$w/made"; exit 1; }
+    [ -s "$w/share/$kind/expect" ] || { echo "interop log: no crashed pool was made by $kind" >&2; exit 1; }
+done
 cat >"$w/share/list.py" <<'P'
 import hashlib, os, stat, sys
 lines = []
@@ -31,17 +35,22 @@ print("\n".join(sorted(lines)))
 P
 cat >"$w/guest" <<'G'
 set -eu
-cp --sparse=always /share/*.img /tmp/
-zpool import -f -d /tmp crash
+for kind in a_log_of_ours a_log_of_ours_on_striped_devices a_log_of_ours_on_mirrored_devices; do
+mkdir /tmp/disks; cp --sparse=always /share/$kind/*.img /tmp/disks/
+zpool import -f -d /tmp/disks crash
 python3 /share/list.py >/tmp/found
-diff /share/expect /tmp/found
+diff /share/$kind/expect /tmp/found
 zpool scrub -w crash
 zpool status -v crash
 zpool status crash | grep -q 'errors: No known data errors'
 zpool export crash
+rm -r /tmp/disks
+echo "$kind: $(wc -l </tmp/found) files"
+done
 dmesg | grep -i 'replay\|read log block' && exit 1
 echo LOG-OK
 G
 "$root/tests/realvm/realvm" run "$w/guest" --share "$w/share" --timeout 600 >"$w/out" 2>"$w/err" || { tail -40 "$w/out" "$w/err"; exit 1; }
 grep -q LOG-OK "$w/out" || { tail -40 "$w/out" "$w/err"; exit 1; }
-echo "interop log: the module replayed $(wc -l <"$w/share/expect") files as sanbox did"
+grep ' files$' "$w/out"
+echo "interop log: the module replayed all three pools as sanbox did"

@@ -71,6 +71,29 @@ fn as_acknowledged(pool: &PoolHandle, manifest: &Value) -> Result<usize> {
         let fs = block_on(pool.open_fs(dataset)).with_context(|| format!("open {dataset}"))?;
         files += entries_as_listed(&fs, dataset, tree, &[], &changed, &mut differences)?;
     }
+    let volumes = manifest["crash"]["acknowledged_volumes"].as_object();
+    for (name, expected) in volumes.into_iter().flatten() {
+        let volume = block_on(pool.open_volume(name)).with_context(|| format!("open {name}"))?;
+        let size = block_on(volume.info())?.size;
+        ensure!(
+            expected["size"].as_u64() == Some(size),
+            "{name} has {size} bytes"
+        );
+        let mut digest = Sha256::new();
+        let mut at = 0;
+        while at < size {
+            let len = usize::try_from(size - at)?.min(1 << 20);
+            for piece in block_on(volume.read(at, len))? {
+                digest.update(&piece[..]);
+            }
+            at += len as u64;
+        }
+        ensure!(
+            expected["sha256"].as_str() == Some(hex(&digest.finalize()).as_str()),
+            "{name} has another content"
+        );
+        files += 1;
+    }
     ensure!(
         differences.is_empty(),
         "{} differences:\n{}",
@@ -117,6 +140,12 @@ fn a_log_of_openzfs_in_the_pool() {
     assert!(files > 100, "{files} files were compared");
 }
 
+#[test]
+fn a_log_of_openzfs_on_log_devices() {
+    let files = replayed("l2-zil-slog").expect("everything acknowledged");
+    assert!(files > 40, "{files} files and volumes were compared");
+}
+
 const POOL: &str = "crash";
 
 struct World {
@@ -126,15 +155,34 @@ struct World {
     pool: PoolHandle,
 }
 
+/// Where a pool's intent logs are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Logs {
+    InPool,
+    Striped,
+    Mirrored,
+}
+
 impl World {
-    fn new(disks: usize) -> Result<Self> {
+    fn new(disks: usize, logs: Logs) -> Result<Self> {
         let directory = TempDir::new()?;
-        let images: Vec<PathBuf> = (0..disks)
+        let mut images: Vec<PathBuf> = (0..disks)
             .map(|i| directory.path().join(format!("d{i}.img")))
             .collect();
-        for image in &images {
+        let log_images: Vec<PathBuf> = match logs {
+            Logs::InPool => Vec::new(),
+            Logs::Striped | Logs::Mirrored => (0..2)
+                .map(|i| directory.path().join(format!("log{i}.img")))
+                .collect(),
+        };
+        for image in images.iter().chain(&log_images) {
             std::fs::File::create(image)?.set_len(512 << 20)?;
         }
+        let logs = match logs {
+            Logs::InPool => Vec::new(),
+            Logs::Striped => log_images.iter().cloned().map(VdevSpec::Single).collect(),
+            Logs::Mirrored => vec![VdevSpec::Mirror(log_images.clone())],
+        };
         let engine = Engine::new(Threads::default());
         let vdev = match images.as_slice() {
             [one] => VdevSpec::Single(one.clone()),
@@ -143,10 +191,12 @@ impl World {
         let spec = PoolSpec {
             name: POOL.to_owned(),
             vdevs: vec![vdev],
+            logs,
             properties: vec![("ashift".to_owned(), "12".to_owned())],
             ..PoolSpec::default()
         };
         let pool = block_on(engine.create_pool(spec, &[]))?;
+        images.extend(log_images);
         Ok(Self {
             directory,
             images,
@@ -183,6 +233,26 @@ impl World {
     fn import(&mut self) -> Result<()> {
         self.pool = import(&self.engine, self.directory.path())?;
         Ok(())
+    }
+
+    /// Bytes of the log images that are not holes, labels aside.
+    fn log_bytes(&self) -> Result<u64> {
+        let mut used = 0;
+        for image in &self.images {
+            if image
+                .file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with("log"))
+            {
+                let bytes = std::fs::read(image)?;
+                let data = &bytes[4 << 20..bytes.len() - (1 << 20)];
+                used += data
+                    .chunks(4096)
+                    .filter(|page| page.iter().any(|&b| b != 0))
+                    .count() as u64
+                    * 4096;
+            }
+        }
+        Ok(used)
     }
 
     /// Asks zdb about the crashed pool: all space accounted for, and every record of the logs as it reads them.
@@ -404,56 +474,102 @@ fn listing(fs: &FsHandle, name: &str) -> Result<Vec<String>> {
 
 /// With `SANBOX_CRASHED_POOL=DIRECTORY` the crashed pool is kept there, for the real kernel module to replay, with the
 /// list of what it should find.
-#[test]
-fn a_log_of_ours() {
-    let run = || -> Result<()> {
-        let mut world = World::new(2)?;
-        let fs = world.dataset("fs", &[])?;
-        let dir = world.dataset("dirs", &[("xattr", "dir"), ("recordsize", "16K")])?;
-        let (a, b) = (changes(&fs)?, changes(&dir)?);
-        drop((fs, dir));
-        world.crash()?;
-        our_checker(&world.images, true)?;
-        world.zdb_reads_the_log(&[
-            "TX_CREATE ",
-            "TX_MKDIR ",
-            "TX_MKXATTR ",
-            "TX_SYMLINK ",
-            "TX_REMOVE ",
-            "TX_RMDIR ",
-            "TX_LINK ",
-            "TX_RENAME ",
-            "TX_WRITE ",
-            "TX_TRUNCATE ",
-            "TX_SETATTR ",
-            "TX_SETSAXATTR ",
-        ])?;
-        let kept = std::env::var_os("SANBOX_CRASHED_POOL").map(PathBuf::from);
-        if let Some(kept) = &kept {
-            for image in &world.images {
-                std::fs::copy(image, kept.join(image.file_name().context("a name")?))?;
-            }
-        }
-        world.import()?;
+fn crash_and_replay(logs: Logs) -> Result<()> {
+    let mut world = World::new(2, logs)?;
+    let fs = world.dataset("fs", &[])?;
+    let dir = world.dataset("dirs", &[("xattr", "dir"), ("recordsize", "16K")])?;
+    let direct = world.dataset("direct", &[("logbias", "throughput"), ("recordsize", "8K")])?;
+    let (a, b, c) = (changes(&fs)?, changes(&dir)?, changes(&direct)?);
+    drop((fs, dir, direct));
+    world.crash()?;
+    our_checker(&world.images, true)?;
+    world.zdb_reads_the_log(&[
+        "TX_CREATE ",
+        "TX_MKDIR ",
+        "TX_MKXATTR ",
+        "TX_SYMLINK ",
+        "TX_REMOVE ",
+        "TX_RMDIR ",
+        "TX_LINK ",
+        "TX_RENAME ",
+        "TX_WRITE ",
+        "TX_TRUNCATE ",
+        "TX_SETATTR ",
+        "TX_SETSAXATTR ",
+        // A write whose record points to its block.
+        "has blkptr",
+    ])?;
+    let there = |world: &World| -> Result<()> {
         changes_are_there(&world.fs("fs")?, a).context("fs")?;
         changes_are_there(&world.fs("dirs")?, b).context("dirs")?;
-        if let Some(kept) = &kept {
-            let mut lines = listing(&world.fs("fs")?, "fs")?;
-            lines.extend(listing(&world.fs("dirs")?, "dirs")?);
-            lines.sort();
-            std::fs::write(kept.join("expect"), lines.join("\n") + "\n")?;
-        }
-        block_on(
-            world
-                .engine
-                .end_pool(POOL, Ending::Export { command: None }),
-        )?;
-        our_checker(&world.images, false)?;
-        world.zdb_reads_the_log(&[])?;
-        world.import()?;
-        changes_are_there(&world.fs("fs")?, a).context("fs again")?;
-        block_on(world.engine.close())?;
-        Ok(())
+        changes_are_there(&world.fs("direct")?, c).context("direct")
     };
-    run().expect("everything acknowledged");
+    claimed_by_openzfs(&mut world, there)?;
+    let kept = std::env::var_os("SANBOX_CRASHED_POOL").map(PathBuf::from);
+    if logs != Logs::InPool {
+        let used = world.log_bytes()?;
+        ensure!(used > 0, "nothing is on the log devices");
+    }
+    if let Some(kept) = &kept {
+        for image in &world.images {
+            std::fs::copy(image, kept.join(image.file_name().context("a name")?))?;
+        }
+    }
+    world.import()?;
+    there(&world)?;
+    if let Some(kept) = &kept {
+        let mut lines = listing(&world.fs("fs")?, "fs")?;
+        lines.extend(listing(&world.fs("dirs")?, "dirs")?);
+        lines.extend(listing(&world.fs("direct")?, "direct")?);
+        lines.sort();
+        std::fs::write(kept.join("expect"), lines.join("\n") + "\n")?;
+    }
+    block_on(
+        world
+            .engine
+            .end_pool(POOL, Ending::Export { command: None }),
+    )?;
+    our_checker(&world.images, false)?;
+    world.zdb_reads_the_log(&[])?;
+    world.import()?;
+    there(&world).context("again")?;
+    block_on(world.engine.close())?;
+    Ok(())
+}
+
+/// Lets OpenZFS's own code import a copy of the crashed pool: it claims the logs, with the blocks their records point to,
+/// and scrubs them. What it leaves is then replayed here.
+fn claimed_by_openzfs(world: &mut World, there: impl Fn(&World) -> Result<()>) -> Result<()> {
+    if oracle::refpool().is_none() {
+        harness::skip("OpenZFS claims a log of ours", "refpool could not be built");
+        return Ok(());
+    }
+    let directory = TempDir::new()?;
+    let mut images = Vec::new();
+    for image in &world.images {
+        let copy = directory.path().join(image.file_name().context("a name")?);
+        std::fs::copy(image, &copy)?;
+        images.push(copy);
+    }
+    oracle::refpool_scrub(POOL, &images).context("OpenZFS claims the log")?;
+    world.pool = import(&world.engine, directory.path())?;
+    there(world).context("what OpenZFS claimed")?;
+    let ending = Ending::Export { command: None };
+    block_on(world.engine.end_pool(POOL, ending))?;
+    our_checker(&images, false)
+}
+
+#[test]
+fn a_log_of_ours() {
+    crash_and_replay(Logs::InPool).expect("everything acknowledged");
+}
+
+#[test]
+fn a_log_of_ours_on_striped_devices() {
+    crash_and_replay(Logs::Striped).expect("everything acknowledged");
+}
+
+#[test]
+fn a_log_of_ours_on_mirrored_devices() {
+    crash_and_replay(Logs::Mirrored).expect("everything acknowledged");
 }

@@ -37,11 +37,6 @@ fn main() -> ExitCode {
     let own = own.rsplit('/').next().unwrap_or_default().to_owned();
     let arguments: Vec<String> = words.collect();
     let state = std::env::var_os("SANBOX_STATE").map(PathBuf::from);
-    if let ("sanbox", Some((command, rest))) = (own.as_str(), arguments.split_first())
-        && command == "lab"
-    {
-        return sim::lab::command::main(rest, &["lab"]);
-    }
     let invocation = match own.as_str() {
         "zpool" | "zfs" => Invocation {
             tool: own,
@@ -67,6 +62,12 @@ fn main() -> ExitCode {
     if let Some(text) = cli::help::asked_for(&invocation.tool, &invocation.arguments) {
         cli_print(&text);
         return ExitCode::SUCCESS;
+    }
+    if invocation.tool == "sanbox"
+        && let Some((command, rest)) = invocation.arguments.split_first()
+        && command == "lab"
+    {
+        return sim::lab::command::main(rest, &["lab"]);
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -133,6 +133,13 @@ pub struct Plan {
     pub with_devices: bool,
 }
 
+/// Adds `logbias=throughput` to every third seed. Drawn apart, so that all other choices of a seed stay what they were.
+pub(crate) fn draw_logbias(settings: &mut Vec<(String, String)>, seed: u64) {
+    if Rng::new(seed ^ 0x004c_4f47_4249_4153).below(3) == 0 {
+        settings.push(("logbias".to_owned(), "throughput".to_owned()));
+    }
+}
+
 impl Plan {
     /// Draws the plan of a seed.
     #[must_use]
@@ -200,6 +207,7 @@ impl Plan {
             let small = *class_rng.choose(&["4K", "32K", "128K"]);
             settings.push(("special_small_blocks".to_owned(), small.to_owned()));
         }
+        draw_logbias(&mut settings, seed);
         Self {
             seed,
             layout,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use world::Rng;
 
 use crate::campaign::model::Style;
-use crate::campaign::scenario::{Layout, Logs, Plan, Trouble};
+use crate::campaign::scenario::{Layout, Logs, Plan, Trouble, draw_logbias};
 
 /// Draws the plan of a seed.
 #[must_use]
@@ -57,6 +57,7 @@ pub fn plan_of_seed(seed: u64) -> Plan {
             settings.push((name.to_owned(), (*rng.choose(values)).to_owned()));
         }
     }
+    draw_logbias(&mut settings, seed);
     let clients = rng.index(3) + 1;
     let styles = (0..clients)
         .map(|_| *rng.choose(&[Style::Sync, Style::Sync, Style::Sync, Style::Names]))

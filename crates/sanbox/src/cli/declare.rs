@@ -406,6 +406,52 @@ pub(crate) const COMMANDS: &[Command] = &[
         ],
     },
     Command {
+        name: "lab",
+        summary: "try power cuts in simulated machines",
+        operands: "crash | ledger FILE",
+        flags: &[
+            long("seeds", Some("N"), "crash: how many seeds (100)"),
+            long("start", Some("S"), "crash: the first seed (0)"),
+            long("jobs", Some("J"), "crash: processes at a time (2)"),
+            long(
+                "minutes",
+                Some("M"),
+                "crash: go on with further seeds until so much time is over",
+            ),
+            long(
+                "twice",
+                None,
+                "crash: run each seed again and compare, which shows that it can be repeated",
+            ),
+            long(
+                "ledger",
+                Some("FILE"),
+                "crash: add the run to a ledger, and begin with the first seed it does not have",
+            ),
+            long(
+                "engine",
+                Some("NAME"),
+                "crash: what the ledger calls the state of the program",
+            ),
+            long("seed", Some("S"), "crash: one seed only, and tell more"),
+            long("cut", Some("N"), "crash: with --seed, one of its cuts only"),
+            long(
+                "dump",
+                Some("DIR"),
+                "crash: with --seed, write the disks a violation left",
+            ),
+            long(
+                "trace",
+                Some("FILE"),
+                "crash: with --cut, write the events of the import after it",
+            ),
+        ],
+        text: &[
+            "Each seed is a small machine of its own, with the engine of this program on modelled disks under virtual time: files, datasets and volumes on every layout, with and without log devices, on good, slow and failing disks. The power is cut at a hundred or more moments of its run; after each cut the pool is imported, and what is found is judged against everything that had been acknowledged. No pool of this machine is touched.",
+            "Exit status: 0 when nothing was lost, 1 for violations, 2 for bad usage. A ledger keeps what has been run: seeds, cuts, cuts in an hour, and the seeds that showed a violation.",
+        ],
+    },
+    Command {
         name: "tune",
         summary: "show or change limits of caches and cache devices",
         operands: "[NAME=VALUE ...]",

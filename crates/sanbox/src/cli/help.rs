@@ -442,6 +442,24 @@ const EXAMPLES: &[(&str, &str, &[Example])] = &[
     ),
     (
         "sanbox",
+        "lab",
+        &[
+            (
+                "sanbox lab crash --minutes 10",
+                "power cuts for ten minutes, in two processes",
+            ),
+            (
+                "sanbox lab crash --seed 112",
+                "one seed with all its cuts, the first violation in full",
+            ),
+            (
+                "sanbox lab ledger sim/ledger.toml",
+                "add up what has been run so far",
+            ),
+        ],
+    ),
+    (
+        "sanbox",
         "tune",
         &[
             ("sanbox tune", "all limits, their values and effects"),
