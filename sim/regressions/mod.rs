@@ -4,6 +4,7 @@ mod attribute_without_a_record_51;
 mod bad_label_255;
 mod bad_label_70;
 mod export_of_a_full_pool_79;
+mod failing_log_device_112;
 mod hanging_disk_123;
 mod hanging_disk_39;
 mod replacement_meets_a_scan_130;

@@ -5,7 +5,8 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 w=$(mktemp -d); mount=
-trap '[ -z "$mount" ] || umount -l "$mount" 2>/dev/null || true; rm -rf "$w"' EXIT
+# What a killed server had mounted stays, dead, until it is taken away.
+trap 'for at in $(grep -o " $w/[^ ]*" /proc/self/mounts); do umount -l "$at" || true; done; rm -rf "$w"' EXIT
 python3 -c 'import ctypes; ctypes.CDLL("libnfs.so.13")' 2>/dev/null || { echo "SKIPPED interop kill: libnfs is not installed" >&2; exit 77; }
 export SANBOX_STATE=$w/state
 port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }

@@ -33,10 +33,9 @@ pub(crate) struct Written {
 }
 
 impl Objset {
-    /// Writes a block to its final place now, if `data` are the very bytes it has in `tx`'s group (shared, not equal).
-    /// Returns its pointer, born in that group; durable after the next flush of its vdevs. `None` when the block has changed,
-    /// is not kept as one shared buffer, takes no space of its own, or there is no room: then it is written with its group as
-    /// ever.
+    /// Writes a block to its final place now, if `data` are the bytes it has in `tx`'s group. Returns its pointer, born in
+    /// that group; durable after the next flush of its vdevs. `None` when the block has changed, takes no space of its own,
+    /// or there is no room: then it is written with its group as ever.
     ///
     /// # Errors
     /// `NoSuchObject`; write errors.
@@ -48,17 +47,18 @@ impl Objset {
         tx: &Tx,
     ) -> Result<Option<BlockPointer>> {
         let dnode = self.dnode(object).await?;
-        let Some((block, object_type, compression)) = kept_block(&dnode, offset, data, tx) else {
+        let Some(kept) = kept_block(&dnode, offset, data, tx) else {
             return Ok(None);
         };
+        let block = kept.number;
         let what = BlockWrite {
             object,
-            object_type,
+            object_type: kept.object_type,
             level: 0,
             block,
             fill: 1,
             is_spill: false,
-            compression,
+            compression: kept.compression,
         };
         let props = props_of(
             &self.0.policy.get(),
@@ -69,7 +69,7 @@ impl Objset {
             None,
         );
         let blocks = self.0.services.blocks();
-        let bp = match blocks.write(tx.txg(), data.clone(), &props).await {
+        let bp = match blocks.write(tx.txg(), kept.data.clone(), &props).await {
             Ok(bp) => bp,
             Err(zio::ZioError::NoSpace { .. }) => return Ok(None),
             Err(source) => {
@@ -82,7 +82,9 @@ impl Objset {
         if bp.is_hole() || bp.is_embedded() {
             return Ok(None);
         }
-        let is_newest = kept_block(&dnode, offset, data, tx).is_some();
+        // While it was written the block may have changed.
+        let is_newest =
+            kept_block(&dnode, offset, data, tx).is_some_and(|now| now.data.is_same(&kept.data));
         let mut ahead = self.0.ahead.borrow_mut();
         let group = ahead.entry(tx.txg()).or_default();
         let versions = group.entry((object, block)).or_default();
@@ -93,31 +95,43 @@ impl Objset {
         }
         versions.push(Written {
             bp,
-            data: is_newest.then(|| data.clone()),
+            data: is_newest.then_some(kept.data),
         });
         // A claim after a crash takes one range for each copy.
         Ok((!bp.is_gang()).then_some(bp))
     }
 }
 
-/// The number, type and compression of the block at `offset`, if these very bytes are what it holds in the group of `tx`.
-fn kept_block(
-    dnode: &Dnode,
-    offset: u64,
-    data: &IoBuf,
-    tx: &Tx,
-) -> Option<(u64, ObjectType, Compression)> {
-    let state = dnode.state.borrow();
-    let layer = state.layers.iter().find(|layer| layer.txg == tx.txg())?;
-    let core = &layer.core;
-    let size = u64::from(core.block_size);
-    let block = offset.checked_div(size)?;
-    let is_whole = size == data.len() as u64 && offset.is_multiple_of(size);
-    let is_same = match layer.blocks.get(&block)? {
-        Block::Shared(buf) => buf.is_same(data),
-        Block::Own(_) => false,
-    };
-    (is_whole && is_same && !layer.frozen).then_some((block, core.object_type, core.compression))
+/// A block as a group has it.
+struct Kept {
+    number: u64,
+    object_type: ObjectType,
+    compression: Compression,
+    /// Its bytes, from now on shared: whoever changes the block makes a copy.
+    data: IoBuf,
+}
+
+/// The block at `offset`, if `data` are the bytes it has in the group of `tx`.
+fn kept_block(dnode: &Dnode, offset: u64, data: &IoBuf, tx: &Tx) -> Option<Kept> {
+    let mut state = dnode.state.borrow_mut();
+    let mut layers = state.layers.iter_mut();
+    let layer = layers.find(|layer| layer.txg == tx.txg() && !layer.frozen)?;
+    let size = u64::from(layer.core.block_size);
+    let number = offset.checked_div(size)?;
+    if size != data.len() as u64 || !offset.is_multiple_of(size) {
+        return None;
+    }
+    let block = layer.blocks.get_mut(&number)?;
+    let is_same = matches!(block, Block::Shared(buf) if buf.is_same(data));
+    if !is_same && block[..] != data[..] {
+        return None;
+    }
+    Some(Kept {
+        number,
+        object_type: layer.core.object_type,
+        compression: layer.core.compression,
+        data: block.share(),
+    })
 }
 
 impl SyncContext {

@@ -53,20 +53,21 @@ struct Request {
     again: Vec<String>,
 }
 
-/// Runs `crash ...` or `ledger ...`. `again` are the words after the program's name that lead here.
+/// Runs `crash` or `ledger FILE`; options may stand before and after these words. `again` are the words after the program's
+/// name that lead here.
 #[must_use]
 pub fn main(words: &[String], again: &[&str]) -> ExitCode {
-    match words.split_first() {
-        Some((command, [path])) if command == "ledger" => sum(path),
-        Some((command, rest)) if command == "crash" => match parse(rest, again) {
-            Some(request) if request.worker => {
-                work(&request);
-                ExitCode::SUCCESS
-            }
-            Some(request) if request.seed.is_some() => one(&request),
-            Some(request) => crash(&request),
-            None => usage(),
-        },
+    let Some((command, request)) = parse(words, again) else {
+        return usage();
+    };
+    match command.as_slice() {
+        ["ledger", path] => sum(path),
+        ["crash"] if request.worker => {
+            work(&request);
+            ExitCode::SUCCESS
+        }
+        ["crash"] if request.seed.is_some() => one(&request),
+        ["crash"] => crash(&request),
         _ => usage(),
     }
 }
@@ -76,7 +77,9 @@ fn usage() -> ExitCode {
     ExitCode::from(2)
 }
 
-fn parse(words: &[String], again: &[&str]) -> Option<Request> {
+/// Returns the words that are no options, and what the options say; `None` for an unknown option.
+fn parse<'a>(words: &'a [String], again: &[&str]) -> Option<(Vec<&'a str>, Request)> {
+    let mut command = Vec::new();
     let mut request = Request {
         seeds: None,
         start: None,
@@ -107,10 +110,11 @@ fn parse(words: &[String], again: &[&str]) -> Option<Request> {
             "--cut" => request.options.only = Some(number(text())?),
             "--dump" => request.options.dump = Some(text()?.into()),
             "--trace" => request.options.trace = Some(text()?.into()),
-            _ => return None,
+            option if option.starts_with('-') => return None,
+            operand => command.push(operand),
         }
     }
-    Some(request)
+    Some((command, request))
 }
 
 fn sum(path: &str) -> ExitCode {
@@ -358,5 +362,26 @@ fn crash(request: &Request) -> ExitCode {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn options_stand_before_and_after_the_command() {
+        for line in [
+            "crash --seed 7 --cut 3",
+            "--seed 7 crash --cut 3",
+            "--seed 7 --cut 3 crash",
+        ] {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let (command, request) = parse(&words, &["lab"]).expect(line);
+            assert_eq!(command, ["crash"]);
+            assert_eq!((request.seed, request.options.only), (Some(7), Some(3)));
+        }
+        let words = ["crash", "--nothing"].map(str::to_owned);
+        assert!(parse(&words, &["lab"]).is_none());
     }
 }
