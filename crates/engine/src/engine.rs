@@ -147,12 +147,8 @@ impl Engine {
     /// # Errors
     /// [`EngineError::NoThread`]; places that cannot be read are part of the answer.
     pub async fn discover(&self, places: Vec<PathBuf>) -> Result<Discovery, EngineError> {
-        let (sender, reply) = runtime::reply();
-        let body: PoolBody = Box::new(move |handle| {
-            Box::pin(async move { sender.send(pool::discover(&handle, &places).await) })
-        });
-        self.start_thread("discover", body)?;
-        reply.await.map_err(|_| EngineError::PoolClosed)
+        let work = async move |handle: Handle| pool::discover(&handle, &places).await;
+        self.apart("discover", work).await
     }
 
     /// Reads the label of a device; `None` when it has no valid one.
@@ -160,12 +156,8 @@ impl Engine {
     /// # Errors
     /// The device cannot be opened; [`EngineError::NoThread`].
     pub async fn device_label(&self, path: PathBuf) -> Result<Option<DeviceLabel>, EngineError> {
-        let (sender, reply) = runtime::reply();
-        let body: PoolBody = Box::new(move |handle| {
-            Box::pin(async move { sender.send(pool::device_label(&handle, &path).await) })
-        });
-        self.start_thread("label", body)?;
-        Ok(reply.await.map_err(|_| EngineError::PoolClosed)??)
+        let work = async move |handle: Handle| pool::device_label(&handle, &path).await;
+        Ok(self.apart("label", work).await??)
     }
 
     /// Removes the labels of a device that no pool uses.
@@ -173,12 +165,8 @@ impl Engine {
     /// # Errors
     /// The device cannot be opened for writing, or written; [`EngineError::NoThread`].
     pub async fn clear_labels(&self, path: PathBuf) -> Result<(), EngineError> {
-        let (sender, reply) = runtime::reply();
-        let body: PoolBody = Box::new(move |handle| {
-            Box::pin(async move { sender.send(pool::clear_labels(&handle, &path).await) })
-        });
-        self.start_thread("label", body)?;
-        Ok(reply.await.map_err(|_| EngineError::PoolClosed)??)
+        let work = async move |handle: Handle| pool::clear_labels(&handle, &path).await;
+        Ok(self.apart("label", work).await??)
     }
 
     /// Imports a pool that was discovered.
@@ -212,24 +200,18 @@ impl Engine {
         candidate: Candidate,
         policy: ImportPolicy,
     ) -> Result<Option<Rewound>, EngineError> {
-        let (sender, reply) = runtime::reply();
         let policy = ImportPolicy {
             readonly: true,
             rewind: Some(policy.rewind.unwrap_or_default()),
             properties: BTreeMap::new(),
             ..policy
         };
-        let body: PoolBody = Box::new(move |handle| {
-            Box::pin(async move {
-                let pool = Pool::import(&handle, &candidate, policy).await;
-                sender.send(pool.ok().and_then(|pool| {
-                    pool.abandon();
-                    pool.rewound()
-                }));
-            })
-        });
-        self.start_thread("assess", body)?;
-        reply.await.map_err(|_| EngineError::PoolClosed)
+        let work = async move |handle: Handle| {
+            let pool = Pool::import(&handle, &candidate, policy).await.ok()?;
+            pool.abandon();
+            pool.rewound()
+        };
+        self.apart("assess", work).await
     }
 
     /// Returns the imported pools in the order of their names.
@@ -301,6 +283,19 @@ impl Engine {
             engine: self,
             name: name.to_owned(),
         })
+    }
+
+    /// Does work that belongs to no pool in use, on a thread of its own.
+    async fn apart<T, Work>(&self, name: &str, work: Work) -> Result<T, EngineError>
+    where
+        T: Send + 'static,
+        Work: AsyncFnOnce(Handle) -> T + Send + 'static,
+    {
+        let (sender, reply) = runtime::reply();
+        let body: PoolBody =
+            Box::new(move |handle| Box::pin(async move { sender.send(work(handle).await) }));
+        self.start_thread(name, body)?;
+        reply.await.map_err(|_| EngineError::PoolClosed)
     }
 
     fn start_thread(&self, name: &str, body: PoolBody) -> Result<(), EngineError> {

@@ -8,23 +8,17 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use dmu::{Tx, zap};
 use ondisk::{Guid, NvList, ObjectId, SPA_VERSION_FEATURES};
-use runtime::{DiskError, DiskMode, Handle};
+use runtime::{DiskMode, Handle};
 use vdev::labels::{self, LabelSet};
-use vdev::{AllocationBias, LeafSpec, TopSpec, TreeSpec, VdevConfig};
+use vdev::{AllocationBias, LeafSpec, OpenMode, TopSpec, TreeSpec, VdevConfig};
 
 use crate::PoolError;
 use crate::config::{STATE_CACHE, STATE_SPARE};
 use crate::pool::{DIRECTORY, Inner};
 use crate::status::{Health, VdevStatus};
-
-/// How often and how far apart a device that is busy is tried again.
-const BUSY_TRIES: u32 = 20;
-/// See [`BUSY_TRIES`].
-const BUSY_WAIT: Duration = Duration::from_millis(25);
 
 /// What an auxiliary device is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -299,17 +293,7 @@ impl Inner {
             label.insert("ashift", u64::from(config.ashift));
         }
         label.insert("path", path.display().to_string());
-        // Its last user may just be closing it.
-        let mut tries = 0;
-        let disk = loop {
-            match self.handle.open_disk(&path, DiskMode::ReadWrite).await {
-                Err(DiskError::Busy { .. }) if tries < BUSY_TRIES => {
-                    tries += 1;
-                    self.handle.sleep(BUSY_WAIT).await;
-                }
-                result => break result?,
-            }
-        };
+        let disk = vdev::open_disk(&self.handle, &path, OpenMode::ReadWrite).await?;
         Ok(labels::write_bare(&disk, &label.encode_xdr()).await?)
     }
 

@@ -416,15 +416,21 @@ pub(crate) fn check_vdevs<'a>(vdevs: impl Iterator<Item = &'a VdevSpec>) -> Resu
             }
         }
         for path in vdev.paths() {
-            if seen.contains(&path) {
-                return Err(PoolError::Invalid(format!(
-                    "invalid vdev specification: the device '{}' is given twice",
-                    path.display()
-                )));
-            }
-            seen.push(path);
+            note_once(&mut seen, path)?;
         }
     }
+    Ok(())
+}
+
+/// Refuses a device that was named before.
+fn note_once<'a>(seen: &mut Vec<&'a PathBuf>, path: &'a PathBuf) -> Result<(), PoolError> {
+    if seen.contains(&path) {
+        return Err(PoolError::Invalid(format!(
+            "invalid vdev specification: the device '{}' is given twice",
+            path.display()
+        )));
+    }
+    seen.push(path);
     Ok(())
 }
 
@@ -436,13 +442,7 @@ pub(crate) fn check_distinct<'a>(
 ) -> Result<(), PoolError> {
     let mut seen: Vec<&PathBuf> = vdevs.flat_map(VdevSpec::paths).collect();
     for path in spares.iter().chain(caches) {
-        if seen.contains(&path) {
-            return Err(PoolError::Invalid(format!(
-                "invalid vdev specification: the device '{}' is given twice",
-                path.display()
-            )));
-        }
-        seen.push(path);
+        note_once(&mut seen, path)?;
     }
     Ok(())
 }

@@ -20,25 +20,39 @@ impl Pool {
     /// `ReadOnly`, `Suspended`; device errors.
     pub async fn expand(&self) -> Result<usize, PoolError> {
         self.0.writable()?;
-        self.0.expand().await
+        self.0.tree.measure().await;
+        self.0.grow().await
     }
 }
 
 impl Inner {
     /// As [`Pool::expand`], if the pool's property asks for it.
     pub(crate) async fn expand_by_itself(self: &Rc<Self>) -> Result<(), PoolError> {
-        let wanted = matches!(
-            self.properties.borrow().get("autoexpand"),
-            Some(Stored::Number(1))
-        );
-        if wanted && self.writable().is_ok() {
-            self.expand().await?;
+        if self.grows_by_itself() {
+            self.tree.measure().await;
+            self.grow().await?;
         }
         Ok(())
     }
 
-    async fn expand(self: &Rc<Self>) -> Result<usize, PoolError> {
-        self.tree.measure().await;
+    /// As [`Inner::expand_by_itself`], for devices that have just been measured or opened.
+    pub(crate) async fn grow_by_itself(self: &Rc<Self>) -> Result<(), PoolError> {
+        if self.grows_by_itself() {
+            self.grow().await?;
+        }
+        Ok(())
+    }
+
+    fn grows_by_itself(&self) -> bool {
+        let wanted = matches!(
+            self.properties.borrow().get("autoexpand"),
+            Some(Stored::Number(1))
+        );
+        wanted && self.writable().is_ok()
+    }
+
+    /// Lets every vdev have all that its devices are known to offer.
+    async fn grow(self: &Rc<Self>) -> Result<usize, PoolError> {
         if !self.tree.tops().iter().any(|top| self.may_grow(top)) {
             return Ok(0);
         }
@@ -74,16 +88,19 @@ impl Inner {
 
     /// Whether the devices of a vdev offer at least one metaslab more than it has.
     fn may_grow(&self, top: &vdev::TopInfo) -> bool {
-        self.tree.asize_possible(top.id) >> top.metaslab_shift > top.metaslab_count
+        self.growth(top) > 0
+    }
+
+    /// Returns how many metaslabs the devices of a vdev offer beyond those it has.
+    fn growth(&self, top: &vdev::TopInfo) -> u64 {
+        let possible = self.tree.asize_possible(top.id) >> top.metaslab_shift;
+        possible.saturating_sub(top.metaslab_count)
     }
 
     /// Returns the bytes by which a top-level vdev could grow, whole metaslabs.
     pub(crate) fn expandable_bytes(&self, id: u32) -> u64 {
         let tops = self.tree.tops();
-        let Some(top) = tops.iter().find(|top| top.id == id) else {
-            return 0;
-        };
-        let possible = self.tree.asize_possible(id) >> top.metaslab_shift;
-        possible.saturating_sub(top.metaslab_count) << top.metaslab_shift
+        let top = tops.iter().find(|top| top.id == id);
+        top.map_or(0, |top| self.growth(top) << top.metaslab_shift)
     }
 }

@@ -223,7 +223,7 @@ impl Pool {
         pool.sync().await?;
         drop(claimed);
         pool.0.continue_scans().await?;
-        pool.0.expand_by_itself().await?;
+        pool.0.grow_by_itself().await?;
         sparing::spare_in_background(&pool);
         for (name, value) in settings {
             pool.set_property(&name, &value).await?;

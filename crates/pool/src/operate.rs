@@ -148,7 +148,7 @@ impl Pool {
             self.sync().await?;
             self.0.resilver_if_needed().await?;
         }
-        self.0.expand_by_itself().await?;
+        self.0.grow_by_itself().await?;
         Ok(back)
     }
 }

@@ -489,8 +489,7 @@ impl Appliance {
         missing_logs: bool,
     ) -> Result<(), EngineError> {
         let status = pool.status().await?;
-        let (cachefile, _) = pool.cache_entry().await?;
-        self.write_cache_file(pool).await;
+        let cachefile = self.write_cache_file(pool).await?;
         let mut cache = self.cache.lock().await;
         cache.put(CachedPool {
             name: pool.name().to_owned(),
@@ -515,7 +514,7 @@ impl Appliance {
         let Ok(status) = pool.status().await else {
             return;
         };
-        self.write_cache_file(pool).await;
+        drop(self.write_cache_file(pool).await);
         let mut cache = self.cache.lock().await;
         let known = cache.pools.iter().find(|known| known.guid == pool.guid());
         let Some(mut known) = known.cloned() else {
@@ -543,7 +542,7 @@ impl Appliance {
         {
             change_cache_file(&path, pool.guid(), None);
         }
-        self.write_cache_file(pool).await;
+        drop(self.write_cache_file(pool).await);
         let mut cache = self.cache.lock().await;
         let known = cache.pools.iter().find(|known| known.guid == pool.guid());
         if let Some(mut known) = known.cloned() {
@@ -558,11 +557,13 @@ impl Appliance {
         Ok(())
     }
 
-    /// Brings the pool's own cache file, if it has one, up to date.
-    async fn write_cache_file(&self, pool: &PoolHandle) {
-        if let Ok((Some(path), entry)) = pool.cache_entry().await {
-            change_cache_file(&path, pool.guid(), Some((pool.name(), &entry)));
+    /// Brings the pool's own cache file, if it has one, up to date, and returns where it is.
+    async fn write_cache_file(&self, pool: &PoolHandle) -> Result<Option<String>, EngineError> {
+        let (path, entry) = pool.cache_entry().await?;
+        if let Some(path) = &path {
+            change_cache_file(path, pool.guid(), Some((pool.name(), &entry)));
         }
+        Ok(path)
     }
 
     /// Remembers a pool under its new guid.

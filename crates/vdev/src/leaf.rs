@@ -658,11 +658,10 @@ async fn probe(disk: &Disk) -> Result<(), DiskError> {
 }
 
 /// Opens a device for a tree. A device that is busy gets a little time: its last user may just be closing it.
-pub(crate) async fn open_disk(
-    handle: &Handle,
-    path: &Path,
-    mode: OpenMode,
-) -> Result<Disk, VdevError> {
+///
+/// # Errors
+/// [`VdevError::Open`].
+pub async fn open_disk(handle: &Handle, path: &Path, mode: OpenMode) -> Result<Disk, VdevError> {
     let disk_mode = match mode {
         OpenMode::ReadOnly => DiskMode::ReadOnly,
         OpenMode::ReadWrite => DiskMode::ReadWrite,

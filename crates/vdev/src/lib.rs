@@ -38,6 +38,7 @@ pub use error::VdevError;
 pub use indirect::Moved;
 pub use io::Suspect;
 pub use layout::{Layout, Raidz};
+pub use leaf::open_disk;
 pub use queue::{ClassLimits, IoClass, QueueTuning};
 pub use raidz::draid::Draid;
 pub use reconfigure::Join;

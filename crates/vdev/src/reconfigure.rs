@@ -251,27 +251,34 @@ impl Tree {
     /// Returns the replacing vdevs whose new leaf has everything: (old leaf, new leaf).
     #[must_use]
     pub fn replaced(&self) -> Vec<(Guid, Guid)> {
-        fn find(vdev: &VdevConfig, into: &mut Vec<(Guid, Guid)>) {
-            if vdev.kind == VdevKind::Replacing
-                && let (Some(old), Some(new)) = (vdev.children.first(), vdev.children.last())
-                && old.guid != new.guid
-            {
-                into.push((old.guid, new.guid));
-            }
-            for child in &vdev.children {
-                find(child, into);
-            }
-        }
-        let mut pairs = Vec::new();
-        for top in &self.0.config.borrow().tops {
-            find(top, &mut pairs);
-        }
+        let mut pairs = self.pairs_of(&VdevKind::Replacing, |old, new| old.guid != new.guid);
         let leaves = self.0.leaves.borrow();
         pairs.retain(|(_, new)| {
             leaves
                 .get(new)
                 .is_some_and(|leaf| leaf.is_usable() && !leaf.is_stale())
         });
+        pairs
+    }
+
+    /// Returns the first and the last child of every vdev of a kind, wherever it stands, if they fit.
+    fn pairs_of(
+        &self,
+        kind: &VdevKind,
+        fit: fn(&VdevConfig, &VdevConfig) -> bool,
+    ) -> Vec<(Guid, Guid)> {
+        let config = self.0.config.borrow();
+        let mut pairs = Vec::new();
+        let mut open: Vec<&VdevConfig> = config.tops.iter().rev().collect();
+        while let Some(vdev) = open.pop() {
+            if vdev.kind == *kind
+                && let (Some(first), Some(last)) = (vdev.children.first(), vdev.children.last())
+                && fit(first, last)
+            {
+                pairs.push((first.guid, last.guid));
+            }
+            open.extend(vdev.children.iter().rev());
+        }
         pairs
     }
 
@@ -309,22 +316,9 @@ impl Tree {
     // OpenZFS: module/zfs/spa.c, spa_vdev_resilver_done_hunt (vdev_unspare)
     #[must_use]
     pub fn spares_to_return(&self) -> Vec<Guid> {
-        fn find(vdev: &VdevConfig, into: &mut Vec<(Guid, Guid)>) {
-            if vdev.kind == VdevKind::Spare
-                && let (Some(first), Some(last)) = (vdev.children.first(), vdev.children.last())
-                && first.extra.u64("unspare") == Some(1)
-                && last.is_spare()
-            {
-                into.push((first.guid, last.guid));
-            }
-            for child in &vdev.children {
-                find(child, into);
-            }
-        }
-        let mut pairs = Vec::new();
-        for top in &self.0.config.borrow().tops {
-            find(top, &mut pairs);
-        }
+        let mut pairs = self.pairs_of(&VdevKind::Spare, |first, last| {
+            first.extra.u64("unspare") == Some(1) && last.is_spare()
+        });
         let leaves = self.0.leaves.borrow();
         let whole = |guid: &Guid| {
             leaves

@@ -571,6 +571,14 @@ fn identity() -> HostIdentity {
     }
 }
 
+/// The result of a machine whose power was not to be cut.
+pub(crate) fn uncut<T>(ended: Ended<Result<T, String>>) -> Result<T, String> {
+    match ended {
+        Ended::Done(result) => result,
+        Ended::PowerCut => Err("no power cut was planned".to_owned()),
+    }
+}
+
 /// Destroys what a cut creation left, if it left a pool.
 fn forget(plan: &Plan, world: &World) -> Result<(), String> {
     let ended = boot(
@@ -608,10 +616,7 @@ fn forget(plan: &Plan, world: &World) -> Result<(), String> {
                 .map_err(|error| format!("destroy: {error}"))
         },
     );
-    match ended {
-        Ended::Done(result) => result,
-        Ended::PowerCut => Err("no power cut was planned".to_owned()),
-    }
+    uncut(ended)
 }
 
 pub(crate) fn create(
@@ -726,10 +731,7 @@ pub(crate) type Found = (Vec<Visible>, datasets::Names, Option<volume::Bytes>);
 
 /// Imports, looks at everything, and exports.
 pub(super) fn look(plan: &Plan, world: &World) -> Result<Found, String> {
-    match look_until(plan, world, || {}, true) {
-        Ended::Done(result) => result,
-        Ended::PowerCut => Err("no power cut was planned".to_owned()),
-    }
+    uncut(look_until(plan, world, || {}, true))
 }
 
 /// The same, when power may go meanwhile: `prepare` plans that. Without `export` the machine is switched off instead.

@@ -10,7 +10,7 @@ use crate::campaign::datasets::DatasetHistory;
 use crate::campaign::history::{History, judge};
 use crate::campaign::judge::by_checker;
 use crate::campaign::model::Tree;
-use crate::campaign::scenario::{Plan, Trouble, create, look_until, set_faults, work};
+use crate::campaign::scenario::{Plan, Trouble, create, look_until, set_faults, uncut, work};
 use crate::campaign::volume::VolumeHistory;
 
 /// Moments kept of a run at most: each is a few hundred KiB of changed chunks.
@@ -258,10 +258,7 @@ fn judged(
     }
     let found = match ended {
         Some(result) => result,
-        None => match look_until(plan, world, || {}, is_checked) {
-            Ended::Done(result) => result,
-            Ended::PowerCut => Err("no power cut was planned".to_owned()),
-        },
+        None => uncut(look_until(plan, world, || {}, is_checked)),
     };
     let (visible, datasets, bytes) = found.map_err(|text| format!("after the cut: {text}"))?;
     promise.names.judge(datasets)?;

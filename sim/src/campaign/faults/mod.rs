@@ -323,10 +323,7 @@ where
                 .map_err(|error| format!("export: {error}"))
         },
     );
-    match ended {
-        Ended::Done(result) => result,
-        Ended::PowerCut => Err("no power cut was planned".to_owned()),
-    }
+    scenario::uncut(ended)
 }
 
 /// The place of a disk that joins later.

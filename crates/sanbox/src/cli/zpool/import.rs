@@ -365,18 +365,19 @@ fn exclaim(name: &str, rewound: &Rewound, dry_run: bool) -> String {
     } else {
         "Discarded"
     };
-    let seconds = rewound.lost_seconds;
-    if seconds > 120 {
-        let minutes = (seconds + 30) / 60;
-        text.push_str(&format!(
-            "{verb} approximately {minutes} minutes of transactions.\n"
-        ));
-    } else if seconds > 0 {
-        text.push_str(&format!(
-            "{verb} approximately {seconds} seconds of transactions.\n"
-        ));
+    if let Some(lost) = lost_time(rewound) {
+        text.push_str(&format!("{verb} approximately {lost} of transactions.\n"));
     }
     text
+}
+
+/// Says how much time is lost by going back, `None` for less than a second.
+fn lost_time(rewound: &Rewound) -> Option<String> {
+    match rewound.lost_seconds {
+        0 => None,
+        seconds @ 1..=120 => Some(format!("{seconds} seconds")),
+        seconds => Some(format!("{} minutes", (seconds + 30) / 60)),
+    }
 }
 
 /// What can be done about a pool whose newest state is damaged.
@@ -390,15 +391,9 @@ fn explain(name: &str, rewound: Option<&Rewound>) -> String {
         "\tRecovery is possible, but will result in some data loss.\n\
          \tReturning the pool to its state as of {time}\n\tshould correct the problem.  "
     );
-    let seconds = rewound.lost_seconds;
-    if seconds > 120 {
-        let minutes = (seconds + 30) / 60;
+    if let Some(lost) = lost_time(rewound) {
         text.push_str(&format!(
-            "Approximately {minutes} minutes of data\n\tmust be discarded, irreversibly.  "
-        ));
-    } else if seconds > 0 {
-        text.push_str(&format!(
-            "Approximately {seconds} seconds of data\n\tmust be discarded, irreversibly.  "
+            "Approximately {lost} of data\n\tmust be discarded, irreversibly.  "
         ));
     }
     text.push_str(&format!(

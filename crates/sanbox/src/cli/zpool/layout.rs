@@ -129,12 +129,7 @@ fn raidz_parity(word: &str) -> Option<u8> {
 
 /// Whether a word begins something new instead of naming a device.
 fn is_grouping(word: &str) -> bool {
-    matches!(
-        word,
-        "mirror" | "spare" | "log" | "cache" | "special" | "dedup"
-    ) || ["raidz", "draid"]
-        .iter()
-        .any(|prefix| word.starts_with(prefix))
+    is_group(word) || matches!(word, "spare" | "log" | "cache" | "special" | "dedup")
 }
 
 /// Reads the vdevs of one role: `a b`, `mirror a b mirror c d`, `raidz2 a b c d`.
