@@ -67,7 +67,11 @@ impl Inner {
             }
             inner.write_auxiliaries(&tx).await
         })
-        .await
+        .await?;
+        if kind == Kind::Cache {
+            self.use_caches(true).await;
+        }
+        Ok(())
     }
 
     async fn add_vdevs(self: &Rc<Self>, spec: &AddSpec) -> Result<(), PoolError> {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use dmu::{Tx, zap};
 use ondisk::{Guid, NvList, ObjectId, SPA_VERSION_FEATURES};
-use runtime::{DiskMode, Handle};
+use runtime::{Disk, DiskMode, Handle};
 use vdev::labels::{self, LabelSet};
 use vdev::{AllocationBias, LeafSpec, OpenMode, TopSpec, TreeSpec, VdevConfig};
 
@@ -117,7 +117,7 @@ impl List {
         removed
     }
 
-    fn set_found(&self, guid: Guid, found: bool) {
+    pub(crate) fn set_found(&self, guid: Guid, found: bool) {
         for device in &mut *self.devices.borrow_mut() {
             if device.config.guid == guid {
                 device.found = found;
@@ -174,10 +174,15 @@ impl List {
 
 /// Whether the device at `path` has a label with this guid.
 async fn is_there(handle: &Handle, path: &Path, guid: Guid) -> bool {
-    let Ok(disk) = handle.open_disk(path, DiskMode::ReadOnly).await else {
-        return false;
-    };
-    let Ok(set) = LabelSet::read(&disk).await else {
+    match handle.open_disk(path, DiskMode::ReadOnly).await {
+        Ok(disk) => is_label_of(&disk, guid).await,
+        Err(_) => false,
+    }
+}
+
+/// Whether a device has a label with this guid.
+pub(crate) async fn is_label_of(disk: &Disk, guid: Guid) -> bool {
+    let Ok(set) = LabelSet::read(disk).await else {
         return false;
     };
     set.best_config().and_then(|config| config.u64("guid")) == Some(guid.0)
@@ -211,22 +216,20 @@ impl Inner {
                 }
             }
         }
-        self.look_for_auxiliaries().await;
+        self.look_for_spares().await;
         Ok(())
     }
 
-    /// Looks which spares and cache devices are there.
-    pub(crate) async fn look_for_auxiliaries(&self) {
+    /// Looks which spares are there.
+    pub(crate) async fn look_for_spares(&self) {
         self.unfit_spares.borrow_mut().clear();
-        for kind in [Kind::Spare, Kind::Cache] {
-            for device in self.list(kind).devices() {
-                let guid = device.config.guid;
-                let found = match device.path() {
-                    Some(path) => is_there(&self.handle, &path, guid).await,
-                    None => false,
-                };
-                self.list(kind).set_found(guid, found);
-            }
+        for device in self.spares.devices() {
+            let guid = device.config.guid;
+            let found = match device.path() {
+                Some(path) => is_there(&self.handle, &path, guid).await,
+                None => false,
+            };
+            self.spares.set_found(guid, found);
         }
     }
 
@@ -300,8 +303,8 @@ impl Inner {
     /// Takes the labels off a device that has left the pool. What cannot be reached keeps its old label.
     pub(crate) async fn unlabel_auxiliary(&self, device: &Device) {
         let Some(path) = device.path() else { return };
-        if is_there(&self.handle, &path, device.config.guid).await
-            && let Ok(disk) = self.handle.open_disk(&path, DiskMode::ReadWrite).await
+        if let Ok(disk) = vdev::open_disk(&self.handle, &path, OpenMode::ReadWrite).await
+            && is_label_of(&disk, device.config.guid).await
         {
             drop(labels::clear(&disk).await);
         }
@@ -339,7 +342,7 @@ impl Inner {
                     (false, false, _) => (Health::Unavail, Some("cannot open")),
                 };
                 let path = device.path();
-                VdevStatus {
+                let mut status = VdevStatus {
                     name: crate::view::shown(path.as_deref(), &device.config),
                     kind: device.config.kind.as_str().to_owned(),
                     guid: device.config.guid.0,
@@ -347,7 +350,11 @@ impl Inner {
                     health,
                     note: note.map(str::to_owned),
                     ..VdevStatus::default()
+                };
+                if kind == Kind::Cache {
+                    self.show_cache(&mut status);
                 }
+                status
             })
             .collect()
     }

@@ -188,6 +188,7 @@ impl Pool {
         inner.hierarchy.synced(txg);
         inner.clock().synced(txg);
         sync::start(&pool);
+        pool.0.use_caches(true).await;
         Ok(pool)
     }
 }

@@ -70,6 +70,7 @@ impl Inner {
         if let Some(task) = task {
             task.await;
         }
+        self.leave_caches().await;
         Ok(())
     }
 

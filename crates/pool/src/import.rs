@@ -207,6 +207,7 @@ impl Pool {
         if policy.readonly {
             let cachefile = settings.into_iter().map(|(_, value)| value).next();
             pool.0.cachefile.replace(cachefile);
+            pool.0.use_caches(false).await;
             return Ok(pool);
         }
         pool.0.dirty_config();
@@ -224,6 +225,7 @@ impl Pool {
         drop(claimed);
         pool.0.continue_scans().await?;
         pool.0.grow_by_itself().await?;
+        pool.0.use_caches(false).await;
         sparing::spare_in_background(&pool);
         for (name, value) in settings {
             pool.set_property(&name, &value).await?;

@@ -31,6 +31,7 @@ mod remove;
 mod removed;
 mod rewind;
 mod scan;
+mod second_level;
 mod set;
 mod space;
 mod space_map;

@@ -142,7 +142,8 @@ impl Pool {
         let back = self.0.tree.reopen().await;
         // How large the devices are now, as `expandsize` says.
         self.0.tree.measure().await;
-        self.0.look_for_auxiliaries().await;
+        self.0.look_for_spares().await;
+        self.0.retry_caches().await;
         if back > 0 {
             // What they missed in groups under way is recorded first.
             self.sync().await?;

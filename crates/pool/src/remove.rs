@@ -71,6 +71,7 @@ impl Inner {
             inner.write_auxiliaries(&tx).await
         })
         .await?;
+        self.cache.remove_device(guid.0).await;
         self.unlabel_auxiliary(&device).await;
         Ok(())
     }

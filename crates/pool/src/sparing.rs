@@ -97,7 +97,7 @@ impl Inner {
             // A spare that cannot be labelled is shown as what it is when it is looked at next.
             drop(self.label_auxiliary(Kind::Spare, &spare.config).await);
         }
-        self.look_for_auxiliaries().await;
+        self.look_for_spares().await;
     }
 
     /// Returns the spares that are no longer needed.

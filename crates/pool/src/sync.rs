@@ -121,7 +121,8 @@ impl Pool {
             }
         }
         self.0.tree.reopen().await;
-        self.0.look_for_auxiliaries().await;
+        self.0.look_for_spares().await;
+        self.0.retry_caches().await;
         if self.0.dead.get() {
             return Err(PoolError::Suspended);
         }

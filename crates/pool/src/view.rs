@@ -204,7 +204,8 @@ impl Inner {
         } else {
             root.health
         };
-        let (reason, details) = self.reason(&root, suspended, !outdated.is_empty());
+        let caches = self.auxiliary_status(Kind::Cache);
+        let (reason, details) = self.reason(&root, &caches, suspended, !outdated.is_empty());
         PoolStatus {
             name: root.name.clone(),
             guid: self.identity.borrow().guid,
@@ -214,7 +215,7 @@ impl Inner {
             details,
             scan: self.scan.status(),
             root,
-            caches: self.auxiliary_status(Kind::Cache),
+            caches,
             spares: self.auxiliary_status(Kind::Spare),
             data_errors: self.damage.count(),
             readonly: self.readonly,
@@ -310,6 +311,7 @@ impl Inner {
     fn reason(
         &self,
         root: &VdevStatus,
+        caches: &[VdevStatus],
         suspended: bool,
         outdated: bool,
     ) -> (StatusReason, Vec<String>) {
@@ -324,7 +326,9 @@ impl Inner {
             };
             return (reason, details);
         }
-        let leaves = leaves(root);
+        // OpenZFS: find_vdev_problem looks at cache devices, too.
+        let mut leaves = leaves(root);
+        leaves.extend(caches);
         let named = |health: Health| -> Vec<String> {
             leaves
                 .iter()

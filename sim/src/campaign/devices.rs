@@ -1,4 +1,5 @@
-//! Somebody who changes the pool's devices while others work: vdevs, logs and spares join it, logs and spares leave it.
+//! Somebody who changes the pool's devices while others work: vdevs, logs and spares join it, logs and spares leave it; and
+//! cache devices, which may rot.
 //!
 //! What a power cut leaves of it must import: the pool before or after each change. What was acknowledged stays.
 
@@ -21,6 +22,7 @@ pub async fn work(
     handle: Handle,
     mut rng: Rng,
     disks: Vec<PathBuf>,
+    caches: Vec<PathBuf>,
 ) -> Result<(), String> {
     for _ in 0..rng.below(CHANGES_MAX) + 1 {
         handle
@@ -44,28 +46,43 @@ pub async fn work(
             any_sector_size: true,
             ..AddSpec::default()
         };
-        let outcome = match (rng.below(6), free.first()) {
-            (0, Some(disk)) => {
-                spec.vdevs.push(VdevSpec::Single((*disk).clone()));
-                pool.add(spec).await
+        let idle = caches.iter().find(|disk| !is_used(&status, disk));
+        let is_cache = rng.below(3) == 0;
+        let outcome = if is_cache {
+            match (idle, status.caches.first()) {
+                (Some(disk), _) => {
+                    spec.caches.push(disk.clone());
+                    pool.add(spec).await
+                }
+                (None, Some(cache)) if rng.below(3) == 0 => pool.remove(cache.guid).await,
+                _ => continue,
             }
-            (1 | 2, Some(disk)) => {
-                spec.logs.push(VdevSpec::Single((*disk).clone()));
-                pool.add(spec).await
+        } else {
+            match (rng.below(6), free.first()) {
+                (0, Some(disk)) => {
+                    spec.vdevs.push(VdevSpec::Single((*disk).clone()));
+                    pool.add(spec).await
+                }
+                (1 | 2, Some(disk)) => {
+                    spec.logs.push(VdevSpec::Single((*disk).clone()));
+                    pool.add(spec).await
+                }
+                (3, Some(disk)) => {
+                    spec.spares.push((*disk).clone());
+                    pool.add(spec).await
+                }
+                (4, _) if !spares.is_empty() => pool.remove(*rng.choose(&spares)).await,
+                _ if !logs.is_empty() => pool.remove(*rng.choose(&logs)).await,
+                _ => continue,
             }
-            (3, Some(disk)) => {
-                spec.spares.push((*disk).clone());
-                pool.add(spec).await
-            }
-            (4, _) if !spares.is_empty() => pool.remove(*rng.choose(&spares)).await,
-            _ if !logs.is_empty() => pool.remove(*rng.choose(&logs)).await,
-            _ => continue,
         };
         match outcome {
             Ok(()) => {}
             // A log of a dataset that nobody has opened yet, or a spare that stands in for a disk.
             Err(EngineError::Pool(PoolError::InUse(_) | PoolError::NoSpace)) => {}
             Err(EngineError::OutOfSpace) => {}
+            // A device that fails while it gets its label is refused.
+            Err(EngineError::Pool(PoolError::Disk(_) | PoolError::Vdev(_))) if is_cache => {}
             Err(error) => return Err(format!("change of devices: {error}")),
         }
     }
@@ -76,5 +93,7 @@ fn is_used(status: &PoolStatus, disk: &PathBuf) -> bool {
     fn holds(vdev: &engine::VdevStatus, disk: &PathBuf) -> bool {
         vdev.path.as_ref() == Some(disk) || vdev.children.iter().any(|child| holds(child, disk))
     }
-    holds(&status.root, disk) || status.spares.iter().any(|spare| holds(spare, disk))
+    holds(&status.root, disk)
+        || status.spares.iter().any(|spare| holds(spare, disk))
+        || status.caches.iter().any(|cache| holds(cache, disk))
 }

@@ -316,6 +316,14 @@ impl Plan {
             .collect()
     }
 
+    /// Disks that may become cache devices.
+    fn cache_disks(&self) -> Vec<PathBuf> {
+        let count = if self.with_devices { 1 } else { 0 };
+        (0..count)
+            .map(|number| Path::new(DIR).join(format!("c{number}")))
+            .collect()
+    }
+
     fn ordinary_disks(&self) -> usize {
         match self.layout {
             Layout::Single => 1,
@@ -438,7 +446,8 @@ pub fn run(plan: &Plan, world: &World, judge_images: Judge<'_>) -> Result<Outcom
         round,
         text,
     };
-    for path in plan.disks().into_iter().chain(plan.extra_disks()) {
+    let disks = plan.disks().into_iter();
+    for path in disks.chain(plan.extra_disks()).chain(plan.cache_disks()) {
         let model =
             DiskModel::new(plan.disk_bytes).with_sectors(plan.sector_bytes, plan.sector_bytes);
         world.add_disk(path, model);
@@ -502,6 +511,14 @@ pub fn run(plan: &Plan, world: &World, judge_images: Judge<'_>) -> Result<Outcom
 }
 
 pub(crate) fn set_faults(plan: &Plan, world: &World) {
+    for path in plan.cache_disks() {
+        // A cache device may give wrong bytes: nobody must notice.
+        match plan.seed % 3 {
+            0 => world.set_faults(path, Faults::one_bad_side()),
+            1 => world.set_faults(path, Faults::failing()),
+            _ => {}
+        }
+    }
     let victims = plan.victims();
     for path in plan.disks() {
         match plan.trouble {
@@ -846,7 +863,8 @@ pub(crate) fn work(
             }
             if plan.with_devices {
                 let (pool, rng) = (pool.clone(), device_rng.fork());
-                let work = devices::work(pool, handle.clone(), rng, plan.extra_disks());
+                let (disks, caches) = (plan.extra_disks(), plan.cache_disks());
+                let work = devices::work(pool, handle.clone(), rng, disks, caches);
                 tasks.push(handle.spawn("devices", work));
             }
             if plan.trouble == Trouble::OneSideVanishes {

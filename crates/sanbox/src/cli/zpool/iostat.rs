@@ -8,7 +8,7 @@ use std::time::Instant;
 use engine::{IoClass, IoTotals, LatencyHistogram, PoolStatus, VdevStats, VdevStatus};
 
 use super::{
-    NameStyle, Stamp, Subject, has_space, name_width, repeat, sections, subject, subjects,
+    NameStyle, Stamp, Subject, has_space, repeat, sections, status_width, subject, subjects,
 };
 use crate::cli::format::{nice_number, nice_time};
 use crate::cli::getopt::Opt;
@@ -166,6 +166,9 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         before.clear();
         for status in &statuses {
             remember(&status.root, status.guid, &mut before);
+            for device in &status.caches {
+                remember(device, status.guid, &mut before);
+            }
         }
         shown_at = Some(Instant::now());
         rounds += 1;
@@ -185,7 +188,7 @@ fn remember(vdev: &VdevStatus, pool: u64, before: &mut Before) {
 fn width(pools: &[PoolStatus], options: Options) -> usize {
     let names = pools.iter().map(|pool| {
         if options.verbose {
-            name_width(&pool.root, options.style)
+            status_width(pool, options.style)
         } else {
             pool.name.len()
         }
@@ -230,7 +233,11 @@ impl View<'_> {
             if !options.verbose {
                 continue;
             }
-            for (title, tops) in sections(&pool.root) {
+            let mut parts = sections(&pool.root);
+            if !pool.caches.is_empty() {
+                parts.push((Some("cache"), pool.caches.iter().collect()));
+            }
+            for (title, tops) in parts {
                 if let Some(title) = title.filter(|_| !options.scripted)
                     && options.histogram.is_none()
                 {

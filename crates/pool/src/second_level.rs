@@ -1,0 +1,127 @@
+//! The cache devices of a pool at work: given to the cache when the pool is opened, when they are added, and when they are
+//! back; taken from it when they leave.
+//!
+//! A cache device is never needed: one that is away, foreign or broken costs nothing but what it would have answered.
+// OpenZFS: module/zfs/spa.c, spa_load_l2cache; module/zfs/arc.c, l2arc_add_vdev
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc::{CacheDevice, CacheDeviceStats};
+use ondisk::label::LABEL_SIZE;
+use vdev::{OpenMode, VdevStats};
+
+use crate::auxiliary::{Device, is_label_of};
+use crate::pool::Inner;
+use crate::status::{Health, IoTotals, VdevStatus};
+
+/// How long the pool waits for a cache device to be opened.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Inner {
+    /// Puts the cache devices that are there, and not in use yet, to use. `fresh`: what they hold is forgotten. Those that
+    /// cannot be opened are shown as such; one that does not answer is waited for only so long.
+    pub(crate) async fn use_caches(self: &Rc<Self>, fresh: bool) {
+        for device in self.caches.devices() {
+            if self.cache_device(device.config.guid.0).is_some() {
+                continue;
+            }
+            let inner = self.clone();
+            let opening = self.handle.spawn("opening a cache device", async move {
+                let used = inner.use_cache(&device, fresh).await.is_some();
+                inner.caches.set_found(device.config.guid, used);
+            });
+            // A task of its own: it goes on when nobody waits any more.
+            runtime::timeout(&self.handle, PATIENCE, opening).await;
+        }
+    }
+
+    async fn use_cache(&self, device: &Device, fresh: bool) -> Option<()> {
+        let path = device.path()?;
+        let mode = if self.readonly {
+            OpenMode::ReadOnly
+        } else {
+            OpenMode::ReadWrite
+        };
+        let disk = vdev::open_disk(&self.handle, &path, mode).await.ok()?;
+        let guid = device.config.guid;
+        let wanted = is_label_of(&disk, guid).await
+            && !self.closed.get()
+            && self.caches.find(guid).is_some();
+        if !wanted {
+            return None;
+        }
+        let size = disk.size_bytes() / LABEL_SIZE * LABEL_SIZE;
+        let pool_guid = self.identity.borrow().guid;
+        self.cache
+            .add_device(CacheDevice {
+                guid: guid.0,
+                pool_guid,
+                disk,
+                ashift: device.config.ashift.clamp(9, 16),
+                size,
+                writable: !self.readonly,
+                fresh,
+            })
+            .await;
+        Some(())
+    }
+
+    /// Gives cache devices that were left alone after errors another chance, and takes back those that were away.
+    pub(crate) async fn retry_caches(self: &Rc<Self>) {
+        for device in self.cache.devices() {
+            if device.failed {
+                self.cache.remove_device(device.guid).await;
+            }
+        }
+        self.use_caches(false).await;
+    }
+
+    /// Stops the use of all cache devices; what they hold stays there for the next import.
+    pub(crate) async fn leave_caches(&self) {
+        for device in self.cache.devices() {
+            self.cache.remove_device(device.guid).await;
+        }
+    }
+
+    /// Returns what the cache says of a device.
+    pub(crate) fn cache_device(&self, guid: u64) -> Option<CacheDeviceStats> {
+        let devices = self.cache.devices();
+        devices.into_iter().find(|device| device.guid == guid)
+    }
+
+    /// Fills in what `zpool status`, `list -v` and `iostat -v` show of a cache device in use.
+    pub(crate) fn show_cache(&self, status: &mut VdevStatus) {
+        let Some(stats) = self.cache_device(status.guid) else {
+            return;
+        };
+        if stats.failed {
+            status.health = Health::Faulted;
+            status.note = Some("too many errors".to_owned());
+        }
+        status.size_bytes = stats.size_bytes;
+        status.allocated_bytes = stats.allocated_bytes;
+        status.fragmentation_percent = Some(0);
+        status.read_errors = stats.read_errors;
+        status.write_errors = stats.write_errors;
+        status.checksum_errors = stats.checksum_errors;
+        status.io = IoTotals {
+            read_ops: stats.read_ops,
+            write_ops: stats.write_ops,
+            read_bytes: stats.read_bytes,
+            write_bytes: stats.write_bytes,
+            ..IoTotals::default()
+        };
+        status.detail = Arc::new(VdevStats {
+            read_errors: stats.read_errors,
+            write_errors: stats.write_errors,
+            checksum_errors: stats.checksum_errors,
+            read_ops: stats.read_ops,
+            write_ops: stats.write_ops,
+            read_bytes: stats.read_bytes,
+            write_bytes: stats.write_bytes,
+            ..VdevStats::default()
+        });
+    }
+}
