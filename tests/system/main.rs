@@ -4,6 +4,7 @@
 
 mod allow;
 mod bootfs;
+mod caches;
 mod cli;
 mod crossing;
 mod daemon;

@@ -32,9 +32,9 @@ use zio::{BlockStore, Forms, IoClass, ReadProps, ZioError};
 
 use identity::Identity;
 use l2::L2;
-pub use l2::{CacheDevice, CacheDeviceStats, L2Stats, L2Tuning};
+pub use l2::{CacheDevice, CacheDeviceStats, L2Stats, L2Tuning, SecondLevel};
 use policy::{Found, List, Policy};
-use state::{Arriving, Hit, State};
+use state::{Arriving, Facts, Hit, State};
 pub use stats::{ByPurpose, CacheStats};
 pub use whatif::WhatIf;
 
@@ -119,6 +119,19 @@ impl Cache {
     /// # Errors
     /// As [`BlockStore::read`]. Errors are not cached; all who wait for the same read get it.
     pub async fn read(&self, bp: &BlockPointer, props: ReadProps) -> Result<IoBuf, ZioError> {
+        self.read_for(bp, props, SecondLevel::All).await
+    }
+
+    /// As [`Cache::read`]; `second_level` says whether the block may go to a cache device if it comes into memory now.
+    ///
+    /// # Errors
+    /// As [`Cache::read`].
+    pub async fn read_for(
+        &self,
+        bp: &BlockPointer,
+        props: ReadProps,
+        second_level: SecondLevel,
+    ) -> Result<IoBuf, ZioError> {
         // What waits for devices is apart: the state of every request that reads has room for it otherwise, and is moved
         // with it into its task, though nearly all find their blocks here.
         let Some(identity) = Identity::of(bp) else {
@@ -176,7 +189,9 @@ impl Cache {
                 let result = flight.result.borrow().clone();
                 result.expect("a flight lands with a result")
             }
-            Plan::Fetch(flight) => Box::pin(self.fetch(identity, bp, props, &flight)).await,
+            Plan::Fetch(flight) => {
+                Box::pin(self.fetch(identity, bp, props, second_level, &flight)).await
+            }
         }
     }
 
@@ -186,6 +201,7 @@ impl Cache {
         identity: Identity,
         bp: &BlockPointer,
         props: ReadProps,
+        second_level: SecondLevel,
         flight: &Flight,
     ) -> Result<IoBuf, ZioError> {
         let size = usize::try_from(bp.lsize()).unwrap_or(usize::MAX);
@@ -210,8 +226,10 @@ impl Cache {
                     } else {
                         Arriving::ReadAhead
                     };
+                    let facts = Facts::of(bp, second_level);
                     let now_ms = self.now_ms();
-                    state.insert(identity, bp, logical.clone(), stored, arriving, now_ms);
+                    let open = logical.clone();
+                    state.insert(identity, bp, facts, (open, stored), arriving, now_ms);
                 }
                 Ok(logical)
             }
@@ -253,12 +271,27 @@ impl Cache {
         self.0.state.borrow().prefetch_room()
     }
 
-    /// Puts the logical bytes of a block that was just written, and its stored bytes if it was compressed.
-    pub fn insert(&self, bp: &BlockPointer, data: IoBuf, stored: Option<IoBuf>) {
+    /// Puts the logical bytes of a block that was just written, and its stored bytes if it was compressed. `second_level`
+    /// says whether it may go to a cache device.
+    pub fn insert(
+        &self,
+        bp: &BlockPointer,
+        data: IoBuf,
+        stored: Option<IoBuf>,
+        second_level: SecondLevel,
+    ) {
         if let Some(identity) = Identity::of(bp) {
             let now_ms = self.now_ms();
             let mut state = self.0.state.borrow_mut();
-            state.insert(identity, bp, data, stored, Arriving::Written, now_ms);
+            let facts = Facts::of(bp, second_level);
+            state.insert(
+                identity,
+                bp,
+                facts,
+                (data, stored),
+                Arriving::Written,
+                now_ms,
+            );
         }
     }
 

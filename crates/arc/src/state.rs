@@ -13,7 +13,7 @@ use crate::identity::Identity;
 use crate::policy::{Arrival, Found, List, PREFETCHED, Policy};
 use crate::stats::CacheStats;
 use crate::whatif::Models;
-use crate::{CacheTuning, Flight};
+use crate::{CacheTuning, Flight, SecondLevel};
 
 /// Bytes charged for an entry besides its block: node, forms, its share of the index, what the allocator adds.
 pub(crate) const OVERHEAD_BYTES: usize = 224;
@@ -34,22 +34,25 @@ pub(crate) struct Body {
     used: bool,
 }
 
-/// What a cache device's log says of a block.
+/// What a cache device's log says of a block, and whether it may go there.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Facts {
     /// Allocated 512-byte sectors of its first copy.
     pub(crate) sectors: u32,
     pub(crate) gang: bool,
     pub(crate) compression: u8,
+    /// It may go there.
+    pub(crate) second_level: bool,
 }
 
 impl Facts {
-    fn of(bp: &BlockPointer) -> Self {
+    pub(crate) fn of(bp: &BlockPointer, second_level: SecondLevel) -> Self {
         let dva = bp.dvas()[0];
         Self {
             sectors: u32::try_from(dva.asize >> 9).unwrap_or(u32::MAX),
             gang: dva.gang,
             compression: bp.compression().0,
+            second_level: second_level.takes(bp),
         }
     }
 }
@@ -244,13 +247,13 @@ impl State {
         }
     }
 
-    /// Keeps a block.
+    /// Keeps a block: its logical bytes, and those stored if it is compressed.
     pub(crate) fn insert(
         &mut self,
         identity: Identity,
         bp: &BlockPointer,
-        open: IoBuf,
-        stored: Option<IoBuf>,
+        facts: Facts,
+        (open, stored): (IoBuf, Option<IoBuf>),
         arrival: Arriving,
         now_ms: u32,
     ) {
@@ -267,7 +270,7 @@ impl State {
             open: Some(open),
             stored,
             lsize,
-            facts: Facts::of(bp),
+            facts,
             ticket: self.next_ticket,
             used: false,
         };

@@ -60,16 +60,11 @@ impl Objset {
             is_spill: false,
             compression: kept.compression,
         };
-        let props = props_of(
-            &self.0.policy.get(),
-            1,
-            self.id(),
-            &what,
-            &BlockPointer::HOLE,
-            None,
-        );
+        let policy = self.0.policy.get();
+        let props = props_of(&policy, 1, self.id(), &what, &BlockPointer::HOLE, None);
         let blocks = self.0.services.blocks();
-        let bp = match blocks.write(tx.txg(), kept.data.clone(), &props).await {
+        let write = blocks.write(tx.txg(), kept.data.clone(), &props, policy.second_level);
+        let bp = match write.await {
             Ok(bp) => bp,
             Err(zio::ZioError::NoSpace { .. }) => return Ok(None),
             Err(source) => {

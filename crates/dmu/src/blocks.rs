@@ -1,5 +1,6 @@
 //! Where blocks come from and go to: the pool's cache and store, or (in tests) a map in memory with the same rules.
 
+use arc::SecondLevel;
 use ondisk::{BlockPointer, Txg};
 use runtime::IoBuf;
 use zio::{IoClass, ReadProps, WriteProps, ZioError};
@@ -25,9 +26,13 @@ impl Blocks {
         bp: &BlockPointer,
         class: IoClass,
         bookmark: zio::Bookmark,
+        second_level: SecondLevel,
     ) -> Result<IoBuf, ZioError> {
         match self {
-            Self::Pool { cache, .. } => cache.read(bp, ReadProps { class, bookmark }).await,
+            Self::Pool { cache, .. } => {
+                let props = ReadProps { class, bookmark };
+                cache.read_for(bp, props, second_level).await
+            }
             #[cfg(test)]
             Self::Memory(store) => store.read(bp).await,
         }
@@ -66,12 +71,13 @@ impl Blocks {
         txg: Txg,
         data: IoBuf,
         props: &WriteProps,
+        second_level: SecondLevel,
     ) -> Result<BlockPointer, ZioError> {
         match self {
             Self::Pool { cache, store } => {
                 let (bp, stored) = store.write_forms(txg, data.clone(), props).await?;
                 if !bp.is_hole() && !bp.is_embedded() {
-                    cache.insert(&bp, data, stored);
+                    cache.insert(&bp, data, stored, second_level);
                 }
                 Ok(bp)
             }

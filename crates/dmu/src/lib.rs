@@ -33,6 +33,7 @@ pub mod zap;
 #[cfg(test)]
 mod tests;
 
+pub use arc::SecondLevel;
 pub use error::{DmuError, Result};
 pub use objset::Objset;
 pub use traverse::{Traversal, TraverseItem, TraverseOptions};

@@ -125,7 +125,12 @@ impl Objset {
         };
         let bytes = services
             .blocks()
-            .read(&root, IoClass::SyncRead, bookmark)
+            .read(
+                &root,
+                IoClass::SyncRead,
+                bookmark,
+                options.policy.second_level,
+            )
             .await
             .map_err(|source| DmuError::Read {
                 objset: options.objset_id,
@@ -397,7 +402,7 @@ impl Objset {
         self.0
             .services
             .blocks()
-            .read(bp, class, bookmark)
+            .read(bp, class, bookmark, self.policy().second_level)
             .await
             .map_err(|source| DmuError::Read {
                 objset: self.0.id,

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use arc::SecondLevel;
 use ondisk::{BlockPointer, DnodePhys, ObjectId, ObjectType, ObjsetPhys, Txg};
 use runtime::IoBuf;
 use zio::{Bookmark, IoClass};
@@ -434,7 +435,7 @@ impl Traversal {
         };
         self.services
             .blocks()
-            .read(bp, class, bookmark)
+            .read(bp, class, bookmark, SecondLevel::All)
             .await
             .map_err(|source| DmuError::Read {
                 objset,

@@ -129,7 +129,7 @@ impl SyncContext {
             block,
         };
         self.blocks()
-            .read(bp, IoClass::SyncRead, bookmark)
+            .read(bp, IoClass::SyncRead, bookmark, self.policy.second_level)
             .await
             .map_err(|source| DmuError::Read {
                 objset: self.objset,
@@ -162,7 +162,9 @@ impl SyncContext {
                 .limit
                 .acquire("a free place among the writes under way")
                 .await;
-            self.blocks().write(self.txg, data, &props).await
+            self.blocks()
+                .write(self.txg, data, &props, self.policy.second_level)
+                .await
         };
         let new = written.map_err(|source| match source {
             zio::ZioError::NoSpace { .. } => DmuError::NoSpace,

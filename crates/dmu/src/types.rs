@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use arc::SecondLevel;
 use ondisk::{BlockPointer, ChecksumKind, Compression, ObjectId, ObjectType};
 use runtime::Handle;
 
@@ -93,6 +94,8 @@ pub struct WritePolicy {
     pub embedded_data: bool,
     /// The feature `hole_birth` is active.
     pub hole_birth: bool,
+    /// Which blocks, written or read, may go to cache devices.
+    pub second_level: SecondLevel,
 }
 
 impl WritePolicy {
@@ -111,6 +114,7 @@ impl WritePolicy {
             special_small_bytes: 0,
             embedded_data: true,
             hole_birth: true,
+            second_level: SecondLevel::All,
         }
     }
 

@@ -1,6 +1,6 @@
 //! From properties to how blocks are written.
 
-use dmu::WritePolicy;
+use dmu::{SecondLevel, WritePolicy};
 use ondisk::{ChecksumKind, Compression};
 
 use crate::features::Features;
@@ -67,6 +67,11 @@ pub(crate) fn write_policy(scope: &Scope, features: &Features) -> WritePolicy {
         special_small_bytes: scope.number(Property::SpecialSmallBlocks),
         embedded_data: features.is_active("embedded_data"),
         hole_birth: features.is_active("hole_birth"),
+        second_level: match scope.number(Property::SecondaryCache) {
+            0 => SecondLevel::Nothing,
+            1 => SecondLevel::Metadata,
+            _ => SecondLevel::All,
+        },
     }
 }
 

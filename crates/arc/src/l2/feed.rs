@@ -132,7 +132,8 @@ impl Cache {
                     let Some(bytes) = body.on_disk() else {
                         return true;
                     };
-                    if unused || l2.table.get(name(identity)).is_some() {
+                    if unused || !body.facts.second_level || l2.table.get(name(identity)).is_some()
+                    {
                         return true;
                     }
                     let psize = bytes.len() as u64;

@@ -22,6 +22,7 @@ use zio::Forms;
 
 use crate::Cache;
 use crate::identity::{Identity, place_hash};
+use crate::state::is_metadata;
 use ring::Ring;
 use table::{Place, Table};
 
@@ -89,6 +90,30 @@ impl Default for L2Tuning {
             rebuild: true,
             memory_percent: 33,
             writes_per_day: 10,
+        }
+    }
+}
+
+/// Which blocks of a reader or writer may go to cache devices.
+// OpenZFS: zfsprops(7), secondarycache (the values are the property's)
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SecondLevel {
+    /// None of them.
+    Nothing,
+    /// Metadata only.
+    Metadata,
+    /// All.
+    #[default]
+    All,
+}
+
+impl SecondLevel {
+    /// Whether this block may go there.
+    pub(crate) fn takes(self, bp: &BlockPointer) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Metadata => is_metadata(bp),
+            Self::All => true,
         }
     }
 }
@@ -309,6 +334,15 @@ impl Cache {
             && self.0.handle.now() < deadline
         {
             self.0.handle.sleep(Duration::from_millis(1)).await;
+        }
+        if device.writable && !device.failed.get() {
+            // What its header says is found after a power cut too.
+            let disk = device.disk.clone();
+            let flush = self
+                .0
+                .handle
+                .spawn("flush of a cache device", async move { disk.flush().await });
+            drop(runtime::timeout(&self.0.handle, PATIENCE, flush).await);
         }
         self.charge_index();
         true

@@ -5,7 +5,7 @@ mod devices;
 use std::rc::Rc;
 use std::time::Duration;
 
-use arc::{Cache, CacheTuning};
+use arc::{Cache, CacheTuning, SecondLevel};
 use ondisk::{BlockPointer, ChecksumKind, Compression, ObjectType, Txg};
 use runtime::{Handle, IoBuf};
 use vdev::{LeafSpec, OpenMode, TopSpec, Tree, TreeSpec, TreeTuning, plan};
@@ -172,7 +172,7 @@ fn a_place_overwritten_within_a_txg_is_another_block() {
     in_world(Faults::default(), |handle, _| async move {
         let cache = open(&handle, CacheTuning::default()).await;
         let first = write(&cache, content(1, 8192), &props(true)).await;
-        cache.insert(&first, content(1, 8192), None);
+        cache.insert(&first, content(1, 8192), None, SecondLevel::All);
         let again = WriteProps {
             rewrite: Some(first),
             ..props(true)
@@ -213,10 +213,10 @@ fn the_limit_holds_and_metadata_stays() {
         };
         let cache = open(&handle, tuning).await;
         let metadata = write(&cache, content(0, 16 << 10), &props(true)).await;
-        cache.insert(&metadata, content(0, 16 << 10), None);
+        cache.insert(&metadata, content(0, 16 << 10), None, SecondLevel::All);
         for seed in 1..200 {
             let bp = write(&cache, content(seed, 32 << 10), &props(false)).await;
-            cache.insert(&bp, content(seed, 32 << 10), None);
+            cache.insert(&bp, content(seed, 32 << 10), None, SecondLevel::All);
             assert!(cache.stats().bytes <= 1 << 20);
         }
         assert!(cache.peek(&metadata).is_some());
@@ -225,7 +225,7 @@ fn the_limit_holds_and_metadata_stays() {
         assert!(cache.stats().bytes <= 64 << 10);
         // A block that would be most of the cache is not kept at all.
         let bp = write(&cache, content(7, 128 << 10), &props(false)).await;
-        cache.insert(&bp, content(7, 128 << 10), None);
+        cache.insert(&bp, content(7, 128 << 10), None, SecondLevel::All);
         assert!(cache.peek(&bp).is_none());
         let hole = BlockPointer::hole(8192, ObjectType::PLAIN_FILE_CONTENTS, 0, Txg(3));
         assert_eq!(
@@ -261,7 +261,7 @@ fn compressed_blocks_take_less_and_read_the_same() {
                 .await
                 .expect("writes");
             assert!(stored.is_some());
-            cache.insert(&bp, block(seed), stored);
+            cache.insert(&bp, block(seed), stored, SecondLevel::All);
             written.push((seed, bp));
             assert!(cache.stats().bytes <= 4 << 20);
         }
