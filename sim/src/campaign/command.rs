@@ -139,7 +139,7 @@ impl Story {
             Self::Mixed(plan) => run(plan, world, &|world: &World, crashed: bool| {
                 judge::by_checker(plan, world, crashed)?;
                 match zdb {
-                    Some(dir) => judge::by_zdb(world, dir),
+                    Some(dir) => judge::by_zdb_of(world, dir, &judge::outsiders(plan, world)),
                     None => Ok(()),
                 }
             }),

@@ -64,9 +64,21 @@ pub fn by_checker(plan: &Plan, world: &World, crashed: bool) -> Result<(), Strin
         .disks()
         .iter()
         .any(|path| world.presence(path) == Presence::Vanished);
-    by_checker_of(world, crashed, &BTreeSet::new(), &|kind| {
+    by_checker_of(world, crashed, &outsiders(plan, world), &|kind| {
         is_excused(plan, kind, one_is_away)
     })
+}
+
+/// The disks that may join the pool or leave it, and are no part of its tree now: blank, spare, cache or gone.
+pub fn outsiders(plan: &Plan, world: &World) -> BTreeSet<PathBuf> {
+    let mobile = plan.mobile_disks();
+    let images = world.durable_images().into_iter();
+    images
+        .filter(|(path, _)| mobile.contains(path))
+        .map(|(path, image)| WorldImage { path, image })
+        .filter(|image| !checker::is_in_a_tree(image))
+        .map(|image| image.path)
+        .collect()
 }
 
 /// Runs the checker on the durable images of all disks but some.
@@ -111,18 +123,10 @@ pub fn by_checker_of(
     ))
 }
 
-/// Runs `zdb -bcc` on the durable images, written to a directory of their own.
+/// Runs `zdb -bcc` on the durable images of all disks but some, written to a directory of their own.
 ///
 /// # Errors
 /// What zdb said, when it did not end with success.
-pub fn by_zdb(world: &World, dir: &Path) -> Result<(), String> {
-    by_zdb_of(world, dir, &BTreeSet::new())
-}
-
-/// As [`by_zdb`], without some of the disks.
-///
-/// # Errors
-/// As [`by_zdb`].
 pub fn by_zdb_of(world: &World, dir: &Path, without: &BTreeSet<PathBuf>) -> Result<(), String> {
     let _ = std::fs::remove_dir_all(dir);
     world

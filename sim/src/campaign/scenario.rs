@@ -324,6 +324,12 @@ impl Plan {
             .collect()
     }
 
+    /// Disks that may join the pool and leave it.
+    pub(crate) fn mobile_disks(&self) -> Vec<PathBuf> {
+        let extra = self.extra_disks().into_iter();
+        extra.chain(self.cache_disks()).collect()
+    }
+
     fn ordinary_disks(&self) -> usize {
         match self.layout {
             Layout::Single => 1,
@@ -446,8 +452,7 @@ pub fn run(plan: &Plan, world: &World, judge_images: Judge<'_>) -> Result<Outcom
         round,
         text,
     };
-    let disks = plan.disks().into_iter();
-    for path in disks.chain(plan.extra_disks()).chain(plan.cache_disks()) {
+    for path in plan.disks().into_iter().chain(plan.mobile_disks()) {
         let model =
             DiskModel::new(plan.disk_bytes).with_sectors(plan.sector_bytes, plan.sector_bytes);
         world.add_disk(path, model);

@@ -107,6 +107,13 @@ impl<'a> Disk<'a> {
     }
 }
 
+/// Whether the newest label of a disk says that it is in the tree of some pool.
+pub fn is_in_a_tree(image: &dyn Image) -> bool {
+    let disk = Disk::read(image);
+    let label = disk.newest_label();
+    label.is_some_and(|label| label.list("vdev_tree").is_some())
+}
+
 fn newest(labels: &[Option<NvList>]) -> Option<&NvList> {
     labels
         .iter()

@@ -23,6 +23,7 @@ mod stripes;
 mod usage;
 mod zap;
 
+pub use devices::is_in_a_tree;
 pub use image::{FileImage, Image};
 pub use report::{Finding, Kind, Report, Severity};
 
