@@ -147,6 +147,26 @@ impl PoolHandle {
             .await
     }
 
+    /// Keeps the state of the pool as it is now, for an import to go back to.
+    ///
+    /// # Errors
+    /// There is a checkpoint; the feature is not enabled; the pool cannot be written.
+    pub async fn checkpoint(&self) -> Result<(), EngineError> {
+        self.door
+            .ask(|room| async move { Ok(room.pool.checkpoint().await?) })
+            .await
+    }
+
+    /// Gives the checkpoint up; what it kept is freed in the background.
+    ///
+    /// # Errors
+    /// There is none; the pool cannot be written.
+    pub async fn discard_checkpoint(&self) -> Result<(), EngineError> {
+        self.door
+            .ask(|room| async move { Ok(room.pool.discard_checkpoint().await?) })
+            .await
+    }
+
     /// Takes a spare, a cache device or a log vdev out of the pool for good.
     ///
     /// # Errors

@@ -63,6 +63,9 @@ pub struct CachedPool {
     /// Imported without the log devices that were missing (`-m`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub missing_logs: bool,
+    /// Imported read-only at its checkpoint.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_checkpoint: bool,
     /// The property `cachefile`, when set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cachefile: Option<String>,
@@ -323,6 +326,7 @@ mod tests {
             altroot: None,
             readonly: false,
             missing_logs: false,
+            at_checkpoint: false,
             cachefile: None,
             until_boot: None,
         }

@@ -64,7 +64,7 @@ impl Pool {
     #[must_use]
     pub fn cache_entry(&self) -> Vec<u8> {
         let inner = &self.0;
-        let (txg, _) = inner.last_uberblock.get();
+        let txg = inner.last_uberblock.get().txg;
         let list = config::for_mos(
             &inner.identity.borrow(),
             config::STATE_ACTIVE,

@@ -4,7 +4,7 @@
 //! labels of txg 0, which no import takes for a pool.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -12,7 +12,10 @@ use arc::Cache;
 use dmu::{Objset, ObjsetOptions, Services, Tx, TxgClock, zap};
 use dsl::property::Setting;
 use dsl::{Hierarchy, HierarchyOptions, NewHierarchy};
-use ondisk::{Guid, ObjectId, ObjectType, ObjsetType, SPA_VERSION_FEATURES, TXG_INITIAL};
+use ondisk::{
+    BlockPointer, Guid, ObjectId, ObjectType, ObjsetType, SPA_VERSION_FEATURES, TXG_INITIAL,
+    Uberblock,
+};
 use runtime::Handle;
 use runtime::sync::Event;
 use vdev::{AllocationBias, LeafSpec, OpenMode, TopSpec, Tree, TreeSpec, VdevKind};
@@ -163,14 +166,16 @@ impl Pool {
             features_version: Cell::new(features_version),
             features_in_labels: RefCell::default(),
             late_misses: RefCell::default(),
-            tasks: RefCell::new(VecDeque::new()),
+            tasks: RefCell::default(),
+            early_tasks: RefCell::default(),
             suspended: RefCell::new(None),
             lack_of_space: Cell::new(false),
             dead: Cell::new(false),
             resumed: Event::new("the pool to be resumed"),
             closed: Cell::new(false),
             sync_loop: RefCell::new(None),
-            last_uberblock: Cell::new((TXG_INITIAL, 0)),
+            last_uberblock: Cell::new(Uberblock::new(TXG_INITIAL, 0, 0, BlockPointer::HOLE)),
+            checkpoint: crate::checkpoint::State::default(),
         }));
         let inner = &pool.0;
         *inner.features_in_labels.borrow_mut() = inner.label_features();

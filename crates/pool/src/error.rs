@@ -166,6 +166,16 @@ pub enum PoolError {
     /// Without the device some data would be out of reach.
     #[error("no valid replicas")]
     NoReplicas,
+    // OpenZFS: lib/libzfs/libzfs_util.c, EZFS_CHECKPOINT_EXISTS and the next two
+    /// The pool has a checkpoint, which is in the way.
+    #[error("checkpoint exists")]
+    CheckpointExists,
+    /// The checkpoint is being discarded.
+    #[error("currently discarding checkpoint")]
+    DiscardingCheckpoint,
+    /// There is none.
+    #[error("checkpoint does not exist")]
+    NoCheckpoint,
     /// Something still needs the device.
     #[error("{0}")]
     InUse(&'static str),

@@ -54,6 +54,7 @@ impl Inner {
                 return Err(PoolError::Suspended);
             }
             self.stop_walk().await;
+            self.stop_discarding().await;
             self.scan_dirty();
             // Logs of datasets that are still open go with the last groups, too.
             self.hierarchy.retire_logs();

@@ -44,6 +44,7 @@ const DEFAULT: &[&str] = &[
     "project_quota",
     "zstd_compress",
     "allocation_classes",
+    "zpool_checkpoint",
 ];
 
 /// Features whose use changes nothing for us, or is handled everywhere.
@@ -82,6 +83,7 @@ const FULL: &[&str] = &[
     "block_cloning",
     "longname",
     "livelist",
+    "zpool_checkpoint",
 ];
 
 /// Features without which not even the meta-objset can be read here: none at present.
@@ -229,7 +231,7 @@ mod tests {
         verdict.add("org.example:new", true, Some("a thing"));
         verdict.add("org.example:other", false, None);
         verdict.add("com.delphix:log_spacemap", false, None);
-        verdict.add("com.delphix:zpool_checkpoint", false, None);
+        verdict.add("com.delphix:device_removal", false, None);
         verdict.add("org.illumos:lz4_compress", true, None);
         assert_eq!(verdict.unreadable, ["org.example:new (a thing)"]);
         assert_eq!(verdict.unwritable.len(), 2);

@@ -7,7 +7,7 @@
 //! Nothing is written before every check has passed.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -33,7 +33,7 @@ use crate::rewind::{self, Rewound};
 use crate::space::{Dtls, Source, SpaceMaps};
 use crate::spec::ImportPolicy;
 use crate::status::{Health, PoolState};
-use crate::{PoolError, create, removed, set, sparing, sync, unflushed};
+use crate::{PoolError, checkpoint, create, removed, set, sparing, sync, unflushed};
 
 /// Longest configuration believed.
 const CONFIG_MAX: u64 = 64 << 20;
@@ -72,6 +72,12 @@ impl Pool {
         drop(tree);
         let states = states?;
         let newest = states[0];
+        if policy.rewind_to_checkpoint {
+            let kept = Self::rewind_to_checkpoint(handle, candidate, &policy, &newest).await?;
+            let opened = Self::open_at(handle, candidate, &policy, &kept, &kept).await;
+            let (pool, claimed) = opened?;
+            return pool.begin(claimed, &policy, settings).await;
+        }
         let mut failure = None;
         for uberblock in rewind::choices(&states, policy.rewind) {
             match Self::open_at(handle, candidate, &policy, &newest, &uberblock).await {
@@ -86,6 +92,45 @@ impl Pool {
         Err(failure.unwrap_or_else(none))
     }
 
+    /// Makes the checkpoint the newest state, on disk unless the import is read-only, and returns its uberblock. The state
+    /// is opened once before anything is written.
+    // OpenZFS: module/zfs/spa.c, spa_ld_checkpoint_rewind
+    async fn rewind_to_checkpoint(
+        handle: &Handle,
+        candidate: &Candidate,
+        policy: &ImportPolicy,
+        newest: &Uberblock,
+    ) -> Result<Uberblock, PoolError> {
+        let (trusted, _) = Self::trusted(handle, candidate, policy, newest, newest).await?;
+        let devices = policy.tuning.devices.clone();
+        let tree = Tree::open(handle, &trusted, OpenMode::ReadOnly, devices.clone(), false).await?;
+        let found = async {
+            let opened = open_mos(handle, &tree, newest, newest.txg, policy, true).await?;
+            removed::load_mappings(&opened.mos, &tree).await?;
+            checkpoint::stored(&opened.mos).await
+        };
+        let found = found.await;
+        tree.close();
+        drop(tree);
+        let mut kept = found?.ok_or(PoolError::NoCheckpoint)?;
+        kept.txg = newest.txg.next();
+        kept.timestamp = crate::pool::unix_time(handle);
+        if policy.readonly {
+            return Ok(kept);
+        }
+        let preview = ImportPolicy {
+            readonly: true,
+            ..policy.clone()
+        };
+        let (pool, _) = Self::open_at(handle, candidate, &preview, &kept, &kept).await?;
+        pool.abandon();
+        drop(pool);
+        let tree = Tree::open(handle, &trusted, OpenMode::ReadWrite, devices, false).await?;
+        let written = sync::write_uberblock_everywhere(&tree, &kept).await;
+        tree.close();
+        written.map(|()| kept)
+    }
+
     /// Opens the pool in the state of an uberblock. Nothing is written. Returns also the datasets with claimed logs,
     /// which stay open until the first group has stored that they are.
     async fn open_at(
@@ -95,6 +140,41 @@ impl Pool {
         newest: &Uberblock,
         uberblock: &Uberblock,
     ) -> Result<(Self, Vec<Dataset>), PoolError> {
+        let (trusted, config) = Self::trusted(handle, candidate, policy, newest, uberblock).await?;
+        let mode = if policy.readonly {
+            OpenMode::ReadOnly
+        } else {
+            OpenMode::ReadWrite
+        };
+        let devices = TreeTuning {
+            missing_logs: policy.missing_logs,
+            ..policy.tuning.devices.clone()
+        };
+        let tree = Tree::open(handle, &trusted, mode, devices, false).await?;
+        let pool = Self::open_tree(
+            handle,
+            tree.clone(),
+            candidate,
+            policy,
+            newest,
+            uberblock,
+            &config,
+        );
+        let pool = pool.await;
+        if pool.is_err() {
+            tree.close();
+        }
+        pool
+    }
+
+    /// Returns the tree that the pool's own configuration names in the state of an uberblock, and the configuration.
+    async fn trusted(
+        handle: &Handle,
+        candidate: &Candidate,
+        policy: &ImportPolicy,
+        newest: &Uberblock,
+        uberblock: &Uberblock,
+    ) -> Result<(TreeConfig, NvList), PoolError> {
         // First with what the labels say, to find the configuration that is to be trusted.
         let devices = policy.tuning.devices.clone();
         let read_only = OpenMode::ReadOnly;
@@ -129,30 +209,7 @@ impl Pool {
                     .into(),
             ));
         }
-        let mode = if policy.readonly {
-            OpenMode::ReadOnly
-        } else {
-            OpenMode::ReadWrite
-        };
-        let devices = TreeTuning {
-            missing_logs: policy.missing_logs,
-            ..devices
-        };
-        let tree = Tree::open(handle, &trusted, mode, devices, false).await?;
-        let pool = Self::open_tree(
-            handle,
-            tree.clone(),
-            candidate,
-            policy,
-            newest,
-            uberblock,
-            &config,
-        );
-        let pool = pool.await;
-        if pool.is_err() {
-            tree.close();
-        }
-        pool
+        Ok((trusted, config))
     }
 
     async fn open_tree(
@@ -165,7 +222,9 @@ impl Pool {
         config: &NvList,
     ) -> Result<(Self, Vec<Dataset>), PoolError> {
         let again = tree.best_uberblock(None).await?;
-        if again.is_none_or(|again| again.txg != newest.txg) {
+        // A checkpoint that is only looked at is not the newest state on the devices.
+        let is_preview = policy.readonly && policy.rewind_to_checkpoint;
+        if !is_preview && again.is_none_or(|again| again.txg != newest.txg) {
             return Err(PoolError::Busy);
         }
         let opened = open_mos(
@@ -217,6 +276,10 @@ impl Pool {
             policy.host.hostname
         );
         pool.0.queue_internal("import", text);
+        if let Some(txg) = pool.0.rewound_to() {
+            let text = format!("rewound state to txg={txg}");
+            pool.0.queue_internal("checkpoint rewind", text);
+        }
         sync::start(&pool);
         if let Some(command) = &policy.command {
             pool.log_command(command, 0);
@@ -225,6 +288,7 @@ impl Pool {
         drop(claimed);
         pool.0.continue_scans().await?;
         pool.0.grow_by_itself().await?;
+        pool.0.discard_in_background();
         pool.0.use_caches(false).await;
         sparing::spare_in_background(&pool);
         for (name, value) in settings {
@@ -551,14 +615,16 @@ pub(crate) async fn assemble(
         features_version: Cell::new(features_version),
         features_in_labels: RefCell::default(),
         late_misses: RefCell::default(),
-        tasks: RefCell::new(VecDeque::new()),
+        tasks: RefCell::default(),
+        early_tasks: RefCell::default(),
         suspended: RefCell::new(None),
         lack_of_space: Cell::new(false),
         dead: Cell::new(false),
         resumed: Event::new("the pool to be resumed"),
         closed: Cell::new(false),
         sync_loop: RefCell::new(None),
-        last_uberblock: Cell::new((uberblock.txg, uberblock.timestamp)),
+        last_uberblock: Cell::new(*uberblock),
+        checkpoint: crate::checkpoint::State::default(),
     }));
     *pool.0.features_in_labels.borrow_mut() = pool.0.label_features();
     Ok(pool)
@@ -637,6 +703,7 @@ impl Inner {
             summaries.extend(self.space.open_vdev(&top).await?);
         }
         self.store().activate(Source::of(&self.space), &summaries);
+        self.load_checkpoint().await?;
         self.load_auxiliaries(auxiliaries).await?;
         self.load_scan().await?;
         self.load_damage().await?;
@@ -678,6 +745,19 @@ impl Inner {
             let old = objset.zil_header();
             // Empty if it was the log of the dataset this is a clone of.
             if !zil::has_log(&old) {
+                continue;
+            }
+            if let Some(kept) = self.rewound_to().filter(|_| old.claim_txg == 0) {
+                // What was logged since the checkpoint is of a state that is no more.
+                let blocks = zil::blocks_until(self.store(), &old, kept).await;
+                for bp in blocks.map_err(unusable)? {
+                    self.store().free(first.txg(), &bp).await?;
+                }
+                objset.set_zil_header(ondisk::zil::ZilHeader::default(), &first);
+                if let Some(log) = dataset.log() {
+                    log.header_changed();
+                }
+                claimed.push(dataset);
                 continue;
             }
             let unreadable = if missing_logs {

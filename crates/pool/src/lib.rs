@@ -10,6 +10,7 @@
 mod add;
 mod auxiliary;
 mod cachefile;
+mod checkpoint;
 mod clones;
 mod config;
 mod create;
@@ -23,6 +24,7 @@ mod features;
 mod history;
 mod import;
 mod in_use;
+mod kept;
 mod operate;
 mod pool;
 mod properties;
@@ -61,7 +63,7 @@ pub use spec::{
     AddSpec, FeatureBase, HostIdentity, ImportPolicy, PoolSpec, SplitSpec, Tuning, VdevSpec,
 };
 pub use status::{
-    Health, HistoryEvent, HistoryRecord, IoTotals, PoolState, PoolStatus, ScanStatus, StatusReason,
-    VdevStatus,
+    CheckpointStatus, Health, HistoryEvent, HistoryRecord, IoTotals, PoolState, PoolStatus,
+    ScanStatus, StatusReason, VdevStatus,
 };
 pub use vdev::AllocationBias;

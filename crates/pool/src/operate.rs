@@ -75,6 +75,7 @@ impl Pool {
     ) -> Result<u64, PoolError> {
         let inner = &self.0;
         inner.writable()?;
+        inner.refuse_with_checkpoint()?;
         let (path, target): (PathBuf, Guid) = (path.to_owned(), Guid(leaf));
         let spare = inner.spares.at(&path);
         let how = match &spare {
@@ -121,6 +122,7 @@ impl Pool {
     /// `NoSuchDevice`; `NoReplicas` when it alone has some data; `Invalid` outside mirrors and replacements.
     pub async fn detach(&self, leaf: u64) -> Result<(), PoolError> {
         self.0.writable()?;
+        self.0.refuse_with_checkpoint()?;
         // A resilver for a leaf that goes has nothing to work for.
         if self.0.scan.is_resilvering() {
             self.0.stop_walk().await;
@@ -163,6 +165,7 @@ impl Pool {
     pub async fn reguid(&self, guid: Option<u64>) -> Result<u64, PoolError> {
         let inner = &self.0;
         inner.writable()?;
+        inner.refuse_with_checkpoint()?;
         let guid = guid.unwrap_or_else(|| inner.handle.random_u64().max(1));
         if guid == 0 {
             return Err(PoolError::Invalid("Invalid argument".into()));
@@ -276,6 +279,10 @@ impl Inner {
 
     /// Ends the replacements whose new device has everything.
     pub(crate) async fn finish_replacements(self: &Rc<Self>) -> Result<(), PoolError> {
+        if self.refuse_with_checkpoint().is_err() {
+            // A checkpoint knows the devices as they are; they go when it has gone.
+            return Ok(());
+        }
         for (old, _) in self.tree.replaced() {
             self.take_away(old).await?;
         }

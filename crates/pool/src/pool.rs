@@ -13,7 +13,7 @@ use std::rc::Rc;
 use arc::Cache;
 use dmu::{Objset, Services, Tx, TxgClock, zap};
 use dsl::Hierarchy;
-use ondisk::{Guid, ObjectId, Txg};
+use ondisk::{Guid, ObjectId, Txg, Uberblock};
 use runtime::sync::{Event, OneshotSender, oneshot};
 use runtime::{Handle, JoinHandle};
 use vdev::Tree;
@@ -49,6 +49,14 @@ type Work =
 pub(crate) struct Task {
     pub(crate) work: Work,
     pub(crate) done: OneshotSender<Result<Txg, PoolError>>,
+}
+
+fn task(
+    work: impl AsyncFnOnce(Rc<Inner>, Rc<Tx>) -> Result<(), PoolError> + 'static,
+    done: OneshotSender<Result<Txg, PoolError>>,
+) -> Task {
+    let work: Work = Box::new(move |inner, tx| Box::pin(work(inner, tx)));
+    Task { work, done }
 }
 
 /// A stored pool property.
@@ -116,6 +124,8 @@ pub(crate) struct Inner {
     /// Leaves whose missed writes could not be recorded in their own group, with the txgs.
     pub(crate) late_misses: RefCell<Vec<(Guid, Vec<Range<u64>>)>>,
     pub(crate) tasks: RefCell<VecDeque<Task>>,
+    /// Those that run before anything of their group is freed.
+    pub(crate) early_tasks: RefCell<VecDeque<Task>>,
     /// Why the pool is suspended.
     pub(crate) suspended: RefCell<Option<String>>,
     /// It is suspended because there is no room, not because of devices.
@@ -126,8 +136,9 @@ pub(crate) struct Inner {
     pub(crate) resumed: Event,
     pub(crate) closed: Cell<bool>,
     pub(crate) sync_loop: RefCell<Option<JoinHandle<()>>>,
-    /// Newest uberblock: txg and time.
-    pub(crate) last_uberblock: Cell<(Txg, u64)>,
+    /// The newest uberblock.
+    pub(crate) last_uberblock: Cell<Uberblock>,
+    pub(crate) checkpoint: crate::checkpoint::State,
 }
 
 impl Pool {
@@ -266,6 +277,7 @@ impl Inner {
     /// Whether the next group would have something to write although no transaction did.
     pub(crate) fn has_own_work(&self) -> bool {
         !self.tasks.borrow().is_empty()
+            || !self.early_tasks.borrow().is_empty()
             || self.config_dirty.get()
             || self.labels_dirty.get()
             || !self.late_misses.borrow().is_empty()
@@ -290,11 +302,34 @@ impl Inner {
         &self,
         work: impl AsyncFnOnce(Rc<Self>, Rc<Tx>) -> Result<(), PoolError> + 'static,
     ) -> Result<(), PoolError> {
+        self.run_in(&self.tasks, work).await
+    }
+
+    /// As [`Inner::run_in_sync`], before anything is freed in that group.
+    pub(crate) async fn run_early(
+        &self,
+        work: impl AsyncFnOnce(Rc<Self>, Rc<Tx>) -> Result<(), PoolError> + 'static,
+    ) -> Result<(), PoolError> {
+        self.run_in(&self.early_tasks, work).await
+    }
+
+    async fn run_in(
+        &self,
+        queue: &RefCell<VecDeque<Task>>,
+        work: impl AsyncFnOnce(Rc<Self>, Rc<Tx>) -> Result<(), PoolError> + 'static,
+    ) -> Result<(), PoolError> {
         if self.readonly {
             return Err(PoolError::ReadOnly);
         }
+        // Nobody would run it.
+        if self.closed.get() {
+            return Err(PoolError::Closed);
+        }
+        if self.dead.get() {
+            return Err(PoolError::Suspended);
+        }
         let (done, result) = oneshot("pool task");
-        self.push_task(work, done);
+        queue.borrow_mut().push_back(task(work, done));
         self.clock().force();
         let txg = match result.await {
             Ok(result) => result?,
@@ -304,22 +339,14 @@ impl Inner {
         Ok(self.clock().wait_synced(txg).await?)
     }
 
-    fn push_task(
-        &self,
-        work: impl AsyncFnOnce(Rc<Self>, Rc<Tx>) -> Result<(), PoolError> + 'static,
-        done: OneshotSender<Result<Txg, PoolError>>,
-    ) {
-        let work: Work = Box::new(move |inner, tx| Box::pin(work(inner, tx)));
-        self.tasks.borrow_mut().push_back(Task { work, done });
-    }
-
     /// Queues a history record for the next group.
     pub(crate) fn queue_history(&self, record: ondisk::NvList) {
         let (done, _) = oneshot("history record");
-        self.push_task(
+        let task = task(
             async move |inner: Rc<Self>, tx: Rc<Tx>| inner.append_history(&record, &tx).await,
             done,
         );
+        self.tasks.borrow_mut().push_back(task);
     }
 
     /// Appends a record, creating the history object in pools that have none.

@@ -32,6 +32,7 @@ impl Pool {
     pub async fn remove(&self, guid: u64) -> Result<(), PoolError> {
         let inner = &self.0;
         inner.writable()?;
+        inner.refuse_with_checkpoint()?;
         let guid = Guid(guid);
         for kind in [Kind::Spare, Kind::Cache] {
             if inner.list(kind).find(guid).is_some() {

@@ -18,6 +18,7 @@ use zio::{BlockStore, MetaSource, MetaslabChange, MetaslabSummary, Release, ZioE
 use crate::PoolError;
 use crate::clones::CloneTables;
 use crate::dedup::DedupTables;
+use crate::kept::KeptMap;
 use crate::ranges::{Overlap, RangeSet};
 use crate::space_map::{self, Encoder, Header, Kind, Scale};
 use crate::sync::CLOSED;
@@ -84,11 +85,11 @@ impl Map {
 
 /// The space maps of a pool.
 pub(crate) struct SpaceMaps {
-    mos: Objset,
+    pub(crate) mos: Objset,
     /// The feature `spacemap_histogram` is enabled: new maps get the long header.
-    histogram: Cell<bool>,
+    pub(crate) histogram: Cell<bool>,
     /// The feature `spacemap_v2` is enabled: two-word entries may be written.
-    two_words: Cell<bool>,
+    pub(crate) two_words: Cell<bool>,
     vdevs: RefCell<BTreeMap<u32, VdevMaps>>,
     /// What logs say beyond the maps, until they are merged.
     unflushed: RefCell<BTreeMap<(u32, u32), Unflushed>>,
@@ -96,6 +97,8 @@ pub(crate) struct SpaceMaps {
     /// Who counts references to blocks with more than one.
     dedup: RefCell<Option<Rc<DedupTables>>>,
     clones: RefCell<Option<Rc<CloneTables>>>,
+    /// What a checkpoint keeps, by vdev.
+    pub(crate) kept: RefCell<BTreeMap<u32, KeptMap>>,
 }
 
 impl SpaceMaps {
@@ -110,6 +113,7 @@ impl SpaceMaps {
             logs: RefCell::default(),
             dedup: RefCell::default(),
             clones: RefCell::default(),
+            kept: RefCell::default(),
         }
     }
 

@@ -327,6 +327,17 @@ pub(crate) async fn for_each(
     mos: &Objset,
     object: ObjectId,
     header: &Header,
+    visit: impl FnMut(Run) -> Result<(), PoolError>,
+) -> Result<(), PoolError> {
+    for_each_from(mos, object, header, 0, visit).await
+}
+
+/// As [`for_each`], for the entries from a byte on, with which an entry must begin.
+pub(crate) async fn for_each_from(
+    mos: &Objset,
+    object: ObjectId,
+    header: &Header,
+    from: u64,
     mut visit: impl FnMut(Run) -> Result<(), PoolError>,
 ) -> Result<(), PoolError> {
     let bad = |what: &str| PoolError::Corrupt(format!("space map {object}: {what}"));
@@ -336,7 +347,7 @@ pub(crate) async fn for_each(
         return Err(bad("the length in its header is impossible"));
     }
     let mut first = None;
-    let mut at = 0;
+    let mut at = from;
     while at < header.length {
         let len = (header.length - at).min(READ_PIECE);
         let piece = mos.read(object, at, ondisk::bytes::index(len)).await?;

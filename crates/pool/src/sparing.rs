@@ -110,6 +110,9 @@ impl Inner {
 
     /// Returns the devices that have failed with the spares that may stand in for them, without pairs that did not fit.
     fn pairs(&self) -> Vec<(Guid, Device)> {
+        if self.refuse_with_checkpoint().is_err() {
+            return Vec::new();
+        }
         let unfit = self.unfit_spares.borrow();
         let spares = self.spares.devices();
         let mut pairs = Vec::new();

@@ -182,6 +182,8 @@ pub struct ImportPolicy {
     pub missing_logs: bool,
     /// How far to go back when the newest state is damaged (`-F`, `-X`, `-T`); `None`: not at all.
     pub rewind: Option<Rewind>,
+    /// Go back to the checkpoint (`--rewind-to-checkpoint`), for good unless read-only.
+    pub rewind_to_checkpoint: bool,
     /// Alternate root (`-R`); not stored.
     pub altroot: Option<PathBuf>,
     /// New name, stored in the pool unless `temporary_name`.

@@ -62,6 +62,7 @@ impl Pool {
     pub async fn split(&self, spec: SplitSpec) -> Result<(), PoolError> {
         let inner = &self.0;
         inner.writable()?;
+        inner.refuse_with_checkpoint()?;
         create::check_name(&spec.name)?;
         let parting = inner.parting(&spec.devices)?;
         let mut logs = Vec::new();

@@ -178,6 +178,8 @@ pub struct VdevStatus {
     pub size_bytes: u64,
     /// Allocated bytes (top-level and root).
     pub allocated_bytes: u64,
+    /// Bytes that a checkpoint alone keeps allocated (top-level).
+    pub checkpoint_bytes: u64,
     /// Bytes by which it could grow with its devices (top-level and root).
     pub expandable_bytes: u64,
     /// Fragmentation of free space in percent, when known (top-level and root).
@@ -232,6 +234,8 @@ pub struct PoolStatus {
     pub details: Vec<String>,
     /// Last or running scan.
     pub scan: Option<ScanStatus>,
+    /// The checkpoint, or what is left of one that is being discarded.
+    pub checkpoint: Option<CheckpointStatus>,
     /// Root of the vdev tree.
     pub root: VdevStatus,
     /// Cache devices.
@@ -246,6 +250,15 @@ pub struct PoolStatus {
     pub txg: u64,
     /// Nanoseconds since the pool was opened: what the I/O totals cover.
     pub open_nanoseconds: u64,
+}
+
+/// The checkpoint of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckpointStatus {
+    /// When its state was written, seconds since 1970; `None` while it is being discarded.
+    pub time: Option<u64>,
+    /// Bytes allocated for it alone.
+    pub bytes: u64,
 }
 
 /// A record of the pool's history.

@@ -1,6 +1,7 @@
 //! The sync loop: carries one transaction group after another to the disks.
 //!
 //! ```text
+//! before anything is freed:        a checkpoint's tasks
 //! passes until nothing changes:   own tasks (pass 1) -> config object -> datasets and meta-objset, frees
 //!                                 -> tables of shared blocks -> missed writes into dirty-time logs -> space maps
 //! commit:  flush -> labels 0 and 2 -> flush -> uberblock -> flush -> labels 1 and 3 -> flush
@@ -10,6 +11,8 @@
 //! it describe exactly those blocks.  A failure anywhere suspends the pool before the uberblock,
 //! so the disks stay at the last complete group.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use ondisk::bytes::{index, len64};
@@ -18,7 +21,7 @@ use vdev::VdevConfig;
 
 use crate::PoolError;
 use crate::config;
-use crate::pool::{Inner, Pool, Stored};
+use crate::pool::{Inner, Pool, Stored, Task};
 use crate::watch::look_after_devices;
 
 /// Values of the property `failmode`.
@@ -93,6 +96,7 @@ async fn run(pool: Pool) {
     }
     // Nobody will run what is still queued; its senders tell the waiters.
     inner.tasks.borrow_mut().clear();
+    inner.early_tasks.borrow_mut().clear();
 }
 
 impl Pool {
@@ -193,6 +197,7 @@ impl Inner {
     /// Writes everything of `txg` and makes it durable.
     pub(crate) async fn sync_group(self: &Rc<Self>, txg: Txg) -> Result<(), PoolError> {
         let tx = Rc::new(self.clock().syncing_tx(txg));
+        self.run_tasks(&self.early_tasks, &tx).await?;
         self.judge_devices();
         if self.space.has_logs() {
             self.merge_log_space_maps(txg, &tx).await?;
@@ -203,7 +208,7 @@ impl Inner {
         for last in self.space.merge_dedup_logs(&tx).await? {
             self.store().free(txg, &last).await?;
         }
-        self.run_tasks(&tx).await?;
+        self.run_tasks(&self.tasks, &tx).await?;
         self.write_auxiliaries(&tx).await?;
         self.write_scan(&tx).await?;
         self.write_damage(&tx).await?;
@@ -230,6 +235,7 @@ impl Inner {
                 self.store().free(txg, &last).await?;
             }
             self.record_missed_writes(&tx).await?;
+            self.write_kept(txg, pass, &tx).await?;
             let changes = self.store().take_changes(txg);
             let created = self
                 .space
@@ -267,8 +273,12 @@ impl Inner {
         Ok(())
     }
 
-    async fn run_tasks(self: &Rc<Self>, tx: &Rc<dmu::Tx>) -> Result<(), PoolError> {
-        let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
+    async fn run_tasks(
+        self: &Rc<Self>,
+        queue: &RefCell<VecDeque<Task>>,
+        tx: &Rc<dmu::Tx>,
+    ) -> Result<(), PoolError> {
+        let tasks = std::mem::take(&mut *queue.borrow_mut());
         for task in tasks {
             let result = (task.work)(self.clone(), tx.clone()).await;
             // Nobody waits for some tasks; their failure is then only counted as not done.
@@ -354,7 +364,7 @@ impl Inner {
             self.tree.flush().await?;
             self.labels_dirty.set(false);
         }
-        self.last_uberblock.set((txg, now));
+        self.last_uberblock.set(uberblock);
         // A leaf that failed only now has missed this group; the next one records it.
         let late = self.tree.take_missed_writes();
         self.late_misses.borrow_mut().extend(late);
@@ -426,6 +436,19 @@ impl Inner {
         }
         one_must_succeed(runtime::join_all(writes).await)
     }
+}
+
+/// Makes an uberblock the newest of a pool that is not open. Durable on return.
+pub(crate) async fn write_uberblock_everywhere(
+    tree: &vdev::Tree,
+    uberblock: &Uberblock,
+) -> Result<(), PoolError> {
+    let config = tree.config();
+    let tops = config.tops.iter();
+    let leaves = tops.filter(|top| !top.is_log).flat_map(leaves_of);
+    let writes = leaves.map(|leaf| tree.write_uberblock(leaf.guid, uberblock));
+    one_must_succeed(runtime::join_all(writes).await)?;
+    Ok(tree.flush().await?)
 }
 
 fn is_log(tops: &[VdevConfig], id: u32) -> bool {

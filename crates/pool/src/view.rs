@@ -177,6 +177,7 @@ impl Inner {
         // What cannot be reused yet is not free.
         // OpenZFS: module/zfs/metaslab.c, metaslab_sync_done (deferred frees go on counting as allocated)
         root.allocated_bytes = space.allocated + space.deferred;
+        let kept = self.space.kept_bytes();
         let mut weighted = Some(0u128);
         for top in &mut root.children {
             let Ok(id) = u32::try_from(top.id) else {
@@ -185,6 +186,8 @@ impl Inner {
             let space = self.store().vdev_space(id);
             top.size_bytes = space.size;
             top.allocated_bytes = space.allocated + space.deferred;
+            let kept = kept.iter().find(|(vdev, _)| *vdev == id);
+            top.checkpoint_bytes = kept.map_or(0, |(_, bytes)| *bytes);
             top.fragmentation_percent = self.space.fragmentation(id);
             top.expandable_bytes = self.expandable_bytes(id);
             root.expandable_bytes += top.expandable_bytes;
@@ -214,12 +217,13 @@ impl Inner {
             reason,
             details,
             scan: self.scan.status(),
+            checkpoint: self.checkpoint_status(),
             root,
             caches,
             spares: self.auxiliary_status(Kind::Spare),
             data_errors: self.damage.count(),
             readonly: self.readonly,
-            txg: self.last_uberblock.get().0.0,
+            txg: self.last_uberblock.get().txg.0,
             open_nanoseconds: self
                 .handle
                 .now()
@@ -287,6 +291,7 @@ impl Inner {
             slow_ios: stats.slow_ios,
             size_bytes: vdev.asize,
             allocated_bytes: 0,
+            checkpoint_bytes: 0,
             expandable_bytes: 0,
             fragmentation_percent: None,
             ashift: u64::from(vdev.ashift),
@@ -462,7 +467,10 @@ impl Inner {
                 0 => (Absent, None),
                 bytes => (Number(bytes), None),
             },
-            PoolProperty::Checkpoint => (Absent, None),
+            PoolProperty::Checkpoint => match self.checkpoint_status() {
+                Some(kept) if kept.bytes > 0 => (Number(kept.bytes), None),
+                _ => (Absent, None),
+            },
             PoolProperty::Freeing => (Number(self.hierarchy.freeing_bytes()), None),
             PoolProperty::Fragmentation => {
                 (root.fragmentation_percent.map_or(Absent, Number), None)

@@ -94,6 +94,13 @@ pub(crate) struct Appliance {
     memory: Plan,
 }
 
+/// How a pool was imported that the next process must import in the same way.
+#[derive(Clone, Copy, Default)]
+struct How {
+    missing_logs: bool,
+    at_checkpoint: bool,
+}
+
 impl Appliance {
     /// Sets up an appliance on a state directory whose lock the caller holds.
     pub(crate) fn new(
@@ -403,6 +410,7 @@ impl Appliance {
         let policy = ImportPolicy {
             readonly: cached.readonly,
             missing_logs: cached.missing_logs,
+            rewind_to_checkpoint: cached.at_checkpoint,
             properties: cachefile
                 .map(|path| ("cachefile".to_owned(), path))
                 .into_iter()
@@ -441,7 +449,7 @@ impl Appliance {
             let _one = self.cache.lock().await;
             self.engine.create_pool(spec, root_properties).await?
         };
-        self.remember(&pool, temporary, false).await?;
+        self.remember(&pool, temporary, How::default()).await?;
         self.opened(&pool, true).await;
         Ok(pool)
     }
@@ -472,12 +480,15 @@ impl Appliance {
                 .properties
                 .get("cachefile")
                 .is_some_and(|value| value == "none");
-        let missing_logs = policy.missing_logs;
+        let how = How {
+            missing_logs: policy.missing_logs,
+            at_checkpoint: policy.rewind_to_checkpoint && policy.readonly,
+        };
         let pool = {
             let _one = self.cache.lock().await;
             self.engine.import(candidate, policy).await?
         };
-        self.remember(&pool, temporary, missing_logs).await?;
+        self.remember(&pool, temporary, how).await?;
         self.opened(&pool, mount).await;
         Ok(pool)
     }
@@ -486,7 +497,7 @@ impl Appliance {
         &self,
         pool: &PoolHandle,
         temporary: bool,
-        missing_logs: bool,
+        how: How,
     ) -> Result<(), EngineError> {
         let status = pool.status().await?;
         let cachefile = self.write_cache_file(pool).await?;
@@ -497,7 +508,8 @@ impl Appliance {
             devices: all_devices(&status),
             altroot: pool.altroot().map(Path::to_owned),
             readonly: pool.readonly(),
-            missing_logs,
+            missing_logs: how.missing_logs,
+            at_checkpoint: how.at_checkpoint,
             cachefile,
             until_boot: if temporary {
                 manage::state::boot_identifier()

@@ -109,6 +109,35 @@ pub async fn claim(
     })
 }
 
+/// Returns the blocks of an unclaimed log that were allocated in `newest` or before, in the order of the chain: what a state
+/// to which the pool was rewound holds of it. Later blocks are not of that state.
+///
+/// # Errors
+/// [`ZilError::Unreadable`].
+// OpenZFS: module/zfs/zil.c, zil_clear_log_block
+pub async fn blocks_until(
+    store: &BlockStore,
+    header: &ZilHeader,
+    newest: Txg,
+) -> Result<Vec<BlockPointer>> {
+    let mut garbage = Garbage::new(header);
+    let mut last = 0;
+    let mut bp = header.log;
+    while !bp.is_hole() && bp.birth() <= newest {
+        let seq = ChainId::of(&bp).seq;
+        if seq <= last {
+            break;
+        }
+        last = seq;
+        garbage.chain_block(&bp);
+        match read_block(store, &bp).await? {
+            Some(block) => bp = block.next,
+            None => break,
+        }
+    }
+    Ok(garbage.blocks)
+}
+
 /// Marks a block as allocated unless the space maps have it already; whether that worked.
 async fn claim_block(store: &BlockStore, bp: &BlockPointer, first: Txg) -> bool {
     bp.birth() < first || store.claim(first, bp).await.is_ok()

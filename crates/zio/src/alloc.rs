@@ -15,6 +15,7 @@ use ondisk::{BlockPointer, Dva, Txg};
 use vdev::{AllocationBias, TopInfo};
 
 use crate::ZioError;
+use crate::kept::{Kept, KeptRanges};
 use crate::metaslab::Metaslab;
 use crate::ranges::Mismatch;
 
@@ -215,6 +216,8 @@ pub(crate) struct Allocator {
     deferring: BTreeSet<(u32, u32)>,
     /// Log vdevs whose devices do not take writes now.
     closed_logs: BTreeSet<u32>,
+    /// What is free but for a checkpoint.
+    kept: Kept,
 }
 
 impl Allocator {
@@ -229,6 +232,7 @@ impl Allocator {
             changed: BTreeMap::new(),
             deferring: BTreeSet::new(),
             closed_logs: BTreeSet::new(),
+            kept: Kept::default(),
         };
         for (top, deflate) in tops {
             allocator.add(top, *deflate, &known);
@@ -514,6 +518,21 @@ impl Allocator {
         Ok(())
     }
 
+    /// Takes note that one copy is freed but for a checkpoint: it stays allocated.
+    pub(crate) fn keep(&mut self, txg: Txg, vdev: u32, range: &Range<u64>) -> Result<(), Mismatch> {
+        let key = self.key_of(vdev, range).ok_or(Mismatch)?;
+        let metaslab = self.metaslab(key.0, key.1).ok_or(Mismatch)?;
+        if metaslab.is_known_free(range) {
+            return Err(Mismatch);
+        }
+        self.kept.add(txg, key, range.clone())
+    }
+
+    /// Takes what was kept in `txg`.
+    pub(crate) fn take_kept(&mut self, txg: Txg) -> Vec<KeptRanges> {
+        self.kept.take(txg)
+    }
+
     /// Allocates a given place. `Ok(Some(..))` names a metaslab to load first.
     pub(crate) fn claim(
         &mut self,
@@ -601,14 +620,15 @@ impl Allocator {
     }
 
     pub(crate) fn has_changes(&self, txg: Txg) -> bool {
-        self.changed.get(&txg).is_some_and(|keys| {
-            keys.iter().any(|&(vdev, metaslab)| {
-                self.vdevs
-                    .get(&vdev)
-                    .and_then(|space| space.metaslabs.get(metaslab as usize))
-                    .is_some_and(|metaslab| metaslab.has_pending(txg))
+        self.kept.has(txg)
+            || self.changed.get(&txg).is_some_and(|keys| {
+                keys.iter().any(|&(vdev, metaslab)| {
+                    self.vdevs
+                        .get(&vdev)
+                        .and_then(|space| space.metaslabs.get(metaslab as usize))
+                        .is_some_and(|metaslab| metaslab.has_pending(txg))
+                })
             })
-        })
     }
 
     /// Makes usable what was freed two txgs before `txg`.

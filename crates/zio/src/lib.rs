@@ -14,6 +14,7 @@
 mod alloc;
 mod checks;
 mod error;
+mod kept;
 mod log;
 mod metaslab;
 mod ranges;
@@ -24,6 +25,7 @@ mod write;
 
 pub use alloc::{LoadSpaceMap, MetaSource, MetaslabChange, MetaslabSummary, Release, Space};
 pub use error::{Bookmark, CorruptReason, ZioError};
+pub use kept::KeptRanges;
 pub use read::Forms;
 pub use store::{
     BlockStore, FailureGate, ReadProps, ScrubOutcome, StoreOptions, StoreStats, StoreTuning,

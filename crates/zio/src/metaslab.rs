@@ -267,12 +267,7 @@ impl Metaslab {
     /// Frees a range in `txg`. Fails if it is free already, as far as that is known without a load.
     pub(crate) fn free(&mut self, txg: Txg, range: &Range<u64>) -> Result<(), Mismatch> {
         let length = range.end - range.start;
-        if self.allocated < length || self.deferred.values().any(|d| d.overlaps(range)) {
-            return Err(Mismatch);
-        }
-        if let Load::Loaded(usable) = &self.load
-            && usable.overlaps(range)
-        {
+        if self.allocated < length || self.is_known_free(range) {
             return Err(Mismatch);
         }
         self.deferred.entry(txg).or_default().add(range.clone())?;
@@ -284,6 +279,16 @@ impl Metaslab {
         self.allocated -= length;
         self.deferred_bytes += length;
         Ok(())
+    }
+
+    /// Returns whether some of a range is free, as far as that is known without a load.
+    pub(crate) fn is_known_free(&self, range: &Range<u64>) -> bool {
+        let usable = matches!(&self.load, Load::Loaded(usable) if usable.overlaps(range));
+        usable
+            || self
+                .deferred
+                .values()
+                .any(|deferred| deferred.overlaps(range))
     }
 
     /// Returns whether `txg` has changes that were not taken.

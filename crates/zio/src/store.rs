@@ -14,6 +14,7 @@ use vdev::{IoClass, Tree, VdevError};
 
 use crate::alloc::Allocator;
 use crate::checks;
+use crate::kept::KeptRanges;
 use crate::read::{Forms, GangPart, corrupt};
 use crate::{
     Bookmark, CorruptReason, MetaSource, MetaslabChange, MetaslabSummary, Space, ZioError, write,
@@ -149,6 +150,10 @@ struct Inner {
     stats: RefCell<StoreStats>,
     gate: RefCell<Option<FailureGate>>,
     damaged: RefCell<Vec<(Bookmark, Txg)>>,
+    /// The newest txg of the state that a checkpoint keeps.
+    checkpoint: Cell<Option<Txg>>,
+    /// Deflated bytes that are allocated for it alone.
+    kept_bytes: Cell<u64>,
 }
 
 /// Most damaged blocks remembered between two calls of [`BlockStore::take_damaged`].
@@ -181,6 +186,8 @@ impl BlockStore {
             stats: RefCell::default(),
             gate: RefCell::new(None),
             damaged: RefCell::default(),
+            checkpoint: Cell::new(None),
+            kept_bytes: Cell::new(0),
         }))
     }
 
@@ -373,8 +380,45 @@ impl BlockStore {
         sizes.max().unwrap_or(psize)
     }
 
+    /// From now on blocks born in `txg` or before stay allocated when they are freed later: a checkpoint refers to them.
+    /// What is freed of them is told by [`BlockStore::take_kept`]. `None` ends that for new frees.
+    pub fn set_checkpoint(&self, txg: Option<Txg>) {
+        self.0.checkpoint.set(txg);
+    }
+
+    /// Takes note how many bytes of each top-level vdev are allocated for a checkpoint alone: datasets cannot have them.
+    pub fn set_kept(&self, kept: impl IntoIterator<Item = (u32, u64)>) {
+        let deflated = kept
+            .into_iter()
+            .map(|(vdev, bytes)| (bytes >> 9) * self.deflate_ratio(vdev));
+        self.0.kept_bytes.set(deflated.sum());
+    }
+
+    /// Returns and forgets what was freed in `txg` but for the checkpoint, since the last call (once per sync pass).
+    #[must_use]
+    pub fn take_kept(&self, txg: Txg) -> Vec<KeptRanges> {
+        self.with_allocator(|allocator| allocator.take_kept(txg))
+            .unwrap_or_default()
+    }
+
+    /// Frees in `txg` what a checkpoint kept.
+    ///
+    /// # Errors
+    /// [`ZioError::SpaceMap`] when it is not allocated; [`ZioError::ReadOnly`].
+    pub fn free_kept(&self, txg: Txg, vdev: u32, range: &Range<u64>) -> Result<(), ZioError> {
+        let freed = self.with_allocator(|allocator| allocator.free(txg, vdev, range))?;
+        freed.map_err(|_| ZioError::SpaceMap {
+            vdev,
+            metaslab: 0,
+            reason: format!(
+                "what a checkpoint kept at {:#x} is free already",
+                range.start
+            ),
+        })
+    }
+
     /// Returns the space of the pool (vdevs that hold data; what datasets see as its size includes what shared blocks
-    /// save). All zero before activation.
+    /// save, and not what a checkpoint keeps). All zero before activation.
     #[must_use]
     pub fn space(&self) -> Space {
         let space = self.0.space.borrow();
@@ -382,7 +426,10 @@ impl BlockStore {
             return Space::default();
         };
         let mut sum = space.allocator.space();
-        sum.deflated_size = sum.deflated_size.saturating_add(space.source.saved_bytes());
+        sum.deflated_size = sum
+            .deflated_size
+            .saturating_add(space.source.saved_bytes())
+            .saturating_sub(self.0.kept_bytes.get());
         sum
     }
 
@@ -536,9 +583,16 @@ impl BlockStore {
             let size = checks::held_space(&self.0.tree, &dva);
             ranges.push((dva.vdev, dva.offset..dva.offset + size));
         }
+        // OpenZFS goes by the logical birth, which is the same but for blocks that were cloned after the checkpoint: those
+        // belong to it, too.
+        let checkpoint = self.0.checkpoint.get();
+        let keep = checkpoint.is_some_and(|kept| bp.physical_birth() <= kept && txg > kept);
         for (vdev, range) in ranges {
-            self.with_allocator(|allocator| allocator.free(txg, vdev, &range))?
-                .map_err(|_| fail("the place is free already"))?;
+            let freed = self.with_allocator(|allocator| match keep {
+                true => allocator.keep(txg, vdev, &range),
+                false => allocator.free(txg, vdev, &range),
+            });
+            freed?.map_err(|_| fail("the place is free already"))?;
         }
         Ok(())
     }

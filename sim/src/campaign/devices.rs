@@ -1,5 +1,5 @@
 //! Somebody who changes the pool's devices while others work: vdevs, logs and spares join it, logs and spares leave it; and
-//! cache devices, which may rot.
+//! cache devices, which may rot. Checkpoints come and go.
 //!
 //! What a power cut leaves of it must import: the pool before or after each change. What was acknowledged stays.
 
@@ -46,6 +46,16 @@ pub async fn work(
             any_sector_size: true,
             ..AddSpec::default()
         };
+        if rng.below(4) == 0 {
+            let outcome = match status.checkpoint {
+                None => pool.checkpoint().await,
+                Some(_) => pool.discard_checkpoint().await,
+            };
+            match outcome {
+                Ok(()) | Err(EngineError::Pool(PoolError::DiscardingCheckpoint)) => continue,
+                Err(error) => return Err(format!("checkpoint: {error}")),
+            }
+        }
         let idle = caches.iter().find(|disk| !is_used(&status, disk));
         let is_cache = rng.below(3) == 0;
         let outcome = if is_cache {
@@ -80,6 +90,10 @@ pub async fn work(
             Ok(()) => {}
             // A log of a dataset that nobody has opened yet, or a spare that stands in for a disk.
             Err(EngineError::Pool(PoolError::InUse(_) | PoolError::NoSpace)) => {}
+            // Nothing leaves before the checkpoint does.
+            Err(EngineError::Pool(
+                PoolError::CheckpointExists | PoolError::DiscardingCheckpoint,
+            )) => {}
             Err(EngineError::OutOfSpace) => {}
             // A device that fails while it gets its label is refused.
             Err(EngineError::Pool(PoolError::Disk(_) | PoolError::Vdev(_))) if is_cache => {}

@@ -181,7 +181,7 @@ impl Checker<'_> {
                     );
                 }
             } else if VALUES.contains(&name.as_str()) && name != "scan" {
-                if name == "com.delphix:zpool_checkpoint" || name == "com.delphix:removing" {
+                if name == "com.delphix:removing" {
                     self.report
                         .note(Kind::NotChecked, format!("{name} is present"));
                 }

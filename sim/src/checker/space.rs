@@ -175,7 +175,8 @@ impl Checker<'_> {
                 );
             }
         }
-        self.compare(id, &allocated);
+        let kept = self.kept_for_checkpoint(mos, id, used);
+        self.compare(id, &allocated, &kept);
     }
 
     fn apply_space_map(
@@ -346,8 +347,74 @@ impl Checker<'_> {
         out
     }
 
-    fn compare(&mut self, vdev: u32, allocated: &Ranges) {
+    /// What was freed on a vdev but for a checkpoint: it is allocated, and nobody refers to it.
+    fn kept_for_checkpoint(
+        &mut self,
+        mos: &Tree,
+        vdev: u32,
+        used: &mut super::usage::Usage,
+    ) -> Ranges {
+        let mut kept = Ranges::default();
+        let (zap, ashift) = match self.tops.get(&vdev) {
+            Some(top) => (top.zap, u32::try_from(top.ashift).unwrap_or(9)),
+            None => return kept,
+        };
+        if zap == 0 || !mos.objects.contains_key(&zap) {
+            return kept;
+        }
+        let attributes = self.read_zap(mos, zap);
+        let Some(object) = attributes.and_then(|z| z.u64("com.delphix:pool_checkpoint_sm")) else {
+            return kept;
+        };
+        used.mark(object, "checkpoint space map");
+        let what = format!("vdev {vdev} checkpoint (space map {object})");
+        let header = mos.objects.get(&object);
+        let header = header.and_then(|dnode| SpaceMapHeader::decode(&dnode.bonus).ok());
+        let Some(header) = header else {
+            let text = format!("{what}: it has no header");
+            self.report.error(Kind::SpaceMap, text);
+            return kept;
+        };
+        if header.histogram.is_some() {
+            used.histograms += 1;
+        }
+        let data = self.object_bytes(mos, object, header.length);
+        for entry in space_map::entries(&data, ashift, 0) {
+            match entry {
+                Ok(SpaceMapEntry::Debug { .. }) => {}
+                Ok(SpaceMapEntry::Range {
+                    op: SpaceOp::Free,
+                    start,
+                    len,
+                    ..
+                }) => self.apply(&mut kept, SpaceOp::Alloc, start, len, &what),
+                Ok(_) => self
+                    .report
+                    .error(Kind::SpaceMap, format!("{what}: it allocates")),
+                Err(e) => self.report.error(Kind::SpaceMap, format!("{what}: {e}")),
+            }
+        }
+        if kept.total().cast_signed() != -header.allocated {
+            let text = format!(
+                "{what}: header says {} bytes, entries {}",
+                -header.allocated,
+                kept.total()
+            );
+            self.report.error(Kind::SpaceMap, text);
+        }
+        kept
+    }
+
+    fn compare(&mut self, vdev: u32, allocated: &Ranges, kept: &Ranges) {
         let reached = self.claims.ranges(vdev, &mut self.report);
+        let mut held = Ranges::default();
+        for (start, end) in reached.iter().copied().chain(kept.iter()) {
+            if !held.add(start, end) {
+                let text = format!("vdev {vdev}: what a checkpoint keeps at {start:#x} is in use");
+                self.report.error(Kind::Double, text);
+            }
+        }
+        let held: Vec<(u64, u64)> = held.iter().collect();
         let allocated: Vec<(u64, u64)> = allocated.iter().collect();
         let sum = |v: &[(u64, u64)]| v.iter().map(|(s, e)| e - s).sum::<u64>();
         self.report.allocated_bytes += sum(&allocated);
@@ -371,13 +438,13 @@ impl Checker<'_> {
             }
         };
         all(
-            difference(&allocated, &reached),
+            difference(&allocated, &held),
             Kind::Leak,
             "leaked space",
             &mut self.report,
         );
         all(
-            difference(&reached, &allocated),
+            difference(&held, &allocated),
             Kind::Unallocated,
             "referenced but not allocated",
             &mut self.report,

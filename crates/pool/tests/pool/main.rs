@@ -4,6 +4,7 @@
 //! Tests that need OpenZFS's tools say so and pass when they are not installed.
 
 mod caches;
+mod checkpoint;
 mod crash;
 mod datasets;
 mod devices;

@@ -89,6 +89,24 @@ const EXAMPLES: &[(&str, &str, &[Example])] = &[
     ),
     (
         "zpool",
+        "checkpoint",
+        &[
+            (
+                "zpool checkpoint tank",
+                "keep the state of the whole pool, for an import to go back to",
+            ),
+            (
+                "zpool import --rewind-to-checkpoint tank",
+                "go back to it; everything since is gone",
+            ),
+            (
+                "zpool checkpoint -d -w tank",
+                "give it up, and wait until its space is free",
+            ),
+        ],
+    ),
+    (
+        "zpool",
         "labelclear",
         &[(
             "zpool labelclear -f /dev/sdz",

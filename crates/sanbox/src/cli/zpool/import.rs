@@ -31,6 +31,7 @@ struct Options {
     load_keys: bool,
     unmounted: bool,
     missing_logs: bool,
+    rewind_to_checkpoint: bool,
     properties: BTreeMap<String, String>,
 }
 
@@ -85,9 +86,7 @@ pub(super) async fn import(session: &Session, arguments: &[String]) -> Outcome {
                 Opt::Short(letter, _) => {
                     return Err(session.fail(format!("option '-{letter}' is not supported yet")));
                 }
-                Opt::Long(name, _) => {
-                    return Err(session.fail(format!("option '--{name}' is not supported yet")));
-                }
+                Opt::Long(..) => options.rewind_to_checkpoint = true,
             }
             Ok(())
         },
@@ -269,6 +268,7 @@ async fn import_candidate(
         readonly: options.readonly,
         destroyed: options.destroyed,
         missing_logs: options.missing_logs,
+        rewind_to_checkpoint: options.rewind_to_checkpoint,
         altroot: options.altroot.clone(),
         new_name: new_name.clone(),
         temporary_name: options.temporary,

@@ -331,7 +331,10 @@ fn vdev_values(vdev: &VdevStatus, exact: bool) -> [String; 9] {
         },
         when_top(number(vdev.allocated_bytes)),
         when_top(number(free)),
-        dash(),
+        match vdev.checkpoint_bytes {
+            0 => dash(),
+            bytes => number(bytes),
+        },
         match vdev.expandable_bytes {
             0 => dash(),
             bytes => number(bytes),

@@ -1,6 +1,7 @@
 //! `zpool`: pools, in OpenZFS 2.3's grammar, words and exit codes.
 
 mod add;
+mod checkpoint;
 mod create;
 mod devices;
 pub(crate) mod get;
@@ -37,6 +38,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "split" => split::split(session, rest).await,
         "reguid" => split::reguid(session, rest).await,
         "labelclear" => labelclear::run(session, rest).await,
+        "checkpoint" => checkpoint::run(session, rest).await,
         "add" => add::run(session, rest).await,
         "create" => create::run(session, rest).await,
         "list" => list::run(session, rest).await,

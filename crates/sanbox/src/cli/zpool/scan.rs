@@ -68,7 +68,15 @@ pub(super) async fn scrub(session: &Session, arguments: &[String]) -> Outcome {
             _ => (pool.start_scrub().await, "scrub"),
         };
         match outcome {
-            Ok(()) if !stop && !pause => started.push(pool.clone()),
+            Ok(()) if !stop && !pause => {
+                if pool.status().await.is_ok_and(|s| s.checkpoint.is_some()) {
+                    session.out.line(format!(
+                        "warning: will not scrub state that belongs to the checkpoint of pool '{}'",
+                        pool.name()
+                    ));
+                }
+                started.push(pool.clone());
+            }
             Ok(()) => {}
             Err(error) => {
                 session
@@ -238,11 +246,17 @@ fn is_active(status: &PoolStatus, activity: &str) -> bool {
         wanted(vdev) || vdev.children.iter().any(|child| any(child, wanted))
     }
     match activity {
+        "discard" => is_discarding(status),
         "scrub" => is_scrubbing(status),
         "resilver" => is_resilvering(status),
         "replace" => any(&status.root, &|vdev| vdev.kind == "replacing"),
         _ => false,
     }
+}
+
+/// Whether a checkpoint is being discarded.
+pub(super) fn is_discarding(status: &PoolStatus) -> bool {
+    status.checkpoint.is_some_and(|kept| kept.time.is_none())
 }
 
 fn is_scrubbing(status: &PoolStatus) -> bool {

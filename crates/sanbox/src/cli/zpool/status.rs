@@ -1,6 +1,6 @@
 //! `zpool status`.
 
-use engine::{Health, PoolStatus, ScanStatus, StatusReason, VdevStatus};
+use engine::{CheckpointStatus, Health, PoolStatus, ScanStatus, StatusReason, VdevStatus};
 use serde_json::{Map, Value, json};
 
 use super::list::vdev_json;
@@ -213,6 +213,9 @@ fn pool_text(status: &PoolStatus, damaged: Option<&[String]>, options: Options) 
     if let Some(scan) = &status.scan {
         text.push_str(&scan_text(scan, crate::appliance::now_seconds()));
     }
+    if let Some(kept) = &status.checkpoint {
+        text.push_str(&checkpoint_text(kept, status.scan.as_ref()));
+    }
     let width = status_width(status, options.style).max(10);
     text.push_str("config:\n\n");
     text.push_str(&format!(
@@ -375,6 +378,25 @@ fn duration(seconds: u64) -> String {
     } else {
         clock
     }
+}
+
+// OpenZFS: cmd/zpool/zpool_main.c, print_checkpoint_scan_warning, print_checkpoint_status
+fn checkpoint_text(kept: &CheckpointStatus, scan: Option<&ScanStatus>) -> String {
+    let bytes = nice_number(kept.bytes);
+    let Some(time) = kept.time else {
+        return format!("checkpoint: discarding, {bytes} remaining.\n");
+    };
+    let warning = match scan {
+        Some(scan) if scan.running => "    scan warning: skipping",
+        Some(scan) if scan.end_time >= time => "    scan warning: skipped",
+        _ => "",
+    };
+    let warning = match warning {
+        "" => String::new(),
+        text => format!("{text} blocks that are only referenced by the checkpoint.\n"),
+    };
+    let date = date_with_seconds(time);
+    format!("{warning}checkpoint: created {date}, consumes {bytes}\n")
 }
 
 // OpenZFS: cmd/zpool/zpool_main.c, print_scan_scrub_resilver_status (forms and when an estimate is given)

@@ -1,0 +1,53 @@
+//! What a checkpoint keeps: places freed although an older state of the pool, to which it may be rewound, refers to them.
+//!
+//! They stay allocated in their metaslabs; the pool writes them down apart until the checkpoint is discarded.
+//! Does not know which blocks belong to a checkpoint.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use ondisk::Txg;
+
+use crate::ranges::{Mismatch, RangeTree};
+
+/// Places of one metaslab that were freed in one txg but for the checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptRanges {
+    /// Top-level vdev.
+    pub vdev: u32,
+    /// Ranges, bytes of the top-level vdev, sorted, merged; none crosses the end of a metaslab.
+    pub ranges: Vec<Range<u64>>,
+}
+
+/// Places not yet taken by the pool, by txg, vdev and metaslab.
+#[derive(Debug, Default)]
+pub(crate) struct Kept(BTreeMap<Txg, BTreeMap<(u32, u32), RangeTree>>);
+
+impl Kept {
+    /// Adds a place; fails when it was added before.
+    pub(crate) fn add(
+        &mut self,
+        txg: Txg,
+        key: (u32, u32),
+        range: Range<u64>,
+    ) -> Result<(), Mismatch> {
+        let places = self.0.entry(txg).or_default();
+        places.entry(key).or_default().add(range)
+    }
+
+    pub(crate) fn has(&self, txg: Txg) -> bool {
+        self.0.contains_key(&txg)
+    }
+
+    /// Takes the places of a txg, in order of vdev and metaslab.
+    pub(crate) fn take(&mut self, txg: Txg) -> Vec<KeptRanges> {
+        let places = self.0.remove(&txg).unwrap_or_default();
+        places
+            .into_iter()
+            .map(|((vdev, _), mut ranges)| KeptRanges {
+                vdev,
+                ranges: ranges.drain(),
+            })
+            .collect()
+    }
+}
