@@ -317,7 +317,8 @@ impl Zilog {
             .borrow()
             .as_ref()
             .is_some_and(|(after, _)| *after <= txg);
-        let may_go = (due || chain.broken) && !inner.writing.get();
+        // Nobody writes to a broken chain, though who broke it may wait for this group.
+        let may_go = chain.broken || (due && !inner.writing.get());
         if may_go && let Some(blocks) = chain.take_all(txg) {
             outcome.freed = blocks;
             if due && let Some((_, old)) = inner.discard.borrow_mut().take() {
@@ -378,12 +379,16 @@ impl Inner {
 
     async fn write_entries(&self, entries: &mut VecDeque<Entry>) -> Result<()> {
         self.begin_chain().await?;
+        // Until the last block is durable this transaction keeps the group open in which the blocks of this commit are set
+        // aside: were it synced before, a crash would leave blocks allocated that no chain leads to. When one cannot be
+        // written, this very group gives the chain back.
+        let tx = self.clock.begin_now()?;
         let synced = self.clock.last_synced();
         entries.retain(|entry| entry.txg > synced);
         if entries.is_empty() {
             return Ok(());
         }
-        let mut vdevs = self.write_ahead(entries).await?;
+        let mut vdevs = self.write_ahead(entries, &tx).await?;
         let asked: usize = entries.iter().map(|entry| entry.intent.size()).sum();
         self.sizes.borrow_mut().note(asked);
         let mut left: usize = entries.iter().map(|entry| entry.intent.size()).sum();
@@ -404,7 +409,7 @@ impl Inner {
             self.chain.borrow_mut().filled(&bp, filled.newest);
             let id = ChainId::of(&bp);
             // Before the block is written: it carries the place of the next one.
-            let next = self.set_aside(next, id.next()).await?;
+            let next = self.set_aside(next, id.next(), &tx).await?;
             let fletcher4 =
                 |data: &[u8]| codec::checksum::compute(Algorithm::Fletcher4, &[0; 32], data);
             LogBlock::seal(&mut filled.bytes, id, &next, filled.used, fletcher4);
@@ -442,9 +447,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes whole blocks to their place, as far as their writers allow it, and leaves pointers to them in their records'
-    /// stead. Returns the vdevs that have to be flushed for it.
-    async fn write_ahead(&self, entries: &mut VecDeque<Entry>) -> Result<BTreeSet<u32>> {
+    /// Writes whole blocks of `tx`'s group to their place, as far as their writers allow it, and leaves pointers to them in
+    /// their records' stead. Returns the vdevs that have to be flushed for it.
+    async fn write_ahead(&self, entries: &mut VecDeque<Entry>, tx: &Tx) -> Result<BTreeSet<u32>> {
         let mut vdevs = BTreeSet::new();
         if !entries
             .iter()
@@ -453,8 +458,6 @@ impl Inner {
         {
             return Ok(vdevs);
         }
-        // The transaction keeps the group open: a block written ahead is part of it.
-        let tx = self.clock.begin_now()?;
         let mut cut: VecDeque<Entry> = VecDeque::new();
         for entry in entries.drain(..) {
             match entry.intent.whole_blocks() {
@@ -468,7 +471,7 @@ impl Inner {
         for some in parts.chunks_mut(BLOCKS_AT_ONCE) {
             let written = some
                 .iter()
-                .map(|entry| self.write_block_ahead(&entry.intent, &tx));
+                .map(|entry| self.write_block_ahead(&entry.intent, tx));
             let written = runtime::join_all(written).await;
             for (entry, result) in std::iter::zip(some, written) {
                 match result {
@@ -532,15 +535,16 @@ impl Inner {
             seq: 1,
         };
         let size = self.sizes.borrow().next();
-        let first = self.set_aside(size, id).await?;
+        let first = {
+            let tx = self.clock.begin_now()?;
+            self.set_aside(size, id, &tx).await?
+        };
         // The header is part of the objset's block: it gets there with a group.
         Ok(self.clock.wait_synced(first.birth()).await?)
     }
 
-    /// Sets a block aside and puts it at the end of the chain.
-    async fn set_aside(&self, size: u64, id: ChainId) -> Result<BlockPointer> {
-        // The transaction keeps the group open until the space it takes is noted.
-        let tx = self.clock.begin_now()?;
+    /// Sets a block aside in the group of `tx`, and puts it at the end of the chain.
+    async fn set_aside(&self, size: u64, id: ChainId, tx: &Tx) -> Result<BlockPointer> {
         // The log of a nearly full pool is on its log vdevs or nowhere. Without a log block, commits wait for the group.
         let anywhere = !self.is_nearly_full(size);
         let mut bp = self.store.allocate_log(tx.txg(), size, anywhere).await?;

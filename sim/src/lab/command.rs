@@ -17,13 +17,14 @@ use super::ledger::{self, Run, per_hour};
 use super::{Counts, Options, Violation, plan_of_seed, run};
 
 /// What `lab crash` understands.
-pub const USAGE: &str = "usage: sanbox lab crash [--seeds N] [--start S] [--jobs J] [--minutes M] [--twice] [--ledger FILE] [--engine NAME]
+pub const USAGE: &str = "usage: sanbox lab crash [--seeds N] [--start S] [--jobs J] [--minutes M] [--twice] [--check-all] [--ledger FILE] [--engine NAME]
        sanbox lab crash --seed S [--cut N] [--dump DIR] [--trace FILE]
        sanbox lab ledger FILE
 
 crash   tries power cuts in simulated machines: runs seeds S to S+N-1 (default: 100 seeds, or until M minutes are over) in
         J processes, judges what every cut leaves against everything that was acknowledged, and reports cuts and violations
         --twice   runs each seed a second time and compares
+        --check-all  has the checker look for leaked and lost space after every cut, not after one in 24
         --ledger  adds the run to a ledger, and begins with the first seed nobody has run unless --start says otherwise
         --engine  what the ledger calls the state of the program
         --seed    runs one seed and tells more; --cut tries one of its cuts; --dump writes the disks of a violation
@@ -99,6 +100,7 @@ fn parse<'a>(words: &'a [String], again: &[&str]) -> Option<(Vec<&'a str>, Reque
         let number = |text: Option<String>| text?.parse::<u64>().ok();
         match word.as_str() {
             "--twice" => request.twice = true,
+            "--check-all" => request.options.check_all = true,
             "--worker" => request.worker = true,
             "--seeds" => request.seeds = Some(number(text())?),
             "--start" => request.start = Some(number(text())?),
@@ -247,6 +249,9 @@ fn drive(request: &Request, supply: &Supply, sender: &Sender<String>) {
         command.args(["--seeds", &count.to_string(), "--start", &start.to_string()]);
         if request.twice {
             command.arg("--twice");
+        }
+        if request.options.check_all {
+            command.arg("--check-all");
         }
         let child = command.stdout(Stdio::piped()).spawn();
         let Ok(mut child) = child else {

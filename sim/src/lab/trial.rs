@@ -29,6 +29,8 @@ pub struct Options {
     pub only: Option<u64>,
     /// Where the disks of a violation are written.
     pub dump: Option<PathBuf>,
+    /// Every cut is judged by the checker as well, not a sample of them.
+    pub check_all: bool,
     /// Where the events of the import after the cut `only` are written.
     pub trace: Option<PathBuf>,
 }
@@ -196,7 +198,7 @@ fn try_cut(
     if options.trace.is_some() {
         world.start_trace();
     }
-    let is_checked = rng.below(CHECKED_ONE_IN) == 0;
+    let is_checked = rng.below(CHECKED_ONE_IN) == 0 || options.check_all;
     let is_nested = rng.below(NESTED_ONE_IN) == 0;
     let outcome = judged(
         plan,

@@ -424,6 +424,11 @@ pub(crate) const COMMANDS: &[Command] = &[
                 "crash: run each seed again and compare, which shows that it can be repeated",
             ),
             long(
+                "check-all",
+                None,
+                "crash: have the checker look for leaked and lost space after every cut, not after one in 24",
+            ),
+            long(
                 "ledger",
                 Some("FILE"),
                 "crash: add the run to a ledger, and begin with the first seed it does not have",
