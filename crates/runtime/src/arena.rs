@@ -59,6 +59,29 @@ pub fn keep_free(bytes: usize) {
     FREE_CHUNKS.fetch_max(bytes / CHUNK, Ordering::Relaxed);
 }
 
+/// Chunks that may be registered with an io_uring, unless [`register_at_most`] says less.
+static REGISTERED_CHUNKS: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Limits how much buffer memory is registered with io_urings from now on. What is registered saves work for each transfer,
+/// and stays resident whole and for good. For the whole process; the lowest word counts.
+pub fn register_at_most(bytes: usize) {
+    REGISTERED_CHUNKS.fetch_min(bytes / CHUNK, Ordering::Relaxed);
+}
+
+/// Gives free memory back to the kernel: that of free buffers, whatever was said to [`keep_free`], except what is registered
+/// with an io_uring, and that of the heap. Takes some milliseconds, and is to be called when memory is short; from any thread.
+pub fn give_back_free() {
+    if let Some(arena) = arena() {
+        arena.give_back_free();
+    }
+    #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
+    // SAFETY: may be called at any time from any thread. The allocator keeps what is free in the middle of its heaps, which is
+    // a quarter of the whole process after many small files (docs/measurements/2026-11-22-memory.md).
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 pub(crate) struct Arena {
     base: usize,
     chunks_max: usize,
@@ -214,6 +237,63 @@ impl Arena {
         state.free_chunks.push(number);
     }
 
+    fn give_back_free(&self) -> usize {
+        let mut given = 0;
+        let mut number = 0;
+        // One chunk at a time: others wait for the lock.
+        while let Some(bytes) = self.give_back_chunk(number) {
+            given += bytes;
+            number += 1;
+        }
+        given
+    }
+
+    /// Gives the touched free buffers of a chunk back to the kernel and returns their bytes; `None` when there is no such chunk.
+    fn give_back_chunk(&self, number: usize) -> Option<usize> {
+        let mut state = self.lock();
+        let chunk = state.chunks.get_mut(number)?;
+        if chunk.pinned {
+            return Some(0);
+        }
+        let size = CLASSES[chunk.class];
+        let slots = CHUNK / size;
+        let is_touched = |chunk: &Chunk, slot: usize| {
+            let (word, mask) = (slot / 64, 1 << (slot % 64));
+            chunk.free[word] & mask != 0 && chunk.untouched[word] & mask == 0
+        };
+        let (mut slot, mut given) = (0, 0);
+        while slot < slots {
+            let first = slot;
+            while slot < slots && is_touched(chunk, slot) {
+                slot += 1;
+            }
+            if slot == first {
+                slot += 1;
+                continue;
+            }
+            let address = self.base + number * CHUNK + first * size;
+            let start = std::ptr::with_exposed_provenance_mut(address);
+            let bytes = (slot - first) * size;
+            // SAFETY: the range lies in a chunk of our region, and no buffer of it is in use while we hold the lock.
+            if unsafe { madvise(start, bytes, Advice::LinuxDontNeed) }.is_ok() {
+                given += bytes;
+                for slot in first..slot {
+                    chunk.untouched[slot / 64] |= 1 << (slot % 64);
+                }
+            }
+        }
+        if chunk.free_count == slots && (0..slots).all(|slot| !is_touched(chunk, slot)) {
+            // As whoever takes the whole chunk looks at it.
+            chunk.untouched = [u64::MAX; WORDS];
+        }
+        Some(given)
+    }
+
+    /// Whether the chunk is one that may be registered with an io_uring.
+    pub(crate) fn may_pin(number: usize) -> bool {
+        number < REGISTERED_CHUNKS.load(Ordering::Relaxed)
+    }
+
     fn start_chunk(&self, state: &mut State, class: usize) -> Option<usize> {
         let slots = CHUNK / CLASSES[class];
         let mut free = [0; WORDS];
@@ -334,6 +414,53 @@ mod tests {
                 held.insert(address, (piece.capacity, fill));
             }
         }
+    }
+
+    #[test]
+    fn what_is_free_is_given_back_and_is_zero_then() {
+        let Some(arena) = Arena::reserve() else {
+            return;
+        };
+        let take = |fill: u8| {
+            let piece = arena.take(64 << 10).expect("there is room");
+            // SAFETY: the piece is ours and mapped.
+            unsafe { piece.start.as_ptr().write_bytes(fill, piece.capacity) };
+            piece
+        };
+        let pieces: Vec<Piece> = (1..=100).map(take).collect();
+        for (index, piece) in pieces.iter().enumerate() {
+            if index % 3 != 0 {
+                arena.give_back(piece.start);
+            }
+        }
+        assert_eq!(arena.give_back_free(), 66 * (64 << 10));
+        assert_eq!(arena.give_back_free(), 0, "nothing is given back twice");
+        for (index, piece) in pieces.iter().enumerate().step_by(3) {
+            // SAFETY: held since it was filled.
+            let bytes = unsafe { std::slice::from_raw_parts(piece.start.as_ptr(), piece.capacity) };
+            let fill = u8::try_from(index + 1).expect("a small number");
+            assert!(bytes.iter().all(|&byte| byte == fill));
+        }
+        for _ in 0..66 {
+            let piece = arena.take(64 << 10).expect("there is room");
+            // SAFETY: the piece is ours and mapped.
+            let bytes = unsafe { std::slice::from_raw_parts(piece.start.as_ptr(), piece.capacity) };
+            assert!(piece.is_zero && bytes.iter().all(|&byte| byte == 0));
+        }
+    }
+
+    #[test]
+    fn a_pinned_chunk_keeps_its_memory() {
+        let Some(arena) = Arena::reserve() else {
+            return;
+        };
+        let piece = arena.take(LARGEST).expect("there is room");
+        let number = arena
+            .chunk_of(piece.start.as_ptr() as usize)
+            .expect("in the region");
+        arena.pin(number);
+        arena.give_back(piece.start);
+        assert_eq!(arena.give_back_free(), 0);
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub mod sync;
 mod time;
 mod timer;
 
-pub use arena::keep_free;
+pub use arena::{give_back_free, keep_free, register_at_most};
 pub use buf::{ALIGNMENT, IoBuf, IoBufMut};
 pub use combine::{Either, join, join_all, select, timeout, waiting_as};
 pub use disk::{Disk, DiskAction, DiskError, DiskInfo, DiskKind, DiskMode};

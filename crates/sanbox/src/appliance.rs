@@ -117,6 +117,7 @@ impl Appliance {
         let mounts = Mounts::new(config.mount.threads);
         let tunables = tuning::from_config(&config.tuning).map_err(anyhow::Error::msg)?;
         let memory = Plan::of(memory_ceiling(&config));
+        runtime::register_at_most(usize::try_from(memory.registered).unwrap_or(usize::MAX));
         Ok(Arc::new(Self {
             tunables: std::sync::Mutex::new(tunables),
             memory,

@@ -1,7 +1,8 @@
 //! How much memory the process takes: the ceiling, what is planned of it, and the caches giving way when it comes close.
 //!
 //! The caches are what gives: their limit starts low and rises while the process as a whole (as the kernel counts it) is well
-//! below the ceiling, and falls when it is close to it, whoever took the rest.
+//! below the ceiling, and falls when it is close to it, whoever took the rest. Before they fall, buffers that are free but
+//! kept for the next user are given back to the kernel.
 //!
 //! Guarantees: nothing beyond the plan is waited for; with the parts bounded as planned the process stays below the ceiling.
 
@@ -14,6 +15,11 @@ use crate::appliance::Appliance;
 
 /// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Between two looks whether free memory should go back to the kernel, and the pause after one that brought little.
+const GIVE_BACK_EVERY: Duration = Duration::from_millis(25);
+const GIVE_BACK_PAUSE: Duration = Duration::from_millis(200);
+/// What giving back should bring to be done again soon, in bytes.
+const GIVEN_WORTHWHILE: u64 = 4 << 20;
 /// Least memory the program can work in.
 pub(crate) const CEILING_MIN: u64 = 192 << 20;
 /// What the program takes apart from data: code, tables, stacks.
@@ -32,6 +38,8 @@ pub(crate) struct Plan {
     pub(crate) writing: u64,
     /// Most of what the clients of one protocol send and are sent.
     pub(crate) clients: u64,
+    /// Most of the buffers that are registered with the kernel, which then stay resident when they are free.
+    pub(crate) registered: u64,
 }
 
 impl Plan {
@@ -46,6 +54,7 @@ impl Plan {
             writing: (rest / 32).min(64 << 20),
             // One request of 32 MiB must fit in any case.
             clients: (rest / 16).clamp(48 << 20, 512 << 20),
+            registered: rest / 8,
         }
     }
 
@@ -54,10 +63,15 @@ impl Plan {
         usize::try_from(self.clients).map_or(bound, |planned| planned.min(bound))
     }
 
+    /// What the process should not take more than for long: a part is kept for what comes between two looks.
+    fn high(&self) -> u64 {
+        self.ceiling / 100 * 80
+    }
+
     /// The most the caches may take now, in bytes, from what they take and the process takes.
     fn press(&self, caches_now: u64, limit_now: u64, process: u64, caches_max: u64) -> u64 {
-        let high = self.ceiling / 100 * 85;
-        let low = self.ceiling / 100 * 75;
+        let high = self.high();
+        let low = self.ceiling / 100 * 70;
         let least = self.ceiling / 32;
         if process > high {
             // What is freed may take a moment to be gone; ask for what is missing, not for more each time.
@@ -114,9 +128,37 @@ fn container() -> Option<u64> {
 
 /// Keeps the process below the ceiling for as long as the appliance is there.
 pub(crate) async fn keep(appliance: Weak<Appliance>) {
+    tokio::join!(give_back(appliance.clone()), press_caches(appliance));
+}
+
+/// Gives free memory back to the kernel when the process is close to its ceiling: what caches let go of, and what requests
+/// took for a moment, is free memory of the program at first. Waits for no pool.
+async fn give_back(appliance: Weak<Appliance>) {
+    let mut pause = GIVE_BACK_EVERY;
+    loop {
+        tokio::time::sleep(pause).await;
+        pause = GIVE_BACK_EVERY;
+        let (Some(high), Some(before)) = (
+            appliance.upgrade().map(|a| a.memory_plan().high()),
+            process_bytes(),
+        ) else {
+            return;
+        };
+        if before > high {
+            let _ = tokio::task::spawn_blocking(runtime::give_back_free).await;
+            let given = before.saturating_sub(process_bytes().unwrap_or(before));
+            if given < GIVEN_WORTHWHILE {
+                pause = GIVE_BACK_PAUSE;
+            }
+        }
+    }
+}
+
+/// Moves the limits of the caches.
+async fn press_caches(appliance: Weak<Appliance>) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        let (Some(appliance), Some(process)) = (appliance.upgrade(), process_bytes()) else {
+        let Some(appliance) = appliance.upgrade() else {
             return;
         };
         let plan = appliance.memory_plan();
@@ -130,6 +172,10 @@ pub(crate) async fn keep(appliance: Weak<Appliance>) {
                 pools.push((pool, seen));
             }
         }
+        // Pools may be busy and answer late.
+        let Some(process) = process_bytes() else {
+            return;
+        };
         let held: u64 = pools.iter().map(|(_, (held, _))| held).sum();
         let limit: u64 = pools.iter().map(|(_, (_, limit))| limit).sum();
         let goal = plan.press(held, limit, process, caches_max);

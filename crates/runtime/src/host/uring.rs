@@ -23,7 +23,7 @@ use super::parker::Inbox;
 use super::pool::Pool;
 use super::threads::{FileTable, Finished, admit, run_blocking, run_compute};
 use super::{HostConfig, clock};
-use crate::arena::{self, arena};
+use crate::arena::{self, Arena, arena};
 use crate::buf::{IoBuf, IoBufMut};
 use crate::disk::DiskAction;
 use crate::driver::{
@@ -179,7 +179,7 @@ impl Uring {
             return None;
         }
         if !known {
-            if !self.may_register_chunks {
+            if !self.may_register_chunks || !Arena::may_pin(number) {
                 return None;
             }
             let base = arena.pin(number);
