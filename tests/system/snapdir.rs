@@ -299,6 +299,22 @@ fn mounts_are_never_stale() {
         check("ls m/d; rm m/d/g2", "g2\n");
         check("zfs rollback tank@two && cat m/f m/d/g", "new\nold\n");
     }
+    // Names of snapshots go with a promotion, a new name and a destruction, and come with them.
+    for round in 0..3 {
+        check(
+            "zfs create -o mountpoint=$PWD/p tank/p && zfs mount tank/p && echo x > p/x && zfs snapshot tank/p@s && \
+             zfs clone -o mountpoint=$PWD/q tank/p@s tank/q && zfs mount tank/q && cat p/.zfs/snapshot/s/x; \
+             ls q/.zfs/snapshot; zfs promote tank/q; test -e p/.zfs/snapshot/s || echo gone; \
+             test -e p/.zfs/snapshot/s/x || echo gone; cat q/.zfs/snapshot/s/x; ls p/.zfs/snapshot",
+            "x\ngone\ngone\nx\n",
+        );
+        check(
+            "zfs rename tank/q@s tank/q@t && cat q/.zfs/snapshot/t/x; test -e q/.zfs/snapshot/s || echo gone; \
+             zfs destroy tank/p && zfs destroy tank/q@t; test -e q/.zfs/snapshot/t || echo gone; zfs destroy tank/q",
+            "x\ngone\ngone\n",
+        );
+        eprintln!("round {round}");
+    }
     check("zfs unmount tank", "");
     place.stop();
 }

@@ -65,7 +65,7 @@ impl Blocks {
         }
     }
 
-    /// Writes a block and keeps its bytes in the cache.
+    /// Writes a block and keeps its bytes in the cache; the devices have taken it when this returns.
     pub(crate) async fn write(
         &self,
         txg: Txg,
@@ -76,6 +76,27 @@ impl Blocks {
         match self {
             Self::Pool { cache, store } => {
                 let (bp, stored) = store.write_forms(txg, data.clone(), props).await?;
+                if !bp.is_hole() && !bp.is_embedded() {
+                    cache.insert(&bp, data, stored, second_level);
+                }
+                Ok(bp)
+            }
+            #[cfg(test)]
+            Self::Memory(store) => store.write(txg, data, props).await,
+        }
+    }
+
+    /// Begins to write a block (see [`zio::BlockStore::write_later`]) and keeps its bytes in the cache.
+    pub(crate) async fn write_later(
+        &self,
+        txg: Txg,
+        data: IoBuf,
+        props: &WriteProps,
+        second_level: SecondLevel,
+    ) -> Result<BlockPointer, ZioError> {
+        match self {
+            Self::Pool { cache, store } => {
+                let (bp, stored) = store.write_later(txg, data.clone(), props).await?;
                 if !bp.is_hole() && !bp.is_embedded() {
                     cache.insert(&bp, data, stored, second_level);
                 }

@@ -32,7 +32,7 @@ impl Objset {
     /// too) go to the ledger. May be called again in the same group after further changes in syncing context: blocks born in
     /// `txg` are then rewritten in place where their size allows. Without changes it returns the old root.
     ///
-    /// The blocks are durable after the next flush of the devices. One sync of an objset at a time.
+    /// The blocks are durable once the store has settled and the devices were flushed. One sync of an objset at a time.
     ///
     /// # Errors
     /// Read and write errors. After an error the objset must not be used any more: the group cannot be completed.

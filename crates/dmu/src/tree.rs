@@ -163,7 +163,7 @@ impl SyncContext {
                 .acquire("a free place among the writes under way")
                 .await;
             self.blocks()
-                .write(self.txg, data, &props, self.policy.second_level)
+                .write_later(self.txg, data, &props, self.policy.second_level)
                 .await
         };
         let new = written.map_err(|source| match source {

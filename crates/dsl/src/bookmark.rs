@@ -157,6 +157,7 @@ impl Inner {
             .find_dir(parts.head)
             .await?
             .ok_or_else(|| missing(parts.head))?;
+        self.need_key(&dir).await?;
         let head = ObjectId(dir.phys().head_dataset_obj);
         let short = parts.bookmark.expect("the name was checked");
         if let Some(map) = self.bookmarks_of(head).await?

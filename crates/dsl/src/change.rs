@@ -39,6 +39,7 @@ impl Inner {
             return Err(DslError::WrongKind { name: name.into() });
         }
         let dir = found.dir;
+        self.need_key(&dir).await?;
         if dir.parent().is_none() {
             // OpenZFS words it so: the pool is destroyed instead.
             return Err(DslError::WrongKind { name: name.into() });
@@ -287,6 +288,7 @@ impl Inner {
             return Err(DslError::CrossPool);
         }
         let dir = found.dir;
+        self.need_key(&dir).await?;
         if dir.parent().is_none() {
             return Err(DslError::WrongKind { name: from.into() });
         }

@@ -120,6 +120,7 @@ impl Inner {
         {
             return Err(not_a_clone());
         }
+        self.need_key(&dir).await?;
         let clone = self.load_dataset(found.dataset, None).await?;
         if clone.phys().flags & dataset_flags::NOPROMOTE != 0 {
             return Err(not_a_clone());
@@ -366,6 +367,7 @@ impl Inner {
         if found.snapshot.is_some() {
             return Err(DslError::WrongKind { name: name.into() });
         }
+        self.need_key(&found.dir).await?;
         let state = self.load_dataset(found.dataset, None).await?;
         let phys = state.phys();
         let prev = ObjectId(phys.prev_snap_obj);

@@ -243,6 +243,10 @@ impl Inner {
             return Ok(());
         }
         let phys = state.phys();
+        if phys.bp.uses_crypt() {
+            let name = self.name_of(&state.dir());
+            return Err(DslError::KeyNotLoaded { name });
+        }
         let snapshot = phys.is_snapshot();
         let props = snapshot.then_some(ObjectId(phys.props_obj));
         let scope = self.scope(&state.dir(), props).await?;

@@ -420,19 +420,28 @@ impl Inner {
             .borrow()
             .get(&head)
             .and_then(|state| state.objset());
-        let code = match open {
-            Some(objset) => objset.kind().0,
+        let kind = match open {
+            Some(objset) => kind_of_code(objset.kind().0),
             None => {
-                self.objset_type(head, &self.dataset_phys(head).await?.bp)
-                    .await?
+                let root = self.dataset_phys(head).await?.bp;
+                if root.uses_crypt() {
+                    let name = self.name_of(dir);
+                    return Err(DslError::KeyNotLoaded { name });
+                }
+                self.kind_at(head, &root).await?
             }
-        };
-        let kind = match code {
-            3 => DatasetKind::Volume,
-            _ => DatasetKind::Filesystem,
         };
         dir.kind.set(Some(kind));
         Ok(kind)
+    }
+
+    /// The kind of the objects at a root.
+    pub(crate) async fn kind_at(
+        &self,
+        object: ObjectId,
+        root: &BlockPointer,
+    ) -> Result<DatasetKind> {
+        Ok(kind_of_code(self.objset_type(object, root).await?))
     }
 
     async fn objset_type(&self, object: ObjectId, bp: &BlockPointer) -> Result<u64> {
@@ -527,5 +536,12 @@ impl Inner {
     /// Seconds since 1970.
     pub(crate) fn seconds(&self) -> u64 {
         u64::try_from(self.services.handle.wall_clock().seconds).unwrap_or(0)
+    }
+}
+
+fn kind_of_code(code: u64) -> DatasetKind {
+    match code {
+        3 => DatasetKind::Volume,
+        _ => DatasetKind::Filesystem,
     }
 }

@@ -31,6 +31,7 @@ pub mod names;
 mod owner;
 mod policy;
 pub mod property;
+mod sealed;
 mod setprop;
 mod snapshot;
 mod snapshots;

@@ -148,7 +148,7 @@ impl Inner {
         let mut work = vec![(start, 0)];
         while let Some((dir, depth)) = work.pop() {
             let below = spec.depth.is_none_or(|max| depth < max);
-            let kind = self.kind_of(&dir).await?;
+            let kind = self.kind_shown(&dir).await?;
             let mut found = Vec::new();
             if spec.kinds.contains(kind) {
                 found.push(self.head_info(&dir, wants).await?);
@@ -280,7 +280,7 @@ impl Inner {
     async fn head_info(self: &Rc<Self>, dir: &Rc<Dir>, wants: &Wants) -> Result<Listed> {
         let object = ObjectId(dir.phys().head_dataset_obj);
         let phys = self.dataset_phys(object).await?;
-        let kind = self.kind_of(dir).await?;
+        let kind = self.kind_shown(dir).await?;
         let props = self.props_of(dir).await?;
         let stored = |p: Property| props.get(p.name()).and_then(Value::number).unwrap_or(0);
         let room = available(dir, self.pool_size(0), false);
@@ -320,7 +320,7 @@ impl Inner {
         wants: &Wants,
     ) -> Result<Listed> {
         let phys = self.dataset_phys(object).await?;
-        let head_kind = self.kind_of(dir).await?;
+        let head_kind = self.kind_shown(dir).await?;
         let compress_ratio = ratio(phys.uncompressed_bytes, phys.compressed_bytes);
         let space = SpaceInfo {
             used: phys.unique_bytes,
@@ -410,7 +410,7 @@ impl Inner {
             ref_compress_ratio: ratio(word(7), word(6)),
             ..SpaceInfo::default()
         };
-        let head_kind = self.kind_of(dir).await?;
+        let head_kind = self.kind_shown(dir).await?;
         let full = format!("{}#{name}", self.name_of(dir));
         Ok(DatasetInfo {
             space_known: word(4) & BOOKMARK_HAS_SPACE != 0,
@@ -587,6 +587,8 @@ impl Inner {
             let objset = self.objset_for_reading(info.object).await?;
             match info.head_kind {
                 DatasetKind::Volume => self.volume_properties(&objset).await?,
+                // What a file system had fixed is encrypted like its files, and not there yet when a stream came in part.
+                _ if objset.root().uses_crypt() || info.inconsistent => BTreeMap::new(),
                 _ => self.master_node(&objset).await?,
             }
         } else {
@@ -628,7 +630,8 @@ impl Inner {
         let of_users = wants.of_users();
         if !of_users.is_empty() && info.head_kind == DatasetKind::Filesystem {
             let objset = self.objset_for_reading(info.object).await?;
-            for name in of_users {
+            let readable = !objset.root().uses_crypt();
+            for name in of_users.into_iter().filter(|_| readable) {
                 if let Some(number) = self.user_property(&objset, name).await? {
                     properties.push(PropertyEntry {
                         name: name.clone(),
@@ -665,7 +668,7 @@ impl Inner {
     }
 
     async fn property(
-        &self,
+        self: &Rc<Self>,
         property: Property,
         info: &DatasetInfo,
         dir: &Rc<Dir>,
@@ -773,9 +776,14 @@ impl Inner {
             | Property::IvsetGuid
             | Property::Redacted
             | Property::ReceiveResumeToken
-            | Property::EncryptionRoot
-            | Property::KeyStatus
             | Property::RedactSnaps => None,
+            Property::EncryptionRoot | Property::KeyStatus => {
+                self.sealing_property(property, dir).await?
+            }
+            Property::Encryption | Property::KeyFormat | Property::Pbkdf2Iters => {
+                let sealed = self.sealing_property(property, dir).await?;
+                Some(sealed.unwrap_or_else(|| scope.native(property)))
+            }
             _ => Some(scope.native(property)),
         })
     }

@@ -78,6 +78,7 @@ impl Inner {
             name: parts.head.into(),
         };
         let dir = self.find_dir(parts.head).await?.ok_or_else(missing)?;
+        self.need_key(&dir).await?;
         let head = self
             .load_dataset(ObjectId(dir.phys().head_dataset_obj), None)
             .await?;

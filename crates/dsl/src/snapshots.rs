@@ -199,6 +199,7 @@ impl Hierarchy {
                 name: snapshot.into(),
             });
         }
+        inner.need_key(&found.dir).await?;
         names::check(name, DatasetKind::Filesystem)?;
         let pool = self.pool_name();
         let in_pool = name

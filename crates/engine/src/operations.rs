@@ -152,8 +152,7 @@ impl PoolHandle {
     /// # Errors
     /// There is a checkpoint; the feature is not enabled; the pool cannot be written.
     pub async fn checkpoint(&self) -> Result<(), EngineError> {
-        self.door
-            .ask(|room| async move { Ok(room.pool.checkpoint().await?) })
+        self.ask(|room| async move { Ok(room.pool.checkpoint().await?) })
             .await
     }
 
@@ -162,8 +161,7 @@ impl PoolHandle {
     /// # Errors
     /// There is none; the pool cannot be written.
     pub async fn discard_checkpoint(&self) -> Result<(), EngineError> {
-        self.door
-            .ask(|room| async move { Ok(room.pool.discard_checkpoint().await?) })
+        self.ask(|room| async move { Ok(room.pool.discard_checkpoint().await?) })
             .await
     }
 

@@ -268,8 +268,12 @@ impl PoolHandle {
             on_origin(name, &["promote", "mount"]),
         ];
         let name = name.to_owned();
-        self.ask_permitted(needs, move |room| async move { room.promote(&name).await })
-            .await
+        let done = self
+            .ask_permitted(needs, move |room| async move { room.promote(&name).await })
+            .await;
+        // Names of the origin's have become the clone's.
+        self.tell(None, Happened::Snapshots).await;
+        done
     }
 
     /// Makes a dataset what its newest snapshot is, which must be `target` if given. Open files

@@ -375,6 +375,18 @@ impl BlockPointer {
         !self.is_embedded() && self.words[6] & CRYPT != 0
     }
 
+    /// Returns whether the block's bytes say nothing without a key. Of an encrypted dataset, indirect blocks, the objset's
+    /// block and some dictionaries are only authenticated; in blocks of dnodes all but the bonus buffers is in the clear.
+    // OpenZFS: include/sys/spa.h, BP_IS_ENCRYPTED; module/os/linux/zfs/zio_crypt.c, zio_crypt_init_uios_dnode
+    #[must_use]
+    pub fn is_sealed(&self) -> bool {
+        let object_type = self.object_type();
+        self.uses_crypt()
+            && self.level() == 0
+            && object_type != ObjectType::DNODE
+            && object_type.is_encrypted()
+    }
+
     #[must_use]
     pub const fn is_dedup(&self) -> bool {
         !self.is_embedded() && self.words[6] & DEDUP != 0

@@ -81,7 +81,12 @@ async fn run(pool: Pool) {
             continue;
         }
         let txg = inner.clock().quiesce_next().await;
-        match inner.sync_group(txg).await {
+        let group = inner.sync_group(txg).await;
+        if group.is_err() {
+            // Nothing may still be writing when the failure is reported; there is nothing to add to it.
+            drop(inner.store().settle().await);
+        }
+        match group {
             Ok(()) => {
                 inner.store().txg_synced(txg);
                 inner.hierarchy.synced(txg);
@@ -250,9 +255,16 @@ impl Inner {
             let more = self.hierarchy.is_dirty(txg)
                 || self.store().has_changes(txg)
                 || self.config_dirty.get();
-            if !more {
+            if more {
+                continue;
+            }
+            self.store().settle().await?;
+            // What only showed when the devices took the last writes is recorded with this group, too.
+            let missed = self.tree.take_missed_writes();
+            if missed.is_empty() {
                 break;
             }
+            self.late_misses.borrow_mut().extend(missed);
         }
         self.commit(txg).await
     }

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: after [`check_stored`] every size is within bounds and every place used lies inside its vdev.
 
-use ondisk::{BlockPointer, ChecksumKind, Compression, Dva};
+use ondisk::{BlockPointer, ChecksumKind, Compression, Dva, ObjectType};
 use vdev::Tree;
 
 /// Largest number of nested gang headers. Three children per header and at least 512 bytes per child cover 16 MiB in 10.
@@ -92,4 +92,24 @@ pub(crate) fn held_space(tree: &Tree, dva: &Dva) -> u64 {
     } else {
         dva.asize
     }
+}
+
+/// Whether stored bytes have the checksum of their pointer; `None` for a checksum of a kind that is not known.
+pub(crate) fn sum_agrees(bp: &BlockPointer, salt: &[u8; 32], stored: &[u8]) -> Option<bool> {
+    use codec::checksum::Algorithm::{Fletcher2, Fletcher4, Off};
+    let algorithm = checksum_algorithm(bp.checksum_kind())?;
+    if algorithm == Off {
+        return Some(true);
+    }
+    let mut sum = codec::checksum::compute(algorithm, salt, stored);
+    let mut expect = bp.checksum();
+    // OpenZFS: module/zfs/zio_checksum.c, zio_checksum_handle_crypt
+    if bp.uses_crypt() && bp.object_type() != ObjectType::OBJSET {
+        // The upper half of the words is a MAC; a fletcher sum is folded into the lower half.
+        if matches!(algorithm, Fletcher2 | Fletcher4) {
+            sum = [sum[0] ^ sum[2], sum[1] ^ sum[3], 0, 0];
+        }
+        (sum[2], sum[3], expect[2], expect[3]) = (0, 0, 0, 0);
+    }
+    Some(sum == expect)
 }

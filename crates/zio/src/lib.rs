@@ -4,7 +4,7 @@
 //! allocation, ditto copies, gang), free, and the allocator of the whole pool with its deferred frees.
 //!
 //! Guarantees: bytes returned passed their checksum; a block pointer is returned only after its bytes were handed to
-//! enough devices; space freed in a txg is not handed out before two further txgs have synced; hostile block pointers
+//! enough devices, or, where the caller asks for that, before, and then [`BlockStore::settle`] answers for them; space freed in a txg is not handed out before two further txgs have synced; hostile block pointers
 //! give typed errors.
 //!
 //! What it does not know: objects, datasets (a [`Bookmark`] is carried only for error reports), the cache.
@@ -15,6 +15,7 @@ mod alloc;
 mod checks;
 mod error;
 mod kept;
+mod later;
 mod log;
 mod metaslab;
 mod ranges;

@@ -53,7 +53,7 @@ impl BlockStore {
     /// Returns a block from bytes that may be its stored ones (psize long, perhaps with more behind them): `None` when they are
     /// not. Holes, embedded blocks and what [`BlockStore::read`] refuses are nobody's bytes.
     pub async fn verify(&self, bp: &BlockPointer, bytes: IoBuf) -> Option<Forms> {
-        if bp.is_hole() || bp.is_embedded() || bp.uses_crypt() || !bp.is_little_endian() {
+        if bp.is_hole() || bp.is_embedded() || bp.is_sealed() || !bp.is_little_endian() {
             return None;
         }
         checks::check_stored(bp).ok()?;
@@ -94,10 +94,11 @@ impl BlockStore {
         if !bp.is_little_endian() {
             return Err(ZioError::ForeignByteOrder { bookmark });
         }
-        if bp.uses_crypt() {
+        if bp.is_sealed() {
             return Err(ZioError::Encrypted { bookmark });
         }
         checks::check_stored(bp).map_err(|what| corrupt(CorruptReason::Pointer(what)))?;
+        self.arrived(bp).await;
         self.count(|stats| stats.reads += 1);
         let result = if bp.is_gang() {
             self.read_gang_block(bp, props).await
@@ -173,10 +174,7 @@ impl BlockStore {
         move |bytes: &IoBuf| {
             let psize = to_usize(bp.psize());
             let stored = bytes.slice(0..psize.min(bytes.len()));
-            let algorithm = checks::checksum_algorithm(bp.checksum_kind())?;
-            if algorithm != codec::checksum::Algorithm::Off
-                && codec::checksum::compute(algorithm, &salt, &stored) != bp.checksum()
-            {
+            if !checks::sum_agrees(&bp, &salt, &stored)? {
                 return None;
             }
             let logical = decompressed(&bp, &stored);

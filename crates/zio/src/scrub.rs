@@ -22,6 +22,7 @@ impl BlockStore {
         }
         let fail = |what| corrupt(bp, props.bookmark, CorruptReason::Pointer(what));
         checks::check_stored(bp).map_err(fail)?;
+        self.arrived(bp).await;
         let mut blocks = vec![*bp];
         if bp.is_gang() {
             let walked = self
@@ -102,21 +103,7 @@ impl BlockStore {
         let bp = *bp;
         Arc::new(move |bytes: &IoBuf| {
             let stored = bytes.get(..to_usize(bp.psize()))?;
-            let algorithm = checks::checksum_algorithm(bp.checksum_kind())?;
-            if algorithm == codec::checksum::Algorithm::Off {
-                return Some(());
-            }
-            let mut sum = codec::checksum::compute(algorithm, &salt, stored);
-            let mut expect = bp.checksum();
-            if bp.uses_crypt() {
-                // The upper half of the words is a MAC; a fletcher sum is folded into the lower half.
-                use codec::checksum::Algorithm::{Fletcher2, Fletcher4};
-                if matches!(algorithm, Fletcher2 | Fletcher4) {
-                    sum = [sum[0] ^ sum[2], sum[1] ^ sum[3], 0, 0];
-                }
-                (sum[2], sum[3], expect[2], expect[3]) = (0, 0, 0, 0);
-            }
-            (sum == expect).then_some(())
+            checks::sum_agrees(&bp, &salt, stored)?.then_some(())
         })
     }
 }

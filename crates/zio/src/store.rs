@@ -15,6 +15,7 @@ use vdev::{IoClass, Tree, VdevError};
 use crate::alloc::Allocator;
 use crate::checks;
 use crate::kept::KeptRanges;
+use crate::later::Later;
 use crate::read::{Forms, GangPart, corrupt};
 use crate::{
     Bookmark, CorruptReason, MetaSource, MetaslabChange, MetaslabSummary, Space, ZioError, write,
@@ -154,6 +155,7 @@ struct Inner {
     checkpoint: Cell<Option<Txg>>,
     /// Deflated bytes that are allocated for it alone.
     kept_bytes: Cell<u64>,
+    later: Later,
 }
 
 /// Most damaged blocks remembered between two calls of [`BlockStore::take_damaged`].
@@ -188,6 +190,7 @@ impl BlockStore {
             damaged: RefCell::default(),
             checkpoint: Cell::new(None),
             kept_bytes: Cell::new(0),
+            later: Later::default(),
         }))
     }
 
@@ -309,7 +312,7 @@ impl BlockStore {
         data: IoBuf,
         props: &WriteProps,
     ) -> Result<BlockPointer, ZioError> {
-        Ok(self.write_block(txg, data, props).await?.0)
+        Ok(self.write_block(txg, data, props, false).await?.0)
     }
 
     /// As [`BlockStore::write`], with the stored bytes of a block that was compressed.
@@ -322,7 +325,30 @@ impl BlockStore {
         data: IoBuf,
         props: &WriteProps,
     ) -> Result<(BlockPointer, Option<IoBuf>), ZioError> {
-        self.write_block(txg, data, props).await
+        self.write_block(txg, data, props, false).await
+    }
+
+    /// As [`BlockStore::write_forms`], but the devices may not have taken the bytes yet: that is awaited, and failures are
+    /// told, by [`BlockStore::settle`]. Reads of the block wait by themselves.
+    ///
+    /// # Errors
+    /// As [`BlockStore::write`]; of writes begun before, too.
+    pub async fn write_later(
+        &self,
+        txg: Txg,
+        data: IoBuf,
+        props: &WriteProps,
+    ) -> Result<(BlockPointer, Option<IoBuf>), ZioError> {
+        self.check_later()?;
+        self.write_block(txg, data, props, true).await
+    }
+
+    pub(crate) fn later(&self) -> &Later {
+        &self.0.later
+    }
+
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.0.handle
     }
 
     /// Frees a block in `txg` (the syncing one): it is free in that txg's space-map changes, and can be handed out again

@@ -5,11 +5,13 @@ use std::rc::Rc;
 use ondisk::{
     BlockPointer, ChecksumKind, Compression, Dva, MAX_BLOCK_SIZE, NewBlock, ObjectType, Txg, label,
 };
+use runtime::sync::Permit;
 use runtime::{IoBuf, IoBufMut};
 use vdev::{AllocationBias, IoClass, Location, VdevError};
 
 use crate::alloc::{Placement, Request, Slot, Step};
 use crate::checks::{self, GANG_DEPTH_MAX, GANG_HEADER_BYTES};
+use crate::later::Placed;
 use crate::read::{GANG_CHILDREN, padded, sha256, to_usize};
 use crate::{BlockStore, Bookmark, WriteProps, ZioError};
 
@@ -46,6 +48,7 @@ impl BlockStore {
         txg: Txg,
         data: IoBuf,
         props: &WriteProps,
+        later: bool,
     ) -> Result<(BlockPointer, Option<IoBuf>), ZioError> {
         let lsize = data.len() as u64;
         if lsize == 0 || lsize > MAX_BLOCK_SIZE || !lsize.is_multiple_of(512) {
@@ -53,7 +56,7 @@ impl BlockStore {
         }
         let recipe = self.recipe(props)?;
         let units = to_usize(lsize.div_ceil(THROTTLE_UNIT));
-        let _throttle = self.write_throttle().acquire(units).await;
+        let room = self.write_throttle().acquire(units).await;
         let prepared = self.offload(data.len(), move || recipe.prepare(data)).await;
         let (bytes, compression, checksum) = match prepared {
             Prepared::Hole => {
@@ -90,11 +93,32 @@ impl BlockStore {
             Some(old) => {
                 self.count(|stats| stats.rewrites += 1);
                 let dvas: Vec<Dva> = old.copies().collect();
-                self.write_copies(txg, &dvas, &bytes, props.class, props.bookmark)
-                    .await?;
+                if later {
+                    self.write_placed(txg, &dvas, &bytes, props, room);
+                } else {
+                    self.arrived(&old).await;
+                    self.write_copies(txg, &dvas, &bytes, props.class, props.bookmark)
+                        .await?;
+                }
                 dvas
             }
-            None => self.place_and_write(txg, &bytes, props).await?,
+            None if later => {
+                let piece = self.piece(txg, &bytes, props)?;
+                match self.place(&piece, &bytes, piece.copies).await? {
+                    Some(dvas) => {
+                        self.write_placed(txg, &dvas, &bytes, props, room);
+                        dvas
+                    }
+                    None => self.place_gang(&piece, &bytes).await?,
+                }
+            }
+            None => {
+                let piece = self.piece(txg, &bytes, props)?;
+                match self.write_contiguous(&piece, &bytes, piece.copies).await? {
+                    Some(dvas) => dvas,
+                    None => self.place_gang(&piece, &bytes).await?,
+                }
+            }
         };
         self.count(|stats| {
             stats.writes += 1;
@@ -140,12 +164,26 @@ impl BlockStore {
         })
     }
 
-    async fn place_and_write(
+    fn write_placed(
         &self,
         txg: Txg,
+        dvas: &[Dva],
         bytes: &IoBuf,
         props: &WriteProps,
-    ) -> Result<Vec<Dva>, ZioError> {
+        room: Permit,
+    ) {
+        self.begin_later(Placed {
+            txg,
+            dvas: dvas.to_vec(),
+            bytes: bytes.clone(),
+            class: props.class,
+            bookmark: props.bookmark,
+            room,
+        });
+    }
+
+    /// What all pieces of a block have in common.
+    fn piece(&self, txg: Txg, bytes: &IoBuf, props: &WriteProps) -> Result<Piece, ZioError> {
         let metadata = props.level > 0 || props.object_type.is_metadata();
         let kind = if props.object_type == ObjectType::DDT_ZAP {
             Placement::Dedup
@@ -158,7 +196,7 @@ impl BlockStore {
         } else {
             Placement::Data
         };
-        let piece = Piece {
+        Ok(Piece {
             txg,
             copies: props.copies.clamp(1, 3),
             slot: if metadata { Slot::Metadata } else { Slot::Data },
@@ -166,19 +204,17 @@ impl BlockStore {
             checksum: props.checksum,
             io_class: props.class,
             bookmark: props.bookmark,
-        };
-        match self.write_contiguous(&piece, bytes, piece.copies).await? {
-            Some(dvas) => Ok(dvas),
-            None => {
-                let dvas = self.write_gang(&piece, bytes, 0).await?;
-                self.count(|stats| stats.gangs += 1);
-                Ok(dvas)
-            }
-        }
+        })
     }
 
-    /// Places and writes bytes in one piece; `None` when there is no room for that.
-    async fn write_contiguous(
+    async fn place_gang(&self, piece: &Piece, bytes: &IoBuf) -> Result<Vec<Dva>, ZioError> {
+        let dvas = self.write_gang(piece, bytes, 0).await?;
+        self.count(|stats| stats.gangs += 1);
+        Ok(dvas)
+    }
+
+    /// Finds places for bytes in one piece; `None` when there is no room for that.
+    async fn place(
         &self,
         piece: &Piece,
         bytes: &IoBuf,
@@ -197,7 +233,17 @@ impl BlockStore {
             only_class: false,
             dvas: Vec::new(),
         };
-        let Some(dvas) = self.allocate(request).await? else {
+        self.allocate(request).await
+    }
+
+    /// Places and writes bytes in one piece; `None` when there is no room for that.
+    async fn write_contiguous(
+        &self,
+        piece: &Piece,
+        bytes: &IoBuf,
+        copies: u8,
+    ) -> Result<Option<Vec<Dva>>, ZioError> {
+        let Some(dvas) = self.place(piece, bytes, copies).await? else {
             return Ok(None);
         };
         if let Err(error) = self
