@@ -21,7 +21,7 @@ use zpl::{
     Listing, Made, Renamed, SnapDir, Timestamp,
 };
 
-use crate::door::Room;
+use crate::door::{Request, Room};
 use crate::fs::{FsHandle, as_fs_error};
 use crate::watch::Happened;
 use crate::{EngineError, SnapshotRequest};
@@ -190,16 +190,23 @@ impl FsHandle {
     ///
     /// # Errors
     /// As of [`lookup`](Self::lookup).
-    pub async fn find(&self, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Found> {
-        let special =
-            is_control(dir) || name == CONTROL_NAME || (name == b".." && self.head().is_some());
-        if special {
-            return self.find_control(dir, name, cred).await;
-        }
-        let attr = self.lookup(dir, name, cred).await?;
-        Ok(Found {
-            attr,
-            elsewhere: None,
+    pub fn find<'a>(
+        &'a self,
+        dir: FileId,
+        name: &'a [u8],
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Found>> {
+        Box::pin(async move {
+            let special =
+                is_control(dir) || name == CONTROL_NAME || (name == b".." && self.head().is_some());
+            if special {
+                return self.find_control(dir, name, cred).await;
+            }
+            let attr = self.lookup(dir, name, cred).await?;
+            Ok(Found {
+                attr,
+                elsewhere: None,
+            })
         })
     }
 

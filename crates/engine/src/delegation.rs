@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use dsl::{GrantChange, Grants, Subject};
 
-use crate::door::Room;
+use crate::door::{Request, Room};
 use crate::property::{DatasetKind, Property};
 use crate::{DatasetFilter, EngineError, PoolHandle, PropertyQuery};
 
@@ -240,25 +240,34 @@ impl PoolHandle {
     ///
     /// # Errors
     /// [`EngineError::DatasetNotFound`].
-    pub async fn grants(&self, dataset: &str) -> Result<Vec<(String, Grants)>, EngineError> {
-        let dataset = dataset.to_owned();
-        self.look(move |room| async move { Ok(room.pool.hierarchy().grants(&dataset).await?) })
-            .await
+    pub fn grants<'a>(
+        &'a self,
+        dataset: &'a str,
+    ) -> Request<'a, Result<Vec<(String, Grants)>, EngineError>> {
+        Box::pin(async move {
+            let dataset = dataset.to_owned();
+            self.look(move |room| async move { Ok(room.pool.hierarchy().grants(&dataset).await?) })
+                .await
+        })
     }
 
     /// Returns whether somebody has a permission on a dataset or snapshot by delegation.
     ///
     /// # Errors
     /// [`EngineError::DatasetNotFound`].
-    pub async fn is_delegated(
-        &self,
-        dataset: &str,
-        permission: &str,
+    pub fn is_delegated<'a>(
+        &'a self,
+        dataset: &'a str,
+        permission: &'a str,
         subject: Subject,
-    ) -> Result<bool, EngineError> {
-        let (dataset, permission) = (dataset.to_owned(), permission.to_owned());
-        self.look(move |room| async move { room.delegated(&dataset, &permission, &subject).await })
+    ) -> Request<'a, Result<bool, EngineError>> {
+        Box::pin(async move {
+            let (dataset, permission) = (dataset.to_owned(), permission.to_owned());
+            self.look(
+                move |room| async move { room.delegated(&dataset, &permission, &subject).await },
+            )
             .await
+        })
     }
 
     /// Changes the grants of a dataset: adds them, or with `remove` takes them away. Who is not root needs the permission
@@ -266,40 +275,42 @@ impl PoolHandle {
     ///
     /// # Errors
     /// [`EngineError::DatasetNotFound`], [`EngineError::Permission`], the pool is read-only.
-    pub async fn change_grants(
-        &self,
-        dataset: &str,
+    pub fn change_grants<'a>(
+        &'a self,
+        dataset: &'a str,
         change: GrantChange,
         remove: bool,
-    ) -> Result<(), EngineError> {
-        let mut needs = Vec::new();
-        if let Some(caller) = &self.caller {
-            // OpenZFS: dsl_deleg_can_allow, dsl_deleg_can_unallow.
-            needs.push(on(dataset, &["allow"]));
-            for (key, permissions) in &change {
-                let own = key.get(3..) == Some(caller.uid.to_string().as_str());
-                if remove && !(key.starts_with(['u', 'U']) && own) {
-                    return Err(EngineError::Permission);
-                }
-                for permission in permissions.iter().flatten().filter(|_| !remove) {
-                    if permission == "allow" {
+    ) -> Request<'a, Result<(), EngineError>> {
+        Box::pin(async move {
+            let mut needs = Vec::new();
+            if let Some(caller) = &self.caller {
+                // OpenZFS: dsl_deleg_can_allow, dsl_deleg_can_unallow.
+                needs.push(on(dataset, &["allow"]));
+                for (key, permissions) in &change {
+                    let own = key.get(3..) == Some(caller.uid.to_string().as_str());
+                    if remove && !(key.starts_with(['u', 'U']) && own) {
                         return Err(EngineError::Permission);
                     }
-                    needs.push(on(dataset, &[permission]));
+                    for permission in permissions.iter().flatten().filter(|_| !remove) {
+                        if permission == "allow" {
+                            return Err(EngineError::Permission);
+                        }
+                        needs.push(on(dataset, &[permission]));
+                    }
                 }
             }
-        }
-        let dataset = dataset.to_owned();
-        self.ask_permitted(needs, move |room| async move {
-            room.writable()?;
-            let hierarchy = room.pool.hierarchy();
-            if remove {
-                Ok(hierarchy.unallow(&dataset, change).await?)
-            } else {
-                Ok(hierarchy.allow(&dataset, change).await?)
-            }
+            let dataset = dataset.to_owned();
+            self.ask_permitted(needs, move |room| async move {
+                room.writable()?;
+                let hierarchy = room.pool.hierarchy();
+                if remove {
+                    Ok(hierarchy.unallow(&dataset, change).await?)
+                } else {
+                    Ok(hierarchy.allow(&dataset, change).await?)
+                }
+            })
+            .await
         })
-        .await
     }
 }
 

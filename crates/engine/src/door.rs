@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,6 +68,12 @@ impl Ending {
         }
     }
 }
+
+/// A request to a pool or the engine, which is made when this is first waited for and ends with its answer.
+///
+/// A box of no known type, because the compiler would otherwise build all that can run on a pool's thread (the code of a
+/// future is built where it is waited for) again in each program and test above.
+pub type Request<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A request as it crosses to the pool's thread. It starts its own task there.
 type Errand = Box<dyn FnOnce(Rc<Room>, Permit) + Send>;

@@ -11,7 +11,7 @@ use pool::{Candidate, Discovery, ImportPolicy, Pool, PoolSpec, Rewound};
 use runtime::Handle;
 
 use crate::dataset::{fill_root, parse_settings};
-use crate::door::{Door, Ending, MAILBOX_BOUND, Room};
+use crate::door::{Door, Ending, MAILBOX_BOUND, Request, Room};
 use crate::pool_handle::PoolFacts;
 use crate::property::{DatasetKind, SetContext};
 use crate::watch::Watches;
@@ -97,31 +97,32 @@ impl Engine {
     ///
     /// # Errors
     /// A name or layout that is refused, devices in use, disk errors.
-    pub async fn create_pool(
-        &self,
+    pub fn create_pool<'a>(
+        &'a self,
         mut spec: PoolSpec,
-        root_properties: &[(String, String)],
-    ) -> Result<PoolHandle, EngineError> {
-        let reserved = self.reserve(&spec.name)?;
-        let context = SetContext {
-            kind: DatasetKind::Filesystem,
-            creating: true,
-            block_max: 16 << 20,
-        };
-        spec.settings = parse_settings(root_properties, context)?;
-        let name = spec.name.clone();
-        let body = move |handle: Handle| async move {
-            // A new pool enables the feature unless told otherwise; the format allows it then.
-            let project_quota = !spec
-                .properties
-                .iter()
-                .any(|(name, value)| name == "feature@project_quota" && value == "disabled")
-                && spec.features == FeatureBase::Implemented;
-            let init = fill_root(handle.clone(), project_quota);
-            let pool = Pool::create(&handle, spec, init).await?;
-            Ok(pool)
-        };
-        self.start(reserved, name, body).await
+        root_properties: &'a [(String, String)],
+    ) -> Request<'a, Result<PoolHandle, EngineError>> {
+        Box::pin(async move {
+            let reserved = self.reserve(&spec.name)?;
+            let context = SetContext {
+                kind: DatasetKind::Filesystem,
+                creating: true,
+                block_max: 16 << 20,
+            };
+            spec.settings = parse_settings(root_properties, context)?;
+            let name = spec.name.clone();
+            let body = move |handle: Handle| async move {
+                // A new pool enables the feature unless told otherwise; the format allows it then.
+                let project_quota =
+                    !spec.properties.iter().any(|(name, value)| {
+                        name == "feature@project_quota" && value == "disabled"
+                    }) && spec.features == FeatureBase::Implemented;
+                let init = fill_root(handle.clone(), project_quota);
+                let pool = Pool::create(&handle, spec, init).await?;
+                Ok(pool)
+            };
+            self.start(reserved, name, body).await
+        })
     }
 
     /// Checks what can be checked of a new pool without touching its devices.
@@ -146,48 +147,59 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::NoThread`]; places that cannot be read are part of the answer.
-    pub async fn discover(&self, places: Vec<PathBuf>) -> Result<Discovery, EngineError> {
-        let work = async move |handle: Handle| pool::discover(&handle, &places).await;
-        self.apart("discover", work).await
+    pub fn discover(&self, places: Vec<PathBuf>) -> Request<'_, Result<Discovery, EngineError>> {
+        Box::pin(async move {
+            let work = async move |handle: Handle| pool::discover(&handle, &places).await;
+            self.apart("discover", work).await
+        })
     }
 
     /// Reads the label of a device; `None` when it has no valid one.
     ///
     /// # Errors
     /// The device cannot be opened; [`EngineError::NoThread`].
-    pub async fn device_label(&self, path: PathBuf) -> Result<Option<DeviceLabel>, EngineError> {
-        let work = async move |handle: Handle| pool::device_label(&handle, &path).await;
-        Ok(self.apart("label", work).await??)
+    pub fn device_label(
+        &self,
+        path: PathBuf,
+    ) -> Request<'_, Result<Option<DeviceLabel>, EngineError>> {
+        Box::pin(async move {
+            let work = async move |handle: Handle| pool::device_label(&handle, &path).await;
+            Ok(self.apart("label", work).await??)
+        })
     }
 
     /// Removes the labels of a device that no pool uses.
     ///
     /// # Errors
     /// The device cannot be opened for writing, or written; [`EngineError::NoThread`].
-    pub async fn clear_labels(&self, path: PathBuf) -> Result<(), EngineError> {
-        let work = async move |handle: Handle| pool::clear_labels(&handle, &path).await;
-        Ok(self.apart("label", work).await??)
+    pub fn clear_labels(&self, path: PathBuf) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            let work = async move |handle: Handle| pool::clear_labels(&handle, &path).await;
+            Ok(self.apart("label", work).await??)
+        })
     }
 
     /// Imports a pool that was discovered.
     ///
     /// # Errors
     /// In use by another host, unknown features, missing devices, damaged metadata.
-    pub async fn import(
+    pub fn import(
         &self,
         candidate: Candidate,
         policy: ImportPolicy,
-    ) -> Result<PoolHandle, EngineError> {
-        let name = policy
-            .new_name
-            .clone()
-            .unwrap_or_else(|| candidate.name.clone());
-        let reserved = self.reserve(&name)?;
-        let body = move |handle: Handle| async move {
-            let pool = Pool::import(&handle, &candidate, policy).await?;
-            Ok(pool)
-        };
-        self.start(reserved, name, body).await
+    ) -> Request<'_, Result<PoolHandle, EngineError>> {
+        Box::pin(async move {
+            let name = policy
+                .new_name
+                .clone()
+                .unwrap_or_else(|| candidate.name.clone());
+            let reserved = self.reserve(&name)?;
+            let body = move |handle: Handle| async move {
+                let pool = Pool::import(&handle, &candidate, policy).await?;
+                Ok(pool)
+            };
+            self.start(reserved, name, body).await
+        })
     }
 
     /// Finds out, without writing anything, which older state of a pool whose newest one is damaged could be imported
@@ -195,23 +207,25 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::NoThread`].
-    pub async fn assess_rewind(
+    pub fn assess_rewind(
         &self,
         candidate: Candidate,
         policy: ImportPolicy,
-    ) -> Result<Option<Rewound>, EngineError> {
-        let policy = ImportPolicy {
-            readonly: true,
-            rewind: Some(policy.rewind.unwrap_or_default()),
-            properties: BTreeMap::new(),
-            ..policy
-        };
-        let work = async move |handle: Handle| {
-            let pool = Pool::import(&handle, &candidate, policy).await.ok()?;
-            pool.abandon();
-            pool.rewound()
-        };
-        self.apart("assess", work).await
+    ) -> Request<'_, Result<Option<Rewound>, EngineError>> {
+        Box::pin(async move {
+            let policy = ImportPolicy {
+                readonly: true,
+                rewind: Some(policy.rewind.unwrap_or_default()),
+                properties: BTreeMap::new(),
+                ..policy
+            };
+            let work = async move |handle: Handle| {
+                let pool = Pool::import(&handle, &candidate, policy).await.ok()?;
+                pool.abandon();
+                pool.rewound()
+            };
+            self.apart("assess", work).await
+        })
     }
 
     /// Returns the imported pools in the order of their names.
@@ -243,31 +257,39 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::PoolNotFound`]; writing failed (then the pool stays).
-    pub async fn end_pool(&self, name: &str, ending: Ending) -> Result<(), EngineError> {
-        let pool = self.pool(name)?;
-        pool.end(ending).await?;
-        let mut pools = self.pools_mut();
-        if pools
-            .imported
-            .get(name)
-            .is_some_and(|current| current.guid() == pool.guid())
-        {
-            pools.imported.remove(name);
-        }
-        Ok(())
+    pub fn end_pool<'a>(
+        &'a self,
+        name: &'a str,
+        ending: Ending,
+    ) -> Request<'a, Result<(), EngineError>> {
+        Box::pin(async move {
+            let pool = self.pool(name)?;
+            pool.end(ending).await?;
+            let mut pools = self.pools_mut();
+            if pools
+                .imported
+                .get(name)
+                .is_some_and(|current| current.guid() == pool.guid())
+            {
+                pools.imported.remove(name);
+            }
+            Ok(())
+        })
     }
 
     /// Closes all pools, leaving them marked as in use by this host.
     ///
     /// # Errors
     /// The first pool that could not be written out; the others are closed all the same.
-    pub async fn close(&self) -> Result<(), EngineError> {
-        let mut outcome = Ok(());
-        for pool in self.pools() {
-            let ended = self.end_pool(pool.name(), Ending::Close).await;
-            outcome = outcome.and(ended);
-        }
-        outcome
+    pub fn close(&self) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            let mut outcome = Ok(());
+            for pool in self.pools() {
+                let ended = self.end_pool(pool.name(), Ending::Close).await;
+                outcome = outcome.and(ended);
+            }
+            outcome
+        })
     }
 
     fn pools_mut(&self) -> MutexGuard<'_, Pools> {

@@ -10,7 +10,7 @@ use zpl::{
 };
 
 use crate::control_dir::{CONTROL_COOKIE, check_free, is_control};
-use crate::door::{Door, Room};
+use crate::door::{Door, Request, Room};
 use crate::observe::Client;
 use crate::watch::{Happened, Watch, Watches};
 use crate::{EngineError, IoBuf};
@@ -171,560 +171,663 @@ impl FsHandle {
     ///
     /// # Errors
     /// As of [`getattr`](Self::getattr).
-    pub async fn root(&self) -> FsResult<Attr> {
-        self.call(|fs| async move { fs.getattr(fs.root()).await })
-            .await
+    pub fn root(&self) -> Request<'_, FsResult<Attr>> {
+        Box::pin(async move {
+            self.call(|fs| async move { fs.getattr(fs.root()).await })
+                .await
+        })
     }
 
     /// Returns the attributes of a file.
     ///
     /// # Errors
     /// [`FsError::Stale`] when the file is gone.
-    pub async fn getattr(&self, id: FileId) -> FsResult<Attr> {
-        if is_control(id) {
-            return self.control_attr(id).await;
-        }
-        self.call(move |fs| async move { fs.getattr(id).await })
-            .await
+    pub fn getattr(&self, id: FileId) -> Request<'_, FsResult<Attr>> {
+        Box::pin(async move {
+            if is_control(id) {
+                return self.control_attr(id).await;
+            }
+            self.call(move |fs| async move { fs.getattr(id).await })
+                .await
+        })
     }
 
     /// Finds a name in a directory; `.` is the directory and `..` its parent.
     ///
     /// # Errors
     /// [`FsError::NotFound`], or no permission to search the directory.
-    pub async fn lookup(&self, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Attr> {
-        if is_control(dir) {
-            return Ok(Box::pin(self.find(dir, name, cred)).await?.attr);
-        }
-        let (name, cred) = (name.to_vec(), cred.clone());
-        self.call(move |fs| async move { fs.lookup(dir, &name, &cred).await })
-            .await
+    pub fn lookup<'a>(
+        &'a self,
+        dir: FileId,
+        name: &'a [u8],
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Attr>> {
+        Box::pin(async move {
+            if is_control(dir) {
+                return Ok(Box::pin(self.find(dir, name, cred)).await?.attr);
+            }
+            let (name, cred) = (name.to_vec(), cred.clone());
+            self.call(move |fs| async move { fs.lookup(dir, &name, &cred).await })
+                .await
+        })
     }
 
     /// Finds the file with an object number, whatever its generation (for FUSE and rescue).
     ///
     /// # Errors
     /// [`FsError::Stale`] when there is none.
-    pub async fn by_object(&self, object: u64) -> FsResult<Attr> {
-        self.call(move |fs| async move { fs.by_object(object).await })
-            .await
+    pub fn by_object(&self, object: u64) -> Request<'_, FsResult<Attr>> {
+        Box::pin(async move {
+            self.call(move |fs| async move { fs.by_object(object).await })
+                .await
+        })
     }
 
     /// Returns which of the wanted permissions the caller has.
     ///
     /// # Errors
     /// As of [`getattr`](Self::getattr).
-    pub async fn access(&self, id: FileId, wanted: Access, cred: &Cred) -> FsResult<Access> {
-        if is_control(id) {
-            return Ok(self.control_access(id, wanted));
-        }
-        let cred = cred.clone();
-        self.call(move |fs| async move { fs.access(id, wanted, &cred).await })
-            .await
+    pub fn access<'a>(
+        &'a self,
+        id: FileId,
+        wanted: Access,
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Access>> {
+        Box::pin(async move {
+            if is_control(id) {
+                return Ok(self.control_access(id, wanted));
+            }
+            let cred = cred.clone();
+            self.call(move |fs| async move { fs.access(id, wanted, &cred).await })
+                .await
+        })
     }
 
     /// Sets attributes. With `guard`, only if the file's ctime still is that.
     ///
     /// # Errors
     /// Permissions, the guard, a read-only file system, space.
-    pub async fn setattr(
-        &self,
+    pub fn setattr<'a>(
+        &'a self,
         id: FileId,
-        set: &SetAttr,
+        set: &'a SetAttr,
         guard: Option<Timestamp>,
-        cred: &Cred,
-    ) -> FsResult<Change> {
-        if is_control(id) {
-            return Err(FsError::ReadOnly);
-        }
-        let (set, cred) = (*set, cred.clone());
-        let done = self
-            .call(move |fs| async move { fs.setattr(id, &set, guard, &cred).await })
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Change>> {
+        Box::pin(async move {
+            if is_control(id) {
+                return Err(FsError::ReadOnly);
+            }
+            let (set, cred) = (*set, cred.clone());
+            let done = self
+                .call(move |fs| async move { fs.setattr(id, &set, guard, &cred).await })
+                .await;
+            self.tell_if(&done, |_| match set.size {
+                Some(_) => vec![Happened::Content(id, 0, None)],
+                None => vec![Happened::Attributes(id)],
+            })
             .await;
-        self.tell_if(&done, |_| match set.size {
-            Some(_) => vec![Happened::Content(id, 0, None)],
-            None => vec![Happened::Attributes(id)],
+            done
         })
-        .await;
-        done
     }
 
     /// Returns the target of a symbolic link.
     ///
     /// # Errors
     /// [`FsError::Invalid`] when the file is no symbolic link.
-    pub async fn readlink(&self, id: FileId) -> FsResult<Vec<u8>> {
-        if is_control(id) {
-            return Err(FsError::Invalid);
-        }
-        self.call(move |fs| async move { fs.readlink(id).await })
-            .await
+    pub fn readlink(&self, id: FileId) -> Request<'_, FsResult<Vec<u8>>> {
+        Box::pin(async move {
+            if is_control(id) {
+                return Err(FsError::Invalid);
+            }
+            self.call(move |fs| async move { fs.readlink(id).await })
+                .await
+        })
     }
 
     /// Reads bytes of a regular file; the pieces are shared with the cache, not copied.
     ///
     /// # Errors
     /// Permissions; [`FsError::Io`] when no good copy of a block is left.
-    pub async fn read(
-        &self,
+    pub fn read<'a>(
+        &'a self,
         id: FileId,
         offset: u64,
         len: usize,
-        cred: &Cred,
-    ) -> FsResult<ReadData> {
-        if is_control(id) {
-            return Err(FsError::IsDirectory);
-        }
-        let cred = cred.clone();
-        self.call(move |fs| async move { fs.read(id, offset, len, &cred).await })
-            .await
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<ReadData>> {
+        Box::pin(async move {
+            if is_control(id) {
+                return Err(FsError::IsDirectory);
+            }
+            let cred = cred.clone();
+            self.call(move |fs| async move { fs.read(id, offset, len, &cred).await })
+                .await
+        })
     }
 
     /// Writes bytes to a regular file, and answers when `stability` is reached.
     ///
     /// # Errors
     /// Permissions, space, quota, a read-only file system.
-    pub async fn write(
-        &self,
+    pub fn write<'a>(
+        &'a self,
         id: FileId,
         offset: u64,
         data: IoBuf,
         stability: Stability,
-        cred: &Cred,
-    ) -> FsResult<Written> {
-        if is_control(id) {
-            return Err(FsError::ReadOnly);
-        }
-        let cred = cred.clone();
-        let done = self
-            .call(move |fs| async move { fs.write(id, offset, data, stability, &cred).await })
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Written>> {
+        Box::pin(async move {
+            if is_control(id) {
+                return Err(FsError::ReadOnly);
+            }
+            let cred = cred.clone();
+            let done = self
+                .call(move |fs| async move { fs.write(id, offset, data, stability, &cred).await })
+                .await;
+            self.tell_if(&done, |done| {
+                vec![Happened::Content(id, offset, Some(done.count))]
+            })
             .await;
-        self.tell_if(&done, |done| {
-            vec![Happened::Content(id, offset, Some(done.count))]
+            done
         })
-        .await;
-        done
     }
 
     /// Appends bytes to a regular file.
     ///
     /// # Errors
     /// As of [`write`](Self::write).
-    pub async fn append(
-        &self,
+    pub fn append<'a>(
+        &'a self,
         id: FileId,
         data: IoBuf,
         stability: Stability,
-        cred: &Cred,
-    ) -> FsResult<Written> {
-        let cred = cred.clone();
-        let done = self
-            .call(move |fs| async move { fs.append(id, data, stability, &cred).await })
-            .await;
-        self.tell_if(&done, |_| vec![Happened::Content(id, 0, None)])
-            .await;
-        done
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Written>> {
+        Box::pin(async move {
+            let cred = cred.clone();
+            let done = self
+                .call(move |fs| async move { fs.append(id, data, stability, &cred).await })
+                .await;
+            self.tell_if(&done, |_| vec![Happened::Content(id, 0, None)])
+                .await;
+            done
+        })
     }
 
     /// Makes a range of a regular file a hole; the size stays.
     ///
     /// # Errors
     /// As of [`write`](Self::write).
-    pub async fn punch(&self, id: FileId, offset: u64, len: u64, cred: &Cred) -> FsResult<Change> {
-        if is_control(id) {
-            return Err(FsError::ReadOnly);
-        }
-        let cred = cred.clone();
-        let done = self
-            .call(move |fs| async move { fs.punch(id, offset, len, &cred).await })
-            .await;
-        self.tell_if(&done, |_| vec![Happened::Content(id, offset, Some(len))])
-            .await;
-        done
+    pub fn punch<'a>(
+        &'a self,
+        id: FileId,
+        offset: u64,
+        len: u64,
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Change>> {
+        Box::pin(async move {
+            if is_control(id) {
+                return Err(FsError::ReadOnly);
+            }
+            let cred = cred.clone();
+            let done = self
+                .call(move |fs| async move { fs.punch(id, offset, len, &cred).await })
+                .await;
+            self.tell_if(&done, |_| vec![Happened::Content(id, offset, Some(len))])
+                .await;
+            done
+        })
     }
 
     /// Finds the next data or hole at or after `offset`.
     ///
     /// # Errors
     /// [`FsError::NoData`] or its like when there is none before the end of file.
-    pub async fn seek(&self, id: FileId, offset: u64, target: SeekTarget) -> FsResult<u64> {
-        if is_control(id) {
-            return Err(FsError::IsDirectory);
-        }
-        self.call(move |fs| async move { fs.seek(id, offset, target).await })
-            .await
+    pub fn seek(&self, id: FileId, offset: u64, target: SeekTarget) -> Request<'_, FsResult<u64>> {
+        Box::pin(async move {
+            if is_control(id) {
+                return Err(FsError::IsDirectory);
+            }
+            self.call(move |fs| async move { fs.seek(id, offset, target).await })
+                .await
+        })
     }
 
     /// Brings everything written to the file onto stable storage. The range is a hint.
     ///
     /// # Errors
     /// [`FsError::Io`] when that failed: earlier unstable writes may be lost.
-    pub async fn commit(&self, id: FileId, offset: u64, len: u64) -> FsResult<Attr> {
-        if is_control(id) {
-            return self.control_attr(id).await;
-        }
-        self.call(move |fs| async move { fs.commit(id, offset, len).await })
-            .await
+    pub fn commit(&self, id: FileId, offset: u64, len: u64) -> Request<'_, FsResult<Attr>> {
+        Box::pin(async move {
+            if is_control(id) {
+                return self.control_attr(id).await;
+            }
+            self.call(move |fs| async move { fs.commit(id, offset, len).await })
+                .await
+        })
     }
 
     /// Brings the whole file system onto stable storage.
     ///
     /// # Errors
     /// As of [`commit`](Self::commit).
-    pub async fn sync(&self) -> FsResult<()> {
-        self.call(|fs| async move { fs.sync().await }).await
+    pub fn sync(&self) -> Request<'_, FsResult<()>> {
+        Box::pin(async move { self.call(|fs| async move { fs.sync().await }).await })
     }
 
     /// Creates a regular file.
     ///
     /// # Errors
     /// [`FsError::Exists`] as `mode` says, permissions, space.
-    pub async fn create(
-        &self,
+    pub fn create<'a>(
+        &'a self,
         dir: FileId,
-        name: &[u8],
+        name: &'a [u8],
         mode: CreateMode,
-        set: &SetAttr,
-        cred: &Cred,
-    ) -> FsResult<Made> {
-        if is_control(dir) {
-            return Err(FsError::ReadOnly);
-        }
-        let (name, set, cred) = (name.to_vec(), *set, cred.clone());
-        let done = self
-            .call(move |fs| async move {
-                check_free(&fs, dir, &name)?;
-                fs.create(dir, &name, mode, &set, &cred).await
+        set: &'a SetAttr,
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Made>> {
+        Box::pin(async move {
+            if is_control(dir) {
+                return Err(FsError::ReadOnly);
+            }
+            let (name, set, cred) = (name.to_vec(), *set, cred.clone());
+            let done = self
+                .call(move |fs| async move {
+                    check_free(&fs, dir, &name)?;
+                    fs.create(dir, &name, mode, &set, &cred).await
+                })
+                .await;
+            self.tell_if(&done, |made| match made.created {
+                true => vec![Happened::Attributes(dir)],
+                false => vec![Happened::Content(made.file.id, 0, None)],
             })
             .await;
-        self.tell_if(&done, |made| match made.created {
-            true => vec![Happened::Attributes(dir)],
-            false => vec![Happened::Content(made.file.id, 0, None)],
+            done
         })
-        .await;
-        done
     }
 
     /// Makes a directory.
     ///
     /// # Errors
     /// [`FsError::Exists`], permissions, space.
-    pub async fn mkdir(
-        &self,
+    pub fn mkdir<'a>(
+        &'a self,
         dir: FileId,
-        name: &[u8],
-        set: &SetAttr,
-        cred: &Cred,
-    ) -> FsResult<Made> {
-        if is_control(dir) {
-            return self.control_mkdir(dir, name, cred).await;
-        }
-        let (name, set, cred) = (name.to_vec(), *set, cred.clone());
-        let done = self
-            .call(move |fs| async move {
-                check_free(&fs, dir, &name)?;
-                fs.mkdir(dir, &name, &set, &cred).await
-            })
-            .await;
-        self.tell_if(&done, |_| vec![Happened::Attributes(dir)])
-            .await;
-        done
+        name: &'a [u8],
+        set: &'a SetAttr,
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Made>> {
+        Box::pin(async move {
+            if is_control(dir) {
+                return self.control_mkdir(dir, name, cred).await;
+            }
+            let (name, set, cred) = (name.to_vec(), *set, cred.clone());
+            let done = self
+                .call(move |fs| async move {
+                    check_free(&fs, dir, &name)?;
+                    fs.mkdir(dir, &name, &set, &cred).await
+                })
+                .await;
+            self.tell_if(&done, |_| vec![Happened::Attributes(dir)])
+                .await;
+            done
+        })
     }
 
     /// Makes a symbolic link.
     ///
     /// # Errors
     /// As of [`mkdir`](Self::mkdir).
-    pub async fn symlink(
-        &self,
+    pub fn symlink<'a>(
+        &'a self,
         dir: FileId,
-        name: &[u8],
-        target: &[u8],
-        set: &SetAttr,
-        cred: &Cred,
-    ) -> FsResult<Made> {
-        if is_control(dir) {
-            return Err(FsError::ReadOnly);
-        }
-        let (name, target) = (name.to_vec(), target.to_vec());
-        let (set, cred) = (*set, cred.clone());
-        let done = self
-            .call(move |fs| async move {
-                check_free(&fs, dir, &name)?;
-                fs.symlink(dir, &name, &target, &set, &cred).await
-            })
-            .await;
-        self.tell_if(&done, |_| vec![Happened::Attributes(dir)])
-            .await;
-        done
+        name: &'a [u8],
+        target: &'a [u8],
+        set: &'a SetAttr,
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Made>> {
+        Box::pin(async move {
+            if is_control(dir) {
+                return Err(FsError::ReadOnly);
+            }
+            let (name, target) = (name.to_vec(), target.to_vec());
+            let (set, cred) = (*set, cred.clone());
+            let done = self
+                .call(move |fs| async move {
+                    check_free(&fs, dir, &name)?;
+                    fs.symlink(dir, &name, &target, &set, &cred).await
+                })
+                .await;
+            self.tell_if(&done, |_| vec![Happened::Attributes(dir)])
+                .await;
+            done
+        })
     }
 
     /// Makes a pipe, socket or device node.
     ///
     /// # Errors
     /// As of [`mkdir`](Self::mkdir); device nodes are root's.
-    pub async fn mknod(
-        &self,
+    pub fn mknod<'a>(
+        &'a self,
         dir: FileId,
-        name: &[u8],
+        name: &'a [u8],
         file_type: FileType,
         rdev: DeviceNumber,
-        set: &SetAttr,
-        cred: &Cred,
-    ) -> FsResult<Made> {
-        if is_control(dir) {
-            return Err(FsError::ReadOnly);
-        }
-        let (name, set, cred) = (name.to_vec(), *set, cred.clone());
-        let done = self
-            .call(move |fs| async move {
-                check_free(&fs, dir, &name)?;
-                fs.mknod(dir, &name, file_type, rdev, &set, &cred).await
-            })
-            .await;
-        self.tell_if(&done, |_| vec![Happened::Attributes(dir)])
-            .await;
-        done
+        set: &'a SetAttr,
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Made>> {
+        Box::pin(async move {
+            if is_control(dir) {
+                return Err(FsError::ReadOnly);
+            }
+            let (name, set, cred) = (name.to_vec(), *set, cred.clone());
+            let done = self
+                .call(move |fs| async move {
+                    check_free(&fs, dir, &name)?;
+                    fs.mknod(dir, &name, file_type, rdev, &set, &cred).await
+                })
+                .await;
+            self.tell_if(&done, |_| vec![Happened::Attributes(dir)])
+                .await;
+            done
+        })
     }
 
     /// Gives a file one more name.
     ///
     /// # Errors
     /// As of [`mkdir`](Self::mkdir).
-    pub async fn link(&self, id: FileId, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Made> {
-        if is_control(dir) || is_control(id) {
-            return Err(FsError::ReadOnly);
-        }
-        let (name, cred) = (name.to_vec(), cred.clone());
-        let done = self
-            .call(move |fs| async move {
-                check_free(&fs, dir, &name)?;
-                fs.link(id, dir, &name, &cred).await
+    pub fn link<'a>(
+        &'a self,
+        id: FileId,
+        dir: FileId,
+        name: &'a [u8],
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Made>> {
+        Box::pin(async move {
+            if is_control(dir) || is_control(id) {
+                return Err(FsError::ReadOnly);
+            }
+            let (name, cred) = (name.to_vec(), cred.clone());
+            let done = self
+                .call(move |fs| async move {
+                    check_free(&fs, dir, &name)?;
+                    fs.link(id, dir, &name, &cred).await
+                })
+                .await;
+            self.tell_if(&done, |_| {
+                vec![Happened::Attributes(id), Happened::Attributes(dir)]
             })
             .await;
-        self.tell_if(&done, |_| {
-            vec![Happened::Attributes(id), Happened::Attributes(dir)]
+            done
         })
-        .await;
-        done
     }
 
     /// Removes a name of anything but a directory.
     ///
     /// # Errors
     /// [`FsError::NotFound`], permissions.
-    pub async fn remove(&self, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Change> {
-        if is_control(dir) {
-            return Err(FsError::ReadOnly);
-        }
-        let (name, cred) = (name.to_vec(), cred.clone());
-        let gone = name.clone();
-        let done = self
-            .call(move |fs| async move {
-                check_free(&fs, dir, &name)?;
-                fs.remove(dir, &name, &cred).await
+    pub fn remove<'a>(
+        &'a self,
+        dir: FileId,
+        name: &'a [u8],
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Change>> {
+        Box::pin(async move {
+            if is_control(dir) {
+                return Err(FsError::ReadOnly);
+            }
+            let (name, cred) = (name.to_vec(), cred.clone());
+            let gone = name.clone();
+            let done = self
+                .call(move |fs| async move {
+                    check_free(&fs, dir, &name)?;
+                    fs.remove(dir, &name, &cred).await
+                })
+                .await;
+            self.tell_if(&done, |_| {
+                vec![Happened::Name(dir, gone), Happened::Attributes(dir)]
             })
             .await;
-        self.tell_if(&done, |_| {
-            vec![Happened::Name(dir, gone), Happened::Attributes(dir)]
+            done
         })
-        .await;
-        done
     }
 
     /// Removes an empty directory.
     ///
     /// # Errors
     /// [`FsError::NotFound`], [`FsError::NotEmpty`], permissions.
-    pub async fn rmdir(&self, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Change> {
-        if is_control(dir) {
-            return self.control_rmdir(dir, name, cred).await;
-        }
-        let (name, cred) = (name.to_vec(), cred.clone());
-        let gone = name.clone();
-        let done = self
-            .call(move |fs| async move {
-                check_free(&fs, dir, &name)?;
-                fs.rmdir(dir, &name, &cred).await
+    pub fn rmdir<'a>(
+        &'a self,
+        dir: FileId,
+        name: &'a [u8],
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Change>> {
+        Box::pin(async move {
+            if is_control(dir) {
+                return self.control_rmdir(dir, name, cred).await;
+            }
+            let (name, cred) = (name.to_vec(), cred.clone());
+            let gone = name.clone();
+            let done = self
+                .call(move |fs| async move {
+                    check_free(&fs, dir, &name)?;
+                    fs.rmdir(dir, &name, &cred).await
+                })
+                .await;
+            self.tell_if(&done, |_| {
+                vec![Happened::Name(dir, gone), Happened::Attributes(dir)]
             })
             .await;
-        self.tell_if(&done, |_| {
-            vec![Happened::Name(dir, gone), Happened::Attributes(dir)]
+            done
         })
-        .await;
-        done
     }
 
     /// Renames, replacing an existing file or empty directory.
     ///
     /// # Errors
     /// [`FsError::NotFound`], permissions, a directory moved into itself.
-    pub async fn rename(
-        &self,
+    pub fn rename<'a>(
+        &'a self,
         from: FileId,
-        from_name: &[u8],
+        from_name: &'a [u8],
         to: FileId,
-        to_name: &[u8],
-        cred: &Cred,
-    ) -> FsResult<Renamed> {
-        if is_control(from) || is_control(to) {
-            return self
-                .control_rename(from, from_name, to, to_name, cred)
+        to_name: &'a [u8],
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Renamed>> {
+        Box::pin(async move {
+            if is_control(from) || is_control(to) {
+                return self
+                    .control_rename(from, from_name, to, to_name, cred)
+                    .await;
+            }
+            let (old, new, cred) = (from_name.to_vec(), to_name.to_vec(), cred.clone());
+            let done = self
+                .call(move |fs| async move {
+                    check_free(&fs, from, &old)?;
+                    check_free(&fs, to, &new)?;
+                    fs.rename(from, &old, to, &new, &cred).await
+                })
                 .await;
-        }
-        let (old, new, cred) = (from_name.to_vec(), to_name.to_vec(), cred.clone());
-        let done = self
-            .call(move |fs| async move {
-                check_free(&fs, from, &old)?;
-                check_free(&fs, to, &new)?;
-                fs.rename(from, &old, to, &new, &cred).await
+            self.tell_if(&done, |_| {
+                vec![
+                    Happened::Name(from, from_name.to_vec()),
+                    Happened::Name(to, to_name.to_vec()),
+                    Happened::Attributes(from),
+                    Happened::Attributes(to),
+                ]
             })
             .await;
-        self.tell_if(&done, |_| {
-            vec![
-                Happened::Name(from, from_name.to_vec()),
-                Happened::Name(to, to_name.to_vec()),
-                Happened::Attributes(from),
-                Happened::Attributes(to),
-            ]
+            done
         })
-        .await;
-        done
     }
 
     /// Lists a directory after `cookie` (0 = from its start).
     ///
     /// # Errors
     /// [`FsError::NotDirectory`], permissions.
-    pub async fn readdir(
-        &self,
+    pub fn readdir<'a>(
+        &'a self,
         dir: FileId,
         cookie: u64,
         limit: ListLimit,
-        cred: &Cred,
-    ) -> FsResult<Listing> {
-        if is_control(dir) {
-            return self.control_readdir(dir, cookie, limit, cred).await;
-        }
-        let cred = cred.clone();
-        let (listing, visible) = self
-            .call(move |fs| async move {
-                let visible =
-                    fs.snapdir() == zpl::SnapDir::Visible && dir == fs.root() && !fs.is_snapshot();
-                let listing = if visible && cookie >= CONTROL_COOKIE {
-                    Listing {
-                        entries: Vec::new(),
-                        eof: true,
-                        dir: fs.getattr(dir).await?,
-                    }
-                } else {
-                    fs.readdir(dir, cookie, limit, &cred).await?
-                };
-                Ok((listing, visible))
-            })
-            .await?;
-        if visible {
-            return self.list_with_control(listing, cookie, limit).await;
-        }
-        Ok(listing)
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Listing>> {
+        Box::pin(async move {
+            if is_control(dir) {
+                return self.control_readdir(dir, cookie, limit, cred).await;
+            }
+            let cred = cred.clone();
+            let (listing, visible) = self
+                .call(move |fs| async move {
+                    let visible = fs.snapdir() == zpl::SnapDir::Visible
+                        && dir == fs.root()
+                        && !fs.is_snapshot();
+                    let listing = if visible && cookie >= CONTROL_COOKIE {
+                        Listing {
+                            entries: Vec::new(),
+                            eof: true,
+                            dir: fs.getattr(dir).await?,
+                        }
+                    } else {
+                        fs.readdir(dir, cookie, limit, &cred).await?
+                    };
+                    Ok((listing, visible))
+                })
+                .await?;
+            if visible {
+                return self.list_with_control(listing, cookie, limit).await;
+            }
+            Ok(listing)
+        })
     }
 
     /// Returns space and objects.
     ///
     /// # Errors
     /// None of its own.
-    pub async fn statfs(&self) -> FsResult<FsStat> {
-        self.call(|fs| async move { fs.statfs().await }).await
+    pub fn statfs(&self) -> Request<'_, FsResult<FsStat>> {
+        Box::pin(async move { self.call(|fs| async move { fs.statfs().await }).await })
     }
 
     /// Keeps a file alive although its last name goes, until as many releases.
     ///
     /// # Errors
     /// As of [`getattr`](Self::getattr).
-    pub async fn hold(&self, id: FileId) -> FsResult<Attr> {
-        if is_control(id) {
-            return self.control_attr(id).await;
-        }
-        self.call(move |fs| async move { fs.hold(id).await }).await
+    pub fn hold(&self, id: FileId) -> Request<'_, FsResult<Attr>> {
+        Box::pin(async move {
+            if is_control(id) {
+                return self.control_attr(id).await;
+            }
+            self.call(move |fs| async move { fs.hold(id).await }).await
+        })
     }
 
     /// Ends a hold.
     ///
     /// # Errors
     /// Only those of a file system that has gone away.
-    pub async fn release(&self, id: FileId) -> FsResult<()> {
-        self.call(move |fs| async move {
-            fs.release(id);
-            Ok(())
+    pub fn release(&self, id: FileId) -> Request<'_, FsResult<()>> {
+        Box::pin(async move {
+            self.call(move |fs| async move {
+                fs.release(id);
+                Ok(())
+            })
+            .await
         })
-        .await
     }
 
     /// Returns the value of an extended attribute.
     ///
     /// # Errors
     /// [`FsError::NoAttribute`] or its like when there is none of that name.
-    pub async fn xattr(&self, id: FileId, name: &[u8], cred: &Cred) -> FsResult<Vec<u8>> {
-        if is_control(id) {
-            return Err(FsError::NotSupported);
-        }
-        let (name, cred) = (name.to_vec(), cred.clone());
-        self.call(move |fs| async move { fs.xattr(id, &name, &cred).await })
-            .await
+    pub fn xattr<'a>(
+        &'a self,
+        id: FileId,
+        name: &'a [u8],
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Vec<u8>>> {
+        Box::pin(async move {
+            if is_control(id) {
+                return Err(FsError::NotSupported);
+            }
+            let (name, cred) = (name.to_vec(), cred.clone());
+            self.call(move |fs| async move { fs.xattr(id, &name, &cred).await })
+                .await
+        })
     }
 
     /// Sets an extended attribute.
     ///
     /// # Errors
     /// As `mode` says; permissions, space, size.
-    pub async fn set_xattr(
-        &self,
+    pub fn set_xattr<'a>(
+        &'a self,
         id: FileId,
-        name: &[u8],
-        value: &[u8],
+        name: &'a [u8],
+        value: &'a [u8],
         mode: XattrMode,
-        cred: &Cred,
-    ) -> FsResult<Change> {
-        if is_control(id) {
-            return Err(FsError::ReadOnly);
-        }
-        let (name, value, cred) = (name.to_vec(), value.to_vec(), cred.clone());
-        let done = self
-            .call(move |fs| async move { fs.set_xattr(id, &name, &value, mode, &cred).await })
-            .await;
-        self.tell_if(&done, |_| vec![Happened::Attributes(id)])
-            .await;
-        done
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Change>> {
+        Box::pin(async move {
+            if is_control(id) {
+                return Err(FsError::ReadOnly);
+            }
+            let (name, value, cred) = (name.to_vec(), value.to_vec(), cred.clone());
+            let done = self
+                .call(move |fs| async move { fs.set_xattr(id, &name, &value, mode, &cred).await })
+                .await;
+            self.tell_if(&done, |_| vec![Happened::Attributes(id)])
+                .await;
+            done
+        })
     }
 
     /// Removes an extended attribute.
     ///
     /// # Errors
     /// As of [`xattr`](Self::xattr).
-    pub async fn remove_xattr(&self, id: FileId, name: &[u8], cred: &Cred) -> FsResult<Change> {
-        if is_control(id) {
-            return Err(FsError::ReadOnly);
-        }
-        let (name, cred) = (name.to_vec(), cred.clone());
-        let done = self
-            .call(move |fs| async move { fs.remove_xattr(id, &name, &cred).await })
-            .await;
-        self.tell_if(&done, |_| vec![Happened::Attributes(id)])
-            .await;
-        done
+    pub fn remove_xattr<'a>(
+        &'a self,
+        id: FileId,
+        name: &'a [u8],
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Change>> {
+        Box::pin(async move {
+            if is_control(id) {
+                return Err(FsError::ReadOnly);
+            }
+            let (name, cred) = (name.to_vec(), cred.clone());
+            let done = self
+                .call(move |fs| async move { fs.remove_xattr(id, &name, &cred).await })
+                .await;
+            self.tell_if(&done, |_| vec![Happened::Attributes(id)])
+                .await;
+            done
+        })
     }
 
     /// Lists the extended attributes.
     ///
     /// # Errors
     /// As of [`getattr`](Self::getattr).
-    pub async fn xattrs(&self, id: FileId, cred: &Cred) -> FsResult<Vec<StoredXattr>> {
-        if is_control(id) {
-            return Ok(Vec::new());
-        }
-        let cred = cred.clone();
-        self.call(move |fs| async move { fs.xattrs(id, &cred).await })
-            .await
+    pub fn xattrs<'a>(
+        &'a self,
+        id: FileId,
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Vec<StoredXattr>>> {
+        Box::pin(async move {
+            if is_control(id) {
+                return Ok(Vec::new());
+            }
+            let cred = cred.clone();
+            self.call(move |fs| async move { fs.xattrs(id, &cred).await })
+                .await
+        })
     }
 }
 

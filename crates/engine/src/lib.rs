@@ -32,7 +32,7 @@ pub use control_dir::{
 pub use dataset::{
     CreateDataset, DatasetFilter, DatasetInfo, DatasetProperty, DestroyOptions, PropertyQuery,
 };
-pub use door::Ending;
+pub use door::{Ending, Request};
 pub use engine::{Engine, Host, PoolBody, Threads};
 pub use error::EngineError;
 pub use fs::FsHandle;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::door::Room;
+use crate::door::{Request, Room};
 use crate::{AddSpec, AllocationBias, EngineError, PoolHandle, SplitSpec};
 
 impl PoolHandle {
@@ -10,45 +10,55 @@ impl PoolHandle {
     ///
     /// # Errors
     /// A scan runs; the pool is suspended or closed.
-    pub async fn start_scrub(&self) -> Result<(), EngineError> {
-        self.ask(|room| async move { Ok(room.pool.start_scrub().await?) })
-            .await
+    pub fn start_scrub(&self) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            self.ask(|room| async move { Ok(room.pool.start_scrub().await?) })
+                .await
+        })
     }
 
     /// Pauses a scrub.
     ///
     /// # Errors
     /// None runs, it is paused, or a resilver runs.
-    pub async fn pause_scrub(&self) -> Result<(), EngineError> {
-        self.ask(|room| async move { Ok(room.pool.pause_scrub().await?) })
-            .await
+    pub fn pause_scrub(&self) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            self.ask(|room| async move { Ok(room.pool.pause_scrub().await?) })
+                .await
+        })
     }
 
     /// Ends a scrub for good.
     ///
     /// # Errors
     /// None runs, or a resilver does.
-    pub async fn cancel_scrub(&self) -> Result<(), EngineError> {
-        self.ask(|room| async move { Ok(room.pool.cancel_scrub().await?) })
-            .await
+    pub fn cancel_scrub(&self) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            self.ask(|room| async move { Ok(room.pool.cancel_scrub().await?) })
+                .await
+        })
     }
 
     /// Looks again at the blocks known to be damaged; returns how many still are.
     ///
     /// # Errors
     /// A scan runs; the pool is read-only, suspended or closed.
-    pub async fn scrub_errors(&self) -> Result<u64, EngineError> {
-        self.ask(|room| async move { Ok(room.pool.scrub_errors().await?) })
-            .await
+    pub fn scrub_errors(&self) -> Request<'_, Result<u64, EngineError>> {
+        Box::pin(async move {
+            self.ask(|room| async move { Ok(room.pool.scrub_errors().await?) })
+                .await
+        })
     }
 
     /// Starts the resilver anew.
     ///
     /// # Errors
     /// The pool is read-only, suspended or closed.
-    pub async fn restart_resilver(&self) -> Result<(), EngineError> {
-        self.ask(|room| async move { Ok(room.pool.restart_resilver().await?) })
-            .await
+    pub fn restart_resilver(&self) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            self.ask(|room| async move { Ok(room.pool.restart_resilver().await?) })
+                .await
+        })
     }
 
     /// Clears error counters of a vdev (by guid) or the whole pool, tries its devices again, and lets a suspended pool go
@@ -56,9 +66,11 @@ impl PoolHandle {
     ///
     /// # Errors
     /// No such vdev; the pool cannot go on.
-    pub async fn clear(&self, vdev: Option<u64>) -> Result<(), EngineError> {
-        self.ask(move |room| async move { Ok(room.pool.clear(vdev).await?) })
-            .await
+    pub fn clear(&self, vdev: Option<u64>) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            self.ask(move |room| async move { Ok(room.pool.clear(vdev).await?) })
+                .await
+        })
     }
 
     /// Returns what is damaged, as `zpool status -v` prints it: `tank/fs:/path`, `tank/fs@snap:<0x2a>` for what has no
@@ -66,9 +78,11 @@ impl PoolHandle {
     ///
     /// # Errors
     /// The pool is closed, or its own metadata cannot be read.
-    pub async fn damaged_files(&self) -> Result<Vec<String>, EngineError> {
-        self.ask(|room| async move { room.damaged_files().await })
-            .await
+    pub fn damaged_files(&self) -> Request<'_, Result<Vec<String>, EngineError>> {
+        Box::pin(async move {
+            self.ask(|room| async move { room.damaged_files().await })
+                .await
+        })
     }
 }
 
@@ -106,93 +120,111 @@ impl PoolHandle {
     ///
     /// # Errors
     /// No such device; it is needed; the pool cannot be written.
-    pub async fn offline(&self, leaf: u64, temporary: bool) -> Result<(), EngineError> {
-        self.ask(move |room| async move { Ok(room.pool.offline(leaf, temporary).await?) })
-            .await
+    pub fn offline(&self, leaf: u64, temporary: bool) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            self.ask(move |room| async move { Ok(room.pool.offline(leaf, temporary).await?) })
+                .await
+        })
     }
 
     /// Puts a leaf back into service and starts to resilver what it missed. Returns whether it could be opened.
     ///
     /// # Errors
     /// No such device; the pool cannot be written.
-    pub async fn online(&self, leaf: u64) -> Result<bool, EngineError> {
-        self.ask(move |room| async move { Ok(room.pool.online(leaf).await?) })
-            .await
+    pub fn online(&self, leaf: u64) -> Request<'_, Result<bool, EngineError>> {
+        Box::pin(async move {
+            self.ask(move |room| async move { Ok(room.pool.online(leaf).await?) })
+                .await
+        })
     }
 
     /// Attaches a device to a leaf as one more copy, or to replace it, and starts to resilver it.
     ///
     /// # Errors
     /// The device is in use or unfit; the layout forbids it; the pool cannot be written.
-    pub async fn attach(
-        &self,
+    pub fn attach<'a>(
+        &'a self,
         leaf: u64,
-        path: &Path,
+        path: &'a Path,
         replace: bool,
         force: bool,
-    ) -> Result<u64, EngineError> {
-        let path = path.to_owned();
-        self.ask(
-            move |room| async move { Ok(room.pool.attach(leaf, &path, replace, force).await?) },
-        )
-        .await
+    ) -> Request<'a, Result<u64, EngineError>> {
+        Box::pin(async move {
+            let path = path.to_owned();
+            self.ask(
+                move |room| async move { Ok(room.pool.attach(leaf, &path, replace, force).await?) },
+            )
+            .await
+        })
     }
 
     /// Adds devices to the pool; they are part of it on stable storage when this returns.
     ///
     /// # Errors
     /// The layout is refused, a device is in use or unfit, the pool cannot be written.
-    pub async fn add(&self, spec: AddSpec) -> Result<(), EngineError> {
-        self.ask(move |room| async move { Ok(room.pool.add(spec).await?) })
-            .await
+    pub fn add(&self, spec: AddSpec) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            self.ask(move |room| async move { Ok(room.pool.add(spec).await?) })
+                .await
+        })
     }
 
     /// Keeps the state of the pool as it is now, for an import to go back to.
     ///
     /// # Errors
     /// There is a checkpoint; the feature is not enabled; the pool cannot be written.
-    pub async fn checkpoint(&self) -> Result<(), EngineError> {
-        self.ask(|room| async move { Ok(room.pool.checkpoint().await?) })
-            .await
+    pub fn checkpoint(&self) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            self.ask(|room| async move { Ok(room.pool.checkpoint().await?) })
+                .await
+        })
     }
 
     /// Gives the checkpoint up; what it kept is freed in the background.
     ///
     /// # Errors
     /// There is none; the pool cannot be written.
-    pub async fn discard_checkpoint(&self) -> Result<(), EngineError> {
-        self.ask(|room| async move { Ok(room.pool.discard_checkpoint().await?) })
-            .await
+    pub fn discard_checkpoint(&self) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            self.ask(|room| async move { Ok(room.pool.discard_checkpoint().await?) })
+                .await
+        })
     }
 
     /// Takes a spare, a cache device or a log vdev out of the pool for good.
     ///
     /// # Errors
     /// No such device; it is in use; others cannot be removed; the pool cannot be written.
-    pub async fn remove(&self, vdev: u64) -> Result<(), EngineError> {
-        self.ask(move |room| async move { Ok(room.pool.remove(vdev).await?) })
-            .await
+    pub fn remove(&self, vdev: u64) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            self.ask(move |room| async move { Ok(room.pool.remove(vdev).await?) })
+                .await
+        })
     }
 
     /// Lets every vdev have all that its devices offer now; returns how many have grown.
     ///
     /// # Errors
     /// The pool cannot be written.
-    pub async fn expand(&self) -> Result<usize, EngineError> {
-        self.ask(|room| async move { Ok(room.pool.expand().await?) })
-            .await
+    pub fn expand(&self) -> Request<'_, Result<usize, EngineError>> {
+        Box::pin(async move {
+            self.ask(|room| async move { Ok(room.pool.expand().await?) })
+                .await
+        })
     }
 
     /// Gives the pool another guid, a random one unless told, and returns it.
     ///
     /// # Errors
     /// A device is out of order; the pool cannot be written.
-    pub async fn reguid(&self, guid: Option<u64>) -> Result<u64, EngineError> {
-        let guid = self
-            .ask(move |room| async move { Ok(room.pool.reguid(guid).await?) })
-            .await?;
-        self.set_guid(guid);
-        Ok(guid)
+    pub fn reguid(&self, guid: Option<u64>) -> Request<'_, Result<u64, EngineError>> {
+        Box::pin(async move {
+            let guid = self
+                .ask(move |room| async move { Ok(room.pool.reguid(guid).await?) })
+                .await?;
+            self.set_guid(guid);
+            Ok(guid)
+        })
     }
 
     /// Returns the devices that a split would make the new pool of (leaves by guid; the last of each mirror of which none
@@ -200,38 +232,46 @@ impl PoolHandle {
     ///
     /// # Errors
     /// The pool is not made of mirrors, or the devices do not fit.
-    pub async fn plan_split(
+    pub fn plan_split(
         &self,
         devices: Vec<u64>,
-    ) -> Result<Vec<(PathBuf, AllocationBias)>, EngineError> {
-        self.ask(move |room| async move { Ok(room.pool.plan_split(&devices)?) })
-            .await
+    ) -> Request<'_, Result<Vec<(PathBuf, AllocationBias)>, EngineError>> {
+        Box::pin(async move {
+            self.ask(move |room| async move { Ok(room.pool.plan_split(&devices)?) })
+                .await
+        })
     }
 
     /// Makes a pool of one half of every mirror; it is exported on return.
     ///
     /// # Errors
     /// The pool is not made of mirrors, a half is not whole, or the pool cannot be written.
-    pub async fn split(&self, spec: SplitSpec) -> Result<(), EngineError> {
-        self.ask(move |room| async move { Ok(room.pool.split(spec).await?) })
-            .await
+    pub fn split(&self, spec: SplitSpec) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            self.ask(move |room| async move { Ok(room.pool.split(spec).await?) })
+                .await
+        })
     }
 
     /// Tries again to open devices that are away; returns how many came back.
     ///
     /// # Errors
     /// The pool cannot be written.
-    pub async fn reopen(&self) -> Result<usize, EngineError> {
-        self.ask(|room| async move { Ok(room.pool.reopen().await?) })
-            .await
+    pub fn reopen(&self) -> Request<'_, Result<usize, EngineError>> {
+        Box::pin(async move {
+            self.ask(|room| async move { Ok(room.pool.reopen().await?) })
+                .await
+        })
     }
 
     /// Takes a leaf out of its mirror or replacement for good.
     ///
     /// # Errors
     /// No such device; it is needed; the layout forbids it; the pool cannot be written.
-    pub async fn detach(&self, leaf: u64) -> Result<(), EngineError> {
-        self.ask(move |room| async move { Ok(room.pool.detach(leaf).await?) })
-            .await
+    pub fn detach(&self, leaf: u64) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            self.ask(move |room| async move { Ok(room.pool.detach(leaf).await?) })
+                .await
+        })
     }
 }

@@ -8,7 +8,7 @@ use dsl::Subject;
 use pool::{HistoryRecord, PoolStatus, Rewound};
 
 use crate::delegation::{creation, of_property, on, with_below};
-use crate::door::{Door, Ending};
+use crate::door::{Door, Ending, Request};
 use crate::observe::{Observation, Tunes};
 use crate::pool_property::PropertyEntry;
 use crate::{
@@ -83,51 +83,61 @@ impl PoolHandle {
     ///
     /// # Errors
     /// [`EngineError::PoolClosed`].
-    pub async fn status(&self) -> Result<PoolStatus, EngineError> {
-        self.look(|room| async move { Ok(room.pool.status()) })
-            .await
+    pub fn status(&self) -> Request<'_, Result<PoolStatus, EngineError>> {
+        Box::pin(async move {
+            self.look(|room| async move { Ok(room.pool.status()) })
+                .await
+        })
     }
 
     /// Returns what the pool counts: cache, cache devices, logs, requests, dirty data.
     ///
     /// # Errors
     /// [`EngineError::PoolClosed`].
-    pub async fn observe(&self) -> Result<Observation, EngineError> {
-        self.look(|room| async move { Ok(crate::observe::observe(&room)) })
-            .await
+    pub fn observe(&self) -> Request<'_, Result<Observation, EngineError>> {
+        Box::pin(async move {
+            self.look(|room| async move { Ok(crate::observe::observe(&room)) })
+                .await
+        })
     }
 
     /// Returns the bytes the pool's cache holds, and its limit now.
     ///
     /// # Errors
     /// [`EngineError::PoolClosed`].
-    pub async fn cache_size(&self) -> Result<(u64, u64), EngineError> {
-        self.look(|room| async move {
-            let (held, limit) = room.pool.cache().size();
-            Ok((held as u64, limit as u64))
+    pub fn cache_size(&self) -> Request<'_, Result<(u64, u64), EngineError>> {
+        Box::pin(async move {
+            self.look(|room| async move {
+                let (held, limit) = room.pool.cache().size();
+                Ok((held as u64, limit as u64))
+            })
+            .await
         })
-        .await
     }
 
     /// Changes limits of the cache while it is in use; what is `None` stays.
     ///
     /// # Errors
     /// [`EngineError::PoolClosed`].
-    pub async fn tune(&self, tunes: Tunes) -> Result<(), EngineError> {
-        self.ask(|room| async move {
-            crate::observe::tune(&room, tunes);
-            Ok(())
+    pub fn tune(&self, tunes: Tunes) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            self.ask(|room| async move {
+                crate::observe::tune(&room, tunes);
+                Ok(())
+            })
+            .await
         })
-        .await
     }
 
     /// Returns all native and feature properties in the order of `zpool get all`.
     ///
     /// # Errors
     /// [`EngineError::PoolClosed`], or reading the pool failed.
-    pub async fn properties(&self) -> Result<Vec<PropertyEntry>, EngineError> {
-        self.look(|room| async move { Ok(room.pool.properties().await?) })
-            .await
+    pub fn properties(&self) -> Request<'_, Result<Vec<PropertyEntry>, EngineError>> {
+        Box::pin(async move {
+            self.look(|room| async move { Ok(room.pool.properties().await?) })
+                .await
+        })
     }
 
     /// Returns the file that remembers the pool (property `cachefile`), when that is not the usual one, and what it is to
@@ -135,9 +145,11 @@ impl PoolHandle {
     ///
     /// # Errors
     /// [`EngineError::PoolClosed`].
-    pub async fn cache_entry(&self) -> Result<(Option<String>, Vec<u8>), EngineError> {
-        self.ask(|room| async move { Ok((room.pool.cachefile(), room.pool.cache_entry())) })
-            .await
+    pub fn cache_entry(&self) -> Request<'_, Result<(Option<String>, Vec<u8>), EngineError>> {
+        Box::pin(async move {
+            self.ask(|room| async move { Ok((room.pool.cachefile(), room.pool.cache_entry())) })
+                .await
+        })
     }
 
     /// Sets a pool property, a feature (`feature@x=enabled`) or a user property.
@@ -146,91 +158,113 @@ impl PoolHandle {
     ///
     /// # Errors
     /// The property or its value is refused; the pool is read-only.
-    pub async fn set_property(&self, name: &str, value: &str) -> Result<(), EngineError> {
-        let (name, value) = (name.to_owned(), value.to_owned());
-        self.ask(move |room| async move { Ok(room.pool.set_property(&name, &value).await?) })
-            .await
+    pub fn set_property<'a>(
+        &'a self,
+        name: &'a str,
+        value: &'a str,
+    ) -> Request<'a, Result<(), EngineError>> {
+        Box::pin(async move {
+            let (name, value) = (name.to_owned(), value.to_owned());
+            self.ask(move |room| async move { Ok(room.pool.set_property(&name, &value).await?) })
+                .await
+        })
     }
 
     /// Returns the pool's history, oldest first.
     ///
     /// # Errors
     /// [`EngineError::PoolClosed`], or reading the pool failed.
-    pub async fn history(&self) -> Result<Vec<HistoryRecord>, EngineError> {
-        self.ask(|room| async move { Ok(room.pool.history().await?) })
-            .await
+    pub fn history(&self) -> Request<'_, Result<Vec<HistoryRecord>, EngineError>> {
+        Box::pin(async move {
+            self.ask(|room| async move { Ok(room.pool.history().await?) })
+                .await
+        })
     }
 
     /// Records a command of the user `uid` in the pool's history, with the next transaction group.
     ///
     /// # Errors
     /// [`EngineError::PoolClosed`].
-    pub async fn log_command(&self, command: &str, uid: u32) -> Result<(), EngineError> {
-        let command = command.to_owned();
-        let uid = self.caller.as_ref().map_or(uid, |caller| caller.uid);
-        self.look(move |room| async move {
-            room.pool.log_command(&command, u64::from(uid));
-            Ok(())
+    pub fn log_command<'a>(
+        &'a self,
+        command: &'a str,
+        uid: u32,
+    ) -> Request<'a, Result<(), EngineError>> {
+        Box::pin(async move {
+            let command = command.to_owned();
+            let uid = self.caller.as_ref().map_or(uid, |caller| caller.uid);
+            self.look(move |room| async move {
+                room.pool.log_command(&command, u64::from(uid));
+                Ok(())
+            })
+            .await
         })
-        .await
     }
 
     /// Writes out everything that was accepted before the call.
     ///
     /// # Errors
     /// The pool is suspended or was closed.
-    pub async fn sync(&self) -> Result<(), EngineError> {
-        self.ask(|room| async move {
-            room.pool.sync().await?;
-            Ok(())
+    pub fn sync(&self) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            self.ask(|room| async move {
+                room.pool.sync().await?;
+                Ok(())
+            })
+            .await
         })
-        .await
     }
 
     /// Returns a dataset, with the properties asked for.
     ///
     /// # Errors
     /// [`EngineError::DatasetNotFound`].
-    pub async fn dataset(
-        &self,
-        name: &str,
-        query: &PropertyQuery,
-    ) -> Result<DatasetInfo, EngineError> {
-        let (name, query) = (name.to_owned(), query.clone());
-        self.look(move |room| async move { room.dataset(&name, &query).await })
-            .await
+    pub fn dataset<'a>(
+        &'a self,
+        name: &'a str,
+        query: &'a PropertyQuery,
+    ) -> Request<'a, Result<DatasetInfo, EngineError>> {
+        Box::pin(async move {
+            let (name, query) = (name.to_owned(), query.clone());
+            self.look(move |room| async move { room.dataset(&name, &query).await })
+                .await
+        })
     }
 
     /// Returns datasets in the order of their names, parents first.
     ///
     /// # Errors
     /// [`EngineError::DatasetNotFound`] when the one to start at does not exist.
-    pub async fn datasets(
-        &self,
-        filter: &DatasetFilter,
-        query: &PropertyQuery,
-    ) -> Result<Vec<DatasetInfo>, EngineError> {
-        let (filter, query) = (filter.clone(), query.clone());
-        self.look(move |room| async move { room.datasets(&filter, &query).await })
-            .await
+    pub fn datasets<'a>(
+        &'a self,
+        filter: &'a DatasetFilter,
+        query: &'a PropertyQuery,
+    ) -> Request<'a, Result<Vec<DatasetInfo>, EngineError>> {
+        Box::pin(async move {
+            let (filter, query) = (filter.clone(), query.clone());
+            self.look(move |room| async move { room.datasets(&filter, &query).await })
+                .await
+        })
     }
 
     /// Returns one property of a dataset; user properties by their full names.
     ///
     /// # Errors
     /// [`EngineError::DatasetNotFound`], [`EngineError::Property`].
-    pub async fn property(
-        &self,
-        dataset: &str,
-        property: &str,
-    ) -> Result<Option<DatasetProperty>, EngineError> {
-        let query = PropertyQuery::Named(vec![property.to_owned()]);
-        Ok(self
-            .dataset(dataset, &query)
-            .await?
-            .properties
-            .into_iter()
-            .next())
+    pub fn property<'a>(
+        &'a self,
+        dataset: &'a str,
+        property: &'a str,
+    ) -> Request<'a, Result<Option<DatasetProperty>, EngineError>> {
+        Box::pin(async move {
+            let query = PropertyQuery::Named(vec![property.to_owned()]);
+            Ok(self
+                .dataset(dataset, &query)
+                .await?
+                .properties
+                .into_iter()
+                .next())
+        })
     }
 
     /// Creates a file system or volume.
@@ -239,17 +273,19 @@ impl PoolHandle {
     ///
     /// # Errors
     /// The name is taken or has no parent, a property is refused, no space.
-    pub async fn create_dataset(&self, request: CreateDataset) -> Result<(), EngineError> {
-        let needs = vec![creation(
-            &request.name,
-            request.parents,
-            &request.properties,
-        )];
-        let creator = self.creator();
-        self.ask_permitted(needs, move |room| async move {
-            room.create_dataset(request, creator).await
+    pub fn create_dataset(&self, request: CreateDataset) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            let needs = vec![creation(
+                &request.name,
+                request.parents,
+                &request.properties,
+            )];
+            let creator = self.creator();
+            self.ask_permitted(needs, move |room| async move {
+                room.create_dataset(request, creator).await
+            })
+            .await
         })
-        .await
     }
 
     /// Destroys a dataset, with its children when `options` says so. The last of them is gone from
@@ -257,67 +293,74 @@ impl PoolHandle {
     ///
     /// # Errors
     /// [`EngineError::HasChildren`], [`EngineError::Busy`].
-    pub async fn destroy_dataset(
-        &self,
-        name: &str,
+    pub fn destroy_dataset<'a>(
+        &'a self,
+        name: &'a str,
         options: DestroyOptions,
-    ) -> Result<(), EngineError> {
-        let mut needs = vec![with_below(name, options.recursive, &["mount", "destroy"])];
-        if options.recursive {
-            // Snapshots go, too: whatever their names are.
-            needs.push(with_below(
-                &format!("{name}@-"),
-                true,
-                &["mount", "destroy"],
-            ));
-        }
-        let name = name.to_owned();
-        self.ask_permitted(needs, move |room| async move {
-            room.destroy_dataset(&name, options).await
+    ) -> Request<'a, Result<(), EngineError>> {
+        Box::pin(async move {
+            let mut needs = vec![with_below(name, options.recursive, &["mount", "destroy"])];
+            if options.recursive {
+                // Snapshots go, too: whatever their names are.
+                needs.push(with_below(
+                    &format!("{name}@-"),
+                    true,
+                    &["mount", "destroy"],
+                ));
+            }
+            let name = name.to_owned();
+            self.ask_permitted(needs, move |room| async move {
+                room.destroy_dataset(&name, options).await
+            })
+            .await
         })
-        .await
     }
 
     /// Renames a dataset within the pool; its file handles stay good.
     ///
     /// # Errors
     /// The new name is taken or has no parent, or lies below the old one.
-    pub async fn rename_dataset(
-        &self,
-        from: &str,
-        to: &str,
+    pub fn rename_dataset<'a>(
+        &'a self,
+        from: &'a str,
+        to: &'a str,
         create_parents: bool,
-    ) -> Result<(), EngineError> {
-        let needs = vec![
-            on(from, &["rename", "mount"]),
-            creation(to, create_parents, &[]),
-        ];
-        let creator = self.creator();
-        let (from, to) = (from.to_owned(), to.to_owned());
-        self.ask_permitted(needs, move |room| async move {
-            room.rename_dataset(&from, &to, create_parents, creator)
-                .await
+    ) -> Request<'a, Result<(), EngineError>> {
+        Box::pin(async move {
+            let needs = vec![
+                on(from, &["rename", "mount"]),
+                creation(to, create_parents, &[]),
+            ];
+            let creator = self.creator();
+            let (from, to) = (from.to_owned(), to.to_owned());
+            self.ask_permitted(needs, move |room| async move {
+                room.rename_dataset(&from, &to, create_parents, creator)
+                    .await
+            })
+            .await
         })
-        .await
     }
 
     /// Sets properties of a dataset, all or none.
     ///
     /// # Errors
     /// [`EngineError::Property`] and what the values may contradict.
-    pub async fn set_dataset_properties(
-        &self,
-        dataset: &str,
-        settings: &[(String, String)],
-    ) -> Result<(), EngineError> {
-        let permissions: Vec<String> = settings.iter().map(|(name, _)| of_property(name)).collect();
-        let permissions: Vec<&str> = permissions.iter().map(String::as_str).collect();
-        let needs = vec![on(dataset, &permissions)];
-        let (dataset, settings) = (dataset.to_owned(), settings.to_vec());
-        self.ask_permitted(needs, move |room| async move {
-            room.set_dataset_properties(&dataset, &settings).await
+    pub fn set_dataset_properties<'a>(
+        &'a self,
+        dataset: &'a str,
+        settings: &'a [(String, String)],
+    ) -> Request<'a, Result<(), EngineError>> {
+        Box::pin(async move {
+            let permissions: Vec<String> =
+                settings.iter().map(|(name, _)| of_property(name)).collect();
+            let permissions: Vec<&str> = permissions.iter().map(String::as_str).collect();
+            let needs = vec![on(dataset, &permissions)];
+            let (dataset, settings) = (dataset.to_owned(), settings.to_vec());
+            self.ask_permitted(needs, move |room| async move {
+                room.set_dataset_properties(&dataset, &settings).await
+            })
+            .await
         })
-        .await
     }
 
     /// Removes a local value, so that the property is inherited or default again; with `received`,
@@ -325,36 +368,40 @@ impl PoolHandle {
     ///
     /// # Errors
     /// The property cannot be inherited, or the dataset does not exist.
-    pub async fn inherit(
-        &self,
-        dataset: &str,
-        property: &str,
+    pub fn inherit<'a>(
+        &'a self,
+        dataset: &'a str,
+        property: &'a str,
         received: bool,
-    ) -> Result<(), EngineError> {
-        let needs = vec![on(dataset, &[&of_property(property)])];
-        let (dataset, property) = (dataset.to_owned(), property.to_owned());
-        self.ask_permitted(needs, move |room| async move {
-            room.inherit(&dataset, &property, received).await
+    ) -> Request<'a, Result<(), EngineError>> {
+        Box::pin(async move {
+            let needs = vec![on(dataset, &[&of_property(property)])];
+            let (dataset, property) = (dataset.to_owned(), property.to_owned());
+            self.ask_permitted(needs, move |room| async move {
+                room.inherit(&dataset, &property, received).await
+            })
+            .await
         })
-        .await
     }
 
     /// Returns a handle for the files of a file system or snapshot.
     ///
     /// # Errors
     /// [`EngineError::DatasetNotFound`], [`EngineError::WrongKind`] for a volume.
-    pub async fn open_fs(&self, dataset: &str) -> Result<FsHandle, EngineError> {
-        // Who compares what two snapshots have; nothing else reaches content for others than root.
-        let (needs, name) = (vec![on(dataset, &["diff"])], dataset.to_owned());
-        let info = self
-            .ask_permitted(needs, move |room| async move {
-                room.dataset(&name, &PropertyQuery::None).await
-            })
-            .await?;
-        if info.kind == crate::DatasetKind::Volume {
-            return Err(EngineError::WrongKind(dataset.to_owned()));
-        }
-        Ok(FsHandle::new(self.door.clone(), info.object, info.guid))
+    pub fn open_fs<'a>(&'a self, dataset: &'a str) -> Request<'a, Result<FsHandle, EngineError>> {
+        Box::pin(async move {
+            // Who compares what two snapshots have; nothing else reaches content for others than root.
+            let (needs, name) = (vec![on(dataset, &["diff"])], dataset.to_owned());
+            let info = self
+                .ask_permitted(needs, move |room| async move {
+                    room.dataset(&name, &PropertyQuery::None).await
+                })
+                .await?;
+            if info.kind == crate::DatasetKind::Volume {
+                return Err(EngineError::WrongKind(dataset.to_owned()));
+            }
+            Ok(FsHandle::new(self.door.clone(), info.object, info.guid))
+        })
     }
 
     /// Returns a handle for a dataset known by number and guid (from a file handle). Nothing is
@@ -370,29 +417,36 @@ impl PoolHandle {
     ///
     /// # Errors
     /// [`EngineError::Property`] for a property that is refused.
-    pub async fn plan_volume(
-        &self,
+    pub fn plan_volume<'a>(
+        &'a self,
         size: u64,
         sparse: bool,
-        properties: &[(String, String)],
-    ) -> Result<VolumePlan, EngineError> {
-        let properties = properties.to_vec();
-        self.look(move |room| async move { room.plan_volume(size, sparse, &properties).await })
-            .await
+        properties: &'a [(String, String)],
+    ) -> Request<'a, Result<VolumePlan, EngineError>> {
+        Box::pin(async move {
+            let properties = properties.to_vec();
+            self.look(move |room| async move { room.plan_volume(size, sparse, &properties).await })
+                .await
+        })
     }
 
     /// Returns a handle for the bytes of a volume, or of a snapshot of one.
     ///
     /// # Errors
     /// [`EngineError::DatasetNotFound`]; [`EngineError::Volume`] when the dataset is no volume.
-    pub async fn open_volume(&self, dataset: &str) -> Result<VolumeHandle, EngineError> {
-        if !self.is_trusted() {
-            return Err(EngineError::Permission);
-        }
-        let info = self.dataset(dataset, &PropertyQuery::None).await?;
-        let handle = self.volume_by_number(info.object, info.guid);
-        handle.info().await?;
-        Ok(handle)
+    pub fn open_volume<'a>(
+        &'a self,
+        dataset: &'a str,
+    ) -> Request<'a, Result<VolumeHandle, EngineError>> {
+        Box::pin(async move {
+            if !self.is_trusted() {
+                return Err(EngineError::Permission);
+            }
+            let info = self.dataset(dataset, &PropertyQuery::None).await?;
+            let handle = self.volume_by_number(info.object, info.guid);
+            handle.info().await?;
+            Ok(handle)
+        })
     }
 
     /// Returns a handle for a volume known by number and guid. Nothing is checked here: calls on a handle of a dataset that is

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::delegation::{above, creation, on, on_origin, with_below};
-use crate::door::Room;
+use crate::door::{Request, Room};
 use crate::property::{DatasetKind, Kinds};
 use crate::watch::Happened;
 use crate::{EngineError, PoolHandle, PropertyQuery};
@@ -196,19 +196,24 @@ impl PoolHandle {
     ///
     /// # Errors
     /// The pool is read-only, a property is refused; what is wrong with single names is returned.
-    pub async fn snapshot(&self, request: SnapshotRequest) -> Result<Vec<Refusal>, EngineError> {
-        let mut needs = Vec::new();
-        for name in &request.names {
-            needs.push(with_below(above(name), request.recursive, &["snapshot"]));
-            if !request.properties.is_empty() {
-                needs.push(with_below(above(name), request.recursive, &["userprop"]));
+    pub fn snapshot(
+        &self,
+        request: SnapshotRequest,
+    ) -> Request<'_, Result<Vec<Refusal>, EngineError>> {
+        Box::pin(async move {
+            let mut needs = Vec::new();
+            for name in &request.names {
+                needs.push(with_below(above(name), request.recursive, &["snapshot"]));
+                if !request.properties.is_empty() {
+                    needs.push(with_below(above(name), request.recursive, &["userprop"]));
+                }
             }
-        }
-        self.ask_permitted(
-            needs,
-            move |room| async move { room.snapshot(request).await },
-        )
-        .await
+            self.ask_permitted(
+                needs,
+                move |room| async move { room.snapshot(request).await },
+            )
+            .await
+        })
     }
 
     /// Destroys snapshots, all or none; names that do not exist are passed over. With `defer`,
@@ -216,64 +221,70 @@ impl PoolHandle {
     ///
     /// # Errors
     /// The pool is read-only; what is wrong with single names is returned.
-    pub async fn destroy_snapshots(
-        &self,
-        names: &[String],
+    pub fn destroy_snapshots<'a>(
+        &'a self,
+        names: &'a [String],
         defer: bool,
-    ) -> Result<Vec<Refusal>, EngineError> {
-        let needs = names.iter().map(|name| on(name, &["mount", "destroy"]));
-        let needs = needs.collect();
-        let names = names.to_vec();
-        let done = self
-            .ask_permitted(needs, move |room| async move {
-                room.destroy_snapshots(&names, defer).await
-            })
-            .await;
-        self.tell(None, Happened::Snapshots).await;
-        done
+    ) -> Request<'a, Result<Vec<Refusal>, EngineError>> {
+        Box::pin(async move {
+            let needs = names.iter().map(|name| on(name, &["mount", "destroy"]));
+            let needs = needs.collect();
+            let names = names.to_vec();
+            let done = self
+                .ask_permitted(needs, move |room| async move {
+                    room.destroy_snapshots(&names, defer).await
+                })
+                .await;
+            self.tell(None, Happened::Snapshots).await;
+            done
+        })
     }
 
     /// Makes a clone of a snapshot, with missing parents if wanted.
     ///
     /// # Errors
     /// The name is taken or has no parent, the snapshot does not exist, a property is refused.
-    pub async fn clone_snapshot(
-        &self,
-        snapshot: &str,
-        name: &str,
-        properties: &[(String, String)],
+    pub fn clone_snapshot<'a>(
+        &'a self,
+        snapshot: &'a str,
+        name: &'a str,
+        properties: &'a [(String, String)],
         parents: bool,
-    ) -> Result<(), EngineError> {
-        let needs = vec![
-            on(snapshot, &["clone"]),
-            creation(name, parents, properties),
-        ];
-        let creator = self.creator();
-        let (snapshot, name) = (snapshot.to_owned(), name.to_owned());
-        let properties = properties.to_vec();
-        self.ask_permitted(needs, move |room| async move {
-            room.clone_snapshot(&snapshot, &name, &properties, parents, creator)
-                .await
+    ) -> Request<'a, Result<(), EngineError>> {
+        Box::pin(async move {
+            let needs = vec![
+                on(snapshot, &["clone"]),
+                creation(name, parents, properties),
+            ];
+            let creator = self.creator();
+            let (snapshot, name) = (snapshot.to_owned(), name.to_owned());
+            let properties = properties.to_vec();
+            self.ask_permitted(needs, move |room| async move {
+                room.clone_snapshot(&snapshot, &name, &properties, parents, creator)
+                    .await
+            })
+            .await
         })
-        .await
     }
 
     /// Exchanges a clone's place with its origin's.
     ///
     /// # Errors
     /// It is no clone, names of snapshots conflict, no space.
-    pub async fn promote(&self, name: &str) -> Result<(), EngineError> {
-        let needs = vec![
-            on(name, &["promote", "mount"]),
-            on_origin(name, &["promote", "mount"]),
-        ];
-        let name = name.to_owned();
-        let done = self
-            .ask_permitted(needs, move |room| async move { room.promote(&name).await })
-            .await;
-        // Names of the origin's have become the clone's.
-        self.tell(None, Happened::Snapshots).await;
-        done
+    pub fn promote<'a>(&'a self, name: &'a str) -> Request<'a, Result<(), EngineError>> {
+        Box::pin(async move {
+            let needs = vec![
+                on(name, &["promote", "mount"]),
+                on_origin(name, &["promote", "mount"]),
+            ];
+            let name = name.to_owned();
+            let done = self
+                .ask_permitted(needs, move |room| async move { room.promote(&name).await })
+                .await;
+            // Names of the origin's have become the clone's.
+            self.tell(None, Happened::Snapshots).await;
+            done
+        })
     }
 
     /// Makes a dataset what its newest snapshot is, which must be `target` if given. Open files
@@ -281,17 +292,23 @@ impl PoolHandle {
     ///
     /// # Errors
     /// There is no snapshot, or a newer one than `target`.
-    pub async fn rollback(&self, name: &str, target: Option<&str>) -> Result<(), EngineError> {
-        let needs = vec![on(name, &["rollback"])];
-        let guid = self.dataset(name, &PropertyQuery::None).await?.guid;
-        let (name, target) = (name.to_owned(), target.map(str::to_owned));
-        let done = self
-            .ask_permitted(needs, move |room| async move {
-                room.rollback(&name, target.as_deref()).await
-            })
-            .await;
-        self.tell(Some(guid), Happened::Everything).await;
-        done
+    pub fn rollback<'a>(
+        &'a self,
+        name: &'a str,
+        target: Option<&'a str>,
+    ) -> Request<'a, Result<(), EngineError>> {
+        Box::pin(async move {
+            let needs = vec![on(name, &["rollback"])];
+            let guid = self.dataset(name, &PropertyQuery::None).await?.guid;
+            let (name, target) = (name.to_owned(), target.map(str::to_owned));
+            let done = self
+                .ask_permitted(needs, move |room| async move {
+                    room.rollback(&name, target.as_deref()).await
+                })
+                .await;
+            self.tell(Some(guid), Happened::Everything).await;
+            done
+        })
     }
 
     /// Tells watchers of a dataset, or of all, what was done to it.
@@ -303,62 +320,71 @@ impl PoolHandle {
     ///
     /// # Errors
     /// A new name is taken, or is of another dataset.
-    pub async fn rename_snapshot(
-        &self,
-        from: &str,
-        to: &str,
+    pub fn rename_snapshot<'a>(
+        &'a self,
+        from: &'a str,
+        to: &'a str,
         recursive: bool,
-    ) -> Result<(), EngineError> {
-        let needs = vec![
-            with_below(from, recursive, &["rename", "mount"]),
-            with_below(above(to), recursive, &["create", "mount"]),
-        ];
-        let (from, to) = (from.to_owned(), to.to_owned());
-        let done = self
-            .ask_permitted(needs, move |room| async move {
-                room.writable()?;
-                Ok(room.pool.hierarchy().rename(&from, &to, recursive).await?)
-            })
-            .await;
-        self.tell(None, Happened::Snapshots).await;
-        done
+    ) -> Request<'a, Result<(), EngineError>> {
+        Box::pin(async move {
+            let needs = vec![
+                with_below(from, recursive, &["rename", "mount"]),
+                with_below(above(to), recursive, &["create", "mount"]),
+            ];
+            let (from, to) = (from.to_owned(), to.to_owned());
+            let done = self
+                .ask_permitted(needs, move |room| async move {
+                    room.writable()?;
+                    Ok(room.pool.hierarchy().rename(&from, &to, recursive).await?)
+                })
+                .await;
+            self.tell(None, Happened::Snapshots).await;
+            done
+        })
     }
 
     /// Makes bookmarks, given as pairs of the new name and the snapshot or bookmark: all or none.
     ///
     /// # Errors
     /// The pool is read-only; what is wrong with single names is returned.
-    pub async fn create_bookmarks(
-        &self,
-        wanted: &[(String, String)],
-    ) -> Result<Vec<Refusal>, EngineError> {
-        let needs = wanted.iter().map(|(new, _)| on(above(new), &["bookmark"]));
-        let needs = needs.collect();
-        let wanted = wanted.to_vec();
-        self.ask_permitted(needs, move |room| async move {
-            room.writable()?;
-            let refused = room.pool.hierarchy().create_bookmarks(&wanted).await?;
-            Ok(refusals(refused))
+    pub fn create_bookmarks<'a>(
+        &'a self,
+        wanted: &'a [(String, String)],
+    ) -> Request<'a, Result<Vec<Refusal>, EngineError>> {
+        Box::pin(async move {
+            let needs = wanted.iter().map(|(new, _)| on(above(new), &["bookmark"]));
+            let needs = needs.collect();
+            let wanted = wanted.to_vec();
+            self.ask_permitted(needs, move |room| async move {
+                room.writable()?;
+                let refused = room.pool.hierarchy().create_bookmarks(&wanted).await?;
+                Ok(refusals(refused))
+            })
+            .await
         })
-        .await
     }
 
     /// Destroys bookmarks; names that do not exist are passed over.
     ///
     /// # Errors
     /// The pool is read-only; what is wrong with single names is returned.
-    pub async fn destroy_bookmarks(&self, names: &[String]) -> Result<Vec<Refusal>, EngineError> {
-        let needs = names
-            .iter()
-            .map(|name| on(above(name), &["mount", "destroy"]));
-        let needs = needs.collect();
-        let names = names.to_vec();
-        self.ask_permitted(needs, move |room| async move {
-            room.writable()?;
-            let refused = room.pool.hierarchy().destroy_bookmarks(&names).await?;
-            Ok(refusals(refused))
+    pub fn destroy_bookmarks<'a>(
+        &'a self,
+        names: &'a [String],
+    ) -> Request<'a, Result<Vec<Refusal>, EngineError>> {
+        Box::pin(async move {
+            let needs = names
+                .iter()
+                .map(|name| on(above(name), &["mount", "destroy"]));
+            let needs = needs.collect();
+            let names = names.to_vec();
+            self.ask_permitted(needs, move |room| async move {
+                room.writable()?;
+                let refused = room.pool.hierarchy().destroy_bookmarks(&names).await?;
+                Ok(refusals(refused))
+            })
+            .await
         })
-        .await
     }
 
     /// Adds a hold to snapshots, and with `recursive` to those of the same names below: all or
@@ -366,82 +392,94 @@ impl PoolHandle {
     ///
     /// # Errors
     /// The pool is read-only; what is wrong with single names is returned.
-    pub async fn hold(
-        &self,
-        names: &[String],
-        tag: &str,
+    pub fn hold<'a>(
+        &'a self,
+        names: &'a [String],
+        tag: &'a str,
         recursive: bool,
-    ) -> Result<Vec<Refusal>, EngineError> {
-        let needs = names
-            .iter()
-            .map(|name| with_below(above(name), recursive, &["hold"]));
-        let needs = needs.collect();
-        let (mut names, tag) = (names.to_vec(), tag.to_owned());
-        self.ask_permitted(needs, move |room| async move {
-            room.writable()?;
-            if recursive {
-                names = room.with_below(&names, true).await?;
-            }
-            Ok(refusals(room.pool.hierarchy().hold(&names, &tag).await?))
+    ) -> Request<'a, Result<Vec<Refusal>, EngineError>> {
+        Box::pin(async move {
+            let needs = names
+                .iter()
+                .map(|name| with_below(above(name), recursive, &["hold"]));
+            let needs = needs.collect();
+            let (mut names, tag) = (names.to_vec(), tag.to_owned());
+            self.ask_permitted(needs, move |room| async move {
+                room.writable()?;
+                if recursive {
+                    names = room.with_below(&names, true).await?;
+                }
+                Ok(refusals(room.pool.hierarchy().hold(&names, &tag).await?))
+            })
+            .await
         })
-        .await
     }
 
     /// Removes the holds with a tag from snapshots, as [`Self::hold`] adds them.
     ///
     /// # Errors
     /// The pool is read-only; what is wrong with single names is returned.
-    pub async fn release(
-        &self,
-        names: &[String],
-        tag: &str,
+    pub fn release<'a>(
+        &'a self,
+        names: &'a [String],
+        tag: &'a str,
         recursive: bool,
-    ) -> Result<Vec<Refusal>, EngineError> {
-        let needs = names
-            .iter()
-            .map(|name| with_below(above(name), recursive, &["release"]));
-        let needs = needs.collect();
-        let (mut names, tag) = (names.to_vec(), tag.to_owned());
-        self.ask_permitted(needs, move |room| async move {
-            room.writable()?;
-            if recursive {
-                names = room.with_below(&names, true).await?;
-            }
-            Ok(refusals(room.pool.hierarchy().release(&names, &tag).await?))
+    ) -> Request<'a, Result<Vec<Refusal>, EngineError>> {
+        Box::pin(async move {
+            let needs = names
+                .iter()
+                .map(|name| with_below(above(name), recursive, &["release"]));
+            let needs = needs.collect();
+            let (mut names, tag) = (names.to_vec(), tag.to_owned());
+            self.ask_permitted(needs, move |room| async move {
+                room.writable()?;
+                if recursive {
+                    names = room.with_below(&names, true).await?;
+                }
+                Ok(refusals(room.pool.hierarchy().release(&names, &tag).await?))
+            })
+            .await
         })
-        .await
     }
 
     /// Returns the holds of snapshots, and with `recursive` of those of the same names below.
     ///
     /// # Errors
     /// One does not exist.
-    pub async fn holds(&self, names: &[String], recursive: bool) -> Result<Vec<Hold>, EngineError> {
-        let names = names.to_vec();
-        self.look(move |room| async move { room.holds(&names, recursive).await })
-            .await
+    pub fn holds<'a>(
+        &'a self,
+        names: &'a [String],
+        recursive: bool,
+    ) -> Request<'a, Result<Vec<Hold>, EngineError>> {
+        Box::pin(async move {
+            let names = names.to_vec();
+            self.look(move |room| async move { room.holds(&names, recursive).await })
+                .await
+        })
     }
 
     /// Returns what users, groups or projects use of a file system or snapshot, as of the last sync.
     ///
     /// # Errors
     /// It does not exist, or is a volume.
-    pub async fn usage(
-        &self,
-        dataset: &str,
+    pub fn usage<'a>(
+        &'a self,
+        dataset: &'a str,
         of: dsl::UsageOf,
-    ) -> Result<Vec<dsl::Usage>, EngineError> {
-        let permission = match of {
-            dsl::UsageOf::Users => "userused",
-            dsl::UsageOf::Groups => "groupused",
-            dsl::UsageOf::Projects => "projectused",
-        };
-        let needs = vec![on(dataset, &[permission])];
-        let dataset = dataset.to_owned();
-        self.ask_permitted(needs, move |room| async move {
-            Ok(room.pool.hierarchy().usage(&dataset, of).await?)
+    ) -> Request<'a, Result<Vec<dsl::Usage>, EngineError>> {
+        Box::pin(async move {
+            let permission = match of {
+                dsl::UsageOf::Users => "userused",
+                dsl::UsageOf::Groups => "groupused",
+                dsl::UsageOf::Projects => "projectused",
+            };
+            let needs = vec![on(dataset, &[permission])];
+            let dataset = dataset.to_owned();
+            self.ask_permitted(needs, move |room| async move {
+                Ok(room.pool.hierarchy().usage(&dataset, of).await?)
+            })
+            .await
         })
-        .await
     }
 
     /// Returns the bytes that destroying the snapshots of one dataset from `first` to `last` would
@@ -449,11 +487,17 @@ impl PoolHandle {
     ///
     /// # Errors
     /// They do not exist, or are not of one dataset in this order.
-    pub async fn would_free(&self, first: &str, last: &str) -> Result<u64, EngineError> {
-        let (first, last) = (first.to_owned(), last.to_owned());
-        self.look(
-            move |room| async move { Ok(room.pool.hierarchy().would_free(&first, &last).await?) },
-        )
-        .await
+    pub fn would_free<'a>(
+        &'a self,
+        first: &'a str,
+        last: &'a str,
+    ) -> Request<'a, Result<u64, EngineError>> {
+        Box::pin(async move {
+            let (first, last) = (first.to_owned(), last.to_owned());
+            self.look(move |room| async move {
+                Ok(room.pool.hierarchy().would_free(&first, &last).await?)
+            })
+            .await
+        })
     }
 }

@@ -5,7 +5,7 @@ use std::future::Future;
 use dsl::DslError;
 use zvol::{Redundancy, Volume, VolumeError, VolumeResult};
 
-use crate::door::{Door, Room};
+use crate::door::{Door, Request, Room};
 use crate::observe::Client;
 use crate::property::{DatasetKind, Property, PropertyError, Setting, Value, nice_bytes};
 use crate::{Allocation, EngineError, IoBuf, Stability};
@@ -113,38 +113,49 @@ impl VolumeHandle {
     ///
     /// # Errors
     /// [`VolumeError::Gone`], [`VolumeError::Busy`]; [`VolumeError::NotSupported`] when the dataset is no volume.
-    pub async fn info(&self) -> VolumeResult<VolumeInfo> {
-        self.call(|volume| async move {
-            let space = volume.dataset().space();
-            Ok(VolumeInfo {
-                name: volume.dataset().name(),
-                size: volume.size(),
-                block_size: volume.block_size(),
-                read_only: volume.is_read_only(),
-                referenced: space.referenced,
-                available: space.available,
+    pub fn info(&self) -> Request<'_, VolumeResult<VolumeInfo>> {
+        Box::pin(async move {
+            self.call(|volume| async move {
+                let space = volume.dataset().space();
+                Ok(VolumeInfo {
+                    name: volume.dataset().name(),
+                    size: volume.size(),
+                    block_size: volume.block_size(),
+                    read_only: volume.is_read_only(),
+                    referenced: space.referenced,
+                    available: space.available,
+                })
             })
+            .await
         })
-        .await
     }
 
     /// Reads bytes; the pieces are shared with the cache and together cover exactly the range.
     ///
     /// # Errors
     /// [`VolumeError::OutOfRange`]; [`VolumeError::Io`] when no good copy of a block is left.
-    pub async fn read(&self, offset: u64, len: usize) -> VolumeResult<Vec<IoBuf>> {
-        self.call(move |volume| async move { volume.read(offset, len).await })
-            .await
+    pub fn read(&self, offset: u64, len: usize) -> Request<'_, VolumeResult<Vec<IoBuf>>> {
+        Box::pin(async move {
+            self.call(move |volume| async move { volume.read(offset, len).await })
+                .await
+        })
     }
 
     /// Writes bytes, and answers when `stability` is reached.
     ///
     /// # Errors
     /// [`VolumeError::OutOfRange`], [`VolumeError::ReadOnly`], [`VolumeError::NoSpace`], [`VolumeError::Io`].
-    pub async fn write(&self, offset: u64, data: IoBuf, stability: Stability) -> VolumeResult<()> {
-        let stability = lowered(stability);
-        self.call(move |volume| async move { volume.write(offset, data, stability).await })
-            .await
+    pub fn write(
+        &self,
+        offset: u64,
+        data: IoBuf,
+        stability: Stability,
+    ) -> Request<'_, VolumeResult<()>> {
+        Box::pin(async move {
+            let stability = lowered(stability);
+            self.call(move |volume| async move { volume.write(offset, data, stability).await })
+                .await
+        })
     }
 
     /// Writes bytes so that readers and power cuts leave all of them or none; on stable storage when it returns. At most
@@ -152,111 +163,135 @@ impl VolumeHandle {
     ///
     /// # Errors
     /// Those of [`write`](Self::write).
-    pub async fn write_atomic(&self, offset: u64, data: IoBuf) -> VolumeResult<()> {
-        self.call(move |volume| async move { volume.write_atomic(offset, data).await })
-            .await
+    pub fn write_atomic(&self, offset: u64, data: IoBuf) -> Request<'_, VolumeResult<()>> {
+        Box::pin(async move {
+            self.call(move |volume| async move { volume.write_atomic(offset, data).await })
+                .await
+        })
     }
 
     /// Writes bytes if those there equal `expected`, with nobody in between.
     ///
     /// # Errors
     /// [`VolumeError::Miscompare`]; those of [`write`](Self::write).
-    pub async fn compare_and_write(
+    pub fn compare_and_write(
         &self,
         offset: u64,
         expected: IoBuf,
         data: IoBuf,
         stability: Stability,
-    ) -> VolumeResult<()> {
-        let stability = lowered(stability);
-        self.call(move |volume| async move {
-            volume
-                .compare_and_write(offset, &expected, data, stability)
-                .await
+    ) -> Request<'_, VolumeResult<()>> {
+        Box::pin(async move {
+            let stability = lowered(stability);
+            self.call(move |volume| async move {
+                volume
+                    .compare_and_write(offset, &expected, data, stability)
+                    .await
+            })
+            .await
         })
-        .await
     }
 
     /// Makes a range read as zeros; whole blocks give their space back.
     ///
     /// # Errors
     /// Those of [`write`](Self::write).
-    pub async fn zero(&self, offset: u64, len: u64, stability: Stability) -> VolumeResult<()> {
-        let stability = lowered(stability);
-        self.call(move |volume| async move { volume.zero(offset, len, stability).await })
-            .await
+    pub fn zero(
+        &self,
+        offset: u64,
+        len: u64,
+        stability: Stability,
+    ) -> Request<'_, VolumeResult<()>> {
+        Box::pin(async move {
+            let stability = lowered(stability);
+            self.call(move |volume| async move { volume.zero(offset, len, stability).await })
+                .await
+        })
     }
 
     /// Gives back the space of the whole blocks within a range; the rest keeps its bytes.
     ///
     /// # Errors
     /// Those of [`write`](Self::write).
-    pub async fn discard(&self, offset: u64, len: u64, stability: Stability) -> VolumeResult<()> {
-        let stability = lowered(stability);
-        self.call(move |volume| async move { volume.discard(offset, len, stability).await })
-            .await
+    pub fn discard(
+        &self,
+        offset: u64,
+        len: u64,
+        stability: Stability,
+    ) -> Request<'_, VolumeResult<()>> {
+        Box::pin(async move {
+            let stability = lowered(stability);
+            self.call(move |volume| async move { volume.discard(offset, len, stability).await })
+                .await
+        })
     }
 
     /// Brings everything written so far onto stable storage.
     ///
     /// # Errors
     /// Those of writing.
-    pub async fn flush(&self) -> VolumeResult<()> {
-        self.call(|volume| async move { volume.flush().await })
-            .await
+    pub fn flush(&self) -> Request<'_, VolumeResult<()>> {
+        Box::pin(async move {
+            self.call(|volume| async move { volume.flush().await })
+                .await
+        })
     }
 
     /// Tells where data and holes are, from `offset` on, at most `len` bytes and `max` stretches.
     ///
     /// # Errors
     /// [`VolumeError::OutOfRange`], those of reading.
-    pub async fn allocation(
+    pub fn allocation(
         &self,
         offset: u64,
         len: u64,
         max: usize,
-    ) -> VolumeResult<Vec<Allocation>> {
-        self.call(move |volume| async move { volume.allocation(offset, len, max).await })
-            .await
+    ) -> Request<'_, VolumeResult<Vec<Allocation>>> {
+        Box::pin(async move {
+            self.call(move |volume| async move { volume.allocation(offset, len, max).await })
+                .await
+        })
     }
 
     /// Copies a range of a volume of the same pool into this one, without a byte leaving the pool's thread.
     ///
     /// # Errors
     /// [`VolumeError::NotSupported`] for a volume of another pool; those of reading and writing.
-    pub async fn copy_from(
-        &self,
-        source: &Self,
+    pub fn copy_from<'a>(
+        &'a self,
+        source: &'a Self,
         from: u64,
         to: u64,
         len: u64,
         stability: Stability,
-    ) -> VolumeResult<()> {
-        if self.pool != source.pool {
-            return Err(VolumeError::NotSupported);
-        }
-        let stability = lowered(stability);
-        let (ours, theirs) = ((self.dataset, self.guid), (source.dataset, source.guid));
-        let answer = self
-            .door
-            .ask(move |room| async move {
-                let leases = async {
-                    let ours = room.dataset_in_use(ours.0, ours.1).await?;
-                    let theirs = room.dataset_in_use(theirs.0, theirs.1).await?;
-                    Ok::<_, EngineError>((ours, theirs))
-                };
-                let (ours, theirs) = match leases.await {
-                    Ok(leases) => leases,
-                    Err(error) => return Ok(Err(as_volume_error(&error))),
-                };
-                let (target, source) = match (ours.volume(), theirs.volume()) {
-                    (Ok(target), Ok(source)) => (target, source),
-                    (Err(error), _) | (_, Err(error)) => return Ok(Err(error)),
-                };
-                Ok(target.copy_from(source, from, to, len, stability).await)
-            })
-            .await;
-        answer.unwrap_or_else(|error| Err(as_volume_error(&error)))
+    ) -> Request<'a, VolumeResult<()>> {
+        Box::pin(async move {
+            if self.pool != source.pool {
+                return Err(VolumeError::NotSupported);
+            }
+            let stability = lowered(stability);
+            let (ours, theirs) = ((self.dataset, self.guid), (source.dataset, source.guid));
+            let answer = self
+                .door
+                .ask(move |room| async move {
+                    let leases = async {
+                        let ours = room.dataset_in_use(ours.0, ours.1).await?;
+                        let theirs = room.dataset_in_use(theirs.0, theirs.1).await?;
+                        Ok::<_, EngineError>((ours, theirs))
+                    };
+                    let (ours, theirs) = match leases.await {
+                        Ok(leases) => leases,
+                        Err(error) => return Ok(Err(as_volume_error(&error))),
+                    };
+                    let (target, source) = match (ours.volume(), theirs.volume()) {
+                        (Ok(target), Ok(source)) => (target, source),
+                        (Err(error), _) | (_, Err(error)) => return Ok(Err(error)),
+                    };
+                    Ok(target.copy_from(source, from, to, len, stability).await)
+                })
+                .await;
+            answer.unwrap_or_else(|error| Err(as_volume_error(&error)))
+        })
     }
 }
 
