@@ -36,6 +36,9 @@ pub(crate) struct PoolFacts {
     pub(crate) rewound: Option<Rewound>,
 }
 
+/// The cache file that remembers a pool, when that is not the usual one, and the entry for the pool in it.
+type CacheEntry = (Option<String>, Vec<u8>);
+
 impl PoolHandle {
     pub(crate) fn new(door: Door, facts: PoolFacts) -> Self {
         Self {
@@ -145,7 +148,7 @@ impl PoolHandle {
     ///
     /// # Errors
     /// [`EngineError::PoolClosed`].
-    pub fn cache_entry(&self) -> Request<'_, Result<(Option<String>, Vec<u8>), EngineError>> {
+    pub fn cache_entry(&self) -> Request<'_, Result<CacheEntry, EngineError>> {
         Box::pin(async move {
             self.ask(|room| async move { Ok((room.pool.cachefile(), room.pool.cache_entry())) })
                 .await
