@@ -324,10 +324,22 @@ impl Plan {
             .collect()
     }
 
-    /// Disks that may join the pool and leave it.
+    /// The disks of the machine, in the pool or not.
+    fn all_disks(&self) -> Vec<PathBuf> {
+        let mut disks = self.disks();
+        disks.extend(self.extra_disks());
+        disks.extend(self.cache_disks());
+        disks
+    }
+
+    /// Disks that may join the pool or leave it: where devices change, logs too are removed.
     pub(crate) fn mobile_disks(&self) -> Vec<PathBuf> {
-        let extra = self.extra_disks().into_iter();
-        extra.chain(self.cache_disks()).collect()
+        let staying = self.ordinary_disks() + usize::from(self.with_classes);
+        let logs = self.disks().into_iter().skip(staying);
+        let logs = logs.filter(|_| self.with_devices);
+        logs.chain(self.extra_disks())
+            .chain(self.cache_disks())
+            .collect()
     }
 
     fn ordinary_disks(&self) -> usize {
@@ -452,7 +464,7 @@ pub fn run(plan: &Plan, world: &World, judge_images: Judge<'_>) -> Result<Outcom
         round,
         text,
     };
-    for path in plan.disks().into_iter().chain(plan.mobile_disks()) {
+    for path in plan.all_disks() {
         let model =
             DiskModel::new(plan.disk_bytes).with_sectors(plan.sector_bytes, plan.sector_bytes);
         world.add_disk(path, model);
