@@ -76,6 +76,11 @@ pub fn zdb_clean_but(directory: &Path, pool: &str, known: &dyn Fn(&str) -> bool)
 /// # Errors
 /// When `refpool` is not there, or an operation fails.
 pub fn refpool_does(pool: &str, images: &[PathBuf], operations: &[String]) -> Result<String> {
+    Ok(run_refpool(pool, images, operations)?.0)
+}
+
+/// Runs `refpool` and returns what it printed on standard output and standard error.
+fn run_refpool(pool: &str, images: &[PathBuf], operations: &[String]) -> Result<(String, String)> {
     let Some(program) = refpool() else {
         bail!("refpool is not built")
     };
@@ -95,7 +100,7 @@ pub fn refpool_does(pool: &str, images: &[PathBuf], operations: &[String]) -> Re
         tail(&out),
         tail(&err)
     );
-    Ok(out)
+    Ok((out, err))
 }
 
 /// Returns how many gang blocks `zdb` counts in an exported pool whose images lie in `directory`.
@@ -141,24 +146,7 @@ pub fn refpool() -> Option<&'static Path> {
 /// # Errors
 /// When `refpool` is not there, does not import the pool, or the scrub finds an error.
 pub fn refpool_scrub(pool: &str, images: &[PathBuf]) -> Result<()> {
-    let Some(program) = refpool() else {
-        bail!("refpool is not built")
-    };
-    let output = Command::new(program)
-        .arg("ds")
-        .arg(pool)
-        .args(images)
-        .args(["--", &format!("scrub:{pool}")])
-        .output()
-        .context("run refpool")?;
-    let (out, err) = text(&output);
-    ensure!(
-        output.status.success(),
-        "refpool on {pool}: {}\n{}\n{}",
-        output.status,
-        tail(&out),
-        tail(&err)
-    );
+    let (out, err) = run_refpool(pool, images, &[format!("scrub:{pool}")])?;
     ensure!(
         out.contains("0 errors") || err.contains("0 errors"),
         "refpool scrubbed {pool} and did not say '0 errors':\n{}\n{}",
