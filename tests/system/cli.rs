@@ -299,7 +299,7 @@ macro_rules! transcripts {
     };
 }
 
-transcripts! { usage pools checkpoint growth spares reshape datasets properties files import snapshots volumes }
+transcripts! { usage pools checkpoint freespace growth spares reshape datasets properties files import snapshots volumes }
 
 #[test]
 fn wildcards() {

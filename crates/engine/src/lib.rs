@@ -48,9 +48,10 @@ pub use dsl::property::DatasetKind;
 pub use dsl::{GrantChange, Grants, Subject, Usage, UsageOf};
 pub use pool::{
     AddSpec, AllocationBias, Candidate, CheckpointStatus, DeviceLabel, Discovery, FeatureBase,
-    Health, HistoryEvent, HistoryRecord, HostIdentity, ImportPolicy, IoTotals, PoolError,
-    PoolProperty, PoolSpec, PoolState, PoolStatus, Rewind, Rewound, ScanRefusal, ScanStatus,
-    SplitSpec, StatusReason, Tuning, VdevSpec, VdevStatus, cache_file_devices, cache_file_with,
+    Health, HistoryEvent, HistoryRecord, HostIdentity, ImportPolicy, IoTotals, LeafWork,
+    LeafWorkRequest, LeafWorkState, LeafWorkStatus, PoolError, PoolProperty, PoolSpec, PoolState,
+    PoolStatus, Rewind, Rewound, ScanRefusal, ScanStatus, SplitSpec, StatusReason, Tuning,
+    VdevSpec, VdevStatus, cache_file_devices, cache_file_with,
 };
 /// Pool properties: their table and the forms of their values.
 pub mod pool_property {

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use crate::door::{Request, Room};
-use crate::{AddSpec, AllocationBias, EngineError, PoolHandle, SplitSpec};
+use crate::{
+    AddSpec, AllocationBias, EngineError, LeafWork, LeafWorkRequest, PoolHandle, SplitSpec,
+};
 
 impl PoolHandle {
     /// Starts a scrub, or goes on with a paused one; does not wait for its end.
@@ -166,6 +168,24 @@ impl PoolHandle {
         Box::pin(async move {
             self.ask(move |room| async move { Ok(room.pool.add(spec).await?) })
                 .await
+        })
+    }
+
+    /// Starts, suspends, cancels or forgets work on the free space of a leaf (by guid).
+    ///
+    /// # Errors
+    /// No such device; it runs already, or does not; the pool cannot be written.
+    pub fn work_on_leaf(
+        &self,
+        what: LeafWork,
+        leaf: u64,
+        request: LeafWorkRequest,
+    ) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            self.ask(
+                move |room| async move { Ok(room.pool.work_on_leaf(what, leaf, request).await?) },
+            )
+            .await
         })
     }
 

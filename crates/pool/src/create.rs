@@ -176,6 +176,7 @@ impl Pool {
             sync_loop: RefCell::new(None),
             last_uberblock: Cell::new(Uberblock::new(TXG_INITIAL, 0, 0, BlockPointer::HOLE)),
             checkpoint: crate::checkpoint::State::default(),
+            leaf_work: crate::leaf_work::State::default(),
         }));
         let inner = &pool.0;
         *inner.features_in_labels.borrow_mut() = inner.label_features();

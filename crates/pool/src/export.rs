@@ -55,6 +55,7 @@ impl Inner {
             }
             self.stop_walk().await;
             self.stop_discarding().await;
+            self.stop_leaf_work().await;
             self.scan_dirty();
             // Logs of datasets that are still open go with the last groups, too.
             self.hierarchy.retire_logs();

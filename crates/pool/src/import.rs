@@ -289,6 +289,7 @@ impl Pool {
         pool.0.continue_scans().await?;
         pool.0.grow_by_itself().await?;
         pool.0.discard_in_background();
+        pool.0.continue_leaf_work();
         pool.0.use_caches(false).await;
         sparing::spare_in_background(&pool);
         for (name, value) in settings {
@@ -625,6 +626,7 @@ pub(crate) async fn assemble(
         sync_loop: RefCell::new(None),
         last_uberblock: Cell::new(*uberblock),
         checkpoint: crate::checkpoint::State::default(),
+        leaf_work: crate::leaf_work::State::default(),
     }));
     *pool.0.features_in_labels.borrow_mut() = pool.0.label_features();
     Ok(pool)
@@ -704,6 +706,7 @@ impl Inner {
         }
         self.store().activate(Source::of(&self.space), &summaries);
         self.load_checkpoint().await?;
+        self.load_leaf_work().await?;
         self.load_auxiliaries(auxiliaries).await?;
         self.load_scan().await?;
         self.load_damage().await?;

@@ -25,6 +25,7 @@ mod history;
 mod import;
 mod in_use;
 mod kept;
+mod leaf_work;
 mod operate;
 mod pool;
 mod properties;
@@ -53,6 +54,7 @@ pub use discover::{Candidate, Discovery, discover};
 pub use error::{PoolError, ScanRefusal};
 pub use features::{Support, support};
 pub use in_use::{DeviceLabel, clear_labels, device_label};
+pub use leaf_work::{LeafWork, LeafWorkRequest};
 pub use pool::Pool;
 pub use properties::{
     PROPERTIES, PoolProperty, PropertyEntry, PropertyInfo, PropertyKind, PropertySource,
@@ -63,7 +65,7 @@ pub use spec::{
     AddSpec, FeatureBase, HostIdentity, ImportPolicy, PoolSpec, SplitSpec, Tuning, VdevSpec,
 };
 pub use status::{
-    CheckpointStatus, Health, HistoryEvent, HistoryRecord, IoTotals, PoolState, PoolStatus,
-    ScanStatus, StatusReason, VdevStatus,
+    CheckpointStatus, Health, HistoryEvent, HistoryRecord, IoTotals, LeafWorkState, LeafWorkStatus,
+    PoolState, PoolStatus, ScanStatus, StatusReason, VdevStatus,
 };
 pub use vdev::AllocationBias;

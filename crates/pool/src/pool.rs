@@ -139,6 +139,7 @@ pub(crate) struct Inner {
     /// The newest uberblock.
     pub(crate) last_uberblock: Cell<Uberblock>,
     pub(crate) checkpoint: crate::checkpoint::State,
+    pub(crate) leaf_work: crate::leaf_work::State,
 }
 
 impl Pool {

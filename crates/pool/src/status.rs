@@ -192,6 +192,10 @@ pub struct VdevStatus {
     pub bias: AllocationBias,
     /// Being resilvered.
     pub resilvering: bool,
+    /// Trimming (leaves).
+    pub trim: LeafWorkStatus,
+    /// Writing of free space (leaves).
+    pub initialize: LeafWorkStatus,
     /// Statistics since import.
     pub io: IoTotals,
     /// All counters since import: by class, with histograms.
@@ -250,6 +254,53 @@ pub struct PoolStatus {
     pub txg: u64,
     /// Nanoseconds since the pool was opened: what the I/O totals cover.
     pub open_nanoseconds: u64,
+}
+
+/// How far some work on the free space of a device has come. The numbers are the on-disk ones.
+// OpenZFS: include/sys/fs/zfs.h, vdev_trim_state_t, vdev_initializing_state_t
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LeafWorkState {
+    /// Never begun.
+    #[default]
+    None,
+    /// Under way.
+    Active,
+    /// Given up.
+    Canceled,
+    /// Interrupted, to go on.
+    Suspended,
+    /// Done.
+    Complete,
+}
+
+impl LeafWorkState {
+    pub(crate) fn number(self) -> u64 {
+        self as u64
+    }
+
+    pub(crate) fn from_number(number: u64) -> Self {
+        let all = [
+            Self::Active,
+            Self::Canceled,
+            Self::Suspended,
+            Self::Complete,
+        ];
+        let found = all.into_iter().find(|state| state.number() == number);
+        found.unwrap_or_default()
+    }
+}
+
+/// Work on the free space of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeafWorkStatus {
+    /// State.
+    pub state: LeafWorkState,
+    /// When it began, or was completed, seconds since 1970.
+    pub time: u64,
+    /// How much of the free space is done.
+    pub percent: u64,
+    /// The device cannot.
+    pub unsupported: bool,
 }
 
 /// The checkpoint of a pool.

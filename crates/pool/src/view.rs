@@ -10,6 +10,7 @@ use vdev::VdevKind;
 use crate::PoolError;
 use crate::auxiliary::Kind;
 use crate::config::pool_state;
+use crate::leaf_work::LeafWork;
 use crate::pool::{Inner, Pool, Stored};
 use crate::properties::{
     PROPERTIES, PoolProperty, PropertyEntry, PropertyKind, PropertySource, PropertyValue,
@@ -292,6 +293,8 @@ impl Inner {
             size_bytes: vdev.asize,
             allocated_bytes: 0,
             checkpoint_bytes: 0,
+            trim: self.leaf_work_status(LeafWork::Trim, vdev.guid),
+            initialize: self.leaf_work_status(LeafWork::Initialize, vdev.guid),
             expandable_bytes: 0,
             fragmentation_percent: None,
             ashift: u64::from(vdev.ashift),

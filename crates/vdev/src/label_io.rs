@@ -146,7 +146,7 @@ impl Tree {
         Ok(best)
     }
 
-    fn leaf_for_label(&self, guid: Guid) -> Result<(Rc<Leaf>, u64), VdevError> {
+    pub(crate) fn leaf_for_label(&self, guid: Guid) -> Result<(Rc<Leaf>, u64), VdevError> {
         if self.0.mode == OpenMode::ReadOnly {
             return Err(VdevError::ReadOnly);
         }

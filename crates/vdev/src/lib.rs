@@ -15,6 +15,7 @@
 mod config;
 mod create;
 mod error;
+mod free_space;
 mod gaps;
 mod grow;
 mod indirect;

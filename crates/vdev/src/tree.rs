@@ -575,7 +575,7 @@ impl Slot {
         self.leaves.borrow_mut().retain(|leaf| leaf.guid != guid);
     }
 
-    fn any(&self, test: impl Fn(&Leaf) -> bool) -> bool {
+    pub(crate) fn any(&self, test: impl Fn(&Leaf) -> bool) -> bool {
         self.leaves.borrow().iter().any(|leaf| test(leaf))
     }
 }

@@ -572,6 +572,27 @@ impl Allocator {
         space.metaslabs.get(metaslab as usize)?.map_free()
     }
 
+    /// Holds free ranges of a metaslab, from `from` on and at most `most` bytes, but no more than an eighth of what is free
+    /// on the vdev.
+    pub(crate) fn hold_free(
+        &mut self,
+        (vdev, metaslab): (u32, u32),
+        from: u64,
+        most: u64,
+    ) -> Vec<Range<u64>> {
+        let Some(space) = self.vdevs.get_mut(&vdev) else {
+            return Vec::new();
+        };
+        let least = 1_u64 << space.ashift;
+        let share = space.space().free / 8;
+        let most = most.min(share.max(least)) / least * least;
+        space.return_runs_of(metaslab);
+        match space.metaslabs.get_mut(metaslab as usize) {
+            Some(metaslab) => metaslab.hold(from, most),
+            None => Vec::new(),
+        }
+    }
+
     /// Gives all runs back.
     #[cfg(test)]
     fn return_all_runs(&mut self) {

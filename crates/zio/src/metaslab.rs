@@ -49,6 +49,8 @@ pub(crate) struct Metaslab {
     /// Frees by txg that are not usable yet.
     deferred: BTreeMap<Txg, RangeTree>,
     deferred_bytes: u64,
+    /// Free ranges that nobody gets for a moment, because somebody works on them.
+    held: RangeTree,
     /// Where the next first-fit search starts.
     cursor: u64,
     /// Txg of the last allocation.
@@ -73,6 +75,7 @@ impl Metaslab {
             pending: BTreeMap::new(),
             deferred: BTreeMap::new(),
             deferred_bytes: 0,
+            held: RangeTree::default(),
             cursor: start,
             used_at: Txg(0),
         }
@@ -181,7 +184,7 @@ impl Metaslab {
     /// Drops the ranges to save memory; they are read again when needed. Only when nothing is pending: what the pool
     /// was told is in the space map. Runs must have been returned before. Returns whether it was done.
     pub(crate) fn unload(&mut self) -> bool {
-        let can = self.is_loaded() && self.pending.is_empty();
+        let can = self.is_loaded() && self.pending.is_empty() && self.held.len() == 0;
         if can {
             self.load = Load::Unloaded;
         }
@@ -221,6 +224,42 @@ impl Metaslab {
     pub(crate) fn return_run(&mut self, run: Range<u64>) {
         if let Load::Loaded(usable) = &mut self.load {
             usable.add(run).expect("a run is given back once");
+        }
+    }
+
+    /// Takes free ranges from `from` on, at most `most` bytes, out of reach of allocations until [`Metaslab::release`].
+    /// Needs a loaded metaslab, else nothing is found. Runs must have been returned before.
+    pub(crate) fn hold(&mut self, from: u64, most: u64) -> Vec<Range<u64>> {
+        let Load::Loaded(usable) = &mut self.load else {
+            return Vec::new();
+        };
+        let mut left = most;
+        let mut ranges = Vec::new();
+        for range in usable.iter() {
+            let start = range.start.max(from);
+            let end = range.end.min(start.saturating_add(left));
+            if start >= end {
+                if left == 0 {
+                    break;
+                }
+                continue;
+            }
+            left -= end - start;
+            ranges.push(start..end);
+        }
+        for range in &ranges {
+            usable.remove(range).expect("the range was just found");
+            self.held
+                .add(range.clone())
+                .expect("a usable range is not held");
+        }
+        ranges
+    }
+
+    /// Gives back what is held.
+    pub(crate) fn release(&mut self) {
+        for range in self.held.drain() {
+            self.return_run(range);
         }
     }
 
@@ -285,6 +324,7 @@ impl Metaslab {
     pub(crate) fn is_known_free(&self, range: &Range<u64>) -> bool {
         let usable = matches!(&self.load, Load::Loaded(usable) if usable.overlaps(range));
         usable
+            || self.held.overlaps(range)
             || self
                 .deferred
                 .values()
@@ -339,6 +379,7 @@ impl Metaslab {
             return None;
         };
         let mut free = usable.clone();
+        self.held.iter().for_each(|range| free.union(range));
         for deferred in self.deferred.values() {
             deferred.iter().for_each(|range| free.union(range));
         }
@@ -357,7 +398,7 @@ impl Metaslab {
         };
         let mut counts = [0; 64];
         let deferred = self.deferred.values().flat_map(RangeTree::iter);
-        for range in usable.iter().chain(deferred) {
+        for range in usable.iter().chain(deferred).chain(self.held.iter()) {
             counts[(range.end - range.start).ilog2() as usize] += 1;
         }
         Some(counts)

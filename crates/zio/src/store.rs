@@ -499,6 +499,42 @@ impl BlockStore {
         }
     }
 
+    /// Takes free ranges of a metaslab out of reach of allocations, for work on the devices where nothing is: those from
+    /// `from` (bytes of the top-level vdev) on, in order, about `most` bytes at most and little of what the vdev has free.
+    /// None are left when nothing is returned. [`BlockStore::release_free`] gives them back; one worker at a time.
+    ///
+    /// # Errors
+    /// [`ZioError::SpaceMap`], [`ZioError::ReadOnly`].
+    pub async fn hold_free(
+        &self,
+        vdev: u32,
+        metaslab: u32,
+        from: u64,
+        most: u64,
+    ) -> Result<Vec<Range<u64>>, ZioError> {
+        loop {
+            self.load_metaslab(vdev, metaslab).await?;
+            let held = self.with_allocator(|allocator| {
+                let loaded = allocator.metaslab(vdev, metaslab);
+                loaded
+                    .is_none_or(|found| found.is_loaded())
+                    .then(|| allocator.hold_free((vdev, metaslab), from, most))
+            })?;
+            if let Some(held) = held {
+                return Ok(held);
+            }
+        }
+    }
+
+    /// Gives back what [`BlockStore::hold_free`] took of a metaslab.
+    pub fn release_free(&self, vdev: u32, metaslab: u32) {
+        drop(self.with_allocator(|allocator| {
+            if let Some(found) = allocator.metaslab(vdev, metaslab) {
+                found.release();
+            }
+        }));
+    }
+
     /// Returns the free segments of a metaslab counted by log2 of their bytes, as the space map's histogram wants them
     /// (what was freed counts as free); `None` when the metaslab is not loaded.
     #[must_use]

@@ -9,6 +9,7 @@ mod crash;
 mod datasets;
 mod devices;
 mod faults;
+mod free_space;
 mod growth;
 mod lifecycle;
 mod reshape;

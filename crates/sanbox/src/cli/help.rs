@@ -107,6 +107,29 @@ const EXAMPLES: &[(&str, &str, &[Example])] = &[
     ),
     (
         "zpool",
+        "trim",
+        &[
+            (
+                "zpool trim tank",
+                "tell the devices what is free; files below the pool become smaller",
+            ),
+            (
+                "zpool trim -r 200M -w tank sda",
+                "one device, at most 200 MiB a second, and wait until it is done",
+            ),
+            ("zpool status -t tank", "show how far it is"),
+        ],
+    ),
+    (
+        "zpool",
+        "initialize",
+        &[(
+            "zpool initialize tank",
+            "write all free space once, for devices that are slow at the first write to a place",
+        )],
+    ),
+    (
+        "zpool",
         "labelclear",
         &[(
             "zpool labelclear -f /dev/sdz",

@@ -10,6 +10,7 @@ mod import;
 mod iostat;
 mod labelclear;
 mod layout;
+mod leaf_work;
 mod list;
 mod remove;
 mod replication;
@@ -38,6 +39,8 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "split" => split::split(session, rest).await,
         "reguid" => split::reguid(session, rest).await,
         "labelclear" => labelclear::run(session, rest).await,
+        "trim" => leaf_work::trim(session, rest).await,
+        "initialize" => leaf_work::initialize(session, rest).await,
         "checkpoint" => checkpoint::run(session, rest).await,
         "add" => add::run(session, rest).await,
         "create" => create::run(session, rest).await,

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use engine::{EngineError, PoolHandle, PoolStatus, VdevStatus};
+use engine::{EngineError, LeafWork, PoolHandle, PoolStatus, VdevStatus};
 
-use super::{Subject, open_pool, subjects};
+use super::{Subject, leaf_work, open_pool, subjects};
 use crate::cli::getopt::Opt;
 use crate::cli::{Exit, Outcome, Session};
 
@@ -247,6 +247,8 @@ fn is_active(status: &PoolStatus, activity: &str) -> bool {
     }
     match activity {
         "discard" => is_discarding(status),
+        "trim" => leaf_work::is_active(status, LeafWork::Trim),
+        "initialize" => leaf_work::is_active(status, LeafWork::Initialize),
         "scrub" => is_scrubbing(status),
         "resilver" => is_resilvering(status),
         "replace" => any(&status.root, &|vdev| vdev.kind == "replacing"),

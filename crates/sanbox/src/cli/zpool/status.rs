@@ -1,6 +1,9 @@
 //! `zpool status`.
 
-use engine::{CheckpointStatus, Health, PoolStatus, ScanStatus, StatusReason, VdevStatus};
+use engine::{
+    CheckpointStatus, Health, LeafWorkState, LeafWorkStatus, PoolStatus, ScanStatus, StatusReason,
+    VdevStatus,
+};
 use serde_json::{Map, Value, json};
 
 use super::list::vdev_json;
@@ -327,11 +330,17 @@ fn vdev_lines(
     if vdev.resilvering && vdev.health == Health::Online {
         text.push_str("  (resilvering)");
     }
-    if leaf && options.initialize {
-        text.push_str("  (uninitialized)");
-    }
-    if leaf && options.trim {
-        text.push_str("  (untrimmed)");
+    if leaf {
+        text.push_str(&leaf_work_text(
+            &vdev.initialize,
+            options.initialize,
+            ["initialized", "initializing"],
+        ));
+        text.push_str(&leaf_work_text(
+            &vdev.trim,
+            options.trim,
+            ["trimmed", "trimming"],
+        ));
     }
     text.push('\n');
     if depth == 0 {
@@ -378,6 +387,27 @@ fn duration(seconds: u64) -> String {
     } else {
         clock
     }
+}
+
+// OpenZFS: cmd/zpool/zpool_main.c, print_status_initialize, print_status_trim
+fn leaf_work_text(work: &LeafWorkStatus, verbose: bool, [done, doing]: [&str; 2]) -> String {
+    if !verbose {
+        return match work.state {
+            LeafWorkState::Active => format!("  ({doing})"),
+            _ => String::new(),
+        };
+    }
+    let since = match work.state {
+        LeafWorkState::Suspended => "suspended, started at",
+        LeafWorkState::Active => "started at",
+        LeafWorkState::Complete => "completed at",
+        LeafWorkState::None | LeafWorkState::Canceled if work.unsupported => {
+            return "  (trim unsupported)".to_owned();
+        }
+        LeafWorkState::None | LeafWorkState::Canceled => return format!("  (un{done})"),
+    };
+    let date = date_with_seconds(work.time);
+    format!("  ({}% {done}, {since} {date})", work.percent)
 }
 
 // OpenZFS: cmd/zpool/zpool_main.c, print_checkpoint_scan_warning, print_checkpoint_status
