@@ -17,6 +17,7 @@ mod hostile;
 mod importing;
 mod intent_log;
 mod iscsi;
+mod lists;
 mod nbd;
 mod nonsense;
 mod quotas;

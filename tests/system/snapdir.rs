@@ -163,7 +163,7 @@ const MKDIR: u32 = 9;
 const RMDIR: u32 = 13;
 const RENAME: u32 = 14;
 
-fn can_mount(place: &Place) -> bool {
+pub(crate) fn can_mount(place: &Place) -> bool {
     let can = std::path::Path::new("/dev/fuse").exists() && place.run("id -u") == "0\n";
     if !can {
         skip("FUSE mounts", "no /dev/fuse, or not root");

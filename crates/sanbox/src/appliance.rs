@@ -22,7 +22,7 @@ use tokio::sync::Mutex;
 
 use crate::memory::{self, Plan};
 use crate::serve::devices::Devices;
-use crate::serve::fuse::{MountFlags, Mounts};
+use crate::serve::fuse::{Lists, MountFlags, Mounts};
 use crate::serve::iscsi::Iscsi;
 use crate::serve::nbd;
 use crate::serve::shares::Shares;
@@ -821,24 +821,31 @@ pub(crate) async fn mount_flags(
     pool: &PoolHandle,
     dataset: &str,
 ) -> Result<MountFlags, EngineError> {
-    let names = ["readonly", "devices", "setuid", "exec"];
+    let names = ["readonly", "devices", "setuid", "exec", "acltype"];
     let query = PropertyQuery::Named(names.iter().map(|name| (*name).to_owned()).collect());
     let info = pool.dataset(dataset, &query).await?;
-    let is = |name: &str, number: u64| {
-        info.property(name)
-            .is_some_and(|property| property.value == Value::Number(number))
+    let number = |name: &str| match info.property(name).map(|property| &property.value) {
+        Some(Value::Number(number)) => Some(*number),
+        _ => None,
     };
+    let is = |name: &str, wanted: u64| number(name) == Some(wanted);
     Ok(MountFlags {
         readonly: pool.readonly() || is("readonly", 1) || info.kind == DatasetKind::Snapshot,
         no_devices: is("devices", 0),
         no_setuid: is("setuid", 0),
         no_exec: is("exec", 0),
+        lists: match number("acltype").and_then(|number| Property::AclType.index_name(number)) {
+            Some("posix") => Lists::Posix,
+            Some("nfsv4") => Lists::Nfsv4,
+            _ => Lists::Off,
+        },
     })
 }
 
 /// The properties that say where and whether a file system is mounted.
 pub(crate) fn mount_query() -> PropertyQuery {
-    PropertyQuery::Named(vec!["mountpoint".to_owned(), "canmount".to_owned()])
+    let names = ["mountpoint", "canmount", "acltype"];
+    PropertyQuery::Named(names.map(str::to_owned).to_vec())
 }
 
 /// Returns the paths of the leaves of a vdev tree.

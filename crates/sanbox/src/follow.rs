@@ -24,6 +24,10 @@ pub(crate) enum Change {
     Off,
     /// Its name.
     Name,
+    /// `acltype`, of the dataset and what inherits it: the kernel learns of it when it mounts.
+    Lists,
+    /// `acltype`, of everything below as well.
+    AllLists,
 }
 
 /// The file systems that a change concerns.
@@ -45,10 +49,10 @@ fn filesystems(root: &str) -> DatasetFilter {
     }
 }
 
-/// Whether a file system's mount point comes from above `root` (so that its name decides), or from
-/// `root` at the lowest.
-fn inherits(info: &DatasetInfo, root: &str, from_root_too: bool) -> bool {
-    match info.property("mountpoint").map(|property| &property.source) {
+/// Whether a property of a file system, say its mount point, comes from above `root` (so that its name
+/// decides), or from `root` at the lowest.
+fn inherits(info: &DatasetInfo, property: &str, root: &str, from_root_too: bool) -> bool {
+    match info.property(property).map(|property| &property.source) {
         Some(Source::Default) => true,
         Some(Source::Inherited(from)) => {
             let below = from
@@ -79,10 +83,11 @@ impl Affected {
             return Ok(Self::default());
         };
         let concerns = |info: &&DatasetInfo| match change {
-            Change::Points => true,
-            Change::Point => info.name == root || inherits(info, root, true),
+            Change::Points | Change::AllLists => true,
+            Change::Point => info.name == root || inherits(info, "mountpoint", root, true),
+            Change::Lists => info.name == root || inherits(info, "acltype", root, true),
             Change::Off => info.name == root,
-            Change::Name => inherits(info, root, false),
+            Change::Name => inherits(info, "mountpoint", root, false),
         };
         let mut affected = Self {
             others_too: matches!(change, Change::Point | Change::Points),

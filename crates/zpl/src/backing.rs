@@ -51,6 +51,43 @@ pub(crate) struct Settings {
     pub(crate) project_quota: bool,
     /// `snapdir` as its stored number: hidden 0, visible 1, disabled 2.
     pub(crate) snapdir: u64,
+    pub(crate) acl_type: AclType,
+    pub(crate) acl_mode: AclMode,
+    pub(crate) acl_inherit: AclInherit,
+}
+
+/// Which access control lists files may have beside their modes, the property `acltype`. A stored list that says more
+/// than a mode counts in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AclType {
+    Off,
+    Posix,
+    Nfsv4,
+}
+
+/// What a new mode makes of a stored list, the property `aclmode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AclMode {
+    Discard,
+    GroupMask,
+    Passthrough,
+    Restricted,
+}
+
+impl AclMode {
+    pub(crate) fn is_restricted(self) -> bool {
+        self == Self::Restricted
+    }
+}
+
+/// Which entries new files take over from their directory's list, the property `aclinherit`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AclInherit {
+    Discard,
+    NoAllow,
+    Restricted,
+    Passthrough,
+    PassthroughX,
 }
 
 impl Default for Settings {
@@ -68,6 +105,9 @@ impl Default for Settings {
             long_names: false,
             project_quota: true,
             snapdir: 0,
+            acl_type: AclType::Off,
+            acl_mode: AclMode::Discard,
+            acl_inherit: AclInherit::Restricted,
         }
     }
 }
@@ -150,6 +190,7 @@ impl Backing {
             };
         };
         let number = |property| dataset.number(property);
+        let name = |property: Property| property.index_name(number(property)).unwrap_or_default();
         let xattr = Property::Xattr
             .index_name(number(Property::Xattr))
             .unwrap_or("sa");
@@ -181,6 +222,24 @@ impl Backing {
             long_names: number(Property::LongName) != 0,
             project_quota: self.os.flags() & 4 != 0,
             snapdir: number(Property::SnapDir),
+            acl_type: match name(Property::AclType) {
+                "posix" => AclType::Posix,
+                "nfsv4" => AclType::Nfsv4,
+                _ => AclType::Off,
+            },
+            acl_mode: match name(Property::AclMode) {
+                "groupmask" => AclMode::GroupMask,
+                "passthrough" => AclMode::Passthrough,
+                "restricted" => AclMode::Restricted,
+                _ => AclMode::Discard,
+            },
+            acl_inherit: match name(Property::AclInherit) {
+                "discard" => AclInherit::Discard,
+                "noallow" => AclInherit::NoAllow,
+                "passthrough" => AclInherit::Passthrough,
+                "passthrough-x" => AclInherit::PassthroughX,
+                _ => AclInherit::Restricted,
+            },
         }
     }
 

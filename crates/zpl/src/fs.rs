@@ -56,6 +56,8 @@ pub(crate) struct Inner {
     pub(crate) given: Cell<Option<Given>>,
     settings: Cell<Settings>,
     settings_version: Cell<u64>,
+    /// Grows when files have to be looked at anew for their POSIX lists.
+    pub(crate) acl_epoch: Cell<u32>,
     pub(crate) options: FsOptions,
     pub(crate) sa: SaTables,
     pub(crate) master: Master,
@@ -194,6 +196,7 @@ impl Fs {
             backing,
             settings: Cell::new(settings),
             settings_version: Cell::new(settings_version),
+            acl_epoch: Cell::new(1),
             options,
             sa,
             master,
@@ -256,6 +259,9 @@ impl Fs {
         if self.0.settings_version.replace(version) != version {
             let mut settings = self.0.backing.settings();
             settings.read_only |= self.0.options.read_only || self.0.master.sa.is_none();
+            if settings.acl_type != self.0.settings.get().acl_type {
+                self.0.acl_epoch.set(self.0.acl_epoch.get() + 1);
+            }
             self.0.settings.set(settings);
         }
         self.0.settings.get()
@@ -362,6 +368,7 @@ impl Fs {
         {
             return Err(FsError::Stale);
         }
+        self.look_at_acl(&znode).await?;
         Ok(znode)
     }
 

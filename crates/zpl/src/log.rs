@@ -7,11 +7,13 @@
 
 use dmu::Tx;
 use ondisk::ObjectId;
+use ondisk::acl::Ace;
 use ondisk::zil::record_kind as kind;
 use runtime::IoBuf;
 use zil::{Intent, Scope};
 
 use crate::fs::Fs;
+use crate::make::Listed;
 use crate::sa::Attrs;
 use crate::znode::Znode;
 use crate::{FileType, FsResult, SetAttr, flags};
@@ -130,6 +132,7 @@ impl Fs {
         name: &[u8],
         file: &Znode,
         set: &SetAttr,
+        listed: &[Listed],
         tx: &Tx,
     ) {
         let attrs = file.attrs.borrow();
@@ -156,13 +159,17 @@ impl Fs {
                 Some(target) => body.text(target).record(kind),
                 None => body.record(kind),
             };
-            if more == 0 && asked == 0 {
-                return record;
+            let mut records = vec![record];
+            if more != 0 || asked != 0 {
+                records.push(setattr_record(file.object, more, asked, &attrs));
             }
-            Intent::Group(vec![
-                record,
-                setattr_record(file.object, more, asked, &attrs),
-            ])
+            for (name, value) in listed {
+                records.push(self.list_entry_record(file, name, Some(value)));
+            }
+            match records.len() {
+                1 => records.remove(0),
+                _ => Intent::Group(records),
+            }
         };
         self.log(Scope::Always, make, tx);
     }
@@ -324,6 +331,31 @@ impl Fs {
         } else {
             self.log_content(file, make, tx);
         }
+    }
+
+    /// A file was given a stored list. OpenZFS: `lr_acl_t`, and of each entry who, rights, flags and kind.
+    pub(crate) fn log_list(&self, file: &Znode, aces: &[Ace], tx: &Tx) {
+        const ENTRY: u64 = 12;
+        let flags = file.flags() & crate::acl::list::WIDE;
+        let make = || {
+            let count = aces.len() as u64;
+            let mut body = Body::default().words([file.object, count, 0, 0, count * ENTRY, flags]);
+            for ace in aces {
+                let who = u32::try_from(ace.fuid).unwrap_or(u32::MAX);
+                body = body
+                    .bytes(&who.to_le_bytes())
+                    .bytes(&ace.mask.to_le_bytes())
+                    .bytes(&ace.flags.to_le_bytes())
+                    .bytes(&ace.kind.to_le_bytes());
+            }
+            body.record(kind::ACL)
+        };
+        self.log_content(file, make, tx);
+    }
+
+    /// The record of a mode that followed from something else.
+    pub(crate) fn mode_record(file: &Znode, attrs: &Attrs) -> Intent {
+        setattr_record(file.object, mask::MODE, 0, attrs)
     }
 
     /// Writing took the set-id bits away.

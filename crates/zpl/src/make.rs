@@ -5,7 +5,9 @@ use std::rc::Rc;
 use dmu::zap::{self, ZapSpec};
 use dmu::{AllocSpec, Tx};
 use ondisk::ObjectId;
+use ondisk::nvlist::NvValue;
 
+use crate::acl::posix::{self, PosixAcl};
 use crate::backing::Weight;
 use crate::data::META_BYTES;
 use crate::fs::{Fs, TYPE_DIRECTORY, TYPE_FILE};
@@ -13,17 +15,20 @@ use crate::names::{OBJECT_MASK, entry_value};
 use crate::permission::{self, EXECUTE, WRITE};
 use crate::sa::attrs::stored_time;
 use crate::sa::{Attrs, BONUS_SA, Plan};
-use crate::setattr::set_trivial_acl;
+use crate::xattr::decode_list;
 use crate::znode::{ACL_AUTO_INHERIT, PROJID, XATTR, Znode, ZnodeParts, stored_device};
 use crate::{
     CreateMode, Cred, DeviceNumber, FileId, FileType, FsError, FsResult, Made, SetAttr, SetTime,
-    Timestamp, flags,
+    Timestamp, XattrMode, flags,
 };
 
 /// Longest target of a symbolic link; Linux: PATH_MAX without the NUL.
 const TARGET_MAX: usize = 4095;
 /// Most names of a file. OpenZFS has no limit below 2^64; clients know at most 32 bits.
 const LINKS_MAX: u64 = u32::MAX as u64;
+
+/// An extended attribute that a new file is given: name and value.
+pub(crate) type Listed = (&'static [u8], Vec<u8>);
 
 /// What kind of file to make.
 pub(crate) struct Kind<'a> {
@@ -167,9 +172,22 @@ impl Fs {
         if dir.attrs.borrow().links == 0 || dir.unlinked.get() {
             return Err(FsError::NotFound);
         }
-        permission::check_add(&dir.attrs.borrow(), cred)?;
-        let mut attrs = self.new_attrs(&dir.attrs.borrow(), kind, set, cred)?;
+        let is_dir = kind.file_type == FileType::Directory;
+        permission::check_add(&dir.attrs.borrow(), is_dir, cred)?;
         let mut set = *set;
+        let default = if kind.file_type == FileType::Symlink {
+            None
+        } else {
+            self.default_acl(&dir).await?
+        };
+        if default.is_some() {
+            set.umask = 0;
+        }
+        let mut attrs = self.new_attrs(&dir.attrs.borrow(), kind, &set, cred)?;
+        let listed = match default {
+            Some(default) => self.give_default(&mut attrs, default)?,
+            None => Vec::new(),
+        };
         attrs.parent = dir.object;
         if let CreateMode::Exclusive(verifier) = mode {
             (attrs.atime, attrs.mtime) = verifier_times(verifier);
@@ -177,8 +195,16 @@ impl Fs {
             (set.atime, set.mtime) = (Some(SetTime::Server), Some(SetTime::Server));
         }
         self.check_quota(&attrs, true).await?;
-        let file = self.insert(&dir, name, attrs, &set).await?;
+        let file = self.insert(&dir, name, attrs, &set, &listed).await?;
         drop(lock);
+        if !self.settings().xattr_sa {
+            for (attribute, value) in &listed {
+                let _lock = file.exclusive().await?;
+                let any = XattrMode::Any;
+                self.replace_locked(&file, attribute, Some(value), any, &Cred::root())
+                    .await?;
+            }
+        }
         self.settle(&dir).await?;
         let made = self.made(&file, before, &dir, true).await?;
         match set.size {
@@ -215,6 +241,7 @@ impl Fs {
         name: &[u8],
         attrs: Attrs,
         set: &SetAttr,
+        listed: &[Listed],
     ) -> FsResult<Rc<Znode>> {
         let file_type = FileType::of_mode(attrs.mode).ok_or(FsError::Invalid)?;
         let given = self.0.given.get();
@@ -243,7 +270,13 @@ impl Fs {
         dir_attrs.ctime = dir_attrs.mtime;
         self.store(dir, dir_attrs, &dir_plan, &tx).await?;
         self.dirtied(&file, tx.txg());
-        self.log_create(dir, name, &file, set, &tx);
+        // Lists kept as files are logged as such.
+        let listed = if self.settings().xattr_sa {
+            listed
+        } else {
+            &[]
+        };
+        self.log_create(dir, name, &file, set, listed, &tx);
         Ok(file)
     }
 
@@ -315,7 +348,7 @@ impl Fs {
         let mut mode = u64::from(if kind.file_type == FileType::Symlink {
             0o777
         } else {
-            set.mode.unwrap_or(default_mode) & 0o7777
+            set.mode.unwrap_or(default_mode) & 0o7777 & !(set.umask & 0o777)
         });
         let in_group = u32::try_from(attrs.gid).is_ok_and(|gid| cred.in_group(gid));
         if is_dir && set_gid_dir {
@@ -354,9 +387,34 @@ impl Fs {
         if let Some(wanted) = set.flags.filter(|_| root) {
             attrs.flags |= wanted & flags::SETTABLE;
         }
-        set_trivial_acl(&mut attrs);
+        self.give_first_list(dir, &mut attrs)?;
         attrs.check_lengths()?;
         Ok(attrs)
+    }
+
+    /// Gives a new file the POSIX lists that follow from its directory's default. Returns the extended attributes they
+    /// are; in a file system that keeps such in a list they are already in it.
+    fn give_default(&self, attrs: &mut Attrs, default: PosixAcl) -> FsResult<Vec<Listed>> {
+        let mut listed = Vec::new();
+        if attrs.mode >> 12 == 4 {
+            listed.push((posix::DEFAULT, default.encode()));
+        }
+        let mut access = default;
+        let mode = (attrs.mode & !0o777) | access.meet_mode(attrs.mode);
+        self.give_mode(attrs, mode)?;
+        if !access.is_minimal() {
+            listed.push((posix::ACCESS, access.encode()));
+            attrs.posix = Some(Rc::new(access));
+        }
+        if self.settings().xattr_sa && !listed.is_empty() {
+            let mut list = decode_list(attrs)?;
+            for (name, value) in &listed {
+                list.insert(*name, NvValue::ByteArray(value.clone()));
+            }
+            attrs.dxattr = Some(Rc::from(list.encode_xdr()));
+            attrs.check_lengths()?;
+        }
+        Ok(listed)
     }
 
     /// Allocates an object for attributes and stores them.
@@ -427,6 +485,7 @@ impl Fs {
             legacy: false,
         });
         znode.last_txg.set(tx.txg());
+        znode.acl_seen.set(self.0.acl_epoch.get());
         // The number may be that of a file just freed: nothing of it may answer for the new one.
         self.0.znodes.remove(object.0);
         Ok(self.0.znodes.insert(znode))
@@ -467,7 +526,7 @@ impl Fs {
         if dir.attrs.borrow().links == 0 || dir.unlinked.get() {
             return Err(FsError::NotFound);
         }
-        permission::check_add(&dir.attrs.borrow(), cred)?;
+        permission::check_add(&dir.attrs.borrow(), false, cred)?;
         let mut attrs = file.attrs.borrow().clone();
         if attrs.links == 0 {
             return Err(FsError::NotFound);

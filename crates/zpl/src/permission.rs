@@ -33,6 +33,9 @@ pub(crate) fn allowed(attrs: &Attrs, cred: &Cred, wanted: u32) -> u32 {
     let owner = u64::from(cred.uid) == attrs.uid;
     let group = in_owning_group(attrs, cred);
     if attrs.flags & ACL_TRIVIAL != 0 || attrs.acl.is_none() {
+        if let Some(acl) = &attrs.posix {
+            return acl.allowed(cred, attrs.uid, attrs.gid, wanted);
+        }
         let shift = if owner {
             6
         } else if group {
@@ -42,13 +45,6 @@ pub(crate) fn allowed(attrs: &Attrs, cred: &Cred, wanted: u32) -> u32 {
         };
         return u32::try_from((attrs.mode >> shift) & 7).expect("three bits") & wanted;
     }
-    let in_group = |gid: u64| u32::try_from(gid).is_ok_and(|gid| cred.in_group(gid));
-    let asker = Asker {
-        uid: u64::from(cred.uid),
-        is_owner: owner,
-        in_owning_group: group,
-        in_group: &in_group,
-    };
     let rights = (if wanted & READ != 0 {
         mask::READ_DATA
     } else {
@@ -62,7 +58,7 @@ pub(crate) fn allowed(attrs: &Attrs, cred: &Cred, wanted: u32) -> u32 {
     } else {
         0
     });
-    let got = acl::evaluate(attrs.acl.as_deref().unwrap_or(&[]), rights, &asker);
+    let got = evaluate(attrs, cred, rights);
     (if got & mask::READ_DATA != 0 { READ } else { 0 })
         | (if got & mask::WRITE_DATA != 0 {
             WRITE
@@ -72,12 +68,34 @@ pub(crate) fn allowed(attrs: &Attrs, cred: &Cred, wanted: u32) -> u32 {
         | (if got & mask::EXECUTE != 0 { EXECUTE } else { 0 })
 }
 
+/// Returns which rights of entries the stored list gives the caller.
+fn evaluate(attrs: &Attrs, cred: &Cred, rights: u32) -> u32 {
+    let in_group = |gid: u64| u32::try_from(gid).is_ok_and(|gid| cred.in_group(gid));
+    let asker = Asker {
+        uid: u64::from(cred.uid),
+        is_owner: u64::from(cred.uid) == attrs.uid,
+        in_owning_group: in_owning_group(attrs, cred),
+        in_group: &in_group,
+    };
+    acl::evaluate(attrs.acl.as_deref().unwrap_or(&[]), rights, &asker)
+}
+
+/// Returns whether a stored list that says more than the mode gives the caller rights that the mode has no bits for.
+pub(crate) fn grants(attrs: &Attrs, cred: &Cred, rights: u32) -> bool {
+    attrs.flags & ACL_TRIVIAL == 0 && attrs.acl.is_some() && evaluate(attrs, cred, rights) == rights
+}
+
 /// Checks that the caller has all of the wanted permission bits.
 ///
 /// # Errors
 /// [`FsError::Access`].
 pub(crate) fn check(attrs: &Attrs, cred: &Cred, wanted: u32) -> FsResult<()> {
-    if allowed(attrs, cred, wanted) == wanted {
+    // Of several groups in a POSIX list, one has to grant all that is wanted together.
+    let together = match &attrs.posix {
+        Some(acl) if cred.uid != 0 => acl.permits(cred, attrs.uid, attrs.gid, wanted),
+        _ => true,
+    };
+    if together && allowed(attrs, cred, wanted) == wanted {
         Ok(())
     } else {
         Err(FsError::Access)
@@ -131,8 +149,13 @@ pub(crate) fn access(attrs: &Attrs, cred: &Cred, wanted: Access) -> Access {
 ///
 /// # Errors
 /// [`FsError::Access`], [`FsError::NotPermitted`] for an immutable directory.
-pub(crate) fn check_add(dir: &Attrs, cred: &Cred) -> FsResult<()> {
-    check(dir, cred, WRITE | EXECUTE)?;
+pub(crate) fn check_add(dir: &Attrs, directory: bool, cred: &Cred) -> FsResult<()> {
+    // A stored list tells files from directories. OpenZFS: ACE_ADD_FILE, ACE_ADD_SUBDIRECTORY.
+    if directory && grants(dir, cred, mask::APPEND_DATA) {
+        check(dir, cred, EXECUTE)?;
+    } else {
+        check(dir, cred, WRITE | EXECUTE)?;
+    }
     if dir.flags & flags::IMMUTABLE != 0 {
         return Err(FsError::NotPermitted);
     }
@@ -147,7 +170,12 @@ pub(crate) fn check_add(dir: &Attrs, cred: &Cred) -> FsResult<()> {
 /// # Errors
 /// [`FsError::Access`]; [`FsError::NotPermitted`] in a sticky directory, or by flags of either.
 pub(crate) fn check_remove(dir: &Attrs, file: &Attrs, cred: &Cred) -> FsResult<()> {
-    check(dir, cred, WRITE | EXECUTE)?;
+    // The right to delete a file is the file's or the directory's to give. OpenZFS: zfs_zaccess_delete.
+    if grants(file, cred, mask::DELETE) || grants(dir, cred, mask::DELETE_CHILD) {
+        check(dir, cred, EXECUTE)?;
+    } else {
+        check(dir, cred, WRITE | EXECUTE)?;
+    }
     let own = u64::from(cred.uid);
     if dir.mode & 0o1000 != 0 && cred.uid != 0 && dir.uid != own && file.uid != own {
         return Err(FsError::NotPermitted);

@@ -193,9 +193,10 @@ impl Fs {
             }
             permission::check_remove(&to.attrs.borrow(), &target.attrs.borrow(), cred)?;
         } else {
-            permission::check_add(&to.attrs.borrow(), cred)?;
+            permission::check_add(&to.attrs.borrow(), source_is_dir, cred)?;
         }
         if !same_dir && source_is_dir {
+            self.look_at_acl(&source).await?;
             check_moved_directory(&source.attrs.borrow(), cred)?;
         }
         check_project(&to.attrs.borrow(), &source.attrs.borrow())?;

@@ -24,7 +24,7 @@ use crate::sa::Attrs;
 use crate::sa::attrs::timestamp;
 use crate::setattr::set_trivial_acl;
 use crate::xattr::decode_list;
-use crate::znode::{ACL_TRIVIAL, XATTR, Znode, device_number};
+use crate::znode::{XATTR, Znode, device_number};
 use crate::{Cred, DeviceNumber, FileType, FsError, FsResult, SetAttr, SetTime, flags};
 
 /// What the file a record makes has to be like.
@@ -134,6 +134,8 @@ impl Fs {
         let result = self.replay_records(&mut stream).await;
         self.0.replaying.set(None);
         self.0.given.set(None);
+        // Lists were set without being looked at.
+        self.0.acl_epoch.set(self.0.acl_epoch.get() + 1);
         result?;
         Ok(stream.finish().await?)
     }
@@ -392,9 +394,11 @@ impl Fs {
         if in_hidden {
             attrs.flags |= XATTR;
         }
-        set_trivial_acl(&mut attrs);
-        if let Some(acl) = acl {
-            set_acl(&mut attrs, &acl);
+        match acl {
+            Some(acl) => set_acl(&mut attrs, &acl)?,
+            None if in_hidden => set_trivial_acl(&mut attrs),
+            // As when it was made.
+            None => self.give_first_list(&dir.attrs.borrow(), &mut attrs)?,
         }
         if let Some(optional) = optional {
             optional.apply(&mut attrs);
@@ -405,7 +409,7 @@ impl Fs {
             return self.replay_hidden_dir(&dir, attrs, given.slots).await;
         }
         let _lock = dir.exclusive().await?;
-        self.insert(&dir, name, attrs, &set).await.map(drop)
+        self.insert(&dir, name, attrs, &set, &[]).await.map(drop)
     }
 
     async fn replay_hidden_dir(&self, owner: &Rc<Znode>, dir: Attrs, slots: u8) -> FsResult<()> {
@@ -488,7 +492,7 @@ impl Fs {
         let acl = stored_acl(body.0, count)?;
         let _lock = file.exclusive().await?;
         let mut attrs = file.attrs.borrow().clone();
-        set_acl(&mut attrs, &acl);
+        set_acl(&mut attrs, &acl)?;
         attrs.ctime = self.now();
         attrs.check_lengths()?;
         let plan = self.plan_for(file, &attrs).await?;
@@ -516,16 +520,18 @@ impl Fs {
         let plan = self.plan_for(file, &attrs).await?;
         let tx = self.begin(Weight::Bytes(2 * META_BYTES)).await?;
         self.store(file, attrs, &plan, &tx).await?;
+        file.acl_seen.set(0);
         self.note_replayed(&tx);
         Ok(())
     }
 }
 
 /// Gives a file a list of access control entries as stored.
-fn set_acl(attrs: &mut Attrs, (bytes, count): &(Vec<u8>, u64)) {
-    attrs.acl = Some(Rc::from(bytes.as_slice()));
-    attrs.acl_count = Some(*count);
-    attrs.flags &= !ACL_TRIVIAL;
+fn set_acl(attrs: &mut Attrs, (bytes, count): &(Vec<u8>, u64)) -> FsResult<()> {
+    let aces = ondisk::acl::decode(bytes, index(*count)).map_err(|_| DAMAGED)?;
+    let wide = attrs.flags;
+    crate::acl::list::give(attrs, &aces, wide);
+    Ok(())
 }
 
 /// Turns the entries of a record (who u32, rights u32, flags u16, type u16) into stored ones: owner, group and everyone

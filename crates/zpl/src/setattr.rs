@@ -2,17 +2,20 @@
 
 use std::rc::Rc;
 
-use crate::acl::Trivial;
+use ondisk::nvlist::NvValue;
+
+use crate::acl::{self, Trivial, mask as acl_mask, posix};
 use crate::backing::Weight;
 use crate::data::META_BYTES;
 use crate::fs::{Fs, SIZE_MAX};
 use crate::permission::{self, WRITE};
 use crate::sa::Attrs;
 use crate::sa::attrs::stored_time;
+use crate::xattr::decode_list;
 use crate::znode::{ACL_TRIVIAL, NO_EXECS_DENIED, PROJID};
 use crate::{
     Access, Change, Cred, FileId, FileType, FsError, FsResult, FsStat, SetAttr, SetTime, Timestamp,
-    flags,
+    XattrMode, flags,
 };
 use runtime::sync::WHOLE_RANGE;
 
@@ -32,6 +35,18 @@ pub(crate) fn set_trivial_acl(attrs: &mut Attrs) {
     } else {
         attrs.flags &= !NO_EXECS_DENIED;
     }
+}
+
+/// Replaces an entry of the list of extended attributes, if it is there; then returns its value.
+fn rewrite_in_list(attrs: &mut Attrs, name: &[u8], value: &[u8]) -> FsResult<Option<Vec<u8>>> {
+    let mut list = decode_list(attrs)?;
+    if !list.has(name) {
+        return Ok(None);
+    }
+    list.remove(name);
+    list.insert(name, NvValue::ByteArray(value.to_vec()));
+    attrs.dxattr = Some(Rc::from(list.encode_xdr()));
+    Ok(Some(value.to_vec()))
 }
 
 impl Fs {
@@ -71,9 +86,14 @@ impl Fs {
             return Err(FsError::NotSync);
         }
         let old = znode.attrs.borrow().clone();
-        let Some(attrs) = self.changed(&old, set, cred)? else {
+        let Some(mut attrs) = self.changed(&old, set, cred)? else {
             return self.change_of(before, &znode).await;
         };
+        let relisted = attrs.posix.clone().filter(|_| attrs.posix != old.posix);
+        let mut rewritten = None;
+        if let Some(acl) = &relisted {
+            rewritten = rewrite_in_list(&mut attrs, posix::ACCESS, &acl.encode())?;
+        }
         if attrs.uid != old.uid || attrs.gid != old.gid {
             self.check_quota(&attrs, true).await?;
         }
@@ -84,7 +104,17 @@ impl Fs {
         };
         self.store(&znode, attrs, &plan, &tx).await?;
         self.log_setattr(&znode, &old, set, &tx);
+        if let Some(value) = &rewritten {
+            let record = self.list_entry_record(&znode, posix::ACCESS, Some(value));
+            self.log_attribute(&znode, false, vec![record], &tx);
+        }
         drop(tx);
+        if let (Some(acl), None) = (relisted, rewritten) {
+            // The list is a file of its own.
+            let name = posix::ACCESS;
+            self.replace_locked(&znode, name, Some(&acl.encode()), XattrMode::Any, cred)
+                .await?;
+        }
         self.settle(&znode).await?;
         self.change_of(before, &znode).await
     }
@@ -125,7 +155,7 @@ impl Fs {
         }
         self.change_owner(old, &mut new, set, cred, owner)?;
         if let Some(mode) = set.mode {
-            if !owner {
+            if !owner && !permission::grants(old, cred, acl_mask::WRITE_ACL) {
                 return Err(FsError::NotPermitted);
             }
             let mut mode = u64::from(mode & 0o7777);
@@ -133,26 +163,24 @@ impl Fs {
             if !root && !in_group {
                 mode &= !0o2000;
             }
-            new.mode = (old.mode & !0o7777) | mode;
+            self.give_mode(&mut new, (old.mode & !0o7777) | mode)?;
+        } else if (new.uid, new.gid) != (old.uid, old.gid) && new.posix.is_none() {
+            acl::list::chown(&mut new)?;
         }
-        if new.mode != old.mode && (set.mode.is_some() || old.flags & ACL_TRIVIAL != 0) {
-            // A list that says more than the mode does not survive a new mode (aclmode=discard, the default).
-            if (new.mode ^ old.mode) & 0o777 != 0 {
-                set_trivial_acl(&mut new);
-            }
-        }
+        let may_touch = permission::grants(old, cred, acl_mask::WRITE_ATTRIBUTES);
         for (time, field) in [(set.atime, &mut new.atime), (set.mtime, &mut new.mtime)] {
             match time {
                 None => {}
                 Some(SetTime::Server) => {
-                    if !owner && !cred.opened {
+                    if !owner && !cred.opened && !may_touch {
                         permission::check(old, cred, WRITE)?;
                     }
                     *field = now;
                 }
                 Some(SetTime::Client(time)) => {
                     let replayed = self.0.replaying.get().is_some();
-                    if !owner || (old.flags & flags::APPENDONLY != 0 && !replayed) {
+                    let may = owner || may_touch;
+                    if !may || (old.flags & flags::APPENDONLY != 0 && !replayed) {
                         return Err(FsError::NotPermitted);
                     }
                     *field = stored_time(time);
@@ -173,7 +201,10 @@ impl Fs {
             if !root && (flags ^ old.flags) & ROOT_FLAGS != 0 {
                 return Err(FsError::NotPermitted);
             }
-            new.flags = flags | (new.flags & (ACL_TRIVIAL | NO_EXECS_DENIED));
+            // The flags of a list follow the list.
+            let about_list =
+                acl::list::INHERITABLE | acl::list::WIDE | ACL_TRIVIAL | NO_EXECS_DENIED;
+            new.flags = (flags & !about_list) | (new.flags & about_list);
         }
         if let Some(project) = set.project {
             if !owner {

@@ -245,8 +245,11 @@ pub enum SetTime {
 /// Attributes to set; `None` leaves one as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SetAttr {
-    /// Permission bits with set-id and sticky bits. At creation the caller has already applied its umask.
+    /// Permission bits with set-id and sticky bits.
     pub mode: Option<u32>,
+    /// At creation, permission bits not to be given, unless the directory has a list for new files. 0 where the caller
+    /// has applied its umask.
+    pub umask: u32,
     /// Owner.
     pub uid: Option<u32>,
     /// Group.

@@ -11,7 +11,9 @@ use dmu::zap::{self, ZapValue};
 use ondisk::ObjectId;
 use ondisk::nvlist::{NvList, NvValue};
 
-use crate::backing::Weight;
+use crate::acl::list as list_rules;
+use crate::acl::posix::{self, PosixAcl};
+use crate::backing::{AclType, Weight};
 use crate::data::META_BYTES;
 use crate::fs::Fs;
 use crate::log::{hidden_dir_record, hidden_file_records, remove_record};
@@ -20,7 +22,7 @@ use crate::names::{OBJECT_MASK, entry_value};
 use crate::permission::{self, READ, WRITE};
 use crate::sa::Attrs;
 use crate::setattr::set_trivial_acl;
-use crate::znode::{XATTR, Znode};
+use crate::znode::{ACL_TRIVIAL, XATTR, Znode};
 use crate::{
     Change, Cred, DeviceNumber, FileId, FileType, FsError, FsResult, SetAttr, StoredXattr,
     XattrMode, flags,
@@ -41,8 +43,10 @@ const USER: &[u8] = b"user.";
 const TRUSTED: &[u8] = b"trusted.";
 const SECURITY: &[u8] = b"security.";
 const SYSTEM: &[u8] = b"system.";
-const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
-const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+
+fn is_posix_list(name: &[u8]) -> bool {
+    name == posix::ACCESS || name == posix::DEFAULT
+}
 
 fn has_namespace(name: &[u8]) -> bool {
     [USER, TRUSTED, SECURITY, SYSTEM]
@@ -68,12 +72,19 @@ impl Fs {
         let znode = self.znode(id).await?;
         self.check_xattr(&znode, name, cred, false)?;
         let _lock = znode.shared().await?;
+        if name == list_rules::XDR {
+            return list_rules::to_xdr(&znode.attrs.borrow());
+        }
         self.xattr_value(&znode, name)
             .await?
             .ok_or(FsError::NoAttribute)
     }
 
-    async fn xattr_value(&self, znode: &Znode, name: &[u8]) -> FsResult<Option<Vec<u8>>> {
+    pub(crate) async fn xattr_value(
+        &self,
+        znode: &Znode,
+        name: &[u8],
+    ) -> FsResult<Option<Vec<u8>>> {
         let bare = name
             .strip_prefix(USER)
             .filter(|bare| !bare.is_empty() && !has_namespace(bare));
@@ -146,7 +157,20 @@ impl Fs {
                 }
             }
         }
-        all.retain(|x| cred.uid == 0 || !x.name.starts_with(TRUSTED));
+        let settings = self.settings();
+        let posix = settings.acl_type == AclType::Posix;
+        all.retain(|x| {
+            (cred.uid == 0 || !x.name.starts_with(TRUSTED)) && (posix || !is_posix_list(&x.name))
+        });
+        if settings.acl_type == AclType::Nfsv4 {
+            let attrs = znode.attrs.borrow();
+            // Every file has one; only those that say more than a mode are worth a line.
+            if attrs.flags & ACL_TRIVIAL == 0 && attrs.acl.is_some() {
+                let name = list_rules::XDR.to_vec();
+                let size = list_rules::to_xdr(&attrs)?.len() as u64;
+                all.push(StoredXattr { name, size });
+            }
+        }
         all.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(all)
     }
@@ -186,10 +210,15 @@ impl Fs {
         cred: &Cred,
     ) -> FsResult<Change> {
         self.check_writable()?;
-        let settings = self.settings();
         let znode = self.znode(id).await?;
         self.check_xattr(&znode, name, cred, true)?;
-        if !settings.xattr || Self::is_in_xattr_tree(&znode) {
+        if Self::is_in_xattr_tree(&znode) {
+            return Err(FsError::NotSupported);
+        }
+        if name == list_rules::XDR {
+            return self.set_list(&znode, value, cred).await;
+        }
+        if !self.settings().xattr {
             return Err(FsError::NotSupported);
         }
         if name.len() > NAME_MAX {
@@ -200,7 +229,36 @@ impl Fs {
         }
         let _lock = znode.exclusive().await?;
         let before = znode.wcc();
+        self.replace_locked(&znode, name, value, mode, cred).await?;
+        self.settle(&znode).await?;
+        self.change_of(before, &znode).await
+    }
+
+    /// Sets or removes an extended attribute of a file whose lock the caller holds, in a transaction of its own.
+    pub(crate) async fn replace_locked(
+        &self,
+        znode: &Znode,
+        name: &[u8],
+        mut value: Option<&[u8]>,
+        mode: XattrMode,
+        cred: &Cred,
+    ) -> FsResult<()> {
+        let settings = self.settings();
         let mut attrs = znode.attrs.borrow().clone();
+        let old_mode = attrs.mode;
+        if is_posix_list(name) {
+            let given = value.map(PosixAcl::decode).transpose()?;
+            if name == posix::ACCESS {
+                if let Some(acl) = &given {
+                    if acl.is_minimal() {
+                        // The mode says it all.
+                        value = None;
+                    }
+                    self.show_list(&mut attrs, acl, cred);
+                }
+                attrs.posix = given.filter(|acl| !acl.is_minimal()).map(Rc::new);
+            }
+        }
         let mut list = decode_list(&attrs)?;
         let bare = name
             .strip_prefix(USER)
@@ -224,10 +282,14 @@ impl Fs {
             XattrMode::Create if in_list.is_some() || in_dir.is_some() => {
                 return Err(FsError::Exists);
             }
-            XattrMode::Replace if in_list.is_none() && in_dir.is_none() => {
+            XattrMode::Replace if in_list.is_none() && in_dir.is_none() && !is_posix_list(name) => {
                 return Err(FsError::NoAttribute);
             }
             _ => {}
+        }
+        let nothing_there = value.is_none() && in_list.is_none() && in_dir.is_none();
+        if nothing_there && attrs.mode == old_mode {
+            return Ok(());
         }
         if let Some(name) = &in_list {
             list.remove(name);
@@ -254,9 +316,9 @@ impl Fs {
         };
         attrs.ctime = self.now();
         let hidden = self
-            .prepare_hidden(&znode, &mut attrs, to_dir.is_some(), cred)
+            .prepare_hidden(znode, &mut attrs, to_dir.is_some(), cred)
             .await?;
-        let plan = match self.plan_for(&znode, &attrs).await {
+        let plan = match self.plan_for(znode, &attrs).await {
             // The list fits but the file's attributes as a whole do not: the directory has room.
             Err(FsError::AttributeTooLarge) => return Err(FsError::NoSpace),
             other => other?,
@@ -270,20 +332,34 @@ impl Fs {
         let tx = self.begin(weight).await?;
         let with_files = to_dir.is_some() || in_dir.is_some();
         let mut records = Vec::new();
+        if attrs.mode != old_mode {
+            // First, so that a replay of it finds the list as it was.
+            records.push(Self::mode_record(znode, &attrs));
+        }
         let owner = (znode.object, &mut attrs, &mut records);
         self.apply_hidden(owner, hidden, name, in_dir, to_dir, &tx)
             .await?;
-        self.store(&znode, attrs, &plan, &tx).await?;
+        self.store(znode, attrs, &plan, &tx).await?;
         if let Some(old) = in_list.filter(|old| !in_new_list || old != name) {
-            records.push(self.list_entry_record(&znode, &old, None));
+            records.push(self.list_entry_record(znode, &old, None));
         }
         if in_new_list {
-            records.push(self.list_entry_record(&znode, name, value));
+            records.push(self.list_entry_record(znode, name, value));
         }
-        self.log_attribute(&znode, with_files, records, &tx);
-        drop(tx);
-        self.settle(&znode).await?;
-        self.change_of(before, &znode).await
+        self.log_attribute(znode, with_files, records, &tx);
+        Ok(())
+    }
+
+    /// Gives attributes the mode that shows a POSIX list. A stored list that says more than a mode stays as it is.
+    fn show_list(&self, attrs: &mut Attrs, acl: &PosixAcl, cred: &Cred) {
+        attrs.mode = (attrs.mode & !0o777) | acl.mode_bits();
+        let in_group = u32::try_from(attrs.gid).is_ok_and(|gid| cred.in_group(gid));
+        if cred.uid != 0 && !in_group {
+            attrs.mode &= !0o2000;
+        }
+        if attrs.flags & ACL_TRIVIAL != 0 || attrs.acl.is_none() {
+            set_trivial_acl(attrs);
+        }
     }
 
     /// Finds out what a value kept as a file needs, before the transaction: the attributes of the file, and of the
@@ -329,6 +405,7 @@ impl Fs {
         };
         let mut attrs = self.new_attrs(&owner.attrs.borrow(), &kind, &SetAttr::default(), cred)?;
         attrs.flags |= XATTR;
+        set_trivial_acl(&mut attrs);
         Ok(attrs)
     }
 
@@ -449,18 +526,8 @@ impl Fs {
                 Ok(())
             };
         }
-        if name == ACL_ACCESS || name == ACL_DEFAULT {
-            if file_type == Some(FileType::Symlink) {
-                return Err(FsError::NotSupported);
-            }
-            if change && name == ACL_DEFAULT && file_type != Some(FileType::Directory) {
-                return Err(FsError::Access);
-            }
-            return if change && !permission::owns(&attrs, cred) {
-                Err(FsError::NotPermitted)
-            } else {
-                Ok(())
-            };
+        if is_posix_list(name) || name == list_rules::XDR {
+            return self.check_list_attribute(&attrs, name, cred, change);
         }
         Err(FsError::NotSupported)
     }

@@ -53,6 +53,8 @@ pub(crate) struct Znode {
     pub(crate) atime_dirty: Cell<bool>,
     /// Newest group with a change.
     pub(crate) last_txg: Cell<Txg>,
+    /// When the file's POSIX list was looked at, see [`Fs::look_at_acl`](crate::Fs).
+    pub(crate) acl_seen: Cell<u32>,
     referenced: Cell<bool>,
 }
 
@@ -86,6 +88,7 @@ impl Znode {
             dead: Cell::new(false),
             atime_dirty: Cell::new(false),
             last_txg: Cell::new(Txg(0)),
+            acl_seen: Cell::new(0),
             referenced: Cell::new(true),
         }
     }

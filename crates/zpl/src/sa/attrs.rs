@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use super::layout::{Plan, Registry};
 use super::{VALUE_MAX_BYTES, attr};
+use crate::acl::posix::PosixAcl;
 use crate::{FsError, FsResult, Timestamp};
 
 const MAGIC: u32 = 0x002F_505A;
@@ -31,6 +32,8 @@ pub(crate) struct Attrs {
     pub(crate) acl: Option<Rc<[u8]>>,
     pub(crate) symlink: Option<Rc<[u8]>>,
     pub(crate) dxattr: Option<Rc<[u8]>>,
+    /// The POSIX list, where such are in force and the file has one. Not stored here: it is an extended attribute.
+    pub(crate) posix: Option<Rc<PosixAcl>>,
     /// Attributes we carry along without understanding them, by registered number.
     pub(crate) other: Vec<(u16, Rc<[u8]>)>,
     /// Registered numbers in the order they are stored in, bonus first.
@@ -68,6 +71,7 @@ impl Attrs {
             xattr: None,
             acl_count: None,
             acl: None,
+            posix: None,
             symlink: None,
             dxattr: None,
             other: Vec::new(),

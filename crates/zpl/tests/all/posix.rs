@@ -660,7 +660,6 @@ fn extended_attributes_of_every_namespace_and_size() {
             (b"user.empty", 0),
             (b"security.selinux", 30),
             (b"trusted.overlay", 10),
-            (b"system.posix_acl_access", 28),
             (b"user.large", 40_000),
             (b"user.larger", 65_536),
         ] {
@@ -670,10 +669,10 @@ fn extended_attributes_of_every_namespace_and_size() {
                 .expect("sets");
             assert_eq!(fs.xattr(id, name, &admin).await.expect("there"), value);
         }
-        assert_eq!(fs.xattrs(id, &admin).await.expect("lists").len(), 7);
+        assert_eq!(fs.xattrs(id, &admin).await.expect("lists").len(), 6);
         assert_eq!(
             fs.xattrs(id, &user(1)).await.expect("lists").len(),
-            6,
+            5,
             "trusted is root's"
         );
         let set = async |name: &'static [u8], mode, cred: &Cred| {
@@ -698,6 +697,11 @@ fn extended_attributes_of_every_namespace_and_size() {
         assert_eq!(
             set(b"other.x", XattrMode::Any, &admin).await,
             Err(FsError::NotSupported)
+        );
+        assert_eq!(
+            set(b"system.posix_acl_access", XattrMode::Any, &admin).await,
+            Err(FsError::NotSupported),
+            "acltype is off"
         );
         assert_eq!(
             fs.xattr(id, b"user.none", &admin).await,

@@ -94,7 +94,11 @@ fn change_of(pairs: &[(String, String)]) -> Option<Change> {
         return Some(Change::Point);
     }
     let off = ("canmount".to_owned(), "off".to_owned());
-    pairs.contains(&off).then_some(Change::Off)
+    if pairs.contains(&off) {
+        return Some(Change::Off);
+    }
+    let lists = pairs.iter().any(|(name, _)| name == "acltype");
+    lists.then_some(Change::Lists)
 }
 
 /// Whether a property decides how a file system is mounted.
@@ -164,10 +168,12 @@ pub(super) async fn inherit(session: &Session, arguments: &[String]) -> Outcome 
                 targets.extend(below.into_iter().map(|info| info.name).skip(1));
             }
         }
-        let change = match (name == "mountpoint", recursive) {
-            (false, _) => None,
-            (true, false) => Some(Change::Point),
-            (true, true) => Some(Change::Points),
+        let change = match (name.as_str(), recursive) {
+            ("mountpoint", false) => Some(Change::Point),
+            ("mountpoint", true) => Some(Change::Points),
+            ("acltype", false) => Some(Change::Lists),
+            ("acltype", true) => Some(Change::AllLists),
+            _ => None,
         };
         let affected = Affected::unmount(&session.appliance, &pool, dataset, change, false).await;
         let affected = match affected {

@@ -4,8 +4,9 @@
 //! which asks the engine and answers the kernel, so that many are under way at once.
 //!
 //! Permissions are checked by the kernel (`default_permissions`), which knows all groups of the
-//! caller; operations then run as root, and new files get the caller as owner. Only what is done to
-//! snapshots in `.zfs/snapshot` is done as the caller. What the kernel caches and was changed from
+//! caller, by modes and POSIX lists; operations then run as root, and new files get the caller as
+//! owner. What is done to snapshots in `.zfs/snapshot` is done as the caller, and where NFSv4 lists are
+//! in force everything is: then both the kernel and the list have to allow it, as on OpenZFS. What the kernel caches and was changed from
 //! elsewhere (NFS, a rollback) it is told to forget, see [`super::nodes`].
 
 use std::ffi::OsStr;
@@ -16,8 +17,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use engine::{
-    Attr, CreateMode, Cred, DeviceNumber, FileId, FileType, FsError, IoBuf, SeekTarget, SetAttr,
-    SetTime, Stability, Timestamp, XattrMode, is_control, is_unopened,
+    Access, Attr, CreateMode, Cred, DeviceNumber, FileId, FileType, FsError, IoBuf, SeekTarget,
+    SetAttr, SetTime, Stability, Timestamp, XattrMode, is_control, is_unopened,
 };
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
@@ -26,6 +27,7 @@ use fuser::{
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
+use super::Lists;
 use super::nodes::{Place, Shared};
 
 /// How long names and attributes are trusted.
@@ -128,6 +130,14 @@ impl Adapter {
         Self { shared, runtime }
     }
 
+    /// On whose behalf an operation runs, see the module.
+    fn acting(&self, req: &Request) -> Cred {
+        match self.shared.lists {
+            Lists::Nfsv4 => caller(req),
+            Lists::Off | Lists::Posix => root(),
+        }
+    }
+
     /// Runs `work` as a task and hands what it comes to to `answer`.
     fn run<T, F, Work, Answer>(&self, work: F, answer: Answer)
     where
@@ -190,16 +200,26 @@ impl Filesystem for Adapter {
         ] {
             let _ = config.add_capabilities(wish);
         }
+        if self.shared.lists == Lists::Posix {
+            // The kernel then checks lists, and leaves umasks to us: lists for new files replace them.
+            let wishes = InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK;
+            if config.add_capabilities(wishes).is_err() {
+                return Err(std::io::Error::new(
+                    std::io::ErrorKind::Unsupported,
+                    "this kernel's FUSE has no access control lists (acltype=posix)",
+                ));
+            }
+        }
         let _ = config.set_max_write(WRITE_BYTES_MAX);
         let _ = config.set_max_readahead(WRITE_BYTES_MAX);
         let _ = config.set_time_granularity(Duration::from_nanos(1));
         Ok(())
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let wanted = name.as_bytes().to_vec();
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (wanted, cred) = (name.as_bytes().to_vec(), self.acting(req));
         self.entry(parent, name, reply, move |shared| async move {
-            shared.find(parent.0, &wanted).await
+            shared.find(parent.0, &wanted, &cred).await
         });
     }
 
@@ -223,7 +243,7 @@ impl Filesystem for Adapter {
 
     fn setattr(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -232,7 +252,7 @@ impl Filesystem for Adapter {
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
+        fh: Option<FileHandle>,
         crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
         _bkuptime: Option<SystemTime>,
@@ -253,10 +273,12 @@ impl Filesystem for Adapter {
             crtime: crtime.map(timestamp),
             ..SetAttr::default()
         };
+        let mut cred = self.acting(req);
+        cred.opened |= fh.is_some();
         self.run(
             move |shared| async move {
                 let (place, id) = shared.at(ino.0)?;
-                let change = place.fs.setattr(id, &set, None, &root()).await?;
+                let change = place.fs.setattr(id, &set, None, &cred).await?;
                 Ok(shared.attr(ino.0, &change.after))
             },
             move |outcome| match outcome {
@@ -290,17 +312,18 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let (new, uid, gid) = (name.as_bytes().to_vec(), req.uid(), req.gid());
+        let cred = self.acting(req);
         self.entry(parent, name, reply, move |shared| async move {
             let (place, dir) = shared.at(parent.0)?;
             let file_type = FileType::of_mode(u64::from(mode)).unwrap_or(FileType::Regular);
             let mut set = owner(&place, dir, uid, gid).await?;
-            set.mode = Some(mode & !umask & 0o7777);
+            (set.mode, set.umask) = (Some(mode & 0o7777), umask);
             let fs = &place.fs;
             let made = if file_type == FileType::Regular {
-                fs.create(dir, &new, CreateMode::Guarded, &set, &root())
+                fs.create(dir, &new, CreateMode::Guarded, &set, &cred)
                     .await?
             } else {
-                fs.mknod(dir, &new, file_type, device_in(rdev), &set, &root())
+                fs.mknod(dir, &new, file_type, device_in(rdev), &set, &cred)
                     .await?
             };
             Ok((place, made.file))
@@ -317,33 +340,35 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let (new, caller) = (name.as_bytes().to_vec(), caller(req));
+        let cred = self.acting(req);
         self.entry(parent, name, reply, move |shared| async move {
             let (place, dir) = shared.at(parent.0)?;
             if is_control(dir) {
                 let set = SetAttr::default();
                 place.fs.mkdir(dir, &new, &set, &caller).await?;
-                return shared.find(parent.0, &new).await;
+                return shared.find(parent.0, &new, &caller).await;
             }
             let mut set = owner(&place, dir, caller.uid, caller.gid).await?;
-            set.mode = Some(mode & !umask & 0o7777);
-            let made = place.fs.mkdir(dir, &new, &set, &root()).await?;
+            (set.mode, set.umask) = (Some(mode & 0o7777), umask);
+            let made = place.fs.mkdir(dir, &new, &set, &cred).await?;
             Ok((place, made.file))
         });
     }
 
-    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let name = name.as_bytes().to_vec();
+    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (name, cred) = (name.as_bytes().to_vec(), self.acting(req));
         self.empty(reply, move |shared| async move {
             let (place, dir) = shared.at(parent.0)?;
-            place.fs.remove(dir, &name, &root()).await.map(drop)
+            place.fs.remove(dir, &name, &cred).await.map(drop)
         });
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (name, caller) = (name.as_bytes().to_vec(), caller(req));
+        let acting = self.acting(req);
         self.empty(reply, move |shared| async move {
             let (place, dir) = shared.at(parent.0)?;
-            let cred = if is_control(dir) { caller } else { root() };
+            let cred = if is_control(dir) { caller } else { acting };
             place.fs.rmdir(dir, &name, &cred).await.map(drop)
         });
     }
@@ -358,10 +383,11 @@ impl Filesystem for Adapter {
     ) {
         let (new, uid, gid) = (link_name.as_bytes().to_vec(), req.uid(), req.gid());
         let target = target.as_os_str().as_bytes().to_vec();
+        let cred = self.acting(req);
         self.entry(parent, link_name, reply, move |shared| async move {
             let (place, dir) = shared.at(parent.0)?;
             let set = owner(&place, dir, uid, gid).await?;
-            let made = place.fs.symlink(dir, &new, &target, &set, &root()).await?;
+            let made = place.fs.symlink(dir, &new, &target, &set, &cred).await?;
             Ok((place, made.file))
         });
     }
@@ -381,7 +407,7 @@ impl Filesystem for Adapter {
         }
         let no_replace = !flags.is_empty();
         let (from, to) = (name.as_bytes().to_vec(), newname.as_bytes().to_vec());
-        let caller = caller(req);
+        let (caller, acting) = (caller(req), self.acting(req));
         self.empty(reply, move |shared| async move {
             let ((place, from_dir), (there, to_dir)) =
                 (shared.at(parent.0)?, shared.at(newparent.0)?);
@@ -392,7 +418,7 @@ impl Filesystem for Adapter {
             if no_replace && fs.find(to_dir, &to, &root()).await.is_ok() {
                 return Err(FsError::Exists);
             }
-            let cred = if is_control(from_dir) { caller } else { root() };
+            let cred = if is_control(from_dir) { caller } else { acting };
             fs.rename(from_dir, &from, to_dir, &to, &cred).await?;
             shared.renamed(newparent.0, &to).await;
             Ok(())
@@ -401,30 +427,46 @@ impl Filesystem for Adapter {
 
     fn link(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         newparent: INodeNo,
         newname: &OsStr,
         reply: ReplyEntry,
     ) {
-        let new = newname.as_bytes().to_vec();
+        let (new, cred) = (newname.as_bytes().to_vec(), self.acting(req));
         self.entry(newparent, newname, reply, move |shared| async move {
             let ((place, id), (there, dir)) = (shared.at(ino.0)?, shared.at(newparent.0)?);
             if place.view != there.view {
                 return Err(FsError::CrossDevice);
             }
-            let made = place.fs.link(id, dir, &new, &root()).await?;
+            let made = place.fs.link(id, dir, &new, &cred).await?;
             Ok((place, made.file))
         });
     }
 
-    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         /// `O_TRUNC` of Linux on every architecture we build for.
         const TRUNCATE: i32 = 0o1000;
+        // open(2): O_RDONLY is 0, O_WRONLY 1, O_RDWR 2.
+        let wanted = match flags.0 & 3 {
+            0 => Access::READ,
+            1 => Access::MODIFY,
+            _ => Access::READ | Access::MODIFY,
+        };
+        let cred = self.acting(req);
         self.run(
             move |shared| async move {
                 let (place, id) = shared.at(ino.0)?;
                 let fs = &place.fs;
+                if !cred.opened {
+                    let got = fs.access(id, wanted, &cred).await?;
+                    // Who may execute a program may have it read.
+                    let runs = wanted == Access::READ
+                        && fs.access(id, Access::EXECUTE, &cred).await? == Access::EXECUTE;
+                    if got != wanted && !runs {
+                        return Err(FsError::Access);
+                    }
+                }
                 // The file stays until it is closed, even without a name.
                 fs.hold(id).await?;
                 if flags.0 & TRUNCATE != 0 {
@@ -562,15 +604,16 @@ impl Filesystem for Adapter {
 
     fn readdir(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
+        let cred = self.acting(req);
         let shared = self.shared.clone();
         self.runtime.spawn(async move {
-            match shared.list(ino.0, offset, false).await {
+            match shared.list(ino.0, offset, false, &cred).await {
                 Ok((place, listing)) => {
                     for entry in &listing.entries {
                         let number = shared.object_number(place.view, entry.object);
@@ -589,15 +632,16 @@ impl Filesystem for Adapter {
 
     fn readdirplus(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        let cred = self.acting(req);
         let shared = self.shared.clone();
         self.runtime.spawn(async move {
-            let (place, listing) = match shared.list(ino.0, offset, true).await {
+            let (place, listing) = match shared.list(ino.0, offset, true, &cred).await {
                 Ok(listed) => listed,
                 Err(error) => return reply.error(errno(error)),
             };
@@ -651,7 +695,7 @@ impl Filesystem for Adapter {
 
     fn setxattr(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -666,11 +710,16 @@ impl Filesystem for Adapter {
             2 => XattrMode::Replace,
             _ => XattrMode::Any,
         };
+        let cred = self.acting(req);
         self.empty(reply, move |shared| async move {
             let (place, id) = shared.at(ino.0)?;
-            let cred = root();
             let set = place.fs.set_xattr(id, &name, &value, mode, &cred);
-            set.await.map(drop)
+            set.await?;
+            // A list changes the mode. Of POSIX lists the kernel knows that.
+            if name.starts_with(b"system.") {
+                shared.changed(ino.0);
+            }
+            Ok(())
         });
     }
 
@@ -700,11 +749,15 @@ impl Filesystem for Adapter {
         );
     }
 
-    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let name = name.as_bytes().to_vec();
+    fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (name, cred) = (name.as_bytes().to_vec(), self.acting(req));
         self.empty(reply, move |shared| async move {
             let (place, id) = shared.at(ino.0)?;
-            place.fs.remove_xattr(id, &name, &root()).await.map(drop)
+            place.fs.remove_xattr(id, &name, &cred).await?;
+            if name.starts_with(b"system.") {
+                shared.changed(ino.0);
+            }
+            Ok(())
         });
     }
 
@@ -723,17 +776,18 @@ impl Filesystem for Adapter {
         let (name, uid, gid) = (name.as_bytes().to_vec(), req.uid(), req.gid());
         let shared = self.shared.clone();
         let named = name.clone();
+        let cred = self.acting(req);
         self.run(
             move |shared| async move {
                 let (place, dir) = shared.at(parent.0)?;
                 let mut set = owner(&place, dir, uid, gid).await?;
-                set.mode = Some(mode & !umask & 0o7777);
+                (set.mode, set.umask) = (Some(mode & 0o7777), umask);
                 let how = if flags & EXCLUSIVE != 0 {
                     CreateMode::Guarded
                 } else {
                     CreateMode::Unchecked
                 };
-                let made = place.fs.create(dir, &name, how, &set, &root()).await?;
+                let made = place.fs.create(dir, &name, how, &set, &cred).await?;
                 let attr = place.fs.hold(made.file.id).await?;
                 let ino = shared.remember(&place, attr.id, parent.0, &named)?;
                 Ok((ino, attr))

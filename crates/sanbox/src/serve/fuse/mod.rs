@@ -38,6 +38,20 @@ pub(crate) struct MountFlags {
     pub(crate) no_setuid: bool,
     /// Programs may not run (`exec=off`).
     pub(crate) no_exec: bool,
+    /// Access control lists beside modes (`acltype`).
+    pub(crate) lists: Lists,
+}
+
+/// Which access control lists a mount knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Lists {
+    /// Modes alone.
+    #[default]
+    Off,
+    /// POSIX lists, which the kernel checks.
+    Posix,
+    /// NFSv4 lists, which are checked here after the kernel has checked the mode.
+    Nfsv4,
 }
 
 struct Mounted {
@@ -106,7 +120,7 @@ impl Mounts {
         let guid = fs.guid();
         let runtime = tokio::runtime::Handle::current();
         let (watch, fs) = fs.watch();
-        let shared = Arc::new(Shared::new(fs, root.id));
+        let shared = Arc::new(Shared::new(fs, root.id, flags.lists));
         let adapter = Adapter::new(shared.clone(), runtime.clone());
         let is_root = rustix::process::geteuid().is_root();
         let mut config = Config::default();
@@ -152,6 +166,7 @@ impl Mounts {
             .map_err(|error| error.to_string())?
             .map_err(|error| explain(&error))?;
         let kernel = session.notifier();
+        shared.meet(session.notifier());
         let over = Arc::new(AtomicBool::new(false));
         let ends = over.clone();
         std::thread::Builder::new()

@@ -7,13 +7,15 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use engine::{
-    Attr, CONTROL_SNAPSHOTS, FileId, FsError, FsHandle, Happened, ListLimit, Listing, is_control,
+    Attr, CONTROL_SNAPSHOTS, Cred, FileId, FsError, FsHandle, Happened, ListLimit, Listing,
+    is_control,
 };
 use fuser::{FileAttr, INodeNo, Notifier};
 
+use super::Lists;
 use super::adapter::{device_out, kind, root, system_time};
 
 /// The kernel's number for the root directory, whatever its object number is.
@@ -57,15 +59,34 @@ struct Known {
 pub(super) struct Shared {
     fs: FsHandle,
     root: FileId,
+    /// Which access control lists the mount knows.
+    pub(super) lists: Lists,
+    /// The kernel, once it is there.
+    kernel: OnceLock<Notifier>,
     known: Mutex<Known>,
 }
 
 impl Shared {
-    pub(super) fn new(fs: FsHandle, root: FileId) -> Self {
+    pub(super) fn new(fs: FsHandle, root: FileId, lists: Lists) -> Self {
         Self {
             fs,
             root,
+            lists,
+            kernel: OnceLock::new(),
             known: Mutex::default(),
+        }
+    }
+
+    /// Takes note of the kernel this mount is for.
+    pub(super) fn meet(&self, kernel: Notifier) {
+        let _ = self.kernel.set(kernel);
+    }
+
+    /// Has the kernel forget the attributes of a file: a request changed more of them than it knows.
+    pub(super) fn changed(&self, ino: u64) {
+        if let Some(kernel) = self.kernel.get() {
+            // It may have forgotten by itself.
+            let _ = kernel.inval_inode(INodeNo(ino), -1, 0);
         }
     }
 
@@ -107,9 +128,14 @@ impl Shared {
     }
 
     /// Finds a name in a directory.
-    pub(super) async fn find(&self, dir: u64, name: &[u8]) -> Result<(Place, Attr), FsError> {
+    pub(super) async fn find(
+        &self,
+        dir: u64,
+        name: &[u8],
+        cred: &Cred,
+    ) -> Result<(Place, Attr), FsError> {
         let (place, id) = self.at(dir)?;
-        let found = place.fs.find(id, name, &root()).await?;
+        let found = place.fs.find(id, name, cred).await?;
         let place = match found.elsewhere {
             None => place,
             Some(fs) => Place {
@@ -130,6 +156,7 @@ impl Shared {
         ino: u64,
         offset: u64,
         attrs: bool,
+        cred: &Cred,
     ) -> Result<(Place, Listing), FsError> {
         let limit = ListLimit {
             entries: ENTRIES,
@@ -138,7 +165,7 @@ impl Shared {
             attrs,
         };
         let (place, id) = self.at(ino)?;
-        let listing = place.fs.readdir(id, offset, limit, &root()).await?;
+        let listing = place.fs.readdir(id, offset, limit, cred).await?;
         Ok((place, listing))
     }
 
@@ -183,7 +210,7 @@ impl Shared {
 
     /// Takes note of the new name of a file that was renamed.
     pub(super) async fn renamed(&self, dir: u64, name: &[u8]) {
-        let Ok((place, attr)) = self.find(dir, name).await else {
+        let Ok((place, attr)) = self.find(dir, name, &root()).await else {
             return;
         };
         let ino = self.object_number(place.view, attr.id.object);
@@ -303,7 +330,7 @@ impl Shared {
                 .collect()
         };
         for (dir, name, id, view) in names {
-            let found = runtime.block_on(self.find(dir, &name));
+            let found = runtime.block_on(self.find(dir, &name, &root()));
             let same = found.is_ok_and(|(place, attr)| attr.id == id && place.view == view);
             if !same {
                 let _ = kernel.inval_entry(INodeNo(dir), OsStr::from_bytes(&name));

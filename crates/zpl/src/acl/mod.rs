@@ -1,8 +1,13 @@
 //! Access control lists: the trivial list that a mode stands for, and what a stored list allows.
 //!
 //! Every file has a list (DACL_ACES); nearly all are *trivial*: they say what the permission bits say and are rewritten
-//! with each change of mode. Lists that say more are kept as they are and asked here. Pure functions; facts from
-//! OpenZFS: include/sys/zfs_acl.h (ace types, flags, masks) and format/09 section 5.
+//! with each change of mode. Lists that say more are asked here and changed in [`list`]. Beside it a file may have POSIX
+//! lists, in extended attributes ([`posix`]). Facts from OpenZFS: include/sys/zfs_acl.h (ace types, flags, masks) and
+//! format/09 section 5.
+
+mod files;
+pub(crate) mod list;
+pub(crate) mod posix;
 
 /// Masks of rights in an entry.
 pub(crate) mod mask {
@@ -11,6 +16,9 @@ pub(crate) mod mask {
     pub(crate) const APPEND_DATA: u32 = 0x4;
     pub(crate) const EXECUTE: u32 = 0x20;
     pub(crate) const DELETE_CHILD: u32 = 0x40;
+    pub(crate) const WRITE_ATTRIBUTES: u32 = 0x100;
+    pub(crate) const DELETE: u32 = 0x1_0000;
+    pub(crate) const WRITE_ACL: u32 = 0x4_0000;
     /// What the owner always has: named attributes, attributes, list and owner, read and write, and synchronize.
     pub(crate) const OWNER_ALWAYS: u32 = 0x1e_0198;
     /// What group and everyone always have: named attributes, attributes, list, reading, and synchronize.
