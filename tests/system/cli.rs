@@ -36,6 +36,8 @@ pub(crate) fn program() -> PathBuf {
 pub(crate) struct Place {
     directory: tempfile::TempDir,
     daemon: Option<Child>,
+    /// The identifier of the host that it stands for; `None`: that of the machine.
+    hostid: Option<&'static str>,
 }
 
 impl Place {
@@ -48,6 +50,7 @@ impl Place {
         let place = Self {
             directory,
             daemon: None,
+            hostid: None,
         };
         for sub in ["bin", "work"] {
             fs::create_dir(place.path(sub)).expect("an empty directory");
@@ -55,6 +58,13 @@ impl Place {
         for tool in ["zpool", "zfs", "sanbox"] {
             std::os::unix::fs::symlink(program(), place.path("bin").join(tool)).expect("a link");
         }
+        place
+    }
+
+    /// A place on another host.
+    pub(crate) fn on_host(hostid: &'static str) -> Self {
+        let mut place = Self::new();
+        place.hostid = Some(hostid);
         place
     }
 
@@ -77,6 +87,9 @@ impl Place {
             .env("TZ", "UTC")
             .env("LC_ALL", "C")
             .stdin(Stdio::null());
+        if let Some(hostid) = self.hostid {
+            command.env("ZFS_HOSTID", hostid);
+        }
         command
     }
 

@@ -18,6 +18,7 @@ mod importing;
 mod intent_log;
 mod iscsi;
 mod lists;
+mod multihost;
 mod nbd;
 mod nonsense;
 mod quotas;

@@ -7,7 +7,9 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pool::{Candidate, Discovery, ImportPolicy, Pool, PoolSpec, Rewound};
+use pool::{
+    Candidate, Discovery, HostIdentity, ImportPolicy, MultihostTuning, Pool, PoolSpec, Rewound,
+};
 use runtime::Handle;
 
 use crate::dataset::{fill_root, parse_settings};
@@ -176,6 +178,25 @@ impl Engine {
         Box::pin(async move {
             let work = async move |handle: Handle| pool::clear_labels(&handle, &path).await;
             Ok(self.apart("label", work).await??)
+        })
+    }
+
+    /// Whether a pool that was found is in use by another host right now: at once for most, after some twenty seconds for
+    /// one with `multihost=on` that a host other than `host` did not export.
+    ///
+    /// # Errors
+    /// Its devices cannot be opened; [`EngineError::NoThread`].
+    pub fn is_in_use_elsewhere(
+        &self,
+        candidate: Candidate,
+        host: HostIdentity,
+    ) -> Request<'_, Result<bool, EngineError>> {
+        Box::pin(async move {
+            let work = async move |handle: Handle| {
+                let tuning = MultihostTuning::default();
+                pool::is_in_use_elsewhere(&handle, &candidate, &host, &tuning).await
+            };
+            Ok(self.apart("multihost", work).await??)
         })
     }
 

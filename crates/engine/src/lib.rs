@@ -49,9 +49,9 @@ pub use dsl::{GrantChange, Grants, Subject, Usage, UsageOf};
 pub use pool::{
     AddSpec, AllocationBias, Candidate, CheckpointStatus, DeviceLabel, Discovery, FeatureBase,
     Health, HistoryEvent, HistoryRecord, HostIdentity, ImportPolicy, IoTotals, LeafWork,
-    LeafWorkRequest, LeafWorkState, LeafWorkStatus, PoolError, PoolProperty, PoolSpec, PoolState,
-    PoolStatus, Rewind, Rewound, ScanRefusal, ScanStatus, SplitSpec, StatusReason, Tuning,
-    VdevSpec, VdevStatus, cache_file_devices, cache_file_with,
+    LeafWorkRequest, LeafWorkState, LeafWorkStatus, MultihostTuning, PoolError, PoolProperty,
+    PoolSpec, PoolState, PoolStatus, Rewind, Rewound, ScanRefusal, ScanStatus, SplitSpec,
+    StatusReason, Tuning, VdevSpec, VdevStatus, cache_file_devices, cache_file_with,
 };
 /// Pool properties: their table and the forms of their values.
 pub mod pool_property {

@@ -50,7 +50,7 @@ pub use kinds::{ChecksumKind, Compression};
 pub use nvlist::{NvList, NvValue};
 pub use object_type::{ByteswapClass, ObjectType};
 pub use objset::{OBJSET_SIZE, ObjsetPhys, ObjsetType, objset_flags};
-pub use uberblock::{RaidzReflow, Uberblock};
+pub use uberblock::{Heartbeat, RaidzReflow, Uberblock};
 pub use units::{Asize, BlockId, Guid, Lsize, ObjectId, Psize, Txg};
 
 /// Smallest unit of block sizes and DVA offsets, in bytes.

@@ -3,6 +3,7 @@
 //! OpenZFS: include/sys/uberblock_impl.h. The embedded checksum at the end of a slot is `label`'s business.
 
 use std::cmp::Ordering;
+use std::time::Duration;
 
 use crate::bytes::{need, put_bytes, put_u64, slice_at, u64_at};
 use crate::{BlockPointer, DecodeError, Result, SPA_VERSION_FEATURES, Txg};
@@ -26,6 +27,26 @@ impl RaidzReflow {
     pub const fn scratch_state(self) -> u64 {
         self.0 >> 55
     }
+}
+
+/// Bits of [`Uberblock::mmp_config`]: which of its parts mean something.
+const MMP_INTERVAL_VALID: u64 = 1;
+/// See [`MMP_INTERVAL_VALID`].
+const MMP_SEQUENCE_VALID: u64 = 2;
+/// See [`MMP_INTERVAL_VALID`].
+const MMP_FAILS_VALID: u64 = 4;
+
+/// What a host that uses a pool with `multihost=on` tells the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// Average time between heartbeats; not 0.
+    pub delay_nanoseconds: u64,
+    /// Time in which every leaf gets one, below 2^24.
+    pub interval_ms: u32,
+    /// After so many intervals without one the host writes no more; 0: it never stops.
+    pub fail_intervals: u16,
+    /// Number within the second; 0 for the uberblock of a group.
+    pub sequence: u16,
 }
 
 /// An uberblock, decoded.
@@ -125,11 +146,50 @@ impl Uberblock {
     /// Heartbeat sequence number, when the multihost fields carry one.
     #[must_use]
     pub const fn mmp_sequence(&self) -> u64 {
-        if self.mmp_valid && self.mmp_config & 2 != 0 {
+        if self.mmp_valid && self.mmp_config & MMP_SEQUENCE_VALID != 0 {
             (self.mmp_config >> 32) & 0xffff
         } else {
             0
         }
+    }
+
+    /// Whether the pool was in use with `multihost=on` when this was written.
+    #[must_use]
+    pub const fn is_multihost(&self) -> bool {
+        self.mmp_valid && self.mmp_delay != 0
+    }
+
+    /// Time in which the writer gives every leaf a heartbeat, when it said.
+    #[must_use]
+    pub const fn mmp_interval(&self) -> Option<Duration> {
+        if self.mmp_valid && self.mmp_config & MMP_INTERVAL_VALID != 0 {
+            Some(Duration::from_millis((self.mmp_config >> 8) & 0xff_ffff))
+        } else {
+            None
+        }
+    }
+
+    /// Intervals without a heartbeat after which the writer stops writing, 0 for never, when it said.
+    #[must_use]
+    pub const fn mmp_fail_intervals(&self) -> Option<u16> {
+        if self.mmp_valid && self.mmp_config & MMP_FAILS_VALID != 0 {
+            #[allow(clippy::cast_possible_truncation, reason = "the upper 16 bits")]
+            Some((self.mmp_config >> 48) as u16)
+        } else {
+            None
+        }
+    }
+
+    /// Says that the pool is in use with `multihost=on`.
+    pub fn set_heartbeat(&mut self, heartbeat: &Heartbeat) {
+        self.mmp_valid = true;
+        self.mmp_delay = heartbeat.delay_nanoseconds;
+        self.mmp_config = MMP_INTERVAL_VALID
+            | MMP_SEQUENCE_VALID
+            | MMP_FAILS_VALID
+            | u64::from(heartbeat.interval_ms & 0xff_ffff) << 8
+            | u64::from(heartbeat.sequence) << 32
+            | u64::from(heartbeat.fail_intervals) << 48;
     }
 
     /// Orders by how current an uberblock is: txg, then time, then heartbeat.
@@ -147,6 +207,24 @@ fn swap_words(buf: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn heartbeats_are_packed_as_zdb_unpacks_them() {
+        let mut ub = Uberblock::new(Txg(12), 99, 1, BlockPointer::from_words([3; 16]));
+        assert!(!ub.is_multihost());
+        assert_eq!((ub.mmp_interval(), ub.mmp_fail_intervals()), (None, None));
+        ub.set_heartbeat(&Heartbeat {
+            delay_nanoseconds: 5,
+            interval_ms: 1000,
+            fail_intervals: 10,
+            sequence: 3,
+        });
+        assert_eq!(ub.mmp_config, 0x000a_0003_0003_e807);
+        assert!(ub.is_multihost());
+        assert_eq!(ub.mmp_sequence(), 3);
+        assert_eq!(ub.mmp_interval(), Some(Duration::from_secs(1)));
+        assert_eq!(ub.mmp_fail_intervals(), Some(10));
+    }
 
     #[test]
     fn encodes_and_decodes_in_both_byte_orders() {

@@ -57,6 +57,12 @@ impl Pool {
     ) -> Result<Self, PoolError> {
         let checked = check(&spec)?;
         let enable = features::of_new_pool(spec.features, &checked.features)?;
+        let multihost = checked.stored.get("multihost") == Some(&Stored::Number(1));
+        if multihost && spec.host.hostid == 0 {
+            return Err(PoolError::Invalid(
+                "property 'multihost' requires a non-zero system hostid".into(),
+            ));
+        }
 
         let classes = !(spec.special.is_empty() && spec.dedup.is_empty());
         if classes && !enable.iter().any(|f| f.name == ALLOCATION_CLASSES) {
@@ -177,6 +183,7 @@ impl Pool {
             last_uberblock: Cell::new(Uberblock::new(TXG_INITIAL, 0, 0, BlockPointer::HOLE)),
             checkpoint: crate::checkpoint::State::default(),
             leaf_work: crate::leaf_work::State::default(),
+            multihost: crate::multihost::State::new(spec.tuning.multihost.clone()),
         }));
         let inner = &pool.0;
         *inner.features_in_labels.borrow_mut() = inner.label_features();

@@ -90,17 +90,26 @@ pub enum PoolError {
         /// Time of the newest uberblock, as `date` writes it in UTC.
         last_access: String,
     },
-    /// The pool may be in use by another host right now (multihost).
+    /// The pool is in use by another host right now (multihost): `-f` does not help.
+    // OpenZFS: cmd/zpool/zpool_main.c, do_import; lib/libzfs/libzfs_pool.c, zpool_import_props (words without and with -f)
     #[error(
-        "pool is imported by another system (multihost is on).\n\
-         It must be exported from {hostname} (hostid={hostid:x}) before it can be safely imported."
+        "{}\nExport the pool on the other system, then run 'zpool import'.",
+        elsewhere(.hostname, *.hostid, *.forced)
     )]
     ActiveElsewhere {
         /// Host name in the label.
         hostname: String,
         /// Host identifier in the label.
         hostid: u64,
+        /// `-f` was given.
+        forced: bool,
     },
+    /// Another host may have the pool (multihost), and this one has no identifier to tell it apart.
+    #[error(
+        "pool has the multihost property on and the\nsystem's hostid is not set. Set a unique hostid with the \
+         zgenhostid(8) command."
+    )]
+    NoHostId,
     /// Features needed to read the pool are unknown or not implemented here.
     #[error("unsupported version or feature:{}", list(.features))]
     UnsupportedForRead {
@@ -273,6 +282,17 @@ impl From<DslError> for PoolError {
             DslError::ReadOnly => Self::ReadOnly,
             other => Self::Dataset(other),
         }
+    }
+}
+
+fn elsewhere(hostname: &str, hostid: u64, forced: bool) -> String {
+    let hostname = match hostname {
+        "" => "<unknown>",
+        known => known,
+    };
+    match forced {
+        false => format!("pool is imported on {hostname} (hostid: 0x{hostid:x})"),
+        true => format!("pool is imported on host '{hostname}' (hostid={hostid:x})."),
     }
 }
 

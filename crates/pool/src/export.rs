@@ -72,6 +72,7 @@ impl Inner {
         if let Some(task) = task {
             task.await;
         }
+        self.end_heartbeats().await;
         self.leave_caches().await;
         Ok(())
     }
@@ -81,6 +82,7 @@ impl Inner {
             self.clock().stop(sync::CLOSED);
             self.tree.close();
             self.resumed.notify_all();
+            self.multihost.stop_heartbeats();
         }
     }
 }

@@ -33,7 +33,7 @@ use crate::rewind::{self, Rewound};
 use crate::space::{Dtls, Source, SpaceMaps};
 use crate::spec::ImportPolicy;
 use crate::status::{Health, PoolState};
-use crate::{PoolError, checkpoint, create, removed, set, sparing, sync, unflushed};
+use crate::{PoolError, checkpoint, create, multihost, removed, set, sparing, sync, unflushed};
 
 /// Longest configuration believed.
 const CONFIG_MAX: u64 = 64 << 20;
@@ -58,16 +58,13 @@ impl Pool {
         let settings = parse_settings(&policy)?;
 
         // First with what the labels say, to find the configuration that is to be trusted.
-        let devices = policy.tuning.devices.clone();
-        let tree = Tree::open(
-            handle,
-            &known_tree(candidate),
-            OpenMode::ReadOnly,
-            devices.clone(),
-            false,
-        )
-        .await?;
-        let states = rewind::states(&tree, policy.rewind).await;
+        let tree = open_known(handle, candidate).await?;
+        let states = async {
+            let states = rewind::states(&tree, policy.rewind).await?;
+            multihost::refuse_foreign(handle, &tree, candidate, &policy, &states[0]).await?;
+            Ok::<_, PoolError>(states)
+        };
+        let states = states.await;
         tree.close();
         drop(tree);
         let states = states?;
@@ -326,22 +323,6 @@ fn check_candidate(candidate: &Candidate, policy: &ImportPolicy) -> Result<(), P
     {
         return Err(missing_devices(candidate));
     }
-    let foreign = candidate.state == PoolState::Active
-        && candidate.hostid != 0
-        && candidate.hostid != policy.host.hostid;
-    if foreign && candidate.multihost {
-        return Err(PoolError::ActiveElsewhere {
-            hostname: candidate.hostname.clone(),
-            hostid: candidate.hostid,
-        });
-    }
-    if foreign && !policy.force {
-        return Err(PoolError::ForeignHost {
-            hostname: candidate.hostname.clone(),
-            hostid: candidate.hostid,
-            last_access: date(candidate.timestamp),
-        });
-    }
     Ok(())
 }
 
@@ -445,6 +426,12 @@ fn trusted_tree(config: &NvList, candidate: &Candidate) -> Result<TreeConfig, Po
         set_open_paths(top, &candidate.devices);
     }
     Ok(tree)
+}
+
+/// Opens the devices of a pool that was found, as its labels tell, for reading.
+pub(crate) async fn open_known(handle: &Handle, candidate: &Candidate) -> Result<Tree, PoolError> {
+    let (tree, tuning) = (known_tree(candidate), TreeTuning::default());
+    Ok(Tree::open(handle, &tree, OpenMode::ReadOnly, tuning, false).await?)
 }
 
 /// The tree of the labels as far as it is known: a vdev of which no label was found is left out.
@@ -627,6 +614,7 @@ pub(crate) async fn assemble(
         last_uberblock: Cell::new(*uberblock),
         checkpoint: crate::checkpoint::State::default(),
         leaf_work: crate::leaf_work::State::default(),
+        multihost: crate::multihost::State::new(policy.tuning.multihost.clone()),
     }));
     *pool.0.features_in_labels.borrow_mut() = pool.0.label_features();
     Ok(pool)

@@ -26,6 +26,7 @@ mod import;
 mod in_use;
 mod kept;
 mod leaf_work;
+mod multihost;
 mod operate;
 mod pool;
 mod properties;
@@ -55,6 +56,7 @@ pub use error::{PoolError, ScanRefusal};
 pub use features::{Support, support};
 pub use in_use::{DeviceLabel, clear_labels, device_label};
 pub use leaf_work::{LeafWork, LeafWorkRequest};
+pub use multihost::is_in_use_elsewhere;
 pub use pool::Pool;
 pub use properties::{
     PROPERTIES, PoolProperty, PropertyEntry, PropertyInfo, PropertyKind, PropertySource,
@@ -62,7 +64,8 @@ pub use properties::{
 };
 pub use rewind::{Rewind, Rewound};
 pub use spec::{
-    AddSpec, FeatureBase, HostIdentity, ImportPolicy, PoolSpec, SplitSpec, Tuning, VdevSpec,
+    AddSpec, FeatureBase, HostIdentity, ImportPolicy, MultihostTuning, PoolSpec, SplitSpec, Tuning,
+    VdevSpec,
 };
 pub use status::{
     CheckpointStatus, Health, HistoryEvent, HistoryRecord, IoTotals, LeafWorkState, LeafWorkStatus,

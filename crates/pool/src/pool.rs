@@ -140,6 +140,7 @@ pub(crate) struct Inner {
     pub(crate) last_uberblock: Cell<Uberblock>,
     pub(crate) checkpoint: crate::checkpoint::State,
     pub(crate) leaf_work: crate::leaf_work::State,
+    pub(crate) multihost: crate::multihost::State,
 }
 
 impl Pool {

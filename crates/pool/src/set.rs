@@ -196,11 +196,6 @@ impl Pool {
                     "property 'multihost' requires a non-zero system hostid".into(),
                 ));
             }
-            Change::Store(key, Stored::Number(1)) if key == "multihost" => {
-                return Err(PoolError::Invalid(
-                    "multihost protection is not supported by this software yet".into(),
-                ));
-            }
             _ => {}
         }
         let name = name.to_owned();
@@ -208,6 +203,9 @@ impl Pool {
         self.0
             .run_in_sync(async move |inner: Rc<Inner>, tx: Rc<Tx>| {
                 inner.apply(change, &tx).await?;
+                if name == "multihost" {
+                    inner.begin_heartbeats();
+                }
                 inner
                     .log_internal("set", &format!("{name}={value}"), &tx)
                     .await

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use vdev::AllocationBias;
 
@@ -167,6 +168,36 @@ pub struct Tuning {
     pub devices: vdev::TreeTuning,
     /// Block I/O and allocation.
     pub blocks: zio::StoreTuning,
+    /// Heartbeats of pools with `multihost=on`.
+    pub multihost: MultihostTuning,
+}
+
+/// Heartbeats of pools with `multihost=on`.
+// OpenZFS: module/zfs/mmp.c, zfs_multihost_interval and its like (names, defaults)
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MultihostTuning {
+    /// Time in which every leaf gets a heartbeat; at least 100 ms.
+    pub interval: Duration,
+    /// After so many intervals without a heartbeat that landed nothing is written any more; 0: never.
+    pub fail_intervals: u16,
+    /// For so many intervals an import looks at a pool whose user did not say how long it goes without a heartbeat.
+    pub import_intervals: u16,
+}
+
+impl Default for MultihostTuning {
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_secs(1),
+            fail_intervals: 10,
+            import_intervals: 20,
+        }
+    }
+}
+
+impl MultihostTuning {
+    pub(crate) fn interval(&self) -> Duration {
+        self.interval.max(Duration::from_millis(100))
+    }
 }
 
 /// How a pool is to be imported.

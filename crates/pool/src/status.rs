@@ -92,6 +92,8 @@ pub enum StatusReason {
     IoFailureWait,
     /// Suspended after I/O failure, failmode=continue.
     IoFailureContinue,
+    /// Suspended because no heartbeat of a pool with multihost=on reached its devices.
+    IoFailureMultihost,
     /// Suspended because a group did not fit into the space that is left.
     OutOfSpace,
     /// A feature is needed even for reading.

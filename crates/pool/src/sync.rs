@@ -58,6 +58,7 @@ pub(crate) fn start(pool: &Pool) {
         })
     }));
     crate::watch::begin(pool);
+    pool.0.begin_heartbeats();
     let task = pool.0.handle.spawn("txg sync", run(Pool(inner)));
     *pool.0.sync_loop.borrow_mut() = Some(task);
 }
@@ -159,7 +160,7 @@ impl Inner {
     }
 
     /// Stops all writing for good.  The disks hold the last complete group.
-    fn suspend(&self, reason: &str) {
+    pub(crate) fn suspend(&self, reason: &str) {
         self.note_suspended(reason);
         self.dead.set(true);
         self.clock().stop(SUSPENDED);
@@ -362,14 +363,18 @@ impl Inner {
     async fn commit(&self, txg: Txg) -> Result<(), PoolError> {
         // Flush before the uberblock: it must never point at unwritten blocks.
         self.tree.flush().await?;
+        self.check_lease()?;
         let labels = self.labels_dirty.get();
         if labels {
             self.write_labels(txg, [0, 2]).await?;
             self.tree.flush().await?;
         }
         let now = self.unix_time();
-        let uberblock = Uberblock::new(txg, self.tree.guid_sum(), now, self.mos.root());
+        let mut uberblock = Uberblock::new(txg, self.tree.guid_sum(), now, self.mos.root());
+        self.mark_multihost(&mut uberblock);
+        let began = self.handle.now();
         self.write_uberblocks(&uberblock, labels).await?;
+        self.note_heartbeat(began);
         self.tree.flush().await?;
         if labels {
             self.write_labels(txg, [1, 3]).await?;

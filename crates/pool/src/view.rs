@@ -328,6 +328,9 @@ impl Inner {
             if self.lack_of_space.get() {
                 return (StatusReason::OutOfSpace, details);
             }
+            if self.multihost.is_lost() {
+                return (StatusReason::IoFailureMultihost, details);
+            }
             let reason = match self.properties.borrow().get("failmode") {
                 Some(Stored::Number(1)) => StatusReason::IoFailureContinue,
                 _ => StatusReason::IoFailureWait,

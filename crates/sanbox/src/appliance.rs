@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use engine::property::{DatasetKind, Property, Source, Value};
 use engine::{
-    Candidate, DatasetInfo, Ending, Engine, EngineError, HostIdentity, ImportPolicy, PoolError,
-    PoolHandle, PoolSpec, PoolState, PoolStatus, PropertyQuery, Rewound, Subject, Tunes,
-    VdevStatus,
+    Candidate, DatasetInfo, Ending, Engine, EngineError, Health, HostIdentity, ImportPolicy,
+    PoolError, PoolHandle, PoolSpec, PoolState, PoolStatus, PropertyQuery, Rewound, StatusReason,
+    Subject, Tunes, VdevStatus,
 };
 use manage::config::Config;
 use manage::state::{PoolCache, StateDirectory};
@@ -465,6 +465,28 @@ impl Appliance {
         policy.tuning = self.tuning();
         let _one = self.cache.lock().await;
         self.engine.assess_rewind(candidate, policy).await.ok()?
+    }
+
+    /// Finds out whether a pool that was found is another host's, and says so in it.
+    // OpenZFS: lib/libzfs/libzfs_status.c, check_status (order)
+    pub(crate) async fn judge_host(&self, candidate: &mut Candidate) {
+        let foreign = candidate.state == PoolState::Active
+            && candidate.hostid != 0
+            && candidate.hostid != self.identity.hostid;
+        if !foreign {
+            return;
+        }
+        let looked = self
+            .engine
+            .is_in_use_elsewhere(candidate.clone(), self.identity.clone());
+        if looked.await.unwrap_or(false) {
+            candidate.reason = StatusReason::HostidActive;
+            candidate.health = Health::Unavail;
+            candidate.root.health = Health::Unavail;
+            candidate.root.note = Some("currently in use".to_owned());
+        } else if candidate.reason == StatusReason::Ok {
+            candidate.reason = StatusReason::HostidMismatch;
+        }
     }
 
     /// Imports a pool and remembers it. With `mount` a daemon mounts its file systems.
@@ -926,6 +948,13 @@ fn hostname() -> String {
 
 /// The machine's identifier as OpenZFS reads it, or one of the state directory's own.
 fn hostid(state: &StateDirectory) -> anyhow::Result<u64> {
+    // OpenZFS: lib/libspl/os/linux/gethostid.c, get_spl_hostid
+    let told = std::env::var("ZFS_HOSTID").unwrap_or_default();
+    if let Ok(hostid) = u32::from_str_radix(told.trim_start_matches("0x"), 16)
+        && hostid != 0
+    {
+        return Ok(u64::from(hostid));
+    }
     // man 5 hostid: four bytes in the machine's order.
     if let Ok(bytes) = std::fs::read("/etc/hostid")
         && let Some(bytes) = bytes.first_chunk::<4>()

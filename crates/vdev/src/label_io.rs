@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ondisk::label::LABEL_COUNT;
 use ondisk::{Guid, Txg, Uberblock};
-use runtime::IoBuf;
+use runtime::{Instant, IoBuf};
 
 use crate::labels::{self, LabelSet};
 use crate::leaf::Leaf;
@@ -79,6 +79,30 @@ impl Tree {
             .into_iter()
             .next()
             .unwrap_or(Err(VdevError::Unavailable { vdev: leaf.top }))
+    }
+
+    /// Writes an uberblock into the slot for heartbeats of label `which` (0-3) of a leaf: other hosts see it then, though it
+    /// is not durable.
+    ///
+    /// # Errors
+    /// [`VdevError::NoSuchLeaf`] or the device's failure.
+    pub async fn write_heartbeat(
+        &self,
+        leaf: Guid,
+        which: u8,
+        uberblock: &Uberblock,
+    ) -> Result<(), VdevError> {
+        let (leaf, size) = self.leaf_for_label(leaf)?;
+        let ashift = self.ashift(leaf.top)?;
+        let (offset, block) = labels::heartbeat_slot(size, usize::from(which), ashift, uberblock)?;
+        self.write_reserved(&leaf, offset, block).await
+    }
+
+    /// Has all leaves refuse writes after a moment (`None`: never), because another host may have the pool then.
+    pub fn write_until(&self, end: Option<Instant>) {
+        for leaf in self.all_leaves() {
+            leaf.write_until(end);
+        }
     }
 
     /// Flushes one leaf.

@@ -328,8 +328,30 @@ pub(crate) fn uberblock_slot(
     uberblock: &Uberblock,
 ) -> Result<(u64, IoBuf), VdevError> {
     let ashift = u64::from(ashift);
+    let slot = label::uberblock_slot_for(uberblock.txg.0, ashift, uberblock.is_multihost());
+    ring_slot(size_bytes, which, ashift, slot, uberblock)
+}
+
+/// As [`uberblock_slot`], for a heartbeat: the slot no group is written to.
+pub(crate) fn heartbeat_slot(
+    size_bytes: u64,
+    which: usize,
+    ashift: u8,
+    uberblock: &Uberblock,
+) -> Result<(u64, IoBuf), VdevError> {
+    let ashift = u64::from(ashift);
+    let slot = label::uberblock_slots(ashift) - 1;
+    ring_slot(size_bytes, which, ashift, slot, uberblock)
+}
+
+fn ring_slot(
+    size_bytes: u64,
+    which: usize,
+    ashift: u64,
+    slot: usize,
+    uberblock: &Uberblock,
+) -> Result<(u64, IoBuf), VdevError> {
     let size = label::uberblock_slot_size(ashift);
-    let slot = label::uberblock_slot_for(uberblock.txg.0, ashift, false);
     let offset = offset_of(size_bytes, which)? + RING.0 + (slot * size) as u64;
     let mut block = IoBufMut::zeroed(size);
     uberblock.encode(&mut block);

@@ -81,6 +81,8 @@ pub(crate) struct Leaf {
     lies: RefCell<VecDeque<runtime::Instant>>,
     /// Taken out by the administrator, until told otherwise.
     put_away: Cell<bool>,
+    /// When it stops taking writes, because another host may have the pool then.
+    writable_until: Cell<Option<runtime::Instant>>,
 }
 
 impl Leaf {
@@ -115,6 +117,20 @@ impl Leaf {
             failures: RefCell::default(),
             lies: RefCell::default(),
             put_away: Cell::new(false),
+            writable_until: Cell::new(None),
+        }
+    }
+
+    /// Refuses writes after a moment.
+    pub(crate) fn write_until(&self, end: Option<runtime::Instant>) {
+        self.writable_until.set(end);
+    }
+
+    /// Fails when it is too late for writes.
+    fn still_writable(&self) -> Result<(), LeafError> {
+        match self.writable_until.get() {
+            Some(end) if self.handle.now() > end => Err(LeafError::Closed),
+            _ => Ok(()),
         }
     }
 
@@ -413,6 +429,7 @@ impl Leaf {
         let asked = self.handle.now();
         let permit = self.queue.enter(class).await;
         self.still_usable()?;
+        self.still_writable()?;
         let started = self.handle.now();
         self.note_taken(born);
         let mut result = self
@@ -503,6 +520,7 @@ impl Leaf {
     pub(crate) async fn trim(&self, offset: u64, len: u64) -> Result<(), LeafError> {
         let disk = self.disk().ok_or(LeafError::Closed)?;
         let permit = self.queue.enter(IoClass::Trim).await;
+        self.still_writable()?;
         let result = disk.discard(offset, len).await;
         drop(permit);
         result.map_err(LeafError::Device)?;

@@ -12,6 +12,7 @@ mod faults;
 mod free_space;
 mod growth;
 mod lifecycle;
+mod multihost;
 mod reshape;
 mod rewind;
 mod scans;

@@ -147,6 +147,9 @@ pub(super) async fn import(session: &Session, arguments: &[String]) -> Outcome {
         Some(name) => import_one(session, &options, candidates, name, operands.get(1)).await,
         None if options.all => import_all(session, &options, candidates).await,
         None => {
+            for candidate in &mut candidates {
+                session.appliance.judge_host(candidate).await;
+            }
             show(session, &candidates);
             Ok(())
         }
@@ -511,7 +514,18 @@ fn candidate_text(candidate: &Candidate) -> String {
         }
         _ => "The pool cannot be imported due to damaged devices or data.",
     };
+    let exported = format!(
+        "The pool must be exported from {} (hostid={:x})\n\tbefore it can be safely imported.",
+        candidate.hostname, candidate.hostid
+    );
+    let action = match status.reason {
+        StatusReason::HostidActive => &exported,
+        _ => action,
+    };
     text.push_str(&format!("action: {action}\n"));
+    if let StatusReason::HostidActive | StatusReason::HostidMismatch = status.reason {
+        text.push_str("   see: https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-EY\n");
+    }
     text.push_str("config:\n\n");
     let style = NameStyle::default();
     let width = name_width(&status.root, style).max(10);

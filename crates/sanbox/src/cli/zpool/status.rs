@@ -598,6 +598,12 @@ fn explain(status: &PoolStatus) -> Option<Explanation> {
                 "ZFS-8000-JQ"
             }),
         ),
+        StatusReason::IoFailureMultihost => (
+            "The pool is suspended because multihost writes failed or were delayed;\n\tanother system \
+             could import the pool undetected.",
+            "Make sure the pool's devices are connected, then export the pool and\n\timport it again.",
+            Some("ZFS-8000-MM"),
+        ),
         StatusReason::OutOfSpace => (
             "There was not enough space left to write out what was accepted.  No device\n\tis at fault.  \
              The disks hold everything up to the last complete transaction group.",
