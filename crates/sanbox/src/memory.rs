@@ -13,13 +13,18 @@ use engine::Tunes;
 
 use crate::appliance::Appliance;
 
-/// Between two looks.
+/// Between two looks at the caches, while something has to change.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Between two looks whether free memory should go back to the kernel, and the pause after one that brought little.
+/// Between two looks whether free memory should go back to the kernel, close to the ceiling, and the pause after one that
+/// brought little.
 const GIVE_BACK_EVERY: Duration = Duration::from_millis(25);
 const GIVE_BACK_PAUSE: Duration = Duration::from_millis(200);
 /// What giving back should bring to be done again soon, in bytes.
 const GIVEN_WORTHWHILE: u64 = 4 << 20;
+/// The longest time without a look.
+const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
+/// What a process takes in a millisecond at most, in bytes: 2 GiB a second, about what one core clears of fresh pages.
+const GROWTH_PER_MS: u64 = (2 << 30) / 1000;
 /// Least memory the program can work in.
 pub(crate) const CEILING_MIN: u64 = 192 << 20;
 /// What the program takes apart from data: code, tables, stacks.
@@ -66,6 +71,13 @@ impl Plan {
     /// What the process should not take more than for long: a part is kept for what comes between two looks.
     fn high(&self) -> u64 {
         self.ceiling / 100 * 80
+    }
+
+    /// How long nobody needs to look at a process of this size: what it takes until it may take too much, between `least` and
+    /// [`LOOK_AT_LEAST_EVERY`].
+    fn quiet(&self, process: u64, least: Duration) -> Duration {
+        let room = self.high().saturating_sub(process);
+        Duration::from_millis(room / GROWTH_PER_MS).clamp(least, LOOK_AT_LEAST_EVERY)
     }
 
     /// The most the caches may take now, in bytes, from what they take and the process takes.
@@ -137,14 +149,14 @@ async fn give_back(appliance: Weak<Appliance>) {
     let mut pause = GIVE_BACK_EVERY;
     loop {
         tokio::time::sleep(pause).await;
-        pause = GIVE_BACK_EVERY;
-        let (Some(high), Some(before)) = (
-            appliance.upgrade().map(|a| a.memory_plan().high()),
+        let (Some(plan), Some(before)) = (
+            appliance.upgrade().map(|a| a.memory_plan()),
             process_bytes(),
         ) else {
             return;
         };
-        if before > high {
+        pause = plan.quiet(before, GIVE_BACK_EVERY);
+        if before > plan.high() {
             let _ = tokio::task::spawn_blocking(runtime::give_back_free).await;
             let given = before.saturating_sub(process_bytes().unwrap_or(before));
             if given < GIVEN_WORTHWHILE {
@@ -156,8 +168,9 @@ async fn give_back(appliance: Weak<Appliance>) {
 
 /// Moves the limits of the caches.
 async fn press_caches(appliance: Weak<Appliance>) {
+    let mut pause = LOOK_EVERY;
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(pause).await;
         let Some(appliance) = appliance.upgrade() else {
             return;
         };
@@ -179,6 +192,12 @@ async fn press_caches(appliance: Weak<Appliance>) {
         let held: u64 = pools.iter().map(|(_, (held, _))| held).sum();
         let limit: u64 = pools.iter().map(|(_, (_, limit))| limit).sum();
         let goal = plan.press(held, limit, process, caches_max);
+        // Each look wakes the threads of all pools, which may have nothing else to do.
+        pause = if goal == limit {
+            plan.quiet(process, LOOK_EVERY)
+        } else {
+            LOOK_EVERY
+        };
         let count = pools.len() as u64;
         for (pool, (held_here, limit_here)) in pools {
             // A fair share for each, and what others leave unused for those who use theirs.
@@ -227,5 +246,16 @@ mod tests {
         );
         assert_eq!(plan.press(mib(100), mib(300), mib(300), mib(50)), mib(50));
         assert!(available().is_none_or(|bytes| bytes > 1 << 20));
+    }
+
+    #[test]
+    fn an_idle_process_is_looked_at_rarely_and_one_close_to_its_ceiling_often() {
+        let plan = Plan::of(8 << 30);
+        let mib = |count: u64| count << 20;
+        assert_eq!(plan.quiet(mib(100), GIVE_BACK_EVERY), LOOK_AT_LEAST_EVERY);
+        assert_eq!(plan.quiet(plan.high(), GIVE_BACK_EVERY), GIVE_BACK_EVERY);
+        assert_eq!(plan.quiet(plan.ceiling, LOOK_EVERY), LOOK_EVERY);
+        let near = plan.quiet(plan.high() - mib(1024), GIVE_BACK_EVERY);
+        assert!(near > GIVE_BACK_EVERY && near < LOOK_AT_LEAST_EVERY);
     }
 }
