@@ -89,13 +89,30 @@ fn caches_logs_and_requests_are_shown() {
     );
     assert!(place.run("sanbox arcstat -v").lines().count() > 40);
 
-    let log = place.run("sanbox zilstat -g");
+    let log = place.run("sanbox zilstat");
+    let heading = "time     cc     ic    idc    idb    iic    iib    imnc    imnw    imsc    imsw";
+    assert_eq!(log.lines().next().map(str::trim), Some(heading), "{log}");
     assert_eq!(log.lines().count(), 2, "{log}");
+    let each = place.run("sanbox zilstat -a -i 0.2 1");
+    assert!(each.contains("cc/s") && each.contains("tank/fs"), "{each}");
+    let counts = place.run("sanbox zilstat -d tank/fs -s , -f ds,cc,cwc,ic,imc,tes% | tail -1");
+    let cells: Vec<&str> = counts.trim().split(',').map(str::trim).collect();
+    assert_eq!((cells.len(), cells[0]), (6, "tank/fs"), "{counts}");
+    assert!(
+        place
+            .run("sanbox zilstat -f cc,nonsense")
+            .contains("Invalid column definition")
+    );
+    assert!(
+        place
+            .run("sanbox zilstat -v")
+            .contains("imsw : zil_itx_metaslab_slog_write")
+    );
     let why = place.run("sanbox zilstat -w");
     assert!(why.contains("tank: there is no log device"), "{why}");
 
     let top = place.run("sanbox top -b -I 0.5 -n 2");
-    assert_eq!(top.matches("%busy  Name").count(), 2, "{top}");
+    assert_eq!(top.matches("ms/o  %busy  Name").count(), 2, "{top}");
     assert!(top.contains("where the waiting went"), "{top}");
     assert!(!top.contains('\u{1b}'), "{top}");
     place.stop();
@@ -146,6 +163,20 @@ fn prometheus_finds_the_names_that_dashboards_use() {
         "node_zfs_arc_c_max ",
         "node_zfs_arc_mru_ghost_hits ",
         "node_zfs_zpool_state{zpool=\"tank\",state=\"online\"} 1",
+        "node_zfs_zpool_nwritten{zpool=\"tank\"} ",
+        "node_zfs_zpool_dataset_nread{zpool=\"tank\",dataset=\"tank/fs\"} 20000000\n",
+        "node_zfs_zpool_dataset_nwritten{zpool=\"tank\",dataset=\"tank/fs\"} 20000000\n",
+        "node_zfs_zpool_dataset_zil_commit_count{zpool=\"tank\",dataset=\"tank/fs\"} ",
+        "node_zfs_zil_zil_itx_metaslab_slog_write 0\n",
+        "node_zfs_dmu_tx_dmu_tx_assigned ",
+        "zfs_pool_capacity_ratio{pool=\"tank\"} 0.",
+        "zfs_pool_deduplication_ratio{pool=\"tank\"} 1.000000\n",
+        "zfs_pool_freeing_bytes{pool=\"tank\"} 0\n",
+        "zfs_pool_leaked_bytes{pool=\"tank\"} 0\n",
+        "zfs_dataset_compression_ratio{name=\"tank/fs\",pool=\"tank\",type=\"filesystem\"} ",
+        "zfs_dataset_used_by_snapshot_bytes{",
+        "zfs_scrape_collector_success{collector=\"dataset-volume\"} 1\n",
+        "sanbox_vdev_flush_seconds_total{pool=\"tank\",vdev=\"mirror-0\"} ",
         "sanbox_arc_whatif_hits_total{size=\"0.5\"} ",
         "sanbox_requests_total{dataset=\"tank/fs\",client=\"local\"} ",
         "sanbox_request_wait_seconds_total{dataset=\"tank/fs\",client=\"local\",phase=\"log\"} ",

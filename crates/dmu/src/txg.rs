@@ -156,7 +156,7 @@ struct Clock {
 }
 
 /// Counters of the clock since it was made.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TxgCounters {
     /// Transactions begun.
     pub begun: u64,

@@ -19,7 +19,7 @@ use crate::policy::write_policy;
 use crate::property::{DatasetKind, PROPERTIES, Property, Value};
 use crate::space::{self, charged, signed};
 use crate::stored::Scope;
-use crate::types::{Estimate, SpaceInfo};
+use crate::types::{Estimate, SpaceInfo, Traffic};
 use crate::usage::QuotaObjects;
 
 /// A dataset in memory: its stored fields, and its objects while it is open.
@@ -46,6 +46,7 @@ pub(crate) struct DatasetState {
     version: Cell<u64>,
     /// Its quota dictionaries, once looked for.
     pub(crate) quotas: Cell<Option<QuotaObjects>>,
+    traffic: Cell<Traffic>,
 }
 
 impl DatasetState {
@@ -74,6 +75,7 @@ impl DatasetState {
             effective: RefCell::default(),
             version: Cell::new(1),
             quotas: Cell::new(None),
+            traffic: Cell::default(),
         }
     }
 
@@ -335,6 +337,28 @@ impl Dataset {
         } else {
             Err(DslError::FeatureDisabled { feature })
         }
+    }
+
+    /// Returns what was read and written since it was opened.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        self.state.traffic.get()
+    }
+
+    /// Takes note of a request that read so many bytes of its content.
+    pub fn note_read(&self, bytes: u64) {
+        let mut traffic = self.state.traffic.get();
+        traffic.reads += 1;
+        traffic.read_bytes += bytes;
+        self.state.traffic.set(traffic);
+    }
+
+    /// Takes note of a request that wrote so many bytes of its content.
+    pub fn note_written(&self, bytes: u64) {
+        let mut traffic = self.state.traffic.get();
+        traffic.writes += 1;
+        traffic.written_bytes += bytes;
+        self.state.traffic.set(traffic);
     }
 
     /// Returns its full name now (a rename changes it).

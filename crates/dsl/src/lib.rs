@@ -51,7 +51,7 @@ pub use owner::owner_of;
 pub use snapshots::Refusals;
 pub use types::{
     DatasetInfo, DatasetProperties, Estimate, HierarchyOptions, HistoryEvent, ListSpec, NewDataset,
-    NewHierarchy, PropertyEntry, SpaceInfo,
+    NewHierarchy, PropertyEntry, SpaceInfo, Traffic,
 };
 pub use usage::{Usage, UsageOf};
 pub use view::SnapshotName;

@@ -36,6 +36,19 @@ pub struct NewDataset {
     pub creator: u32,
 }
 
+/// What was read and written of a dataset's content since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Requests to read.
+    pub reads: u64,
+    /// Bytes they got.
+    pub read_bytes: u64,
+    /// Requests to write.
+    pub writes: u64,
+    /// Bytes they brought.
+    pub written_bytes: u64,
+}
+
 /// What a transaction may cost, told before it begins.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Estimate {

@@ -493,6 +493,7 @@ impl Room {
                 name: dataset.name(),
                 id,
                 log: dataset.log().map(|log| log.stats()).unwrap_or_default(),
+                traffic: dataset.traffic(),
                 requests: open.tally.by_client(),
             })
         });

@@ -45,7 +45,7 @@ pub use watch::{Happened, Notice, Watch};
 
 pub use dsl::property;
 pub use dsl::property::DatasetKind;
-pub use dsl::{GrantChange, Grants, Subject, Usage, UsageOf};
+pub use dsl::{GrantChange, Grants, Subject, Traffic, Usage, UsageOf};
 pub use pool::{
     AddSpec, AllocationBias, Candidate, CheckpointStatus, DeviceLabel, Discovery, FeatureBase,
     Health, HistoryEvent, HistoryRecord, HostIdentity, ImportPolicy, IoTotals, LeafWork,
@@ -61,9 +61,10 @@ pub mod pool_property {
     };
 }
 pub use arc::{ByPurpose, CacheDeviceStats, CacheStats, L2Stats, L2Tuning, WhatIf as CacheWhatIf};
+pub use dmu::TxgCounters;
 pub use runtime::{IoBuf, IoBufMut};
 pub use vdev::{ClassStats, IoClass, LatencyHistogram, VdevStats};
-pub use zil::ZilStats;
+pub use zil::{LogBlocks, ZilStats};
 pub use zpl::{
     Access, Attr, CaseSensitivity, Change, CreateMode, Cred, DeviceNumber, DirEntry, FileId,
     FileType, FsError, FsResult, FsStat, ListLimit, Listing, Made, ReadData, Renamed, SeekTarget,

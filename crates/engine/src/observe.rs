@@ -12,6 +12,8 @@ use std::pin::pin;
 use std::task::Poll;
 
 use arc::{CacheDeviceStats, CacheStats, L2Stats, L2Tuning};
+use dmu::TxgCounters;
+use dsl::Traffic;
 use runtime::{Handle, Instant};
 use zil::ZilStats;
 
@@ -162,6 +164,8 @@ pub struct DatasetSeen {
     pub id: u64,
     /// Its intent log.
     pub log: ZilStats,
+    /// What was read and written.
+    pub traffic: Traffic,
     /// Its requests, by client.
     pub requests: Vec<(Client, RequestTimes)>,
 }
@@ -187,6 +191,8 @@ pub struct Observation {
     pub open_txg: u64,
     /// See `open_txg`.
     pub synced_txg: u64,
+    /// Transactions, and those that the throttle held up.
+    pub transactions: TxgCounters,
 }
 
 /// Limits to be changed while a pool is in use.
@@ -284,6 +290,7 @@ pub(crate) fn observe(room: &Room) -> Observation {
         dirty_bytes_max: clock.dirty_bytes_max(),
         open_txg: clock.open_txg().0,
         synced_txg: clock.last_synced().0,
+        transactions: clock.counters(),
     }
 }
 

@@ -116,7 +116,8 @@ pub(crate) fn available() -> Option<u64> {
     machine.into_iter().chain(container()).min()
 }
 
-/// The least limit of the control groups this process is in (version 2; `max` is none), in bytes.
+/// The least limit of the control groups this process is in (version 2; `max` is none), in bytes. Above `memory.high` a process
+/// is held up, so it counts as a limit.
 fn container() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let own = groups
@@ -126,11 +127,11 @@ fn container() -> Option<u64> {
     let mut limits = Vec::new();
     for group in std::path::Path::new(own).ancestors() {
         let group = group.strip_prefix("/").unwrap_or(group);
-        let file = std::path::Path::new("/sys/fs/cgroup")
-            .join(group)
-            .join("memory.max");
-        let limit = std::fs::read_to_string(file).ok();
-        limits.extend(limit.and_then(|text| text.trim().parse::<u64>().ok()));
+        let group = std::path::Path::new("/sys/fs/cgroup").join(group);
+        for file in ["memory.max", "memory.high"] {
+            let limit = std::fs::read_to_string(group.join(file)).ok();
+            limits.extend(limit.and_then(|text| text.trim().parse::<u64>().ok()));
+        }
     }
     // Version 1.
     let old = std::fs::read_to_string("/sys/fs/cgroup/memory/memory.limit_in_bytes").ok();

@@ -493,8 +493,13 @@ impl Leaf {
                 unflushed.add(range);
             }
         };
+        let asked = self.handle.now();
         match self.patiently(patience, disk.flush()).await {
-            Ok(Ok(())) => Ok(()),
+            Ok(Ok(())) => {
+                let taken = nanos(asked, self.handle.now());
+                self.stats.borrow_mut().flushes.record(taken);
+                Ok(())
+            }
             Err(error) => {
                 restore();
                 self.note_unflushed_missed();

@@ -100,6 +100,8 @@ pub struct VdevStats {
     pub read_total: LatencyHistogram,
     /// Whole time of writes (queue and device).
     pub write_total: LatencyHistogram,
+    /// Time that the device took to make durable what it had.
+    pub flushes: LatencyHistogram,
     /// By class, in the order of [`crate::IoClass::ALL`].
     pub classes: [ClassStats; 6],
 }
@@ -120,6 +122,7 @@ impl VdevStats {
         self.self_healed_bytes += other.self_healed_bytes;
         self.read_total.merge(&other.read_total);
         self.write_total.merge(&other.write_total);
+        self.flushes.merge(&other.flushes);
         for (mine, theirs) in self.classes.iter_mut().zip(&other.classes) {
             mine.ops += theirs.ops;
             mine.bytes += theirs.bytes;

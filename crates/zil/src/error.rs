@@ -46,6 +46,17 @@ pub enum ZilError {
     Broken,
 }
 
+impl ZilError {
+    /// Whether the log was not written for want of room, or because it is being given up, and not because a device failed.
+    pub(crate) fn is_want_of_room(&self) -> bool {
+        match self {
+            Self::Broken => true,
+            Self::Block(error) => matches!(**error, ZioError::NoSpace { .. }),
+            _ => false,
+        }
+    }
+}
+
 impl From<ZioError> for ZilError {
     fn from(error: ZioError) -> Self {
         Self::Block(Arc::new(error))

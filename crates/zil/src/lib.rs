@@ -24,7 +24,7 @@ mod walk;
 
 pub use claim::{Unreadable, blocks_to_free, blocks_until, claim};
 pub use error::{Result, ZilError};
-pub use log::{SyncOutcome, ZilStats, Zilog};
+pub use log::{LogBlocks, SyncOutcome, ZilStats, Zilog};
 pub use pending::{Intent, Scope};
 pub use replay::{Record, ReplayStream, WriteBody};
 

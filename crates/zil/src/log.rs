@@ -10,7 +10,7 @@ use ondisk::zil::{ChainId, LogBlock, ZilHeader};
 use ondisk::{BlockPointer, ObjectId, Txg};
 use runtime::sync::Event;
 use runtime::{Handle, IoBuf};
-use zio::BlockStore;
+use zio::{BlockStore, Bookmark, ZioError};
 
 use crate::chain::Chain;
 use crate::error::{Result, ZilError};
@@ -65,16 +65,71 @@ pub struct ZilStats {
     pub commits: u64,
     /// Times blocks were written and flushed, each for all commits that waited.
     pub batches: u64,
-    /// Log blocks written.
-    pub blocks: u64,
-    /// Bytes of those blocks that were written.
-    pub bytes: u64,
+    /// Times commits became durable with their group, since a device failed the log.
+    pub fallbacks: u64,
+    /// Times they did, since there was no room for log blocks or the chain had to begin anew.
+    pub stalls: u64,
     /// Records written.
     pub records: u64,
-    /// Of these, writes that point to their block instead of holding a copy.
+    /// Of these, writes that hold a copy of their data.
+    pub copied: u64,
+    /// Bytes of that data.
+    pub copied_bytes: u64,
+    /// Of the records, writes that point to their block instead.
     pub indirect: u64,
-    /// Commits that became durable with their group, since the log could not be written.
-    pub fallbacks: u64,
+    /// Bytes of those blocks.
+    pub indirect_bytes: u64,
+    /// Log blocks on the devices of the data.
+    pub normal: LogBlocks,
+    /// Log blocks on log devices.
+    pub separate: LogBlocks,
+}
+
+impl ZilStats {
+    /// Returns all log blocks.
+    #[must_use]
+    pub fn blocks(&self) -> LogBlocks {
+        let mut sum = self.normal;
+        sum.add(&self.separate);
+        sum
+    }
+
+    /// Adds the counters of another log.
+    pub fn add(&mut self, other: &Self) {
+        self.commits += other.commits;
+        self.batches += other.batches;
+        self.fallbacks += other.fallbacks;
+        self.stalls += other.stalls;
+        self.records += other.records;
+        self.copied += other.copied;
+        self.copied_bytes += other.copied_bytes;
+        self.indirect += other.indirect;
+        self.indirect_bytes += other.indirect_bytes;
+        self.normal.add(&other.normal);
+        self.separate.add(&other.separate);
+    }
+}
+
+/// Log blocks written, and what they took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LogBlocks {
+    /// How many.
+    pub count: u64,
+    /// Bytes of headers and records in them.
+    pub used_bytes: u64,
+    /// Bytes written: the former, in whole pages.
+    pub written_bytes: u64,
+    /// Bytes set aside.
+    pub allocated_bytes: u64,
+}
+
+impl LogBlocks {
+    fn add(&mut self, other: &Self) {
+        self.count += other.count;
+        self.used_bytes += other.used_bytes;
+        self.written_bytes += other.written_bytes;
+        self.allocated_bytes += other.allocated_bytes;
+    }
 }
 
 /// What the sync of a group leaves to do.
@@ -366,11 +421,18 @@ impl Inner {
         }
         if let Some(newest) = newest
             && !entries.is_empty()
-            && let Err(_reason) = self.write_entries(&mut entries).await
+            && let Err(reason) = self.write_entries(&mut entries).await
         {
             // The chain ends here for whoever reads it: nothing may follow what could not be written.
             self.chain.borrow_mut().broken = true;
-            self.stats.borrow_mut().fallbacks += 1;
+            {
+                let mut stats = self.stats.borrow_mut();
+                if reason.is_want_of_room() {
+                    stats.stalls += 1;
+                } else {
+                    stats.fallbacks += 1;
+                }
+            }
             self.clock.wait_synced(newest).await?;
         }
         self.durable.set(end);
@@ -391,6 +453,7 @@ impl Inner {
         let mut vdevs = self.write_ahead(entries, &tx).await?;
         let asked: usize = entries.iter().map(|entry| entry.intent.size()).sum();
         self.sizes.borrow_mut().note(asked);
+        let logs = self.store.log_vdevs();
         let mut left: usize = entries.iter().map(|entry| entry.intent.size()).sum();
         let mut writes: Vec<(BlockPointer, IoBuf)> = Vec::new();
         let mut written: Vec<BlockPointer> = Vec::new();
@@ -416,9 +479,18 @@ impl Inner {
             let bytes = filled.bytes.freeze();
             {
                 let mut stats = self.stats.borrow_mut();
-                stats.blocks += 1;
-                stats.bytes += bytes.len() as u64;
                 stats.records += records;
+                stats.copied += filled.copied;
+                stats.copied_bytes += filled.copied_bytes;
+                let blocks = if logs.contains(&bp.dvas()[0].vdev) {
+                    &mut stats.separate
+                } else {
+                    &mut stats.normal
+                };
+                blocks.count += 1;
+                blocks.used_bytes += filled.used as u64;
+                blocks.written_bytes += bytes.len() as u64;
+                blocks.allocated_bytes += bp.psize();
             }
             writes.push((bp, bytes));
             if writes.len() < BLOCKS_AT_ONCE && !entries.is_empty() {
@@ -437,7 +509,10 @@ impl Inner {
             .into_iter()
             .map(|vdev| self.store.tree().flush_vdev(vdev));
         for result in runtime::join_all(flushes).await {
-            result.map_err(|_| ZilError::Broken)?;
+            result.map_err(|source| ZioError::Device {
+                bookmark: Bookmark::default(),
+                source,
+            })?;
         }
         let mut chain = self.chain.borrow_mut();
         for bp in &written {
@@ -477,7 +552,11 @@ impl Inner {
                 match result {
                     Ok(Some((object, offset, bp))) => {
                         vdevs.extend(bp.copies().map(|dva| dva.vdev));
-                        self.stats.borrow_mut().indirect += 1;
+                        {
+                            let mut stats = self.stats.borrow_mut();
+                            stats.indirect += 1;
+                            stats.indirect_bytes += bp.lsize();
+                        }
                         entry.intent = Intent::Indirect { object, offset, bp };
                     }
                     Ok(None) => {}

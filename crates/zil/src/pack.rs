@@ -71,6 +71,10 @@ pub(crate) struct Filled {
     pub(crate) used: usize,
     /// Newest group of its records; 0 without any.
     pub(crate) newest: Txg,
+    /// Writes among its records that hold their data.
+    pub(crate) copied: u64,
+    /// Bytes of that data.
+    pub(crate) copied_bytes: u64,
 }
 
 /// Moves records from the front of `entries` into a block of `size` bytes, splitting the last write if need be. Gives
@@ -117,14 +121,20 @@ pub(crate) fn fill(entries: &mut VecDeque<Entry>, size: usize, seq: &mut u64) ->
     let mut bytes = IoBufMut::zeroed(used.next_multiple_of(BLOCK_MIN));
     let mut at = SLIM_HEADER;
     let mut newest = Txg(0);
+    let (mut copied, mut copied_bytes) = (0, 0);
     for piece in pieces {
         newest = newest.max(piece.txg);
+        let (writes, data) = piece.intent.copied();
+        copied += writes;
+        copied_bytes += data;
         put(&mut bytes, &mut at, &piece.intent, piece.txg, seq);
     }
     Filled {
         bytes,
         used,
         newest,
+        copied,
+        copied_bytes,
     }
 }
 
@@ -217,6 +227,8 @@ mod tests {
             next += u64_at(record, 48);
             total += u64_at(record, 48);
             blocks += 1;
+            assert_eq!(filled.copied, 1);
+            assert_eq!(filled.copied_bytes, u64_at(record, 48));
         }
         assert_eq!((total, blocks), (300_001, 3));
     }
@@ -234,6 +246,7 @@ mod tests {
         let mut entries = VecDeque::from([record(100), record(5000), record(7)]);
         let mut seq = 9;
         let filled = fill(&mut entries, BLOCK_MIN, &mut seq);
+        assert_eq!((filled.copied, filled.copied_bytes), (0, 0));
         assert_eq!(
             (filled.used, entries.len(), seq),
             (SLIM_HEADER + 136, 2, 10)

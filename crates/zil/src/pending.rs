@@ -77,6 +77,18 @@ impl Intent {
             Self::Unlogged => 0,
         }
     }
+
+    /// How many writes that hold their data it is, and how many bytes of data.
+    pub(crate) fn copied(&self) -> (u64, u64) {
+        match self {
+            Self::Write { data, .. } => (1, data.len() as u64),
+            Self::Group(parts) => parts
+                .iter()
+                .map(Self::copied)
+                .fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1)),
+            Self::Record { .. } | Self::Indirect { .. } | Self::Unlogged => (0, 0),
+        }
+    }
 }
 
 impl Intent {

@@ -14,6 +14,13 @@ use crate::read::{corrupt, padded};
 use crate::{BlockStore, Bookmark, CorruptReason, ZioError, checks};
 
 impl BlockStore {
+    /// Returns the vdevs that are for intent logs alone.
+    #[must_use]
+    pub fn log_vdevs(&self) -> Vec<u32> {
+        self.with_allocator(|allocator| allocator.log_vdevs())
+            .unwrap_or_default()
+    }
+
     /// Whether the pool has vdevs for intent logs alone.
     #[must_use]
     pub fn has_logs(&self) -> bool {

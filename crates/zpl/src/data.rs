@@ -65,6 +65,9 @@ impl Fs {
             Vec::new()
         };
         self.accessed(&znode);
+        if let Some(dataset) = self.dataset() {
+            dataset.note_read(end.saturating_sub(offset));
+        }
         Ok(ReadData {
             pieces,
             eof: end >= size || offset >= size,
@@ -163,6 +166,9 @@ impl Fs {
                 Err(_) => break,
             }
             done += chunk;
+        }
+        if let Some(dataset) = self.dataset() {
+            dataset.note_written(done);
         }
         let stability = self.stabilize(&znode, stability).await?;
         Ok(Written {

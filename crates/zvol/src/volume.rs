@@ -163,7 +163,9 @@ impl Volume {
         let _lock = self.0.ranges.shared(range.clone()).await;
         // It may have shrunk while we waited.
         self.check_end(range.end)?;
-        Ok(self.0.os.read_bufs(DATA, offset, len).await?)
+        let data = self.0.os.read_bufs(DATA, offset, len).await?;
+        self.0.dataset.note_read(len as u64);
+        Ok(data)
     }
 
     /// Writes bytes, and answers when `stability` is reached.
@@ -207,6 +209,7 @@ impl Volume {
             self.dirtied(&tx);
             // Not in the intent log, which may cut a write in two: the transaction group itself is waited for.
             self.0.os.write_buf(DATA, offset, data, &tx).await?;
+            self.0.dataset.note_written(bytes);
             tx.txg()
         };
         Ok(self.0.os.services().clock.wait_synced(txg).await?)
@@ -457,6 +460,7 @@ impl Volume {
             self.log_content(write, &tx);
             at += len;
         }
+        self.0.dataset.note_written(len);
         Ok(())
     }
 

@@ -375,18 +375,21 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "show what the intent logs do",
         operands: "[COUNT]",
         flags: &[
-            short('a', "also datasets nobody asked durability of"),
-            short('g', "all datasets together"),
+            short('a', "each dataset for itself"),
+            short('g', "all datasets together, as without an option"),
             short(
                 'w',
                 "say in words what the log devices do, and why one is idle",
             ),
-            valued('d', "DATASET", "only this one"),
-            valued('p', "POOL", "only this one"),
-            valued('i', "SECONDS", "again and again"),
+            short('v', "say what the columns are"),
+            valued('d', "DATASET,...", "each of these for itself"),
+            valued('p', "POOL", "each dataset of this pool"),
+            valued('f', "FIELD,...", "these columns"),
+            valued('s', "TEXT", "between columns, instead of two spaces"),
+            valued('i', "SECONDS", "again and again, how many in a second"),
         ],
         text: &[
-            "cc is commits (fsync, synchronous writes, COMMIT) in a second, ic records written to the log, idb their bytes, lwb log blocks, bat batches: the commits that waited at the same time share one. ic/cc is records for each commit; cec counts commits that waited for a transaction group since the log could not be written.",
+            "The columns are those of OpenZFS's zilstat. cc is commits (fsync, synchronous writes, COMMIT), cwc the batches they were written in: commits that wait at the same time share one. ic is records written to the log; of those, writes are idc with their data (idb bytes) and iic with a pointer to their block (iib bytes). imnc and imsc are log blocks on the devices of the data and on log devices, imnw and imsw the bytes written to them. cec and csc count commits that waited for a transaction group since a device failed the log, or there was no room for it.",
         ],
     },
     Command {

@@ -469,7 +469,11 @@ const EXAMPLES: &[(&str, &str, &[Example])] = &[
         "sanbox",
         "zilstat",
         &[
-            ("sanbox zilstat -i 1", "every second, by dataset"),
+            ("sanbox zilstat -a -i 1", "every second, by dataset"),
+            (
+                "sanbox zilstat -f cc,cwc,imsc,tes%",
+                "how many commits share a write, and how full log blocks are",
+            ),
             ("sanbox zilstat -w", "why the log device is idle, in words"),
         ],
     ),

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use engine::{CacheStats, L2Stats, Observation, PoolHandle, PoolStatus, ZilStats};
+use engine::{CacheStats, L2Stats, LogBlocks, Observation, PoolHandle, PoolStatus, ZilStats};
 
 use crate::appliance::KnownPool;
 use crate::cli::Session;
@@ -130,13 +130,23 @@ fn add_l2(sum: &mut L2Stats, one: &L2Stats) {
 
 /// What two states of a log differ in.
 pub(crate) fn log_since(now: &ZilStats, then: &ZilStats) -> ZilStats {
+    let blocks = |now: &LogBlocks, then: &LogBlocks| LogBlocks {
+        count: now.count.saturating_sub(then.count),
+        used_bytes: now.used_bytes.saturating_sub(then.used_bytes),
+        written_bytes: now.written_bytes.saturating_sub(then.written_bytes),
+        allocated_bytes: now.allocated_bytes.saturating_sub(then.allocated_bytes),
+    };
     ZilStats {
         commits: now.commits.saturating_sub(then.commits),
         batches: now.batches.saturating_sub(then.batches),
-        blocks: now.blocks.saturating_sub(then.blocks),
-        bytes: now.bytes.saturating_sub(then.bytes),
-        records: now.records.saturating_sub(then.records),
-        indirect: now.indirect.saturating_sub(then.indirect),
         fallbacks: now.fallbacks.saturating_sub(then.fallbacks),
+        stalls: now.stalls.saturating_sub(then.stalls),
+        records: now.records.saturating_sub(then.records),
+        copied: now.copied.saturating_sub(then.copied),
+        copied_bytes: now.copied_bytes.saturating_sub(then.copied_bytes),
+        indirect: now.indirect.saturating_sub(then.indirect),
+        indirect_bytes: now.indirect_bytes.saturating_sub(then.indirect_bytes),
+        normal: blocks(&now.normal, &then.normal),
+        separate: blocks(&now.separate, &then.separate),
     }
 }

@@ -101,8 +101,8 @@ fn draw(screen: &mut String, before: &Sample, now: &Sample, seconds: f64) {
             nice_bytes(pool.seen.dirty_bytes_max)
         ));
         line(format!(
-            "{:>5} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>6}  Name",
-            "L(q)", "ops/s", "r/s", "kBps", "ms/r", "w/s", "kBps", "ms/w", "%busy"
+            "{:>5} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>6}  Name",
+            "L(q)", "ops/s", "r/s", "kBps", "ms/r", "w/s", "kBps", "ms/w", "o/s", "ms/o", "%busy"
         ));
         device(
             &mut line,
@@ -143,14 +143,18 @@ fn device(
         .sum();
     let at_device = |vdev: &VdevStatus| -> u64 {
         let classes = vdev.detail.classes.iter();
-        classes.map(|class| class.disk_wait.sum_ns).sum()
+        let transfers: u64 = classes.map(|class| class.disk_wait.sum_ns).sum();
+        transfers + vdev.detail.flushes.sum_ns
     };
+    // gstat's other operations: here flushes.
+    let (flushes, flushes_then) = (&now.detail.flushes, &old.detail.flushes);
+    let others = rate(flushes.count, flushes_then.count, seconds);
     // Time at the device, all operations together: more than the time that passed when several were there at once.
     let leaves = leaf_count(now).max(1);
     let busy = rate(at_device(now), at_device(old), seconds) / 10_000_000 / leaves;
     line(format!(
-        "{queue:>5} {:>7} {reads:>7} {:>7} {:>7} {writes:>7} {:>7} {:>7} {:>6}  {:depth$}{}",
-        reads + writes,
+        "{queue:>5} {:>7} {reads:>7} {:>7} {:>7} {writes:>7} {:>7} {:>7} {others:>7} {:>7} {:>6}  {:depth$}{}",
+        reads + writes + others,
         kib(now.io.read_bytes, old.io.read_bytes),
         mean(
             now.io.read_nanoseconds,
@@ -164,6 +168,12 @@ fn device(
             old.io.write_nanoseconds,
             now.io.write_ops,
             old.io.write_ops
+        ),
+        mean(
+            flushes.sum_ns,
+            flushes_then.sum_ns,
+            flushes.count,
+            flushes_then.count
         ),
         busy.min(100),
         "",

@@ -1,12 +1,12 @@
-//! `sanbox zilstat`: the intent logs, by dataset or together, in the columns of OpenZFS's zilstat; and why a log device has
-//! nothing to do.
+//! `sanbox zilstat`: the intent logs, together or by dataset, in the columns and with the options of OpenZFS's zilstat; and why a
+//! log device has nothing to do.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use engine::{
-    AllocationBias, DatasetFilter, DatasetKind, Health, PropertyQuery, VdevStatus, ZilStats,
-    property::Value,
+    AllocationBias, DatasetFilter, DatasetKind, Health, LogBlocks, PropertyQuery, VdevStatus,
+    ZilStats, property::Value,
 };
 
 use super::Given;
@@ -15,12 +15,197 @@ use super::sample::{PoolSample, Sample, log_since};
 use crate::appliance::KnownPool;
 use crate::cli::format::{nice_bytes, nice_time};
 use crate::cli::zpool::Repeat;
-use crate::cli::{Outcome, Session};
+use crate::cli::{Exit, Outcome, Session};
 
 /// Lines between two headings.
 const HEADING_EVERY: u64 = 20;
 
+/// What a column shows.
+enum Show {
+    Time,
+    Pool,
+    Dataset,
+    Object,
+    Count(fn(&ZilStats) -> u64),
+    Bytes(fn(&ZilStats) -> u64),
+    /// Percent of the first that the second is.
+    Percent(fn(&ZilStats) -> (u64, u64)),
+}
+
+/// Name, width, content, description.
+type Column = (&'static str, usize, Show, &'static str);
+
+// OpenZFS: cmd/zilstat.in, cols
+const COLUMNS: &[Column] = &[
+    ("time", 8, Show::Time, "time"),
+    ("pool", 12, Show::Pool, "pool"),
+    ("ds", 12, Show::Dataset, "dataset_name"),
+    ("obj", 12, Show::Object, "objset"),
+    ("cc", 5, Show::Count(|l| l.commits), "zil_commit_count"),
+    (
+        "cwc",
+        5,
+        Show::Count(|l| l.batches),
+        "zil_commit_writer_count",
+    ),
+    (
+        "cec",
+        5,
+        Show::Count(|l| l.fallbacks),
+        "zil_commit_error_count",
+    ),
+    (
+        "csc",
+        5,
+        Show::Count(|l| l.stalls),
+        "zil_commit_stall_count",
+    ),
+    ("cSc", 5, Show::Count(|_| 0), "zil_commit_suspend_count"),
+    ("ic", 5, Show::Count(|l| l.records), "zil_itx_count"),
+    (
+        "iic",
+        5,
+        Show::Count(|l| l.indirect),
+        "zil_itx_indirect_count",
+    ),
+    (
+        "iib",
+        5,
+        Show::Bytes(|l| l.indirect_bytes),
+        "zil_itx_indirect_bytes",
+    ),
+    ("icc", 5, Show::Count(|l| l.copied), "zil_itx_copied_count"),
+    (
+        "icb",
+        5,
+        Show::Bytes(|l| l.copied_bytes),
+        "zil_itx_copied_bytes",
+    ),
+    // Records hold their data from the start here.
+    ("inc", 5, Show::Count(|_| 0), "zil_itx_needcopy_count"),
+    ("inb", 5, Show::Bytes(|_| 0), "zil_itx_needcopy_bytes"),
+    ("idc", 5, Show::Count(|l| l.copied), "icc+inc"),
+    ("idb", 5, Show::Bytes(|l| l.copied_bytes), "icb+inb"),
+    ("iwc", 5, Show::Count(|l| l.indirect + l.copied), "iic+idc"),
+    (
+        "iwb",
+        5,
+        Show::Bytes(|l| l.indirect_bytes + l.copied_bytes),
+        "iib+idb",
+    ),
+    (
+        "imnc",
+        6,
+        Show::Count(|l| l.normal.count),
+        "zil_itx_metaslab_normal_count",
+    ),
+    (
+        "imnb",
+        6,
+        Show::Bytes(|l| l.normal.used_bytes),
+        "zil_itx_metaslab_normal_bytes",
+    ),
+    (
+        "imnw",
+        6,
+        Show::Bytes(|l| l.normal.written_bytes),
+        "zil_itx_metaslab_normal_write",
+    ),
+    (
+        "imna",
+        6,
+        Show::Bytes(|l| l.normal.allocated_bytes),
+        "zil_itx_metaslab_normal_alloc",
+    ),
+    (
+        "imsc",
+        6,
+        Show::Count(|l| l.separate.count),
+        "zil_itx_metaslab_slog_count",
+    ),
+    (
+        "imsb",
+        6,
+        Show::Bytes(|l| l.separate.used_bytes),
+        "zil_itx_metaslab_slog_bytes",
+    ),
+    (
+        "imsw",
+        6,
+        Show::Bytes(|l| l.separate.written_bytes),
+        "zil_itx_metaslab_slog_write",
+    ),
+    (
+        "imsa",
+        6,
+        Show::Bytes(|l| l.separate.allocated_bytes),
+        "zil_itx_metaslab_slog_alloc",
+    ),
+    ("imc", 5, Show::Count(|l| l.blocks().count), "imnc+imsc"),
+    (
+        "imb",
+        5,
+        Show::Bytes(|l| l.blocks().used_bytes),
+        "imnb+imsb",
+    ),
+    (
+        "imw",
+        5,
+        Show::Bytes(|l| l.blocks().written_bytes),
+        "imnw+imsw",
+    ),
+    (
+        "ima",
+        5,
+        Show::Bytes(|l| l.blocks().allocated_bytes),
+        "imna+imsa",
+    ),
+    ("se%", 3, Show::Percent(|l| filled(&l.blocks())), "imb/ima"),
+    ("sen%", 4, Show::Percent(|l| filled(&l.normal)), "imnb/imna"),
+    (
+        "ses%",
+        4,
+        Show::Percent(|l| filled(&l.separate)),
+        "imsb/imsa",
+    ),
+    ("te%", 3, Show::Percent(|l| useful(&l.blocks())), "imb/imw"),
+    ("ten%", 4, Show::Percent(|l| useful(&l.normal)), "imnb/imnw"),
+    (
+        "tes%",
+        4,
+        Show::Percent(|l| useful(&l.separate)),
+        "imsb/imsw",
+    ),
+];
+
+/// Shown by default, of all datasets together and of each.
+const TOGETHER: &str = "time,cc,ic,idc,idb,iic,iib,imnc,imnw,imsc,imsw";
+const EACH: &str = "time,ds,cc,ic,idc,idb,iic,iib,imnc,imnw,imsc,imsw";
+
+fn filled(blocks: &LogBlocks) -> (u64, u64) {
+    (blocks.allocated_bytes, blocks.used_bytes)
+}
+
+fn useful(blocks: &LogBlocks) -> (u64, u64) {
+    (blocks.written_bytes, blocks.used_bytes)
+}
+
+/// What a line is about.
+#[derive(Default)]
+struct Line<'a> {
+    pool: &'a str,
+    dataset: &'a str,
+    object: u64,
+    log: ZilStats,
+}
+
 pub(super) async fn run(session: &Session, given: &Given) -> Outcome {
+    if given.has('v') {
+        for (name, _, _, text) in COLUMNS {
+            session.out.line(format!("{name:>11} : {text}"));
+        }
+        return Ok(());
+    }
     let interval = match given.value('i').map(str::parse::<f64>) {
         None => None,
         Some(Ok(seconds)) if seconds > 0.0 => Duration::try_from_secs_f64(seconds).ok(),
@@ -31,13 +216,42 @@ pub(super) async fn run(session: &Session, given: &Given) -> Outcome {
         Some(Ok(count)) => Some(count),
         Some(Err(_)) => return Err(session.misuse("the count is not a number")),
     };
-    let again = Repeat { interval, count };
     if given.has('w') {
         return why(session, given.value('p')).await;
     }
-    let together = given.has('g');
+    let datasets: Option<Vec<&str>> = given.value('d').map(|list| list.split(',').collect());
+    let each = given.has('a') || given.value('p').is_some() || datasets.is_some();
+    let each = each && !given.has('g');
+    let columns = chosen(
+        session,
+        given
+            .value('f')
+            .unwrap_or(if each { EACH } else { TOGETHER }),
+    )?;
+    let separator = given.value('s').unwrap_or("  ");
+    let heading: Vec<String> = columns
+        .iter()
+        .map(|(name, width, show, _)| match show {
+            Show::Count(_) | Show::Bytes(_) if interval.is_some() => {
+                format!("{:>width$}", format!("{name}/s"))
+            }
+            _ => format!("{name:>width$}"),
+        })
+        .collect();
+    let again = Repeat { interval, count };
     let mut before: BTreeMap<(u64, u64), ZilStats> = BTreeMap::new();
     let mut before_at = None;
+    if let Some(interval) = interval {
+        // Rates from the first line on.
+        let sample = Sample::of(session, given.value('p')).await;
+        for pool in &sample.pools {
+            for dataset in &pool.seen.datasets {
+                before.insert((pool.status.guid, dataset.id), dataset.log);
+            }
+        }
+        before_at = Some(sample.at);
+        tokio::time::sleep(interval).await;
+    }
     let mut rounds = 0;
     loop {
         let sample = Sample::of(session, given.value('p')).await;
@@ -45,44 +259,40 @@ pub(super) async fn run(session: &Session, given: &Given) -> Outcome {
             let elapsed: Duration = sample.at.duration_since(then);
             elapsed.as_secs_f64().max(0.001)
         });
-        before_at = Some(sample.at);
-        if rounds % HEADING_EVERY == 0 {
-            let name = if together {
-                String::new()
-            } else {
-                format!("  {:<24}", "ds")
-            };
-            session.out.line(format!(
-                "{:<8}{name}  {:>5}  {:>5}  {:>5}  {:>5}  {:>5}  {:>6}  {:>5}",
-                "time", "cc", "ic", "idb", "lwb", "bat", "ic/cc", "cec"
-            ));
+        if interval.is_some() {
+            before_at = Some(sample.at);
         }
-        let mut sum = ZilStats::default();
-        let time = clock();
+        if rounds % HEADING_EVERY == 0 {
+            session.out.line(heading.join(separator));
+        }
+        let mut sum = Line::default();
         for pool in &sample.pools {
             for dataset in &pool.seen.datasets {
-                let key = (pool.status.guid, dataset.id);
-                let then = before.insert(key, dataset.log).unwrap_or_default();
-                let since = log_since(&dataset.log, &then);
-                if given.value('d').is_some_and(|only| only != dataset.name) {
+                let only = datasets.as_ref();
+                if only.is_some_and(|only| !only.contains(&dataset.name.as_str())) {
                     continue;
                 }
-                if together {
-                    sum.commits += since.commits;
-                    sum.records += since.records;
-                    sum.bytes += since.bytes;
-                    sum.blocks += since.blocks;
-                    sum.batches += since.batches;
-                    sum.fallbacks += since.fallbacks;
-                } else if dataset.log.commits > 0 || given.has('a') {
-                    session
-                        .out
-                        .line(line(&time, Some(&dataset.name), &since, seconds));
+                let key = (pool.status.guid, dataset.id);
+                let then = before.get(&key).copied().unwrap_or_default();
+                if interval.is_some() {
+                    before.insert(key, dataset.log);
+                }
+                let log = log_since(&dataset.log, &then);
+                if each {
+                    let one = Line {
+                        pool: &pool.status.name,
+                        dataset: &dataset.name,
+                        object: dataset.id,
+                        log,
+                    };
+                    session.out.line(line(&columns, &one, seconds, separator));
+                } else {
+                    sum.log.add(&log);
                 }
             }
         }
-        if together {
-            session.out.line(line(&time, None, &sum, seconds));
+        if !each {
+            session.out.line(line(&columns, &sum, seconds, separator));
         }
         rounds += 1;
         if !again.goes_on(session, rounds).await? {
@@ -91,20 +301,32 @@ pub(super) async fn run(session: &Session, given: &Given) -> Outcome {
     }
 }
 
-fn line(time: &str, name: Option<&str>, log: &ZilStats, seconds: f64) -> String {
-    let per_second = |count: u64| thousands(rate(count, 0, seconds));
-    let name = name.map_or_else(String::new, |name| format!("  {name:<24}"));
-    #[allow(clippy::cast_precision_loss, reason = "a mean for people")]
-    let shared = log.records as f64 / log.commits.max(1) as f64;
-    format!(
-        "{time:<8}{name}  {:>5}  {:>5}  {:>5}  {:>5}  {:>5}  {shared:>6.1}  {:>5}",
-        per_second(log.commits),
-        per_second(log.records),
-        nice_bytes(rate(log.bytes, 0, seconds)),
-        per_second(log.blocks),
-        per_second(log.batches),
-        per_second(log.fallbacks),
-    )
+/// The columns of a list of names.
+fn chosen(session: &Session, names: &str) -> Result<Vec<&'static Column>, Exit> {
+    let find = |name: &str| {
+        let found = COLUMNS.iter().find(|column| column.0 == name);
+        found.ok_or_else(|| session.fail(format!("Invalid column definition! -- {name}")))
+    };
+    names.split(',').map(find).collect()
+}
+
+fn line(columns: &[&Column], line: &Line<'_>, seconds: f64, separator: &str) -> String {
+    let cells = columns.iter().map(|(_, width, show, _)| {
+        let text = match show {
+            Show::Time => clock(),
+            Show::Pool => line.pool.to_owned(),
+            Show::Dataset => line.dataset.to_owned(),
+            Show::Object => line.object.to_string(),
+            Show::Count(of) => thousands(rate(of(&line.log), 0, seconds)),
+            Show::Bytes(of) => nice_bytes(rate(of(&line.log), 0, seconds)),
+            Show::Percent(of) => {
+                let (all, part) = of(&line.log);
+                (part * 100).checked_div(all).unwrap_or(0).to_string()
+            }
+        };
+        format!("{text:>width$}")
+    });
+    cells.collect::<Vec<_>>().join(separator)
 }
 
 /// Says of each pool what its logs do and, if a log device has nothing to do, why.

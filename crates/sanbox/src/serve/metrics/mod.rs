@@ -1,0 +1,199 @@
+//! Metrics for Prometheus at `/metrics` of a loopback port: under the names that dashboards for ZFS use (those of zfs_exporter in
+//! `exporter`, of node_exporter's zfs collector in `node`), and ours, which begin with `sanbox_`, in `own`.
+//!
+//! Guarantees: a scrape looks only at what is in memory and at the datasets' properties; slow or silent clients are let go.
+
+mod exporter;
+mod node;
+mod own;
+
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::appliance::Appliance;
+use crate::cli::own::sample::Sample;
+
+/// Scrapes at once; more wait.
+const AT_ONCE: usize = 4;
+/// How long a client may take to ask or to take the answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest request looked at.
+const REQUEST_MAX: usize = 8 << 10;
+
+/// Answers scrapes until it is aborted.
+pub(crate) async fn serve(listener: TcpListener, appliance: Arc<Appliance>) {
+    let places = Arc::new(Semaphore::new(AT_ONCE));
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else {
+            return;
+        };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let appliance = appliance.clone();
+                tokio::spawn(async move {
+                    let _place = place;
+                    // Whoever hangs up has had enough.
+                    let _ = timeout(3 * PATIENCE, answer(stream, &appliance)).await;
+                });
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+/// Listens at a port of this machine only.
+pub(crate) async fn listen(port: u16) -> std::io::Result<TcpListener> {
+    TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await
+}
+
+async fn answer(mut stream: TcpStream, appliance: &Appliance) -> std::io::Result<()> {
+    let mut request = Vec::new();
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < REQUEST_MAX {
+        let mut piece = [0; 1024];
+        let read = timeout(PATIENCE, stream.read(&mut piece)).await??;
+        if read == 0 {
+            break;
+        }
+        request.extend_from_slice(&piece[..read]);
+    }
+    let line = request
+        .split(|byte| *byte == b'\r')
+        .next()
+        .unwrap_or_default();
+    let line = String::from_utf8_lossy(line);
+    let mut words = line.split_whitespace();
+    let (method, path) = (words.next(), words.next().unwrap_or_default());
+    let path = path.split('?').next().unwrap_or_default();
+    let (status, kind, body) = match (method, path) {
+        (Some("GET" | "HEAD"), "/metrics") => {
+            let kind = "text/plain; version=0.0.4; charset=utf-8";
+            ("200 OK", kind, scrape(appliance).await)
+        }
+        (Some("GET" | "HEAD"), "/") => (
+            "200 OK",
+            "text/plain",
+            "sanbox: metrics are at /metrics\n".to_owned(),
+        ),
+        (Some("GET" | "HEAD"), _) => ("404 Not Found", "text/plain", "not found\n".to_owned()),
+        _ => (
+            "405 Method Not Allowed",
+            "text/plain",
+            "only GET\n".to_owned(),
+        ),
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    let body = if method == Some("HEAD") { "" } else { &body };
+    let whole = format!("{head}{body}");
+    timeout(PATIENCE, stream.write_all(whole.as_bytes())).await??;
+    stream.shutdown().await
+}
+
+/// The text of a scrape.
+pub(crate) async fn scrape(appliance: &Appliance) -> String {
+    let sample = Sample::take(appliance.open_pools()).await;
+    let mut page = Page::default();
+    node::all(&mut page, &sample);
+    for pool in &sample.pools {
+        exporter::pool(&mut page, &pool.status);
+    }
+    exporter::datasets(&mut page, &appliance.open_pools()).await;
+    own::all(&mut page, &sample);
+    own::memory(&mut page, &appliance.memory_plan());
+    page.text()
+}
+
+/// A page of metrics: families in the order of their first line.
+#[derive(Default)]
+struct Page {
+    families: Vec<(String, String)>,
+}
+
+impl Page {
+    fn gauge(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: u64) {
+        self.line(name, help, "gauge", labels, &value.to_string());
+    }
+
+    fn counter(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: u64) {
+        self.line(name, help, "counter", labels, &value.to_string());
+    }
+
+    /// As node_exporter shows what it reads from the kernel.
+    fn untyped(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
+        let help = format!("kstat {name}");
+        self.line(name, &help, "untyped", labels, &value.to_string());
+    }
+
+    /// A ratio, told in hundredths.
+    fn hundredths(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: u64) {
+        let value = format!("{}.{:02}", value / 100, value % 100);
+        self.line(name, help, "gauge", labels, &value);
+    }
+
+    fn seconds(&mut self, name: &str, help: &str, labels: &[(&str, &str)], nanoseconds: u64) {
+        let value = format!(
+            "{}.{:09}",
+            nanoseconds / 1_000_000_000,
+            nanoseconds % 1_000_000_000
+        );
+        self.line(name, help, "counter", labels, &value);
+    }
+
+    fn line(&mut self, name: &str, help: &str, kind: &str, labels: &[(&str, &str)], value: &str) {
+        let at = match self.families.iter().position(|(known, _)| known == name) {
+            Some(at) => at,
+            None => {
+                let head = format!("# HELP {name} {help}\n# TYPE {name} {kind}\n");
+                self.families.push((name.to_owned(), head));
+                self.families.len() - 1
+            }
+        };
+        let text = &mut self.families[at].1;
+        text.push_str(name);
+        for (index, (label, value)) in labels.iter().enumerate() {
+            let before = if index == 0 { '{' } else { ',' };
+            let value = value
+                .replace('\\', "\\\\")
+                .replace('"', "\\\"")
+                .replace('\n', "\\n");
+            let _ = write!(text, "{before}{label}=\"{value}\"");
+        }
+        if !labels.is_empty() {
+            text.push('}');
+        }
+        let _ = writeln!(text, " {value}");
+    }
+
+    fn text(self) -> String {
+        self.families.into_iter().map(|(_, text)| text).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_stay_together_and_labels_are_escaped() {
+        let mut page = Page::default();
+        page.gauge("a", "first", &[("pool", "ta\"nk")], 1);
+        page.counter("b", "second", &[], 2);
+        page.gauge("a", "first", &[("pool", "x"), ("vdev", "y")], 3);
+        page.seconds("c", "third", &[], 1_500_000_000);
+        assert_eq!(
+            page.text(),
+            "# HELP a first\n# TYPE a gauge\na{pool=\"ta\\\"nk\"} 1\na{pool=\"x\",vdev=\"y\"} 3\n\
+             # HELP b second\n# TYPE b counter\nb 2\n\
+             # HELP c third\n# TYPE c counter\nc 1.500000000\n"
+        );
+    }
+}
