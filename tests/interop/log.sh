@@ -24,7 +24,7 @@ def describe(name, path, full):
     attributes = sorted("%s=%s" % (n, hashlib.sha256(os.getxattr(full, n, follow_symlinks=False)).hexdigest())
                         for n in os.listxattr(full, follow_symlinks=False))
     lines.append("%s/%s %o %d %d %d %s [%s]" % (name, path, s.st_mode, s.st_uid, s.st_gid, s.st_nlink, what, " ".join(attributes)))
-for name in ("fs", "dirs"):
+for name in ("fs", "dirs", "direct"):
     top = "/crash/" + name
     describe(name, "", top)
     for base, dirs, files in os.walk(top):
