@@ -385,6 +385,11 @@ fn changes(fs: &FsHandle) -> Result<FileId> {
     create(fs, dir, "target")?;
     block_on(fs.rename(root, b"old", dir, b"target", &cred))?;
     block_on(fs.commit(old, 0, 0))?;
+    block_on(fs.mkdir(dir, b"inner", &SetAttr::default(), &cred))?;
+    let plain = create(fs, root, "plain")?;
+    write(fs, plain, 0, b"changed places", Stability::Unstable)?;
+    block_on(fs.exchange(root, b"plain", dir, b"inner", &cred))?;
+    block_on(fs.commit(plain, 0, 0))?;
     block_on(fs.setattr(file, &set, None, &cred))?;
     block_on(fs.commit(file, 0, 0))?;
     Ok(file)
@@ -445,6 +450,10 @@ fn changes_are_there(fs: &FsHandle, file: FileId) -> Result<()> {
         block_on(fs.lookup(root, b"old", &cred)).is_err(),
         "renamed away"
     );
+    let inner = block_on(fs.lookup(dir, b"inner", &cred))?.id;
+    ensure!(content(fs, inner)? == b"changed places", "exchanged");
+    let plain = block_on(fs.lookup(root, b"plain", &cred))?;
+    ensure!(plain.file_type == FileType::Directory, "exchanged for it");
     let target = block_on(fs.lookup(dir, b"target", &cred))?.id;
     ensure!(content(fs, target)? == b"renamed", "renamed over another");
     Ok(())
@@ -517,6 +526,7 @@ fn crash_and_replay(logs: Logs) -> Result<()> {
         "TX_RMDIR ",
         "TX_LINK ",
         "TX_RENAME ",
+        "TX_RENAME_EXCHANGE ",
         "TX_WRITE ",
         "TX_TRUNCATE ",
         "TX_SETATTR ",

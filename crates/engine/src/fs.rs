@@ -666,6 +666,43 @@ impl FsHandle {
         })
     }
 
+    /// Has two names change what they stand for, both or none.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] unless both exist, permissions, a directory moved into itself.
+    pub fn exchange<'a>(
+        &'a self,
+        from: FileId,
+        from_name: &'a [u8],
+        to: FileId,
+        to_name: &'a [u8],
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<Renamed>> {
+        Box::pin(async move {
+            if is_control(from) || is_control(to) {
+                return Err(FsError::Invalid);
+            }
+            let (one, other, cred) = (from_name.to_vec(), to_name.to_vec(), cred.clone());
+            let done = self
+                .call(move |fs| async move {
+                    check_free(&fs, from, &one)?;
+                    check_free(&fs, to, &other)?;
+                    fs.exchange(from, &one, to, &other, &cred).await
+                })
+                .await;
+            self.tell_if(&done, |_| {
+                vec![
+                    Happened::Name(from, from_name.to_vec()),
+                    Happened::Name(to, to_name.to_vec()),
+                    Happened::Attributes(from),
+                    Happened::Attributes(to),
+                ]
+            })
+            .await;
+            done
+        })
+    }
+
     /// Lists a directory after `cookie` (0 = from its start).
     ///
     /// # Errors

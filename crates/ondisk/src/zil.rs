@@ -3,7 +3,7 @@
 //! OpenZFS: include/sys/zil.h.
 
 use crate::bytes::{need, put_bytes, put_u64, slice_at, u64_at};
-use crate::{BlockPointer, Result};
+use crate::{BlockPointer, MAX_BLOCK_SIZE, Result};
 
 /// Bits of [`ZilHeader::flags`].
 pub mod zil_flags {
@@ -249,6 +249,65 @@ pub mod record_kind {
     pub const CLONE_RANGE: u64 = 24;
 }
 
+/// The body of a record of blocks cloned into a file or volume.
+// OpenZFS: include/sys/zil.h, lr_clone_range_t
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CloneRange {
+    /// The object cloned into.
+    pub object: u64,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes; the last block may hold more.
+    pub length: u64,
+    /// Bytes of a block.
+    pub block_size: u64,
+    /// The blocks in order, those that are holes as holes.
+    pub blocks: Vec<BlockPointer>,
+}
+
+impl CloneRange {
+    /// Takes the body of a record apart; `None` when its numbers do not fit together.
+    #[must_use]
+    pub fn decode(body: &[u8]) -> Option<Self> {
+        const FIXED: usize = 40;
+        let (fixed, rest) = body.split_at_checked(FIXED)?;
+        let [object, offset, length, block_size, count] =
+            std::array::from_fn(|n| u64_at(fixed, 8 * n));
+        let count = usize::try_from(count).ok()?;
+        let pointers = rest.get(..count.checked_mul(BlockPointer::SIZE)?)?;
+        let covered = block_size.checked_mul(count as u64)?;
+        let fits = length <= covered && covered - length < block_size.max(1);
+        if !fits
+            || block_size == 0
+            || block_size > MAX_BLOCK_SIZE
+            || offset.checked_add(covered).is_none()
+        {
+            return None;
+        }
+        let blocks = pointers
+            .chunks_exact(BlockPointer::SIZE)
+            .map(BlockPointer::decode)
+            .collect::<Result<Vec<_>, _>>()
+            .ok()?;
+        let right =
+            |bp: &BlockPointer| bp.is_hole() || (bp.level() == 0 && bp.lsize() == block_size);
+        blocks.iter().all(right).then_some(Self {
+            object,
+            offset,
+            length,
+            block_size,
+            blocks,
+        })
+    }
+
+    /// The blocks that somebody else has too, and that each such record counts as one more to have.
+    pub fn shared(&self) -> impl Iterator<Item = &BlockPointer> {
+        self.blocks
+            .iter()
+            .filter(|bp| !bp.is_hole() && !bp.is_embedded())
+    }
+}
+
 /// One record, its body not yet interpreted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogRecord<'a> {
@@ -274,6 +333,12 @@ impl LogRecord<'_> {
         put_u64(out, 8, crate::bytes::len64(len));
         put_u64(out, 16, txg);
         put_u64(out, 24, seq);
+    }
+
+    /// Whether it is a record of cloned blocks, whose body [`CloneRange::decode`] takes apart.
+    #[must_use]
+    pub fn is_clone_range(&self) -> bool {
+        self.kind & !(1 << 63) == record_kind::CLONE_RANGE
     }
 
     /// The block an indirect write record points to.

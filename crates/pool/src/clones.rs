@@ -1,7 +1,8 @@
 //! The tables of cloned blocks: how many references each has beyond the first, and giving references up.
 //!
 //! A cloned block looks like any other in its pointers; each top-level vdev that has some keeps a count of them for
-//! every 16 MiB, so that most frees need no look-up, and a table of extra references by offset. Nothing is cloned here.
+//! every 16 MiB, so that most frees need no look-up, and a table of extra references by offset. References are added for what
+//! intent logs name, no others.
 //!
 //! ```text
 //! directory  com.fudosecurity:brt:vdev:<id> -> object: u16 per region; its bonus { entries, regions, byte order,
@@ -15,10 +16,10 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use dmu::{DmuError, Objset, Tx, zap};
+use dmu::{AllocSpec, DmuError, Objset, Tx, zap};
 use dsl::Features;
 use ondisk::bytes::{index, len64, put_u64, u64_at};
-use ondisk::{BlockPointer, ObjectId};
+use ondisk::{BlockPointer, Dva, ObjectId, ObjectType};
 use vdev::TopInfo;
 use zap::ZapValue;
 
@@ -27,13 +28,18 @@ use crate::pool::DIRECTORY;
 
 const PREFIX: &str = "com.fudosecurity:brt:vdev:";
 const HEADER_BYTES: usize = 56;
+const HEADER_BYTES_U16: u16 = 56;
+/// Bytes of a vdev that one count is for, in tables we make. OpenZFS: BRT_RANGESIZE.
+const REGION_BYTES: u64 = 16 << 20;
+/// Block size of the object of counts. OpenZFS: BRT_BLOCKSIZE.
+const COUNTS_BLOCK_BYTES: u32 = 32 << 10;
 /// Most regions believed of one vdev.
 const REGIONS_MAX: u64 = 1 << 24;
 
 /// The table of one top-level vdev.
 struct Table {
-    object: ObjectId,
-    entries: ObjectId,
+    /// The table and its entries, once it is stored.
+    objects: Option<(ObjectId, ObjectId)>,
     region_bytes: u64,
     regions: Vec<u16>,
     /// Entries in all.
@@ -48,14 +54,16 @@ struct Table {
 pub(crate) struct CloneTables {
     mos: Objset,
     tables: RefCell<BTreeMap<u32, Table>>,
+    /// Allocatable bytes of the vdevs when the pool was opened.
+    asizes: BTreeMap<u32, u64>,
 }
 
 impl CloneTables {
-    /// Reads the regions of all tables; `None` for a pool without clones.
+    /// Reads the regions of all tables; a pool without clones has none.
     ///
     /// # Errors
     /// `Corrupt` for what is not a table; errors of reading.
-    pub(crate) async fn open(mos: &Objset, tops: &[TopInfo]) -> Result<Option<Self>, PoolError> {
+    pub(crate) async fn open(mos: &Objset, tops: &[TopInfo]) -> Result<Self, PoolError> {
         let mut tables = BTreeMap::new();
         for top in tops {
             let key = format!("{PREFIX}{}", top.id);
@@ -81,8 +89,7 @@ impl CloneTables {
             tables.insert(
                 top.id,
                 Table {
-                    object,
-                    entries: ObjectId(word(0)),
+                    objects: Some((object, ObjectId(word(0)))),
                     region_bytes,
                     regions: counts.collect(),
                     total: word(3),
@@ -92,10 +99,12 @@ impl CloneTables {
                 },
             );
         }
-        Ok((!tables.is_empty()).then(|| Self {
+        let asizes = tops.iter().map(|top| (top.id, top.asize)).collect();
+        Ok(Self {
             mos: mos.clone(),
             tables: RefCell::new(tables),
-        }))
+            asizes,
+        })
     }
 
     /// Returns the bytes (deflated) that the extra references would take.
@@ -125,6 +134,57 @@ impl CloneTables {
             .is_some_and(|&count| count > 0)
     }
 
+    /// The extra references of the block at a place.
+    async fn count(&self, dva: &Dva) -> Result<u64, PoolError> {
+        let (entries, known) = {
+            let tables = self.tables.borrow();
+            let Some(table) = tables.get(&dva.vdev) else {
+                return Ok(0);
+            };
+            let known = table.changed.get(&dva.offset).copied();
+            (table.objects.map(|(_, entries)| entries), known)
+        };
+        if let Some(count) = known {
+            return Ok(count);
+        }
+        let Some(entries) = entries else {
+            return Ok(0);
+        };
+        match zap::lookup_u64_key(&self.mos, entries, &[dva.offset]).await? {
+            None => Ok(0),
+            Some(ZapValue::U8(value)) if value.len() == 8 => Ok(u64_at(&value, 0)),
+            Some(_) => Err(bad_entry(dva)),
+        }
+    }
+
+    /// Counts one more reference to an allocated block. `dsize` is what the block counts in space accounting.
+    ///
+    /// # Errors
+    /// `Corrupt` for a place that no vdev has; errors of reading.
+    pub(crate) async fn refer(&self, bp: &BlockPointer, dsize: u64) -> Result<(), PoolError> {
+        let dva = bp.dvas()[0];
+        let stored = self.count(&dva).await?;
+        let asize = self.asizes.get(&dva.vdev).copied();
+        let asize = asize.ok_or_else(|| bad_entry(&dva))?;
+        let mut tables = self.tables.borrow_mut();
+        let table = tables.entry(dva.vdev).or_insert_with(|| Table::new(asize));
+        let region = index(dva.offset / table.region_bytes);
+        if region >= table.regions.len() {
+            // The vdev has grown since the table was made.
+            let regions = index(asize.div_ceil(table.region_bytes)).max(region + 1);
+            table.regions.resize(regions, 0);
+        }
+        let count = table.changed.entry(dva.offset).or_insert(stored);
+        if *count == 0 {
+            table.regions[region] = table.regions[region].saturating_add(1);
+            table.total += 1;
+            table.used += dsize;
+        }
+        *count += 1;
+        table.saved += dsize;
+        Ok(())
+    }
+
     /// Gives up one extra reference, if there is one; else the block itself is to be freed (false). `dsize` is what
     /// the block counts in space accounting.
     ///
@@ -132,25 +192,11 @@ impl CloneTables {
     /// `Corrupt` for an entry that cannot be; errors of reading.
     pub(crate) async fn release(&self, bp: &BlockPointer, dsize: u64) -> Result<bool, PoolError> {
         let dva = bp.dvas()[0];
-        let bad = || {
-            let place = format!("{}:{:x}", dva.vdev, dva.offset);
-            PoolError::Corrupt(format!("the table of cloned blocks at {place}"))
-        };
-        let (entries, known) = {
-            let tables = self.tables.borrow();
-            let Some(table) = tables.get(&dva.vdev) else {
-                return Ok(false);
-            };
-            (table.entries, table.changed.get(&dva.offset).copied())
-        };
-        let stored = match known {
-            Some(count) => count,
-            None => match zap::lookup_u64_key(&self.mos, entries, &[dva.offset]).await? {
-                None => return Ok(false),
-                Some(ZapValue::U8(value)) if value.len() == 8 => u64_at(&value, 0),
-                Some(_) => return Err(bad()),
-            },
-        };
+        let bad = || bad_entry(&dva);
+        if !self.tables.borrow().contains_key(&dva.vdev) {
+            return Ok(false);
+        }
+        let stored = self.count(&dva).await?;
         let mut tables = self.tables.borrow_mut();
         let table = tables.get_mut(&dva.vdev).ok_or_else(bad)?;
         // Somebody else may have been quicker while this one was reading.
@@ -170,6 +216,45 @@ impl CloneTables {
         Ok(true)
     }
 
+    /// Makes the objects of a vdev's first table.
+    // OpenZFS: module/zfs/brt.c, brt_vdev_create
+    async fn create(
+        &self,
+        vdev: u32,
+        features: &Features,
+        tx: &Tx,
+    ) -> Result<(ObjectId, ObjectId), PoolError> {
+        let mut spec = zap::ZapSpec::new(ObjectType::ZAP_METADATA);
+        // 48 bits of hash, integer keys.
+        spec.flags = 1 | 2;
+        spec.fat_block_shift = 12;
+        spec.indirect_shift = 12;
+        let entries = zap::create(&self.mos, &spec, tx).await?;
+        let spec = AllocSpec::new(ObjectType::UINT64_METADATA)
+            .block_size(COUNTS_BLOCK_BYTES)
+            .bonus(ObjectType::UINT64_METADATA, HEADER_BYTES_U16);
+        let object = self.mos.allocate(spec, tx).await?;
+        let mut header = [0; HEADER_BYTES];
+        put_u64(&mut header, 0, entries.0);
+        put_u64(&mut header, 32, REGION_BYTES);
+        self.mos
+            .set_bonus(object, ObjectType::UINT64_METADATA, &header, tx)
+            .await?;
+        zap::add_u64(
+            &self.mos,
+            DIRECTORY,
+            format!("{PREFIX}{vdev}"),
+            object.0,
+            tx,
+        )
+        .await?;
+        features.incr("block_cloning", tx).await?;
+        if let Some(table) = self.tables.borrow_mut().get_mut(&vdev) {
+            table.objects = Some((object, entries));
+        }
+        Ok((object, entries))
+    }
+
     /// Writes what changed in this group so far; a table without entries goes away.
     ///
     /// # Errors
@@ -178,17 +263,23 @@ impl CloneTables {
         let mos = &self.mos;
         let vdevs: Vec<u32> = self.tables.borrow().keys().copied().collect();
         for vdev in vdevs {
-            let (object, entries, changed) = {
+            let (objects, changed, total) = {
                 let mut tables = self.tables.borrow_mut();
                 let Some(table) = tables.get_mut(&vdev) else {
                     continue;
                 };
                 let changed = std::mem::take(&mut table.changed);
-                (table.object, table.entries, changed)
+                (table.objects, changed, table.total)
             };
-            if changed.is_empty() {
-                continue;
-            }
+            let (object, entries) = match objects {
+                _ if changed.is_empty() => continue,
+                Some(objects) => objects,
+                None if total == 0 => {
+                    self.tables.borrow_mut().remove(&vdev);
+                    continue;
+                }
+                None => self.create(vdev, features, tx).await?,
+            };
             for (offset, count) in changed {
                 if count == 0 {
                     match zap::remove_u64_key(mos, entries, &[offset], tx).await {
@@ -225,6 +316,18 @@ impl CloneTables {
 type HeaderWords = [(usize, u64); 4];
 
 impl Table {
+    fn new(asize: u64) -> Self {
+        Self {
+            objects: None,
+            region_bytes: REGION_BYTES,
+            regions: vec![0; index(asize.div_ceil(REGION_BYTES))],
+            total: 0,
+            used: 0,
+            saved: 0,
+            changed: BTreeMap::new(),
+        }
+    }
+
     /// The counts and the words of the header that change; `None` when no entry is left.
     fn stored(&self) -> Option<(Vec<u8>, HeaderWords)> {
         if self.total == 0 {
@@ -239,4 +342,9 @@ impl Table {
         ];
         Some((counts, words))
     }
+}
+
+fn bad_entry(dva: &Dva) -> PoolError {
+    let place = format!("{}:{:x}", dva.vdev, dva.offset);
+    PoolError::Corrupt(format!("the table of cloned blocks at {place}"))
 }

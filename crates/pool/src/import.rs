@@ -681,7 +681,7 @@ impl Inner {
         self.read_allocation_biases().await?;
         let dedup = DedupTables::open(&self.mos, &self.tree).await?;
         let clones = CloneTables::open(&self.mos, &self.tree.tops()).await?;
-        self.space.set_tables(dedup, clones);
+        self.space.set_tables(dedup, Some(clones));
         if !policy.readonly
             && let Some(logs) =
                 unflushed::read(&self.mos, &self.tree.tops(), &self.tree.config()).await?
@@ -756,9 +756,17 @@ impl Inner {
             } else {
                 zil::Unreadable::Refuse
             };
-            let header = zil::claim(self.store(), &old, first.txg(), unreadable)
-                .await
-                .map_err(unusable)?;
+            let claimed_log = zil::claim(self.store(), &old, first.txg(), unreadable).await;
+            let zil::Claimed { header, referenced } = claimed_log.map_err(unusable)?;
+            for bp in &referenced {
+                if bp.is_dedup() {
+                    return Err(PoolError::DirtyIntentLog {
+                        dataset: name,
+                        reason: "it holds clones of deduplicated blocks".to_owned(),
+                    });
+                }
+                self.space.refer(bp, self.store().dsize(bp)).await?;
+            }
             if !zil::has_log(&header) && old.log.birth() < first.txg() {
                 self.store().free(first.txg(), &old.log).await?;
             }

@@ -165,6 +165,14 @@ impl SpaceMaps {
         }
     }
 
+    /// Counts one more reference to a block that is allocated. The group that is open now stores it.
+    pub(crate) async fn refer(&self, bp: &BlockPointer, dsize: u64) -> Result<(), PoolError> {
+        let clones = self.clones.borrow().clone();
+        let clones =
+            clones.ok_or_else(|| PoolError::Corrupt("no tables of cloned blocks".into()))?;
+        clones.refer(bp, dsize).await
+    }
+
     async fn release(
         &self,
         bp: &BlockPointer,

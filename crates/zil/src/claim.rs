@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ondisk::zil::{ChainId, ZilHeader, record_kind, zil_flags};
+use ondisk::zil::{ChainId, CloneRange, LogRecord, ZilHeader, zil_flags};
 use ondisk::{BlockPointer, Txg};
 use zio::{BlockStore, Bookmark, IoClass, ReadProps};
 
@@ -18,23 +18,43 @@ pub enum Unreadable {
     EndsTheLog,
 }
 
+/// What a claim comes to.
+#[derive(Clone, Debug)]
+pub struct Claimed {
+    /// To be stored in the same group.
+    pub header: ZilHeader,
+    /// Blocks of files that the log refers to as well (clones that were logged and not written): each of these is one more
+    /// reference, to be counted in the same group, since whoever has the block now may free it before the replay. The replay
+    /// gives these references up.
+    pub referenced: Vec<BlockPointer>,
+}
+
+impl From<ZilHeader> for Claimed {
+    fn from(header: ZilHeader) -> Self {
+        Self {
+            header,
+            referenced: Vec::new(),
+        }
+    }
+}
+
 /// Claims the log of a header in `first`, the first group after the import: marks its blocks as allocated, so that
 /// nothing else is put there, and remembers how far it reaches. To be called before anything is allocated in this
-/// session. The returned header must be stored in the same group. A claimed or empty header is returned as it is. An empty
+/// session. A claimed or empty header is returned as it is. An empty
 /// header for one that was not means that nothing of the log can be had: its first block is to be freed, if it is older
 /// than `first`.
 ///
 /// # Errors
-/// [`ZilError::Unreadable`] when a device fails (see `unreadable`); [`ZilError::Unsupported`] for records that cannot be replayed here.
-/// Nothing on disk has changed then.
+/// [`ZilError::Unreadable`] when a device fails (see `unreadable`); [`ZilError::Unsupported`] for records that cannot be replayed
+/// here, [`ZilError::Damaged`]. Nothing on disk has changed then.
 pub async fn claim(
     store: &BlockStore,
     header: &ZilHeader,
     first: Txg,
     unreadable: Unreadable,
-) -> Result<ZilHeader> {
+) -> Result<Claimed> {
     if header.is_empty() {
-        return Ok(*header);
+        return Ok((*header).into());
     }
     let ends_the_log = unreadable == Unreadable::EndsTheLog;
     let given_up = |error: &ZilError| ends_the_log && matches!(error, ZilError::Unreadable { .. });
@@ -44,10 +64,10 @@ pub async fn claim(
             .as_ref()
             .is_err_and(given_up)
     {
-        return Ok(ZilHeader::default());
+        return Ok(ZilHeader::default().into());
     }
     if header.claim_txg != 0 {
-        return Ok(*header);
+        return Ok((*header).into());
     }
     let objset = ChainId::of(&header.log).objset;
     if !header.log.is_little_endian() {
@@ -58,6 +78,7 @@ pub async fn claim(
     }
     let (mut blocks, mut records) = (0_u64, 0_u64);
     let (mut last_block, mut last_record) = (0, 0);
+    let mut referenced = Vec::new();
     let mut bp = header.log;
     'chain: while !bp.is_hole() {
         let id = ChainId::of(&bp);
@@ -77,11 +98,15 @@ pub async fn claim(
             if record.seq <= last_record {
                 break 'chain;
             }
-            if record.kind & !(1 << 63) == record_kind::CLONE_RANGE {
-                return Err(ZilError::Unsupported {
-                    objset,
-                    what: "clones of blocks",
-                });
+            let seq = record.seq;
+            if record.is_clone_range() {
+                let damaged = ZilError::Damaged { objset, seq };
+                let range = CloneRange::decode(record.body).ok_or(damaged)?;
+                // OpenZFS: module/zfs/zil.c, zil_claim_clone_range
+                if range.shared().any(|bp| bp.birth() >= first) {
+                    break 'chain;
+                }
+                referenced.extend(range.shared().copied());
             }
             if let Some(data) = record.indirect_write()
                 && data.birth() >= first
@@ -100,13 +125,14 @@ pub async fn claim(
     } else {
         0
     };
-    Ok(ZilHeader {
+    let header = ZilHeader {
         claim_txg: first.0,
         claim_blk_seq: last_block,
         claim_lr_seq: last_record,
         flags: header.flags | zil_flags::CLAIM_LR_SEQ_VALID | replay,
         ..*header
-    })
+    };
+    Ok(Claimed { header, referenced })
 }
 
 /// Returns the blocks of an unclaimed log that were allocated in `newest` or before, in the order of the chain: what a state
@@ -162,9 +188,7 @@ pub async fn blocks_to_free(store: &BlockStore, header: &ZilHeader) -> Result<Ve
     while let Some(step) = walk.next().await? {
         garbage.chain_block(&step.bp);
         for record in records_of(&step.records).filter(|record| walk.is_claimed(record.seq)) {
-            if let Some(data) = record.indirect_write() {
-                garbage.data(&data);
-            }
+            garbage.record(&record);
         }
     }
     Ok(garbage.blocks)
@@ -194,8 +218,21 @@ impl Garbage {
         }
     }
 
+    /// What a claimed record has.
+    pub(crate) fn record(&mut self, record: &LogRecord<'_>) {
+        if let Some(data) = record.indirect_write() {
+            self.data(&data);
+        }
+        if record.is_clone_range()
+            && let Some(range) = CloneRange::decode(record.body)
+        {
+            // One reference for each time it is named.
+            self.blocks.extend(range.shared().copied());
+        }
+    }
+
     /// Data of an indirect write: only the log has it if it was written after the last synced group.
-    pub(crate) fn data(&mut self, bp: &BlockPointer) {
+    fn data(&mut self, bp: &BlockPointer) {
         if bp.birth() >= self.claim_txg && !bp.is_embedded() {
             self.chain_block(bp);
         }

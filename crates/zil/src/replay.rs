@@ -1,7 +1,7 @@
 //! Replay: the records of a claimed log as a stream, pulled by whoever knows what they mean.
 
 use ondisk::bytes::{index, u64_at};
-use ondisk::zil::{LogRecord, record_kind};
+use ondisk::zil::{CloneRange, LogRecord, record_kind};
 use ondisk::{BlockPointer, ObjectId};
 use runtime::IoBuf;
 use zio::{Bookmark, IoClass, ReadProps};
@@ -127,9 +127,7 @@ impl ReplayStream {
                     self.at = self.block.len();
                     break;
                 }
-                if let Some(data) = record.indirect_write() {
-                    self.garbage.data(&data);
-                }
+                self.garbage.record(&record);
                 // Older ones are on disk with their group.
                 if record.seq > self.replayed && record.txg >= self.claim_txg {
                     return self.load(&record).await.map(Some);
@@ -184,6 +182,27 @@ impl ReplayStream {
             body: record.body.to_vec(),
             indirect,
         })
+    }
+
+    /// Reads a block that a record of cloned blocks names; zeros for a hole of `block_size` bytes.
+    ///
+    /// # Errors
+    /// Of reading.
+    pub async fn cloned_block(&self, range: &CloneRange, block: usize) -> Result<IoBuf> {
+        let bp = &range.blocks[block];
+        if bp.is_hole() {
+            return Ok(IoBuf::zeroed(index(range.block_size)));
+        }
+        let props = ReadProps {
+            class: IoClass::SyncRead,
+            bookmark: Bookmark {
+                objset: self.log.objset().id(),
+                object: range.object,
+                level: 0,
+                block: block as u64,
+            },
+        };
+        Ok(self.log.store().read(bp, props).await?)
     }
 
     /// Gives the log up, with everything replayed: on return its blocks are free and the header is empty, on disk.

@@ -269,6 +269,28 @@ impl Fs {
         self.log(Scope::Always, make, tx);
     }
 
+    pub(crate) fn log_exchange(
+        &self,
+        from: &Znode,
+        from_name: &[u8],
+        to: &Znode,
+        to_name: &[u8],
+        moved: [&Znode; 2],
+        tx: &Tx,
+    ) {
+        for file in moved {
+            self.log_with_names(file);
+        }
+        let make = || {
+            Body::default()
+                .words([from.object, to.object])
+                .text(from_name)
+                .text(to_name)
+                .record(kind::RENAME_EXCHANGE)
+        };
+        self.log(Scope::Always, make, tx);
+    }
+
     /// The size of a file's blocks, when a write of so many bytes may be logged by pointers to them; else 0.
     fn indirect_block(&self, file: &Znode, len: usize) -> u32 {
         let for_throughput = self.settings().log_for_throughput;

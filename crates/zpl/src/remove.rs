@@ -324,6 +324,125 @@ impl Fs {
         Ok(free_later)
     }
 
+    /// Has two names change what they stand for, both or none.
+    ///
+    /// # Errors
+    /// As of [`Fs::rename`], where both names must exist.
+    pub async fn exchange(
+        &self,
+        from: FileId,
+        from_name: &[u8],
+        to: FileId,
+        to_name: &[u8],
+        cred: &Cred,
+    ) -> FsResult<Renamed> {
+        self.check_writable()?;
+        let from = self.directory(from).await?;
+        let to = self.directory(to).await?;
+        for dir in [&from, &to] {
+            permission::check(&dir.attrs.borrow(), cred, EXECUTE)?;
+        }
+        for name in [from_name, to_name] {
+            if name == b"." || name == b".." {
+                return Err(FsError::Invalid);
+            }
+            self.check_name(name)?;
+        }
+        if (from.flags() ^ to.flags()) & XATTR != 0 {
+            return Err(FsError::CrossDevice);
+        }
+        let same_dir = Rc::ptr_eq(&from, &to);
+        let _topology = if same_dir {
+            None
+        } else {
+            Some(self.0.rename_lock.lock().await)
+        };
+        let (above_to, above_from) = if same_dir {
+            (Vec::new(), Vec::new())
+        } else {
+            (self.ancestors(&to).await?, self.ancestors(&from).await?)
+        };
+        let (_first, _second) = self
+            .lock_pair(&from, &to, above_from.contains(&to.object))
+            .await?;
+        let before = (from.wcc(), to.wcc());
+        let one_found = self.find(&from, from_name).await?;
+        let one_found = one_found.ok_or(FsError::NotFound)?;
+        let other_found = self.find(&to, to_name).await?.ok_or(FsError::NotFound)?;
+        let one = self.entry_znode(one_found.object).await?;
+        let other = self.entry_znode(other_found.object).await?;
+        if Rc::ptr_eq(&one, &other) {
+            return self.renamed(before, &from, &to).await;
+        }
+        // Neither may come to lie in itself.
+        for (moved, dir, above) in [(&one, &to, &above_to), (&other, &from, &above_from)] {
+            if moved.object == dir.object || above.contains(&moved.object) {
+                return Err(FsError::Invalid);
+            }
+        }
+        for (dir, moved, target) in [(&from, &one, &to), (&to, &other, &from)] {
+            permission::check_remove(&dir.attrs.borrow(), &moved.attrs.borrow(), cred)?;
+            if !same_dir && moved.is_dir() {
+                check_moved_directory(&moved.attrs.borrow(), cred)?;
+            }
+            check_project(&target.attrs.borrow(), &moved.attrs.borrow())?;
+        }
+        // By number, whatever they are: neither is above the other, or one would have come to lie in itself.
+        let (low, high) = if one.object < other.object {
+            (&one, &other)
+        } else {
+            (&other, &one)
+        };
+        let (low_lock, high_lock) = (low.exclusive().await?, high.exclusive().await?);
+        let now = self.now();
+        let moved = |file: &Znode, dir: &Znode| {
+            let mut attrs = file.attrs.borrow().clone();
+            attrs.ctime = now;
+            attrs.parent = dir.object;
+            attrs.flags |= crate::flags::AV_MODIFIED;
+            attrs
+        };
+        let (one_attrs, other_attrs) = (moved(&one, &to), moved(&other, &from));
+        let changed = |dir: &Znode, came: &Znode, left: &Znode| {
+            let mut attrs = dir.attrs.borrow().clone();
+            attrs.mtime = now;
+            attrs.ctime = now;
+            if !same_dir {
+                let links = attrs.links + u64::from(came.is_dir());
+                attrs.links = links.saturating_sub(u64::from(left.is_dir()));
+            }
+            attrs
+        };
+        let (from_attrs, to_attrs) = (changed(&from, &other, &one), changed(&to, &one, &other));
+        let one_plan = self.plan_for(&one, &one_attrs).await?;
+        let other_plan = self.plan_for(&other, &other_attrs).await?;
+        let from_plan = self.plan_for(&from, &from_attrs).await?;
+        let to_plan = self.plan_for(&to, &to_attrs).await?;
+        let tx = self.begin(Weight::Bytes(2 * META_BYTES)).await?;
+        for (dir, found, file) in [(&from, &one_found, &other), (&to, &other_found, &one)] {
+            let value = ZapValue::U64(vec![entry_value(file.file_type(), file.object)]);
+            zap::update(self.os(), dir.object_id(), &found.stored, &value, &tx).await?;
+        }
+        self.store(&one, one_attrs, &one_plan, &tx).await?;
+        self.store(&other, other_attrs, &other_plan, &tx).await?;
+        self.store(&from, from_attrs, &from_plan, &tx).await?;
+        if !same_dir {
+            self.store(&to, to_attrs, &to_plan, &tx).await?;
+        }
+        self.log_exchange(
+            &from,
+            &one_found.stored,
+            &to,
+            &other_found.stored,
+            [&one, &other],
+            &tx,
+        );
+        drop(tx);
+        drop((low_lock, high_lock));
+        self.settle(&to).await?;
+        self.renamed(before, &from, &to).await
+    }
+
     async fn renamed(
         &self,
         before: (crate::WccAttr, crate::WccAttr),

@@ -11,7 +11,7 @@ use dmu::zap::{self, ZapValue};
 use ondisk::ObjectId;
 use ondisk::bytes::{index, u32_at, u64_at};
 use ondisk::nvlist::NvValue;
-use ondisk::zil::record_kind as kind;
+use ondisk::zil::{CloneRange, record_kind as kind};
 use zil::{Record, ReplayStream};
 
 use crate::backing::Weight;
@@ -144,6 +144,10 @@ impl Fs {
         while let Some(record) = stream.next().await? {
             self.0.replaying.set(Some(record.seq));
             self.0.given.set(None);
+            if record.kind == kind::CLONE_RANGE {
+                self.replay_clones(&record, stream).await?;
+                continue;
+            }
             if self.apply(&record).await.is_err() {
                 // An object's number may be free only when its removal, also replayed, has synced.
                 self.0
@@ -198,6 +202,15 @@ impl Fs {
                     .await
                     .map(drop)
             }
+            kind::RENAME_EXCHANGE => {
+                let [from, to] = body.words()?;
+                let (from_name, to_name) = (body.name()?, body.name()?);
+                let (from, to) = (self.by_number(from).await?, self.by_number(to).await?);
+                self.exchange(from.id(), from_name, to.id(), to_name, &root)
+                    .await
+                    .map(drop)
+            }
+            kind::RENAME_WHITEOUT => self.replay_whiteout(record.seq, body).await,
             _ => {
                 let [object] = Reader(&record.body).words()?;
                 match self.by_number(object & OBJECT_MASK).await {
@@ -410,6 +423,72 @@ impl Fs {
         }
         let _lock = dir.exclusive().await?;
         self.insert(&dir, name, attrs, &set, &[]).await.map(drop)
+    }
+
+    /// A rename that left a whiteout, a character device 0:0, under the old name.
+    async fn replay_whiteout(&self, seq: u64, mut body: Reader<'_>) -> FsResult<()> {
+        let [from, to] = body.words()?;
+        let [object, mode, uid, gid, generation, seconds, nanoseconds, _] = body.words()?;
+        let (from_name, to_name) = (body.name()?, body.name()?);
+        let (from, to) = (self.by_number(from).await?, self.by_number(to).await?);
+        if self.find(&from, from_name).await?.is_some() {
+            // Two transactions: until the second, only what was before this record counts as done. A replay that begins again
+            // between them finds no old name.
+            self.0.replaying.set(Some(seq - 1));
+            let root = Cred::root();
+            let moved = self.rename(from.id(), from_name, to.id(), to_name, &root);
+            let moved = moved.await.map(drop);
+            self.0.replaying.set(Some(seq));
+            moved?;
+        }
+        let mut words = Vec::new();
+        for word in [
+            from.object,
+            object,
+            mode,
+            uid,
+            gid,
+            generation,
+            seconds,
+            nanoseconds,
+            0,
+        ] {
+            words.extend_from_slice(&word.to_le_bytes());
+        }
+        words.extend_from_slice(from_name);
+        words.push(0);
+        self.replay_create(kind::CREATE, Reader(&words)).await
+    }
+
+    /// Blocks cloned from somewhere: here they become blocks of the file's own, with the same bytes. What they were cloned
+    /// from is held until the log is given up.
+    async fn replay_clones(&self, record: &Record, stream: &ReplayStream) -> FsResult<()> {
+        let range = CloneRange::decode(&record.body).ok_or(DAMAGED)?;
+        let file = match self.by_number(range.object & OBJECT_MASK).await {
+            Ok(file) => file,
+            // Its removal is on disk.
+            Err(FsError::Stale) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let end = range.offset + range.length;
+        if end > crate::fs::SIZE_MAX || file.file_type() != FileType::Regular {
+            return Err(DAMAGED);
+        }
+        let root = Cred::root();
+        let last = range.blocks.len().saturating_sub(1);
+        let mut at = range.offset;
+        for block in 0..range.blocks.len() {
+            let data = stream.cloned_block(&range, block).await?;
+            let len = (end - at).min(data.len() as u64);
+            let data = data.slice(0..index(len));
+            // One transaction for each block: the record is done with the last one, and can be done again before.
+            let done = record.seq - u64::from(block != last);
+            self.0.replaying.set(Some(done));
+            self.write_chunk(&file, at, data, at + len, false, &root)
+                .await?;
+            at += len;
+        }
+        Ok(())
     }
 
     async fn replay_hidden_dir(&self, owner: &Rc<Znode>, dir: Attrs, slots: u8) -> FsResult<()> {

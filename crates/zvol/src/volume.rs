@@ -11,7 +11,7 @@ use dmu::zap;
 use dmu::{Objset, Tx};
 use dsl::property::{DatasetKind, Property};
 use dsl::{Dataset, Estimate};
-use ondisk::zil::record_kind;
+use ondisk::zil::{CloneRange, record_kind};
 use ondisk::{ObjectType, Txg};
 use runtime::IoBuf;
 use runtime::sync::{RangeLock, WHOLE_RANGE};
@@ -28,6 +28,8 @@ const FREE_BLOCKS_MAX: u64 = 4096;
 const META_BYTES: u64 = 16 << 10;
 /// What a transaction that frees makes dirty, roughly.
 const FREEING_BYTES: u64 = 64 << 10;
+
+const DAMAGED: VolumeError = VolumeError::Corrupt("record of the intent log");
 
 /// What must be true of a change when it is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -530,15 +532,44 @@ impl Volume {
         let mut stream = log.replay();
         while let Some(record) = stream.next().await? {
             self.0.replaying.set(Some(record.seq));
-            let outcome = self.replay_record(&record).await;
+            let outcome = if record.kind == record_kind::CLONE_RANGE {
+                self.replay_clones(&record, &stream).await
+            } else {
+                self.replay_record(&record).await
+            };
             self.0.replaying.set(None);
             outcome?;
         }
         Ok(stream.finish().await?)
     }
 
+    /// Blocks cloned from somewhere: here they become blocks of the volume's own, with the same bytes.
+    async fn replay_clones(
+        &self,
+        record: &zil::Record,
+        stream: &zil::ReplayStream,
+    ) -> VolumeResult<()> {
+        let range = CloneRange::decode(&record.body).ok_or(DAMAGED)?;
+        let end = (range.offset + range.length).min(self.size());
+        let last = range.blocks.len().saturating_sub(1);
+        let mut at = range.offset;
+        for block in 0..range.blocks.len() {
+            if at >= end {
+                break;
+            }
+            let data = stream.cloned_block(&range, block).await?;
+            let len = (end - at).min(data.len() as u64);
+            // One transaction for each block: the record is done with the last one, and can be done again before.
+            let done = record.seq - u64::from(block != last);
+            self.0.replaying.set(Some(done));
+            let _lock = self.0.ranges.exclusive(at..at + len).await;
+            self.write_locked(at, data.slice(0..index(len))).await?;
+            at += len;
+        }
+        Ok(())
+    }
+
     async fn replay_record(&self, record: &zil::Record) -> VolumeResult<()> {
-        const DAMAGED: VolumeError = VolumeError::Corrupt("record of the intent log");
         match record.kind {
             record_kind::WRITE => {
                 let write = record.write().ok_or(DAMAGED)?;
@@ -563,7 +594,7 @@ impl Volume {
                 }
                 self.free(offset..end).await
             }
-            // Only file systems have others, but for clones, which the import refuses.
+            // Only file systems have others.
             record_kind::WRITE2 => Ok(()),
             _ => Err(VolumeError::NotSupported),
         }

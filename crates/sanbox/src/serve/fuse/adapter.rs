@@ -402,10 +402,11 @@ impl Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        if flags.intersects(!RenameFlags::RENAME_NOREPLACE) {
+        let exchange = flags == RenameFlags::RENAME_EXCHANGE;
+        if !exchange && flags.intersects(!RenameFlags::RENAME_NOREPLACE) {
             return reply.error(Errno::EINVAL);
         }
-        let no_replace = !flags.is_empty();
+        let no_replace = !exchange && !flags.is_empty();
         let (from, to) = (name.as_bytes().to_vec(), newname.as_bytes().to_vec());
         let (caller, acting) = (caller(req), self.acting(req));
         self.empty(reply, move |shared| async move {
@@ -419,6 +420,12 @@ impl Filesystem for Adapter {
                 return Err(FsError::Exists);
             }
             let cred = if is_control(from_dir) { caller } else { acting };
+            if exchange {
+                fs.exchange(from_dir, &from, to_dir, &to, &cred).await?;
+                shared.renamed(parent.0, &from).await;
+                shared.renamed(newparent.0, &to).await;
+                return Ok(());
+            }
             fs.rename(from_dir, &from, to_dir, &to, &cred).await?;
             shared.renamed(newparent.0, &to).await;
             Ok(())
