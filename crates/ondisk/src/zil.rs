@@ -287,7 +287,7 @@ impl CloneRange {
         let blocks = pointers
             .chunks_exact(BlockPointer::SIZE)
             .map(BlockPointer::decode)
-            .collect::<Result<Vec<_>, _>>()
+            .collect::<Result<Vec<_>>>()
             .ok()?;
         let right =
             |bp: &BlockPointer| bp.is_hole() || (bp.level() == 0 && bp.lsize() == block_size);
