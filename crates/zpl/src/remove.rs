@@ -383,6 +383,7 @@ impl Fs {
         for (dir, moved, target) in [(&from, &one, &to), (&to, &other, &from)] {
             permission::check_remove(&dir.attrs.borrow(), &moved.attrs.borrow(), cred)?;
             if !same_dir && moved.is_dir() {
+                self.look_at_acl(moved).await?;
                 check_moved_directory(&moved.attrs.borrow(), cred)?;
             }
             check_project(&target.attrs.borrow(), &moved.attrs.borrow())?;
