@@ -4,6 +4,7 @@ pub(crate) mod control;
 pub(crate) mod devices;
 pub(crate) mod fuse;
 pub(crate) mod iscsi;
+mod lanes;
 pub(crate) mod metrics;
 pub(crate) mod nbd;
 pub(crate) mod nfs;
@@ -113,7 +114,14 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
         memory_bytes: appliance.memory_plan().for_clients(usize::MAX),
     };
     let port = config.nfs.enabled.then_some(config.nfs.port);
-    let listeners = nfs::Listeners::new(config.listen.clone(), port, config.nfs.portmap, limits);
+    let lanes = lanes::Lanes::start().context("starting the threads that serve connections")?;
+    let listeners = nfs::Listeners::new(
+        config.listen.clone(),
+        port,
+        config.nfs.portmap,
+        limits,
+        lanes.clone(),
+    );
     appliance.live_on(shares::Shares::new(server.clone(), listeners));
 
     if config.nbd.enabled {
@@ -135,7 +143,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
             connections_max: config.iscsi.connections_max,
             sessions_max: config.iscsi.sessions_max,
         };
-        appliance.serve_iscsi(iscsi::Iscsi::new(&appliance, settings));
+        appliance.serve_iscsi(iscsi::Iscsi::new(&appliance, settings, lanes.clone()));
     }
 
     let is_root = rustix::process::geteuid().is_root();

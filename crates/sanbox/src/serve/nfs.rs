@@ -28,6 +28,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use super::lanes::Lanes;
 use super::log;
 use super::outbox::{Outbox, Outgoing};
 
@@ -87,6 +88,7 @@ struct Open {
 
 struct Shared {
     limits: Limits,
+    lanes: Lanes,
     lines: Mutex<BTreeMap<u64, Arc<Line>>>,
     next: AtomicU64,
     began: Instant,
@@ -201,10 +203,12 @@ impl Listeners {
         port: Option<u16>,
         portmap: bool,
         limits: Limits,
+        lanes: Lanes,
     ) -> Self {
         let memory_bytes = limits.memory_bytes;
         let shared = Shared {
             limits,
+            lanes,
             lines: Mutex::default(),
             next: AtomicU64::new(0),
             began: Instant::now(),
@@ -408,7 +412,9 @@ async fn accept(listener: TcpListener, server: Server, shared: Arc<Shared>) {
             Ok((stream, peer)) => {
                 // Dropped when there is no place: the client tries again later.
                 if let Some(place) = shared.admit() {
-                    tokio::spawn(connection(stream, peer, server.clone(), place));
+                    let server = server.clone();
+                    let serve = move |stream| connection(stream, peer, server, place);
+                    shared.lanes.serve(stream, serve);
                 }
             }
             Err(error) => {

@@ -22,6 +22,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
+use super::lanes::Lanes;
 use super::log;
 use crate::appliance::Appliance;
 
@@ -71,6 +72,7 @@ pub(crate) struct Iscsi {
     appliance: Weak<Appliance>,
     connections: Arc<AtomicUsize>,
     pending: Arc<Pending>,
+    lanes: Lanes,
     open: tokio::sync::Mutex<Open>,
 }
 
@@ -81,7 +83,7 @@ struct Open {
 }
 
 impl Iscsi {
-    pub(crate) fn new(appliance: &Arc<Appliance>, settings: Settings) -> Self {
+    pub(crate) fn new(appliance: &Arc<Appliance>, settings: Settings, lanes: Lanes) -> Self {
         let world = World {
             began: Instant::now(),
             appliance: Arc::downgrade(appliance),
@@ -97,6 +99,7 @@ impl Iscsi {
             appliance: Arc::downgrade(appliance),
             connections: Arc::new(AtomicUsize::new(0)),
             pending: Arc::default(),
+            lanes,
             open: tokio::sync::Mutex::default(),
         }
     }
@@ -253,6 +256,7 @@ impl Iscsi {
                         self.server.clone(),
                         self.connections.clone(),
                         self.pending.clone(),
+                        self.lanes.clone(),
                         self.settings.connections_max,
                     )));
                 }
@@ -432,6 +436,7 @@ async fn accept(
     server: Server,
     connections: Arc<AtomicUsize>,
     pending: Arc<Pending>,
+    lanes: Lanes,
     connections_max: usize,
 ) {
     loop {
@@ -444,13 +449,10 @@ async fn accept(
                     continue;
                 }
                 let waiting = pending.enter();
-                tokio::spawn(connection::serve(
-                    stream,
-                    peer,
-                    server.clone(),
-                    place,
-                    waiting,
-                ));
+                let server = server.clone();
+                lanes.serve(stream, move |stream| {
+                    connection::serve(stream, peer, server, place, waiting)
+                });
             }
             Err(error) => {
                 log(format!(
