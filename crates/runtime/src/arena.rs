@@ -12,6 +12,7 @@
 //! Buffers above the largest class (1 MiB), and everything when the region is used up or cannot be had, come from the heap.
 //! Knows nothing of disks; `host::Uring` asks which chunk an address is in.
 
+use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -46,7 +47,7 @@ const LARGEST: usize = CLASSES[CLASSES.len() - 1];
 /// Words of a chunk's bitmaps: a bit for each buffer of the smallest class.
 const WORDS: usize = CHUNK / CLASSES[0] / 64;
 
-/// Whole free chunks kept with their memory until [`keep_free`] says otherwise; those beyond give it back to the kernel.
+/// Whole free chunks kept with their memory until [`keep_free`] says otherwise; those beyond give it back to the kernel at once.
 const FREE_CHUNKS_KEPT: usize = 32;
 
 static FREE_CHUNKS: AtomicUsize = AtomicUsize::new(FREE_CHUNKS_KEPT);
@@ -68,17 +69,27 @@ pub fn register_at_most(bytes: usize) {
     REGISTERED_CHUNKS.fetch_min(bytes / CHUNK, Ordering::Relaxed);
 }
 
-/// Gives free memory back to the kernel: that of free buffers, whatever was said to [`keep_free`], except what is registered
-/// with an io_uring, and that of the heap. Takes some milliseconds, and is to be called when memory is short; from any thread.
-pub fn give_back_free() {
-    if let Some(arena) = arena() {
-        arena.give_back_free();
+/// Gives about so many bytes of free memory back to the kernel, whatever was said to [`keep_free`]: that of free buffers, except
+/// what is registered with an io_uring, and when that is not enough that of the heap. More than that would be taken again at
+/// once, and cleared first. Takes some milliseconds, and is to be called when memory is short; from any thread.
+pub fn give_back_free(bytes: usize) {
+    let given = arena().map_or(0, |arena| arena.give_back_free(bytes));
+    if given >= bytes {
+        return;
     }
     #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
     // SAFETY: may be called at any time from any thread. The allocator keeps what is free in the middle of its heaps, which is
     // a quarter of the whole process after many small files (docs/measurements/2026-11-22-memory.md).
     unsafe {
         libc::malloc_trim(0);
+    }
+}
+
+/// Gives half of the buffer memory back to the kernel that nobody has needed since the last call. To be called now and then, at
+/// intervals that are longer than a transaction group; from any thread.
+pub fn give_back_idle() {
+    if let Some(arena) = arena() {
+        arena.give_back_idle();
     }
 }
 
@@ -92,7 +103,12 @@ pub(crate) struct Arena {
 struct State {
     /// Chunks ever used, in order.
     chunks: Vec<Chunk>,
-    free_chunks: Vec<usize>,
+    /// Free chunks that have their memory: the one that was used last is taken first.
+    free_warm: VecDeque<usize>,
+    /// Free chunks whose memory the kernel has.
+    free_cold: Vec<usize>,
+    /// The fewest there were in `free_warm` since [`Arena::give_back_idle`].
+    idle: usize,
     /// By class: chunks that have both used and free buffers (or have just been taken).
     partial: [Vec<usize>; CLASSES.len()],
 }
@@ -225,24 +241,51 @@ impl Arena {
     }
 
     fn retire(&self, state: &mut State, number: usize) {
-        let chunk = &mut state.chunks[number];
-        if state.free_chunks.len() >= FREE_CHUNKS.load(Ordering::Relaxed) && !chunk.pinned {
-            let start = std::ptr::with_exposed_provenance_mut(self.base + number * CHUNK);
-            // SAFETY: the whole chunk lies in our region and no buffer of it is in use.
-            let advised = unsafe { madvise(start, CHUNK, Advice::LinuxDontNeed) };
-            if advised.is_ok() {
-                chunk.untouched = [u64::MAX; WORDS];
-            }
+        state.free_warm.push_back(number);
+        if state.free_warm.len() > FREE_CHUNKS.load(Ordering::Relaxed) {
+            self.cool(state);
         }
-        state.free_chunks.push(number);
     }
 
-    fn give_back_free(&self) -> usize {
+    /// Gives the memory of the chunk back to the kernel that has been free longest. Returns whether there was one that may.
+    fn cool(&self, state: &mut State) -> bool {
+        for place in 0..state.free_warm.len() {
+            let number = state.free_warm[place];
+            let chunk = &mut state.chunks[number];
+            let start = std::ptr::with_exposed_provenance_mut(self.base + number * CHUNK);
+            // SAFETY: the whole chunk lies in our region and no buffer of it is in use.
+            if chunk.pinned || unsafe { madvise(start, CHUNK, Advice::LinuxDontNeed) }.is_err() {
+                continue;
+            }
+            chunk.untouched = [u64::MAX; WORDS];
+            state.free_warm.remove(place);
+            state.free_cold.push(number);
+            state.idle = state.idle.min(state.free_warm.len());
+            return true;
+        }
+        false
+    }
+
+    fn give_back_idle(&self) {
+        // One chunk at a time, here and below: others wait for the lock.
+        let unused = self.lock().idle;
+        for _ in 0..unused.div_ceil(2) {
+            self.cool(&mut self.lock());
+        }
+        let mut state = self.lock();
+        state.idle = state.free_warm.len();
+    }
+
+    fn give_back_free(&self, bytes: usize) -> usize {
         let mut given = 0;
+        while given < bytes && self.cool(&mut self.lock()) {
+            given += CHUNK;
+        }
         let mut number = 0;
-        // One chunk at a time: others wait for the lock.
-        while let Some(bytes) = self.give_back_chunk(number) {
-            given += bytes;
+        while given < bytes
+            && let Some(touched) = self.give_back_chunk(number)
+        {
+            given += touched;
             number += 1;
         }
         given
@@ -296,11 +339,16 @@ impl Arena {
 
     fn start_chunk(&self, state: &mut State, class: usize) -> Option<usize> {
         let slots = CHUNK / CLASSES[class];
-        let mut free = [0; WORDS];
+        let mut all = [0; WORDS];
         for slot in 0..slots {
-            free[slot / 64] |= 1 << (slot % 64);
+            all[slot / 64] |= 1 << (slot % 64);
         }
-        let number = if let Some(number) = state.free_chunks.pop() {
+        let free = match state.free_warm.pop_back() {
+            Some(number) => Some(number),
+            None => state.free_cold.pop(),
+        };
+        state.idle = state.idle.min(state.free_warm.len());
+        let number = if let Some(number) = free {
             let chunk = &mut state.chunks[number];
             // Whether a buffer of another size was touched is known for whole chunks only.
             let untouched = if chunk.untouched == [u64::MAX; WORDS] {
@@ -311,7 +359,7 @@ impl Arena {
             *chunk = Chunk {
                 class,
                 free_count: slots,
-                free,
+                free: all,
                 untouched,
                 place: None,
                 pinned: chunk.pinned,
@@ -329,7 +377,7 @@ impl Arena {
             state.chunks.push(Chunk {
                 class,
                 free_count: slots,
-                free,
+                free: all,
                 untouched,
                 place: None,
                 pinned: false,
@@ -433,8 +481,12 @@ mod tests {
                 arena.give_back(piece.start);
             }
         }
-        assert_eq!(arena.give_back_free(), 66 * (64 << 10));
-        assert_eq!(arena.give_back_free(), 0, "nothing is given back twice");
+        assert_eq!(arena.give_back_free(usize::MAX), 66 * (64 << 10));
+        assert_eq!(
+            arena.give_back_free(usize::MAX),
+            0,
+            "nothing is given back twice"
+        );
         for (index, piece) in pieces.iter().enumerate().step_by(3) {
             // SAFETY: held since it was filled.
             let bytes = unsafe { std::slice::from_raw_parts(piece.start.as_ptr(), piece.capacity) };
@@ -450,6 +502,40 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_nobody_needs_goes_back_in_the_end() {
+        let Some(arena) = Arena::reserve() else {
+            return;
+        };
+        let use_for_a_moment = |count: usize| {
+            let take = |_| {
+                let piece = arena.take(LARGEST).expect("there is room");
+                // SAFETY: the piece is ours and mapped.
+                unsafe { piece.start.as_ptr().write_bytes(1, piece.capacity) };
+                piece
+            };
+            let pieces: Vec<Piece> = (0..count).map(take).collect();
+            let fresh = pieces.iter().filter(|piece| piece.is_zero).count();
+            for piece in pieces {
+                arena.give_back(piece.start);
+            }
+            fresh
+        };
+        assert_eq!(use_for_a_moment(40), 40);
+        arena.give_back_idle();
+        assert_eq!(
+            use_for_a_moment(40),
+            0,
+            "what is needed again and again stays"
+        );
+        arena.give_back_idle();
+        assert_eq!(use_for_a_moment(40), 0);
+        for _ in 0..6 {
+            arena.give_back_idle();
+        }
+        assert!(use_for_a_moment(40) > 30);
+    }
+
+    #[test]
     fn a_pinned_chunk_keeps_its_memory() {
         let Some(arena) = Arena::reserve() else {
             return;
@@ -460,7 +546,7 @@ mod tests {
             .expect("in the region");
         arena.pin(number);
         arena.give_back(piece.start);
-        assert_eq!(arena.give_back_free(), 0);
+        assert_eq!(arena.give_back_free(usize::MAX), 0);
     }
 
     #[test]

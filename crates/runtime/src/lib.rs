@@ -24,7 +24,7 @@ pub mod sync;
 mod time;
 mod timer;
 
-pub use arena::{give_back_free, keep_free, register_at_most};
+pub use arena::{give_back_free, give_back_idle, keep_free, register_at_most};
 pub use buf::{ALIGNMENT, IoBuf, IoBufMut};
 pub use combine::{Either, join, join_all, select, timeout, waiting_as};
 pub use disk::{Disk, DiskAction, DiskError, DiskInfo, DiskKind, DiskMode};

@@ -19,6 +19,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// brought little.
 const GIVE_BACK_EVERY: Duration = Duration::from_millis(25);
 const GIVE_BACK_PAUSE: Duration = Duration::from_millis(200);
+/// Between two looks whether free memory was of no use: what one transaction group frees the next one takes.
+const GIVE_BACK_IDLE_EVERY: Duration = Duration::from_secs(15);
 /// What giving back should bring to be done again soon, in bytes.
 const GIVEN_WORTHWHILE: u64 = 4 << 20;
 /// The longest time without a look.
@@ -141,7 +143,23 @@ fn container() -> Option<u64> {
 
 /// Keeps the process below the ceiling for as long as the appliance is there.
 pub(crate) async fn keep(appliance: Weak<Appliance>) {
-    tokio::join!(give_back(appliance.clone()), press_caches(appliance));
+    if let Some(plan) = appliance.upgrade().map(|a| a.memory_plan()) {
+        // We say when free buffers go back, not whoever frees one.
+        runtime::keep_free(usize::try_from(plan.ceiling).unwrap_or(usize::MAX));
+    }
+    tokio::join!(
+        give_back(appliance.clone()),
+        give_back_idle(),
+        press_caches(appliance)
+    );
+}
+
+/// Gives memory back to the kernel that nobody has needed for a while, however much may be taken.
+async fn give_back_idle() {
+    loop {
+        tokio::time::sleep(GIVE_BACK_IDLE_EVERY).await;
+        let _ = tokio::task::spawn_blocking(runtime::give_back_idle).await;
+    }
 }
 
 /// Gives free memory back to the kernel when the process is close to its ceiling: what caches let go of, and what requests
@@ -158,7 +176,10 @@ async fn give_back(appliance: Weak<Appliance>) {
         };
         pause = plan.quiet(before, GIVE_BACK_EVERY);
         if before > plan.high() {
-            let _ = tokio::task::spawn_blocking(runtime::give_back_free).await;
+            // Somewhat more than is too much; all of it would be taken again at once, and cleared by the kernel first.
+            let over = before - plan.high() + plan.ceiling / 64;
+            let over = usize::try_from(over).unwrap_or(usize::MAX);
+            let _ = tokio::task::spawn_blocking(move || runtime::give_back_free(over)).await;
             let given = before.saturating_sub(process_bytes().unwrap_or(before));
             if given < GIVEN_WORTHWHILE {
                 pause = GIVE_BACK_PAUSE;
