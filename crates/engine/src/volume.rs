@@ -151,10 +151,26 @@ impl VolumeHandle {
         data: IoBuf,
         stability: Stability,
     ) -> Request<'_, VolumeResult<()>> {
+        self.write_pieces(offset, vec![data], stability)
+    }
+
+    /// As [`write`](Self::write), of data in pieces that follow each other. Those that are whole blocks of the volume are kept
+    /// without a copy.
+    ///
+    /// # Errors
+    /// Those of [`write`](Self::write).
+    pub fn write_pieces(
+        &self,
+        offset: u64,
+        pieces: Vec<IoBuf>,
+        stability: Stability,
+    ) -> Request<'_, VolumeResult<()>> {
         Box::pin(async move {
             let stability = lowered(stability);
-            self.call(move |volume| async move { volume.write(offset, data, stability).await })
-                .await
+            self.call(
+                move |volume| async move { volume.write_pieces(offset, pieces, stability).await },
+            )
+            .await
         })
     }
 

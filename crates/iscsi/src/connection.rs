@@ -8,7 +8,10 @@ use runtime::IoBuf;
 use crate::bytes::{Field as _, index, len32};
 use crate::keys::{self, Terms};
 use crate::login::Login;
-use crate::pdu::{BHS_BYTES, DATA_BYTES_MAX, Draft, FINAL, Framing, Held, NO_TAG, Pdu, opcode};
+use crate::pdu::{
+    BHS_BYTES, DATA_BYTES_MAX, Draft, FINAL, Framing, Held, NO_TAG, Pdu, Rest, Shape, Violation,
+    opcode,
+};
 use crate::scsi::sense::{Sense, asc, key, status};
 use crate::scsi::{self, Attribute, Command, Reply};
 use crate::server::{Inner, Transport};
@@ -32,6 +35,11 @@ mod function {
     pub(super) const NOT_SUPPORTED: u8 = 5;
 }
 
+/// Data from this size on is read into pieces that are blocks of the volume.
+const APART_BYTES: usize = 4 << 10;
+/// The least size of a piece: less is copied as fast as it is handled.
+const PIECE_BYTES_MIN: u64 = 16 << 10;
+
 /// Whether a connection goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
@@ -46,15 +54,23 @@ pub enum Next {
 pub struct Connection(pub(crate) Arc<Conn>);
 
 impl Connection {
-    /// Returns how the next PDU is framed.
-    #[must_use]
-    pub fn framing(&self) -> Framing {
-        self.0.state().framing
+    /// Returns what follows a header, and into which pieces data for a volume is best read.
+    ///
+    /// # Errors
+    /// [`Violation::TooLong`]: what follows means nothing.
+    pub fn shape(&self, bhs: &[u8; BHS_BYTES]) -> Result<Shape, Violation> {
+        let mut shape = self.0.framing().shape(bhs)?;
+        if shape.data >= APART_BYTES
+            && let Some((first, each)) = self.0.pieces(bhs)
+        {
+            (shape.first, shape.each) = (first.min(shape.data), each);
+        }
+        Ok(shape)
     }
 
-    /// Takes a PDU: its header and everything after it, as long as [`Framing::rest`] says.
-    pub fn receive(&self, bhs: [u8; BHS_BYTES], rest: Vec<u8>) -> Next {
-        match Pdu::read(bhs, rest, self.framing()) {
+    /// Takes a PDU: its header and everything after it, as long as [`Connection::shape`] says.
+    pub fn receive(&self, bhs: [u8; BHS_BYTES], rest: Rest) -> Next {
+        match Pdu::read(bhs, rest, self.0.framing()) {
             Ok(pdu) => self.0.receive(pdu),
             // The bytes that follow mean nothing any more.
             Err(_) => self.0.violated(),
@@ -145,6 +161,33 @@ impl Conn {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn framing(&self) -> Framing {
+        self.state().framing
+    }
+
+    /// The first and each further length of the pieces in which the data after a header is kept without a copy: up to the end of
+    /// a block of the volume that is written, and blocks. `None` when the data is for no volume.
+    fn pieces(&self, bhs: &[u8; BHS_BYTES]) -> Option<(usize, usize)> {
+        let session = self.session()?;
+        let (unit, cdb, offset) = match bhs[0] & 0x3f {
+            opcode::DATA_OUT => {
+                let task = session.task(bhs.u32_at(16))?;
+                (task.unit.clone()?, task.cdb, u64::from(bhs.u32_at(40)))
+            }
+            opcode::COMMAND => {
+                let mut cdb = [0; 16];
+                crate::bytes::put(&mut cdb, 0, bhs.part(32, 16));
+                let target = session.target.as_ref()?;
+                (target.unit(bhs.u64_at(8), &session.nexus)?, cdb, 0)
+            }
+            _ => return None,
+        };
+        let start = scsi::write_start(&cdb, unit.block())?.checked_add(offset)?;
+        let each = unit.volume_block().max(PIECE_BYTES_MIN);
+        let first = each - start % each;
+        Some((usize::try_from(first).ok()?, usize::try_from(each).ok()?))
     }
 
     fn session(&self) -> Option<Arc<Session>> {
@@ -350,7 +393,7 @@ impl Conn {
         match pdu.opcode() {
             opcode::COMMAND => self.command(session, &pdu),
             opcode::NOP_OUT => {
-                let mut data = pdu.data;
+                let mut data = pdu.data.bytes().into_owned();
                 data.truncate(self.max_send());
                 let draft = Draft::new(opcode::NOP_IN, FINAL, pdu.bhs.u32_at(16))
                     .word(20, NO_TAG)
@@ -779,7 +822,7 @@ impl Conn {
             match state.text.take() {
                 Some((tag, rest)) if tag == ttt => Some(rest),
                 _ => {
-                    state.asked.extend_from_slice(&pdu.data);
+                    state.asked.extend_from_slice(&pdu.data.bytes());
                     None
                 }
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use crate::bytes::{Field as _, be24, put};
-use crate::pdu::{BHS_BYTES, Out, opcode};
+use crate::pdu::{BHS_BYTES, Out, Rest, opcode};
 use crate::server::{Environment, Server, ServerConfig, Transport, Work};
 use crate::target::TargetSpec;
 use crate::{Connection, Next};
@@ -78,11 +78,14 @@ pub fn connection(bytes: &[u8]) {
             return;
         };
         rest = rest.get(BHS_BYTES..).unwrap_or_default();
-        let Ok(len) = connection.framing().rest(&bhs) else {
+        let Ok(shape) = connection.shape(&bhs) else {
             return;
         };
-        let Some(body) = rest.get(..len) else { return };
-        if connection.receive(bhs, body.to_vec()) == Next::End {
+        let len = shape.head + shape.data + shape.tail;
+        let Some(body) = shape.cut(rest.part(0, len)) else {
+            return;
+        };
+        if connection.receive(bhs, body) == Next::End {
             return;
         }
         rest = rest.get(len..).unwrap_or_default();
@@ -96,8 +99,13 @@ fn log_in(connection: &Connection) -> Next {
     let mut bhs = [0; BHS_BYTES];
     put(&mut bhs, 0, &[0x40 | opcode::LOGIN, 0x87]);
     put(&mut bhs, 5, &be24(text.len()));
-    text.resize(text.len().next_multiple_of(4), 0);
-    connection.receive(bhs, text)
+    let tail = vec![0; text.len().next_multiple_of(4) - text.len()];
+    let rest = Rest {
+        data: vec![text.into()],
+        tail,
+        ..Rest::default()
+    };
+    connection.receive(bhs, rest)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! An iSCSI target on volumes, as a service: PDUs in, PDUs out.
 //!
-//! A [`Server`] knows targets and sessions. For each TCP connection the owner of the sockets makes a [`Connection`], asks its
-//! [`Framing`] how long the next PDU is, hands it in with [`Connection::receive`], and writes what comes out of its [`Transport`],
-//! which also runs the work that waits for volumes. So the crate knows no sockets, no clocks and no executor, and runs under
+//! A [`Server`] knows targets and sessions. For each TCP connection the owner of the sockets makes a [`Connection`], asks it for
+//! the [`Shape`] of what follows a header, hands the PDU in with [`Connection::receive`], and writes what comes out of its
+//! [`Transport`], which also runs the work that waits for volumes. Data to be written stays in the buffers it was read into. So the crate knows no sockets, no clocks and no executor, and runs under
 //! simulated time as on the host.
 //!
 //! Guarantees: no input makes it panic or allocate more than limits say; a command's status says stable only what the engine said
@@ -20,6 +20,7 @@ mod connection;
 pub mod fuzz;
 mod keys;
 mod login;
+mod payload;
 mod pdu;
 mod scsi;
 mod server;
@@ -28,7 +29,7 @@ mod target;
 mod task;
 
 pub use connection::{Connection, Next};
-pub use pdu::{BHS_BYTES, DATA_BYTES_MAX, Framing, Out, Violation};
+pub use pdu::{BHS_BYTES, DATA_BYTES_MAX, Out, Rest, Shape, Violation};
 pub use scsi::{LunSpec, SectorFormat};
 pub use server::{Environment, Server, ServerConfig, SessionInfo, Transport, Work};
 pub use target::{Chap, PORTAL_GROUP, Portal, TargetSpec, check_name};

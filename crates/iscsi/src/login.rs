@@ -203,7 +203,7 @@ impl Login {
         if self.text.len() + pdu.data.len() > TEXT_BYTES_MAX {
             return Err(Refused(status::OUT_OF_RESOURCES));
         }
-        self.text.extend_from_slice(&pdu.data);
+        self.text.extend_from_slice(&pdu.data.bytes());
         if continues {
             return Ok(None);
         }

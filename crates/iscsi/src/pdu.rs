@@ -5,6 +5,7 @@ use std::sync::Arc;
 use runtime::IoBuf;
 
 use crate::bytes::{Field as _, be24, put};
+use crate::payload::Payload;
 
 /// Bytes of a basic header segment.
 pub const BHS_BYTES: usize = 48;
@@ -54,21 +55,78 @@ pub enum Violation {
     Short,
 }
 
-/// How PDUs are framed on a connection now; asked for before each.
+/// How PDUs are framed on a connection now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Framing {
+pub(crate) struct Framing {
     /// Headers carry a CRC32C.
-    pub header_digest: bool,
+    pub(crate) header_digest: bool,
     /// Data segments carry a CRC32C.
-    pub data_digest: bool,
+    pub(crate) data_digest: bool,
     /// Bytes of data that one PDU may carry.
-    pub data_bytes_max: usize,
+    pub(crate) data_bytes_max: usize,
+}
+
+/// What follows a header, by its length: asked for before each PDU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Bytes of additional header segments and the header's digest.
+    pub head: usize,
+    /// Bytes of data.
+    pub data: usize,
+    /// Bytes of padding and the data's digest.
+    pub tail: usize,
+    /// Bytes of the first piece that the data is best read into: up to a block of the volume.
+    pub first: usize,
+    /// Bytes of each further piece.
+    pub each: usize,
+}
+
+impl Shape {
+    /// Returns the lengths of the pieces that the data is best read into, in order.
+    pub fn pieces(&self) -> impl Iterator<Item = usize> + use<> {
+        let (each, mut next, mut left) = (self.each.max(1), self.first.max(1), self.data);
+        std::iter::from_fn(move || {
+            let len = next.min(left);
+            left -= len;
+            next = each;
+            (len > 0).then_some(len)
+        })
+    }
+
+    /// Cuts bytes into what follows the header; `None` when they are not as many.
+    pub(crate) fn cut(&self, bytes: &[u8]) -> Option<Rest> {
+        let whole = self.head + self.data + self.tail;
+        if bytes.len() != whole {
+            return None;
+        }
+        let mut at = self.head;
+        let piece = |len| {
+            let piece = IoBuf::copy_from(bytes.part(at, len));
+            at += len;
+            piece
+        };
+        Some(Rest {
+            head: bytes.part(0, self.head).to_vec(),
+            data: self.pieces().map(piece).collect(),
+            tail: bytes.part(self.head + self.data, self.tail).to_vec(),
+        })
+    }
+}
+
+/// What has followed a header.
+#[derive(Debug, Clone, Default)]
+pub struct Rest {
+    /// Additional header segments and the header's digest.
+    pub head: Vec<u8>,
+    /// The data, in pieces of any lengths.
+    pub data: Vec<IoBuf>,
+    /// Padding and the data's digest.
+    pub tail: Vec<u8>,
 }
 
 impl Framing {
     /// Before anybody has logged in: no digests, and little data.
-    #[must_use]
-    pub fn login() -> Self {
+    pub(crate) fn login() -> Self {
         Self {
             header_digest: false,
             data_digest: false,
@@ -76,23 +134,24 @@ impl Framing {
         }
     }
 
-    /// Returns how many bytes follow a header, digests and padding included.
+    /// Returns what follows a header, its data in one piece.
     ///
     /// # Errors
     /// [`Violation::TooLong`].
-    pub fn rest(self, bhs: &[u8; BHS_BYTES]) -> Result<usize, Violation> {
+    pub(crate) fn shape(self, bhs: &[u8; BHS_BYTES]) -> Result<Shape, Violation> {
         let data = data_len(bhs);
         if data > self.data_bytes_max {
             return Err(Violation::TooLong);
         }
-        let mut rest = ahs_len(bhs) + data.next_multiple_of(4);
-        if self.header_digest {
-            rest += 4;
-        }
-        if self.data_digest && data > 0 {
-            rest += 4;
-        }
-        Ok(rest)
+        let header_digest = if self.header_digest { 4 } else { 0 };
+        let data_digest = if self.data_digest && data > 0 { 4 } else { 0 };
+        Ok(Shape {
+            head: ahs_len(bhs) + header_digest,
+            data,
+            tail: data.next_multiple_of(4) - data + data_digest,
+            first: data,
+            each: data,
+        })
     }
 }
 
@@ -108,45 +167,38 @@ fn data_len(bhs: &[u8; BHS_BYTES]) -> usize {
 #[derive(Debug, Clone)]
 pub(crate) struct Pdu {
     pub(crate) bhs: [u8; BHS_BYTES],
-    pub(crate) data: Vec<u8>,
+    pub(crate) data: Payload,
     /// The data segment's digest does not match.
     pub(crate) damaged: bool,
 }
 
 impl Pdu {
-    /// Takes a PDU apart, checking digests.
+    /// Puts a PDU together, checking digests.
     pub(crate) fn read(
         bhs: [u8; BHS_BYTES],
-        mut rest: Vec<u8>,
+        rest: Rest,
         framing: Framing,
     ) -> Result<Self, Violation> {
-        if rest.len() != framing.rest(&bhs)? {
+        let shape = framing.shape(&bhs)?;
+        let Rest { head, data, tail } = rest;
+        let data = Payload::new(data);
+        if (head.len(), data.len(), tail.len()) != (shape.head, shape.data, shape.tail) {
             return Err(Violation::Short);
         }
         // Additional header segments are skipped: none of theirs is for commands known here.
-        let mut head = ahs_len(&bhs);
         if framing.header_digest {
-            let sum = crc32c::crc32c_append(crc32c::crc32c(&bhs), rest.part(0, head));
-            if rest.part(head, 4) != sum.to_le_bytes() {
+            let segments = ahs_len(&bhs);
+            let sum = crc32c::crc32c_append(crc32c::crc32c(&bhs), head.part(0, segments));
+            if head.part(segments, 4) != sum.to_le_bytes() {
                 return Err(Violation::HeaderDigest);
             }
-            head += 4;
         }
-        let len = data_len(&bhs);
-        let padded = len.next_multiple_of(4);
-        let damaged = framing.data_digest
-            && len > 0
-            && rest.part(head + padded, 4) != crc32c::crc32c(rest.part(head, padded)).to_le_bytes();
-        // The usual PDU has nothing before its data: then its bytes stay where they are.
-        if head > 0 {
-            rest.drain(..head.min(rest.len()));
-        }
-        rest.truncate(len);
-        Ok(Self {
-            bhs,
-            data: rest,
-            damaged,
-        })
+        let damaged = framing.data_digest && shape.data > 0 && {
+            let padding = shape.tail - 4;
+            let sum = crc32c::crc32c_append(data.crc32c(), tail.part(0, padding));
+            tail.part(padding, 4) != sum.to_le_bytes()
+        };
+        Ok(Self { bhs, data, damaged })
     }
 
     pub(crate) fn opcode(&self) -> u8 {
@@ -294,14 +346,16 @@ mod tests {
                     }
                     bytes.extend_from_slice(&out.tail);
                     let bhs: [u8; BHS_BYTES] = bytes.part(0, BHS_BYTES).try_into().expect("48");
-                    let rest = bytes.part(BHS_BYTES, usize::MAX).to_vec();
-                    assert_eq!(framing.rest(&bhs), Ok(rest.len()));
+                    let mut shape = framing.shape(&bhs).expect("short enough");
+                    (shape.first, shape.each) = (3, 2);
+                    let rest = shape.cut(bytes.part(BHS_BYTES, usize::MAX));
+                    let rest = rest.expect("as long as that");
                     let pdu = Pdu::read(bhs, rest.clone(), framing).expect("reads");
-                    assert_eq!(pdu.data, vec![9; len]);
+                    assert_eq!(*pdu.data.bytes(), *vec![9; len]);
                     assert!(!pdu.damaged);
                     if data_digest && len > 0 {
                         let mut worse = rest;
-                        if let Some(last) = worse.last_mut() {
+                        if let Some(last) = worse.tail.last_mut() {
                             *last ^= 1;
                         }
                         assert!(Pdu::read(bhs, worse, framing).expect("reads").damaged);
@@ -315,9 +369,13 @@ mod tests {
     fn lengths_are_bounded() {
         let mut bhs = [0; BHS_BYTES];
         bhs[5] = 0xff;
-        assert_eq!(Framing::login().rest(&bhs), Err(Violation::TooLong));
+        assert_eq!(Framing::login().shape(&bhs), Err(Violation::TooLong));
         let bhs = [0; BHS_BYTES];
-        let short = Pdu::read(bhs, vec![1], Framing::login());
+        let more = Rest {
+            head: vec![1],
+            ..Rest::default()
+        };
+        let short = Pdu::read(bhs, more, Framing::login());
         assert!(matches!(short, Err(Violation::Short)));
     }
 }

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use runtime::reply::{Reply as Answer, ReplySender};
-use runtime::{IoBuf, IoBufMut};
 
 use crate::connection::Conn;
+use crate::payload::Payload;
 use crate::pdu::NO_TAG;
 use crate::scsi::{LogicalUnit, Place};
 use crate::server::Reserved;
@@ -51,7 +51,7 @@ struct State {
 /// Data on its way from the initiator.
 #[derive(Debug)]
 pub(crate) struct Incoming {
-    pub(crate) buffer: IoBufMut,
+    data: Payload,
     /// Bytes we want, from the first on.
     pub(crate) wanted: usize,
     /// Where the next byte goes.
@@ -81,8 +81,7 @@ impl Incoming {
     /// Prepares for `wanted` bytes.
     pub(crate) fn new(wanted: usize, burst_end: usize) -> Self {
         Self {
-            // Everything of it has come before anybody reads it.
-            buffer: IoBufMut::scratch(wanted),
+            data: Payload::default(),
             wanted,
             next: 0,
             burst_end,
@@ -92,19 +91,14 @@ impl Incoming {
         }
     }
 
-    /// Takes bytes that came with the command or after it.
-    pub(crate) fn take(&mut self, offset: usize, bytes: &[u8], last: bool) -> Step {
-        let end = offset.saturating_add(bytes.len());
+    /// Takes data that came with the command or after it.
+    pub(crate) fn take(&mut self, offset: usize, data: &Payload, last: bool) -> Step {
+        let end = offset.saturating_add(data.len());
         if offset != self.next || end > self.burst_end {
             return Step::Wrong;
         }
         // What the command does not want is dropped.
-        let kept = bytes.len().min(self.wanted.saturating_sub(offset));
-        if let Some(target) = self.buffer.get_mut(offset..offset + kept)
-            && let Some(source) = bytes.get(..kept)
-        {
-            target.copy_from_slice(source);
-        }
+        self.data.append(data, self.wanted.saturating_sub(offset));
         self.next = end;
         match (last, self.ttt == NO_TAG) {
             (false, _) if end < self.burst_end => Step::More,
@@ -178,11 +172,9 @@ impl Task {
     }
 
     /// Takes the data, once it has all come.
-    pub(crate) fn take_data(&self) -> IoBuf {
-        match self.state().data.take() {
-            Some(incoming) => incoming.buffer.freeze(),
-            None => IoBuf::empty(),
-        }
+    pub(crate) fn take_data(&self) -> Payload {
+        let incoming = self.state().data.take();
+        incoming.map_or_else(Payload::default, |incoming| incoming.data)
     }
 
     /// Marks the task as aborted. Returns an answer to wait for when it is at work.
@@ -271,20 +263,21 @@ mod tests {
 
     #[test]
     fn data_comes_in_order() {
+        let bytes = |fill: u8, count| Payload::new(vec![vec![fill; count].into()]);
         let mut data = Incoming::new(10, 8);
-        assert_eq!(data.take(0, &[1; 4], false), Step::More);
-        assert_eq!(data.take(5, &[1; 1], false), Step::Wrong, "a gap");
-        assert_eq!(data.take(4, &[2; 4], true), Step::Ask);
+        assert_eq!(data.take(0, &bytes(1, 4), false), Step::More);
+        assert_eq!(data.take(5, &bytes(1, 1), false), Step::Wrong, "a gap");
+        assert_eq!(data.take(4, &bytes(2, 4), true), Step::Ask);
         data.burst_end = 10;
         data.ttt = 1;
-        assert_eq!(data.take(8, &[3; 1], true), Step::Wrong, "short");
+        assert_eq!(data.take(8, &bytes(3, 1), true), Step::Wrong, "short");
         let mut data = Incoming::new(4, 8);
         assert_eq!(
-            data.take(0, &[1; 8], true),
+            data.take(0, &bytes(1, 8), true),
             Step::Complete,
             "more than wanted"
         );
-        assert_eq!(&data.buffer[..], &[1; 4]);
-        assert_eq!(data.take(8, &[1], true), Step::Wrong);
+        assert_eq!(*data.data.bytes(), [1; 4]);
+        assert_eq!(data.take(8, &bytes(1, 1), true), Step::Wrong);
     }
 }

@@ -4,6 +4,7 @@
 //! and let go with it: never across the wait for stable storage.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -176,13 +177,27 @@ impl Volume {
     /// [`VolumeError::OutOfRange`], [`VolumeError::ReadOnly`], [`VolumeError::NoSpace`]; those of reading blocks written in part.
     /// After an error part of the range may have been written.
     pub async fn write(&self, offset: u64, data: IoBuf, stability: Stability) -> VolumeResult<()> {
-        let whole = self.range(offset, data.len() as u64)?;
+        self.write_pieces(offset, vec![data], stability).await
+    }
+
+    /// As [`Volume::write`], of data in pieces that follow each other. Those that are whole blocks are kept without a copy.
+    ///
+    /// # Errors
+    /// Those of [`Volume::write`].
+    pub async fn write_pieces(
+        &self,
+        offset: u64,
+        pieces: Vec<IoBuf>,
+        stability: Stability,
+    ) -> VolumeResult<()> {
+        let whole = self.range(offset, total(&pieces))?;
+        let mut pieces = VecDeque::from(pieces);
         let mut at = whole.start;
         while at < whole.end {
             let end = self.chunk_end(at).min(whole.end);
-            let part = index(at - offset)..index(end - offset);
+            let part = take_front(&mut pieces, index(end - at));
             let _lock = self.0.ranges.exclusive(at..end).await;
-            self.write_locked(at, data.slice(part)).await?;
+            self.write_locked(at, part).await?;
             at = end;
         }
         self.stabilize(stability).await
@@ -247,7 +262,7 @@ impl Volume {
                 }
                 at += piece.len();
             }
-            self.write_locked(offset, data).await?;
+            self.write_locked(offset, vec![data]).await?;
         }
         self.stabilize(stability).await
     }
@@ -301,7 +316,7 @@ impl Volume {
                 self.free(at..end).await?;
             } else {
                 let _lock = self.0.ranges.exclusive(at..end).await;
-                self.write_pieces(at, pieces).await?;
+                self.write_locked(at, pieces).await?;
             }
             at = end;
         }
@@ -437,12 +452,8 @@ impl Volume {
     }
 
     /// Writes at most a chunk. The caller holds the range.
-    async fn write_locked(&self, at: u64, data: IoBuf) -> VolumeResult<()> {
-        self.write_pieces(at, vec![data]).await
-    }
-
-    async fn write_pieces(&self, at: u64, pieces: Vec<IoBuf>) -> VolumeResult<()> {
-        let len: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
+    async fn write_locked(&self, at: u64, pieces: Vec<IoBuf>) -> VolumeResult<()> {
+        let len = total(&pieces);
         self.check_writable()?;
         self.check_end(at + len)?;
         self.warm(at, at + len).await?;
@@ -563,7 +574,8 @@ impl Volume {
             let done = record.seq - u64::from(block != last);
             self.0.replaying.set(Some(done));
             let _lock = self.0.ranges.exclusive(at..at + len).await;
-            self.write_locked(at, data.slice(0..index(len))).await?;
+            self.write_locked(at, vec![data.slice(0..index(len))])
+                .await?;
             at += len;
         }
         Ok(())
@@ -581,7 +593,7 @@ impl Volume {
                 }
                 let data = write.data.slice(0..index(end - write.offset));
                 let _lock = self.0.ranges.exclusive(write.offset..end).await;
-                self.write_locked(write.offset, data).await
+                self.write_locked(write.offset, vec![data]).await
             }
             record_kind::TRUNCATE => {
                 let words: Vec<u64> = ondisk::bytes::u64s(&record.body).take(3).collect();
@@ -682,6 +694,47 @@ fn truncate_record(offset: u64, len: u64) -> Intent {
     }
 }
 
+fn total(pieces: &[IoBuf]) -> u64 {
+    pieces.iter().map(|piece| piece.len() as u64).sum()
+}
+
+/// Takes `len` bytes off the front.
+fn take_front(pieces: &mut VecDeque<IoBuf>, mut len: usize) -> Vec<IoBuf> {
+    let mut taken = Vec::new();
+    while len > 0
+        && let Some(piece) = pieces.pop_front()
+    {
+        if piece.len() > len {
+            pieces.push_front(piece.slice(len..piece.len()));
+            taken.push(piece.slice(0..len));
+            break;
+        }
+        len -= piece.len();
+        taken.push(piece);
+    }
+    taken
+}
+
 fn index(bytes: u64) -> usize {
     usize::try_from(bytes).expect("a length that came from a buffer's")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_cut_where_a_chunk_ends() {
+        let piece = |bytes: &[u8]| IoBuf::copy_from(bytes);
+        let mut pieces = VecDeque::from([piece(b"abc"), piece(b"de"), piece(b""), piece(b"fgh")]);
+        let mut take = |len| {
+            let taken = take_front(&mut pieces, len);
+            taken.iter().map(|piece| piece.to_vec()).collect::<Vec<_>>()
+        };
+        assert_eq!(take(4), [b"abc".to_vec(), b"d".to_vec()]);
+        assert_eq!(take(1), [b"e".to_vec()]);
+        assert_eq!(take(9), [b"".to_vec(), b"fgh".to_vec()]);
+        assert!(take(1).is_empty());
+        assert_eq!(total(&[piece(b"abc"), piece(b"de")]), 5);
+    }
 }

@@ -7,6 +7,7 @@ use engine::{IoBuf, Stability};
 use super::sense::{Sense, asc, key};
 use super::{Cdb, Command, Executed, LogicalUnit, Reply, TRANSFER_BYTES_MAX, op};
 use crate::bytes::Field as _;
+use crate::payload::Payload;
 
 /// Blocks that a command names, as bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +37,22 @@ fn range(cdb: &Cdb) -> (u64, u64) {
         0x80..0xa0 => (cdb.u64_at(2), u64::from(cdb.u32_at(10))),
         _ => (u64::from(cdb.u32_at(2)), u64::from(cdb.u16_at(7))),
     }
+}
+
+/// Where a command that only writes begins, in bytes; `None` for all others.
+pub(crate) fn write_start(cdb: &Cdb, block: u64) -> Option<u64> {
+    let writes = matches!(
+        cdb[0],
+        op::WRITE_6
+            | op::WRITE_10
+            | op::WRITE_12
+            | op::WRITE_16
+            | op::WRITE_VERIFY_10
+            | op::WRITE_VERIFY_12
+            | op::WRITE_VERIFY_16
+    );
+    let (lba, _) = range(cdb);
+    writes.then_some(lba.checked_mul(block)?)
 }
 
 /// Whether a command wants its data on stable storage before its status.
@@ -121,14 +138,15 @@ impl LogicalUnit {
         Ok(Reply::good())
     }
 
-    async fn write_at(&self, offset: u64, data: &IoBuf, forced: bool) -> Result<(), Sense> {
+    async fn write_at(&self, offset: u64, data: &Payload, forced: bool) -> Result<(), Sense> {
         if data.is_empty() {
             return Ok(());
         }
         self.tokens.revoke(offset, data.len() as u64);
+        let pieces = data.clone().into_pieces();
         let written = self
             .volume
-            .write(offset, data.clone(), self.stability(forced))
+            .write_pieces(offset, pieces, self.stability(forced))
             .await;
         written.map_err(|error| Sense::of(error, true))
     }
@@ -147,7 +165,7 @@ impl LogicalUnit {
         self.tokens.revoke(extent.offset, extent.len);
         let written = self
             .volume
-            .write_atomic(extent.offset, command.data.clone())
+            .write_atomic(extent.offset, command.data.whole())
             .await;
         written
             .map(|()| Reply::good())
@@ -164,8 +182,8 @@ impl LogicalUnit {
         self.write_at(extent.offset, &command.data, true).await?;
         if extent.len > 0 {
             // The medium is read back only through checksums that a scrub verifies; reading proves what readers will get.
-            let len = command.data.len();
-            self.same(extent.offset, &command.data, len).await?;
+            let data = command.data.bytes();
+            self.same(extent.offset, &data, data.len()).await?;
         }
         Ok(Reply::good())
     }
@@ -208,16 +226,17 @@ impl LogicalUnit {
                 if extent.len > TRANSFER_BYTES_MAX {
                     return Err(Sense::cdb(1));
                 }
-                self.same(extent.offset, &command.data, command.data.len())
-                    .await?;
+                let data = command.data.bytes();
+                self.same(extent.offset, &data, data.len()).await?;
             }
             3 => {
                 if extent.len > TRANSFER_BYTES_MAX {
                     return Err(Sense::cdb(1));
                 }
                 let block = usize::try_from(self.block()).unwrap_or(512);
+                let data = command.data.bytes();
                 for at in (0..extent.len).step_by(block) {
-                    self.same(extent.offset + at, &command.data, block).await?;
+                    self.same(extent.offset + at, &data, block).await?;
                 }
             }
             _ => return Err(Sense::cdb(1)),
@@ -232,22 +251,20 @@ impl LogicalUnit {
         if extent.len == 0 {
             return Ok(Reply::good());
         }
+        let bits = command.data.bytes();
         loop {
-            let pieces = self.volume.read(extent.offset, command.data.len()).await;
+            let pieces = self.volume.read(extent.offset, bits.len()).await;
             let pieces = pieces.map_err(|error| Sense::of(error, false))?;
             let before: Vec<u8> = pieces
                 .iter()
                 .flat_map(|piece| piece.iter().copied())
                 .collect();
-            let after: Vec<u8> = before
-                .iter()
-                .zip(command.data.iter())
-                .map(|(a, b)| a | b)
-                .collect();
+            let after: Vec<u8> = before.iter().zip(bits.iter()).map(|(a, b)| a | b).collect();
             if after.len() as u64 > engine::VOLUME_CHUNK_BYTES {
                 // Too long to be exchanged at once; others of this kind are kept out meanwhile.
                 let _turn = self.serial.enter().await;
-                self.write_at(extent.offset, &IoBuf::from(after), force_unit_access(cdb))
+                let after = Payload::new(vec![IoBuf::from(after)]);
+                self.write_at(extent.offset, &after, force_unit_access(cdb))
                     .await?;
                 return Ok(Reply::good());
             }
@@ -282,8 +299,8 @@ impl LogicalUnit {
         if command.data.len() != 2 * half || extent.len > engine::VOLUME_CHUNK_BYTES {
             return Err(Sense::cdb(13));
         }
-        let expected = command.data.slice(0..half);
-        let data = command.data.slice(half..2 * half);
+        let both = command.data.whole();
+        let (expected, data) = (both.slice(0..half), both.slice(half..2 * half));
         let stability = self.stability(force_unit_access(cdb));
         self.tokens.revoke(extent.offset, extent.len);
         let done = self

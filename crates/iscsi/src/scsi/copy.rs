@@ -170,7 +170,7 @@ fn find(command: &Command, designator: &Designator) -> Option<Arc<LogicalUnit>> 
 
 impl LogicalUnit {
     pub(super) async fn extended_copy(&self, command: &Command) -> Executed {
-        let Some(list) = parse(&command.data)? else {
+        let Some(list) = parse(&command.data.bytes())? else {
             return Ok(Reply::good());
         };
         let units: Vec<Option<Arc<Self>>> = list

@@ -245,6 +245,11 @@ impl LogicalUnit {
         self.state().sectors.block()
     }
 
+    /// Bytes of a block of the volume.
+    pub(crate) fn volume_block(&self) -> u64 {
+        self.state().volume_block
+    }
+
     /// Logical blocks.
     pub(crate) fn blocks(&self) -> u64 {
         let state = self.state();

@@ -17,6 +17,7 @@ pub(crate) mod sense;
 mod threshold;
 mod token;
 
+pub(crate) use block::write_start;
 pub(crate) use lun::{LogicalUnit, Nexus, Port};
 pub use lun::{LunSpec, SectorFormat};
 pub(crate) use queue::{Attribute, Place};
@@ -27,6 +28,7 @@ use std::sync::Arc;
 use runtime::IoBuf;
 
 use crate::bytes::Field as _;
+use crate::payload::Payload;
 use crate::target::Target;
 use sense::{Sense, asc, key, status};
 
@@ -96,7 +98,7 @@ pub(crate) type Cdb = [u8; 16];
 #[derive(Debug, Clone)]
 pub(crate) struct Command {
     pub(crate) cdb: Cdb,
-    pub(crate) data: IoBuf,
+    pub(crate) data: Payload,
     pub(crate) nexus: Arc<Nexus>,
     pub(crate) target: Arc<Target>,
 }

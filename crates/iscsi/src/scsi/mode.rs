@@ -200,7 +200,8 @@ impl LogicalUnit {
             // Nothing is saved by MODE SELECT: the volume's properties are what lasts.
             return Err(Sense::cdb(1));
         }
-        let pages = parse_select(&command.data, wide)?;
+        let list = command.data.bytes();
+        let pages = parse_select(&list, wide)?;
         let (mut cache, mut sense, mut protect) = {
             let state = self.state();
             (

@@ -52,7 +52,7 @@ impl LogicalUnit {
             // Anchoring is not supported.
             return Err(Sense::cdb(1));
         }
-        let ranges = parse_unmap(&command.data, self.block())?;
+        let ranges = parse_unmap(&command.data.bytes(), self.block())?;
         let mut extents = Vec::with_capacity(ranges.len());
         for range in ranges {
             // Nothing at the very end is nothing, not an error.
@@ -101,7 +101,7 @@ impl LogicalUnit {
         }
         // With UNMAP the data does not matter, as with Linux's own target: what is unmapped reads as zeros.
         let unmap = cdb[1] & 0x08 != 0;
-        let zeros = unmap || no_data || command.data.iter().all(|byte| *byte == 0);
+        let zeros = unmap || no_data || command.data.bytes().iter().all(|byte| *byte == 0);
         let stability = self.stability(false);
         if !no_data && command.data.len() as u64 != self.block() {
             return Err(Sense::cdb(0));
@@ -115,7 +115,7 @@ impl LogicalUnit {
         }
         let step = (1 << 20_u64).min(extent.len.max(1));
         let copies = usize::try_from(step / self.block()).unwrap_or(1);
-        let pattern = IoBuf::from(command.data.repeat(copies));
+        let pattern = IoBuf::from(command.data.bytes().repeat(copies));
         let mut at = 0;
         while at < extent.len {
             let len = step.min(extent.len - at);
@@ -174,7 +174,7 @@ impl LogicalUnit {
         if cdb[1] & 0x40 != 0 || cdb.part(2, 5).iter().any(|byte| *byte != 0) {
             return Err(Sense::cdb(2));
         }
-        let list = &command.data;
+        let list = &command.data.bytes();
         let size = self.blocks() * self.block();
         match action {
             // OVERWRITE.

@@ -97,7 +97,7 @@ impl LogicalUnit {
 
     /// SET TARGET PORT GROUPS: an administrator or a cluster says how this path is to be used.
     pub(super) fn set_target_port_groups(self: &Arc<Self>, command: &Command) -> Executed {
-        let list = &command.data;
+        let list = &command.data.bytes();
         if command.cdb[1] & 0x1f != 0x0a {
             return Err(Sense::cdb(1));
         }

@@ -284,7 +284,7 @@ impl LogicalUnit {
     pub(super) async fn persistent_reserve_out(self: &Arc<Self>, command: &Command) -> Executed {
         let cdb = &command.cdb;
         let action = cdb[1] & 0x1f;
-        let list = &command.data;
+        let list = &command.data.bytes();
         let moves = action == 7;
         let expected = if moves {
             list.len() >= 24
@@ -328,7 +328,7 @@ impl LogicalUnit {
 
     fn change(&self, command: &Command, action: u8) -> Executed {
         let cdb = &command.cdb;
-        let list = &command.data;
+        let list = &command.data.bytes();
         let (key, new_key) = (list.u64_at(0), list.u64_at(8));
         let (scope, kind) = (cdb[2] >> 4, cdb[2] & 0x0f);
         let port = &command.nexus.port;
@@ -481,7 +481,7 @@ impl LogicalUnit {
     }
 
     fn register_and_move(&self, state: &mut super::lun::State, command: &Command) -> Executed {
-        let list = &command.data;
+        let list = &command.data.bytes();
         let new_key = list.u64_at(8);
         let flags = list.u8_at(17);
         let id = list.part(24, index(list.u32_at(20)));

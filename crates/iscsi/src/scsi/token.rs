@@ -199,7 +199,7 @@ impl LogicalUnit {
     }
 
     pub(super) async fn populate_token(&self, command: &Command) -> Executed {
-        let list = parse_populate(&command.data)?;
+        let list = parse_populate(&command.data.bytes())?;
         if list
             .kind
             .is_some_and(|kind| kind != 0 && kind != KIND_MOMENT)
@@ -244,7 +244,7 @@ impl LogicalUnit {
     }
 
     pub(super) async fn write_using_token(self: &Arc<Self>, command: &Command) -> Executed {
-        let list = parse_write(&command.data)?;
+        let list = parse_write(&command.data.bytes())?;
         let (extents, _) = self.extents(&list.ranges)?;
         let block = self.block();
         let kind = list.token.u32_at(0);

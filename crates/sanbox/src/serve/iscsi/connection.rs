@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use ::iscsi::{BHS_BYTES, Connection, Next, Out, Server, Transport, Work};
+use ::iscsi::{BHS_BYTES, Connection, Next, Out, Rest, Server, Transport, Work};
+use engine::IoBufMut;
 use futures_util::StreamExt as _;
 use futures_util::stream::{FuturesUnordered, unfold};
 use tokio::io::{AsyncRead, AsyncReadExt as _, BufReader};
@@ -255,7 +256,7 @@ async fn send(outbox: &mut Outbox<WriteHalf<'_>, Out>) -> io::Result<()> {
 async fn read(
     reader: &mut BufReader<impl AsyncRead + Unpin>,
     connection: &Connection,
-) -> Option<([u8; BHS_BYTES], Vec<u8>)> {
+) -> Option<([u8; BHS_BYTES], Rest)> {
     let mut bhs = [0; BHS_BYTES];
     bhs[0] = first_byte(reader, connection).await?;
     let limit = if connection.is_logged_in() {
@@ -263,23 +264,25 @@ async fn read(
     } else {
         LOGIN_TIMEOUT
     };
-    let framing = connection.framing();
     let whole = async {
         if let Some(rest) = bhs.get_mut(1..) {
             reader.read_exact(rest).await?;
         }
-        let len = framing.rest(&bhs).map_err(io::Error::other)?;
-        let mut rest = Vec::new();
-        // Reserved now, filled as bytes come: silence costs address space only.
-        rest.reserve_exact(len);
-        while rest.len() < len {
-            let left = (len - rest.len()) as u64;
-            let mut part = (&mut *reader).take(left);
-            if part.read_buf(&mut rest).await? == 0 {
-                return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
-            }
+        let shape = connection.shape(&bhs).map_err(io::Error::other)?;
+        let mut rest = Rest {
+            head: vec![0; shape.head],
+            data: Vec::new(),
+            tail: vec![0; shape.tail],
+        };
+        reader.read_exact(&mut rest.head).await?;
+        for len in shape.pieces() {
+            // Taken one by one, as bytes come: who says nothing holds one of them.
+            let mut piece = IoBufMut::scratch(len);
+            reader.read_exact(&mut piece).await?;
+            rest.data.push(piece.freeze());
         }
-        Ok(rest)
+        reader.read_exact(&mut rest.tail).await?;
+        Ok::<_, io::Error>(rest)
     };
     let rest = timeout_at(Instant::now() + limit, whole).await.ok()?.ok()?;
     Some((bhs, rest))
