@@ -5,11 +5,13 @@
 #
 # Needs fio with the libiscsi engine (and libnfs for sanbox-nfs, a file on the same kind of pool), in $FIO; root. Plain files on one
 # disk carry everything: the pool's device, tgt's and istgt's LUN. Blocks of the volume: $VOLBLOCK (16k). Seconds a run: $RUNTIME (3).
+# Each peer is filled $FILLS (3) times before its rates are taken, so that the memory it takes has been touched before: a virtual
+# machine's own host may need seconds a GiB for that. Ours takes at most $MEMORY (1G).
 # Each line: round, load, peer, workload, rate (operations or MB a second), microseconds of server CPU an operation.
 set -u
-[ $# -ge 1 ] || { sed -n 2,9p "$0"; exit 2; }
+[ $# -ge 1 ] || { sed -n 2,11p "$0"; exit 2; }
 out=$(readlink -m "$1"); rounds=${2:-5}; shift; [ $# = 0 ] || shift
-fio=${FIO:-fio}; sanbox=${SANBOX:-sanbox}; run=${RUNTIME:-3}; size=${SIZE:-512m}; volblock=${VOLBLOCK:-16k}
+fio=${FIO:-fio}; sanbox=${SANBOX:-sanbox}; run=${RUNTIME:-3}; size=${SIZE:-512m}; fills=${FILLS:-3}; volblock=${VOLBLOCK:-16k}
 peers=${*:-sanbox sanbox-nfs tgt-rdwr tgt-aio istgt}
 w=$(mktemp -d "${TMPDIR:-/var/tmp}/sanbox-bench.XXXXXX"); pid=  peer_=
 trap 'end; rm -rf "$w"' EXIT
@@ -26,7 +28,7 @@ start() { # peer: starts it; sets $where
     "$sanbox" zfs create -o recordsize="$volblock" -o sharenfs=rw,no_root_squash perf/f
     "$sanbox" target create $iqn; "$sanbox" target map $iqn perf/v
     if [ "$1" = sanbox ]; then nfs=0 iscsi=$port; else nfs=$port iscsi=0; fi
-    "$sanbox" serve --listen 127.0.0.1 --nfs-port $nfs --no-portmap --nbd-port 0 --iscsi-port $iscsi --memory 3G >"$w/log" 2>&1 & pid=$!
+    "$sanbox" serve --listen 127.0.0.1 --nfs-port $nfs --no-portmap --nbd-port 0 --iscsi-port $iscsi --memory "${MEMORY:-1G}" >"$w/log" 2>&1 & pid=$!
     where=iscsi://127.0.0.1:$port/$iqn/0 ;;
   tgt-*)
     truncate -s 1200M "$w/lun"; tgtd -f -C 9 --iscsi portal=127.0.0.1:$port >"$w/log" 2>&1 & pid=$!
@@ -94,7 +96,7 @@ one() { # round peer workload fio-options...
 import json, sys
 text = open(sys.argv[1]).read(); job = json.loads(text[text.index("{"):])["jobs"][0]
 r, x = job["read"], job["write"]; n = r["total_ios"] + x["total_ios"]
-rate = (r["bw_bytes"] + x["bw_bytes"]) / 1e6 if sys.argv[3].startswith("seq") else r["iops"] + x["iops"]
+rate = (r["bw_bytes"] + x["bw_bytes"]) / 1e6 if sys.argv[3].startswith(("seq", "fill")) else r["iops"] + x["iops"]
 print(f"{rate:.1f},{int(sys.argv[2]) * 10000 / max(n, 1):.1f}")
 P
 }
@@ -102,6 +104,7 @@ P
 for round in $(seq "$rounds"); do
   for peer in $peers; do
     start "$peer" || { end; continue; }
+    for fill in $(seq "$fills"); do one "$round" "$peer" fill-$fill --rw=write --bs=1m --iodepth=8; done
     one "$round" "$peer" seq-write-1m --rw=write --bs=1m --iodepth=8
     timed=(--runtime="$run" --time_based=1)
     one "$round" "$peer" seq-read-1m --rw=read --bs=1m --iodepth=8 "${timed[@]}"
