@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pool::{
-    Candidate, Discovery, HostIdentity, ImportPolicy, MultihostTuning, Pool, PoolSpec, Rewound,
+    Candidate, Discovery, EventLog, HostIdentity, ImportPolicy, MultihostTuning, Pool, PoolSpec,
+    Rewound,
 };
 use runtime::Handle;
 
@@ -55,6 +56,7 @@ struct Inner {
     host: Box<dyn Host>,
     pools: Mutex<Pools>,
     admin_snapshots: AtomicBool,
+    events: EventLog,
 }
 
 #[derive(Default)]
@@ -84,6 +86,7 @@ impl Engine {
             host: Box::new(host),
             pools: Mutex::new(Pools::default()),
             admin_snapshots: AtomicBool::new(false),
+            events: EventLog::default(),
         }))
     }
 
@@ -113,6 +116,7 @@ impl Engine {
             };
             spec.settings = parse_settings(root_properties, context)?;
             let name = spec.name.clone();
+            spec.events = self.events().clone();
             let body = move |handle: Handle| async move {
                 // A new pool enables the feature unless told otherwise; the format allows it then.
                 let project_quota =
@@ -207,9 +211,10 @@ impl Engine {
     pub fn import(
         &self,
         candidate: Candidate,
-        policy: ImportPolicy,
+        mut policy: ImportPolicy,
     ) -> Request<'_, Result<PoolHandle, EngineError>> {
         Box::pin(async move {
+            policy.events = self.events().clone();
             let name = policy
                 .new_name
                 .clone()
@@ -247,6 +252,12 @@ impl Engine {
             };
             self.apart("assess", work).await
         })
+    }
+
+    /// Returns what happened to pools and devices since this process began, and to those that came and went meanwhile.
+    #[must_use]
+    pub fn events(&self) -> &EventLog {
+        &self.0.events
     }
 
     /// Returns the imported pools in the order of their names.

@@ -46,12 +46,14 @@ pub use watch::{Happened, Notice, Watch};
 pub use dsl::property;
 pub use dsl::property::DatasetKind;
 pub use dsl::{GrantChange, Grants, Subject, Traffic, Usage, UsageOf};
+/// The form of events.
+pub use ondisk::{NvList, NvValue};
 pub use pool::{
-    AddSpec, AllocationBias, Candidate, CheckpointStatus, DeviceLabel, Discovery, FeatureBase,
-    Health, HistoryEvent, HistoryRecord, HostIdentity, ImportPolicy, IoTotals, LeafWork,
-    LeafWorkRequest, LeafWorkState, LeafWorkStatus, MultihostTuning, PoolError, PoolProperty,
-    PoolSpec, PoolState, PoolStatus, Rewind, Rewound, ScanRefusal, ScanStatus, SplitSpec,
-    StatusReason, Tuning, VdevSpec, VdevStatus, cache_file_devices, cache_file_with,
+    AddSpec, AllocationBias, Candidate, CheckpointStatus, DeviceLabel, Discovery, EventLog,
+    FeatureBase, Health, HistoryEvent, HistoryRecord, HostIdentity, ImportPolicy, IoTotals,
+    LeafWork, LeafWorkRequest, LeafWorkState, LeafWorkStatus, MultihostTuning, PoolError,
+    PoolProperty, PoolSpec, PoolState, PoolStatus, Rewind, Rewound, ScanRefusal, ScanStatus,
+    SplitSpec, StatusReason, Tuning, VdevSpec, VdevStatus, cache_file_devices, cache_file_with,
 };
 /// Pool properties: their table and the forms of their values.
 pub mod pool_property {

@@ -267,6 +267,20 @@ impl StateDirectory {
         self.replace("targets.json", format!("{text}\n").as_bytes())
     }
 
+    /// Reads the events an earlier process left; nothing when there are none.
+    #[must_use]
+    pub fn read_events(&self) -> Vec<u8> {
+        fs::read(self.path.join("events")).unwrap_or_default()
+    }
+
+    /// Replaces the events kept for the next process.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub fn write_events(&self, bytes: &[u8]) -> Result<(), StateError> {
+        self.replace("events", bytes)
+    }
+
     /// Returns the number that stands for this host in pools' labels where the machine has none of
     /// its own: made once, kept with the state.
     ///

@@ -49,6 +49,7 @@ impl Pool {
                 inner.add_auxiliaries(kind, paths, spec.force).await?;
             }
         }
+        inner.notify("vdev_add", None, ondisk::NvList::new());
         Ok(())
     }
 }

@@ -13,8 +13,8 @@ use dmu::{Objset, ObjsetOptions, Services, Tx, TxgClock, zap};
 use dsl::property::Setting;
 use dsl::{Hierarchy, HierarchyOptions, NewHierarchy};
 use ondisk::{
-    BlockPointer, Guid, ObjectId, ObjectType, ObjsetType, SPA_VERSION_FEATURES, TXG_INITIAL,
-    Uberblock,
+    BlockPointer, Guid, NvList, ObjectId, ObjectType, ObjsetType, SPA_VERSION_FEATURES,
+    TXG_INITIAL, Uberblock,
 };
 use runtime::Handle;
 use runtime::sync::Event;
@@ -182,7 +182,9 @@ impl Pool {
             sync_loop: RefCell::new(None),
             last_uberblock: Cell::new(Uberblock::new(TXG_INITIAL, 0, 0, BlockPointer::HOLE)),
             checkpoint: crate::checkpoint::State::default(),
+            autotrim: crate::autotrim::State::default(),
             leaf_work: crate::leaf_work::State::default(),
+            events: spec.events.clone(),
             multihost: crate::multihost::State::new(spec.tuning.multihost.clone()),
         }));
         let inner = &pool.0;
@@ -201,6 +203,8 @@ impl Pool {
         inner.hierarchy.synced(txg);
         inner.clock().synced(txg);
         sync::start(&pool);
+        crate::events::begin(&pool);
+        pool.0.notify("pool_create", None, NvList::new());
         pool.0.use_caches(true).await;
         Ok(pool)
     }

@@ -34,10 +34,11 @@ struct Log {
 }
 
 impl Log {
-    fn add(&mut self, block: DamagedBlock) {
-        if !self.stored.contains(&block) && self.stored.len() + self.pending.len() < LOG_MAX {
-            self.pending.insert(block);
-        }
+    /// Returns whether it was not known.
+    fn add(&mut self, block: DamagedBlock) -> bool {
+        !self.stored.contains(&block)
+            && self.stored.len() + self.pending.len() < LOG_MAX
+            && self.pending.insert(block)
     }
 
     fn all(&self) -> impl Iterator<Item = &DamagedBlock> {
@@ -59,16 +60,16 @@ pub(crate) struct Damage {
 }
 
 impl Damage {
-    /// Notes what a scan met.
-    pub(crate) fn note_in_scan(&self, block: DamagedBlock) {
-        self.scrub.borrow_mut().add(block);
+    /// Notes what a scan met; returns whether it was not known.
+    pub(crate) fn note_in_scan(&self, block: DamagedBlock) -> bool {
+        self.scrub.borrow_mut().add(block)
     }
 
-    fn note(&self, block: DamagedBlock, scanning: bool) {
+    fn note(&self, block: DamagedBlock, scanning: bool) -> bool {
         if scanning || self.rotate.get() {
-            self.note_in_scan(block);
+            self.note_in_scan(block)
         } else {
-            self.last.borrow_mut().add(block);
+            self.last.borrow_mut().add(block)
         }
     }
 
@@ -203,7 +204,9 @@ impl Inner {
                 block: bookmark.block,
                 birth: birth.0,
             };
-            self.damage.note(block, scanning);
+            if self.damage.note(block, scanning) {
+                self.report_damage(&block);
+            }
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::rc::Rc;
 
+use ondisk::NvList;
+
 use crate::config::{STATE_DESTROYED, STATE_EXPORTED};
 use crate::pool::{Inner, Pool};
 use crate::{PoolError, sync};
@@ -56,6 +58,7 @@ impl Inner {
             self.stop_walk().await;
             self.stop_discarding().await;
             self.stop_leaf_work().await;
+            self.stop_autotrim().await;
             self.scan_dirty();
             // Logs of datasets that are still open go with the last groups, too.
             self.hierarchy.retire_logs();
@@ -65,6 +68,11 @@ impl Inner {
                 self.label_state.set(state);
                 self.dirty_config();
                 self.clock().sync_all().await?;
+                let name = match state {
+                    STATE_DESTROYED => "pool_destroy",
+                    _ => "pool_export",
+                };
+                self.notify(name, None, NvList::new());
             }
         }
         self.close();
@@ -83,6 +91,7 @@ impl Inner {
             self.tree.close();
             self.resumed.notify_all();
             self.multihost.stop_heartbeats();
+            self.tree.notices().wake();
         }
     }
 }

@@ -264,6 +264,7 @@ impl Pool {
             let cachefile = settings.into_iter().map(|(_, value)| value).next();
             pool.0.cachefile.replace(cachefile);
             pool.0.use_caches(false).await;
+            pool.note_import(policy);
             return Ok(pool);
         }
         pool.0.dirty_config();
@@ -278,6 +279,7 @@ impl Pool {
             pool.0.queue_internal("checkpoint rewind", text);
         }
         sync::start(&pool);
+        pool.note_import(policy);
         if let Some(command) = &policy.command {
             pool.log_command(command, 0);
         }
@@ -293,6 +295,16 @@ impl Pool {
             pool.set_property(&name, &value).await?;
         }
         Ok(pool)
+    }
+}
+
+impl Pool {
+    fn note_import(&self, policy: &ImportPolicy) {
+        crate::events::begin(self);
+        // A pool that was remembered was never away.
+        if policy.command.is_some() {
+            self.0.notify("pool_import", None, NvList::new());
+        }
     }
 }
 
@@ -613,7 +625,9 @@ pub(crate) async fn assemble(
         sync_loop: RefCell::new(None),
         last_uberblock: Cell::new(*uberblock),
         checkpoint: crate::checkpoint::State::default(),
+        autotrim: crate::autotrim::State::default(),
         leaf_work: crate::leaf_work::State::default(),
+        events: policy.events.clone(),
         multihost: crate::multihost::State::new(policy.tuning.multihost.clone()),
     }));
     *pool.0.features_in_labels.borrow_mut() = pool.0.label_features();

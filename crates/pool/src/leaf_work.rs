@@ -24,7 +24,7 @@ use crate::pool::{Inner, Pool};
 use crate::status::{LeafWorkState, LeafWorkStatus};
 
 /// Most bytes kept from allocations at once.
-const TRIM_HELD: u64 = 64 << 20;
+pub(crate) const TRIM_HELD: u64 = 64 << 20;
 /// See [`TRIM_HELD`].
 const INITIALIZE_HELD: u64 = 4 << 20;
 /// Most bytes of a range discarded, or written, at once.
@@ -34,7 +34,7 @@ const TRIM_BYTES_MAX: u64 = 128 << 20;
 const INITIALIZE_BYTES_MAX: u64 = 1 << 20;
 /// Shorter ranges are not worth a discard.
 // OpenZFS: module/zfs/vdev_trim.c, zfs_trim_extent_bytes_min
-const TRIM_BYTES_MIN: u64 = 32 << 10;
+pub(crate) const TRIM_BYTES_MIN: u64 = 32 << 10;
 /// What free space is written with, in the byte order of the machine.
 // OpenZFS: module/zfs/vdev_initialize.c, zfs_initialize_value
 const INITIALIZE_VALUE: u64 = 0xdead_beef_dead_beee;
@@ -144,7 +144,12 @@ impl State {
         Rc::clone(jobs.entry((what, leaf)).or_default())
     }
 
-    fn turn(&self, top: u32) -> Mutex<()> {
+    /// Whether the pool is being left.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.get()
+    }
+
+    pub(crate) fn turn(&self, top: u32) -> Mutex<()> {
         let mut turns = self.turns.borrow_mut();
         let new = || Mutex::new("another worker on the free space of the vdev", ());
         turns.entry(top).or_insert_with(new).clone()
@@ -175,6 +180,12 @@ impl Pool {
         let job = inner.leaf_work.job(what, leaf);
         let state = job.state.get();
         let is_active = state == LeafWorkState::Active;
+        let event = match request {
+            LeafWorkRequest::Start { .. } if state == LeafWorkState::Suspended => "trim_resume",
+            LeafWorkRequest::Start { .. } => "trim_start",
+            LeafWorkRequest::Suspend => "trim_suspend",
+            LeafWorkRequest::Cancel | LeafWorkRequest::Forget => "trim_cancel",
+        };
         let (next, word) = match request {
             LeafWorkRequest::Start { .. } if is_active => return Err(what.busy()),
             LeafWorkRequest::Start { rate } => {
@@ -199,6 +210,7 @@ impl Pool {
             job.stop().await;
         }
         inner.store_leaf_work(what, leaf, Some(word)).await?;
+        inner.notify_trim(what, leaf, event);
         if next == LeafWorkState::Active && job.state.get() == next {
             inner.begin_leaf_work(what, leaf, &job);
         }
@@ -287,6 +299,13 @@ impl Inner {
                 // What is not stored is done again.
                 drop(self.store_leaf_work(what, leaf, None).await);
             }
+        }
+    }
+
+    /// Posts what became of a trim. (OpenZFS knows no such events of the other work.)
+    fn notify_trim(&self, what: LeafWork, leaf: Guid, event: &str) {
+        if what == LeafWork::Trim {
+            self.notify(event, Some(leaf), ondisk::NvList::new());
         }
     }
 
@@ -510,6 +529,11 @@ async fn run(weak: Weak<Inner>, what: LeafWork, leaf: Guid, job: Rc<Job>) {
         _ => "canceled",
     };
     drop(inner.store_leaf_work(what, leaf, Some(event)).await);
+    let event = match state {
+        LeafWorkState::Complete => "trim_finish",
+        _ => "trim_cancel",
+    };
+    inner.notify_trim(what, leaf, event);
 }
 
 async fn work(

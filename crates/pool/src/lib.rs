@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod add;
+mod autotrim;
 mod auxiliary;
 mod cachefile;
 mod checkpoint;
@@ -18,6 +19,7 @@ mod damage;
 mod dedup;
 mod discover;
 mod error;
+mod events;
 mod expand;
 mod export;
 mod features;
@@ -53,6 +55,7 @@ pub use create::check_spec;
 pub use damage::DamagedObject;
 pub use discover::{Candidate, Discovery, discover};
 pub use error::{PoolError, ScanRefusal};
+pub use events::EventLog;
 pub use features::{Support, support};
 pub use in_use::{DeviceLabel, clear_labels, device_label};
 pub use leaf_work::{LeafWork, LeafWorkRequest};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use dmu::{Tx, zap};
-use ondisk::{Guid, ObjectId, TXG_INITIAL};
+use ondisk::{Guid, NvList, ObjectId, TXG_INITIAL};
 use vdev::{Health, Join, VdevConfig};
 
 use crate::PoolError;
@@ -56,6 +56,9 @@ impl Pool {
                 Ok(())
             })
             .await?;
+        if opened {
+            inner.notify("vdev_online", Some(Guid(leaf)), NvList::new());
+        }
         inner.expand_by_itself().await?;
         inner.resilver_if_needed().await?;
         Ok(opened)
@@ -112,6 +115,11 @@ impl Pool {
                 inner.log_internal("vdev attach", &text, &tx).await
             })
             .await?;
+        let guid = Some(Guid(joined.get()));
+        if how == Join::Spare {
+            inner.notify("vdev_spare", guid, NvList::new());
+        }
+        inner.notify("vdev_attach", guid, NvList::new());
         inner.resilver_if_needed().await?;
         Ok(joined.get())
     }
@@ -185,6 +193,7 @@ impl Pool {
                 inner.log_internal("guid change", &text, &tx).await
             })
             .await?;
+        inner.notify("pool_reguid", None, NvList::new());
         Ok(guid)
     }
 }
@@ -237,6 +246,11 @@ impl Inner {
             let path = inner.leaf_path(guid);
             let successor = inner.successor_of(guid);
             let removed = inner.tree.detach(guid)?;
+            let gone = NvList::new()
+                .with("vdev_guid", guid.0)
+                .with("vdev_state", 7_u64)
+                .with("vdev_path", path.as_str());
+            inner.notify("vdev_remove", None, gone);
             if let Some(spare) = successor {
                 inner.settle_spare(spare);
                 inner.write_auxiliaries(&tx).await?;

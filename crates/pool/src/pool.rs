@@ -140,7 +140,9 @@ pub(crate) struct Inner {
     pub(crate) last_uberblock: Cell<Uberblock>,
     pub(crate) checkpoint: crate::checkpoint::State,
     pub(crate) leaf_work: crate::leaf_work::State,
+    pub(crate) autotrim: crate::autotrim::State,
     pub(crate) multihost: crate::multihost::State,
+    pub(crate) events: crate::events::EventLog,
 }
 
 impl Pool {
@@ -364,6 +366,7 @@ impl Inner {
             zap::add_u64(&self.mos, DIRECTORY, "history", object.0, tx).await?;
             self.set_objects(|objects| objects.history = object);
         }
+        self.notify_history(record);
         history::append(&self.mos, object, record, tx).await
     }
 

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dmu::{Tx, zap};
-use ondisk::{Guid, ObjectId};
+use ondisk::{Guid, NvList, ObjectId};
 use vdev::{VdevConfig, labels};
 
 use crate::auxiliary::Kind;
@@ -72,6 +72,8 @@ impl Inner {
             inner.write_auxiliaries(&tx).await
         })
         .await?;
+        let gone = NvList::new().with("vdev_guid", guid.0);
+        self.notify("vdev_remove_aux", None, gone);
         self.cache.remove_device(guid.0).await;
         self.unlabel_auxiliary(&device).await;
         Ok(())
@@ -100,6 +102,7 @@ impl Inner {
             inner.log_internal("vdev remove", &text, &tx).await
         })
         .await?;
+        self.notify("vdev_remove_dev", None, NvList::new());
         // Only now: until the group was durable they were the pool's.
         for disk in disks.take() {
             drop(labels::clear(&disk).await);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use vdev::AllocationBias;
 
+use crate::events::EventLog;
 use crate::rewind::Rewind;
 
 /// Identity of the machine, written into labels and compared at import.
@@ -96,6 +97,8 @@ pub struct PoolSpec {
     pub command: Option<String>,
     /// This machine.
     pub host: HostIdentity,
+    /// Where what happens to the pool is told.
+    pub events: EventLog,
 }
 
 impl PoolSpec {
@@ -229,4 +232,6 @@ pub struct ImportPolicy {
     pub command: Option<String>,
     /// This machine.
     pub host: HostIdentity,
+    /// Where what happens to the pool is told.
+    pub events: EventLog,
 }

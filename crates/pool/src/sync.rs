@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use ondisk::bytes::{index, len64};
-use ondisk::{Guid, Txg, Uberblock};
+use ondisk::{Guid, NvList, Txg, Uberblock};
 use vdev::VdevConfig;
 
 use crate::PoolError;
@@ -136,6 +136,7 @@ impl Pool {
         if self.0.dead.get() {
             return Err(PoolError::Suspended);
         }
+        self.0.notify("vdev_clear", vdev.map(Guid), NvList::new());
         self.0.suspended.borrow_mut().take();
         self.0.clock().refuse(false);
         self.0.resumed.notify_all();
@@ -167,6 +168,9 @@ impl Inner {
     }
 
     fn note_suspended(&self, reason: &str) {
+        if self.suspended.borrow().is_none() {
+            self.report("io_failure", None, NvList::new());
+        }
         self.suspended
             .borrow_mut()
             .get_or_insert_with(|| reason.to_owned());
@@ -380,6 +384,7 @@ impl Inner {
             self.write_labels(txg, [1, 3]).await?;
             self.tree.flush().await?;
             self.labels_dirty.set(false);
+            self.notify("config_sync", None, NvList::new());
         }
         self.last_uberblock.set(uberblock);
         // A leaf that failed only now has missed this group; the next one records it.

@@ -25,6 +25,7 @@ pub(crate) fn begin(pool: &Pool) {
 pub(crate) fn look_after_devices(pool: &Pool) {
     spare_in_background(pool);
     let inner = &pool.0;
+    crate::autotrim::look(inner);
     let now = inner.handle.now();
     if now < inner.next_look.get() {
         return;

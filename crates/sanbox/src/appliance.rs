@@ -109,6 +109,7 @@ impl Appliance {
         config: Config,
     ) -> anyhow::Result<Arc<Self>> {
         let cache = state.read_pools()?;
+        engine.events().load(&state.read_events());
         engine.set_admin_snapshots(config.mount.admin_snapshots);
         let identity = HostIdentity {
             hostid: hostid(&state)?,
@@ -823,7 +824,10 @@ impl Appliance {
         for (dataset, _) in self.mounts.list().into_iter().rev() {
             let _ = self.mounts.unmount_name(&dataset, true).await;
         }
-        self.engine.close().await
+        let closed = self.engine.close().await;
+        // The next process shows them, too; without them it only shows less.
+        drop(self.state.write_events(&self.engine.events().save()));
+        closed
     }
 }
 

@@ -169,7 +169,7 @@ impl Invocation {
         let appliance = Appliance::new(engine, state, config)?;
         let holds_mount =
             self.tool == "sanbox" && self.arguments.first().is_some_and(|n| n == "mount");
-        let control = if holds_mount {
+        let control = if holds_mount || self.follows_events() {
             // It stays: other commands of the state directory come through it meanwhile.
             let listener = manage::control::listen(&appliance.state().socket())?;
             Some(tokio::spawn(serve::control::serve(
@@ -197,6 +197,14 @@ impl Invocation {
             Ok(()) => Ok(code),
             Err(error) => bail!("the last changes could not be written out: {error}"),
         }
+    }
+
+    /// Whether the command shows what others do, until it is ended.
+    fn follows_events(&self) -> bool {
+        let mut words = self.arguments.iter();
+        self.tool == "zpool"
+            && words.next().is_some_and(|name| name == "events")
+            && words.any(|word| word.starts_with('-') && word.contains('f'))
     }
 
     /// Whether the command touches neither pools nor the state directory.

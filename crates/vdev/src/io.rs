@@ -119,7 +119,7 @@ impl Tree {
                         return Ok(value);
                     }
                     if expected {
-                        leaf.count_checksum_error(at.born);
+                        leaf.count_checksum_error(at);
                     }
                     rejected = true;
                 }
@@ -195,7 +195,7 @@ impl Tree {
             if sound {
                 result.good.get_or_insert(bytes);
             } else {
-                leaf.count_checksum_error(at.born);
+                leaf.count_checksum_error(at);
                 result.bad_copies += 1;
                 bad.push(leaf);
             }

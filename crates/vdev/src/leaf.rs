@@ -16,8 +16,12 @@ use runtime::{Disk, DiskError, DiskKind, DiskMode, Handle, IoBuf};
 
 use crate::gaps::Gaps;
 use crate::labels;
+use crate::notices::{Happening, Notices};
 use crate::queue::Queue;
-use crate::{Health, IoClass, OpenMode, QueueTuning, VdevConfig, VdevError, VdevStats};
+use crate::{
+    Health, IoClass, LEAF_DATA_START, Location, OpenMode, QueueTuning, VdevConfig, VdevError,
+    VdevStats,
+};
 
 /// Bytes of a probe: a read at the start of a label, aligned for every sector size.
 const PROBE_BYTES: usize = 64 << 10;
@@ -83,6 +87,7 @@ pub(crate) struct Leaf {
     put_away: Cell<bool>,
     /// When it stops taking writes, because another host may have the pool then.
     writable_until: Cell<Option<runtime::Instant>>,
+    notices: Notices,
 }
 
 impl Leaf {
@@ -91,6 +96,7 @@ impl Leaf {
         config: &VdevConfig,
         top: u32,
         tuning: &QueueTuning,
+        notices: Notices,
     ) -> Self {
         Self {
             guid: config.guid,
@@ -118,6 +124,7 @@ impl Leaf {
             lies: RefCell::default(),
             put_away: Cell::new(false),
             writable_until: Cell::new(None),
+            notices,
         }
     }
 
@@ -278,14 +285,48 @@ impl Leaf {
         stats
     }
 
-    /// Counts wrong bytes in place of a block of the group `born`.
-    pub(crate) fn count_checksum_error(&self, born: Txg) {
-        if self.lacks(born) {
+    /// Counts wrong bytes in place of a block.
+    pub(crate) fn count_checksum_error(&self, at: Location) {
+        if self.lacks(at.born) {
             // It is known to lack the block: no fault of the device.
             return;
         }
         self.stats.borrow_mut().checksum_errors += 1;
         self.note_time(&self.lies);
+        let offset = LEAF_DATA_START + at.offset;
+        self.tell(Happening::WrongBytes {
+            offset,
+            size: at.size,
+        });
+    }
+
+    fn tell(&self, what: Happening) {
+        self.notices.tell(self.guid, what);
+    }
+
+    /// Tells that an operation took too long, if so.
+    fn tell_if_slow(&self, offset: u64, size: u64, [asked, ended]: [runtime::Instant; 2]) {
+        if ended > asked + SLOW {
+            self.tell(Happening::Slow {
+                offset,
+                size,
+                nanoseconds: nanos(asked, ended),
+            });
+        }
+    }
+
+    fn tell_failed(&self, offset: u64, size: u64, error: &DiskError) {
+        // OpenZFS: EIO; ENXIO of a device that is gone
+        let errno = match error {
+            DiskError::Io { errno, .. } => *errno,
+            DiskError::Gone { .. } => 6,
+            _ => 5,
+        };
+        self.tell(Happening::Failed {
+            offset,
+            size,
+            errno,
+        });
     }
 
     pub(crate) fn count_healed(&self, bytes: u64) {
@@ -404,11 +445,14 @@ impl Leaf {
                 stats.read_total.record(nanos(asked, ended));
                 stats.slow_ios += u64::from(ended > asked + SLOW);
                 count_class(&mut stats, class, len as u64, [asked, started, ended]);
+                drop(stats);
+                self.tell_if_slow(offset, len as u64, [asked, ended]);
                 Ok(buf)
             }
             Err(error) => {
                 self.stats.borrow_mut().read_errors += 1;
                 self.note_time(&self.failures);
+                self.tell_failed(offset, len as u64, &error);
                 self.after_error(&error).await;
                 Err(LeafError::Device(error))
             }
@@ -454,11 +498,14 @@ impl Leaf {
                 stats.write_total.record(nanos(asked, ended));
                 stats.slow_ios += u64::from(ended > asked + SLOW);
                 count_class(&mut stats, class, len, [asked, started, ended]);
+                drop(stats);
+                self.tell_if_slow(offset, len, [asked, ended]);
                 Ok(())
             }
             Err(error) => {
                 self.stats.borrow_mut().write_errors += 1;
                 self.note_time(&self.failures);
+                self.tell_failed(offset, len, &error);
                 self.after_error(&error).await;
                 Err(LeafError::Device(error))
             }
@@ -629,7 +676,10 @@ impl Leaf {
             self.note_unflushed_missed();
         }
         self.only_read.set(false);
-        self.health.set(health);
+        let from = self.health.replace(health);
+        if from != health {
+            self.tell(Happening::Health { from, to: health });
+        }
         *self.reason.borrow_mut() = reason;
     }
 
@@ -653,7 +703,11 @@ impl Leaf {
         }
         let disk = self.disk.borrow().clone();
         if let Some(disk) = disk {
-            match runtime::timeout(&self.handle, PROBE_PATIENCE, probe(&disk)).await {
+            let answer = runtime::timeout(&self.handle, PROBE_PATIENCE, probe(&disk)).await;
+            if !matches!(answer, Some(Ok(()))) {
+                self.tell(Happening::ProbeFailed);
+            }
+            match answer {
                 Some(Ok(())) => {}
                 Some(Err(DiskError::Gone { .. })) => self.set_health(Health::Removed, None),
                 Some(Err(_)) => self.set_health(Health::Faulted, Some("too many errors".into())),

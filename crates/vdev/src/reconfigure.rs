@@ -164,6 +164,7 @@ impl Tree {
             &config,
             old.top,
             &self.0.tuning.queue,
+            self.0.notices.clone(),
         ));
         let pool = self.0.config.borrow().guid;
         leaf.open(&config, self.0.mode, pool, top.ashift, least, true)

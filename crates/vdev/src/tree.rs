@@ -12,6 +12,7 @@ use runtime::sync::{Event, Mutex};
 use crate::indirect::Mapping;
 use crate::layout::{Layout, Raidz};
 use crate::leaf::{Leaf, LeafError};
+use crate::notices::Notices;
 use crate::raidz::draid::Draid;
 use crate::raidz::{Interval, Map};
 use crate::{
@@ -39,6 +40,7 @@ pub(crate) struct Inner {
     pub(crate) writing: RefCell<BTreeMap<(u32, u64), (u64, u32)>>,
     /// Where the blocks of removed vdevs are.
     pub(crate) mappings: RefCell<BTreeMap<u32, Rc<Mapping>>>,
+    pub(crate) notices: Notices,
     /// Ranges some copy of which is known to be bad and may be rewritten.
     pub(crate) suspects: RefCell<Vec<Rc<SuspectState>>>,
 }
@@ -101,6 +103,7 @@ impl Tree {
             writing: RefCell::default(),
             mappings: RefCell::default(),
             suspects: RefCell::default(),
+            notices: Notices::default(),
         }));
         // All shapes first, so that an unsupported tree is refused before any device is touched.
         for top in &config.tops {
@@ -147,7 +150,8 @@ impl Tree {
         let slots = slots_of(vdev).into_iter().map(|configs| {
             let leaves = configs.into_iter().map(|config| {
                 let queue = &self.0.tuning.queue;
-                Rc::new(Leaf::new(&self.0.handle, config, id, queue))
+                let notices = self.0.notices.clone();
+                Rc::new(Leaf::new(&self.0.handle, config, id, queue, notices))
             });
             Slot {
                 leaves: RefCell::new(leaves.collect()),
@@ -165,6 +169,19 @@ impl Tree {
             interval: RefCell::default(),
             lost: Cell::new(false),
         })
+    }
+
+    /// Returns the news of the devices.
+    #[must_use]
+    pub fn notices(&self) -> Notices {
+        self.0.notices.clone()
+    }
+
+    /// Returns the counters of a leaf; `None` when there is no such leaf.
+    #[must_use]
+    pub fn leaf_stats(&self, leaf: Guid) -> Option<VdevStats> {
+        let leaves = self.0.leaves.borrow();
+        leaves.get(&leaf).map(|leaf| leaf.stats())
     }
 
     /// Returns the configuration as it is now.

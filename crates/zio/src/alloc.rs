@@ -593,6 +593,41 @@ impl Allocator {
         }
     }
 
+    /// As [`Allocator::hold_free`], of what came free since the last call.
+    pub(crate) fn hold_freed(
+        &mut self,
+        (vdev, metaslab): (u32, u32),
+        least: u64,
+        most: u64,
+    ) -> Vec<Range<u64>> {
+        let Some(space) = self.vdevs.get_mut(&vdev) else {
+            return Vec::new();
+        };
+        let most = most.min(space.space().free / 8);
+        space.return_runs_of(metaslab);
+        match space.metaslabs.get_mut(metaslab as usize) {
+            Some(metaslab) => metaslab.hold_freed(least, most),
+            None => Vec::new(),
+        }
+    }
+
+    /// Begins or ends to remember what comes free.
+    pub(crate) fn collect_freed(&mut self, on: bool) {
+        let metaslabs = self.vdevs.values_mut().flat_map(|vdev| &mut vdev.metaslabs);
+        metaslabs.for_each(|metaslab| metaslab.collect_freed(on));
+    }
+
+    /// Returns the metaslabs in which something came free.
+    pub(crate) fn freed_places(&self) -> Vec<(u32, u32)> {
+        let mut places = Vec::new();
+        for (&id, vdev) in &self.vdevs {
+            let indices = (0_u32..).zip(&vdev.metaslabs);
+            let freed = indices.filter(|(_, metaslab)| metaslab.has_freed());
+            places.extend(freed.map(|(index, _)| (id, index)));
+        }
+        places
+    }
+
     /// Gives all runs back.
     #[cfg(test)]
     fn return_all_runs(&mut self) {

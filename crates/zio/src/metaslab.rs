@@ -15,6 +15,9 @@ use crate::ranges::{Mismatch, RangeTree};
 /// OpenZFS keeps the same distance (`TXG_DEFER_SIZE`), so that the last three uberblocks stay whole.
 pub(crate) const DEFER_TXGS: u64 = 2;
 
+/// Most freed ranges that are remembered for [`Metaslab::hold_freed`]; further ones are not.
+const FREED_MAX: usize = 8192;
+
 /// How much of a metaslab's free space is in memory.
 #[derive(Debug)]
 enum Load {
@@ -51,6 +54,8 @@ pub(crate) struct Metaslab {
     deferred_bytes: u64,
     /// Free ranges that nobody gets for a moment, because somebody works on them.
     held: RangeTree,
+    /// What came free and somebody wants to know of, free or in use again; `None` when nobody does.
+    freed: Option<RangeTree>,
     /// Where the next first-fit search starts.
     cursor: u64,
     /// Txg of the last allocation.
@@ -76,6 +81,7 @@ impl Metaslab {
             deferred: BTreeMap::new(),
             deferred_bytes: 0,
             held: RangeTree::default(),
+            freed: None,
             cursor: start,
             used_at: Txg(0),
         }
@@ -256,6 +262,62 @@ impl Metaslab {
         ranges
     }
 
+    /// Begins or ends to remember what comes free.
+    pub(crate) fn collect_freed(&mut self, on: bool) {
+        match (&self.freed, on) {
+            (None, true) => self.freed = Some(RangeTree::default()),
+            (Some(_), false) => self.freed = None,
+            _ => {}
+        }
+    }
+
+    /// Whether something came free since it was last held.
+    pub(crate) fn has_freed(&self) -> bool {
+        self.freed.as_ref().is_some_and(|freed| freed.len() > 0)
+    }
+
+    /// As [`Metaslab::hold`], of what came free since the last call, in pieces of at least `least` bytes. Shorter ones are
+    /// remembered.
+    pub(crate) fn hold_freed(&mut self, least: u64, most: u64) -> Vec<Range<u64>> {
+        let (Load::Loaded(usable), Some(freed)) = (&mut self.load, &mut self.freed) else {
+            return Vec::new();
+        };
+        let mut ranges = Vec::new();
+        let mut left = most;
+        let mut wanted = freed.drain().into_iter().peekable();
+        for free in usable.iter() {
+            while let Some(range) = wanted.peek_mut() {
+                let start = range.start.max(free.start);
+                let end = range.end.min(free.end);
+                if start < end {
+                    let room = end.min(start.saturating_add(left));
+                    if end - start < least || room - start < least {
+                        freed.union(start..end);
+                    } else {
+                        left -= room - start;
+                        ranges.push(start..room);
+                        if room < end {
+                            freed.union(room..end);
+                        }
+                    }
+                }
+                // What is left of it may lie in the next free range; what lies before is in use again.
+                if range.end > free.end {
+                    range.start = range.start.max(free.end);
+                    break;
+                }
+                wanted.next();
+            }
+        }
+        for range in &ranges {
+            usable.remove(range).expect("the range was just found");
+            self.held
+                .add(range.clone())
+                .expect("a usable range is not held");
+        }
+        ranges
+    }
+
     /// Gives back what is held.
     pub(crate) fn release(&mut self) {
         for range in self.held.drain() {
@@ -351,6 +413,11 @@ impl Metaslab {
             let mut ranges = entry.remove();
             matured += ranges.space();
             for range in ranges.drain() {
+                if let Some(freed) = &mut self.freed
+                    && freed.len() < FREED_MAX
+                {
+                    freed.union(range.clone());
+                }
                 match &mut self.load {
                     Load::Loaded(usable) => {
                         // Checked when it was freed, so this can only fail on our own mistake.

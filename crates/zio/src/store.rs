@@ -526,6 +526,33 @@ impl BlockStore {
         }
     }
 
+    /// As [`BlockStore::hold_free`], of what came free since the last call and is in pieces of at least `least` bytes.
+    ///
+    /// # Errors
+    /// As [`BlockStore::hold_free`].
+    pub async fn hold_freed(
+        &self,
+        vdev: u32,
+        metaslab: u32,
+        least: u64,
+        most: u64,
+    ) -> Result<Vec<Range<u64>>, ZioError> {
+        self.load_metaslab(vdev, metaslab).await?;
+        self.with_allocator(|allocator| allocator.hold_freed((vdev, metaslab), least, most))
+    }
+
+    /// Begins or ends to remember what comes free.
+    pub fn collect_freed(&self, on: bool) {
+        drop(self.with_allocator(|allocator| allocator.collect_freed(on)));
+    }
+
+    /// Returns the metaslabs (with their vdev before them) in which something came free since it was asked for.
+    #[must_use]
+    pub fn freed_places(&self) -> Vec<(u32, u32)> {
+        self.with_allocator(|allocator| allocator.freed_places())
+            .unwrap_or_default()
+    }
+
     /// Gives back what [`BlockStore::hold_free`] took of a metaslab.
     pub fn release_free(&self, vdev: u32, metaslab: u32) {
         drop(self.with_allocator(|allocator| {

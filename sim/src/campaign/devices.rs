@@ -6,7 +6,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use engine::{AddSpec, AllocationBias, EngineError, PoolError, PoolHandle, PoolStatus, VdevSpec};
+use engine::{
+    AddSpec, AllocationBias, EngineError, LeafWork, LeafWorkRequest, PoolError, PoolHandle,
+    PoolStatus, VdevSpec,
+};
 use runtime::Handle;
 use world::Rng;
 
@@ -56,6 +59,9 @@ pub async fn work(
                 Err(error) => return Err(format!("checkpoint: {error}")),
             }
         }
+        if rng.below(3) == 0 {
+            work_on_free_space(&pool, &status, &mut rng).await?;
+        }
         let idle = caches.iter().find(|disk| !is_used(&status, disk));
         let is_cache = rng.below(3) == 0;
         let outcome = if is_cache {
@@ -101,6 +107,41 @@ pub async fn work(
         }
     }
     Ok(())
+}
+
+/// Has a device discard its free space or write it, or stop that; or freed space discarded by itself.
+async fn work_on_free_space(
+    pool: &PoolHandle,
+    status: &PoolStatus,
+    rng: &mut Rng,
+) -> Result<(), String> {
+    fn leaves(vdev: &engine::VdevStatus, into: &mut Vec<u64>) {
+        if vdev.children.is_empty() {
+            into.push(vdev.guid);
+        }
+        vdev.children.iter().for_each(|child| leaves(child, into));
+    }
+    if rng.below(4) == 0 {
+        let value = *rng.choose(&["on", "off"]);
+        let set = pool.set_property("autotrim", value).await;
+        return set.map_err(|error| format!("autotrim: {error}"));
+    }
+    let mut found = Vec::new();
+    leaves(&status.root, &mut found);
+    let what = *rng.choose(&[LeafWork::Trim, LeafWork::Initialize]);
+    let request = match rng.below(4) {
+        0 => LeafWorkRequest::Suspend,
+        1 => LeafWorkRequest::Cancel,
+        _ => LeafWorkRequest::Start {
+            // Written free space would be most of what a seed does.
+            rate: Some(8 << 20),
+        },
+    };
+    match pool.work_on_leaf(what, *rng.choose(&found), request).await {
+        // It runs already, or does not; it left meanwhile, or is no leaf (a spare's place).
+        Ok(()) | Err(EngineError::Pool(PoolError::InUse(_) | PoolError::NoSuchDevice)) => Ok(()),
+        Err(error) => Err(format!("{what:?}: {error}")),
+    }
 }
 
 fn is_used(status: &PoolStatus, disk: &PathBuf) -> bool {

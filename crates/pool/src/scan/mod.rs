@@ -410,6 +410,7 @@ impl Inner {
                 inner.note_resilvering();
             }
             inner.store_scan(&tx).await?;
+            inner.notify_scan("start");
             let text = format!(
                 "func={} mintxg={} maxtxg={}",
                 phys.func, phys.min_txg, phys.max_txg
@@ -465,6 +466,11 @@ impl Inner {
         }
         self.scan.resilvering.borrow_mut().clear();
         self.damage.rotate();
+        match (complete, phys.func) {
+            (true, _) => self.notify_scan("finish"),
+            (false, scan_func::SCRUB) => self.notify_scan("abort"),
+            (false, _) => {}
+        }
         self.store_scan(tx).await?;
         let name = if complete {
             "scan done"
@@ -497,7 +503,18 @@ impl Inner {
         Ok(())
     }
 
+    /// Posts a step of a scan.
+    fn notify_scan(&self, step: &str) {
+        if self.scan.is_resilver() {
+            let more = ondisk::NvList::new().with("resilver_type", "healing");
+            self.notify(&format!("resilver_{step}"), None, more);
+        } else {
+            self.notify(&format!("scrub_{step}"), None, ondisk::NvList::new());
+        }
+    }
+
     async fn set_paused(self: &Rc<Self>, paused: bool) -> Result<(), PoolError> {
+        self.notify_scan(if paused { "paused" } else { "resume" });
         let now = self.unix_time();
         let mut pass = self.scan.pass.get();
         if paused {

@@ -311,7 +311,9 @@ impl Inner {
         pass.unrepaired_copies += found.unrepaired_copies;
         scan.pass.set(pass);
         for block in found.damaged {
-            self.damage.note_in_scan(block);
+            if self.damage.note_in_scan(block) {
+                self.report_damage(&block);
+            }
         }
         scan.changed.notify_all();
     }

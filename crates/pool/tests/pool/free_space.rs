@@ -232,3 +232,43 @@ fn a_power_cut_during_work_on_free_space_loses_nothing() {
     }
     assert!(cuts > 6, "only {cuts} pools after cuts");
 }
+
+#[test]
+fn freed_space_is_discarded_by_itself() {
+    for (seed, disks, vdevs) in [(711, 2, mirror()), (712, 3, raidz())] {
+        let world = world(seed, disks, 128 * MIB);
+        let mut rng = world.rng();
+        let mut recorder = Recorder::default();
+        run(&world, async |handle| {
+            let trimmed = |pool: &Pool| -> u64 {
+                let leaves = pool.tree().leaves();
+                let stats = leaves.iter().map(|leaf| pool.tree().leaf_stats(leaf.guid));
+                stats.map(|stats| stats.expect("a leaf").trim_bytes).sum()
+            };
+            let pool = create(&handle, vdevs.clone()).await;
+            work(&pool, &mut rng, &mut recorder, 60).await;
+            handle.sleep(Duration::from_secs(400)).await;
+            assert_eq!(trimmed(&pool), 0, "nobody asked for it");
+            pool.set_property("autotrim", "on").await.expect("on");
+            for _ in 0..6 {
+                work(&pool, &mut rng, &mut recorder, 120).await;
+                handle.sleep(Duration::from_secs(200)).await;
+            }
+            let before = trimmed(&pool);
+            assert!(before >= 1 << 20, "{before} bytes are discarded");
+            pool.set_property("autotrim", "off").await.expect("off");
+            handle.sleep(Duration::from_secs(5)).await;
+            let before = trimmed(&pool);
+            work(&pool, &mut rng, &mut recorder, 120).await;
+            handle.sleep(Duration::from_secs(400)).await;
+            assert_eq!(trimmed(&pool), before, "no more");
+            pool.export().await.expect("export");
+        });
+        run(&world, async |handle| {
+            let pool = import(&handle, disks).await;
+            compare(&root(&pool).await, &recorder.now, "imported again").await;
+            pool.export().await.expect("export");
+        });
+        zdb_clean(&world, "after discarding what came free");
+    }
+}

@@ -8,6 +8,7 @@ mod checkpoint;
 mod crash;
 mod datasets;
 mod devices;
+mod events;
 mod faults;
 mod free_space;
 mod growth;

@@ -130,6 +130,20 @@ const EXAMPLES: &[(&str, &str, &[Example])] = &[
     ),
     (
         "zpool",
+        "events",
+        &[
+            (
+                "zpool events -f",
+                "show what happens to pools and devices, and go on",
+            ),
+            (
+                "zpool events -v tank",
+                "what happened to the pool tank lately, with all that is known of it",
+            ),
+        ],
+    ),
+    (
+        "zpool",
         "labelclear",
         &[(
             "zpool labelclear -f /dev/sdz",

@@ -83,7 +83,7 @@ impl Tree {
             let mut told: Vec<&Rc<Leaf>> = Vec::new();
             for leaf in reading.sources.values().filter(|_| expected) {
                 if !told.iter().any(|other| Rc::ptr_eq(other, leaf)) {
-                    leaf.count_checksum_error(at.born);
+                    leaf.count_checksum_error(at);
                     told.push(leaf);
                 }
             }
@@ -122,7 +122,7 @@ impl Tree {
                     .values()
                     .any(|source| Rc::ptr_eq(source, leaf))
                 {
-                    leaf.count_checksum_error(at.born);
+                    leaf.count_checksum_error(at);
                 }
             }
             result.bad_copies = 1;
@@ -315,7 +315,7 @@ impl Tree {
                 if read.is_ok_and(|bytes| bytes == columns[index.0][index.1]) {
                     continue;
                 }
-                leaf.count_checksum_error(at.born);
+                leaf.count_checksum_error(at);
                 bad.push(Bad { index, leaf });
             }
         }
@@ -461,7 +461,7 @@ impl Reading {
                 continue;
             }
             if !leaf.lacks(at.born) && !counted.iter().any(|other| Rc::ptr_eq(other, leaf)) {
-                leaf.count_checksum_error(at.born);
+                leaf.count_checksum_error(at);
                 counted.push(leaf);
             }
             bad.push(Bad {

@@ -4,6 +4,7 @@ mod add;
 mod checkpoint;
 mod create;
 mod devices;
+mod events;
 pub(crate) mod get;
 mod history;
 mod import;
@@ -52,6 +53,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "export" => import::export(session, rest).await,
         "destroy" => import::destroy(session, rest).await,
         "history" => history::history(session, rest).await,
+        "events" => events::run(session, rest).await,
         "sync" => history::sync(session, rest).await,
         "version" => super::zfs::version(session, "zpool version", rest),
         "scrub" => scan::scrub(session, rest).await,

@@ -1,0 +1,109 @@
+//! `autotrim=on`: devices are told of space that came free, some groups after it could be used again.
+//!
+//! Guarantees: only what is free is touched, and nobody gets it meanwhile; what is too short to be worth a discard waits for
+//! its neighbours. Does not know what was free before the property was set: that is `zpool trim`.
+// OpenZFS: module/zfs/vdev_trim.c, vdev_autotrim_thread, zfs_trim_txg_batch
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use ondisk::Guid;
+use runtime::JoinHandle;
+use vdev::Health;
+
+use crate::leaf_work::{TRIM_BYTES_MIN, TRIM_HELD};
+use crate::pool::{Inner, Stored};
+
+/// Rounds of the sync loop, mostly groups, in which freed space is collected.
+const ROUNDS: u32 = 32;
+
+/// What is known of discarding by itself.
+#[derive(Default)]
+pub(crate) struct State {
+    /// Whether freed space is being collected.
+    on: Cell<bool>,
+    rounds: Cell<u32>,
+    /// Devices that cannot discard.
+    unable: RefCell<BTreeSet<Guid>>,
+    task: RefCell<Option<JoinHandle<()>>>,
+}
+
+/// Takes note of a round of the sync loop.
+pub(crate) fn look(inner: &Rc<Inner>) {
+    let state = &inner.autotrim;
+    let wanted = matches!(
+        inner.properties.borrow().get("autotrim"),
+        Some(Stored::Number(1))
+    );
+    if state.on.replace(wanted) != wanted {
+        state.rounds.set(0);
+        state.unable.borrow_mut().clear();
+        inner.store().collect_freed(wanted);
+    }
+    if !wanted {
+        return;
+    }
+    state.rounds.set(state.rounds.get() + 1);
+    let task = state.task.borrow();
+    let runs = task.as_ref().is_some_and(|task| !task.is_finished());
+    drop(task);
+    if state.rounds.get() < ROUNDS || runs || inner.writable().is_err() {
+        return;
+    }
+    state.rounds.set(0);
+    let worker = Rc::clone(inner);
+    let task = async move { worker.discard_freed().await };
+    let task = inner.handle.spawn("autotrim", task);
+    state.task.replace(Some(task));
+}
+
+impl Inner {
+    /// Waits until nothing is being discarded any more, of a pool that is about to be left.
+    pub(crate) async fn stop_autotrim(&self) {
+        let task = self.autotrim.task.borrow_mut().take();
+        if let Some(task) = task {
+            task.await;
+        }
+    }
+
+    async fn discard_freed(&self) {
+        // Also for vdevs that came since.
+        self.store().collect_freed(true);
+        for (vdev, metaslab) in self.store().freed_places() {
+            if self.leaf_work.is_leaving() || self.closed.get() || self.dead.get() {
+                return;
+            }
+            let turn = self.leaf_work.turn(vdev);
+            let _guard = turn.lock().await;
+            let held = self
+                .store()
+                .hold_freed(vdev, metaslab, TRIM_BYTES_MIN, TRIM_HELD);
+            let Ok(ranges) = held.await else { continue };
+            for leaf in self.tree.leaves() {
+                let able = leaf.top == vdev && leaf.health == Health::Online;
+                if !able || self.autotrim.unable.borrow().contains(&leaf.guid) {
+                    continue;
+                }
+                for range in &ranges {
+                    let Some(on_leaf) = self.tree.leaf_range(leaf.guid, range) else {
+                        break;
+                    };
+                    if on_leaf.end.saturating_sub(on_leaf.start) < TRIM_BYTES_MIN {
+                        continue;
+                    }
+                    match self.tree.trim_leaf(leaf.guid, &on_leaf).await {
+                        Ok(true) => {}
+                        Ok(false) => {
+                            self.autotrim.unable.borrow_mut().insert(leaf.guid);
+                            break;
+                        }
+                        // It is gone, or refuses: its free space stays as it is.
+                        Err(_) => break,
+                    }
+                }
+            }
+            self.store().release_free(vdev, metaslab);
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! What happens to pools and their devices, as lists of names and values in OpenZFS's form (`zpool events`).
+//!
+//! One log serves all pools of a process, so that the end of a pool is in it, too. It is bounded: the oldest events go.
+//! What devices do is told by the device tree and reported here, at most so often a second of each kind and device.
+// OpenZFS: module/zfs/zfs_fm.c (classes, contents), module/zfs/fm.c (log); include/sys/fm, include/sys/sysevent (names)
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::rc::{Rc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ondisk::scan::DamagedBlock;
+use ondisk::{Guid, NvList, NvValue};
+use runtime::{Handle, Timestamp};
+use vdev::{Happening, Health, Notice, Notices, VdevConfig, VdevKind};
+
+use crate::pool::{Inner, Pool, Stored};
+
+/// Events kept.
+// OpenZFS: module/zfs/fm.c, zfs_zevent_len_max
+const KEPT: usize = 512;
+/// Reports of one kind about one device in a second.
+// OpenZFS: module/zfs/vdev.c, zfs_checksum_events_per_second, zfs_slow_io_events_per_second
+const REPORTS_PER_SECOND: u32 = 20;
+/// `ECKSUM`: what wrong bytes are called.
+const ECKSUM: i32 = 52;
+
+/// The events of all pools of a process, the newest [`KEPT`]. Clones are the same log.
+#[derive(Clone, Default)]
+pub struct EventLog(Arc<Mutex<Ring>>);
+
+#[derive(Default)]
+struct Ring {
+    kept: VecDeque<(u64, Arc<NvList>)>,
+    /// Number of the newest event ever.
+    last: u64,
+}
+
+impl fmt::Debug for EventLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EventLog({} events)", self.ring().kept.len())
+    }
+}
+
+impl EventLog {
+    fn ring(&self) -> MutexGuard<'_, Ring> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn post(&self, mut list: NvList, at: Timestamp) {
+        let mut ring = self.ring();
+        ring.last += 1;
+        let id = ring.last;
+        let time = vec![at.seconds, i64::from(at.nanoseconds)];
+        list.insert("time", NvValue::I64Array(time));
+        list.insert("eid", id);
+        if ring.kept.len() == KEPT {
+            ring.kept.pop_front();
+        }
+        ring.kept.push_back((id, Arc::new(list)));
+    }
+
+    /// Returns the events after the one with the number `id` that are still kept, oldest first, with their numbers.
+    #[must_use]
+    pub fn after(&self, id: u64) -> Vec<(u64, Arc<NvList>)> {
+        let ring = self.ring();
+        let newer = ring.kept.iter().filter(|(number, _)| *number > id);
+        newer.cloned().collect()
+    }
+
+    /// Forgets all events; returns how many there were. Numbers go on.
+    pub fn clear(&self) -> usize {
+        let mut ring = self.ring();
+        let count = ring.kept.len();
+        ring.kept.clear();
+        count
+    }
+
+    /// Returns the log as bytes, for another process to go on with.
+    #[must_use]
+    pub fn save(&self) -> Vec<u8> {
+        let ring = self.ring();
+        let lists: Vec<NvList> = ring.kept.iter().map(|(_, list)| (**list).clone()).collect();
+        let last = ring.last;
+        drop(ring);
+        NvList::new()
+            .with("last", last)
+            .with("events", lists)
+            .encode_xdr()
+    }
+
+    /// Puts back what [`EventLog::save`] gave, before what has happened since. What cannot be understood is left out.
+    pub fn load(&self, bytes: &[u8]) {
+        let Ok(saved) = NvList::decode(bytes) else {
+            return;
+        };
+        let mut ring = self.ring();
+        let fresh = std::mem::take(&mut ring.kept);
+        let events = saved.lists("events").unwrap_or_default();
+        for list in events.iter().rev().take(KEPT).rev() {
+            let Some(id) = list.u64("eid") else { continue };
+            ring.kept.push_back((id, Arc::new(list.clone())));
+        }
+        ring.last = saved.u64("last").unwrap_or(0).saturating_add(ring.last);
+        let before = saved.u64("last").unwrap_or(0);
+        for (id, list) in fresh {
+            let id = id.saturating_add(before);
+            let mut list = (*list).clone();
+            list.insert("eid", id);
+            ring.kept.push_back((id, Arc::new(list)));
+        }
+        while ring.kept.len() > KEPT {
+            ring.kept.pop_front();
+        }
+    }
+}
+
+/// Begins to report what devices do. What they did while the pool was opened is not reported, but for those that could not be.
+pub(crate) fn begin(pool: &Pool) {
+    let inner = &pool.0;
+    let notices = inner.tree.notices();
+    drop(notices.take());
+    for leaf in inner.tree.leaves() {
+        if leaf.health == Health::Unavailable {
+            let before = NvList::new().with("prev_state", 0_u64);
+            inner.report("vdev.open_failed", Some(leaf.guid), before);
+        }
+    }
+    let task = report_devices(Rc::downgrade(inner), notices, inner.handle.clone());
+    drop(inner.handle.spawn("events of devices", task));
+}
+
+async fn report_devices(pool: Weak<Inner>, notices: Notices, handle: Handle) {
+    // Reports in the second, by kind and device.
+    let mut counts: BTreeMap<(&'static str, Guid), u32> = BTreeMap::new();
+    let mut second = 0;
+    loop {
+        notices.wait().await;
+        let Some(inner) = pool.upgrade() else { return };
+        if inner.closed.get() {
+            return;
+        }
+        let now = handle.wall_clock().seconds;
+        if now != second {
+            second = now;
+            counts.clear();
+        }
+        for notice in notices.take() {
+            let kind = kind_of(&notice.what);
+            let count = counts.entry((kind, notice.leaf)).or_default();
+            *count += 1;
+            if *count <= REPORTS_PER_SECOND {
+                inner.report_notice(kind, &notice);
+            }
+        }
+    }
+}
+
+fn kind_of(what: &Happening) -> &'static str {
+    match what {
+        Happening::WrongBytes { .. } => "checksum",
+        Happening::Failed { .. } => "io",
+        Happening::Slow { .. } => "delay",
+        Happening::ProbeFailed => "probe_failure",
+        Happening::Health { .. } => "statechange",
+    }
+}
+
+/// The number of a device's state.
+// OpenZFS: include/sys/fs/zfs.h, vdev_state_t
+fn state_number(health: Health) -> u64 {
+    match health {
+        Health::Offline => 2,
+        Health::Removed => 3,
+        Health::Unavailable => 4,
+        Health::Faulted => 5,
+        Health::Degraded => 6,
+        Health::Online => 7,
+    }
+}
+
+/// A leaf and the vdev above it.
+fn find<'a>(
+    vdev: &'a VdevConfig,
+    guid: Guid,
+    parent: Option<&'a VdevConfig>,
+) -> Option<(&'a VdevConfig, Option<&'a VdevConfig>)> {
+    if vdev.guid == guid {
+        return Some((vdev, parent));
+    }
+    let mut children = vdev.children.iter();
+    children.find_map(|child| find(child, guid, Some(vdev)))
+}
+
+fn kind_name(kind: &VdevKind) -> &str {
+    match kind {
+        VdevKind::Disk => "disk",
+        VdevKind::File => "file",
+        VdevKind::Mirror => "mirror",
+        VdevKind::Raidz => "raidz",
+        VdevKind::Draid => "draid",
+        VdevKind::Hole => "hole",
+        VdevKind::Missing => "missing",
+        VdevKind::Indirect => "indirect",
+        VdevKind::Replacing => "replacing",
+        VdevKind::Spare => "spare",
+        VdevKind::Other(name) => name,
+    }
+}
+
+impl Inner {
+    /// Posts what somebody did, or what became of it: `sysevent.fs.zfs.NAME`.
+    pub(crate) fn notify(&self, name: &str, vdev: Option<Guid>, more: NvList) {
+        self.post("sysevent", name, vdev, more);
+    }
+
+    fn post(&self, class: &str, name: &str, vdev: Option<Guid>, more: NvList) {
+        let mut list = NvList::new();
+        list.insert("version", NvValue::U8(0));
+        list.insert("class", format!("{class}.fs.zfs.{name}"));
+        self.add_pool(&mut list);
+        if let Some(guid) = vdev {
+            let leaves = self.tree.leaves();
+            let leaf = leaves.iter().find(|leaf| leaf.guid == guid);
+            list.insert("vdev_guid", guid.0);
+            let state = leaf.map_or(7, |leaf| state_number(leaf.health));
+            list.insert("vdev_state", state);
+            if let Some(leaf) = leaf {
+                list.insert("vdev_path", leaf.path.as_str());
+            }
+        }
+        self.finish(list, more);
+    }
+
+    /// Posts a fault: `ereport.fs.zfs.NAME`.
+    pub(crate) fn report(&self, name: &str, leaf: Option<Guid>, more: NvList) {
+        let mut detector = NvList::new();
+        detector.insert("version", NvValue::U8(0));
+        detector.insert("scheme", "zfs");
+        detector.insert("pool", self.identity.borrow().guid);
+        if let Some(leaf) = leaf {
+            detector.insert("vdev", leaf.0);
+        }
+        let mut list = NvList::new();
+        list.insert("class", format!("ereport.fs.zfs.{name}"));
+        list.insert("ena", self.handle.now().as_nanos() << 12 | 1);
+        list.insert("detector", detector);
+        self.add_pool(&mut list);
+        let failmode = match self.properties.borrow().get("failmode") {
+            Some(Stored::Number(1)) => "continue",
+            Some(Stored::Number(2)) => "panic",
+            _ => "wait",
+        };
+        list.insert("pool_failmode", failmode);
+        if let Some(leaf) = leaf {
+            self.add_leaf(&mut list, leaf);
+        }
+        self.finish(list, more);
+    }
+
+    fn add_pool(&self, list: &mut NvList) {
+        list.insert("pool", self.name.borrow().as_str());
+        list.insert("pool_guid", self.identity.borrow().guid);
+        list.insert("pool_state", self.label_state.get());
+        list.insert("pool_context", 0_i32);
+    }
+
+    fn add_leaf(&self, list: &mut NvList, guid: Guid) {
+        let tree = self.tree.config();
+        let found = tree
+            .tops
+            .iter()
+            .find_map(|top| Some((top, find(top, guid, None)?)));
+        let Some((top, (leaf, parent))) = found else {
+            return;
+        };
+        list.insert("vdev_guid", guid.0);
+        list.insert("vdev_type", kind_name(&leaf.kind));
+        if let Some(path) = &leaf.path {
+            list.insert("vdev_path", path.as_str());
+        }
+        list.insert("vdev_ashift", u64::from(top.ashift));
+        if let Some(stats) = self.tree.leaf_stats(guid) {
+            list.insert("vdev_read_errors", stats.read_errors);
+            list.insert("vdev_write_errors", stats.write_errors);
+            list.insert("vdev_cksum_errors", stats.checksum_errors);
+            list.insert("vdev_delays", stats.slow_ios);
+        }
+        match parent {
+            Some(parent) => {
+                list.insert("parent_guid", parent.guid.0);
+                list.insert("parent_type", kind_name(&parent.kind));
+            }
+            None => {
+                list.insert("parent_guid", tree.guid.0);
+                list.insert("parent_type", "root");
+            }
+        }
+    }
+
+    fn finish(&self, mut list: NvList, more: NvList) {
+        for (name, value) in more.iter() {
+            list.insert(name, value.clone());
+        }
+        self.events.post(list, self.handle.wall_clock());
+    }
+
+    fn report_notice(&self, kind: &'static str, notice: &Notice) {
+        let leaf = Some(notice.leaf);
+        let place = |error: i32, offset: u64, size: u64| {
+            NvList::new()
+                .with("zio_err", error)
+                .with("zio_offset", offset)
+                .with("zio_size", size)
+        };
+        match notice.what {
+            Happening::WrongBytes { offset, size } => {
+                self.report(kind, leaf, place(ECKSUM, offset, size));
+            }
+            Happening::Failed {
+                offset,
+                size,
+                errno,
+            } => self.report(kind, leaf, place(errno, offset, size)),
+            Happening::Slow {
+                offset,
+                size,
+                nanoseconds,
+            } => {
+                let more = place(0, offset, size).with("zio_delta", nanoseconds);
+                self.report(kind, leaf, more);
+            }
+            Happening::ProbeFailed => {
+                self.report(kind, leaf, NvList::new().with("prev_state", 0_u64));
+            }
+            Happening::Health { from, to } => {
+                let before = state_number(from);
+                if to == Health::Removed {
+                    self.post("resource", "removed", leaf, NvList::new());
+                }
+                if matches!(to, Health::Unavailable) {
+                    let more = NvList::new().with("prev_state", before);
+                    self.report("vdev.open_failed", leaf, more);
+                }
+                let more = NvList::new().with("vdev_laststate", before);
+                self.post("resource", kind, leaf, more);
+            }
+        }
+    }
+
+    /// Reports a block of which no copy is right.
+    pub(crate) fn report_damage(&self, block: &DamagedBlock) {
+        let more = NvList::new()
+            .with("zio_err", ECKSUM)
+            .with("zio_objset", block.objset)
+            .with("zio_object", block.object)
+            .with("zio_level", block.level)
+            .with("zio_blkid", block.block);
+        self.report("data", None, more);
+    }
+
+    /// Posts a record of the pool's history.
+    // OpenZFS: module/zfs/spa_history.c, spa_history_log_notify (order); include/sys/fs/zfs.h, ZFS_EV_HIST_CMD and its like
+    pub(crate) fn notify_history(&self, record: &NvList) {
+        const NAMES: [(&str, &str); 10] = [
+            ("history command", "history_command"),
+            ("internal_name", "history_internal_name"),
+            ("history zone", "history_zone"),
+            ("history hostname", "history_hostname"),
+            ("dsname", "history_dsname"),
+            ("history internal str", "history_internal_str"),
+            ("dsid", "history_dsid"),
+            ("history txg", "history_txg"),
+            ("history time", "history_time"),
+            ("history who", "history_who"),
+        ];
+        let mut more = NvList::new();
+        for (stored, shown) in NAMES {
+            if let Some(value) = record.get(stored) {
+                more.insert(shown, value.clone());
+            }
+        }
+        self.notify("history_event", None, more);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(class: &str) -> NvList {
+        NvList::new().with("class", class)
+    }
+
+    #[test]
+    fn the_log_keeps_the_newest_and_goes_on_in_another_process() {
+        let log = EventLog::default();
+        let at = Timestamp {
+            seconds: 5,
+            nanoseconds: 7,
+        };
+        for number in 0..600 {
+            log.post(event(&format!("e{number}")), at);
+        }
+        let kept = log.after(0);
+        assert_eq!((kept.len(), kept[0].0), (KEPT, 600 - 512 + 1));
+        assert_eq!(log.after(599).len(), 1);
+        let next = EventLog::default();
+        next.post(event("new"), at);
+        next.load(&log.save());
+        let kept = next.after(600);
+        assert_eq!(kept.len(), 1);
+        assert_eq!(kept[0].1.u64("eid"), Some(601));
+        assert_eq!(next.after(0).len(), KEPT);
+        next.load(b"nonsense");
+        assert_eq!(next.clear(), KEPT);
+        assert!(next.after(0).is_empty());
+        next.post(event("later"), at);
+        assert_eq!(next.after(0)[0].0, 602);
+    }
+}
