@@ -2,7 +2,7 @@
 
 use ondisk::dsl::{BpobjPhys, DeadlistPhys, DslDatasetPhys, DslDirPhys};
 use ondisk::space_map::{SpaceMapEntry, SpaceMapHeader};
-use ondisk::zil::{LogBlock, ZilHeader};
+use ondisk::zil::{CloneRange, LogBlock, ZilHeader};
 use ondisk::{BlockPointer, DnodePhys, ObjsetPhys, sa as attributes};
 
 pub(crate) fn dnode(data: &[u8]) {
@@ -117,6 +117,7 @@ pub(crate) fn zil_block(data: &[u8]) {
     if let Some(log) = LogBlock::open(block, &bp, |_| sum, |_| sum) {
         for record in log.iter() {
             std::hint::black_box((record.indirect_write(), record.body.len()));
+            std::hint::black_box(CloneRange::decode(record.body).is_some());
         }
     }
 }

@@ -16,7 +16,7 @@ use dmu::{Objset, ObjsetOptions, Services, TxgClock, zap};
 use dsl::{Dataset, Hierarchy, HierarchyOptions};
 use ondisk::bytes::{index, u64_at};
 use ondisk::feature::Feature;
-use ondisk::{NvList, ObjectId, SPA_VERSION_FEATURES, Txg, Uberblock};
+use ondisk::{BlockPointer, NvList, ObjectId, SPA_VERSION_FEATURES, Txg, Uberblock};
 use runtime::Handle;
 use runtime::sync::Event;
 use vdev::{AllocationBias, OpenMode, Tree, TreeConfig, TreeTuning, VdevConfig, VdevKind};
@@ -772,13 +772,22 @@ impl Inner {
             };
             let claimed_log = zil::claim(self.store(), &old, first.txg(), unreadable).await;
             let zil::Claimed { header, referenced } = claimed_log.map_err(unusable)?;
+            let refused = if referenced.iter().any(BlockPointer::is_dedup) {
+                Some("it holds clones of deduplicated blocks")
+            } else if !referenced.is_empty()
+                && !self.hierarchy.features().is_enabled("block_cloning")
+            {
+                Some("it holds clones of blocks, and feature@block_cloning is disabled")
+            } else {
+                None
+            };
+            if let Some(reason) = refused {
+                return Err(PoolError::DirtyIntentLog {
+                    dataset: name,
+                    reason: reason.to_owned(),
+                });
+            }
             for bp in &referenced {
-                if bp.is_dedup() {
-                    return Err(PoolError::DirtyIntentLog {
-                        dataset: name,
-                        reason: "it holds clones of deduplicated blocks".to_owned(),
-                    });
-                }
                 self.space.refer(bp, self.store().dsize(bp)).await?;
             }
             if !zil::has_log(&header) && old.log.birth() < first.txg() {

@@ -5,6 +5,7 @@
 
 mod caches;
 mod checkpoint;
+mod clones;
 mod crash;
 mod datasets;
 mod devices;
