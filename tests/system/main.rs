@@ -18,6 +18,7 @@ mod importing;
 mod intent_log;
 mod iscsi;
 mod lists;
+mod livelists;
 mod multihost;
 mod nbd;
 mod nonsense;

@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use dmu::{AllocSpec, Objset, Tx};
 use ondisk::bytes::u64_at;
-use ondisk::dsl::{BpobjPhys, bpobj_entry};
+use ondisk::dsl::{BpobjPhys, bpobj_entry, freed_entry, livelist_entry};
 use ondisk::{BlockPointer, Compression, ObjectId, ObjectType};
 
 use crate::directory::LIST_BLOCK;
@@ -21,6 +21,8 @@ use crate::error::{DslError, Result};
 use crate::space::{Sizes, sizes_of};
 
 const POINTER: u64 = 128;
+/// Where a longer bonus has the number of entries that mark the end of a block. OpenZFS: include/sys/bpobj.h, bpo_num_freed.
+const FREED_AT: usize = BpobjPhys::SIZE;
 /// Pointers handled at a time: one block of the list.
 const CHUNK: u64 = LIST_BLOCK as u64 / POINTER;
 /// Lists in lists in lists: OpenZFS flattens them to one level.
@@ -34,14 +36,24 @@ struct Inner {
     mos: Objset,
     object: ObjectId,
     phys: Cell<BpobjPhys>,
-    /// The bonus as it is on disk: livelists have a longer one, old lists a shorter one.
+    /// The bonus as it is on disk: of pools with livelists it is longer, and counts those entries that mark the end of a
+    /// block; of old lists it is shorter.
     bonus: RefCell<Vec<u8>>,
 }
 
 impl Bpobj {
     /// Makes an empty list with the given block size. Syncing context.
     pub(crate) async fn create(mos: &Objset, block_size: u32, tx: &Tx) -> Result<ObjectId> {
-        let len = u16::try_from(BpobjPhys::SIZE).expect("48 bytes");
+        Self::create_with(mos, block_size, BpobjPhys::SIZE, tx).await
+    }
+
+    /// Makes an empty list for entries that mark the end of blocks, too. Syncing context.
+    pub(crate) async fn create_with_ends(mos: &Objset, tx: &Tx) -> Result<ObjectId> {
+        Self::create_with(mos, LIST_BLOCK, FREED_AT + 8, tx).await
+    }
+
+    async fn create_with(mos: &Objset, block_size: u32, bonus: usize, tx: &Tx) -> Result<ObjectId> {
+        let len = u16::try_from(bonus).expect("56 bytes at most");
         let spec = AllocSpec::new(ObjectType::BPOBJ)
             .block_size(block_size)
             .bonus(ObjectType::BPOBJ_HDR, len);
@@ -89,6 +101,20 @@ impl Bpobj {
         phys.num_blkptrs == 0 && phys.num_subobjs == 0
     }
 
+    /// Entries of the list itself.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.0.phys.get().num_blkptrs
+    }
+
+    /// Entries that mark the end of a block.
+    pub(crate) fn freed(&self) -> u64 {
+        let bonus = self.0.bonus.borrow();
+        if bonus.len() < FREED_AT + 8 {
+            return 0;
+        }
+        u64_at(&bonus, FREED_AT)
+    }
+
     /// Total sizes, with sub-lists.
     pub(crate) fn sizes(&self) -> Sizes {
         let phys = self.0.phys.get();
@@ -101,6 +127,43 @@ impl Bpobj {
 
     /// Appends blocks; holes are left out. Syncing context.
     pub(crate) async fn append(&self, blocks: &[BlockPointer], tx: &Tx) -> Result<()> {
+        self.append_as(blocks, false, tx).await
+    }
+
+    /// Appends entries that mark the end of blocks: totals shrink. Syncing context.
+    pub(crate) async fn append_freed(&self, blocks: &[BlockPointer], tx: &Tx) -> Result<()> {
+        if self.0.bonus.borrow().len() < FREED_AT + 8 {
+            return Err(DslError::corrupt("list of a clone's blocks", self.object()));
+        }
+        self.append_as(blocks, true, tx).await
+    }
+
+    /// Calls `each` with every entry of a list without sub-lists, the newest first, and whether it marks the end of a block.
+    pub(crate) async fn each_backwards(
+        &self,
+        mut each: impl FnMut(BlockPointer, bool),
+    ) -> Result<()> {
+        let inner = &self.0;
+        let phys = inner.phys.get();
+        if phys.num_subobjs != 0 {
+            return Err(DslError::corrupt("list of a clone's blocks", inner.object));
+        }
+        let mut end = phys.num_blkptrs;
+        while end > 0 {
+            let first = (end - 1) / CHUNK * CHUNK;
+            let len = usize::try_from((end - first) * POINTER).expect("one block");
+            let bytes = inner.mos.read(inner.object, first * POINTER, len).await?;
+            let chunk: Vec<BlockPointer> = BlockPointer::decode_all(&bytes).collect();
+            for bp in chunk.iter().rev() {
+                let (bp, freed) = livelist_entry(bp);
+                each(bp, freed);
+            }
+            end = first;
+        }
+        Ok(())
+    }
+
+    async fn append_as(&self, blocks: &[BlockPointer], freed: bool, tx: &Tx) -> Result<()> {
         let inner = &self.0;
         let store = inner.mos.services().store().clone();
         let capacity = usize::try_from(CHUNK * POINTER).expect("one block");
@@ -110,7 +173,9 @@ impl Bpobj {
             let mut sizes = Sizes::default();
             let mut count = 0;
             for bp in chunk.iter().filter(|bp| !bp.is_hole()) {
-                bytes.extend_from_slice(&bpobj_entry(bp).encode());
+                let entry = bpobj_entry(bp);
+                let entry = if freed { freed_entry(&entry) } else { entry };
+                bytes.extend_from_slice(&entry.encode());
                 sizes.add(sizes_of(bp, store.dsize(bp)));
                 count += 1;
             }
@@ -122,9 +187,18 @@ impl Bpobj {
                 .write(inner.object, phys.num_blkptrs * POINTER, &bytes, tx)
                 .await?;
             phys.num_blkptrs += count;
-            phys.bytes += sizes.used;
-            phys.comp += sizes.compressed;
-            phys.uncomp += sizes.uncompressed;
+            if freed {
+                phys.bytes = phys.bytes.saturating_sub(sizes.used);
+                phys.comp = phys.comp.saturating_sub(sizes.compressed);
+                phys.uncomp = phys.uncomp.saturating_sub(sizes.uncompressed);
+                let ended = self.freed() + count;
+                let mut bonus = inner.bonus.borrow_mut();
+                bonus[FREED_AT..FREED_AT + 8].copy_from_slice(&ended.to_le_bytes());
+            } else {
+                phys.bytes += sizes.used;
+                phys.comp += sizes.compressed;
+                phys.uncomp += sizes.uncompressed;
+            }
             self.store(phys, tx).await?;
         }
         Ok(())

@@ -182,6 +182,9 @@ impl Inner {
             uncompressed: d.uncompressed_bytes,
         };
         if phys.bp.is_hole() {
+            return self.drop_livelist(&state.dir(), tx).await;
+        }
+        if self.leave_livelist_to_background(&state.dir(), tx).await? {
             return Ok(());
         }
         self.free_in_background(phys.bp, phys.prev_snap_txg, sizes, tx)

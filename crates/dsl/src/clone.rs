@@ -66,6 +66,7 @@ impl Inner {
             dataset: state.object,
             snapshot: None,
         };
+        self.begin_livelist(&found.dir, tx).await?;
         self.apply_settings(&found, settings, tx).await?;
         self.forget_log(&state, tx).await?;
         Ok(state)
@@ -242,6 +243,9 @@ impl Inner {
         let dir = p.clone.dir();
         let old_dir = p.origin.dir();
         let old_head = self.head_of(&old_dir).await?;
+        // They belong to the times of the origins, which change.
+        self.drop_livelist(&dir, tx).await?;
+        self.drop_livelist(&old_dir, tx).await?;
         let o = p.origin.phys();
         // The origin's next dataset is now of the clone.
         let old_next = o.next_snap_obj;
@@ -423,6 +427,7 @@ impl Inner {
         let prev = state.prev.borrow().clone();
         let prev = prev.ok_or_else(|| DslError::corrupt("previous snapshot", state.object))?;
         let s = prev.phys();
+        self.drop_livelist(&dir, tx).await?;
         let list = self.deadlist_of(state).await?;
         let dead = list.totals();
         let dead_young = list

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use dmu::zap::{self, ZapSpec, ZapValue};
 use dmu::{Objset, Tx};
 use ondisk::dsl::DeadlistPhys;
-use ondisk::{BlockPointer, ObjectId, ObjectType};
+use ondisk::{BlockPointer, ObjectId, ObjectType, Txg};
 
 use crate::bpobj::Bpobj;
 use crate::empty::EmptyBpobj;
@@ -22,6 +22,8 @@ pub(crate) struct Deadlist {
     mos: Objset,
     object: ObjectId,
     totals: Cell<Sizes>,
+    /// The newest group whose blocks a livelist has.
+    pub(crate) kept: Cell<Txg>,
     /// By the txg a block must be younger than.
     entries: RefCell<BTreeMap<u64, Entry>>,
 }
@@ -75,6 +77,7 @@ impl Deadlist {
             mos: mos.clone(),
             object,
             totals: Cell::new(totals),
+            kept: Cell::new(Txg(0)),
             entries: RefCell::new(entries),
         })
     }
@@ -149,14 +152,7 @@ impl Deadlist {
         let store = self.mos.services().store().clone();
         let mut totals = self.totals.get();
         for bp in blocks {
-            let key = {
-                let entries = self.entries.borrow();
-                let older = entries.range(..bp.birth().0).next_back();
-                let (key, _) = older
-                    .or_else(|| entries.first_key_value())
-                    .ok_or_else(|| DslError::corrupt("deadlist without entries", self.object))?;
-                *key
-            };
+            let key = self.key_for(bp)?;
             totals.add(sizes_of(bp, store.dsize(bp)));
             by_key.entry(key).or_default().push(*bp);
         }
@@ -167,6 +163,101 @@ impl Deadlist {
         self.set_totals(totals, tx).await
     }
 
+    /// Marks the end of blocks in the entries their births belong to, as livelists have it. Syncing context.
+    pub(crate) async fn insert_freed(
+        &self,
+        blocks: &[BlockPointer],
+        empty: &EmptyBpobj,
+        tx: &Tx,
+    ) -> Result<()> {
+        let store = self.mos.services().store().clone();
+        let mut by_key: BTreeMap<u64, Vec<BlockPointer>> = BTreeMap::new();
+        let mut totals = self.totals.get();
+        for bp in blocks {
+            let key = self.key_for(bp)?;
+            totals.sub(sizes_of(bp, store.dsize(bp)));
+            by_key.entry(key).or_default().push(*bp);
+        }
+        for (key, blocks) in by_key {
+            let list = self.list_for_writing(key, empty, tx).await?;
+            list.append_freed(&blocks, tx).await?;
+        }
+        self.set_totals(totals, tx).await
+    }
+
+    /// The key of the entry a block's birth belongs to.
+    fn key_for(&self, bp: &BlockPointer) -> Result<u64> {
+        let entries = self.entries.borrow();
+        let older = entries.range(..bp.birth().0).next_back();
+        let (key, _) = older
+            .or_else(|| entries.first_key_value())
+            .ok_or_else(|| DslError::corrupt("deadlist without entries", self.object))?;
+        Ok(*key)
+    }
+
+    /// The keys of the entries, the oldest first.
+    pub(crate) fn keys(&self) -> Vec<u64> {
+        self.entries.borrow().keys().copied().collect()
+    }
+
+    pub(crate) fn has_key(&self, key: u64) -> bool {
+        self.entries.borrow().contains_key(&key)
+    }
+
+    /// The newest key and its list; no list where nothing was ever written to it.
+    pub(crate) async fn newest(&self) -> Result<Option<(u64, Option<Bpobj>)>> {
+        let newest = self.entries.borrow().last_key_value().map(|(key, _)| *key);
+        match newest {
+            Some(key) => Ok(Some((key, self.list_at(key).await?))),
+            None => Ok(None),
+        }
+    }
+
+    /// The list of a key, open; `None` for one without blocks.
+    pub(crate) async fn list_at(&self, key: u64) -> Result<Option<Bpobj>> {
+        let Some(entry) = self.entries.borrow().get(&key).cloned() else {
+            return Ok(None);
+        };
+        let list = match entry.open {
+            Some(list) => list,
+            None => Bpobj::open(&self.mos, entry.object).await?,
+        };
+        Ok(Some(list).filter(|list| !list.is_empty()))
+    }
+
+    /// Forgets the blocks of an entry but keeps the entry. Syncing context.
+    pub(crate) async fn clear_key(&self, key: u64, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
+        let Some(entry) = self.entries.borrow().get(&key).cloned() else {
+            return Ok(());
+        };
+        if empty.is_shared(entry.object) {
+            return Ok(());
+        }
+        let mut totals = self.totals.get();
+        totals.sub(Bpobj::open(&self.mos, entry.object).await?.sizes());
+        Bpobj::destroy(&self.mos, entry.object, tx).await?;
+        let object = empty.take(tx).await?;
+        zap::update_int_key(&self.mos, self.object, key, object.0, tx).await?;
+        self.entries
+            .borrow_mut()
+            .insert(key, Entry { object, open: None });
+        self.set_totals(totals, tx).await
+    }
+
+    /// Drops an entry with the blocks in it. Syncing context.
+    pub(crate) async fn forget_key(&self, key: u64, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
+        self.clear_key(key, empty, tx).await?;
+        if !self.has_key(key) {
+            return Ok(());
+        }
+        let object = self.take_entry(key, tx).await?;
+        if empty.is_shared(object) {
+            empty.give_back(tx).await
+        } else {
+            Bpobj::destroy(&self.mos, object, tx).await
+        }
+    }
+
     async fn list_for_writing(&self, key: u64, empty: &EmptyBpobj, tx: &Tx) -> Result<Bpobj> {
         let entry = self.entries.borrow().get(&key).cloned();
         let entry = entry.expect("the key was found in the entries");
@@ -175,7 +266,11 @@ impl Deadlist {
         }
         let mut object = entry.object;
         if empty.is_shared(object) {
-            object = Bpobj::create(&self.mos, crate::directory::LIST_BLOCK, tx).await?;
+            object = if empty.with_ends() {
+                Bpobj::create_with_ends(&self.mos, tx).await?
+            } else {
+                Bpobj::create(&self.mos, crate::directory::LIST_BLOCK, tx).await?
+            };
             empty.give_back(tx).await?;
             zap::update_int_key(&self.mos, self.object, key, object.0, tx).await?;
         }

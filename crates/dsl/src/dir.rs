@@ -10,6 +10,7 @@ use std::rc::Rc;
 use ondisk::dsl::{DslDirPhys, UsedBy};
 use ondisk::{ObjectId, Txg};
 
+use crate::deadlist::Deadlist;
 use crate::property::{DatasetKind, Value};
 use crate::space::{self, Delta, Transfer};
 
@@ -31,6 +32,8 @@ pub(crate) struct Dir {
     pub(crate) props: RefCell<Option<Rc<PropMap>>>,
     /// Creation txg of the snapshot it was cloned from, 0 if it is no clone.
     pub(crate) origin_txg: Cell<u64>,
+    /// The list of a clone's own blocks, once looked for.
+    pub(crate) livelist: RefCell<Option<Option<Rc<Deadlist>>>>,
     /// Kind of its head dataset, once known.
     pub(crate) kind: Cell<Option<DatasetKind>>,
 }
@@ -53,6 +56,7 @@ impl Dir {
             inflight: RefCell::default(),
             props: RefCell::default(),
             origin_txg: Cell::new(origin_txg),
+            livelist: RefCell::new(None),
             kind: Cell::new(None),
         }
     }

@@ -44,10 +44,16 @@ impl EmptyBpobj {
         object.0 != 0 && object == self.object.get()
     }
 
+    /// Whether new lists are made so that they can mark the end of blocks, as OpenZFS does in pools with livelists.
+    pub(crate) fn with_ends(&self) -> bool {
+        self.features.is_active("livelist")
+    }
+
     /// An empty list: the shared one if the feature allows, else a new one. Syncing context.
     pub(crate) async fn take(&self, tx: &Tx) -> Result<ObjectId> {
         match self.take_many(1, tx).await? {
             Some(object) => Ok(object),
+            None if self.with_ends() => Bpobj::create_with_ends(&self.mos, tx).await,
             None => Bpobj::create(&self.mos, LIST_BLOCK, tx).await,
         }
     }

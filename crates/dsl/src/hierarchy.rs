@@ -259,15 +259,6 @@ impl Hierarchy {
         self.0.unreplayed_logs().await
     }
 
-    /// Removes what clones made by OpenZFS keep to be destroyed faster; at the start of the first group of a writable
-    /// import, before anything is written to a clone. Syncing context.
-    ///
-    /// # Errors
-    /// Errors of reading and changing the meta-objset.
-    pub async fn drop_livelists(&self, tx: &Tx) -> Result<()> {
-        self.0.drop_livelists(tx).await
-    }
-
     /// Has the intent logs of all open datasets given up with the groups that are now open; one that is used again
     /// begins anew.
     pub fn retire_logs(&self) {

@@ -22,6 +22,7 @@ use crate::empty::EmptyBpobj;
 use crate::error::{DslError, Result};
 use crate::features::Features;
 use crate::hierarchy::Hierarchy;
+use crate::livelist::{self, Leftover};
 use crate::names::{NameParts, split};
 use crate::property::DatasetKind;
 use crate::space::Delta;
@@ -64,6 +65,10 @@ pub(crate) struct Inner {
     pub(crate) free_bpobj: Bpobj,
     /// Destroyed datasets, 0 when there are none.
     pub(crate) bptree: Cell<ObjectId>,
+    /// The queue of livelists of destroyed clones, 0 when there is none.
+    pub(crate) deleted_clones: Cell<ObjectId>,
+    /// Blocks of the clone that is being freed now.
+    pub(crate) leftover: RefCell<Option<Leftover>>,
     /// Blocks freed in the background in one group.
     pub(crate) background_blocks: Cell<u64>,
     /// Background freeing ran into an error and rests until the next import.
@@ -130,6 +135,8 @@ impl Inner {
             free_bpobj,
         );
         inner.bptree.set(ObjectId(bptree));
+        let deleted = zap::lookup_u64(mos, directory, livelist::DELETED_CLONES).await?;
+        inner.deleted_clones.set(ObjectId(deleted.unwrap_or(0)));
         inner.find_fixed().await?;
         inner.apply_mos_policy();
         Ok(inner)
@@ -156,6 +163,8 @@ impl Inner {
             sync_bplist,
             free_bpobj,
             bptree: Cell::new(ObjectId(0)),
+            deleted_clones: Cell::new(ObjectId(0)),
+            leftover: RefCell::default(),
             background_blocks: Cell::new(BACKGROUND_BLOCKS),
             background_error: RefCell::default(),
             dirs: RefCell::default(),

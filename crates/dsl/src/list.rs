@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use dmu::zap::{self, ZapValue};
-use dmu::{Objset, ObjsetOptions, Tx};
+use dmu::{Objset, ObjsetOptions};
 use ondisk::dsl::{DslDatasetPhys, dataset_flags, zapified_keys};
 use ondisk::{BlockPointer, Guid, ObjectId, ObjsetPhys, Txg};
 use zio::{Bookmark, IoClass, ReadProps};
@@ -453,22 +453,6 @@ impl Inner {
         Ok(names)
     }
 
-    /// Removes the lists that clones made by OpenZFS keep of their own blocks, which nothing here would keep up to date.
-    /// They only speed up the destruction of a clone; OpenZFS drops them as well when a clone has drifted too far.
-    /// Syncing context.
-    // OpenZFS: module/zfs/dsl_dir.c, dsl_dir_remove_livelist
-    pub(crate) async fn drop_livelists(self: &Rc<Self>, tx: &Tx) -> Result<()> {
-        let root = self.dir(self.fixed.get().root_dir).await?;
-        for dir in self.dirs_below(&root).await? {
-            let Some(list) = self.dir_count(&dir, zapified_keys::LIVELIST).await? else {
-                continue;
-            };
-            zap::remove(&self.mos, dir.object, zapified_keys::LIVELIST, tx).await?;
-            Deadlist::destroy(&self.mos, ObjectId(list), &self.empty, tx).await?;
-        }
-        self.features.set_refcount("livelist", 0, tx).await
-    }
-
     /// The intent log header of a dataset that is not open.
     pub(crate) async fn log_of(
         &self,
@@ -775,8 +759,8 @@ impl Inner {
             | Property::RemapTxg
             | Property::IvsetGuid
             | Property::Redacted
-            | Property::ReceiveResumeToken
             | Property::RedactSnaps => None,
+            Property::ReceiveResumeToken => self.resume_token(dir).await?.and_then(text),
             Property::EncryptionRoot | Property::KeyStatus => {
                 self.sealing_property(property, dir).await?
             }

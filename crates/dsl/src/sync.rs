@@ -22,6 +22,7 @@ use crate::directory as names;
 use crate::error::{DslError, Result};
 use crate::hierarchy::Hierarchy;
 use crate::inner::Inner;
+use crate::livelist::is_tracked;
 use crate::policy::features_of_block;
 use crate::space::{Delta, Sizes, Transfer, sizes_of};
 
@@ -36,6 +37,8 @@ struct Collector {
     born: Sizes,
     /// Blocks that are no longer referenced.
     killed: Vec<BlockPointer>,
+    /// Of a clone with a livelist: when its origin was made, and the blocks written.
+    livelist: Option<(u64, Vec<BlockPointer>)>,
     wanted: Vec<&'static str>,
 }
 
@@ -45,6 +48,7 @@ impl Collector {
             store,
             born: Sizes::default(),
             killed: Vec::new(),
+            livelist: None,
             wanted: Vec::new(),
         }
     }
@@ -56,6 +60,11 @@ impl Ledger for Collector {
             return;
         }
         self.born.add(sizes_of(bp, self.store.dsize(bp)));
+        if let Some((origin_txg, blocks)) = &mut self.livelist
+            && is_tracked(bp, *origin_txg)
+        {
+            blocks.push(*bp);
+        }
         for feature in features_of_block(bp) {
             if !self.wanted.contains(&feature) {
                 self.wanted.push(feature);
@@ -171,6 +180,11 @@ impl Inner {
             }
             any = true;
             let mut ledger = Collector::new(self.services.store().clone());
+            let dir = state.dir();
+            let livelist = self.livelist_of(&dir).await?;
+            ledger.livelist = livelist
+                .is_some()
+                .then(|| (dir.origin_txg.get(), Vec::new()));
             let root = objset.sync(txg, pass, &mut ledger).await?;
             self.account(&state, root, ledger, tx).await?;
         }
@@ -202,7 +216,11 @@ impl Inner {
             .map(|p| p.phys().prev_snap_txg);
         let bookmarks = self.features.is_active("bookmark_written");
         let mut killed = Vec::new();
+        let mut ended = Vec::new();
         for bp in ledger.killed {
+            if ledger.livelist.is_some() && is_tracked(&bp, origin_txg) {
+                ended.push(bp);
+            }
             let sizes = sizes_of(&bp, ledger.store.dsize(&bp));
             if bookmarks {
                 killed.push((bp.birth().0, sizes));
@@ -258,6 +276,11 @@ impl Inner {
             deadlist.insert(&dead, &self.empty, tx).await?;
         }
         self.bookmarks_lose_blocks(state, &killed, tx).await?;
+        if let Some((_, born)) = &ledger.livelist
+            && let Some(list) = self.livelist_of(&state.dir()).await?
+        {
+            self.keep_livelist(state, &list, born, &ended, tx).await?;
+        }
         self.free_blocks(&freed, tx).await?;
         let mut wanted = ledger.wanted;
         wanted.extend(std::mem::take(&mut *state.wanted.borrow_mut()));
@@ -361,6 +384,7 @@ impl Inner {
             })
             .await?;
         left = left.saturating_sub(drained);
+        left = left.saturating_sub(self.free_deleted_clones(left, tx).await?);
         let object = self.bptree.get();
         if object.0 == 0 || left == 0 {
             return Ok(true);
@@ -391,7 +415,9 @@ impl Inner {
     pub(crate) fn has_background_work(&self) -> bool {
         !self.read_only
             && self.background_error.borrow().is_none()
-            && (self.bptree.get().0 != 0 || !self.free_bpobj.is_empty())
+            && (self.bptree.get().0 != 0
+                || self.deleted_clones.get().0 != 0
+                || !self.free_bpobj.is_empty())
     }
 
     async fn run_tasks(self: &Rc<Self>, txg: Txg, tx: &Rc<Tx>) -> Result<bool> {

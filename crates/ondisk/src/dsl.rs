@@ -293,6 +293,23 @@ pub fn bpobj_entry(bp: &BlockPointer) -> BlockPointer {
     BlockPointer::from_words(w)
 }
 
+/// An entry of a list of a clone's own blocks that marks the end of a block. OpenZFS: include/sys/bpobj.h, BP_SET_FREE.
+#[must_use]
+pub fn freed_entry(entry: &BlockPointer) -> BlockPointer {
+    let mut w = *entry.words();
+    w[11] = 1;
+    BlockPointer::from_words(w)
+}
+
+/// Takes an entry of a list of a clone's own blocks apart: the block, and whether its end is marked.
+#[must_use]
+pub fn livelist_entry(entry: &BlockPointer) -> (BlockPointer, bool) {
+    let mut w = *entry.words();
+    let freed = w[11] & 1 != 0;
+    w[11] = 0;
+    (BlockPointer::from_words(w), freed)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -45,6 +45,7 @@ const DEFAULT: &[&str] = &[
     "zstd_compress",
     "allocation_classes",
     "zpool_checkpoint",
+    "livelist",
 ];
 
 /// Features whose use changes nothing for us, or is handled everywhere.

@@ -663,14 +663,6 @@ async fn judge_features(mos: &Objset) -> Result<Verdict, PoolError> {
             verdict.add(&guid, for_read, description.as_deref());
         }
     }
-    // Clones that are being destroyed by their livelists: what is left of them would never be freed.
-    if zap::lookup_u64(mos, DIRECTORY, "com.delphix:deleted_clones")
-        .await?
-        .is_some()
-    {
-        let text = "com.delphix:livelist (clones that are being destroyed)".to_owned();
-        verdict.unwritable.push(text);
-    }
     Ok(verdict)
 }
 

@@ -212,9 +212,6 @@ impl Inner {
         if self.space.has_logs() {
             self.merge_log_space_maps(txg, &tx).await?;
         }
-        if self.hierarchy.features().is_active("livelist") {
-            self.hierarchy.drop_livelists(&tx).await?;
-        }
         for last in self.space.merge_dedup_logs(&tx).await? {
             self.store().free(txg, &last).await?;
         }

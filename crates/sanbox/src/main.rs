@@ -69,6 +69,15 @@ fn main() -> ExitCode {
     {
         return sim::lab::command::main(rest, &["lab"]);
     }
+    if let Some(outcome) = invocation.ask_daemon() {
+        return match outcome {
+            Ok(code) => ExitCode::from(code),
+            Err(error) => {
+                eprintln!("sanbox: {error:#}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -143,18 +152,41 @@ impl Invocation {
         }
     }
 
-    async fn run(self) -> anyhow::Result<u8> {
-        let path = self
-            .state
+    fn state_path(&self) -> PathBuf {
+        self.state
             .clone()
-            .unwrap_or_else(|| StateDirectory::default_path(rustix::process::geteuid().is_root()));
+            .unwrap_or_else(|| StateDirectory::default_path(rustix::process::geteuid().is_root()))
+    }
+
+    fn is_daemon(&self) -> bool {
+        self.tool == "sanbox" && self.arguments.first().is_some_and(|name| name == "serve")
+    }
+
+    /// Has the daemon do the work if one runs, on this thread alone: threads to come and go are most of what a short
+    /// command takes. `None` when the work is for this process.
+    fn ask_daemon(&self) -> Option<anyhow::Result<u8>> {
+        if self.needs_nothing() || self.is_daemon() {
+            return None;
+        }
+        // What goes wrong here goes wrong again where it is reported.
+        let state = StateDirectory::open(&self.state_path()).ok()?;
+        let mut here = tokio::runtime::Builder::new_current_thread();
+        let here = here.enable_io().build().ok()?;
+        here.block_on(async {
+            let stream = manage::control::connect(&state.socket()).await.ok()??;
+            Some(self.send(stream).await)
+        })
+    }
+
+    async fn run(self) -> anyhow::Result<u8> {
+        let path = self.state_path();
         let engine = Engine::new(engine::Threads::default());
         if self.needs_nothing() {
             let appliance = Appliance::detached(engine, &path);
             return Ok(self.session(appliance).run(&self).await);
         }
         let state = StateDirectory::open(&path)?;
-        if self.tool == "sanbox" && self.arguments.first().is_some_and(|name| name == "serve") {
+        if self.is_daemon() {
             let config = serve::settings(&state, &self.arguments[1..])?;
             let lock = lock_for_daemon(&state).await?;
             let appliance = Appliance::new(engine, state, config)?;

@@ -7,6 +7,7 @@ use ondisk::feature::Feature;
 use ondisk::{BlockPointer, ObjectType, ObjsetType};
 
 use super::blocks::{Bookmark, Checker};
+use super::livelists;
 use super::objset::{BlockRef, Tree};
 use super::pool::ListSpace;
 use super::report::Kind;
@@ -33,6 +34,8 @@ struct Dataset {
 struct World {
     dirs: BTreeMap<u64, Dir>,
     datasets: BTreeMap<u64, Dataset>,
+    /// By directory: blocks that livelists say are the clone's own.
+    livelists: BTreeMap<u64, Vec<BlockPointer>>,
 }
 
 impl World {
@@ -45,7 +48,7 @@ impl World {
 }
 
 impl Checker<'_> {
-    /// Checks everything about datasets. `freed` is what waits in `free_bpobj`.
+    /// Checks everything about datasets. `freed` is what waits in `free_bpobj` and of destroyed clones.
     pub(super) fn check_datasets(
         &mut self,
         mos: &Tree,
@@ -68,6 +71,7 @@ impl Checker<'_> {
         self.check_dataset_accounting(&world);
         self.check_dir_accounting(mos, &world, freed);
         self.check_deadlists(mos, &world, empty, usage);
+        self.check_livelists(&world);
         for dataset in world.datasets.values() {
             if let Some(tree) = &dataset.tree {
                 if dataset.phys.flags & dataset_flags::INCONSISTENT != 0 {
@@ -141,8 +145,13 @@ impl Checker<'_> {
         if dnode.object_type == ObjectType::ZAP_METADATA {
             usage.zapified += 1;
             if let Some(zap) = self.read_zap(mos, id) {
-                for key in [zapified_keys::CRYPTO_KEY, zapified_keys::LIVELIST] {
-                    self.mark_dir_extra(mos, &zap, key, usage);
+                if let Some(key) = zap.u64(zapified_keys::CRYPTO_KEY) {
+                    // Clones share the key object of their origin.
+                    usage.mark_shared(key);
+                }
+                if let Some(list) = zap.u64(zapified_keys::LIVELIST) {
+                    let (live, _) = self.read_livelist(mos, list, usage);
+                    world.livelists.insert(id, live);
                 }
             }
         }
@@ -183,16 +192,30 @@ impl Checker<'_> {
         );
     }
 
-    fn mark_dir_extra(&mut self, mos: &Tree, zap: &Zap, key: &str, usage: &mut Usage) {
-        let Some(object) = zap.u64(key) else { return };
-        let shared = key == zapified_keys::CRYPTO_KEY;
-        // Clones share the key object of their origin.
-        if !shared || mos.objects.contains_key(&object) {
-            usage.mark_shared(object);
-        }
-        if key == zapified_keys::LIVELIST {
-            for (_, list) in self.read_zap(mos, object).iter().flat_map(Zap::pairs) {
-                usage.mark_shared(list);
+    /// What a livelist says a clone has of its own must be what its tree has that is younger than the origin.
+    fn check_livelists(&mut self, world: &World) {
+        for (id, live) in &world.livelists {
+            let Some(dir) = world.dirs.get(id) else {
+                continue;
+            };
+            let origin = world.datasets.get(&dir.phys.origin_obj);
+            let Some(origin) = origin.filter(|origin| origin.phys.next_snap_obj != 0) else {
+                let text = format!("{} is no clone and has a livelist", dir.name);
+                self.report.error(Kind::Linkage, text);
+                continue;
+            };
+            let refs = world.refs(dir.phys.head_dataset_obj);
+            let has = livelists::places(refs.iter().map(|r| &r.bp), origin.phys.creation_txg);
+            let said = livelists::places(live.iter(), 0);
+            if has != said {
+                let missing = has.keys().filter(|place| !said.contains_key(place)).count();
+                let wrong = said.keys().filter(|place| !has.contains_key(place)).count();
+                let text = format!(
+                    "{}: the livelist misses {missing} blocks of {} and has {wrong} others",
+                    dir.name,
+                    has.len()
+                );
+                self.report.error(Kind::Deadlist, text);
             }
         }
     }

@@ -78,6 +78,7 @@ impl Checker<'_> {
         expect("com.delphix:spacemap_histogram", usage.histograms);
         expect("com.delphix:extensible_dataset", usage.zapified);
         expect("com.delphix:empty_bpobj", usage.empty_bpobj);
+        expect("com.delphix:livelist", usage.livelists);
         expect("com.delphix:bookmarks", usage.bookmarks);
         expect(
             "com.delphix:log_spacemap",

@@ -6,7 +6,7 @@
 //! datasets, with feature counts, and the directories of file systems with their files.
 //!
 //! What it does not judge: expanded raidz, draid and removed vdevs (refused), the contents of encrypted blocks (only their
-//! checksums), deduplication tables, the livelists of clones.
+//! checksums), deduplication tables.
 
 mod blocks;
 mod claims;
@@ -15,6 +15,7 @@ mod dsl;
 mod features;
 mod files;
 mod image;
+mod livelists;
 mod objset;
 mod pool;
 mod report;

@@ -169,17 +169,6 @@ impl Checker<'_> {
                 }
             } else if name == "com.delphix:deleted_clones" {
                 usage.mark(value, "deleted clones");
-                let livelists: Vec<_> = self
-                    .read_zap(mos, value)
-                    .iter()
-                    .flat_map(Zap::pairs)
-                    .collect();
-                if !livelists.is_empty() {
-                    self.report.note(
-                        Kind::NotChecked,
-                        "clones are being deleted in the background",
-                    );
-                }
             } else if VALUES.contains(&name.as_str()) && name != "scan" {
                 if name == "com.delphix:removing" {
                     self.report
@@ -257,12 +246,14 @@ impl Checker<'_> {
         }
     }
 
-    /// Reads the lists of blocks that are to be freed: they are still allocated. Returns what `free_bpobj` holds.
+    /// Reads the lists of blocks that are to be freed: they are still allocated. Returns what `free_bpobj` and
+    /// destroyed clones hold.
     fn check_pool_lists(&mut self, mos: &Tree, directory: &Zap, usage: &mut Usage) -> ListSpace {
         let empty = directory.u64("empty_bpobj").unwrap_or(0);
         if empty != 0 {
             usage.mark(empty, "empty list");
         }
+        usage.empty_list = empty;
         let mut freed = ListSpace::default();
         for name in ["sync_bplist", "free_bpobj", "com.delphix:obsolete_bpobj"] {
             let Some(object) = directory.u64(name) else {
@@ -282,6 +273,7 @@ impl Checker<'_> {
                 freed = space;
             }
         }
+        freed.add(self.read_deleted_clones(mos, directory, usage));
         freed
     }
 

@@ -15,6 +15,10 @@ pub(super) struct Usage {
     pub(super) histograms: u64,
     /// References to the shared empty list.
     pub(super) empty_bpobj: u64,
+    /// The shared empty list.
+    pub(super) empty_list: u64,
+    /// Livelists of clones, also of destroyed ones.
+    pub(super) livelists: u64,
     /// Datasets and directories that were made dictionaries.
     pub(super) zapified: u64,
     pub(super) bookmarks: u64,

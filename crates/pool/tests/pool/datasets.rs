@@ -9,7 +9,7 @@ use std::process::Command;
 use dmu::AllocSpec;
 use dsl::property::{DatasetKind, Kinds, Property, Setting, Value};
 use dsl::{Dataset, DatasetInfo, Estimate, Hierarchy, ListSpec, NewDataset};
-use ondisk::ObjectType;
+use ondisk::{ObjectId, ObjectType};
 use pool::Pool;
 use world::{Ended, Rng, World};
 
@@ -318,8 +318,9 @@ fn writing_under_snapshots_of_openzfs() {
     }
 }
 
-async fn fill(dataset: &Dataset, objects: u64) {
+async fn fill(dataset: &Dataset, objects: u64) -> Vec<ObjectId> {
     let os = dataset.objset();
+    let mut made = Vec::new();
     for object in 0..objects {
         let tx = dataset
             .begin(Estimate::bytes(1 << 20))
@@ -330,7 +331,9 @@ async fn fill(dataset: &Dataset, objects: u64) {
         let mut data = vec![0; 100_000];
         Rng::new(object).fill(&mut data);
         os.write(id, 0, &data, &tx).await.expect("write");
+        made.push(id);
     }
+    made
 }
 
 /// A destroy that is cut off goes on after the next import, and frees everything.
@@ -386,6 +389,122 @@ fn an_interrupted_destroy_resumes() {
         });
         zdb_clean(&world, &what);
         accounting_is_exact(&world, &what);
+    }
+}
+
+/// A clone keeps a list of its own blocks, through imports and cuts; it is destroyed by that list, and a destroy that is cut
+/// off goes on after the next import.
+#[test]
+fn clones_are_destroyed_by_their_livelists() {
+    for seed in 0..4 {
+        let world = world(900 + seed, 1, 128 * MIB);
+        let mut free = 0;
+        let mut objects = Vec::new();
+        run(&world, async |handle| {
+            let pool = create(&handle, single()).await;
+            let hierarchy = pool.hierarchy();
+            new_dataset(hierarchy, "tank/big", Vec::new())
+                .await
+                .expect("create");
+            let dataset = hierarchy.dataset("tank/big").await.expect("open");
+            objects = fill(&dataset, 40).await;
+            drop(dataset);
+            hierarchy
+                .snapshot(&["tank/big@s".to_owned()], &[])
+                .await
+                .expect("snapshot");
+            pool.sync().await.expect("sync");
+            free = root(&pool).await.space().available;
+            hierarchy
+                .clone_snapshot("tank/big@s", "tank/c", Vec::new(), 0)
+                .await
+                .expect("clone");
+            assert_eq!(hierarchy.features().refcount("livelist"), Some(1));
+            write_to_clone(&pool, &objects, seed, 6).await;
+            pool.export().await.expect("export");
+        });
+        let what = format!("seed {seed}");
+        zdb_clean(&world, &what);
+        let mut rng = Rng::new(seed);
+        // Cut while it is written to.
+        let runtime = world.boot();
+        world.plan_cut_at_write(rng.below(300) + 20);
+        let _ = world.run_on(&runtime, async |handle| {
+            let pool = import(&handle, 1).await;
+            write_to_clone(&pool, &objects, seed + 100, 20).await;
+        });
+        drop(runtime);
+        world.power_cut();
+        run(&world, async |handle| {
+            let pool = import(&handle, 1).await;
+            write_to_clone(&pool, &objects, seed + 200, 4).await;
+            assert!(pool.hierarchy().features().is_active("livelist"), "{what}");
+            pool.export().await.expect("export");
+        });
+        zdb_clean(&world, &what);
+        // Cut while it is destroyed.
+        let runtime = world.boot();
+        world.plan_cut_at_write(rng.below(300) + 30);
+        let ended = world.run_on(&runtime, async |handle| {
+            let pool = import(&handle, 1).await;
+            let hierarchy = pool.hierarchy();
+            hierarchy.set_background_blocks(150);
+            hierarchy.destroy("tank/c").await.expect("destroy");
+            assert!(!hierarchy.features().is_active("async_destroy"), "{what}");
+            while hierarchy.has_background_work() {
+                pool.sync().await.expect("sync");
+            }
+        });
+        drop(runtime);
+        if matches!(ended, Ended::Done(())) {
+            world.power_cut();
+        }
+        zdb_clean(&world, &what);
+        run(&world, async |handle| {
+            let pool: Pool = import(&handle, 1).await;
+            let hierarchy = pool.hierarchy();
+            if hierarchy.info("tank/c").await.is_ok() {
+                hierarchy.destroy("tank/c").await.expect("destroy");
+            }
+            while hierarchy.has_background_work() {
+                pool.sync().await.expect("sync");
+            }
+            assert_eq!(hierarchy.freeing_bytes(), 0, "{what}");
+            assert!(!hierarchy.features().is_active("livelist"), "{what}");
+            let now = root(&pool).await.space().available;
+            assert!(now + (1 << 20) > free, "{what}: {now} of {free} available");
+            pool.export().await.expect("export");
+        });
+        zdb_clean(&world, &what);
+        // The reader takes half a minute for as many blocks.
+        if seed == 0 {
+            accounting_is_exact(&world, &what);
+        }
+    }
+}
+
+/// Writes small parts of the clone's objects anew, some of them several times, over several groups.
+async fn write_to_clone(pool: &Pool, objects: &[ObjectId], seed: u64, groups: u64) {
+    let dataset = pool.hierarchy().dataset("tank/c").await.expect("open");
+    let os = dataset.objset();
+    let mut rng = Rng::new(seed);
+    for _ in 0..groups {
+        for _ in 0..rng.below(6) + 1 {
+            let tx = dataset
+                .begin(Estimate::bytes(1 << 20))
+                .await
+                .expect("begin");
+            let object = *rng.choose(&objects[..8]);
+            let at = rng.below(60_000);
+            let mut data = vec![0; 9000];
+            rng.fill(&mut data);
+            if rng.below(4) == 0 {
+                os.free_range(object, at, 9000, &tx).await.expect("free");
+            } else {
+                os.write(object, at, &data, &tx).await.expect("write");
+            }
+        }
+        pool.sync().await.expect("sync");
     }
 }
 

@@ -1,0 +1,322 @@
+//! Livelists: the blocks that a clone wrote itself, kept so that destroying the clone need not read it.
+//!
+//! A livelist has the form of a deadlist, but its entries go by the time they were begun: a block and its end (`freed`) are
+//! in the entry of the block's birth. What was written and not freed in an entry is the clone's own.
+//!
+//! ```text
+//!  clone made            written to              drifted, promoted or rolled back     destroyed
+//!  empty list  ------->  entries, condensed  ->  dropped (destroyed by reading)       queue of the pool -> freed in the background
+//! ```
+//! Memory is bounded by the size of an entry. Facts: OpenZFS module/zfs/dsl_deadlist.c ("Livelist Overview"),
+//! dsl_dataset.c (dsl_flush_pending_livelist, dsl_livelist_should_disable), dsl_destroy.c (dsl_async_clone_destroy), spa.c
+//! (spa_livelist_delete_cb, spa_livelist_condense_cb).
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use dmu::zap::{self, ZapSpec, ZapValue};
+use dmu::{Objset, Tx};
+use ondisk::dsl::{UsedBy, zapified_keys};
+use ondisk::{BlockPointer, ObjectId, ObjectType};
+
+use crate::bpobj::Bpobj;
+use crate::dataset::DatasetState;
+use crate::deadlist::Deadlist;
+use crate::dir::Dir;
+use crate::directory::OBJECT_DIRECTORY;
+use crate::error::{DslError, Result};
+use crate::inner::Inner;
+use crate::space::{Delta, Sizes, sizes_of};
+
+/// The queue of livelists of destroyed clones, in the object directory.
+pub(crate) const DELETED_CLONES: &str = "com.delphix:deleted_clones";
+const FEATURE: &str = "livelist";
+/// Blocks of an entry after which the next group begins a new one: 8 MiB of pointers. (OpenZFS: 500,000, a tunable.)
+const ENTRY_BLOCKS: u64 = 1 << 16;
+/// A clone that shares no more than so many percent with its origin is quicker to read than to keep lists of.
+const SHARED_PERCENT_MIN: u64 = 75;
+
+/// Blocks of an entry of a destroyed clone that are still to be freed.
+#[derive(Debug)]
+pub(crate) struct Leftover {
+    livelist: ObjectId,
+    key: u64,
+    blocks: Vec<BlockPointer>,
+}
+
+/// Whether a livelist would have a block: the clone wrote it, and it takes space.
+pub(crate) fn is_tracked(bp: &BlockPointer, origin_txg: u64) -> bool {
+    bp.birth().0 > origin_txg && !bp.is_embedded() && !bp.is_hole()
+}
+
+/// Returns what of an entry was written and not freed, the newest first.
+async fn live_blocks(mos: &Objset, list: ObjectId) -> Result<Vec<BlockPointer>> {
+    let list = Bpobj::open(mos, list).await?;
+    let mut ends: BTreeMap<(u32, u64), u64> = BTreeMap::new();
+    let mut live = Vec::new();
+    list.each_backwards(|bp, freed| {
+        let Some(dva) = bp.dvas().first().copied() else {
+            return;
+        };
+        let place = (dva.vdev, dva.offset);
+        if freed {
+            *ends.entry(place).or_insert(0) += 1;
+            return;
+        }
+        match ends.get_mut(&place) {
+            None => live.push(bp),
+            Some(1) => {
+                ends.remove(&place);
+            }
+            Some(more) => *more -= 1,
+        }
+    })
+    .await?;
+    if ends.is_empty() {
+        Ok(live)
+    } else {
+        Err(DslError::corrupt("list of a clone's blocks", list.object()))
+    }
+}
+
+impl Inner {
+    /// The livelist of a directory, open, if it has one.
+    pub(crate) async fn livelist_of(&self, dir: &Dir) -> Result<Option<Rc<Deadlist>>> {
+        if dir.origin_txg.get() == 0 || !self.features.is_active(FEATURE) {
+            return Ok(None);
+        }
+        if let Some(known) = dir.livelist.borrow().clone() {
+            return Ok(known);
+        }
+        let found = match self.dir_count(dir, zapified_keys::LIVELIST).await? {
+            Some(object) => Some(Rc::new(Deadlist::open(&self.mos, ObjectId(object)).await?)),
+            None => None,
+        };
+        *dir.livelist.borrow_mut() = Some(found.clone());
+        Ok(found)
+    }
+
+    /// Gives a new clone an empty livelist, where the feature is enabled. Syncing context.
+    pub(crate) async fn begin_livelist(&self, dir: &Dir, tx: &Tx) -> Result<()> {
+        if dir.origin_txg.get() == 0 || !self.features.is_enabled(FEATURE) {
+            return Ok(());
+        }
+        self.zapify(dir.object, tx).await?;
+        let object = Deadlist::create(&self.mos, tx).await?;
+        let key = zapified_keys::LIVELIST;
+        zap::add_u64(&self.mos, dir.object, key, object.0, tx).await?;
+        self.features.incr(FEATURE, tx).await?;
+        let list = Deadlist::open(&self.mos, object).await?;
+        *dir.livelist.borrow_mut() = Some(Some(Rc::new(list)));
+        Ok(())
+    }
+
+    /// Takes the livelist away from a directory. Its blocks are no concern of this. Syncing context.
+    async fn unhook_livelist(&self, dir: &Dir, tx: &Tx) -> Result<Option<ObjectId>> {
+        let Some(list) = self.livelist_of(dir).await? else {
+            return Ok(None);
+        };
+        zap::remove(&self.mos, dir.object, zapified_keys::LIVELIST, tx).await?;
+        *dir.livelist.borrow_mut() = Some(None);
+        Ok(Some(list.object()))
+    }
+
+    /// Drops a directory's livelist, if it has one: it does not say any more what the head alone has. Syncing context.
+    pub(crate) async fn drop_livelist(&self, dir: &Dir, tx: &Tx) -> Result<()> {
+        if let Some(object) = self.unhook_livelist(dir, tx).await? {
+            Deadlist::destroy(&self.mos, object, &self.empty, tx).await?;
+            self.features.decr(FEATURE, tx).await?;
+        }
+        Ok(())
+    }
+
+    /// Adds to a clone's livelist what a pass wrote and ended. Syncing context.
+    pub(crate) async fn keep_livelist(
+        &self,
+        state: &DatasetState,
+        list: &Deadlist,
+        born: &[BlockPointer],
+        ended: &[BlockPointer],
+        tx: &Tx,
+    ) -> Result<()> {
+        let key = tx.txg().0 - 1;
+        match list.newest().await? {
+            None => list.add_key(key, &self.empty, tx).await?,
+            // Once in a group: what is born in a group has to lie in one entry.
+            Some((newest, Some(blocks))) if list.kept.get() != tx.txg() => {
+                let written = blocks.blocks().saturating_sub(blocks.freed());
+                if written > ENTRY_BLOCKS && newest < key {
+                    list.add_key(key, &self.empty, tx).await?;
+                }
+            }
+            Some(_) => {}
+        }
+        let first = list.kept.replace(tx.txg()) != tx.txg();
+        list.insert(born, &self.empty, tx).await?;
+        list.insert_freed(ended, &self.empty, tx).await?;
+        if first {
+            self.condense(list, tx).await?;
+        }
+        let dir = state.dir();
+        let (used, referenced) = (
+            dir.phys().used_breakdown[UsedBy::Head as usize],
+            state.phys().referenced_bytes,
+        );
+        if referenced != 0
+            && referenced.saturating_sub(used).saturating_mul(100) / referenced
+                <= SHARED_PERCENT_MIN
+        {
+            self.drop_livelist(&dir, tx).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes one of two entries beside each other whose live blocks fit into one; the newest entry is left alone.
+    async fn condense(&self, list: &Deadlist, tx: &Tx) -> Result<()> {
+        let keys = list.keys();
+        let settled = keys.len().saturating_sub(1);
+        for pair in keys[..settled].windows(2) {
+            let (first, next) = (list.list_at(pair[0]).await?, list.list_at(pair[1]).await?);
+            let count = |list: &Option<Bpobj>| {
+                let (blocks, freed) = list
+                    .as_ref()
+                    .map_or((0, 0), |list| (list.blocks(), list.freed()));
+                blocks.saturating_sub(2 * freed)
+            };
+            if count(&first) + count(&next) >= ENTRY_BLOCKS {
+                continue;
+            }
+            let mut live = Vec::new();
+            for list in [first, next].into_iter().flatten() {
+                live.extend(live_blocks(&self.mos, list.object()).await?);
+            }
+            list.clear_key(pair[0], &self.empty, tx).await?;
+            list.forget_key(pair[1], &self.empty, tx).await?;
+            return list.insert(&live, &self.empty, tx).await;
+        }
+        Ok(())
+    }
+
+    /// Leaves the blocks of a clone that goes to the background, if it has a livelist: then the clone need not be read.
+    /// Returns whether it has. Syncing context.
+    pub(crate) async fn leave_livelist_to_background(
+        self: &Rc<Self>,
+        dir: &Rc<Dir>,
+        tx: &Tx,
+    ) -> Result<bool> {
+        let Some(list) = self.livelist_of(dir).await? else {
+            return Ok(false);
+        };
+        let sizes = list.totals();
+        let d = dir.phys();
+        if d.used_bytes != sizes.used || d.compressed_bytes != sizes.compressed {
+            // It does not tell all that the clone has.
+            self.drop_livelist(dir, tx).await?;
+            return Ok(false);
+        }
+        let Some(object) = self.unhook_livelist(dir, tx).await? else {
+            return Ok(false);
+        };
+        let mos = &self.mos;
+        let mut queue = zap::lookup_u64(mos, OBJECT_DIRECTORY, DELETED_CLONES).await?;
+        if queue.is_none() {
+            let made = zap::create(mos, &ZapSpec::new(ObjectType::ZAP_METADATA), tx).await?;
+            zap::add_u64(mos, OBJECT_DIRECTORY, DELETED_CLONES, made.0, tx).await?;
+            queue = Some(made.0);
+        }
+        let queue = ObjectId(queue.unwrap_or_default());
+        zap::add_int(mos, queue, object.0, tx).await?;
+        self.deleted_clones.set(queue);
+        // Embedded blocks are in the clone's sums and in no list.
+        let gone = Sizes {
+            uncompressed: d.uncompressed_bytes,
+            ..sizes
+        };
+        dir.did_use(UsedBy::Head, -Delta::from(gone));
+        self.dir(self.fixed.get().free_dir)
+            .await?
+            .did_use(UsedBy::Head, Delta::from(sizes));
+        Ok(true)
+    }
+
+    /// Frees up to `max` blocks of destroyed clones. Returns how many. Syncing context.
+    pub(crate) async fn free_deleted_clones(self: &Rc<Self>, max: u64, tx: &Tx) -> Result<u64> {
+        let queue = self.deleted_clones.get();
+        let mut freed = 0;
+        while queue.0 != 0 && self.deleted_clones.get() == queue && freed < max {
+            freed += self.free_of_deleted_clone(queue, max - freed, tx).await?;
+        }
+        Ok(freed)
+    }
+
+    async fn free_of_deleted_clone(
+        self: &Rc<Self>,
+        queue: ObjectId,
+        max: u64,
+        tx: &Tx,
+    ) -> Result<u64> {
+        let mos = &self.mos;
+        let first = zap::cursor(mos, queue, 0, 1).await?;
+        let object = match first.first().map(|entry| &entry.value) {
+            Some(ZapValue::U64(value)) if value.len() == 1 => ObjectId(value[0]),
+            Some(_) => return Err(DslError::corrupt("list of deleted clones", queue)),
+            None => {
+                self.end_deleted_clones(queue, tx).await?;
+                return Ok(0);
+            }
+        };
+        let list = Deadlist::open(mos, object).await?;
+        let Some(key) = list.keys().first().copied() else {
+            zap::remove_int(mos, queue, object.0, tx).await?;
+            Deadlist::destroy(mos, object, &self.empty, tx).await?;
+            self.features.decr(FEATURE, tx).await?;
+            if zap::count(mos, queue).await? == 0 {
+                self.end_deleted_clones(queue, tx).await?;
+            }
+            return Ok(0);
+        };
+        let known = self.leftover.borrow_mut().take();
+        let mut left = match known.filter(|left| left.livelist == object && left.key == key) {
+            Some(left) => left,
+            None => Leftover {
+                livelist: object,
+                key,
+                blocks: match list.list_at(key).await? {
+                    Some(entry) => live_blocks(mos, entry.object()).await?,
+                    None => Vec::new(),
+                },
+            },
+        };
+        let now = left
+            .blocks
+            .len()
+            .min(usize::try_from(max).unwrap_or(usize::MAX));
+        let blocks = left.blocks.split_off(left.blocks.len() - now);
+        let store = self.services.store().clone();
+        let mut sizes = Sizes::default();
+        for bp in &blocks {
+            sizes.add(sizes_of(bp, store.dsize(bp)));
+            self.services.cache().forget(bp);
+            store.free(tx.txg(), bp).await?;
+        }
+        self.dir(self.fixed.get().free_dir)
+            .await?
+            .did_use(UsedBy::Head, -Delta::from(sizes));
+        if left.blocks.is_empty() {
+            list.clear_key(key, &self.empty, tx).await?;
+            list.forget_key(key, &self.empty, tx).await?;
+        } else {
+            // What was freed has its end in the entry, for who continues after a crash.
+            list.insert_freed(&blocks, &self.empty, tx).await?;
+            *self.leftover.borrow_mut() = Some(left);
+        }
+        Ok(blocks.len() as u64)
+    }
+
+    async fn end_deleted_clones(&self, queue: ObjectId, tx: &Tx) -> Result<()> {
+        zap::remove(&self.mos, OBJECT_DIRECTORY, DELETED_CLONES, tx).await?;
+        self.mos.free_object(queue, tx).await?;
+        self.deleted_clones.set(ObjectId(0));
+        Ok(())
+    }
+}
