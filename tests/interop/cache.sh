@@ -55,8 +55,8 @@ zpool export tank
 cp --sparse=always /tmp/disks/a /tmp/disks/c /share/
 echo CACHE-OK
 G
-"$root/tests/realvm/realvm" run "$w/guest" --share "$w/share" --mem 3072 --timeout 2400 >"$w/out" 2>"$w/err" || { tail -60 "$w/out" "$w/err"; fail "the module does not take the pool"; }
-grep -q CACHE-OK "$w/out" || { tail -60 "$w/out" "$w/err"; fail "the module did not come to its end"; }
+"$root/tests/realvm/realvm" run "$w/guest" --share "$w/share" --mem 3072 --timeout 2400 >"$w/out" 2>"$w/err" || { tail -n 60 "$w/out" "$w/err"; fail "the module does not take the pool"; }
+grep -q CACHE-OK "$w/out" || { tail -n 60 "$w/out" "$w/err"; fail "the module did not come to its end"; }
 grep -E '^(l2_|fed)' "$w/out"
 cp --sparse=always "$w/share/a" "$w/share/c" "$w/disks/"
 : >"$w/log"

@@ -50,7 +50,7 @@ done
 dmesg | grep -i 'replay\|read log block' && exit 1
 echo LOG-OK
 G
-"$root/tests/realvm/realvm" run "$w/guest" --share "$w/share" --timeout 600 >"$w/out" 2>"$w/err" || { tail -40 "$w/out" "$w/err"; exit 1; }
-grep -q LOG-OK "$w/out" || { tail -40 "$w/out" "$w/err"; exit 1; }
+"$root/tests/realvm/realvm" run "$w/guest" --share "$w/share" --timeout 1800 >"$w/out" 2>"$w/err" || { tail -n 40 "$w/out" "$w/err"; exit 1; }
+grep -q LOG-OK "$w/out" || { tail -n 40 "$w/out" "$w/err"; exit 1; }
 grep ' files$' "$w/out"
 echo "interop log: the module replayed all three pools as sanbox did"

@@ -114,7 +114,7 @@ while kill -0 $vm 2>/dev/null; do
 done
 status=0; wait $vm || status=$?; vm=
 cat "$w/out"
-[ $status = 0 ] && grep -q NFS-OK "$w/out" || { tail -30 "$w/err" "$w/log"; exit 1; }
+[ $status = 0 ] && grep -q NFS-OK "$w/out" || { tail -n 30 "$w/err" "$w/log"; exit 1; }
 [ $kills -gt 0 ] || { echo "interop nfs: the workload ended before the server could be killed" >&2; exit 1; }
 kill $pid; wait $pid || { echo "interop nfs: the server did not end cleanly" >&2; tail -5 "$w/log"; exit 1; }
 pid=

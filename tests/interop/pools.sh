@@ -70,8 +70,8 @@ zpool export ours
 cp --sparse=always /tmp/*.img /share/
 echo POOL-OK
 G
-  "$root/tests/realvm/realvm" run "$w/guest" --share "$w/share" --timeout 600 >"$w/out" 2>"$w/err" || { tail -40 "$w/out" "$w/err"; exit 1; }
-  grep -q POOL-OK "$w/out" || { tail -40 "$w/out" "$w/err"; exit 1; }
+  "$root/tests/realvm/realvm" run "$w/guest" --share "$w/share" --timeout 600 >"$w/out" 2>"$w/err" || { tail -n 40 "$w/out" "$w/err"; exit 1; }
+  grep -q POOL-OK "$w/out" || { tail -n 40 "$w/out" "$w/err"; exit 1; }
   grep -E 'scan:|errors:' "$w/out"
 
   cp --sparse=always "$w"/share/*.img "$w/disks/"

@@ -66,8 +66,8 @@ python3 /share/work.py list | LC_ALL=C sort >/share/expect
 echo "groups committed before and after: $before $after"
 echo REPLAY-OK
 G
-"$root/tests/realvm/realvm" run "$w/guest" --share "$w/share" --timeout 1800 >"$w/out" 2>"$w/err" || { tail -60 "$w/out" "$w/err"; fail "the module did not get that far"; }
-grep -q REPLAY-OK "$w/out" || { tail -60 "$w/out" "$w/err"; fail "the module did not come to its end"; }
+"$root/tests/realvm/realvm" run "$w/guest" --share "$w/share" --timeout 1800 >"$w/out" 2>"$w/err" || { tail -n 60 "$w/out" "$w/err"; fail "the module did not get that far"; }
+grep -q REPLAY-OK "$w/out" || { tail -n 60 "$w/out" "$w/err"; fail "the module did not come to its end"; }
 grep '^groups' "$w/out"
 [ -z "${KEEP:-}" ] || { mkdir -p "$KEEP"; cp --sparse=always "$w"/share/* "$KEEP/"; }
 cp --sparse=always "$w/share/a" "$w/share/b" "$w/disks/"
