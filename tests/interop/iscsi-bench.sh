@@ -89,7 +89,7 @@ one() { # round peer workload fio-options...
   local where_=(--ioengine=libiscsi "--filename=${where//:/\\:}")
   [ "$peer" != sanbox-nfs ] || where_=(--ioengine=nfs "--nfs_url=nfs://127.0.0.1/perf/f?nfsport=$port&mountport=$port&version=3" --filename=file)
   load=$(cut -d' ' -f1 /proc/loadavg); a=$(ticks)
-  timeout $((run * 3 + 60)) "$fio" --name="$name" "${where_[@]}" --size="$size" --randrepeat=0 --norandommap=1 --buffer_compress_percentage=50 --buffer_compress_chunk=4096 \
+  timeout -k 5 $((run * 3 + 60)) "$fio" --name="$name" "${where_[@]}" --size="$size" --randrepeat=0 --norandommap=1 --buffer_compress_percentage=50 --buffer_compress_chunk=4096 \
     --output-format=json --output="$w/fio" "$@" >"$w/err" 2>&1 || { echo "$round $peer $name failed: $(tail -1 "$w/err")" >&2; return; }
   b=$(ticks)
   python3 - "$w/fio" "$((b - a))" "$name" <<'P' | sed "s/^/$round,$load,$peer,$name,/" >>"$out"

@@ -529,6 +529,11 @@ impl Hierarchy {
         self.0.background_blocks.set(blocks.max(1));
     }
 
+    /// Sets how many blocks an entry of a clone's livelist has before the next one is begun, and after two are made one.
+    pub fn set_livelist_blocks(&self, blocks: u64) {
+        self.0.livelist_blocks.set(blocks.max(1));
+    }
+
     /// Returns why background freeing rests, if a block on its way cannot be read.
     #[must_use]
     pub fn background_error(&self) -> Option<DslError> {

@@ -71,6 +71,8 @@ pub(crate) struct Inner {
     pub(crate) leftover: RefCell<Option<Leftover>>,
     /// Blocks freed in the background in one group.
     pub(crate) background_blocks: Cell<u64>,
+    /// Blocks of an entry of a clone's livelist after which the next group begins a new one.
+    pub(crate) livelist_blocks: Cell<u64>,
     /// Background freeing ran into an error and rests until the next import.
     pub(crate) background_error: RefCell<Option<DslError>>,
     pub(crate) dirs: RefCell<BTreeMap<ObjectId, Rc<Dir>>>,
@@ -166,6 +168,7 @@ impl Inner {
             deleted_clones: Cell::new(ObjectId(0)),
             leftover: RefCell::default(),
             background_blocks: Cell::new(BACKGROUND_BLOCKS),
+            livelist_blocks: Cell::new(crate::livelist::ENTRY_BLOCKS),
             background_error: RefCell::default(),
             dirs: RefCell::default(),
             dirty_dirs: Rc::default(),

@@ -32,7 +32,7 @@ use crate::space::{Delta, Sizes, sizes_of};
 pub(crate) const DELETED_CLONES: &str = "com.delphix:deleted_clones";
 const FEATURE: &str = "livelist";
 /// Blocks of an entry after which the next group begins a new one: 8 MiB of pointers. (OpenZFS: 500,000, a tunable.)
-const ENTRY_BLOCKS: u64 = 1 << 16;
+pub(crate) const ENTRY_BLOCKS: u64 = 1 << 16;
 /// A clone that shares no more than so many percent with its origin is quicker to read than to keep lists of.
 const SHARED_PERCENT_MIN: u64 = 75;
 
@@ -145,7 +145,7 @@ impl Inner {
             // Once in a group: what is born in a group has to lie in one entry.
             Some((newest, Some(blocks))) if list.kept.get() != tx.txg() => {
                 let written = blocks.blocks().saturating_sub(blocks.freed());
-                if written > ENTRY_BLOCKS && newest < key {
+                if written > self.livelist_blocks.get() && newest < key {
                     list.add_key(key, &self.empty, tx).await?;
                 }
             }
@@ -183,7 +183,7 @@ impl Inner {
                     .map_or((0, 0), |list| (list.blocks(), list.freed()));
                 blocks.saturating_sub(2 * freed)
             };
-            if count(&first) + count(&next) >= ENTRY_BLOCKS {
+            if count(&first) + count(&next) >= self.livelist_blocks.get() {
                 continue;
             }
             let mut live = Vec::new();

@@ -425,6 +425,7 @@ fn clones_are_destroyed_by_their_livelists() {
         });
         let what = format!("seed {seed}");
         zdb_clean(&world, &what);
+        zdb_livelists(&world, &what);
         let mut rng = Rng::new(seed);
         // Cut while it is written to.
         let runtime = world.boot();
@@ -442,6 +443,7 @@ fn clones_are_destroyed_by_their_livelists() {
             pool.export().await.expect("export");
         });
         zdb_clean(&world, &what);
+        zdb_livelists(&world, &what);
         // Cut while it is destroyed.
         let runtime = world.boot();
         world.plan_cut_at_write(rng.below(300) + 30);
@@ -460,6 +462,7 @@ fn clones_are_destroyed_by_their_livelists() {
             world.power_cut();
         }
         zdb_clean(&world, &what);
+        zdb_livelists(&world, &what);
         run(&world, async |handle| {
             let pool: Pool = import(&handle, 1).await;
             let hierarchy = pool.hierarchy();
@@ -476,6 +479,7 @@ fn clones_are_destroyed_by_their_livelists() {
             pool.export().await.expect("export");
         });
         zdb_clean(&world, &what);
+        zdb_livelists(&world, &what);
         // The reader takes half a minute for as many blocks.
         if seed == 0 {
             accounting_is_exact(&world, &what);
@@ -485,6 +489,8 @@ fn clones_are_destroyed_by_their_livelists() {
 
 /// Writes small parts of the clone's objects anew, some of them several times, over several groups.
 async fn write_to_clone(pool: &Pool, objects: &[ObjectId], seed: u64, groups: u64) {
+    // So that there are many entries, and some become one.
+    pool.hierarchy().set_livelist_blocks(12);
     let dataset = pool.hierarchy().dataset("tank/c").await.expect("open");
     let os = dataset.objset();
     let mut rng = Rng::new(seed);

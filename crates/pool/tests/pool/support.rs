@@ -150,6 +150,25 @@ pub(crate) fn zdb_clean_dir(dir: &Path, what: &str) {
     }
 }
 
+/// Has zdb check that livelists agree with what is allocated.
+pub(crate) fn zdb_livelists(world: &World, what: &str) {
+    if !has_zdb() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("temporary directory");
+    world.dump(dir.path()).expect("dump the disks");
+    let output = Command::new("zdb")
+        .args(["-y", "-e", "-p"])
+        .arg(dir.path())
+        .arg(POOL)
+        .output()
+        .expect("zdb runs");
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    let bad = !output.status.success() || out.contains("ERROR") || err.contains("ERROR");
+    assert!(!bad, "{what}: zdb -y: {}\n{}", tail(&out), tail(&err));
+}
+
 /// Copies the disks aside for a look after a failed test.
 fn keep(dir: &Path) -> PathBuf {
     let kept = std::env::temp_dir().join(format!("pool-test-{}", std::process::id()));
