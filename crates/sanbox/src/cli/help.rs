@@ -117,7 +117,7 @@ const EXAMPLES: &[(&str, &str, &[Example])] = &[
                 "zpool trim -r 200M -w tank sda",
                 "one device, at most 200 MiB a second, and wait until it is done",
             ),
-            ("zpool status -t tank", "show how far it is"),
+            ("zpool wait -t trim tank", "wait until all devices are done"),
         ],
     ),
     (
