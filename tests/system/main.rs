@@ -23,6 +23,7 @@ mod multihost;
 mod nbd;
 mod nonsense;
 mod quotas;
+mod received;
 mod rpc;
 mod snapdir;
 mod tour;

@@ -107,6 +107,15 @@ impl Blocks {
         }
     }
 
+    /// Drops a block from memory that can no longer be read.
+    pub(crate) fn forget(&self, bp: &BlockPointer) {
+        match self {
+            Self::Pool { cache, .. } => cache.forget(bp),
+            #[cfg(test)]
+            Self::Memory(_) => {}
+        }
+    }
+
     /// Deflated bytes a block takes.
     pub(crate) fn dsize(&self, bp: &BlockPointer) -> u64 {
         match self {

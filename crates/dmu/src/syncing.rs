@@ -57,6 +57,7 @@ impl Objset {
             effects: Effects::default(),
             limit: Limit::new(WRITES_MAX),
             ahead: RefCell::new(self.0.ahead.borrow_mut().remove(&txg).unwrap_or_default()),
+            overwritten: RefCell::default(),
         });
         let work = self.sync_all(Rc::clone(&context));
         let result = context.effects.draining(ledger, work).await;
@@ -103,6 +104,10 @@ impl Objset {
             state.recent_l1 = None;
         }
         self.0.root.set(root);
+        // Until now a reader of the old tree may have needed them; the devices no longer have them.
+        for bp in context.overwritten.take() {
+            self.0.services.blocks().forget(&bp);
+        }
         self.0
             .services
             .clock

@@ -89,6 +89,8 @@ pub(crate) struct SyncContext {
     pub(crate) limit: Limit,
     /// Blocks of this group that are at their place already.
     pub(crate) ahead: RefCell<Ahead>,
+    /// Former contents of places that were written once more: nobody asks for them once the new tree is in place.
+    pub(crate) overwritten: RefCell<Vec<BlockPointer>>,
 }
 
 impl SyncContext {
@@ -185,6 +187,9 @@ impl SyncContext {
             ));
         }
         if rewrite.is_some() && !new.is_embedded() && new.dvas() == old.dvas() {
+            if new.checksum() != old.checksum() {
+                self.overwritten.borrow_mut().push(*old);
+            }
             return Ok((new, 0));
         }
         let mut used = self.signed_dsize(&new);

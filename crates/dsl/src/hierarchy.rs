@@ -452,7 +452,13 @@ impl Hierarchy {
         let name = name.to_owned();
         self.submit("inherit", async move |this: &Self, tx: &Tx| {
             let found = this.0.find(&name).await?;
-            this.apply(this.0.clear_property(&found, &key, received, tx))
+            let limit = this.0.reverted_limit(&found, &key).await?;
+            if let Some(limit) = &limit {
+                this.0
+                    .check_settings(&found, std::slice::from_ref(limit))
+                    .await?;
+            }
+            this.apply(this.0.clear_property(&found, &key, received, limit, tx))
                 .await
         })
         .await

@@ -222,12 +222,36 @@ impl Inner {
         }
     }
 
-    /// Clears a property. Syncing context.
+    /// What a limit becomes that goes back to its received value, if the property is one that is kept outside of the dictionary,
+    /// too. OpenZFS: module/zfs/dsl_prop.c, `dsl_prop_predict`.
+    pub(crate) async fn reverted_limit(
+        &self,
+        found: &Found,
+        name: &str,
+    ) -> Result<Option<Setting>> {
+        let Some(property) = Property::from_name(name).filter(|property| {
+            matches!(
+                property,
+                Property::Quota
+                    | Property::RefQuota
+                    | Property::Reservation
+                    | Property::RefReservation
+            )
+        }) else {
+            return Ok(None);
+        };
+        let scope = self.scope(&found.dir, None).await?;
+        let value = scope.received(name).unwrap_or(Value::Number(0));
+        Ok(Some(Setting::Native(property, value)))
+    }
+
+    /// Clears a property; a limit becomes `limit`, which was checked. Syncing context.
     pub(crate) async fn clear_property(
         self: &Rc<Self>,
         found: &Found,
         name: &str,
         received: bool,
+        limit: Option<Setting>,
         tx: &Tx,
     ) -> Result<()> {
         let map = match &found.snapshot {
@@ -240,14 +264,35 @@ impl Inner {
         let how = if received {
             Write::Received
         } else {
-            Write::Inherit
+            let scope = self.scope(&found.dir, None).await?;
+            let received = scope.lookup(stored::HAS_RECEIVED, true).is_some();
+            Write::Inherit { received }
         };
+        if let Some(Setting::Native(property, value)) = limit {
+            let number = value.number().unwrap_or(0);
+            match property {
+                Property::Quota => found.dir.change(|d| d.quota = number),
+                Property::Reservation => self.change_reservation(&found.dir, number),
+                Property::RefReservation => {
+                    let state = self.load_dataset(found.dataset, None).await?;
+                    self.change_ref_reservation(&state, number);
+                }
+                _ => {}
+            }
+        }
         stored::write(&self.mos, map, name, None, how, tx).await?;
-        let dataset = self.name_of_found(found);
-        self.event("inherit", &dataset, found.dataset, name.into(), tx);
+        let own = found.snapshot.is_some().then_some(map);
         if found.snapshot.is_none() {
             self.refresh_properties(&found.dir).await?;
         }
+        let scope = self.scope(&found.dir, own).await?;
+        let value = match Property::from_name(name) {
+            Some(native) => Some(scope.native(native).value),
+            None => scope.lookup(name, true).map(|found| found.value),
+        };
+        let dataset = self.name_of_found(found);
+        let text = format!("{name}={}", value.as_ref().map(shown).unwrap_or_default());
+        self.event("inherit", &dataset, found.dataset, text, tx);
         Ok(())
     }
 

@@ -1,8 +1,8 @@
 //! Stored properties: reading, inheriting and writing them.
 //!
 //! A directory's property dictionary holds values under the property's name, received values under
-//! `name$recvd`, and `name$inherit` where a received value is set aside. Snapshots have a dictionary
-//! of their own for user properties. OpenZFS: module/zfs/dsl_prop.c.
+//! `name$recvd`, and `name$inherit` where a received value is set aside; `name$iuv` is what newer versions take for a value.
+//! Snapshots have a dictionary of their own for user properties. OpenZFS: module/zfs/dsl_prop.c.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -18,6 +18,22 @@ use crate::property::{Property, Source, Value};
 
 const RECEIVED: &str = "$recvd";
 const INHERIT: &str = "$inherit";
+/// Values that came later than their property, which an older OpenZFS would not understand: it finds the default under the plain
+/// name. OpenZFS: module/zfs/dsl_prop.c, `dsl_prop_set_iuv`.
+const LATER: &str = "$iuv";
+
+/// Whether a value is stored under [`LATER`]; `None` when the property has no such values.
+fn is_later(name: &str, value: Option<&Value>) -> Option<bool> {
+    let later: &[u64] = match name {
+        // `some` and `none`.
+        "redundant_metadata" => &[2, 3],
+        // `disabled`.
+        "snapdir" => &[2],
+        _ => return None,
+    };
+    let number = value.and_then(Value::number);
+    Some(number.is_some_and(|number| later.contains(&number)))
+}
 /// Marks a dataset that ever received properties.
 pub(crate) const HAS_RECEIVED: &str = "$hasrecvd";
 
@@ -158,6 +174,12 @@ impl Scope {
 
 /// The value in one dictionary and whether it is a received one.
 fn at_level(map: &PropMap, name: &str) -> Option<(Value, bool)> {
+    if is_later(name, None).is_some()
+        && let Some(value) = map.get(&format!("{name}{LATER}"))
+        && is_later(name, Some(value)) == Some(true)
+    {
+        return Some((value.clone(), false));
+    }
     if let Some(value) = map.get(name) {
         return Some((value.clone(), false));
     }
@@ -173,8 +195,9 @@ fn at_level(map: &PropMap, name: &str) -> Option<(Value, bool)> {
 pub(crate) enum Write {
     /// Set by the user.
     Local,
-    /// Cleared, setting a received value aside.
-    Inherit,
+    /// Cleared, setting a received value aside. `received`: the dataset or one above it has received properties, so that this
+    /// has to be remembered.
+    Inherit { received: bool },
     /// Cleared, back to the received value.
     Received,
 }
@@ -195,18 +218,29 @@ pub(crate) async fn write(
         Ok(())
     };
     let inherit = format!("{name}{INHERIT}");
+    let later = is_later(name, value);
+    if later == Some(false) {
+        remove(&format!("{name}{LATER}")).await?;
+    }
     match (how, value) {
         (Write::Local, Some(value)) => {
             remove(&inherit).await?;
-            zap::update(mos, map, name, &zap_value(value), tx).await?;
+            let mut plain = zap_value(value);
+            if later == Some(true) {
+                zap::update(mos, map, &format!("{name}{LATER}"), &plain, tx).await?;
+                let default =
+                    Property::from_name(name).map_or(0, |p| p.descriptor().default_number);
+                plain = ZapValue::U64(vec![default]);
+            }
+            zap::update(mos, map, name, &plain, tx).await?;
         }
         (Write::Local | Write::Received, _) => {
             remove(name).await?;
             remove(&inherit).await?;
         }
-        (Write::Inherit, _) => {
+        (Write::Inherit { received }, _) => {
             remove(name).await?;
-            if zap::lookup(mos, map, HAS_RECEIVED).await?.is_some() {
+            if received {
                 zap::update_u64(mos, map, &inherit, 0, tx).await?;
             }
         }
@@ -287,6 +321,10 @@ mod tests {
                     map(&[
                         ("compression", Value::Number(2)),
                         ("exec", Value::Number(1)),
+                        ("redundant_metadata", Value::Number(0)),
+                        ("redundant_metadata$iuv", Value::Number(3)),
+                        ("snapdir", Value::Number(1)),
+                        ("snapdir$iuv", Value::Number(77)),
                     ]),
                 ),
             ]),
@@ -313,6 +351,10 @@ mod tests {
         check(Property::Exec, 1, Source::Inherited("p".into()));
         check(Property::Devices, 0, Source::Inherited("p/a".into()));
         check(Property::Setuid, 1, Source::Default);
+        // What is newer than its property, and what is newer than this code.
+        let root = Source::Inherited("p".into());
+        check(Property::RedundantMetadata, 3, root.clone());
+        check(Property::SnapDir, 1, root);
         assert_eq!(s.user_properties(), ["m:x"]);
         let user = s.lookup("m:x", true).expect("set on p/a");
         assert_eq!(user.source, Source::Inherited("p/a".into()));

@@ -6,7 +6,7 @@
 //! bytes, big-endian) and that many bytes.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Read as _, Write};
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
@@ -82,20 +82,17 @@ impl Frame {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             Err(error) => return Err(error),
         }
-        let [kind, length @ ..] = header;
-        let length = u32::from_be_bytes(length) as usize;
-        if length > FRAME_BYTES_MAX {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "oversized frame",
-            ));
-        }
+        let (kind, length) = read_header(header)?;
         // It grows as bytes come: a length alone costs nothing.
         let mut payload = Vec::new();
         if from.take(length as u64).read_to_end(&mut payload).await? < length {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(Some(match (kind, payload.as_slice()) {
+        Self::read(kind, payload).map(Some)
+    }
+
+    fn read(kind: u8, payload: Vec<u8>) -> io::Result<Self> {
+        Ok(match (kind, payload.as_slice()) {
             (b'R', bytes) => Self::Request(
                 serde_json::from_slice(bytes)
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?,
@@ -104,8 +101,93 @@ impl Frame {
             (b'E', _) => Self::Err(payload),
             (b'X', [code]) => Self::Exit(*code),
             _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "unknown frame")),
-        }))
+        })
     }
+}
+
+/// What became of a command that a running appliance was asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It was done; its exit code.
+    Exit(u8),
+    /// Whoever reads our output has gone.
+    NobodyReads,
+}
+
+/// Has the appliance at `socket` run a command and passes on what it says as it comes; `None` when no appliance listens.
+/// Blocks the thread: a short command takes less time than a runtime takes to start.
+///
+/// # Errors
+/// The socket is there and may not be used, or the appliance ended before the command did.
+pub fn ask(
+    socket: &Path,
+    request: &Request,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> io::Result<Option<Answer>> {
+    let (_directory, path) = short(socket)?;
+    let mut stream = match std::os::unix::net::UnixStream::connect(&path) {
+        Ok(stream) => stream,
+        Err(error) if nobody_listens(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let payload = serde_json::to_vec(request).map_err(io::Error::other)?;
+    stream.write_all(&frame_bytes(b'R', &payload)?)?;
+    loop {
+        let mut header = [0; 5];
+        match stream.read_exact(&mut header) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Err(io::Error::new(
+                    error.kind(),
+                    "the daemon ended before it answered",
+                ));
+            }
+            Err(error) => return Err(error),
+        }
+        let (kind, length) = read_header(header)?;
+        let mut payload = Vec::new();
+        if (&stream).take(length as u64).read_to_end(&mut payload)? < length {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let written = match Frame::read(kind, payload)? {
+            Frame::Out(bytes) => out.write_all(&bytes).and_then(|()| out.flush()),
+            Frame::Err(bytes) => err.write_all(&bytes),
+            Frame::Exit(code) => return Ok(Some(Answer::Exit(code))),
+            Frame::Request(_) => Ok(()),
+        };
+        if written.is_err() {
+            return Ok(Some(Answer::NobodyReads));
+        }
+    }
+}
+
+fn nobody_listens(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+    )
+}
+
+/// Returns a frame's kind and the length of its payload.
+fn read_header([kind, length @ ..]: [u8; 5]) -> io::Result<(u8, usize)> {
+    let length = u32::from_be_bytes(length) as usize;
+    if length > FRAME_BYTES_MAX {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "oversized frame",
+        ));
+    }
+    Ok((kind, length))
+}
+
+fn frame_bytes(kind: u8, payload: &[u8]) -> io::Result<Vec<u8>> {
+    let length = u32::try_from(payload.len()).map_err(io::Error::other)?;
+    let mut bytes = Vec::with_capacity(5 + payload.len());
+    bytes.push(kind);
+    bytes.extend_from_slice(&length.to_be_bytes());
+    bytes.extend_from_slice(payload);
+    Ok(bytes)
 }
 
 async fn write_frame(
@@ -113,12 +195,7 @@ async fn write_frame(
     kind: u8,
     payload: &[u8],
 ) -> io::Result<()> {
-    let length = u32::try_from(payload.len()).map_err(io::Error::other)?;
-    let mut bytes = Vec::with_capacity(5 + payload.len());
-    bytes.push(kind);
-    bytes.extend_from_slice(&length.to_be_bytes());
-    bytes.extend_from_slice(payload);
-    to.write_all(&bytes).await
+    to.write_all(&frame_bytes(kind, payload)?).await
 }
 
 /// Connects to the appliance that listens at `socket`; `None` when none does.
@@ -129,14 +206,7 @@ pub async fn connect(socket: &Path) -> io::Result<Option<UnixStream>> {
     let (_directory, path) = short(socket)?;
     match UnixStream::connect(&path).await {
         Ok(stream) => Ok(Some(stream)),
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
-            ) =>
-        {
-            Ok(None)
-        }
+        Err(error) if nobody_listens(&error) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -220,6 +290,46 @@ mod tests {
             );
         }
         assert_eq!(Frame::receive(&mut there).await.expect("ends"), None);
+    }
+
+    #[tokio::test]
+    async fn an_appliance_is_asked() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = directory.path().join("control.sock");
+        let request = Request {
+            tool: "zfs".to_owned(),
+            arguments: Vec::new(),
+            directory: PathBuf::from("/"),
+            environment: BTreeMap::new(),
+            uid: 0,
+        };
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let nobody = ask(&socket, &request, &mut out, &mut err).expect("asks");
+        assert_eq!(nobody, None);
+        let listener = listen(&socket).expect("listens");
+        let served = tokio::spawn({
+            let request = request.clone();
+            async move {
+                for last in [Some(Frame::Exit(3)), None] {
+                    let (mut stream, _) = listener.accept().await.expect("accepts");
+                    let asked = Frame::receive(&mut stream).await.expect("receives");
+                    assert_eq!(asked, Some(Frame::Request(request.clone())));
+                    let said = [Frame::Out(vec![b'o'; 100_000]), Frame::Err(b"e".to_vec())];
+                    for frame in said.into_iter().chain(last) {
+                        frame.send(&mut stream).await.expect("sends");
+                    }
+                }
+            }
+        });
+        let asked = tokio::task::spawn_blocking(move || {
+            let (mut out, mut err) = (Vec::new(), Vec::new());
+            let answer = ask(&socket, &request, &mut out, &mut err).expect("an answer");
+            assert_eq!(answer, Some(Answer::Exit(3)));
+            assert_eq!((out.len(), err.as_slice()), (100_000, &b"e"[..]));
+            ask(&socket, &request, &mut out, &mut err).expect_err("it ended in between");
+        });
+        asked.await.expect("asks");
+        served.await.expect("serves");
     }
 
     #[tokio::test]

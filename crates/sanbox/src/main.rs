@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use engine::Engine;
-use manage::control::{Frame, Request};
+use manage::control::{Answer, Request};
 use manage::state::{StateDirectory, StateLock};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -162,20 +162,15 @@ impl Invocation {
         self.tool == "sanbox" && self.arguments.first().is_some_and(|name| name == "serve")
     }
 
-    /// Has the daemon do the work if one runs, on this thread alone: threads to come and go are most of what a short
-    /// command takes. `None` when the work is for this process.
+    /// Has the daemon do the work if one runs, on this thread alone: threads and a runtime to come and go are most of what a
+    /// short command takes. `None` when the work is for this process.
     fn ask_daemon(&self) -> Option<anyhow::Result<u8>> {
         if self.needs_nothing() || self.is_daemon() {
             return None;
         }
         // What goes wrong here goes wrong again where it is reported.
         let state = StateDirectory::open(&self.state_path()).ok()?;
-        let mut here = tokio::runtime::Builder::new_current_thread();
-        let here = here.enable_io().build().ok()?;
-        here.block_on(async {
-            let stream = manage::control::connect(&state.socket()).await.ok()??;
-            Some(self.send(stream).await)
-        })
+        self.ask(&state).transpose()
     }
 
     async fn run(self) -> anyhow::Result<u8> {
@@ -270,12 +265,9 @@ impl Invocation {
     async fn reach(&self, state: &StateDirectory) -> anyhow::Result<Reached> {
         let began = Instant::now();
         loop {
-            let socket = state.socket();
-            let stream = manage::control::connect(&socket)
-                .await
-                .with_context(|| format!("reaching the daemon at {}", socket.display()))?;
-            if let Some(stream) = stream {
-                return self.send(stream).await.map(Reached::Done);
+            // Blocking is right: this process has nothing else to do yet.
+            if let Some(code) = self.ask(state)? {
+                return Ok(Reached::Done(code));
             }
             if let Some(lock) = state.try_lock()? {
                 return Ok(Reached::Locked(lock));
@@ -294,8 +286,8 @@ impl Invocation {
         }
     }
 
-    async fn send(&self, mut stream: tokio::net::UnixStream) -> anyhow::Result<u8> {
-        use std::io::Write as _;
+    /// Has the daemon of `state` do the work; `None` when none runs.
+    fn ask(&self, state: &StateDirectory) -> anyhow::Result<Option<u8>> {
         let request = Request {
             tool: self.tool.clone(),
             arguments: self.arguments.clone(),
@@ -303,29 +295,15 @@ impl Invocation {
             environment: environment(),
             uid: rustix::process::getuid().as_raw(),
         };
-        Frame::Request(request)
-            .send(&mut stream)
-            .await
-            .context("asking the daemon")?;
-        loop {
-            let frame = Frame::receive(&mut stream)
-                .await
-                .context("listening to the daemon")?;
-            let written = match frame {
-                Some(Frame::Out(bytes)) => {
-                    let mut out = std::io::stdout().lock();
-                    out.write_all(&bytes).and_then(|()| out.flush())
-                }
-                Some(Frame::Err(bytes)) => std::io::stderr().lock().write_all(&bytes),
-                Some(Frame::Exit(code)) => return Ok(code),
-                Some(Frame::Request(_)) => Ok(()),
-                None => bail!("the daemon ended before it answered"),
-            };
-            if written.is_err() {
-                // Whoever read our output has gone, as with SIGPIPE.
-                return Ok(141);
-            }
-        }
+        let socket = state.socket();
+        let (mut out, mut err) = (std::io::stdout().lock(), std::io::stderr().lock());
+        let answer = manage::control::ask(&socket, &request, &mut out, &mut err)
+            .with_context(|| format!("asking the daemon at {}", socket.display()))?;
+        Ok(answer.map(|answer| match answer {
+            Answer::Exit(code) => code,
+            // As with SIGPIPE.
+            Answer::NobodyReads => 141,
+        }))
     }
 }
 

@@ -57,7 +57,12 @@ impl BlockStore {
         let recipe = self.recipe(props)?;
         let units = to_usize(lsize.div_ceil(THROTTLE_UNIT));
         let room = self.write_throttle().acquire(units).await;
-        let prepared = self.offload(data.len(), move || recipe.prepare(data)).await;
+        // The work is in the bytes that are not zero, of which an indirect block mostly has few.
+        let work = match props.level {
+            0 => data.len(),
+            _ => bytes_in_use(&data),
+        };
+        let prepared = self.offload(work, move || recipe.prepare(data)).await;
         let (bytes, compression, checksum) = match prepared {
             Prepared::Hole => {
                 self.count(|stats| stats.holes += 1);
@@ -550,9 +555,17 @@ fn may_overwrite(old: &BlockPointer, txg: Txg, psize: u64) -> bool {
 }
 
 fn is_zero(data: &[u8]) -> bool {
-    let mut chunks = data.chunks_exact(4096);
-    chunks.all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0)
-        && chunks.remainder().iter().all(|&byte| byte == 0)
+    data.chunks(4096).all(is_zero_chunk)
+}
+
+fn is_zero_chunk(chunk: &[u8]) -> bool {
+    chunk.iter().fold(0, |all, byte| all | byte) == 0
+}
+
+/// The bytes of the chunks that are not all zero.
+fn bytes_in_use(data: &[u8]) -> usize {
+    let used = data.chunks(4096).filter(|chunk| !is_zero_chunk(chunk));
+    used.map(<[u8]>::len).sum()
 }
 
 fn three(dvas: &[Dva]) -> [Dva; 3] {

@@ -1,4 +1,4 @@
-//! Cache devices of a pool: filled, found again at import, and never needed.
+//! The cache of a pool keeps what is alive, no more. Cache devices: filled, found again at import, and never needed.
 
 use std::process::Command;
 use std::time::Duration;
@@ -156,4 +156,28 @@ fn an_import_needs_no_cache_device() {
         pool.export().await.expect("export");
     });
     zdb_clean(&world, "after its cache device is gone");
+}
+
+/// Each group rewrites its blocks of metadata in several passes, in place: the former contents are of no use to anybody.
+#[test]
+fn memory_keeps_no_contents_that_are_gone() {
+    let world = world(503, 1, 128 * MIB);
+    run(&world, async |handle| {
+        let pool = Pool::create(&handle, spec(single()), empty_root)
+            .await
+            .expect("create");
+        let mut before = None;
+        for number in 0..120 {
+            let name = format!("tank@s{number}");
+            let taken = pool.hierarchy().snapshot(&[name], &[]).await;
+            taken.expect("snapshot");
+            if number == 20 {
+                before = Some(pool.cache().stats().uncompressed_bytes);
+            }
+        }
+        let grown = pool.cache().stats().uncompressed_bytes - before.expect("counted");
+        // What a hundred snapshots really add: objects in the table of dnodes, lists of dead blocks, names, space maps.
+        assert!(grown < 4 * MIB, "{grown} bytes for a hundred snapshots");
+        pool.export().await.expect("export");
+    });
 }

@@ -146,6 +146,12 @@ pub(super) async fn inherit(session: &Session, arguments: &[String]) -> Outcome 
                 }
                 return Err(Exit(1));
             }
+            if received && matches!(native, Property::VolSize | Property::Version) {
+                return Err(session.fail(format!(
+                    "'{}' property cannot be reverted to a received value",
+                    native.name()
+                )));
+            }
             native.name().to_owned()
         }
         None if property::is_user_property(name) => name.clone(),
@@ -158,14 +164,19 @@ pub(super) async fn inherit(session: &Session, arguments: &[String]) -> Outcome 
             continue;
         };
         let mut targets = vec![info.name];
+        // With -r, datasets that have no such property are passed over.
+        let applies =
+            |kind| Property::from_name(&name).is_none_or(|native| native.applies_to(kind));
         if recursive {
+            targets.retain(|_| applies(info.kind));
             let filter = DatasetFilter {
                 root: dataset.clone(),
                 depth: None,
                 kinds: vec![DatasetKind::Filesystem, DatasetKind::Volume],
             };
             if let Ok(below) = pool.datasets(&filter, &PropertyQuery::None).await {
-                targets.extend(below.into_iter().map(|info| info.name).skip(1));
+                let below = below.into_iter().skip(1).filter(|info| applies(info.kind));
+                targets.extend(below.map(|info| info.name));
             }
         }
         let change = match (name.as_str(), recursive) {

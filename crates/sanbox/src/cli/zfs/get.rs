@@ -1,16 +1,17 @@
 //! `zfs get`.
 
-use engine::property::{DatasetKind, Source};
+use engine::property::{self, DatasetKind, Property, Source};
 use engine::{DatasetInfo, PropertyQuery};
 use serde_json::{Map, Value};
 
+use super::list::width_of;
 use super::{
     ALL_KINDS, Selection, dataset_json, depth, kinds, name_order, property_names, select, text_of,
     text_of_property, userspace,
 };
 use crate::cli::format::table;
 use crate::cli::getopt::{Long, Opt};
-use crate::cli::zpool::get::{field_columns, get_fields};
+use crate::cli::zpool::get::{Widths, get_fields};
 use crate::cli::{Exit, Outcome, Session, json as forms};
 
 const FIELDS: [&str; 5] = ["name", "property", "value", "received", "source"];
@@ -120,8 +121,17 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     found.sort_by(name_order);
     let mut rows: Vec<Vec<String>> = Vec::new();
     let mut datasets = Map::new();
+    let mut widths = widths(wanted_names.as_deref());
     for info in &found {
-        let lines: Vec<Row> = lines(info, wanted_names.as_deref(), literal)
+        let lines = lines(info, wanted_names.as_deref(), literal);
+        widths.name = widths.name.max(info.name.chars().count());
+        for row in &lines {
+            // What is not shown for its source counts, too.
+            widths.property = widths.property.max(row.property.len());
+            widths.value = widths.value.max(row.value.chars().count());
+            widths.received = widths.received.max(row.received.chars().count());
+        }
+        let lines: Vec<Row> = lines
             .into_iter()
             .filter(|row| matches_source(row, sources.as_deref()))
             .collect();
@@ -158,9 +168,32 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     } else if !rows.is_empty() {
         session
             .out
-            .text(table(&field_columns(&fields), &rows, scripted));
+            .text(table(&widths.columns(&fields), &rows, scripted));
     }
     if failed { Err(Exit(1)) } else { Ok(()) }
+}
+
+/// The widths that the properties asked for need by themselves; `None` is all.
+fn widths(wanted: Option<&[String]>) -> Widths {
+    let mut widths = Widths::default();
+    let mut take = |name: &str, value: usize| {
+        widths.property = widths.property.max(name.len());
+        widths.value = widths.value.max(value);
+    };
+    match wanted {
+        None => {
+            for row in property::PROPERTIES.iter().filter(|row| row.visible) {
+                take(row.name, width_of(row.property));
+            }
+        }
+        Some(names) => {
+            for name in names {
+                let native = Property::from_name(name);
+                take(name, native.map_or(name.len(), width_of));
+            }
+        }
+    }
+    widths
 }
 
 fn lines(info: &DatasetInfo, wanted: Option<&[String]>, literal: bool) -> Vec<Row> {

@@ -149,21 +149,26 @@ fn column(name: &str) -> Column {
         };
     };
     let row = native.descriptor();
-    let width_min = match row.value_type {
-        PropertyType::Number => 5,
-        PropertyType::Index => row
-            .index
-            .iter()
-            .map(|(name, _)| name.len())
-            .max()
-            .unwrap_or(0),
-        PropertyType::String => 0,
-    };
     Column {
         title: row.column.to_owned(),
         right: row.right_align && native != Property::Name,
-        width_min,
+        width_min: width_of(native),
     }
+}
+
+/// The least width of a property's values in a table: its heading, and any value whose length has a bound.
+// OpenZFS: module/zcommon/zprop_common.c, zprop_width
+pub(super) fn width_of(native: Property) -> usize {
+    let row = native.descriptor();
+    let values = match row.value_type {
+        PropertyType::Number => 5,
+        PropertyType::Index => {
+            let names = row.index.iter().map(|(name, _)| name.len());
+            names.max().unwrap_or(0)
+        }
+        PropertyType::String => 0,
+    };
+    values.max(row.column.len())
 }
 
 fn sort(found: &mut [DatasetInfo], order: &[(String, bool)]) {

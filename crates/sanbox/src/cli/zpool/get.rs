@@ -55,8 +55,10 @@ pub(super) async fn get(session: &Session, arguments: &[String]) -> Outcome {
     let (pools, missing) = subjects(session, names).await;
     let mut rows = Vec::new();
     let mut objects = Map::new();
+    let mut widths = Widths::default();
     for pool in &pools {
         let Subject::Open(pool) = pool else { continue };
+        widths.name = widths.name.max(pool.name().len());
         let Ok(entries) = pool.properties().await else {
             continue;
         };
@@ -75,6 +77,8 @@ pub(super) async fn get(session: &Session, arguments: &[String]) -> Outcome {
                 entry.display()
             };
             let source = entry.source.as_str();
+            widths.property = widths.property.max(entry.name.len());
+            widths.value = widths.value.max(width_of(&entry.name));
             properties.insert(
                 entry.name.clone(),
                 forms::property(&value, source, integers),
@@ -119,21 +123,46 @@ pub(super) async fn get(session: &Session, arguments: &[String]) -> Outcome {
     } else if !rows.is_empty() {
         session
             .out
-            .text(table(&field_columns(&fields), &rows, scripted));
+            .text(table(&widths.columns(&fields), &rows, scripted));
     }
     if missing { Err(Exit(1)) } else { Ok(()) }
 }
 
-/// The columns of `zpool get` and `zfs get`.
-pub(crate) fn field_columns(fields: &[&'static str]) -> Vec<Column> {
-    fields
-        .iter()
-        .map(|field| Column {
+/// How wide the columns of `zpool get` and `zfs get` are: whatever may be in them, not what is.
+#[derive(Default)]
+pub(crate) struct Widths {
+    pub(crate) name: usize,
+    pub(crate) property: usize,
+    pub(crate) value: usize,
+    pub(crate) received: usize,
+}
+
+impl Widths {
+    /// The columns of a table with these fields.
+    // OpenZFS: lib/libzfs/libzfs_util.c, zprop_print_headers
+    pub(crate) fn columns(&self, fields: &[&'static str]) -> Vec<Column> {
+        let width = |field: &str| match field {
+            "name" => self.name,
+            "property" => self.property,
+            "value" => self.value,
+            "received" => self.received,
+            // Room for "inherited from" and the longest name, though without the space between.
+            _ if self.name > "NAME".len() => self.name + "inherited from".len(),
+            _ => 0,
+        };
+        let columns = fields.iter().map(|field| Column {
             title: field.to_ascii_uppercase(),
             right: false,
-            width_min: 0,
-        })
-        .collect()
+            width_min: width(field),
+        });
+        columns.collect()
+    }
+}
+
+/// The least width of a pool property's values. One that is no native one, as features are not, counts with its name.
+fn width_of(name: &str) -> usize {
+    let native = PROPERTIES.iter().find(|row| row.name == name);
+    native.map_or(name.len(), |row| row.column.len().max(5))
 }
 
 /// Reads the `-o` of `get`.
