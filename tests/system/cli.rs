@@ -312,7 +312,7 @@ macro_rules! transcripts {
     };
 }
 
-transcripts! { usage pools checkpoint events freespace growth spares reshape datasets properties files import snapshots volumes }
+transcripts! { usage pools draid checkpoint events freespace growth spares reshape datasets properties files import snapshots volumes }
 
 #[test]
 fn wildcards() {

@@ -8,6 +8,7 @@ mod caches;
 mod cli;
 mod crossing;
 mod daemon;
+mod draid;
 mod golden_archives;
 mod golden_properties;
 mod golden_read;

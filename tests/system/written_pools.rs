@@ -238,7 +238,7 @@ pub(crate) fn dataset(
 }
 
 /// Makes a pool with one dataset per list of properties; fills, exports, judges, imports and verifies.
-fn round_trip(
+pub(crate) fn round_trip(
     name: &str,
     disks: &Disks,
     vdevs: Vec<VdevSpec>,

@@ -11,7 +11,7 @@ use dmu::Tx;
 use vdev::{AllocationBias, VdevConfig};
 
 use crate::auxiliary::Kind;
-use crate::create::{self, ALLOCATION_CLASSES};
+use crate::create::{self, ALLOCATION_CLASSES, DRAID};
 use crate::pool::{Inner, Pool, Stored};
 use crate::spec::AddSpec;
 use crate::{PoolError, sync};
@@ -34,6 +34,12 @@ impl Pool {
         let features = inner.hierarchy.features();
         let classes = !(spec.special.is_empty() && spec.dedup.is_empty());
         if classes && !features.is_enabled(ALLOCATION_CLASSES) {
+            return Err(PoolError::Invalid(
+                "pool must be upgraded to add these vdevs".into(),
+            ));
+        }
+        let spread = spec.tops().any(|(vdev, _)| vdev.draid().is_some());
+        if spread && !features.is_enabled(DRAID) {
             return Err(PoolError::Invalid(
                 "pool must be upgraded to add these vdevs".into(),
             ));
@@ -118,6 +124,13 @@ impl Inner {
                 return Err(error);
             }
             inner.create_vdev_objects(&tx).await?;
+            let spares = inner.distributed_spares(before);
+            if !spares.is_empty() {
+                for spare in spares {
+                    inner.list(Kind::Spare).push(spare);
+                }
+                inner.write_auxiliaries(&tx).await?;
+            }
             inner.dirty_config();
             for top in &inner.tree.config().tops[before..] {
                 let text = format!(

@@ -85,10 +85,8 @@ impl Inner {
                 if !able || self.autotrim.unable.borrow().contains(&leaf.guid) {
                     continue;
                 }
-                for range in &ranges {
-                    let Some(on_leaf) = self.tree.leaf_range(leaf.guid, range) else {
-                        break;
-                    };
+                let parts = |range| self.tree.leaf_ranges(leaf.guid, range);
+                for on_leaf in ranges.iter().filter_map(parts).flatten() {
                     if on_leaf.end.saturating_sub(on_leaf.start) < TRIM_BYTES_MIN {
                         continue;
                     }

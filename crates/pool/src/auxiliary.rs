@@ -13,7 +13,7 @@ use dmu::{Tx, zap};
 use ondisk::{Guid, NvList, ObjectId, SPA_VERSION_FEATURES};
 use runtime::{Disk, DiskMode, Handle};
 use vdev::labels::{self, LabelSet};
-use vdev::{AllocationBias, LeafSpec, OpenMode, TopSpec, TreeSpec, VdevConfig};
+use vdev::{AllocationBias, LeafSpec, OpenMode, TopSpec, TreeSpec, VdevConfig, VdevKind};
 
 use crate::PoolError;
 use crate::config::{STATE_CACHE, STATE_SPARE};
@@ -55,6 +55,11 @@ pub(crate) struct Device {
 impl Device {
     pub(crate) fn path(&self) -> Option<PathBuf> {
         self.config.device_path()
+    }
+
+    /// Whether it is space of a draid, not a device.
+    pub(crate) fn is_distributed(&self) -> bool {
+        self.config.kind == VdevKind::DistributedSpare
     }
 }
 
@@ -226,6 +231,7 @@ impl Inner {
         for device in self.spares.devices() {
             let guid = device.config.guid;
             let found = match device.path() {
+                _ if device.is_distributed() => self.has_home(&device),
                 Some(path) => is_there(&self.handle, &path, guid).await,
                 None => false,
             };
@@ -247,6 +253,7 @@ impl Inner {
                 leaves: vec![LeafSpec { path: path.clone() }],
                 bias: AllocationBias::None,
                 parity: 0,
+                draid: None,
                 ashift: None,
             };
             let spec = TreeSpec { tops: vec![spec] };
@@ -288,6 +295,9 @@ impl Inner {
         let Some(path) = config.device_path() else {
             return Err(PoolError::NoSuchDevice);
         };
+        if config.kind == VdevKind::DistributedSpare {
+            return Ok(());
+        }
         let mut label = NvList::new()
             .with("version", SPA_VERSION_FEATURES)
             .with("state", kind.label_state())
@@ -302,7 +312,9 @@ impl Inner {
 
     /// Takes the labels off a device that has left the pool. What cannot be reached keeps its old label.
     pub(crate) async fn unlabel_auxiliary(&self, device: &Device) {
-        let Some(path) = device.path() else { return };
+        let Some(path) = device.path().filter(|_| !device.is_distributed()) else {
+            return;
+        };
         if let Ok(disk) = vdev::open_disk(&self.handle, &path, OpenMode::ReadWrite).await
             && is_label_of(&disk, device.config.guid).await
         {
@@ -322,6 +334,39 @@ impl Inner {
             }
         }
         Ok(())
+    }
+
+    /// Makes the distributed spares of the draids among the top-level vdevs from `first` on. They are found by their names:
+    /// parity, number of the vdev, number of the spare.
+    // OpenZFS: module/zfs/vdev_draid.c, vdev_draid_spare_create
+    pub(crate) fn distributed_spares(&self, first: usize) -> Vec<VdevConfig> {
+        let tops = self.tree.config().tops;
+        let mut spares = Vec::new();
+        for top in tops.iter().skip(first) {
+            if top.kind != VdevKind::Draid {
+                continue;
+            }
+            for number in 0..top.extra.u64("draid_nspares").unwrap_or(0) {
+                let guid = Guid(self.handle.random_u64().max(1));
+                let mut spare = VdevConfig::new(VdevKind::DistributedSpare, number, guid);
+                let parity = top.nparity().unwrap_or(1);
+                spare.path = Some(format!("draid{parity}-{}-{number}", top.id));
+                spare.ashift = top.ashift;
+                spare.create_txg = top.create_txg;
+                spare.extra.insert("top_guid", top.guid.0);
+                spare.extra.insert("spareid", number);
+                spare.extra.insert("whole_disk", 1_u64);
+                spares.push(spare);
+            }
+        }
+        spares
+    }
+
+    /// Whether the draid that a distributed spare is part of is there.
+    fn has_home(&self, spare: &Device) -> bool {
+        let home = spare.config.extra.u64("top_guid");
+        let tops = self.tree.config().tops;
+        tops.iter().any(|top| Some(top.guid.0) == home)
     }
 
     /// Whether the pool's tree has this leaf.

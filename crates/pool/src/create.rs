@@ -29,6 +29,7 @@ use crate::spec::{PoolSpec, VdevSpec};
 use crate::{PoolError, features, history, in_use, set, sync};
 
 pub(crate) const ALLOCATION_CLASSES: &str = "allocation_classes";
+pub(crate) const DRAID: &str = "draid";
 /// Most children of a raidz vdev (OpenZFS: `cmd/zpool/zpool_vdev.c`).
 const RAIDZ_CHILDREN_MAX: usize = 255;
 
@@ -69,6 +70,12 @@ impl Pool {
             return Err(PoolError::Invalid(
                 "special and dedup vdevs need the feature 'allocation_classes' to be enabled"
                     .into(),
+            ));
+        }
+        let spread = spec.tops().any(|(vdev, _)| vdev.draid().is_some());
+        if spread && !enable.iter().any(|f| f.name == DRAID) {
+            return Err(PoolError::Invalid(
+                "operation not supported on this type of pool".into(),
             ));
         }
         let (tree_config, conflicts) =
@@ -194,6 +201,9 @@ impl Pool {
                 inner.list(kind).push(config);
             }
         }
+        for spare in inner.distributed_spares(0) {
+            inner.list(Kind::Spare).push(spare);
+        }
         inner
             .fill_new(&salt, &checked.stored, spec.command.as_deref(), &tx)
             .await?;
@@ -287,6 +297,10 @@ impl Inner {
                 if !leaf {
                     self.store_bias(top.allocation_bias(), object, tx).await?;
                 }
+                if !leaf && top.kind == VdevKind::Draid {
+                    // One reference for each, as OpenZFS counts.
+                    self.hierarchy.features().incr(DRAID, tx).await?;
+                }
                 self.dirty_config();
             }
         }
@@ -336,6 +350,7 @@ pub(crate) fn tree_spec<'a>(
     let tops = vdevs
         .map(|(vdev, bias)| TopSpec {
             parity: vdev.parity(),
+            draid: vdev.draid(),
             leaves: vdev
                 .paths()
                 .iter()
@@ -430,6 +445,23 @@ pub(crate) fn check_vdevs<'a>(vdevs: impl Iterator<Item = &'a VdevSpec>) -> Resu
                 return Err(PoolError::Invalid(format!(
                     "invalid vdev specification: raidz{parity} supports no more than \
                      {RAIDZ_CHILDREN_MAX} devices"
+                )));
+            }
+        }
+        if let VdevSpec::Draid {
+            parity,
+            data,
+            spares,
+            paths,
+        } = vdev
+        {
+            let needed = u64::from(*parity) + u64::from(*data) + u64::from(*spares);
+            let sound = (1..=3).contains(parity) && *data > 0 && *spares <= 100;
+            if !sound || needed > paths.len() as u64 || paths.len() > RAIDZ_CHILDREN_MAX {
+                return Err(PoolError::Invalid(format!(
+                    "invalid vdev specification: no draid{parity} has {data} data disks, {spares} spares and {} \
+                     devices",
+                    paths.len()
                 )));
             }
         }

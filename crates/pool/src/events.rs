@@ -199,6 +199,7 @@ fn kind_name(kind: &VdevKind) -> &str {
         VdevKind::Mirror => "mirror",
         VdevKind::Raidz => "raidz",
         VdevKind::Draid => "draid",
+        VdevKind::DistributedSpare => "dspare",
         VdevKind::Hole => "hole",
         VdevKind::Missing => "missing",
         VdevKind::Indirect => "indirect",

@@ -46,6 +46,7 @@ const DEFAULT: &[&str] = &[
     "allocation_classes",
     "zpool_checkpoint",
     "livelist",
+    "draid",
 ];
 
 /// Features whose use changes nothing for us, or is handled everywhere.
@@ -85,6 +86,7 @@ const FULL: &[&str] = &[
     "longname",
     "livelist",
     "zpool_checkpoint",
+    "draid",
 ];
 
 /// Features without which not even the meta-objset can be read here: none at present.

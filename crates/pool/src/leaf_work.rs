@@ -111,8 +111,8 @@ const TRIM_RATE: &str = "org.zfsonlinux:vdev_trim_rate";
 const TRIM_PARTIAL: &str = "org.zfsonlinux:vdev_trim_partial";
 const TRIM_SECURE: &str = "org.zfsonlinux:vdev_trim_secure";
 
-/// Where a metaslab is on its vdev, and on a leaf.
-type Span = (Range<u64>, Range<u64>);
+/// Where a metaslab is on its vdev, and where it ends on a leaf: 0 when it has nothing there.
+type Span = (Range<u64>, u64);
 
 /// One kind of work on one device.
 #[derive(Default)]
@@ -392,7 +392,7 @@ impl Inner {
             let size = span.end - span.start;
             let free = size.saturating_sub(self.store().metaslab_allocated(top, number));
             all += free;
-            if on_leaf.end <= job.offset.get() {
+            if on_leaf <= job.offset.get() {
                 done += free;
             }
         }
@@ -405,11 +405,10 @@ impl Inner {
         let id = leaves.iter().find(|known| known.guid == leaf)?.top;
         let tops = self.tree.tops();
         let top = tops.iter().find(|top| top.id == id)?;
-        let size = 1_u64 << top.metaslab_shift;
         let spans = (0..top.metaslab_count).map(|number| {
-            let span = number * size..(number + 1) * size;
-            let on_leaf = self.tree.leaf_range(leaf, &span)?;
-            Some((span, on_leaf))
+            let span = top.metaslab_span(number);
+            let on_leaf = self.tree.leaf_ranges(leaf, &span)?;
+            Some((span, on_leaf.last().map_or(0, |last| last.end)))
         });
         Some((id, spans.collect::<Option<Vec<_>>>()?))
     }
@@ -423,10 +422,14 @@ impl Inner {
         pace: &Pace,
         ranges: &[Range<u64>],
     ) -> Result<bool, PoolError> {
+        let mut on_leaf = Vec::new();
         for range in ranges {
-            let Some(range) = self.tree.leaf_range(leaf, range) else {
+            let Some(parts) = self.tree.leaf_ranges(leaf, range) else {
                 return Ok(false);
             };
+            on_leaf.extend(parts);
+        }
+        for range in on_leaf {
             // Where it was when it was interrupted.
             let start = range.start.max(job.offset.get());
             let too_short =
@@ -556,7 +559,7 @@ async fn work(
     let turn = inner.leaf_work.turn(top);
     let mut stored = inner.handle.now();
     for (number, (span, on_leaf)) in spans.into_iter().enumerate() {
-        if on_leaf.end <= job.offset.get() {
+        if on_leaf <= job.offset.get() {
             continue;
         }
         let number = u32::try_from(number).map_err(|_| PoolError::NoSuchDevice)?;
@@ -580,7 +583,7 @@ async fn work(
             }
         }
         if !job.stopped.get() {
-            job.offset.set(job.offset.get().max(on_leaf.end));
+            job.offset.set(job.offset.get().max(on_leaf));
         }
         if inner.handle.now() >= stored + STORE_EVERY {
             stored = inner.handle.now();

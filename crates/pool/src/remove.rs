@@ -67,6 +67,12 @@ impl Inner {
             ));
         }
         let device = self.list(kind).find(guid).ok_or(PoolError::NoSuchDevice)?;
+        if device.is_distributed() {
+            // It goes with its draid.
+            return Err(PoolError::Invalid(
+                "operation not supported on this type of pool".into(),
+            ));
+        }
         self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
             inner.list(kind).remove(guid);
             inner.write_auxiliaries(&tx).await

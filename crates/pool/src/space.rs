@@ -43,6 +43,7 @@ struct Map {
 struct VdevMaps {
     array: ObjectId,
     ashift: u8,
+    layout: vdev::Layout,
     metaslab_shift: u8,
     count: u64,
     maps: BTreeMap<u32, Map>,
@@ -50,9 +51,13 @@ struct VdevMaps {
 
 impl VdevMaps {
     fn scale(&self, metaslab: u32) -> Scale {
+        let (ashift, shift) = (self.ashift, self.metaslab_shift);
+        let span = self
+            .layout
+            .metaslab_span(ashift, shift, u64::from(metaslab));
         Scale {
-            start: u64::from(metaslab) << self.metaslab_shift,
-            size: 1 << self.metaslab_shift,
+            start: span.start,
+            size: span.end - span.start,
             shift: self.ashift,
         }
     }
@@ -240,6 +245,7 @@ impl SpaceMaps {
             VdevMaps {
                 array,
                 ashift: top.ashift,
+                layout: top.layout.clone(),
                 metaslab_shift: top.metaslab_shift,
                 count: top.metaslab_count,
                 maps: BTreeMap::new(),
@@ -295,6 +301,7 @@ impl SpaceMaps {
         let mut vdev = VdevMaps {
             array,
             ashift: top.ashift,
+            layout: top.layout.clone(),
             metaslab_shift: top.metaslab_shift,
             count: top.metaslab_count,
             maps: BTreeMap::new(),

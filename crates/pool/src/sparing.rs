@@ -118,7 +118,8 @@ impl Inner {
         let mut pairs = Vec::new();
         for target in self.tree.in_need_of_spares() {
             for spare in &spares {
-                let idle = spare.found && !self.is_in_tree(spare.config.guid);
+                let idle =
+                    spare.found && !spare.is_distributed() && !self.is_in_tree(spare.config.guid);
                 if idle && !unfit.contains(&(target, spare.config.guid)) {
                     pairs.push((target, spare.clone()));
                 }

@@ -32,6 +32,17 @@ pub enum VdevSpec {
         /// More than `parity` devices, at most 255.
         paths: Vec<PathBuf>,
     },
+    /// Devices that groups of columns rotate over, with spare space among them.
+    Draid {
+        /// Rows of parity, 1 to 3.
+        parity: u8,
+        /// Columns of data in each group.
+        data: u32,
+        /// Distributed spares, at most 100.
+        spares: u32,
+        /// At least as many devices as a group and the spares need, at most 255.
+        paths: Vec<PathBuf>,
+    },
 }
 
 impl VdevSpec {
@@ -40,7 +51,7 @@ impl VdevSpec {
     pub fn paths(&self) -> &[PathBuf] {
         match self {
             Self::Single(path) => std::slice::from_ref(path),
-            Self::Mirror(paths) | Self::Raidz { paths, .. } => paths,
+            Self::Mirror(paths) | Self::Raidz { paths, .. } | Self::Draid { paths, .. } => paths,
         }
     }
 
@@ -49,7 +60,18 @@ impl VdevSpec {
     pub fn parity(&self) -> u8 {
         match self {
             Self::Single(_) | Self::Mirror(_) => 0,
-            Self::Raidz { parity, .. } => *parity,
+            Self::Raidz { parity, .. } | Self::Draid { parity, .. } => *parity,
+        }
+    }
+
+    /// Returns what makes it a draid.
+    pub(crate) fn draid(&self) -> Option<vdev::DraidSpec> {
+        match self {
+            Self::Draid { data, spares, .. } => Some(vdev::DraidSpec {
+                data: *data,
+                spares: *spares,
+            }),
+            _ => None,
         }
     }
 }

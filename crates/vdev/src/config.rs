@@ -25,6 +25,8 @@ pub enum VdevKind {
     Raidz,
     /// The same in groups that rotate over more children, with spare space among them.
     Draid,
+    /// The spare space of a draid, as much as one child has.
+    DistributedSpare,
     /// A place in the root's list left by a removed log device.
     Hole,
     /// A top-level vdev whose configuration was not found.
@@ -48,6 +50,7 @@ impl VdevKind {
             "mirror" => Self::Mirror,
             "raidz" => Self::Raidz,
             "draid" => Self::Draid,
+            "dspare" => Self::DistributedSpare,
             "replacing" => Self::Replacing,
             "spare" => Self::Spare,
             "hole" => Self::Hole,
@@ -65,6 +68,7 @@ impl VdevKind {
             Self::Mirror => "mirror",
             Self::Raidz => "raidz",
             Self::Draid => "draid",
+            Self::DistributedSpare => "dspare",
             Self::Replacing => "replacing",
             Self::Spare => "spare",
             Self::Hole => "hole",
@@ -399,8 +403,10 @@ impl VdevConfig {
         if let Some(path) = &self.path {
             list.insert("path", path.as_str());
         }
-        let late =
-            |name: &[u8]| !matches!(name, b"devid" | b"phys_path" | b"whole_disk" | b"nparity");
+        let late = |name: &[u8]| {
+            let early = matches!(name, b"devid" | b"phys_path" | b"whole_disk" | b"nparity");
+            !early && !name.starts_with(b"draid_")
+        };
         for (name, value) in self.extra.iter().filter(|(name, _)| !late(name)) {
             list.insert(name, value.clone());
         }

@@ -9,8 +9,10 @@ use runtime::{Disk, DiskKind, Handle};
 
 use crate::labels::LabelSet;
 use crate::leaf::{check_size, open_disk};
+use crate::tree::layout_of;
 use crate::{
-    ASHIFT_MAX, ASHIFT_MIN, AllocationBias, OpenMode, TreeConfig, VdevConfig, VdevError, VdevKind,
+    ASHIFT_MAX, ASHIFT_MIN, AllocationBias, Draid, MIN_DEVICE_BYTES, OpenMode, TreeConfig,
+    VdevConfig, VdevError, VdevKind,
 };
 
 /// Sector shift of files when nobody asks for another: 4 KiB, the page and the sector of nearly all storage below.
@@ -45,17 +47,28 @@ pub struct LeafSpec {
     pub path: PathBuf,
 }
 
-/// A new top-level vdev: a single leaf, a mirror of two or more, or a raidz.
+/// A new top-level vdev: a single leaf, a mirror of two or more, a raidz, or a draid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopSpec {
-    /// One leaf: a plain vdev. Several: a mirror, or a raidz.
+    /// One leaf: a plain vdev. Several: a mirror, a raidz, or a draid.
     pub leaves: Vec<LeafSpec>,
     /// Which blocks it is for.
     pub bias: AllocationBias,
-    /// Rows of parity of a raidz, 0 for the others.
+    /// Rows of parity of a raidz or draid, 0 for the others.
     pub parity: u8,
+    /// What makes it a draid.
+    pub draid: Option<DraidSpec>,
     /// Sector shift asked for; `None` lets the devices decide.
     pub ashift: Option<u8>,
+}
+
+/// What a new draid is, besides its leaves and its parity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DraidSpec {
+    /// Columns of each stripe that hold data.
+    pub data: u32,
+    /// Distributed spares.
+    pub spares: u32,
 }
 
 /// A new tree.
@@ -205,6 +218,7 @@ async fn plan_top(
                 what: "a vdev without devices",
             });
         }
+        _ if spec.draid.is_some() => draid_of(handle, id, spec, leaves)?,
         width if spec.parity > 0 => {
             // OpenZFS: module/zcommon, get_parity and is_valid_config: more children than parity, at most 255.
             if spec.parity > 3 || width <= usize::from(spec.parity) || width > 255 {
@@ -235,14 +249,56 @@ async fn plan_top(
     top.id = id;
     top.ashift = ashift;
     let each = asize & !(label::LABEL_SIZE - 1);
-    top.asize = match top.kind {
-        VdevKind::Raidz => each.saturating_mul(top.children.len() as u64),
-        _ => each,
-    };
+    top.asize = layout_of(&top)?.asize_from(each);
+    if top.asize == 0 {
+        // Of a draid there is room for one group at least.
+        return Err(VdevError::TooSmall {
+            path: spec.leaves[0].path.clone(),
+            size_bytes: each,
+            needed_bytes: MIN_DEVICE_BYTES,
+        });
+    }
     top.metaslab_shift = metaslab_shift_for(top.asize);
     top.is_log = spec.bias == AllocationBias::Log;
     top.bias = spec.bias;
     Ok(top)
+}
+
+/// Makes the configuration of a draid, with its groups: as few as come out even on its children.
+// OpenZFS: cmd/zpool/zpool_vdev.c, draid_config_by_type; module/zfs/vdev_draid.c, vdev_draid_init (limits)
+fn draid_of(
+    handle: &Handle,
+    id: u64,
+    spec: &TopSpec,
+    leaves: Vec<VdevConfig>,
+) -> Result<VdevConfig, VdevError> {
+    let impossible = VdevError::BadConfig {
+        what: "a draid of an impossible shape",
+    };
+    let (Some(DraidSpec { data, spares }), Ok(children)) =
+        (spec.draid, u32::try_from(leaves.len()))
+    else {
+        return Err(impossible);
+    };
+    let width = data.saturating_add(u32::from(spec.parity));
+    let disks = children.saturating_sub(spares);
+    let even = |groups: &u32| disks > 0 && groups.saturating_mul(width).is_multiple_of(disks);
+    let groups = (1..=255).find(even).unwrap_or(0);
+    if spares > 100 || Draid::new(children, spec.parity, data, spares, groups).is_none() {
+        return Err(impossible);
+    }
+    let mut draid = VdevConfig::new(VdevKind::Draid, id, fresh_guid(handle));
+    draid.create_txg = ondisk::TXG_INITIAL.0;
+    for (key, number) in [
+        ("nparity", u32::from(spec.parity)),
+        ("draid_ndata", data),
+        ("draid_nspares", spares),
+        ("draid_ngroups", groups),
+    ] {
+        draid.extra.insert(key, u64::from(number));
+    }
+    draid.children = leaves;
+    Ok(draid)
 }
 
 /// Returns what the device at `path` holds.

@@ -19,22 +19,30 @@ use crate::tree::Tree;
 const EOPNOTSUPP: i32 = 95;
 
 impl Tree {
-    /// Returns the part of a leaf that a range of its top-level vdev covers, as bytes from the start of the device; `None`
-    /// when there is no such leaf, or its layout is not written here.
+    /// Returns the parts of a leaf that a range of its top-level vdev covers, as bytes from the start of the device,
+    /// ascending; `None` when there is no such leaf, or its layout is not written here.
     #[must_use]
-    pub fn leaf_range(&self, leaf: Guid, range: &Range<u64>) -> Option<Range<u64>> {
+    pub fn leaf_ranges(&self, leaf: Guid, range: &Range<u64>) -> Option<Vec<Range<u64>>> {
         let found = self.0.leaves.borrow().get(&leaf).cloned()?;
         let top = self.top(found.top)?;
-        let inner = match &top.layout {
-            Layout::Copies => range.clone(),
+        let mut slots = top.slots.iter();
+        let slot = slots.position(|slot| slot.any(|own| own.guid == leaf))?;
+        let mut inner = match &top.layout {
+            Layout::Copies => vec![range.clone()],
             Layout::Raidz(raidz) if raidz.expanded.is_empty() => {
-                let mut slots = top.slots.iter();
-                let slot = slots.position(|slot| slot.any(|own| own.guid == leaf))?;
-                slot_ranges(raidz, top.ashift, range).get(slot)?.clone()
+                vec![slot_ranges(raidz, top.ashift, range).get(slot)?.clone()]
             }
-            Layout::Raidz(_) | Layout::Draid(_) => return None,
+            Layout::Raidz(_) => return None,
+            Layout::Draid(draid) => {
+                let ranges = draid.slot_ranges(top.ashift, range).into_iter();
+                let own = ranges.filter(|(place, _)| *place == slot);
+                own.map(|(_, range)| range).collect()
+            }
         };
-        Some(LEAF_DATA_START + inner.start..LEAF_DATA_START + inner.end)
+        for part in &mut inner {
+            *part = LEAF_DATA_START + part.start..LEAF_DATA_START + part.end;
+        }
+        Some(inner)
     }
 
     /// Tells a leaf that a range of its bytes holds nothing. Returns false when it cannot be told such things.

@@ -87,12 +87,9 @@ impl Tree {
         let sizes = leaves.iter().map(|leaf| label::leaf_asize(leaf.psize()));
         let each = sizes.min().unwrap_or(0) & !(label::LABEL_SIZE - 1);
         let whole = match &top.layout {
-            Layout::Copies => each,
-            Layout::Raidz(raidz) if raidz.expanded.is_empty() => {
-                each.saturating_mul(u64::from(raidz.width))
-            }
-            // Others grow only with OpenZFS.
-            Layout::Raidz(_) | Layout::Draid(_) => now,
+            // Such grow only with OpenZFS.
+            Layout::Raidz(raidz) if !raidz.expanded.is_empty() => now,
+            layout => layout.asize_from(each),
         };
         whole.max(now)
     }

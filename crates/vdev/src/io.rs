@@ -306,13 +306,16 @@ impl Tree {
                 size: range.end.saturating_sub(range.start),
             })?;
             let ranges = match &top.layout {
-                Layout::Copies => vec![range.clone()],
-                Layout::Raidz(raidz) => slot_ranges(raidz, top.ashift, range),
-                // Never opened for writing.
-                Layout::Draid(_) => Vec::new(),
+                Layout::Copies => vec![(0, range.clone())],
+                Layout::Raidz(raidz) => {
+                    let ranges = slot_ranges(raidz, top.ashift, range);
+                    ranges.into_iter().enumerate().collect()
+                }
+                Layout::Draid(draid) => draid.slot_ranges(top.ashift, range),
             };
             let mut trims = Vec::new();
-            for (slot, range) in top.slots.iter().zip(ranges) {
+            for (slot, range) in ranges {
+                let slot = &top.slots[slot];
                 let len = range.end.saturating_sub(range.start);
                 if len == 0 {
                     continue;

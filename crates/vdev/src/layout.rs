@@ -3,6 +3,8 @@
 //! Guarantees: sizes follow OpenZFS's rules to the sector, so that space accounting is the same for both.
 //! Does not know devices.
 
+use std::ops::Range;
+
 use ondisk::Txg;
 
 use crate::raidz::draid::Draid;
@@ -49,6 +51,47 @@ impl Layout {
             Self::Raidz(raidz) => raidz.asize_of(raidz.width_at(Txg(0)), ashift, DEFLATE_BLOCK),
         };
         DEFLATE_BLOCK / (asize >> 9).max(1)
+    }
+
+    /// Returns the bytes that every allocation is a multiple of, from the start of its metaslab.
+    #[must_use]
+    pub fn unit(&self, ashift: u8) -> u64 {
+        match self {
+            Self::Copies | Self::Raidz(_) => 1 << ashift,
+            Self::Draid(draid) => draid.unit(ashift),
+        }
+    }
+
+    /// Returns the size of blocks, in bytes without parity, below which nothing is saved.
+    // OpenZFS: module/zfs/vdev.c, vdev_get_min_alloc
+    #[must_use]
+    pub fn least_psize(&self, ashift: u8) -> u64 {
+        match self {
+            Self::Copies | Self::Raidz(_) => 1 << ashift,
+            Self::Draid(draid) => draid.stripe_data(ashift),
+        }
+    }
+
+    /// Returns the part of the vdev that a metaslab is: a draid's begins and ends with a stripe.
+    // OpenZFS: module/zfs/vdev_draid.c, vdev_draid_metaslab_init
+    #[must_use]
+    pub fn metaslab_span(&self, ashift: u8, metaslab_shift: u8, index: u64) -> Range<u64> {
+        let (start, end) = (index << metaslab_shift, (index + 1) << metaslab_shift);
+        let unit = match self {
+            Self::Copies | Self::Raidz(_) => return start..end,
+            Self::Draid(draid) => draid.unit(ashift),
+        };
+        let first = start.next_multiple_of(unit);
+        first..first + end.saturating_sub(first) / unit * unit
+    }
+
+    /// Returns the allocatable bytes of a new vdev whose smallest leaf offers `each` bytes.
+    pub(crate) fn asize_from(&self, each: u64) -> u64 {
+        match self {
+            Self::Copies => each,
+            Self::Raidz(raidz) => each.saturating_mul(u64::from(raidz.width)),
+            Self::Draid(draid) => draid.asize_from(each),
+        }
     }
 
     /// Returns the rows of parity.

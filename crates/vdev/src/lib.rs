@@ -1,8 +1,8 @@
 //! `vdev`: the device tree of one pool.
 //!
 //! What it is: opens the leaves (disks and files) that a configuration names, joins them to top-level vdevs (single
-//! leaves, mirrors, raidz, and draid for reading), and reads and writes byte ranges of a top-level vdev with redundancy, queues, counters and
-//! self-heal. It also reads and writes labels and the uberblock ring.
+//! leaves, mirrors, raidz, draid), and reads and writes byte ranges of a top-level vdev with redundancy, queues, counters
+//! and self-heal. It also reads and writes labels and the uberblock ring.
 //!
 //! Guarantees: a read that was given a check returns only bytes that passed it; a copy that failed the check is
 //! rewritten from a good one; a write is reported as done only when the leaves that hold it suffice to read it, and the
@@ -34,7 +34,8 @@ mod types;
 
 pub use config::{ConfigPlace, TreeConfig, VdevConfig, VdevKind};
 pub use create::{
-    Conflict, DiskUse, LeafSpec, TopSpec, TreeSpec, disk_use, metaslab_shift_for, plan, plan_tops,
+    Conflict, DiskUse, DraidSpec, LeafSpec, TopSpec, TreeSpec, disk_use, metaslab_shift_for, plan,
+    plan_tops,
 };
 pub use error::VdevError;
 pub use indirect::Moved;

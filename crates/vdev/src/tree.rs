@@ -644,9 +644,18 @@ impl Top {
 
     /// Returns where the bytes of a range with parity are.
     pub(crate) fn map(&self, at: Location) -> Map {
+        self.map_with(at, false)
+    }
+
+    /// As [`Top::map`], with what fills up the last stripe.
+    pub(crate) fn whole_map(&self, at: Location) -> Map {
+        self.map_with(at, true)
+    }
+
+    fn map_with(&self, at: Location, whole: bool) -> Map {
         match &self.layout {
             Layout::Raidz(raidz) => Map::of_raidz(raidz, self.ashift, at.offset, at.size, at.born),
-            Layout::Draid(draid) => draid.map(self.ashift, at.offset, at.size),
+            Layout::Draid(draid) => draid.map(self.ashift, at.offset, at.size, whole),
             Layout::Copies => Map::plain(at.offset, at.size),
         }
     }
@@ -684,7 +693,7 @@ fn slots_of(top: &VdevConfig) -> Vec<Vec<&VdevConfig>> {
     }
 }
 
-fn layout_of(top: &VdevConfig) -> Result<Layout, VdevError> {
+pub(crate) fn layout_of(top: &VdevConfig) -> Result<Layout, VdevError> {
     let bad = |what| Err(VdevError::BadConfig { what });
     if top.kind == VdevKind::Draid {
         let number = |key| top.extra.u64(key).and_then(|n| u32::try_from(n).ok());

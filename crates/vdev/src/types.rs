@@ -171,6 +171,13 @@ impl TopInfo {
     pub fn asize_of(&self, psize: u64) -> u64 {
         self.layout.asize_of(self.ashift, psize)
     }
+
+    /// Returns the part of the vdev that a metaslab is.
+    #[must_use]
+    pub fn metaslab_span(&self, index: u64) -> std::ops::Range<u64> {
+        let (ashift, shift) = (self.ashift, self.metaslab_shift);
+        self.layout.metaslab_span(ashift, shift, index)
+    }
 }
 
 /// One node of the status tree.

@@ -136,6 +136,46 @@ struct Group {
     rotor_left: u64,
 }
 
+/// Sizes of stored blocks, in bytes: a smaller one than the least saves nothing, and above it only whole steps do.
+// OpenZFS: module/zfs/vdev.c, vdev_spa_set_alloc; module/zfs/zio.c, zio_roundup_alloc_size
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    pub(crate) least: u64,
+    pub(crate) step: u64,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self::of(512)
+    }
+}
+
+impl Sizes {
+    fn of(size: u64) -> Self {
+        Self {
+            least: size,
+            step: size,
+        }
+    }
+
+    /// Returns the size to be stored for so many bytes.
+    pub(crate) fn round_up(self, bytes: usize) -> usize {
+        let rounded = if bytes as u64 > self.least {
+            (bytes as u64).next_multiple_of(self.step)
+        } else {
+            self.least
+        };
+        usize::try_from(rounded).expect("blocks are at most 16 MiB, and steps less")
+    }
+}
+
+fn common_divisor(mut one: u64, mut other: u64) -> u64 {
+    while other != 0 {
+        (one, other) = (other, one % other);
+    }
+    one
+}
+
 /// What a block is, as far as its class depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Placement {
@@ -276,11 +316,11 @@ impl Allocator {
         let Some(space) = self.vdevs.get_mut(&vdev) else {
             return;
         };
-        let size = 1_u64 << space.shift;
         for index in space.metaslabs.len() as u64..count.min(u64::from(u32::MAX)) {
+            let span = space.layout.metaslab_span(space.ashift, space.shift, index);
             space
                 .metaslabs
-                .push(Metaslab::new(index * size, size, 0, true));
+                .push(Metaslab::new(span.start, span.end - span.start, 0, true));
         }
     }
 
@@ -295,11 +335,11 @@ impl Allocator {
     }
 
     fn add(&mut self, top: &TopInfo, deflate: u64, known: &BTreeMap<(u32, u32), &MetaslabSummary>) {
-        let size = 1_u64 << top.metaslab_shift;
         let count = u32::try_from(top.metaslab_count).unwrap_or(u32::MAX);
         let metaslabs: Vec<Metaslab> = (0..count)
             .map(|index| {
-                let start = u64::from(index) * size;
+                let span = top.metaslab_span(u64::from(index));
+                let (start, size) = (span.start, span.end - span.start);
                 match known.get(&(top.id, index)) {
                     Some(s) => Metaslab::new(start, size, s.allocated.min(size), s.untouched),
                     None => Metaslab::new(start, size, 0, true),
@@ -328,16 +368,21 @@ impl Allocator {
         );
     }
 
-    /// Smallest allocation of any ordinary vdev in bytes.
-    pub(crate) fn least_alloc(&self) -> u64 {
+    /// The sizes that blocks should have, as far as there is a choice.
+    pub(crate) fn sizes(&self) -> Sizes {
         let normal = self.groups.get(&AllocationBias::None);
-        let shift = normal
+        let mut sizes = normal
             .iter()
             .flat_map(|group| &group.ids)
             .filter_map(|id| self.vdevs.get(id))
-            .map(|v| v.ashift)
-            .min();
-        1 << shift.unwrap_or(9)
+            .map(|v| v.layout.least_psize(v.ashift));
+        let Some(first) = sizes.next() else {
+            return Sizes::default();
+        };
+        sizes.fold(Sizes::of(first), |all, next| Sizes {
+            least: all.least.min(next),
+            step: common_divisor(all.step, next),
+        })
     }
 
     /// Returns the vdevs that take intent logs and nothing else.
@@ -583,7 +628,7 @@ impl Allocator {
         let Some(space) = self.vdevs.get_mut(&vdev) else {
             return Vec::new();
         };
-        let least = 1_u64 << space.ashift;
+        let least = space.unit();
         let share = space.space().free / 8;
         let most = most.min(share.max(least)) / least * least;
         space.return_runs_of(metaslab);
@@ -603,7 +648,8 @@ impl Allocator {
         let Some(space) = self.vdevs.get_mut(&vdev) else {
             return Vec::new();
         };
-        let most = most.min(space.space().free / 8);
+        let unit = space.unit();
+        let most = most.min(space.space().free / 8) / unit * unit;
         space.return_runs_of(metaslab);
         match space.metaslabs.get_mut(metaslab as usize) {
             Some(metaslab) => metaslab.hold_freed(least, most),
@@ -811,7 +857,8 @@ impl Allocator {
         }
         let index = u32::try_from(range.start >> space.shift).ok()?;
         let metaslab = space.metaslabs.get(index as usize)?;
-        (range.end <= metaslab.span().end).then_some((vdev, index))
+        let span = metaslab.span();
+        (span.start <= range.start && range.end <= span.end).then_some((vdev, index))
     }
 }
 
@@ -838,8 +885,17 @@ impl VdevSpace {
         u32::try_from(offset >> self.shift).expect("offsets handed out are inside the vdev")
     }
 
+    /// What all ranges are multiples of, from the start of their metaslab.
+    fn unit(&self) -> u64 {
+        self.layout.unit(self.ashift)
+    }
+
     fn space(&self) -> Space {
-        let size = (self.metaslabs.len() as u64) << self.shift;
+        let size = self
+            .metaslabs
+            .iter()
+            .map(|metaslab| metaslab.size)
+            .sum::<u64>();
         Space {
             size,
             allocated: self.allocated,
@@ -868,7 +924,8 @@ impl VdevSpace {
         loop {
             match self.choose(at, asize, avoid) {
                 Choice::Use(index) => {
-                    let most = RUN_BYTES_MAX.min(1 << (self.shift - 3));
+                    let unit = self.unit();
+                    let most = RUN_BYTES_MAX.min(1 << (self.shift - 3)) / unit * unit;
                     let taken = self.metaslabs[index as usize].take_run(asize, most);
                     let run = taken.expect("the chosen metaslab has a long enough run");
                     self.runs[at] = Some(Run {

@@ -12,7 +12,7 @@ use runtime::sync::{Event, Semaphore};
 use runtime::{Handle, IoBuf};
 use vdev::{IoClass, Tree, VdevError};
 
-use crate::alloc::Allocator;
+use crate::alloc::{Allocator, Sizes};
 use crate::checks;
 use crate::kept::KeptRanges;
 use crate::later::Later;
@@ -748,8 +748,8 @@ impl BlockStore {
             .ok_or(ZioError::ReadOnly)
     }
 
-    pub(crate) fn least_alloc(&self) -> Result<u64, ZioError> {
-        self.with_allocator(|allocator| allocator.least_alloc())
+    pub(crate) fn sizes(&self) -> Result<Sizes, ZioError> {
+        self.with_allocator(|allocator| allocator.sizes())
     }
 
     /// Runs a job on `len` bytes here or on the compute pool, whichever is cheaper.

@@ -9,7 +9,7 @@ use runtime::sync::Permit;
 use runtime::{IoBuf, IoBufMut};
 use vdev::{AllocationBias, IoClass, Location, VdevError};
 
-use crate::alloc::{Placement, Request, Slot, Step};
+use crate::alloc::{Placement, Request, Sizes, Slot, Step};
 use crate::checks::{self, GANG_DEPTH_MAX, GANG_HEADER_BYTES};
 use crate::later::Placed;
 use crate::read::{GANG_CHILDREN, padded, sha256, to_usize};
@@ -39,7 +39,7 @@ struct Recipe {
     checksum: codec::checksum::Algorithm,
     salt: [u8; 32],
     embed: bool,
-    least_alloc: usize,
+    sizes: Sizes,
 }
 
 impl BlockStore {
@@ -165,7 +165,7 @@ impl BlockStore {
             checksum,
             salt: self.salt(),
             embed,
-            least_alloc: to_usize(self.least_alloc()?),
+            sizes: self.sizes()?,
         })
     }
 
@@ -344,8 +344,8 @@ impl BlockStore {
         let full = ZioError::NoSpace {
             asize: bytes.len() as u64,
         };
-        let unit = to_usize(self.least_alloc()?);
-        if depth >= GANG_DEPTH_MAX || bytes.len() <= unit {
+        let sizes = self.sizes()?;
+        if depth >= GANG_DEPTH_MAX || bytes.len() as u64 <= sizes.least {
             return Err(full);
         }
         // One more copy of the header than of the data: losing it loses everything below.
@@ -367,7 +367,10 @@ impl BlockStore {
             copies: piece.copies.min(u8::try_from(headers.len()).unwrap_or(1)),
             ..*piece
         };
-        let children = match self.write_gang_children(&limited, bytes, unit, depth).await {
+        let children = match self
+            .write_gang_children(&limited, bytes, sizes, depth)
+            .await
+        {
             Ok(children) => children,
             Err(error) => {
                 self.free_places(piece.txg, &headers);
@@ -409,7 +412,7 @@ impl BlockStore {
         &self,
         piece: &Piece,
         bytes: &IoBuf,
-        unit: usize,
+        sizes: Sizes,
         depth: u32,
     ) -> Result<Vec<BlockPointer>, ZioError> {
         let mut children = Vec::with_capacity(GANG_CHILDREN);
@@ -419,9 +422,8 @@ impl BlockStore {
             if left == 0 {
                 break;
             }
-            let share = left
-                .div_ceil(GANG_CHILDREN - index)
-                .next_multiple_of(unit)
+            let share = sizes
+                .round_up(left.div_ceil(GANG_CHILDREN - index))
                 .min(left);
             let part = bytes.slice(from..from + share);
             match self.write_gang_child(piece, part, depth).await {
@@ -510,9 +512,9 @@ impl Recipe {
         // At least an eighth must be saved, in whole allocation units (format/03 section 2).
         let mut limit = data.len() - data.len() / 8;
         if algorithm != codec::compress::Algorithm::Zle {
-            limit -= limit % self.least_alloc;
+            limit -= limit % to_usize(self.sizes.step);
         }
-        if limit < self.least_alloc {
+        if (limit as u64) < self.sizes.least {
             limit = BlockPointer::EMBEDDED_MAX;
         }
         let Some(mut packed) = codec::compress::compress(algorithm, &data, limit) else {
@@ -524,7 +526,7 @@ impl Recipe {
         if self.embed && packed.len() <= BlockPointer::EMBEDDED_MAX {
             return Prepared::Embedded(packed);
         }
-        let psize = packed.len().next_multiple_of(self.least_alloc);
+        let psize = self.sizes.round_up(packed.len());
         if psize >= data.len() {
             return self.stored(data, Compression::OFF);
         }

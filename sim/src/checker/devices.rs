@@ -8,6 +8,7 @@ use ondisk::{NvList, Uberblock, label};
 use super::blocks::Checker;
 use super::image::Image;
 use super::report::{Kind, Severity};
+use super::spread::Spread;
 use super::stripes::Shape;
 
 /// One image, with what its labels say.
@@ -49,7 +50,20 @@ impl Top {
     /// Allocated bytes of a block of `psize` bytes.
     pub(super) fn asize_of(&self, psize: u64) -> u64 {
         let sectors = psize.div_ceil(1 << self.ashift);
-        self.raidz.map_or(sectors, |shape| shape.allocated(sectors)) << self.ashift
+        let shape = self.raidz.as_ref();
+        shape.map_or(sectors, |shape| shape.allocated(sectors)) << self.ashift
+    }
+
+    /// First byte and bytes of a metaslab.
+    pub(super) fn metaslab(&self, number: u64) -> (u64, u64) {
+        let (start, size) = (number << self.metaslab_shift, 1 << self.metaslab_shift);
+        let Some(spread) = self.raidz.as_ref().and_then(|shape| shape.spread.as_ref()) else {
+            return (start, size);
+        };
+        // A draid's begin and end with a stripe.
+        let unit = spread.unit(self.ashift);
+        let first = start.div_ceil(unit) * unit;
+        (first, (start + size - first) / unit * unit)
     }
 
     /// What 512 allocated bytes count in the accounting of datasets.
@@ -291,7 +305,7 @@ impl Checker<'_> {
         let id = u32::try_from(tree.u64("id").unwrap_or(0)).unwrap_or(u32::MAX);
         if !matches!(
             kind,
-            "disk" | "file" | "mirror" | "raidz" | "replacing" | "spare" | "hole"
+            "disk" | "file" | "mirror" | "raidz" | "draid" | "replacing" | "spare" | "hole"
         ) || tree.has("raidz_expand_txgs")
         {
             self.report.error(
@@ -302,14 +316,20 @@ impl Checker<'_> {
         }
         let mut leaves = Vec::new();
         collect_leaves(tree, 0, &mut leaves);
-        let raidz = (kind == "raidz").then(|| Shape {
+        let raidz = matches!(kind, "raidz" | "draid").then(|| Shape {
             children: tree.lists("children").map_or(0, |c| c.len() as u64),
             parity: tree.u64("nparity").unwrap_or(1),
+            spread: Spread::read(tree),
         });
-        if raidz.is_some_and(|s| !(1..=3).contains(&s.parity) || s.children <= s.parity) {
+        let impossible = |shape: &Shape| {
+            !(1..=3).contains(&shape.parity)
+                || shape.children <= shape.parity
+                || (kind == "draid") != shape.spread.is_some()
+        };
+        if raidz.as_ref().is_some_and(impossible) {
             self.report.error(
                 Kind::Config,
-                format!("top-level vdev {id} is a raidz of an impossible shape"),
+                format!("top-level vdev {id} is a {kind} of an impossible shape"),
             );
             return;
         }
@@ -335,7 +355,7 @@ impl Checker<'_> {
 
 /// Collects the leaves; `child` is that of the top-level vdev it lies below.
 fn collect_leaves(tree: &NvList, child: u64, out: &mut Vec<Leaf>) {
-    let is_raidz = tree.str("type") == Some("raidz");
+    let is_raidz = matches!(tree.str("type"), Some("raidz" | "draid"));
     match tree.lists("children") {
         Some(children) => {
             for (index, below) in children.iter().enumerate() {

@@ -205,11 +205,8 @@ impl Checker<'_> {
             used.histograms += 1;
         }
         let top = self.tops.get(&vdev).expect("the caller looked it up");
-        let (start, size, ashift) = (
-            metaslab << top.metaslab_shift,
-            1 << top.metaslab_shift,
-            u32::try_from(top.ashift).unwrap_or(9),
-        );
+        let (start, size) = top.metaslab(metaslab);
+        let ashift = u32::try_from(top.ashift).unwrap_or(9);
         let data = self.object_bytes(mos, object, header.length);
         if data.len() as u64 != header.length {
             self.report.error(

@@ -1,18 +1,23 @@
-//! Blocks on raidz: sector by sector, parity included.
+//! Blocks on raidz and draid: sector by sector, parity included.
 //!
-//! Shares nothing with the engine's layout code: a block is a run of sectors that go round the children, every `width`
-//! of them (parity first) with common parity. What is missing is computed with `codec`, and then the checksum of the
-//! block decides; parity is computed again by Horner's rule, a byte at a time.
+//! Shares nothing with the engine's layout code. On raidz a block is a run of sectors that go round the children, every
+//! `width` of them (parity first) with common parity. On draid ([`super::spread`]) it is whole rows of a group, filled up
+//! with zeros. What is missing is computed with `codec`, and then the checksum of the block decides; parity is computed
+//! again by Horner's rule, a byte at a time.
 
 use ondisk::{Dva, label};
 
 use super::blocks::Checker;
+use super::devices::Top;
+use super::spread::Spread;
 
-/// Shape of a raidz vdev.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Shape of a raidz or draid vdev.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) children: u64,
     pub(super) parity: u64,
+    /// Of a draid.
+    pub(super) spread: Option<Spread>,
 }
 
 /// What the leaves hold of one block.
@@ -20,80 +25,138 @@ pub(super) struct Stripe {
     parity: usize,
     sector: usize,
     len: usize,
-    /// Bytes of every column (parity first), as far as they can be read; all leaves of the child.
+    /// One, but for a block that lies in two groups of a draid.
+    parts: Vec<Part>,
+}
+
+/// Columns with common parity (parity first), as far as they can be read; all leaves of the child.
+struct Part {
     columns: Vec<Column>,
 }
 
 struct Column {
+    child: u64,
+    /// Sectors that are the block's, or its parity.
     sectors: usize,
+    /// Sectors of zeros behind them.
+    filling: usize,
     held: Vec<(u64, Vec<u8>)>,
 }
 
 impl Shape {
     /// Allocated sectors of a block of `sectors` sectors.
-    pub(super) fn allocated(self, sectors: u64) -> u64 {
+    pub(super) fn allocated(&self, sectors: u64) -> u64 {
+        if let Some(spread) = &self.spread {
+            return sectors.div_ceil(spread.data) * spread.width;
+        }
         let rows = sectors.div_ceil(self.children - self.parity);
         (sectors + rows * self.parity).next_multiple_of(self.parity + 1)
     }
 }
 
 impl Checker<'_> {
-    /// Reads all columns of the block of `len` bytes at a place on a raidz; `None` if the place is on no raidz.
+    /// Reads all columns of the block of `len` bytes at a place with parity; `None` if the place has none.
     pub(super) fn stripe(&self, dva: Dva, len: usize) -> Option<Stripe> {
         let top = self.tops.get(&dva.vdev)?;
-        let shape = top.raidz?;
+        let shape = top.raidz.as_ref()?;
         let sector = 1_usize << top.ashift;
         let data = len.div_ceil(sector) as u64;
+        let first = dva.offset >> top.ashift;
+        let parts = match &shape.spread {
+            None => vec![self.part_of_raidz(top, shape, dva.offset, data)],
+            Some(spread) => {
+                let (mut parts, mut done) = (Vec::new(), 0);
+                while done < data {
+                    let at = first + done / spread.data * spread.width;
+                    let left = spread.rows_left(at, top.ashift) * spread.data;
+                    let count = left.min(data - done);
+                    parts.push(self.part_of_draid(top, shape.parity, spread, at, count));
+                    done += count;
+                }
+                parts
+            }
+        };
+        Some(Stripe {
+            parity: ondisk::bytes::index(shape.parity),
+            sector,
+            len,
+            parts,
+        })
+    }
+
+    fn part_of_raidz(&self, top: &Top, shape: &Shape, offset: u64, data: u64) -> Part {
         let rows = data.div_ceil(shape.children - shape.parity);
         let all = data + rows * shape.parity;
-        let first = dva.offset >> top.ashift;
+        let first = offset >> top.ashift;
         let width = shape.children.min(all);
         let mut columns = Vec::new();
         for column in 0..width {
             // Single parity: the first two columns change places in every second MiB.
             let swapped = match column {
-                0 | 1 if shape.parity == 1 && dva.offset >> 20 & 1 == 1 => 1 - column,
+                0 | 1 if shape.parity == 1 && offset >> 20 & 1 == 1 => 1 - column,
                 _ => column,
             };
             let sectors = (all - column).div_ceil(width);
             let child = (first + swapped) % shape.children;
             let row = (first + swapped) / shape.children;
-            let mut held = Vec::new();
-            for leaf in top.leaves.iter().filter(|leaf| leaf.child == child) {
-                let Some(disk) = leaf.disk.and_then(|i| self.disks.get(i)) else {
-                    continue;
-                };
-                let mut bytes = vec![0; ondisk::bytes::index(sectors) * sector];
-                let at = (row << top.ashift).saturating_add(label::DATA_START);
-                if disk.image.read_at(at, &mut bytes) {
-                    held.push((leaf.guid, bytes));
-                }
-            }
-            columns.push(Column {
-                sectors: ondisk::bytes::index(sectors),
-                held,
-            });
+            columns.push(self.column(top, child, row, sectors, 0));
         }
-        Some(Stripe {
-            parity: ondisk::bytes::index(shape.parity),
-            sector,
-            len,
-            columns,
-        })
+        Part { columns }
+    }
+
+    fn part_of_draid(&self, top: &Top, parity: u64, spread: &Spread, at: u64, data: u64) -> Part {
+        let rows = data.div_ceil(spread.data);
+        let places = spread.places(at, top.ashift).into_iter().enumerate();
+        let columns = places.map(|(index, (child, row))| {
+            let mine = (index as u64).checked_sub(parity);
+            let sectors = mine.map_or(rows, |index| {
+                data / spread.data + u64::from(index < data % spread.data)
+            });
+            self.column(top, child, row, sectors, rows - sectors)
+        });
+        Part {
+            columns: columns.collect(),
+        }
+    }
+
+    /// Reads sectors of one child from `row` on.
+    fn column(&self, top: &Top, child: u64, row: u64, sectors: u64, filling: u64) -> Column {
+        let mut held = Vec::new();
+        for leaf in top.leaves.iter().filter(|leaf| leaf.child == child) {
+            let Some(disk) = leaf.disk.and_then(|i| self.disks.get(i)) else {
+                continue;
+            };
+            let mut bytes = vec![0; ondisk::bytes::index(sectors + filling) << top.ashift];
+            let at = (row << top.ashift).saturating_add(label::DATA_START);
+            if disk.image.read_at(at, &mut bytes) {
+                held.push((leaf.guid, bytes));
+            }
+        }
+        Column {
+            child,
+            sectors: ondisk::bytes::index(sectors),
+            filling: ondisk::bytes::index(filling),
+            held,
+        }
     }
 }
 
 impl Stripe {
     /// How many columns were read.
     pub(super) fn count(&self) -> u64 {
-        self.columns.iter().map(|c| c.held.len() as u64).sum()
+        let columns = self.parts.iter().flat_map(|part| &part.columns);
+        columns.map(|c| c.held.len() as u64).sum()
     }
 
     /// Returns the bytes that `accept` takes for the right ones, if any, and the leaves that hold something else.
     pub(super) fn solve(&self, accept: &dyn Fn(&[u8]) -> bool) -> (Option<Vec<u8>>, Vec<u64>) {
         let mut without = Vec::new();
+        let columns = self.parts.iter().flat_map(|part| &part.columns);
+        let mut children: Vec<u64> = columns.map(|column| column.child).collect();
+        children.sort_unstable();
+        children.dedup();
         for size in 0..=self.parity {
-            if let Some(block) = self.attempt(size, 0, &mut without, accept) {
+            if let Some(block) = self.attempt(size, &children, &mut without, accept) {
                 let bad = self.differing(&block);
                 let mut data = block;
                 data.truncate(self.len);
@@ -106,60 +169,92 @@ impl Stripe {
     fn attempt(
         &self,
         size: usize,
-        from: usize,
-        without: &mut Vec<usize>,
+        children: &[u64],
+        without: &mut Vec<u64>,
         accept: &dyn Fn(&[u8]) -> bool,
     ) -> Option<Vec<u8>> {
         if size == 0 {
-            let block = self.block(without)?;
+            let mut block = Vec::new();
+            for part in &self.parts {
+                part.add_to(&mut block, self.parity, self.sector, without)?;
+            }
             return accept(block.get(..self.len)?).then_some(block);
         }
-        (from..self.columns.len()).find_map(|column| {
-            without.push(column);
-            let found = self.attempt(size - 1, column + 1, without, accept);
+        children.iter().enumerate().find_map(|(index, child)| {
+            without.push(*child);
+            let found = self.attempt(size - 1, &children[index + 1..], without, accept);
             without.pop();
             found
         })
     }
 
-    /// The block, in whole sectors, from all columns but these.
-    fn block(&self, without: &[usize]) -> Option<Vec<u8>> {
+    /// The leaves whose column is not that of the block.
+    fn differing(&self, block: &[u8]) -> Vec<u64> {
+        let mut bad = Vec::new();
+        let mut rest = block;
+        for part in &self.parts {
+            rest = part.compare(rest, self.parity, self.sector, &mut bad);
+        }
+        bad
+    }
+}
+
+impl Part {
+    /// Appends the data, in whole sectors, from the columns of all but these children.
+    fn add_to(
+        &self,
+        block: &mut Vec<u8>,
+        parity: usize,
+        sector: usize,
+        without: &[u64],
+    ) -> Option<()> {
         let column = |i: usize| -> Option<&[u8]> {
-            let first = self.columns[i].held.first()?;
-            (!without.contains(&i)).then_some(first.1.as_slice())
+            let column = &self.columns[i];
+            if column.sectors == 0 {
+                return Some(&[]);
+            }
+            let first = column.held.first()?;
+            let bytes = first.1.get(..column.sectors * sector)?;
+            (!without.contains(&column.child)).then_some(bytes)
         };
-        let data = self.parity..self.columns.len();
+        let data = parity..self.columns.len();
         let known: Vec<Option<&[u8]>> = data.clone().map(column).collect();
-        let parity: Vec<Option<&[u8]>> = (0..self.parity).map(column).collect();
+        let rows: Vec<Option<&[u8]>> = (0..parity).map(column).collect();
         let mut lost: Vec<Vec<u8>> = data
-            .clone()
             .filter(|i| column(*i).is_none())
-            .map(|i| vec![0; self.columns[i].sectors * self.sector])
+            .map(|i| vec![0; self.columns[i].sectors * sector])
             .collect();
         let mut places: Vec<&mut [u8]> = lost.iter_mut().map(Vec::as_mut_slice).collect();
-        codec::parity::reconstruct(&known, &parity, &mut places).ok()?;
+        codec::parity::reconstruct(&known, &rows, &mut places).ok()?;
         let mut found = lost.into_iter();
-        let mut block = Vec::new();
         for bytes in known {
             match bytes {
                 Some(bytes) => block.extend_from_slice(bytes),
                 None => block.extend_from_slice(&found.next()?),
             }
         }
-        Some(block)
+        Some(())
     }
 
-    /// The leaves whose column is not that of the block.
-    fn differing(&self, block: &[u8]) -> Vec<u64> {
+    /// Notes the leaves that do not hold what they should of the block that `rest` begins with; returns what follows.
+    fn compare<'a>(
+        &self,
+        rest: &'a [u8],
+        parity: usize,
+        sector: usize,
+        bad: &mut Vec<u64>,
+    ) -> &'a [u8] {
         let mut expected: Vec<Vec<u8>> = Vec::new();
         let mut at = 0;
-        for column in &self.columns[self.parity..] {
-            let end = at + column.sectors * self.sector;
-            expected.push(block[at..end].to_vec());
+        for column in &self.columns[parity..] {
+            let end = at + column.sectors * sector;
+            let mut bytes = rest[at..end].to_vec();
+            bytes.resize(bytes.len() + column.filling * sector, 0);
+            expected.push(bytes);
             at = end;
         }
-        let height = self.columns[0].sectors * self.sector;
-        let rows: Vec<Vec<u8>> = (0..self.parity)
+        let height = self.columns[0].sectors * sector;
+        let rows: Vec<Vec<u8>> = (0..parity)
             .map(|row| {
                 let mut sum = vec![0_u8; height];
                 for column in &expected {
@@ -173,15 +268,13 @@ impl Stripe {
                 sum
             })
             .collect();
-        let all = rows.iter().chain(&expected);
-        let mut bad = Vec::new();
-        for (column, right) in self.columns.iter().zip(all) {
+        for (column, right) in self.columns.iter().zip(rows.iter().chain(&expected)) {
             for (leaf, bytes) in &column.held {
                 if bytes != right {
                     bad.push(*leaf);
                 }
             }
         }
-        bad
+        &rest[at..]
     }
 }

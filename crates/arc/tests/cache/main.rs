@@ -44,6 +44,7 @@ async fn open(handle: &Handle, tuning: CacheTuning) -> Cache {
     let spec = TreeSpec {
         tops: vec![TopSpec {
             parity: 0,
+            draid: None,
             leaves,
             bias: vdev::AllocationBias::None,
             ashift: Some(12),

@@ -8,6 +8,7 @@
 //!
 //! Guarantees: pure arithmetic; the columns of a stripe are on different children.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::map::{Column, Map, Stripe, to_usize};
@@ -82,8 +83,46 @@ impl Draid {
         asize.div_ceil(self.disks()).saturating_add(RESERVE)
     }
 
-    /// Returns where the block of `size` bytes (whole sectors) at `offset` is.
-    pub(crate) fn map(&self, ashift: u8, offset: u64, size: u64) -> Map {
+    /// Returns the allocatable bytes of children that offer `each` bytes: whole groups; 0 when there is room for none.
+    // OpenZFS: module/zfs/vdev_draid.c, vdev_draid_open
+    pub(crate) fn asize_from(&self, each: u64) -> u64 {
+        let rows = each.saturating_sub(RESERVE) / ROW_HEIGHT;
+        let group = self.width() * ROW_HEIGHT;
+        rows.saturating_mul(self.disks() * ROW_HEIGHT) / group * group
+    }
+
+    /// Returns the bytes of a stripe: what is allocated starts at multiples of it, and is a multiple of it.
+    pub(crate) fn unit(&self, ashift: u8) -> u64 {
+        self.width() << ashift
+    }
+
+    /// Returns the bytes of data in a stripe.
+    pub(crate) fn stripe_data(&self, ashift: u8) -> u64 {
+        u64::from(self.data) << ashift
+    }
+
+    /// Returns the ranges of children (bytes from the start of their data areas) that the whole stripes in a range of the
+    /// vdev cover, ascending for each child.
+    pub(crate) fn slot_ranges(&self, ashift: u8, range: &Range<u64>) -> Vec<(usize, Range<u64>)> {
+        let (unit, group) = (self.unit(ashift), self.width() * ROW_HEIGHT);
+        let (mut at, end) = (range.start.next_multiple_of(unit), range.end / unit * unit);
+        let mut ranges = Vec::new();
+        while at < end {
+            let to = end.min((at / group + 1) * group);
+            let size = (to - at) / unit * self.stripe_data(ashift);
+            let columns = self.stripe(ashift, at, size, 0, true).columns;
+            ranges.extend(columns.into_iter().map(|column| {
+                let len = column.len as u64;
+                (column.slot, column.offset..column.offset + len)
+            }));
+            at = to;
+        }
+        ranges
+    }
+
+    /// Returns where the block of `size` bytes (whole sectors) at `offset` is; with the zeros that fill its last stripe if
+    /// it is `whole`.
+    pub(crate) fn map(&self, ashift: u8, offset: u64, size: u64, whole: bool) -> Map {
         let group_bytes = self.width() * ROW_HEIGHT;
         let mut stripes = Vec::new();
         let (mut done, mut at) = (0, offset);
@@ -92,7 +131,7 @@ impl Draid {
             let group_end = (at / group_bytes + 1) * group_bytes;
             let room = (group_end - at) / self.width() * u64::from(self.data);
             let part = (size - done).min(room.max(1 << ashift));
-            stripes.push(self.stripe(ashift, at, part, done));
+            stripes.push(self.stripe(ashift, at, part, done, whole));
             done += part;
             at = group_end;
         }
@@ -104,7 +143,7 @@ impl Draid {
     }
 
     /// The part of a block inside one group; `at` is its place in the block.
-    fn stripe(&self, ashift: u8, offset: u64, size: u64, at: u64) -> Stripe {
+    fn stripe(&self, ashift: u8, offset: u64, size: u64, at: u64, whole: bool) -> Stripe {
         let (width, disks) = (self.width(), self.disks());
         let (groups, parity) = (u64::from(self.groups), u64::from(self.parity));
         let group = offset / (width * ROW_HEIGHT);
@@ -118,26 +157,27 @@ impl Draid {
             sectors / u64::from(self.data),
             sectors % u64::from(self.data),
         );
+        let height = (full + u64::from(rest != 0)) << ashift;
         let mut place = at;
-        let columns = (0..width).filter_map(|index| {
+        // Also columns without data count in the parity.
+        let columns = (0..width).map(|index| {
             let tall = rest != 0 && index < rest + parity;
-            let len = (full + u64::from(tall)) << ashift;
-            if len == 0 {
-                return None;
-            }
+            let data = (full + u64::from(tall)) << ashift;
+            let len = if whole { height } else { data };
             // A group that does not fit beside the others of its row goes on in the next row.
             let wrapped = u64::from(start + index >= disks);
             let is_parity = index < parity;
             let mine = if is_parity { 0 } else { place };
             if !is_parity {
-                place += len;
+                place += data;
             }
-            Some(Column {
+            Column {
                 slot: self.child(permutation, (start + index) % disks),
                 offset: first + wrapped * ROW_HEIGHT,
                 len: to_usize(len),
                 at: to_usize(mine),
-            })
+                data: to_usize(data),
+            }
         });
         Stripe {
             columns: columns.collect(),
@@ -224,6 +264,39 @@ mod tests {
         }
     }
 
+    /// Whole stripes one by one, and all of them at once, cover the same sectors of every child, in order.
+    #[test]
+    fn ranges_of_children_are_those_of_the_stripes() {
+        let draid = Draid::new(7, 2, 3, 1, 6).expect("a shape");
+        let (ashift, unit) = (22, 5 << 22);
+        let mut expect = vec![std::collections::BTreeSet::new(); 7];
+        for row in 3..41 {
+            let map = draid.map(ashift, row * unit, 3 << ashift, true);
+            for (_, column) in map.columns() {
+                expect[column.slot].insert(column.offset);
+            }
+        }
+        let mut found = vec![std::collections::BTreeSet::new(); 7];
+        let mut last = [0; 7];
+        for (slot, range) in draid.slot_ranges(ashift, &(2 * unit + 1..42 * unit - 1)) {
+            assert!(last[slot] <= range.start, "child {slot} goes back");
+            last[slot] = range.end;
+            for sector in (range.start..range.end).step_by(1 << ashift) {
+                assert!(found[slot].insert(sector));
+            }
+        }
+        assert_eq!(found, expect);
+    }
+
+    #[test]
+    fn sizes_are_those_of_openzfs() {
+        // draid1:2d:6c:1s on files of 160 MiB, as zdb says; too small for one group.
+        let draid = Draid::new(6, 1, 2, 1, 5).expect("a shape");
+        let each = (160 << 20) - (4 << 20) - (512 << 10);
+        assert_eq!(draid.asize_from(each), 528 << 20);
+        assert_eq!(draid.asize_from(32 << 20), 0);
+    }
+
     /// No two stripes share a byte, and the columns of a stripe are on different children.
     #[test]
     fn stripes_are_disjoint() {
@@ -233,7 +306,7 @@ mod tests {
         // Sectors of 4 MiB: four rows to a group.
         for row in 0..200_u64 {
             let offset = (row * width) << ashift;
-            let map = draid.map(ashift, offset, 3 << ashift);
+            let map = draid.map(ashift, offset, 3 << ashift, false);
             let [stripe] = map.stripes.as_slice() else {
                 panic!("one row is in one group")
             };
@@ -246,10 +319,17 @@ mod tests {
             assert_eq!(slots.len(), 5);
         }
         // Two rows, of which the second is in the next group.
-        let map = draid.map(ashift, (3 * width) << ashift, 5 << ashift);
+        let map = draid.map(ashift, (3 * width) << ashift, 5 << ashift, false);
         assert_eq!(map.stripes.len(), 2);
         assert_eq!(map.stripes[0].columns.len(), 5);
-        assert_eq!(map.stripes[1].columns.len(), 4);
+        let lens: Vec<usize> = map.stripes[1]
+            .columns
+            .iter()
+            .map(|c| c.len >> ashift)
+            .collect();
+        assert_eq!(lens, [1, 1, 1, 1, 0]);
         assert_eq!(map.stripes[1].columns[2].at, 3 << ashift);
+        let map = draid.map(ashift, (3 * width) << ashift, 5 << ashift, true);
+        assert!(map.columns().all(|(_, column)| column.len == 1 << ashift));
     }
 }

@@ -21,10 +21,12 @@ pub(crate) struct Column {
     pub(crate) slot: usize,
     /// Bytes from the start of the child's data area.
     pub(crate) offset: u64,
-    /// Bytes, never 0.
+    /// Bytes; 0 only where nothing needs to be read of a column that counts in the parity.
     pub(crate) len: usize,
     /// Place of a data column's bytes in the block; 0 for parity.
     pub(crate) at: usize,
+    /// Bytes of a data column that are the block's, `len` for parity. Zeros follow.
+    pub(crate) data: usize,
 }
 
 /// Columns with common parity, parity first.
@@ -76,6 +78,7 @@ impl Map {
             offset,
             len,
             at: 0,
+            data: len,
         };
         Self {
             parity: 0,
@@ -164,6 +167,7 @@ impl Shape {
                 offset,
                 len,
                 at: mine,
+                data: len,
             }
         });
         self.swapped(columns.collect())
@@ -184,6 +188,7 @@ impl Shape {
                     offset,
                     len: 1 << self.ashift,
                     at,
+                    data: 1 << self.ashift,
                 }
             });
         self.swapped(columns.collect())

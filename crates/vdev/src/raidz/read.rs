@@ -107,7 +107,8 @@ impl Tree {
         class: IoClass,
         check: Check<()>,
     ) -> Scrubbed {
-        let map = Arc::new(top.map(at));
+        // With what fills the last stripe: parity counts it, and it is needed where there is no checksum to ask.
+        let map = Arc::new(top.whole_map(at));
         let suspect = self.suspect(at);
         let mut reading = Reading::new(Arc::clone(&map));
         let all: Vec<Index> = reading.unread(&[]);
@@ -357,7 +358,11 @@ impl Reading {
         let held = map
             .stripes
             .iter()
-            .map(|stripe| vec![None; stripe.columns.len()])
+            .map(|stripe| {
+                let columns = stripe.columns.iter();
+                let nothing = |column: &Column| (column.len == 0).then(|| IoBuf::copy_from(&[]));
+                columns.map(nothing).collect()
+            })
             .collect();
         Self {
             map,
@@ -373,7 +378,8 @@ impl Reading {
     fn can_do_without(&self, avoided: &[usize]) -> bool {
         self.map.stripes.iter().all(|stripe| {
             let without = stripe.columns.iter();
-            without.filter(|c| avoided.contains(&c.slot)).count() <= self.map.parity
+            let lacking = |c: &&Column| c.len > 0 && avoided.contains(&c.slot);
+            without.filter(lacking).count() <= self.map.parity
         })
     }
 

@@ -26,7 +26,7 @@ pub(crate) fn assemble(map: &Map, held: &Held, distrusted: &[usize]) -> Option<I
     };
     let enough = map.stripes.iter().enumerate().all(|(s, stripe)| {
         let lost = (0..stripe.columns.len())
-            .filter(|&c| !trusted(stripe, s, c))
+            .filter(|&c| stripe.columns[c].data > 0 && !trusted(stripe, s, c))
             .count();
         lost <= map.parity
     });
@@ -35,7 +35,14 @@ pub(crate) fn assemble(map: &Map, held: &Held, distrusted: &[usize]) -> Option<I
     }
     let mut block = IoBufMut::zeroed(map.len);
     for (s, stripe) in map.stripes.iter().enumerate() {
-        let column = |c: usize| held[s][c].as_deref().filter(|_| trusted(stripe, s, c));
+        // What fills a stripe up is known without being read.
+        let column = |c: usize| match stripe.columns[c].data {
+            0 => Some(&[][..]),
+            len => held[s][c]
+                .as_deref()
+                .filter(|_| trusted(stripe, s, c))
+                .map(|bytes| &bytes[..len]),
+        };
         let data = map.parity..stripe.columns.len();
         for c in data.clone() {
             if let Some(bytes) = column(c) {
@@ -51,7 +58,7 @@ pub(crate) fn assemble(map: &Map, held: &Held, distrusted: &[usize]) -> Option<I
         let gone: Vec<usize> = data.filter(|&c| column(c).is_none()).collect();
         let mut lost: Vec<Vec<u8>> = gone
             .iter()
-            .map(|&c| vec![0; stripe.columns[c].len])
+            .map(|&c| vec![0; stripe.columns[c].data])
             .collect();
         let mut places: Vec<&mut [u8]> = lost.iter_mut().map(Vec::as_mut_slice).collect();
         codec::parity::reconstruct(&known, &parity, &mut places).ok()?;
@@ -85,7 +92,7 @@ pub(crate) fn search<T>(
     }
     let mut children: Vec<usize> = map
         .columns()
-        .filter(|((s, c), _)| held[*s][*c].is_some())
+        .filter(|((s, c), column)| column.data > 0 && held[*s][*c].is_some())
         .map(|(_, column)| column.slot)
         .collect();
     children.sort_unstable();
@@ -114,14 +121,23 @@ fn groups<T>(
     None
 }
 
-/// Returns the content of every column of a block, parity first; `data` columns are slices of the block.
+/// Returns the content of every column of a block, parity first; data columns are slices of the block, but for those that
+/// zeros follow.
 pub(crate) fn columns_of(map: &Map, block: &IoBuf) -> Vec<Vec<IoBuf>> {
     map.stripes
         .iter()
         .map(|stripe| {
             let data: Vec<IoBuf> = stripe.columns[map.parity..]
                 .iter()
-                .map(|column| block.slice(column.at..column.at + column.len))
+                .map(|column| {
+                    let bytes = block.slice(column.at..column.at + column.data);
+                    if column.len == column.data {
+                        return bytes;
+                    }
+                    let mut padded = IoBufMut::zeroed(column.len);
+                    padded[..column.data].copy_from_slice(&bytes);
+                    padded.freeze()
+                })
                 .collect();
             let mut rows: Vec<IoBufMut> = stripe.columns[..map.parity]
                 .iter()

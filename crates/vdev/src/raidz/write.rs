@@ -34,7 +34,7 @@ impl Tree {
         data: IoBuf,
         class: IoClass,
     ) -> Result<(), VdevError> {
-        let map = top.map(at);
+        let map = top.whole_map(at);
         let map_of_job = map.clone();
         let columns = self
             .run_job(map.len, move || solve::columns_of(&map_of_job, &data))
@@ -161,7 +161,7 @@ impl Tree {
     /// Writes a whole block, whose bytes came from elsewhere, over what is there. Returns 1 if every place that can be
     /// reached took its column.
     pub(crate) async fn rewrite_striped(&self, top: &Top, suspect: &Suspect, good: &IoBuf) -> u32 {
-        let map = top.map(suspect.location());
+        let map = top.whole_map(suspect.location());
         if good.len() != map.len {
             return 0;
         }

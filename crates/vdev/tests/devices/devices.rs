@@ -20,6 +20,7 @@ pub(crate) fn spec(paths: &[&str], ashift: Option<u8>) -> TreeSpec {
     TreeSpec {
         tops: vec![TopSpec {
             parity: 0,
+            draid: None,
             leaves,
             bias: vdev::AllocationBias::None,
             ashift,

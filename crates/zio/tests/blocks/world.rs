@@ -117,6 +117,7 @@ impl World {
             }
             spec.tops.push(TopSpec {
                 parity: 0,
+                draid: None,
                 leaves: specs,
                 bias,
                 ashift: Some(ashift),

@@ -112,6 +112,7 @@ impl Rig {
         let spec = TreeSpec {
             tops: vec![TopSpec {
                 parity: 0,
+                draid: None,
                 leaves: vec![LeafSpec {
                     path: PathBuf::from(DISK),
                 }],

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use engine::{PoolError, PoolHandle, PoolStatus, VdevSpec, VdevStatus};
 
+use super::draid;
 use super::replication::{Vdev, complaints};
 use crate::appliance::{KnownPool, devices};
 use crate::cli::{Exit, Outcome, Session};
@@ -33,9 +34,19 @@ impl Layout {
         loop {
             let count = rest.iter().position(is_role).unwrap_or(rest.len());
             let (section, behind) = rest.split_at(count);
-            if role == "log" && section.iter().any(|word| word.starts_with("raidz")) {
+            let spread = |word: &&String| is_group(word) && *word != "mirror";
+            if role == "log"
+                && let Some(word) = section.iter().find(spread)
+            {
+                let kind = &word[..5];
+                return Err(session.fail(format!(
+                    "invalid vdev specification: unsupported 'log' device: {kind}"
+                )));
+            }
+            if matches!(role, "special" | "dedup") && section.iter().any(|w| w.starts_with("draid"))
+            {
                 return Err(
-                    session.fail("invalid vdev specification: unsupported 'log' device: raidz")
+                    session.fail("invalid vdev specification: unsupported 'special' device: draid")
                 );
             }
             // Spares and cache devices are single devices; a group behind them is an ordinary vdev again.
@@ -114,7 +125,7 @@ impl Layout {
 
 /// Whether a word begins a group of devices: `mirror`, `raidz2`.
 fn is_group(word: &str) -> bool {
-    word == "mirror" || word.starts_with("raidz") || word.starts_with("draid")
+    word == "mirror" || word.starts_with("raidz") || draid::parity_of(word).is_some()
 }
 
 /// Returns the parity that a word such as `raidz2` asks for.
@@ -143,7 +154,8 @@ fn layout_of(session: &Session, words: &[String]) -> Result<Vec<VdevSpec>, Exit>
             rest = after;
             continue;
         }
-        let parity = raidz_parity(kind);
+        let spread = draid::parity_of(kind);
+        let parity = spread.or_else(|| raidz_parity(kind));
         if kind != "mirror" && parity.is_none() {
             return Err(session.fail(format!(
                 "invalid vdev specification: '{kind}' is not supported by this version of sanbox yet"
@@ -171,6 +183,20 @@ fn layout_of(session: &Session, words: &[String]) -> Result<Vec<VdevSpec>, Exit>
         let paths = devices?;
         vdevs.push(match parity {
             None => VdevSpec::Mirror(paths),
+            Some(_) if spread.is_some() => {
+                let asked = draid::read(kind, count as u64).map_err(|lines| {
+                    for line in lines {
+                        session.out.error(line);
+                    }
+                    Exit(1)
+                })?;
+                VdevSpec::Draid {
+                    parity: asked.parity,
+                    data: asked.data,
+                    spares: asked.spares,
+                    paths,
+                }
+            }
             Some(parity) => VdevSpec::Raidz { parity, paths },
         });
         rest = &after[count..];
@@ -283,6 +309,11 @@ fn refuse_devices(session: &Session, forceable: bool, why: &str) -> Exit {
 
 /// Finds the device or file a word names.
 pub(super) fn device(session: &Session, word: &str) -> Result<PathBuf, Exit> {
+    if draid::is_spare_name(word) {
+        return Err(session.fail(format!(
+            "cannot open '{word}': dRAID spares can only be used to replace primary vdevs"
+        )));
+    }
     let path = if word.starts_with('/') {
         PathBuf::from(word)
     } else {
@@ -336,11 +367,19 @@ pub(super) fn vdev_lines(text: &mut String, vdevs: &[VdevSpec]) {
     for vdev in vdevs {
         match vdev {
             VdevSpec::Single(path) => line(text, 2, path),
-            VdevSpec::Mirror(paths) | VdevSpec::Raidz { paths, .. } => {
-                match vdev.parity() {
-                    0 => text.push_str("\t  mirror\n"),
-                    parity => text.push_str(&format!("\t  raidz{parity}\n")),
-                }
+            _ => {
+                let paths = vdev.paths();
+                let kind = match vdev {
+                    VdevSpec::Raidz { parity, .. } => format!("raidz{parity}"),
+                    VdevSpec::Draid {
+                        parity,
+                        data,
+                        spares,
+                        ..
+                    } => format!("draid{parity}:{data}d:{}c:{spares}s", paths.len()),
+                    _ => "mirror".to_owned(),
+                };
+                text.push_str(&format!("\t  {kind}\n"));
                 for path in paths {
                     line(text, 4, path);
                 }

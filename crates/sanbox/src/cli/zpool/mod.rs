@@ -4,6 +4,7 @@ mod add;
 mod checkpoint;
 mod create;
 mod devices;
+mod draid;
 mod events;
 pub(crate) mod get;
 mod history;

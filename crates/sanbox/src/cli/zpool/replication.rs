@@ -32,6 +32,7 @@ impl Vdev {
             VdevSpec::Single(_) => leaves[0].0.clone(),
             VdevSpec::Mirror(_) => "mirror".to_owned(),
             VdevSpec::Raidz { .. } => "raidz".to_owned(),
+            VdevSpec::Draid { .. } => "draid".to_owned(),
         };
         Self {
             level: Level {
@@ -153,12 +154,15 @@ fn mixture(vdev: &Vdev) -> Option<String> {
 
 /// Returns the raidz and the mirror, when it is one of each.
 fn raidz_and_mirror<'a>(one: &'a Level, other: &'a Level) -> Option<(&'a Level, &'a Level)> {
-    let striped = |level: &Level| matches!(level.kind.as_str(), "raidz" | "draid");
-    match (striped(one), striped(other)) {
+    match (is_striped(one), is_striped(other)) {
         (true, false) if other.kind == "mirror" => Some((one, other)),
         (false, true) if one.kind == "mirror" => Some((other, one)),
         _ => None,
     }
+}
+
+fn is_striped(level: &Level) -> bool {
+    matches!(level.kind.as_str(), "raidz" | "draid")
 }
 
 fn is_bare(level: &Level) -> bool {
@@ -180,6 +184,14 @@ fn between(one: &Level, other: &Level) -> Option<String> {
                 raidz.parity,
                 mirror.ways - 1,
                 mirror.ways
+            )
+        });
+    }
+    if is_striped(one) && is_striped(other) && kind != other_kind {
+        return (one.parity != other.parity).then(|| {
+            format!(
+                "mismatched replication level: {kind} and {other_kind} vdevs with different redundancy, {} vs. {} are present",
+                one.parity, other.parity
             )
         });
     }
