@@ -2,7 +2,10 @@
 //! shapes are filled, judged by zdb, by OpenZFS's own code and by our checker; disks go and come back.
 
 use anyhow::{Context as _, Result};
-use engine::{Ending, Engine, ImportPolicy, PoolHandle, PoolSpec, ScanStatus, Threads, VdevSpec};
+use engine::{
+    Ending, Engine, Health, ImportPolicy, PoolHandle, PoolSpec, ScanStatus, Threads, VdevSpec,
+    VdevStatus,
+};
 use harness::{block_on, oracle};
 
 use crate::written_pools::{Disks, Model, bytes, create, dataset, fill, judge, round_trip, verify};
@@ -199,4 +202,104 @@ fn a_draid_without_disks_is_written_and_healed() {
     }
     drop(pool);
     export(&engine, "drheal").expect("the last export");
+}
+
+/// A distributed spare takes over by itself for a disk that is away, then another disk goes; then a new disk comes in
+/// place of the first, and the spare is free again.
+#[test]
+fn a_distributed_spare_takes_over_and_is_free_again() {
+    let disks = Disks::new(7, 160);
+    let (own, fresh) = (&disks.images[..6], &disks.images[6]);
+    let engine = Engine::new(Threads::default());
+    let spec = PoolSpec {
+        name: "drspare".to_owned(),
+        vdevs: vec![VdevSpec::Draid {
+            parity: 1,
+            data: 2,
+            spares: 1,
+            paths: own.to_vec(),
+        }],
+        ..PoolSpec::default()
+    };
+    let pool = block_on(engine.create_pool(spec, &[])).expect("create the pool");
+    let properties = [("recordsize", "32K"), ("compression", "off")];
+    let before = dataset(&pool, "drspare/before", &properties).expect("a dataset");
+    let first = fill(&before, 5).expect("fill");
+    drop((before, pool));
+    export(&engine, "drspare").expect("export");
+    let away = disks.directory.path().join("away");
+    std::fs::create_dir_all(&away).expect("a directory");
+    let moved = |disk: usize, there: bool| {
+        let image = &disks.images[disk];
+        let other = away.join(image.file_name().expect("a name"));
+        let (from, to) = if there {
+            (image, &other)
+        } else {
+            (&other, image)
+        };
+        std::fs::rename(from, to).expect("move a disk");
+    };
+    moved(2, true);
+    let pool = import(&engine, &disks).expect("import without a disk");
+    let lost = leaf_at(&pool, "d2.img");
+    if spare_health(&pool) != Health::InUse {
+        let name = std::path::Path::new("draid1-0-0");
+        block_on(pool.attach(lost, name, true, false)).expect("the spare");
+    }
+    let scan = healed(&pool);
+    assert_eq!(scan.errors, 0, "{scan:?}");
+    let after = dataset(&pool, "drspare/after", &properties).expect("a dataset");
+    let second = fill(&after, 6).expect("fill with the spare at work");
+    drop((after, pool));
+    export(&engine, "drspare").expect("export with the spare at work");
+    oracle::zdb_clean(disks.directory.path(), "drspare").expect("zdb with the spare at work");
+    // One more than the parity allows, but for the spare.
+    moved(4, true);
+    oracle::zdb_clean(disks.directory.path(), "drspare").expect("zdb without two disks");
+    let pool = import(&engine, &disks).expect("import without two disks");
+    for (name, model) in [("drspare/before", &first), ("drspare/after", &second)] {
+        let fs = block_on(pool.open_fs(name)).expect("open");
+        verify(&fs, model).expect("verify without two disks");
+    }
+    drop(pool);
+    export(&engine, "drspare").expect("export without two disks");
+    moved(4, false);
+    let pool = import(&engine, &disks).expect("import again");
+    healed(&pool);
+    block_on(pool.attach(lost, fresh, true, false)).expect("the new disk");
+    for _ in 0..1200 {
+        if spare_health(&pool) == Health::Available {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let status = block_on(pool.status()).expect("status");
+    assert_eq!(status.spares[0].health, Health::Available, "{status:#?}");
+    assert_eq!(status.root.health, Health::Online, "{status:#?}");
+    drop(pool);
+    export(&engine, "drspare").expect("the last export");
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let mut images = Vec::new();
+    for image in disks.images.iter().filter(|image| image.exists()) {
+        let copy = directory.path().join(image.file_name().expect("a name"));
+        std::fs::copy(image, &copy).expect("copy a disk");
+        images.push(copy);
+    }
+    judge(&Disks { directory, images }, "drspare").expect("a clean pool");
+}
+
+fn spare_health(pool: &PoolHandle) -> Health {
+    block_on(pool.status()).expect("status").spares[0].health
+}
+
+/// Returns the guid of the leaf at a path that ends so.
+fn leaf_at(pool: &PoolHandle, end: &str) -> u64 {
+    fn find(vdev: &VdevStatus, end: &str) -> Option<u64> {
+        if vdev.path.as_ref().is_some_and(|path| path.ends_with(end)) {
+            return Some(vdev.guid);
+        }
+        vdev.children.iter().find_map(|child| find(child, end))
+    }
+    let status = block_on(pool.status()).expect("status");
+    find(&status.root, end).expect("a leaf")
 }

@@ -57,6 +57,11 @@ impl Device {
         self.config.device_path()
     }
 
+    /// Whether it is a distributed spare of this top-level vdev.
+    pub(crate) fn is_for(&self, top: &VdevConfig) -> bool {
+        self.is_distributed() && self.config.extra.u64("top_guid") == Some(top.guid.0)
+    }
+
     /// Whether it is space of a draid, not a device.
     pub(crate) fn is_distributed(&self) -> bool {
         self.config.kind == VdevKind::DistributedSpare

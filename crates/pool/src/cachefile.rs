@@ -27,7 +27,10 @@ pub fn cache_file_devices(bytes: &[u8]) -> Result<BTreeMap<u64, Vec<PathBuf>>, S
         let (Some(guid), Some(tree)) = (config.u64("pool_guid"), tree) else {
             continue;
         };
-        let leaves = tree.leaves().into_iter();
+        let leaves = tree
+            .leaves()
+            .into_iter()
+            .filter(|leaf| leaf.kind.is_device());
         let paths = leaves.filter_map(|leaf| leaf.path.as_ref().map(PathBuf::from));
         pools.insert(guid, paths.collect());
     }

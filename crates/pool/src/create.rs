@@ -272,14 +272,15 @@ impl Inner {
             self.dirty_config();
         }
         let tree = self.tree.config();
+        let leaves = tree.leaves();
         let real =
             |top: &&vdev::VdevConfig| !matches!(top.kind, VdevKind::Hole | VdevKind::Missing);
         for top in tree.tops.iter().filter(real) {
             let mut wanted: Vec<(Guid, bool)> = Vec::new();
-            for leaf in sync::leaves_of(top) {
-                if leaf.zap_leaf.is_none() {
-                    wanted.push((leaf.guid, true));
-                }
+            // Distributed spares at work have one, too.
+            let leaves = leaves.iter().filter(|leaf| top.holds(leaf.guid));
+            for leaf in leaves.filter(|leaf| leaf.zap_leaf.is_none()) {
+                wanted.push((leaf.guid, true));
             }
             if top.zap_top.is_none() {
                 wanted.push((top.guid, false));

@@ -393,7 +393,7 @@ fn assemble(guid: u64, found: &[Found]) -> Result<Candidate, String> {
 
 /// Tells a tree where its leaves were found; from then on that is where they are.
 pub(crate) fn set_open_paths(vdev: &mut VdevConfig, devices: &BTreeMap<u64, PathBuf>) {
-    if vdev.kind.is_leaf() {
+    if vdev.kind.is_device() {
         vdev.open_path = devices.get(&vdev.guid.0).cloned();
         if let Some(found) = &vdev.open_path {
             vdev.path = Some(found.display().to_string());
@@ -414,7 +414,10 @@ fn status_of(
         .iter()
         .map(|child| status_of(child, devices, details))
         .collect();
-    let (name, health, path, note) = if vdev.kind.is_leaf() {
+    let (name, health, path, note) = if vdev.kind == VdevKind::DistributedSpare {
+        let name = vdev.path.clone().unwrap_or_default();
+        (name, Health::Online, None, None)
+    } else if vdev.kind.is_leaf() {
         let found = devices.get(&vdev.guid.0);
         let stored = vdev.path.as_ref().map(PathBuf::from);
         let path = found.cloned().or(stored);

@@ -92,6 +92,13 @@ impl Pool {
         if how != Join::Spare {
             inner.check_free(&path, force).await?;
         }
+        let distributed = spare.as_ref().filter(|spare| spare.is_distributed());
+        let distributed = distributed.map(|spare| spare.config.clone());
+        if distributed.is_some() && how != Join::Spare {
+            return Err(PoolError::Invalid(
+                "dRAID spares can only be used to replace primary vdevs".into(),
+            ));
+        }
         let known = spare.map(|spare| spare.config.guid);
         let known = known.filter(|_| how == Join::Spare);
         let joined = Rc::new(std::cell::Cell::new(0));
@@ -99,7 +106,10 @@ impl Pool {
         inner
             .run_in_sync(async move |inner: Rc<Inner>, tx: Rc<Tx>| {
                 let old = inner.leaf_path(target);
-                let guid = inner.tree.join(target, &path, how, known).await?;
+                let guid = match &distributed {
+                    Some(spare) => inner.tree.join_distributed(target, spare)?,
+                    None => inner.tree.join(target, &path, how, known).await?,
+                };
                 told.set(guid.0);
                 inner.welcome(guid, &tx).await?;
                 let text = format!(

@@ -38,6 +38,16 @@ impl Inner {
                 "cannot replace {what} with a spare"
             )));
         }
+        if spare.is_distributed() {
+            return if spare.is_for(top) {
+                Ok(())
+            } else {
+                Err(PoolError::Invalid(
+                    "dRAID spares can only replace child devices in their parent's dRAID vdev"
+                        .into(),
+                ))
+            };
+        }
         let path = spare.path().ok_or(PoolError::NoSuchDevice)?;
         match vdev::disk_use(&self.handle, &path).await? {
             DiskUse::Pool { state, .. } if state == STATE_SPARE => Ok(()),
@@ -85,6 +95,14 @@ impl Inner {
 
     /// Makes a spare an ordinary leaf: it leaves the list. Syncing context.
     pub(crate) fn settle_spare(&self, guid: Guid) {
+        // Those of a draid are always listed, and go back when a device takes their place.
+        let distributed = self
+            .spares
+            .find(guid)
+            .is_some_and(|spare| spare.is_distributed());
+        if distributed {
+            return;
+        }
         self.spares.remove(guid);
         self.tree.update_config(guid, |vdev| {
             vdev.extra.remove("is_spare");
@@ -115,11 +133,14 @@ impl Inner {
         }
         let unfit = self.unfit_spares.borrow();
         let spares = self.spares.devices();
+        let config = self.tree.config();
         let mut pairs = Vec::new();
         for target in self.tree.in_need_of_spares() {
             for spare in &spares {
-                let idle =
-                    spare.found && !spare.is_distributed() && !self.is_in_tree(spare.config.guid);
+                let mut tops = config.tops.iter();
+                let fits = !spare.is_distributed()
+                    || tops.any(|top| top.holds(target) && spare.is_for(top));
+                let idle = spare.found && fits && !self.is_in_tree(spare.config.guid);
                 if idle && !unfit.contains(&(target, spare.config.guid)) {
                     pairs.push((target, spare.clone()));
                 }

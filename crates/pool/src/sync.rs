@@ -476,7 +476,7 @@ fn is_log(tops: &[VdevConfig], id: u32) -> bool {
 
 /// Returns the leaves below a vdev, or the vdev itself when it is one.
 pub(crate) fn leaves_of(vdev: &VdevConfig) -> Vec<&VdevConfig> {
-    if vdev.kind.is_leaf() {
+    if vdev.kind.is_device() {
         return vec![vdev];
     }
     vdev.children.iter().flat_map(leaves_of).collect()

@@ -876,7 +876,9 @@ pub(crate) fn mount_query() -> PropertyQuery {
 
 /// Returns the paths of the leaves of a vdev tree.
 pub(crate) fn devices(root: &VdevStatus) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = root.path.iter().cloned().collect();
+    // Distributed spares are at no place of their own.
+    let own = root.path.iter().filter(|path| path.is_absolute());
+    let mut found: Vec<PathBuf> = own.cloned().collect();
     for child in &root.children {
         found.extend(devices(child));
     }
@@ -917,7 +919,8 @@ fn change_cache_file(path: &str, guid: u64, entry: Option<(&str, &[u8])>) {
 fn all_devices(status: &PoolStatus) -> Vec<PathBuf> {
     let mut found = devices(&status.root);
     for other in status.spares.iter().chain(&status.caches) {
-        if let Some(path) = other.path.clone().filter(|path| !found.contains(path)) {
+        let path = other.path.clone().filter(|path| path.is_absolute());
+        if let Some(path) = path.filter(|path| !found.contains(path)) {
             found.push(path);
         }
     }

@@ -78,8 +78,13 @@ impl VdevKind {
         }
     }
 
-    /// Returns true for vdevs that are a device themselves.
+    /// Returns true for vdevs without children: devices, and what stands for one.
     pub fn is_leaf(&self) -> bool {
+        matches!(self, Self::Disk | Self::File | Self::DistributedSpare)
+    }
+
+    /// Returns true for vdevs that are a device themselves.
+    pub fn is_device(&self) -> bool {
         matches!(self, Self::Disk | Self::File)
     }
 }
@@ -315,6 +320,14 @@ impl VdevConfig {
     #[must_use]
     pub fn is_spare(&self) -> bool {
         self.extra.u64("is_spare") == Some(1)
+    }
+
+    /// Returns which spare of its draid a distributed spare is; `None` for other vdevs.
+    #[must_use]
+    pub fn spare_number(&self) -> Option<u32> {
+        let number = self.extra.u64("spareid").unwrap_or(0);
+        let is_one = self.kind == VdevKind::DistributedSpare;
+        is_one.then(|| u32::try_from(number).unwrap_or(u32::MAX))
     }
 
     /// Returns the rows of parity of a raidz, if it says so.

@@ -23,7 +23,9 @@ impl Tree {
     /// ascending; `None` when there is no such leaf, or its layout is not written here.
     #[must_use]
     pub fn leaf_ranges(&self, leaf: Guid, range: &Range<u64>) -> Option<Vec<Range<u64>>> {
-        let found = self.0.leaves.borrow().get(&leaf).cloned()?;
+        let found = self.0.leaves.borrow().get(&leaf).cloned();
+        // What a distributed spare does not use is free space of others.
+        let found = found.filter(|found| found.spare.is_none())?;
         let top = self.top(found.top)?;
         let mut slots = top.slots.iter();
         let slot = slots.position(|slot| slot.any(|own| own.guid == leaf))?;

@@ -80,7 +80,8 @@ impl Tree {
     pub fn asize_possible(&self, vdev: u32) -> u64 {
         let Some(top) = self.top(vdev) else { return 0 };
         let now = top.asize.get();
-        let leaves = top.leaves();
+        let mut leaves = top.leaves();
+        leaves.retain(|leaf| leaf.spare.is_none());
         if top.is_removed() || leaves.iter().any(|leaf| !leaf.is_usable()) {
             return now;
         }

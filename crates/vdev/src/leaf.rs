@@ -56,6 +56,8 @@ pub(crate) enum LeafError {
 pub(crate) struct Leaf {
     pub(crate) guid: Guid,
     pub(crate) top: u32,
+    /// It is no device, but this spare of its draid: its bytes are on the devices of other leaves.
+    pub(crate) spare: Option<u32>,
     handle: Handle,
     disk: RefCell<Option<Disk>>,
     health: Cell<Health>,
@@ -101,6 +103,7 @@ impl Leaf {
         Self {
             guid: config.guid,
             top,
+            spare: config.spare_number(),
             handle: handle.clone(),
             disk: RefCell::new(None),
             health: Cell::new(Health::Unavailable),
@@ -158,6 +161,10 @@ impl Leaf {
         }
         if config.faulted {
             self.set_health(Health::Faulted, Some("external device fault".into()));
+            return;
+        }
+        if self.spare.is_some() {
+            self.set_health(Health::Online, None);
             return;
         }
         let Some(path) = config.device_path() else {
@@ -624,6 +631,11 @@ impl Leaf {
     /// Lets it be opened again after [`Leaf::take_out`].
     pub(crate) fn take_back(&self) {
         self.put_away.set(false);
+    }
+
+    /// Puts a distributed spare into service.
+    pub(crate) fn take_up(&self) {
+        self.set_health(Health::Online, None);
     }
 
     /// Notes that it lacks what was written before it came.

@@ -192,6 +192,46 @@ impl Tree {
         Ok(guid)
     }
 
+    /// Has a distributed spare stand in for the leaf `target`. Returns its guid. The caller says what it lacks.
+    ///
+    /// # Errors
+    /// [`VdevError::Join`] where the shape forbids it, or the spare is of another draid.
+    // OpenZFS: module/zfs/spa.c, spa_vdev_attach; lib/libzfs/libzfs_pool.c, zpool_vdev_attach (words)
+    pub fn join_distributed(&self, target: Guid, spare: &VdevConfig) -> Result<Guid, VdevError> {
+        if self.0.mode == OpenMode::ReadOnly {
+            return Err(VdevError::ReadOnly);
+        }
+        let old = self.leaf(target)?;
+        let gone = VdevError::NoSuchLeaf { guid: target };
+        let top = self.top(old.top).ok_or(gone)?;
+        self.check_join(target, Join::Spare)?;
+        let home = {
+            let config = self.0.config.borrow();
+            config.tops.get(old.top as usize).map(|top| top.guid.0)
+        };
+        if spare.extra.u64("top_guid") != home || old.spare.is_some() {
+            return Err(VdevError::Join {
+                what: "dRAID spares can only replace child devices in their parent's dRAID vdev",
+            });
+        }
+        let mut config = spare.clone();
+        (config.id, config.ashift, config.create_txg) = (0, 0, 0);
+        config.extra.insert("is_spare", 1_u64);
+        let (queue, notices) = (&self.0.tuning.queue, self.0.notices.clone());
+        let leaf = Rc::new(Leaf::new(&self.0.handle, &config, old.top, queue, notices));
+        leaf.take_up();
+        leaf.mark_stale();
+        self.insert_config(target, config, Join::Spare);
+        let slot = top.slot_of(target);
+        slot.ok_or(VdevError::NoSuchLeaf { guid: target })?
+            .add(Rc::clone(&leaf));
+        self.0
+            .leaves
+            .borrow_mut()
+            .insert(leaf.guid, Rc::clone(&leaf));
+        Ok(leaf.guid)
+    }
+
     /// Takes a leaf out of its mirror, replacing or spare vdev for good; of two children the other takes its parent's
     /// place. Returns its configuration.
     ///
@@ -298,7 +338,7 @@ impl Tree {
             if vdev.allocation_bias() != AllocationBias::None || top.is_removed() || !works {
                 continue;
             }
-            let children = vdev.children.iter().filter(|child| child.kind.is_leaf());
+            let children = vdev.children.iter().filter(|child| child.kind.is_device());
             let broken = children.filter(|child| {
                 leaves.get(&child.guid).is_some_and(|leaf| {
                     matches!(

@@ -50,6 +50,21 @@ pub(crate) struct Slot {
     leaves: RefCell<Vec<Rc<Leaf>>>,
 }
 
+/// A device that should hold the bytes of a slot at some offset.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) leaf: Rc<Leaf>,
+    /// The distributed spares it holds them for.
+    via: Vec<Rc<Leaf>>,
+}
+
+impl Place {
+    /// Whether it may lack what was written there in `txg`.
+    pub(crate) fn lacks(&self, txg: Txg) -> bool {
+        self.leaf.lacks(txg) || self.via.iter().any(|spare| spare.lacks(txg))
+    }
+}
+
 /// One top-level vdev: one slot (a leaf, or leaves that hold the same bytes), or several with parity among them.
 pub(crate) struct Top {
     pub(crate) id: u32,
@@ -603,6 +618,33 @@ impl Top {
         self.slots.iter().flat_map(Slot::leaves).collect()
     }
 
+    /// Returns the devices that should hold what a slot has at `offset` from the start of its data area.
+    pub(crate) fn places(&self, slot: usize, offset: u64) -> Vec<Place> {
+        let mut places = Vec::new();
+        self.add_places(slot, offset, &[], &mut places);
+        places
+    }
+
+    fn add_places(&self, slot: usize, offset: u64, via: &[Rc<Leaf>], places: &mut Vec<Place>) {
+        for leaf in self.slots[slot].leaves() {
+            let Some(number) = leaf.spare else {
+                let via = via.to_vec();
+                places.push(Place { leaf, via });
+                continue;
+            };
+            // Spares may stand in for each other's disks, but none for itself.
+            let known = via.iter().any(|other| Rc::ptr_eq(other, &leaf));
+            if let Layout::Draid(draid) = &self.layout
+                && leaf.is_usable()
+                && !known
+                && let Some(other) = draid.spare_slot(number, offset)
+            {
+                let via: Vec<_> = via.iter().cloned().chain([leaf]).collect();
+                self.add_places(other, offset, &via, places);
+            }
+        }
+    }
+
     /// Returns the slot a leaf belongs to.
     pub(crate) fn slot_of(&self, guid: Guid) -> Option<&Slot> {
         let mut slots = self.slots.iter();
@@ -780,6 +822,18 @@ pub(crate) fn check_shape(top: &VdevConfig) -> Result<(), VdevError> {
             layout_of(top)?;
             for child in &top.children {
                 check_child(child)?;
+            }
+            let spares = leaf_configs(top)
+                .into_iter()
+                .filter_map(VdevConfig::spare_number);
+            let count = match layout_of(top)? {
+                Layout::Draid(draid) => draid.spares,
+                _ => 0,
+            };
+            if spares.into_iter().any(|spare| spare >= count) {
+                return Err(VdevError::BadConfig {
+                    what: "a distributed spare of another vdev",
+                });
             }
         }
         other => return Err(unsupported(other)),

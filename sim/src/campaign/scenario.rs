@@ -38,11 +38,12 @@ pub enum Layout {
     Raidz1,
     Raidz2,
     Raidz3,
-    /// Any number of equal mirrors (`parity` 0; one disk is one) or raidz.
+    /// Any number of equal mirrors (`parity` 0; one disk is one), raidz, or draids with so many columns of data.
     Grid {
         tops: u8,
         disks: u8,
         parity: u8,
+        data: Option<u8>,
     },
 }
 
@@ -391,6 +392,20 @@ impl Plan {
                 parity: u8::try_from(self.layout.parity()).expect("small"),
                 paths: disks,
             }],
+            Layout::Grid {
+                disks: width,
+                parity,
+                data: Some(data),
+                ..
+            } => disks
+                .chunks(usize::from(width))
+                .map(|paths| VdevSpec::Draid {
+                    parity,
+                    data: data.into(),
+                    spares: 0,
+                    paths: paths.to_vec(),
+                })
+                .collect(),
             Layout::Grid {
                 disks: width,
                 parity,

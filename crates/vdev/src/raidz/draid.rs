@@ -184,6 +184,15 @@ impl Draid {
         }
     }
 
+    /// Returns the child that has the bytes at `offset` (from the start of its data area) of a distributed spare.
+    // OpenZFS: module/zfs/vdev_draid.c, vdev_draid_spare_get_child
+    pub(crate) fn spare_slot(&self, spare: u32, offset: u64) -> Option<usize> {
+        let last = self.children.checked_sub(1)?;
+        let disk = u64::from(last.checked_sub(spare).filter(|_| spare < self.spares)?);
+        let slice = self.width() * ROW_HEIGHT * u64::from(self.groups) / self.disks();
+        Some(self.child(offset / slice, disk))
+    }
+
     /// Returns the child that is disk `disk` in a permutation.
     fn child(&self, permutation: u64, disk: u64) -> usize {
         let children = u64::from(self.children);
@@ -286,6 +295,23 @@ mod tests {
             }
         }
         assert_eq!(found, expect);
+    }
+
+    /// What a spare has of a stripe is on a child that the stripe does not use.
+    #[test]
+    fn spares_are_beside_the_stripes() {
+        let draid = Draid::new(8, 1, 2, 2, 2).expect("a shape");
+        assert_eq!(draid.spare_slot(2, 0), None);
+        for group in 0..100_u64 {
+            let map = draid.map(24, group * 3 << 24, 2 << 24, true);
+            let mut used: Vec<usize> = map.columns().map(|(_, column)| column.slot).collect();
+            for (_, column) in map.columns() {
+                let of = |spare| draid.spare_slot(spare, column.offset).expect("a spare");
+                assert!(!used[..3].contains(&of(0)) && !used[..3].contains(&of(1)));
+                assert_ne!(of(0), of(1));
+            }
+            used.truncate(3);
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::map::{Column, Map};
 use super::solve::{self, Held};
 use crate::io::Suspect;
 use crate::leaf::{Leaf, LeafError};
-use crate::tree::Top;
+use crate::tree::{Place, Top};
 use crate::{Check, IoClass, LEAF_DATA_START, Location, Scrubbed, Tree, VdevError};
 
 /// Index of a column: (stripe, column).
@@ -28,8 +28,8 @@ pub(super) struct Bad {
 struct Reading {
     map: Arc<Map>,
     held: Held,
-    /// Leaf each column held came from.
-    sources: BTreeMap<Index, Rc<Leaf>>,
+    /// Where each column held came from.
+    sources: BTreeMap<Index, Place>,
     /// Columns no leaf could give.
     failed: Vec<Index>,
     /// Leaves that refused, with what.
@@ -40,7 +40,7 @@ struct Reading {
 /// What reading one range of a place gave.
 #[derive(Default)]
 struct Fetched {
-    found: Option<(IoBuf, Rc<Leaf>)>,
+    found: Option<(IoBuf, Place)>,
     refused: Vec<(Rc<Leaf>, Option<DiskError>)>,
 }
 
@@ -81,7 +81,7 @@ impl Tree {
         let doubtful = top.doubtful_slots(at.born);
         let Some((value, block)) = self.search_columns(&reading, doubtful, &check).await else {
             let mut told: Vec<&Rc<Leaf>> = Vec::new();
-            for leaf in reading.sources.values().filter(|_| expected) {
+            for Place { leaf, .. } in reading.sources.values().filter(|_| expected) {
                 if !told.iter().any(|other| Rc::ptr_eq(other, leaf)) {
                     leaf.count_checksum_error(at);
                     told.push(leaf);
@@ -121,7 +121,7 @@ impl Tree {
                 if reading
                     .sources
                     .values()
-                    .any(|source| Rc::ptr_eq(source, leaf))
+                    .any(|source| Rc::ptr_eq(&source.leaf, leaf))
                 {
                     leaf.count_checksum_error(at);
                 }
@@ -179,7 +179,9 @@ impl Tree {
             let next = column(&index);
             match runs.last_mut() {
                 Some((run, members))
-                    if run.slot == next.slot && run.offset + run.len as u64 == next.offset =>
+                    if run.slot == next.slot
+                        && run.offset + run.len as u64 == next.offset
+                        && !top.slots[run.slot].any(|leaf| leaf.spare.is_some()) =>
                 {
                     run.len += next.len;
                     members.push(index);
@@ -197,12 +199,12 @@ impl Tree {
                 continue;
             }
             match fetched.found {
-                Some((bytes, leaf)) => {
+                Some((bytes, place)) => {
                     let mut from = 0;
                     for index in members {
                         let to = from + reading.map.stripes[index.0].columns[index.1].len;
                         let part = Fetched {
-                            found: Some((bytes.slice(from..to), Rc::clone(&leaf))),
+                            found: Some((bytes.slice(from..to), place.clone())),
                             refused: Vec::new(),
                         };
                         reading.note(index, part);
@@ -225,21 +227,22 @@ impl Tree {
     async fn fetch_range(&self, top: &Top, column: &Column, born: Txg, class: IoClass) -> Fetched {
         let (offset, len) = (column.offset, column.len);
         let mut fetched = Fetched::default();
-        let mut leaves = top.slots[column.slot].leaves();
-        leaves.retain(|leaf| leaf.is_usable());
-        leaves.sort_by_key(|leaf| (leaf.lacks(born), leaf.load()));
-        for leaf in leaves {
+        let mut places = top.places(column.slot, offset);
+        places.retain(|place| place.leaf.is_usable());
+        places.sort_by_key(|place| (place.lacks(born), place.leaf.load()));
+        for place in places {
             let patience = self.patience(top);
-            match leaf
+            match place
+                .leaf
                 .read(LEAF_DATA_START + offset, len, class, patience)
                 .await
             {
                 Ok(bytes) => {
-                    fetched.found = Some((bytes, leaf));
+                    fetched.found = Some((bytes, place));
                     break;
                 }
-                Err(LeafError::Device(error)) => fetched.refused.push((leaf, Some(error))),
-                Err(LeafError::Stuck) => fetched.refused.push((leaf, None)),
+                Err(LeafError::Device(error)) => fetched.refused.push((place.leaf, Some(error))),
+                Err(LeafError::Stuck) => fetched.refused.push((place.leaf, None)),
                 Err(LeafError::Closed) => {}
             }
         }
@@ -299,11 +302,12 @@ impl Tree {
         bad: &mut Vec<Bad>,
     ) {
         for (index, column) in reading.map.columns() {
-            for leaf in top.slots[column.slot].leaves() {
+            for place in top.places(column.slot, column.offset) {
+                let leaf = Rc::clone(&place.leaf);
                 let seen = reading
                     .sources
                     .get(&index)
-                    .is_some_and(|source| Rc::ptr_eq(source, &leaf))
+                    .is_some_and(|source| Rc::ptr_eq(&source.leaf, &leaf))
                     || bad
                         .iter()
                         .any(|other| other.index == index && Rc::ptr_eq(&other.leaf, &leaf));
@@ -316,7 +320,9 @@ impl Tree {
                 if read.is_ok_and(|bytes| bytes == columns[index.0][index.1]) {
                     continue;
                 }
-                leaf.count_checksum_error(at);
+                if !place.lacks(at.born) {
+                    leaf.count_checksum_error(at);
+                }
                 bad.push(Bad { index, leaf });
             }
         }
@@ -442,9 +448,9 @@ impl Reading {
             self.bad.push(Bad { index, leaf });
         }
         match fetched.found {
-            Some((bytes, leaf)) => {
+            Some((bytes, place)) => {
                 self.held[index.0][index.1] = Some(bytes);
-                self.sources.insert(index, leaf);
+                self.sources.insert(index, place);
             }
             None => self.failed.push(index),
         }
@@ -462,11 +468,12 @@ impl Reading {
                 leaf: Rc::clone(&bad.leaf),
             })
             .collect();
-        for (&index, leaf) in &self.sources {
+        for (&index, place) in &self.sources {
+            let leaf = &place.leaf;
             if self.held[index.0][index.1].as_ref() == Some(&columns[index.0][index.1]) {
                 continue;
             }
-            if !leaf.lacks(at.born) && !counted.iter().any(|other| Rc::ptr_eq(other, leaf)) {
+            if !place.lacks(at.born) && !counted.iter().any(|other| Rc::ptr_eq(other, leaf)) {
                 leaf.count_checksum_error(at);
                 counted.push(leaf);
             }

@@ -8,7 +8,7 @@ use super::read::Bad;
 use super::solve;
 use crate::io::Suspect;
 use crate::leaf::{Leaf, LeafError};
-use crate::tree::{Top, leaf_failure};
+use crate::tree::{Place, Top, leaf_failure};
 use crate::{IoClass, LEAF_DATA_START, Location, Tree, VdevError};
 
 /// Most different sets of places remembered of one flush interval; beyond, they are thrown together, which only makes the
@@ -41,8 +41,8 @@ impl Tree {
             .await;
         let mut writes = Vec::new();
         for ((s, c), column) in map.columns() {
-            for leaf in top.slots[column.slot].leaves() {
-                writes.push(((s, c), leaf, column.offset, columns[s][c].clone()));
+            for place in top.places(column.slot, column.offset) {
+                writes.push(((s, c), place.leaf, column.offset, columns[s][c].clone()));
             }
         }
         let patience = self.patience(top);
@@ -167,8 +167,8 @@ impl Tree {
         }
         let mut all = Vec::new();
         for (index, column) in map.columns() {
-            let leaves = top.slots[column.slot].leaves();
-            all.extend(leaves.into_iter().map(|leaf| Bad { index, leaf }));
+            let places = top.places(column.slot, column.offset).into_iter();
+            all.extend(places.map(|Place { leaf, .. }| Bad { index, leaf }));
         }
         all.retain(|bad| bad.leaf.is_usable());
         let (count, _) = self.repair_columns(suspect, &map, good, &all).await;

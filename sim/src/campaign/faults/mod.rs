@@ -57,6 +57,14 @@ const SHAPES: [(u8, u8, u8); 12] = [
     (2, 3, 1),
 ];
 
+/// As [`SHAPES`], with columns of data: draids.
+const SPREADS: [(u8, u8, u8, Option<u8>); 4] = [
+    (1, 5, 1, Some(2)),
+    (1, 7, 2, Some(3)),
+    (1, 6, 1, Some(3)),
+    (1, 8, 3, Some(2)),
+];
+
 impl FaultPlan {
     /// Draws the plan of a seed. The layouts take turns, so that any run of twelve seeds has them all.
     #[must_use]
@@ -64,6 +72,13 @@ impl FaultPlan {
         let mut rng = Rng::new(seed ^ 0x0046_4155_4c54);
         let turn = usize::try_from(seed % SHAPES.len() as u64).expect("small");
         let (tops, disks, parity) = SHAPES[turn];
+        // Every fourth round is one of draids.
+        let spread =
+            (seed / SHAPES.len() as u64 % 4 == 3 && disks > 1).then_some(turn % SPREADS.len());
+        let (tops, disks, parity, data) = match spread {
+            Some(turn) => SPREADS[turn],
+            None => (tops, disks, parity, None),
+        };
         let is_single = disks == 1;
         let mut settings = vec![
             // Values of attributes lie with their file: damage then has one name.
@@ -95,11 +110,16 @@ impl FaultPlan {
                     tops,
                     disks,
                     parity,
+                    data,
                 },
                 rounds: u32::try_from(rng.between(1, 3)).expect("small"),
                 clients,
                 operations: rng.between(40, 250),
-                disk_bytes: *rng.choose(&[64, 96, 128]) << 20,
+                disk_bytes: match data {
+                    None => *rng.choose(&[64, 96, 128]) << 20,
+                    // A part of each disk of a draid is kept free.
+                    Some(_) => *rng.choose(&[96, 128, 160]) << 20,
+                },
                 sector_bytes: *rng.choose(&[512, 512, 4096]),
                 settings,
                 styles,

@@ -2,6 +2,7 @@
 
 use engine::{EngineError, PoolError, PoolHandle, VdevStatus};
 
+use super::draid::is_spare_name;
 use super::layout::{device, in_use, not_in_other_pools};
 use super::scan::{finish_here, is_resilvering, vdev_guid, wait_for};
 use super::{Subject, bad_name, open_pool, subjects};
@@ -141,7 +142,14 @@ async fn join(session: &Session, arguments: &[String], replace: bool) -> Outcome
     let Some(guid) = vdev_guid(&pool, old).await? else {
         return Err(session.fail(format!("{subject}: no such device in pool")));
     };
-    let path = if old == new {
+    let path = if is_spare_name(new) && new != old {
+        if !replace {
+            return Err(session.fail(format!(
+                "cannot open '{new}': dRAID spares can only be used to replace primary vdevs"
+            )));
+        }
+        std::path::PathBuf::from(new)
+    } else if old == new {
         match path_of(&pool, guid).await {
             Some(path) => path,
             None => device(session, new)?,
