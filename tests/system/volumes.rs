@@ -111,6 +111,41 @@ fn same(volume: &VolumeHandle, model: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Copies ranges, holes with them: between volumes of different block sizes, within one, and onto the range's own end.
+fn copies(pool: &PoolHandle, models: &mut [(String, Vec<u8>)]) -> Result<()> {
+    const PIECE: usize = 1 << 20;
+    let handles = models
+        .iter()
+        .map(|(name, _)| block_on(pool.open_volume(name)))
+        .collect::<Result<Vec<_>, _>>()?;
+    for (source, from, target, to, len) in [
+        (1, 516 << 10, 4, PIECE + 4096, 5 * PIECE + 8192),
+        (4, 0, 4, 5 * PIECE, 3 * PIECE),
+        (5, 0, 5, 2 * PIECE, 4 * PIECE),
+    ] {
+        let place = |at: usize| at as u64;
+        let copy = handles[target].copy_from(
+            &handles[source],
+            place(from),
+            place(to),
+            place(len),
+            Stability::FileSync,
+        );
+        block_on(copy)?;
+        // In order, a MiB of the target at a time.
+        let mut at = 0;
+        while at < len {
+            let step = (PIECE - (to + at) % PIECE).min(len - at);
+            let piece = models[source].1[from + at..from + at + step].to_vec();
+            models[target].1[to + at..to + at + step].copy_from_slice(&piece);
+            at += step;
+        }
+        same(&handles[target], &models[target].1)
+            .with_context(|| format!("{len} bytes of {from} at {to}"))?;
+    }
+    Ok(())
+}
+
 #[test]
 fn volumes_of_every_block_size_are_clean() {
     let run = || -> Result<()> {
@@ -167,6 +202,7 @@ fn volumes_of_every_block_size_are_clean() {
             refused.to_string() == "'volsize' must be a multiple of volume block size (16K)",
             "{refused}"
         );
+        copies(&pool, &mut models)?;
         block_on(engine.end_pool("vols", Ending::Export { command: None }))?;
         judge(&disks, "vols")?;
 

@@ -214,8 +214,8 @@ impl Objset {
         loaded: Option<(u64, Option<IoBuf>)>,
         tx: &Tx,
     ) -> bool {
-        let Some(at) = self.make_own(dnode, part.block, part.within == 0, bytes.len(), loaded, tx)
-        else {
+        let given = part.within..part.within + bytes.len();
+        let Some(at) = self.make_own(dnode, part.block, given, loaded, tx) else {
             return false;
         };
         let mut state = dnode.state.borrow_mut();
@@ -255,13 +255,13 @@ impl Objset {
     }
 
     /// Makes sure the layer of `tx` has the block; returns the layer's index, or `None` when its bytes on disk are needed and not
-    /// given. A block about to be overwritten whole (`from_start` and `len` the block size) is left empty.
+    /// given. What of the block is `given`, the caller overwrites next: it holds anything until then, and a block that is given
+    /// whole is left empty.
     fn make_own(
         &self,
         dnode: &Rc<Dnode>,
         block: u64,
-        from_start: bool,
-        len: usize,
+        given: Range<usize>,
         loaded: Option<(u64, Option<IoBuf>)>,
         tx: &Tx,
     ) -> Option<usize> {
@@ -271,21 +271,19 @@ impl Objset {
         if state.layers[at].blocks.contains_key(&block) {
             return Some(at);
         }
-        let data = if from_start && len == size {
+        let data = if given == (0..size) {
             Block::Shared(IoBuf::empty())
         } else {
-            match state.peek(tx.txg(), block) {
-                Peek::Data(data) => Block::Own(copy_sized(data, size)),
-                Peek::Hole => Block::Own(IoBufMut::zeroed(size)),
+            Block::Own(match state.peek(tx.txg(), block) {
+                Peek::Data(data) => copy_around(data, size, given),
+                Peek::Hole => copy_around(&[], size, given),
                 Peek::Base => match loaded {
-                    Some((generation, bytes)) if generation == state.generation => match bytes {
-                        Some(bytes) if bytes.len() == size => Block::Own(bytes.into_mut()),
-                        Some(bytes) => Block::Own(copy_sized(&bytes, size)),
-                        None => Block::Own(IoBufMut::zeroed(size)),
-                    },
+                    Some((generation, bytes)) if generation == state.generation => {
+                        copy_around(bytes.as_deref().unwrap_or_default(), size, given)
+                    }
                     _ => return None,
                 },
-            }
+            })
         };
         state.layers[at].blocks.insert(block, data);
         tx.add_dirty(size as u64);
@@ -297,7 +295,7 @@ impl Objset {
     pub(crate) async fn own_block(&self, dnode: &Rc<Dnode>, block: u64, tx: &Tx) -> Result<()> {
         let mut loaded = None;
         while self
-            .make_own(dnode, block, false, 0, loaded.take(), tx)
+            .make_own(dnode, block, 0..0, loaded.take(), tx)
             .is_none()
         {
             let generation = dnode.state.borrow().generation;
@@ -539,17 +537,26 @@ fn check_range(offset: u64, len: u64) -> Result<()> {
 }
 
 fn copy_range(data: &[u8], range: Range<usize>) -> IoBuf {
-    let mut out = IoBufMut::zeroed(range.len());
-    if range.start < data.len() {
-        let have = &data[range.start..range.end.min(data.len())];
-        out[..have.len()].copy_from_slice(have);
-    }
-    out.freeze()
+    let start = range.start.min(data.len());
+    copy_sized(
+        &data[start..range.end.clamp(start, data.len())],
+        range.len(),
+    )
+    .freeze()
 }
 
+/// The bytes in a buffer of `size`, cut or with zeros behind them.
 fn copy_sized(data: &[u8], size: usize) -> IoBufMut {
-    let mut out = IoBufMut::zeroed(size);
-    let len = data.len().min(size);
-    out[..len].copy_from_slice(&data[..len]);
+    copy_around(data, size, 0..0)
+}
+
+/// As [`copy_sized`], but for a range that the caller overwrites, which is left as it is.
+fn copy_around(data: &[u8], size: usize, given: Range<usize>) -> IoBufMut {
+    let mut out = IoBufMut::scratch(size);
+    for kept in [0..given.start.min(size), given.end.min(size)..size] {
+        let have = kept.start.min(data.len())..kept.end.min(data.len());
+        out[have.clone()].copy_from_slice(&data[have.clone()]);
+        out[kept.start.max(have.end)..kept.end].fill(0);
+    }
     out
 }

@@ -523,14 +523,14 @@ fn node(
     index: u64,
     old: Old,
 ) -> Pin<Box<dyn Future<Output = Result<BlockPointer>>>> {
+    let old_bp = match old {
+        Old::Bp(bp) => bp,
+        Old::Grown => BlockPointer::HOLE,
+    };
+    if level == 0 {
+        return Box::pin(async move { tree.leaf(index, old_bp).await });
+    }
     Box::pin(async move {
-        let old_bp = match old {
-            Old::Bp(bp) => bp,
-            Old::Grown => BlockPointer::HOLE,
-        };
-        if level == 0 {
-            return tree.leaf(index, old_bp).await;
-        }
         let range = tree.range_of(level, index);
         let lsize = tree.indirect_bytes() as u64;
         if let Old::Bp(bp) = old

@@ -220,13 +220,13 @@ impl Lease {
     }
 
     /// Does the work of a client's request and notes where its time goes.
-    pub(crate) async fn timed<F: Future>(
+    pub(crate) fn timed<F: Future>(
         &self,
         handle: &Handle,
         client: Client,
         work: F,
-    ) -> F::Output {
-        self.0.tally.timed(handle, client, work).await
+    ) -> impl Future<Output = F::Output> {
+        self.0.tally.timed(handle, client, work)
     }
 }
 

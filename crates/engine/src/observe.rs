@@ -8,7 +8,6 @@
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::net::IpAddr;
-use std::pin::pin;
 use std::task::Poll;
 
 use arc::{CacheDeviceStats, CacheStats, L2Stats, L2Tuning};
@@ -216,32 +215,35 @@ impl Tally {
     }
 
     /// Does the work of a request and counts it.
-    pub(crate) async fn timed<F: Future>(
+    pub(crate) fn timed<F: Future>(
         &self,
         handle: &Handle,
         client: Client,
         work: F,
-    ) -> F::Output {
-        let mut work = pin!(work);
-        let mut times = [0_u64; PHASES.len()];
-        let mut paused: Option<(Instant, Phase)> = None;
-        let mut waited = false;
-        let output = poll_fn(|context| {
-            if let Some((since, phase)) = paused.take() {
-                times[phase as usize] += nanoseconds(since, handle.now());
-            }
-            match work.as_mut().poll(context) {
-                Poll::Ready(output) => Poll::Ready(output),
-                Poll::Pending => {
-                    waited = true;
-                    paused = Some((handle.now(), Phase::of(runtime::noted_wait())));
-                    Poll::Pending
+    ) -> impl Future<Output = F::Output> {
+        // In a box at once: every future around it would hold it twice, as what it was given and as what it waits for.
+        let mut work = Box::pin(work);
+        async move {
+            let mut times = [0_u64; PHASES.len()];
+            let mut paused: Option<(Instant, Phase)> = None;
+            let mut waited = false;
+            let output = poll_fn(|context| {
+                if let Some((since, phase)) = paused.take() {
+                    times[phase as usize] += nanoseconds(since, handle.now());
                 }
-            }
-        })
-        .await;
-        self.count(client, waited.then_some(&times));
-        output
+                match work.as_mut().poll(context) {
+                    Poll::Ready(output) => Poll::Ready(output),
+                    Poll::Pending => {
+                        waited = true;
+                        paused = Some((handle.now(), Phase::of(runtime::noted_wait())));
+                        Poll::Pending
+                    }
+                }
+            })
+            .await;
+            self.count(client, waited.then_some(&times));
+            output
+        }
     }
 
     fn count(&self, client: Client, waits: Option<&[u64; PHASES.len()]>) {

@@ -558,6 +558,9 @@ impl Handle {
             slot,
         };
         let queue = self.shared.queue.clone();
+        // In a box of its own: the block below would hold the future twice, as what it captures and as what it waits for, and
+        // every step of starting it would copy that.
+        let future = Box::pin(future);
         let (runnable, task) = async_task::Builder::new()
             .metadata(TaskMeta { number, slot, name })
             .spawn_local(

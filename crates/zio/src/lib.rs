@@ -13,6 +13,7 @@
 
 mod alloc;
 mod checks;
+mod embedded;
 mod error;
 mod kept;
 mod later;

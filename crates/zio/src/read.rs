@@ -80,7 +80,7 @@ impl BlockStore {
         let bookmark = props.bookmark;
         let corrupt = |reason| corrupt(bp, bookmark, reason);
         if bp.is_embedded() {
-            return read_embedded(bp, bookmark).map(Forms::plain);
+            return self.embedded().read(bp, bookmark).map(Forms::plain);
         }
         if bp.is_hole() {
             let lsize = bp.lsize();
@@ -101,7 +101,7 @@ impl BlockStore {
         self.arrived(bp).await;
         self.count(|stats| stats.reads += 1);
         let result = if bp.is_gang() {
-            self.read_gang_block(bp, props).await
+            Box::pin(self.read_gang_block(bp, props)).await
         } else {
             self.read_copies(bp, props).await
         };
@@ -361,18 +361,8 @@ fn device_error(bp: &BlockPointer, bookmark: Bookmark, error: VdevError) -> ZioE
     }
 }
 
-fn read_embedded(bp: &BlockPointer, bookmark: Bookmark) -> Result<IoBuf, ZioError> {
-    if bp.is_redacted() {
-        return Err(ZioError::Redacted { bookmark });
-    }
-    bp.check()
-        .map_err(|error| corrupt(bp, bookmark, CorruptReason::Pointer(error.what)))?;
-    decompressed(bp, &IoBuf::from(bp.embedded_payload()))
-        .ok_or_else(|| corrupt(bp, bookmark, CorruptReason::Decompress))
-}
-
 /// Returns the logical bytes, `None` if the stored ones are not what the pointer says.
-fn decompressed(bp: &BlockPointer, stored: &IoBuf) -> Option<IoBuf> {
+pub(crate) fn decompressed(bp: &BlockPointer, stored: &IoBuf) -> Option<IoBuf> {
     let lsize = to_usize(bp.lsize());
     match checks::compression_algorithm(bp.compression(), 0) {
         Ok(None) => (stored.len() == lsize).then(|| stored.clone()),

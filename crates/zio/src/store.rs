@@ -14,6 +14,7 @@ use vdev::{IoClass, Tree, VdevError};
 
 use crate::alloc::{Allocator, Sizes};
 use crate::checks;
+use crate::embedded::Embedded;
 use crate::kept::KeptRanges;
 use crate::later::Later;
 use crate::read::{Forms, GangPart, corrupt};
@@ -156,6 +157,7 @@ struct Inner {
     /// Deflated bytes that are allocated for it alone.
     kept_bytes: Cell<u64>,
     later: Later,
+    embedded: Embedded,
 }
 
 /// Most damaged blocks remembered between two calls of [`BlockStore::take_damaged`].
@@ -191,6 +193,7 @@ impl BlockStore {
             checkpoint: Cell::new(None),
             kept_bytes: Cell::new(0),
             later: Later::default(),
+            embedded: Embedded::default(),
         }))
     }
 
@@ -345,6 +348,10 @@ impl BlockStore {
 
     pub(crate) fn later(&self) -> &Later {
         &self.0.later
+    }
+
+    pub(crate) fn embedded(&self) -> &Embedded {
+        &self.0.embedded
     }
 
     pub(crate) fn handle(&self) -> &Handle {

@@ -114,14 +114,14 @@ impl BlockStore {
                         self.write_placed(txg, &dvas, &bytes, props, room);
                         dvas
                     }
-                    None => self.place_gang(&piece, &bytes).await?,
+                    None => Box::pin(self.place_gang(&piece, &bytes)).await?,
                 }
             }
             None => {
                 let piece = self.piece(txg, &bytes, props)?;
                 match self.write_contiguous(&piece, &bytes, piece.copies).await? {
                     Some(dvas) => dvas,
-                    None => self.place_gang(&piece, &bytes).await?,
+                    None => Box::pin(self.place_gang(&piece, &bytes)).await?,
                 }
             }
         };
@@ -212,6 +212,7 @@ impl BlockStore {
         })
     }
 
+    /// Boxed where it is called: rare, and half the size of the future of every write otherwise.
     async fn place_gang(&self, piece: &Piece, bytes: &IoBuf) -> Result<Vec<Dva>, ZioError> {
         let dvas = self.write_gang(piece, bytes, 0).await?;
         self.count(|stats| stats.gangs += 1);

@@ -303,24 +303,54 @@ impl Volume {
         len: u64,
         stability: Stability,
     ) -> VolumeResult<()> {
-        source.range(from, len)?;
+        let origin = source.range(from, len)?;
         let target = self.range(to, len)?;
+        // The next piece is read while this one is written, unless it may be this one.
+        let is_same = Rc::ptr_eq(&source.0, &self.0);
+        let apart = !is_same || origin.end <= target.start || target.end <= origin.start;
         let mut at = target.start;
+        let mut ahead = None;
         while at < target.end {
             let end = self.chunk_end(at).min(target.end);
-            let here = from + (at - to);
-            let pieces = source.read(here, index(end - at)).await?;
-            let next = source.0.os.next_data(DATA, here).await?;
-            let hole = next.is_none_or(|data| data >= here + (end - at));
-            if hole {
-                self.free(at..end).await?;
-            } else {
-                let _lock = self.0.ranges.exclusive(at..end).await;
-                self.write_locked(at, pieces).await?;
-            }
+            let piece = match ahead.take() {
+                Some(piece) => piece?,
+                None => source.read_stretch(from + (at - to), end - at).await?,
+            };
+            let next = async {
+                let len = self.chunk_end(end).min(target.end) - end;
+                match apart && len > 0 {
+                    true => Some(source.read_stretch(from + (end - to), len).await),
+                    false => None,
+                }
+            };
+            let (written, read) = runtime::join(self.write_stretch(at..end, piece), next).await;
+            written?;
+            ahead = read;
             at = end;
         }
         self.stabilize(stability).await
+    }
+
+    /// Reads a range; `None` when all of it is a hole.
+    async fn read_stretch(&self, offset: u64, len: u64) -> VolumeResult<Option<Vec<IoBuf>>> {
+        let pieces = self.read(offset, index(len)).await?;
+        let next = self.0.os.next_data(DATA, offset).await?;
+        Ok(next
+            .is_some_and(|data| data < offset + len)
+            .then_some(pieces))
+    }
+
+    /// Writes what [`Volume::read_stretch`] found.
+    async fn write_stretch(
+        &self,
+        range: Range<u64>,
+        pieces: Option<Vec<IoBuf>>,
+    ) -> VolumeResult<()> {
+        let Some(pieces) = pieces else {
+            return self.free(range).await;
+        };
+        let _lock = self.0.ranges.exclusive(range.clone()).await;
+        self.write_locked(range.start, pieces).await
     }
 
     /// Brings everything written so far onto stable storage.
@@ -684,7 +714,6 @@ enum SyncSetting {
     Disabled,
 }
 
-/// An offset within a buffer in memory.
 /// The body of a truncate record: freed bytes. OpenZFS: include/sys/zil.h, `lr_truncate_t`.
 fn truncate_record(offset: u64, len: u64) -> Intent {
     let words = [DATA.0, offset, len];
@@ -715,6 +744,7 @@ fn take_front(pieces: &mut VecDeque<IoBuf>, mut len: usize) -> Vec<IoBuf> {
     taken
 }
 
+/// An offset within a buffer in memory.
 fn index(bytes: u64) -> usize {
     usize::try_from(bytes).expect("a length that came from a buffer's")
 }
