@@ -6,7 +6,8 @@
 # Needs fio with the libiscsi engine (and libnfs for sanbox-nfs, a file on the same kind of pool), in $FIO; root. Plain files on one
 # disk carry everything: the pool's device, tgt's and istgt's LUN. Blocks of the volume: $VOLBLOCK (16k). Seconds a run: $RUNTIME (3).
 # Each peer is filled $FILLS (3) times before its rates are taken, so that the memory it takes has been touched before: a virtual
-# machine's own host may need seconds a GiB for that. Ours takes at most $MEMORY (1G).
+# machine's own host may need seconds a GiB for that. Ours takes at most $MEMORY (its
+# own default: half of the machine's; the peers use the kernel's page cache, which is all of it).
 # Each line: round, load, peer, workload, rate (operations or MB a second), microseconds of server CPU an operation.
 set -u
 [ $# -ge 1 ] || { sed -n 2,11p "$0"; exit 2; }
@@ -28,7 +29,7 @@ start() { # peer: starts it; sets $where
     "$sanbox" zfs create -o recordsize="$volblock" -o sharenfs=rw,no_root_squash perf/f
     "$sanbox" target create $iqn; "$sanbox" target map $iqn perf/v
     if [ "$1" = sanbox ]; then nfs=0 iscsi=$port; else nfs=$port iscsi=0; fi
-    "$sanbox" serve --listen 127.0.0.1 --nfs-port $nfs --no-portmap --nbd-port 0 --iscsi-port $iscsi --memory "${MEMORY:-1G}" >"$w/log" 2>&1 & pid=$!
+    "$sanbox" serve --listen 127.0.0.1 --nfs-port $nfs --no-portmap --nbd-port 0 --iscsi-port $iscsi ${MEMORY:+--memory "$MEMORY"} >"$w/log" 2>&1 & pid=$!
     where=iscsi://127.0.0.1:$port/$iqn/0 ;;
   tgt-*)
     truncate -s 1200M "$w/lun"; tgtd -f -C 9 --iscsi portal=127.0.0.1:$port >"$w/log" 2>&1 & pid=$!

@@ -39,11 +39,11 @@ pub(super) fn power_of_two(exponent: usize) -> u8 {
 }
 
 /// Returns the product.
-pub(super) fn multiply(a: u8, b: u8) -> u8 {
+pub(super) const fn multiply(a: u8, b: u8) -> u8 {
     if a == 0 || b == 0 {
         return 0;
     }
-    EXP[usize::from(LOG[usize::from(a)]) + usize::from(LOG[usize::from(b)])]
+    EXP[LOG[a as usize] as usize + LOG[b as usize] as usize]
 }
 
 /// Returns what `a`, which is not zero, must be multiplied with to give one.

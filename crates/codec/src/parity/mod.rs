@@ -19,8 +19,6 @@ use field::Matrix;
 
 /// Most rows of parity.
 pub const ROWS_MAX: usize = 3;
-/// Bytes of each column worked on at a time while reconstructing, so that what is between stays in the nearest cache.
-const CHUNK: usize = 4096;
 
 /// More columns are lost than rows of parity are left, or a buffer has the wrong length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -78,16 +76,22 @@ impl Form {
         }
     }
 
-    /// Adds `factor` times `source` to `target`; both have the same length.
-    fn multiply_add(self, target: &mut [u8], source: &[u8], factor: u8) {
+    /// Writes sums of products of the terms; all of them and all of `out` are as long.
+    fn combine(self, terms: &[Term], out: &mut [&mut [u8]]) {
         match self {
-            Self::Portable => portable::multiply_add(target, source, factor),
+            Self::Portable => portable::combine(terms, out, 0),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => x86::multiply_add_avx2(target, source, factor),
+            Self::Avx2 => x86::combine_avx2(terms, out),
             #[cfg(target_arch = "x86_64")]
-            Self::Gfni => x86::multiply_add_gfni(target, source, factor),
+            Self::Gfni => x86::combine_gfni(terms, out),
         }
     }
+}
+
+/// What is left of a stripe's column, and what it is multiplied with in the sum for each lost one.
+struct Term<'a> {
+    bytes: &'a [u8],
+    factors: [u8; ROWS_MAX],
 }
 
 /// Computes the rows of parity (P, then Q, then R) of the data columns, in column order. No column is longer than the
@@ -163,7 +167,7 @@ fn reconstruct_as(
         .filter_map(|(row, bytes)| Some((row, (*bytes)?)))
         .take(size)
         .collect();
-    let (Some(&(last, first)), true) = (rows.last(), rows.len() == size) else {
+    let (Some(&(_, first)), true) = (rows.last(), rows.len() == size) else {
         return Err(NotEnough);
     };
     let len = first.len();
@@ -181,39 +185,58 @@ fn reconstruct_as(
     }
     let inverse = field::invert(matrix, size).ok_or(NotEnough)?;
 
-    let mut sums = vec![0_u8; (last + 1) * CHUNK];
-    let mut from = 0;
-    while from < len {
-        let to = (from + CHUNK).min(len);
-        let part: Vec<&[u8]> = data
-            .iter()
-            .map(|column| {
-                let column = column.unwrap_or_default();
-                &column[from.min(column.len())..to.min(column.len())]
-            })
-            .collect();
-        let mut sums: Vec<&mut [u8]> = sums
-            .chunks_exact_mut(CHUNK)
-            .map(|row| &mut row[..to - from])
-            .collect();
-        generate_as(form, &part, &mut sums);
-        for &(row, bytes) in &rows {
-            form.multiply_add(sums[row], &bytes[from..to], 1);
-        }
-        for (place, column) in lost.iter_mut().enumerate() {
-            let end = to.min(column.len());
-            let Some(target) = column.get_mut(from..end) else {
-                continue;
-            };
-            target.fill(0);
-            for (line, &(row, _)) in rows.iter().enumerate() {
-                let factor = inverse[place][line];
-                form.multiply_add(target, &sums[row][..target.len()], factor);
+    // With the sums of the parity put into the system, a lost column is a sum over all that is left: one pass over the memory.
+    let weights = |row: usize, column: usize| field::power_of_two(row * (data.len() - 1 - column));
+    let columns = data.iter().enumerate().filter_map(|(column, bytes)| {
+        let mut factors = [0; ROWS_MAX];
+        for (line, &(row, _)) in rows.iter().enumerate() {
+            for (factor, inverse) in factors.iter_mut().zip(&inverse).take(size) {
+                *factor ^= field::multiply(inverse[line], weights(row, column));
             }
         }
+        Some(Term {
+            bytes: (*bytes)?,
+            factors,
+        })
+    });
+    let parities = rows.iter().enumerate().map(|(line, (_, bytes))| Term {
+        bytes,
+        factors: inverse.map(|inverse| inverse[line]),
+    });
+    combine_as(form, &columns.chain(parities).collect::<Vec<_>>(), lost);
+    Ok(())
+}
+
+/// Sums where terms and lost columns end at different places.
+fn combine_as(form: Form, terms: &[Term], lost: &mut [&mut [u8]]) {
+    let mut ends: Vec<usize> = terms.iter().map(|term| term.bytes.len()).collect();
+    ends.extend(lost.iter().map(|column| column.len()));
+    ends.sort_unstable();
+    ends.dedup();
+    let mut from = 0;
+    for to in ends {
+        let wanted: Vec<usize> = (0..lost.len()).filter(|&at| lost[at].len() >= to).collect();
+        if to == from || wanted.is_empty() {
+            continue;
+        }
+        let part: Vec<Term> = terms
+            .iter()
+            .filter_map(|term| {
+                let mut factors = [0; ROWS_MAX];
+                for (factor, &at) in factors.iter_mut().zip(&wanted) {
+                    *factor = term.factors[at];
+                }
+                let bytes = term.bytes.get(from..to)?;
+                Some(Term { bytes, factors })
+            })
+            .collect();
+        let mut out: Vec<&mut [u8]> = lost
+            .iter_mut()
+            .filter_map(|column| column.get_mut(from..to))
+            .collect();
+        form.combine(&part, &mut out);
         from = to;
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The inner loops without processor-specific code: the twin the vector forms are tested against, and their tail.
 
-use super::field;
+use super::{Term, field};
 
 /// Bytes worked on at a time: small enough that the running sums stay in registers or the nearest cache.
 const LANES: usize = 64;
@@ -35,8 +35,19 @@ pub(super) fn generate(data: &[&[u8]], rows: &mut [&mut [u8]], from: usize) {
     }
 }
 
+/// Writes sums of products of the terms, which are as long as what is written, from byte `from` on.
+pub(super) fn combine(terms: &[Term], out: &mut [&mut [u8]], from: usize) {
+    for (place, target) in out.iter_mut().enumerate() {
+        let target = &mut target[from..];
+        target.fill(0);
+        for term in terms {
+            multiply_add(target, &term.bytes[from..], term.factors[place]);
+        }
+    }
+}
+
 /// Adds `factor` times `source` to `target`.
-pub(super) fn multiply_add(target: &mut [u8], source: &[u8], factor: u8) {
+fn multiply_add(target: &mut [u8], source: &[u8], factor: u8) {
     match factor {
         0 => {}
         1 => {

@@ -136,10 +136,10 @@ fn every_loss_within_the_parity_is_undone() {
 }
 
 #[test]
-fn columns_longer_than_a_chunk_and_wide_stripes() {
+fn long_columns_and_wide_stripes() {
     let mut random = Random(7);
     for width in [2, 30, 252] {
-        let data = stripe(&mut random, width, 2 * CHUNK + 512, 512);
+        let data = stripe(&mut random, width, 8704, 512);
         let len = data[0].len();
         for form in forms() {
             let parity = parity_of(form, &data, 3, len);

@@ -11,7 +11,7 @@ use std::arch::x86_64::{
     _mm512_setzero_si512, _mm512_storeu_si512, _mm512_xor_si512,
 };
 
-use super::{field, portable};
+use super::{Term, field, portable};
 
 /// Returns the length of rows and columns after checking that they agree.
 fn common_len(data: &[&[u8]], rows: &[&mut [u8]]) -> usize {
@@ -111,7 +111,7 @@ unsafe fn rows_gfni<const ROWS: usize>(
 ) -> usize {
     const V: usize = 4;
     let zero = _mm512_setzero_si512();
-    let by = [1, 2, 4].map(|factor| _mm512_set1_epi64(bit_matrix(factor).cast_signed()));
+    let by = [1, 2, 4].map(|factor| _mm512_set1_epi64(bit_matrix(factor)));
     let step = 64 * V;
     let mut at = 0;
     while at + step <= len {
@@ -145,99 +145,165 @@ unsafe fn rows_gfni<const ROWS: usize>(
     at
 }
 
-/// Returns multiplication by `factor` as the bit matrix the affine instruction takes: byte 7-i holds the bits of the
-/// operand that make up bit i of the product.
-fn bit_matrix(factor: u8) -> u64 {
-    let mut matrix = 0_u64;
-    for out in 0..8 {
-        for bit in 0..8 {
-            if field::multiply(factor, 1 << bit) >> out & 1 == 1 {
-                matrix |= 1 << (8 * (7 - out) + bit);
+/// Multiplication by each factor as the bit matrix the affine instruction takes: byte 7-i holds the bits of the operand that make up
+/// bit i of the product.
+static BIT_MATRICES: [u64; 256] = {
+    let mut matrices = [0; 256];
+    let mut factor = 0;
+    while factor < 256 {
+        let mut at = 0;
+        while at < 64 {
+            let (out, bit) = (at / 8, at % 8);
+            if (field::multiply(factor as u8, 1 << bit) >> out) & 1 == 1 {
+                matrices[factor] |= 1 << (8 * (7 - out) + bit);
             }
+            at += 1;
         }
+        factor += 1;
     }
-    matrix
+    matrices
+};
+
+fn bit_matrix(factor: u8) -> i64 {
+    BIT_MATRICES[usize::from(factor)].cast_signed()
 }
 
-pub(super) fn multiply_add_avx2(target: &mut [u8], source: &[u8], factor: u8) {
-    assert_eq!(target.len(), source.len(), "buffers of one length");
-    if factor == 0 {
-        return;
+/// The products of each factor with all low halves of a byte, and with all high ones.
+static NIBBLES: [[[u8; 16]; 2]; 256] = {
+    let mut tables = [[[0; 16]; 2]; 256];
+    let mut factor = 0;
+    while factor < 256 {
+        let mut x = 0;
+        while x < 16 {
+            tables[factor][0][x] = field::multiply(factor as u8, x as u8);
+            tables[factor][1][x] = field::multiply(factor as u8, (x as u8) << 4);
+            x += 1;
+        }
+        factor += 1;
     }
-    // SAFETY: the form was chosen because the processor has AVX2; both buffers have the same length.
-    let done = unsafe { products_avx2(target, source, factor) };
-    portable::multiply_add(&mut target[done..], &source[done..], factor);
+    tables
+};
+
+/// Returns the length of terms and results after checking that they agree.
+fn combined_len(terms: &[Term], out: &[&mut [u8]]) -> usize {
+    let len = out[0].len();
+    assert!(
+        out.iter().all(|column| column.len() == len)
+            && terms.iter().all(|term| term.bytes.len() == len),
+        "terms and results of one length"
+    );
+    len
 }
 
-/// Products by the low and high half of each byte, looked up; returns the bytes done.
+pub(super) fn combine_avx2(terms: &[Term], out: &mut [&mut [u8]]) {
+    let len = combined_len(terms, out);
+    // SAFETY: the form was chosen because the processor has AVX2; all terms and results have the same length.
+    let done = unsafe {
+        match out.len() {
+            1 => sums_avx2::<1>(terms, out, len),
+            2 => sums_avx2::<2>(terms, out, len),
+            _ => sums_avx2::<3>(terms, out, len),
+        }
+    };
+    portable::combine(terms, out, done);
+}
+
+/// Products by the low and high half of each byte, looked up, 64 bytes of every term at a time; returns the bytes done.
 ///
 /// # Safety
-/// AVX2; both buffers have the same length.
+/// AVX2; every term and every result has `len` bytes; there are at least `OUT` results.
 #[target_feature(enable = "avx2")]
-unsafe fn products_avx2(target: &mut [u8], source: &[u8], factor: u8) -> usize {
-    let nibble = |shift: u32| -> [u8; 16] {
-        std::array::from_fn(|x| {
-            let x = u8::try_from(x).expect("an index of 16");
-            field::multiply(factor, x << shift)
-        })
-    };
-    let (low, high) = (nibble(0), nibble(4));
-    // SAFETY: both tables have 16 bytes.
-    let (low, high) = unsafe {
-        (
-            _mm256_broadcastsi128_si256(_mm_loadu_si128(low.as_ptr().cast())),
-            _mm256_broadcastsi128_si256(_mm_loadu_si128(high.as_ptr().cast())),
-        )
-    };
+unsafe fn sums_avx2<const OUT: usize>(terms: &[Term], out: &mut [&mut [u8]], len: usize) -> usize {
+    const V: usize = 2;
+    let zero = _mm256_setzero_si256();
     let mask = _mm256_set1_epi8(0x0f);
+    let table = |bytes: &[u8; 16]| {
+        // SAFETY: the table has 16 bytes.
+        unsafe { _mm256_broadcastsi128_si256(_mm_loadu_si128(bytes.as_ptr().cast())) }
+    };
+    let step = 32 * V;
     let mut at = 0;
-    while at + 32 <= source.len() {
-        // SAFETY: `at + 32` is within the source.
-        let word: __m256i = unsafe { _mm256_loadu_si256(source.as_ptr().add(at).cast()) };
-        let product = _mm256_xor_si256(
-            _mm256_shuffle_epi8(low, _mm256_and_si256(word, mask)),
-            _mm256_shuffle_epi8(high, _mm256_and_si256(_mm256_srli_epi16::<4>(word), mask)),
-        );
-        // SAFETY: `at + 32` is within the target, which is as long as the source.
-        unsafe {
-            let place = target.as_mut_ptr().add(at).cast::<__m256i>();
-            let sum = _mm256_xor_si256(_mm256_loadu_si256(place), product);
-            _mm256_storeu_si256(place, sum);
+    while at + step <= len {
+        let mut sums = [[zero; V]; OUT];
+        for term in terms {
+            let mut halves = [[zero; 2]; V];
+            for (v, halves) in halves.iter_mut().enumerate() {
+                // SAFETY: `at + step <= len`, the term's length.
+                let word: __m256i =
+                    unsafe { _mm256_loadu_si256(term.bytes.as_ptr().add(at + 32 * v).cast()) };
+                *halves = [
+                    _mm256_and_si256(word, mask),
+                    _mm256_and_si256(_mm256_srli_epi16::<4>(word), mask),
+                ];
+            }
+            for (sums, &factor) in sums.iter_mut().zip(&term.factors) {
+                let [low, high] = &NIBBLES[usize::from(factor)];
+                let (low, high) = (table(low), table(high));
+                for (sum, halves) in sums.iter_mut().zip(&halves) {
+                    let product = _mm256_xor_si256(
+                        _mm256_shuffle_epi8(low, halves[0]),
+                        _mm256_shuffle_epi8(high, halves[1]),
+                    );
+                    *sum = _mm256_xor_si256(*sum, product);
+                }
+            }
         }
-        at += 32;
+        for (column, sums) in out.iter_mut().zip(&sums) {
+            for (v, sum) in sums.iter().enumerate() {
+                // SAFETY: `at + step <= len`, the result's length.
+                unsafe { _mm256_storeu_si256(column.as_mut_ptr().add(at + 32 * v).cast(), *sum) };
+            }
+        }
+        at += step;
     }
     at
 }
 
-pub(super) fn multiply_add_gfni(target: &mut [u8], source: &[u8], factor: u8) {
-    assert_eq!(target.len(), source.len(), "buffers of one length");
-    if factor == 0 {
-        return;
-    }
-    // SAFETY: the form was chosen because the processor has AVX-512F, AVX-512BW and GFNI; both buffers have the same
-    // length.
-    let done = unsafe { products_gfni(target, source, factor) };
-    portable::multiply_add(&mut target[done..], &source[done..], factor);
+pub(super) fn combine_gfni(terms: &[Term], out: &mut [&mut [u8]]) {
+    let len = combined_len(terms, out);
+    // SAFETY: the form was chosen because the processor has AVX-512F, AVX-512BW and GFNI; all terms and results have the
+    // same length.
+    let done = unsafe {
+        match out.len() {
+            1 => sums_gfni::<1>(terms, out, len),
+            2 => sums_gfni::<2>(terms, out, len),
+            _ => sums_gfni::<3>(terms, out, len),
+        }
+    };
+    portable::combine(terms, out, done);
 }
 
-/// Returns the bytes done.
+/// Works on 256 bytes of every term at a time; returns the bytes done.
 ///
 /// # Safety
-/// AVX-512F, AVX-512BW, GFNI; both buffers have the same length.
+/// AVX-512F, AVX-512BW, GFNI; lengths as for [`sums_avx2`].
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
-unsafe fn products_gfni(target: &mut [u8], source: &[u8], factor: u8) -> usize {
-    let matrix = _mm512_set1_epi64(bit_matrix(factor).cast_signed());
+unsafe fn sums_gfni<const OUT: usize>(terms: &[Term], out: &mut [&mut [u8]], len: usize) -> usize {
+    const V: usize = 4;
+    let step = 64 * V;
     let mut at = 0;
-    while at + 64 <= source.len() {
-        // SAFETY: `at + 64` is within the source and within the target, which is as long.
-        unsafe {
-            let word: __m512i = _mm512_loadu_si512(source.as_ptr().add(at).cast());
-            let product = _mm512_gf2p8affine_epi64_epi8::<0>(word, matrix);
-            let place = target.as_mut_ptr().add(at).cast::<__m512i>();
-            let sum = _mm512_xor_si512(_mm512_loadu_si512(place), product);
-            _mm512_storeu_si512(place, sum);
+    while at + step <= len {
+        let mut sums = [[_mm512_setzero_si512(); V]; OUT];
+        for term in terms {
+            let by: [__m512i; OUT] =
+                std::array::from_fn(|place| _mm512_set1_epi64(bit_matrix(term.factors[place])));
+            for v in 0..V {
+                // SAFETY: `at + step <= len`, the term's length.
+                let word: __m512i =
+                    unsafe { _mm512_loadu_si512(term.bytes.as_ptr().add(at + 64 * v).cast()) };
+                for (sums, by) in sums.iter_mut().zip(&by) {
+                    let product = _mm512_gf2p8affine_epi64_epi8::<0>(word, *by);
+                    sums[v] = _mm512_xor_si512(sums[v], product);
+                }
+            }
         }
-        at += 64;
+        for (column, sums) in out.iter_mut().zip(&sums) {
+            for (v, sum) in sums.iter().enumerate() {
+                // SAFETY: `at + step <= len`, the result's length.
+                unsafe { _mm512_storeu_si512(column.as_mut_ptr().add(at + 64 * v).cast(), *sum) };
+            }
+        }
+        at += step;
     }
     at
 }
