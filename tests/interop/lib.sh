@@ -4,7 +4,9 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd); root=$(cd "$here/../.." && p
 w=$(mktemp -d "${TMPDIR:-/tmp}/sanbox-interop.XXXXXX"); pid=; port=${PORT:-12051}; name=$(basename "$0" .sh)
 export SANBOX_STATE=$w/state
 mkdir "$w/disks" "$w/bin"
-for tool in sanbox zpool zfs; do ln -s "$SANBOX" "$w/bin/$tool"; done
+ask=$(dirname "$SANBOX")/sanbox-ask; [ -x "$ask" ] || ask=$SANBOX
+ln -s "$SANBOX" "$w/bin/sanbox"
+for tool in zpool zfs; do ln -s "$ask" "$w/bin/$tool"; done
 PATH=$w/bin:$PATH
 
 fail() { zpool status 2>/dev/null | head -20 >&2; echo "interop $name: $*" >&2; [ ! -e "$w/log" ] || tail -20 "$w/log" >&2; exit 1; }

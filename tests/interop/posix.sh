@@ -1,8 +1,9 @@
 #!/bin/bash
 # POSIX on a mounted dataset (FUSE, as root): pjdfstest's 238 files, and random I/O on files against copies in memory.
 #   env PJDFSTEST   a built checkout of pjdfstest; without it the pinned commit is cloned and built under target/
-#       FSX         xfstests' fsx, run as well when given
+#       FSX         xfstests' fsx (ltp/fsx of github.com/kdave/xfstests), run as well when given
 #       FSX_OPS     operations of each random run (default 6000)
+#       FSSTRESS    xfstests' fsstress, run as well when given: four processes, 3,000 operations each
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 commit=85a8aea9e685999ef0540392fd80535f873d7ff7
@@ -39,7 +40,15 @@ done
 if [ -n "${FSX:-}" ]; then
   "$FSX" -q -S 1 -N "${FSX_OPS:-6000}" -l 1048576 "$w/mnt/fsx.a" >"$w/fsx" 2>&1 || { tail -3 "$w/fsx"; fail "fsx"; }
   "$FSX" -q -S 2 -N "${FSX_OPS:-6000}" -c 50 -l 524288 "$w/mnt/fsx.b" >"$w/fsx" 2>&1 || { tail -3 "$w/fsx"; fail "fsx -c"; }
+  "$FSX" -q -S 3 -N "${FSX_OPS:-6000}" -R -W -l 4194304 "$w/mnt/fsx.c" >"$w/fsx" 2>&1 || { tail -3 "$w/fsx"; fail "fsx -R -W"; }
   echo "interop posix: xfstests' fsx agrees"
+fi
+if [ -n "${FSSTRESS:-}" ]; then
+  mkdir "$w/mnt/stress"
+  "$FSSTRESS" -d "$w/mnt/stress" -n 3000 -p 4 -s 42 >"$w/fsstress" 2>&1 || { tail -3 "$w/fsstress"; fail "fsstress"; }
+  find "$w/mnt/stress" -ls >/dev/null || fail "not everything fsstress left can be read"
+  rm -rf "$w/mnt/stress"
+  echo "interop posix: xfstests' fsstress runs"
 fi
 stop
 judge tank

@@ -55,8 +55,11 @@ impl Place {
         for sub in ["bin", "work"] {
             fs::create_dir(place.path(sub)).expect("an empty directory");
         }
-        for tool in ["zpool", "zfs", "sanbox"] {
-            std::os::unix::fs::symlink(program(), place.path("bin").join(tool)).expect("a link");
+        // As the guide has them installed.
+        let ask = program().with_file_name("sanbox-ask");
+        let short = if ask.exists() { ask } else { program() };
+        for (tool, target) in [("zpool", &short), ("zfs", &short), ("sanbox", &program())] {
+            std::os::unix::fs::symlink(target, place.path("bin").join(tool)).expect("a link");
         }
         place
     }
@@ -313,6 +316,45 @@ macro_rules! transcripts {
 }
 
 transcripts! { usage pools draid checkpoint events freespace growth spares reshape datasets properties files import snapshots volumes }
+
+/// The short way to the daemon says, exits and fails as the long one, and is not taken twice.
+#[test]
+fn the_short_way_is_the_same() {
+    let ask = program().with_file_name("sanbox-ask");
+    assert!(ask.exists(), "{} is not built", ask.display());
+    let mut place = Place::new();
+    let long = |line: &str| {
+        format!(
+            "mkdir -p long && ln -sf ../../bin/sanbox long/zfs && ln -sf ../../bin/sanbox long/zpool && PATH=$PWD/long:$PATH && {line}"
+        )
+    };
+    let lines = [
+        "zpool list -o name,size",
+        "zfs",
+        "zfs version",
+        "zfs help get | head -n 3",
+        "zfs get --help | head -n 3",
+        "zfs list nope",
+        "zpool nonsense 2>&1 | head -n 2",
+        "zfs get -H -o value name tank",
+        "zpool list -H -o name",
+        "cd / && zfs list -H -o name tank",
+    ];
+    let made = place.run("truncate -s 128M a && zpool create tank $PWD/a");
+    assert_eq!(made, "");
+    for serving in [false, true] {
+        if serving {
+            place.serve(&["--nfs-port", "0"]);
+        }
+        for line in lines {
+            assert_eq!(place.run(line), place.run(&long(line)), "{line}");
+        }
+    }
+    // Whoever reads has gone.
+    let said = place.run("zfs get all tank | head -n 1 >one; wc -l <one");
+    assert_eq!(said.trim(), "1");
+    place.stop();
+}
 
 #[test]
 fn wildcards() {

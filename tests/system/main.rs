@@ -23,6 +23,7 @@ mod livelists;
 mod multihost;
 mod nbd;
 mod nonsense;
+mod properties;
 mod quotas;
 mod received;
 mod rpc;

@@ -375,6 +375,19 @@ impl Inner {
         kind: DatasetKind,
         mut settings: Vec<Setting>,
     ) -> Result<Vec<Setting>> {
+        let encrypts = settings.iter().any(|setting| match setting {
+            Setting::Native(Property::Encryption, value) => value.number() != Some(2),
+            _ => false,
+        });
+        // OpenZFS: lib/libzfs/libzfs_crypto.c, proplist_has_encryption_props
+        let is_of_key = |setting: &Setting| match setting {
+            Setting::Native(Property::KeyFormat | Property::Pbkdf2Iters, _) => true,
+            Setting::Native(Property::KeyLocation, value) => value.text() != Some("none"),
+            _ => false,
+        };
+        if !encrypts && settings.iter().any(is_of_key) {
+            return Err(PropertyError::EncryptionOff.into());
+        }
         if kind != DatasetKind::Filesystem {
             return Ok(settings);
         }

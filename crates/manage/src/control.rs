@@ -105,6 +105,46 @@ impl Frame {
     }
 }
 
+/// The environment variables that travel to the appliance.
+pub const ENVIRONMENT: &[&str] = &[
+    "ZPOOL_IMPORT_PATH",
+    "ZPOOL_VDEV_NAME_GUID",
+    "ZPOOL_VDEV_NAME_PATH",
+    "ZFS_COLOR",
+    "POSIXLY_CORRECT",
+];
+
+/// Returns those of [`ENVIRONMENT`] that this process has.
+#[must_use]
+pub fn environment() -> BTreeMap<String, String> {
+    ENVIRONMENT
+        .iter()
+        .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))
+        .collect()
+}
+
+/// Has the appliance at `socket` run a command of this process's user, with this process's output; `None` when no appliance
+/// listens. Returns the exit code. See [`ask`].
+///
+/// # Errors
+/// As [`ask`].
+pub fn run(socket: &Path, tool: &str, arguments: &[String]) -> io::Result<Option<u8>> {
+    let request = Request {
+        tool: tool.to_owned(),
+        arguments: arguments.to_vec(),
+        directory: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
+        environment: environment(),
+        uid: rustix::process::getuid().as_raw(),
+    };
+    let (mut out, mut err) = (io::stdout().lock(), io::stderr().lock());
+    let answer = ask(socket, &request, &mut out, &mut err)?;
+    Ok(answer.map(|answer| match answer {
+        Answer::Exit(code) => code,
+        // As with SIGPIPE.
+        Answer::NobodyReads => 141,
+    }))
+}
+
 /// What became of a command that a running appliance was asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {

@@ -12,7 +12,6 @@ mod memory;
 mod serve;
 mod tuning;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -20,13 +19,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use engine::Engine;
-use manage::control::{Answer, Request};
 use manage::state::{StateDirectory, StateLock};
 use tokio::signal::unix::{SignalKind, signal};
 
 use appliance::Appliance;
 use cli::out::Out;
-use cli::{Caller, ENVIRONMENT, Session};
+use cli::{Caller, Session};
 
 /// How long to wait for another process that has the lock and no socket (a command at work).
 const LOCK_PATIENCE: Duration = Duration::from_secs(60);
@@ -249,7 +247,7 @@ impl Invocation {
     fn session(&self, appliance: Arc<Appliance>) -> Running {
         let caller = Caller {
             directory: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
-            environment: environment(),
+            environment: manage::control::environment(),
             uid: rustix::process::getuid().as_raw(),
         };
         Running(Session::new(
@@ -288,22 +286,9 @@ impl Invocation {
 
     /// Has the daemon of `state` do the work; `None` when none runs.
     fn ask(&self, state: &StateDirectory) -> anyhow::Result<Option<u8>> {
-        let request = Request {
-            tool: self.tool.clone(),
-            arguments: self.arguments.clone(),
-            directory: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
-            environment: environment(),
-            uid: rustix::process::getuid().as_raw(),
-        };
         let socket = state.socket();
-        let (mut out, mut err) = (std::io::stdout().lock(), std::io::stderr().lock());
-        let answer = manage::control::ask(&socket, &request, &mut out, &mut err)
-            .with_context(|| format!("asking the daemon at {}", socket.display()))?;
-        Ok(answer.map(|answer| match answer {
-            Answer::Exit(code) => code,
-            // As with SIGPIPE.
-            Answer::NobodyReads => 141,
-        }))
+        manage::control::run(&socket, &self.tool, &self.arguments)
+            .with_context(|| format!("asking the daemon at {}", socket.display()))
     }
 }
 
@@ -324,13 +309,6 @@ impl Running {
             .await
             .0
     }
-}
-
-fn environment() -> BTreeMap<String, String> {
-    ENVIRONMENT
-        .iter()
-        .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))
-        .collect()
 }
 
 fn cli_print(text: &str) {

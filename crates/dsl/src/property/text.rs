@@ -143,6 +143,9 @@ pub enum PropertyError {
     /// Going back to an older file system version.
     #[error("Can not downgrade; already at version {0}")]
     Downgrade(u64),
+    /// Something was said about the key of a dataset that is not to be encrypted.
+    #[error("Encryption must be turned on to set encryption properties.")]
+    EncryptionOff,
     /// Normalization needs valid UTF-8.
     #[error("'utf8only' must be set 'on' if normalization chosen")]
     Utf8Needed,

@@ -48,15 +48,6 @@ pub(crate) struct Caller {
     pub(crate) uid: u32,
 }
 
-/// The environment variables that travel to the daemon.
-pub(crate) const ENVIRONMENT: &[&str] = &[
-    "ZPOOL_IMPORT_PATH",
-    "ZPOOL_VDEV_NAME_GUID",
-    "ZPOOL_VDEV_NAME_PATH",
-    "ZFS_COLOR",
-    "POSIXLY_CORRECT",
-];
-
 /// One run of one command.
 #[derive(Clone)]
 pub(crate) struct Session {

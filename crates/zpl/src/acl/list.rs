@@ -3,7 +3,7 @@
 //!
 //! Pure functions. Facts: OpenZFS module/os/linux/zfs/zfs_acl.c (zfs_acl_chmod, zfs_acl_inherit, zfs_mode_compute,
 //! ace_trivial_common), docs/format/09-zpl-sa-zvol.md section 5; the attribute's layout is that of `system.nfs4_acl_xdr`
-//! of TrueNAS, whose tools (nfs4xdr_getfacl, nfs4xdr_setfacl) read and write it.
+//! of TrueNAS, whose tools (nfs4xdr_getfacl, nfs4xdr_setfacl) read and write it: struct nfsacl41i and nfsace4i of their nfs41acl.h.
 
 use ondisk::acl::{Ace, ace_flags, ace_mask, ace_type, trivial};
 
@@ -533,6 +533,34 @@ mod tests {
         let dir = attrs(0o040_755, &list);
         let (back, wide) = from_xdr(&to_xdr(&dir).expect("encodes")).expect("decodes");
         assert_eq!((back, wide), (list, 0));
+        // By the header's definitions: flags of the list, count; type, flag, iflag (special who), access mask, who.
+        let owner = [0, 0x3, 1, 0x0016_019f, 1];
+        let group = [0, 0x40, 1, 0x0012_0088, 2];
+        let everyone = [1, 0, 1, 0x2, 3];
+        let of_group = [0, 0x4b, 0, 0x1, 1234];
+        let words: Vec<u32> =
+            [[2_u32, 4].as_slice(), &owner, &group, &everyone, &of_group].concat();
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        let (aces, wide) = from_xdr(&bytes).expect("as the tools write it");
+        assert_eq!(wide, PROTECTED);
+        let whos: Vec<u16> = aces.iter().map(|ace| ace.flags & ace_flags::WHO).collect();
+        let named_group = ace_flags::IDENTIFIER_GROUP;
+        assert_eq!(
+            whos,
+            [
+                ace_flags::OWNER,
+                ace_flags::OWNING_GROUP,
+                ace_flags::EVERYONE,
+                named_group
+            ]
+        );
+        assert_eq!(
+            (aces[3].fuid, aces[3].mask, aces[2].kind),
+            (1234, 1, ace_type::DENY)
+        );
+        let mut file = attrs(0o040_755, &aces);
+        file.flags |= wide;
+        assert_eq!(to_xdr(&file).expect("encodes"), bytes);
         for bad in [&[0u8; 8][..], &[0; 7], b""] {
             assert_eq!(from_xdr(bad), Err(FsError::Invalid));
         }
