@@ -89,7 +89,7 @@ fn orders(children: u64) -> Option<Vec<Vec<u64>>> {
     })?;
     let mut words = line.split(',').skip(1).map(number);
     let (count, seed) = (words.next()??, words.next()??);
-    let mut state = (0xd7a1_d5ee_d_u64, seed);
+    let mut state = (0xd_7a1d_5eed_u64, seed);
     let mut next = || {
         let (a, mut b) = state;
         let value = a.wrapping_add(b).rotate_left(17).wrapping_add(a);
