@@ -8,6 +8,8 @@
 //! One line per operation: GB/s of data (the eight columns) here, median of the rounds, and of the best of raidz_test's
 //! implementations, and the ratio. raidz_test says how many MB/s of all columns it handles; parity is taken off.
 
+#![allow(clippy::print_stdout, reason = "a program that prints a table")]
+
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -145,21 +145,21 @@ unsafe fn rows_gfni<const ROWS: usize>(
     at
 }
 
-/// Multiplication by each factor as the bit matrix the affine instruction takes: byte 7-i holds the bits of the operand that make up
+/// Multiplication by each factor (zero's is all zeros) as the bit matrix the affine instruction takes: byte 7-i holds the bits of the operand that make up
 /// bit i of the product.
 static BIT_MATRICES: [u64; 256] = {
     let mut matrices = [0; 256];
-    let mut factor = 0;
-    while factor < 256 {
+    let mut factor = 1_u8;
+    while factor != 0 {
         let mut at = 0;
         while at < 64 {
             let (out, bit) = (at / 8, at % 8);
-            if (field::multiply(factor as u8, 1 << bit) >> out) & 1 == 1 {
-                matrices[factor] |= 1 << (8 * (7 - out) + bit);
+            if (field::multiply(factor, 1 << bit) >> out) & 1 == 1 {
+                matrices[factor as usize] |= 1 << (8 * (7 - out) + bit);
             }
             at += 1;
         }
-        factor += 1;
+        factor = factor.wrapping_add(1);
     }
     matrices
 };
@@ -171,15 +171,15 @@ fn bit_matrix(factor: u8) -> i64 {
 /// The products of each factor with all low halves of a byte, and with all high ones.
 static NIBBLES: [[[u8; 16]; 2]; 256] = {
     let mut tables = [[[0; 16]; 2]; 256];
-    let mut factor = 0;
-    while factor < 256 {
-        let mut x = 0;
+    let mut factor = 1_u8;
+    while factor != 0 {
+        let mut x = 0_u8;
         while x < 16 {
-            tables[factor][0][x] = field::multiply(factor as u8, x as u8);
-            tables[factor][1][x] = field::multiply(factor as u8, (x as u8) << 4);
+            tables[factor as usize][0][x as usize] = field::multiply(factor, x);
+            tables[factor as usize][1][x as usize] = field::multiply(factor, x << 4);
             x += 1;
         }
-        factor += 1;
+        factor = factor.wrapping_add(1);
     }
     tables
 };
