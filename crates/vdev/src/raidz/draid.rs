@@ -303,7 +303,7 @@ mod tests {
         let draid = Draid::new(8, 1, 2, 2, 2).expect("a shape");
         assert_eq!(draid.spare_slot(2, 0), None);
         for group in 0..100_u64 {
-            let map = draid.map(24, group * 3 << 24, 2 << 24, true);
+            let map = draid.map(24, (group * 3) << 24, 2 << 24, true);
             let mut used: Vec<usize> = map.columns().map(|(_, column)| column.slot).collect();
             for (_, column) in map.columns() {
                 let of = |spare| draid.spare_slot(spare, column.offset).expect("a spare");
