@@ -26,6 +26,7 @@ mod nonsense;
 mod properties;
 mod quotas;
 mod received;
+mod removal;
 mod rpc;
 mod snapdir;
 mod tour;

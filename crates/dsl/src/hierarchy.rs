@@ -259,6 +259,25 @@ impl Hierarchy {
         self.0.unreplayed_logs().await
     }
 
+    /// Returns the bytes that the datasets can still take all together, without what is on its way to the disks.
+    ///
+    /// # Errors
+    /// Of reading.
+    pub async fn available_bytes(&self) -> Result<u64> {
+        let root = self.0.dir(self.0.fixed.get().root_dir).await?;
+        Ok(crate::dir::available(&root, self.0.pool_size(0), false))
+    }
+
+    /// Names of the datasets whose intent log may have blocks on a top-level vdev: of those in use the ones that do, of
+    /// the others all that wait for their replay.
+    ///
+    /// # Errors
+    /// Of reading.
+    pub async fn logs_on(&self, vdev: u32) -> Result<Vec<String>> {
+        let _names = self.0.config.read().await;
+        self.0.logs_on(vdev).await
+    }
+
     /// Has the intent logs of all open datasets given up with the groups that are now open; one that is used again
     /// begins anew.
     pub fn retire_logs(&self) {

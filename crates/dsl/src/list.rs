@@ -453,6 +453,29 @@ impl Inner {
         Ok(names)
     }
 
+    /// Names of the datasets whose intent log may have blocks on a top-level vdev.
+    pub(crate) async fn logs_on(self: &Rc<Self>, vdev: u32) -> Result<Vec<String>> {
+        let root = self.dir(self.fixed.get().root_dir).await?;
+        let mut dirs = self.dirs_below(&root).await?;
+        dirs.push(root);
+        let mut names = Vec::new();
+        for dir in dirs {
+            let head = ObjectId(dir.phys().head_dataset_obj);
+            let open = self.datasets.borrow().get(&head).cloned();
+            let may_be = match open.and_then(|state| state.log()) {
+                Some(log) => log.may_be_on(vdev),
+                None => {
+                    let phys = self.dataset_phys(head).await?;
+                    zil::has_log(&self.log_of(head, &phys.bp).await?)
+                }
+            };
+            if may_be {
+                names.push(self.name_of(&dir));
+            }
+        }
+        Ok(names)
+    }
+
     /// The intent log header of a dataset that is not open.
     pub(crate) async fn log_of(
         &self,

@@ -203,6 +203,8 @@ pub struct Tunes {
     pub pressed_bytes: Option<usize>,
     /// How cache devices are fed.
     pub l2: Option<L2Tuning>,
+    /// Whether evacuations of vdevs stand still.
+    pub removal_paused: Option<bool>,
 }
 
 /// Where the time of the requests to one dataset went.
@@ -306,6 +308,9 @@ pub(crate) fn tune(room: &Room, tunes: Tunes) {
     }
     if let Some(tuning) = tunes.l2 {
         cache.set_l2_tuning(tuning);
+    }
+    if let Some(paused) = tunes.removal_paused {
+        room.pool.pause_removal(paused);
     }
 }
 

@@ -211,13 +211,37 @@ impl PoolHandle {
         })
     }
 
-    /// Takes a spare, a cache device or a log vdev out of the pool for good.
+    /// Takes a spare, a cache device or a log vdev out of the pool for good; begins to evacuate a vdev that holds data, which
+    /// goes when that is done.
     ///
     /// # Errors
-    /// No such device; it is in use; others cannot be removed; the pool cannot be written.
+    /// No such device; it is in use; the layout forbids it; the others have no room; the pool cannot be written.
     pub fn remove(&self, vdev: u64) -> Request<'_, Result<(), EngineError>> {
         Box::pin(async move {
             self.ask(move |room| async move { Ok(room.pool.remove(vdev).await?) })
+                .await
+        })
+    }
+
+    /// Gives up the evacuation of a vdev: it stays.
+    ///
+    /// # Errors
+    /// None is under way; the pool cannot be written.
+    pub fn cancel_removal(&self) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            self.ask(|room| async move { Ok(room.pool.cancel_removal().await?) })
+                .await
+        })
+    }
+
+    /// Returns about how many bytes of memory would be used for good if a vdev (by guid) was removed; `None` when that is
+    /// not known.
+    ///
+    /// # Errors
+    /// The pool is closed.
+    pub fn removal_memory(&self, vdev: u64) -> Request<'_, Result<Option<u64>, EngineError>> {
+        Box::pin(async move {
+            self.ask(move |room| async move { Ok(room.pool.removal_memory(vdev)?) })
                 .await
         })
     }

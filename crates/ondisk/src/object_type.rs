@@ -114,6 +114,8 @@ impl ObjectType {
     pub const ZAP_METADATA: Self = Self(0xc4);
     /// New-style u64 array metadata (195).
     pub const UINT64_METADATA: Self = Self(0xc3);
+    /// New-style u32 array metadata (194).
+    pub const UINT32_METADATA: Self = Self(0xc2);
     /// New-style u8 array metadata (192).
     pub const UINT8_METADATA: Self = Self(0xc0);
     /// New-style encrypted ZAP metadata (228).

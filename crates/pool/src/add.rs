@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use dmu::Tx;
-use vdev::{AllocationBias, VdevConfig};
+use vdev::{AllocationBias, VdevConfig, VdevKind};
 
 use crate::auxiliary::Kind;
 use crate::create::{self, ALLOCATION_CLASSES, DRAID};
@@ -106,6 +106,15 @@ impl Inner {
         let Some(first) = shifts.next() else {
             return Ok(());
         };
+        // OpenZFS: module/zfs/spa.c, spa_vdev_add (errors while a vdev is removed, and afterwards)
+        let invalid = || Err(PoolError::Invalid("invalid vdev configuration".into()));
+        if self.removal.vdev().is_some() && tops.iter().any(|top| top.ashift != first) {
+            return invalid();
+        }
+        let parity = |top: &VdevConfig| matches!(top.kind, VdevKind::Raidz | VdevKind::Draid);
+        if self.has_removals() && tops.iter().any(parity) {
+            return invalid();
+        }
         let uniform = shifts.all(|shift| shift == first);
         if uniform && !any_sector_size && tops.iter().any(|top| top.ashift != first) {
             return Err(PoolError::SectorSizes);

@@ -47,6 +47,7 @@ impl Pool {
         let inner = &self.0;
         inner.writable()?;
         inner.refuse_with_checkpoint()?;
+        inner.refuse_with_removal()?;
         if !inner.hierarchy.features().is_enabled(FEATURE) {
             return Err(PoolError::Invalid(
                 "unsupported version or feature".to_owned(),
@@ -94,6 +95,7 @@ impl Inner {
     /// The task of [`Pool::checkpoint`], before anything of its group is freed.
     async fn keep_state(&self, tx: &Tx) -> Result<(), PoolError> {
         self.refuse_with_checkpoint()?;
+        self.refuse_with_removal()?;
         let mut uberblock = self.last_uberblock.get();
         if uberblock.txg.next() != tx.txg() {
             return Err(PoolError::Busy);

@@ -191,6 +191,7 @@ impl Pool {
             checkpoint: crate::checkpoint::State::default(),
             autotrim: crate::autotrim::State::default(),
             leaf_work: crate::leaf_work::State::default(),
+            removal: crate::removal::State::new(spec.tuning.removal.clone()),
             events: spec.events.clone(),
             multihost: crate::multihost::State::new(spec.tuning.multihost.clone()),
         }));

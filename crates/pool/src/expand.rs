@@ -93,6 +93,9 @@ impl Inner {
 
     /// Returns how many metaslabs the devices of a vdev offer beyond those it has.
     fn growth(&self, top: &vdev::TopInfo) -> u64 {
+        if self.removal.vdev() == Some(top.id) {
+            return 0;
+        }
         let possible = self.tree.asize_possible(top.id) >> top.metaslab_shift;
         possible.saturating_sub(top.metaslab_count)
     }

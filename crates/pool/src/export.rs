@@ -57,6 +57,7 @@ impl Inner {
             }
             self.stop_walk().await;
             self.stop_discarding().await;
+            self.stop_removal().await;
             self.stop_leaf_work().await;
             self.stop_autotrim().await;
             self.scan_dirty();

@@ -47,6 +47,8 @@ const DEFAULT: &[&str] = &[
     "zpool_checkpoint",
     "livelist",
     "draid",
+    "device_removal",
+    "obsolete_counts",
 ];
 
 /// Features whose use changes nothing for us, or is handled everywhere.
@@ -87,6 +89,8 @@ const FULL: &[&str] = &[
     "livelist",
     "zpool_checkpoint",
     "draid",
+    "device_removal",
+    "obsolete_counts",
 ];
 
 /// Features without which not even the meta-objset can be read here: none at present.
@@ -234,7 +238,7 @@ mod tests {
         verdict.add("org.example:new", true, Some("a thing"));
         verdict.add("org.example:other", false, None);
         verdict.add("com.delphix:log_spacemap", false, None);
-        verdict.add("com.delphix:device_removal", false, None);
+        verdict.add("org.openzfs:raidz_expansion", false, None);
         verdict.add("org.illumos:lz4_compress", true, None);
         assert_eq!(verdict.unreadable, ["org.example:new (a thing)"]);
         assert_eq!(verdict.unwritable.len(), 2);

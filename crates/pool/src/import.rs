@@ -33,7 +33,7 @@ use crate::rewind::{self, Rewound};
 use crate::space::{Dtls, Source, SpaceMaps};
 use crate::spec::ImportPolicy;
 use crate::status::{Health, PoolState};
-use crate::{PoolError, checkpoint, create, multihost, removed, set, sparing, sync, unflushed};
+use crate::{PoolError, checkpoint, create, multihost, removal, set, sparing, sync, unflushed};
 
 /// Longest configuration believed.
 const CONFIG_MAX: u64 = 64 << 20;
@@ -103,7 +103,7 @@ impl Pool {
         let tree = Tree::open(handle, &trusted, OpenMode::ReadOnly, devices.clone(), false).await?;
         let found = async {
             let opened = open_mos(handle, &tree, newest, newest.txg, policy, true).await?;
-            removed::load_mappings(&opened.mos, &tree).await?;
+            removal::load_mappings(&opened.mos, &tree).await?;
             checkpoint::stored(&opened.mos).await
         };
         let found = found.await;
@@ -233,7 +233,7 @@ impl Pool {
             policy.readonly,
         )
         .await?;
-        removed::load_mappings(&opened.mos, &tree).await?;
+        removal::load_mappings(&opened.mos, &tree).await?;
         let rewound = rewind::rewound(uberblock, newest);
         let pool = assemble(
             handle, tree, opened, uberblock, rewound, config, candidate, policy,
@@ -288,6 +288,7 @@ impl Pool {
         pool.0.continue_scans().await?;
         pool.0.grow_by_itself().await?;
         pool.0.discard_in_background();
+        pool.0.evacuate_in_background();
         pool.0.continue_leaf_work();
         pool.0.use_caches(false).await;
         sparing::spare_in_background(&pool);
@@ -516,7 +517,10 @@ pub(crate) async fn assemble(
         store,
         mos,
     } = opened;
-    let verdict = judge_features(&mos).await?;
+    let mut verdict = judge_features(&mos).await?;
+    if let Some(guid) = removal::unsupported(&mos).await? {
+        verdict.add(guid, false, None);
+    }
     if !verdict.unreadable.is_empty() {
         return Err(PoolError::UnsupportedForRead {
             features: verdict.unreadable,
@@ -627,6 +631,7 @@ pub(crate) async fn assemble(
         checkpoint: crate::checkpoint::State::default(),
         autotrim: crate::autotrim::State::default(),
         leaf_work: crate::leaf_work::State::default(),
+        removal: crate::removal::State::new(policy.tuning.removal.clone()),
         events: policy.events.clone(),
         multihost: crate::multihost::State::new(policy.tuning.multihost.clone()),
     }));
@@ -686,7 +691,9 @@ impl Inner {
         }
         self.read_allocation_biases().await?;
         let dedup = DedupTables::open(&self.mos, &self.tree).await?;
-        let clones = CloneTables::open(&self.mos, &self.tree.tops()).await?;
+        let mut places = self.tree.tops();
+        places.extend(self.tree.removed_tops());
+        let clones = CloneTables::open(&self.mos, &places).await?;
         self.space.set_tables(dedup, Some(clones));
         if !policy.readonly
             && let Some(logs) =
@@ -699,6 +706,7 @@ impl Inner {
             summaries.extend(self.space.open_vdev(&top).await?);
         }
         self.store().activate(Source::of(&self.space), &summaries);
+        self.load_removal().await?;
         self.load_checkpoint().await?;
         self.load_leaf_work().await?;
         self.load_auxiliaries(auxiliaries).await?;
@@ -796,7 +804,7 @@ impl Inner {
         Ok(claimed)
     }
 
-    fn queue_internal(&self, name: &'static str, text: String) {
+    pub(crate) fn queue_internal(&self, name: &'static str, text: String) {
         let (txg, time) = (self.clock().open_txg().0, self.unix_time());
         let record = crate::history::internal_record(name, None, &text, txg, time, &self.host);
         self.queue_history(record);

@@ -177,6 +177,12 @@ impl Pool {
         if !open {
             return Err(PoolError::NoSuchDevice);
         }
+        let removing = inner.removal.vdev();
+        let leaves = inner.tree.leaves();
+        let found = leaves.iter().find(|known| known.guid == leaf);
+        if found.is_some_and(|found| Some(found.top) == removing) {
+            return Err(what.busy());
+        }
         let job = inner.leaf_work.job(what, leaf);
         let state = job.state.get();
         let is_active = state == LeafWorkState::Active;
@@ -270,13 +276,43 @@ impl Inner {
 
     /// Goes on after an import with what was active.
     pub(crate) fn continue_leaf_work(self: &Rc<Self>) {
-        let jobs: Vec<_> = {
-            let jobs = self.leaf_work.jobs.borrow();
-            jobs.iter()
-                .map(|(key, job)| (*key, Rc::clone(job)))
-                .collect()
+        for top in self.tree.tops() {
+            if Some(top.id) != self.removal.vdev() {
+                self.continue_leaf_work_below(top.id);
+            }
+        }
+    }
+
+    /// The jobs on the devices of a top-level vdev.
+    fn jobs_below(&self, top: u32) -> Vec<((LeafWork, Guid), Rc<Job>)> {
+        let leaves = self.tree.leaves();
+        let mine = |guid: Guid| {
+            leaves
+                .iter()
+                .any(|leaf| leaf.guid == guid && leaf.top == top)
         };
-        for ((what, leaf), job) in jobs {
+        let jobs = self.leaf_work.jobs.borrow();
+        let found = jobs.iter().filter(|((_, leaf), _)| mine(*leaf));
+        found.map(|(key, job)| (*key, Rc::clone(job))).collect()
+    }
+
+    /// Stops all workers on the devices of a vdev that is to be removed; what is stored of them stays.
+    pub(crate) async fn stop_leaf_work_below(&self, top: u32) {
+        for (_, job) in self.jobs_below(top) {
+            job.stop().await;
+        }
+    }
+
+    /// Forgets the work on devices that have left the pool.
+    pub(crate) fn forget_leaf_work(&self) {
+        let leaves = self.tree.leaves();
+        let mut jobs = self.leaf_work.jobs.borrow_mut();
+        jobs.retain(|(_, guid), _| leaves.iter().any(|leaf| leaf.guid == *guid));
+    }
+
+    /// Goes on with what was active on the devices of a top-level vdev.
+    pub(crate) fn continue_leaf_work_below(self: &Rc<Self>, top: u32) {
+        for ((what, leaf), job) in self.jobs_below(top) {
             if job.state.get() == LeafWorkState::Active {
                 self.begin_leaf_work(what, leaf, &job);
             }

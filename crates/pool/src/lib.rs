@@ -33,8 +33,8 @@ mod operate;
 mod pool;
 mod properties;
 mod ranges;
+mod removal;
 mod remove;
-mod removed;
 mod rewind;
 mod scan;
 mod second_level;
@@ -67,11 +67,11 @@ pub use properties::{
 };
 pub use rewind::{Rewind, Rewound};
 pub use spec::{
-    AddSpec, FeatureBase, HostIdentity, ImportPolicy, MultihostTuning, PoolSpec, SplitSpec, Tuning,
-    VdevSpec,
+    AddSpec, FeatureBase, HostIdentity, ImportPolicy, MultihostTuning, PoolSpec, RemovalTuning,
+    SplitSpec, Tuning, VdevSpec,
 };
 pub use status::{
     CheckpointStatus, Health, HistoryEvent, HistoryRecord, IoTotals, LeafWorkState, LeafWorkStatus,
-    PoolState, PoolStatus, ScanStatus, StatusReason, VdevStatus,
+    PoolState, PoolStatus, RemovalStage, RemovalStatus, ScanStatus, StatusReason, VdevStatus,
 };
 pub use vdev::AllocationBias;

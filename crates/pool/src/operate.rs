@@ -79,6 +79,7 @@ impl Pool {
         let inner = &self.0;
         inner.writable()?;
         inner.refuse_with_checkpoint()?;
+        inner.refuse_with_removal()?;
         let (path, target): (PathBuf, Guid) = (path.to_owned(), Guid(leaf));
         let spare = inner.spares.at(&path);
         let how = match &spare {

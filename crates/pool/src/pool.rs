@@ -140,6 +140,7 @@ pub(crate) struct Inner {
     pub(crate) last_uberblock: Cell<Uberblock>,
     pub(crate) checkpoint: crate::checkpoint::State,
     pub(crate) leaf_work: crate::leaf_work::State,
+    pub(crate) removal: crate::removal::State,
     pub(crate) autotrim: crate::autotrim::State,
     pub(crate) multihost: crate::multihost::State,
     pub(crate) events: crate::events::EventLog,
@@ -287,6 +288,7 @@ impl Inner {
             || !self.late_misses.borrow().is_empty()
             || self.scan.is_dirty()
             || self.damage.is_dirty()
+            || self.removal.has_work()
             || self.spares.is_dirty()
             || self.caches.is_dirty()
             || self.store().has_damaged()

@@ -23,12 +23,15 @@ const RETIRE_TRIES: u32 = 64;
 const RETIRE_PAUSE: Duration = Duration::from_millis(50);
 
 impl Pool {
-    /// Takes a device out of the pool for good (`zpool remove`): a spare that is not in use, a cache device, or a log vdev.
-    /// On return it is no part of the pool any more, also after a crash, and may be used for something else.
+    /// Takes a device out of the pool for good (`zpool remove`). A spare that is not in use, a cache device, or a log vdev is
+    /// no part of the pool any more on return, also after a crash, and may be used for something else. A vdev that holds data
+    /// takes no more blocks on return, and is being evacuated in the background ([`PoolStatus`](crate::PoolStatus) tells how
+    /// far), also after another import.
     ///
     /// # Errors
     /// `NoSuchDevice`; `InUse` for a spare that stands in for a device, or a log vdev with an intent log that nobody has
-    /// replayed yet; `Invalid` for other devices; `ReadOnly`, `Suspended`.
+    /// replayed yet, or while another vdev is being evacuated; `Invalid` for devices that are not a vdev, and where sectors or
+    /// layouts differ; `NoSpace` when the others have no room for what it has; `ReadOnly`, `Suspended`.
     pub async fn remove(&self, guid: u64) -> Result<(), PoolError> {
         let inner = &self.0;
         inner.writable()?;
@@ -48,14 +51,11 @@ impl Pool {
                 PoolError::NoSuchDevice
             });
         };
-        if !top.is_log {
-            return Err(PoolError::Invalid(
-                "only spares, cache devices and log vdevs can be removed by this version of sanbox"
-                    .into(),
-            ));
-        }
         let id = u32::try_from(top.id).map_err(|_| PoolError::NoSuchDevice)?;
-        inner.remove_log(id).await
+        match top.is_log {
+            true => inner.remove_log(id).await,
+            false => inner.remove_data(id).await,
+        }
     }
 }
 

@@ -372,6 +372,22 @@ impl SpaceMaps {
         u64::try_from(weighted / free_total).ok()
     }
 
+    /// Returns the free segments of a top-level vdev counted by log2 of their bytes, as far as its maps keep histograms;
+    /// `None` when too few do.
+    pub(crate) fn free_segments(&self, id: u32) -> Option<[u64; 64]> {
+        self.fragmentation(id)?;
+        let vdevs = self.vdevs.borrow();
+        let vdev = vdevs.get(&id)?;
+        let mut counts = [0; 64];
+        for map in vdev.maps.values() {
+            let buckets = map.header.histogram.iter().flatten();
+            for (count, bucket) in counts[usize::from(vdev.ashift)..].iter_mut().zip(buckets) {
+                *count += bucket;
+            }
+        }
+        Some(counts)
+    }
+
     /// Appends the changes of one pass of `txg`.  Returns how many maps with the long header were
     /// created (the count of the feature `spacemap_histogram` grows by that).
     pub(crate) async fn write(

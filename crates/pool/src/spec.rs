@@ -195,6 +195,35 @@ pub struct Tuning {
     pub blocks: zio::StoreTuning,
     /// Heartbeats of pools with `multihost=on`.
     pub multihost: MultihostTuning,
+    /// Evacuation of vdevs that are removed.
+    pub removal: RemovalTuning,
+}
+
+/// How vdevs are evacuated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemovalTuning {
+    /// Bytes copied while one transaction group is held open.
+    pub batch_bytes: u64,
+    /// Longest run of a table: a multiple of the sectors.
+    // OpenZFS: module/zfs/vdev_removal.c, zfs_remove_max_segment
+    pub segment_bytes: u64,
+    /// Free space shorter than this is copied with what lies around it, so that the table stays short.
+    // OpenZFS: vdev_removal_max_span
+    pub span_bytes: u64,
+    /// Nothing is copied until [`Pool::pause_removal`](crate::Pool::pause_removal) says so.
+    // OpenZFS: zfs_removal_suspend_progress
+    pub paused: bool,
+}
+
+impl Default for RemovalTuning {
+    fn default() -> Self {
+        Self {
+            batch_bytes: 16 << 20,
+            segment_bytes: 16 << 20,
+            span_bytes: 32 << 10,
+            paused: false,
+        }
+    }
 }
 
 /// Heartbeats of pools with `multihost=on`.

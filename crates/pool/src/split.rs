@@ -24,7 +24,7 @@ use crate::import;
 use crate::pool::{Inner, Pool};
 use crate::spec::{ImportPolicy, SplitSpec};
 use crate::status::{PoolState, StatusReason, VdevStatus};
-use crate::{PoolError, create, removed, sync};
+use crate::{PoolError, create, removal, sync};
 
 /// The halves that go.
 struct Parting {
@@ -63,6 +63,7 @@ impl Pool {
         let inner = &self.0;
         inner.writable()?;
         inner.refuse_with_checkpoint()?;
+        inner.refuse_with_removal()?;
         create::check_name(&spec.name)?;
         let parting = inner.parting(&spec.devices)?;
         let mut logs = Vec::new();
@@ -216,7 +217,7 @@ impl Inner {
             false,
         )
         .await?;
-        removed::load_mappings(&opened.mos, &tree).await?;
+        removal::load_mappings(&opened.mos, &tree).await?;
         let candidate = candidate(&spec.name, &config, uberblock.txg.0);
         let list = import::read_config(&opened.mos).await?;
         let pool = import::assemble(

@@ -192,6 +192,10 @@ pub struct VdevStatus {
     pub is_log: bool,
     /// Which blocks it is for (top-level).
     pub bias: AllocationBias,
+    /// Being evacuated, to be removed (top-level).
+    pub removing: bool,
+    /// Takes no new blocks (with those below).
+    pub non_allocating: bool,
     /// Being resilvered.
     pub resilvering: bool,
     /// Trimming (leaves).
@@ -223,6 +227,36 @@ pub struct IoTotals {
     pub write_nanoseconds: u64,
 }
 
+/// How far the newest removal of a vdev that held data is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemovalStage {
+    /// Its blocks are being copied.
+    Evacuating,
+    /// It is gone.
+    Finished,
+    /// It was given up.
+    Canceled,
+}
+
+/// The newest removal of a vdev that held data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemovalStatus {
+    /// How far.
+    pub stage: RemovalStage,
+    /// Id of the vdev.
+    pub vdev: u64,
+    /// Start, seconds since 1970.
+    pub start_time: u64,
+    /// End, seconds since 1970; 0 while it is being evacuated.
+    pub end_time: u64,
+    /// Bytes that were to be copied at its start.
+    pub to_copy_bytes: u64,
+    /// Bytes that need not be copied any more: they were, or were freed.
+    pub copied_bytes: u64,
+    /// Memory that the tables of all removed vdevs take.
+    pub mapping_bytes: u64,
+}
+
 /// A whole pool, for `zpool status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolStatus {
@@ -242,6 +276,8 @@ pub struct PoolStatus {
     pub scan: Option<ScanStatus>,
     /// The checkpoint, or what is left of one that is being discarded.
     pub checkpoint: Option<CheckpointStatus>,
+    /// The newest removal of a vdev that held data.
+    pub removal: Option<RemovalStatus>,
     /// Root of the vdev tree.
     pub root: VdevStatus,
     /// Cache devices.

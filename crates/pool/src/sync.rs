@@ -1,7 +1,7 @@
 //! The sync loop: carries one transaction group after another to the disks.
 //!
 //! ```text
-//! before anything is freed:        a checkpoint's tasks
+//! before anything is freed:        a checkpoint's tasks, what an evacuation copied
 //! passes until nothing changes:   own tasks (pass 1) -> config object -> datasets and meta-objset, frees
 //!                                 -> tables of shared blocks -> missed writes into dirty-time logs -> space maps
 //! commit:  flush -> labels 0 and 2 -> flush -> uberblock -> flush -> labels 1 and 3 -> flush
@@ -191,7 +191,7 @@ impl Inner {
 
     /// Suspends the pool because no device took a write, and waits until it is resumed (true: the
     /// write is tried again) or closed (false).
-    async fn wait_resumed(&self, reason: &str) -> bool {
+    pub(crate) async fn wait_resumed(&self, reason: &str) -> bool {
         self.note_suspended(reason);
         loop {
             if self.closed.get() || self.dead.get() {
@@ -212,6 +212,7 @@ impl Inner {
         if self.space.has_logs() {
             self.merge_log_space_maps(txg, &tx).await?;
         }
+        self.sync_removal(txg, &tx).await?;
         for last in self.space.merge_dedup_logs(&tx).await? {
             self.store().free(txg, &last).await?;
         }
@@ -243,6 +244,7 @@ impl Inner {
             }
             self.record_missed_writes(&tx).await?;
             self.write_kept(txg, pass, &tx).await?;
+            self.write_obsolete(txg, pass, &tx).await?;
             let changes = self.store().take_changes(txg);
             let created = self
                 .space

@@ -191,6 +191,10 @@ impl Inner {
             top.checkpoint_bytes = kept.map_or(0, |(_, bytes)| *bytes);
             top.fragmentation_percent = self.space.fragmentation(id);
             top.expandable_bytes = self.expandable_bytes(id);
+            top.removing = self.removal.vdev() == Some(id);
+            if self.store().is_idle(id) && !top.is_log {
+                mark_idle(top);
+            }
             root.expandable_bytes += top.expandable_bytes;
             weighted = match (weighted, top.fragmentation_percent) {
                 (Some(sum), Some(percent)) => {
@@ -219,6 +223,7 @@ impl Inner {
             details,
             scan: self.scan.status(),
             checkpoint: self.checkpoint_status(),
+            removal: self.removal_status(),
             root,
             caches,
             spares: self.auxiliary_status(Kind::Spare),
@@ -300,6 +305,8 @@ impl Inner {
             ashift: u64::from(vdev.ashift),
             is_log,
             bias: vdev.bias,
+            removing: false,
+            non_allocating: false,
             resilvering: stale,
             io: IoTotals {
                 read_ops: stats.read_ops,
@@ -531,6 +538,11 @@ impl Inner {
             .find(|info| info.object.0 == object)
             .map_or(PropertyValue::Absent, |info| PropertyValue::Text(info.name))
     }
+}
+
+fn mark_idle(vdev: &mut VdevStatus) {
+    vdev.non_allocating = true;
+    vdev.children.iter_mut().for_each(mark_idle);
 }
 
 /// Shows a device that is not in the tree.

@@ -273,6 +273,7 @@ impl Appliance {
                 cache_bytes: Some(share),
                 pressed_bytes: None,
                 l2: Some(after.l2.clone()),
+                removal_paused: Some(after.removal_paused),
             };
             // One that was exported meanwhile needs none.
             let _ = pool.tune(tunes).await;
@@ -812,6 +813,7 @@ impl Appliance {
         let pools = self.engine.pools().len() as u64 + 1;
         tuning.cache.limit_bytes = self.cache_bytes(&tunables);
         tuning.cache.devices = tunables.l2;
+        tuning.removal.paused = tunables.removal_paused;
         tuning.txg.dirty_bytes_max = (self.memory.dirty / pools).max(16 << 20);
         let most = tuning.txg.dirty_bytes_max / 4;
         tuning.txg.dirty_bytes_sync = tuning.txg.dirty_bytes_sync.min(most);

@@ -14,6 +14,8 @@ pub(crate) struct Tunables {
     pub(crate) cache_bytes: Option<u64>,
     /// How cache devices are fed.
     pub(crate) l2: L2Tuning,
+    /// Evacuations of vdevs stand still.
+    pub(crate) removal_paused: bool,
 }
 
 /// One limit.
@@ -115,6 +117,14 @@ pub(crate) const TABLE: &[Row] = &[
         most: 1000,
         get: |t| u64::from(t.l2.writes_per_day),
         set: |t, value| t.l2.writes_per_day = u32::try_from(value).unwrap_or(0),
+    },
+    Row {
+        name: "zfs_removal_suspend_progress",
+        effect: "1: vdevs that are being removed are not evacuated further",
+        least: 0,
+        most: 1,
+        get: |t| u64::from(t.removal_paused),
+        set: |t, value| t.removal_paused = value != 0,
     },
 ];
 

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use ondisk::{Guid, label};
 use runtime::Disk;
 
+use crate::create::fresh_guid;
 use crate::tree::{check_shape, leaf_configs, least_asize_of};
 use crate::{Layout, OpenMode, Tree, VdevConfig, VdevError, VdevKind};
 
@@ -141,6 +142,56 @@ impl Tree {
             leaf.close();
         }
         Ok((config, disks))
+    }
+
+    /// Makes an evacuated top-level vdev a removed one, of which only the table is left: its blocks are read elsewhere from
+    /// now on. Returns what its configuration was, and its devices as far as they are open, for their labels.
+    ///
+    /// # Errors
+    /// [`VdevError::OutOfRange`] when there is no such vdev; [`VdevError::BadConfig`] when it has no table.
+    // OpenZFS: module/zfs/vdev_removal.c, vdev_remove_replace_with_indirect
+    pub fn make_indirect(&self, vdev: u32) -> Result<(VdevConfig, Vec<Disk>), VdevError> {
+        let gone = VdevError::OutOfRange {
+            vdev,
+            offset: 0,
+            size: 0,
+        };
+        let at = vdev as usize;
+        if self.evacuated_until(vdev).is_none() {
+            return Err(VdevError::BadConfig {
+                what: "a vdev that was not evacuated",
+            });
+        }
+        let old = self.config().tops.get(at).cloned().ok_or(gone.clone())?;
+        let mut indirect = VdevConfig::new(
+            VdevKind::Indirect,
+            u64::from(vdev),
+            fresh_guid(&self.0.handle),
+        );
+        indirect.create_txg = old.create_txg;
+        indirect.ashift = old.ashift;
+        indirect.asize = old.asize;
+        indirect.metaslab_shift = old.metaslab_shift;
+        indirect.non_allocating = true;
+        indirect.bias = old.bias;
+        indirect.zap_top = old.zap_top;
+        indirect.extra.insert("whole_disk", 0_u64);
+        for key in ["com.delphix:indirect_object", "com.delphix:indirect_births"] {
+            if let Some(object) = old.extra.u64(key) {
+                indirect.extra.insert(key, object);
+            }
+        }
+        let new = Rc::new(self.top_of(vdev, &indirect)?);
+        let top = self.top(vdev).ok_or(gone)?;
+        self.0.tops.borrow_mut()[at] = Some(new);
+        self.0.config.borrow_mut().tops[at] = indirect;
+        let mut disks = Vec::new();
+        for leaf in top.leaves() {
+            self.0.leaves.borrow_mut().remove(&leaf.guid);
+            disks.extend(leaf.disk());
+            leaf.close();
+        }
+        Ok((old, disks))
     }
 
     /// Takes the last top-level vdevs away again, to which nothing was written yet but labels: `keep` remain.

@@ -1,19 +1,26 @@
-//! Removed top-level vdevs: their blocks were copied elsewhere, and a table says where.
+//! Removed top-level vdevs: their blocks were copied elsewhere, and a table says where. A vdev that is being evacuated has a
+//! table, too, of what was copied so far; its blocks are still read where they were.
 //!
 //! Guarantees: a table is checked when it is made; a range that it does not cover is an error, never other bytes.
-//! A block that was copied in one piece is read, verified and healed as any other; one that was split is verified as a
-//! whole, without trying the copies of its pieces against each other.
+//! A block that was copied in one piece is read, verified and healed as any other. One that was split is verified as a
+//! whole: when the first copies of its pieces do not make it up, other copies are tried against each other.
 //! What it does not know: where tables are stored (the pool reads them).
 
+use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use ondisk::Txg;
 use runtime::{IoBuf, IoBufMut};
 
 use crate::tree::out_of_range;
-use crate::{Check, IoClass, Location, Scrubbed, Tree, VdevError, Verify};
+use crate::{Check, IoClass, LEAF_DATA_START, Location, Scrubbed, Tree, VdevError, Verify};
 
 /// Deepest chain of removed vdevs whose blocks were copied to vdevs that were removed in turn.
 const DEPTH_MAX: usize = 64;
+/// Combinations of different copies of the pieces of one block that are tried.
+// OpenZFS: module/zfs/vdev_indirect.c, zfs_reconstruct_indirect_combinations_max
+const COMBINATIONS_MAX: usize = 4096;
 
 /// A run of bytes of a removed vdev and where it is now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,12 +35,16 @@ pub struct Moved {
     pub offset: u64,
 }
 
-/// The table of one removed vdev, by offset.
-#[derive(Debug)]
-pub(crate) struct Mapping(Vec<Moved>);
+/// The table of one vdev, by offset.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Mapping {
+    runs: Vec<Moved>,
+    /// What lies before an offset, and not before that of the entry before, was copied in this txg.
+    copied: Vec<(u64, Txg)>,
+}
 
 impl Mapping {
-    fn new(mut runs: Vec<Moved>) -> Option<Self> {
+    fn new(mut runs: Vec<Moved>, copied: Vec<(u64, Txg)>) -> Option<Self> {
         runs.sort_unstable_by_key(|run| run.from);
         let sound = runs.iter().all(|run| {
             run.len > 0
@@ -44,7 +55,8 @@ impl Mapping {
             runs.windows(2)
                 .all(|two| two[0].from + two[0].len <= two[1].from)
         };
-        (sound && disjoint()).then_some(Self(runs))
+        let ordered = || copied.windows(2).all(|two| two[0].0 <= two[1].0);
+        (sound && disjoint() && ordered()).then_some(Self { runs, copied })
     }
 
     /// Returns where the pieces of a range are, in order; `None` when some of it is nowhere.
@@ -53,60 +65,154 @@ impl Mapping {
         let (mut from, end) = (at.offset, at.offset.checked_add(at.size)?);
         while from < end {
             let index = self
-                .0
+                .runs
                 .partition_point(|run| run.from <= from)
                 .checked_sub(1)?;
-            let run = self.0.get(index)?;
+            let run = self.runs.get(index)?;
             let skip = from - run.from;
             let len = run
                 .len
                 .checked_sub(skip)
                 .filter(|&left| left > 0)?
                 .min(end - from);
+            let copied = self.copied.partition_point(|(end, _)| *end <= from);
             pieces.push(Location {
                 vdev: run.vdev,
                 offset: run.offset + skip,
                 size: len,
-                born: at.born,
+                born: self.copied.get(copied).map_or(at.born, |(_, txg)| *txg),
             });
             from += len;
         }
         Some(pieces)
     }
+
+    fn end(&self) -> u64 {
+        self.runs.last().map_or(0, |run| run.from + run.len)
+    }
 }
 
 impl Tree {
-    /// Says where the bytes of a removed vdev are now. Without this its blocks cannot be read.
+    /// Says where the bytes of a removed vdev are now, or those of one that is being evacuated as far as they were copied;
+    /// `copied` says when: ends of stretches, and the txg each was copied in. Without this the blocks of a removed vdev
+    /// cannot be read.
     ///
     /// # Errors
     /// [`VdevError::BadConfig`] for runs that overlap, are empty or lead round in a circle.
-    pub fn set_mapping(&self, vdev: u32, runs: Vec<Moved>) -> Result<(), VdevError> {
+    pub fn set_mapping(
+        &self,
+        vdev: u32,
+        runs: Vec<Moved>,
+        copied: Vec<(u64, Txg)>,
+    ) -> Result<(), VdevError> {
         let bad = VdevError::BadConfig {
             what: "the table of a removed vdev",
         };
-        // Tables are set newest first, and can only lead to vdevs that were there later.
-        let leads_on = |run: &Moved| {
-            run.vdev == vdev
-                || self.top(run.vdev).is_none_or(|top| {
-                    top.is_removed() && !self.0.mappings.borrow().contains_key(&run.vdev)
-                })
-        };
-        if runs.iter().any(leads_on) {
+        if runs.iter().any(|run| self.leads_on(vdev, run)) {
             return Err(bad);
         }
-        let mapping = Mapping::new(runs).ok_or(bad)?;
+        let mapping = Mapping::new(runs, copied).ok_or(bad)?;
         self.0.mappings.borrow_mut().insert(vdev, Rc::new(mapping));
         Ok(())
     }
 
-    /// Returns where the pieces of a range of a removed vdev are, on vdevs that are not removed.
-    fn resolve(&self, at: Location) -> Result<Vec<Location>, VdevError> {
+    /// Whether a run leads to itself or to what is not known. Tables are set newest first, and can only lead to vdevs that
+    /// were there later.
+    fn leads_on(&self, vdev: u32, run: &Moved) -> bool {
+        run.vdev == vdev
+            || self.top(run.vdev).is_none_or(|top| {
+                top.is_removed() && !self.0.mappings.borrow().contains_key(&run.vdev)
+            })
+    }
+
+    /// Adds what was copied in `txg` to the table of a vdev that is being evacuated: runs behind all that it has.
+    ///
+    /// # Errors
+    /// [`VdevError::BadConfig`] for runs that do not follow; no table was set.
+    pub fn extend_mapping(&self, vdev: u32, runs: &[Moved], txg: Txg) -> Result<(), VdevError> {
+        let bad = VdevError::BadConfig {
+            what: "the table of a vdev that is being evacuated",
+        };
+        if runs.iter().any(|run| self.leads_on(vdev, run)) {
+            return Err(bad);
+        }
+        let added = Mapping::new(runs.to_vec(), Vec::new()).ok_or(bad.clone())?;
+        let mut mappings = self.0.mappings.borrow_mut();
+        let mapping = mappings.get_mut(&vdev).ok_or(bad.clone())?;
+        if added
+            .runs
+            .first()
+            .is_some_and(|run| run.from < mapping.end())
+        {
+            return Err(bad);
+        }
+        let end = added.end();
+        let mapping = Rc::make_mut(mapping);
+        mapping.runs.extend(added.runs);
+        mapping.copied.push((end, txg));
+        Ok(())
+    }
+
+    /// Forgets the table of a vdev whose evacuation was given up.
+    pub fn forget_mapping(&self, vdev: u32) {
+        self.0.mappings.borrow_mut().remove(&vdev);
+    }
+
+    /// Whether the vdev was removed: its blocks are where its table says.
+    #[must_use]
+    pub fn is_removed(&self, vdev: u32) -> bool {
+        self.top(vdev).is_some_and(|top| top.is_removed())
+    }
+
+    /// Returns up to which offset the blocks of a vdev that is being evacuated have been copied; `None` when it is not.
+    #[must_use]
+    pub fn evacuated_until(&self, vdev: u32) -> Option<u64> {
+        let mappings = self.0.mappings.borrow();
+        let mapping = mappings.get(&vdev)?;
+        (!self.is_removed(vdev)).then(|| mapping.end())
+    }
+
+    /// Returns where a range of a vdev was copied to, in pieces; `None` when some of it was not. The pieces may lie on a
+    /// removed vdev in turn.
+    #[must_use]
+    pub fn moved_to(&self, vdev: u32, range: &Range<u64>) -> Option<Vec<Location>> {
+        let mapping = self.0.mappings.borrow().get(&vdev).cloned()?;
+        mapping.pieces(Location {
+            vdev,
+            offset: range.start,
+            size: range.end.checked_sub(range.start)?,
+            born: Txg(0),
+        })
+    }
+
+    /// Returns the number of runs in the table of a vdev.
+    #[must_use]
+    pub fn mapping_runs(&self, vdev: u32) -> u64 {
+        let mappings = self.0.mappings.borrow();
+        mappings
+            .get(&vdev)
+            .map_or(0, |mapping| mapping.runs.len() as u64)
+    }
+
+    /// Whether blocks of removed vdevs were copied in one of these txgs.
+    #[must_use]
+    pub fn moved_in(&self, txgs: &Range<u64>) -> bool {
+        let mappings = self.0.mappings.borrow();
+        let mut copied = mappings.values().flat_map(|mapping| &mapping.copied);
+        copied.any(|(_, txg)| txgs.contains(&txg.0))
+    }
+
+    /// Returns where the bytes of a range are, on vdevs that are not removed, with the txgs they were written in.
+    ///
+    /// # Errors
+    /// [`VdevError::OutOfRange`] when the tables do not say.
+    pub fn resolve(&self, at: Location) -> Result<Vec<Location>, VdevError> {
         let mut pieces = vec![at];
         for _ in 0..DEPTH_MAX {
             let mut next = Vec::new();
             let mut done = true;
             for piece in pieces {
-                if !self.top(piece.vdev).is_some_and(|top| top.is_removed()) {
+                if !self.is_removed(piece.vdev) {
                     next.push(piece);
                     continue;
                 }
@@ -134,10 +240,8 @@ impl Tree {
         if let [only] = pieces.as_slice() {
             return Box::pin(self.read_with(*only, class, check)).await;
         }
-        let block = self.gather(at, &pieces, class).await?;
-        let len = block.len();
-        let job = move || check(&block);
-        self.run_job(len, job).await.ok_or(VdevError::Rejected {
+        let found = self.assemble(at, &pieces, class, &check).await?;
+        found.map(|(value, _)| value).ok_or(VdevError::Rejected {
             vdev: at.vdev,
             offset: at.offset,
             size: at.size,
@@ -155,37 +259,116 @@ impl Tree {
         if let [only] = pieces.as_slice() {
             return Box::pin(self.scrub(*only, class, check)).await;
         }
-        let good = self.gather(at, &pieces, class).await.ok();
-        let good = good.filter(|block| check(block).is_some());
-        Ok(Scrubbed {
-            bad_copies: u32::from(good.is_none()),
-            good,
-            ..Scrubbed::default()
-        })
+        let found = self.assemble(at, &pieces, class, &check).await;
+        let Some((_, good)) = found.ok().flatten() else {
+            return Ok(Scrubbed {
+                bad_copies: 1,
+                ..Scrubbed::default()
+            });
+        };
+        // Now that the right bytes are known, each piece has a check of its own.
+        let mut result = Scrubbed::default();
+        let mut from = 0;
+        for piece in pieces {
+            let size = usize::try_from(piece.size).map_err(|_| out_of_range(at))?;
+            let right = good.slice(from..from + size);
+            let same: Check<()> = Arc::new(move |bytes: &IoBuf| (*bytes == right).then_some(()));
+            let scrubbed = Box::pin(self.scrub(piece, class, same)).await?;
+            result.bad_copies += scrubbed.bad_copies;
+            result.repaired_copies += scrubbed.repaired_copies;
+            result.repaired_bytes += scrubbed.repaired_bytes;
+            from += size;
+        }
+        result.good = Some(good);
+        Ok(result)
     }
 
-    async fn gather(
+    /// Reads a block that was split, of copies of its pieces that pass the check together. `None` when there are none.
+    async fn assemble<T>(
         &self,
         at: Location,
         pieces: &[Location],
         class: IoClass,
-    ) -> Result<IoBuf, VdevError> {
-        let len = usize::try_from(at.size).map_err(|_| out_of_range(at))?;
-        let mut block = IoBufMut::zeroed(len);
-        let mut filled = 0;
+        check: &Check<T>,
+    ) -> Result<Option<(T, IoBuf)>, VdevError> {
+        let mut parts = Vec::new();
         for piece in pieces {
-            let bytes = Box::pin(self.read(*piece, class, Verify::None)).await?;
-            block[filled..filled + bytes.len()].copy_from_slice(&bytes);
-            filled += bytes.len();
+            parts.push(Box::pin(self.read(*piece, class, Verify::None)).await?);
         }
-        Ok(block.freeze())
+        let chosen: Vec<&IoBuf> = parts.iter().collect();
+        let block = join(&chosen);
+        if let Some(value) = check(&block) {
+            return Ok(Some((value, block)));
+        }
+        let mut versions = Vec::new();
+        for piece in pieces {
+            let mut all = self.versions(*piece, class).await;
+            if all.is_empty() {
+                return Err(VdevError::Unavailable { vdev: at.vdev });
+            }
+            all.dedup();
+            versions.push(all);
+        }
+        let mut turn = vec![0; versions.len()];
+        for _ in 0..COMBINATIONS_MAX {
+            let chosen: Vec<&IoBuf> = versions
+                .iter()
+                .zip(&turn)
+                .map(|(all, &which): (_, &usize)| &all[which])
+                .collect();
+            let block = join(&chosen);
+            if let Some(value) = check(&block) {
+                return Ok(Some((value, block)));
+            }
+            // The next combination, as an odometer counts.
+            let mut wheels = turn.iter_mut().zip(&versions);
+            let moved = wheels.any(|(which, all)| {
+                *which = (*which + 1) % all.len();
+                *which != 0
+            });
+            if !moved {
+                break;
+            }
+        }
+        Ok(None)
     }
+
+    /// Returns the bytes of a range as every device of its vdev has them.
+    async fn versions(&self, at: Location, class: IoClass) -> Vec<IoBuf> {
+        let Ok(top) = self.top_for(at) else {
+            return Vec::new();
+        };
+        let Ok(len) = usize::try_from(at.size) else {
+            return Vec::new();
+        };
+        if top.is_striped() {
+            let read = Box::pin(self.read(at, class, Verify::None)).await;
+            return read.into_iter().collect();
+        }
+        let mut found = Vec::new();
+        for leaf in top.leaves().into_iter().filter(|leaf| leaf.is_readable()) {
+            let offset = LEAF_DATA_START + at.offset;
+            let patience = self.patience(&top);
+            found.extend(leaf.read(offset, len, class, patience).await);
+        }
+        found
+    }
+}
+
+fn join(parts: &[&IoBuf]) -> IoBuf {
+    let len = parts.iter().map(|part| part.len()).sum();
+    let mut block = IoBufMut::zeroed(len);
+    let mut filled = 0;
+    for part in parts {
+        block[filled..filled + part.len()].copy_from_slice(part);
+        filled += part.len();
+    }
+    block.freeze()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ondisk::Txg;
 
     fn run(from: u64, len: u64, vdev: u32, offset: u64) -> Moved {
         Moved {
@@ -208,7 +391,7 @@ mod tests {
     #[test]
     fn ranges_are_split_where_they_were_split_by_the_copy() {
         let runs = vec![run(16, 8, 2, 100), run(0, 8, 1, 40), run(8, 4, 1, 0)];
-        let mapping = Mapping::new(runs).expect("a sound table");
+        let mapping = Mapping::new(runs, vec![(16, Txg(5)), (24, Txg(6))]).expect("a sound table");
         let pieces = |offset, size| {
             let pieces = mapping.pieces(at(offset, size))?;
             Some(
@@ -224,12 +407,14 @@ mod tests {
         assert_eq!(pieces(10, 4), None, "a gap");
         assert_eq!(pieces(20, 8), None, "beyond the end");
         assert_eq!(pieces(u64::MAX, 8), None);
+        let born = |offset| mapping.pieces(at(offset, 4)).expect("there")[0].born;
+        assert_eq!((born(4), born(16)), (Txg(5), Txg(6)));
     }
 
     #[test]
     fn tables_that_contradict_themselves_are_refused() {
-        assert!(Mapping::new(vec![run(0, 8, 1, 0), run(7, 8, 1, 8)]).is_none());
-        assert!(Mapping::new(vec![run(0, 0, 1, 0)]).is_none());
-        assert!(Mapping::new(vec![run(u64::MAX, 2, 1, 0)]).is_none());
+        assert!(Mapping::new(vec![run(0, 8, 1, 0), run(7, 8, 1, 8)], vec![]).is_none());
+        assert!(Mapping::new(vec![run(0, 0, 1, 0)], vec![]).is_none());
+        assert!(Mapping::new(vec![run(u64::MAX, 2, 1, 0)], vec![]).is_none());
     }
 }

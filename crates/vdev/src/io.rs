@@ -24,6 +24,8 @@ use crate::{
 pub struct Suspect {
     tree: Tree,
     state: Rc<SuspectState>,
+    /// Where the range really is, if its vdev was removed.
+    pieces: Vec<Self>,
 }
 
 impl Drop for Suspect {
@@ -83,6 +85,8 @@ impl Tree {
         match self.read_checked(at, class, check, false).await {
             Ok(value) => Ok(Some(value)),
             Err(VdevError::Rejected { .. }) => Ok(None),
+            // Nothing was there that would have been copied.
+            Err(VdevError::OutOfRange { .. }) if self.is_removed(at.vdev) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -131,6 +135,10 @@ impl Tree {
                 suspect = Some(self.suspect(at));
             }
             failed.push(leaf);
+        }
+        if self.is_removed(at.vdev) {
+            // It was removed meanwhile, and its devices are closed.
+            return self.read_moved(at, class, check).await;
         }
         if rejected {
             return Err(VdevError::Rejected {
@@ -200,6 +208,9 @@ impl Tree {
                 bad.push(leaf);
             }
         }
+        if result.good.is_none() && self.is_removed(at.vdev) {
+            return self.scrub_moved(at, class, check).await;
+        }
         if let Some(good) = &result.good
             && !bad.is_empty()
         {
@@ -212,6 +223,10 @@ impl Tree {
     /// Starts watching a range whose copies are all bad here, so that it can be repaired from a copy elsewhere.
     #[must_use]
     pub fn suspect(&self, at: Location) -> Suspect {
+        let pieces = match self.is_removed(at.vdev) {
+            true => self.resolve(at).unwrap_or_default(),
+            false => Vec::new(),
+        };
         let state = Rc::new(SuspectState {
             at,
             end: self.end_of(at),
@@ -223,6 +238,7 @@ impl Tree {
         Suspect {
             tree: self.clone(),
             state,
+            pieces: pieces.into_iter().map(|at| self.suspect(at)).collect(),
         }
     }
 
@@ -245,8 +261,29 @@ impl Tree {
         let result = if top.is_striped() {
             self.write_striped(&top, at, data, class).await
         } else {
-            self.write_leaves(&top, at, data, class).await
+            self.write_leaves(&top, at, |_| data.clone(), class).await
         };
+        self.end_write(at);
+        result
+    }
+
+    /// As [`Tree::write`] for a vdev that holds copies, with other bytes for each of its devices: `data` is asked by their
+    /// order in the tree.
+    pub(crate) async fn write_each(
+        &self,
+        at: Location,
+        data: impl Fn(usize) -> IoBuf,
+        class: IoClass,
+    ) -> Result<(), VdevError> {
+        if self.0.mode == OpenMode::ReadOnly {
+            return Err(VdevError::ReadOnly);
+        }
+        let top = self.top_for(at)?;
+        if top.is_striped() || top.is_removed() {
+            return Err(out_of_range(at));
+        }
+        self.begin_write(at, top.end_of(at)).await;
+        let result = self.write_leaves(&top, at, data, class).await;
         self.end_write(at);
         result
     }
@@ -406,7 +443,7 @@ impl Tree {
         &self,
         top: &Top,
         at: Location,
-        data: IoBuf,
+        data: impl Fn(usize) -> IoBuf,
         class: IoClass,
     ) -> Result<(), VdevError> {
         let offset = LEAF_DATA_START + at.offset;
@@ -414,18 +451,18 @@ impl Tree {
         let leaves = top.leaves();
         let results = if let [only] = leaves.as_slice() {
             vec![
-                only.write(offset, data, class, patience, Some(at.born))
+                only.write(offset, data(0), class, patience, Some(at.born))
                     .await,
             ]
         } else {
-            let write = |leaf: &Rc<Leaf>| {
-                let (leaf, data) = (Rc::clone(leaf), data.clone());
+            let write = |(index, leaf): (usize, &Rc<Leaf>)| {
+                let (leaf, data) = (Rc::clone(leaf), data(index));
                 async move {
                     leaf.write(offset, data, class, patience, Some(at.born))
                         .await
                 }
             };
-            runtime::join_all(leaves.iter().map(write)).await
+            runtime::join_all(leaves.iter().enumerate().map(write)).await
         };
         let mut first_error = None;
         let mut failed = Vec::new();
@@ -497,11 +534,30 @@ impl Suspect {
     /// Writes good bytes over the whole range on every leaf, unless somebody wrote there since the watch began. Returns
     /// how many leaves took them.
     pub async fn repair(&self, good: &IoBuf) -> u32 {
+        if !self.pieces.is_empty() {
+            return self.repair_pieces(good).await;
+        }
         match self.tree.top(self.state.at.vdev) {
             Some(top) if top.is_striped() => self.tree.rewrite_striped(&top, self, good).await,
             Some(top) => self.repair_leaves(&top.leaves(), good).await,
             None => 0,
         }
+    }
+
+    /// Writes the pieces of good bytes to where they are; returns how many devices took those of the piece with the most.
+    async fn repair_pieces(&self, good: &IoBuf) -> u32 {
+        let (mut from, mut most) = (0_usize, 0);
+        for piece in &self.pieces {
+            let Ok(size) = usize::try_from(piece.state.at.size) else {
+                return most;
+            };
+            let Some(end) = from.checked_add(size).filter(|&end| end <= good.len()) else {
+                return most;
+            };
+            most = most.max(Box::pin(piece.repair(&good.slice(from..end))).await);
+            from = end;
+        }
+        most
     }
 
     pub(crate) fn location(&self) -> Location {

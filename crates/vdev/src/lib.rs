@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod copy;
 mod create;
 mod error;
 mod free_space;
@@ -33,6 +34,7 @@ mod tree;
 mod types;
 
 pub use config::{ConfigPlace, TreeConfig, VdevConfig, VdevKind};
+pub use copy::CopyFailure;
 pub use create::{
     Conflict, DiskUse, DraidSpec, LeafSpec, TopSpec, TreeSpec, disk_use, metaslab_shift_for, plan,
     plan_tops,

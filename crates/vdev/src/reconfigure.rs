@@ -497,6 +497,16 @@ fn move_top_fields(from: &mut VdevConfig, to: &mut VdevConfig) {
     to.is_log = std::mem::take(&mut from.is_log);
     to.non_allocating = std::mem::take(&mut from.non_allocating);
     to.zap_top = from.zap_top.take();
+    for key in [
+        "removing",
+        "com.delphix:indirect_object",
+        "com.delphix:indirect_births",
+    ] {
+        if let Some(value) = from.extra.u64(key) {
+            from.extra.remove(key);
+            to.extra.insert(key, value);
+        }
+    }
     to.bias = std::mem::replace(&mut from.bias, AllocationBias::None);
 }
 

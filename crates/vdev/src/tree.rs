@@ -227,11 +227,21 @@ impl Tree {
     /// Returns the top-level vdevs that can hold blocks, by id (holes and removed vdevs are left out).
     #[must_use]
     pub fn tops(&self) -> Vec<TopInfo> {
+        self.infos(false)
+    }
+
+    /// Returns the removed top-level vdevs, by id: block pointers name them still.
+    #[must_use]
+    pub fn removed_tops(&self) -> Vec<TopInfo> {
+        self.infos(true)
+    }
+
+    fn infos(&self, removed: bool) -> Vec<TopInfo> {
         let config = self.0.config.borrow();
         let tops = self.0.tops.borrow();
         tops.iter()
             .flatten()
-            .filter(|top| !top.is_removed())
+            .filter(|top| top.is_removed() == removed)
             .filter_map(|top| {
                 let vdev = config.tops.get(top.id as usize)?;
                 Some(TopInfo {

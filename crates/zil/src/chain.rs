@@ -35,6 +35,12 @@ impl Chain {
         self.blocks.is_empty()
     }
 
+    /// Whether some block of it lies on a top-level vdev.
+    pub(crate) fn is_on(&self, vdev: u32) -> bool {
+        let mut places = self.blocks.iter().flat_map(|block| block.bp.copies());
+        places.any(|dva| dva.vdev == vdev)
+    }
+
     /// The oldest block: the one the header points to.
     pub(crate) fn first(&self) -> Option<BlockPointer> {
         self.blocks.front().map(|block| block.bp)

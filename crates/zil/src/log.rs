@@ -229,6 +229,20 @@ impl Zilog {
         !self.0.chain.borrow().is_empty() || self.0.discard.borrow().is_some()
     }
 
+    /// Whether blocks of the log may lie on a top-level vdev, set aside or written. Those of a log that waits for its replay
+    /// may lie anywhere.
+    #[must_use]
+    pub fn may_be_on(&self, vdev: u32) -> bool {
+        let inner = &self.0;
+        let discard = inner.discard.borrow();
+        let old = discard.iter().flat_map(|(_, blocks)| blocks);
+        inner.unreplayed.get()
+            || inner.chain.borrow().is_on(vdev)
+            || old
+                .flat_map(BlockPointer::copies)
+                .any(|dva| dva.vdev == vdev)
+    }
+
     /// Whether the log of an earlier session waits for [`Zilog::replay`]. Until then nothing may be changed.
     #[must_use]
     pub fn needs_replay(&self) -> bool {

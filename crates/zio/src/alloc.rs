@@ -258,6 +258,10 @@ pub(crate) struct Allocator {
     closed_logs: BTreeSet<u32>,
     /// What is free but for a checkpoint.
     kept: Kept,
+    /// Vdevs that take no new blocks: datasets cannot count on their room.
+    idle: BTreeSet<u32>,
+    /// What was freed on vdevs whose blocks were, or are being, moved elsewhere.
+    pub(crate) left: crate::moved::Left,
 }
 
 impl Allocator {
@@ -273,6 +277,8 @@ impl Allocator {
             deferring: BTreeSet::new(),
             closed_logs: BTreeSet::new(),
             kept: Kept::default(),
+            idle: BTreeSet::new(),
+            left: crate::moved::Left::default(),
         };
         for (top, deflate) in tops {
             allocator.add(top, *deflate, &known);
@@ -292,6 +298,7 @@ impl Allocator {
         };
         let bias = space.bias;
         if allocating {
+            self.idle.remove(&vdev);
             let group = self.groups.entry(bias).or_default();
             if !group.ids.contains(&vdev) {
                 group.ids.push(vdev);
@@ -299,6 +306,7 @@ impl Allocator {
             }
             return;
         }
+        self.idle.insert(vdev);
         space.return_runs();
         space.homes = [None; SLOTS];
         if let Some(group) = self.groups.get_mut(&bias) {
@@ -309,6 +317,11 @@ impl Allocator {
                 self.groups.remove(&bias);
             }
         }
+    }
+
+    /// Whether a vdev takes no new blocks.
+    pub(crate) fn is_idle(&self, vdev: u32) -> bool {
+        self.idle.contains(&vdev)
     }
 
     /// Gives a vdev the free metaslabs that it lacks up to `count`.
@@ -328,6 +341,7 @@ impl Allocator {
     pub(crate) fn remove_vdev(&mut self, vdev: u32) {
         self.set_allocating(vdev, false);
         self.vdevs.remove(&vdev);
+        self.idle.remove(&vdev);
         self.deferring.retain(|(id, _)| *id != vdev);
         for keys in self.changed.values_mut() {
             keys.retain(|(id, _)| *id != vdev);
@@ -350,6 +364,8 @@ impl Allocator {
             let group = self.groups.entry(top.bias).or_default();
             group.ids.push(top.id);
             group.rotor_left = ROTOR_BYTES;
+        } else {
+            self.idle.insert(top.id);
         }
         self.vdevs.insert(
             top.id,
@@ -617,6 +633,17 @@ impl Allocator {
         space.metaslabs.get(metaslab as usize)?.map_free()
     }
 
+    /// Returns what is allocated within a range of a metaslab; `None` if it is not loaded.
+    pub(crate) fn allocated_in(
+        &mut self,
+        (vdev, metaslab): (u32, u32),
+        within: &Range<u64>,
+    ) -> Option<Vec<Range<u64>>> {
+        let space = self.vdevs.get_mut(&vdev)?;
+        space.return_runs_of(metaslab);
+        space.metaslabs.get(metaslab as usize)?.allocated_in(within)
+    }
+
     /// Holds free ranges of a metaslab, from `from` on and at most `most` bytes, but no more than an eighth of what is free
     /// on the vdev.
     pub(crate) fn hold_free(
@@ -723,6 +750,7 @@ impl Allocator {
 
     pub(crate) fn has_changes(&self, txg: Txg) -> bool {
         self.kept.has(txg)
+            || self.left.has(txg)
             || self.changed.get(&txg).is_some_and(|keys| {
                 keys.iter().any(|&(vdev, metaslab)| {
                     self.vdevs
@@ -787,13 +815,18 @@ impl Allocator {
     // OpenZFS: module/zfs/spa_misc.c, spa_update_dspace; module/zfs/spa.c, spa_prop_get_config
     pub(crate) fn space(&self) -> Space {
         let mut sum = Space::default();
-        for space in self
+        for (id, space) in self
             .vdevs
-            .values()
-            .filter(|v| v.bias != AllocationBias::Log)
+            .iter()
+            .filter(|(_, v)| v.bias != AllocationBias::Log)
         {
             let is_normal = space.bias == AllocationBias::None;
-            sum.add(&space.space(), is_normal);
+            let is_idle = self.idle.contains(id);
+            let mut space = space.space();
+            if is_idle {
+                space.free = 0;
+            }
+            sum.add(&space, is_normal && !is_idle);
         }
         sum.slop = slop(sum.deflated_size);
         sum
@@ -849,7 +882,7 @@ impl Allocator {
     }
 
     /// Returns the key of the metaslab that holds the whole range.
-    fn key_of(&self, vdev: u32, range: &Range<u64>) -> Option<(u32, u32)> {
+    pub(crate) fn key_of(&self, vdev: u32, range: &Range<u64>) -> Option<(u32, u32)> {
         let space = self.vdevs.get(&vdev)?;
         let unit = (1_u64 << space.ashift) - 1;
         if range.is_empty() || range.start & unit != 0 || range.end & unit != 0 {

@@ -19,6 +19,7 @@ mod kept;
 mod later;
 mod log;
 mod metaslab;
+mod moved;
 mod ranges;
 mod read;
 mod scrub;
@@ -28,6 +29,7 @@ mod write;
 pub use alloc::{LoadSpaceMap, MetaSource, MetaslabChange, MetaslabSummary, Release, Space};
 pub use error::{Bookmark, CorruptReason, ZioError};
 pub use kept::KeptRanges;
+pub use moved::VdevRanges;
 pub use read::Forms;
 pub use store::{
     BlockStore, FailureGate, ReadProps, ScrubOutcome, StoreOptions, StoreStats, StoreTuning,

@@ -458,6 +458,19 @@ impl Metaslab {
         Some(free.drain())
     }
 
+    /// Returns what is allocated within a range of it, in order; `None` if it is not loaded. Runs must have been returned
+    /// before.
+    pub(crate) fn allocated_in(&self, within: &Range<u64>) -> Option<Vec<Range<u64>>> {
+        let Load::Loaded(usable) = &self.load else {
+            return None;
+        };
+        let mut parts = usable.gaps(within);
+        for free in self.deferred.values().chain([&self.held]) {
+            parts = parts.iter().flat_map(|part| free.gaps(part)).collect();
+        }
+        Some(parts)
+    }
+
     /// Returns the free segments (usable or deferred, not merged) counted by log2 of their size; `None` if not loaded.
     pub(crate) fn histogram(&self) -> Option<[u64; 64]> {
         let Load::Loaded(usable) = &self.load else {

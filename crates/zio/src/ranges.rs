@@ -45,6 +45,30 @@ impl RangeTree {
         self.by_start.iter().map(|(&start, &end)| start..end)
     }
 
+    /// Returns the parts of a range that are not in the set, in order.
+    pub(crate) fn gaps(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        let mut inside: Vec<(u64, u64)> = self
+            .by_start
+            .range(..range.end)
+            .rev()
+            .take_while(|&(_, &end)| end > range.start)
+            .map(|(&start, &end)| (start, end))
+            .collect();
+        inside.reverse();
+        let mut gaps = Vec::new();
+        let mut at = range.start;
+        for (start, end) in inside {
+            if at < start {
+                gaps.push(at..start);
+            }
+            at = at.max(end);
+        }
+        if at < range.end {
+            gaps.push(at..range.end);
+        }
+        gaps
+    }
+
     /// Returns true if any byte of the range is in the set.
     pub(crate) fn overlaps(&self, range: &Range<u64>) -> bool {
         self.by_start

@@ -244,6 +244,13 @@ impl BlockStore {
         }
     }
 
+    /// Whether a top-level vdev takes no new blocks.
+    #[must_use]
+    pub fn is_idle(&self, vdev: u32) -> bool {
+        self.with_allocator(|allocator| allocator.is_idle(vdev))
+            .unwrap_or(true)
+    }
+
     /// Begins to use the room by which a top-level vdev has grown. To be called when the tree is durable with it.
     pub fn grow_vdev(&self, vdev: u32) {
         let found = self.0.tree.tops().into_iter().find(|top| top.id == vdev);
@@ -684,10 +691,7 @@ impl BlockStore {
         let checkpoint = self.0.checkpoint.get();
         let keep = checkpoint.is_some_and(|kept| bp.physical_birth() <= kept && txg > kept);
         for (vdev, range) in ranges {
-            let freed = self.with_allocator(|allocator| match keep {
-                true => allocator.keep(txg, vdev, &range),
-                false => allocator.free(txg, vdev, &range),
-            });
+            let freed = self.free_place(txg, vdev, &range, keep);
             freed?.map_err(|_| fail("the place is free already"))?;
         }
         Ok(())

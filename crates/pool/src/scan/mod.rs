@@ -330,6 +330,10 @@ impl Inner {
     /// Starts a resilver if devices miss something that can be given to them; a scrub gives way.
     pub(crate) async fn resilver_if_needed(self: &Rc<Self>) -> Result<(), PoolError> {
         let _deciding = self.scan.deciding.lock().await;
+        if self.removal.vdev().is_some() {
+            // Nobody refers to what an evacuation has copied: it would be passed over. It asks again at its end.
+            return Ok(());
+        }
         let leaves = self.leaves_to_resilver();
         let ranges = leaves.values().flatten();
         let (Some(first), Some(last)) = (
@@ -360,6 +364,12 @@ impl Inner {
         while self.clock().last_synced().0 < last {
             self.clock().sync_all().await?;
         }
+        // Blocks of removed vdevs may have been copied in a group that a device lacks, and be of any age.
+        let moved = leaves.values().flatten();
+        let first = match moved.clone().any(|range| self.tree.moved_in(range)) {
+            true => 0,
+            false => first,
+        };
         self.begin_scan(scan_func::RESILVER, first.saturating_sub(1), Some(last))
             .await?;
         self.start_walk();

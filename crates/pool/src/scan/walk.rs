@@ -232,7 +232,7 @@ impl Inner {
             }
             let bytes: u64 = bp.copies().map(|dva| dva.asize).sum();
             window.bytes += bytes;
-            if resilver && !lacks(&outdated, bp) {
+            if resilver && !lacks(&outdated, bp) && !self.lacks_moved(&outdated, bp) {
                 window.skipped += bytes;
                 continue;
             }
@@ -316,6 +316,34 @@ impl Inner {
             }
         }
         scan.changed.notify_all();
+    }
+
+    /// Whether some outdated leaf lacks a copy of a block that lies on a removed vdev.
+    fn lacks_moved(&self, outdated: &Outdated, bp: &BlockPointer) -> bool {
+        if bp.is_gang() {
+            // Its pieces may lie anywhere.
+            let mut ranges = outdated.values().flatten().flatten();
+            return ranges.any(|range| self.tree.moved_in(range));
+        }
+        bp.copies().any(|dva| {
+            if !self.tree.is_removed(dva.vdev) {
+                return false;
+            }
+            let at = vdev::Location {
+                vdev: dva.vdev,
+                offset: dva.offset,
+                size: dva.asize,
+                born: bp.physical_birth(),
+            };
+            // What cannot be found is looked at, and told of then.
+            let Ok(pieces) = self.tree.resolve(at) else {
+                return true;
+            };
+            pieces.iter().any(|piece| {
+                let leaves = outdated.get(&piece.vdev).into_iter().flatten();
+                leaves.flatten().any(|range| range.contains(&piece.born.0))
+            })
+        })
     }
 
     fn outdated_by_top(&self) -> Outdated {

@@ -68,6 +68,18 @@ const EXAMPLES: &[(&str, &str, &[Example])] = &[
                 "take a log vdev, a cache device or a spare that is not in use out of the pool",
             ),
             (
+                "zpool remove -n tank mirror-1",
+                "say how much memory it would take for good to remember where the blocks of a vdev went",
+            ),
+            (
+                "zpool remove -w tank mirror-1",
+                "copy all that a vdev holds to the others, and wait until its disks are free",
+            ),
+            (
+                "zpool remove -s tank",
+                "leave the vdev in the pool that is being evacuated",
+            ),
+            (
                 "zpool remove tank mirror-3",
                 "a log of two disks, by its name in zpool status",
             ),

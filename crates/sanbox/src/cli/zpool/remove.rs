@@ -1,22 +1,25 @@
 //! `zpool remove`.
 
-use engine::{AllocationBias, EngineError, VdevStatus};
+use engine::EngineError;
 
-use super::scan::{finish_here, vdev_guid};
+use super::scan::{finish_here, is_removing, vdev_guid, wait_for};
 use super::{bad_name, open_pool};
 use crate::cli::format::nice_number;
 use crate::cli::getopt::Opt;
 use crate::cli::{Exit, Outcome, Session};
 
+/// Prefix of the reasons for which a removal cannot be estimated.
+const UNKNOWN: &str = "cannot determine indirect size of";
+
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_remove; lib/libzfs/libzfs_pool.c, zpool_vdev_remove (words)
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
-    let (mut estimate, mut exact, mut stop) = (false, false, false);
+    let (mut estimate, mut exact, mut stop, mut wait) = (false, false, false, false);
     let operands = session.options(arguments, "npsw", &[], |_, option| {
         match option {
             Opt::Short('n', _) => estimate = true,
             Opt::Short('p', _) => exact = true,
             Opt::Short('s', _) => stop = true,
-            // What can be removed is gone when the command ends.
+            Opt::Short('w', _) => wait = true,
             _ => {}
         }
         Ok(())
@@ -36,7 +39,11 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         if !devices.is_empty() {
             return Err(session.misuse("too many arguments"));
         }
-        return Err(session.fail("cannot cancel removal: there is no active removal"));
+        let canceled = pool.cancel_removal().await;
+        if wait {
+            return Err(session.misuse("invalid option combination: -w cannot be used with -s"));
+        }
+        return canceled.map_err(|error| session.fail(format!("cannot cancel removal: {error}")));
     }
     if devices.is_empty() {
         return Err(session.misuse("missing device"));
@@ -44,29 +51,30 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     let mut failed = false;
     for word in devices {
         let Some(guid) = vdev_guid(&pool, word).await? else {
+            let what = if estimate { UNKNOWN } else { "cannot remove" };
             session
                 .out
-                .error(format!("cannot remove {word}: no such device in pool"));
+                .error(format!("{what} {word}: no such device in pool"));
             failed = true;
+            if estimate {
+                break;
+            }
             continue;
         };
         if estimate {
-            let status = pool.status().await.map_err(|_| Exit(1))?;
-            let data = |top: &&VdevStatus| top.guid == guid && top.bias != AllocationBias::Log;
-            if status.root.children.iter().any(|top| data(&top)) {
-                session.out.error(format!(
-                    "cannot remove {word}: only spares, cache devices and log vdevs can be removed by this version of sanbox"
-                ));
+            let Ok(Some(bytes)) = pool.removal_memory(guid).await else {
+                session
+                    .out
+                    .error(format!("{UNKNOWN} {word}: indirect size not available"));
                 failed = true;
-                continue;
-            }
-            // Spares, cache devices and logs leave nothing behind that would have to be remembered.
+                break;
+            };
             session.out.line(if exact {
-                format!("{word} 0")
+                format!("{word} {bytes}")
             } else {
                 format!(
                     "Memory that will be used after removing {word}: {}",
-                    nice_number(0)
+                    nice_number(bytes)
                 )
             });
             continue;
@@ -81,6 +89,11 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         }
     }
     session.appliance.devices_changed(&pool).await;
+    if wait && !failed || !session.appliance.lives_on() {
+        // Without a daemon nobody would go on.
+        wait_for(session, &pool, is_removing).await?;
+        session.appliance.devices_changed(&pool).await;
+    }
     finish_here(session, &pool).await?;
     if failed { Err(Exit(1)) } else { Ok(()) }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::{EngineError, LeafWork, PoolHandle, PoolStatus, VdevStatus};
+use engine::{EngineError, LeafWork, PoolHandle, PoolStatus, RemovalStage, VdevStatus};
 
 use super::{Subject, leaf_work, open_pool, subjects};
 use crate::cli::getopt::Opt;
@@ -249,6 +249,7 @@ fn is_active(status: &PoolStatus, activity: &str) -> bool {
         "discard" => is_discarding(status),
         "trim" => leaf_work::is_active(status, LeafWork::Trim),
         "initialize" => leaf_work::is_active(status, LeafWork::Initialize),
+        "remove" => is_removing(status),
         "scrub" => is_scrubbing(status),
         "resilver" => is_resilvering(status),
         "replace" => any(&status.root, &|vdev| vdev.kind == "replacing"),
@@ -259,6 +260,13 @@ fn is_active(status: &PoolStatus, activity: &str) -> bool {
 /// Whether a checkpoint is being discarded.
 pub(super) fn is_discarding(status: &PoolStatus) -> bool {
     status.checkpoint.is_some_and(|kept| kept.time.is_none())
+}
+
+/// Whether a vdev is being evacuated.
+pub(super) fn is_removing(status: &PoolStatus) -> bool {
+    status
+        .removal
+        .is_some_and(|removal| removal.stage == RemovalStage::Evacuating)
 }
 
 fn is_scrubbing(status: &PoolStatus) -> bool {

@@ -1,8 +1,8 @@
 //! `zpool status`.
 
 use engine::{
-    CheckpointStatus, Health, LeafWorkState, LeafWorkStatus, PoolStatus, ScanStatus, StatusReason,
-    VdevStatus,
+    CheckpointStatus, Health, LeafWorkState, LeafWorkStatus, PoolStatus, RemovalStage,
+    RemovalStatus, ScanStatus, StatusReason, VdevStatus,
 };
 use serde_json::{Map, Value, json};
 
@@ -216,6 +216,14 @@ fn pool_text(status: &PoolStatus, damaged: Option<&[String]>, options: Options) 
     if let Some(scan) = &status.scan {
         text.push_str(&scan_text(scan, crate::appliance::now_seconds()));
     }
+    if let Some(removal) = &status.removal {
+        let name = removed_name(status, removal, options);
+        text.push_str(&removal_text(
+            removal,
+            &name,
+            crate::appliance::now_seconds(),
+        ));
+    }
     if let Some(kept) = &status.checkpoint {
         text.push_str(&checkpoint_text(kept, status.scan.as_ref()));
     }
@@ -327,6 +335,11 @@ fn vdev_lines(
         text.push_str("  ");
         text.push_str(note);
     }
+    if vdev.removing {
+        text.push_str("  (removing)");
+    } else if vdev.non_allocating {
+        text.push_str("  (non-allocating)");
+    }
     if vdev.resilvering && vdev.health == Health::Online {
         text.push_str("  (resilvering)");
     }
@@ -408,6 +421,69 @@ fn leaf_work_text(work: &LeafWorkStatus, verbose: bool, [done, doing]: [&str; 2]
     };
     let date = date_with_seconds(work.time);
     format!("  ({}% {done}, {since} {date})", work.percent)
+}
+
+/// The name of the vdev of the newest removal; of one that has gone, that of its place.
+fn removed_name(status: &PoolStatus, removal: &RemovalStatus, options: Options) -> String {
+    let mut tops = status.root.children.iter();
+    let found = tops.find(|top| top.id == removal.vdev);
+    found.map_or_else(
+        || format!("indirect-{}", removal.vdev),
+        |top| options.style.name(top),
+    )
+}
+
+// OpenZFS: cmd/zpool/zpool_main.c, print_removal_status
+fn removal_text(removal: &RemovalStatus, name: &str, now: u64) -> String {
+    /// Hours after which an estimate is no help.
+    const HOURS_MAX: u64 = 30 * 24;
+    let (start, end) = (
+        date_with_seconds(removal.start_time),
+        date_with_seconds(removal.end_time),
+    );
+    let mut text = match removal.stage {
+        RemovalStage::Finished => {
+            let minutes = removal.end_time.saturating_sub(removal.start_time) / 60;
+            format!(
+                "remove: Removal of vdev {} copied {} in {}h{}m, completed on {end}\n",
+                removal.vdev,
+                nice_number(removal.copied_bytes),
+                minutes / 60,
+                minutes % 60
+            )
+        }
+        RemovalStage::Canceled => format!("remove: Removal of {name} canceled on {end}\n"),
+        RemovalStage::Evacuating => {
+            let (copied, total) = (removal.copied_bytes.max(1), removal.to_copy_bytes);
+            let elapsed = now.saturating_sub(removal.start_time).max(1);
+            let rate = (copied / elapsed).max(1);
+            let minutes = total.saturating_sub(copied) / rate / 60;
+            let hundredths = (u128::from(copied) * 10_000)
+                .checked_div(u128::from(total))
+                .unwrap_or(10_000);
+            let left = if minutes / 60 < HOURS_MAX {
+                format!(", {}h{}m to go", minutes / 60, minutes % 60)
+            } else {
+                ", (copy is slow, no estimated time)".to_owned()
+            };
+            format!(
+                "remove: Evacuation of {name} in progress since {start}\n\t{} copied out of {} at {}/s, {}.{:02}% \
+                 done{left}\n",
+                nice_number(copied),
+                nice_number(total),
+                nice_number(rate),
+                hundredths / 100,
+                hundredths % 100,
+            )
+        }
+    };
+    if removal.mapping_bytes > 0 {
+        let bytes = nice_number(removal.mapping_bytes);
+        text.push_str(&format!(
+            "\t{bytes} memory used for removed device mappings\n"
+        ));
+    }
+    text
 }
 
 // OpenZFS: cmd/zpool/zpool_main.c, print_checkpoint_scan_warning, print_checkpoint_status
@@ -715,6 +791,30 @@ fn pool_json(status: &PoolStatus, options: Options) -> Value {
             "examined": nice_bytes(scan.examined_bytes),
             "processed": nice_bytes(scan.processed_bytes),
             "errors": text(scan.errors),
+        });
+    }
+    if let Some(removal) = &status.removal {
+        let time = |time: u64| match options.exact {
+            true => text(time),
+            false => Value::from(date_with_seconds(time)),
+        };
+        let bytes = |bytes: u64| match options.exact {
+            true => text(bytes),
+            false => Value::from(nice_bytes(bytes)),
+        };
+        object["removal_stats"] = json!({
+            "name": removed_name(status, removal, options),
+            "state": match removal.stage {
+                RemovalStage::Evacuating => "SCANNING",
+                RemovalStage::Finished => "FINISHED",
+                RemovalStage::Canceled => "CANCELED",
+            },
+            "removing_vdev": text(removal.vdev),
+            "start_time": time(removal.start_time),
+            "end_time": time(removal.end_time),
+            "to_copy": bytes(removal.to_copy_bytes),
+            "copied": bytes(removal.copied_bytes),
+            "mapping_memory": bytes(removal.mapping_bytes),
         });
     }
     let mut vdevs = Map::new();

@@ -1,0 +1,558 @@
+//! Removal of top-level vdevs that hold data: their blocks are copied to the others, and a table says where.
+//!
+//! ```text
+//! ordinary --remove--> takes no new blocks --logs gone--> evacuating --all copied--> removed: only the table is left
+//!                                                            \--cancel, or a device fails--> ordinary, as before
+//! ```
+//! Block pointers are not changed. The state of the newest removal lies in the directory of the meta-objset; an evacuation goes
+//! on after an import.
+// OpenZFS: module/zfs/vdev_removal.c
+
+mod evacuate;
+mod obsolete;
+mod table;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use dmu::{Tx, zap};
+use ondisk::{Guid, ObjectId, Txg};
+use runtime::JoinHandle;
+use vdev::{AllocationBias, Layout, TopInfo, VdevConfig};
+
+pub(crate) use table::{load_mappings, unsupported};
+
+use crate::PoolError;
+use crate::pool::{DIRECTORY, Inner, Pool};
+use crate::spec::RemovalTuning;
+use crate::status::{RemovalStage, RemovalStatus};
+use crate::sync::leaves_of;
+use evacuate::Pending;
+use table::{Phys, Stage, Table};
+
+const FEATURE: &str = "device_removal";
+/// How often the intent logs are asked to leave a vdev.
+const RETIRE_TRIES: u32 = 64;
+/// What is waited between two tries, once the first ones did not suffice.
+const RETIRE_PAUSE: Duration = Duration::from_millis(50);
+/// Groups that can have placed something on a vdev before it stopped taking blocks.
+// OpenZFS: include/sys/txg.h, TXG_CONCURRENT_STATES
+const TXGS_UNDER_WAY: u32 = 3;
+
+const BUSY: &str = "Pool busy; removal may already be in progress";
+const IN_PROGRESS: &str = "removal for this vdev is already in progress.";
+const SHAPE: &str =
+    "invalid config; all top-level vdevs must have the same sector size and not be raidz.";
+const NOT_SUPPORTED: &str = "operation not supported on this type of vdev";
+
+/// What is known of removals.
+pub(crate) struct State {
+    tuning: RemovalTuning,
+    phys: Cell<Option<Phys>>,
+    evacuation: RefCell<Option<Rc<Evacuation>>>,
+    obsolete: obsolete::Maps,
+    /// A removal is being prepared.
+    preparing: Cell<bool>,
+    /// The pool is being left.
+    leaving: Cell<bool>,
+    /// Evacuations stand still, for tests.
+    paused: Cell<bool>,
+    task: RefCell<Option<JoinHandle<()>>>,
+}
+
+/// An evacuation under way.
+struct Evacuation {
+    vdev: u32,
+    guid: Guid,
+    class: AllocationBias,
+    metaslab_shift: u8,
+    metaslabs: u64,
+    ashift: u8,
+    table: Cell<Table>,
+    /// Up to where it was looked for something to copy.
+    next: Cell<u64>,
+    /// What was copied by groups that have not been written.
+    pending: RefCell<BTreeMap<Txg, Pending>>,
+    /// The worker is told to stop.
+    stopped: Cell<bool>,
+}
+
+impl State {
+    pub(crate) fn new(tuning: RemovalTuning) -> Self {
+        let paused = Cell::new(tuning.paused);
+        Self {
+            tuning,
+            phys: Cell::new(None),
+            evacuation: RefCell::new(None),
+            obsolete: obsolete::Maps::default(),
+            preparing: Cell::new(false),
+            leaving: Cell::new(false),
+            paused,
+            task: RefCell::new(None),
+        }
+    }
+
+    /// Whether a group has something to write.
+    pub(crate) fn has_work(&self) -> bool {
+        let evacuation = self.evacuation.borrow();
+        let pending = evacuation.as_ref().map(|e| !e.pending.borrow().is_empty());
+        pending.unwrap_or(false)
+    }
+
+    fn evacuation(&self) -> Option<Rc<Evacuation>> {
+        self.evacuation.borrow().clone()
+    }
+
+    /// The vdev that is being evacuated.
+    pub(crate) fn vdev(&self) -> Option<u32> {
+        self.evacuation.borrow().as_ref().map(|e| e.vdev)
+    }
+}
+
+impl Pool {
+    /// Gives up the evacuation of a vdev (`zpool remove -s`): it is an ordinary one again on return, also after a crash.
+    ///
+    /// # Errors
+    /// `InUse` when none is under way; `ReadOnly`, `Suspended`.
+    pub async fn cancel_removal(&self) -> Result<(), PoolError> {
+        let inner = &self.0;
+        inner.writable()?;
+        inner.stop_evacuation().await;
+        let given_up = inner.give_up_evacuation().await;
+        if given_up.is_err() && inner.writable().is_ok() {
+            inner.evacuate_in_background();
+        }
+        given_up
+    }
+
+    /// Returns about how many bytes of memory would be used for good if a vdev was removed; 0 for those that leave nothing
+    /// behind. `None` when too little is known of its free space.
+    ///
+    /// # Errors
+    /// `NoSuchDevice`.
+    pub fn removal_memory(&self, guid: u64) -> Result<Option<u64>, PoolError> {
+        let inner = &self.0;
+        let tops = inner.tree.tops();
+        let Some(top) = tops.iter().find(|top| top.guid.0 == guid) else {
+            return match inner.leaves_below(guid) {
+                // A device of a vdev has no table of its own.
+                Ok(_) => Ok(None),
+                Err(_) => Ok(Some(0)),
+            };
+        };
+        if top.is_log {
+            return Ok(Some(0));
+        }
+        if inner.removal.vdev() == Some(top.id) {
+            return Ok(Some(inner.tree.mapping_runs(top.id) * table::ENTRY));
+        }
+        let Some(free) = inner.space.free_segments(top.id) else {
+            return Ok(None);
+        };
+        // OpenZFS: module/zfs/vdev_label.c, vdev_config_generate (indirect_size)
+        let tuning = &inner.removal.tuning;
+        let space = inner.store().vdev_space(top.id);
+        let mut to_copy = space.allocated + space.deferred;
+        let mut runs = 0;
+        for (log2, count) in (0_u32..).zip(free) {
+            if log2 + 1 < tuning.span_bytes.max(1).ilog2() {
+                to_copy += count << (log2 + 1);
+            } else {
+                runs += count;
+            }
+        }
+        runs += to_copy / tuning.segment_bytes.max(1);
+        Ok(Some(runs * table::ENTRY))
+    }
+
+    /// Has evacuations stand still, or go on: for those who want to look at one under way.
+    pub fn pause_removal(&self, paused: bool) {
+        self.0.removal.paused.set(paused);
+    }
+}
+
+impl Inner {
+    /// Begins to remove a vdev that holds data (`zpool remove`). On return it is being evacuated in the background, also
+    /// after another import.
+    pub(crate) async fn remove_data(self: &Rc<Self>, id: u32) -> Result<(), PoolError> {
+        if self.removal.preparing.replace(true) {
+            return Err(PoolError::InUse(BUSY));
+        }
+        let begun = self.begin_removal(id).await;
+        self.removal.preparing.set(false);
+        begun?;
+        self.evacuate_in_background();
+        Ok(())
+    }
+
+    async fn begin_removal(self: &Rc<Self>, id: u32) -> Result<(), PoolError> {
+        self.check_removal(id).await?;
+        let top = self.top_info(id)?;
+        self.store().set_allocating(id, false);
+        let prepared = async {
+            self.logs_off(id).await?;
+            // Things may have changed meanwhile.
+            self.check_removal(id).await?;
+            self.stop_leaf_work_below(id).await;
+            self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
+                inner.check_removal(id).await?;
+                inner.initiate_removal(id, &tx).await
+            })
+            .await
+        };
+        let prepared = prepared.await;
+        if prepared.is_err() && self.removal.vdev() != Some(id) {
+            if top.allocating {
+                self.store().set_allocating(id, true);
+            }
+            self.continue_leaf_work_below(id);
+        }
+        prepared
+    }
+
+    fn top_info(&self, id: u32) -> Result<TopInfo, PoolError> {
+        let tops = self.tree.tops();
+        let found = tops.into_iter().find(|top| top.id == id);
+        found.ok_or(PoolError::NoSuchDevice)
+    }
+
+    fn top_config(&self, id: u32) -> Result<VdevConfig, PoolError> {
+        let config = self.tree.config();
+        let found = config.tops.get(id as usize).cloned();
+        found.ok_or(PoolError::NoSuchDevice)
+    }
+
+    /// Refuses what cannot be removed.
+    // OpenZFS: module/zfs/vdev_removal.c, spa_vdev_remove_top_check; lib/libzfs/libzfs_pool.c, zpool_vdev_remove (words)
+    async fn check_removal(&self, id: u32) -> Result<(), PoolError> {
+        let refuse = |why: &str| Err(PoolError::Invalid(why.to_owned()));
+        if !self.hierarchy.features().is_enabled(FEATURE) {
+            return refuse(NOT_SUPPORTED);
+        }
+        match self.removal.vdev() {
+            Some(vdev) if vdev == id => return Err(PoolError::InUse(IN_PROGRESS)),
+            Some(_) => return Err(PoolError::InUse(BUSY)),
+            None => {}
+        }
+        let top = self.top_info(id)?;
+        let space = self.store().vdev_space(id);
+        let normal = |top: &&TopInfo| top.bias == AllocationBias::None;
+        let tops = self.tree.tops();
+        if normal(&&top) {
+            // Once it takes no more blocks its room is not counted any more.
+            let idle = self.store().is_idle(id);
+            let room = self.hierarchy.available_bytes().await?;
+            if !idle && room < space.deflated_size {
+                return Err(PoolError::NoSpace);
+            }
+        } else {
+            let others = tops.iter().filter(normal);
+            let spaces = others.map(|top| self.store().vdev_space(top.id));
+            let room: u64 = spaces.map(|space| space.size - space.allocated).sum();
+            if room < space.allocated {
+                return Err(PoolError::NoSpace);
+            }
+        }
+        let config = self.top_config(id)?;
+        let leaves = leaves_of(&config);
+        if leaves
+            .iter()
+            .any(|leaf| !self.dtls.missing(leaf.guid.0).is_empty())
+        {
+            return Err(PoolError::InUse(BUSY));
+        }
+        if !self.tree.takes_writes(id) {
+            return refuse("I/O error");
+        }
+        let mut shifts = tops.iter().filter(normal).map(|top| top.ashift);
+        let first = shifts.next().unwrap_or(top.ashift);
+        if shifts.any(|shift| shift != first) || top.ashift != first {
+            return refuse(SHAPE);
+        }
+        let alike = |other: &&TopInfo| other.bias == top.bias && other.ashift != top.ashift;
+        if tops.iter().any(|other| alike(&other)) {
+            return refuse(SHAPE);
+        }
+        if tops.iter().any(|other| other.layout != Layout::Copies) {
+            return refuse(SHAPE);
+        }
+        let config = self.tree.config();
+        let odd = |vdev: &VdevConfig| vdev.children.iter().any(|child| !child.kind.is_leaf());
+        if config.tops.iter().any(odd) {
+            return refuse(SHAPE);
+        }
+        let is_other = |other: &&TopInfo| other.id != id && other.allocating;
+        if !tops.iter().filter(normal).any(|other| is_other(&other)) {
+            return refuse(SHAPE);
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is on its way to a vdev that takes no new blocks: no group has placed anything there, and no
+    /// intent log has blocks on it, which could be written at any time.
+    async fn logs_off(&self, id: u32) -> Result<(), PoolError> {
+        for _ in 0..TXGS_UNDER_WAY {
+            let txg = self.clock().open_txg();
+            self.clock().force();
+            self.clock().wait_synced(txg).await?;
+        }
+        for attempt in 0..RETIRE_TRIES {
+            if self.hierarchy.logs_on(id).await?.is_empty() {
+                return Ok(());
+            }
+            self.hierarchy.retire_logs();
+            if attempt > 4 {
+                self.handle.sleep(RETIRE_PAUSE).await;
+            }
+            let txg = self.clock().open_txg();
+            self.clock().force();
+            self.clock().wait_synced(txg).await?;
+        }
+        Err(PoolError::InUse("Mount encrypted datasets to replay logs."))
+    }
+
+    /// The first group of an evacuation.
+    async fn initiate_removal(&self, id: u32, tx: &Tx) -> Result<(), PoolError> {
+        let features = self.hierarchy.features();
+        self.create_vdev_objects(tx).await?;
+        let config = self.top_config(id)?;
+        let counts = features.is_enabled(obsolete::FEATURE);
+        let table = Table::create(&self.mos, counts, tx).await?;
+        features.incr(FEATURE, tx).await?;
+        if counts {
+            let dictionary = config.zap_top.unwrap_or(0);
+            self.begin_counting(ObjectId(dictionary), tx).await?;
+        }
+        self.tree.update_config(config.guid, |vdev| {
+            vdev.non_allocating = true;
+            vdev.extra.insert(table::IS_REMOVING, 1_u64);
+            vdev.extra.insert(table::MAPPING, table.mapping.0);
+            vdev.extra.insert(table::BIRTHS, table.births.0);
+        });
+        self.tree.set_mapping(id, Vec::new(), Vec::new())?;
+        let before = self.removal.phys.get();
+        let phys = Phys {
+            stage: Stage::Evacuating,
+            vdev: u64::from(id),
+            previous: before.map_or(table::NONE, |phys| phys.previous),
+            start: self.unix_time(),
+            end: 0,
+            to_copy: self.store().vdev_space(id).allocated,
+            copied: 0,
+        };
+        phys.write(&self.mos, tx).await?;
+        self.rewrite_directory(tx).await?;
+        self.removal.phys.set(Some(phys));
+        self.adopt_evacuation(id, table, 0)?;
+        self.dirty_config();
+        self.log_removal("vdev remove started", &config, tx).await
+    }
+
+    fn adopt_evacuation(&self, id: u32, table: Table, next: u64) -> Result<(), PoolError> {
+        let top = self.top_info(id)?;
+        self.removal.evacuation.replace(Some(Rc::new(Evacuation {
+            vdev: id,
+            guid: top.guid,
+            class: top.bias,
+            metaslab_shift: top.metaslab_shift,
+            metaslabs: top.metaslab_count,
+            ashift: top.ashift,
+            table: Cell::new(table),
+            next: Cell::new(next),
+            pending: RefCell::default(),
+            stopped: Cell::new(false),
+        })));
+        Ok(())
+    }
+
+    async fn log_removal(&self, event: &str, vdev: &VdevConfig, tx: &Tx) -> Result<(), PoolError> {
+        let path = vdev.path.as_deref().unwrap_or("-");
+        let text = format!("{} vdev {} {path}", self.name.borrow(), vdev.id);
+        self.log_internal(event, &text, tx).await
+    }
+
+    /// Writes all blocks of the directory anew: what is read before the tables must not lie on the vdev that goes. (All of
+    /// the configuration is written anew, too, and what leads to both.)
+    async fn rewrite_directory(&self, tx: &Tx) -> Result<(), PoolError> {
+        let info = self.mos.object_info(DIRECTORY).await?;
+        for block in 0..=info.max_block_id {
+            let at = block * u64::from(info.block_size);
+            let len = ondisk::bytes::index(u64::from(info.block_size));
+            let bytes = self.mos.read(DIRECTORY, at, len).await?;
+            self.mos.write(DIRECTORY, at, &bytes, tx).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads at import how far the newest removal is. After the tables, and before the space of the vdevs.
+    pub(crate) async fn load_removal(&self) -> Result<(), PoolError> {
+        let phys = Phys::read(&self.mos).await?;
+        self.removal.phys.set(phys);
+        let Some(phys) = phys.filter(|phys| phys.stage == Stage::Evacuating) else {
+            return Ok(());
+        };
+        let id = u32::try_from(phys.vdev).map_err(|_| PoolError::NoSuchDevice)?;
+        let table = Table::open(&self.mos, &self.top_config(id)?).await?;
+        let next = self.tree.evacuated_until(id).unwrap_or(0);
+        self.adopt_evacuation(id, table, next)
+    }
+
+    /// Refuses what must wait for the end of an evacuation.
+    pub(crate) fn refuse_with_removal(&self) -> Result<(), PoolError> {
+        if self.removal.vdev().is_some() || self.removal.preparing.get() {
+            return Err(PoolError::InUse("device removal in progress"));
+        }
+        Ok(())
+    }
+
+    /// Whether vdevs were removed, or one is.
+    pub(crate) fn has_removals(&self) -> bool {
+        let phys = self.removal.phys.get();
+        phys.is_some_and(|phys| phys.stage == Stage::Evacuating || phys.previous != table::NONE)
+    }
+
+    /// Counts bytes that need not be copied any more, or were. Syncing context.
+    async fn note_copied(&self, bytes: u64, tx: &Tx) -> Result<(), PoolError> {
+        let Some(mut phys) = self.removal.phys.get() else {
+            return Ok(());
+        };
+        if phys.stage == Stage::Evacuating {
+            phys.copied += bytes;
+            self.removal.phys.set(Some(phys));
+            phys.write(&self.mos, tx).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns what `zpool status` says of the newest removal.
+    pub(crate) fn removal_status(&self) -> Option<RemovalStatus> {
+        let phys = self.removal.phys.get()?;
+        let removed = self.tree.removed_tops().into_iter();
+        let runs: u64 = removed.map(|top| self.tree.mapping_runs(top.id)).sum();
+        Some(RemovalStatus {
+            stage: match phys.stage {
+                Stage::Evacuating => RemovalStage::Evacuating,
+                Stage::Finished => RemovalStage::Finished,
+                Stage::Canceled => RemovalStage::Canceled,
+            },
+            vdev: phys.vdev,
+            start_time: phys.start,
+            end_time: phys.end,
+            to_copy_bytes: phys.to_copy,
+            copied_bytes: phys.copied,
+            mapping_bytes: runs * table::ENTRY,
+        })
+    }
+
+    /// The last group of an evacuation: the vdev becomes a table. Returns its devices.
+    async fn complete_removal(&self, tx: &Tx) -> Result<Vec<runtime::Disk>, PoolError> {
+        let Some(evacuation) = self.removal.evacuation() else {
+            return Ok(Vec::new());
+        };
+        let id = evacuation.vdev;
+        assert!(
+            evacuation.pending.borrow().is_empty(),
+            "everything was copied and written before"
+        );
+        let mut phys = self.removal.phys.get().ok_or(PoolError::NoSuchDevice)?;
+        debug_assert_eq!(phys.copied, phys.to_copy, "each byte is counted once");
+        let (old, disks) = self.tree.make_indirect(id)?;
+        self.store().remove_vdev(id);
+        let long_headers = self.space.remove_vdev(id, tx).await?;
+        for _ in 0..long_headers {
+            self.hierarchy
+                .features()
+                .decr("spacemap_histogram", tx)
+                .await?;
+        }
+        for leaf in leaves_of(&old) {
+            self.forget_leaf(leaf, tx).await?;
+        }
+        let config = self.top_config(id)?;
+        if phys.previous != table::NONE {
+            self.tree.update_config(config.guid, |vdev| {
+                vdev.extra.insert(table::PREVIOUS, phys.previous);
+            });
+        }
+        phys.previous = u64::from(id);
+        self.end_evacuation(phys, Stage::Finished, tx).await?;
+        let text = format!("{} vdev {id}", self.name.borrow());
+        self.log_internal("vdev remove completed", &text, tx)
+            .await?;
+        Ok(disks)
+    }
+
+    async fn end_evacuation(&self, mut phys: Phys, stage: Stage, tx: &Tx) -> Result<(), PoolError> {
+        phys.stage = stage;
+        phys.end = self.unix_time();
+        phys.write(&self.mos, tx).await?;
+        self.removal.phys.set(Some(phys));
+        self.removal.evacuation.replace(None);
+        self.dirty_config();
+        Ok(())
+    }
+
+    /// Makes a vdev that is being evacuated an ordinary one again: what was copied is freed, the vdev still has it.
+    async fn cancel_evacuation(&self, tx: &Tx) -> Result<(), PoolError> {
+        let Some(evacuation) = self.removal.evacuation() else {
+            return Err(none_active());
+        };
+        let id = evacuation.vdev;
+        let phys = self.removal.phys.get().ok_or_else(none_active)?;
+        assert!(
+            evacuation.pending.borrow().is_empty(),
+            "everything copied was written before"
+        );
+        let until = self.tree.evacuated_until(id).unwrap_or(0);
+        let shift = evacuation.metaslab_shift;
+        for metaslab in 0..evacuation.metaslabs {
+            let start = metaslab << shift;
+            if start >= until {
+                break;
+            }
+            let within = start..((metaslab + 1) << shift).min(until);
+            let metaslab = u32::try_from(metaslab).map_err(|_| PoolError::NoSuchDevice)?;
+            let live = self.store().allocated_in(id, metaslab, &within).await?;
+            for range in live {
+                self.store().free_copy(tx.txg(), id, &range)?;
+            }
+        }
+        let config = self.top_config(id)?;
+        let table = evacuation.table.get();
+        let dictionary = ObjectId(config.zap_top.unwrap_or(0));
+        let counts = table.counts.is_some();
+        self.end_counting(id, dictionary, counts, tx).await?;
+        self.hierarchy.features().decr(FEATURE, tx).await?;
+        table.free(&self.mos, tx).await?;
+        self.tree.forget_mapping(id);
+        self.tree.update_config(config.guid, |vdev| {
+            vdev.non_allocating = false;
+            for key in [table::IS_REMOVING, table::MAPPING, table::BIRTHS] {
+                vdev.extra.remove(key);
+            }
+        });
+        self.end_evacuation(phys, Stage::Canceled, tx).await?;
+        if !self.stays_idle(dictionary).await? {
+            self.store().set_allocating(id, true);
+        } else {
+            self.tree
+                .update_config(config.guid, |vdev| vdev.non_allocating = true);
+        }
+        self.log_removal("vdev remove canceled", &config, tx).await
+    }
+
+    /// Whether the property `allocating` of a vdev is off.
+    async fn stays_idle(&self, dictionary: ObjectId) -> Result<bool, PoolError> {
+        if dictionary.0 == 0 {
+            return Ok(false);
+        }
+        let stored = zap::lookup_u64(&self.mos, dictionary, "allocating").await?;
+        Ok(stored == Some(0))
+    }
+}
+
+fn none_active() -> PoolError {
+    PoolError::InUse("there is no active removal")
+}

@@ -1,0 +1,225 @@
+//! Blocks that move to other vdevs while their pointers stay: finding their new places, and freeing them wherever they are.
+//!
+//! ```text
+//! free of a range of an ordinary vdev         its own metaslab
+//!                    a removed vdev           noted as obsolete, and freed where the table says
+//!                    a vdev being evacuated   its own metaslab; and what was copied already, as of a removed one
+//! ```
+//! Guarantees: a range freed on a vdev that is being evacuated is counted once: as obsolete if it was copied, else as one
+//! that need not be copied any more.
+//! Does not know how tables are stored.
+// OpenZFS: module/zfs/vdev_removal.c, free_from_removing_vdev; module/zfs/metaslab.c, metaslab_free_impl
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use ondisk::Txg;
+use vdev::AllocationBias;
+
+use crate::alloc::{Request, Slot};
+use crate::ranges::{Mismatch, RangeTree};
+use crate::{BlockStore, ZioError};
+
+/// Deepest chain of removed vdevs.
+const DEPTH_MAX: u32 = 64;
+
+/// Ranges of one vdev.
+pub type VdevRanges = (u32, Vec<Range<u64>>);
+
+/// What frees have left behind on vdevs whose blocks are elsewhere, by txg, until the pool takes it.
+#[derive(Debug, Default)]
+pub(crate) struct Left {
+    /// Copied, and no longer in use.
+    obsolete: BTreeMap<Txg, BTreeMap<u32, RangeTree>>,
+    /// Bytes that need not be copied any more.
+    uncopied: BTreeMap<Txg, u64>,
+}
+
+impl Left {
+    pub(crate) fn has(&self, txg: Txg) -> bool {
+        self.obsolete.contains_key(&txg) || self.uncopied.contains_key(&txg)
+    }
+
+    fn note(&mut self, txg: Txg, vdev: u32, range: Range<u64>) -> Result<(), Mismatch> {
+        let vdevs = self.obsolete.entry(txg).or_default();
+        vdevs.entry(vdev).or_default().add(range)
+    }
+}
+
+impl BlockStore {
+    /// Finds a place in `txg` for `size` bytes that are to be copied off a vdev of a class: in that class if there is room,
+    /// else on an ordinary vdev. Returns vdev and offset, `None` when there is no free range of that size. The vdevs must
+    /// hold single devices or mirrors, with the sectors of the one that is left.
+    ///
+    /// # Errors
+    /// [`ZioError::ReadOnly`].
+    pub async fn place_moved(
+        &self,
+        txg: Txg,
+        size: u64,
+        class: AllocationBias,
+    ) -> Result<Option<(u32, u64)>, ZioError> {
+        let request = Request {
+            txg,
+            psize: size,
+            copies: 1,
+            slot: Slot::Data,
+            class,
+            only_class: false,
+            dvas: Vec::new(),
+        };
+        let dvas = self.allocate(request).await?;
+        let place = dvas.and_then(|dvas| dvas.first().copied());
+        debug_assert!(place.is_none_or(|dva| dva.asize == size), "no padding");
+        Ok(place.map(|dva| (dva.vdev, dva.offset)))
+    }
+
+    /// Returns what is allocated within a range of a metaslab (bytes of its top-level vdev), in order, with every free
+    /// that was made so far.
+    ///
+    /// # Errors
+    /// [`ZioError::SpaceMap`], [`ZioError::ReadOnly`].
+    pub async fn allocated_in(
+        &self,
+        vdev: u32,
+        metaslab: u32,
+        within: &Range<u64>,
+    ) -> Result<Vec<Range<u64>>, ZioError> {
+        loop {
+            let key = (vdev, metaslab);
+            let found = self.with_allocator(|allocator| allocator.allocated_in(key, within))?;
+            match found {
+                Some(ranges) => return Ok(ranges),
+                None => self.load_metaslab(vdev, metaslab).await?,
+            }
+        }
+    }
+
+    /// Frees in `txg` a range that no block pointer names: of a place found with [`BlockStore::place_moved`], or all that a
+    /// table refers to.
+    ///
+    /// # Errors
+    /// [`ZioError::SpaceMap`] when it is not allocated, or nowhere; [`ZioError::ReadOnly`].
+    pub fn free_range(&self, txg: Txg, vdev: u32, range: &Range<u64>) -> Result<(), ZioError> {
+        let freed = self.free_place(txg, vdev, range, false)?;
+        freed.map_err(|Mismatch| not_there(vdev, range))
+    }
+
+    /// Frees in `txg` what a range of a vdev was copied to, but not the range itself.
+    ///
+    /// # Errors
+    /// As [`BlockStore::free_range`].
+    pub fn free_copy(&self, txg: Txg, vdev: u32, range: &Range<u64>) -> Result<(), ZioError> {
+        let freed = self.free_moved(txg, vdev, range, false, 0)?;
+        freed.map_err(|Mismatch| not_there(vdev, range))
+    }
+
+    /// Returns and forgets what was freed in `txg` of removed vdevs, and of one that is being evacuated where it was copied
+    /// already.
+    #[must_use]
+    pub fn take_obsolete(&self, txg: Txg) -> Vec<VdevRanges> {
+        let taken = self.with_allocator(|allocator| allocator.left.obsolete.remove(&txg));
+        let vdevs = taken.ok().flatten().unwrap_or_default().into_iter();
+        vdevs
+            .map(|(vdev, mut ranges)| (vdev, ranges.drain()))
+            .collect()
+    }
+
+    /// Returns and forgets how many bytes freed in `txg` need not be copied off their vdev any more.
+    #[must_use]
+    pub fn take_uncopied(&self, txg: Txg) -> u64 {
+        let taken = self.with_allocator(|allocator| allocator.left.uncopied.remove(&txg));
+        taken.ok().flatten().unwrap_or(0)
+    }
+
+    /// Forgets what was freed of a vdev whose table goes, too.
+    pub fn forget_obsolete(&self, vdev: u32) {
+        drop(self.with_allocator(|allocator| {
+            let txgs = &mut allocator.left.obsolete;
+            for vdevs in txgs.values_mut() {
+                vdevs.remove(&vdev);
+            }
+            txgs.retain(|_, vdevs| !vdevs.is_empty());
+        }));
+    }
+
+    /// Frees a range wherever its bytes are; with `keep` they stay allocated for a checkpoint.
+    pub(crate) fn free_place(
+        &self,
+        txg: Txg,
+        vdev: u32,
+        range: &Range<u64>,
+        keep: bool,
+    ) -> Result<Result<(), Mismatch>, ZioError> {
+        self.free_place_at(txg, vdev, range, keep, 0)
+    }
+
+    fn free_place_at(
+        &self,
+        txg: Txg,
+        vdev: u32,
+        range: &Range<u64>,
+        keep: bool,
+        depth: u32,
+    ) -> Result<Result<(), Mismatch>, ZioError> {
+        if self.tree().is_removed(vdev) {
+            return self.free_moved(txg, vdev, range, keep, depth);
+        }
+        let freed = self.with_allocator(|allocator| match keep {
+            true => allocator.keep(txg, vdev, range),
+            false => allocator.free(txg, vdev, range),
+        })?;
+        if freed.is_err() {
+            return Ok(freed);
+        }
+        let Some(until) = self.tree().evacuated_until(vdev) else {
+            return Ok(Ok(()));
+        };
+        let uncopied = range.end - range.start.max(until).min(range.end);
+        if uncopied > 0 {
+            self.with_allocator(|allocator| {
+                *allocator.left.uncopied.entry(txg).or_insert(0) += uncopied;
+            })?;
+        }
+        let copied = range.start..range.end.min(until);
+        if copied.start >= copied.end {
+            return Ok(Ok(()));
+        }
+        self.free_moved(txg, vdev, &copied, keep, depth)
+    }
+
+    fn free_moved(
+        &self,
+        txg: Txg,
+        vdev: u32,
+        range: &Range<u64>,
+        keep: bool,
+        depth: u32,
+    ) -> Result<Result<(), Mismatch>, ZioError> {
+        let pieces = self.tree().moved_to(vdev, range);
+        let Some(pieces) = pieces.filter(|_| depth < DEPTH_MAX) else {
+            return Ok(Err(Mismatch));
+        };
+        let noted =
+            self.with_allocator(|allocator| allocator.left.note(txg, vdev, range.clone()))?;
+        if noted.is_err() {
+            return Ok(noted);
+        }
+        for piece in pieces {
+            let place = piece.offset..piece.offset + piece.size;
+            let freed = self.free_place_at(txg, piece.vdev, &place, keep, depth + 1)?;
+            if freed.is_err() {
+                return Ok(freed);
+            }
+        }
+        Ok(Ok(()))
+    }
+}
+
+fn not_there(vdev: u32, range: &Range<u64>) -> ZioError {
+    ZioError::SpaceMap {
+        vdev,
+        metaslab: 0,
+        reason: format!("what was moved at {:#x} is free already", range.start),
+    }
+}
