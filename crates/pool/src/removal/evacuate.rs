@@ -232,7 +232,7 @@ impl Inner {
                     bytes += stop - start;
                     match joined {
                         Some(segment) => segment.push(start..stop),
-                        None => segments.push(vec![start..stop]),
+                        None => segments.push(std::iter::once(start..stop).collect()),
                     }
                     start = stop;
                 }

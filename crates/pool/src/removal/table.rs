@@ -243,10 +243,9 @@ impl Table {
 
     /// Frees all objects of the table.
     pub(super) async fn free(self, mos: &Objset, tx: &Tx) -> Result<(), PoolError> {
-        for object in [Some(self.mapping), Some(self.births), self.counts] {
-            if let Some(object) = object {
-                mos.free_object(object, tx).await?;
-            }
+        let objects = [Some(self.mapping), Some(self.births), self.counts];
+        for object in objects.into_iter().flatten() {
+            mos.free_object(object, tx).await?;
         }
         Ok(())
     }
