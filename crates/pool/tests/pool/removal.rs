@@ -517,9 +517,16 @@ fn evacuations_change_hands() {
         fill(&pool, &mut rng, &mut recorder).await;
         pool.pause_removal(true);
         pool.remove(top(&pool, 1)).await.expect("remove");
-        pool.pause_removal(false);
-        handle.sleep(Duration::from_micros(1500)).await;
-        pool.pause_removal(true);
+        while pool
+            .status()
+            .removal
+            .is_some_and(|one| one.copied_bytes == 0)
+        {
+            pool.pause_removal(false);
+            handle.sleep(Duration::from_micros(100)).await;
+            pool.pause_removal(true);
+            pool.sync().await.expect("sync");
+        }
         work(&pool, &mut rng, &mut recorder, 30).await;
         pool.sync().await.expect("sync");
         let copied = pool.status().removal.expect("one runs");
