@@ -204,13 +204,17 @@ impl SimDisk {
 
     /// A flush ends: what it covers is durable.
     pub(crate) fn complete_flush(&mut self, covered: &[u64]) {
-        for sequence in covered {
-            if let Some(write) = self.cache.remove(sequence) {
-                apply(&mut self.durable, &write);
-            }
-        }
+        let flushed: Vec<CachedWrite> = covered
+            .iter()
+            .filter_map(|sequence| self.cache.remove(sequence))
+            .collect();
+        // With nothing left in the cache, what reads see is what is durable.
         if self.cache.is_empty() {
             self.durable = self.current.clone();
+            return;
+        }
+        for write in &flushed {
+            apply(&mut self.durable, write);
         }
     }
 

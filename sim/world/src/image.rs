@@ -7,24 +7,35 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::rc::Rc;
 
-/// Bytes in a chunk: the unit of sparseness and of copying.
-const CHUNK: usize = 16 * 1024;
+/// Bytes in a chunk: the unit of copying.
+const CHUNK: usize = 4 * 1024;
+/// Chunks that are shared or copied together, as references: a write to an image with sharers copies a short list of
+/// groups, one group's references and one chunk, however large the image is.
+const GROUP: usize = 64;
+
+type Chunk = Rc<[u8; CHUNK]>;
+type Group = Rc<[Option<Chunk>; GROUP]>;
 
 /// A sparse image. Cloning shares all chunks.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
     size: u64,
-    chunks: Rc<BTreeMap<u64, Rc<[u8; CHUNK]>>>,
+    groups: Rc<BTreeMap<u64, Group>>,
 }
 
 impl Image {
-    /// Bytes of the parts [`Image::written`] tells.
-    pub const PART: u64 = CHUNK as u64;
+    /// Bytes of the parts [`Image::written`] tells: the unit of sparseness.
+    pub const PART: u64 = 16 * 1024;
 
     /// Returns the offsets of the parts that were ever written, in order.
     #[must_use]
     pub fn written(&self) -> Vec<u64> {
-        self.chunks.keys().map(|index| index * Self::PART).collect()
+        let mut parts: Vec<u64> = self
+            .chunks()
+            .map(|(number, _)| number * CHUNK as u64 / Self::PART * Self::PART)
+            .collect();
+        parts.dedup();
+        parts
     }
 
     /// Makes an image of `size` zero bytes.
@@ -32,7 +43,7 @@ impl Image {
     pub fn new(size: u64) -> Self {
         Self {
             size,
-            chunks: Rc::default(),
+            groups: Rc::default(),
         }
     }
 
@@ -68,7 +79,7 @@ impl Image {
     pub fn to_file(&self, path: &Path) -> io::Result<()> {
         let file = File::create(path)?;
         file.set_len(self.size)?;
-        for (&number, chunk) in &*self.chunks {
+        for (number, chunk) in self.chunks() {
             let offset = number * CHUNK as u64;
             let len = usize::try_from(self.size - offset)
                 .unwrap_or(CHUNK)
@@ -92,7 +103,7 @@ impl Image {
     /// Returns the bytes held in memory (shared chunks count in each image).
     #[must_use]
     pub fn allocated(&self) -> u64 {
-        (self.chunks.len() * CHUNK) as u64
+        (self.chunks().count() * CHUNK) as u64
     }
 
     /// Copies bytes out.
@@ -103,7 +114,7 @@ impl Image {
         self.check(offset, buf.len());
         for (number, within, place) in parts(offset, buf.len()) {
             let target = &mut buf[place.clone()];
-            match self.chunks.get(&number) {
+            match self.chunk(number) {
                 Some(chunk) => target.copy_from_slice(&chunk[within..within + place.len()]),
                 None => target.fill(0),
             }
@@ -116,10 +127,21 @@ impl Image {
     /// When the range is not inside the image.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         self.check(offset, data.len());
-        let chunks = Rc::make_mut(&mut self.chunks);
+        let groups = Rc::make_mut(&mut self.groups);
         for (number, within, place) in parts(offset, data.len()) {
-            let chunk = chunks.entry(number).or_insert_with(|| Rc::new([0; CHUNK]));
-            Rc::make_mut(chunk)[within..within + place.len()].copy_from_slice(&data[place]);
+            let (group, index) = in_group(number);
+            let group = groups
+                .entry(group)
+                .or_insert_with(|| Rc::new([const { None }; GROUP]));
+            let chunk = &mut Rc::make_mut(group)[index];
+            match <&[u8; CHUNK]>::try_from(&data[place.clone()]) {
+                // A whole chunk needs no copy of what it was.
+                Ok(whole) => *chunk = Some(Rc::new(*whole)),
+                Err(_) => {
+                    let chunk = chunk.get_or_insert_with(|| Rc::new([0; CHUNK]));
+                    Rc::make_mut(chunk)[within..within + place.len()].copy_from_slice(&data[place]);
+                }
+            }
         }
     }
 
@@ -132,27 +154,28 @@ impl Image {
             offset.checked_add(len).is_some_and(|end| end <= self.size),
             "outside the image"
         );
-        let chunks = Rc::make_mut(&mut self.chunks);
         let end = offset + len;
-        let first = offset / CHUNK as u64;
-        let touched: Vec<u64> = chunks
-            .range(first..=end / CHUNK as u64)
-            .map(|(&number, _)| number)
-            .collect();
-        for number in touched {
-            let start = number * CHUNK as u64;
-            let from = offset.max(start) - start;
-            let to = end.min(start + CHUNK as u64) - start;
-            if from == 0 && to == CHUNK as u64 {
-                chunks.remove(&number);
-            } else if from < to
-                && let Some(chunk) = chunks.get_mut(&number)
-            {
-                let range = usize::try_from(from).expect("in a chunk")
-                    ..usize::try_from(to).expect("in a chunk");
-                Rc::make_mut(chunk)[range].fill(0);
+        let span = (GROUP * CHUNK) as u64;
+        let groups = Rc::make_mut(&mut self.groups);
+        for (&number, group) in groups.range_mut(offset / span..=end / span) {
+            for (index, chunk) in Rc::make_mut(group).iter_mut().enumerate() {
+                let start = number * span + (index * CHUNK) as u64;
+                let part = start / Self::PART * Self::PART;
+                if offset <= part && part + Self::PART <= end {
+                    *chunk = None;
+                } else if let Some(chunk) = chunk {
+                    let within = |at: u64| {
+                        let at = at.clamp(start, start + CHUNK as u64) - start;
+                        usize::try_from(at).expect("in a chunk")
+                    };
+                    let range = within(offset)..within(end);
+                    if !range.is_empty() {
+                        Rc::make_mut(chunk)[range].fill(0);
+                    }
+                }
             }
         }
+        groups.retain(|_, group| group.iter().any(Option::is_some));
     }
 
     /// Returns a hash of the content (equal content, equal hash, however it came about).
@@ -160,13 +183,29 @@ impl Image {
     pub fn content_hash(&self) -> u64 {
         let mut hash = crate::audit::EventHash::default();
         hash.add(self.size);
-        for (&number, chunk) in &*self.chunks {
+        for (number, chunk) in self.chunks() {
             if chunk.iter().any(|&byte| byte != 0) {
                 hash.add(number);
                 hash.add_bytes(&chunk[..]);
             }
         }
         hash.value()
+    }
+
+    fn chunk(&self, number: u64) -> Option<&Chunk> {
+        let (group, index) = in_group(number);
+        self.groups.get(&group)?[index].as_ref()
+    }
+
+    /// The chunks there are, with their numbers, in order.
+    fn chunks(&self) -> impl Iterator<Item = (u64, &Chunk)> {
+        self.groups.iter().flat_map(|(&group, chunks)| {
+            let first = group * GROUP as u64;
+            chunks
+                .iter()
+                .enumerate()
+                .filter_map(move |(index, chunk)| Some((first + index as u64, chunk.as_ref()?)))
+        })
     }
 
     fn check(&self, offset: u64, len: usize) {
@@ -179,6 +218,12 @@ impl Image {
             self.size
         );
     }
+}
+
+/// Returns the group of a chunk, and its place there.
+fn in_group(number: u64) -> (u64, usize) {
+    let index = usize::try_from(number % GROUP as u64).expect("in a group");
+    (number / GROUP as u64, index)
 }
 
 /// Splits a range into (chunk number, offset within the chunk, range of the caller's buffer).
