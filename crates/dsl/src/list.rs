@@ -438,14 +438,9 @@ impl Inner {
 
     /// Names of heads whose intent log is not empty.
     pub(crate) async fn unreplayed_logs(self: &Rc<Self>) -> Result<Vec<String>> {
-        let root = self.dir(self.fixed.get().root_dir).await?;
-        let mut dirs = self.dirs_below(&root).await?;
-        dirs.push(root);
         let mut names = Vec::new();
-        for dir in dirs {
-            let head = ObjectId(dir.phys().head_dataset_obj);
-            let phys = self.dataset_phys(head).await?;
-            if zil::has_log(&self.log_of(head, &phys.bp).await?) {
+        for dir in self.all_dirs().await? {
+            if self.has_closed_log(&dir).await? {
                 names.push(self.name_of(&dir));
             }
         }
@@ -455,25 +450,34 @@ impl Inner {
 
     /// Names of the datasets whose intent log may have blocks on a top-level vdev.
     pub(crate) async fn logs_on(self: &Rc<Self>, vdev: u32) -> Result<Vec<String>> {
-        let root = self.dir(self.fixed.get().root_dir).await?;
-        let mut dirs = self.dirs_below(&root).await?;
-        dirs.push(root);
         let mut names = Vec::new();
-        for dir in dirs {
+        for dir in self.all_dirs().await? {
             let head = ObjectId(dir.phys().head_dataset_obj);
             let open = self.datasets.borrow().get(&head).cloned();
             let may_be = match open.and_then(|state| state.log()) {
                 Some(log) => log.may_be_on(vdev),
-                None => {
-                    let phys = self.dataset_phys(head).await?;
-                    zil::has_log(&self.log_of(head, &phys.bp).await?)
-                }
+                None => self.has_closed_log(&dir).await?,
             };
             if may_be {
                 names.push(self.name_of(&dir));
             }
         }
         Ok(names)
+    }
+
+    /// The pool's root and everything below it, in no order.
+    async fn all_dirs(self: &Rc<Self>) -> Result<Vec<Rc<Dir>>> {
+        let root = self.dir(self.fixed.get().root_dir).await?;
+        let mut dirs = self.dirs_below(&root).await?;
+        dirs.push(root);
+        Ok(dirs)
+    }
+
+    /// Whether the intent log header of a dataset, as it is on disk, tells of a log.
+    async fn has_closed_log(&self, dir: &Dir) -> Result<bool> {
+        let head = ObjectId(dir.phys().head_dataset_obj);
+        let phys = self.dataset_phys(head).await?;
+        Ok(zil::has_log(&self.log_of(head, &phys.bp).await?))
     }
 
     /// The intent log header of a dataset that is not open.

@@ -167,13 +167,8 @@ impl Inner {
             };
             if let Setting::Native(property, value) = setting {
                 let number = value.number().unwrap_or(0);
+                self.change_limit(found, *property, number).await?;
                 match property {
-                    Property::Quota => found.dir.change(|d| d.quota = number),
-                    Property::Reservation => self.change_reservation(&found.dir, number),
-                    Property::RefReservation => {
-                        let state = self.load_dataset(found.dataset, None).await?;
-                        self.change_ref_reservation(&state, number);
-                    }
                     Property::FilesystemLimit | Property::SnapshotLimit if number != u64::MAX => {
                         if !self.features.is_active("filesystem_limits") {
                             self.features.incr("filesystem_limits", tx).await?;
@@ -270,15 +265,7 @@ impl Inner {
         };
         if let Some(Setting::Native(property, value)) = limit {
             let number = value.number().unwrap_or(0);
-            match property {
-                Property::Quota => found.dir.change(|d| d.quota = number),
-                Property::Reservation => self.change_reservation(&found.dir, number),
-                Property::RefReservation => {
-                    let state = self.load_dataset(found.dataset, None).await?;
-                    self.change_ref_reservation(&state, number);
-                }
-                _ => {}
-            }
+            self.change_limit(found, property, number).await?;
         }
         stored::write(&self.mos, map, name, None, how, tx).await?;
         let own = found.snapshot.is_some().then_some(map);
@@ -293,6 +280,25 @@ impl Inner {
         let dataset = self.name_of_found(found);
         let text = format!("{name}={}", value.as_ref().map(shown).unwrap_or_default());
         self.event("inherit", &dataset, found.dataset, text, tx);
+        Ok(())
+    }
+
+    /// Brings a limit that is kept outside of the dictionary, too, to a value. Nothing for other properties.
+    async fn change_limit(
+        self: &Rc<Self>,
+        found: &Found,
+        property: Property,
+        number: u64,
+    ) -> Result<()> {
+        match property {
+            Property::Quota => found.dir.change(|d| d.quota = number),
+            Property::Reservation => self.change_reservation(&found.dir, number),
+            Property::RefReservation => {
+                let state = self.load_dataset(found.dataset, None).await?;
+                self.change_ref_reservation(&state, number);
+            }
+            _ => {}
+        }
         Ok(())
     }
 
