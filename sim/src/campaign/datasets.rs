@@ -176,13 +176,14 @@ fn print_of(tree: &Visible) -> u64 {
     hash_of(parts)
 }
 
-/// FNV-1a over all parts, wherever they are divided: enough to tell a mistake.
+/// The first 64 bits of a hash over all parts, wherever they are divided: enough to tell a mistake.
 fn hash_of<'a>(parts: impl Iterator<Item = &'a [u8]>) -> u64 {
-    parts
-        .flatten()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-        })
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        hasher.update(part);
+    }
+    let hash = hasher.finalize();
+    u64::from_le_bytes(*hash.as_bytes().first_chunk().expect("32 bytes"))
 }
 
 /// Somebody at work.
