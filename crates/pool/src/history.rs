@@ -72,6 +72,15 @@ impl Offsets {
         bonus
     }
 
+    /// Makes what was written so far the part that is kept for ever: the record of the creation. Too late once the ring has
+    /// wrapped, or is mostly full: a pool that was made without a command has no such part.
+    fn keep_creation(&mut self) {
+        if self.create_len == 0 && self.bof == 0 && self.eof <= self.phys_max / 2 {
+            self.create_len = self.eof;
+            self.bof = self.eof;
+        }
+    }
+
     fn physical(&self, logical: u64) -> u64 {
         let ring = self.phys_max - self.create_len;
         (logical - self.create_len) % ring + self.create_len
@@ -123,14 +132,16 @@ pub(crate) fn internal_record(
         .with("history hostname", host.hostname.as_str())
 }
 
-/// Appends a record.
+/// Appends a record. What is there stays as it is when it is damaged: no pool is worth less for want of its history.
 pub(crate) async fn append(
     mos: &Objset,
     object: ObjectId,
     record: &NvList,
     tx: &Tx,
 ) -> Result<(), PoolError> {
-    let mut offsets = read_offsets(mos, object).await?;
+    let Some(mut offsets) = Offsets::decode(&mos.bonus(object).await?.bytes) else {
+        return Ok(());
+    };
     let packed = record.encode_native();
     let mut bytes = len64(packed.len()).to_le_bytes().to_vec();
     bytes.extend_from_slice(&packed);
@@ -143,7 +154,7 @@ pub(crate) async fn append(
         let head = read_ring(mos, object, &offsets, offsets.bof, 8).await?;
         let old = u64_at(&head, 0).saturating_add(8);
         if old > offsets.eof - offsets.bof {
-            return Err(PoolError::Corrupt("the pool history is damaged".into()));
+            return Ok(());
         }
         offsets.bof += old;
         offsets.lost += 1;
@@ -156,9 +167,8 @@ pub(crate) async fn append(
             .await?;
     }
     offsets.eof += len;
-    if offsets.create_len == 0 && record.has("history command") {
-        offsets.create_len = offsets.eof;
-        offsets.bof = offsets.eof;
+    if record.has("history command") {
+        offsets.keep_creation();
     }
     store(mos, object, &offsets, tx).await
 }
@@ -302,6 +312,29 @@ mod tests {
         assert_eq!(offsets.physical(100), 100);
         assert_eq!(offsets.physical(1099), 1099);
         assert_eq!(offsets.physical(1100), 100);
+    }
+
+    #[test]
+    fn a_ring_that_wrapped_keeps_no_creation_record() {
+        // As ztest leaves a pool that no command created: the first command comes when the ring has long wrapped.
+        let before = Offsets {
+            create_len: 0,
+            phys_max: 150_994,
+            bof: 153_088,
+            eof: 304_016,
+            lost: 483,
+        };
+        let mut after = before;
+        after.keep_creation();
+        assert_eq!(after, before);
+        assert!(Offsets::decode(&after.encode()).is_some());
+        let mut first = Offsets {
+            phys_max: 150_994,
+            eof: 300,
+            ..Offsets::default()
+        };
+        first.keep_creation();
+        assert_eq!((first.create_len, first.bof), (300, 300));
     }
 
     #[test]
