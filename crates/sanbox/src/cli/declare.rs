@@ -393,6 +393,15 @@ pub(crate) const COMMANDS: &[Command] = &[
         ],
     },
     Command {
+        name: "sums",
+        summary: "print a digest of each object of datasets",
+        operands: "DATASET|SNAPSHOT ...",
+        flags: &[short('r', "also what lies below, and all snapshots")],
+        text: &[
+            "One line for each object: dataset, number, type, bytes of a block, and a SHA-256 over the digests of its blocks and its bonus, each with its place; a block of zeros counts as a hole. Equal lines mean equal content, whatever the layout, compression or checksum of the pool: replicas can be compared without moving their data. Everything is read and verified on the way.",
+        ],
+    },
+    Command {
         name: "top",
         summary: "watch devices, caches and requests live",
         operands: "",

@@ -505,6 +505,14 @@ const EXAMPLES: &[(&str, &str, &[Example])] = &[
     ),
     (
         "sanbox",
+        "sums",
+        &[(
+            "sanbox sums -r tank/fs@monday",
+            "what the snapshot holds, to compare with its copy elsewhere",
+        )],
+    ),
+    (
+        "sanbox",
         "top",
         &[
             ("sanbox top", "until ^C"),

@@ -8,6 +8,7 @@ mod files;
 mod pages;
 mod place;
 pub(crate) mod sample;
+mod sums;
 mod target;
 mod top;
 mod tune;
@@ -45,6 +46,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "target" => target::run(session, &given).await,
         "arcstat" => arcstat::run(session, &given).await,
         "zilstat" => zilstat::run(session, &given).await,
+        "sums" => sums::run(session, &given).await,
         "top" => top::run(session, &given).await,
         "tune" => tune::run(session, &given).await,
         "stmfadm" | "sbdadm" => comstar::units(session, command.name, &given).await,
