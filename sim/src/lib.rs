@@ -7,6 +7,7 @@
 
 pub mod campaign;
 pub mod checker;
+pub mod hostile;
 pub mod lab;
 
 pub use world;

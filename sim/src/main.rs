@@ -11,6 +11,7 @@ use sim::checker::{self, FileImage, Image, Options};
 const USAGE: &str = "usage: sanbox-sim campaign [--seeds N] [--start S] [--jobs J] [--once] [--histories] [--zdb-every N]
        sanbox-sim faults [--seeds N] [--start S] [--jobs J] [--once] [--zdb-every N]
        sanbox-sim seed|fault S [--once] [--histories] [--trace FILE] [--dump DIR]
+       sanbox-sim hostile [--seeds N] [--start S] [--jobs J]
        sanbox-sim canary [--seeds N]
        sanbox-sim lab crash|ledger ...
        sanbox-sim check [--crashed] IMAGE...
@@ -19,6 +20,7 @@ campaign  runs seeds S to S+N-1 of mixed file work with power cuts, each twice (
 faults    the same with disks that vanish, return, rot, lie, hang, fail and die, within the redundancy of each layout
 seed      runs one seed (fault: of the fault campaign) and tells more; --dump writes the disks after the first cut, or at the failure
 --histories  long histories of snapshots, clones, volumes, promotions and rollbacks instead of file work
+hostile   imports, reads, scrubs and writes pools somebody changed to harm, with every checksum computed again
 canary    runs seeds whose flushes lie; they must fail
 lab       the crash lab: as `sanbox lab`
 
@@ -29,6 +31,9 @@ Exit status: 0 clean, 1 not clean, 2 bad usage.";
 fn main() -> ExitCode {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
     if let Some(code) = sim::campaign::command::main(&args) {
+        return code;
+    }
+    if let Some(code) = sim::hostile::command::main(&args) {
         return code;
     }
     if let Some((command, rest)) = args.split_first()

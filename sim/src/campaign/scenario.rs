@@ -581,7 +581,7 @@ pub(crate) fn set_faults(plan: &Plan, world: &World) {
 }
 
 /// Boots a machine with an engine and runs `main` in it.
-pub(super) fn boot<T, F>(
+pub(crate) fn boot<T, F>(
     world: &World,
     prepare: impl FnOnce(),
     main: impl FnOnce(Handle, Engine) -> F,
