@@ -3,6 +3,8 @@
 mod attribute_without_a_record_51;
 mod bad_label_255;
 mod bad_label_70;
+mod damaged_attribute_5447;
+mod damaged_file_of_two_names_5548;
 mod export_of_a_full_pool_79;
 mod failing_log_device_112;
 mod hanging_disk_123;

@@ -644,6 +644,39 @@ fn reads_renew_access_times_once() {
 }
 
 #[test]
+fn an_object_is_found_by_its_newest_name_and_a_value_behind_its_file() {
+    check(|fs, root| async move {
+        let admin = Cred::root();
+        let inner = dir(&fs, root, "dir", 0o755, &admin).await;
+        let id = file(&fs, inner, "f", 0o644, &admin).await;
+        let value = vec![b'v'; 65_536];
+        fs.set_xattr(id, b"user.long", &value, XattrMode::Create, &admin)
+            .await
+            .expect("sets");
+        let path = async |object: u64| {
+            let found = fs.path_of(object).await;
+            found.map(|path| String::from_utf8(path).expect("ASCII"))
+        };
+        assert_eq!(path(id.object).await.as_deref(), Ok("/dir/f"));
+        // The hidden directory, and in it the value.
+        let mut others = Vec::new();
+        for object in id.object + 1..id.object + 16 {
+            others.extend(path(object).await);
+        }
+        others.sort();
+        assert_eq!(others, ["/dir/f/<xattrdir>", "/dir/f/<xattrdir>/user.long"]);
+        // Of two names the file knows where the newer one was.
+        let other = dir(&fs, root, "other", 0o755, &admin).await;
+        fs.link(id, other, b"g", &admin).await.expect("links");
+        assert_eq!(path(id.object).await.as_deref(), Ok("/other/g"));
+        fs.remove(other, b"g", &admin).await.expect("removes");
+        assert_eq!(path(id.object).await, Err(FsError::NotFound));
+        fs.rmdir(root, b"other", &admin).await.expect("removes");
+        assert_eq!(path(id.object).await, Err(FsError::NotFound));
+    });
+}
+
+#[test]
 fn extended_attributes_of_every_namespace_and_size() {
     check(|fs, root| async move {
         let admin = Cred::root();

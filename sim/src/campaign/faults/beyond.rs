@@ -1,10 +1,10 @@
 //! Damage that no redundancy covers: every copy of some stretch of a vdev is overwritten.
 //!
-//! What cannot be read must be an error and never wrong bytes; `zpool status -v` must name exactly the files it happened
-//! to; everything else must read. When the damaged files are removed, two scrubs later the pool is healthy.
+//! What cannot be read must be an error and never wrong bytes; `zpool status -v` must name exactly the files and attributes it
+//! happened to; everything else must read. When the damaged files are removed, two scrubs later the pool is healthy.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use world::{Rng, World};
 
 use super::admin::Ward;
 use super::in_pool;
-use crate::campaign::model::{Node, Visible};
+use crate::campaign::model::{File, Node, Visible};
 use crate::campaign::scenario::{self, Layout, Plan};
 use crate::campaign::walk;
 
@@ -54,16 +54,19 @@ pub(super) fn run(
     in_pool(plan, world, |pool, handle, _| async move {
         let unreadable = look(plan, &pool, trees).await?;
         let scan = scrub(&pool, &handle).await?;
-        let named = named(&pool).await?;
-        let expected = compare(&unreadable, &named)?;
-        if expected.is_empty() != (scan.errors == 0) {
+        compare(&unreadable, named(&pool).await?)?;
+        if unreadable.is_empty() != (scan.errors == 0) {
             return Err(format!(
-                "{} errors in the scrub, files: {expected:?}",
+                "{} errors in the scrub, cannot be read: {unreadable:?}",
                 scan.errors
             ));
         }
-        for (client, path) in &unreadable {
-            remove(&pool, *client, path).await?;
+        let files: BTreeSet<(usize, &String)> = unreadable
+            .iter()
+            .flat_map(|(part, paths)| paths.iter().map(|path| (part.client, path)))
+            .collect();
+        for (client, path) in files {
+            remove(&pool, client, path).await?;
         }
         pool.sync().await.map_err(|error| error.to_string())?;
         // The first forgets what is gone, the second would see what was overlooked.
@@ -82,13 +85,21 @@ pub(super) fn run(
     })
 }
 
-/// Reads everything; returns the files (with their client) that cannot be read whole.
-async fn look(
-    plan: &Plan,
-    pool: &PoolHandle,
-    trees: &[Visible],
-) -> Result<Vec<(usize, String)>, String> {
-    let mut unreadable = Vec::new();
+/// What can be damaged by itself: the content of a file, or the value of one of its attributes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Part {
+    client: usize,
+    /// The file's object.
+    object: u64,
+    attribute: Option<String>,
+}
+
+/// Parts that cannot be read whole, with all names of their files.
+type Unreadable = BTreeMap<Part, BTreeSet<String>>;
+
+/// Reads everything; returns what cannot be read whole.
+async fn look(plan: &Plan, pool: &PoolHandle, trees: &[Visible]) -> Result<Unreadable, String> {
+    let mut unreadable = Unreadable::new();
     for (client, expected) in trees.iter().enumerate().take(plan.clients) {
         let (fs, root) = open(pool, client).await?;
         let mut seen = BTreeSet::new();
@@ -111,11 +122,16 @@ async fn look(
                         let Some(Node::File(file)) = expected.get(&path) else {
                             return Err(format!("client {client}: {path} is new"));
                         };
-                        if !read(&fs, attr.id, &file.content)
-                            .await
-                            .map_err(|error| format!("client {client}: {path}: {error}"))?
-                        {
-                            unreadable.push((client, path));
+                        let parts = read_parts(&fs, attr.id, file).await;
+                        let parts =
+                            parts.map_err(|error| format!("client {client}: {path}: {error}"))?;
+                        for attribute in parts {
+                            let part = Part {
+                                client,
+                                object: attr.id.object,
+                                attribute,
+                            };
+                            unreadable.entry(part).or_default().insert(path.clone());
                         }
                     }
                 }
@@ -126,6 +142,27 @@ async fn look(
             .find(|path| !path.is_empty() && !seen.contains(*path));
         if let Some(path) = missing {
             return Err(format!("client {client}: {path} is gone"));
+        }
+    }
+    Ok(unreadable)
+}
+
+/// Reads a file and its attributes; returns what of it cannot be read: `None` for the content, else an attribute's name.
+async fn read_parts(
+    fs: &FsHandle,
+    id: FileId,
+    expected: &File,
+) -> Result<Vec<Option<String>>, String> {
+    let mut unreadable = Vec::new();
+    if !read(fs, id, &expected.content).await? {
+        unreadable.push(None);
+    }
+    for (name, value) in &expected.xattrs {
+        match fs.xattr(id, name.as_bytes(), &Cred::root()).await {
+            Ok(found) if found == **value => {}
+            Ok(_) => return Err(format!("wrong bytes in attribute {name}")),
+            Err(FsError::Io) => unreadable.push(Some(name.clone())),
+            Err(error) => return Err(format!("attribute {name}: {error}")),
         }
     }
     Ok(unreadable)
@@ -161,28 +198,43 @@ async fn named(pool: &PoolHandle) -> Result<BTreeSet<String>, String> {
         .collect())
 }
 
-/// Compares what cannot be read with what is named; a file has several names, any of which will do.
-fn compare(
-    unreadable: &[(usize, String)],
-    named: &BTreeSet<String>,
-) -> Result<BTreeSet<String>, String> {
-    let full = |client: usize, path: &str| {
-        format!(
-            "{}:/{}/{path}",
-            scenario::dataset(client),
-            scenario::client_dir(client)
-        )
-    };
-    let candidates: BTreeSet<String> = unreadable.iter().map(|(c, p)| full(*c, p)).collect();
-    if let Some(extra) = named.iter().find(|name| !candidates.contains(*name)) {
+/// Compares what cannot be read with what is named, which must be the same. A file has several names, any of which will
+/// do; one whose newest name was removed is known by its number alone.
+fn compare(unreadable: &Unreadable, mut named: BTreeSet<String>) -> Result<(), String> {
+    let mut numbered = Vec::new();
+    for (part, paths) in unreadable {
+        let dataset = scenario::dataset(part.client);
+        let dir = scenario::client_dir(part.client);
+        let mut names = paths.iter().map(|path| match &part.attribute {
+            None => format!("{dataset}:/{dir}/{path}"),
+            Some(attribute) => format!("{dataset}:/{dir}/{path}/<xattrdir>/{attribute}"),
+        });
+        if names.any(|name| named.remove(&name)) {
+            continue;
+        }
+        let number = match part.attribute {
+            None => format!("{dataset}:<{:#x}>", part.object),
+            // The value has a number of its own, which is not known here.
+            Some(_) => format!("{dataset}:<"),
+        };
+        numbered.push((part, number));
+    }
+    // Those whose number is known first.
+    numbered.sort_by_key(|(part, _)| part.attribute.is_some());
+    for (part, number) in numbered {
+        let found = named
+            .iter()
+            .find(|name| name.starts_with(&number))
+            .cloned()
+            .ok_or_else(|| format!("cannot be read, but not named: {part:?}"))?;
+        named.remove(&found);
+    }
+    if let Some(extra) = named.first() {
         return Err(format!(
-            "{extra} is named, but can be read; cannot be read: {candidates:?}"
+            "{extra} is named, but can be read; cannot be read: {unreadable:?}"
         ));
     }
-    if named.is_empty() != candidates.is_empty() {
-        return Err(format!("cannot be read, but not named: {candidates:?}"));
-    }
-    Ok(candidates)
+    Ok(())
 }
 
 async fn remove(pool: &PoolHandle, client: usize, path: &str) -> Result<(), String> {
