@@ -1,13 +1,14 @@
 //! What the engine does at its door, without protocols: cached small reads, sequential writes and cold sequential reads,
-//! with the CPU each costs. `make bench` runs it.
+//! and small reads, overwrites and synchronous writes at random places of a file, with the CPU each costs. `make bench`
+//! runs it; `tests/bench/engine.sh` runs it beside OpenZFS's own code.
 //!
 //! ```text
-//! engine_bench DIRECTORY [MIB] [door|write|read]...     (default: 1024 MiB, all)
+//! engine_bench DIRECTORY [MIB] [door|write|raidz|read|random|sync]...     (default: 1024 MiB, all)
 //! ```
 //!
 //! One line per measurement: name, value, unit, wall seconds, CPU seconds of the process and of the engine's thread. On a
-//! machine that does other work, trust CPU per operation, not rates. The disk is a file of the directory, written once
-//! before it is used, so that the host's file system allocates nothing while we measure.
+//! machine that does other work, trust CPU per operation, not rates. The disks are files of the directory, written once
+//! before they are used, so that the host's file system allocates nothing while we measure.
 
 use std::fs::File;
 use std::future::Future;
@@ -18,12 +19,12 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use engine::{
     CreateMode, Cred, Ending, Engine, FileId, FsHandle, ImportPolicy, IoBuf, PoolHandle, PoolSpec,
-    SetAttr, Stability, Threads, VdevSpec,
+    SetAttr, Stability, Threads, Tunes, VdevSpec,
 };
 use harness::block_on;
 
@@ -177,17 +178,50 @@ fn pattern(random: usize) -> Vec<IoBuf> {
         .collect()
 }
 
+/// How many requests of which kind are made for how long, see [`Bench::many`].
+struct Small {
+    depth: u32,
+    /// The stability of writes; reads if there is none.
+    write: Option<Stability>,
+}
+
+/// How long each measurement of small requests takes.
+const SMALL_TIME: Duration = Duration::from_secs(2);
+/// Bytes of a small request.
+const SMALL_BYTES: usize = 8192;
+
+/// Writes a file of `bytes` bytes, unless it is there.
+fn make_disk(path: &Path, bytes: u64) -> Result<()> {
+    if std::fs::metadata(path).map_or(0, |data| data.len()) != bytes {
+        let mut file = File::create(path).context("the disk")?;
+        for _ in 0..bytes / MIB {
+            file.write_all(&[0; 1 << 20])?;
+        }
+        file.sync_all()?;
+    }
+    Ok(())
+}
+
 struct Bench {
     engine: Engine,
+    directory: PathBuf,
     disk: PathBuf,
     mib: u64,
 }
 
 impl Bench {
     fn pool(&self, properties: &[(&str, &str)]) -> Result<(PoolHandle, FsHandle)> {
+        self.pool_on(VdevSpec::Single(self.disk.clone()), properties)
+    }
+
+    fn pool_on(
+        &self,
+        vdev: VdevSpec,
+        properties: &[(&str, &str)],
+    ) -> Result<(PoolHandle, FsHandle)> {
         let spec = PoolSpec {
             name: POOL.to_owned(),
-            vdevs: vec![VdevSpec::Single(self.disk.clone())],
+            vdevs: vec![vdev],
             properties: vec![("ashift".to_owned(), "12".to_owned())],
             force: true,
             ..PoolSpec::default()
@@ -296,6 +330,148 @@ impl Bench {
         Ok(())
     }
 
+    /// Sequential writes of 128 KiB records to a raidz2 of six disks.
+    fn raidz(&self) -> Result<()> {
+        let paths: Vec<PathBuf> = (0..6)
+            .map(|number| self.directory.join(format!("bench-disk{number}")))
+            .collect();
+        for path in &paths {
+            make_disk(path, (self.mib / 2 + 512) * MIB)?;
+        }
+        let vdev = VdevSpec::Raidz {
+            parity: 2,
+            paths: paths.clone(),
+        };
+        let (pool, fs) = self.pool_on(vdev, &[("compression", "lz4")])?;
+        let data = pattern(2048);
+        let clock = Clock::start();
+        self.fill(&pool, &fs, self.mib, &data)?;
+        let amount = (self.mib * MIB) as f64 / 1e6;
+        clock.stop("raidz2x6.lz4.half", amount, "MB/s", "CPU-s/GB", 1e3);
+        drop((pool, fs));
+        self.end()?;
+        for path in paths {
+            std::fs::remove_file(path)?;
+        }
+        Ok(())
+    }
+
+    /// A pool with a file of `mib` MiB in records of `recordsize`, lz4, half of it compressible, all of it in the cache.
+    fn warm(&self, recordsize: &str) -> Result<(PoolHandle, FsHandle, FileId)> {
+        let properties = [
+            ("compression", "lz4"),
+            ("atime", "off"),
+            ("recordsize", recordsize),
+        ];
+        let (pool, fs) = self.pool(&properties)?;
+        block_on(pool.tune(Tunes {
+            cache_bytes: Some(4 << 30),
+            ..Tunes::default()
+        }))?;
+        let file = self.fill(&pool, &fs, self.mib, &pattern(2048))?;
+        for offset in 0..self.mib {
+            block_on(fs.read(file, offset * MIB, 1 << 20, &Cred::root()))?;
+        }
+        Ok((pool, fs, file))
+    }
+
+    /// Requests of 8 KiB at random places, `depth` in flight from one thread, for two seconds; asynchronous writes count
+    /// until their group is on disk. Prints the latencies too.
+    fn many(
+        &self,
+        pool: &PoolHandle,
+        fs: &FsHandle,
+        file: FileId,
+        name: &str,
+        what: &Small,
+    ) -> Result<()> {
+        let data = pattern(2048);
+        let latencies = Arc::new(Mutex::new(Vec::new()));
+        let failed = Arc::new(Mutex::new(None));
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let places = self.mib * MIB / SMALL_BYTES as u64;
+        let clock = Clock::start();
+        let write = what.write;
+        keep_in_flight(what.depth, || {
+            if clock.began.elapsed() > SMALL_TIME {
+                return None;
+            }
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let place = state % places;
+            let piece = write.map(|stability| {
+                let place = usize::try_from(place).unwrap_or(0);
+                let start = place * SMALL_BYTES % (1 << 20);
+                let bytes = &data[place % data.len()][start..start + SMALL_BYTES];
+                (IoBuf::copy_from(bytes), stability)
+            });
+            let (fs, latencies, failed) = (fs.clone(), latencies.clone(), failed.clone());
+            Some(async move {
+                let offset = place * SMALL_BYTES as u64;
+                let (began, cred) = (Instant::now(), Cred::root());
+                let error = match piece {
+                    Some((piece, stability)) => {
+                        fs.write(file, offset, piece, stability, &cred).await.err()
+                    }
+                    None => fs.read(file, offset, SMALL_BYTES, &cred).await.err(),
+                };
+                latencies.lock().expect("no panic").push(began.elapsed());
+                if error.is_some() {
+                    *failed.lock().expect("no panic") = error;
+                }
+            })
+        });
+        if write == Some(Stability::Unstable) {
+            block_on(pool.sync())?;
+        }
+        let failed = failed.lock().expect("no panic").take();
+        ensure!(failed.is_none(), "{name}: {failed:?}");
+        let mut latencies = latencies.lock().expect("no panic");
+        latencies.sort_unstable();
+        let count = latencies.len();
+        let name = format!("{name}.x{}", what.depth);
+        clock.stop(&name, count as f64, "op/s", "us/op", 1e6);
+        let at = |part: usize| latencies[(count * part / 100).min(count - 1)].as_micros();
+        say(&format!("{name:24} p50 {} us, p99 {} us", at(50), at(99)));
+        Ok(())
+    }
+
+    /// Cached reads, and overwrites that nobody waits for.
+    fn random(&self) -> Result<()> {
+        for (recordsize, short) in [("8K", "8k"), ("128K", "128k")] {
+            let (pool, fs, file) = self.warm(recordsize)?;
+            for depth in [1, 32] {
+                let read = Small { depth, write: None };
+                self.many(&pool, &fs, file, &format!("read8k.warm.{short}"), &read)?;
+            }
+            for depth in [1, 32] {
+                let write = Small {
+                    depth,
+                    write: Some(Stability::Unstable),
+                };
+                self.many(&pool, &fs, file, &format!("write8k.async.{short}"), &write)?;
+            }
+            drop((pool, fs));
+            self.end()?;
+        }
+        Ok(())
+    }
+
+    /// Overwrites each of which is in the log before it is answered.
+    fn sync(&self) -> Result<()> {
+        let (pool, fs, file) = self.warm("8K")?;
+        for depth in [1, 8, 32] {
+            let write = Small {
+                depth,
+                write: Some(Stability::FileSync),
+            };
+            self.many(&pool, &fs, file, "write8k.sync", &write)?;
+        }
+        drop((pool, fs));
+        self.end()
+    }
+
     /// Sequential reads of what is in no cache, beside reads of the same disk without a pool.
     fn read(&self) -> Result<()> {
         let (pool, fs) = self.pool(&[("compression", "off"), ("atime", "off")])?;
@@ -377,16 +553,10 @@ fn main() -> Result<()> {
         None => 1024,
     };
     let disk = directory.join("bench-disk");
-    let size = (mib * 2 + 1024) * MIB;
-    if std::fs::metadata(&disk).map_or(0, |data| data.len()) != size {
-        let mut file = File::create(&disk).context("the disk")?;
-        for _ in 0..size / MIB {
-            file.write_all(&[0; 1 << 20])?;
-        }
-        file.sync_all()?;
-    }
+    make_disk(&disk, (mib * 2 + 1024) * MIB)?;
     let bench = Bench {
         engine: Engine::new(Threads::default()),
+        directory,
         disk: disk.clone(),
         mib,
     };
@@ -397,8 +567,17 @@ fn main() -> Result<()> {
     if wanted("write") {
         bench.write()?;
     }
+    if wanted("raidz") {
+        bench.raidz()?;
+    }
     if wanted("read") {
         bench.read()?;
+    }
+    if wanted("random") {
+        bench.random()?;
+    }
+    if wanted("sync") {
+        bench.sync()?;
     }
     std::fs::remove_file(disk).context("the disk goes")
 }

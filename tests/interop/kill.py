@@ -117,7 +117,8 @@ class Files:
             file.maybe = []
         elif kind == "r":
             other = self.fresh() if r.random() < 0.5 else r.choice(list(self.files))
-            if other == name:
+            # Two names of one file both stay.
+            if other == name or self.files.get(other) is self.files[name]:
                 return
             self.pending = ("r", name, other)
             self.rename(name, other)
@@ -615,4 +616,5 @@ def main():
     return 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

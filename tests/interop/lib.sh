@@ -27,6 +27,14 @@ serve() {
 
 stop() { kill $pid; wait $pid || fail "the server did not end cleanly"; pid=; }
 
+# compare DATASET: its files are those of $w/manifest (name, size, sha256), read without a client.
+compare() {
+  sanbox get -r "$1:/" "$w/back" || fail "reading $1"
+  (cd "$w/back" && find . -type f -printf '%P %s\n' | while read -r file size; do
+    echo "$file $size $(sha256sum <"$file" | cut -d' ' -f1)"; done) | LC_ALL=C sort >"$w/found"
+  LC_ALL=C sort "$w/manifest" | diff - "$w/found" >"$w/differences" || { head "$w/differences"; fail "files differ from what was acknowledged"; }
+}
+
 # The pool, exported, before zdb: all space accounted for, every object readable.
 judge() {
   zpool export "$1" || fail "export of $1"

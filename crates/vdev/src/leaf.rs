@@ -27,8 +27,9 @@ use crate::{
 const PROBE_BYTES: usize = 64 << 10;
 /// A device that has failed and then does not answer a probe for this long is out of service.
 const PROBE_PATIENCE: Duration = Duration::from_secs(60);
-/// How often and how far apart a busy device is tried again.
-const BUSY_TRIES: u32 = 20;
+/// How often and how far apart a busy device is tried again: for two seconds, since whoever closes a block device that was
+/// written makes udev lock and probe it, which took more than half a second on a loaded machine.
+const BUSY_TRIES: u32 = 80;
 /// See [`BUSY_TRIES`].
 const BUSY_WAIT: Duration = Duration::from_millis(25);
 
