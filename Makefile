@@ -5,7 +5,7 @@ CARGO ?= cargo
 SEEDS ?= 40
 BENCH_DIR ?= /var/tmp
 
-.PHONY: help run build oracles lint test test-unit test-sim test-system test-real bench bench-nfs bench-parity clean
+.PHONY: help run build oracles lint test test-unit test-sim test-system test-real bench bench-nfs bench-engine bench-parity clean
 
 help:
 	@echo 'make run        build and start the appliance on virtual disks, with a tour (^C stops it)'
@@ -14,6 +14,7 @@ help:
 	@echo '               pjdfstest, a full pool, a directory of a million names'
 	@echo 'make test-sim   SEEDS=n simulated power cuts, and as many of disks that fail'
 	@echo 'make bench-nfs  NFS beside nfs-ganesha on ext4, in the same rounds (needs root, nfs-ganesha, fio with its nfs engine)'
+	@echo 'make bench-engine OPENZFS=DIR  the engine beside OpenZFS built in userland there (tests/bench/openzfs.sh DIR), in the same rounds'
 	@echo 'make bench-parity  parity and reconstruction beside raidz_test -B (zfs-test), six minutes'
 	@echo 'make bench      the engine at its door: reads, writes, and the CPU they cost (BENCH_DIR: where the disk lies)'
 
@@ -59,6 +60,10 @@ bench-parity:
 bench-nfs:
 	$(CARGO) build --release --package sanbox
 	tests/bench/nfs.sh
+
+bench-engine:
+	$(CARGO) build --release --package sanbox-tests --example engine_bench
+	tests/bench/engine.sh $(OPENZFS)/openzfs_bench
 
 clean:
 	$(CARGO) clean

@@ -416,7 +416,11 @@ int main(int argc, char **argv)
 	ds_open();
 	uint64_t bytes = size_mib << 20;
 	if (strstr(tests, "seq")) {
+		/* the first pass takes fresh memory from the kernel, which is not what is measured */
 		uint64_t o = mkobj(recsize);
+		for (uint64_t x = 0; x < bytes; x += recsize) put(o, x, recsize, 0);
+		txg_wait_synced(spa_get_dsl(spa), 0);
+		o = mkobj(recsize);
 		seqwrite(o, bytes, "seq_write");
 		reimport(1);
 		seqread(o, bytes, "seq_read_cold");
@@ -434,6 +438,9 @@ int main(int argc, char **argv)
 			many(o, bytes, 2, 0, "rand_read_8k_warm");
 			free(b);
 		}
+		/* as the engine's benchmark does: each record changed once, so that the memory for it is there */
+		for (uint64_t x = 0; x < bytes; x += 131072) put(o, x, 8192, 0);
+		txg_wait_synced(spa_get_dsl(spa), 0);
 		if (strstr(tests, "over")) many(o, bytes, 1, 1, "rand_write_8k_async");
 		if (strstr(tests, "sync")) {
 			zl = zil_open(os, get_data, NULL);

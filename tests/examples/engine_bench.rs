@@ -190,16 +190,17 @@ const SMALL_TIME: Duration = Duration::from_secs(2);
 /// Bytes of a small request.
 const SMALL_BYTES: usize = 8192;
 
-/// Writes a file of `bytes` bytes, unless it is there.
-fn make_disk(path: &Path, bytes: u64) -> Result<()> {
-    if std::fs::metadata(path).map_or(0, |data| data.len()) != bytes {
+/// Writes a file of `bytes` bytes, unless it is there. Returns whether it was not: what was found stays.
+fn make_disk(path: &Path, bytes: u64) -> Result<bool> {
+    let missing = std::fs::metadata(path).map_or(0, |data| data.len()) != bytes;
+    if missing {
         let mut file = File::create(path).context("the disk")?;
         for _ in 0..bytes / MIB {
             file.write_all(&[0; 1 << 20])?;
         }
         file.sync_all()?;
     }
-    Ok(())
+    Ok(missing)
 }
 
 struct Bench {
@@ -240,13 +241,22 @@ impl Bench {
         Ok(block_on(self.engine.end_pool(POOL, ending))?)
     }
 
-    /// Writes a file of `mib` MiB, one MiB a call, `depth` in flight; returns when it is on disk.
+    /// Writes a file of `mib` MiB, one MiB a call, four in flight; returns when it is on disk.
     fn fill(&self, pool: &PoolHandle, fs: &FsHandle, mib: u64, data: &[IoBuf]) -> Result<FileId> {
+        self.fill_as(b"file", pool, fs, mib, data)
+    }
+
+    fn fill_as(
+        &self,
+        name: &[u8],
+        pool: &PoolHandle,
+        fs: &FsHandle,
+        mib: u64,
+        data: &[IoBuf],
+    ) -> Result<FileId> {
         let root = block_on(fs.root())?.id;
         let (mode, set, cred) = (CreateMode::Guarded, SetAttr::default(), Cred::root());
-        let file = block_on(fs.create(root, b"file", mode, &set, &cred))?
-            .file
-            .id;
+        let file = block_on(fs.create(root, name, mode, &set, &cred))?.file.id;
         let failed = Arc::new(Mutex::new(None));
         let mut at = 0;
         keep_in_flight(4, || {
@@ -309,7 +319,8 @@ impl Bench {
         self.end()
     }
 
-    /// Sequential writes of 128 KiB records, to the end of the last transaction group.
+    /// Sequential writes of 128 KiB records, to the end of the last transaction group; the second time over, when the
+    /// process has its memory: a page that the kernel must clear first costs more than what is measured.
     fn write(&self) -> Result<()> {
         for (compression, random) in [
             ("off", 4096),
@@ -319,6 +330,7 @@ impl Bench {
         ] {
             let data = pattern(random);
             let (pool, fs) = self.pool(&[("compression", compression)])?;
+            self.fill_as(b"before", &pool, &fs, self.mib, &data)?;
             let clock = Clock::start();
             self.fill(&pool, &fs, self.mib, &data)?;
             let kind = if random == 4096 { "random" } else { "half" };
@@ -335,8 +347,11 @@ impl Bench {
         let paths: Vec<PathBuf> = (0..6)
             .map(|number| self.directory.join(format!("bench-disk{number}")))
             .collect();
+        let mut made = Vec::new();
         for path in &paths {
-            make_disk(path, (self.mib / 2 + 512) * MIB)?;
+            if make_disk(path, (self.mib + 512) * MIB)? {
+                made.push(path);
+            }
         }
         let vdev = VdevSpec::Raidz {
             parity: 2,
@@ -344,13 +359,14 @@ impl Bench {
         };
         let (pool, fs) = self.pool_on(vdev, &[("compression", "lz4")])?;
         let data = pattern(2048);
+        self.fill_as(b"before", &pool, &fs, self.mib, &data)?;
         let clock = Clock::start();
         self.fill(&pool, &fs, self.mib, &data)?;
         let amount = (self.mib * MIB) as f64 / 1e6;
         clock.stop("raidz2x6.lz4.half", amount, "MB/s", "CPU-s/GB", 1e3);
         drop((pool, fs));
         self.end()?;
-        for path in paths {
+        for path in made {
             std::fs::remove_file(path)?;
         }
         Ok(())
@@ -385,13 +401,21 @@ impl Bench {
         name: &str,
         what: &Small,
     ) -> Result<()> {
-        let data = pattern(2048);
+        let (data, write) = (pattern(2048), what.write);
+        // Once unmeasured: the first versions of blocks take fresh memory from the kernel.
+        if write.is_some() {
+            for record in 0..self.mib * 8 {
+                let data = data[0].slice(0..SMALL_BYTES);
+                let (offset, cred) = (record * (MIB / 8), Cred::root());
+                block_on(fs.write(file, offset, data, Stability::Unstable, &cred))?;
+            }
+            block_on(pool.sync())?;
+        }
         let latencies = Arc::new(Mutex::new(Vec::new()));
         let failed = Arc::new(Mutex::new(None));
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let places = self.mib * MIB / SMALL_BYTES as u64;
         let clock = Clock::start();
-        let write = what.write;
         keep_in_flight(what.depth, || {
             if clock.began.elapsed() > SMALL_TIME {
                 return None;
@@ -553,7 +577,7 @@ fn main() -> Result<()> {
         None => 1024,
     };
     let disk = directory.join("bench-disk");
-    make_disk(&disk, (mib * 2 + 1024) * MIB)?;
+    let is_made = make_disk(&disk, (mib * 3 + 1024) * MIB)?;
     let bench = Bench {
         engine: Engine::new(Threads::default()),
         directory,
@@ -579,5 +603,8 @@ fn main() -> Result<()> {
     if wanted("sync") {
         bench.sync()?;
     }
-    std::fs::remove_file(disk).context("the disk goes")
+    if is_made {
+        std::fs::remove_file(disk).context("the disk goes")?;
+    }
+    Ok(())
 }
