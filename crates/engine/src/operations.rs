@@ -160,6 +160,27 @@ impl PoolHandle {
         })
     }
 
+    /// As [`PoolHandle::attach`], with a sequential resilver.
+    ///
+    /// # Errors
+    /// As [`PoolHandle::attach`]; for vdevs that cannot be resilvered so, and while an ordinary resilver runs.
+    pub fn attach_and_rebuild<'a>(
+        &'a self,
+        leaf: u64,
+        path: &'a Path,
+        replace: bool,
+        force: bool,
+    ) -> Request<'a, Result<u64, EngineError>> {
+        Box::pin(async move {
+            let path = path.to_owned();
+            self.ask(move |room| async move {
+                let pool = &room.pool;
+                Ok(pool.attach_and_rebuild(leaf, &path, replace, force).await?)
+            })
+            .await
+        })
+    }
+
     /// Adds devices to the pool; they are part of it on stable storage when this returns.
     ///
     /// # Errors

@@ -31,6 +31,7 @@ pub mod label;
 pub mod nvlist;
 mod object_type;
 mod objset;
+pub mod rebuild;
 pub mod sa;
 pub mod scan;
 pub mod space_map;

@@ -192,6 +192,7 @@ impl Pool {
             autotrim: crate::autotrim::State::default(),
             leaf_work: crate::leaf_work::State::default(),
             removal: crate::removal::State::new(spec.tuning.removal.clone()),
+            rebuild: crate::rebuild::State::new(spec.tuning.rebuild.clone()),
             events: spec.events.clone(),
             multihost: crate::multihost::State::new(spec.tuning.multihost.clone()),
         }));

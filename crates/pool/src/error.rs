@@ -22,6 +22,9 @@ pub enum ScanRefusal {
     /// A resilver runs.
     #[error("currently resilvering")]
     Resilvering,
+    /// A sequential resilver runs.
+    #[error("currently sequentially resilvering")]
+    Rebuilding,
     /// No scrub runs.
     #[error("there is no active scrub")]
     NoScrub,

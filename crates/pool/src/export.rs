@@ -56,6 +56,7 @@ impl Inner {
                 return Err(PoolError::Suspended);
             }
             self.stop_walk().await;
+            self.stop_rebuilds().await;
             self.stop_discarding().await;
             self.stop_removal().await;
             self.stop_leaf_work().await;

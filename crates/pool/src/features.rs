@@ -49,6 +49,7 @@ const DEFAULT: &[&str] = &[
     "draid",
     "device_removal",
     "obsolete_counts",
+    "device_rebuild",
 ];
 
 /// Features whose use changes nothing for us, or is handled everywhere.

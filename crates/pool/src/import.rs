@@ -632,6 +632,7 @@ pub(crate) async fn assemble(
         autotrim: crate::autotrim::State::default(),
         leaf_work: crate::leaf_work::State::default(),
         removal: crate::removal::State::new(policy.tuning.removal.clone()),
+        rebuild: crate::rebuild::State::new(policy.tuning.rebuild.clone()),
         events: policy.events.clone(),
         multihost: crate::multihost::State::new(policy.tuning.multihost.clone()),
     }));
@@ -711,6 +712,7 @@ impl Inner {
         self.load_leaf_work().await?;
         self.load_auxiliaries(auxiliaries).await?;
         self.load_scan().await?;
+        self.load_rebuilds().await?;
         self.load_damage().await?;
         if policy.readonly {
             return Ok(Vec::new());

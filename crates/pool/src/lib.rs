@@ -33,6 +33,7 @@ mod operate;
 mod pool;
 mod properties;
 mod ranges;
+mod rebuild;
 mod removal;
 mod remove;
 mod rewind;
@@ -67,11 +68,12 @@ pub use properties::{
 };
 pub use rewind::{Rewind, Rewound};
 pub use spec::{
-    AddSpec, FeatureBase, HostIdentity, ImportPolicy, MultihostTuning, PoolSpec, RemovalTuning,
-    SplitSpec, Tuning, VdevSpec,
+    AddSpec, FeatureBase, HostIdentity, ImportPolicy, MultihostTuning, PoolSpec, RebuildTuning,
+    RemovalTuning, SplitSpec, Tuning, VdevSpec,
 };
 pub use status::{
     CheckpointStatus, Health, HistoryEvent, HistoryRecord, IoTotals, LeafWorkState, LeafWorkStatus,
-    PoolState, PoolStatus, RemovalStage, RemovalStatus, ScanStatus, StatusReason, VdevStatus,
+    PoolState, PoolStatus, RebuildState, RebuildStatus, RemovalStage, RemovalStatus, ScanStatus,
+    StatusReason, VdevStatus,
 };
 pub use vdev::AllocationBias;

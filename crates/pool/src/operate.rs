@@ -76,9 +76,22 @@ impl Pool {
         replace: bool,
         force: bool,
     ) -> Result<u64, PoolError> {
+        self.join(leaf, path, replace, force, false).await
+    }
+
+    /// [`Pool::attach`], or [`Pool::attach_and_rebuild`] if it is `sequential`.
+    pub(crate) async fn join(
+        &self,
+        leaf: u64,
+        path: &Path,
+        replace: bool,
+        force: bool,
+        sequential: bool,
+    ) -> Result<u64, PoolError> {
         let inner = &self.0;
         inner.writable()?;
         inner.refuse_with_checkpoint()?;
+        inner.check_rebuild(Guid(leaf), replace, sequential)?;
         inner.refuse_with_removal()?;
         let (path, target): (PathBuf, Guid) = (path.to_owned(), Guid(leaf));
         let spare = inner.spares.at(&path);
@@ -104,8 +117,12 @@ impl Pool {
         let known = known.filter(|_| how == Join::Spare);
         let joined = Rc::new(std::cell::Cell::new(0));
         let told = joined.clone();
-        inner
+        if sequential {
+            inner.stop_rebuild_of(target).await;
+        }
+        let result = inner
             .run_in_sync(async move |inner: Rc<Inner>, tx: Rc<Tx>| {
+                inner.check_rebuild(target, replace, sequential)?;
                 let old = inner.leaf_path(target);
                 let guid = match &distributed {
                     Some(spare) => inner.tree.join_distributed(target, spare)?,
@@ -123,9 +140,20 @@ impl Pool {
                     path.display(),
                     if replace { "for" } else { "to" },
                 );
-                inner.log_internal("vdev attach", &text, &tx).await
+                inner.log_internal("vdev attach", &text, &tx).await?;
+                if sequential {
+                    inner.initiate_rebuild(guid, &tx).await?;
+                }
+                Ok(())
             })
-            .await?;
+            .await;
+        if sequential {
+            let continued = inner.continue_scans().await;
+            result?;
+            continued?;
+        } else {
+            result?;
+        }
         let guid = Some(Guid(joined.get()));
         if how == Join::Spare {
             inner.notify("vdev_spare", guid, NvList::new());
@@ -146,6 +174,7 @@ impl Pool {
         if self.0.scan.is_resilvering() {
             self.0.stop_walk().await;
         }
+        self.0.stop_rebuild_of(Guid(leaf)).await;
         let result = self.0.take_away(Guid(leaf)).await;
         self.0.continue_scans().await?;
         result

@@ -141,6 +141,7 @@ pub(crate) struct Inner {
     pub(crate) checkpoint: crate::checkpoint::State,
     pub(crate) leaf_work: crate::leaf_work::State,
     pub(crate) removal: crate::removal::State,
+    pub(crate) rebuild: crate::rebuild::State,
     pub(crate) autotrim: crate::autotrim::State,
     pub(crate) multihost: crate::multihost::State,
     pub(crate) events: crate::events::EventLog,

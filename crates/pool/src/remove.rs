@@ -91,6 +91,7 @@ impl Inner {
             self.store().set_allocating(id, true);
             return Err(error);
         }
+        self.stop_rebuild(id).await;
         let disks = Rc::new(RefCell::new(Vec::new()));
         let kept = disks.clone();
         self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
@@ -148,6 +149,7 @@ impl Inner {
                 .decr("spacemap_histogram", tx)
                 .await?;
         }
+        self.forget_rebuild_of(top.id, tx).await?;
         for leaf in sync::leaves_of(top) {
             self.forget_leaf(leaf, tx).await?;
         }

@@ -165,9 +165,15 @@ pub(crate) fn spare_in_background(pool: &Pool) {
     drop(pool.0.handle.clone().spawn("hot spare", async move {
         while let Some((target, spare)) = inner.pairs().into_iter().next() {
             let Some(path) = spare.path() else { break };
-            match pool.attach(target.0, &path, true, false).await {
+            // OpenZFS: cmd/zed/agents/zfs_retire.c, replace_with_spare
+            let joined = match spare.is_distributed() && inner.may_rebuild() {
+                true => pool.attach_and_rebuild(target.0, &path, true, false).await,
+                false => pool.attach(target.0, &path, true, false).await,
+            };
+            match joined {
                 Ok(_) => {}
-                Err(PoolError::Suspended | PoolError::Closed) => break,
+                // A resilver in the way has an end: tried again at the next look.
+                Err(PoolError::Suspended | PoolError::Closed | PoolError::Scan(_)) => break,
                 Err(_) => {
                     // Too small, or gone. Not tried again before the spares change.
                     let pair = (target, spare.config.guid);

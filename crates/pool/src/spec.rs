@@ -197,6 +197,36 @@ pub struct Tuning {
     pub multihost: MultihostTuning,
     /// Evacuation of vdevs that are removed.
     pub removal: RemovalTuning,
+    /// See [`RebuildTuning`].
+    pub rebuild: RebuildTuning,
+}
+
+/// Sequential resilvers.
+// OpenZFS: module/zfs/vdev_rebuild.c, zfs_rebuild_max_segment, zfs_rebuild_scrub_enabled
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RebuildTuning {
+    /// Bytes of each device brought at once.
+    pub segment_bytes: u64,
+    /// Bytes of the vdev brought at the same time.
+    pub batch_bytes: u64,
+    /// How often progress is made durable.
+    pub store_every: Duration,
+    /// A scrub follows: nobody has looked at checksums.
+    pub scrub: bool,
+    /// Nothing is brought until [`Pool::pause_rebuilds`](crate::Pool::pause_rebuilds) says so.
+    pub paused: bool,
+}
+
+impl Default for RebuildTuning {
+    fn default() -> Self {
+        Self {
+            segment_bytes: 1 << 20,
+            batch_bytes: 32 << 20,
+            store_every: Duration::from_secs(5),
+            scrub: true,
+            paused: false,
+        }
+    }
 }
 
 /// How vdevs are evacuated.

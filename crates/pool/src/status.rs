@@ -108,6 +108,8 @@ pub enum StatusReason {
     FeaturesDisabled,
     /// A device is being brought up to date.
     Resilvering,
+    /// A device was resilvered sequentially: nobody has looked at checksums since.
+    RebuildScrub,
     /// A device was taken offline.
     OfflineDevice,
     /// A device was removed.
@@ -149,6 +151,48 @@ pub struct ScanStatus {
     pub processed_bytes: u64,
     /// Unrepairable blocks.
     pub errors: u64,
+}
+
+/// State of a sequential resilver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RebuildState {
+    /// Under way.
+    Active,
+    /// Ended early.
+    Canceled,
+    /// Came to its end.
+    Complete,
+}
+
+/// The sequential resilver of a top-level vdev, as far as it has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RebuildStatus {
+    /// State.
+    pub state: RebuildState,
+    /// Start, seconds since 1970.
+    pub start_time: u64,
+    /// End, seconds since 1970; 0 while it runs.
+    pub end_time: u64,
+    /// Milliseconds it took, without those in which the pool was not imported.
+    pub scan_time_ms: u64,
+    /// Allocated bytes passed.
+    pub scanned_bytes: u64,
+    /// Of those, bytes that were read.
+    pub issued_bytes: u64,
+    /// Bytes written to devices.
+    pub rebuilt_bytes: u64,
+    /// Allocated bytes in all.
+    pub estimated_bytes: u64,
+    /// Ranges that could not be brought.
+    pub errors: u64,
+    /// Milliseconds of this session.
+    pub pass_time_ms: u64,
+    /// Bytes passed in this session.
+    pub pass_scanned_bytes: u64,
+    /// Bytes read in this session.
+    pub pass_issued_bytes: u64,
+    /// Bytes passed in this session that no device needed.
+    pub pass_skipped_bytes: u64,
 }
 
 /// One vdev of the tree.
@@ -198,6 +242,8 @@ pub struct VdevStatus {
     pub non_allocating: bool,
     /// Being resilvered.
     pub resilvering: bool,
+    /// The last sequential resilver of a top-level vdev.
+    pub rebuild: Option<RebuildStatus>,
     /// Trimming (leaves).
     pub trim: LeafWorkStatus,
     /// Writing of free space (leaves).

@@ -15,7 +15,9 @@ use crate::pool::{Inner, Pool, Stored};
 use crate::properties::{
     PROPERTIES, PoolProperty, PropertyEntry, PropertyKind, PropertySource, PropertyValue,
 };
-use crate::status::{Health, IoTotals, PoolState, PoolStatus, StatusReason, VdevStatus};
+use crate::status::{
+    Health, IoTotals, PoolState, PoolStatus, RebuildState, StatusReason, VdevStatus,
+};
 
 impl Pool {
     /// Returns everything `zpool status`, `zpool list -v` and `zpool iostat` show.
@@ -192,6 +194,7 @@ impl Inner {
             top.fragmentation_percent = self.space.fragmentation(id);
             top.expandable_bytes = self.expandable_bytes(id);
             top.removing = self.removal.vdev() == Some(id);
+            top.rebuild = self.rebuild_status(id);
             if self.store().is_idle(id) && !top.is_log {
                 mark_idle(top);
             }
@@ -308,6 +311,7 @@ impl Inner {
             removing: false,
             non_allocating: false,
             resilvering: stale,
+            rebuild: None,
             io: IoTotals {
                 read_ops: stats.read_ops,
                 write_ops: stats.write_ops,
@@ -402,7 +406,24 @@ impl Inner {
                 .collect();
             return (StatusReason::Resilvering, stale);
         }
+        if self.wants_scrub(root) {
+            return (StatusReason::RebuildScrub, Vec::new());
+        }
         (StatusReason::Ok, Vec::new())
+    }
+
+    /// Whether a vdev was resilvered sequentially, and no scrub since has looked at what it got.
+    // OpenZFS: lib/libzfs/libzfs_status.c, check_status (ZPOOL_STATUS_REBUILD_SCRUB)
+    fn wants_scrub(&self, root: &VdevStatus) -> bool {
+        let rebuilds = root.children.iter().filter_map(|top| top.rebuild);
+        let complete = rebuilds.filter(|rebuild| rebuild.state == RebuildState::Complete);
+        let Some(end) = complete.map(|rebuild| rebuild.end_time).max() else {
+            return false;
+        };
+        self.scan.status().is_none_or(|scan| {
+            let is_over = !scan.running && !scan.cancelled && !scan.resilver;
+            is_over && end > scan.end_time
+        })
     }
 
     async fn property(

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ondisk::Txg;
 use runtime::sync::Event;
 use runtime::{DiskError, IoBuf};
 
@@ -576,14 +577,29 @@ impl Suspect {
         self.mend(writes.collect()).await.0
     }
 
+    /// Returns whether somebody wrote to the range since the watch began: what was read of it before is old.
+    pub(crate) fn is_overwritten(&self) -> bool {
+        self.state.overwritten.get()
+    }
+
     /// Writes bytes at offsets of the data areas of leaves, unless somebody wrote to the range since the watch began.
     /// Returns how many writes, and how many bytes, were taken.
     pub(crate) async fn mend(&self, writes: Vec<(Rc<Leaf>, u64, IoBuf)>) -> (u32, u64) {
-        if self.tree.0.mode == OpenMode::ReadOnly || self.state.overwritten.get() {
+        let born = Some(self.state.at.born);
+        self.mend_as(writes, IoClass::Scrub, born).await
+    }
+
+    /// As [`Suspect::mend`], as I/O of a class; `born` is the group whose writes a leaf lacks if it loses what it took.
+    pub(crate) async fn mend_as(
+        &self,
+        writes: Vec<(Rc<Leaf>, u64, IoBuf)>,
+        class: IoClass,
+        born: Option<Txg>,
+    ) -> (u32, u64) {
+        if self.tree.0.mode == OpenMode::ReadOnly || self.is_overwritten() {
             return (0, 0);
         }
         self.state.repairing.set(true);
-        let born = self.state.at.born;
         // A device that hangs must not hold up the reader, nor who waits to overwrite the range.
         let top = self.tree.top(self.state.at.vdev);
         let patience = top.and_then(|top| self.tree.patience(&top));
@@ -595,7 +611,7 @@ impl Suspect {
                 // A failure is counted by the leaf; the good copy is still there.
                 let offset = LEAF_DATA_START + offset;
                 let healed = leaf
-                    .write(offset, bytes, IoClass::Scrub, patience, Some(born))
+                    .write(offset, bytes, class, patience, born)
                     .await
                     .is_ok();
                 if healed {

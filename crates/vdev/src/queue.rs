@@ -25,17 +25,20 @@ pub enum IoClass {
     Scrub,
     /// Discards.
     Trim,
+    /// Sequential resilver.
+    Rebuild,
 }
 
 impl IoClass {
     /// All classes, highest priority first.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::SyncRead,
         Self::SyncWrite,
         Self::AsyncRead,
         Self::AsyncWrite,
         Self::Scrub,
         Self::Trim,
+        Self::Rebuild,
     ];
 
     /// Returns the place in [`IoClass::ALL`].
@@ -60,7 +63,7 @@ pub struct QueueTuning {
     /// Most operations at the device.
     pub total: u32,
     /// By class, in the order of [`IoClass::ALL`].
-    pub classes: [ClassLimits; 6],
+    pub classes: [ClassLimits; 7],
 }
 
 impl Default for QueueTuning {
@@ -75,6 +78,7 @@ impl Default for QueueTuning {
                 limits(4, 24),
                 limits(1, 4),
                 limits(1, 2),
+                limits(1, 4),
             ],
         }
     }
@@ -88,9 +92,9 @@ pub(crate) struct Queue {
 
 #[derive(Default)]
 struct State {
-    active: [u32; 6],
+    active: [u32; 7],
     total: u32,
-    waiting: [VecDeque<Rc<RefCell<Ticket>>>; 6],
+    waiting: [VecDeque<Rc<RefCell<Ticket>>>; 7],
 }
 
 #[derive(Default)]

@@ -103,7 +103,7 @@ pub struct VdevStats {
     /// Time that the device took to make durable what it had.
     pub flushes: LatencyHistogram,
     /// By class, in the order of [`crate::IoClass::ALL`].
-    pub classes: [ClassStats; 6],
+    pub classes: [ClassStats; 7],
 }
 
 impl VdevStats {

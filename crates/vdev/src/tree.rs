@@ -63,6 +63,17 @@ impl Place {
     pub(crate) fn lacks(&self, txg: Txg) -> bool {
         self.leaf.lacks(txg) || self.via.iter().any(|spare| spare.lacks(txg))
     }
+
+    /// Whether it may lack anything at all.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.leaf.is_stale() || self.via.iter().any(|spare| spare.is_stale())
+    }
+
+    /// Whether what is written there is written for one of these devices.
+    pub(crate) fn is_for(&self, devices: &[Guid]) -> bool {
+        devices.contains(&self.leaf.guid)
+            || self.via.iter().any(|spare| devices.contains(&spare.guid))
+    }
 }
 
 /// One top-level vdev: one slot (a leaf, or leaves that hold the same bytes), or several with parity among them.

@@ -308,7 +308,11 @@ impl Inner {
         if self.readonly {
             return Ok(());
         }
+        self.continue_rebuilds().await?;
         self.finish_replacements().await?;
+        if self.rebuild.is_active() {
+            return self.give_way().await;
+        }
         if self.scan.is_scanning() && self.scan.is_resilver() {
             if self.resilver_can_go_on() {
                 self.note_resilvering();
@@ -332,6 +336,10 @@ impl Inner {
         let _deciding = self.scan.deciding.lock().await;
         if self.removal.vdev().is_some() {
             // Nobody refers to what an evacuation has copied: it would be passed over. It asks again at its end.
+            return Ok(());
+        }
+        if self.rebuild.is_active() {
+            // It asks again at its end, too.
             return Ok(());
         }
         let leaves = self.leaves_to_resilver();
@@ -376,6 +384,37 @@ impl Inner {
         Ok(())
     }
 
+    /// Ends a scrub for a sequential resilver.
+    // OpenZFS: module/zfs/vdev_rebuild.c, vdev_rebuild_thread
+    pub(crate) async fn give_way(self: &Rc<Self>) -> Result<(), PoolError> {
+        let _deciding = self.scan.deciding.lock().await;
+        if self.scan.is_scanning() && !self.scan.is_resilver() {
+            self.stop_walk().await;
+            if self.scan.is_scanning() {
+                self.end_scan(false).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records the start of a scrub with the end of a sequential resilver: none of what it brought was looked at. Not while
+    /// something else runs, or devices are outdated that can be resilvered. Syncing context.
+    pub(crate) async fn setup_scrub(&self, tx: &Tx) -> Result<(), PoolError> {
+        let busy = self.scan.is_scanning() || self.rebuild.is_active();
+        if busy || !self.leaves_to_resilver().is_empty() {
+            return Ok(());
+        }
+        self.setup_scan(scan_func::SCRUB, 0, tx.txg().0, tx).await
+    }
+
+    /// Goes on with the scrub that [`Inner::setup_scrub`] recorded.
+    pub(crate) async fn walk_after_rebuild(self: &Rc<Self>) {
+        let _deciding = self.scan.deciding.lock().await;
+        if !self.scan.is_paused() {
+            self.start_walk();
+        }
+    }
+
     /// Records the start of a scan and makes it durable.
     async fn begin_scan(
         self: &Rc<Self>,
@@ -383,23 +422,9 @@ impl Inner {
         min_txg: u64,
         max_txg: Option<u64>,
     ) -> Result<(), PoolError> {
-        let mut phys = ScanPhys {
-            func,
-            state: scan_state::SCANNING,
-            min_txg,
-            max_txg: max_txg.unwrap_or_else(|| self.clock().last_synced().0),
-            cur_min_txg: min_txg,
-            start_time: self.unix_time(),
-            to_examine: self.store().space().allocated,
-            ..ScanPhys::default()
-        };
-        phys.cur_max_txg = phys.max_txg;
-        self.scan.pass.set(Pass {
-            start_time: phys.start_time,
-            ..Pass::default()
-        });
-        self.scan.failure.borrow_mut().take();
+        let max_txg = max_txg.unwrap_or_else(|| self.clock().last_synced().0);
         if self.readonly {
+            let phys = self.new_scan(func, min_txg, max_txg);
             *self.scan.order.borrow_mut() = Order::from(min_txg);
             *self.scan.phys.borrow_mut() = phys;
             return Ok(());
@@ -408,26 +433,59 @@ impl Inner {
             if inner.scan.is_scanning() {
                 return Err(ScanRefusal::Scrubbing.into());
             }
-            if func == scan_func::SCRUB {
-                phys.max_txg = tx.txg().0;
-                phys.cur_max_txg = phys.max_txg;
+            if inner.rebuild.is_active() {
+                return Err(ScanRefusal::Resilvering.into());
             }
-            let spec = zap::ZapSpec::new(ObjectType::SCAN_QUEUE);
-            phys.queue_obj = zap::create(&inner.mos, &spec, &tx).await?.0;
-            *inner.scan.order.borrow_mut() = Order::from(min_txg);
-            *inner.scan.phys.borrow_mut() = phys;
-            if func == scan_func::RESILVER {
-                inner.note_resilvering();
-            }
-            inner.store_scan(&tx).await?;
-            inner.notify_scan("start");
-            let text = format!(
-                "func={} mintxg={} maxtxg={}",
-                phys.func, phys.min_txg, phys.max_txg
-            );
-            inner.log_internal("scan setup", &text, &tx).await
+            let max_txg = match func {
+                scan_func::SCRUB => tx.txg().0,
+                _ => max_txg,
+            };
+            inner.setup_scan(func, min_txg, max_txg, &tx).await
         })
         .await
+    }
+
+    fn new_scan(&self, func: u64, min_txg: u64, max_txg: u64) -> ScanPhys {
+        let start_time = self.unix_time();
+        self.scan.pass.set(Pass {
+            start_time,
+            ..Pass::default()
+        });
+        self.scan.failure.borrow_mut().take();
+        ScanPhys {
+            func,
+            state: scan_state::SCANNING,
+            min_txg,
+            max_txg,
+            cur_min_txg: min_txg,
+            cur_max_txg: max_txg,
+            start_time,
+            to_examine: self.store().space().allocated,
+            ..ScanPhys::default()
+        }
+    }
+
+    /// Records the start of a scan. Syncing context.
+    async fn setup_scan(
+        &self,
+        func: u64,
+        min_txg: u64,
+        max_txg: u64,
+        tx: &Tx,
+    ) -> Result<(), PoolError> {
+        let mut phys = self.new_scan(func, min_txg, max_txg);
+        let spec = zap::ZapSpec::new(ObjectType::SCAN_QUEUE);
+        phys.queue_obj = zap::create(&self.mos, &spec, tx).await?.0;
+        *self.scan.order.borrow_mut() = Order::from(min_txg);
+        *self.scan.phys.borrow_mut() = phys;
+        if func == scan_func::RESILVER {
+            self.forget_rebuilds(tx).await?;
+            self.note_resilvering();
+        }
+        self.store_scan(tx).await?;
+        self.notify_scan("start");
+        let text = format!("func={func} mintxg={min_txg} maxtxg={max_txg}");
+        self.log_internal("scan setup", &text, tx).await
     }
 
     /// Records the end of a scan, complete or not, and makes it durable.

@@ -15,6 +15,7 @@ mod free_space;
 mod growth;
 mod lifecycle;
 mod multihost;
+mod rebuild;
 mod removal;
 mod reshape;
 mod rewind;

@@ -19,6 +19,8 @@ const SEEDS: &str = include_str!("../../../../docs/format/draid-maps.csv");
 const FIRST_STATE: u64 = 0xd_7a1d_5eed;
 /// Bytes of a column of a group on one child before the next group begins.
 const ROW_HEIGHT: u64 = 16 << 20;
+/// Bytes of the largest block.
+const LARGEST_BLOCK: u64 = 16 << 20;
 /// Bytes at the end of every child that are kept free.
 const RESERVE: u64 = 32 << 20;
 
@@ -99,6 +101,23 @@ impl Draid {
     /// Returns the bytes of data in a stripe.
     pub(crate) fn stripe_data(&self, ashift: u8) -> u64 {
         u64::from(self.data) << ashift
+    }
+
+    /// Returns how much of what is allocated from `start` on is put together at once: whole stripes of one group, about
+    /// `most` bytes on each child and never more data than the largest block.
+    // OpenZFS: module/zfs/vdev_draid.c, vdev_draid_rebuild_asize
+    pub(crate) fn rebuild_len(&self, ashift: u8, start: u64, most: u64) -> u64 {
+        let stripe = self.stripe_data(ashift);
+        let data = most.saturating_mul(u64::from(self.data)).min(LARGEST_BLOCK);
+        let rows = (data / stripe).max(1);
+        let group = self.width() * ROW_HEIGHT;
+        let left = (start / group + 1) * group - start;
+        (rows * self.unit(ashift)).min(left)
+    }
+
+    /// Returns the bytes of data in `len` bytes of whole stripes.
+    pub(crate) fn data_in(&self, ashift: u8, len: u64) -> u64 {
+        len / self.unit(ashift) * self.stripe_data(ashift)
     }
 
     /// Returns the ranges of children (bytes from the start of their data areas) that the whole stripes in a range of the

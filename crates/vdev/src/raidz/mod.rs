@@ -8,6 +8,7 @@
 pub(crate) mod draid;
 mod map;
 mod read;
+mod rebuild;
 mod solve;
 mod write;
 

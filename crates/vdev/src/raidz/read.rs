@@ -25,13 +25,13 @@ pub(super) struct Bad {
 }
 
 /// A block being read.
-struct Reading {
-    map: Arc<Map>,
-    held: Held,
+pub(super) struct Reading {
+    pub(super) map: Arc<Map>,
+    pub(super) held: Held,
     /// Where each column held came from.
     sources: BTreeMap<Index, Place>,
     /// Columns no leaf could give.
-    failed: Vec<Index>,
+    pub(super) failed: Vec<Index>,
     /// Leaves that refused, with what.
     bad: Vec<Bad>,
     error: Option<DiskError>,
@@ -360,7 +360,7 @@ impl Tree {
 }
 
 impl Reading {
-    fn new(map: Arc<Map>) -> Self {
+    pub(super) fn new(map: Arc<Map>) -> Self {
         let held = map
             .stripes
             .iter()
@@ -403,7 +403,7 @@ impl Reading {
     }
 
     /// Returns the columns to read next, and whether every stripe can be put together if there are none.
-    fn wanted(&self, avoided: &[usize]) -> (Vec<Index>, bool) {
+    pub(super) fn wanted(&self, avoided: &[usize]) -> (Vec<Index>, bool) {
         let mut wanted = Vec::new();
         let mut enough = true;
         for (s, stripe) in self.map.stripes.iter().enumerate() {

@@ -101,16 +101,12 @@ pub(super) async fn replace(session: &Session, arguments: &[String]) -> Outcome 
 
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_attach_or_replace; lib/libzfs, zpool_vdev_attach (words)
 async fn join(session: &Session, arguments: &[String], replace: bool) -> Outcome {
-    let (mut force, mut wait) = (false, false);
+    let (mut force, mut wait, mut sequential) = (false, false, false);
     let operands = session.options(arguments, "fo:sw", &[], |session, option| {
         match option {
             Opt::Short('f', _) => force = true,
             Opt::Short('w', _) => wait = true,
-            Opt::Short('s', _) => {
-                return Err(session.fail(
-                    "sequential reconstruction (-s) is not supported by this version of sanbox yet",
-                ));
-            }
+            Opt::Short('s', _) => sequential = true,
             Opt::Short('o', Some(text)) => match setting(&text) {
                 None => return Err(session.misuse("missing '=' for -o option")),
                 // The sector shift of a vdev never changes; a larger one only tells that it fits.
@@ -158,7 +154,11 @@ async fn join(session: &Session, arguments: &[String], replace: bool) -> Outcome
         device(session, new)?
     };
     not_in_other_pools(session, &pool, &path, force).await?;
-    if let Err(error) = pool.attach(guid, &path, replace, force).await {
+    let joined = match sequential {
+        true => pool.attach_and_rebuild(guid, &path, replace, force).await,
+        false => pool.attach(guid, &path, replace, force).await,
+    };
+    if let Err(error) = joined {
         return Err(refuse(session, &subject, error));
     }
     session.appliance.devices_changed(&pool).await;

@@ -381,8 +381,6 @@ impl View<'_> {
                 cells.push(self.number(u64::from(class.pending)));
                 cells.push(self.number(u64::from(class.active)));
             }
-            // There is no sequential resilver.
-            cells.extend([self.number(0), self.number(0)]);
         }
         if self.options.scripted {
             self.session
@@ -467,7 +465,7 @@ fn rate(count: u64, seconds: f64) -> u64 {
 }
 
 /// Classes in the order in which queues are shown.
-fn queue_order() -> [IoClass; 6] {
+fn queue_order() -> [IoClass; 7] {
     [
         IoClass::SyncRead,
         IoClass::SyncWrite,
@@ -475,6 +473,7 @@ fn queue_order() -> [IoClass; 6] {
         IoClass::AsyncWrite,
         IoClass::Scrub,
         IoClass::Trim,
+        IoClass::Rebuild,
     ]
 }
 
@@ -499,7 +498,7 @@ fn latencies(stats: &VdevStats) -> [LatencyHistogram; 11] {
         class(IoClass::AsyncWrite).queue_wait.clone(),
         class(IoClass::Scrub).queue_wait.clone(),
         class(IoClass::Trim).queue_wait.clone(),
-        LatencyHistogram::default(),
+        class(IoClass::Rebuild).queue_wait.clone(),
     ]
 }
 
@@ -522,6 +521,5 @@ fn size_columns(stats: &VdevStats) -> Vec<Vec<u64>> {
         columns.push(stats.classes[class.index()].sizes.to_vec());
         columns.push(none());
     }
-    columns.extend([none(), none()]);
     columns
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use engine::{EngineError, LeafWork, PoolHandle, PoolStatus, RemovalStage, VdevStatus};
+use engine::{
+    EngineError, LeafWork, PoolHandle, PoolStatus, RebuildState, RemovalStage, VdevStatus,
+};
 
 use super::{Subject, leaf_work, open_pool, subjects};
 use crate::cli::getopt::Opt;
@@ -278,10 +280,13 @@ fn is_scrubbing(status: &PoolStatus) -> bool {
 }
 
 pub(super) fn is_resilvering(status: &PoolStatus) -> bool {
-    status
-        .scan
-        .as_ref()
-        .is_some_and(|scan| scan.running && scan.resilver)
+    let sequentially = |top: &VdevStatus| {
+        let rebuild = top.rebuild.as_ref();
+        rebuild.is_some_and(|rebuild| rebuild.state == RebuildState::Active)
+    };
+    let healing = status.scan.as_ref();
+    healing.is_some_and(|scan| scan.running && scan.resilver)
+        || status.root.children.iter().any(sequentially)
 }
 
 /// Waits while `active`; a pool that is exported meanwhile is not waited for.
@@ -308,10 +313,8 @@ pub(super) async fn finish_here(session: &Session, pool: &PoolHandle) -> Outcome
         return Ok(());
     }
     wait_for(session, pool, |status| {
-        status
-            .scan
-            .as_ref()
-            .is_some_and(|scan| scan.running && scan.paused_since == 0)
+        let scan = status.scan.as_ref();
+        is_resilvering(status) || scan.is_some_and(|scan| scan.running && scan.paused_since == 0)
     })
     .await
 }

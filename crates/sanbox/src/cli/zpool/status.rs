@@ -1,8 +1,8 @@
 //! `zpool status`.
 
 use engine::{
-    CheckpointStatus, Health, LeafWorkState, LeafWorkStatus, PoolStatus, RemovalStage,
-    RemovalStatus, ScanStatus, StatusReason, VdevStatus,
+    CheckpointStatus, Health, LeafWorkState, LeafWorkStatus, PoolStatus, RebuildState,
+    RebuildStatus, RemovalStage, RemovalStatus, ScanStatus, StatusReason, VdevStatus,
 };
 use serde_json::{Map, Value, json};
 
@@ -213,9 +213,7 @@ fn pool_text(status: &PoolStatus, damaged: Option<&[String]>, options: Options) 
             ));
         }
     }
-    if let Some(scan) = &status.scan {
-        text.push_str(&scan_text(scan, crate::appliance::now_seconds()));
-    }
+    text.push_str(&scans_text(status, crate::appliance::now_seconds()));
     if let Some(removal) = &status.removal {
         let name = removed_name(status, removal, options);
         text.push_str(&removal_text(
@@ -505,10 +503,89 @@ fn checkpoint_text(kept: &CheckpointStatus, scan: Option<&ScanStatus>) -> String
     format!("{warning}checkpoint: created {date}, consumes {bytes}\n")
 }
 
+/// The scrub, and the resilver that runs, or that was the last, of either kind.
+// OpenZFS: cmd/zpool/zpool_main.c, print_scan_status
+fn scans_text(status: &PoolStatus, now: u64) -> String {
+    let mut text = String::new();
+    let tops = status.root.children.iter();
+    let rebuilds: Vec<_> = tops
+        .filter_map(|top| Some((top.name.as_str(), top.rebuild?)))
+        .collect();
+    let is_active = rebuilds
+        .iter()
+        .any(|(_, rebuild)| rebuild.state == RebuildState::Active);
+    let ended = rebuilds.iter().map(|(_, rebuild)| rebuild.end_time).max();
+    let ended = ended.unwrap_or(0);
+    let scan = status.scan.as_ref();
+    if let Some(scrub) = scan.filter(|scan| !scan.resilver) {
+        text.push_str(&scan_text(scrub, now));
+    }
+    let resilver = scan.filter(|scan| scan.resilver);
+    let healed = resilver.map_or(0, |scan| scan.end_time);
+    let heals = resilver.is_some_and(|scan| scan.running);
+    if let Some(scan) = resilver.filter(|_| heals || (!is_active && healed > ended)) {
+        text.push_str(&scan_text(scan, now));
+    } else if is_active || ended > healed {
+        for (name, rebuild) in &rebuilds {
+            text.push_str(&rebuild_text(rebuild, name));
+        }
+    }
+    text
+}
+
+// OpenZFS: cmd/zpool/zpool_main.c, print_rebuild_status_impl
+fn rebuild_text(rebuild: &RebuildStatus, name: &str) -> String {
+    let end = date_with_seconds(rebuild.end_time);
+    let rebuilt = nice_bytes(rebuild.rebuilt_bytes);
+    match rebuild.state {
+        RebuildState::Complete => {
+            return format!(
+                "  scan: resilvered ({name}) {rebuilt} in {} with {} errors on {end}\n",
+                duration(rebuild.scan_time_ms / 1000),
+                rebuild.errors,
+            );
+        }
+        RebuildState::Canceled => {
+            return format!("  scan: resilver ({name}) canceled on {end}\n");
+        }
+        RebuildState::Active => {}
+    }
+    let rate = |bytes: u64| bytes / (rebuild.pass_time_ms + 1) * 1000;
+    let scan_rate = rate(rebuild.pass_scanned_bytes);
+    let at = |rate: u64| match rate {
+        0 => String::new(),
+        rate => format!(" at {}/s", nice_bytes(rate)),
+    };
+    let all = rebuild.estimated_bytes;
+    let to_issue = all.saturating_sub(rebuild.pass_skipped_bytes);
+    let done = u128::from(rebuild.scanned_bytes) * 10_000 / (u128::from(all) + 1);
+    let done = done.min(10_000);
+    let left = match all.checked_sub(rebuild.scanned_bytes) {
+        Some(left) if scan_rate >= ESTIMATE_RATE_MIN => {
+            format!("{} to go", duration(left / scan_rate))
+        }
+        _ => "no estimated completion time".to_owned(),
+    };
+    format!(
+        "  scan: resilver ({name}) in progress since {}\n\t{} / {} scanned{}, {} / {} issued{}\n\t\
+         {rebuilt} resilvered, {}.{:02}% done, {left}\n",
+        date_with_seconds(rebuild.start_time),
+        nice_bytes(rebuild.scanned_bytes),
+        nice_bytes(all),
+        at(scan_rate),
+        nice_bytes(rebuild.issued_bytes),
+        nice_bytes(to_issue),
+        at(rate(rebuild.pass_issued_bytes)),
+        done / 100,
+        done % 100,
+    )
+}
+
+/// Below this rate an estimate would be a guess.
+const ESTIMATE_RATE_MIN: u64 = 10 << 20;
+
 // OpenZFS: cmd/zpool/zpool_main.c, print_scan_scrub_resilver_status (forms and when an estimate is given)
 fn scan_text(scan: &ScanStatus, now: u64) -> String {
-    /// Below this rate an estimate would be a guess.
-    const ESTIMATE_RATE_MIN: u64 = 10 << 20;
     let (start, end) = (
         date_with_seconds(scan.start_time),
         date_with_seconds(scan.end_time),
@@ -728,6 +805,12 @@ fn explain(status: &PoolStatus) -> Option<Explanation> {
             "One or more devices is currently being resilvered.  The pool will\n\tcontinue to \
              function, possibly in a degraded state.",
             "Wait for the resilver to complete.",
+            None,
+        ),
+        StatusReason::RebuildScrub => (
+            "One or more devices have been sequentially resilvered, scrubbing\n\tthe pool is \
+             recommended.",
+            "Use 'zpool scrub' to verify all data checksums.",
             None,
         ),
         StatusReason::OfflineDevice => (

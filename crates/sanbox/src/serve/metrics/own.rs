@@ -166,6 +166,7 @@ fn vdev(page: &mut Page, pool: &str, status: &VdevStatus) {
                 IoClass::AsyncWrite => "async_write",
                 IoClass::Scrub => "scrub",
                 IoClass::Trim => "trim",
+                IoClass::Rebuild => "rebuild",
             };
             let labels = [
                 ("pool", pool),
