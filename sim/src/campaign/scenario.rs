@@ -38,12 +38,14 @@ pub enum Layout {
     Raidz1,
     Raidz2,
     Raidz3,
-    /// Any number of equal mirrors (`parity` 0; one disk is one), raidz, or draids with so many columns of data.
+    /// Any number of equal mirrors (`parity` 0; one disk is one), raidz, or draids with so many columns of data and so many
+    /// distributed spares.
     Grid {
         tops: u8,
         disks: u8,
         parity: u8,
         data: Option<u8>,
+        spares: u8,
     },
 }
 
@@ -396,13 +398,14 @@ impl Plan {
                 disks: width,
                 parity,
                 data: Some(data),
+                spares,
                 ..
             } => disks
                 .chunks(usize::from(width))
                 .map(|paths| VdevSpec::Draid {
                     parity,
                     data: data.into(),
-                    spares: 0,
+                    spares: spares.into(),
                     paths: paths.to_vec(),
                 })
                 .collect(),

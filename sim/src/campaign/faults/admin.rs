@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use engine::{Health, PoolHandle, PoolStatus, VdevStatus};
+use engine::{EngineError, Health, PoolError, PoolHandle, PoolStatus, VdevStatus};
 use runtime::Handle;
 use world::{Faults, Presence, Rng, World};
 
-use super::{Strangers, fresh_path, model};
+use super::{FaultPlan, Strangers, fresh_path, model};
 use crate::campaign::scenario::{Layout, Plan};
 
 /// Everything up to here holds labels and boot code.
@@ -51,6 +51,7 @@ struct Place {
 /// The disks and their troubles.
 pub struct Ward {
     plan: Plan,
+    sequential: bool,
     world: World,
     rng: Rng,
     places: Vec<Place>,
@@ -61,7 +62,8 @@ pub struct Ward {
 }
 
 impl Ward {
-    pub(super) fn new(plan: &Plan, world: World, rng: Rng) -> Self {
+    pub(super) fn new(faults: &FaultPlan, world: World, rng: Rng) -> Self {
+        let plan = &faults.base;
         let Layout::Grid { disks, .. } = plan.layout else {
             unreachable!("fault plans have grids")
         };
@@ -76,6 +78,7 @@ impl Ward {
         });
         Self {
             plan: plan.clone(),
+            sequential: faults.sequential,
             world,
             rng,
             places: places.collect(),
@@ -111,6 +114,25 @@ impl Ward {
             Layout::Grid { parity, .. } => usize::from(parity),
             _ => 0,
         }
+    }
+
+    /// Whether a disk may be replaced by a sequential resilver, which copies what is wrong on others: the new one is then in
+    /// trouble, too, and the vdev must bear it.
+    fn may_rebuild(&self, index: usize) -> bool {
+        let place = &self.places[index];
+        let fits = match self.plan.layout {
+            Layout::Grid {
+                disks,
+                parity,
+                data,
+                ..
+            } => disks > 1 && (parity == 0 || data.is_some()),
+            _ => false,
+        };
+        let others = self.places.iter().enumerate();
+        let troubled =
+            others.filter(|(other, p)| *other != index && p.top == place.top && p.cause.is_some());
+        self.sequential && fits && troubled.count() < self.allowed()
     }
 
     /// A disk with copies of everything may rot while nothing is in the intent log, of which there is one copy.
@@ -467,6 +489,10 @@ pub(super) async fn make_whole(
     pool.clear(None)
         .await
         .map_err(|error| format!("clear: {error}"))?;
+    // One that follows a sequential resilver may be under way.
+    while is_scrubbing(&status(pool).await?) {
+        handle.sleep(Duration::from_millis(500)).await;
+    }
     for round in 1..=2 {
         if let Err(error) = pool.start_scrub().await {
             return Err(format!("scrub {round}: {error}"));
@@ -504,6 +530,11 @@ pub(super) async fn make_whole(
     Ok(())
 }
 
+fn is_scrubbing(status: &PoolStatus) -> bool {
+    let scan = status.scan.as_ref();
+    scan.is_some_and(|scan| scan.running && scan.paused_since == 0)
+}
+
 fn collect<'a>(vdev: &'a VdevStatus, into: &mut Vec<&'a VdevStatus>) {
     if vdev.children.is_empty() {
         into.push(vdev);
@@ -539,23 +570,41 @@ async fn offline(pool: &PoolHandle, ward: &RefCell<Ward>, index: usize) -> Resul
 }
 
 async fn replace(pool: &PoolHandle, ward: &RefCell<Ward>, index: usize) -> Result<(), String> {
-    let (disk, new) = {
+    let (disk, new, sequential) = {
         let mut ward = ward.borrow_mut();
         if ward.places[index].incoming.is_some() {
             return Ok(());
         }
+        let sequential = ward.may_rebuild(index);
         let new = ward.new_disk();
         ward.places[index].incoming = Some(new.clone());
-        (ward.places[index].disk.clone(), new)
+        (ward.places[index].disk.clone(), new, sequential)
     };
     let Some((guid, _)) = guid_of(pool, &disk).await? else {
         return Err(format!("{} is not in the pool", disk.display()));
     };
-    pool.attach(guid, &new, true, true)
-        .await
-        .map_err(|error| format!("replace {}: {error}", disk.display()))?;
-    ward.borrow_mut().gone.remove(&new);
-    Ok(())
+    let joined = match sequential {
+        true => pool.attach_and_rebuild(guid, &new, true, true).await,
+        false => pool.attach(guid, &new, true, true).await,
+    };
+    let mut ward = ward.borrow_mut();
+    match joined {
+        Ok(_) => {
+            ward.gone.remove(&new);
+            if sequential {
+                let place = &mut ward.places[index];
+                place.cause.get_or_insert(Cause::Ended);
+                place.needs_scrub = true;
+            }
+            Ok(())
+        }
+        // A resilver of the other kind runs: later.
+        Err(EngineError::Pool(PoolError::Scan(_))) if ward.sequential => {
+            ward.places[index].incoming = None;
+            Ok(())
+        }
+        Err(error) => Err(format!("replace {}: {error}", disk.display())),
+    }
 }
 
 async fn mend_one(pool: &PoolHandle, ward: &RefCell<Ward>, rng: &mut Rng) -> Result<(), String> {
@@ -581,8 +630,7 @@ async fn mend(pool: &PoolHandle, ward: &RefCell<Ward>, index: usize) -> Result<(
         ward.places[index].clone()
     };
     let disk = &place.disk;
-    let said =
-        |what: &str, error: engine::EngineError| format!("{what} {}: {error}", disk.display());
+    let said = |what: &str, error: EngineError| format!("{what} {}: {error}", disk.display());
     match place.cause {
         None => {}
         Some(Cause::Dead) if place.incoming.is_some() => {}

@@ -39,6 +39,8 @@ pub struct FaultPlan {
     pub cuts: bool,
     /// At the end more is damaged than redundancy covers.
     pub beyond: bool,
+    /// Disks are replaced by sequential resilvers where that is possible, and draids have a distributed spare.
+    pub sequential: bool,
 }
 
 /// The layouts of the campaign: top-level vdevs, disks of each, parity (0: mirrors).
@@ -79,6 +81,8 @@ impl FaultPlan {
             Some(turn) => SPREADS[turn],
             None => (tops, disks, parity, None),
         };
+        // And of those, every fourth.
+        let sequential = seed / (4 * SHAPES.len() as u64) % 4 == 3;
         let is_single = disks == 1;
         let mut settings = vec![
             // Values of attributes lie with their file: damage then has one name.
@@ -111,6 +115,7 @@ impl FaultPlan {
                     disks,
                     parity,
                     data,
+                    spares: u8::from(sequential && data.is_some()),
                 },
                 rounds: u32::try_from(rng.between(1, 3)).expect("small"),
                 clients,
@@ -127,6 +132,7 @@ impl FaultPlan {
             },
             cuts: rng.below(3) != 0,
             beyond: rng.below(3) == 0,
+            sequential,
         }
     }
 }
@@ -151,7 +157,7 @@ pub fn run(plan: &FaultPlan, world: &World, zdb: Option<&Path>) -> Result<Outcom
         Ended::Done(result) => result.map_err(|text| fail(0, format!("create: {text}")))?,
         Ended::PowerCut => unreachable!("none was planned"),
     }
-    let ward = Rc::new(RefCell::new(Ward::new(base, world.clone(), rng.fork())));
+    let ward = Rc::new(RefCell::new(Ward::new(plan, world.clone(), rng.fork())));
     let mut trees = vec![Tree::empty(0o755).visible(); base.clients];
     for round in 1..=base.rounds {
         ward.borrow_mut().before_boot();
