@@ -14,3 +14,4 @@ mod replacement_meets_a_scan_130;
 mod returning_disk_100;
 mod returning_disk_121;
 mod small_records_fill_a_pool_1976;
+mod unwritten_log_data_6510;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ondisk::zil::{ChainId, CloneRange, LogRecord, ZilHeader, zil_flags};
 use ondisk::{BlockPointer, Txg};
-use zio::{BlockStore, Bookmark, IoClass, ReadProps};
+use zio::{BlockStore, IoClass};
 
 use crate::error::{Result, ZilError};
 use crate::walk::{Walk, read_block, records_of};
@@ -110,7 +110,8 @@ pub async fn claim(
             }
             if let Some(data) = record.indirect_write()
                 && data.birth() >= first
-                && !(is_readable(store, &data).await && claim_block(store, &data, first).await)
+                && !(store.is_whole(&data, IoClass::SyncRead).await
+                    && claim_block(store, &data, first).await)
             {
                 // The record reached the disk before its data did, so nobody was told that it is safe.
                 break 'chain;
@@ -167,14 +168,6 @@ pub async fn blocks_until(
 /// Marks a block as allocated unless the space maps have it already; whether that worked.
 async fn claim_block(store: &BlockStore, bp: &BlockPointer, first: Txg) -> bool {
     bp.birth() < first || store.claim(first, bp).await.is_ok()
-}
-
-async fn is_readable(store: &BlockStore, bp: &BlockPointer) -> bool {
-    let props = ReadProps {
-        class: IoClass::SyncRead,
-        bookmark: Bookmark::default(),
-    };
-    store.read(bp, props).await.is_ok()
 }
 
 /// Returns all blocks of a claimed log, to be freed when it is given up: those of the chain, and the data of indirect

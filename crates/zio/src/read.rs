@@ -72,11 +72,28 @@ impl BlockStore {
         self.offload(len, move || decompressed(&bp, &stored)).await
     }
 
+    /// Whether a block can be read: for those who do not know whether it was ever written. Nobody is told of one that
+    /// cannot.
+    pub async fn is_whole(&self, bp: &BlockPointer, class: IoClass) -> bool {
+        let bookmark = Bookmark::default();
+        self.read_checked(bp, ReadProps { class, bookmark })
+            .await
+            .is_ok()
+    }
+
     pub(crate) async fn read_block(
         &self,
         bp: &BlockPointer,
         props: ReadProps,
     ) -> Result<Forms, ZioError> {
+        let result = self.read_checked(bp, props).await;
+        if let Err(ZioError::Corrupt { .. } | ZioError::Device { .. }) = &result {
+            self.note_damaged(bp, props);
+        }
+        result
+    }
+
+    async fn read_checked(&self, bp: &BlockPointer, props: ReadProps) -> Result<Forms, ZioError> {
         let bookmark = props.bookmark;
         let corrupt = |reason| corrupt(bp, bookmark, reason);
         if bp.is_embedded() {
@@ -107,9 +124,6 @@ impl BlockStore {
         };
         if matches!(result, Err(ZioError::Corrupt { .. })) {
             self.count(|stats| stats.corrupt += 1);
-        }
-        if let Err(ZioError::Corrupt { .. } | ZioError::Device { .. }) = &result {
-            self.note_damaged(bp, props);
         }
         result
     }

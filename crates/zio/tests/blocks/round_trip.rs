@@ -508,6 +508,13 @@ fn hostile_pointers_give_errors() {
                 .expect_err("must be refused");
             assert!(error.is_corruption(), "{index}: {error}");
         }
+        assert!(!world.store.take_damaged().is_empty());
+        // Only asked whether it is there: nothing to tell anybody.
+        for bp in &hostile {
+            assert!(!world.store.is_whole(bp, READ.class).await);
+        }
+        assert!(world.store.is_whole(&good, READ.class).await);
+        assert!(!world.store.has_damaged());
         // Random words: anything but a panic.
         for seed in 0..3000 {
             let words: Vec<u64> = noise(128, seed)
