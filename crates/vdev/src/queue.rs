@@ -53,11 +53,14 @@ impl IoClass {
 pub struct ClassLimits {
     /// Always allowed (while the total permits), whatever else is queued.
     pub min: u32,
+    /// Not exceeded while a client's reads or writes are at the device or wait for it.
+    pub beside_clients: u32,
     /// Never exceeded.
     pub max: u32,
 }
 
-/// Limits of one leaf's queue. The minima follow OpenZFS's `zfs_vdev_*_min_active`; the maxima are higher, for flash.
+/// Limits of one leaf's queue. The minima follow OpenZFS's `zfs_vdev_*_min_active`; the maxima are higher, for flash. What is done in
+/// the background has the device for itself only while nobody else wants it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueTuning {
     /// Most operations at the device.
@@ -68,17 +71,21 @@ pub struct QueueTuning {
 
 impl Default for QueueTuning {
     fn default() -> Self {
-        let limits = |min, max| ClassLimits { min, max };
+        let limits = |min, beside_clients, max| ClassLimits {
+            min,
+            beside_clients,
+            max,
+        };
         Self {
             total: 64,
             classes: [
-                limits(10, 32),
-                limits(10, 32),
-                limits(2, 32),
-                limits(4, 24),
-                limits(1, 4),
-                limits(1, 2),
-                limits(1, 4),
+                limits(10, 32, 32),
+                limits(10, 32, 32),
+                limits(2, 32, 32),
+                limits(4, 24, 24),
+                limits(1, 4, 16),
+                limits(1, 2, 2),
+                limits(1, 4, 16),
             ],
         }
     }
@@ -167,20 +174,31 @@ impl Queue {
     }
 
     fn may_start(&self, state: &State, class: IoClass) -> bool {
-        let limits = self.tuning.classes[class.index()];
         let active = state.active[class.index()];
-        if state.total >= self.tuning.total || active >= limits.max {
+        if state.total >= self.tuning.total || active >= self.bound(state, class.index()) {
             return false;
         }
         // Above its minimum a class must not pass waiting ones that are below theirs or of higher priority.
-        active < limits.min
+        active < self.tuning.classes[class.index()].min
             || !IoClass::ALL.iter().any(|other| {
                 let other = other.index();
                 !state.waiting[other].is_empty()
                     && (other < class.index()
                         || state.active[other] < self.tuning.classes[other].min)
-                    && state.active[other] < self.tuning.classes[other].max
+                    && state.active[other] < self.bound(state, other)
             })
+    }
+
+    /// How many of a class may be at the device now.
+    fn bound(&self, state: &State, class: usize) -> u32 {
+        let limits = &self.tuning.classes[class];
+        let clients = ..IoClass::Scrub.index();
+        let is_wanted = state.active[clients].iter().any(|&active| active > 0)
+            || state.waiting[clients].iter().any(|queue| !queue.is_empty());
+        match is_wanted {
+            true => limits.beside_clients,
+            false => limits.max,
+        }
     }
 
     fn leave(&self, class: IoClass) {
@@ -206,18 +224,46 @@ impl Queue {
         if state.total >= self.tuning.total {
             return None;
         }
-        let open = |bound: fn(&ClassLimits) -> u32| {
+        let open = |bound: &dyn Fn(usize) -> u32| {
             (0..state.waiting.len()).find(|&class| {
-                !state.waiting[class].is_empty()
-                    && state.active[class] < bound(&self.tuning.classes[class])
+                !state.waiting[class].is_empty() && state.active[class] < bound(class)
             })
         };
-        open(|limits| limits.min).or_else(|| open(|limits| limits.max))
+        open(&|class| self.tuning.classes[class].min)
+            .or_else(|| open(&|class| self.bound(state, class)))
     }
 }
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
         self.queue.leave(self.class);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn enter_at_once(queue: &Queue, class: IoClass) -> Option<Permit<'_>> {
+        let mut entering = std::pin::pin!(queue.enter(class));
+        match entering
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+        {
+            Poll::Ready(permit) => Some(permit),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn a_scrub_has_more_at_a_device_that_nobody_else_wants() {
+        let queue = Queue::new(QueueTuning::default());
+        let alone: Vec<_> = std::iter::from_fn(|| enter_at_once(&queue, IoClass::Scrub)).collect();
+        assert_eq!(alone.len(), 16);
+        let queue = Queue::new(QueueTuning::default());
+        let client = enter_at_once(&queue, IoClass::SyncRead);
+        assert!(client.is_some());
+        let beside: Vec<_> = std::iter::from_fn(|| enter_at_once(&queue, IoClass::Scrub)).collect();
+        assert_eq!(beside.len(), 4);
     }
 }

@@ -153,9 +153,16 @@ impl Inner {
                 ..TraverseOptions::default()
             };
             let mut traversal = Traversal::new(&self.services, root, options);
-            loop {
-                let (window, last) = self.gather(&mut traversal, objset).await?;
-                let found = self.check(objset, &window).await;
+            let mut ahead = Some(self.gather(&mut traversal, objset).await?);
+            while let Some((window, last)) = ahead.take() {
+                // The next window is gathered meanwhile, so that the devices need not wait for it.
+                let (found, next) = runtime::join(self.check(objset, &window), async {
+                    match window.ended {
+                        true => None,
+                        false => Some(self.gather(&mut traversal, objset).await),
+                    }
+                })
+                .await;
                 let stale = !self.readonly && self.clock().last_synced().0 > taken.0 + 1;
                 if !found.damaged.is_empty() && stale && attempt < ATTEMPTS {
                     attempt += 1;
@@ -180,6 +187,7 @@ impl Inner {
                 if ended {
                     return Ok(End::Complete);
                 }
+                ahead = next.transpose()?;
                 if self.handle.now() >= *saved + PROGRESS_EVERY {
                     *saved = self.handle.now();
                     self.scan.dirty.set(true);
