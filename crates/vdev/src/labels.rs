@@ -5,7 +5,7 @@
 //! Guarantees: what is returned passed its checksum; bad labels are states of the answer, never errors or panics.
 //! Does not know what the configuration means.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use codec::checksum::{Algorithm, compute};
 use ondisk::label::{
@@ -99,7 +99,7 @@ impl LabelSet {
             || (10..=13).map(|shift| 1 << shift).collect(),
             |ashift| vec![label::uberblock_slot_size(ashift)],
         );
-        let mut verified: HashMap<(usize, usize), Vec<&[u8]>> = HashMap::new();
+        let mut verified: BTreeMap<(usize, usize), Vec<&[u8]>> = BTreeMap::new();
         for (which, read) in found.iter().enumerate() {
             let Some((offset, bytes)) = read else {
                 continue;
