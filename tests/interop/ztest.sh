@@ -23,7 +23,7 @@ printf 'int dsl_crypto_params_create_nvlist(int c, void *p, void *a, void **out)
   cc -shared -fPIC -x c -o "$w/plain.so" - || skip "no C compiler"
 start=${ZTEST_START:-1}
 [ $# -gt 0 ] || set -- $(seq "$start" $((start + ${ZTEST_POOLS:-100} - 1)))
-WORTH_MIB=24 passed=0 failed=0 read_only=0 nothing=0
+WORTH_MIB=48 passed=0 failed=0 read_only=0 nothing=0
 
 # Options of ztest for a seed: layout, sizes, and how long it may work; the last word says when it is killed (0: not at all).
 options() {

@@ -17,7 +17,7 @@ use super::{Reached, run};
 /// Address space of a worker: several times what a healthy pool takes.
 const WORKER_BYTES_MAX: u64 = 2 << 30;
 /// How long one seed may take on this machine, however busy it is.
-const SEED_TIME_MAX: Duration = Duration::from_mins(2);
+const SEED_TIME_MAX: Duration = Duration::from_secs(120);
 const SEEDS_PER_WORKER: u64 = 200;
 
 #[derive(Clone)]
@@ -94,7 +94,10 @@ fn work(options: &Options) {
     for seed in options.start..options.start + options.seeds {
         current.store(seed, Ordering::Relaxed);
         match std::panic::catch_unwind(AssertUnwindSafe(|| run(seed))) {
-            Ok(Ok(outcome)) => println!("ok {seed} {:?} {}", outcome.reached, outcome.harm),
+            Ok(Ok(outcome)) => {
+                let first = outcome.first.unwrap_or_default().replace('\n', " ");
+                println!("ok {seed} {:?} {}: {first}", outcome.reached, outcome.harm);
+            }
             Ok(Err(text)) => println!("FAILED {seed} {text}"),
             Err(panic) => {
                 let text = runtime::host::panic_message(&*panic).replace('\n', "\\n");
@@ -123,16 +126,20 @@ fn drive(options: &Options, next: &AtomicU64, sender: &Sender<String>) {
                 .stdout(Stdio::piped())
                 .spawn()
                 .expect("this program starts");
-            let mut failed = false;
+            let (mut failed, mut unheard) = (false, false);
             let output = BufReader::new(child.stdout.take().expect("it is piped"));
             for line in output.lines().map_while(Result::ok) {
                 start += 1;
                 failed = line.starts_with("FAILED");
-                if sender.send(line).is_err() {
-                    return;
+                unheard = sender.send(line).is_err();
+                if unheard {
+                    break;
                 }
             }
             let status = child.wait();
+            if unheard {
+                return;
+            }
             if !failed && start < end {
                 let line = format!("FAILED {start} the worker ended: {status:?}");
                 start += 1;

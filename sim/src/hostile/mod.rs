@@ -6,6 +6,7 @@ pub mod command;
 mod surgery;
 
 use std::cell::RefCell;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ const VISITS_MAX: u32 = 300;
 /// Bytes read of one file, from its beginning and from its end.
 const READ_MAX: usize = 1 << 20;
 /// Virtual time a machine may take for one pool.
-const TIME_MAX: Duration = Duration::from_hours(6);
+const TIME_MAX: Duration = Duration::from_secs(6 * 3600);
 
 /// What came of one seed.
 #[derive(Clone, Debug)]
@@ -35,6 +36,24 @@ pub struct Outcome {
     pub harm: String,
     /// How far it got.
     pub reached: Reached,
+    /// The first thing that could not be done.
+    pub first: Option<String>,
+}
+
+/// What could not be done, in words; the first is kept.
+#[derive(Default)]
+struct Complaints(RefCell<Option<String>>);
+
+impl Complaints {
+    /// Returns what came out, or remembers why nothing did.
+    fn of<T, E: fmt::Display>(&self, what: &str, result: Result<T, E>) -> Option<T> {
+        result
+            .inspect_err(|error| {
+                let text = || format!("{what}: {error}");
+                self.0.borrow_mut().get_or_insert_with(text);
+            })
+            .ok()
+    }
 }
 
 /// How far a harmed pool got.
@@ -176,11 +195,24 @@ async fn write(
 /// # Errors
 /// It did not come to an end.
 pub fn run(seed: u64) -> Result<Outcome, String> {
+    let changes = |rng: &mut Rng| rng.below(3) + 1;
+    run_with(seed, &changes)
+}
+
+/// Does the same to a pool that nobody has harmed: to be whole in the end.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_unharmed(seed: u64) -> Result<Outcome, String> {
+    run_with(seed, &|_| 0)
+}
+
+fn run_with(seed: u64, changes: &dyn Fn(&mut Rng) -> u64) -> Result<Outcome, String> {
     let mut rng = Rng::new(seed);
     let mirror = rng.below(4) == 0;
     let mut patient = Patient::open(healthy(mirror)).ok_or("the healthy pool has no uberblock")?;
     let mut harm = Vec::new();
-    for _ in 0..rng.below(3) + 1 {
+    for _ in 0..changes(&mut rng) {
         harm.push(patient.harm(&mut rng));
     }
     let world = World::new(seed);
@@ -189,7 +221,8 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
     }
     let limit = || world.plan_cut_after(TIME_MAX);
     let ended = boot(&world, limit, |_, engine| async move {
-        let reached = examine(&engine, &mut rng).await;
+        let complaints = Complaints::default();
+        let reached = examine(&engine, &mut rng, &complaints).await;
         // What cannot be exported is given up, as at a crash.
         if engine.pool(POOL).is_ok() {
             let ending = Ending::Export { command: None };
@@ -197,19 +230,25 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
                 let _ = engine.end_pool(POOL, Ending::Abandon).await;
             }
         }
-        reached
+        let first = complaints.0.into_inner();
+        match (reached, &first) {
+            (Reached::Whole, Some(_)) => (Reached::Failing, first),
+            _ => (reached, first),
+        }
     });
     match ended {
-        Ended::Done(reached) => Ok(Outcome {
+        Ended::Done((reached, first)) => Ok(Outcome {
             harm: harm.join(", "),
             reached,
+            first,
         }),
         Ended::PowerCut => Err(format!("no end after {TIME_MAX:?} ({})", harm.join(", "))),
     }
 }
 
-async fn examine(engine: &Engine, rng: &mut Rng) -> Reached {
-    let Ok(found) = engine.discover(vec![PathBuf::from("/dev")]).await else {
+async fn examine(engine: &Engine, rng: &mut Rng, notes: &Complaints) -> Reached {
+    let places = vec![PathBuf::from("/dev")];
+    let Some(found) = notes.of("discover", engine.discover(places).await) else {
         return Reached::Refused;
     };
     let Some(candidate) = found.pools.into_iter().next() else {
@@ -225,37 +264,34 @@ async fn examine(engine: &Engine, rng: &mut Rng) -> Reached {
         new_name: (name != POOL).then(|| POOL.to_owned()),
         ..ImportPolicy::default()
     };
-    let Ok(pool) = engine.import(candidate, policy).await else {
+    let Some(pool) = notes.of("import", engine.import(candidate, policy).await) else {
         return Reached::Refused;
     };
-    let mut whole = read_all(&pool).await;
+    read_all(&pool, notes).await;
     if !readonly {
-        whole &= pool.start_scrub().await.is_ok();
-        whole &= change(&pool).await.is_ok();
-        whole &= pool.sync().await.is_ok();
-        whole &= read_all(&pool).await;
+        notes.of("scrub", pool.start_scrub().await);
+        change(&pool, notes).await;
+        notes.of("sync", pool.sync().await);
+        read_all(&pool, notes).await;
         for name in ["tank/c", "tank/a"] {
             let options = DestroyOptions { recursive: true };
-            whole &= pool.destroy_dataset(name, options).await.is_ok();
+            notes.of("destroy", pool.destroy_dataset(name, options).await);
         }
-        whole &= pool.sync().await.is_ok();
+        notes.of("sync", pool.sync().await);
     }
-    whole &= pool
-        .damaged_files()
-        .await
-        .is_ok_and(|files| files.is_empty());
-    if whole {
-        Reached::Whole
-    } else {
-        Reached::Failing
+    if let Some(files) = notes.of("damage", pool.damaged_files().await)
+        && let Some(file) = files.first()
+    {
+        notes.of::<(), _>("damage", Err(file));
     }
+    Reached::Whole
 }
 
-/// Reads what can be read; whether that was everything.
-async fn read_all(pool: &PoolHandle) -> bool {
-    let mut whole = pool.status().await.is_ok();
-    whole &= pool.properties().await.is_ok();
-    whole &= pool.history().await.is_ok();
+/// Reads what can be read.
+async fn read_all(pool: &PoolHandle, notes: &Complaints) {
+    notes.of("status", pool.status().await);
+    notes.of("properties", pool.properties().await);
+    notes.of("history", pool.history().await);
     let filter = DatasetFilter {
         root: POOL.to_owned(),
         depth: None,
@@ -266,37 +302,37 @@ async fn read_all(pool: &PoolHandle) -> bool {
             DatasetKind::Bookmark,
         ],
     };
-    let Ok(datasets) = pool.datasets(&filter, &PropertyQuery::All).await else {
-        return false;
-    };
-    for dataset in datasets {
+    let datasets = pool.datasets(&filter, &PropertyQuery::All).await;
+    for dataset in notes.of("list", datasets).unwrap_or_default() {
         match dataset.kind {
-            DatasetKind::Bookmark => {}
+            DatasetKind::Bookmark => continue,
             DatasetKind::Volume => {
-                let read = async {
-                    let volume = pool.open_volume(&dataset.name).await.ok()?;
-                    volume.read(0, READ_MAX).await.ok()
-                };
-                whole &= read.await.is_some();
+                let opened = pool.open_volume(&dataset.name).await;
+                if let Some(volume) = notes.of("open a volume", opened) {
+                    notes.of("read a volume", volume.read(0, READ_MAX).await);
+                }
             }
             _ => {
-                whole &= match pool.open_fs(&dataset.name).await {
-                    Ok(fs) => walk(&fs).await,
-                    Err(_) => false,
-                };
+                let opened = pool.open_fs(&dataset.name).await;
+                if let Some(fs) = notes.of("open", opened) {
+                    walk(&fs, notes).await;
+                }
             }
         }
-        whole &= pool.object_sums(&dataset.name, 0).await.is_ok();
+        let sums = pool.object_sums(&dataset.name, 0).await;
+        for sum in notes.of("sums", sums).unwrap_or_default() {
+            notes.of("sum", sum.sum);
+        }
     }
-    whole
 }
 
-async fn walk(fs: &FsHandle) -> bool {
+async fn walk(fs: &FsHandle, notes: &Complaints) {
     let cred = Cred::root();
-    let Ok(root) = fs.root().await else {
-        return false;
+    let Some(root) = notes.of("root", fs.root().await) else {
+        return;
     };
-    let (mut whole, mut visits) = (fs.statfs().await.is_ok(), 0);
+    notes.of("statfs", fs.statfs().await);
+    let mut visits = 0;
     let mut dirs = vec![root.id];
     let limit = engine::ListLimit {
         entries: 50,
@@ -307,8 +343,9 @@ async fn walk(fs: &FsHandle) -> bool {
     while let Some(dir) = dirs.pop() {
         let mut cookie = 0;
         while visits < VISITS_MAX {
-            let Ok(part) = fs.readdir(dir, cookie, limit, &cred).await else {
-                whole = false;
+            visits += 1;
+            let part = fs.readdir(dir, cookie, limit, &cred).await;
+            let Some(part) = notes.of("readdir", part) else {
                 break;
             };
             for entry in part.entries {
@@ -317,79 +354,78 @@ async fn walk(fs: &FsHandle) -> bool {
                 if entry.name == b"." || entry.name == b".." {
                     continue;
                 }
-                let Ok(attr) = fs.lookup(dir, &entry.name, &cred).await else {
-                    whole = false;
+                let found = fs.lookup(dir, &entry.name, &cred).await;
+                let Some(attr) = notes.of("lookup", found) else {
                     continue;
                 };
                 if attr.file_type == engine::FileType::Directory {
                     dirs.push(attr.id);
                 }
-                whole &= look(fs, &attr).await;
+                look(fs, &attr, notes).await;
             }
             if part.eof {
                 break;
             }
         }
     }
-    whole
 }
 
-async fn look(fs: &FsHandle, attr: &engine::Attr) -> bool {
+async fn look(fs: &FsHandle, attr: &engine::Attr, notes: &Complaints) {
     let cred = Cred::root();
     let id = attr.id;
-    let mut whole = match fs.xattrs(id, &cred).await {
-        Ok(list) => {
-            let mut all = true;
-            for stored in list {
-                all &= fs.xattr(id, &stored.name, &cred).await.is_ok();
-            }
-            all
-        }
-        Err(_) => false,
-    };
+    let list = notes.of("list attributes", fs.xattrs(id, &cred).await);
+    for stored in list.unwrap_or_default() {
+        notes.of("read an attribute", fs.xattr(id, &stored.name, &cred).await);
+    }
     match attr.file_type {
         engine::FileType::Regular => {
-            whole &= fs.read(id, 0, READ_MAX, &cred).await.is_ok();
+            notes.of("read", fs.read(id, 0, READ_MAX, &cred).await);
             let near_end = attr.size.saturating_sub(4096);
-            whole &= fs.read(id, near_end, 4096, &cred).await.is_ok();
-            whole &= fs.seek(id, 0, engine::SeekTarget::Hole).await.is_ok();
+            notes.of("read", fs.read(id, near_end, 4096, &cred).await);
+            // Nothing can be sought in an empty file.
+            if attr.size > 0 {
+                notes.of("seek", fs.seek(id, 0, engine::SeekTarget::Hole).await);
+            }
         }
-        engine::FileType::Symlink => whole &= fs.readlink(id).await.is_ok(),
+        engine::FileType::Symlink => {
+            notes.of("readlink", fs.readlink(id).await);
+        }
         _ => {}
     }
-    whole
 }
 
 /// Writes to what there is.
-async fn change(pool: &PoolHandle) -> Result<(), Box<dyn std::error::Error>> {
-    let cred = Cred::root();
-    let mut first = None;
+async fn change(pool: &PoolHandle, notes: &Complaints) {
     for name in ["tank/a", "tank/a/b", "tank/c"] {
-        let done: Result<(), Box<dyn std::error::Error>> = async {
-            let fs = pool.open_fs(name).await?;
-            let root = fs.root().await?.id;
-            write(&fs, root, b"new", 300_000).await?;
-            let old = fs.lookup(root, b"f4", &cred).await?.id;
-            let data = IoBuf::copy_from(&[1; 10_000]);
-            fs.write(old, 100_000, data, Stability::FileSync, &cred)
-                .await?;
-            fs.remove(root, b"f2", &cred).await?;
-            Ok(())
-        }
-        .await;
-        if let Err(error) = done {
-            first.get_or_insert(error);
+        if let Some(fs) = notes.of("open", pool.open_fs(name).await) {
+            notes.of("change files", change_files(&fs).await);
         }
     }
     let request = SnapshotRequest {
         names: vec!["tank/a@new".to_owned()],
         ..SnapshotRequest::default()
     };
-    pool.snapshot(request).await?;
-    let volume = pool.open_volume("tank/v").await?;
-    let data = IoBuf::copy_from(&[3; 32_768]);
-    volume.write(0, data, Stability::FileSync).await?;
-    pool.destroy_snapshots(&["tank/a/b@s".to_owned()], false)
+    notes.of("snapshot", pool.snapshot(request).await);
+    if let Some(volume) = notes.of("open a volume", pool.open_volume("tank/v").await) {
+        let data = IoBuf::copy_from(&[3; 32_768]);
+        let written = volume.write(0, data, Stability::FileSync).await;
+        notes.of("write a volume", written);
+    }
+    let names = ["tank/a/b@s".to_owned()];
+    notes.of(
+        "destroy a snapshot",
+        pool.destroy_snapshots(&names, false).await,
+    );
+}
+
+async fn change_files(fs: &FsHandle) -> Result<(), engine::FsError> {
+    let cred = Cred::root();
+    let root = fs.root().await?.id;
+    write(fs, root, b"new", 300_000).await?;
+    let old = fs.lookup(root, b"f4", &cred).await?.id;
+    let data = IoBuf::copy_from(&[1; 10_000]);
+    fs.write(old, 100_000, data, Stability::FileSync, &cred)
         .await?;
-    first.map_or(Ok(()), Err)
+    fs.remove(root, b"f2", &cred).await?;
+    Ok(())
 }

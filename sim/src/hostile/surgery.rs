@@ -141,7 +141,7 @@ impl Patient {
             content,
             at: 0,
         }];
-        let stop_one_in = 3 + rng.below(12);
+        let stop_one_in = 6 + rng.below(20);
         while rng.below(stop_one_in) != 0 {
             let last = path.last().expect("never empty");
             let children = pointers(&last.bp, &last.content);
@@ -380,17 +380,20 @@ fn injure(
             }
             let from = *rng.choose(&places);
             let mut other = BlockPointer::decode(&content[from..]).expect("it was one before");
-            match rng.below(9) {
+            // The words of an embedded pointer are data; it only changes its place.
+            let field = if other.is_embedded() { 8 } else { rng.below(9) };
+            match field {
                 0 => other.set_lsize((rng.below(1 << 16) + 1) << 9),
                 1 => other.set_psize((rng.below(1 << 16) + 1) << 9),
                 2 => other.set_level(u8::try_from(rng.below(32)).expect("small")),
                 3 => {
-                    other.set_object_type(ObjectType(u8::try_from(rng.below(128)).expect("small")))
+                    other.set_object_type(ObjectType(u8::try_from(rng.below(128)).expect("small")));
                 }
                 4 => other.set_birth(ondisk::Txg(edge)),
                 5 => other.set_fill(edge),
                 6 => {
-                    other.set_compression(Compression(u8::try_from(rng.below(128)).expect("small")))
+                    other
+                        .set_compression(Compression(u8::try_from(rng.below(128)).expect("small")));
                 }
                 7 => {
                     let mut dva = other.dvas()[0];
