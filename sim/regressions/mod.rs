@@ -9,6 +9,7 @@ mod export_of_a_full_pool_79;
 mod failing_log_device_112;
 mod hanging_disk_123;
 mod hanging_disk_39;
+mod import_meets_a_rebuild_189;
 mod log_block_set_aside_302;
 mod replacement_meets_a_scan_130;
 mod returning_disk_100;

@@ -378,9 +378,15 @@ impl Inner {
             true => 0,
             false => first,
         };
-        self.begin_scan(scan_func::RESILVER, first.saturating_sub(1), Some(last))
-            .await?;
-        self.start_walk();
+        let begun = self
+            .begin_scan(scan_func::RESILVER, first.saturating_sub(1), Some(last))
+            .await;
+        match begun {
+            Ok(()) => self.start_walk(),
+            // A sequential resilver began while the groups were waited for: it asks again at its end.
+            Err(PoolError::Scan(ScanRefusal::Resilvering)) if self.rebuild.is_active() => {}
+            Err(error) => return Err(error),
+        }
         Ok(())
     }
 

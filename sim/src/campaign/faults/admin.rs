@@ -493,6 +493,7 @@ pub(super) async fn make_whole(
     while is_scrubbing(&status(pool).await?) {
         handle.sleep(Duration::from_millis(500)).await;
     }
+    return_spares(pool).await?;
     for round in 1..=2 {
         if let Err(error) = pool.start_scrub().await {
             return Err(format!("scrub {round}: {error}"));
@@ -526,6 +527,20 @@ pub(super) async fn make_whole(
     });
     if status.health != Health::Online || ill.is_some() || leaves.len() != plan.disks().len() {
         return Err(format!("not healthy at the end: {status:?}"));
+    }
+    Ok(())
+}
+
+/// Detaches the distributed spares that are still in service: those of devices that came back with the power, or by
+/// themselves, wait for somebody to say that they are back to stay.
+async fn return_spares(pool: &PoolHandle) -> Result<(), String> {
+    let root = status(pool).await?.root;
+    let mut leaves = Vec::new();
+    collect(&root, &mut leaves);
+    for spare in leaves.iter().filter(|leaf| leaf.kind == "dspare") {
+        pool.detach(spare.guid)
+            .await
+            .map_err(|error| format!("detach {}: {error}", spare.name))?;
     }
     Ok(())
 }
