@@ -49,7 +49,7 @@ pub(super) fn decompress(src: &[u8], out: &mut [u8]) -> Result<(), &'static str>
 /// Whether a block seems to have a match of thousands of bytes: the length of one goes on for as long as bytes are 255.
 fn has_long_match(data: &[u8]) -> bool {
     let (words, _) = data.as_chunks::<8>();
-    words.iter().any(|word| *word == [255; 8])
+    words.contains(&[255; 8])
 }
 
 /// Decompresses a raw block with long runs: the library copies a match that overlaps itself byte by byte, and takes 118 us
