@@ -273,10 +273,18 @@ async fn examine(engine: &Engine, rng: &mut Rng, notes: &Complaints) -> Reached 
         change(&pool, notes).await;
         notes.of("sync", pool.sync().await);
         read_all(&pool, notes).await;
-        for name in ["tank/c", "tank/a"] {
-            let options = DestroyOptions { recursive: true };
-            notes.of("destroy", pool.destroy_dataset(name, options).await);
+        let options = DestroyOptions { recursive: true };
+        notes.of(
+            "destroy the clone",
+            pool.destroy_dataset("tank/c", options).await,
+        );
+        let snapshots = ["tank/a@s".to_owned(), "tank/a@new".to_owned()];
+        let gone = pool.destroy_snapshots(&snapshots, false).await;
+        let refused = notes.of("destroy snapshots", gone).unwrap_or_default();
+        if let Some(refused) = refused.first() {
+            notes.of::<(), _>("destroy snapshots", Err(format!("{refused:?}")));
         }
+        notes.of("destroy", pool.destroy_dataset("tank/a", options).await);
         notes.of("sync", pool.sync().await);
     }
     if let Some(files) = notes.of("damage", pool.damaged_files().await)
