@@ -9,9 +9,11 @@ pub mod golden;
 pub mod oracle;
 
 use std::future::Future;
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 /// Returns the repository's root.
@@ -23,11 +25,28 @@ pub fn root() -> PathBuf {
         .to_path_buf()
 }
 
-/// Returns a TCP port of the loopback address that nobody listens at.
+/// Returns a TCP port of the loopback address that nobody listens at, another one each time.
+///
+/// The ports lie below those the kernel gives to outgoing connections (`ip_local_port_range`): a port of that range
+/// can be taken by anybody's connection, or handed out twice, between this call and the server's bind.
+///
+/// # Panics
+/// When all of them are in use.
 #[must_use]
 pub fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("bound").port()
+    const FIRST: u32 = 12_000;
+    const PORTS: u32 = 20_000;
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    // Test programs that run beside this one begin elsewhere.
+    let start = std::process::id().wrapping_mul(97);
+    for _ in 0..PORTS {
+        let place = start.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed)) % PORTS;
+        let port = u16::try_from(FIRST + place).expect("below 32,000");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no TCP port is free");
 }
 
 /// Says aloud that `what` is not tested here, and why.

@@ -1,7 +1,9 @@
 //! A client that mounts a share finds the shares below it: by name, in listings, with their own file system ids and
 //! access lists, whether or not the share above has a directory of that name.
 
-use std::net::TcpListener;
+use std::net::SocketAddr;
+
+use harness::free_port;
 
 use crate::cli::Place;
 use crate::rpc::{Client, GETATTR, LOOKUP, NFS, READDIRPLUS, Xdr};
@@ -19,9 +21,7 @@ fn shares_below_a_share() {
          echo inside > f && sanbox put f tank/one:/f && sanbox put f tank/two:/f",
     );
     assert_eq!(made, "");
-    let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = free.local_addr().expect("bound");
-    drop(free);
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let port = address.port().to_string();
     place.serve(&["--nfs-port", &port, "--listen", "127.0.0.1", "--no-portmap"]);
     let mut client = Client::new(address);

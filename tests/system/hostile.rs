@@ -3,8 +3,10 @@
 //! goes on serving others, within bounds of time and memory, and the pool stays whole.
 
 use std::io::Write as _;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
+
+use harness::free_port;
 
 use crate::cli::Place;
 use crate::rpc::{
@@ -28,9 +30,7 @@ impl Served {
              zfs create -o mountpoint=/tank/fs -o sharenfs=rw,no_root_squash tank/fs",
         );
         assert_eq!(made, "");
-        let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = free.local_addr().expect("bound");
-        drop(free);
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let port = address.port().to_string();
         place.serve(&[
             "--nfs-port",
