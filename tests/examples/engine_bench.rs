@@ -116,6 +116,12 @@ impl Wake for Bell {
 
 /// Keeps `depth` (64 at most) requests in flight until `next` has no more.
 fn keep_in_flight<F: Future<Output = ()>>(depth: u32, mut next: impl FnMut() -> Option<F>) {
+    if depth == 1 {
+        while let Some(request) = next() {
+            block_on(request);
+        }
+        return;
+    }
     let ready = Arc::new(Ready {
         bits: AtomicU64::new(0),
         enough: AtomicU32::new(1),

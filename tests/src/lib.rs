@@ -8,13 +8,11 @@
 pub mod golden;
 pub mod oracle;
 
-use std::future::Future;
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+
+pub use engine::block_on;
 
 /// Returns the repository's root.
 #[must_use]
@@ -59,23 +57,4 @@ pub fn skip(what: &str, why: &str) {
         "{what}: {why}, and SANBOX_REQUIRE_ORACLES is set"
     );
     eprintln!("SKIPPED {what}: {why}");
-}
-
-/// Runs a future of the engine's door to its end on this thread.
-pub fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(std::thread::Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut context = Context::from_waker(&waker);
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => std::thread::park(),
-        }
-    }
 }

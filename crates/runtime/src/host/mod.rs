@@ -5,8 +5,8 @@
 
 mod clock;
 mod file;
-mod park;
 mod parker;
+mod patience;
 mod peer;
 mod pool;
 mod threads;
@@ -17,7 +17,7 @@ use std::thread;
 
 use thiserror::Error;
 
-pub(crate) use park::block_thread_on;
+pub use patience::{Patience, Patiently, block_thread_on, patiently};
 pub use peer::peer_groups;
 pub use threads::Threads;
 pub use uring::Uring;

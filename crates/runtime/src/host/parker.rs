@@ -46,6 +46,11 @@ impl Parker {
             .is_ok()
     }
 
+    /// Returns true when there was a call since the last [`Parker::finish`].
+    pub(crate) fn is_called(&self) -> bool {
+        self.state.load(Ordering::Acquire) == CALLED
+    }
+
     /// Ends a sleep or a refused one. After it, look at everything that callers may have left.
     pub(crate) fn finish(&self) {
         self.state.store(AWAKE, Ordering::SeqCst);

@@ -20,6 +20,7 @@ use rustix::io::Errno;
 
 use super::file::{OpenFile, aligned_copy};
 use super::parker::Inbox;
+use super::patience::{Patience, relax};
 use super::pool::Pool;
 use super::threads::{FileTable, Finished, admit, run_blocking, run_compute};
 use super::{HostConfig, clock};
@@ -69,6 +70,8 @@ pub struct Uring {
     usage: Vec<(usize, bool)>,
     poll_is_armed: bool,
     inbox: Arc<Inbox<Finished>>,
+    /// With calls from other threads, while no operation is under way.
+    patience: Patience,
     pool: Pool,
 }
 
@@ -165,6 +168,7 @@ impl Uring {
             usage: Vec::new(),
             poll_is_armed: false,
             inbox: Arc::new(Inbox::new()),
+            patience: Patience::default(),
             // Only for opening, listing and discarding.
             pool: Pool::new("disk", 2),
         })
@@ -496,6 +500,17 @@ impl Uring {
         }
     }
 
+    /// Awaits a call for a moment without sleeping, where that has been worth it.
+    fn look_for_call(&self, now: Instant, until: Option<Instant>) {
+        let Some(patient_until) = self.patience.look(now) else {
+            return;
+        };
+        let end = until.map_or(patient_until, |until| until.min(patient_until));
+        while !self.inbox.parker.is_called() && clock::now() < end {
+            relax();
+        }
+    }
+
     fn reap(&mut self, done: &mut Vec<Completion>) {
         loop {
             let Some(entry) = self.ring.completion().next() else {
@@ -655,6 +670,10 @@ impl Driver for Uring {
         self.fill_queue();
         let now = clock::now();
         let wants_sleep = until.is_none_or(|until| until > now);
+        let awaits_call = wants_sleep && self.in_kernel == 0 && self.ring.submission().is_empty();
+        if awaits_call {
+            self.look_for_call(now, until);
+        }
         if wants_sleep
             && self.ring.completion().is_empty()
             && self.poll_is_armed
@@ -669,6 +688,9 @@ impl Driver for Uring {
             }
         }
         self.inbox.parker.finish();
+        if awaits_call {
+            self.patience.waited(clock::now().since(now));
+        }
         self.reap(done);
         // Continuations of short transfers, and what waited for room, go out before the next tasks run.
         if !self.backlog.is_empty() && self.in_kernel < self.in_kernel_max {

@@ -2,6 +2,7 @@
 //! connection wakes the thread that has its task and no other, where a runtime of many threads would wake one more to look for
 //! work. The threads of the main runtime accept connections and do everything else.
 
+use std::cell::Cell;
 use std::future::{Future, pending};
 use std::num::NonZero;
 use std::sync::Arc;
@@ -76,6 +77,39 @@ impl Lanes {
             }
             drop(place);
         });
+    }
+}
+
+thread_local! {
+    /// Calls under way of all connections of this lane.
+    static CALLS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A connection's calls under way, as its lane counts them. Lives and dies on the lane's thread.
+#[derive(Default)]
+pub(crate) struct CallsUnderWay(usize);
+
+impl CallsUnderWay {
+    /// Takes note of how many there are now.
+    pub(crate) fn set(&mut self, count: usize) {
+        CALLS.set(CALLS.get() - self.0 + count);
+        self.0 = count;
+    }
+
+    /// Returns true when there are any.
+    pub(crate) fn any(&self) -> bool {
+        self.0 > 0
+    }
+
+    /// Returns true when the lane serves one call and no other.
+    pub(crate) fn is_one() -> bool {
+        CALLS.get() == 1
+    }
+}
+
+impl Drop for CallsUnderWay {
+    fn drop(&mut self) {
+        self.set(0);
     }
 }
 

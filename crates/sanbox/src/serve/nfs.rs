@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use engine::IoBufMut;
+use engine::{IoBufMut, Patience, patiently};
 use futures_util::StreamExt as _;
 use futures_util::stream::{FuturesUnordered, unfold};
 use nfs::record::{Assembler, Next, Record, reply_header};
@@ -28,7 +28,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::lanes::Lanes;
+use super::lanes::{CallsUnderWay, Lanes};
 use super::log;
 use super::outbox::{Outbox, Outgoing};
 
@@ -528,11 +528,15 @@ async fn connection(mut stream: TcpStream, peer: SocketAddr, server: Server, pla
     let mut ended = pin!(line.ended.notified());
     let mut silence = pin!(sleep(shared.limits.idle));
     let mut reading = true;
+    let mut under_way = CallsUnderWay::default();
+    let mut patience = Patience::default();
     // The connection ends when the calls under way have been answered.
     while reading || !calls.is_empty() || !answers.is_empty() {
+        under_way.set(calls.len());
+        let call = patiently(&mut patience, CallsUnderWay::is_one, calls.next());
         tokio::select! {
             biased;
-            Some(answer) = calls.next(), if !calls.is_empty() => answers.extend(answer),
+            Some(answer) = call, if under_way.any() => answers.extend(answer),
             next = incoming.next(), if reading => match next {
                 Some(call) => calls.push(call.run(&server, peer, local)),
                 None => reading = false,

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use ::iscsi::{BHS_BYTES, Connection, Next, Out, Rest, Server, Transport, Work};
-use engine::IoBufMut;
+use engine::{IoBufMut, Patience, patiently};
 use futures_util::StreamExt as _;
 use futures_util::stream::{FuturesUnordered, unfold};
 use tokio::io::{AsyncRead, AsyncReadExt as _, BufReader};
@@ -22,6 +22,7 @@ use tokio::net::tcp::WriteHalf;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{Place, Waiting};
+use crate::serve::lanes::CallsUnderWay;
 use crate::serve::outbox::{Outbox, Outgoing};
 
 /// Bytes waiting to be written to one connection before nothing more is read from it.
@@ -190,6 +191,8 @@ async fn exchange(
     // The login as a whole, however many PDUs it is made of.
     let mut login = pin!(sleep(LOGIN_TIMEOUT));
     let mut waiting = Some(waiting);
+    let mut under_way = CallsUnderWay::default();
+    let mut patience = Patience::default();
     loop {
         if wire.take(calls, outbox) {
             return true;
@@ -198,9 +201,11 @@ async fn exchange(
             waiting = None;
         }
         let reads = outbox.bytes() <= QUEUED_BYTES_MAX;
+        under_way.set(calls.len());
+        let call = patiently(&mut patience, CallsUnderWay::is_one, calls.next());
         tokio::select! {
             biased;
-            Some(()) = calls.next(), if !calls.is_empty() => {}
+            Some(()) = call, if under_way.any() => {}
             pdu = incoming.next(), if reads => match pdu {
                 Some((bhs, rest)) => {
                     if connection.receive(bhs, rest) == Next::End {
