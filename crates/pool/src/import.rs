@@ -738,7 +738,7 @@ impl Inner {
 
     /// Marks the blocks of all intent logs as allocated, before anything else is, and has the first group store that.
     /// What they hold is replayed when their dataset is opened; empty ones are freed. With `missing_logs` a log ends where
-    /// a device does not give it.
+    /// a log device does not give it.
     async fn claim_intent_logs(&self, missing_logs: bool) -> Result<Vec<Dataset>, PoolError> {
         let first = self.clock().begin_now()?;
         let mut claimed = Vec::new();
@@ -767,12 +767,10 @@ impl Inner {
                 claimed.push(dataset);
                 continue;
             }
-            let unreadable = if missing_logs {
-                zil::Unreadable::EndsTheLog
-            } else {
-                zil::Unreadable::Refuse
-            };
-            let claimed_log = zil::claim(self.store(), &old, first.txg(), unreadable).await;
+            // Going back costs what was done since, the log with it.
+            let given_up =
+                |vdev| (missing_logs && self.tree.is_log(vdev)) || self.rewound.is_some();
+            let claimed_log = zil::claim(self.store(), &old, first.txg(), given_up).await;
             let zil::Claimed { header, referenced } = claimed_log.map_err(unusable)?;
             let refused = if referenced.iter().any(BlockPointer::is_dedup) {
                 Some("it holds clones of deduplicated blocks")

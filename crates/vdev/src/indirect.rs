@@ -235,10 +235,11 @@ impl Tree {
         at: Location,
         class: IoClass,
         check: Check<T>,
+        expected: bool,
     ) -> Result<T, VdevError> {
         let pieces = self.resolve(at)?;
         if let [only] = pieces.as_slice() {
-            return Box::pin(self.read_with(*only, class, check)).await;
+            return Box::pin(self.read_checked(*only, class, check, expected)).await;
         }
         let found = self.assemble(at, &pieces, class, &check).await?;
         found.map(|(value, _)| value).ok_or(VdevError::Rejected {

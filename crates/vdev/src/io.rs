@@ -72,8 +72,9 @@ impl Tree {
         self.read_checked(at, class, check, true).await
     }
 
-    /// Like [`Tree::read_with`], of a place that may well hold something else (the end of an intent log): when every
-    /// copy fails the check that is `None`, and no device's fault.
+    /// Like [`Tree::read_with`], of a place that may well hold something else (the end of an intent log): when the copies
+    /// fail the check that is `None`, and no device's fault. Copies that may lack what was written say nothing: when there
+    /// are no others, the place could not be read.
     ///
     /// # Errors
     /// As [`Tree::read`], but for [`VdevError::Rejected`].
@@ -92,7 +93,7 @@ impl Tree {
         }
     }
 
-    async fn read_checked<T: Send + 'static>(
+    pub(crate) async fn read_checked<T: Send + 'static>(
         &self,
         at: Location,
         class: IoClass,
@@ -101,7 +102,7 @@ impl Tree {
     ) -> Result<T, VdevError> {
         let top = self.top_for(at)?;
         if top.is_removed() {
-            return self.read_moved(at, class, check).await;
+            return self.read_moved(at, class, check, expected).await;
         }
         if top.is_striped() {
             return self.read_striped(&top, at, class, check, expected).await;
@@ -126,7 +127,7 @@ impl Tree {
                     if expected {
                         leaf.count_checksum_error(at);
                     }
-                    rejected = true;
+                    rejected |= expected || !leaf.lacks(at.born);
                 }
                 Err(LeafError::Device(error)) => device_error = Some(error),
                 Err(LeafError::Stuck) => {}
@@ -139,7 +140,7 @@ impl Tree {
         }
         if self.is_removed(at.vdev) {
             // It was removed meanwhile, and its devices are closed.
-            return self.read_moved(at, class, check).await;
+            return self.read_moved(at, class, check, expected).await;
         }
         if rejected {
             return Err(VdevError::Rejected {

@@ -351,7 +351,9 @@ impl Tree {
         })
     }
 
-    pub(crate) fn is_log(&self, vdev: u32) -> bool {
+    /// Whether a top-level vdev is for intent logs alone.
+    #[must_use]
+    pub fn is_log(&self, vdev: u32) -> bool {
         let config = self.0.config.borrow();
         config
             .tops

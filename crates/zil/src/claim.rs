@@ -1,22 +1,14 @@
 //! Taking over the log of a pool that was not left cleanly, and freeing one.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use ondisk::zil::{ChainId, CloneRange, LogRecord, ZilHeader, zil_flags};
 use ondisk::{BlockPointer, Txg};
-use zio::{BlockStore, IoClass};
+use zio::{BlockStore, IoClass, ZioError};
 
 use crate::error::{Result, ZilError};
 use crate::walk::{Walk, read_block, records_of};
-
-/// What to do about a log of which a device does not give a part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unreadable {
-    /// An error: it may come back.
-    Refuse,
-    /// The log ends there: the device is given up, and what was written to it.
-    EndsTheLog,
-}
 
 /// What a claim comes to.
 #[derive(Clone, Debug)]
@@ -44,25 +36,30 @@ impl From<ZilHeader> for Claimed {
 /// header for one that was not means that nothing of the log can be had: its first block is to be freed, if it is older
 /// than `first`.
 ///
+/// A log ends where something else was found, never where a device did not answer: what is there may have been
+/// acknowledged. But with it may end what lies on top-level vdevs that are `given_up`.
+///
 /// # Errors
-/// [`ZilError::Unreadable`] when a device fails (see `unreadable`); [`ZilError::Unsupported`] for records that cannot be replayed
-/// here, [`ZilError::Damaged`]. Nothing on disk has changed then.
+/// [`ZilError::Unreadable`], [`ZilError::UnreadableData`] and [`ZilError::Block`] when a device fails;
+/// [`ZilError::Unsupported`] for records that cannot be replayed here, [`ZilError::Damaged`]. Nothing on disk has changed
+/// then.
+// OpenZFS: module/zfs/zil.c, zil_check_log_chain (all errors but ECKSUM and ENOENT refuse the import)
 pub async fn claim(
     store: &BlockStore,
     header: &ZilHeader,
     first: Txg,
-    unreadable: Unreadable,
+    given_up: impl Fn(u32) -> bool,
 ) -> Result<Claimed> {
     if header.is_empty() {
         return Ok((*header).into());
     }
-    let ends_the_log = unreadable == Unreadable::EndsTheLog;
-    let given_up = |error: &ZilError| ends_the_log && matches!(error, ZilError::Unreadable { .. });
-    if ends_the_log
+    let may_end = |bp: &BlockPointer| bp.copies().any(|dva| given_up(dva.vdev));
+    let unreadable = |error: &ZilError| matches!(error, ZilError::Unreadable { .. });
+    if may_end(&header.log)
         && read_block(store, &header.log)
             .await
             .as_ref()
-            .is_err_and(given_up)
+            .is_err_and(unreadable)
     {
         return Ok(ZilHeader::default().into());
     }
@@ -83,10 +80,10 @@ pub async fn claim(
     'chain: while !bp.is_hole() {
         let id = ChainId::of(&bp);
         let block = read_block(store, &bp).await;
-        if block.as_ref().is_err_and(given_up) {
+        if may_end(&bp) && block.as_ref().is_err_and(unreadable) {
             break;
         }
-        if id.seq <= last_block || !claim_block(store, &bp, first).await {
+        if id.seq <= last_block || !claim_block(store, &bp, first).await? {
             break;
         }
         blocks += 1;
@@ -110,11 +107,19 @@ pub async fn claim(
             }
             if let Some(data) = record.indirect_write()
                 && data.birth() >= first
-                && !(store.is_whole(&data, IoClass::SyncRead).await
-                    && claim_block(store, &data, first).await)
             {
-                // The record reached the disk before its data did, so nobody was told that it is safe.
-                break 'chain;
+                let whole = match store.is_whole(&data, IoClass::SyncRead).await {
+                    Err(ZioError::Device { .. }) if may_end(&data) => false,
+                    whole => whole.map_err(|source| ZilError::UnreadableData {
+                        objset,
+                        seq: record.seq,
+                        source: Arc::new(source),
+                    })?,
+                };
+                if !whole || !claim_block(store, &data, first).await? {
+                    // The record reached the disk before its data did, so nobody was told that it is safe.
+                    break 'chain;
+                }
             }
             last_record = record.seq;
             records += 1;
@@ -165,9 +170,16 @@ pub async fn blocks_until(
     Ok(garbage.blocks)
 }
 
-/// Marks a block as allocated unless the space maps have it already; whether that worked.
-async fn claim_block(store: &BlockStore, bp: &BlockPointer, first: Txg) -> bool {
-    bp.birth() < first || store.claim(first, bp).await.is_ok()
+/// Marks a block as allocated unless the space maps have it already. `false` when its place is another's, or no place.
+async fn claim_block(store: &BlockStore, bp: &BlockPointer, first: Txg) -> Result<bool> {
+    if bp.birth() < first {
+        return Ok(true);
+    }
+    match store.claim(first, bp).await {
+        Ok(()) => Ok(true),
+        Err(ZioError::Corrupt { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Returns all blocks of a claimed log, to be freed when it is given up: those of the chain, and the data of indirect

@@ -25,6 +25,18 @@ pub enum ZilError {
         /// Place in the chain.
         block: u64,
     },
+    /// Whether data that the log points to was written cannot be known, for a device does not give it.
+    #[error(
+        "data of record {seq} of the intent log of dataset object {objset} cannot be read: {source}"
+    )]
+    UnreadableData {
+        /// Object of the dataset.
+        objset: u64,
+        /// Number of the record.
+        seq: u64,
+        /// What was met.
+        source: Arc<ZioError>,
+    },
     /// The log holds something that cannot be replayed here.
     #[error("the intent log of dataset object {objset} holds {what}")]
     Unsupported {

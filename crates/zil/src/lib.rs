@@ -22,7 +22,7 @@ mod pending;
 mod replay;
 mod walk;
 
-pub use claim::{Claimed, Unreadable, blocks_to_free, blocks_until, claim};
+pub use claim::{Claimed, blocks_to_free, blocks_until, claim};
 pub use error::{Result, ZilError};
 pub use log::{LogBlocks, SyncOutcome, ZilStats, Zilog};
 pub use pending::{Intent, Scope};

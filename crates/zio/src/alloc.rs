@@ -605,11 +605,7 @@ impl Allocator {
         let space = self.vdevs.get_mut(&vdev).ok_or(Mismatch)?;
         let metaslab = &space.metaslabs[key.1 as usize];
         if !metaslab.is_loaded() {
-            return if metaslab.is_broken() {
-                Err(Mismatch)
-            } else {
-                Ok(Some(key))
-            };
+            return Ok(Some(key));
         }
         // The place may be inside a run a slot holds.
         space.return_runs_of(key.1);

@@ -110,7 +110,7 @@ impl BlockStore {
     ///
     /// # Errors
     /// [`ZioError::Corrupt`] when the pointer is impossible or no copy is accepted, which is how a chain ends;
-    /// [`ZioError::Device`] when none can be read.
+    /// [`ZioError::Device`] when one that might be cannot be read.
     pub async fn read_log<T: Send + 'static>(
         &self,
         bp: &BlockPointer,
@@ -124,7 +124,11 @@ impl BlockStore {
             match self.tree().read_speculative(at, class, check.clone()).await {
                 Ok(Some(value)) => return Ok(value),
                 // No device's fault: each chain ends with a block that was never written.
-                Ok(None) => failure = corrupt(bp, bookmark, CorruptReason::Checksum),
+                Ok(None) => {
+                    if !matches!(failure, ZioError::Device { .. }) {
+                        failure = corrupt(bp, bookmark, CorruptReason::Checksum);
+                    }
+                }
                 Err(source) => failure = ZioError::Device { bookmark, source },
             }
         }

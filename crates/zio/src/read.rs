@@ -21,6 +21,15 @@ pub(crate) enum GangPart {
     Piece,
 }
 
+/// What is known of a block that is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Expect {
+    /// It was written.
+    TheBlock,
+    /// It may have been: other bytes at its place are no damage.
+    Perhaps,
+}
+
 /// What a check makes of the right bytes: the stored bytes (for repairing other copies) and the logical ones, or `None`
 /// if they do not decompress.
 type Verified = (IoBuf, Option<IoBuf>);
@@ -72,13 +81,19 @@ impl BlockStore {
         self.offload(len, move || decompressed(&bp, &stored)).await
     }
 
-    /// Whether a block can be read: for those who do not know whether it was ever written. Nobody is told of one that
-    /// cannot.
-    pub async fn is_whole(&self, bp: &BlockPointer, class: IoClass) -> bool {
+    /// Whether a block is at its place: for those who do not know whether it was ever written. Nobody is told of one that
+    /// is not.
+    ///
+    /// # Errors
+    /// When that cannot be known: [`ZioError::Device`], [`ZioError::Encrypted`], [`ZioError::ForeignByteOrder`].
+    pub async fn is_whole(&self, bp: &BlockPointer, class: IoClass) -> Result<bool, ZioError> {
         let bookmark = Bookmark::default();
-        self.read_checked(bp, ReadProps { class, bookmark })
-            .await
-            .is_ok()
+        let props = ReadProps { class, bookmark };
+        match self.read_checked(bp, props, Expect::Perhaps).await {
+            Ok(_) => Ok(true),
+            Err(ZioError::Corrupt { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     pub(crate) async fn read_block(
@@ -86,14 +101,19 @@ impl BlockStore {
         bp: &BlockPointer,
         props: ReadProps,
     ) -> Result<Forms, ZioError> {
-        let result = self.read_checked(bp, props).await;
+        let result = self.read_checked(bp, props, Expect::TheBlock).await;
         if let Err(ZioError::Corrupt { .. } | ZioError::Device { .. }) = &result {
             self.note_damaged(bp, props);
         }
         result
     }
 
-    async fn read_checked(&self, bp: &BlockPointer, props: ReadProps) -> Result<Forms, ZioError> {
+    async fn read_checked(
+        &self,
+        bp: &BlockPointer,
+        props: ReadProps,
+        expect: Expect,
+    ) -> Result<Forms, ZioError> {
         let bookmark = props.bookmark;
         let corrupt = |reason| corrupt(bp, bookmark, reason);
         if bp.is_embedded() {
@@ -118,18 +138,23 @@ impl BlockStore {
         self.arrived(bp).await;
         self.count(|stats| stats.reads += 1);
         let result = if bp.is_gang() {
-            Box::pin(self.read_gang_block(bp, props)).await
+            Box::pin(self.read_gang_block(bp, props, expect)).await
         } else {
-            self.read_copies(bp, props).await
+            self.read_copies(bp, props, expect).await
         };
-        if matches!(result, Err(ZioError::Corrupt { .. })) {
+        if expect == Expect::TheBlock && matches!(result, Err(ZioError::Corrupt { .. })) {
             self.count(|stats| stats.corrupt += 1);
         }
         result
     }
 
     /// Reads a block that is not a gang, from the first copy that verifies.
-    async fn read_copies(&self, bp: &BlockPointer, props: ReadProps) -> Result<Forms, ZioError> {
+    async fn read_copies(
+        &self,
+        bp: &BlockPointer,
+        props: ReadProps,
+        expect: Expect,
+    ) -> Result<Forms, ZioError> {
         let check: vdev::Check<Verified> = Arc::new(self.checker(bp));
         let mut bad: Vec<(Suspect, u64)> = Vec::new();
         let mut failure = None;
@@ -152,11 +177,20 @@ impl BlockStore {
                 size,
                 born: bp.physical_birth(),
             };
-            match self
-                .tree()
-                .read_with(at, props.class, Arc::clone(&check))
-                .await
-            {
+            let (tree, class, check) = (self.tree(), props.class, Arc::clone(&check));
+            let read = match expect {
+                Expect::TheBlock => tree.read_with(at, class, check).await,
+                Expect::Perhaps => {
+                    let found = tree.read_speculative(at, class, check).await;
+                    let none = VdevError::Rejected {
+                        vdev: at.vdev,
+                        offset: at.offset,
+                        size: at.size,
+                    };
+                    found.and_then(|found| found.ok_or(none))
+                }
+            };
+            match read {
                 Ok((stored, logical)) => {
                     for (suspect, size) in &bad {
                         suspect.repair(&padded(&stored, *size)).await;
@@ -167,8 +201,9 @@ impl BlockStore {
                 Err(error) => {
                     let rejected = matches!(error, VdevError::Rejected { .. });
                     bad.push((self.tree().suspect(at), size));
-                    // Wrong bytes outrank a device that is away: the block is known to be damaged.
-                    if failure.is_none() || rejected {
+                    // Wrong bytes outrank a device that is away: the block is known to be damaged. But where it was perhaps
+                    // never written, the device that is away may have it.
+                    if failure.is_none() || rejected == (expect == Expect::TheBlock) {
                         failure = Some(device_error(bp, props.bookmark, error));
                     }
                 }
@@ -201,6 +236,7 @@ impl BlockStore {
         &self,
         bp: &BlockPointer,
         props: ReadProps,
+        expect: Expect,
     ) -> Result<Forms, ZioError> {
         let mut whole = IoBufMut::zeroed(to_usize(bp.psize()));
         let mut filled = 0;
@@ -212,7 +248,7 @@ impl BlockStore {
         })
         .await?;
         for piece in pieces {
-            let bytes = self.read_copies(&piece, props).await?.logical;
+            let bytes = self.read_copies(&piece, props, expect).await?.logical;
             let end = filled + bytes.len();
             if end > whole.len() {
                 return Err(corrupt(

@@ -13,6 +13,7 @@ mod events;
 mod faults;
 mod free_space;
 mod growth;
+mod intent_log;
 mod lifecycle;
 mod multihost;
 mod rebuild;

@@ -87,6 +87,9 @@ impl Tree {
                     told.push(leaf);
                 }
             }
+            if !expected && !reading.is_evidence(&top.doubtful_slots(at.born)) {
+                return Err(self.unreadable(at, reading.error));
+            }
             return Err(VdevError::Rejected {
                 vdev: at.vdev,
                 offset: at.offset,
@@ -386,6 +389,20 @@ impl Reading {
             let without = stripe.columns.iter();
             let lacking = |c: &&Column| c.len > 0 && avoided.contains(&c.slot);
             without.filter(lacking).count() <= self.map.parity
+        })
+    }
+
+    /// Whether the columns that were read are enough to say that the block is not there: those of `doubtful` places do not
+    /// count.
+    fn is_evidence(&self, doubtful: &[usize]) -> bool {
+        let stripes = self.map.stripes.iter().enumerate();
+        stripes.into_iter().all(|(s, stripe)| {
+            let columns = stripe.columns.iter().enumerate();
+            let silent = |(c, column): &(usize, &Column)| {
+                column.len > 0
+                    && (doubtful.contains(&column.slot) || self.failed.contains(&(s, *c)))
+            };
+            columns.filter(silent).count() <= self.map.parity
         })
     }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use ondisk::Txg;
 use runtime::IoBuf;
-use vdev::{Health, IoClass, Location, OpenMode, Tree, TreeTuning, VdevError, Verify};
+use vdev::{
+    Health, IoClass, LEAF_DATA_START, Location, OpenMode, Tree, TreeTuning, VdevError, Verify,
+};
 use world::{DiskModel, Faults, World};
 
 use crate::devices::{MIB, done, make};
@@ -229,6 +231,43 @@ fn a_stuck_half_is_waited_for_some_time_then_left_behind() {
 }
 
 /// Random writes and reads over a mirror one half of which fails at random. Every read must give the newest bytes.
+#[test]
+fn only_a_half_that_lacks_nothing_can_say_that_nothing_is_there() {
+    let world = world_of(8, &["/a", "/b"]);
+    let inner = world.clone();
+    done(world.run(|handle| async move {
+        let (_, tree) = make(&handle, &["/a", "/b"], 12).await;
+        let ask = |at: Location| {
+            let check = Arc::new(|bytes: &IoBuf| (*bytes == content(0, 2)).then_some(()));
+            tree.read_speculative(at, IoClass::SyncRead, check)
+        };
+        inner.vanish("/a");
+        tree.write(at(0), content(0, 2), IoClass::SyncWrite)
+            .await
+            .expect("one half takes it");
+        tree.flush().await.expect("flushes");
+        assert!(matches!(ask(at(0)).await, Ok(Some(()))));
+        assert!(matches!(ask(at(1)).await, Ok(None)));
+        inner.bring_back("/a");
+        assert_eq!(tree.reopen().await, 1);
+        let born = |txg| Location {
+            born: Txg(txg),
+            ..at(0)
+        };
+        inner.add_latent_error("/b", LEAF_DATA_START);
+        assert!(matches!(
+            ask(born(1)).await,
+            Err(VdevError::Device { vdev: 0, .. })
+        ));
+        // Of that group it has everything.
+        assert!(matches!(ask(born(2)).await, Ok(None)));
+        inner.vanish("/b");
+        assert!(ask(born(1)).await.is_err());
+        assert!(matches!(ask(born(2)).await, Ok(None)));
+        assert_eq!(tree.status().stats.checksum_errors, 0);
+    }));
+}
+
 #[test]
 fn one_bad_half_never_shows() {
     for seed in 0..40 {

@@ -197,6 +197,33 @@ fn a_disk_that_was_away_is_read_last_and_mended() {
     }));
 }
 
+#[test]
+fn disks_that_lack_more_than_parity_makes_up_for_say_nothing_of_a_block() {
+    let world = world_of(5, 4);
+    let inner = world.clone();
+    done(world.run(|handle| async move {
+        let tree = make(&handle, 4, 1).await;
+        let ask = |block: u64, born: u64| {
+            let place = Location {
+                born: Txg(born),
+                ..at(block)
+            };
+            tree.read_speculative(place, IoClass::SyncRead, check_of(content(block, 2)))
+        };
+        write_all(&tree, 20, 1).await;
+        inner.vanish("/2");
+        write_all(&tree, 20, 2).await;
+        // Block 5 is wide enough to need all disks.
+        assert!(matches!(ask(5, 1).await, Ok(Some(()))));
+        assert!(matches!(ask(25, 1).await, Ok(None)));
+        inner.bring_back("/2");
+        assert_eq!(tree.reopen().await, 1);
+        inner.vanish("/0");
+        assert!(ask(5, 1).await.is_err());
+        assert!(matches!(ask(5, 2).await, Ok(None)));
+    }));
+}
+
 /// Random writes and reads over raidz of which as many disks as there is parity fail at random, all the time. Every read
 /// must give the newest bytes.
 #[test]
