@@ -5,7 +5,7 @@ CARGO ?= cargo
 SEEDS ?= 40
 BENCH_DIR ?= /var/tmp
 
-.PHONY: help run build oracles lint test test-unit test-sim test-system test-real bench bench-nfs bench-engine bench-parity clean
+.PHONY: help run build oracles lint test test-unit test-sim test-system test-real bench bench-nfs bench-engine bench-parity bench-codec clean
 
 help:
 	@echo 'make run        build and start the appliance on virtual disks, with a tour (^C stops it)'
@@ -16,6 +16,7 @@ help:
 	@echo 'make bench-nfs  NFS beside nfs-ganesha on ext4, in the same rounds (needs root, nfs-ganesha, fio with its nfs engine)'
 	@echo 'make bench-engine OPENZFS=DIR  the engine beside OpenZFS built in userland there (tests/bench/openzfs.sh DIR), in the same rounds'
 	@echo 'make bench-parity  parity and reconstruction beside raidz_test -B (zfs-test), six minutes'
+	@echo 'make bench-codec  fletcher4, lz4 and zstd-3 beside libzpool, liblz4 and libzstd, two minutes'
 	@echo 'make bench      the engine at its door: reads, writes, and the CPU they cost (BENCH_DIR: where the disk lies)'
 
 run:
@@ -56,6 +57,10 @@ bench:
 
 bench-parity:
 	$(CARGO) run --release --package sanbox-codec --example parity_bench
+
+bench-codec:
+	$(CC) -O2 -o target/codec_peer tests/bench/codec_peer.c -l:liblz4.so.1 -l:libzstd.so.1 -l:libzpool.so.6
+	$(CARGO) run --release --package sanbox-codec --example codec_bench -- target/codec_peer
 
 bench-nfs:
 	$(CARGO) build --release --package sanbox
