@@ -1,5 +1,5 @@
-//! Somebody who changes the pool's devices while others work: vdevs, logs and spares join it, logs and spares leave it; and
-//! cache devices, which may rot. Checkpoints come and go.
+//! Somebody who changes the pool's devices while others work: vdevs, logs and spares join it and leave it, also vdevs with data,
+//! half of whose removals are given up; and cache devices, which may rot. Checkpoints come and go.
 //!
 //! What a power cut leaves of it must import: the pool before or after each change. What was acknowledged stays.
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use engine::{
     AddSpec, AllocationBias, EngineError, LeafWork, LeafWorkRequest, PoolError, PoolHandle,
-    PoolStatus, VdevSpec,
+    PoolStatus, RemovalStage, VdevSpec, VdevStatus,
 };
 use runtime::Handle;
 use world::Rng;
@@ -16,7 +16,8 @@ use world::Rng;
 /// Changes tried in one boot at most.
 const CHANGES_MAX: u64 = 6;
 
-/// Changes the devices until it has had enough. `disks` are those that are no part of the pool when it is created.
+/// Changes the devices until it has had enough. `disks` are those that are no part of the pool when it is created; vdevs of
+/// theirs leave it again if `data_leaves`.
 ///
 /// # Errors
 /// An answer that nothing explains.
@@ -26,6 +27,7 @@ pub async fn work(
     mut rng: Rng,
     disks: Vec<PathBuf>,
     caches: Vec<PathBuf>,
+    data_leaves: bool,
 ) -> Result<(), String> {
     for _ in 0..rng.below(CHANGES_MAX) + 1 {
         handle
@@ -56,11 +58,16 @@ pub async fn work(
             };
             match outcome {
                 Ok(()) | Err(EngineError::Pool(PoolError::DiscardingCheckpoint)) => continue,
+                // A vdev is being emptied.
+                Err(EngineError::Pool(PoolError::InUse(_))) if data_leaves => continue,
                 Err(error) => return Err(format!("checkpoint: {error}")),
             }
         }
         if rng.below(3) == 0 {
             work_on_free_space(&pool, &status, &mut rng).await?;
+        }
+        if data_leaves && rng.coin() && change_data(&pool, &status, &mut rng, &disks).await? {
+            continue;
         }
         let idle = caches.iter().find(|disk| !is_used(&status, disk));
         let is_cache = rng.below(3) == 0;
@@ -107,6 +114,65 @@ pub async fn work(
         }
     }
     Ok(())
+}
+
+/// Adds a vdev, removes one that has data, or gives a removal up; whether there was anything to do.
+async fn change_data(
+    pool: &PoolHandle,
+    status: &PoolStatus,
+    rng: &mut Rng,
+    disks: &[PathBuf],
+) -> Result<bool, String> {
+    let is_leaving = status
+        .removal
+        .as_ref()
+        .is_some_and(|removal| removal.stage == RemovalStage::Evacuating);
+    let is_data = |top: &&VdevStatus| {
+        top.bias == AllocationBias::None
+            && top.path.as_ref().is_some_and(|path| disks.contains(path))
+    };
+    let data: Vec<u64> = status
+        .root
+        .children
+        .iter()
+        .filter(is_data)
+        .map(|top| top.guid)
+        .collect();
+    let outcome = if is_leaving {
+        match rng.coin() {
+            true => pool.cancel_removal().await,
+            false => return Ok(false),
+        }
+    } else if data.is_empty() {
+        let Some(disk) = disks.iter().find(|disk| !is_used(status, disk)) else {
+            return Ok(false);
+        };
+        let spec = AddSpec {
+            force: true,
+            any_sector_size: true,
+            vdevs: vec![VdevSpec::Single(disk.clone())],
+            ..AddSpec::default()
+        };
+        pool.add(spec).await
+    } else {
+        pool.remove(*rng.choose(&data)).await
+    };
+    match outcome {
+        Ok(()) => Ok(true),
+        // Another sector size, an old log that nobody has opened; it ended meanwhile.
+        Err(
+            EngineError::Pool(
+                PoolError::Invalid(_)
+                | PoolError::InUse(_)
+                | PoolError::NoSpace
+                | PoolError::NoSuchDevice
+                | PoolError::CheckpointExists
+                | PoolError::DiscardingCheckpoint,
+            )
+            | EngineError::OutOfSpace,
+        ) => Ok(true),
+        Err(error) => Err(format!("change of vdevs: {error}")),
+    }
 }
 
 /// Has a device discard its free space or write it, or stop that; or freed space discarded by itself.

@@ -899,7 +899,9 @@ pub(crate) fn work(
             if plan.with_devices {
                 let (pool, rng) = (pool.clone(), device_rng.fork());
                 let (disks, caches) = (plan.extra_disks(), plan.cache_disks());
-                let work = devices::work(pool, handle.clone(), rng, disks, caches);
+                // No vdev leaves a pool with raidz.
+                let data_leaves = plan.layout.parity() == 0;
+                let work = devices::work(pool, handle.clone(), rng, disks, caches, data_leaves);
                 tasks.push(handle.spawn("devices", work));
             }
             if plan.trouble == Trouble::OneSideVanishes {

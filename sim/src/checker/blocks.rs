@@ -11,6 +11,7 @@ use super::Options;
 use super::claims::Claims;
 use super::devices::{Disk, Top};
 use super::image::Image;
+use super::moved::{Half, Moved};
 use super::report::{Kind, Report};
 
 /// Where a block belongs, for findings.
@@ -37,6 +38,8 @@ struct BadCopy {
     vdev: u32,
     leaf: u64,
     birth: u64,
+    /// When it came to this vdev from one that was removed.
+    moved: Option<u64>,
     text: String,
 }
 
@@ -48,6 +51,8 @@ pub(super) struct Checker<'a> {
     pub(super) options: Options,
     pub(super) disks: Vec<Disk<'a>>,
     pub(super) tops: BTreeMap<u32, Top>,
+    /// Tables of vdevs that were removed or are being emptied.
+    pub(super) moved: BTreeMap<u32, Moved>,
     pub(super) pool_guid: u64,
     pub(super) salt: [u8; 32],
     /// The synced txg.
@@ -65,6 +70,7 @@ impl<'a> Checker<'a> {
             options,
             disks: images.iter().map(|i| Disk::read(*i)).collect(),
             tops: BTreeMap::new(),
+            moved: BTreeMap::new(),
             pool_guid: 0,
             salt: [0; 32],
             txg: 0,
@@ -74,6 +80,13 @@ impl<'a> Checker<'a> {
             verified: BTreeSet::new(),
             bad_copies: Vec::new(),
         }
+    }
+
+    /// Forgets what was read, and could not be.
+    pub(super) fn forget_blocks(&mut self) {
+        self.cache.clear();
+        self.verified.clear();
+        self.bad_copies.clear();
     }
 
     /// Bytes of pool space a pointer accounts for.
@@ -173,27 +186,15 @@ impl<'a> Checker<'a> {
                 good = found.or(good);
                 continue;
             }
-            for (leaf, data) in self.halves(dva, psize) {
-                self.report.copies += 1;
+            let halves = self.halves(dva, psize);
+            self.report.copies += halves.count();
+            let (found, bad) = halves.solve(&|data| {
                 // Equal to a verified copy is verified.
-                if good.as_ref().is_some_and(|g| *g == data) {
-                    continue;
-                }
-                if self.checksum_matches(bp, &data) {
-                    good = Some(data);
-                } else {
-                    let text = format!(
-                        "{at}: leaf {leaf} offset {:#x}: checksum differs: {bp}",
-                        dva.offset
-                    );
-                    self.bad_copies.push(BadCopy {
-                        vdev: dva.vdev,
-                        leaf,
-                        birth: bp.physical_birth().0,
-                        text,
-                    });
-                }
-            }
+                good.as_ref().is_some_and(|good| *good == data) || self.checksum_matches(bp, data)
+            });
+            let what = format!("offset {:#x}: checksum differs: {bp}", dva.offset);
+            self.note_halves(bp, &bad, at, &what);
+            good = found.or(good);
         }
         if good.is_none() {
             let what = if copies == 0 {
@@ -205,31 +206,6 @@ impl<'a> Checker<'a> {
                 .error(Kind::Unreadable, format!("{at}: {what}: {bp}"));
         }
         good
-    }
-
-    /// The bytes at a DVA on every leaf that is there and can be read, with the leaf's guid.
-    pub(super) fn halves(&mut self, dva: Dva, len: usize) -> Vec<(u64, Vec<u8>)> {
-        let Some(top) = self.tops.get(&dva.vdev) else {
-            self.report.error(
-                Kind::BlockPointer,
-                format!("pointer to vdev {}, which does not exist", dva.vdev),
-            );
-            return Vec::new();
-        };
-        let mut out = Vec::new();
-        for leaf in &top.leaves {
-            let Some(disk) = leaf.disk.and_then(|i| self.disks.get(i)) else {
-                continue;
-            };
-            let mut data = vec![0; len];
-            if disk
-                .image
-                .read_at(dva.offset.saturating_add(label::DATA_START), &mut data)
-            {
-                out.push((leaf.guid, data));
-            }
-        }
-        out
     }
 
     /// Remembers the leaves that hold wrong columns of a block; without a right block, that one copy is bad.
@@ -249,7 +225,21 @@ impl<'a> Checker<'a> {
                 vdev,
                 leaf,
                 birth,
+                moved: None,
                 text,
+            });
+        }
+    }
+
+    /// Remembers the leaves that hold something wrong of a block.
+    fn note_halves(&mut self, bp: &BlockPointer, bad: &[&Half], at: Bookmark, what: &str) {
+        for half in bad {
+            self.bad_copies.push(BadCopy {
+                vdev: half.vdev,
+                leaf: half.leaf,
+                birth: bp.physical_birth().0,
+                moved: half.moved,
+                text: format!("{at}: leaf {} {what}", half.leaf),
             });
         }
     }
@@ -274,26 +264,18 @@ impl<'a> Checker<'a> {
             self.note_columns(bp, dva.vdev, found.is_some(), bad, &what);
             header = found;
         }
-        let halves = match self.tops.get(&dva.vdev) {
-            Some(top) if top.raidz.is_some() => Vec::new(),
-            _ => self.halves(dva, 512),
-        };
-        for (leaf, data) in halves {
-            self.report.copies += 1;
-            if label::verify(&data, verifier, checksum::sha256) {
-                header = Some(data);
-            } else {
-                let text = format!(
-                    "{at}: leaf {leaf} offset {:#x}: gang header: checksum differs",
-                    dva.offset
-                );
-                self.bad_copies.push(BadCopy {
-                    vdev: dva.vdev,
-                    leaf,
-                    birth: bp.physical_birth().0,
-                    text,
-                });
-            }
+        if self
+            .tops
+            .get(&dva.vdev)
+            .is_none_or(|top| top.raidz.is_none())
+        {
+            let halves = self.halves(dva, 512);
+            self.report.copies += halves.count();
+            let (found, bad) =
+                halves.solve(&|data| label::verify(data, verifier, checksum::sha256));
+            let what = format!("offset {:#x}: gang header: checksum differs", dva.offset);
+            self.note_halves(bp, &bad, at, &what);
+            header = found.or(header);
         }
         let header = header?;
         let mut whole = Vec::new();
@@ -345,9 +327,10 @@ impl<'a> Checker<'a> {
                 .get(&bad.vdev)
                 .and_then(|t| t.leaves.iter().find(|l| l.guid == bad.leaf));
             let excused = leaf.is_some_and(|l| {
-                l.missed
-                    .iter()
-                    .any(|(from, to)| (*from..*to).contains(&bad.birth))
+                l.missed.iter().any(|(from, to)| {
+                    let missed = *from..*to;
+                    missed.contains(&bad.birth) || bad.moved.is_some_and(|t| missed.contains(&t))
+                })
             });
             if excused {
                 self.report.note(

@@ -44,6 +44,8 @@ pub(super) struct Top {
     pub(super) raidz: Option<Shape>,
     /// Its index is kept but it holds nothing.
     pub(super) is_hole: bool,
+    /// It was removed: a table says where its blocks are.
+    pub(super) is_indirect: bool,
 }
 
 impl Top {
@@ -300,12 +302,20 @@ impl Checker<'_> {
         }
     }
 
-    fn add_top(&mut self, tree: &NvList) {
+    pub(super) fn add_top(&mut self, tree: &NvList) {
         let kind = tree.str("type").unwrap_or("?");
         let id = u32::try_from(tree.u64("id").unwrap_or(0)).unwrap_or(u32::MAX);
         if !matches!(
             kind,
-            "disk" | "file" | "mirror" | "raidz" | "draid" | "replacing" | "spare" | "hole"
+            "disk"
+                | "file"
+                | "mirror"
+                | "raidz"
+                | "draid"
+                | "replacing"
+                | "spare"
+                | "hole"
+                | "indirect"
         ) || tree.has("raidz_expand_txgs")
         {
             self.report.error(
@@ -348,6 +358,7 @@ impl Checker<'_> {
                 leaves,
                 raidz,
                 is_hole: kind == "hole",
+                is_indirect: kind == "indirect",
             },
         );
     }
@@ -363,7 +374,7 @@ fn collect_leaves(tree: &NvList, child: u64, out: &mut Vec<Leaf>) {
                 collect_leaves(below, child, out);
             }
         }
-        None if tree.str("type") != Some("hole") => out.push(Leaf {
+        None if !matches!(tree.str("type"), Some("hole" | "indirect")) => out.push(Leaf {
             guid: tree.u64("guid").unwrap_or(0),
             disk: None,
             dtl: tree.u64("DTL").unwrap_or(0),

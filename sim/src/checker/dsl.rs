@@ -430,18 +430,14 @@ impl Checker<'_> {
             blocks += 1;
             let Some(dva) = bp.copies().next() else { break };
             let len = ondisk::bytes::index(bp.psize());
-            let halves = match self.stripe(dva, len) {
-                Some(stripe) => {
-                    let sums = [codec::checksum::fletcher4, codec::checksum::fletcher2];
-                    let is_log = |data: &[u8]| {
-                        ondisk::zil::LogBlock::open(data, &bp, sums[0], sums[1]).is_some()
-                    };
-                    let found = stripe.solve(&is_log).0;
-                    found.map(|data| (0, data)).into_iter().collect()
-                }
-                None => self.halves(dva, len),
+            let sums = [codec::checksum::fletcher4, codec::checksum::fletcher2];
+            let is_log =
+                |data: &[u8]| ondisk::zil::LogBlock::open(data, &bp, sums[0], sums[1]).is_some();
+            let found = match self.stripe(dva, len) {
+                Some(stripe) => stripe.solve(&is_log).0,
+                None => self.halves(dva, len).solve(&is_log).0,
             };
-            let opened = halves.iter().find_map(|(_, data)| {
+            let opened = found.as_ref().and_then(|data| {
                 let block = ondisk::zil::LogBlock::open(
                     data,
                     &bp,

@@ -80,6 +80,8 @@ impl Checker<'_> {
         expect("com.delphix:empty_bpobj", usage.empty_bpobj);
         expect("com.delphix:livelist", usage.livelists);
         expect("com.delphix:bookmarks", usage.bookmarks);
+        expect("com.delphix:device_removal", usage.removals);
+        expect("com.delphix:obsolete_counts", usage.obsolete_counts);
         expect(
             "com.delphix:log_spacemap",
             u64::from(directory.u64("com.delphix:log_spacemap_zap").is_some()),

@@ -65,7 +65,7 @@ impl Checker<'_> {
         if self.tops.is_empty() {
             return;
         }
-        let Some(mos) = self.walk_objset(&ub.rootbp, 0) else {
+        let Some(mos) = self.walk_mos(&ub.rootbp) else {
             return;
         };
         let Some(directory) = self.read_zap(&mos, 1) else {
@@ -97,13 +97,27 @@ impl Checker<'_> {
         self.check_history(&mos, &directory, &mut usage);
         self.check_datasets(&mos, &directory, freed, &mut usage);
         self.claims.judge_clones(&mut self.report);
-        self.check_space(&mos, &directory, &mut usage);
+        let images = self.check_moved(&mos, config.as_ref(), &mut usage);
+        self.check_space(&mos, &directory, images, &mut usage);
         if let Some(config) = &config {
             self.check_vdev_zaps(&mos, &directory, config, &mut usage);
             self.check_features(&mos, &directory, config, &mut usage);
         }
         self.check_usage(&mos, &usage);
         self.judge_bad_copies();
+    }
+
+    /// Walks the meta object set, again whenever it led to the table of a removed vdev: parts of it may lie there.
+    fn walk_mos(&mut self, root: &BlockPointer) -> Option<Tree> {
+        loop {
+            let before = self.report.clone();
+            let mos = self.walk_objset(root, 0);
+            if !mos.as_ref().is_some_and(|mos| self.read_tables(mos)) {
+                return mos;
+            }
+            self.report = before;
+            self.forget_blocks();
+        }
     }
 
     fn read_config(&mut self, mos: &Tree, directory: &Zap, usage: &mut Usage) -> Option<NvList> {
@@ -125,7 +139,7 @@ impl Checker<'_> {
     }
 
     /// Reads an object that is one packed list with its length in the bonus.
-    fn read_nvlist(&mut self, mos: &Tree, object: u64) -> Option<NvList> {
+    pub(super) fn read_nvlist(&mut self, mos: &Tree, object: u64) -> Option<NvList> {
         let len = mos
             .objects
             .get(&object)
@@ -169,13 +183,10 @@ impl Checker<'_> {
                 }
             } else if name == "com.delphix:deleted_clones" {
                 usage.mark(value, "deleted clones");
-            } else if VALUES.contains(&name.as_str()) && name != "scan" {
-                if name == "com.delphix:removing" {
-                    self.report
-                        .note(Kind::NotChecked, format!("{name} is present"));
-                }
             } else if name == "scan" {
                 self.mark_scan(directory, usage);
+            } else if VALUES.contains(&name.as_str()) {
+                // Values are judged with what they are about.
             } else if !known_elsewhere(&name) {
                 self.report.note(
                     Kind::NotChecked,

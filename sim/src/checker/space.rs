@@ -7,6 +7,7 @@ use ondisk::bytes;
 use ondisk::space_map::{self, SpaceMapEntry, SpaceMapHeader, SpaceOp};
 
 use super::blocks::Checker;
+use super::devices::Top;
 use super::objset::Tree;
 use super::report::Kind;
 use super::zap::Zap;
@@ -113,17 +114,20 @@ struct LogEntry {
 }
 
 impl Checker<'_> {
-    /// Compares the space maps of all vdevs with what was claimed. Marks the objects used for them.
+    /// Compares the space maps of all vdevs with what was claimed, and with the `images` of what was claimed on vdevs that
+    /// were moved to them. Marks the objects used for them.
     pub(super) fn check_space(
         &mut self,
         mos: &Tree,
         directory: &Zap,
+        mut images: BTreeMap<u32, Vec<(u64, u64)>>,
         used: &mut super::usage::Usage,
     ) {
         let logs = self.read_logs(mos, directory, used);
         let ids: Vec<u32> = self.tops.keys().copied().collect();
         for id in ids {
-            self.check_vdev_space(mos, id, &logs, used);
+            let moved = images.remove(&id).unwrap_or_default();
+            self.check_vdev_space(mos, id, &logs, &moved, used);
         }
     }
 
@@ -132,9 +136,11 @@ impl Checker<'_> {
         mos: &Tree,
         id: u32,
         logs: &[LogEntry],
+        moved: &[(u64, u64)],
         used: &mut super::usage::Usage,
     ) {
-        let Some(top) = self.tops.get(&id).filter(|t| !t.is_hole) else {
+        let is_empty = |top: &&Top| top.is_hole || top.is_indirect;
+        let Some(top) = self.tops.get(&id).filter(|top| !is_empty(top)) else {
             return;
         };
         let (shift, ashift, asize, array, zap) = (
@@ -176,7 +182,7 @@ impl Checker<'_> {
             }
         }
         let kept = self.kept_for_checkpoint(mos, id, used);
-        self.compare(id, &allocated, &kept);
+        self.compare(id, &allocated, &kept, moved);
     }
 
     fn apply_space_map(
@@ -402,7 +408,7 @@ impl Checker<'_> {
         kept
     }
 
-    fn compare(&mut self, vdev: u32, allocated: &Ranges, kept: &Ranges) {
+    fn compare(&mut self, vdev: u32, allocated: &Ranges, kept: &Ranges, moved: &[(u64, u64)]) {
         let reached = self.claims.ranges(vdev, &mut self.report);
         let mut held = Ranges::default();
         for (start, end) in reached.iter().copied().chain(kept.iter()) {
@@ -411,11 +417,17 @@ impl Checker<'_> {
                 self.report.error(Kind::Double, text);
             }
         }
+        for &(start, end) in moved {
+            if !held.add(start, end) {
+                let text = format!("vdev {vdev}: a moved block at {start:#x} is in use");
+                self.report.error(Kind::Double, text);
+            }
+        }
         let held: Vec<(u64, u64)> = held.iter().collect();
         let allocated: Vec<(u64, u64)> = allocated.iter().collect();
         let sum = |v: &[(u64, u64)]| v.iter().map(|(s, e)| e - s).sum::<u64>();
         self.report.allocated_bytes += sum(&allocated);
-        self.report.reached_bytes += sum(&reached);
+        self.report.reached_bytes += sum(&reached) + sum(moved);
         let all = |list: Vec<(u64, u64)>, kind, verb: &str, report: &mut super::Report| {
             let total = sum(&list);
             for (s, e) in list.iter().take(10) {

@@ -22,6 +22,9 @@ pub(super) struct Usage {
     /// Datasets and directories that were made dictionaries.
     pub(super) zapified: u64,
     pub(super) bookmarks: u64,
+    /// Vdevs that were removed or are being emptied, and what is kept of what is obsolete there.
+    pub(super) removals: u64,
+    pub(super) obsolete_counts: u64,
     /// By feature guid: datasets that use it.
     pub(super) per_dataset: BTreeMap<String, u64>,
 }
