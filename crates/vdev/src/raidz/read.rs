@@ -30,6 +30,8 @@ pub(super) struct Reading {
     pub(super) held: Held,
     /// Where each column held came from.
     sources: BTreeMap<Index, Place>,
+    /// What further places of the same columns hold instead; asked only when what is held does not do.
+    others: Vec<(Index, Place, IoBuf)>,
     /// Columns no leaf could give.
     pub(super) failed: Vec<Index>,
     /// Leaves that refused, with what.
@@ -78,8 +80,8 @@ impl Tree {
         // Somebody lies. With all columns at hand, find out who.
         let all: Vec<Index> = reading.unread(&[]);
         self.fetch(top, &mut reading, &all, at, class).await;
-        let doubtful = top.doubtful_slots(at.born);
-        let Some((value, block)) = self.search_columns(&reading, doubtful, &check).await else {
+        let found = self.search_places(top, &mut reading, at, class, &check);
+        let Some((value, block)) = found.await else {
             let mut told: Vec<&Rc<Leaf>> = Vec::new();
             for Place { leaf, .. } in reading.sources.values().filter(|_| expected) {
                 if !told.iter().any(|other| Rc::ptr_eq(other, leaf)) {
@@ -116,9 +118,9 @@ impl Tree {
         let mut reading = Reading::new(Arc::clone(&map));
         let all: Vec<Index> = reading.unread(&[]);
         self.fetch(top, &mut reading, &all, at, class).await;
-        let doubtful = top.doubtful_slots(at.born);
         let mut result = Scrubbed::default();
-        let Some(((), block)) = self.search_columns(&reading, doubtful, &check).await else {
+        let found = self.search_places(top, &mut reading, at, class, &check);
+        let Some(((), block)) = found.await else {
             // What is wrong cannot be told from what is right; one copy of the block is bad.
             for leaf in top.leaves().iter().filter(|leaf| leaf.is_usable()) {
                 if reading
@@ -270,16 +272,58 @@ impl Tree {
         self.run_job(reading.map.len, job).await
     }
 
-    async fn search_columns<T: Send + 'static>(
+    /// Finds columns that make a block the check accepts: of those held, and where a place has several leaves that do not
+    /// agree, with what the others hold.
+    async fn search_places<T: Send + 'static>(
         &self,
-        reading: &Reading,
-        doubtful: Vec<usize>,
+        top: &Top,
+        reading: &mut Reading,
+        at: Location,
+        class: IoClass,
         check: &Check<T>,
     ) -> Option<(T, IoBuf)> {
+        let doubtful = top.doubtful_slots(at.born);
         let (map, held) = (Arc::clone(&reading.map), reading.held.clone());
-        let check = Arc::clone(check);
-        let job = move || solve::search(&map, &held, &doubtful, &check);
+        let (first, job_check) = (doubtful.clone(), Arc::clone(check));
+        let job = move || solve::search(&map, &held, &first, &job_check);
+        let found = self.run_job(reading.map.len, job).await;
+        if found.is_some() {
+            return found;
+        }
+        self.fetch_others(top, reading, at, class).await;
+        if reading.others.is_empty() {
+            return None;
+        }
+        let (map, held) = (Arc::clone(&reading.map), reading.held.clone());
+        let (versions, check) = (reading.versions(), Arc::clone(check));
+        let job = move || solve::search_versions(&map, held, &versions, &doubtful, &check);
         self.run_job(reading.map.len, job).await
+    }
+
+    /// Reads columns from all the leaves they were not read from yet, and keeps what differs.
+    async fn fetch_others(&self, top: &Top, reading: &mut Reading, at: Location, class: IoClass) {
+        let columns: Vec<(Index, Column)> = reading.map.columns().map(|(i, c)| (i, *c)).collect();
+        for (index, column) in columns {
+            let mut places = top.places(column.slot, column.offset);
+            if places.len() < 2 || column.len == 0 {
+                continue;
+            }
+            let source = reading.sources.get(&index).map(|source| &source.leaf);
+            places.retain(|place| {
+                place.leaf.is_usable() && source.is_none_or(|leaf| !Rc::ptr_eq(leaf, &place.leaf))
+            });
+            places.sort_by_key(|place| place.lacks(at.born));
+            for place in places {
+                let patience = self.patience(top);
+                let offset = LEAF_DATA_START + column.offset;
+                let read = place.leaf.read(offset, column.len, class, patience).await;
+                if let Ok(bytes) = read
+                    && reading.held[index.0][index.1].as_ref() != Some(&bytes)
+                {
+                    reading.others.push((index, place, bytes));
+                }
+            }
+        }
     }
 
     /// Runs a computation over a block of `len` bytes where it disturbs least.
@@ -377,6 +421,7 @@ impl Reading {
             map,
             held,
             sources: BTreeMap::new(),
+            others: Vec::new(),
             failed: Vec::new(),
             bad: Vec::new(),
             error: None,
@@ -473,6 +518,18 @@ impl Reading {
         }
     }
 
+    /// Returns the columns of which there is more than what is held, with that.
+    fn versions(&self) -> Vec<(Index, Vec<IoBuf>)> {
+        let mut versions: BTreeMap<Index, Vec<IoBuf>> = BTreeMap::new();
+        for (index, _, bytes) in &self.others {
+            let known = versions.entry(*index).or_default();
+            if !known.contains(bytes) {
+                known.push(bytes.clone());
+            }
+        }
+        versions.into_iter().collect()
+    }
+
     /// Returns the columns that could not be read or are not what they should be; those that were wrong without an
     /// excuse are counted as checksum errors, once for each leaf.
     fn judge(&self, columns: &[Vec<IoBuf>], at: Location) -> Vec<Bad> {
@@ -485,9 +542,15 @@ impl Reading {
                 leaf: Rc::clone(&bad.leaf),
             })
             .collect();
-        for (&index, place) in &self.sources {
+        let held = self.sources.iter().map(|(&index, place)| {
+            let bytes = self.held[index.0][index.1].as_ref();
+            (index, place, bytes)
+        });
+        let others = self.others.iter();
+        let others = others.map(|(index, place, bytes)| (*index, place, Some(bytes)));
+        for (index, place, bytes) in held.chain(others) {
             let leaf = &place.leaf;
-            if self.held[index.0][index.1].as_ref() == Some(&columns[index.0][index.1]) {
+            if bytes == Some(&columns[index.0][index.1]) {
                 continue;
             }
             if !place.lacks(at.born) && !counted.iter().any(|other| Rc::ptr_eq(other, leaf)) {

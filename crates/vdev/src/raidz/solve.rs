@@ -8,6 +8,9 @@ use runtime::{IoBuf, IoBufMut};
 use super::map::{Map, Stripe};
 use crate::Check;
 
+/// Most choices among the places of columns tried for one block.
+const CHOICES_MAX: usize = 64;
+
 /// The columns that were read, by stripe and column.
 pub(crate) type Held = Vec<Vec<Option<IoBuf>>>;
 
@@ -98,6 +101,45 @@ pub(crate) fn search<T>(
     children.sort_unstable();
     children.dedup();
     (1..=map.parity).find_map(|size| groups(&children, size, &mut Vec::new(), &attempt))
+}
+
+/// As [`search`], with every choice of other `versions` of some columns in place of what is held, but at most
+/// [`CHOICES_MAX`].
+pub(crate) fn search_versions<T>(
+    map: &Map,
+    mut held: Held,
+    versions: &[((usize, usize), Vec<IoBuf>)],
+    doubtful: &[usize],
+    check: &Check<T>,
+) -> Option<(T, IoBuf)> {
+    let choices: Vec<Vec<Option<IoBuf>>> = versions
+        .iter()
+        .map(|((s, c), others)| {
+            let first = std::iter::once(held[*s][*c].clone());
+            first.chain(others.iter().cloned().map(Some)).collect()
+        })
+        .collect();
+    let mut turn = vec![0; choices.len()];
+    for _ in 0..CHOICES_MAX {
+        // The next choice, as an odometer counts; the first, of what is held alone, was tried.
+        let mut moved = false;
+        for ((((s, c), _), choices), which) in versions.iter().zip(&choices).zip(&mut turn) {
+            *which = (*which + 1) % choices.len();
+            held[*s][*c].clone_from(&choices[*which]);
+            moved = *which != 0;
+            if moved {
+                break;
+            }
+        }
+        if !moved {
+            return None;
+        }
+        let found = search(map, &held, doubtful, check);
+        if found.is_some() {
+            return found;
+        }
+    }
+    None
 }
 
 /// Calls `attempt` with every group of `size` children until it finds something.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ondisk::Txg;
 use runtime::IoBuf;
-use vdev::{Check, Health, IoClass, Location, Tree, VdevError, Verify};
+use vdev::{Check, Health, IoClass, Join, Location, Tree, VdevError, Verify};
 use world::{DiskModel, Faults, World};
 
 use crate::devices::{MIB, done, make_spec, spec};
@@ -221,6 +221,70 @@ fn disks_that_lack_more_than_parity_makes_up_for_say_nothing_of_a_block() {
         inner.vanish("/0");
         assert!(ask(5, 1).await.is_err());
         assert!(matches!(ask(5, 2).await, Ok(None)));
+    }));
+}
+
+/// A place with two leaves is whole as long as one of them is right, whichever it is, and whatever happened to as many
+/// other places as there is parity.
+#[test]
+fn what_one_leaf_of_a_place_lacks_the_other_gives() {
+    for (parity, wrong) in [(1_u8, 0), (1, 1), (2, 0), (2, 1)] {
+        let disks = usize::from(parity) + 2;
+        let world = world_of(5, disks + 1);
+        let inner = world.clone();
+        done(world.run(|handle| async move {
+            let tree = make(&handle, disks, parity).await;
+            let first = tree.leaves()[0].guid;
+            let path = std::path::Path::new(PATHS[disks]);
+            let spare = tree.join(first, path, Join::Spare, None).await;
+            tree.note_whole(spare.expect("joins"), &(0..u64::MAX));
+            write_all(&tree, 20, 1).await;
+            let end = 20 * PITCH / disks as u64;
+            for lost in &PATHS[1..=usize::from(parity)] {
+                rot(&inner, lost, 0, end);
+            }
+            rot(&inner, [PATHS[0], PATHS[disks]][wrong], 0, end);
+            read_all(&tree, 20, 1).await;
+            for block in 0..20 {
+                let check = check_of(content(block, 1));
+                let scrubbed = tree.scrub(at(block), IoClass::Scrub, check).await;
+                let scrubbed = scrubbed.expect("scrubs");
+                assert!(scrubbed.good.is_some(), "block {block}");
+                assert_eq!(scrubbed.bad_copies, scrubbed.repaired_copies);
+            }
+            // Everything was mended, so that the others may rot.
+            rot(&inner, [PATHS[disks], PATHS[0]][wrong], 0, end);
+            read_all(&tree, 20, 1).await;
+        }));
+    }
+}
+
+/// Scrubs find what is right as reads do, and count what was wrong.
+#[test]
+fn a_scrub_asks_every_leaf_of_a_place() {
+    let world = world_of(6, 4);
+    let inner = world.clone();
+    done(world.run(|handle| async move {
+        let tree = make(&handle, 3, 1).await;
+        let first = tree.leaves()[0].guid;
+        let path = std::path::Path::new(PATHS[3]);
+        let spare = tree.join(first, path, Join::Spare, None).await;
+        tree.note_whole(spare.expect("joins"), &(0..u64::MAX));
+        write_all(&tree, 20, 1).await;
+        let end = 20 * PITCH / 3;
+        rot(&inner, PATHS[0], 0, end);
+        rot(&inner, PATHS[1], 0, end);
+        let mut bad = 0;
+        for block in 0..20 {
+            let check = check_of(content(block, 1));
+            let scrubbed = tree.scrub(at(block), IoClass::Scrub, check).await;
+            let scrubbed = scrubbed.expect("scrubs");
+            assert!(scrubbed.good.is_some(), "block {block}");
+            assert_eq!(scrubbed.bad_copies, scrubbed.repaired_copies);
+            bad += scrubbed.bad_copies;
+        }
+        assert!(bad > 20, "{bad} on two leaves");
+        assert!(tree.status().stats.checksum_errors > 20);
     }));
 }
 
