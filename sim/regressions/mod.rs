@@ -5,6 +5,7 @@ mod bad_label_255;
 mod bad_label_70;
 mod damaged_attribute_5447;
 mod damaged_file_of_two_names_5548;
+mod damaged_groups_of_a_draid_7918;
 mod export_of_a_full_pool_79;
 mod failing_log_device_112;
 mod hanging_disk_123;

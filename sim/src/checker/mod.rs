@@ -21,7 +21,7 @@ mod objset;
 mod pool;
 mod report;
 mod space;
-mod spread;
+pub(crate) mod spread;
 mod stripes;
 mod usage;
 mod zap;

@@ -8,11 +8,11 @@ use ondisk::NvList;
 
 const SEEDS: &str = include_str!("../../../docs/format/draid-maps.csv");
 /// Bytes of one group on one child.
-const HEIGHT: u64 = 16 << 20;
+pub(crate) const HEIGHT: u64 = 16 << 20;
 
 /// A draid.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Spread {
+pub(crate) struct Spread {
     pub(super) data: u64,
     pub(super) width: u64,
     children: u64,
@@ -30,6 +30,18 @@ impl Spread {
         let data = tree.u64("draid_ndata").filter(|&d| d > 0 && d < 256)?;
         let spares = tree.u64("draid_nspares")?;
         let groups = tree.u64("draid_ngroups").filter(|&g| g > 0 && g < 256)?;
+        Self::new([children, parity, data, spares], groups)
+    }
+
+    /// Makes the draid with the fewest groups to a slice; `[children, parity, data, spares]`.
+    pub(crate) fn of_shape(shape: [u64; 4]) -> Option<Self> {
+        let [children, parity, data, spares] = shape;
+        let disks = children.checked_sub(spares)?;
+        let groups = (1..=disks).find(|groups| (groups * (data + parity)).is_multiple_of(disks))?;
+        Self::new(shape, groups)
+    }
+
+    fn new([children, parity, data, spares]: [u64; 4], groups: u64) -> Option<Self> {
         let (width, disks) = (data + parity, children.checked_sub(spares)?);
         (width <= disks && (groups * width).is_multiple_of(disks)).then_some(())?;
         Some(Self {
@@ -40,6 +52,21 @@ impl Spread {
             groups,
             orders: orders(children)?,
         })
+    }
+
+    /// Returns, for each group that has part of a row of the children (bytes of their data areas), which children those are.
+    pub(crate) fn groups_in_row(&self, offset: u64) -> Vec<Vec<u64>> {
+        let row = offset / HEIGHT;
+        let first = (row * self.disks / self.width).saturating_sub(1);
+        let last = (row + 1) * self.disks / self.width;
+        let part = |group: u64| -> Vec<u64> {
+            // With sectors as high as a group there is one row in each.
+            let places = self.places(group * self.width, u64::from(HEIGHT.ilog2()));
+            let there = places.into_iter().filter(|(_, place)| *place == row);
+            there.map(|(child, _)| child).collect()
+        };
+        let parts = (first..=last).map(part);
+        parts.filter(|part| !part.is_empty()).collect()
     }
 
     /// Returns how many rows of its group a sector of the vdev and those behind it have.
@@ -107,4 +134,23 @@ fn orders(children: u64) -> Option<Vec<Vec<u64>>> {
         all.push(order.clone());
     }
     Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_shared_by_groups() {
+        let spread = Spread::of_shape([6, 1, 3, 0]).expect("a shape");
+        for row in 0..40 {
+            let groups = spread.groups_in_row(row * HEIGHT + 4096);
+            let sizes: Vec<usize> = groups.iter().map(Vec::len).collect();
+            assert_eq!(sizes, if row % 2 == 0 { [4, 2] } else { [2, 4] });
+            let mut children: Vec<u64> = groups.into_iter().flatten().collect();
+            children.sort_unstable();
+            assert_eq!(children, [0, 1, 2, 3, 4, 5]);
+        }
+        assert!(Spread::of_shape([6, 1, 6, 0]).is_none());
+    }
 }

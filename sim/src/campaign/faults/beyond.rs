@@ -11,6 +11,8 @@ use std::time::Duration;
 use engine::{
     Cred, FileId, FileType, FsError, FsHandle, Health, PoolHandle, RebuildState, ScanStatus,
 };
+use ondisk::bytes;
+use ondisk::label::DATA_START;
 use runtime::Handle;
 use world::{Rng, World};
 
@@ -19,6 +21,7 @@ use super::in_pool;
 use crate::campaign::model::{File, Node, Visible};
 use crate::campaign::scenario::{self, Layout, Plan};
 use crate::campaign::walk;
+use crate::checker::spread::{HEIGHT, Spread};
 
 /// Bytes of a stretch on each disk: small, so that the copies of a block of metadata are not all hit.
 const STRETCH: u64 = 64 << 10;
@@ -36,18 +39,45 @@ pub(super) fn run(
     ward: &Rc<RefCell<Ward>>,
     trees: &[Visible],
 ) -> Result<(), String> {
-    let Layout::Grid { tops, .. } = plan.layout else {
+    let Layout::Grid {
+        tops,
+        parity,
+        data,
+        spares,
+        ..
+    } = plan.layout
+    else {
         return Ok(());
     };
     let top = rng.index(usize::from(tops));
-    let disks = ward.borrow().disks_of(top);
+    let mut disks = ward.borrow().disks_of(top);
     let end = plan.disk_bytes - (1 << 20);
     let mut written = world.written(&disks[0]);
     written.retain(|&offset| offset >= 4 << 20 && offset + STRETCH < end);
     if written.is_empty() {
         return Ok(());
     }
-    let place = *rng.choose(&written);
+    let mut place = *rng.choose(&written);
+    if let Some(data) = data {
+        // A row of a draid's disks has parts of two groups, and both copies of a block of metadata may lie in it, a group
+        // apart: one of them is spared.
+        let shape = [
+            disks.len() as u64,
+            parity.into(),
+            data.into(),
+            spares.into(),
+        ];
+        let spread = Spread::of_shape(shape).ok_or("no such draid")?;
+        let end_of_row = (place - DATA_START + 1).next_multiple_of(HEIGHT) + DATA_START;
+        place = place.min(end_of_row - STRETCH);
+        let mut groups = spread.groups_in_row(place - DATA_START);
+        groups.retain(|group| group.len() > usize::from(parity));
+        let group = rng.choose(&groups);
+        disks = group
+            .iter()
+            .map(|&child| disks[bytes::index(child)].clone())
+            .collect();
+    }
     for disk in &disks {
         let mut bytes = vec![0; usize::try_from(STRETCH).expect("small")];
         rng.fill(&mut bytes);
