@@ -315,7 +315,10 @@ macro_rules! transcripts {
     };
 }
 
-transcripts! { usage pools removal draid checkpoint events freespace growth spares reshape datasets properties files import snapshots volumes }
+transcripts! {
+    usage pools removal draid checkpoint events freespace growth spares reshape datasets properties files import
+    snapshots volumes damage
+}
 
 /// The short way to the daemon says, exits and fails as the long one, and is not taken twice.
 #[test]

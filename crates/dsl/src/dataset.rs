@@ -79,6 +79,12 @@ impl DatasetState {
         }
     }
 
+    /// The last snapshot of a head is loaded with it, by its object: its name is known once somebody looked for it.
+    fn learn_name(&self, snapshot: Option<String>) {
+        let mut known = self.snapshot.borrow_mut();
+        *known = known.take().or(snapshot);
+    }
+
     pub(crate) fn phys(&self) -> DslDatasetPhys {
         self.phys.get()
     }
@@ -171,6 +177,7 @@ impl Inner {
         snapshot: Option<String>,
     ) -> Result<Rc<DatasetState>> {
         if let Some(state) = self.datasets.borrow().get(&object) {
+            state.learn_name(snapshot);
             return Ok(state.clone());
         }
         let phys = self.dataset_phys(object).await?;
@@ -178,7 +185,7 @@ impl Inner {
         let state = DatasetState::new(
             object,
             dir.clone(),
-            snapshot,
+            snapshot.clone(),
             phys,
             self.dirty_datasets.clone(),
         );
@@ -194,12 +201,10 @@ impl Inner {
         *state.features.borrow_mut() = self.dataset_features(object).await?;
         let state = Rc::new(state);
         // Another task may have loaded it meanwhile; there must be one of each.
-        Ok(self
-            .datasets
-            .borrow_mut()
-            .entry(object)
-            .or_insert(state)
-            .clone())
+        let mut datasets = self.datasets.borrow_mut();
+        let state = datasets.entry(object).or_insert(state);
+        state.learn_name(snapshot);
+        Ok(state.clone())
     }
 
     /// Features counted for a dataset: keys of its object when that is a dictionary.
