@@ -317,7 +317,7 @@ macro_rules! transcripts {
 
 transcripts! {
     usage pools removal draid checkpoint events freespace growth spares reshape datasets properties files import
-    snapshots volumes damage
+    snapshots volumes scrub upgrade damage
 }
 
 /// The short way to the daemon says, exits and fails as the long one, and is not taken twice.

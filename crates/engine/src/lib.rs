@@ -48,6 +48,7 @@ pub use watch::{Happened, Notice, Watch};
 pub use dsl::property;
 pub use dsl::property::DatasetKind;
 pub use dsl::{GrantChange, Grants, Subject, Traffic, Usage, UsageOf};
+pub use ondisk::feature::Feature;
 /// The form of events.
 pub use ondisk::{NvList, NvValue};
 pub use pool::{
@@ -57,6 +58,7 @@ pub use pool::{
     PoolProperty, PoolSpec, PoolState, PoolStatus, RebuildState, RebuildStatus, RebuildTuning,
     RemovalStage, RemovalStatus, RemovalTuning, Rewind, Rewound, ScanRefusal, ScanStatus,
     SplitSpec, StatusReason, Tuning, VdevSpec, VdevStatus, cache_file_devices, cache_file_with,
+    supported_features,
 };
 /// Pool properties: their table and the forms of their values.
 pub mod pool_property {

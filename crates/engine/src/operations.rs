@@ -19,6 +19,18 @@ impl PoolHandle {
         })
     }
 
+    /// Starts a scrub of what was written since the last complete one, or goes on with a paused one; does not wait for its
+    /// end.
+    ///
+    /// # Errors
+    /// A scan runs; the pool is suspended or closed.
+    pub fn start_scrub_of_new(&self) -> Request<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            self.ask(|room| async move { Ok(room.pool.start_scrub_of_new().await?) })
+                .await
+        })
+    }
+
     /// Pauses a scrub.
     ///
     /// # Errors

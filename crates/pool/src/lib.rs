@@ -77,3 +77,4 @@ pub use status::{
     StatusReason, VdevStatus,
 };
 pub use vdev::AllocationBias;
+pub use view::supported_features;

@@ -10,6 +10,7 @@ use vdev::VdevKind;
 use crate::PoolError;
 use crate::auxiliary::Kind;
 use crate::config::pool_state;
+use crate::features::{Support, support};
 use crate::leaf_work::LeafWork;
 use crate::pool::{Inner, Pool, Stored};
 use crate::properties::{
@@ -148,6 +149,11 @@ const LISTED: &[&str] = &[
     "longname",
     "large_microzap",
 ];
+
+/// Returns the features that pools may have enabled here, in the order of `zpool upgrade -v`.
+pub fn supported_features() -> impl Iterator<Item = &'static Feature> {
+    listed_features().filter(|feature| support(feature) == Support::Full)
+}
 
 /// Returns every feature in listing order; ones the order does not name come last.
 fn listed_features() -> impl Iterator<Item = &'static Feature> {
@@ -509,7 +515,8 @@ impl Inner {
             PoolProperty::Fragmentation => {
                 (root.fragmentation_percent.map_or(Absent, Number), None)
             }
-            PoolProperty::Leaked | PoolProperty::LastScrubbedTxg => (Number(0), None),
+            PoolProperty::Leaked => (Number(0), None),
+            PoolProperty::LastScrubbedTxg => (Number(self.scan.last_scrubbed_txg()), None),
             PoolProperty::DedupTableQuota => match stored {
                 Some(Stored::Number(0)) => (words("none"), Local),
                 Some(Stored::Number(quota)) if quota != u64::MAX => (Number(quota), Local),

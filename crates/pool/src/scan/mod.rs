@@ -27,6 +27,10 @@ use crate::error::ScanRefusal;
 use crate::pool::{DIRECTORY, Inner, Pool};
 use crate::status::ScanStatus;
 
+/// Where the pool keeps up to which group it was scrubbed.
+// OpenZFS: include/sys/dmu.h, DMU_POOL_LAST_SCRUBBED_TXG
+const LAST_SCRUBBED: &str = "last_scrubbed_txg";
+
 /// Counts of this session, which are not kept on disk.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pass {
@@ -57,6 +61,8 @@ pub(crate) struct State {
     failure: RefCell<Option<String>>,
     /// Held while it is decided which scan runs next.
     deciding: Mutex<()>,
+    /// The group up to which the last complete scrub looked; 0 before there was one.
+    last_scrubbed_txg: Cell<u64>,
 }
 
 impl Default for State {
@@ -72,6 +78,7 @@ impl Default for State {
             resilvering: RefCell::default(),
             failure: RefCell::default(),
             deciding: Mutex::new("another start of a scan", ()),
+            last_scrubbed_txg: Cell::new(0),
         }
     }
 }
@@ -92,6 +99,11 @@ impl State {
     /// Whether there is something to be stored with the next group.
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty.get()
+    }
+
+    /// Returns the group up to which the last complete scrub looked; 0 before there was one.
+    pub(crate) fn last_scrubbed_txg(&self) -> u64 {
+        self.last_scrubbed_txg.get()
     }
 
     /// Returns whether a resilver is under way.
@@ -148,6 +160,20 @@ impl Pool {
     /// # Errors
     /// `Scan` while a scan runs; `Suspended`, `Closed`.
     pub async fn start_scrub(&self) -> Result<(), PoolError> {
+        self.start_scrub_from(0).await
+    }
+
+    /// Starts a scrub of what was written since the last one that came to its end, or goes on with one that was paused,
+    /// whatever it looks at.
+    ///
+    /// # Errors
+    /// As [`Pool::start_scrub`].
+    // OpenZFS: module/zfs/zfs_ioctl.c, zfs_ioc_pool_scrub
+    pub async fn start_scrub_of_new(&self) -> Result<(), PoolError> {
+        self.start_scrub_from(self.0.scan.last_scrubbed_txg()).await
+    }
+
+    async fn start_scrub_from(&self, min_txg: u64) -> Result<(), PoolError> {
         let inner = &self.0;
         let scan = &inner.scan;
         let _deciding = scan.deciding.lock().await;
@@ -162,7 +188,7 @@ impl Pool {
             inner.start_walk();
             return Ok(());
         }
-        inner.begin_scan(scan_func::SCRUB, 0, None).await?;
+        inner.begin_scan(scan_func::SCRUB, min_txg, None).await?;
         inner.start_walk();
         Ok(())
     }
@@ -260,6 +286,12 @@ pub(crate) fn resilver_in_background(pool: &Pool) {
 impl Inner {
     /// Reads what the pool remembers of scans. Nothing is started yet.
     pub(crate) async fn load_scan(&self) -> Result<(), PoolError> {
+        if let Some(zap::ZapValue::U64(words)) =
+            zap::lookup(&self.mos, DIRECTORY, LAST_SCRUBBED).await?
+        {
+            let txg = words.first().copied().unwrap_or(0);
+            self.scan.last_scrubbed_txg.set(txg);
+        }
         let Some(zap::ZapValue::U64(words)) = zap::lookup(&self.mos, DIRECTORY, "scan").await?
         else {
             return Ok(());
@@ -532,8 +564,8 @@ impl Inner {
         phys.bookmark = [DESTROYED_OBJSET, 0, 0, 0];
         *self.scan.phys.borrow_mut() = phys;
         if complete && phys.func == scan_func::SCRUB {
-            let name = "last_scrubbed_txg";
-            zap::update_u64(&self.mos, DIRECTORY, name, phys.max_txg, tx).await?;
+            zap::update_u64(&self.mos, DIRECTORY, LAST_SCRUBBED, phys.max_txg, tx).await?;
+            self.scan.last_scrubbed_txg.set(phys.max_txg);
         }
         if complete {
             self.give_up_missing(phys.max_txg, tx).await?;

@@ -38,6 +38,15 @@ fn scaled(number: u64, units: [&str; 7]) -> String {
     format!("{value:.0}{unit}")
 }
 
+/// Says an error of the system in its words alone, without the number that Rust adds.
+pub(crate) fn plain_words(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(" (os error ") {
+        Some((words, _)) => words.to_owned(),
+        None => text,
+    }
+}
+
 /// Renders nanoseconds as `zpool iostat -l` does: whole units, `-` for none.
 pub(crate) fn nice_time(nanoseconds: u64) -> String {
     if nanoseconds == 0 {

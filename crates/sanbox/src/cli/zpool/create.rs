@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use engine::{EngineError, FeatureBase, PoolError, PoolSpec};
+use engine::{EngineError, FeatureBase, PoolError, PoolSpec, supported_features};
 
 use super::bad_name;
+use super::compatibility::Requested;
 use super::layout::{Layout, device_line, in_use, in_use_here, vdev_lines};
 use crate::cli::getopt::Opt;
 use crate::cli::{Outcome, Session, setting};
@@ -111,6 +112,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     }
     in_use_here(session, &layout, options.force).await?;
     let drawing = options.dry_run.then(|| dry_run(name, &layout));
+    leave_out(session, &mut options)?;
     let mut root_properties = options.root_properties;
     if let Some(mountpoint) = options.mountpoint {
         root_properties.push(("mountpoint".to_owned(), mountpoint));
@@ -154,6 +156,34 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         }
         Err(error) => Err(session.fail(format!("cannot create '{name}': {error}"))),
     }
+}
+
+/// Leaves out the features that `-o compatibility=` does not ask for.
+// OpenZFS: cmd/zpool/zpool_main.c, zpool_do_create (words)
+fn leave_out(session: &Session, options: &mut Options) -> Outcome {
+    let given = &options.properties;
+    let Some((_, compatibility)) = given.iter().find(|(name, _)| name == "compatibility") else {
+        return Ok(());
+    };
+    let requested =
+        Requested::of(compatibility).map_err(|why| session.fail(format!("Error: {why}")))?;
+    for feature in supported_features() {
+        let property = format!("feature@{}", feature.name);
+        let said = options
+            .properties
+            .iter()
+            .find(|(name, _)| *name == property);
+        match said.map(|(_, value)| value.as_str()) {
+            _ if requested.has(feature.name) => {}
+            None => options.properties.push((property, "disabled".to_owned())),
+            Some("enabled") => session.out.error(format!(
+                "Warning: feature \"{}\" enabled but is not in specified 'compatibility' feature set.",
+                feature.name
+            )),
+            Some(_) => {}
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a mount point of the root file system that is there and not empty.

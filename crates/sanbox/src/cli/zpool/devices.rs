@@ -1,4 +1,4 @@
-//! `zpool offline`, `online`, `attach`, `detach`, `replace`, `reopen` and `upgrade`: changes to a pool in use.
+//! `zpool offline`, `online`, `attach`, `detach`, `replace` and `reopen`: changes to a pool in use.
 
 use engine::{EngineError, PoolError, PoolHandle, VdevStatus};
 
@@ -213,67 +213,6 @@ pub(super) async fn reopen(session: &Session, arguments: &[String]) -> Outcome {
                     .out
                     .error(format!("cannot reopen '{}': {error}", pool.name()));
                 failed = true;
-            }
-        }
-    }
-    if failed { Err(Exit(1)) } else { Ok(()) }
-}
-
-// OpenZFS: cmd/zpool/zpool_main.c, zpool_do_upgrade, upgrade_enable_all (words)
-pub(super) async fn upgrade(session: &Session, arguments: &[String]) -> Outcome {
-    let mut all = false;
-    let names = session.options(arguments, "avV:", &[], |session, option| {
-        match option {
-            Opt::Short('a', _) => all = true,
-            Opt::Short('v', _) => {
-                return Err(
-                    session.fail("zpool upgrade -v: not supported by this version of sanbox yet")
-                );
-            }
-            _ => return Err(session.fail("pools are upgraded to feature flags only")),
-        }
-        Ok(())
-    })?;
-    if all && !names.is_empty() {
-        return Err(session.misuse("-a option is incompatible with individual pools"));
-    }
-    if !all && names.is_empty() {
-        return Err(session
-            .fail("zpool upgrade without pools: not supported by this version of sanbox yet"));
-    }
-    session
-        .out
-        .line("This system supports ZFS pool feature flags.\n");
-    let (pools, mut failed) = subjects(session, &names).await;
-    for subject in &pools {
-        let Subject::Open(pool) = subject else {
-            failed = true;
-            continue;
-        };
-        let mut enabled = Vec::new();
-        for entry in pool.properties().await.unwrap_or_default() {
-            let disabled =
-                entry.value == engine::pool_property::PropertyValue::Text("disabled".into());
-            if let Some(feature) = entry.name.strip_prefix("feature@")
-                && disabled
-                // What this version cannot write it refuses to enable.
-                && pool.set_property(&entry.name, "enabled").await.is_ok()
-            {
-                enabled.push(feature.to_owned());
-            }
-        }
-        if enabled.is_empty() {
-            session.out.line(format!(
-                "Pool '{}' already has all supported and requested features enabled.",
-                pool.name()
-            ));
-        } else {
-            session.out.line(format!(
-                "Enabled the following features on '{}':",
-                pool.name()
-            ));
-            for feature in enabled {
-                session.out.line(format!("  {feature}"));
             }
         }
     }

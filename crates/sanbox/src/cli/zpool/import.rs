@@ -9,7 +9,7 @@ use engine::{
 };
 
 use super::{NameStyle, Subject, bad_name, name_width, sections, subject, subjects};
-use crate::cli::format::date_with_seconds;
+use crate::cli::format::{date_with_seconds, plain_words};
 use crate::cli::getopt::{Long, Opt};
 use crate::cli::{Exit, Outcome, Session, setting};
 
@@ -158,14 +158,20 @@ pub(super) async fn import(session: &Session, arguments: &[String]) -> Outcome {
 
 /// Returns the pools a cache file (`zpool.cache`) remembers, by guid, with the paths of their devices.
 fn remembered(session: &Session, file: &Path) -> Result<BTreeMap<u64, Vec<PathBuf>>, Exit> {
-    let said = |why: String| {
+    // OpenZFS: lib/libzutil/zutil_import.c, zpool_find_import_cached (words; ours name the file, too)
+    let bytes = std::fs::read(file).map_err(|error| {
         session.fail(format!(
-            "failed to open cache file {}: {why}",
+            "failed to open cache file '{}': {}",
+            file.display(),
+            plain_words(&error)
+        ))
+    })?;
+    engine::cache_file_devices(&bytes).map_err(|why| {
+        session.fail(format!(
+            "invalid or corrupt cache file contents '{}': {why}",
             file.display()
         ))
-    };
-    let bytes = std::fs::read(file).map_err(|error| said(error.to_string()))?;
-    engine::cache_file_devices(&bytes).map_err(said)
+    })
 }
 
 /// Where to look for pools: what was said, else the environment, else the disks of this machine.

@@ -8,7 +8,8 @@ use std::time::Instant;
 use engine::{IoClass, IoTotals, LatencyHistogram, PoolStatus, VdevStats, VdevStatus};
 
 use super::{
-    NameStyle, Stamp, Subject, has_space, repeat, sections, status_width, subject, subjects,
+    NO_SCRIPTS, NameStyle, Stamp, Subject, has_space, repeat, sections, status_width, subject,
+    subjects,
 };
 use crate::cli::format::{nice_number, nice_time};
 use crate::cli::getopt::Opt;
@@ -112,12 +113,8 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
                 Opt::Short('h', _) => {
                     return Err(session.misuse(""));
                 }
-                Opt::Short(letter, _) => {
-                    return Err(session.fail(format!(
-                        "zpool iostat -{letter}: not supported by this version of sanbox yet"
-                    )));
-                }
-                Opt::Long(..) => {}
+                // The one that is left is -c.
+                _ => return Err(session.fail(NO_SCRIPTS)),
             }
             Ok(())
         })?;

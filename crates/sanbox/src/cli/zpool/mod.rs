@@ -2,6 +2,7 @@
 
 mod add;
 mod checkpoint;
+mod compatibility;
 mod create;
 mod devices;
 mod draid;
@@ -19,6 +20,7 @@ mod replication;
 mod scan;
 mod split;
 mod status;
+mod upgrade;
 
 use std::path::Path;
 use std::time::Duration;
@@ -28,6 +30,9 @@ use engine::{AllocationBias, EngineError, Health, PoolHandle, PoolStatus, VdevSt
 
 use super::{Exit, Outcome, Session, find, usage};
 use crate::appliance::{CachedPool, KnownPool};
+
+/// What `-c` of `iostat` and `status` is answered: a daemon would run the scripts with its own rights, for whoever asks.
+const NO_SCRIPTS: &str = "Can't run -c, disabled by sanbox (no scripts are run).";
 
 /// Runs a `zpool` command.
 pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome {
@@ -67,7 +72,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "detach" => devices::detach(session, rest).await,
         "replace" => devices::replace(session, rest).await,
         "reopen" => devices::reopen(session, rest).await,
-        "upgrade" => devices::upgrade(session, rest).await,
+        "upgrade" => upgrade::run(session, rest).await,
         "iostat" => iostat::run(session, rest).await,
         other => Err(session.fail(format!(
             "zpool {other}: not supported by this version of sanbox yet"

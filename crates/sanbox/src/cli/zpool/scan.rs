@@ -46,9 +46,6 @@ pub(super) async fn scrub(session: &Session, arguments: &[String]) -> Outcome {
     if names.is_empty() {
         return Err(session.misuse("missing pool name argument"));
     }
-    if go_on {
-        return Err(session.fail("zpool scrub -C: not supported by this version of sanbox yet"));
-    }
     let (pools, mut failed) = subjects(session, &names).await;
     let mut started = Vec::new();
     for subject in &pools {
@@ -67,6 +64,7 @@ pub(super) async fn scrub(session: &Session, arguments: &[String]) -> Outcome {
             (true, ..) => (pool.cancel_scrub().await, "cancel scrubbing"),
             (_, true, _) => (pool.pause_scrub().await, "pause scrubbing"),
             (.., true) => (pool.scrub_errors().await.map(drop), "scrub"),
+            _ if go_on => (pool.start_scrub_of_new().await, "scrub"),
             _ => (pool.start_scrub().await, "scrub"),
         };
         match outcome {

@@ -7,7 +7,7 @@ use engine::{
 use serde_json::{Map, Value, json};
 
 use super::list::vdev_json;
-use super::{NameStyle, Stamp, Subject, repeat, sections, status_width, subjects};
+use super::{NO_SCRIPTS, NameStyle, Stamp, Subject, repeat, sections, status_width, subjects};
 use crate::cli::format::{date_with_seconds, nice_bytes, nice_number};
 use crate::cli::getopt::{Long, Opt};
 use crate::cli::{Exit, Outcome, Session, json as forms};
@@ -57,11 +57,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     let mut operands =
         session.options(arguments, "c:jdDegiLpPstT:vx", LONGS, |session, option| {
             match option {
-                Opt::Short('c', _) => {
-                    return Err(
-                        session.fail("Can't run -c, disabled by sanbox (no scripts are run).")
-                    );
-                }
+                Opt::Short('c', _) => return Err(session.fail(NO_SCRIPTS)),
                 Opt::Short('j', _) | Opt::Long("json", _) => options.json = true,
                 Opt::Short('d', _) => options.dio = true,
                 Opt::Short('e', _) => options.only_unhealthy_vdevs = true,
