@@ -316,7 +316,7 @@ macro_rules! transcripts {
 }
 
 transcripts! {
-    usage pools removal draid checkpoint events freespace growth spares reshape datasets properties files import
+    usage pools removal draid checkpoint events freespace growth spares reshape rebuild datasets properties files import
     snapshots volumes scrub upgrade damage
 }
 

@@ -15,6 +15,7 @@ mod golden_read;
 mod golden_write;
 mod histories;
 mod hostile;
+mod hotplug;
 mod importing;
 mod intent_log;
 mod iscsi;
