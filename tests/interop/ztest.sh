@@ -48,6 +48,8 @@ comparable() {
     !($1 in skip) && !(($1 " " $2) in skip) && NF == 5 && length($5) == 64' "$1" | LC_ALL=C sort
 }
 
+leaks() { grep 'leaked space:' "$1"; }
+
 one() {
   local seed=$1 words status
   read -ra words <<<"$(options "$seed")"
@@ -92,6 +94,12 @@ one() {
     why="scrub: $(grep -E 'scan:|errors:' "$w/status" | tr '\n' ' ' | cut -c1-300)"; zpool export ztest; return 1; }
   zpool export ztest >"$w/export" 2>&1 || { why="export: $(head -2 "$w/export")"; return 1; }
   timeout 300 zdb -e -p "$w/disks" -bcc ztest >"$w/zdb" 2>&1; status=$?
+  if [ $status = 0 ] && ! grep -q 'No leaks' "$w/zdb"; then
+    # OpenZFS loses space itself when it is killed while it expands a raidz: the very same must be lost before we open the pool.
+    copy found
+    timeout 300 zdb -e -p "$w/found" -bcc ztest >"$w/zdb.found" 2>&1
+    [ -n "$(leaks "$w/zdb")" ] && [ "$(leaks "$w/zdb")" = "$(leaks "$w/zdb.found")" ] && { what="$what, leaks as found"; return 0; }
+  fi
   if [ $status != 0 ] || ! grep -q 'No leaks' "$w/zdb"; then why="zdb says $status: $(grep -vE '^\s*$' "$w/zdb" | grep -iE 'error|leak|mismatch|assert|failed|cannot' | head -3 | tr '\n' ' ' | cut -c1-300)"; return 1; fi
   return 0
 }
