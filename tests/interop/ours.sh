@@ -42,10 +42,11 @@ devices() {
     0) new_disk; zpool attach $how ours "$first" "$disk"; settle; sanbox put "$w/blob" ours/f1:/attached; zpool detach ours "$disk" ;;
     1) # The first disk keeps its name: the new one goes, or stays.
       new_disk; zpool attach $how ours "$first" "$disk"; settle ;;
-    2) local added=$disk; new_disk; added=$disk
+    2) new_disk
+      local added=$disk vdev=$disk
       if [ "$1" = flat ]; then zpool add -f ours "$added"; else new_disk; zpool add -f ours mirror "$added" "$disk"; fi
       sanbox put "$w/blob" ours/f2:/spread
-      local vdev; vdev=$(zpool list -vHP ours | awk -v disk="$added" -v top="" '$1 ~ /^(mirror|raidz|draid)/ { top = $1 } $1 == disk { print (top == "" ? disk : top) }')
+      [ "$1" = flat ] || vdev=$(zpool list -vHP ours | awk -v disk="$added" '$1 ~ /^(mirror|raidz|draid)/ { top = $1 } $1 == disk { print top }')
       zpool remove -w ours "$vdev" ;;
     3) [ "$1" = mirror ] || return 0
       zpool offline ours "$first"; sanbox put "$w/blob" ours/f3:/away; zpool online ours "$first"; settle ;;
