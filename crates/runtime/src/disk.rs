@@ -1,7 +1,7 @@
 //! Disks: block devices and plain files, addressed in bytes.
 //!
 //! Guarantees: buffers are owned by the operation; a completed [`Disk::write`] is readable at once and durable after
-//! the next completed [`Disk::flush`]; operations in flight at the same time have no order among themselves.
+//! the next completed [`Disk::flush`], one by [`Disk::write_through`] at once; operations in flight at the same time have no order among themselves.
 //! Does not know labels, pools or redundancy.
 
 use std::cell::Cell;
@@ -216,6 +216,19 @@ impl Disk {
     /// `ReadOnly`, `OutOfRange`, `Misaligned`, `Gone` or `Io`. After an error the range holds old, new or mixed
     /// bytes.
     pub async fn write(&self, offset: u64, data: IoBuf) -> Result<(), DiskError> {
+        self.write_as(offset, data, false).await
+    }
+
+    /// Writes `data` at byte `offset`, durably: done is on stable storage. It says nothing of other writes.
+    ///
+    /// # Errors
+    /// As [`Disk::write`]; `Io` with [`DiskAction::Flush`] when the bytes were taken and could not be made durable, which
+    /// says as much as a failed [`Disk::flush`].
+    pub async fn write_through(&self, offset: u64, data: IoBuf) -> Result<(), DiskError> {
+        self.write_as(offset, data, true).await
+    }
+
+    async fn write_as(&self, offset: u64, data: IoBuf, through: bool) -> Result<(), DiskError> {
         self.check_writable()?;
         self.check(DiskAction::Write, offset, data.len() as u64)?;
         self.done(
@@ -224,6 +237,7 @@ impl Disk {
                 disk: self.open.id,
                 offset,
                 data,
+                through,
             },
         )
         .await

@@ -34,11 +34,12 @@ pub enum DiskOp {
         offset: u64,
         buf: IoBufMut,
     },
-    /// Answered by [`Outcome::Done`]; not durable before a later flush.
+    /// Answered by [`Outcome::Done`]; durable then if it goes `through`, else not before a later flush.
     Write {
         disk: DiskId,
         offset: u64,
         data: IoBuf,
+        through: bool,
     },
     /// Makes every write completed before the submission durable; answered by [`Outcome::Done`].
     Flush { disk: DiskId },

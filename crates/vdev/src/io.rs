@@ -251,6 +251,30 @@ impl Tree {
     /// [`VdevError::ReadOnly`], [`VdevError::OutOfRange`]; [`VdevError::Device`] or [`VdevError::Unavailable`] when no
     /// leaf took the bytes.
     pub async fn write(&self, at: Location, data: IoBuf, class: IoClass) -> Result<(), VdevError> {
+        self.write_as(at, data, class, false).await
+    }
+
+    /// As [`Tree::write`], and durable on return, for less than a write and a flush where devices can do both in one. Of
+    /// other writes it says nothing.
+    ///
+    /// # Errors
+    /// As [`Tree::write`] and [`Tree::flush_vdev`].
+    pub async fn write_through(
+        &self,
+        at: Location,
+        data: IoBuf,
+        class: IoClass,
+    ) -> Result<(), VdevError> {
+        self.write_as(at, data, class, true).await
+    }
+
+    async fn write_as(
+        &self,
+        at: Location,
+        data: IoBuf,
+        class: IoClass,
+        through: bool,
+    ) -> Result<(), VdevError> {
         if self.0.mode == OpenMode::ReadOnly {
             return Err(VdevError::ReadOnly);
         }
@@ -262,10 +286,18 @@ impl Tree {
         self.begin_write(at, end).await;
         let result = if top.is_striped() {
             self.write_striped(&top, at, data, class).await
+        } else if through && top.lost.get() {
+            Err(VdevError::Unavailable { vdev: at.vdev })
         } else {
-            self.write_leaves(&top, at, |_| data.clone(), class).await
+            self.write_leaves(&top, at, |_| data.clone(), class, through)
+                .await
         };
         self.end_write(at);
+        if through && top.is_striped() {
+            result?;
+            // The columns missed of each stripe are judged by the flush.
+            return self.flush_top(&top).await;
+        }
         result
     }
 
@@ -285,7 +317,7 @@ impl Tree {
             return Err(out_of_range(at));
         }
         self.begin_write(at, top.end_of(at)).await;
-        let result = self.write_leaves(&top, at, data, class).await;
+        let result = self.write_leaves(&top, at, data, class, false).await;
         self.end_write(at);
         result
     }
@@ -447,20 +479,21 @@ impl Tree {
         at: Location,
         data: impl Fn(usize) -> IoBuf,
         class: IoClass,
+        through: bool,
     ) -> Result<(), VdevError> {
         let offset = LEAF_DATA_START + at.offset;
         let patience = self.patience(top);
         let leaves = top.leaves();
         let results = if let [only] = leaves.as_slice() {
             vec![
-                only.write(offset, data(0), class, patience, Some(at.born))
+                only.put(offset, data(0), class, patience, Some(at.born), through)
                     .await,
             ]
         } else {
             let write = |(index, leaf): (usize, &Rc<Leaf>)| {
                 let (leaf, data) = (Rc::clone(leaf), data(index));
                 async move {
-                    leaf.write(offset, data, class, patience, Some(at.born))
+                    leaf.put(offset, data, class, patience, Some(at.born), through)
                         .await
                 }
             };
@@ -480,7 +513,9 @@ impl Tree {
             }
         }
         if failed.len() < leaves.len() {
-            top.dirty.set(true);
+            if !through {
+                top.dirty.set(true);
+            }
             // A write that no leaf took is not missed by any: it has failed, and may be tried again as a whole.
             for leaf in failed {
                 leaf.note_missed(at.born);

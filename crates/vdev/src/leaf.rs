@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ondisk::{Guid, Txg, label};
-use runtime::{Disk, DiskError, DiskKind, DiskMode, Handle, IoBuf};
+use runtime::{Disk, DiskAction, DiskError, DiskKind, DiskMode, Handle, IoBuf};
 
 use crate::gaps::Gaps;
 use crate::labels;
@@ -476,26 +476,50 @@ impl Leaf {
         patience: Option<Duration>,
         born: Option<Txg>,
     ) -> Result<(), LeafError> {
+        self.put(offset, data, class, patience, born, false).await
+    }
+
+    /// As [`Leaf::write`]. What goes `through` is durable at the end, and no flush is owed for it.
+    pub(crate) async fn put(
+        &self,
+        offset: u64,
+        data: IoBuf,
+        class: IoClass,
+        patience: Option<Duration>,
+        born: Option<Txg>,
+        through: bool,
+    ) -> Result<(), LeafError> {
         let disk = self.disk().ok_or(LeafError::Closed)?;
+        let write = |data: IoBuf| {
+            let disk = disk.clone();
+            async move {
+                match through {
+                    true => disk.write_through(offset, data).await,
+                    false => disk.write(offset, data).await,
+                }
+            }
+        };
         let len = data.len() as u64;
         let asked = self.handle.now();
         let permit = self.queue.enter(class).await;
         self.still_usable()?;
         self.still_writable()?;
         let started = self.handle.now();
-        self.note_taken(born);
-        let mut result = self
-            .patiently(patience, disk.write(offset, data.clone()))
-            .await?;
+        if !through {
+            self.note_taken(born);
+        }
+        let mut result = self.patiently(patience, write(data.clone())).await?;
         if result.as_ref().is_err_and(may_retry) {
-            result = self.patiently(patience, disk.write(offset, data)).await?;
+            result = self.patiently(patience, write(data)).await?;
         }
         drop(permit);
-        // Again after the write: a flush that ran meanwhile did not cover it.
-        self.note_taken(born);
-        if !self.is_usable() {
-            // Nobody will flush it.
-            self.note_unflushed_missed();
+        if !through {
+            // Again after the write: a flush that ran meanwhile did not cover it.
+            self.note_taken(born);
+            if !self.is_usable() {
+                // Nobody will flush it.
+                self.note_unflushed_missed();
+            }
         }
         let ended = self.handle.now();
         match result {
@@ -509,6 +533,11 @@ impl Leaf {
                 drop(stats);
                 self.tell_if_slow(offset, len, [asked, ended]);
                 Ok(())
+            }
+            Err(error) if is_of_flush(&error) => {
+                self.note_unflushed_missed();
+                self.flush_failed(&error);
+                Err(LeafError::Device(error))
             }
             Err(error) => {
                 self.stats.borrow_mut().write_errors += 1;
@@ -563,17 +592,22 @@ impl Leaf {
             Ok(Err(error)) => {
                 restore();
                 self.note_unflushed_missed();
-                self.stats.borrow_mut().write_errors += 1;
-                let (health, reason) = if matches!(error, DiskError::Gone { .. }) {
-                    (Health::Removed, None)
-                } else {
-                    (Health::Faulted, Some("too many errors".to_owned()))
-                };
-                self.set_health(health, reason);
-                self.only_read.set(health == Health::Faulted);
+                self.flush_failed(&error);
                 Err(LeafError::Device(error))
             }
         }
+    }
+
+    /// Takes it out: it may have dropped what it had taken, and will not say so a second time.
+    fn flush_failed(&self, error: &DiskError) {
+        self.stats.borrow_mut().write_errors += 1;
+        let (health, reason) = if matches!(error, DiskError::Gone { .. }) {
+            (Health::Removed, None)
+        } else {
+            (Health::Faulted, Some("too many errors".to_owned()))
+        };
+        self.set_health(health, reason);
+        self.only_read.set(health == Health::Faulted);
     }
 
     /// Tells the device that a range holds nothing. Devices that cannot are left alone.
@@ -805,7 +839,15 @@ pub(crate) fn check_sectors(disk: &Disk, ashift: u8) -> Result<(), VdevError> {
 }
 
 fn may_retry(error: &DiskError) -> bool {
-    matches!(error, DiskError::Io { .. })
+    matches!(error, DiskError::Io { .. }) && !is_of_flush(error)
+}
+
+/// Whether what was written may be gone again, and more than that.
+fn is_of_flush(error: &DiskError) -> bool {
+    let DiskError::Io { action, .. } = error else {
+        return false;
+    };
+    *action == DiskAction::Flush
 }
 
 fn nanos(from: runtime::Instant, to: runtime::Instant) -> u64 {

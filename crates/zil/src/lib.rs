@@ -15,6 +15,7 @@
 
 mod chain;
 mod claim;
+mod crowd;
 mod error;
 mod log;
 mod pack;

@@ -13,6 +13,7 @@ use runtime::{Handle, IoBuf};
 use zio::{BlockStore, Bookmark, ZioError};
 
 use crate::chain::Chain;
+use crate::crowd::Crowd;
 use crate::error::{Result, ZilError};
 use crate::pack::{self, RECORD_MAX, Sizes};
 use crate::pending::{Entry, Intent, Pending, Scope};
@@ -27,6 +28,8 @@ const COMMIT_BYTES_MAX: usize = 32 << 20;
 const IMMEDIATE_MAX: usize = 32 << 10;
 /// Blocks of one commit that are in memory and being written at once.
 const BLOCKS_AT_ONCE: usize = 32;
+/// Batches that are on their way to the disk at once.
+const BATCHES_AT_ONCE: u64 = 3;
 
 /// The intent log of one objset. Clones share it.
 #[derive(Clone)]
@@ -44,8 +47,18 @@ struct Inner {
     sizes: RefCell<Sizes>,
     /// Records chosen by commits that are durable.
     durable: Cell<u64>,
-    /// Somebody writes for everybody.
-    writing: Cell<bool>,
+    /// Records chosen by commits that are in a batch.
+    taken: Cell<u64>,
+    /// Somebody gives the records of a batch their places in the chain.
+    placing: Cell<bool>,
+    /// Batches ever begun, and those that are over. They end in the order in which they began, whichever is written first.
+    begun: Cell<u64>,
+    ended: Cell<u64>,
+    /// Of the batches under way those that a reader of the chain would not find.
+    unreached: RefCell<BTreeSet<u64>>,
+    /// The group in which the blocks of the newest batch are set aside.
+    group: Cell<Txg>,
+    crowd: RefCell<Crowd>,
     written: Event,
     /// Why nothing can be made durable any more.
     failed: RefCell<Option<ZilError>>,
@@ -58,6 +71,18 @@ struct Inner {
     stats: RefCell<ZilStats>,
 }
 
+/// A batch with its places in the chain.
+struct Placed {
+    /// See [`Inner::place`].
+    _tx: Tx,
+    /// To be written.
+    blocks: Vec<(BlockPointer, IoBuf)>,
+    /// Written, though not durable.
+    written: Vec<BlockPointer>,
+    /// Vdevs on which that, and blocks at their places, must be flushed.
+    unflushed: BTreeSet<u32>,
+}
+
 /// Counters of a log since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ZilStats {
@@ -65,6 +90,8 @@ pub struct ZilStats {
     pub commits: u64,
     /// Times blocks were written and flushed, each for all commits that waited.
     pub batches: u64,
+    /// Of these, begun while others were under way.
+    pub overlapped: u64,
     /// Times commits became durable with their group, since a device failed the log.
     pub fallbacks: u64,
     /// Times they did, since there was no room for log blocks or the chain had to begin anew.
@@ -98,6 +125,7 @@ impl ZilStats {
     pub fn add(&mut self, other: &Self) {
         self.commits += other.commits;
         self.batches += other.batches;
+        self.overlapped += other.overlapped;
         self.fallbacks += other.fallbacks;
         self.stalls += other.stalls;
         self.records += other.records;
@@ -168,7 +196,13 @@ impl Zilog {
             seq: Cell::new(0),
             sizes: RefCell::default(),
             durable: Cell::new(0),
-            writing: Cell::new(false),
+            taken: Cell::new(0),
+            placing: Cell::new(false),
+            begun: Cell::new(0),
+            ended: Cell::new(0),
+            unreached: RefCell::default(),
+            group: Cell::new(Txg(0)),
+            crowd: RefCell::default(),
             written: Event::new("records to reach the intent log"),
             failed: RefCell::default(),
             unreplayed: Cell::new(false),
@@ -273,7 +307,8 @@ impl Zilog {
     /// Makes durable what was appended so far: all changes of names, and those of one object, or of all. Never call it
     /// while holding a transaction.
     ///
-    /// Commits that arrive while another is being written go to disk together.
+    /// Commits that arrive while others are being written go to disk together, some of them before the others are there. None
+    /// returns before all that were written before it.
     ///
     /// # Errors
     /// When not even the transaction group can be synced: the pool is suspended for good or was closed.
@@ -281,6 +316,9 @@ impl Zilog {
         let inner = &self.0;
         inner.stats.borrow_mut().commits += 1;
         let target = inner.pending.borrow_mut().choose(object);
+        if target > inner.taken.get() {
+            inner.crowd.borrow_mut().waiting += 1;
+        }
         loop {
             if inner.durable.get() >= target {
                 return Ok(());
@@ -288,14 +326,14 @@ impl Zilog {
             if let Some(error) = inner.failed.borrow().clone() {
                 return Err(error);
             }
-            if inner.writing.replace(true) {
+            if target <= inner.taken.get() || !inner.may_begin() {
                 inner.written.wait().await;
                 continue;
             }
+            inner.placing.set(true);
             // Apart: one request of a group writes, the state of all would have room for it.
             let write = Box::pin(inner.write_batch());
             let result = runtime::waiting_as("records to reach the intent log", write).await;
-            inner.writing.set(false);
             if let Err(error) = result {
                 *inner.failed.borrow_mut() = Some(error);
             }
@@ -386,8 +424,10 @@ impl Zilog {
             .borrow()
             .as_ref()
             .is_some_and(|(after, _)| *after <= txg);
-        // Nobody writes to a broken chain, though who broke it may wait for this group.
-        let may_go = chain.broken || (due && !inner.writing.get());
+        // Nobody writes to a broken chain, though who broke it may wait for this group; nor to none, though who begins one
+        // waits until the old one is gone.
+        let in_use = inner.placing.get() || inner.begun.get() != inner.ended.get();
+        let may_go = chain.broken || (due && (!in_use || chain.is_empty()));
         if may_go && let Some(blocks) = chain.take_all(txg) {
             outcome.freed = blocks;
             if due && let Some((_, old)) = inner.discard.borrow_mut().take() {
@@ -419,59 +459,123 @@ impl Zilog {
 }
 
 impl Inner {
-    /// Makes everything chosen so far durable: by the log, else by its groups.
+    /// Whether a commit may begin a batch of its own now, for all who wait. While others are under way only one that is
+    /// worth it: a log that many use would else be written for each of them alone.
+    fn may_begin(&self) -> bool {
+        let under_way = self.begun.get() - self.ended.get();
+        // One that is to be given up needs a moment without any.
+        let most = if self.discard.borrow().is_some() {
+            1
+        } else {
+            BATCHES_AT_ONCE
+        };
+        !self.placing.get()
+            && under_way < most
+            && (under_way == 0 || self.crowd.borrow().is_worth_a_batch())
+    }
+
+    /// Makes everything chosen so far durable: by the log, else by its groups. Ends after all batches begun before.
     async fn write_batch(&self) -> Result<()> {
         let (mut entries, end) = self.pending.borrow_mut().take_queue();
+        let number = self.begun.get() + 1;
+        let is_beside = self.begun.replace(number) != self.ended.get();
+        self.stats.borrow_mut().overlapped += u64::from(is_beside);
+        self.taken.set(end);
+        let commits = self.crowd.borrow_mut().begin();
         let newest = entries.iter().map(|entry| entry.txg).max();
         let unlogged = entries.iter().any(|entry| entry.intent.is_unlogged());
         let size: usize = entries.iter().map(|entry| entry.intent.size()).sum();
-        if let Some(newest) = newest
-            && (unlogged || size > COMMIT_BYTES_MAX)
-        {
+        let placed = match newest {
             // All or nothing: what follows a change without a record must not be found without it.
-            self.clock.wait_synced(newest).await?;
-            self.durable.set(end);
-            return Ok(());
-        }
-        if let Some(newest) = newest
-            && !entries.is_empty()
-            && let Err(reason) = self.write_entries(&mut entries).await
-        {
-            // The chain ends here for whoever reads it: nothing may follow what could not be written.
-            self.chain.borrow_mut().broken = true;
-            {
-                let mut stats = self.stats.borrow_mut();
-                if reason.is_want_of_room() {
-                    stats.stalls += 1;
-                } else {
-                    stats.fallbacks += 1;
-                }
+            Some(newest) if unlogged || size > COMMIT_BYTES_MAX => {
+                let synced = self.clock.wait_synced(newest).await;
+                synced.map(|()| None).map_err(ZilError::from)
             }
-            self.clock.wait_synced(newest).await?;
+            Some(_) => match self.place(&mut entries, number).await {
+                Ok(placed) => Ok(placed),
+                Err(reason) => {
+                    self.broke(number, &reason);
+                    Ok(None)
+                }
+            },
+            None => Ok(None),
+        };
+        self.placing.set(false);
+        if self.may_begin() {
+            self.written.notify_all();
         }
-        self.durable.set(end);
-        Ok(())
+        let result = placed;
+        if let Ok(Some(placed)) = &result
+            && let Err(reason) = self.write_placed(placed).await
+        {
+            self.broke(number, &reason);
+        }
+        // With its transaction: if the chain broke before this batch, who waits for its turn waits for their group.
+        let mut result = result.map(drop);
+        self.turn(number).await;
+        if self.unreached.borrow_mut().remove(&number)
+            && let (Ok(()), Some(newest)) = (&result, newest)
+        {
+            result = self.clock.wait_synced(newest).await.map_err(Into::into);
+        }
+        if result.is_ok() {
+            self.durable.set(end);
+        }
+        self.ended.set(number);
+        self.crowd.borrow_mut().end(commits);
+        result
     }
 
-    async fn write_entries(&self, entries: &mut VecDeque<Entry>) -> Result<()> {
-        self.begin_chain().await?;
-        // Until the last block is durable this transaction keeps the group open in which the blocks of this commit are set
+    /// Waits until all batches before this one are over.
+    async fn turn(&self, number: u64) {
+        while self.ended.get() + 1 < number {
+            self.written.wait().await;
+        }
+    }
+
+    /// Takes note that a batch is not in the log. The chain ends before it for whoever reads it, so nothing may be added, and
+    /// what follows is not found either.
+    fn broke(&self, number: u64, reason: &ZilError) {
+        self.chain.borrow_mut().broken = true;
+        let lost = number..=self.begun.get();
+        self.unreached.borrow_mut().extend(lost);
+        let mut stats = self.stats.borrow_mut();
+        if reason.is_want_of_room() {
+            stats.stalls += 1;
+        } else {
+            stats.fallbacks += 1;
+        }
+    }
+
+    /// Gives records their places in the chain, after those of all batches begun before. Blocks too many to be in memory at
+    /// once are written already.
+    async fn place(&self, entries: &mut VecDeque<Entry>, number: u64) -> Result<Option<Placed>> {
+        // Until the last block is durable this transaction keeps the group open in which the blocks of this batch are set
         // aside: were it synced before, a crash would leave blocks allocated that no chain leads to. When one cannot be
-        // written, this very group gives the chain back.
-        let tx = self.clock.begin_now()?;
+        // written, this very group gives the chain back: that of all batches under way.
+        let tx = loop {
+            self.begin_chain().await?;
+            let tx = self.clock.begin_now()?;
+            if self.ended.get() + 1 == number || self.group.replace(tx.txg()) == tx.txg() {
+                break tx;
+            }
+            drop(tx);
+            self.turn(number).await;
+        };
+        self.group.set(tx.txg());
         let synced = self.clock.last_synced();
         entries.retain(|entry| entry.txg > synced);
         if entries.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let mut vdevs = self.write_ahead(entries, &tx).await?;
         let asked: usize = entries.iter().map(|entry| entry.intent.size()).sum();
         self.sizes.borrow_mut().note(asked);
         let logs = self.store.log_vdevs();
         let mut left: usize = entries.iter().map(|entry| entry.intent.size()).sum();
-        let mut writes: Vec<(BlockPointer, IoBuf)> = Vec::new();
+        let mut blocks: Vec<(BlockPointer, IoBuf)> = Vec::new();
         let mut written: Vec<BlockPointer> = Vec::new();
-        while !entries.is_empty() {
+        loop {
             let bp = self.chain.borrow().last().ok_or(ZilError::Broken)?;
             let size = usize::try_from(bp.psize()).map_err(|_| ZilError::Broken)?;
             let mut seq = self.seq.get();
@@ -496,40 +600,65 @@ impl Inner {
                 stats.records += records;
                 stats.copied += filled.copied;
                 stats.copied_bytes += filled.copied_bytes;
-                let blocks = if logs.contains(&bp.dvas()[0].vdev) {
+                let counted = if logs.contains(&bp.dvas()[0].vdev) {
                     &mut stats.separate
                 } else {
                     &mut stats.normal
                 };
-                blocks.count += 1;
-                blocks.used_bytes += filled.used as u64;
-                blocks.written_bytes += bytes.len() as u64;
-                blocks.allocated_bytes += bp.psize();
+                counted.count += 1;
+                counted.used_bytes += filled.used as u64;
+                counted.written_bytes += bytes.len() as u64;
+                counted.allocated_bytes += bp.psize();
             }
-            writes.push((bp, bytes));
-            if writes.len() < BLOCKS_AT_ONCE && !entries.is_empty() {
-                continue;
+            blocks.push((bp, bytes));
+            if entries.is_empty() {
+                break;
             }
-            let running = writes
-                .iter()
-                .map(|(bp, bytes)| self.store.write_log(bp, bytes.clone()));
-            for result in runtime::join_all(running).await {
-                result?;
+            if blocks.len() == BLOCKS_AT_ONCE {
+                self.write_blocks(&blocks).await?;
+                written.extend(blocks.drain(..).map(|(bp, _)| bp));
             }
-            written.extend(writes.drain(..).map(|(bp, _)| bp));
         }
         vdevs.extend(written.iter().map(|bp| bp.dvas()[0].vdev));
-        let flushes = vdevs
+        Ok(Some(Placed {
+            _tx: tx,
+            blocks,
+            written,
+            unflushed: vdevs,
+        }))
+    }
+
+    async fn write_blocks(&self, blocks: &[(BlockPointer, IoBuf)]) -> Result<()> {
+        let running = blocks
+            .iter()
+            .map(|(bp, bytes)| self.store.write_log(bp, bytes.clone(), false));
+        let results = runtime::join_all(running).await;
+        Ok(results
             .into_iter()
-            .map(|vdev| self.store.tree().flush_vdev(vdev));
-        for result in runtime::join_all(flushes).await {
-            result.map_err(|source| ZioError::Device {
-                bookmark: Bookmark::default(),
-                source,
-            })?;
+            .collect::<std::result::Result<(), _>>()?)
+    }
+
+    /// Makes the blocks of a batch durable.
+    async fn write_placed(&self, placed: &Placed) -> Result<()> {
+        if let ([(bp, bytes)], true) = (placed.blocks.as_slice(), placed.unflushed.is_empty()) {
+            self.store.write_log(bp, bytes.clone(), true).await?;
+        } else {
+            self.write_blocks(&placed.blocks).await?;
+            let mut vdevs = placed.unflushed.clone();
+            vdevs.extend(placed.blocks.iter().map(|(bp, _)| bp.dvas()[0].vdev));
+            let flushes = vdevs
+                .into_iter()
+                .map(|vdev| self.store.tree().flush_vdev(vdev));
+            for result in runtime::join_all(flushes).await {
+                result.map_err(|source| ZioError::Device {
+                    bookmark: Bookmark::default(),
+                    source,
+                })?;
+            }
         }
         let mut chain = self.chain.borrow_mut();
-        for bp in &written {
+        let blocks = placed.blocks.iter().map(|(bp, _)| bp);
+        for bp in placed.written.iter().chain(blocks) {
             chain.durable(bp);
         }
         self.stats.borrow_mut().batches += 1;

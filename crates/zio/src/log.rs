@@ -80,12 +80,17 @@ impl BlockStore {
 
     /// Writes the bytes of a log block (already sealed) to the front of its place: as many as the pointer says, or fewer
     /// when the rest of the block means nothing. They are durable after the next flush of that vdev
-    /// ([`vdev::Tree::flush_vdev`]). Never waits for a suspended pool: the log falls back to the txg.
+    /// ([`vdev::Tree::flush_vdev`]), or at once if they go `through`. Never waits for a suspended pool: the log falls back to the txg.
     ///
     /// # Errors
     /// [`ZioError::Device`] when no device of the vdev takes them; [`ZioError::Corrupt`] when the pointer is impossible
     /// or the bytes are more than it says.
-    pub async fn write_log(&self, bp: &BlockPointer, bytes: IoBuf) -> Result<(), ZioError> {
+    pub async fn write_log(
+        &self,
+        bp: &BlockPointer,
+        bytes: IoBuf,
+        through: bool,
+    ) -> Result<(), ZioError> {
         let bookmark = Bookmark::default();
         let fail = |what| corrupt(bp, bookmark, CorruptReason::Pointer(what));
         if bytes.is_empty() || bytes.len() as u64 > bp.psize() {
@@ -99,7 +104,11 @@ impl BlockStore {
                 at.size = (bytes.len() as u64).next_multiple_of(1 << ashift);
             }
             let padded = padded(&bytes, at.size);
-            let written = self.tree().write(at, padded, IoClass::SyncWrite).await;
+            let (tree, class) = (self.tree(), IoClass::SyncWrite);
+            let written = match through {
+                true => tree.write_through(at, padded, class).await,
+                false => tree.write(at, padded, class).await,
+            };
             written.map_err(|source| ZioError::Device { bookmark, source })?;
         }
         Ok(())

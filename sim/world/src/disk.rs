@@ -4,6 +4,7 @@
 //!   write submitted -> in flight -> completed: visible to reads, in the cache -> flushed: durable
 //!                          \____________________________/
 //!                           a power cut keeps, loses or tears these
+//! A write that goes through is durable when it is completed.
 //! ```
 
 use std::collections::BTreeMap;
@@ -95,6 +96,17 @@ struct CachedWrite {
 enum Change {
     Write(IoBuf),
     Discard(u64),
+}
+
+impl CachedWrite {
+    /// First byte, and the one after the last.
+    fn range(&self) -> (u64, u64) {
+        let len = match &self.change {
+            Change::Write(data) => data.len() as u64,
+            Change::Discard(len) => *len,
+        };
+        (self.offset, self.offset + len)
+    }
 }
 
 impl SimDisk {
@@ -216,6 +228,26 @@ impl SimDisk {
         for write in &flushed {
             apply(&mut self.durable, write);
         }
+    }
+
+    /// A write ends that went through: it is durable, and so is what it lies over.
+    pub(crate) fn complete_through(&mut self, sequence: u64) {
+        self.complete_write(sequence);
+        let Some(write) = self.cache.get(&sequence) else {
+            return;
+        };
+        let (start, end) = write.range();
+        let touches = |other: &CachedWrite| {
+            let (from, to) = other.range();
+            other.completed && from < end && start < to
+        };
+        let covered: Vec<u64> = self
+            .cache
+            .iter()
+            .filter(|(number, other)| **number <= sequence && touches(other))
+            .map(|(&number, _)| number)
+            .collect();
+        self.complete_flush(&covered);
     }
 
     /// Unreadable sectors within a range.

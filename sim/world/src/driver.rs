@@ -111,7 +111,8 @@ enum Action {
         sequence: u64,
         offset: u64,
         len: u64,
-        fails: bool,
+        through: bool,
+        fails: Option<DiskAction>,
     },
     Flush {
         path: PathBuf,
@@ -321,14 +322,19 @@ impl State {
                     len,
                 )
             }
-            DiskOp::Write { offset, data, .. } => {
+            DiskOp::Write {
+                offset,
+                data,
+                through,
+                ..
+            } => {
                 let len = data.len() as u64;
                 self.counts.writes += 1;
                 self.hash.add_bytes(&data);
                 self.record(&[kind, disk.0.into(), offset, len], || {
                     format!("write {} {offset}+{len}", path.display())
                 });
-                let mut fails = false;
+                let mut fails = None;
                 if !is_dead {
                     let mut landing = offset;
                     let mut data = data;
@@ -344,8 +350,13 @@ impl State {
                         data = rotten.freeze();
                         self.counts.bit_rots += 1;
                     }
-                    fails = rng.chance(faults.write_error);
-                    self.counts.write_errors += u64::from(fails);
+                    if rng.chance(faults.write_error) {
+                        fails = Some(DiskAction::Write);
+                        self.counts.write_errors += 1;
+                    } else if through && rng.chance(faults.flush_error) {
+                        fails = Some(DiskAction::Flush);
+                        self.counts.flush_errors += 1;
+                    }
                     let sim = self.disks.get_mut(&path).expect("open disks exist");
                     sim.begin_write(sequence, landing, data);
                 }
@@ -356,6 +367,7 @@ impl State {
                         sequence,
                         offset,
                         len,
+                        through,
                         fails,
                     },
                     len,
@@ -376,7 +388,8 @@ impl State {
                         sequence,
                         offset,
                         len,
-                        fails: false,
+                        through: false,
+                        fails: None,
                     },
                     0,
                 )
@@ -407,7 +420,10 @@ impl State {
         };
         match (&action, &mut self.cut) {
             (Action::Write { .. }, Some(Cut::AfterWrites(left)))
-            | (Action::Flush { .. }, Some(Cut::AtFlush(left))) => {
+            | (
+                Action::Flush { .. } | Action::Write { through: true, .. },
+                Some(Cut::AtFlush(left)),
+            ) => {
                 *left = left.saturating_sub(1);
                 if *left == 0 {
                     self.halted = true;
@@ -416,7 +432,10 @@ impl State {
             _ => {}
         }
         let mut after = self.latency(bytes);
-        if matches!(action, Action::Flush { .. }) {
+        if matches!(
+            action,
+            Action::Flush { .. } | Action::Write { through: true, .. }
+        ) {
             after += Duration::from_nanos(self.time_rng.between(50_000, 2_000_000));
         }
         if self.time_rng.chance(faults.slow) {
@@ -467,15 +486,19 @@ impl State {
                 sequence,
                 offset,
                 len,
+                through,
                 fails,
             } => {
                 let sim = self.disks.get_mut(&path).expect("disks are never removed");
                 if sim.presence == Presence::Vanished || sim.generation != generation {
                     return Outcome::Done(Err(DiskError::Gone { path }));
                 }
-                if fails {
-                    sim.fail_write(sequence, &mut self.fault_rng);
-                    let action = DiskAction::Write;
+                if let Some(action) = fails {
+                    match action {
+                        // Taken, and as volatile as any write.
+                        DiskAction::Flush => sim.complete_write(sequence),
+                        _ => sim.fail_write(sequence, &mut self.fault_rng),
+                    }
                     return Outcome::Done(Err(DiskError::Io {
                         path,
                         action,
@@ -484,7 +507,11 @@ impl State {
                         errno: EIO,
                     }));
                 }
-                sim.complete_write(sequence);
+                if through && !sim.model.faults.lying_flush {
+                    sim.complete_through(sequence);
+                } else {
+                    sim.complete_write(sequence);
+                }
                 Outcome::Done(Ok(()))
             }
             Action::Flush {

@@ -1,13 +1,19 @@
 //! Goal: what a log acknowledged is found at the next import or nothing is claimed. Method: virtual devices that do not
-//! give a sector, give other bytes, or are away.
+//! give a sector, give other bytes, fail writes, or are away; and power cuts while several batches are under way.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
 
 use dmu::AllocSpec;
 use dsl::{Dataset, Estimate};
 use ondisk::zil::record_kind;
 use ondisk::{ObjectId, ObjectType};
-use pool::{ImportPolicy, Pool, PoolError};
+use pool::{ImportPolicy, Pool, PoolError, PoolSpec, VdevSpec};
+use runtime::sync::Mutex;
 use runtime::{Handle, IoBuf};
-use world::{DiskModel, World};
+use world::{DiskModel, Ended, Faults, World};
 use zil::{Intent, Scope};
 
 use crate::support::*;
@@ -162,4 +168,217 @@ fn data_that_was_never_written_ends_the_log() {
         assert_eq!(status.data_errors, 0, "{status:?}");
         pool.abandon();
     });
+}
+
+/// Bytes of a numbered write; the number is also its place.
+const NUMBERED: u64 = 512;
+
+fn numbered(number: u64) -> Vec<u8> {
+    let mut bytes = noise(512, number);
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+/// Many who write numbered bytes, one after the other, and wait for the log each for himself.
+#[derive(Clone)]
+struct Crowd {
+    object: ObjectId,
+    last: Rc<Mutex<u64>>,
+    /// The newest of those acknowledged.
+    safe: Rc<Cell<u64>>,
+    batches: Rc<RefCell<zil::ZilStats>>,
+}
+
+impl Crowd {
+    async fn start(dataset: &Dataset) -> Self {
+        let object = make(dataset).await;
+        // The first commit of a log waits for a group, which the object is in too.
+        logged(dataset, make(dataset).await, 512, 1).await;
+        Self {
+            object,
+            last: Rc::new(Mutex::new("the number", 0)),
+            safe: Rc::default(),
+            batches: Rc::default(),
+        }
+    }
+
+    async fn write(&self, dataset: &Dataset) -> Result<(), zil::ZilError> {
+        let log = dataset.log().expect("a log");
+        let estimate = Estimate::bytes(1 << 20);
+        let (object, number) = {
+            let mut last = self.last.lock().await;
+            let tx = dataset.begin(estimate).await.expect("begin");
+            let (object, number) = (self.object, *last + 1);
+            *last = number;
+            let (offset, bytes) = (number * NUMBERED, numbered(number));
+            let written = dataset.objset().write(object, offset, &bytes, &tx).await;
+            written.expect("write");
+            let intent = Intent::Write {
+                object,
+                offset,
+                data: IoBuf::from(bytes),
+                block: 0,
+            };
+            log.append(Scope::Object(object), intent, &tx);
+            (object, number)
+        };
+        log.commit(Some(object)).await?;
+        self.safe.set(self.safe.get().max(number));
+        *self.batches.borrow_mut() = log.stats();
+        Ok(())
+    }
+
+    /// `many` write, each as often as `times`, with pauses.
+    async fn work(&self, handle: &Handle, dataset: &Dataset, many: u64, times: u64) {
+        let writers = (0..many).map(|writer| {
+            let (crowd, handle, dataset) = (self.clone(), handle.clone(), dataset.clone());
+            async move {
+                for time in 0..times {
+                    if crowd.write(&dataset).await.is_err() {
+                        // The pool is suspended, and the power goes.
+                        return;
+                    }
+                    let pause = world::Rng::new(writer * 1_000 + time).below(400);
+                    handle.sleep(Duration::from_micros(pause)).await;
+                }
+            }
+        });
+        runtime::join_all(writers).await;
+    }
+
+    /// What there is after a cut: all numbers up to one, and that is none before what was acknowledged.
+    async fn check(&self, pool: &Pool, what: &str) {
+        let dataset = root(pool).await;
+        let mut found = BTreeSet::new();
+        let whole = dataset.objset().read(self.object, 0, 1 << 20).await;
+        for (place, bytes) in whole.expect("read").chunks(512).enumerate() {
+            if bytes == numbered(place as u64) {
+                found.insert(place as u64);
+            }
+        }
+        let synced = found.len();
+        let mut stream = dataset.log().expect("a log").replay();
+        while let Some(record) = stream.next().await.expect("a record") {
+            let write = record.write().expect("only writes");
+            if write.object == self.object {
+                let number = write.offset / NUMBERED;
+                assert_eq!(*write.data, *numbered(number), "{what}: bytes of {number}");
+                found.insert(number);
+            }
+        }
+        let count = found.len() as u64;
+        let gap = (1..=count).find(|number| !found.contains(number));
+        assert_eq!(gap, None, "{what}: {count} found, {synced} of them synced");
+        let safe = self.safe.get();
+        assert!(count >= safe, "{what}: {safe} is safe, {count} are found");
+    }
+}
+
+#[test]
+fn batches_under_way_at_a_power_cut_are_found_in_their_order() {
+    let mut at_once = 0;
+    for seed in 200..240 {
+        let world = world(seed, 1, 128 * MIB);
+        let mut rng = world.rng();
+        let crowd = RefCell::new(None);
+        let machine = world.boot();
+        let inner = world.clone();
+        let ended = world.run_on(&machine, async |handle| {
+            let pool = create(&handle, single()).await;
+            let dataset = root(&pool).await;
+            let started = Crowd::start(&dataset).await;
+            *crowd.borrow_mut() = Some(started.clone());
+            inner.plan_cut_after(Duration::from_micros(rng.below(40_000)));
+            started.work(&handle, &dataset, 8, 1_000).await;
+        });
+        assert!(matches!(ended, Ended::PowerCut));
+        drop(machine);
+        let crowd = crowd.into_inner().expect("started");
+        at_once += crowd.batches.borrow().overlapped;
+        if seed % 8 == 0 {
+            zdb_clean(&world, &format!("seed {seed}, before the import"));
+        }
+        run(&world, async |handle| {
+            let pool = import(&handle, 1).await;
+            crowd.check(&pool, &format!("seed {seed}")).await;
+            pool.abandon();
+        });
+    }
+    assert!(at_once > 100, "{at_once} batches began beside others");
+}
+
+#[test]
+fn what_follows_a_batch_that_failed_is_safe_with_its_group() {
+    let (mut at_once, mut fallbacks) = (0, 0);
+    for seed in 300..330 {
+        let world = world(seed, 3, 128 * MIB);
+        let mut rng = world.rng();
+        let crowd = RefCell::new(None);
+        let machine = world.boot();
+        let inner = world.clone();
+        let ended = world.run_on(&machine, async |handle| {
+            let spec = PoolSpec {
+                logs: vec![VdevSpec::Single(path(2))],
+                ..spec(mirror())
+            };
+            let pool = Pool::create(&handle, spec, empty_root).await;
+            let pool = pool.expect("create");
+            let dataset = root(&pool).await;
+            let started = Crowd::start(&dataset).await;
+            *crowd.borrow_mut() = Some(started.clone());
+            inner.set_faults(
+                path(2),
+                Faults {
+                    write_error: 300_000,
+                    flush_error: if seed % 3 == 0 { 30_000 } else { 0 },
+                    ..Faults::default()
+                },
+            );
+            inner.plan_cut_after(Duration::from_micros(rng.below(400_000)));
+            started.work(&handle, &dataset, 8, 10_000).await;
+        });
+        assert!(matches!(ended, Ended::PowerCut));
+        drop(machine);
+        world.set_faults(path(2), Faults::default());
+        let crowd = crowd.into_inner().expect("started");
+        at_once += crowd.batches.borrow().overlapped;
+        fallbacks += crowd.batches.borrow().fallbacks;
+        if seed % 8 == 0 {
+            zdb_clean(&world, &format!("seed {seed}, before the import"));
+        }
+        run(&world, async |handle| {
+            let pool = import(&handle, 3).await;
+            crowd.check(&pool, &format!("seed {seed}")).await;
+            pool.abandon();
+        });
+    }
+    assert!(
+        at_once > 50 && fallbacks > 10,
+        "{at_once} batches began beside others, {fallbacks} fell back"
+    );
+}
+
+#[test]
+fn a_log_can_be_begun_at_once_where_an_empty_one_was_left() {
+    let world = world(74, 1, 128 * MIB);
+    run(&world, async |handle| {
+        let pool = create(&handle, single()).await;
+        let dataset = root(&pool).await;
+        let object = make(&dataset).await;
+        logged(&dataset, object, 512, 1).await;
+        pool.sync().await.expect("sync");
+        assert!(dataset.log().expect("a log").has_chain());
+        pool.abandon();
+    });
+    run(&world, async |handle| {
+        let pool = import(&handle, 1).await;
+        let dataset = root(&pool).await;
+        let object = make(&dataset).await;
+        let began = handle.now();
+        logged(&dataset, object, 512, 2).await;
+        let took = handle.now().since(began);
+        assert!(took < Duration::from_secs(30), "{took:?}");
+        pool.export().await.expect("export");
+    });
+    zdb_clean(&world, "a log begun anew");
 }

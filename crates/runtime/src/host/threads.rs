@@ -127,10 +127,20 @@ pub(crate) fn run_blocking(
                 finish(Outcome::Read(file.read(offset, &mut buf).map(|()| buf)));
             }));
         }
-        DiskOp::Write { disk, offset, data } => {
+        DiskOp::Write {
+            disk,
+            offset,
+            data,
+            through,
+        } => {
             let file = files.file(disk);
             pool.run(Box::new(move || {
-                finish(Outcome::Done(file.write(offset, &data)));
+                let written = file.write(offset, &data);
+                let done = match through {
+                    true => written.and_then(|()| file.flush()),
+                    false => written,
+                };
+                finish(Outcome::Done(done));
             }));
         }
         DiskOp::Flush { disk } => {

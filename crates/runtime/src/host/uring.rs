@@ -82,9 +82,20 @@ struct Flight {
     offset: u64,
     /// Bytes already transferred by a short operation.
     done: usize,
-    /// Was in a convoy that did not arrive whole: the next try is its own.
+    /// Never in a convoy: it was in one that did not arrive whole, or goes through to stable storage, which the others need
+    /// not wait for.
     alone: bool,
+    through: Through,
     cargo: Cargo,
+}
+
+/// Whether a write is durable when it is done.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Through {
+    No,
+    Yes,
+    /// It failed, as a write or as a flush, which the kernel does not tell: written once more without the flush.
+    Failed,
 }
 
 /// Flights that the kernel carries as one transfer.
@@ -238,6 +249,11 @@ impl Uring {
             .get_mut(index)
             .expect("a flight in the backlog");
         let (disk, offset, done) = (flight.disk, flight.offset + flight.done as u64, flight.done);
+        // One trip to the kernel instead of two, and the flush is started where the write ends, not by us.
+        let rw_flags = match flight.through {
+            Through::Yes => libc::RWF_DSYNC,
+            Through::No | Through::Failed => 0,
+        };
         let (address, len, is_read) = match &mut flight.cargo {
             Cargo::Read(buf) => (buf[done..].as_mut_ptr(), buf.len() - done, true),
             Cargo::Write(data) => {
@@ -285,16 +301,20 @@ impl Uring {
                 (false, Some(buf), Some(fixed)) => {
                     opcode::WriteFixed::new(fixed, address, len_u32, buf)
                         .offset(offset)
+                        .rw_flags(rw_flags)
                         .build()
                 }
                 (false, Some(buf), None) => opcode::WriteFixed::new(fd, address, len_u32, buf)
                     .offset(offset)
+                    .rw_flags(rw_flags)
                     .build(),
                 (false, None, Some(fixed)) => opcode::Write::new(fixed, address, len_u32)
                     .offset(offset)
+                    .rw_flags(rw_flags)
                     .build(),
                 (false, None, None) => opcode::Write::new(fd, address, len_u32)
                     .offset(offset)
+                    .rw_flags(rw_flags)
                     .build(),
             }
         };
@@ -578,6 +598,16 @@ impl Uring {
                 errno => Some(errno),
             },
         };
+        let is_gone = matches!(error, Some(Errno::NODEV | Errno::NXIO));
+        if error.is_some() && flight.through == Through::Yes && !is_gone {
+            (flight.through, flight.done) = (Through::Failed, 0);
+            self.backlog.push_front(index);
+            return;
+        }
+        let (action, error) = match (error, flight.through) {
+            (None, Through::Failed) => (DiskAction::Flush, Some(Errno::IO)),
+            (error, _) => (action, error),
+        };
         let flight = self.flights.remove(index).expect("just seen");
         let (count, is_closing) = &mut self.usage[flight.disk.0 as usize];
         *count -= 1;
@@ -600,7 +630,7 @@ impl Uring {
         self.files.remove(disk);
     }
 
-    fn start(&mut self, token: Token, disk: DiskId, offset: u64, cargo: Cargo) {
+    fn start(&mut self, token: Token, disk: DiskId, offset: u64, cargo: Cargo, through: Through) {
         let file = self.files.file(disk);
         self.usage[disk.0 as usize].0 += 1;
         let index = self.flights.insert(Flight {
@@ -609,7 +639,8 @@ impl Uring {
             file,
             offset,
             done: 0,
-            alone: false,
+            alone: through != Through::No,
+            through,
             cargo,
         });
         self.backlog.push_back(index);
@@ -640,8 +671,15 @@ impl Driver for Uring {
                 let outcome = Outcome::Done(Ok(()));
                 self.inbox.push(Finished::Op(Completion { token, outcome }));
             }
-            DiskOp::Read { disk, offset, buf } => self.start(token, disk, offset, Cargo::Read(buf)),
-            DiskOp::Write { disk, offset, data } => {
+            DiskOp::Read { disk, offset, buf } => {
+                self.start(token, disk, offset, Cargo::Read(buf), Through::No);
+            }
+            DiskOp::Write {
+                disk,
+                offset,
+                data,
+                through,
+            } => {
                 let file = self.files.file(disk);
                 let must_copy = file.direct_alignment().is_some_and(|alignment| {
                     file.direct_for(offset, 0, data.len()).is_some()
@@ -652,9 +690,10 @@ impl Driver for Uring {
                 } else {
                     Bytes::Shared(data)
                 };
-                self.start(token, disk, offset, Cargo::Write(data));
+                let through = if through { Through::Yes } else { Through::No };
+                self.start(token, disk, offset, Cargo::Write(data), through);
             }
-            DiskOp::Flush { disk } => self.start(token, disk, 0, Cargo::Flush),
+            DiskOp::Flush { disk } => self.start(token, disk, 0, Cargo::Flush, Through::No),
             DiskOp::Open { .. } | DiskOp::List { .. } | DiskOp::Discard { .. } => {
                 run_blocking(&self.pool, &self.files, &self.inbox, op, token);
             }

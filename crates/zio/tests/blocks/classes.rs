@@ -115,15 +115,15 @@ fn log_blocks_use_log_vdevs_then_ordinary_ones_and_can_be_claimed() {
         let first = store.allocate_log(Txg(12), size, true).await.expect("room");
         assert_eq!((first.dvas()[0].vdev, first.birth()), (1, Txg(12)));
         store
-            .write_log(&first, bytes.clone())
+            .write_log(&first, bytes.clone(), false)
             .await
             .expect("writes");
         store.tree().flush_vdev(1).await.expect("flushes");
         let too_much = IoBuf::from(noise(256 << 10, 5));
-        assert!(store.write_log(&first, too_much).await.is_err());
+        assert!(store.write_log(&first, too_much, false).await.is_err());
         let front = IoBuf::from(noise(4096, 6));
         store
-            .write_log(&first, front.clone())
+            .write_log(&first, front.clone(), true)
             .await
             .expect("writes");
         let expected = front.clone();

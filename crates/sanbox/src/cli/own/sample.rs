@@ -139,6 +139,7 @@ pub(crate) fn log_since(now: &ZilStats, then: &ZilStats) -> ZilStats {
     ZilStats {
         commits: now.commits.saturating_sub(then.commits),
         batches: now.batches.saturating_sub(then.batches),
+        overlapped: now.overlapped.saturating_sub(then.overlapped),
         fallbacks: now.fallbacks.saturating_sub(then.fallbacks),
         stalls: now.stalls.saturating_sub(then.stalls),
         records: now.records.saturating_sub(then.records),
