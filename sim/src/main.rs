@@ -8,9 +8,9 @@ use std::time::Instant;
 use anyhow::Context as _;
 use sim::checker::{self, FileImage, Image, Options};
 
-const USAGE: &str = "usage: sanbox-sim campaign [--seeds N] [--start S] [--jobs J] [--once] [--histories] [--zdb-every N]
+const USAGE: &str = "usage: sanbox-sim campaign [--seeds N] [--start S] [--jobs J] [--once] [--histories|--devices|--removals] [--zdb-every N]
        sanbox-sim faults [--seeds N] [--start S] [--jobs J] [--once] [--zdb-every N]
-       sanbox-sim seed|fault S [--once] [--histories] [--trace FILE] [--dump DIR]
+       sanbox-sim seed|fault S [--once] [--histories|--devices|--removals] [--trace FILE] [--dump DIR]
        sanbox-sim hostile [--seeds N] [--start S] [--jobs J]
        sanbox-sim canary [--seeds N]
        sanbox-sim lab crash|ledger ...
@@ -20,6 +20,8 @@ campaign  runs seeds S to S+N-1 of mixed file work with power cuts, each twice (
 faults    the same with disks that vanish, return, rot, lie, hang, fail and die, within the redundancy of each layout
 seed      runs one seed (fault: of the fault campaign) and tells more; --dump writes the disks after the first cut, or at the failure
 --histories  long histories of snapshots, clones, volumes, promotions and rollbacks instead of file work
+--devices    vdevs, logs, spares and cache devices join the pool and leave it meanwhile
+--removals   vdevs that hold data join the pool and leave it all the time, in small steps
 hostile   imports, reads, scrubs and writes pools somebody changed to harm, with every checksum computed again
 canary    runs seeds whose flushes lie; they must fail
 lab       the crash lab: as `sanbox lab`

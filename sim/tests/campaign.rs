@@ -4,6 +4,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use sim::campaign::devices::Removals;
 use sim::campaign::faults::{self, FaultPlan};
 use sim::campaign::scenario::{Plan, run};
 use sim::campaign::{Failure, Outcome, judge};
@@ -48,6 +49,29 @@ fn fault_seeds_pass_and_repeat() {
         };
         assert_eq!(run(), run(), "fault seed {seed} is not deterministic");
     }
+}
+
+/// Vdevs with data leave pools, and are cut off at it. The campaign itself is `sanbox-sim campaign --removals`.
+#[test]
+fn seeds_of_removals_pass_and_repeat() {
+    let mut removals = Removals::default();
+    for seed in [1, 3, 5] {
+        let plan = Plan::removals(seed);
+        let (outcome, first) = run_judged(&plan).unwrap_or_else(|failure| panic!("{failure}"));
+        let (_, second) = run_judged(&plan).unwrap_or_else(|failure| panic!("{failure}"));
+        assert_eq!(
+            first.event_hash(),
+            second.event_hash(),
+            "seed {seed} is not deterministic"
+        );
+        removals = removals.and(outcome.removals);
+    }
+    let Removals {
+        begun,
+        given_up,
+        ended,
+    } = removals;
+    assert!(begun > 0 && given_up > 0 && ended > 0, "{removals:?}");
 }
 
 /// Worlds in which flushes lie must be found out, or the judges are blind.

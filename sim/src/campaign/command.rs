@@ -27,6 +27,8 @@ struct Options {
     histories: bool,
     /// Plans in which the pool's devices change.
     devices: bool,
+    /// Plans in which vdevs with data join and leave.
+    removals: bool,
     zdb_every: Option<u64>,
     /// Seeds of the fault campaign.
     faults: bool,
@@ -42,6 +44,8 @@ impl Options {
             Plan::history(seed)
         } else if self.devices {
             Plan::devices(seed)
+        } else if self.removals {
+            Plan::removals(seed)
         } else {
             Plan::of_seed(seed)
         }
@@ -65,6 +69,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
         once: false,
         histories: false,
         devices: false,
+        removals: false,
         zdb_every: None,
         faults: matches!(command.as_str(), "faults" | "fault"),
         worker: false,
@@ -83,6 +88,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
             "--once" => options.once = true,
             "--histories" => options.histories = true,
             "--devices" => options.devices = true,
+            "--removals" => options.removals = true,
             "--seeds" => options.seeds = number()?,
             "--start" => options.start = number()?,
             "--jobs" => options.jobs = number()?.max(1),
@@ -212,8 +218,13 @@ fn work(options: &Options) {
         let plan = story.plan();
         match attempt_twice(&story, options) {
             Ok(outcome) => println!(
-                "ok {seed} {} {} {}",
-                outcome.operations, outcome.cuts, outcome.events
+                "ok {seed} {} {} {} {} {} {}",
+                outcome.operations,
+                outcome.cuts,
+                outcome.events,
+                outcome.removals.begun,
+                outcome.removals.given_up,
+                outcome.removals.ended
             ),
             Err(failure) => {
                 let text = failure.to_string().replace('\n', "\\n");
@@ -264,6 +275,9 @@ fn drive(options: &Options, next: &AtomicU64, sender: &Sender<String>) {
         if options.devices {
             command.arg("--devices");
         }
+        if options.removals {
+            command.arg("--removals");
+        }
         if let Some(every) = options.zdb_every {
             command.args(["--zdb-every", &every.to_string()]);
         }
@@ -304,49 +318,61 @@ fn campaign(options: &Options) -> ExitCode {
         })
         .collect();
     drop(sender);
-    let (mut seeds, mut failed, mut operations, mut cuts, mut events) =
-        (0_u64, 0_u64, 0_u64, 0_u64, 0_u64);
+    let mut sum = Sum::default();
     let mut last_report = Instant::now();
     for line in lines {
-        seeds += 1;
+        sum.seeds += 1;
         if let Some(rest) = line.strip_prefix("ok ") {
-            let mut numbers = rest
-                .split(' ')
-                .skip(1)
-                .map(|text| text.parse::<u64>().unwrap_or(0));
-            operations += numbers.next().unwrap_or(0);
-            cuts += numbers.next().unwrap_or(0);
-            events += numbers.next().unwrap_or(0);
+            let numbers = rest.split(' ').skip(1);
+            for (sum, number) in sum.counts.iter_mut().zip(numbers) {
+                *sum += number.parse::<u64>().unwrap_or(0);
+            }
         } else {
-            failed += 1;
+            sum.failed += 1;
             println!("{}", line.replace("\\n", "\n"));
         }
         if last_report.elapsed().as_secs() >= 10 {
             last_report = Instant::now();
-            report(seeds, failed, operations, cuts, events, start);
+            report(&sum, start);
         }
     }
     for driver in drivers {
         driver.join().expect("drivers do not panic");
     }
-    report(seeds, failed, operations, cuts, events, start);
-    if failed == 0 && seeds == options.seeds {
+    report(&sum, start);
+    if sum.failed == 0 && sum.seeds == options.seeds {
         ExitCode::SUCCESS
     } else {
         println!(
-            "{failed} failed, {} did not run",
-            options.seeds - seeds.min(options.seeds)
+            "{} failed, {} did not run",
+            sum.failed,
+            options.seeds - sum.seeds.min(options.seeds)
         );
         ExitCode::FAILURE
     }
 }
 
-fn report(seeds: u64, failed: u64, operations: u64, cuts: u64, events: u64, start: Instant) {
+/// What the seeds so far come to.
+#[derive(Default)]
+struct Sum {
+    seeds: u64,
+    failed: u64,
+    /// As in the line of a seed: operations, power cuts, events; removals begun, given up, ended.
+    counts: [u64; 6],
+}
+
+fn report(sum: &Sum, start: Instant) {
     let seconds = start.elapsed().as_secs_f64();
-    let rate = f64::from(u32::try_from(seeds).unwrap_or(u32::MAX)) / seconds;
+    let rate = f64::from(u32::try_from(sum.seeds).unwrap_or(u32::MAX)) / seconds;
+    let [operations, cuts, events, begun, given_up, ended] = sum.counts;
+    let removals = match begun {
+        0 => String::new(),
+        _ => format!("{begun} removals ({given_up} given up, {ended} seen to end), "),
+    };
     println!(
-        "{seeds} seeds ({failed} failed), {operations} operations, {cuts} power cuts, {events} events in {seconds:.0} s: \
-         {rate:.1} seeds/s"
+        "{} seeds ({} failed), {operations} operations, {cuts} power cuts, {removals}{events} events in {seconds:.0} s: \
+         {rate:.1} seeds/s",
+        sum.seeds, sum.failed
     );
 }
 

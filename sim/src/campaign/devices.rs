@@ -3,12 +3,14 @@
 //!
 //! What a power cut leaves of it must import: the pool before or after each change. What was acknowledged stays.
 
+use std::cell::Cell;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
 
 use engine::{
     AddSpec, AllocationBias, EngineError, LeafWork, LeafWorkRequest, PoolError, PoolHandle,
-    PoolStatus, RemovalStage, VdevSpec, VdevStatus,
+    PoolStatus, RemovalStage, Tunes, VdevSpec, VdevStatus,
 };
 use runtime::Handle;
 use world::Rng;
@@ -16,8 +18,39 @@ use world::Rng;
 /// Changes tried in one boot at most.
 const CHANGES_MAX: u64 = 6;
 
-/// Changes the devices until it has had enough. `disks` are those that are no part of the pool when it is created; vdevs of
-/// theirs leave it again if `data_leaves`.
+/// What somebody does with vdevs that hold data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Habit {
+    /// They stay, once added.
+    Keep,
+    /// Now and then one leaves.
+    Remove,
+    /// They come and go all the time, and little else is done.
+    MostlyRemove,
+}
+
+/// How many removals of vdevs that hold data there were.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Removals {
+    pub begun: u64,
+    pub given_up: u64,
+    /// Seen to have ended, at least.
+    pub ended: u64,
+}
+
+impl Removals {
+    /// Both counts together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            begun: self.begun + other.begun,
+            given_up: self.given_up + other.given_up,
+            ended: self.ended + other.ended,
+        }
+    }
+}
+
+/// Changes the devices until it has had enough. `disks` are those that are no part of the pool when it is created.
 ///
 /// # Errors
 /// An answer that nothing explains.
@@ -27,13 +60,34 @@ pub async fn work(
     mut rng: Rng,
     disks: Vec<PathBuf>,
     caches: Vec<PathBuf>,
-    data_leaves: bool,
+    habit: Habit,
+    removals: Rc<Cell<Removals>>,
 ) -> Result<(), String> {
-    for _ in 0..rng.below(CHANGES_MAX) + 1 {
-        handle
-            .sleep(Duration::from_micros(rng.below(1_500_000)))
-            .await;
+    let (data_leaves, mostly) = (habit != Habit::Keep, habit == Habit::MostlyRemove);
+    let changes = rng.below(CHANGES_MAX) + 1;
+    let (changes, pause) = match mostly {
+        true => (changes + CHANGES_MAX, 300_000),
+        false => (changes, 1_500_000),
+    };
+    let mut was_leaving = false;
+    for _ in 0..changes {
+        handle.sleep(Duration::from_micros(rng.below(pause))).await;
         let status = pool.status().await.map_err(|error| error.to_string())?;
+        let stage = status.removal.as_ref().map(|removal| removal.stage);
+        let is_leaving = stage == Some(RemovalStage::Evacuating);
+        if was_leaving && stage == Some(RemovalStage::Finished) {
+            count(&removals, |removals| removals.ended += 1);
+        }
+        was_leaving = is_leaving;
+        if mostly {
+            // They take some milliseconds: to meet them half-way they stand still most of the time.
+            if is_leaving {
+                pause_removals(&pool, false).await?;
+                handle.sleep(Duration::from_micros(rng.below(2_000))).await;
+            }
+            pause_removals(&pool, rng.below(3) != 0).await?;
+        }
+        let begun_before = removals.get().begun;
         let free: Vec<&PathBuf> = disks
             .iter()
             .filter(|disk| !is_used(&status, disk))
@@ -51,7 +105,8 @@ pub async fn work(
             any_sector_size: true,
             ..AddSpec::default()
         };
-        if rng.below(4) == 0 {
+        let is_in_the_way = mostly && status.checkpoint.is_some();
+        if is_in_the_way || rng.below(if mostly { 16 } else { 4 }) == 0 {
             let outcome = match status.checkpoint {
                 None => pool.checkpoint().await,
                 Some(_) => pool.discard_checkpoint().await,
@@ -66,7 +121,11 @@ pub async fn work(
         if rng.below(3) == 0 {
             work_on_free_space(&pool, &status, &mut rng).await?;
         }
-        if data_leaves && rng.coin() && change_data(&pool, &status, &mut rng, &disks).await? {
+        if data_leaves
+            && (rng.coin() || mostly)
+            && change_data(&pool, &status, &mut rng, &disks, &removals).await?
+        {
+            was_leaving |= removals.get().begun > begun_before;
             continue;
         }
         let idle = caches.iter().find(|disk| !is_used(&status, disk));
@@ -116,12 +175,28 @@ pub async fn work(
     Ok(())
 }
 
+fn count(removals: &Cell<Removals>, add: impl FnOnce(&mut Removals)) {
+    let mut now = removals.get();
+    add(&mut now);
+    removals.set(now);
+}
+
+async fn pause_removals(pool: &PoolHandle, paused: bool) -> Result<(), String> {
+    let tunes = Tunes {
+        removal_paused: Some(paused),
+        ..Tunes::default()
+    };
+    let tuned = pool.tune(tunes).await;
+    tuned.map_err(|error| error.to_string())
+}
+
 /// Adds a vdev, removes one that has data, or gives a removal up; whether there was anything to do.
 async fn change_data(
     pool: &PoolHandle,
     status: &PoolStatus,
     rng: &mut Rng,
     disks: &[PathBuf],
+    removals: &Cell<Removals>,
 ) -> Result<bool, String> {
     let is_leaving = status
         .removal
@@ -140,7 +215,11 @@ async fn change_data(
         .collect();
     let outcome = if is_leaving {
         match rng.coin() {
-            true => pool.cancel_removal().await,
+            true => {
+                let given_up = pool.cancel_removal().await;
+                count(removals, |now| now.given_up += u64::from(given_up.is_ok()));
+                given_up
+            }
             false => return Ok(false),
         }
     } else if data.is_empty() {
@@ -155,7 +234,9 @@ async fn change_data(
         };
         pool.add(spec).await
     } else {
-        pool.remove(*rng.choose(&data)).await
+        let begun = pool.remove(*rng.choose(&data)).await;
+        count(removals, |now| now.begun += u64::from(begun.is_ok()));
+        begun
     };
     match outcome {
         Ok(()) => Ok(true),

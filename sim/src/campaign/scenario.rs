@@ -1,6 +1,6 @@
 //! What one seed does: a pool on modelled disks, clients at work, power cuts, and the judgement after each.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use runtime::{Handle, join_all};
 use world::{DiskModel, Ended, Faults, Rng, World};
 
 use super::datasets::{self, DatasetHistory};
-use super::devices;
+use super::devices::{self, Habit, Removals};
 use super::history::{History, Order, judge};
 use super::host::{Machine, SimHost};
 use super::model::{Style, Tree, Visible};
@@ -134,6 +134,8 @@ pub struct Plan {
     pub group_age: Duration,
     /// Somebody adds and removes devices meanwhile: four disks more.
     pub with_devices: bool,
+    /// That somebody mostly has vdevs with data leave, which takes many small steps.
+    pub with_removals: bool,
 }
 
 /// Adds `logbias=throughput` to every third seed. Drawn apart, so that all other choices of a seed stay what they were.
@@ -234,6 +236,7 @@ impl Plan {
             logs: Logs::InPool,
             group_age: GROUP_AGE,
             with_devices: false,
+            with_removals: false,
         }
     }
 
@@ -260,6 +263,7 @@ impl Plan {
             logs: Logs::InPool,
             group_age: GROUP_AGE,
             with_devices: false,
+            with_removals: false,
         }
     }
 
@@ -288,6 +292,31 @@ impl Plan {
         let fills = plan.styles.contains(&Style::Fill);
         Self {
             with_devices: !fills,
+            ..plan
+        }
+    }
+
+    /// Vdevs that hold data join the pool and leave it all the time.
+    #[must_use]
+    pub fn removals(seed: u64) -> Self {
+        let plan = Self::of_seed(seed);
+        let fits = plan.layout.parity() == 0 && !plan.styles.contains(&Style::Fill);
+        let plan = match fits {
+            true => plan,
+            // No vdev leaves a pool with raidz, and none a full one.
+            false => Self {
+                layout: Layout::Stripe,
+                trouble: Trouble::None,
+                styles: vec![Style::Mixed; plan.clients],
+                disk_bytes: 96 << 20,
+                ..plan
+            },
+        };
+        Self {
+            rounds: plan.rounds.max(2),
+            operations: plan.operations.clamp(40, 80),
+            with_devices: true,
+            with_removals: true,
             ..plan
         }
     }
@@ -453,6 +482,7 @@ pub struct Outcome {
     pub events: u64,
     pub hash: u64,
     pub virtual_time: Duration,
+    pub removals: Removals,
 }
 
 /// What is wrong with a seed.
@@ -510,8 +540,10 @@ pub fn run(plan: &Plan, world: &World, judge_images: Judge<'_>) -> Result<Outcom
     let names = Rc::new(RefCell::new(DatasetHistory::new()));
     let blocks = Rc::new(RefCell::new(VolumeHistory::default()));
     for round in 1..=plan.rounds {
-        let (histories, cut) = work(plan, world, &mut rng, &trees, &names, &blocks, None)
+        let worked = work(plan, world, &mut rng, &trees, &names, &blocks, None)
             .map_err(|text| fail(round, text))?;
+        let (histories, cut) = (worked.histories, worked.was_cut);
+        outcome.removals = outcome.removals.and(worked.removals);
         outcome.operations += histories
             .iter()
             .map(|history| history.len() as u64)
@@ -613,6 +645,13 @@ where
 fn tuning(plan: &Plan) -> Tuning {
     let mut tuning = Tuning::default();
     tuning.txg.timeout = plan.group_age;
+    if plan.with_removals {
+        // Short runs split blocks, and small batches make an evacuation take many groups.
+        let step = plan.seed % 3;
+        tuning.removal.batch_bytes = 64 << 10 << (2 * step);
+        tuning.removal.segment_bytes = 48 << 10 << step;
+        tuning.removal.span_bytes = 8 << 10;
+    }
     tuning
 }
 
@@ -822,6 +861,13 @@ fn plan_cut(world: &World, rng: &mut Rng, kind: u64) {
     }
 }
 
+/// What came of a boot.
+pub(crate) struct Worked {
+    pub(crate) histories: Vec<History>,
+    was_cut: bool,
+    removals: Removals,
+}
+
 /// Lets the clients work until the power goes (or they are done: then by seed a late cut or a clean export).
 /// Returns their histories and whether power was cut. `watch` is told of the histories when the machine is on.
 pub(crate) fn work(
@@ -832,7 +878,7 @@ pub(crate) fn work(
     names: &Rc<RefCell<DatasetHistory>>,
     blocks: &Rc<RefCell<VolumeHistory>>,
     watch: Option<&dyn Fn(&Histories)>,
-) -> Result<(Vec<History>, bool), String> {
+) -> Result<Worked, String> {
     let first: Vec<History> = before
         .iter()
         .enumerate()
@@ -851,6 +897,8 @@ pub(crate) fn work(
     let mut volume_rng = rng.fork();
     let mut device_rng = Rng::new(volume_rng.clone().next_u64());
     let kept = histories.clone();
+    let removals = Rc::new(Cell::new(Removals::default()));
+    let counted = removals.clone();
     let ended = boot(
         world,
         || prepare(rng),
@@ -899,9 +947,14 @@ pub(crate) fn work(
             if plan.with_devices {
                 let (pool, rng) = (pool.clone(), device_rng.fork());
                 let (disks, caches) = (plan.extra_disks(), plan.cache_disks());
-                // No vdev leaves a pool with raidz.
-                let data_leaves = plan.layout.parity() == 0;
-                let work = devices::work(pool, handle.clone(), rng, disks, caches, data_leaves);
+                let habit = match plan.with_removals {
+                    true => Habit::MostlyRemove,
+                    // No vdev leaves a pool with raidz.
+                    false if plan.layout.parity() > 0 => Habit::Keep,
+                    false => Habit::Remove,
+                };
+                let removals = counted.clone();
+                let work = devices::work(pool, handle.clone(), rng, disks, caches, habit, removals);
                 tasks.push(handle.spawn("devices", work));
             }
             if plan.trouble == Trouble::OneSideVanishes {
@@ -962,5 +1015,9 @@ pub(crate) fn work(
             world.bring_back(&path);
         }
     }
-    Ok((kept.take(), was_cut))
+    Ok(Worked {
+        histories: kept.take(),
+        was_cut,
+        removals: removals.get(),
+    })
 }

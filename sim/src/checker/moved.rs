@@ -1,6 +1,6 @@
 //! Removed vdevs, and one that is being emptied: where their blocks are now, and what of it nobody refers to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ondisk::space_map::{self, SpaceMapEntry, SpaceMapHeader, SpaceOp};
 use ondisk::{Dva, NvList, bytes, label};
@@ -15,6 +15,13 @@ use super::zap::Zap;
 /// Keys of a vdev's configuration.
 const MAPPING: &str = "com.delphix:indirect_object";
 const BIRTHS: &str = "com.delphix:indirect_births";
+const PREVIOUS: &str = "com.delphix:prev_indirect_vdev";
+/// Key of the directory: stage, vdev, vdev removed last, start, end, bytes to copy, bytes copied.
+const REMOVING: &str = "com.delphix:removing";
+const EVACUATING: u64 = 1;
+const FINISHED: u64 = 2;
+/// No vdev.
+const NONE: u64 = u64::MAX;
 /// Keys of its attributes.
 const OBSOLETE: &str = "com.delphix:indirect_obsolete_sm";
 const PRECISE: &str = "com.delphix:obsolete_counts_are_precise";
@@ -172,7 +179,7 @@ impl Checker<'_> {
         let last = runs.last().map_or(0, |run| run.from + run.len);
         let sum: u64 = runs.iter().map(|run| run.len).sum();
         let whole = runs.len() as u64 == count && runs.iter().all(|run| run.len != 0);
-        if !whole || !sorted || sum != total || last > end {
+        if !whole || !sorted || sum != total || last != end {
             return None;
         }
         let births_bytes = self.object_bytes(mos, births, births_count.checked_mul(BIRTH)?);
@@ -268,11 +275,13 @@ impl Checker<'_> {
     pub(super) fn check_moved(
         &mut self,
         mos: &Tree,
+        directory: &Zap,
         config: Option<&NvList>,
         used: &mut Usage,
     ) -> BTreeMap<u32, Vec<(u64, u64)>> {
         let mut images: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
         let listed = config.map(tops).unwrap_or_default();
+        self.check_order(directory, listed);
         for top in listed.iter().filter(|top| top.has(MAPPING)) {
             let id = id_of(top);
             let Some(table) = self.moved.get(&id) else {
@@ -285,8 +294,9 @@ impl Checker<'_> {
             }
             used.removals += 1;
             used.obsolete_counts += u64::from(table.objects[2] != 0);
-            let runs = table.runs.clone();
+            let (runs, births) = (table.runs.clone(), table.births.clone());
             let until = runs.last().map_or(0, |run| run.from + run.len);
+            self.check_births(id, until, &births);
             let is_gone = self.tops.get(&id).is_some_and(|top| top.is_indirect);
             let reached = self.claims.ranges(id, &mut self.report);
             for &(start, end) in &reached {
@@ -310,6 +320,60 @@ impl Checker<'_> {
             self.check_obsolete(mos, id, &runs, &reached, used);
         }
         images
+    }
+
+    /// What the directory says of removals must lead to every table, each newer one before the older: they may lie on vdevs
+    /// removed later.
+    fn check_order(&mut self, directory: &Zap, tops: &[NvList]) {
+        let mut fault = |text: String| self.report.error(Kind::Config, text);
+        let state = directory.entries.get(REMOVING.as_bytes());
+        let word = |at: usize| state.and_then(|state| state.ints.get(at).copied());
+        let (stage, vdev) = (word(0).unwrap_or(0), word(1).unwrap_or(NONE));
+        let mut last = word(2).unwrap_or(NONE);
+        let mut expected: BTreeSet<u64> = BTreeSet::new();
+        if stage == EVACUATING {
+            expected.insert(vdev);
+        } else if stage == FINISHED && last != vdev {
+            fault(format!(
+                "vdev {vdev} was removed last, and {last} is said to be the first table"
+            ));
+        }
+        let (to_copy, copied) = (word(5).unwrap_or(0), word(6).unwrap_or(0));
+        if copied > to_copy || stage == FINISHED && copied != to_copy {
+            fault(format!(
+                "the newest removal copied {copied} of {to_copy} bytes"
+            ));
+        }
+        while last != NONE && expected.insert(last) {
+            let top = tops.iter().find(|top| top.u64("id") == Some(last));
+            let top = top.filter(|top| top.str("type") == Some("indirect"));
+            let Some(top) = top else {
+                return fault(format!("vdev {last} has no table, and is said to"));
+            };
+            last = top.u64(PREVIOUS).unwrap_or(NONE);
+        }
+        let tables = tops.iter().filter(|top| top.has(MAPPING));
+        let tables: BTreeSet<u64> = tables.map(|top| u64::from(id_of(top))).collect();
+        if last != NONE || tables != expected {
+            fault(format!(
+                "vdevs {tables:?} have tables, {expected:?} are led to"
+            ));
+        }
+    }
+
+    /// Every run must have been moved in some txg, the later ones later.
+    fn check_births(&mut self, id: u32, until: u64, births: &[(u64, u64)]) {
+        let sorted = births
+            .windows(2)
+            .all(|w| w[0].0 < w[1].0 && w[0].1 < w[1].1);
+        let possible = births.iter().all(|&(_, txg)| txg > 0 && txg <= self.txg);
+        let reached = births.last().map_or(0, |&(end, _)| end);
+        if !sorted || !possible || reached < until {
+            let text = format!(
+                "vdev {id}: moved up to {until:#x}, births up to {reached:#x}: {births:x?}"
+            );
+            self.report.error(Kind::Config, text);
+        }
     }
 
     /// Compares what is said to be obsolete of a table with what nobody refers to.

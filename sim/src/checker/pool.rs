@@ -97,7 +97,7 @@ impl Checker<'_> {
         self.check_history(&mos, &directory, &mut usage);
         self.check_datasets(&mos, &directory, freed, &mut usage);
         self.claims.judge_clones(&mut self.report);
-        let images = self.check_moved(&mos, config.as_ref(), &mut usage);
+        let images = self.check_moved(&mos, &directory, config.as_ref(), &mut usage);
         self.check_space(&mos, &directory, images, &mut usage);
         if let Some(config) = &config {
             self.check_vdev_zaps(&mos, &directory, config, &mut usage);

@@ -81,5 +81,6 @@ pub fn plan_of_seed(seed: u64) -> Plan {
         logs,
         group_age: Duration::from_millis(*rng.choose(&[50, 300, 1_000, 5_000, 5_000])),
         with_devices: false,
+        with_removals: false,
     }
 }

@@ -143,7 +143,7 @@ pub fn run(plan: &Plan, options: &Options) -> Result<Counts, Violation> {
             &volume,
             Some(&watch),
         );
-        let (histories, _) = done.map_err(fail)?;
+        let histories = done.map_err(fail)?.histories;
         counts.operations = histories.iter().map(|history| history.len() as u64).sum();
         let promise = Promise {
             histories,

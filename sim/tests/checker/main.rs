@@ -8,6 +8,7 @@
     reason = "tests may panic"
 )]
 
+mod removed;
 mod surgeon;
 
 use std::process::Command;
@@ -71,6 +72,7 @@ fn pools_made_by_openzfs_are_clean() {
         "n4-ashift14-raidz",
         "o-features",
         "p1-degraded-raidz2",
+        "r-stripe-indirect",
         "s-send",
     ];
     for name in pools {
@@ -115,9 +117,19 @@ fn an_expanded_raidz_is_refused_not_misjudged() {
     assert!(report.has(Kind::NotChecked));
 }
 
-/// Wounds the pool, and expects findings of `kinds` only (at least one of the first). `seen_by_zdb`: whether zdb sees it.
+/// Wounds a pool, and expects findings of `kinds` only (at least one of the first). `seen_by_zdb`: whether zdb sees it.
 fn wound(what: &str, kinds: &[Kind], seen_by_zdb: Option<bool>, cut: impl FnOnce(&mut Surgeon)) {
-    let mut pool = Surgeon::unpack("n2-ashift12");
+    wound_pool("n2-ashift12", what, kinds, seen_by_zdb, cut);
+}
+
+fn wound_pool(
+    name: &str,
+    what: &str,
+    kinds: &[Kind],
+    seen_by_zdb: Option<bool>,
+    cut: impl FnOnce(&mut Surgeon),
+) {
+    let mut pool = Surgeon::unpack(name);
     cut(&mut pool);
     let report = check(&pool, Options::default());
     assert!(report.has(kinds[0]), "{what}: not found: {report}");

@@ -1,14 +1,16 @@
 //! Changes a block of a pool and mends every checksum above it, up to the uberblock: what results is wrong in exactly one
 //! place, as a bug in a writer would leave it.
 //!
-//! Knows pools of one top-level vdev (a disk or a mirror) whose blocks are little-endian and not encrypted.
+//! Knows pools of disks and mirrors, also removed ones, whose blocks are little-endian and not encrypted.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use codec::{checksum, compress};
+use ondisk::bytes::u64_at;
 use ondisk::{
-    BlockPointer, ChecksumKind, Compression, DnodePhys, NvList, ObjectType, Uberblock, bytes, label,
+    BlockPointer, ChecksumKind, Compression, DnodePhys, Dva, NvList, ObjectType, Uberblock, bytes,
+    label,
 };
 use tempfile::TempDir;
 
@@ -19,8 +21,22 @@ pub(crate) type Change<'c> = &'c mut dyn FnMut(&mut Surgeon, &mut Vec<u8>);
 pub(crate) struct Surgeon {
     pub(crate) name: String,
     pub(crate) disks: Vec<Vec<u8>>,
+    /// Which top-level vdev each disk is of, by its label.
+    tops: Vec<Option<u64>>,
+    /// Where the blocks of a removed vdev are.
+    moved: Vec<Moved>,
     ashift: u64,
     ub: Uberblock,
+}
+
+/// An entry of the table of a removed vdev.
+#[derive(Clone, Copy, Debug)]
+struct Moved {
+    removed: u64,
+    from: u64,
+    len: u64,
+    vdev: u64,
+    offset: u64,
 }
 
 impl Surgeon {
@@ -50,6 +66,11 @@ impl Surgeon {
 
     fn open(name: &str, disks: Vec<Vec<u8>>) -> Self {
         let at = usize::try_from(label::NVLIST.0).unwrap();
+        let tops = disks.iter().map(|disk| {
+            let config = NvList::decode(&disk[at..]).ok()?;
+            config.list("vdev_tree")?.u64("id")
+        });
+        let tops = tops.collect();
         let config = NvList::decode(&disks[0][at..]).expect("label 0 decodes");
         let ashift = config
             .list("vdev_tree")
@@ -65,9 +86,73 @@ impl Surgeon {
         Self {
             name: name.to_owned(),
             disks,
+            tops,
+            moved: Vec::new(),
             ashift,
             ub,
         }
+    }
+
+    /// The configuration in the meta object set.
+    pub(crate) fn config(&self) -> NvList {
+        let (_, config) = self.find(ObjectType::PACKED_NVLIST);
+        let len = usize::try_from(u64_at(&config.bonus, 0)).unwrap();
+        NvList::decode(&self.data(&config, 0).unwrap()[..len]).expect("the configuration")
+    }
+
+    /// Reads where the blocks of removed vdevs are. Until then no such block can be read.
+    pub(crate) fn read_tables(&mut self) {
+        let mut moved = Vec::new();
+        let config = self.config();
+        for top in config.list("vdev_tree").unwrap().lists("children").unwrap() {
+            let Some(object) = top.u64("com.delphix:indirect_object") else {
+                continue;
+            };
+            let table = self.object(object);
+            let data = self.data(&table, 0).expect("a table");
+            let count = usize::try_from(u64_at(&table.bonus, 16)).unwrap();
+            for entry in data.chunks(24).take(count) {
+                let at = |word: u64| (word & !(1 << 63)) << 9;
+                moved.push(Moved {
+                    removed: top.u64("id").unwrap(),
+                    from: at(u64_at(entry, 0)),
+                    len: (u64_at(entry, 8) & 0xff_ffff) << 9,
+                    vdev: u64_at(entry, 8) >> 32,
+                    offset: at(u64_at(entry, 16)),
+                });
+            }
+        }
+        self.moved = moved;
+    }
+
+    /// An object of the meta object set.
+    pub(crate) fn object(&self, object: u64) -> DnodePhys {
+        let mut all = self.dnodes(&self.rootbp()).into_iter();
+        all.find(|(n, _)| *n == object)
+            .expect("the object is there")
+            .1
+    }
+
+    /// A disk of a vdev.
+    pub(crate) fn disk_of(&self, vdev: u32) -> usize {
+        let mut tops = self.tops.iter();
+        tops.position(|top| *top == Some(u64::from(vdev)))
+            .expect("a disk")
+    }
+
+    /// Disks and bytes where a copy of a block is.
+    fn places(&self, dva: Dva, len: usize) -> Vec<(usize, usize)> {
+        let (mut vdev, mut offset) = (u64::from(dva.vdev), dva.offset);
+        while let Some(run) = self
+            .moved
+            .iter()
+            .find(|run| run.removed == vdev && (run.from..run.from + run.len).contains(&offset))
+        {
+            assert!(offset + len as u64 <= run.from + run.len, "a split block");
+            (vdev, offset) = (run.vdev, run.offset + (offset - run.from));
+        }
+        let disks = (0..self.disks.len()).filter(|&disk| self.tops[disk] == Some(vdev));
+        disks.map(|disk| (disk, device_byte(offset))).collect()
     }
 
     /// Writes the images to a directory, for zdb.
@@ -94,8 +179,9 @@ impl Surgeon {
         let stored = if bp.is_embedded() {
             bp.embedded_payload()
         } else {
-            let at = device_byte(bp.dvas()[0].offset);
-            self.disks[0][at..at + psize(bp)].to_vec()
+            let mut places = bp.copies().flat_map(|dva| self.places(dva, psize(bp)));
+            let (disk, at) = places.next().expect("a copy on a disk that is there");
+            self.disks[disk][at..at + psize(bp)].to_vec()
         };
         let lsize = usize::try_from(bp.lsize()).unwrap();
         match bp.compression() {
@@ -136,9 +222,10 @@ impl Surgeon {
         stored.resize(psize(bp), 0);
         assert_eq!(bp.checksum_kind(), ChecksumKind::FLETCHER4);
         for dva in bp.copies() {
-            let at = device_byte(dva.offset);
-            for disk in &mut self.disks {
-                disk[at..at + stored.len()].copy_from_slice(&stored);
+            let places = self.places(dva, stored.len());
+            assert!(!places.is_empty(), "every copy is written");
+            for (disk, at) in places {
+                self.disks[disk][at..at + stored.len()].copy_from_slice(&stored);
             }
         }
         let mut new = *bp;
