@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use engine::{EngineError, Health, PoolError, PoolHandle, PoolStatus, VdevStatus};
+use engine::{EngineError, Health, PoolError, PoolHandle, PoolStatus, RebuildState, VdevStatus};
 use runtime::Handle;
 use world::{Faults, Presence, Rng, World};
 
@@ -495,7 +495,7 @@ pub(super) async fn make_whole(
     }
     return_spares(pool).await?;
     for round in 1..=2 {
-        if let Err(error) = pool.start_scrub().await {
+        if let Err(error) = start_scrub(pool, handle).await {
             return Err(format!("scrub {round}: {error}"));
         }
         let mut waited = 0;
@@ -543,6 +543,32 @@ async fn return_spares(pool: &PoolHandle) -> Result<(), String> {
             .map_err(|error| format!("detach {}: {error}", spare.name))?;
     }
     Ok(())
+}
+
+/// Starts a scrub as soon as the pool has the time for one: what devices lack goes first, spares that take over, and also what
+/// follows when one is detached.
+pub(super) async fn start_scrub(pool: &PoolHandle, handle: &Handle) -> Result<(), String> {
+    // What was in the way may have ended when it is looked at.
+    let (mut idle, mut waited) = (0, 0);
+    while let Err(error) = pool.start_scrub().await {
+        let status = status(pool).await?;
+        idle = if is_busy(&status) { 0 } else { idle + 1 };
+        waited += 1;
+        if idle > 1 || waited > 20_000 {
+            return Err(format!("{error}: {status:?}"));
+        }
+        handle.sleep(Duration::from_millis(500)).await;
+    }
+    Ok(())
+}
+
+fn is_busy(status: &PoolStatus) -> bool {
+    let rebuilding = |top: &VdevStatus| {
+        let rebuild = top.rebuild.as_ref();
+        rebuild.is_some_and(|rebuild| rebuild.state == RebuildState::Active)
+    };
+    let scanning = status.scan.as_ref().is_some_and(|scan| scan.running);
+    scanning || status.root.children.iter().any(rebuilding)
 }
 
 fn is_scrubbing(status: &PoolStatus) -> bool {

@@ -8,15 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use engine::{
-    Cred, FileId, FileType, FsError, FsHandle, Health, PoolHandle, RebuildState, ScanStatus,
-};
+use engine::{Cred, FileId, FileType, FsError, FsHandle, Health, PoolHandle, ScanStatus};
 use ondisk::bytes;
 use ondisk::label::DATA_START;
 use runtime::Handle;
 use world::{Rng, World};
 
-use super::admin::Ward;
+use super::admin::{self, Ward};
 use super::in_pool;
 use crate::campaign::model::{File, Node, Visible};
 use crate::campaign::scenario::{self, Layout, Plan};
@@ -296,13 +294,9 @@ async fn open(pool: &PoolHandle, client: usize) -> Result<(FsHandle, FileId), St
 }
 
 async fn scrub(pool: &PoolHandle, handle: &Handle) -> Result<ScanStatus, String> {
-    // A spare that takes over for what the damage has taken out of service goes first, and a scrub of its own follows.
-    while let Err(error) = pool.start_scrub().await {
-        if !is_busy(pool).await? {
-            return Err(format!("scrub: {error}"));
-        }
-        handle.sleep(Duration::from_millis(500)).await;
-    }
+    admin::start_scrub(pool, handle)
+        .await
+        .map_err(|error| format!("scrub: {error}"))?;
     loop {
         handle.sleep(Duration::from_millis(500)).await;
         let status = pool.status().await.map_err(|error| error.to_string())?;
@@ -311,14 +305,4 @@ async fn scrub(pool: &PoolHandle, handle: &Handle) -> Result<ScanStatus, String>
             return Ok(scan);
         }
     }
-}
-
-async fn is_busy(pool: &PoolHandle) -> Result<bool, String> {
-    let status = pool.status().await.map_err(|error| error.to_string())?;
-    let mut tops = status.root.children.iter();
-    let rebuilding = tops.any(|top| {
-        let rebuild = top.rebuild.as_ref();
-        rebuild.is_some_and(|rebuild| rebuild.state == RebuildState::Active)
-    });
-    Ok(rebuilding || status.scan.is_some_and(|scan| scan.running))
 }
