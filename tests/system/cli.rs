@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::ceiling::Ceiling;
+
 /// The program under test, built beside this test.
 pub(crate) fn program() -> PathBuf {
     if let Some(path) = std::env::var_os("SANBOX") {
@@ -36,6 +38,8 @@ pub(crate) fn program() -> PathBuf {
 pub(crate) struct Place {
     directory: tempfile::TempDir,
     daemon: Option<Child>,
+    /// What the daemon may take, where that is looked at.
+    ceiling: Option<Ceiling>,
     /// The identifier of the host that it stands for; `None`: that of the machine.
     hostid: Option<&'static str>,
 }
@@ -50,6 +54,7 @@ impl Place {
         let place = Self {
             directory,
             daemon: None,
+            ceiling: None,
             hostid: None,
         };
         for sub in ["bin", "work"] {
@@ -81,7 +86,11 @@ impl Place {
     }
 
     pub(crate) fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
+        self.at_home(Command::new(program))
+    }
+
+    /// Gives a command this place's directory and environment.
+    fn at_home(&self, mut command: Command) -> Command {
         let path = std::env::var("PATH").unwrap_or_default();
         command
             .current_dir(self.path("work"))
@@ -101,12 +110,17 @@ impl Place {
         let log = self.path("log");
         let file = fs::File::create(&log).expect("a log");
         let program = self.path("bin/sanbox").to_string_lossy().into_owned();
-        let mut command = self.command(&program);
-        command
-            .arg("serve")
-            .args(flags)
-            .stdout(Stdio::null())
-            .stderr(file);
+        let ceiling = Ceiling::asked().filter(|_| !flags.contains(&"--memory"));
+        let mut command = self.at_home(match &ceiling {
+            Some(ceiling) => ceiling.serve(&program),
+            None => {
+                let mut command = Command::new(&program);
+                command.arg("serve");
+                command
+            }
+        });
+        self.ceiling = ceiling;
+        command.args(flags).stdout(Stdio::null()).stderr(file);
         self.daemon = Some(command.spawn().expect("the daemon starts"));
         let began = Instant::now();
         while !self.log().contains("sanbox: ready") {
@@ -132,9 +146,20 @@ impl Place {
     /// Kills the daemon as a power cut would.
     pub(crate) fn kill(&mut self) {
         if let Some(mut daemon) = self.daemon.take() {
+            let verdict = self.judge(daemon.id());
             daemon.kill().expect("a running daemon");
             daemon.wait().expect("its end");
+            self.ceiling = None;
+            if !std::thread::panicking() {
+                assert_eq!(verdict, Ok(()));
+            }
         }
+    }
+
+    fn judge(&self, daemon: u32) -> Result<(), String> {
+        self.ceiling
+            .as_ref()
+            .map_or(Ok(()), |ceiling| ceiling.judge(daemon))
     }
 
     /// Ends the daemon as a service manager would; it must end well.
@@ -142,6 +167,7 @@ impl Place {
         let Some(mut daemon) = self.daemon.take() else {
             return;
         };
+        let verdict = self.judge(daemon.id());
         let told = Command::new("kill")
             .arg(daemon.id().to_string())
             .status()
@@ -153,6 +179,8 @@ impl Place {
             "the daemon ended with {status}: {}",
             self.log()
         );
+        self.ceiling = None;
+        assert_eq!(verdict, Ok(()));
     }
 
     /// Runs a shell line; returns standard output, standard error and exit code as a transcript
@@ -316,8 +344,8 @@ macro_rules! transcripts {
 }
 
 transcripts! {
-    usage pools removal draid checkpoint events freespace growth spares reshape rebuild datasets properties files import
-    snapshots volumes scrub upgrade damage
+    usage pools removal draid checkpoint events freespace growth spares reshape rebuild datasets properties files
+    import snapshots volumes scrub upgrade damage
 }
 
 /// The short way to the daemon says, exits and fails as the long one, and is not taken twice.

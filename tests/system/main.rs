@@ -5,6 +5,7 @@
 mod allow;
 mod bootfs;
 mod caches;
+mod ceiling;
 mod cli;
 mod crossing;
 mod daemon;
