@@ -250,6 +250,7 @@ impl Objset {
             }
         }
         drop(state);
+        tx.add_changed(bytes.len() as u64);
         dnode.bump();
         true
     }
@@ -286,7 +287,12 @@ impl Objset {
             })
         };
         state.layers[at].blocks.insert(block, data);
-        tx.add_dirty(size as u64);
+        // What a dictionary changes is counted with its block, what a writer changes as he goes.
+        if given.is_empty() {
+            tx.add_dirty(size as u64);
+        } else {
+            tx.add_block(size as u64);
+        }
         Some(at)
     }
 

@@ -25,8 +25,11 @@ use crate::wait::Notify;
 pub struct TxgOptions {
     /// Dirty bytes over all groups above which `begin` waits.
     pub dirty_bytes_max: u64,
-    /// Dirty bytes of the open group that ask for a sync before the timer.
+    /// Bytes changed in the open group that ask for a sync before the timer.
     pub dirty_bytes_sync: u64,
+    /// Percent of `dirty_bytes_max` that, dirty in the open group, ask for one as well: blocks changed in part are dirty as a
+    /// whole. Below where delays begin, so that the next group has room while this one is written.
+    pub sync_dirty_percent: u64,
     /// Percent of `dirty_bytes_max` at which delays begin (OpenZFS: `zfs_delay_min_dirty_percent`, 60).
     pub delay_min_dirty_percent: u64,
     /// Scale of the delay curve in nanoseconds (OpenZFS: `zfs_delay_scale`, 500,000).
@@ -42,6 +45,7 @@ impl Default for TxgOptions {
         Self {
             dirty_bytes_max: 1 << 30,
             dirty_bytes_sync: 200 << 20,
+            sync_dirty_percent: 45,
             delay_min_dirty_percent: 60,
             delay_scale_ns: 500_000,
             delay_max: Duration::from_millis(100),
@@ -114,6 +118,15 @@ impl Tx {
     pub(crate) fn add_dirty(&self, bytes: u64) {
         self.clock.add_dirty(self.txg, bytes);
     }
+
+    /// Counts the bytes of a block as dirty, of which [`Tx::add_changed`] tells how many changed.
+    pub(crate) fn add_block(&self, bytes: u64) {
+        self.clock.add_block(self.txg, bytes);
+    }
+
+    pub(crate) fn add_changed(&self, bytes: u64) {
+        self.clock.add_changed(self.txg, bytes);
+    }
 }
 
 impl Drop for Tx {
@@ -140,6 +153,8 @@ struct Clock {
     /// Dirty bytes per group that has not synced.
     dirty: RefCell<BTreeMap<Txg, u64>>,
     dirty_total: Cell<u64>,
+    /// Bytes changed in the open group.
+    changed: Cell<u64>,
     /// Highest group somebody waits for.
     wanted: Cell<Txg>,
     stopped: Cell<Option<&'static str>>,
@@ -193,6 +208,7 @@ impl TxgClock {
             holds: RefCell::default(),
             dirty: RefCell::default(),
             dirty_total: Cell::new(0),
+            changed: Cell::new(0),
             wanted: Cell::new(Txg(0)),
             stopped: Cell::new(None),
             refusing: Cell::new(false),
@@ -306,9 +322,7 @@ impl TxgClock {
             if self.is_sync_wanted() || self.0.stopped.get().is_some() {
                 return true;
             }
-            if self.dirty_bytes(self.0.open.get()) >= self.0.options.dirty_bytes_sync
-                || self.0.handle.now() >= deadline
-            {
+            if self.is_open_large() || self.0.handle.now() >= deadline {
                 return false;
             }
             self.0.work.wait("work for the sync loop").await;
@@ -334,6 +348,7 @@ impl TxgClock {
         let txg = self.0.open.get();
         self.0.quiescing.set(Some(txg));
         self.0.open.set(Txg(txg.0 + 1));
+        self.0.changed.set(0);
         while self.0.holds.borrow().get(&txg).is_some_and(|&n| n > 0) {
             self.0
                 .released
@@ -422,13 +437,38 @@ impl TxgClock {
         self.0.options.dirty_bytes_max
     }
 
-    /// Counts bytes as dirty in `txg`.
+    /// Counts bytes as changed and dirty in `txg`.
     pub fn add_dirty(&self, txg: Txg, bytes: u64) {
+        self.add_changed(txg, bytes);
+        self.add_block(txg, bytes);
+    }
+
+    fn add_block(&self, txg: Txg, bytes: u64) {
         *self.0.dirty.borrow_mut().entry(txg).or_insert(0) += bytes;
         self.0.dirty_total.set(self.0.dirty_total.get() + bytes);
-        if txg == self.0.open.get() && self.dirty_bytes(txg) >= self.0.options.dirty_bytes_sync {
+        self.note_growth(txg);
+    }
+
+    fn add_changed(&self, txg: Txg, bytes: u64) {
+        if txg == self.0.open.get() {
+            self.0.changed.set(self.0.changed.get() + bytes);
+            self.note_growth(txg);
+        }
+    }
+
+    fn note_growth(&self, txg: Txg) {
+        if txg == self.0.open.get() && self.is_open_large() {
             self.0.work.notify_all();
         }
+    }
+
+    /// Whether the open group is worth a sync before its time. Small writes all over a file of large records make all of it
+    /// dirty soon; the longer they go on in one group, the fewer times each record is written for them.
+    fn is_open_large(&self) -> bool {
+        let options = &self.0.options;
+        let dirty = self.dirty_bytes(self.0.open.get());
+        self.0.changed.get() >= options.dirty_bytes_sync
+            || dirty >= options.dirty_bytes_max / 100 * options.sync_dirty_percent
     }
 
     /// Counts bytes of `txg` as written.

@@ -243,6 +243,48 @@ fn groups_wait_for_their_holders_and_waiters_for_groups() {
 }
 
 #[test]
+fn a_group_is_large_by_what_changed_or_by_half_the_room() {
+    run(4, |handle| async move {
+        let options = TxgOptions {
+            dirty_bytes_max: 1000 << 10,
+            dirty_bytes_sync: 40 << 10,
+            ..TxgOptions::default()
+        };
+        let clock = TxgClock::new(handle.clone(), Txg(4), options);
+        let timeout = Duration::from_secs(5);
+        let waits = || {
+            let (clock, handle) = (clock.clone(), handle.clone());
+            async move {
+                let began = handle.now();
+                clock.wait_for_work(timeout).await;
+                let early = handle.now().since(began) < timeout;
+                let txg = clock.quiesce_next().await;
+                clock.sub_dirty(txg, u64::MAX);
+                clock.synced(txg);
+                early
+            }
+        };
+        let change = |blocks: u64, times: u64| {
+            let tx = clock.begin_now().expect("open");
+            for _ in 0..blocks {
+                tx.add_block(16 << 10);
+            }
+            for _ in 0..blocks * times {
+                tx.add_changed(512);
+            }
+        };
+        change(20, 1);
+        assert!(!waits().await, "a third of the room, and little changed");
+        change(2, 50);
+        assert!(waits().await, "the same bytes again and again");
+        change(30, 0);
+        assert!(waits().await, "little changed, but half the room");
+        change(1, 10);
+        assert!(!waits().await, "each group counts for itself");
+    });
+}
+
+#[test]
 fn the_throttle_slows_and_then_stops_writers() {
     run(3, |handle| async move {
         let options = TxgOptions {
