@@ -518,7 +518,10 @@ impl Tree {
             }
             // A write that no leaf took is not missed by any: it has failed, and may be tried again as a whole.
             for leaf in failed {
-                leaf.note_missed(at.born);
+                match through {
+                    true => leaf.note_lack(at.born),
+                    false => leaf.note_missed(at.born),
+                }
             }
             return Ok(());
         }

@@ -359,6 +359,11 @@ impl Leaf {
     /// Remembers that a write of the group did not reach this leaf.
     pub(crate) fn note_missed(&self, txg: Txg) {
         self.missed_since_flush.set(true);
+        self.note_lack(txg);
+    }
+
+    /// As [`Leaf::note_missed`], of a write that is durable elsewhere: whatever the next flush comes to.
+    pub(crate) fn note_lack(&self, txg: Txg) {
         self.note_gap(txg.0..txg.0 + 1);
     }
 

@@ -132,6 +132,37 @@ fn the_canary_dies() {
 }
 
 #[test]
+fn what_went_through_survives_and_what_was_only_written_does_not() {
+    for seed in 0..20 {
+        let world = World::new(seed);
+        world.add_disk(DISK, DiskModel::new(1 << 20));
+        let ended = world.run(|handle| async move {
+            let disk = handle
+                .open_disk(DISK.as_ref(), DiskMode::ReadWrite)
+                .await
+                .expect("opens");
+            for (place, number) in [(0, 1), (1, 2), (2, 3)] {
+                let written = disk.write(place * RECORD, record(number)).await;
+                written.expect("writes");
+            }
+            // Over something older that is in the cache, and before something newer.
+            let through = disk.write_through(RECORD, record(4)).await;
+            through.expect("writes");
+            disk.write(2 * RECORD, record(5)).await.expect("writes");
+        });
+        assert!(matches!(ended, Ended::Done(())));
+        world.power_cut_with(world::CutModel::LoseAll);
+        let image = &world.images()[std::path::Path::new(DISK)];
+        for (place, expected) in [(0, None), (1, Some(4)), (2, None)] {
+            let mut bytes = vec![0; 4096];
+            image.read(place * RECORD, &mut bytes);
+            let expected = expected.map_or(vec![0; 4096], |number| record(number).to_vec());
+            assert!(bytes == expected, "seed {seed}, place {place}");
+        }
+    }
+}
+
+#[test]
 fn a_lying_flush_is_noticed() {
     let caught = (0..100)
         .filter(|&seed| {

@@ -72,6 +72,43 @@ fn bytes_written_are_read_back_at_every_alignment() {
 }
 
 #[test]
+fn writes_that_go_through_arrive_beside_others() {
+    with_file(4 << 20, |runtime, path| {
+        let handle = runtime.handle();
+        runtime.block_on(async {
+            let disk = handle.open_disk(path, DiskMode::ReadWrite).await;
+            let disk = disk.expect("opens");
+            // Neighbours of one size, every other one going through; and one at an odd place.
+            let page = |number: u8| IoBuf::from(vec![number; 8192]);
+            let writes = (0..32_u8).map(|number| {
+                let (disk, place) = (&disk, u64::from(number) * 8192);
+                async move {
+                    match number % 2 {
+                        0 => disk.write_through(place, page(number)).await,
+                        _ => disk.write(place, page(number)).await,
+                    }
+                }
+            });
+            for result in join_all(writes).await {
+                result.expect("writes");
+            }
+            let odd = IoBuf::from(vec![77; 1001]);
+            let through = disk.write_through(300_001, odd.clone()).await;
+            through.expect("writes");
+            let nothing = disk.write_through(0, IoBuf::empty()).await;
+            nothing.expect("writes nothing");
+            for number in 0..32_u8 {
+                let read = disk.read(u64::from(number) * 8192, 8192).await;
+                assert_eq!(&*read.expect("reads"), &*page(number));
+            }
+            assert_eq!(&*disk.read(300_001, 1001).await.expect("reads"), &*odd);
+            let end = disk.write_through(4 << 20, page(1)).await;
+            assert!(matches!(end, Err(DiskError::OutOfRange { .. })));
+        });
+    });
+}
+
+#[test]
 fn many_operations_in_flight_all_come_back() {
     with_file(8 << 20, |runtime, path| {
         let handle = runtime.handle();

@@ -205,6 +205,61 @@ fn what_is_on_devices_that_failed_a_flush_can_be_read() {
 }
 
 #[test]
+fn what_goes_through_owes_no_flush_and_tells_when_one_half_missed_it() {
+    let world = world_of(9, &["/a", "/b"]);
+    let inner = world.clone();
+    done(world.run(|handle| async move {
+        let (config, tree) = make(&handle, &["/a", "/b"], 12).await;
+        let guid = |half: usize| config.tops[0].children[half].guid;
+        let log = IoClass::SyncWrite;
+        let through = |block: u64| tree.write_through(at(block), content(block, 1), log);
+        tree.flush().await.expect("flushes");
+        tree.take_missed_writes();
+        through(0).await.expect("writes");
+        // A half that goes now has lost nothing of it.
+        inner.vanish("/a");
+        assert!(missed(&tree).is_empty());
+        through(1).await.expect("one half takes it");
+        assert_eq!(missed(&tree), [guid(0)]);
+        inner.bring_back("/a");
+        assert_eq!(tree.reopen().await, 1);
+        tree.write(at(2), content(2, 1), log).await.expect("writes");
+        tree.flush().await.expect("flushes");
+        tree.take_missed_writes();
+        let failing = |write_error: u32, flush_error: u32| Faults {
+            write_error,
+            flush_error,
+            ..Faults::default()
+        };
+        inner.set_faults("/a", failing(1_000_000, 0));
+        through(6).await.expect("one half takes it");
+        assert_eq!(missed(&tree), [guid(0)]);
+        inner.set_faults("/a", Faults::default());
+        // A half that took it and could not make it durable is out, with all it was given since the last flush. That is all
+        // on the other half: the one that it missed was durable before.
+        inner.set_faults("/b", failing(0, 1_000_000));
+        tree.write(at(7), content(7, 1), log).await.expect("writes");
+        through(3).await.expect("the other half takes it");
+        assert_eq!(missed(&tree), [guid(1)]);
+        assert_eq!(tree.leaves()[1].health, Health::Faulted);
+        tree.flush().await.expect("the other half is enough");
+        inner.set_faults("/a", failing(0, 1_000_000));
+        assert!(through(4).await.is_err());
+        assert!(tree.flush().await.is_ok(), "nothing is owed");
+        assert!(through(5).await.is_err());
+    }));
+    world.power_cut_with(world::CutModel::LoseAll);
+    for (half, blocks) in [("/a", vec![0, 2, 3, 7]), ("/b", vec![0, 1, 2, 6])] {
+        let image = world.images()[std::path::Path::new(half)].clone();
+        for block in blocks {
+            let mut bytes = vec![0; usize::try_from(SIZE).expect("small")];
+            image.read(LEAF_DATA_START + block * SIZE, &mut bytes);
+            assert!(bytes == *content(block, 1), "{half}: block {block}");
+        }
+    }
+}
+
+#[test]
 fn a_stuck_half_is_waited_for_some_time_then_left_behind() {
     let world = world_of(4, &["/a", "/b"]);
     let inner = world.clone();
