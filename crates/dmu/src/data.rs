@@ -272,6 +272,8 @@ impl Objset {
         if state.layers[at].blocks.contains_key(&block) {
             return Some(at);
         }
+        // What a dictionary changes is counted with its block, what a writer changes as he goes.
+        let all_counts = given.is_empty();
         let data = if given == (0..size) {
             Block::Shared(IoBuf::empty())
         } else {
@@ -287,8 +289,7 @@ impl Objset {
             })
         };
         state.layers[at].blocks.insert(block, data);
-        // What a dictionary changes is counted with its block, what a writer changes as he goes.
-        if given.is_empty() {
+        if all_counts {
             tx.add_dirty(size as u64);
         } else {
             tx.add_block(size as u64);
