@@ -254,8 +254,7 @@ impl Tree {
         self.write_as(at, data, class, false).await
     }
 
-    /// As [`Tree::write`], and durable on return, for less than a write and a flush where devices can do both in one. Of
-    /// other writes it says nothing.
+    /// As [`Tree::write`], and durable on return. Its flush waits for no other's, and says nothing of other writes.
     ///
     /// # Errors
     /// As [`Tree::write`] and [`Tree::flush_vdev`].

@@ -82,20 +82,12 @@ struct Flight {
     offset: u64,
     /// Bytes already transferred by a short operation.
     done: usize,
-    /// Never in a convoy: it was in one that did not arrive whole, or goes through to stable storage, which the others need
-    /// not wait for.
+    /// Was in a convoy that did not arrive whole: the next try is its own.
     alone: bool,
-    through: Through,
+    /// A write that becomes a flush when it has arrived. In one (`RWF_DSYNC`) the kernel would do both with less CPU, but the
+    /// flush then waits for the very CPU where the write ended: 13 ms where others compute, instead of 0.2 ms.
+    through: bool,
     cargo: Cargo,
-}
-
-/// Whether a write is durable when it is done.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Through {
-    No,
-    Yes,
-    /// It failed, as a write or as a flush, which the kernel does not tell: written once more without the flush.
-    Failed,
 }
 
 /// Flights that the kernel carries as one transfer.
@@ -249,11 +241,6 @@ impl Uring {
             .get_mut(index)
             .expect("a flight in the backlog");
         let (disk, offset, done) = (flight.disk, flight.offset + flight.done as u64, flight.done);
-        // One trip to the kernel instead of two, and the flush is started where the write ends, not by us.
-        let rw_flags = match flight.through {
-            Through::Yes => libc::RWF_DSYNC,
-            Through::No | Through::Failed => 0,
-        };
         let (address, len, is_read) = match &mut flight.cargo {
             Cargo::Read(buf) => (buf[done..].as_mut_ptr(), buf.len() - done, true),
             Cargo::Write(data) => {
@@ -301,20 +288,16 @@ impl Uring {
                 (false, Some(buf), Some(fixed)) => {
                     opcode::WriteFixed::new(fixed, address, len_u32, buf)
                         .offset(offset)
-                        .rw_flags(rw_flags)
                         .build()
                 }
                 (false, Some(buf), None) => opcode::WriteFixed::new(fd, address, len_u32, buf)
                     .offset(offset)
-                    .rw_flags(rw_flags)
                     .build(),
                 (false, None, Some(fixed)) => opcode::Write::new(fixed, address, len_u32)
                     .offset(offset)
-                    .rw_flags(rw_flags)
                     .build(),
                 (false, None, None) => opcode::Write::new(fd, address, len_u32)
                     .offset(offset)
-                    .rw_flags(rw_flags)
                     .build(),
             }
         };
@@ -598,16 +581,11 @@ impl Uring {
                 errno => Some(errno),
             },
         };
-        let is_gone = matches!(error, Some(Errno::NODEV | Errno::NXIO));
-        if error.is_some() && flight.through == Through::Yes && !is_gone {
-            (flight.through, flight.done) = (Through::Failed, 0);
+        if error.is_none() && std::mem::take(&mut flight.through) {
+            (flight.cargo, flight.done) = (Cargo::Flush, 0);
             self.backlog.push_front(index);
             return;
         }
-        let (action, error) = match (error, flight.through) {
-            (None, Through::Failed) => (DiskAction::Flush, Some(Errno::IO)),
-            (error, _) => (action, error),
-        };
         let flight = self.flights.remove(index).expect("just seen");
         let (count, is_closing) = &mut self.usage[flight.disk.0 as usize];
         *count -= 1;
@@ -630,7 +608,7 @@ impl Uring {
         self.files.remove(disk);
     }
 
-    fn start(&mut self, token: Token, disk: DiskId, offset: u64, cargo: Cargo, through: Through) {
+    fn start(&mut self, token: Token, disk: DiskId, offset: u64, cargo: Cargo, through: bool) {
         let file = self.files.file(disk);
         self.usage[disk.0 as usize].0 += 1;
         let index = self.flights.insert(Flight {
@@ -639,7 +617,7 @@ impl Uring {
             file,
             offset,
             done: 0,
-            alone: through != Through::No,
+            alone: false,
             through,
             cargo,
         });
@@ -672,7 +650,7 @@ impl Driver for Uring {
                 self.inbox.push(Finished::Op(Completion { token, outcome }));
             }
             DiskOp::Read { disk, offset, buf } => {
-                self.start(token, disk, offset, Cargo::Read(buf), Through::No);
+                self.start(token, disk, offset, Cargo::Read(buf), false);
             }
             DiskOp::Write {
                 disk,
@@ -690,10 +668,9 @@ impl Driver for Uring {
                 } else {
                     Bytes::Shared(data)
                 };
-                let through = if through { Through::Yes } else { Through::No };
                 self.start(token, disk, offset, Cargo::Write(data), through);
             }
-            DiskOp::Flush { disk } => self.start(token, disk, 0, Cargo::Flush, Through::No),
+            DiskOp::Flush { disk } => self.start(token, disk, 0, Cargo::Flush, false),
             DiskOp::Open { .. } | DiskOp::List { .. } | DiskOp::Discard { .. } => {
                 run_blocking(&self.pool, &self.files, &self.inbox, op, token);
             }
