@@ -214,7 +214,7 @@ fn what_goes_through_owes_no_flush_and_tells_when_one_half_missed_it() {
         let log = IoClass::SyncWrite;
         let through = |block: u64| tree.write_through(at(block), content(block, 1), log);
         tree.flush().await.expect("flushes");
-        tree.take_missed_writes();
+        missed(&tree);
         through(0).await.expect("writes");
         // A half that goes now has lost nothing of it.
         inner.vanish("/a");
@@ -225,7 +225,7 @@ fn what_goes_through_owes_no_flush_and_tells_when_one_half_missed_it() {
         assert_eq!(tree.reopen().await, 1);
         tree.write(at(2), content(2, 1), log).await.expect("writes");
         tree.flush().await.expect("flushes");
-        tree.take_missed_writes();
+        missed(&tree);
         let failing = |write_error: u32, flush_error: u32| Faults {
             write_error,
             flush_error,
