@@ -518,7 +518,7 @@ pub(crate) async fn assemble(
         mos,
     } = opened;
     let mut verdict = judge_features(&mos).await?;
-    if let Some(guid) = removal::unsupported(&mos).await? {
+    if let Some(guid) = removal::unsupported(&mos, &tree).await? {
         verdict.add(guid, false, None);
     }
     if !verdict.unreadable.is_empty() {

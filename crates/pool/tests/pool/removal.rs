@@ -576,3 +576,61 @@ fn evacuations_change_hands() {
         }
     }
 }
+
+/// OpenZFS replaces pointers to a removed vdev by those to the new places, and lists for each dataset the ones that its
+/// snapshots still have. Such a pool is only read here; one without such lists is written.
+#[test]
+fn lists_of_replaced_pointers_keep_a_pool_read_only() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let files: Vec<PathBuf> = ["a", "b"].map(|name| dir.path().join(name)).into();
+    for file in &files {
+        let file = std::fs::File::create(file).expect("create a disk");
+        file.set_len(192 * MIB).expect("size a disk");
+    }
+    let mut spec = vec!["stripe", "-a", "12"];
+    spec.extend(files.iter().map(|file| file.to_str().expect("a name")));
+    if !refpool_run(dir.path(), "create", &[], &spec) {
+        return;
+    }
+    let by_openzfs = |operations: &[&str]| {
+        let mut arguments = vec!["--"];
+        arguments.extend(operations);
+        refpool_run(dir.path(), "import", &files, &arguments);
+    };
+    let fill = "fill:tank/x=100000";
+    by_openzfs(&["tank/x", fill, fill, fill, "tank/x@first"]);
+    // Each lays its objects elsewhere, so that there is much beside what is written later.
+    for _ in 0..3 {
+        by_openzfs(&[fill]);
+    }
+    by_openzfs(&["tank/x@second"]);
+    by_openzfs(&["remove:tank=a", "waitremove:tank"]);
+    let removed = world_of_files(1, &files);
+    run(&removed, async |handle| {
+        let pool = import_with(&handle, 2, &Tuning::default()).await;
+        scrub_is_clean(&pool).await;
+        pool.export().await.expect("export");
+    });
+    zdb_clean(&removed, "nothing was replaced");
+    for _ in 0..3 {
+        by_openzfs(&[fill]);
+    }
+    let replaced = world_of_files(1, &files);
+    zdb_clean(&replaced, "pointers were replaced");
+    run(&replaced, async |handle| {
+        let found = find(&handle, 2).await;
+        let refused = Pool::import(&handle, &found[0], policy()).await;
+        let Err(PoolError::UnsupportedForWrite { features }) = refused else {
+            panic!("imported, or {:?}", refused.err());
+        };
+        assert_eq!(features, ["com.delphix:remap_deadlist"]);
+        let policy = ImportPolicy {
+            readonly: true,
+            ..policy()
+        };
+        let pool = Pool::import(&handle, &found[0], policy).await;
+        let pool = pool.expect("a read-only import");
+        scrub_is_clean(&pool).await;
+        pool.export().await.expect("export");
+    });
+}
