@@ -22,10 +22,11 @@ impl RaidzReflow {
         (self.0 & ((1 << 55) - 1)) << 9
     }
 
-    /// State of the scratch area.
+    /// Whether the bytes already moved are to be read from the scratch area: their new places are being overwritten.
+    // OpenZFS: include/sys/uberblock_impl.h, RRSS_SCRATCH_VALID; the other states say what to do next.
     #[must_use]
-    pub const fn scratch_state(self) -> u64 {
-        self.0 >> 55
+    pub const fn is_in_scratch(self) -> bool {
+        self.0 >> 55 == 1
     }
 }
 

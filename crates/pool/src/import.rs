@@ -384,6 +384,7 @@ pub(crate) async fn open_mos(
         tuning: policy.tuning.blocks.clone(),
         ..StoreOptions::default()
     };
+    tree.set_reflow(uberblock.raidz_reflow);
     let store = BlockStore::new(handle, tree.clone(), options);
     let cache = Cache::new(handle, store.clone(), policy.tuning.cache.clone());
     // Above the states that are left behind: their uberblocks must not win the next time.

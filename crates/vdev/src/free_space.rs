@@ -31,7 +31,7 @@ impl Tree {
         let slot = slots.position(|slot| slot.any(|own| own.guid == leaf))?;
         let mut inner = match &top.layout {
             Layout::Copies => vec![range.clone()],
-            Layout::Raidz(raidz) if raidz.expanded.is_empty() => {
+            Layout::Raidz(raidz) if raidz.expanded.is_empty() && !raidz.expanding => {
                 vec![slot_ranges(raidz, top.ashift, range).get(slot)?.clone()]
             }
             Layout::Raidz(_) => return None,

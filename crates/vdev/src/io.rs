@@ -278,6 +278,9 @@ impl Tree {
             return Err(VdevError::ReadOnly);
         }
         let top = self.top_for(at)?;
+        if top.is_expanding() {
+            return Err(VdevError::ReadOnly);
+        }
         if data.len() as u64 != at.size || top.is_removed() {
             return Err(out_of_range(at));
         }
@@ -637,9 +640,12 @@ impl Suspect {
         if self.tree.0.mode == OpenMode::ReadOnly || self.is_overwritten() {
             return (0, 0);
         }
+        let top = self.tree.top(self.state.at.vdev);
+        if top.as_ref().is_some_and(|top| top.is_expanding()) {
+            return (0, 0);
+        }
         self.state.repairing.set(true);
         // A device that hangs must not hold up the reader, nor who waits to overwrite the range.
-        let top = self.tree.top(self.state.at.vdev);
         let patience = top.and_then(|top| self.tree.patience(&top));
         let writes = writes
             .into_iter()

@@ -29,6 +29,8 @@ pub struct Raidz {
     pub parity: u8,
     /// Txgs in which an expansion by one child was completed, ascending. Blocks born before have narrower stripes.
     pub expanded: Vec<Txg>,
+    /// The last child is being filled: no stripe is as wide as the vdev yet.
+    pub expanding: bool,
 }
 
 impl Layout {
@@ -37,7 +39,7 @@ impl Layout {
     pub fn asize_of(&self, ashift: u8, psize: u64) -> u64 {
         match self {
             Self::Copies => psize.next_multiple_of(1 << ashift),
-            Self::Raidz(raidz) => raidz.asize_of(raidz.width, ashift, psize),
+            Self::Raidz(raidz) => raidz.asize_of(raidz.width_at(Txg(u64::MAX)), ashift, psize),
             Self::Draid(draid) => draid.asize_of(ashift, psize),
         }
     }
@@ -112,7 +114,7 @@ impl Raidz {
     #[must_use]
     pub fn width_at(&self, txg: Txg) -> u32 {
         let later = self.expanded.iter().filter(|&&done| done > txg).count();
-        self.width - u32::try_from(later).unwrap_or(0)
+        self.width - u32::from(self.expanding) - u32::try_from(later).unwrap_or(0)
     }
 
     // Format page on raidz, section 2: data, parity for every row begun, padded to a multiple of parity + 1 sectors so

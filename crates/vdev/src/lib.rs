@@ -60,6 +60,8 @@ pub use types::{
 /// Bytes at the front of every leaf that no block may use: two labels and the boot area.
 /// Offset 0 of a top-level vdev is this byte of its leaves.
 pub const LEAF_DATA_START: u64 = 4 << 20;
+/// Start of the boot area of a leaf, in bytes. It goes up to [`LEAF_DATA_START`].
+pub(crate) const BOOT_AREA_START: u64 = 2 * ondisk::label::LABEL_SIZE;
 /// Smallest device that can be a leaf, in bytes (`SPA_MINDEVSIZE`).
 pub const MIN_DEVICE_BYTES: u64 = 64 << 20;
 /// Smallest and largest allowed sector shift of a top-level vdev.

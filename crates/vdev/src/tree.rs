@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use ondisk::{Guid, Txg};
+use ondisk::{Guid, RaidzReflow, Txg};
 use runtime::Handle;
 use runtime::sync::{Event, Mutex};
 
@@ -93,6 +93,8 @@ pub(crate) struct Top {
     pub(crate) interval: RefCell<Interval>,
     /// A flush failed where no other leaf could stand in.
     pub(crate) lost: Cell<bool>,
+    /// How far its expansion is, if it is being expanded.
+    reflow: Cell<RaidzReflow>,
 }
 
 pub(crate) struct SuspectState {
@@ -194,6 +196,7 @@ impl Tree {
             flushing: Mutex::new("another flush of this vdev", ()),
             interval: RefCell::default(),
             lost: Cell::new(false),
+            reflow: Cell::default(),
         })
     }
 
@@ -227,6 +230,14 @@ impl Tree {
     /// Changes the root's own fields.
     pub fn update_root(&self, change: impl FnOnce(&mut TreeConfig)) {
         change(&mut self.0.config.borrow_mut());
+    }
+
+    /// Says how far the expansion of a raidz vdev was in the state that is read from now on: what its uberblock says. Not
+    /// begun, until then.
+    pub fn set_reflow(&self, reflow: RaidzReflow) {
+        for top in self.0.tops.borrow().iter().flatten() {
+            top.reflow.set(reflow);
+        }
     }
 
     /// Returns how the tree was opened.
@@ -702,6 +713,11 @@ impl Top {
         self.layout != Layout::Copies
     }
 
+    /// Returns true if another child is being added to it, which only OpenZFS does: it is for reading alone.
+    pub(crate) fn is_expanding(&self) -> bool {
+        matches!(&self.layout, Layout::Raidz(raidz) if raidz.expanding)
+    }
+
     /// Returns how many slots may be lost without losing data.
     pub(crate) fn spare_slots(&self) -> usize {
         self.layout.parity()
@@ -719,7 +735,7 @@ impl Top {
 
     fn map_with(&self, at: Location, whole: bool) -> Map {
         match &self.layout {
-            Layout::Raidz(raidz) => Map::of_raidz(raidz, self.ashift, at.offset, at.size, at.born),
+            Layout::Raidz(raidz) => Map::of_raidz(raidz, self.reflow.get(), self.ashift, at),
             Layout::Draid(draid) => draid.map(self.ashift, at.offset, at.size, whole),
             Layout::Copies => Map::plain(at.offset, at.size),
         }
@@ -797,19 +813,16 @@ pub(crate) fn layout_of(top: &VdevConfig) -> Result<Layout, VdevError> {
         .iter()
         .map(|&txg| Txg(txg))
         .collect();
-    let first_width = (width as usize).checked_sub(expanded.len());
+    let expanding = top.extra.has("raidz_expanding");
+    let first_width = (width as usize).checked_sub(expanded.len() + usize::from(expanding));
     if first_width.is_none_or(|first| first <= usize::from(parity)) || !expanded.is_sorted() {
         return bad("raidz_expand_txgs");
-    }
-    if top.extra.has("raidz_expanding") {
-        return Err(VdevError::Unsupported {
-            kind: "raidz under expansion".into(),
-        });
     }
     Ok(Layout::Raidz(Raidz {
         width,
         parity,
         expanded,
+        expanding,
     }))
 }
 

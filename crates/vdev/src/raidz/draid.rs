@@ -196,6 +196,7 @@ impl Draid {
                 len: to_usize(len),
                 at: to_usize(mine),
                 data: to_usize(data),
+                scratch: false,
             }
         });
         Stripe {

@@ -6,9 +6,10 @@
 
 use std::ops::Range;
 
-use ondisk::Txg;
+use ondisk::RaidzReflow;
 
 use crate::layout::Raidz;
+use crate::{BOOT_AREA_START, LEAF_DATA_START, Location};
 
 /// Offsets with this bit have the parity of single-parity stripes and the first data column change places, which spread
 /// the parity before the first column rotated with the offset.
@@ -27,6 +28,21 @@ pub(crate) struct Column {
     pub(crate) at: usize,
     /// Bytes of a data column that are the block's, `len` for parity. Zeros follow.
     pub(crate) data: usize,
+    /// The offset counts from the start of the boot area instead, where the first rows are kept while an expansion
+    /// overwrites them.
+    pub(crate) scratch: bool,
+}
+
+impl Column {
+    /// Returns the offset from the start of the device.
+    pub(crate) fn start(&self) -> u64 {
+        let area = if self.scratch {
+            BOOT_AREA_START
+        } else {
+            LEAF_DATA_START
+        };
+        area + self.offset
+    }
 }
 
 /// Columns with common parity, parity first.
@@ -46,11 +62,13 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    /// Returns where the block of `size` bytes (whole sectors) at `offset` is, which was born in `born`.
-    pub(crate) fn of_raidz(raidz: &Raidz, ashift: u8, offset: u64, size: u64, born: Txg) -> Self {
-        let width = raidz.width_at(born);
+    /// Returns where a block (of whole sectors) is; `reflow` counts while the vdev is being expanded.
+    pub(crate) fn of_raidz(raidz: &Raidz, reflow: RaidzReflow, ashift: u8, at: Location) -> Self {
+        let Location { offset, size, .. } = at;
+        let width = raidz.width_at(at.born);
         let shape = Shape {
             children: u64::from(raidz.width),
+            reflow: raidz.expanding.then_some(reflow),
             width: u64::from(width),
             parity: u64::from(raidz.parity),
             ashift,
@@ -79,6 +97,7 @@ impl Map {
             len,
             at: 0,
             data: len,
+            scratch: false,
         };
         Self {
             parity: 0,
@@ -100,6 +119,8 @@ impl Map {
 
 struct Shape {
     children: u64,
+    /// How far the sectors have moved from one child less to all of them; `None` when they all have.
+    reflow: Option<RaidzReflow>,
     width: u64,
     parity: u64,
     ashift: u8,
@@ -145,18 +166,19 @@ impl Shape {
         (0..column).map(|c| self.height(c + self.parity)).sum()
     }
 
-    /// Returns the child and the offset on it of the sector at this distance from the block's first.
-    fn place(&self, distance: u64) -> (usize, u64) {
+    /// Returns the child and the offset on it of the sector at this distance from the block's first, where the sectors
+    /// are spread over so many children.
+    fn place(&self, distance: u64, children: u64) -> (usize, u64) {
         let sector = self.first + distance;
-        let slot = to_usize(sector % self.children);
-        (slot, (sector / self.children) << self.ashift)
+        let slot = to_usize(sector % children);
+        (slot, (sector / children) << self.ashift)
     }
 
     /// The only stripe of a block as wide as the vdev: columns are contiguous on their children.
     fn whole(&self) -> Stripe {
         let mut at = 0;
         let columns = (0..self.used()).map(|column| {
-            let (slot, offset) = self.place(column);
+            let (slot, offset) = self.place(column, self.children);
             let len = to_usize(self.height(column) << self.ashift);
             let mine = if column < self.parity { 0 } else { at };
             if column >= self.parity {
@@ -168,29 +190,45 @@ impl Shape {
                 len,
                 at: mine,
                 data: len,
+                scratch: false,
             }
         });
         self.swapped(columns.collect())
     }
 
-    /// One row of a block that is narrower than the vdev: a sector per column.
+    /// One row of a block that is narrower than the vdev: a sector per column. The columns that the last row does not
+    /// reach count in its parity, as zeros.
     fn row(&self, row: u64) -> Stripe {
-        let columns = (0..self.width)
-            .filter(|&column| row < self.height(column))
-            .map(|column| {
-                let (slot, offset) = self.place(row * self.width + column);
-                let at = match column.checked_sub(self.parity) {
-                    Some(data) => to_usize((self.before(data) + row) << self.ashift),
-                    None => 0,
-                };
-                Column {
-                    slot,
-                    offset,
-                    len: 1 << self.ashift,
-                    at,
-                    data: 1 << self.ashift,
-                }
-            });
+        let first = row * self.width;
+        // A row that has not moved as a whole, counted with its full width, is whole where it was. In the scratch area
+        // is what moved first, until it is safe at its new place.
+        // OpenZFS: module/zfs/vdev_raidz.c, vdev_raidz_map_alloc_expanded
+        let end = (self.first + first + self.used()) << self.ashift;
+        let (children, scratch) = match self.reflow {
+            Some(reflow) if end > reflow.offset() => (self.children - 1, false),
+            Some(reflow) => (self.children, reflow.is_in_scratch()),
+            None => (self.children, false),
+        };
+        let columns = (0..self.used()).map(|column| {
+            let (slot, offset) = self.place(first + column, children);
+            let len = if row < self.height(column) {
+                1 << self.ashift
+            } else {
+                0
+            };
+            let at = match column.checked_sub(self.parity) {
+                Some(data) if len > 0 => to_usize((self.before(data) + row) << self.ashift),
+                _ => 0,
+            };
+            Column {
+                slot,
+                offset,
+                len,
+                at,
+                data: len,
+                scratch,
+            }
+        });
         self.swapped(columns.collect())
     }
 
@@ -222,15 +260,36 @@ pub(super) fn to_usize(number: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use ondisk::Txg;
+    use runtime::IoBuf;
+
     use super::*;
     use crate::Layout;
+    use crate::raidz::solve;
 
     fn raidz(width: u32, parity: u8) -> Raidz {
         Raidz {
             width,
             parity,
             expanded: Vec::new(),
+            expanding: false,
         }
+    }
+
+    fn at(offset: u64, size: u64, born: u64) -> Location {
+        Location {
+            vdev: 0,
+            offset,
+            size,
+            born: Txg(born),
+        }
+    }
+
+    /// The map of a vdev that is not being expanded.
+    fn map_of(raidz: &Raidz, ashift: u8, at: Location) -> Map {
+        Map::of_raidz(raidz, RaidzReflow(0), ashift, at)
     }
 
     /// The sectors of a block as the address space numbers them, taken from its columns.
@@ -254,10 +313,11 @@ mod tests {
                         width: width + wider,
                         parity,
                         expanded: vec![Txg(100); wider as usize],
+                        expanding: false,
                     };
                     for (offset, size) in (0..40).flat_map(|o| (1..30).map(move |s| (o, s))) {
                         let (ashift, p) = (9, u64::from(parity));
-                        let map = Map::of_raidz(&shape, ashift, offset << 9, size << 9, Txg(50));
+                        let map = map_of(&shape, ashift, at(offset << 9, size << 9, 50));
                         let narrow = raidz(width, parity);
                         let all = Layout::Raidz(narrow).asize_of(ashift, size << 9) >> 9;
                         let used = size + p * size.div_ceil(u64::from(width) - p);
@@ -300,12 +360,164 @@ mod tests {
 
     #[test]
     fn single_parity_changes_places_by_offset() {
-        let plain = Map::of_raidz(&raidz(3, 1), 12, 0, 8192, Txg(0));
-        let swapped = Map::of_raidz(&raidz(3, 1), 12, 3 << 20, 8192, Txg(0));
+        let plain = map_of(&raidz(3, 1), 12, at(0, 8192, 0));
+        let swapped = map_of(&raidz(3, 1), 12, at(3 << 20, 8192, 0));
         let slots =
             |map: &Map| -> Vec<usize> { map.stripes[0].columns.iter().map(|c| c.slot).collect() };
         assert_eq!(slots(&plain), [0, 1, 2]);
         assert_eq!(slots(&swapped), [1, 0, 2]);
+    }
+
+    /// Every sector of a block with what it holds, by its number in the address space.
+    fn content(map: &Map, children: u64, ashift: u8, block: &IoBuf) -> BTreeMap<u64, Vec<u8>> {
+        let columns = solve::columns_of(map, block);
+        let mut content = BTreeMap::new();
+        for ((s, c), column) in map.columns() {
+            for (row, bytes) in columns[s][c].chunks(1 << ashift).enumerate() {
+                let sector =
+                    ((column.offset >> ashift) + row as u64) * children + column.slot as u64;
+                content.insert(sector, bytes.to_vec());
+            }
+        }
+        content
+    }
+
+    #[test]
+    fn expansion_moves_sectors_and_does_not_change_them() {
+        for (width, parity) in [(3, 1), (4, 2), (6, 2), (5, 3), (7, 3)] {
+            for (offset, size) in (0..9).flat_map(|o| (1..30).map(move |s| (o << 9, s << 9))) {
+                let block: Vec<u8> = (0..size)
+                    .map(|i| u8::try_from((i * 7 + i / 256 * 31) % 251).expect("small"))
+                    .collect();
+                let block = IoBuf::copy_from(&block);
+                let narrow = map_of(&raidz(width, parity), 9, at(offset, size, 50));
+                let wide = Raidz {
+                    width: width + 1,
+                    parity,
+                    expanded: vec![Txg(100)],
+                    expanding: false,
+                };
+                let wide = map_of(&wide, 9, at(offset, size, 50));
+                assert_eq!(
+                    content(&wide, u64::from(width) + 1, 9, &block),
+                    content(&narrow, u64::from(width), 9, &block),
+                    "{width} wide, parity {parity}, {size} bytes at {offset}"
+                );
+            }
+        }
+    }
+
+    /// (child, row on it, bytes, scratch) of the columns of every stripe.
+    fn places(map: &Map) -> Vec<Vec<(usize, u64, usize, bool)>> {
+        let of = |column: &Column| {
+            let Column { slot, len, .. } = *column;
+            (slot, column.offset >> 9, len, column.scratch)
+        };
+        let stripes = map.stripes.iter();
+        stripes
+            .map(|stripe| stripe.columns.iter().map(of).collect())
+            .collect()
+    }
+
+    #[test]
+    fn rows_are_where_the_expansion_left_them() {
+        // Four children become five. The block: five sectors of data in two rows, P d0 d2 d4 | P d1 d3, from sector 6 on.
+        let raidz = Raidz {
+            width: 5,
+            parity: 1,
+            expanded: Vec::new(),
+            expanding: true,
+        };
+        let block = |state: u64, moved: u64| {
+            let reflow = RaidzReflow(state << 55 | moved);
+            places(&Map::of_raidz(&raidz, reflow, 9, at(6 << 9, 5 << 9, 70)))
+        };
+        let old = [
+            vec![
+                (2, 1, 512, false),
+                (3, 1, 512, false),
+                (0, 2, 512, false),
+                (1, 2, 512, false),
+            ],
+            vec![
+                (2, 2, 512, false),
+                (3, 2, 512, false),
+                (0, 3, 512, false),
+                (1, 3, 0, false),
+            ],
+        ];
+        let new = |scratch: bool| {
+            [
+                vec![
+                    (1, 1, 512, scratch),
+                    (2, 1, 512, scratch),
+                    (3, 1, 512, scratch),
+                    (4, 1, 512, scratch),
+                ],
+                vec![
+                    (0, 2, 512, scratch),
+                    (1, 2, 512, scratch),
+                    (2, 2, 512, scratch),
+                    (3, 2, 0, scratch),
+                ],
+            ]
+        };
+        let half = |scratch| [new(scratch)[0].clone(), old[1].clone()];
+        // The first row ends before sector 10, the second before 14 with the column that it does not reach.
+        for (state, moved, expect) in [
+            (0, 0, old.clone()),
+            (4, 6, old.clone()),
+            (4, 9, old.clone()),
+            (4, 10, half(false)),
+            (4, 13, half(false)),
+            (4, 14, new(false)),
+            (4, 1 << 40, new(false)),
+            (1, 9, old.clone()),
+            (1, 10, half(true)),
+            (1, 14, new(true)),
+            (2, 14, new(false)),
+            (3, 14, new(false)),
+        ] {
+            assert_eq!(
+                block(state, moved),
+                expect,
+                "state {state}, {moved} sectors moved"
+            );
+        }
+        let scratch = Map::of_raidz(&raidz, RaidzReflow(1 << 55 | 14), 9, at(6 << 9, 5 << 9, 70));
+        assert_eq!(
+            scratch.stripes[1].columns[0].start(),
+            (512 << 10) + (2 << 9)
+        );
+    }
+
+    #[test]
+    fn a_second_expansion_moves_stripes_of_every_width() {
+        // Three children, four since group 100, five soon: blocks are three or four wide, and all lie on four or five.
+        let raidz = Raidz {
+            width: 5,
+            parity: 1,
+            expanded: vec![Txg(100)],
+            expanding: true,
+        };
+        assert_eq!((raidz.width_at(Txg(99)), raidz.width_at(Txg(100))), (3, 4));
+        let reflow = RaidzReflow(4 << 55 | 12);
+        let first = Map::of_raidz(&raidz, reflow, 9, at(9 << 9, 4 << 9, 99));
+        assert_eq!(
+            places(&first),
+            [
+                vec![(4, 1, 512, false), (0, 2, 512, false), (1, 2, 512, false)],
+                vec![(0, 3, 512, false), (1, 3, 512, false), (2, 3, 512, false)],
+            ]
+        );
+        let second = Map::of_raidz(&raidz, reflow, 9, at(9 << 9, 3 << 9, 100));
+        let unmoved = [vec![
+            (1, 2, 512, false),
+            (2, 2, 512, false),
+            (3, 2, 512, false),
+            (0, 3, 512, false),
+        ]];
+        assert_eq!(places(&second), unmoved);
     }
 
     #[test]

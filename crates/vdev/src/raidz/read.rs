@@ -13,7 +13,7 @@ use super::solve::{self, Held};
 use crate::io::Suspect;
 use crate::leaf::{Leaf, LeafError};
 use crate::tree::{Place, Top};
-use crate::{Check, IoClass, LEAF_DATA_START, Location, Scrubbed, Tree, VdevError};
+use crate::{Check, IoClass, Location, Scrubbed, Tree, VdevError};
 
 /// Index of a column: (stripe, column).
 pub(super) type Index = (usize, usize);
@@ -179,13 +179,13 @@ impl Tree {
         let column = |&(s, c): &Index| reading.map.stripes[s].columns[c];
         let mut runs: Vec<(Column, Vec<Index>)> = Vec::new();
         let mut sorted: Vec<Index> = wanted.to_vec();
-        sorted.sort_unstable_by_key(|index| (column(index).slot, column(index).offset));
+        sorted.sort_unstable_by_key(|index| (column(index).slot, column(index).start()));
         for index in sorted {
             let next = column(&index);
             match runs.last_mut() {
                 Some((run, members))
                     if run.slot == next.slot
-                        && run.offset + run.len as u64 == next.offset
+                        && run.start() + run.len as u64 == next.start()
                         && !top.slots[run.slot].any(|leaf| leaf.spare.is_some()) =>
                 {
                     run.len += next.len;
@@ -230,18 +230,14 @@ impl Tree {
 
     /// Reads a range of one place from the first of its leaves that gives it.
     async fn fetch_range(&self, top: &Top, column: &Column, born: Txg, class: IoClass) -> Fetched {
-        let (offset, len) = (column.offset, column.len);
+        let len = column.len;
         let mut fetched = Fetched::default();
-        let mut places = top.places(column.slot, offset);
+        let mut places = top.places(column.slot, column.offset);
         places.retain(|place| place.leaf.is_usable());
         places.sort_by_key(|place| (place.lacks(born), place.leaf.load()));
         for place in places {
             let patience = self.patience(top);
-            match place
-                .leaf
-                .read(LEAF_DATA_START + offset, len, class, patience)
-                .await
-            {
+            match place.leaf.read(column.start(), len, class, patience).await {
                 Ok(bytes) => {
                     fetched.found = Some((bytes, place));
                     break;
@@ -315,8 +311,8 @@ impl Tree {
             places.sort_by_key(|place| place.lacks(at.born));
             for place in places {
                 let patience = self.patience(top);
-                let offset = LEAF_DATA_START + column.offset;
-                let read = place.leaf.read(offset, column.len, class, patience).await;
+                let start = column.start();
+                let read = place.leaf.read(start, column.len, class, patience).await;
                 if let Ok(bytes) = read
                     && reading.held[index.0][index.1].as_ref() != Some(&bytes)
                 {
@@ -361,9 +357,8 @@ impl Tree {
                 if seen || !leaf.is_usable() {
                     continue;
                 }
-                let offset = LEAF_DATA_START + column.offset;
                 let patience = self.patience(top);
-                let read = leaf.read(offset, column.len, class, patience).await;
+                let read = leaf.read(column.start(), column.len, class, patience).await;
                 if read.is_ok_and(|bytes| bytes == columns[index.0][index.1]) {
                     continue;
                 }
