@@ -7,7 +7,8 @@
 #   - we read the same again without as many disks as there is parity, the new one and old ones;
 #   - we refuse to write to it.
 #
-#   tests/interop/expansion.sh [CASE...]      (default: all of CASES; EXPANSION_KEEP=DIR keeps the disks of failures)
+#   tests/interop/expansion.sh [CASE...]      (default: all of CASES; EXPANSION_MOMENTS="point=4 cut=30" only those; EXPANSION_KEEP=DIR
+#   keeps the disks of failures)
 set -uo pipefail
 . "$(dirname "$0")/lib.sh"
 refpool=$w/refpool
@@ -17,6 +18,7 @@ cc -O1 -o "$refpool" "$root/tests/probes/refpool.c" -l:libzpool.so.6 -l:libnvpai
 CASES=("raidz1 3 9 0" "raidz1 4 12 0" "raidz2 4 12 0" "raidz2 5 9 1" "raidz3 5 12 0" "raidz1 3 12 2")
 # Points of OpenZFS's own, bytes moved (with writes to the pool while it stands still there), milliseconds until it is cut off.
 MOMENTS=(point=1 point=2 point=3 point=4 point=5 point=6 point=7 moved=1 moved=4000000 moved=12000000 cut=30 cut=150 cut=400)
+[ -z "${EXPANSION_MOMENTS:-}" ] || read -ra MOMENTS <<<"$EXPANSION_MOMENTS"
 [ $# -gt 0 ] || set -- "${CASES[@]}"
 passed=0 failed=0 nothing=0
 
@@ -73,7 +75,7 @@ one() {
     why="OpenZFS does not import it: $(grep -v refpool "$w/theirs.err" | head -2 | tr '\n' ' ' | cut -c1-120)"; return 2
   fi
   sums "$w/theirs" >"$w/expect"
-  [ "$(wc -l <"$w/expect")" -gt 5 ] || { why="OpenZFS reads nothing"; return 2; }
+  [ "$(wc -l <"$w/expect")" -gt 2 ] || { why="OpenZFS reads nothing"; return 2; }
   fresh "$w/cut"
   look "with all disks" || return 1
   if timeout 300 zpool import -f -d "$disks" tank >"$w/import" 2>&1; then zpool export tank; [ "$state" = 0 ] || { why="imported for writing"; return 1; }

@@ -158,6 +158,7 @@ impl Draid {
             parity: usize::from(self.parity),
             len: to_usize(size),
             stripes,
+            former: 0..0,
         }
     }
 
@@ -197,6 +198,7 @@ impl Draid {
                 at: to_usize(mine),
                 data: to_usize(data),
                 scratch: false,
+                sector: 0,
             }
         });
         Stripe {

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use ondisk::RaidzReflow;
+use ondisk::{RaidzReflow, Txg};
 
 use crate::layout::Raidz;
 use crate::{BOOT_AREA_START, LEAF_DATA_START, Location};
@@ -31,6 +31,8 @@ pub(crate) struct Column {
     /// The offset counts from the start of the boot area instead, where the first rows are kept while an expansion
     /// overwrites them.
     pub(crate) scratch: bool,
+    /// Number of the column's first sector in the address space of an expanded raidz; 0 where children never changed.
+    pub(crate) sector: u64,
 }
 
 impl Column {
@@ -59,6 +61,8 @@ pub(crate) struct Map {
     /// Bytes of the block, whole sectors.
     pub(crate) len: usize,
     pub(crate) stripes: Vec<Stripe>,
+    /// Numbers of children that the vdev had before it was expanded to what it is.
+    pub(crate) former: Range<u32>,
 }
 
 impl Map {
@@ -85,6 +89,7 @@ impl Map {
             parity: usize::from(raidz.parity),
             len: to_usize(size),
             stripes,
+            former: raidz.width_at(Txg(0))..raidz.width,
         }
     }
 
@@ -98,6 +103,7 @@ impl Map {
             at: 0,
             data: len,
             scratch: false,
+            sector: 0,
         };
         Self {
             parity: 0,
@@ -105,6 +111,7 @@ impl Map {
             stripes: vec![Stripe {
                 columns: vec![column],
             }],
+            former: 0..0,
         }
     }
 
@@ -191,6 +198,7 @@ impl Shape {
                 at: mine,
                 data: len,
                 scratch: false,
+                sector: 0,
             }
         });
         self.swapped(columns.collect())
@@ -227,6 +235,7 @@ impl Shape {
                 at,
                 data: len,
                 scratch,
+                sector: self.first + first + column,
             }
         });
         self.swapped(columns.collect())
@@ -238,6 +247,7 @@ impl Shape {
         {
             std::mem::swap(&mut parity.slot, &mut data.slot);
             std::mem::swap(&mut parity.offset, &mut data.offset);
+            std::mem::swap(&mut parity.sector, &mut data.sector);
         }
         Stripe { columns }
     }
@@ -262,7 +272,6 @@ pub(super) fn to_usize(number: u64) -> usize {
 mod tests {
     use std::collections::BTreeMap;
 
-    use ondisk::Txg;
     use runtime::IoBuf;
 
     use super::*;

@@ -1,11 +1,11 @@
 //! From the columns that were read to the block: which are believed, which are reconstructed, which were wrong.
 //!
 //! Guarantees: pure computation, fit for the compute pool; every choice of at most as many lying children as there is
-//! parity left is tried before a block is given up.
+//! parity left is tried before a block is given up, also of children that lied before an expansion moved what they held.
 
 use runtime::{IoBuf, IoBufMut};
 
-use super::map::{Map, Stripe};
+use super::map::{Column, Map, Stripe};
 use crate::Check;
 
 /// Most choices among the places of columns tried for one block.
@@ -16,16 +16,25 @@ pub(crate) type Held = Vec<Vec<Option<IoBuf>>>;
 
 /// Returns the block from the columns held, leaving out those of `distrusted` children; `None` when too few are left.
 pub(crate) fn assemble(map: &Map, held: &Held, distrusted: &[usize]) -> Option<IoBuf> {
+    assemble_without(map, held, |column| distrusted.contains(&column.slot))
+}
+
+/// As [`assemble`], by what is distrusted of each column.
+fn assemble_without(
+    map: &Map,
+    held: &Held,
+    is_distrusted: impl Fn(&Column) -> bool,
+) -> Option<IoBuf> {
     // Only blocks in one column need no copy.
     if let [stripe] = map.stripes.as_slice()
         && let [only] = &stripe.columns[map.parity..]
-        && !distrusted.contains(&only.slot)
+        && !is_distrusted(only)
         && let Some(bytes) = &held[0][map.parity]
     {
         return Some(bytes.clone());
     }
     let trusted = |stripe: &Stripe, s: usize, c: usize| {
-        !distrusted.contains(&stripe.columns[c].slot) && held[s][c].is_some()
+        !is_distrusted(&stripe.columns[c]) && held[s][c].is_some()
     };
     let enough = map.stripes.iter().enumerate().all(|(s, stripe)| {
         let lost = (0..stripe.columns.len())
@@ -100,7 +109,47 @@ pub(crate) fn search<T>(
         .collect();
     children.sort_unstable();
     children.dedup();
-    (1..=map.parity).find_map(|size| groups(&children, size, &mut Vec::new(), &attempt))
+    let of_children = |size| groups(&children, size, &mut Vec::new(), &attempt);
+    if let Some(found) = (1..=map.parity).find_map(of_children) {
+        return Some(found);
+    }
+    // An expansion moves sectors without looking: what a child held wrongly then is spread over several now.
+    // OpenZFS: module/zfs/vdev_raidz.c, raidz_simulate_failure
+    let former = map.former.clone();
+    let once = former.flat_map(|width| (0..width).map(move |child| Liar::Once { child, width }));
+    let mut liars: Vec<Liar> = once.collect();
+    if liars.is_empty() {
+        return None;
+    }
+    liars.extend(children.into_iter().map(|slot| Liar::Now { slot }));
+    let attempt = |liars: &[Liar]| {
+        let is_lie = |column: &Column| liars.iter().any(|liar| liar.holds(column));
+        let block = assemble_without(map, held, is_lie)?;
+        Some((check(&block)?, block))
+    };
+    (1..=map.parity).find_map(|size| groups(&liars, size, &mut Vec::new(), &attempt))
+}
+
+/// A child that may hold something wrong.
+#[derive(Debug, Clone, Copy)]
+enum Liar {
+    Now {
+        slot: usize,
+    },
+    /// It did when there were so many children.
+    Once {
+        child: u32,
+        width: u32,
+    },
+}
+
+impl Liar {
+    fn holds(self, column: &Column) -> bool {
+        match self {
+            Self::Now { slot } => column.slot == slot,
+            Self::Once { child, width } => column.sector % u64::from(width) == u64::from(child),
+        }
+    }
 }
 
 /// As [`search`], with every choice of other `versions` of some columns in place of what is held, but at most
@@ -143,11 +192,11 @@ pub(crate) fn search_versions<T>(
 }
 
 /// Calls `attempt` with every group of `size` children until it finds something.
-fn groups<T>(
-    children: &[usize],
+fn groups<C: Copy, T>(
+    children: &[C],
     size: usize,
-    chosen: &mut Vec<usize>,
-    attempt: &impl Fn(&[usize]) -> Option<T>,
+    chosen: &mut Vec<C>,
+    attempt: &impl Fn(&[C]) -> Option<T>,
 ) -> Option<T> {
     if size == 0 {
         return attempt(chosen);
@@ -191,4 +240,59 @@ pub(crate) fn columns_of(map: &Map, block: &IoBuf) -> Vec<Vec<IoBuf>> {
             rows.into_iter().map(IoBufMut::freeze).chain(data).collect()
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ondisk::{RaidzReflow, Txg};
+
+    use super::*;
+    use crate::{Location, Raidz};
+
+    #[test]
+    fn lies_that_an_expansion_has_spread_are_found() {
+        let size = 60 << 9;
+        let block: Vec<u8> = (0..size)
+            .map(|i| u8::try_from(i % 253).expect("small"))
+            .collect();
+        let block = IoBuf::copy_from(&block);
+        let want = block.clone();
+        let check: Check<()> = Arc::new(move |found: &IoBuf| (*found == want).then_some(()));
+        // Five children have become six, the move is half done or ended.
+        for (expanding, moved) in [(false, 0), (true, 40), (true, 0)] {
+            let raidz = Raidz {
+                width: 6,
+                parity: 2,
+                expanded: if expanding { Vec::new() } else { vec![Txg(90)] },
+                expanding,
+            };
+            let at = Location {
+                vdev: 0,
+                offset: 7 << 9,
+                size,
+                born: Txg(20),
+            };
+            let map = Map::of_raidz(&raidz, RaidzReflow(4 << 55 | moved), 9, at);
+            let columns = columns_of(&map, &block);
+            // Third child of five, and today the fifth of six.
+            for (once, now) in [(Some(2), None), (Some(2), Some(4)), (None, Some(4))] {
+                let mut held: Held = Vec::new();
+                for (s, stripe) in map.stripes.iter().enumerate() {
+                    let bytes = stripe.columns.iter().enumerate().map(|(c, column)| {
+                        let bad = once == Some(column.sector % 5) || now == Some(column.slot);
+                        Some(if bad && column.len > 0 {
+                            IoBuf::copy_from(&vec![0xa5; column.len])
+                        } else {
+                            columns[s][c].clone()
+                        })
+                    });
+                    held.push(bytes.collect());
+                }
+                let found = search(&map, &held, &[], &check).expect("found");
+                assert_eq!(found.1, block);
+            }
+        }
+    }
 }
