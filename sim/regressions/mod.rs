@@ -1,5 +1,6 @@
 //! Seeds that once failed. One file each, named by topic and seed, opening with the story of the bug.
 
+mod addition_cut_short_247;
 mod attribute_without_a_record_51;
 mod bad_label_255;
 mod bad_label_70;

@@ -16,6 +16,8 @@ pub(super) struct Disk<'a> {
     pub(super) image: &'a dyn Image,
     pub(super) labels: Vec<Option<NvList>>,
     pub(super) guid: u64,
+    /// Labels that are not valid or not like the newest.
+    deviations: Vec<String>,
 }
 
 /// A leaf of a top-level vdev.
@@ -81,10 +83,24 @@ impl<'a> Disk<'a> {
             .collect();
         let best = newest(&labels);
         let guid = best.and_then(|l| l.u64("guid")).unwrap_or(0);
+        let name = image.name();
+        let deviation = |(i, l): (usize, &Option<NvList>)| match l {
+            None => Some(format!("{name}: label {i} is not valid")),
+            Some(_) if l.as_ref() != best => {
+                Some(format!("{name}: label {i} differs from the newest"))
+            }
+            Some(_) => None,
+        };
+        // Without any there is nothing to compare.
+        let deviations = match best {
+            Some(_) => labels.iter().enumerate().filter_map(deviation).collect(),
+            None => Vec::new(),
+        };
         Self {
             image,
-            labels,
             guid,
+            deviations,
+            labels,
         }
     }
 
@@ -149,11 +165,6 @@ fn read_label(image: &dyn Image, which: usize) -> Option<NvList> {
 impl Checker<'_> {
     /// Judges the labels, finds the uberblock to follow and the tree as the labels have it.
     pub(super) fn open_devices(&mut self) -> Option<Uberblock> {
-        let lenient = if self.options.crashed {
-            Severity::Note
-        } else {
-            Severity::Error
-        };
         let mut best: Option<Uberblock> = None;
         let mut trees: BTreeMap<u64, (u64, NvList)> = BTreeMap::new();
         let mut texts = Vec::new();
@@ -163,16 +174,6 @@ impl Checker<'_> {
                 texts.push((Severity::Error, format!("{name} has no valid label")));
                 continue;
             };
-            for (i, l) in disk.labels.iter().enumerate() {
-                match l {
-                    None => texts.push((lenient, format!("{name}: label {i} is not valid"))),
-                    Some(l) if l != newest => texts.push((
-                        lenient,
-                        format!("{name}: label {i} differs from the newest"),
-                    )),
-                    Some(_) => {}
-                }
-            }
             // Spares and cache devices know no pool.
             if newest
                 .u64("state")
@@ -224,6 +225,30 @@ impl Checker<'_> {
             self.add_top(tree);
         }
         Some(ub)
+    }
+
+    /// Says where the labels of a disk are not alike: with `config`, of the disks that it knows; of others only with its group,
+    /// since an older label is that of a device which has left the pool, a newer one that of an addition cut short.
+    pub(super) fn judge_labels(&mut self, config: Option<&NvList>) {
+        let lenient = if self.options.crashed {
+            Severity::Note
+        } else {
+            Severity::Error
+        };
+        let members = config.map(members);
+        for disk in &self.disks {
+            let is_stranger = members
+                .as_ref()
+                .is_some_and(|members| !members.contains(&disk.guid));
+            let txg = |list: Option<&NvList>| list.and_then(|list| list.u64("txg"));
+            let severity = match is_stranger && txg(disk.newest_label()) != txg(config) {
+                true => Severity::Note,
+                false => lenient,
+            };
+            for text in &disk.deviations {
+                self.report.add(severity, Kind::Label, text.clone());
+            }
+        }
     }
 
     /// Replaces the tree by that of the pool's own configuration.
@@ -383,6 +408,26 @@ fn collect_leaves(tree: &NvList, child: u64, out: &mut Vec<Leaf>) {
         }),
         None => {}
     }
+}
+
+/// Guids of the devices that a configuration knows, spares and cache devices among them.
+fn members(config: &NvList) -> Vec<u64> {
+    fn add(tree: &NvList, into: &mut Vec<u64>) {
+        into.extend(tree.u64("guid"));
+        for child in tree.lists("children").unwrap_or_default() {
+            add(child, into);
+        }
+    }
+    let mut members = Vec::new();
+    if let Some(root) = config.list("vdev_tree") {
+        add(root, &mut members);
+    }
+    for auxiliary in ["spares", "l2cache"] {
+        for device in config.lists(auxiliary).unwrap_or_default() {
+            add(device, &mut members);
+        }
+    }
+    members
 }
 
 fn guid_sum(tree: &NvList) -> u64 {

@@ -57,6 +57,13 @@ impl ListSpace {
 impl Checker<'_> {
     /// Runs the whole check.
     pub(super) fn run(&mut self) {
+        let mut config = None;
+        self.judge_pool(&mut config);
+        self.judge_labels(config.as_ref());
+    }
+
+    /// Judges all but the labels, which need the configuration, given as soon as it is read.
+    fn judge_pool(&mut self, found: &mut Option<NvList>) {
         let Some(ub) = self.open_devices() else {
             return;
         };
@@ -84,6 +91,7 @@ impl Checker<'_> {
         let config = self.read_config(&mos, &directory, &mut usage);
         if let Some(config) = &config {
             self.adopt_config(config, &ub);
+            *found = Some(config.clone());
         }
         self.read_missed(&mos, &mut usage);
         for r in &mos.refs {
