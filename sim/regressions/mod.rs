@@ -13,6 +13,7 @@ mod hanging_disk_123;
 mod hanging_disk_39;
 mod import_meets_a_rebuild_189;
 mod log_block_set_aside_302;
+mod padding_mended_without_a_disk_10162;
 mod replacement_meets_a_scan_130;
 mod resilver_after_a_detach_14775;
 mod returning_disk_100;

@@ -140,9 +140,13 @@ impl Tree {
             .await;
         result.bad_copies = u32::try_from(bad.len()).unwrap_or(u32::MAX);
         if !bad.is_empty() {
+            let unexpected = bad.iter().any(|bad| !bad.leaf.lacks(at.born));
             let (count, bytes) = self.repair_columns(&suspect, &map, &block, &bad).await;
             result.repaired_copies = count;
             result.repaired_bytes = bytes;
+            if unexpected && count > 0 {
+                note_absent(top, &map, at.born);
+            }
         }
         result.good = Some(block);
         result
@@ -398,6 +402,18 @@ impl Tree {
             })
             .collect();
         suspect.mend(writes).await
+    }
+}
+
+/// Remembers that leaves out of service lack a block that was mended without them: parity follows the data to the end of its
+/// last sector, of which the checksum sees only a part, so that what was right on them may not fit any more.
+fn note_absent(top: &Top, map: &Map, born: Txg) {
+    for (_, column) in map.columns().filter(|(_, column)| column.len > 0) {
+        for place in top.places(column.slot, column.offset) {
+            if !place.leaf.is_usable() && !place.lacks(born) {
+                place.leaf.note_lack(born);
+            }
+        }
     }
 }
 

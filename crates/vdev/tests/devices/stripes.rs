@@ -197,6 +197,62 @@ fn a_disk_that_was_away_is_read_last_and_mended() {
     }));
 }
 
+/// What no checksum covers rots on one disk, and the scrub makes parity fit it: a disk with parity that is away is told to lack
+/// the block, and not blamed for it later.
+#[test]
+fn a_disk_that_is_away_lacks_what_a_scrub_mends() {
+    let world = world_of(6, 4);
+    let inner = world.clone();
+    done(world.run(|handle| async move {
+        let tree = make(&handle, 4, 2).await;
+        let scrub = async || {
+            let covered = content(0, 1)[..1536].to_vec();
+            let check: Check<()> =
+                Arc::new(move |bytes: &IoBuf| (bytes[..1536] == covered).then_some(()));
+            let scrubbed = tree.scrub(at(0), IoClass::Scrub, check).await;
+            let scrubbed = scrubbed.expect("scrubs");
+            assert!(scrubbed.good.is_some());
+            (scrubbed.bad_copies, scrubbed.repaired_copies)
+        };
+        // One sector of data, on the disk after those of the parity.
+        write_all(&tree, 1, 1).await;
+        assert!(tree.take_missed_writes().is_empty());
+        // A write shows that a disk has gone, and is missed.
+        let notice = async |block: u64| {
+            let place = Location {
+                born: Txg(1 + block),
+                ..at(block)
+            };
+            let wrote = tree.write(place, content(block, 1), IoClass::AsyncWrite);
+            wrote.await.expect("writes");
+            tree.flush().await.expect("flushes");
+            assert_eq!(tree.take_missed_writes().len(), 1);
+        };
+        inner.vanish("/1");
+        notice(1).await;
+        inner.damage("/2", vdev::LEAF_DATA_START + 4000, &[0xa5; 8]);
+        assert_eq!(scrub().await, (1, 1));
+        tree.flush().await.expect("flushes");
+        let away = tree.leaves()[1].guid;
+        let missed = tree.take_missed_writes();
+        assert_eq!(missed.len(), 1);
+        assert_eq!((missed[0].0, &missed[0].1[..]), (away, &[1..2][..]));
+        inner.bring_back("/1");
+        assert_eq!(tree.reopen().await, 1);
+        // Mending what is known to be missed changes nothing that another disk holds.
+        inner.vanish("/0");
+        notice(8).await;
+        assert_eq!(scrub().await, (1, 1));
+        assert!(tree.take_missed_writes().is_empty());
+        inner.bring_back("/0");
+        assert_eq!(tree.reopen().await, 1);
+        tree.note_whole(away, &(0..u64::MAX));
+        assert_eq!(scrub().await, (0, 0));
+        // The first was blamed: its parity did not fit.
+        assert_eq!(tree.status().stats.checksum_errors, 1);
+    }));
+}
+
 #[test]
 fn disks_that_lack_more_than_parity_makes_up_for_say_nothing_of_a_block() {
     let world = world_of(5, 4);
