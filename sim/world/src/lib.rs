@@ -260,6 +260,12 @@ impl World {
         self.with_disk(path.as_ref(), |disk, _| disk.add_latent(offset));
     }
 
+    /// Returns whether some sector of a range cannot be read until it is written.
+    #[must_use]
+    pub fn has_latent_error(&self, path: impl AsRef<Path>, offset: u64, len: u64) -> bool {
+        self.with_disk(path.as_ref(), |disk, _| disk.latent_in(offset, len))
+    }
+
     /// Overwrites bytes behind the engine's back, durably.
     pub fn damage(&self, path: impl AsRef<Path>, offset: u64, data: &[u8]) {
         self.with_disk(path.as_ref(), |disk, _| disk.damage(offset, data));

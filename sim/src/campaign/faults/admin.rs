@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::{EngineError, Health, PoolError, PoolHandle, PoolStatus, RebuildState, VdevStatus};
+use ondisk::label;
 use runtime::Handle;
 use world::{Faults, Presence, Rng, World};
 
@@ -18,6 +19,8 @@ use crate::campaign::scenario::{Layout, Plan};
 const DATA_START: u64 = 4 << 20;
 /// Bytes at the end of a disk that hold labels.
 const END_LABELS: u64 = 512 << 10;
+/// Bytes at the start of a label that say whether a device answers.
+const LABEL_HEAD: u64 = 64 << 10;
 
 /// What is the matter with a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -312,6 +315,15 @@ impl Ward {
         }
     }
 
+    /// Whether no label of a disk begins with sectors that can be read. Nothing writes them in a pool, and without any a device
+    /// is taken out of service at its next error, whatever is done for it: it can only be replaced.
+    fn has_lost_its_heads(&self, disk: &Path) -> bool {
+        (0..label::LABEL_COUNT).all(|which| {
+            let offset = label::label_offset(self.plan.disk_bytes, which);
+            offset.is_some_and(|offset| self.world.has_latent_error(disk, offset, LABEL_HEAD))
+        })
+    }
+
     fn new_disk(&mut self) -> PathBuf {
         let path = fresh_path(self.fresh);
         self.fresh += 1;
@@ -360,7 +372,8 @@ impl Ward {
         if self.scrubbing && (!scan.running || scan.resilver) {
             self.scrubbing = false;
             for place in &mut self.places {
-                if place.in_scrub && scrubbed {
+                // One that was taken out of service meanwhile was not scrubbed to the end.
+                if place.in_scrub && scrubbed && is_in_service(&status.root, &place.disk) {
                     place.needs_scrub = false;
                 }
                 place.in_scrub = false;
@@ -388,6 +401,10 @@ enum Action {
     None,
     Offline,
     Replace,
+}
+
+fn is_in_service(root: &VdevStatus, disk: &Path) -> bool {
+    leaf(root, disk).is_some_and(|leaf| matches!(leaf.health, Health::Online | Health::Degraded))
 }
 
 fn leaf<'a>(vdev: &'a VdevStatus, path: &Path) -> Option<&'a VdevStatus> {
@@ -681,6 +698,11 @@ async fn mend(pool: &PoolHandle, ward: &RefCell<Ward>, index: usize) -> Result<(
                 return Ok(());
             };
             if !matches!(health, Health::Online | Health::Degraded) {
+                ward.borrow_mut().places[index].in_scrub = false;
+                if health == Health::Faulted && ward.borrow().has_lost_its_heads(disk) {
+                    ward.borrow_mut().places[index].cause = Some(Cause::Dead);
+                    return Ok(());
+                }
                 let way = ward.borrow_mut().rng.below(3);
                 let is_offline = health == Health::Offline;
                 match way {
