@@ -242,9 +242,6 @@ async fn freeing_bytes(pool: &PoolHandle) -> u64 {
 }
 
 fn is_active(status: &PoolStatus, activity: &str) -> bool {
-    fn any(vdev: &VdevStatus, wanted: &dyn Fn(&VdevStatus) -> bool) -> bool {
-        wanted(vdev) || vdev.children.iter().any(|child| any(child, wanted))
-    }
     match activity {
         "discard" => is_discarding(status),
         "trim" => leaf_work::is_active(status, LeafWork::Trim),
@@ -252,9 +249,17 @@ fn is_active(status: &PoolStatus, activity: &str) -> bool {
         "remove" => is_removing(status),
         "scrub" => is_scrubbing(status),
         "resilver" => is_resilvering(status),
-        "replace" => any(&status.root, &|vdev| vdev.kind == "replacing"),
+        "replace" => is_replacing(status),
         _ => false,
     }
+}
+
+/// Whether a device has not given its place to its successor yet: it does a moment after the resilver.
+pub(super) fn is_replacing(status: &PoolStatus) -> bool {
+    fn is_within(vdev: &VdevStatus) -> bool {
+        vdev.kind == "replacing" || vdev.children.iter().any(is_within)
+    }
+    is_within(&status.root)
 }
 
 /// Whether a checkpoint is being discarded.
