@@ -1,7 +1,11 @@
 //! From the columns that were read to the block: which are believed, which are reconstructed, which were wrong.
 //!
 //! Guarantees: pure computation, fit for the compute pool; every choice of at most as many lying children as there is
-//! parity left is tried before a block is given up, also of children that lied before an expansion moved what they held.
+//! parity left is tried before a block is given up, and as many as [`SPREAD_BYTES_MAX`] allows of those among which a child
+//! lied before an expansion moved what it held.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
 
 use runtime::{IoBuf, IoBufMut};
 
@@ -10,6 +14,13 @@ use crate::Check;
 
 /// Most choices among the places of columns tried for one block.
 const CHOICES_MAX: usize = 64;
+
+/// Most bytes put together for one block to find out who lied before an expansion: a second or two of one core. All pairs of
+/// the children of several widths fit, of records up to 1 MiB; a raidz3 has tens of thousands of threes.
+const SPREAD_BYTES_MAX: usize = 2 << 30;
+
+/// Small blocks count as this much, for what it costs to choose the columns.
+const SPREAD_BYTES_LEAST: usize = 64 << 10;
 
 /// The columns that were read, by stripe and column.
 pub(crate) type Held = Vec<Vec<Option<IoBuf>>>;
@@ -90,6 +101,22 @@ pub(crate) fn search<T>(
     doubtful: &[usize],
     check: &Check<T>,
 ) -> Option<(T, IoBuf)> {
+    search_within(map, held, doubtful, check, &spread_tries(map))
+}
+
+/// Returns how many groups with children of former widths are tried for a block.
+fn spread_tries(map: &Map) -> Cell<usize> {
+    Cell::new(SPREAD_BYTES_MAX / map.len.max(SPREAD_BYTES_LEAST))
+}
+
+/// As [`search`], trying at most so many groups with children of former widths, which are counted off.
+fn search_within<T>(
+    map: &Map,
+    held: &Held,
+    doubtful: &[usize],
+    check: &Check<T>,
+    spread_tries: &Cell<usize>,
+) -> Option<(T, IoBuf)> {
     let attempt = |distrusted: &[usize]| {
         let block = assemble(map, held, distrusted)?;
         Some((check(&block)?, block))
@@ -109,25 +136,64 @@ pub(crate) fn search<T>(
         .collect();
     children.sort_unstable();
     children.dedup();
-    let of_children = |size| groups(&children, size, &mut Vec::new(), &attempt);
-    if let Some(found) = (1..=map.parity).find_map(of_children) {
-        return Some(found);
-    }
-    // An expansion moves sectors without looking: what a child held wrongly then is spread over several now.
-    // OpenZFS: module/zfs/vdev_raidz.c, raidz_simulate_failure
-    let former = map.former.clone();
-    let once = former.flat_map(|width| (0..width).map(move |child| Liar::Once { child, width }));
-    let mut liars: Vec<Liar> = once.collect();
-    if liars.is_empty() {
-        return None;
-    }
-    liars.extend(children.into_iter().map(|slot| Liar::Now { slot }));
-    let attempt = |liars: &[Liar]| {
+    let spread = spread_liars(map, held, &children);
+    let all: Vec<Liar> = spread
+        .iter()
+        .copied()
+        .chain(children.iter().map(|&slot| Liar::Now { slot }))
+        .collect();
+    // Some(None) when no more may be tried.
+    let attempt_spread = |liars: &[Liar]| {
+        let Some(left) = spread_tries.get().checked_sub(1) else {
+            return Some(None);
+        };
+        spread_tries.set(left);
         let is_lie = |column: &Column| liars.iter().any(|liar| liar.holds(column));
         let block = assemble_without(map, held, is_lie)?;
-        Some((check(&block)?, block))
+        Some(Some((check(&block)?, block)))
     };
-    (1..=map.parity).find_map(|size| groups(&liars, size, &mut Vec::new(), &attempt))
+    let with_spread = |size: usize| {
+        let first = spread.iter().enumerate();
+        let mut found = first.filter_map(|(index, &liar)| {
+            groups(
+                &all[index + 1..],
+                size - 1,
+                &mut vec![liar],
+                &attempt_spread,
+            )
+        });
+        found.next().flatten()
+    };
+    // One child that lied once is likelier than two that lie today.
+    (1..=map.parity).find_map(|size| {
+        groups(&children, size, &mut Vec::new(), &attempt).or_else(|| with_spread(size))
+    })
+}
+
+/// Returns the children of former widths that may have held something wrong: those whose columns are not those of another or
+/// of one of today's `children`. An expansion moves sectors without looking, and spreads over several what one child held.
+// OpenZFS: module/zfs/vdev_raidz.c, raidz_simulate_failure
+fn spread_liars(map: &Map, held: &Held, children: &[usize]) -> Vec<Liar> {
+    if map.former.is_empty() {
+        return Vec::new();
+    }
+    let columns: Vec<(u32, &Column)> = (0..)
+        .zip(map.columns())
+        .filter(|(_, ((s, c), column))| column.data > 0 && held[*s][*c].is_some())
+        .map(|(number, (_, column))| (number, column))
+        .collect();
+    let share = |liar: Liar| -> Vec<u32> {
+        let lies = columns.iter().filter(|(_, column)| liar.holds(column));
+        lies.map(|(number, _)| *number).collect()
+    };
+    let today = children.iter().map(|&slot| share(Liar::Now { slot }));
+    let mut known: BTreeSet<Vec<u32>> = today.collect();
+    known.insert(Vec::new());
+    let widths = map.former.clone();
+    widths
+        .flat_map(|width| (0..width).map(move |child| Liar::Once { child, width }))
+        .filter(|&liar| known.insert(share(liar)))
+        .collect()
 }
 
 /// A child that may hold something wrong.
@@ -169,6 +235,7 @@ pub(crate) fn search_versions<T>(
         })
         .collect();
     let mut turn = vec![0; choices.len()];
+    let spread_tries = spread_tries(map);
     for _ in 0..CHOICES_MAX {
         // The next choice, as an odometer counts; the first, of what is held alone, was tried.
         let mut moved = false;
@@ -183,7 +250,7 @@ pub(crate) fn search_versions<T>(
         if !moved {
             return None;
         }
-        let found = search(map, &held, doubtful, check);
+        let found = search_within(map, &held, doubtful, check, &spread_tries);
         if found.is_some() {
             return found;
         }
@@ -245,11 +312,90 @@ pub(crate) fn columns_of(map: &Map, block: &IoBuf) -> Vec<Vec<IoBuf>> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use ondisk::{RaidzReflow, Txg};
 
     use super::*;
     use crate::{Location, Raidz};
+
+    /// A raidz3 of 8 disks that has become one of 11, and a block of `len` bytes from before, of which some columns hold noise.
+    fn held_after_three_expansions(len: u64, is_noise: impl Fn(&Column) -> bool) -> (Map, Held) {
+        let raidz = Raidz {
+            width: 11,
+            parity: 3,
+            expanded: vec![Txg(30), Txg(60), Txg(90)],
+            expanding: false,
+        };
+        let at = Location {
+            vdev: 0,
+            offset: 7 << 12,
+            size: len,
+            born: Txg(20),
+        };
+        let map = Map::of_raidz(&raidz, RaidzReflow(0), 12, at);
+        let block = IoBuf::copy_from(&vec![7; map.len]);
+        let mut held: Held = Vec::new();
+        for (stripe, columns) in map.stripes.iter().zip(columns_of(&map, &block)) {
+            let bytes = stripe.columns.iter().zip(columns);
+            let bytes = bytes.map(|(column, right)| {
+                Some(if is_noise(column) && column.len > 0 {
+                    IoBuf::copy_from(&vec![0xa5; column.len])
+                } else {
+                    right
+                })
+            });
+            held.push(bytes.collect());
+        }
+        (map, held)
+    }
+
+    /// A check that accepts blocks of sevens, and how many blocks it has seen.
+    fn counting_check() -> (Check<()>, Arc<AtomicUsize>) {
+        let seen = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&seen);
+        let check: Check<()> = Arc::new(move |found: &IoBuf| {
+            count.fetch_add(1, Ordering::Relaxed);
+            found.iter().all(|&byte| byte == 7).then_some(())
+        });
+        (check, seen)
+    }
+
+    #[test]
+    fn one_child_that_lied_once_is_found_before_two_that_lie_today() {
+        let (map, held) = held_after_three_expansions(1 << 20, |column| column.sector % 9 == 4);
+        let (check, seen) = counting_check();
+        assert!(search(&map, &held, &[], &check).is_some());
+        let seen = seen.load(Ordering::Relaxed);
+        assert!(seen <= 1 + 11 + 8 + 9 + 10, "{seen} blocks");
+    }
+
+    #[test]
+    fn the_search_for_former_lies_ends() {
+        let (map, held) = held_after_three_expansions(128 << 10, |_| true);
+        let (check, seen) = counting_check();
+        let tries = Cell::new(200);
+        assert!(search_within(&map, &held, &[], &check, &tries).is_none());
+        let (seen, today) = (seen.load(Ordering::Relaxed), 1 + 11 + 55 + 165);
+        assert!(tries.get() == 0 && seen <= today + 200, "{seen} blocks");
+    }
+
+    #[test]
+    fn larger_blocks_are_put_together_fewer_times() {
+        for (len, tries) in [(4 << 10, 32768), (128 << 10, 16384), (16 << 20, 128)] {
+            let (map, _) = held_after_three_expansions(len, |_| false);
+            assert_eq!(spread_tries(&map).get(), tries);
+        }
+    }
+
+    #[test]
+    fn former_children_with_the_same_share_of_a_block_count_once() {
+        // One row: whoever lied, it is one of its columns.
+        let (map, held) = held_after_three_expansions(5 << 12, |_| true);
+        let (check, seen) = counting_check();
+        assert!(search(&map, &held, &[], &check).is_none());
+        assert_eq!(seen.load(Ordering::Relaxed), 1 + 8 + 28 + 56);
+    }
 
     #[test]
     fn lies_that_an_expansion_has_spread_are_found() {
