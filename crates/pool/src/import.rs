@@ -16,7 +16,7 @@ use dmu::{Objset, ObjsetOptions, Services, TxgClock, zap};
 use dsl::{Dataset, Hierarchy, HierarchyOptions};
 use ondisk::bytes::{index, u64_at};
 use ondisk::feature::Feature;
-use ondisk::{BlockPointer, NvList, ObjectId, SPA_VERSION_FEATURES, Txg, Uberblock};
+use ondisk::{BlockPointer, Guid, NvList, ObjectId, SPA_VERSION_FEATURES, Txg, Uberblock};
 use runtime::Handle;
 use runtime::sync::Event;
 use vdev::{AllocationBias, OpenMode, Tree, TreeConfig, TreeTuning, VdevConfig, VdevKind};
@@ -173,23 +173,20 @@ impl Pool {
         uberblock: &Uberblock,
     ) -> Result<(TreeConfig, NvList), PoolError> {
         // First with what the labels say, to find the configuration that is to be trusted.
-        let devices = policy.tuning.devices.clone();
-        let read_only = OpenMode::ReadOnly;
-        let tree = Tree::open(
-            handle,
-            &known_tree(candidate),
-            read_only,
-            devices.clone(),
-            false,
-        )
-        .await?;
-        let config = async {
-            let untrusted = open_mos(handle, &tree, uberblock, newest.txg, policy, true).await?;
-            read_config(&untrusted.mos).await
-        };
-        let config = config.await;
-        tree.close();
-        drop(tree);
+        let known = known_tree(candidate);
+        let mut config = config_in(handle, &known, policy, newest, uberblock).await;
+        let mut early = None;
+        if config.as_ref().is_err_and(PoolError::is_damage) {
+            for top in known.perhaps_before_expansion() {
+                let mut tree = known.clone();
+                tree.set_before_expansion(top);
+                let found = config_in(handle, &tree, policy, newest, uberblock).await;
+                if found.is_ok() {
+                    (config, early) = (found, Some(top));
+                    break;
+                }
+            }
+        }
         let config = match config {
             // What cannot be read may lie on the vdev that is not there.
             Err(error) if error.is_damage() && lacks_vdevs(candidate) => {
@@ -198,7 +195,13 @@ impl Pool {
             config => config?,
         };
 
-        let trusted = trusted_tree(&config, candidate)?;
+        let mut trusted = trusted_tree(&config, candidate)?;
+        // The labels may be those of a group that did not become complete: then the child is not listed here.
+        if let Some(top) = early
+            && children_of(&trusted, top) == children_of(&known, top)
+        {
+            trusted.set_before_expansion(top);
+        }
         check_missing(&trusted, candidate, policy)?;
         if trusted.guid_sum() != uberblock.guid_sum {
             return Err(PoolError::Corrupt(
@@ -427,6 +430,32 @@ pub(crate) async fn read_packed(
     NvList::decode(&packed).map_err(|error| bad(&format!("cannot be decoded: {error}")))
 }
 
+/// Reads the configuration that the pool keeps, from devices in this tree.
+async fn config_in(
+    handle: &Handle,
+    tree: &TreeConfig,
+    policy: &ImportPolicy,
+    newest: &Uberblock,
+    uberblock: &Uberblock,
+) -> Result<NvList, PoolError> {
+    let devices = policy.tuning.devices.clone();
+    let tree = Tree::open(handle, tree, OpenMode::ReadOnly, devices, false).await?;
+    let config = async {
+        let opened = open_mos(handle, &tree, uberblock, newest.txg, policy, true).await?;
+        read_config(&opened.mos).await
+    };
+    let config = config.await;
+    tree.close();
+    config
+}
+
+/// Returns how many children a top-level vdev has.
+fn children_of(tree: &TreeConfig, top: Guid) -> Option<usize> {
+    let mut tops = tree.tops.iter();
+    let found = tops.find(|vdev| vdev.guid == top)?;
+    Some(found.children.len())
+}
+
 fn trusted_tree(config: &NvList, candidate: &Candidate) -> Result<TreeConfig, PoolError> {
     let bad = |what: &str| PoolError::Corrupt(format!("the pool's configuration {what}"));
     if config.u64("pool_guid") != Some(candidate.guid) {
@@ -521,6 +550,10 @@ pub(crate) async fn assemble(
     let mut verdict = judge_features(&mos).await?;
     if let Some(guid) = removal::unsupported(&mos, &tree).await? {
         verdict.add(guid, false, None);
+    }
+    // Counted only from the first group of the expansion on, but a child may be listed before.
+    if verdict.unwritable.is_empty() && tree.config().tops.iter().any(VdevConfig::is_expanding) {
+        verdict.add("org.openzfs:raidz_expansion", false, None);
     }
     if !verdict.unreadable.is_empty() {
         return Err(PoolError::UnsupportedForRead {

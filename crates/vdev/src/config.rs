@@ -9,6 +9,8 @@ use crate::{AllocationBias, VdevError};
 
 /// Deepest nesting accepted (root, top-level, spare, replacing, leaf are 5).
 const DEPTH_MAX: usize = 8;
+/// Flag of a raidz that another child is being added to.
+const EXPANDING: &str = "raidz_expanding";
 /// Most vdevs accepted in one tree.
 const VDEVS_MAX: usize = 4096;
 
@@ -244,6 +246,25 @@ impl TreeConfig {
         self.tops.iter_mut().find_map(|top| find(top, guid))
     }
 
+    /// Returns the raidz vdevs whose last child may be listed too early. OpenZFS lists a child some groups before it says that the
+    /// vdev is being expanded; until then the blocks are where they were without it.
+    // OpenZFS: module/zfs/spa.c, spa_vdev_attach
+    #[must_use]
+    pub fn perhaps_before_expansion(&self) -> Vec<Guid> {
+        let least = |top: &VdevConfig| usize::from(top.nparity().unwrap_or(1)) + 2;
+        let tops = self.tops.iter().filter(|top| {
+            top.kind == VdevKind::Raidz && !top.is_expanding() && top.children.len() >= least(top)
+        });
+        tops.map(|top| top.guid).collect()
+    }
+
+    /// Has the last child of a raidz vdev count as one that nothing was moved to yet. Such a vdev is for reading alone.
+    pub fn set_before_expansion(&mut self, top: Guid) {
+        if let Some(top) = self.find_mut(top) {
+            top.extra.insert_flag(EXPANDING);
+        }
+    }
+
     /// Returns every leaf, in tree order.
     #[must_use]
     pub fn leaves(&self) -> Vec<&VdevConfig> {
@@ -314,6 +335,12 @@ impl VdevConfig {
     #[must_use]
     pub fn holds(&self, guid: Guid) -> bool {
         self.guid == guid || self.children.iter().any(|child| child.holds(guid))
+    }
+
+    /// Returns true for a raidz that another child is being added to.
+    #[must_use]
+    pub fn is_expanding(&self) -> bool {
+        self.extra.has(EXPANDING)
     }
 
     /// Returns true for a spare that stands in for another leaf.

@@ -813,7 +813,7 @@ pub(crate) fn layout_of(top: &VdevConfig) -> Result<Layout, VdevError> {
         .iter()
         .map(|&txg| Txg(txg))
         .collect();
-    let expanding = top.extra.has("raidz_expanding");
+    let expanding = top.is_expanding();
     let first_width = (width as usize).checked_sub(expanded.len() + usize::from(expanding));
     if first_width.is_none_or(|first| first <= usize::from(parity)) || !expanded.is_sorted() {
         return bad("raidz_expand_txgs");

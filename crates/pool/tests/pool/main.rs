@@ -10,6 +10,7 @@ mod crash;
 mod datasets;
 mod devices;
 mod events;
+mod expansion;
 mod faults;
 mod free_space;
 mod growth;
