@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use ondisk::{RaidzReflow, Txg};
+use ondisk::RaidzReflow;
 
 use crate::layout::Raidz;
 use crate::{BOOT_AREA_START, LEAF_DATA_START, Location};
@@ -61,7 +61,7 @@ pub(crate) struct Map {
     /// Bytes of the block, whole sectors.
     pub(crate) len: usize,
     pub(crate) stripes: Vec<Stripe>,
-    /// Numbers of children that the vdev had before it was expanded to what it is.
+    /// Numbers of children that the vdev had since the block was born, and has no more.
     pub(crate) former: Range<u32>,
 }
 
@@ -89,7 +89,7 @@ impl Map {
             parity: usize::from(raidz.parity),
             len: to_usize(size),
             stripes,
-            former: raidz.width_at(Txg(0))..raidz.width,
+            former: width..raidz.width,
         }
     }
 
@@ -272,6 +272,7 @@ pub(super) fn to_usize(number: u64) -> usize {
 mod tests {
     use std::collections::BTreeMap;
 
+    use ondisk::Txg;
     use runtime::IoBuf;
 
     use super::*;
@@ -413,6 +414,26 @@ mod tests {
                     "{width} wide, parity {parity}, {size} bytes at {offset}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn only_expansions_since_its_birth_have_moved_a_block() {
+        for (expanding, born, former) in [
+            (false, 20, 4..7),
+            (false, 30, 5..7),
+            (false, 95, 7..7),
+            (true, 20, 3..7),
+            (true, 95, 6..7),
+        ] {
+            let shape = Raidz {
+                width: 7,
+                parity: 1,
+                expanded: vec![Txg(30), Txg(60), Txg(90)],
+                expanding,
+            };
+            let map = map_of(&shape, 9, at(0, 4 << 9, born));
+            assert_eq!(map.former, former, "{expanding}, born {born}");
         }
     }
 
