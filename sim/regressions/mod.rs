@@ -19,5 +19,4 @@ mod resilver_after_a_detach_14775;
 mod returning_disk_100;
 mod returning_disk_121;
 mod small_records_fill_a_pool_1976;
-mod unreadable_labels_11271;
 mod unwritten_log_data_6510;

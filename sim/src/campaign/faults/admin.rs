@@ -765,3 +765,99 @@ async fn begin_scrub(pool: &PoolHandle, ward: &RefCell<Ward>) -> Result<(), Stri
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::campaign::faults::in_pool;
+    use crate::campaign::scenario;
+
+    /// A mirror without troubles.
+    fn plan() -> FaultPlan {
+        FaultPlan {
+            base: Plan {
+                layout: Layout::Grid {
+                    tops: 1,
+                    disks: 2,
+                    parity: 0,
+                    data: None,
+                    spares: 0,
+                },
+                ..Plan::plain(11271)
+            },
+            cuts: false,
+            beyond: false,
+            sequential: false,
+        }
+    }
+
+    /// An account of its disks in which the first has to be scrubbed.
+    fn ward_of(plan: &FaultPlan, world: &World) -> Ward {
+        let mut ward = Ward::new(plan, world.clone(), Rng::new(1));
+        let place = &mut ward.places[0];
+        (place.cause, place.needs_scrub) = (Some(Cause::Ended), true);
+        ward
+    }
+
+    /// Lets a pool become whole on whose first disk many sectors cannot be read: those that hold data, and the first of so many
+    /// labels. Returns whether the disk was replaced for that.
+    fn is_replaced(heads: usize) -> bool {
+        let plan = plan();
+        let base = &plan.base;
+        let world = World::new(base.seed);
+        for path in base.disks() {
+            world.add_disk(path, model(base));
+        }
+        let created = scenario::create(base, &world, || {});
+        scenario::uncut(created).expect("a pool");
+        let ward = ward_of(&plan, &world);
+        let disk = ward.places[0].disk.clone();
+        for offset in ward.written(&disk) {
+            world.add_latent_error(&disk, offset);
+        }
+        for which in 0..heads {
+            let offset = label::label_offset(base.disk_bytes, which).expect("a label's number");
+            world.add_latent_error(&disk, offset);
+        }
+        let ward = Rc::new(RefCell::new(ward));
+        let made = in_pool(base, &world, |pool, handle, _| {
+            let ward = ward.clone();
+            async move { make_whole(&pool, &handle, &ward, base).await }
+        });
+        made.unwrap_or_else(|error| panic!("{error}"));
+        ward.borrow().places[0].disk != disk
+    }
+
+    /// Seed 11271, which takes another course since seed 10162 was mended: the judge waited for such a disk to become healthy.
+    #[test]
+    fn a_disk_that_lost_the_heads_of_its_labels_is_replaced() {
+        assert!(is_replaced(4));
+        assert!(!is_replaced(3), "the head of one label is enough");
+    }
+
+    /// The same seed: the judge took a disk for scrubbed which the scrub had taken out of service.
+    #[test]
+    fn a_disk_that_a_scrub_took_out_of_service_is_not_scrubbed() {
+        let plan = plan();
+        let needs_scrub = |health: Health| {
+            let mut ward = ward_of(&plan, &World::new(1));
+            (ward.scrubbing, ward.places[0].in_scrub) = (true, true);
+            let disk = VdevStatus {
+                path: Some(ward.places[0].disk.clone()),
+                health,
+                ..VdevStatus::default()
+            };
+            let ended = PoolStatus {
+                root: VdevStatus {
+                    children: vec![disk],
+                    ..VdevStatus::default()
+                },
+                ..PoolStatus::default()
+            };
+            ward.note_sound(&ended);
+            ward.places[0].needs_scrub
+        };
+        assert!(needs_scrub(Health::Faulted));
+        assert!(!needs_scrub(Health::Online));
+    }
+}
