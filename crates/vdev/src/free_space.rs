@@ -31,10 +31,8 @@ impl Tree {
         let slot = slots.position(|slot| slot.any(|own| own.guid == leaf))?;
         let mut inner = match &top.layout {
             Layout::Copies => vec![range.clone()],
-            Layout::Raidz(raidz) if raidz.expanded.is_empty() && !raidz.expanding => {
-                vec![slot_ranges(raidz, top.ashift, range).get(slot)?.clone()]
-            }
-            Layout::Raidz(_) => return None,
+            Layout::Raidz(raidz) if raidz.is_reshaped() => return None,
+            Layout::Raidz(raidz) => vec![slot_ranges(raidz, top.ashift, range).get(slot)?.clone()],
             Layout::Draid(draid) => {
                 let ranges = draid.slot_ranges(top.ashift, range).into_iter();
                 let own = ranges.filter(|(place, _)| *place == slot);

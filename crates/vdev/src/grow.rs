@@ -90,7 +90,7 @@ impl Tree {
         let each = sizes.min().unwrap_or(0) & !(label::LABEL_SIZE - 1);
         let whole = match &top.layout {
             // Such grow only with OpenZFS.
-            Layout::Raidz(raidz) if raidz.expanding || !raidz.expanded.is_empty() => now,
+            Layout::Raidz(raidz) if raidz.is_reshaped() => now,
             layout => layout.asize_from(each),
         };
         whole.max(now)

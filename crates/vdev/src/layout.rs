@@ -117,6 +117,13 @@ impl Raidz {
         self.width - u32::from(self.expanding) - u32::try_from(later).unwrap_or(0)
     }
 
+    /// Returns whether an expansion was begun here, ended or not: stripes of several widths may lie beside each other, so
+    /// that a range of the vdev is not the same range of each child.
+    #[must_use]
+    pub fn is_reshaped(&self) -> bool {
+        self.expanding || !self.expanded.is_empty()
+    }
+
     // Format page on raidz, section 2: data, parity for every row begun, padded to a multiple of parity + 1 sectors so
     // that no hole is left that could never be used.
     fn asize_of(&self, width: u32, ashift: u8, psize: u64) -> u64 {
