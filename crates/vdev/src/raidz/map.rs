@@ -302,13 +302,26 @@ mod tests {
         Map::of_raidz(raidz, RaidzReflow(0), ashift, at)
     }
 
+    /// What becomes of the shape when it has been made wider by as many children, in group 100.
+    fn widened(narrow: &Raidz, by: u32) -> Raidz {
+        Raidz {
+            width: narrow.width + by,
+            expanded: vec![Txg(100); by as usize],
+            ..narrow.clone()
+        }
+    }
+
+    /// The number that the address space has for a sector of a column.
+    fn sector(column: &Column, row: u64, children: u64, ashift: u8) -> u64 {
+        ((column.offset >> ashift) + row) * children + column.slot as u64
+    }
+
     /// The sectors of a block as the address space numbers them, taken from its columns.
     fn sectors(map: &Map, children: u64, ashift: u8) -> Vec<u64> {
         let mut sectors = Vec::new();
         for (_, column) in map.columns() {
-            for row in 0..column.len as u64 >> ashift {
-                sectors.push(((column.offset >> ashift) + row) * children + column.slot as u64);
-            }
+            let rows = 0..column.len as u64 >> ashift;
+            sectors.extend(rows.map(|row| sector(column, row, children, ashift)));
         }
         sectors.sort_unstable();
         sectors
@@ -319,17 +332,12 @@ mod tests {
         for width in 2..=9_u32 {
             for parity in 1..=3.min(u8::try_from(width - 1).expect("small")) {
                 for wider in 0..=2 {
-                    let shape = Raidz {
-                        width: width + wider,
-                        parity,
-                        expanded: vec![Txg(100); wider as usize],
-                        expanding: false,
-                    };
+                    let narrow = raidz(width, parity);
+                    let shape = widened(&narrow, wider);
                     for (offset, size) in (0..40).flat_map(|o| (1..30).map(move |s| (o, s))) {
                         let (ashift, p) = (9, u64::from(parity));
                         let map = map_of(&shape, ashift, at(offset << 9, size << 9, 50));
-                        let narrow = raidz(width, parity);
-                        let all = Layout::Raidz(narrow).asize_of(ashift, size << 9) >> 9;
+                        let all = Layout::Raidz(narrow.clone()).asize_of(ashift, size << 9) >> 9;
                         let used = size + p * size.div_ceil(u64::from(width) - p);
                         assert!(all >= used && all - used <= p, "padding");
                         let expect: Vec<u64> = (offset..offset + used).collect();
@@ -384,8 +392,7 @@ mod tests {
         let mut content = BTreeMap::new();
         for ((s, c), column) in map.columns() {
             for (row, bytes) in columns[s][c].chunks(1 << ashift).enumerate() {
-                let sector =
-                    ((column.offset >> ashift) + row as u64) * children + column.slot as u64;
+                let sector = sector(column, row as u64, children, ashift);
                 content.insert(sector, bytes.to_vec());
             }
         }
@@ -400,14 +407,9 @@ mod tests {
                     .map(|i| u8::try_from((i * 7 + i / 256 * 31) % 251).expect("small"))
                     .collect();
                 let block = IoBuf::copy_from(&block);
-                let narrow = map_of(&raidz(width, parity), 9, at(offset, size, 50));
-                let wide = Raidz {
-                    width: width + 1,
-                    parity,
-                    expanded: vec![Txg(100)],
-                    expanding: false,
-                };
-                let wide = map_of(&wide, 9, at(offset, size, 50));
+                let shape = raidz(width, parity);
+                let narrow = map_of(&shape, 9, at(offset, size, 50));
+                let wide = map_of(&widened(&shape, 1), 9, at(offset, size, 50));
                 assert_eq!(
                     content(&wide, u64::from(width) + 1, 9, &block),
                     content(&narrow, u64::from(width), 9, &block),
@@ -453,10 +455,8 @@ mod tests {
     fn rows_are_where_the_expansion_left_them() {
         // Four children become five. The block: five sectors of data in two rows, P d0 d2 d4 | P d1 d3, from sector 6 on.
         let raidz = Raidz {
-            width: 5,
-            parity: 1,
-            expanded: Vec::new(),
             expanding: true,
+            ..raidz(5, 1)
         };
         let block = |state: u64, moved: u64| {
             let reflow = RaidzReflow(state << 55 | moved);
@@ -526,9 +526,8 @@ mod tests {
         // Three children, four since group 100, five soon: blocks are three or four wide, and all lie on four or five.
         let raidz = Raidz {
             width: 5,
-            parity: 1,
-            expanded: vec![Txg(100)],
             expanding: true,
+            ..widened(&raidz(3, 1), 1)
         };
         assert_eq!((raidz.width_at(Txg(99)), raidz.width_at(Txg(100))), (3, 4));
         let reflow = RaidzReflow(4 << 55 | 12);

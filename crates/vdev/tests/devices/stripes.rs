@@ -77,6 +77,27 @@ async fn read_all(tree: &Tree, blocks: u64, version: u64) {
     }
 }
 
+/// Scrubs the blocks; all must be there, and mended. Returns the bad copies.
+async fn scrub_all(tree: &Tree, blocks: u64, version: u64) -> u32 {
+    let mut bad = 0;
+    for block in 0..blocks {
+        let check = check_of(content(block, version));
+        let scrubbed = tree.scrub(at(block), IoClass::Scrub, check).await;
+        let scrubbed = scrubbed.expect("scrubs");
+        assert!(scrubbed.good.is_some(), "block {block}");
+        assert_eq!(scrubbed.bad_copies, scrubbed.repaired_copies);
+        bad += scrubbed.bad_copies;
+    }
+    bad
+}
+
+/// Gives the place of the first disk a second leaf, before anything is written.
+async fn join_spare(tree: &Tree, path: &str) {
+    let first = tree.leaves()[0].guid;
+    let spare = tree.join(first, path.as_ref(), Join::Spare, None).await;
+    tree.note_whole(spare.expect("joins"), &(0..u64::MAX));
+}
+
 #[test]
 fn any_disks_within_the_parity_may_vanish() {
     for parity in 1..=3_u8 {
@@ -126,13 +147,7 @@ fn disks_that_lie_are_found_and_mended() {
                 if first % 2 == 0 {
                     read_all(&tree, 20, 1).await;
                 }
-                for block in 0..20 {
-                    let check = check_of(content(block, 1));
-                    let scrubbed = tree.scrub(at(block), IoClass::Scrub, check).await;
-                    let scrubbed = scrubbed.expect("scrubs");
-                    assert!(scrubbed.good.is_some(), "block {block}");
-                    assert_eq!(scrubbed.bad_copies, scrubbed.repaired_copies);
-                }
+                scrub_all(&tree, 20, 1).await;
                 let errors = tree.status().stats.checksum_errors;
                 assert!(errors > 0, "the liars are counted");
                 // Now others lie: everything was mended, parity too.
@@ -291,10 +306,7 @@ fn what_one_leaf_of_a_place_lacks_the_other_gives() {
         let inner = world.clone();
         done(world.run(|handle| async move {
             let tree = make(&handle, disks, parity).await;
-            let first = tree.leaves()[0].guid;
-            let path = std::path::Path::new(PATHS[disks]);
-            let spare = tree.join(first, path, Join::Spare, None).await;
-            tree.note_whole(spare.expect("joins"), &(0..u64::MAX));
+            join_spare(&tree, PATHS[disks]).await;
             write_all(&tree, 20, 1).await;
             let end = 20 * PITCH / disks as u64;
             for lost in &PATHS[1..=usize::from(parity)] {
@@ -302,13 +314,7 @@ fn what_one_leaf_of_a_place_lacks_the_other_gives() {
             }
             rot(&inner, [PATHS[0], PATHS[disks]][wrong], 0, end);
             read_all(&tree, 20, 1).await;
-            for block in 0..20 {
-                let check = check_of(content(block, 1));
-                let scrubbed = tree.scrub(at(block), IoClass::Scrub, check).await;
-                let scrubbed = scrubbed.expect("scrubs");
-                assert!(scrubbed.good.is_some(), "block {block}");
-                assert_eq!(scrubbed.bad_copies, scrubbed.repaired_copies);
-            }
+            scrub_all(&tree, 20, 1).await;
             // Everything was mended, so that the others may rot.
             rot(&inner, [PATHS[disks], PATHS[0]][wrong], 0, end);
             read_all(&tree, 20, 1).await;
@@ -323,23 +329,12 @@ fn a_scrub_asks_every_leaf_of_a_place() {
     let inner = world.clone();
     done(world.run(|handle| async move {
         let tree = make(&handle, 3, 1).await;
-        let first = tree.leaves()[0].guid;
-        let path = std::path::Path::new(PATHS[3]);
-        let spare = tree.join(first, path, Join::Spare, None).await;
-        tree.note_whole(spare.expect("joins"), &(0..u64::MAX));
+        join_spare(&tree, PATHS[3]).await;
         write_all(&tree, 20, 1).await;
         let end = 20 * PITCH / 3;
         rot(&inner, PATHS[0], 0, end);
         rot(&inner, PATHS[1], 0, end);
-        let mut bad = 0;
-        for block in 0..20 {
-            let check = check_of(content(block, 1));
-            let scrubbed = tree.scrub(at(block), IoClass::Scrub, check).await;
-            let scrubbed = scrubbed.expect("scrubs");
-            assert!(scrubbed.good.is_some(), "block {block}");
-            assert_eq!(scrubbed.bad_copies, scrubbed.repaired_copies);
-            bad += scrubbed.bad_copies;
-        }
+        let bad = scrub_all(&tree, 20, 1).await;
         assert!(bad > 20, "{bad} on two leaves");
         assert!(tree.status().stats.checksum_errors > 20);
     }));
