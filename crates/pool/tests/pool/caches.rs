@@ -7,15 +7,7 @@ use pool::{AddSpec, Health, Pool, PoolSpec};
 use world::World;
 
 use crate::support::*;
-use crate::workload::{Recorder, compare, root, step};
-
-async fn work(pool: &Pool, rng: &mut world::Rng, recorder: &mut Recorder, steps: usize) {
-    let dataset = root(pool).await;
-    for _ in 0..steps {
-        step(&dataset, rng, recorder).await.expect("step");
-    }
-    pool.sync().await.expect("sync");
-}
+use crate::workload::{Recorder, compare, root, work};
 
 fn with_cache() -> PoolSpec {
     PoolSpec {

@@ -9,15 +9,7 @@ use runtime::Handle;
 use world::{Ended, World};
 
 use crate::support::*;
-use crate::workload::{Recorder, compare, root, step};
-
-async fn work(pool: &Pool, rng: &mut world::Rng, recorder: &mut Recorder, steps: usize) {
-    let dataset = root(pool).await;
-    for _ in 0..steps {
-        step(&dataset, rng, recorder).await.expect("step");
-    }
-    pool.sync().await.expect("sync");
-}
+use crate::workload::{Recorder, compare, root, work};
 
 async fn rewind(handle: &Handle, disks: usize, readonly: bool) -> Result<Pool, PoolError> {
     let found = find(handle, disks).await;

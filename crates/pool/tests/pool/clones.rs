@@ -1,17 +1,17 @@
 //! A log that names blocks which somebody else has, as OpenZFS logs a clone: the claim holds them, the replay reads them though
 //! their owner has gone, and nothing is left of them afterwards.
 
-use dmu::{AllocSpec, Traversal, TraverseOptions};
+use dmu::{Traversal, TraverseOptions};
 use dsl::property::DatasetKind;
 use dsl::{Dataset, Estimate, NewDataset};
 use ondisk::bytes::put_u64;
 use ondisk::zil::{CloneRange, record_kind};
-use ondisk::{BlockPointer, ObjectId, ObjectType};
+use ondisk::{BlockPointer, ObjectId};
 use pool::{Pool, PoolSpec, PropertyValue};
 use zil::{Intent, Scope};
 
 use crate::support::*;
-use crate::workload::root;
+use crate::workload::{make, root};
 
 const BLOCK: usize = 16 << 10;
 const BLOCKS: usize = 5;
@@ -21,20 +21,6 @@ fn bytes() -> Vec<u8> {
     (0..BLOCK * BLOCKS)
         .map(|_| u8::try_from(rng.below(256)).expect("a byte"))
         .collect()
-}
-
-async fn make(dataset: &Dataset) -> ObjectId {
-    let tx = dataset
-        .begin(Estimate::bytes(1 << 20))
-        .await
-        .expect("begin");
-    let block = u32::try_from(BLOCK).expect("small");
-    let spec = AllocSpec::new(ObjectType::PLAIN_OTHER).block_size(block);
-    dataset
-        .objset()
-        .allocate(spec, &tx)
-        .await
-        .expect("allocate")
 }
 
 async fn blocks_of(dataset: &Dataset, object: ObjectId) -> Vec<BlockPointer> {
@@ -98,7 +84,7 @@ fn a_log_holds_the_blocks_that_it_names() {
             .expect("create");
         let from = pool.hierarchy().dataset("tank/from").await.expect("there");
         let to = root(&pool).await;
-        let (source, target) = (make(&from).await, make(&to).await);
+        let (source, target) = (make(&from, BLOCK).await, make(&to, BLOCK).await);
         let tx = from.begin(Estimate::bytes(1 << 20)).await.expect("begin");
         from.objset()
             .write(source, 0, &bytes(), &tx)
@@ -144,7 +130,7 @@ fn a_log_holds_the_blocks_that_it_names() {
         }
         assert!(gone, "the source was found");
         for _ in 0..6 {
-            let other = make(&from).await;
+            let other = make(&from, BLOCK).await;
             let tx = from.begin(Estimate::bytes(1 << 20)).await.expect("begin");
             let noise = vec![0x5a; BLOCK * BLOCKS];
             from.objset()

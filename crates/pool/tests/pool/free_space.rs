@@ -7,17 +7,9 @@ use runtime::Handle;
 use world::{Ended, World};
 
 use crate::support::*;
-use crate::workload::{Recorder, compare, root, step};
+use crate::workload::{Recorder, compare, root, step, work};
 
 const START: LeafWorkRequest = LeafWorkRequest::Start { rate: None };
-
-async fn work(pool: &Pool, rng: &mut world::Rng, recorder: &mut Recorder, steps: usize) {
-    let dataset = root(pool).await;
-    for _ in 0..steps {
-        step(&dataset, rng, recorder).await.expect("step");
-    }
-    pool.sync().await.expect("sync");
-}
 
 fn leaves(pool: &Pool) -> Vec<u64> {
     pool.tree()

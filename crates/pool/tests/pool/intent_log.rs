@@ -6,10 +6,9 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use dmu::AllocSpec;
 use dsl::{Dataset, Estimate};
+use ondisk::ObjectId;
 use ondisk::zil::record_kind;
-use ondisk::{ObjectId, ObjectType};
 use pool::{ImportPolicy, Pool, PoolError, PoolSpec, VdevSpec};
 use runtime::sync::Mutex;
 use runtime::{Handle, IoBuf};
@@ -17,7 +16,7 @@ use world::{DiskModel, Ended, Faults, World};
 use zil::{Intent, Scope};
 
 use crate::support::*;
-use crate::workload::root;
+use crate::workload::{make, root};
 
 const BLOCK: usize = 128 << 10;
 /// Labels before the data of a device.
@@ -27,17 +26,6 @@ fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; len];
     world::Rng::new(seed).fill(&mut bytes);
     bytes
-}
-
-async fn make(dataset: &Dataset) -> ObjectId {
-    let tx = dataset
-        .begin(Estimate::bytes(1 << 20))
-        .await
-        .expect("begin");
-    let block = u32::try_from(BLOCK).expect("small");
-    let spec = AllocSpec::new(ObjectType::PLAIN_OTHER).block_size(block);
-    let object = dataset.objset().allocate(spec, &tx).await;
-    object.expect("allocate")
 }
 
 /// Writes a record's worth of bytes and takes note of it in the log. Returns what was written.
@@ -119,7 +107,7 @@ fn data_that_a_device_does_not_give_refuses_the_import() {
     run(&world, async |handle| {
         let pool = create(&handle, single()).await;
         let dataset = root(&pool).await;
-        let object = make(&dataset).await;
+        let object = make(&dataset, BLOCK).await;
         // The first commit of a log waits for a group.
         logged(&dataset, object, 512, 1).await;
         data = logged(&dataset, object, BLOCK, 2).await;
@@ -153,7 +141,7 @@ fn data_that_was_never_written_ends_the_log() {
     run(&world, async |handle| {
         let pool = create(&handle, single()).await;
         let dataset = root(&pool).await;
-        let object = make(&dataset).await;
+        let object = make(&dataset, BLOCK).await;
         logged(&dataset, object, 512, 1).await;
         logged(&dataset, object, 1024, 2).await;
         data = logged(&dataset, object, BLOCK, 3).await;
@@ -191,9 +179,9 @@ struct Crowd {
 
 impl Crowd {
     async fn start(dataset: &Dataset) -> Self {
-        let object = make(dataset).await;
+        let object = make(dataset, BLOCK).await;
         // The first commit of a log waits for a group, which the object is in too.
-        logged(dataset, make(dataset).await, 512, 1).await;
+        logged(dataset, make(dataset, BLOCK).await, 512, 1).await;
         Self {
             object,
             last: Rc::new(Mutex::new("the number", 0)),
@@ -364,7 +352,7 @@ fn a_log_can_be_begun_at_once_where_an_empty_one_was_left() {
     run(&world, async |handle| {
         let pool = create(&handle, single()).await;
         let dataset = root(&pool).await;
-        let object = make(&dataset).await;
+        let object = make(&dataset, BLOCK).await;
         logged(&dataset, object, 512, 1).await;
         pool.sync().await.expect("sync");
         assert!(dataset.log().expect("a log").has_chain());
@@ -373,7 +361,7 @@ fn a_log_can_be_begun_at_once_where_an_empty_one_was_left() {
     run(&world, async |handle| {
         let pool = import(&handle, 1).await;
         let dataset = root(&pool).await;
-        let object = make(&dataset).await;
+        let object = make(&dataset, BLOCK).await;
         let began = handle.now();
         logged(&dataset, object, 512, 2).await;
         let took = handle.now().since(began);

@@ -5,9 +5,6 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use dmu::AllocSpec;
-use dsl::Estimate;
-use ondisk::ObjectType;
 use pool::{
     Health, ImportPolicy, Pool, PoolError, PoolSpec, RebuildState, RebuildStatus, RebuildTuning,
     ScanRefusal, StatusReason, Tuning, VdevSpec, VdevStatus,
@@ -16,7 +13,7 @@ use runtime::Handle;
 use world::{Ended, World};
 
 use crate::support::*;
-use crate::workload::{Recorder, compare, root, step};
+use crate::workload::{Recorder, compare, fill, root, step, work_unsynced};
 
 /// Pieces and batches so small that a rebuild takes many groups, each of which records how far it came.
 fn short() -> Tuning {
@@ -77,38 +74,6 @@ fn state(pool: &Pool) -> Option<RebuildState> {
     rebuild(pool).map(|rebuild| rebuild.state)
 }
 
-async fn work(pool: &Pool, rng: &mut world::Rng, recorder: &mut Recorder, steps: usize) {
-    let dataset = root(pool).await;
-    for _ in 0..steps {
-        step(&dataset, rng, recorder).await.expect("step");
-    }
-}
-
-/// Some megabytes that do not compress.
-async fn fill(pool: &Pool, rng: &mut world::Rng, recorder: &mut Recorder) {
-    let dataset = root(pool).await;
-    for block in [16 << 10, 128 << 10].repeat(5) {
-        let tx = dataset
-            .begin(Estimate::bytes(1 << 20))
-            .await
-            .expect("begin");
-        let spec = AllocSpec::new(ObjectType::PLAIN_OTHER).block_size(block);
-        let object = dataset
-            .objset()
-            .allocate(spec, &tx)
-            .await
-            .expect("allocate");
-        let mut data = vec![0; 500_000];
-        rng.fill(&mut data);
-        let written = dataset.objset().write(object, 0, &data, &tx).await;
-        written.expect("write");
-        recorder.now.insert(object.0, data);
-        let model = Rc::new(recorder.now.clone());
-        recorder.by_txg.insert(tx.txg().0, model);
-    }
-    pool.sync().await.expect("sync");
-}
-
 /// Lets a paused rebuild go on until it has done so many bytes.
 async fn go_some_way(handle: &Handle, pool: &Pool, bytes: u64) {
     pool.pause_rebuilds(false);
@@ -155,13 +120,13 @@ fn a_new_half_gets_everything_in_use_or_not() {
         let mut rng = world.rng();
         run(&world, async |handle| {
             let pool = create_with(&handle, single(), &tuning).await;
-            fill(&pool, &mut rng, &mut recorder).await;
-            work(&pool, &mut rng, &mut recorder, 40).await;
+            fill(&pool, &mut rng, &mut recorder, 10).await;
+            work_unsynced(&pool, &mut rng, &mut recorder, 40).await;
             pool.attach_and_rebuild(leaf(&pool, 0), &path(1), false, false)
                 .await
                 .expect("attach");
             for _ in 0..20 {
-                work(&pool, &mut rng, &mut recorder, steps).await;
+                work_unsynced(&pool, &mut rng, &mut recorder, steps).await;
                 handle.sleep(Duration::from_millis(2)).await;
             }
             settled(&handle, &pool).await;
@@ -195,7 +160,7 @@ fn a_replaced_disk_goes_when_the_new_one_has_everything() {
     let mut rng = world.rng();
     run(&world, async |handle| {
         let pool = create_with(&handle, mirror(), &short()).await;
-        fill(&pool, &mut rng, &mut recorder).await;
+        fill(&pool, &mut rng, &mut recorder, 10).await;
         pool.attach_and_rebuild(leaf(&pool, 1), &path(2), true, false)
             .await
             .expect("replace");
@@ -209,7 +174,7 @@ fn a_replaced_disk_goes_when_the_new_one_has_everything() {
             matches!(refused, Err(PoolError::Scan(ScanRefusal::Resilvering))),
             "{refused:?}"
         );
-        work(&pool, &mut rng, &mut recorder, 10).await;
+        work_unsynced(&pool, &mut rng, &mut recorder, 10).await;
         settled(&handle, &pool).await;
         let status = pool.status();
         assert!(find_leaf(&status.root, 1).is_none(), "{status:?}");
@@ -275,7 +240,7 @@ fn devices_come_and_go_while_others_are_rebuilt() {
     let mut rng = world.rng();
     run(&world, async |handle| {
         let pool = create_with(&handle, single(), &short()).await;
-        fill(&pool, &mut rng, &mut recorder).await;
+        fill(&pool, &mut rng, &mut recorder, 10).await;
         pool.pause_rebuilds(true);
         pool.attach_and_rebuild(leaf(&pool, 0), &path(1), false, false)
             .await
@@ -288,7 +253,7 @@ fn devices_come_and_go_while_others_are_rebuilt() {
             .await
             .expect("attach again");
         go_some_way(&handle, &pool, 1).await;
-        work(&pool, &mut rng, &mut recorder, 10).await;
+        work_unsynced(&pool, &mut rng, &mut recorder, 10).await;
         let before = rebuild(&pool).expect("one runs");
         pool.attach_and_rebuild(leaf(&pool, 0), &path(2), false, false)
             .await
@@ -320,14 +285,14 @@ fn a_target_that_was_away_is_healed() {
     let mut rng = world.rng();
     run(&world, async |handle| {
         let pool = create_with(&handle, single(), &short()).await;
-        fill(&pool, &mut rng, &mut recorder).await;
+        fill(&pool, &mut rng, &mut recorder, 10).await;
         pool.pause_rebuilds(true);
         pool.attach_and_rebuild(leaf(&pool, 0), &path(1), false, false)
             .await
             .expect("attach");
         go_some_way(&handle, &pool, 1).await;
         pool.offline(leaf(&pool, 1), true).await.expect("offline");
-        work(&pool, &mut rng, &mut recorder, 10).await;
+        work_unsynced(&pool, &mut rng, &mut recorder, 10).await;
         pool.sync().await.expect("sync");
         pool.online(leaf(&pool, 1)).await.expect("online");
         pool.pause_rebuilds(false);
@@ -365,13 +330,13 @@ fn openzfs_goes_on_with_ours() {
     let mut rng = world.rng();
     run(&world, async |handle| {
         let pool = create_with(&handle, single(), &short()).await;
-        fill(&pool, &mut rng, &mut recorder).await;
+        fill(&pool, &mut rng, &mut recorder, 10).await;
         pool.pause_rebuilds(true);
         pool.attach_and_rebuild(leaf(&pool, 0), &path(1), false, false)
             .await
             .expect("attach");
         go_some_way(&handle, &pool, MIB).await;
-        work(&pool, &mut rng, &mut recorder, 10).await;
+        work_unsynced(&pool, &mut rng, &mut recorder, 10).await;
         pool.export().await.expect("export");
     });
     zdb_clean(&world, "half-way");
@@ -415,8 +380,8 @@ fn we_go_on_with_openzfs_s() {
     let mut rng = world.rng();
     run(&world, async |handle| {
         let pool = create(&handle, single()).await;
-        fill(&pool, &mut rng, &mut recorder).await;
-        work(&pool, &mut rng, &mut recorder, 30).await;
+        fill(&pool, &mut rng, &mut recorder, 10).await;
+        work_unsynced(&pool, &mut rng, &mut recorder, 30).await;
         pool.sync().await.expect("sync");
         pool.export().await.expect("export");
     });
@@ -452,10 +417,10 @@ fn a_distributed_spare_is_filled() {
                 paths: (0..6).map(path).collect(),
             };
             let pool = create_with(&handle, vec![draid], &tuning).await;
-            fill(&pool, &mut rng, &mut recorder).await;
+            fill(&pool, &mut rng, &mut recorder, 10).await;
             world.vanish(path(2));
             for _ in 0..10 {
-                work(&pool, &mut rng, &mut recorder, 2).await;
+                work_unsynced(&pool, &mut rng, &mut recorder, 2).await;
                 pool.sync().await.expect("sync");
             }
             let mut waited = 0;
@@ -474,7 +439,7 @@ fn a_distributed_spare_is_filled() {
             let scan = pool.status().scan.expect("a scrub follows");
             assert!(!scan.resilver && !scan.cancelled, "{scan:?}");
             assert_eq!((scan.errors, scan.processed_bytes), (0, 0), "{scan:?}");
-            work(&pool, &mut rng, &mut recorder, 10).await;
+            work_unsynced(&pool, &mut rng, &mut recorder, 10).await;
             pool.sync().await.expect("sync");
             pool.export().await.expect("export");
         });
@@ -497,7 +462,7 @@ fn cut_while_rebuilding(seed: u64) {
     let mut before = Recorder::default();
     run(&world, async |handle| {
         let pool = create(&handle, single()).await;
-        fill(&pool, &mut rng, &mut before).await;
+        fill(&pool, &mut rng, &mut before, 10).await;
         pool.export().await.expect("export");
     });
     let shared = Rc::new(std::cell::RefCell::new((before, 0)));
@@ -549,7 +514,7 @@ fn cut_while_rebuilding(seed: u64) {
         };
         let pool = import_with(&handle, 2, &short()).await;
         compare(&root(&pool).await, &now.now, &what).await;
-        work(&pool, &mut rng, &mut now, 5).await;
+        work_unsynced(&pool, &mut rng, &mut now, 5).await;
         settled(&handle, &pool).await;
         if find_leaf(&pool.status().root, 1).is_some() {
             stands_alone(&pool, &now).await;

@@ -2,12 +2,8 @@
 //! given up, and finished; with OpenZFS's tools as judges at every stage.
 
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::time::Duration;
 
-use dmu::AllocSpec;
-use dsl::Estimate;
-use ondisk::ObjectType;
 use pool::{
     AddSpec, Health, ImportPolicy, Pool, PoolError, PoolSpec, RemovalStage, RemovalTuning, Tuning,
     VdevSpec,
@@ -16,7 +12,7 @@ use runtime::Handle;
 use world::{Ended, World};
 
 use crate::support::*;
-use crate::workload::{Recorder, compare, root, step};
+use crate::workload::{Recorder, compare, fill, root, work_unsynced};
 
 /// Runs so short that blocks are split, batches so small that an evacuation takes many groups.
 fn short() -> Tuning {
@@ -72,39 +68,6 @@ async fn import_with(handle: &Handle, disks: usize, tuning: &Tuning) -> Pool {
         .expect("import")
 }
 
-async fn work(pool: &Pool, rng: &mut world::Rng, recorder: &mut Recorder, steps: usize) {
-    let dataset = root(pool).await;
-    for _ in 0..steps {
-        step(&dataset, rng, recorder).await.expect("step");
-    }
-}
-
-/// Some megabytes that do not compress.
-async fn fill(pool: &Pool, rng: &mut world::Rng, recorder: &mut Recorder) {
-    let dataset = root(pool).await;
-    for block in [16 << 10, 128 << 10].repeat(6) {
-        let tx = dataset
-            .begin(Estimate::bytes(1 << 20))
-            .await
-            .expect("begin");
-        let spec = AllocSpec::new(ObjectType::PLAIN_OTHER).block_size(block);
-        let object = dataset
-            .objset()
-            .allocate(spec, &tx)
-            .await
-            .expect("allocate");
-        let mut data = vec![0; 500_000];
-        rng.fill(&mut data);
-        let written = dataset.objset().write(object, 0, &data, &tx).await;
-        written.expect("write");
-        recorder.now.insert(object.0, data);
-        recorder
-            .by_txg
-            .insert(tx.txg().0, Rc::new(recorder.now.clone()));
-    }
-    pool.sync().await.expect("sync");
-}
-
 fn top(pool: &Pool, index: usize) -> u64 {
     pool.status().root.children[index].guid
 }
@@ -154,14 +117,14 @@ fn a_vdev_is_evacuated_while_the_pool_is_in_use() {
         let mut rng = world.rng();
         run(&world, async |handle| {
             let pool = create_with(&handle, vdevs.clone(), &tuning).await;
-            fill(&pool, &mut rng, &mut recorder).await;
-            work(&pool, &mut rng, &mut recorder, 50).await;
+            fill(&pool, &mut rng, &mut recorder, 12).await;
+            work_unsynced(&pool, &mut rng, &mut recorder, 50).await;
             let hierarchy = pool.hierarchy();
             hierarchy
                 .snapshot(&["tank@before".to_owned()], &[])
                 .await
                 .expect("snapshot");
-            work(&pool, &mut rng, &mut recorder, 40).await;
+            work_unsynced(&pool, &mut rng, &mut recorder, 40).await;
             let size = pool.status().root.size_bytes;
             pool.remove(top(&pool, 1)).await.expect("remove");
             let again = pool.remove(top(&pool, 1)).await;
@@ -169,7 +132,7 @@ fn a_vdev_is_evacuated_while_the_pool_is_in_use() {
                 assert!(matches!(again, Err(PoolError::InUse(_))), "{again:?}");
             }
             while stage(&pool) == Some(RemovalStage::Evacuating) {
-                work(&pool, &mut rng, &mut recorder, 3).await;
+                work_unsynced(&pool, &mut rng, &mut recorder, 3).await;
                 handle.sleep(Duration::from_millis(2)).await;
             }
             removed(&handle, &pool).await;
@@ -188,13 +151,13 @@ fn a_vdev_is_evacuated_while_the_pool_is_in_use() {
             let pool = import_with(&handle, disks, &tuning).await;
             compare(&root(&pool).await, &recorder.now, "after an import").await;
             // Much of what was moved is freed now.
-            work(&pool, &mut rng, &mut recorder, 60).await;
+            work_unsynced(&pool, &mut rng, &mut recorder, 60).await;
             pool.sync().await.expect("sync");
             pool.hierarchy()
                 .destroy_snapshots(&["tank@before".to_owned()], false)
                 .await
                 .expect("destroy the snapshot");
-            work(&pool, &mut rng, &mut recorder, 50).await;
+            work_unsynced(&pool, &mut rng, &mut recorder, 50).await;
             compare(&root(&pool).await, &recorder.now, "after frees").await;
             scrub_is_clean(&pool).await;
             pool.export().await.expect("export");
@@ -204,7 +167,7 @@ fn a_vdev_is_evacuated_while_the_pool_is_in_use() {
             run(&world, async |handle| {
                 let pool = import_with(&handle, disks, &tuning).await;
                 compare(&root(&pool).await, &recorder.now, "after OpenZFS").await;
-                work(&pool, &mut rng, &mut recorder, 20).await;
+                work_unsynced(&pool, &mut rng, &mut recorder, 20).await;
                 pool.export().await.expect("export");
             });
             zdb_clean(&world, "after OpenZFS");
@@ -224,8 +187,8 @@ fn interrupted_evacuations_go_on() {
         let mut rng = world.rng();
         run(&world, async |handle| {
             let pool = create_with(&handle, vdevs.clone(), &tuning).await;
-            fill(&pool, &mut rng, &mut recorder).await;
-            work(&pool, &mut rng, &mut recorder, 50).await;
+            fill(&pool, &mut rng, &mut recorder, 12).await;
+            work_unsynced(&pool, &mut rng, &mut recorder, 50).await;
             pool.pause_removal(true);
             pool.remove(top(&pool, 0)).await.expect("remove");
             pool.export().await.expect("export");
@@ -247,7 +210,7 @@ fn interrupted_evacuations_go_on() {
                         told.set(true);
                         break;
                     }
-                    work(&pool, &mut rng, &mut log, 2).await;
+                    work_unsynced(&pool, &mut rng, &mut log, 2).await;
                     handle.sleep(Duration::from_micros(rng.below(1500))).await;
                 }
                 pool.export().await.expect("export");
@@ -299,8 +262,8 @@ fn an_evacuation_is_given_up() {
             let pool = create_with(&handle, vdevs.clone(), &tuning).await;
             let none = pool.cancel_removal().await;
             assert!(matches!(none, Err(PoolError::InUse(_))), "{none:?}");
-            fill(&pool, &mut rng, &mut recorder).await;
-            work(&pool, &mut rng, &mut recorder, 30).await;
+            fill(&pool, &mut rng, &mut recorder, 12).await;
+            work_unsynced(&pool, &mut rng, &mut recorder, 30).await;
             let before = root(&pool).await.space().available;
             pool.pause_removal(true);
             pool.remove(top(&pool, 1)).await.expect("remove");
@@ -318,17 +281,17 @@ fn an_evacuation_is_given_up() {
             handle.sleep(Duration::from_micros(1500)).await;
             pool.pause_removal(true);
             // Freed of what was copied, of what is on its way, and of what was not.
-            work(&pool, &mut rng, &mut recorder, 60).await;
+            work_unsynced(&pool, &mut rng, &mut recorder, 60).await;
             pool.sync().await.expect("sync");
             let copied = pool.status().removal.expect("one runs");
             assert!(
                 copied.copied_bytes > 0 && copied.copied_bytes < copied.to_copy_bytes,
                 "{copied:?}"
             );
-            work(&pool, &mut rng, &mut recorder, 20).await;
+            work_unsynced(&pool, &mut rng, &mut recorder, 20).await;
             pool.cancel_removal().await.expect("cancel");
             assert_eq!(stage(&pool), Some(RemovalStage::Canceled));
-            work(&pool, &mut rng, &mut recorder, 30).await;
+            work_unsynced(&pool, &mut rng, &mut recorder, 30).await;
             pool.export().await.expect("export");
         });
         zdb_clean(&world, "given up");
@@ -339,7 +302,7 @@ fn an_evacuation_is_given_up() {
             scrub_is_clean(&pool).await;
             pool.remove(top(&pool, 1)).await.expect("remove");
             removed(&handle, &pool).await;
-            work(&pool, &mut rng, &mut recorder, 20).await;
+            work_unsynced(&pool, &mut rng, &mut recorder, 20).await;
             pool.export().await.expect("export");
         });
         zdb_clean(&world, "removed after all");
@@ -355,14 +318,14 @@ fn one_vdev_is_removed_after_the_other() {
     let tuning = short();
     run(&world, async |handle| {
         let pool = create_with(&handle, singles(), &tuning).await;
-        fill(&pool, &mut rng, &mut recorder).await;
-        work(&pool, &mut rng, &mut recorder, 50).await;
+        fill(&pool, &mut rng, &mut recorder, 12).await;
+        work_unsynced(&pool, &mut rng, &mut recorder, 50).await;
         pool.remove(top(&pool, 2)).await.expect("remove");
         removed(&handle, &pool).await;
-        work(&pool, &mut rng, &mut recorder, 30).await;
+        work_unsynced(&pool, &mut rng, &mut recorder, 30).await;
         pool.remove(top(&pool, 1)).await.expect("remove another");
         while stage(&pool) == Some(RemovalStage::Evacuating) {
-            work(&pool, &mut rng, &mut recorder, 2).await;
+            work_unsynced(&pool, &mut rng, &mut recorder, 2).await;
         }
         let last = pool.remove(top(&pool, 0)).await;
         assert!(last.is_err(), "the only one stays");
@@ -378,10 +341,10 @@ fn one_vdev_is_removed_after_the_other() {
             ..AddSpec::default()
         };
         pool.add(add).await.expect("add");
-        work(&pool, &mut rng, &mut recorder, 20).await;
+        work_unsynced(&pool, &mut rng, &mut recorder, 20).await;
         pool.remove(top(&pool, 0)).await.expect("remove the first");
         removed(&handle, &pool).await;
-        work(&pool, &mut rng, &mut recorder, 80).await;
+        work_unsynced(&pool, &mut rng, &mut recorder, 80).await;
         compare(&root(&pool).await, &recorder.now, "all are removed").await;
         scrub_is_clean(&pool).await;
         pool.export().await.expect("export");
@@ -406,11 +369,11 @@ fn a_special_vdev_is_removed() {
         let pool = Pool::create(&handle, spec, empty_root)
             .await
             .expect("create");
-        fill(&pool, &mut rng, &mut recorder).await;
+        fill(&pool, &mut rng, &mut recorder, 12).await;
         pool.remove(top(&pool, 1)).await.expect("remove");
-        work(&pool, &mut rng, &mut recorder, 10).await;
+        work_unsynced(&pool, &mut rng, &mut recorder, 10).await;
         removed(&handle, &pool).await;
-        work(&pool, &mut rng, &mut recorder, 20).await;
+        work_unsynced(&pool, &mut rng, &mut recorder, 20).await;
         scrub_is_clean(&pool).await;
         pool.export().await.expect("export");
     });
@@ -421,7 +384,7 @@ fn a_special_vdev_is_removed() {
         // What a device of the mirror lacks of the blocks that were copied is brought up to date.
         let leaf = pool.tree().leaves()[1].guid.0;
         pool.offline(leaf, true).await.expect("offline");
-        work(&pool, &mut rng, &mut recorder, 10).await;
+        work_unsynced(&pool, &mut rng, &mut recorder, 10).await;
         pool.sync().await.expect("sync");
         pool.online(leaf).await.expect("online");
         pool.wait_scan().await.expect("resilver");
@@ -439,7 +402,7 @@ fn what_a_device_missed_of_an_evacuation_is_resilvered() {
     let tuning = short();
     run(&world, async |handle| {
         let pool = create_with(&handle, mirrors(), &tuning).await;
-        fill(&pool, &mut rng, &mut recorder).await;
+        fill(&pool, &mut rng, &mut recorder, 12).await;
         let leaf = pool.tree().leaves()[1].guid.0;
         pool.offline(leaf, false).await.expect("offline");
         pool.remove(top(&pool, 1)).await.expect("remove");
@@ -514,7 +477,7 @@ fn evacuations_change_hands() {
     tuning.removal.batch_bytes = 16 << 10;
     run(&world, async |handle| {
         let pool = create_with(&handle, singles(), &tuning).await;
-        fill(&pool, &mut rng, &mut recorder).await;
+        fill(&pool, &mut rng, &mut recorder, 12).await;
         pool.pause_removal(true);
         pool.remove(top(&pool, 1)).await.expect("remove");
         while pool
@@ -527,7 +490,7 @@ fn evacuations_change_hands() {
             pool.pause_removal(true);
             pool.sync().await.expect("sync");
         }
-        work(&pool, &mut rng, &mut recorder, 30).await;
+        work_unsynced(&pool, &mut rng, &mut recorder, 30).await;
         pool.sync().await.expect("sync");
         let copied = pool.status().removal.expect("one runs");
         assert!(
@@ -554,7 +517,7 @@ fn evacuations_change_hands() {
             let pool = import_with(&handle, 3, &tuning).await;
             assert_eq!(stage(&pool), Some(RemovalStage::Finished));
             compare(&root(&pool).await, &recorder.now, "ended by OpenZFS").await;
-            work(&pool, &mut rng, &mut recorder, 100).await;
+            work_unsynced(&pool, &mut rng, &mut recorder, 100).await;
             scrub_is_clean(&pool).await;
             pool.export().await.expect("export");
         });
@@ -566,7 +529,7 @@ fn evacuations_change_hands() {
             run(&world, async |handle| {
                 let pool = import_with(&handle, 3, &tuning).await;
                 assert_eq!(stage(&pool), Some(RemovalStage::Evacuating));
-                work(&pool, &mut rng, &mut recorder, 50).await;
+                work_unsynced(&pool, &mut rng, &mut recorder, 50).await;
                 removed(&handle, &pool).await;
                 compare(&root(&pool).await, &recorder.now, "begun by OpenZFS").await;
                 scrub_is_clean(&pool).await;

@@ -7,15 +7,7 @@ use pool::{AddSpec, Health, Pool, PoolError, PoolSpec, SplitSpec, VdevSpec, disc
 use world::World;
 
 use crate::support::*;
-use crate::workload::{Recorder, compare, root, step};
-
-async fn work(pool: &Pool, rng: &mut world::Rng, recorder: &mut Recorder, steps: usize) {
-    let dataset = root(pool).await;
-    for _ in 0..steps {
-        step(&dataset, rng, recorder).await.expect("step");
-    }
-    pool.sync().await.expect("sync");
-}
+use crate::workload::{Recorder, compare, root, work};
 
 fn pairs() -> Vec<VdevSpec> {
     vec![

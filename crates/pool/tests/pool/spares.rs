@@ -7,7 +7,7 @@ use pool::{AddSpec, Health, Pool, PoolError, PoolSpec, VdevSpec, VdevStatus};
 use world::World;
 
 use crate::support::*;
-use crate::workload::{Recorder, compare, root, step};
+use crate::workload::{Recorder, compare, root, work};
 
 fn find_leaf(vdev: &VdevStatus, disk: usize) -> Option<VdevStatus> {
     if vdev.children.is_empty() && vdev.path.as_deref() == Some(path(disk).as_path()) {
@@ -47,14 +47,6 @@ fn spare_spec(vdevs: Vec<VdevSpec>, spares: &[usize]) -> PoolSpec {
         spares: spares.iter().copied().map(path).collect(),
         ..spec(vdevs)
     }
-}
-
-async fn work(pool: &Pool, rng: &mut world::Rng, recorder: &mut Recorder, steps: usize) {
-    let dataset = root(pool).await;
-    for _ in 0..steps {
-        step(&dataset, rng, recorder).await.expect("step");
-    }
-    pool.sync().await.expect("sync");
 }
 
 fn scrubbed_by_openzfs(world: &World, disks: &[usize], what: &str) {

@@ -131,6 +131,61 @@ pub(crate) async fn root(pool: &Pool) -> Dataset {
         .expect("root dataset")
 }
 
+/// Makes an object with blocks of so many bytes, in a transaction of its own.
+pub(crate) async fn make(dataset: &Dataset, block_bytes: usize) -> ObjectId {
+    let tx = dataset
+        .begin(Estimate::bytes(1 << 20))
+        .await
+        .expect("begin");
+    let block_bytes = u32::try_from(block_bytes).expect("small");
+    let spec = AllocSpec::new(ObjectType::PLAIN_OTHER).block_size(block_bytes);
+    let object = dataset.objset().allocate(spec, &tx).await;
+    object.expect("allocate")
+}
+
+/// Steps in the root dataset, synced at the end.
+pub(crate) async fn work(pool: &Pool, rng: &mut Rng, recorder: &mut Recorder, steps: usize) {
+    work_unsynced(pool, rng, recorder, steps).await;
+    pool.sync().await.expect("sync");
+}
+
+/// Steps in the root dataset.
+pub(crate) async fn work_unsynced(
+    pool: &Pool,
+    rng: &mut Rng,
+    recorder: &mut Recorder,
+    steps: usize,
+) {
+    let dataset = root(pool).await;
+    for _ in 0..steps {
+        step(&dataset, rng, recorder).await.expect("step");
+    }
+}
+
+/// Half a megabyte that does not compress in each of so many objects.
+pub(crate) async fn fill(pool: &Pool, rng: &mut Rng, recorder: &mut Recorder, objects: usize) {
+    let dataset = root(pool).await;
+    for block in [16 << 10, 128 << 10].into_iter().cycle().take(objects) {
+        let tx = dataset
+            .begin(Estimate::bytes(1 << 20))
+            .await
+            .expect("begin");
+        let spec = AllocSpec::new(ObjectType::PLAIN_OTHER).block_size(block);
+        let object = dataset
+            .objset()
+            .allocate(spec, &tx)
+            .await
+            .expect("allocate");
+        let mut data = vec![0; 500_000];
+        rng.fill(&mut data);
+        let written = dataset.objset().write(object, 0, &data, &tx).await;
+        written.expect("write");
+        recorder.now.insert(object.0, data);
+        recorder.record(tx.txg());
+    }
+    pool.sync().await.expect("sync");
+}
+
 #[test]
 fn many_groups_of_random_writes_stay_clean() {
     for (seed, disks, vdevs) in [(11, 1, single()), (12, 2, mirror())] {
