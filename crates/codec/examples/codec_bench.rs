@@ -10,10 +10,12 @@
 
 #![allow(clippy::print_stdout, reason = "a program that prints a table")]
 
+mod timing;
+
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use codec::checksum::fletcher4;
 use codec::compress::{Algorithm, compress_into, decompress_into};
@@ -33,13 +35,7 @@ struct Sample {
 
 /// Repeats `work` over the blocks for a round; GB/s of data.
 fn rate(blocks: usize, mut work: impl FnMut(usize)) -> f64 {
-    let began = Instant::now();
-    let mut done = 0_usize;
-    while began.elapsed() < ROUND {
-        work(done % blocks);
-        done += 1;
-    }
-    done as f64 * BLOCK_BYTES as f64 / began.elapsed().as_secs_f64() / 1e9
+    timing::rate(ROUND, BLOCK_BYTES, |done| work(done % blocks))
 }
 
 /// Measures one of our operations once: its rate, and the bytes that the sample is compressed to.
@@ -89,11 +85,6 @@ fn theirs(peer: &Path, operation: &str, sample: &Sample) -> Option<(f64, usize)>
     let text = String::from_utf8(output.stdout).ok()?;
     let (speed, bytes) = text.trim().split_once(' ')?;
     Some((speed.parse().ok()?, bytes.parse().ok()?))
-}
-
-fn median(mut rates: Vec<f64>) -> Option<f64> {
-    rates.sort_by(f64::total_cmp);
-    rates.get(rates.len() / 2).copied()
 }
 
 /// The sources of this repository, this program, and bytes without order.
@@ -168,14 +159,14 @@ fn main() {
                     their_bytes = measured.1;
                 }
             }
-            let here = median(here).unwrap_or(0.0);
+            let here = timing::median(here).unwrap_or(0.0);
             let times = |bytes: usize| sample.bytes.len() as f64 / bytes.max(1) as f64;
             let shorter = match bytes {
                 0 => format!("{:>8}", ""),
                 _ => format!("{:8.2}", times(bytes)),
             };
             print!("{:8} {operation:12} {here:8.2}", sample.name);
-            match median(there) {
+            match timing::median(there) {
                 Some(there) if bytes == 0 => println!(" {there:8.2} {:7.2}", here / there),
                 Some(there) => println!(
                     " {there:8.2} {:7.2} {shorter} {:8.2}",

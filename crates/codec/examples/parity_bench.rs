@@ -10,9 +10,11 @@
 
 #![allow(clippy::print_stdout, reason = "a program that prints a table")]
 
+mod timing;
+
 use std::collections::BTreeMap;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use codec::parity::{generate, reconstruct};
 
@@ -58,14 +60,7 @@ const CASES: &[Case] = &[
 
 /// Repeats `work` for a round; GB/s of data.
 fn rate(mut work: impl FnMut()) -> f64 {
-    work();
-    let began = Instant::now();
-    let mut times = 0_u32;
-    while began.elapsed() < ROUND {
-        work();
-        times += 1;
-    }
-    f64::from(times) * (COLUMNS * COLUMN_BYTES) as f64 / began.elapsed().as_secs_f64() / 1e9
+    timing::rate(ROUND, COLUMNS * COLUMN_BYTES, |_| work())
 }
 
 fn measure(case: &Case, data: &[Vec<u8>]) -> f64 {
@@ -153,9 +148,8 @@ fn main() {
         "{:10} {:>10} {:>10} {:>7}",
         "operation", "GB/s", "raidz_test", "ratio"
     );
-    for (case, rates) in CASES.iter().zip(&mut ours) {
-        rates.sort_by(f64::total_cmp);
-        let median = rates[rates.len() / 2];
+    for (case, rates) in CASES.iter().zip(ours) {
+        let median = timing::median(rates).unwrap_or(0.0);
         match theirs.get(case.name) {
             Some((rate, form)) => println!(
                 "{:10} {median:10.2} {rate:10.2} {:7.2}  {form}",
