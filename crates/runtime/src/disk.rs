@@ -13,6 +13,7 @@ use thiserror::Error;
 use crate::buf::{IoBuf, IoBufMut};
 use crate::driver::{DiskId, DiskOp, Outcome};
 use crate::executor::Handle;
+use crate::time::Instant;
 
 /// How a disk is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -216,31 +217,33 @@ impl Disk {
     /// `ReadOnly`, `OutOfRange`, `Misaligned`, `Gone` or `Io`. After an error the range holds old, new or mixed
     /// bytes.
     pub async fn write(&self, offset: u64, data: IoBuf) -> Result<(), DiskError> {
-        self.write_as(offset, data, false).await
+        let op = self.write_op(offset, data, false)?;
+        self.done("disk write", op).await
     }
 
-    /// Writes `data` at byte `offset`, durably: done is on stable storage. It says nothing of other writes.
+    /// Writes `data` at byte `offset`, durably: done is on stable storage. It says nothing of other writes. Returns when the
+    /// device had the bytes: what it took from then on was spent on making them durable.
     ///
     /// # Errors
     /// As [`Disk::write`]; `Io` with [`DiskAction::Flush`] when the bytes were taken and could not be made durable, which
     /// says as much as a failed [`Disk::flush`].
-    pub async fn write_through(&self, offset: u64, data: IoBuf) -> Result<(), DiskError> {
-        self.write_as(offset, data, true).await
+    pub async fn write_through(&self, offset: u64, data: IoBuf) -> Result<Instant, DiskError> {
+        let op = self.write_op(offset, data, true)?;
+        match self.open.handle.disk_op("disk write", op).await {
+            Outcome::Through(result) => result,
+            _ => unreachable!("drivers answer writes that go through with Through"),
+        }
     }
 
-    async fn write_as(&self, offset: u64, data: IoBuf, through: bool) -> Result<(), DiskError> {
+    fn write_op(&self, offset: u64, data: IoBuf, through: bool) -> Result<DiskOp, DiskError> {
         self.check_writable()?;
         self.check(DiskAction::Write, offset, data.len() as u64)?;
-        self.done(
-            "disk write",
-            DiskOp::Write {
-                disk: self.open.id,
-                offset,
-                data,
-                through,
-            },
-        )
-        .await
+        Ok(DiskOp::Write {
+            disk: self.open.id,
+            offset,
+            data,
+            through,
+        })
     }
 
     /// Makes every write that completed before this call durable.

@@ -34,7 +34,8 @@ pub enum DiskOp {
         offset: u64,
         buf: IoBufMut,
     },
-    /// Answered by [`Outcome::Done`]; durable then if it goes `through`, else not before a later flush.
+    /// Answered by [`Outcome::Done`], and not durable before a later flush; by [`Outcome::Through`], and durable then, if it goes
+    /// `through`.
     Write {
         disk: DiskId,
         offset: u64,
@@ -59,6 +60,8 @@ pub enum Outcome {
     Listed(Result<Vec<PathBuf>, DiskError>),
     Read(Result<IoBufMut, DiskError>),
     Done(Result<(), DiskError>),
+    /// A write that went through: when the device had the bytes. It made them durable from then on.
+    Through(Result<Instant, DiskError>),
     /// A compute job has run; the job itself carries its result.
     Computed,
 }

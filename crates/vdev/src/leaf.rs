@@ -499,8 +499,8 @@ impl Leaf {
             let disk = disk.clone();
             async move {
                 match through {
-                    true => disk.write_through(offset, data).await,
-                    false => disk.write(offset, data).await,
+                    true => disk.write_through(offset, data).await.map(Some),
+                    false => disk.write(offset, data).await.map(|()| None),
                 }
             }
         };
@@ -528,13 +528,17 @@ impl Leaf {
         }
         let ended = self.handle.now();
         match result {
-            Ok(()) => {
+            Ok(arrived) => {
                 let mut stats = self.stats.borrow_mut();
+                if let Some(arrived) = arrived {
+                    stats.flushes.record(nanos(arrived, ended));
+                }
+                let written = arrived.unwrap_or(ended);
                 stats.write_ops += 1;
                 stats.write_bytes += len;
-                stats.write_total.record(nanos(asked, ended));
+                stats.write_total.record(nanos(asked, written));
                 stats.slow_ios += u64::from(ended > asked + SLOW);
-                count_class(&mut stats, class, len, [asked, started, ended]);
+                count_class(&mut stats, class, len, [asked, started, written]);
                 drop(stats);
                 self.tell_if_slow(offset, len, [asked, ended]);
                 Ok(())

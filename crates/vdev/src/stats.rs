@@ -100,7 +100,8 @@ pub struct VdevStats {
     pub read_total: LatencyHistogram,
     /// Whole time of writes (queue and device).
     pub write_total: LatencyHistogram,
-    /// Time that the device took to make durable what it had.
+    /// Time that the device took to make durable what it had; of a write that goes through, what it took after the write, which
+    /// is not counted as the write's.
     pub flushes: LatencyHistogram,
     /// By class, in the order of [`crate::IoClass::ALL`].
     pub classes: [ClassStats; 7],

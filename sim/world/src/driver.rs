@@ -111,7 +111,8 @@ enum Action {
         sequence: u64,
         offset: u64,
         len: u64,
-        through: bool,
+        /// It goes through, with a flush of so many nanoseconds.
+        through: Option<u64>,
         fails: Option<DiskAction>,
     },
     Flush {
@@ -305,7 +306,7 @@ impl State {
         let is_dead = presence == Presence::Vanished || sim.generation != generation;
         self.sequence += 1;
         let sequence = self.sequence;
-        let (action, bytes) = match op {
+        let (mut action, bytes) = match op {
             DiskOp::Read { offset, buf, .. } => {
                 let len = buf.len() as u64;
                 self.counts.reads += 1;
@@ -367,7 +368,7 @@ impl State {
                         sequence,
                         offset,
                         len,
-                        through,
+                        through: through.then_some(0),
                         fails,
                     },
                     len,
@@ -388,7 +389,7 @@ impl State {
                         sequence,
                         offset,
                         len,
-                        through: false,
+                        through: None,
                         fails: None,
                     },
                     0,
@@ -421,7 +422,10 @@ impl State {
         match (&action, &mut self.cut) {
             (Action::Write { .. }, Some(Cut::AfterWrites(left)))
             | (
-                Action::Flush { .. } | Action::Write { through: true, .. },
+                Action::Flush { .. }
+                | Action::Write {
+                    through: Some(_), ..
+                },
                 Some(Cut::AtFlush(left)),
             ) => {
                 *left = left.saturating_sub(1);
@@ -432,11 +436,16 @@ impl State {
             _ => {}
         }
         let mut after = self.latency(bytes);
-        if matches!(
-            action,
-            Action::Flush { .. } | Action::Write { through: true, .. }
-        ) {
-            after += Duration::from_nanos(self.time_rng.between(50_000, 2_000_000));
+        if let Action::Flush { .. }
+        | Action::Write {
+            through: Some(_), ..
+        } = action
+        {
+            let flush = self.time_rng.between(50_000, 2_000_000);
+            after += Duration::from_nanos(flush);
+            if let Action::Write { through, .. } = &mut action {
+                *through = Some(flush);
+            }
         }
         if self.time_rng.chance(faults.slow) {
             after += faults.slow_by;
@@ -489,9 +498,17 @@ impl State {
                 through,
                 fails,
             } => {
+                let now = self.now.as_nanos();
+                let outcome = |result: Result<(), DiskError>| match through {
+                    Some(flush) => {
+                        let arrived = Instant::from_nanos(now.saturating_sub(flush));
+                        Outcome::Through(result.map(|()| arrived))
+                    }
+                    None => Outcome::Done(result),
+                };
                 let sim = self.disks.get_mut(&path).expect("disks are never removed");
                 if sim.presence == Presence::Vanished || sim.generation != generation {
-                    return Outcome::Done(Err(DiskError::Gone { path }));
+                    return outcome(Err(DiskError::Gone { path }));
                 }
                 if let Some(action) = fails {
                     match action {
@@ -499,7 +516,7 @@ impl State {
                         DiskAction::Flush => sim.complete_write(sequence),
                         _ => sim.fail_write(sequence, &mut self.fault_rng),
                     }
-                    return Outcome::Done(Err(DiskError::Io {
+                    return outcome(Err(DiskError::Io {
                         path,
                         action,
                         offset,
@@ -507,12 +524,12 @@ impl State {
                         errno: EIO,
                     }));
                 }
-                if through && !sim.model.faults.lying_flush {
+                if through.is_some() && !sim.model.faults.lying_flush {
                     sim.complete_through(sequence);
                 } else {
                     sim.complete_write(sequence);
                 }
-                Outcome::Done(Ok(()))
+                outcome(Ok(()))
             }
             Action::Flush {
                 path,
@@ -573,6 +590,7 @@ impl State {
                 Outcome::Listed(result) => u64::from(result.is_ok()),
                 Outcome::Read(result) => u64::from(result.is_ok()),
                 Outcome::Done(result) => u64::from(result.is_ok()),
+                Outcome::Through(result) => u64::from(result.is_ok()),
                 Outcome::Computed => 1,
             };
             let now = self.now.as_nanos();

@@ -136,11 +136,14 @@ pub(crate) fn run_blocking(
             let file = files.file(disk);
             pool.run(Box::new(move || {
                 let written = file.write(offset, &data);
-                let done = match through {
-                    true => written.and_then(|()| file.flush()),
-                    false => written,
-                };
-                finish(Outcome::Done(done));
+                finish(if through {
+                    Outcome::Through(written.and_then(|()| {
+                        let arrived = clock::now();
+                        file.flush().map(|()| arrived)
+                    }))
+                } else {
+                    Outcome::Done(written)
+                });
             }));
         }
         DiskOp::Flush { disk } => {

@@ -84,7 +84,7 @@ fn writes_that_go_through_arrive_beside_others() {
                 let (disk, place) = (&disk, u64::from(number) * 8192);
                 async move {
                     match number % 2 {
-                        0 => disk.write_through(place, page(number)).await,
+                        0 => disk.write_through(place, page(number)).await.map(|_| ()),
                         _ => disk.write(place, page(number)).await,
                     }
                 }
@@ -93,8 +93,10 @@ fn writes_that_go_through_arrive_beside_others() {
                 result.expect("writes");
             }
             let odd = IoBuf::from(vec![77; 1001]);
+            let began = handle.now();
             let through = disk.write_through(300_001, odd.clone()).await;
-            through.expect("writes");
+            let arrived = through.expect("writes");
+            assert!(began < arrived && arrived < handle.now());
             let nothing = disk.write_through(0, IoBuf::empty()).await;
             nothing.expect("writes nothing");
             for number in 0..32_u8 {

@@ -8,7 +8,8 @@ use std::time::Duration;
 use ondisk::Txg;
 use runtime::IoBuf;
 use vdev::{
-    Health, IoClass, LEAF_DATA_START, Location, OpenMode, Tree, TreeTuning, VdevError, Verify,
+    Health, IoClass, LEAF_DATA_START, Location, OpenMode, Tree, TreeTuning, VdevError, VdevStats,
+    Verify,
 };
 use world::{DiskModel, Faults, World};
 
@@ -201,6 +202,37 @@ fn what_is_on_devices_that_failed_a_flush_can_be_read() {
         tree.write(at(2), content(2, 1), IoClass::AsyncWrite)
             .await
             .expect_err("neither half is in service");
+    }));
+}
+
+#[test]
+fn the_flush_of_what_goes_through_is_counted_apart() {
+    let world = world_of(10, &["/a"]);
+    done(world.run(|handle| async move {
+        let (_, tree) = make(&handle, &["/a"], 12).await;
+        let before = tree.status().stats;
+        let began = handle.now();
+        for block in 0..5 {
+            let through = tree.write_through(at(block), content(block, 1), IoClass::SyncWrite);
+            through.await.expect("writes");
+        }
+        let taken = handle.now() - began;
+        let stats = tree.status().stats;
+        assert_eq!(stats.write_ops - before.write_ops, 5);
+        assert_eq!(stats.flushes.count - before.flushes.count, 5);
+        let flushes = stats.flushes.sum_ns - before.flushes.sum_ns;
+        let writes = stats.write_total.sum_ns - before.write_total.sum_ns;
+        assert_eq!(u128::from(flushes + writes), taken.as_nanos());
+        // The least that a flush takes in a simulated world.
+        assert!(flushes >= 5 * 50_000 && writes > 0, "{flushes}, {writes}");
+        let at_device = |stats: &VdevStats| -> u64 {
+            stats
+                .classes
+                .iter()
+                .map(|class| class.disk_wait.sum_ns)
+                .sum()
+        };
+        assert_eq!(at_device(&stats) - at_device(&before), writes, "no queue");
     }));
 }
 
