@@ -2,7 +2,7 @@
 
 use ondisk::nvlist::NvList;
 use ondisk::{BlockPointer, Txg, Uberblock};
-use runtime::{DiskMode, Handle};
+use runtime::{DiskError, DiskMode, Handle};
 use vdev::labels::{self, LabelSet, LabelState};
 use vdev::{
     ConfigPlace, DiskUse, Health, LeafSpec, OpenMode, TopSpec, Tree, TreeConfig, TreeSpec,
@@ -273,5 +273,46 @@ fn a_foreign_or_missing_device_is_not_used() {
                 }
             }
         }
+    }));
+}
+
+/// Devices that somebody else is just closing can be used; one that is not given up is refused by name, in bounded time.
+#[test]
+fn a_busy_device_is_waited_for_but_not_for_ever() {
+    let second = std::time::Duration::from_secs(1);
+    let world = World::new(4);
+    world.add_disk("/d0", DiskModel::new(64 * MIB));
+    done(world.run(|handle| async move {
+        let path = std::path::Path::new("/d0");
+        let paths = spec(&["/d0"], None);
+        let other = handle.open_disk(path, DiskMode::ReadWrite).await;
+        let (other, clock) = (other.expect("opens"), handle.clone());
+        let closing = handle.spawn("other", async move {
+            clock.sleep(second).await;
+            drop(other);
+        });
+        let began = handle.now();
+        let (config, conflicts) = plan(&handle, &paths).await.expect("a plan");
+        assert_eq!((config.tops.len(), conflicts.len()), (1, 0));
+        let waited = handle.now() - began;
+        assert!(
+            waited >= second && waited < second + second / 10,
+            "{waited:?}"
+        );
+        closing.await;
+
+        let other = handle.open_disk(path, DiskMode::ReadWrite).await;
+        let began = handle.now();
+        let refused = plan(&handle, &paths).await;
+        let waited = handle.now() - began;
+        assert!(waited >= 2 * second && waited < 3 * second, "{waited:?}");
+        match refused {
+            Err(VdevError::Open { path, source }) => {
+                assert_eq!(path.to_str(), Some("/d0"));
+                assert!(matches!(source, DiskError::Busy { .. }), "{source}");
+            }
+            other => panic!("{other:?}"),
+        }
+        drop(other);
     }));
 }
