@@ -4,7 +4,7 @@ use engine::{EngineError, PoolError, PoolHandle, VdevStatus};
 
 use super::draid::is_spare_name;
 use super::layout::{device, in_use, not_in_other_pools};
-use super::scan::{finish_here, is_replacing, is_resilvering, vdev_guid, wait_for};
+use super::scan::{finish_here, is_joining, vdev_guid, wait_for};
 use super::{Subject, bad_name, open_pool, subjects};
 use crate::cli::getopt::{Long, Opt};
 use crate::cli::{Exit, Outcome, Session, setting};
@@ -163,10 +163,7 @@ async fn join(session: &Session, arguments: &[String], replace: bool) -> Outcome
     }
     session.appliance.devices_changed(&pool).await;
     if wait {
-        wait_for(session, &pool, |status| {
-            is_resilvering(status) || (replace && is_replacing(status))
-        })
-        .await
+        wait_for(session, &pool, |status| is_joining(status, replace)).await
     } else {
         finish_here(session, &pool).await
     }

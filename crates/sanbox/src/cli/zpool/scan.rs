@@ -255,11 +255,16 @@ fn is_active(status: &PoolStatus, activity: &str) -> bool {
 }
 
 /// Whether a device has not given its place to its successor yet: it does a moment after the resilver.
-pub(super) fn is_replacing(status: &PoolStatus) -> bool {
+fn is_replacing(status: &PoolStatus) -> bool {
     fn is_within(vdev: &VdevStatus) -> bool {
         vdev.kind == "replacing" || vdev.children.iter().any(is_within)
     }
     is_within(&status.root)
+}
+
+/// Whether a device that joined the pool is not yet all it will be: it is being filled, or the one that it replaces is there.
+pub(super) fn is_joining(status: &PoolStatus, replaces: bool) -> bool {
+    is_resilvering(status) || (replaces && is_replacing(status))
 }
 
 /// Whether a checkpoint is being discarded.
@@ -282,7 +287,7 @@ fn is_scrubbing(status: &PoolStatus) -> bool {
         .is_some_and(|scan| scan.running && !scan.resilver)
 }
 
-pub(super) fn is_resilvering(status: &PoolStatus) -> bool {
+fn is_resilvering(status: &PoolStatus) -> bool {
     let sequentially = |top: &VdevStatus| {
         let rebuild = top.rebuild.as_ref();
         rebuild.is_some_and(|rebuild| rebuild.state == RebuildState::Active)
@@ -347,4 +352,45 @@ pub(super) async fn vdev_guid(pool: &PoolHandle, word: &str) -> Result<Option<u6
     let all = status.root.children.iter();
     let all = all.chain(&status.spares).chain(&status.caches);
     Ok(all.into_iter().find_map(|vdev| find(vdev, word)))
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::ScanStatus;
+
+    use super::*;
+
+    /// A pool of a mirror whose second half is of the kind, with a resilver that is on or over.
+    fn status(half: &str, running: bool) -> PoolStatus {
+        let vdev = |kind: &str, children: Vec<VdevStatus>| VdevStatus {
+            kind: kind.to_owned(),
+            children,
+            ..VdevStatus::default()
+        };
+        let half = vdev(half, vec![vdev("file", vec![]), vdev("file", vec![])]);
+        let mirror = vdev("mirror", vec![vdev("file", vec![]), half]);
+        PoolStatus {
+            root: vdev("root", vec![mirror]),
+            scan: Some(ScanStatus {
+                resilver: true,
+                running,
+                ..ScanStatus::default()
+            }),
+            ..PoolStatus::default()
+        }
+    }
+
+    #[test]
+    fn a_replacement_lasts_until_the_old_device_has_gone() {
+        assert!(is_joining(&status("replacing", true), true));
+        // The resilver is over, and the old device goes in one of the next groups.
+        assert!(is_joining(&status("replacing", false), true));
+        assert!(!is_joining(&status("file", false), true));
+    }
+
+    #[test]
+    fn a_device_that_is_attached_waits_for_no_replacement_of_others() {
+        assert!(is_joining(&status("file", true), false));
+        assert!(!is_joining(&status("replacing", false), false));
+    }
 }
