@@ -104,6 +104,7 @@ impl Inner {
         }
         self.unlink_from_origin(state, tx).await?;
         Deadlist::destroy(mos, ObjectId(phys.deadlist_obj), &self.empty, tx).await?;
+        self.drop_remaps(state.object, tx).await?;
         self.leave_blocks_to_background(state, tx).await?;
         mos.free_object(ObjectId(phys.snapnames_zapobj), tx).await?;
         self.destroy_all_bookmarks(state.object, tx).await?;

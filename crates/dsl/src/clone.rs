@@ -458,6 +458,7 @@ impl Inner {
             prev.change(|s| s.unique_bytes = 0);
         }
         list.clear(&self.empty, tx).await?;
+        self.drop_remaps(state.object, tx).await?;
         let charge = h.unique_bytes.min(state.ref_reserved.get());
         state.change(|p| {
             p.bp = s.bp;

@@ -67,6 +67,8 @@ pub(crate) struct Inner {
     pub(crate) bptree: Cell<ObjectId>,
     /// The queue of livelists of destroyed clones, 0 when there is none.
     pub(crate) deleted_clones: Cell<ObjectId>,
+    /// Pointers to be noted for their removed vdevs, 0 when there are none.
+    pub(crate) obsolete_bpobj: Cell<ObjectId>,
     /// Blocks of the clone that is being freed now.
     pub(crate) leftover: RefCell<Option<Leftover>>,
     /// Blocks freed in the background in one group.
@@ -139,6 +141,7 @@ impl Inner {
         inner.bptree.set(ObjectId(bptree));
         let deleted = zap::lookup_u64(mos, directory, livelist::DELETED_CLONES).await?;
         inner.deleted_clones.set(ObjectId(deleted.unwrap_or(0)));
+        inner.find_obsolete_list().await?;
         inner.find_fixed().await?;
         inner.apply_mos_policy();
         Ok(inner)
@@ -166,6 +169,7 @@ impl Inner {
             free_bpobj,
             bptree: Cell::new(ObjectId(0)),
             deleted_clones: Cell::new(ObjectId(0)),
+            obsolete_bpobj: Cell::new(ObjectId(0)),
             leftover: RefCell::default(),
             background_blocks: Cell::new(BACKGROUND_BLOCKS),
             livelist_blocks: Cell::new(crate::livelist::ENTRY_BLOCKS),

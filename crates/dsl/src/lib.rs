@@ -32,6 +32,7 @@ pub mod names;
 mod owner;
 mod policy;
 pub mod property;
+mod remap;
 mod resume;
 mod sealed;
 mod setprop;

@@ -205,6 +205,7 @@ impl Inner {
         let new = Rc::new(crate::deadlist::Deadlist::open(mos, new).await?);
         new.add_key(h.prev_snap_txg, &self.empty, tx).await?;
         self.add_bookmark_keys(&head, &new, tx).await?;
+        self.hand_remaps_over(head.object, object, tx).await?;
         head.change(|p| {
             p.deadlist_obj = new.object().0;
             p.prev_snap_obj = object.0;
@@ -330,6 +331,7 @@ impl Inner {
         });
         self.pass_deadlist_on(state, &next, prev.as_ref().filter(|_| same_line), tx)
             .await?;
+        self.pass_remaps_on(state, &next, tx).await?;
         if !bookmarked {
             self.remove_clones_key(&dir, s.creation_txg, tx).await?;
         }
@@ -347,6 +349,9 @@ impl Inner {
                 let list = self.deadlist_of(&head).await?;
                 list.remove_key(s.creation_txg, &self.empty, tx).await?;
             }
+            // Bookmarks have no part in these.
+            self.remove_remap_key(head.object, s.creation_txg, tx)
+                .await?;
         } else {
             *next.prev.borrow_mut() = prev.clone();
             let kept = prev.as_ref().map_or(0, |p| p.phys().referenced_bytes);
@@ -419,6 +424,7 @@ impl Inner {
                 if clone.dir().origin_txg.get() > key {
                     let list = self.deadlist_of(&clone).await?;
                     list.remove_key(key, &self.empty, tx).await?;
+                    self.remove_remap_key(clone.object, key, tx).await?;
                     work.push(clone.dir());
                 }
             }

@@ -385,6 +385,7 @@ impl Inner {
             .await?;
         left = left.saturating_sub(drained);
         left = left.saturating_sub(self.free_deleted_clones(left, tx).await?);
+        left = left.saturating_sub(self.note_obsolete(left, tx).await?);
         let object = self.bptree.get();
         if object.0 == 0 || left == 0 {
             return Ok(true);
@@ -417,6 +418,7 @@ impl Inner {
             && self.background_error.borrow().is_none()
             && (self.bptree.get().0 != 0
                 || self.deleted_clones.get().0 != 0
+                || self.obsolete_bpobj.get().0 != 0
                 || !self.free_bpobj.is_empty())
     }
 

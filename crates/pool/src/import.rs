@@ -548,9 +548,6 @@ pub(crate) async fn assemble(
         mos,
     } = opened;
     let mut verdict = judge_features(&mos).await?;
-    if let Some(guid) = removal::unsupported(&mos, &tree).await? {
-        verdict.add(guid, false, None);
-    }
     // Counted only from the first group of the expansion on, but a child may be listed before.
     if verdict.unwritable.is_empty() && tree.config().tops.iter().any(VdevConfig::is_expanding) {
         verdict.add("org.openzfs:raidz_expansion", false, None);

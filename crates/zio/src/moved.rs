@@ -114,6 +114,23 @@ impl BlockStore {
         freed.map_err(|Mismatch| not_there(vdev, range))
     }
 
+    /// Notes in `txg` that no pointer names a range of a removed vdev any more. What it was copied to stays allocated: pointers
+    /// name it there.
+    ///
+    /// # Errors
+    /// [`ZioError::SpaceMap`] when it was not copied, or is noted already; [`ZioError::ReadOnly`].
+    pub fn note_obsolete(&self, txg: Txg, vdev: u32, range: &Range<u64>) -> Result<(), ZioError> {
+        let is_moved = !range.is_empty()
+            && self.tree().is_removed(vdev)
+            && self.tree().moved_to(vdev, range).is_some();
+        let noted = if is_moved {
+            self.with_allocator(|allocator| allocator.left.note(txg, vdev, range.clone()))?
+        } else {
+            Err(Mismatch)
+        };
+        noted.map_err(|Mismatch| not_there(vdev, range))
+    }
+
     /// Returns and forgets what was freed in `txg` of removed vdevs, and of one that is being evacuated where it was copied
     /// already.
     #[must_use]

@@ -22,7 +22,7 @@ use ondisk::{Guid, ObjectId, Txg};
 use runtime::JoinHandle;
 use vdev::{AllocationBias, Layout, TopInfo, VdevConfig};
 
-pub(crate) use table::{load_mappings, unsupported};
+pub(crate) use table::load_mappings;
 
 use crate::PoolError;
 use crate::pool::{DIRECTORY, Inner, Pool};

@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use dmu::{Objset, Tx, zap};
+use dmu::{Tx, zap};
 use ondisk::{ObjectId, Txg};
 
 use crate::PoolError;
@@ -28,16 +28,6 @@ struct Map {
 /// The maps that were looked at.
 #[derive(Default)]
 pub(super) struct Maps(RefCell<BTreeMap<u32, Map>>);
-
-/// Returns how many of the uses of the feature are in the dictionary of a top-level vdev.
-pub(super) async fn notes(mos: &Objset, dictionary: ObjectId) -> Result<u64, PoolError> {
-    let mut notes = 0;
-    for key in [SPACE_MAP, PRECISE] {
-        let found = zap::lookup_u64(mos, dictionary, key).await?;
-        notes += u64::from(found.is_some());
-    }
-    Ok(notes)
-}
 
 impl Inner {
     /// Notes in the dictionary of a vdev whose evacuation begins that its table knows all that is obsolete. Syncing context.

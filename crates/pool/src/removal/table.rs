@@ -16,7 +16,6 @@ use ondisk::bytes::{index, len64, put_u64, u64_at};
 use ondisk::{ObjectId, ObjectType, Txg};
 use vdev::{Moved, Tree, VdevConfig, VdevKind};
 
-use super::obsolete;
 use crate::PoolError;
 use crate::pool::DIRECTORY;
 
@@ -326,47 +325,6 @@ pub(crate) async fn load_mappings(mos: &Objset, tree: &Tree) -> Result<(), PoolE
     } else {
         Err(bad("order leads round in a circle"))
     }
-}
-
-/// Returns what keeps a pool with removed vdevs from being written here: OpenZFS has pointers replaced by those to the new
-/// places, and keeps account of snapshots that have the old ones. Rolled back or destroyed without it, such snapshots would
-/// lead to entries of tables that OpenZFS drops although they are needed.
-// OpenZFS: module/zfs/dsl_dataset.c, dsl_dataset_block_remapped
-pub(crate) async fn unsupported(
-    mos: &Objset,
-    tree: &Tree,
-) -> Result<Option<&'static str>, PoolError> {
-    const OBSOLETE_LIST: &str = "com.delphix:obsolete_bpobj";
-    const CONDENSING: &str = "com.delphix:condensing_indirect";
-    if zap::lookup(mos, DIRECTORY, OBSOLETE_LIST).await?.is_some() {
-        return Ok(Some(OBSOLETE_LIST));
-    }
-    let Some(features) = zap::lookup_u64(mos, DIRECTORY, "features_for_write").await? else {
-        return Ok(None);
-    };
-    let guid = "com.delphix:obsolete_counts";
-    let counted = zap::lookup_u64(mos, ObjectId(features), guid).await?;
-    let mut known = 0;
-    // The table being made, and the space map that goes into it.
-    if let Some(zap::ZapValue::U64(words)) = zap::lookup(mos, DIRECTORY, CONDENSING).await?
-        && words.get(1).is_some_and(|&next| next != 0)
-    {
-        known += 2;
-    }
-    for top in tree
-        .config()
-        .tops
-        .iter()
-        .filter(|top| top.extra.has(MAPPING))
-    {
-        known += u64::from(Table::open(mos, top).await?.counts.is_some());
-        if let Some(dictionary) = top.zap_top.filter(|&object| object != 0) {
-            known += obsolete::notes(mos, ObjectId(dictionary)).await?;
-        }
-    }
-    // What is left are the lists of datasets.
-    let lists = counted.is_some_and(|counted| counted > known);
-    Ok(lists.then_some(ondisk::dsl::zapified_keys::REMAP_DEADLIST))
 }
 
 async fn load(mos: &Objset, tree: &Tree, top: &VdevConfig) -> Result<(), PoolError> {

@@ -19,6 +19,7 @@ mod lifecycle;
 mod multihost;
 mod rebuild;
 mod removal;
+mod replaced;
 mod reshape;
 mod rewind;
 mod scans;

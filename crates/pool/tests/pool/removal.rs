@@ -56,7 +56,7 @@ async fn create_with(handle: &Handle, vdevs: Vec<VdevSpec>, tuning: &Tuning) -> 
         .expect("create")
 }
 
-async fn import_with(handle: &Handle, disks: usize, tuning: &Tuning) -> Pool {
+pub(crate) async fn import_with(handle: &Handle, disks: usize, tuning: &Tuning) -> Pool {
     let found = find(handle, disks).await;
     assert_eq!(found.len(), 1, "one pool on the disks");
     let policy = ImportPolicy {
@@ -83,13 +83,13 @@ async fn removed(handle: &Handle, pool: &Pool) {
     assert_eq!(stage(pool), Some(RemovalStage::Finished));
 }
 
-async fn scrub_is_clean(pool: &Pool) {
+pub(crate) async fn scrub_is_clean(pool: &Pool) {
     let scan = pool.scrub().await.expect("scrub");
     assert_eq!((scan.errors, scan.processed_bytes), (0, 0), "{scan:?}");
     assert_eq!(pool.status().root.health, Health::Online);
 }
 
-fn by_openzfs(world: &World, disks: usize, operations: &[&str]) -> Option<World> {
+pub(crate) fn by_openzfs(world: &World, disks: usize, operations: &[&str]) -> Option<World> {
     let dir = tempfile::tempdir().expect("temporary directory");
     world.dump(dir.path()).expect("dump the disks");
     let mut files: Vec<PathBuf> = std::fs::read_dir(dir.path())
@@ -538,62 +538,4 @@ fn evacuations_change_hands() {
             zdb_clean(&world, "begun by OpenZFS, ended here");
         }
     }
-}
-
-/// OpenZFS replaces pointers to a removed vdev by those to the new places, and lists for each dataset the ones that its
-/// snapshots still have. Such a pool is only read here; one without such lists is written.
-#[test]
-fn lists_of_replaced_pointers_keep_a_pool_read_only() {
-    let dir = tempfile::tempdir().expect("temporary directory");
-    let files: Vec<PathBuf> = ["a", "b"].map(|name| dir.path().join(name)).into();
-    for file in &files {
-        let file = std::fs::File::create(file).expect("create a disk");
-        file.set_len(192 * MIB).expect("size a disk");
-    }
-    let mut spec = vec!["stripe", "-a", "12"];
-    spec.extend(files.iter().map(|file| file.to_str().expect("a name")));
-    if !refpool_run(dir.path(), "create", &[], &spec) {
-        return;
-    }
-    let by_openzfs = |operations: &[&str]| {
-        let mut arguments = vec!["--"];
-        arguments.extend(operations);
-        refpool_run(dir.path(), "import", &files, &arguments);
-    };
-    let fill = "fill:tank/x=100000";
-    by_openzfs(&["tank/x", fill, fill, fill, "tank/x@first"]);
-    // Each lays its objects elsewhere, so that there is much beside what is written later.
-    for _ in 0..3 {
-        by_openzfs(&[fill]);
-    }
-    by_openzfs(&["tank/x@second"]);
-    by_openzfs(&["remove:tank=a", "waitremove:tank"]);
-    let removed = world_of_files(1, &files);
-    run(&removed, async |handle| {
-        let pool = import_with(&handle, 2, &Tuning::default()).await;
-        scrub_is_clean(&pool).await;
-        pool.export().await.expect("export");
-    });
-    zdb_clean(&removed, "nothing was replaced");
-    for _ in 0..3 {
-        by_openzfs(&[fill]);
-    }
-    let replaced = world_of_files(1, &files);
-    zdb_clean(&replaced, "pointers were replaced");
-    run(&replaced, async |handle| {
-        let found = find(&handle, 2).await;
-        let refused = Pool::import(&handle, &found[0], policy()).await;
-        let Err(PoolError::UnsupportedForWrite { features }) = refused else {
-            panic!("imported, or {:?}", refused.err());
-        };
-        assert_eq!(features, ["com.delphix:remap_deadlist"]);
-        let policy = ImportPolicy {
-            readonly: true,
-            ..policy()
-        };
-        let pool = Pool::import(&handle, &found[0], policy).await;
-        let pool = pool.expect("a read-only import");
-        scrub_is_clean(&pool).await;
-        pool.export().await.expect("export");
-    });
 }
