@@ -78,11 +78,11 @@ impl Chain {
         }
     }
 
+    /// Looks from the end, near which all that are being written are: until its group is synced a chain may have thousands.
     fn find(&mut self, bp: &BlockPointer) -> Option<&mut ChainBlock> {
         let id = ChainId::of(bp);
-        self.blocks
-            .iter_mut()
-            .find(|block| ChainId::of(&block.bp) == id)
+        let mut newest_first = self.blocks.iter_mut().rev();
+        newest_first.find(|block| ChainId::of(&block.bp) == id)
     }
 
     /// Takes the blocks at the front that hold nothing newer than `txg`, the group being synced.
