@@ -1,8 +1,9 @@
 //! Looking a moment longer before sleeping.
 //!
 //! A sleep costs whoever ends it a system call, and the sleeper 5 to 50 us until it has a processor again (on a virtual machine an
-//! idle processor must be woken by its host). Where waits have been shorter than that, it is quicker and cheaper to
-//! look for the end of the next one than to sleep through it. What waits took decides: nobody looks where nothing comes soon.
+//! idle processor must be woken by its host). A synchronous write of one client has six of them in a row, which take as long as
+//! its disk. Where waits have been short, it is quicker to look for the end of the next one than to sleep through it. What waits
+//! took decides: nobody looks where nothing comes soon.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -17,23 +18,24 @@ use std::time::Duration;
 use super::clock;
 use crate::time::Instant;
 
-/// The longest look: about what a sleep and its end take.
-const LOOK_MAX: Duration = Duration::from_micros(50);
-/// Waits up to this are short: a look might have seen their end, which a sleeper sees late.
-const SHORT: Duration = Duration::from_micros(100);
+/// The longest look, and the longest wait that is short: what a flash disk takes for a write and a flush, and a client until
+/// its next call.
+const SHORT: Duration = Duration::from_micros(160);
 /// Long waits in a row after which nobody looks any more.
 const CREDIT_MAX: u8 = 4;
 
 /// What a waiter has learnt about its waits.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Patience {
     credit: u8,
+    /// Of the tasks that wait with it, one after the other.
+    bell: Arc<Bell<Sleeper>>,
 }
 
 impl Patience {
     /// Returns until when it is worth to look before sleeping, for a wait that begins now.
     pub(crate) fn look(&self, now: Instant) -> Option<Instant> {
-        (self.credit > 0 && has_processors()).then(|| now + LOOK_MAX)
+        (self.credit > 0 && has_processors()).then(|| now + SHORT)
     }
 
     /// Takes note of how long a wait was, asleep or not.
@@ -52,10 +54,12 @@ fn has_processors() -> bool {
     *MANY.get_or_init(|| thread::available_parallelism().map_or(1, NonZero::get) > 1)
 }
 
-/// Lets others have the processor, if there are any: what is looked for may be theirs to give (a look that kept it cost two
-/// thirds of the requests on two processors).
-pub(crate) fn relax() {
-    thread::yield_now();
+/// Looks until it is seen, or until then at most. Lets others have the processor, if there are any: what is looked for may be
+/// theirs to give (a look that kept it cost two thirds of the requests on two processors).
+pub(crate) fn look(until: Instant, mut is_seen: impl FnMut() -> bool) {
+    while !is_seen() && clock::now() < until {
+        thread::yield_now();
+    }
 }
 
 /// Runs a future on a plain thread, which sleeps when it has looked for its end in vain.
@@ -84,6 +88,7 @@ pub fn block_thread_on<F: Future>(future: F) -> F::Output {
 }
 
 /// Wakes a sleeper, and tells one that looks.
+#[derive(Default)]
 struct Bell<S> {
     rung: AtomicBool,
     sleeper: S,
@@ -99,9 +104,8 @@ impl<S> Bell<S> {
 
     /// Looks for a ring until then, at most.
     fn await_ring(&self, until: Option<Instant>) {
-        while until.is_some_and(|until| clock::now() < until) && !self.rung.load(Ordering::Acquire)
-        {
-            relax();
+        if let Some(until) = until {
+            look(until, || self.rung.load(Ordering::Acquire));
         }
     }
 
@@ -141,7 +145,6 @@ pub struct Patiently<'a, F, A> {
     patience: &'a mut Patience,
     is_alone: A,
     state: Stage,
-    bell: Arc<Bell<Sleeper>>,
 }
 
 #[derive(Clone, Copy)]
@@ -154,7 +157,7 @@ enum Stage {
 
 /// Waits for a future that another thread ends, looking for its end before the task sleeps, as long as that has been
 /// worth it. The other tasks of the thread have their turn first; then, while `is_alone` says that nothing else is under way here,
-/// the thread does nothing but look for up to 50 us.
+/// the thread does nothing but look for up to 160 us.
 pub fn patiently<F, A>(patience: &mut Patience, is_alone: A, future: F) -> Patiently<'_, F, A>
 where
     F: Future + Unpin,
@@ -165,7 +168,6 @@ where
         patience,
         is_alone,
         state: Stage::New,
-        bell: Arc::new(Bell::of(Mutex::new(None))),
     }
 }
 
@@ -174,8 +176,8 @@ where
     F: Future + Unpin,
 {
     fn poll_once(&mut self) -> Poll<F::Output> {
-        self.bell.take_ring();
-        let waker = Waker::from(self.bell.clone());
+        self.patience.bell.take_ring();
+        let waker = Waker::from(self.patience.bell.clone());
         let poll = Pin::new(&mut self.future).poll(&mut Context::from_waker(&waker));
         if let (Poll::Ready(_), Stage::LetOthersBy(began) | Stage::Looked(began)) =
             (&poll, self.state)
@@ -210,18 +212,15 @@ where
                 Stage::LetOthersBy(began) => {
                     this.state = Stage::Looked(began);
                     if (this.is_alone)() {
-                        this.bell.await_ring(this.patience.look(began));
+                        this.patience.bell.await_ring(this.patience.look(began));
                     }
                 }
                 Stage::Looked(_) => {}
             }
-            *this
-                .bell
-                .sleeper
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
+            let bell = &this.patience.bell;
+            *bell.sleeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
             // Rung before the sleeper was known: nobody else would wake it.
-            if !this.bell.rung.load(Ordering::SeqCst) {
+            if !bell.rung.load(Ordering::SeqCst) {
                 return Poll::Pending;
             }
         }
@@ -249,7 +248,10 @@ mod tests {
                 server.join().expect("no panic");
                 let (sender, answer) = reply();
                 let server = thread::spawn(move || sender.send(8));
-                let mut patience = Patience { credit: CREDIT_MAX };
+                let mut patience = Patience {
+                    credit: CREDIT_MAX,
+                    ..Patience::default()
+                };
                 let waiting = patiently(&mut patience, || true, answer);
                 assert_eq!(block_thread_on(waiting), Ok(8));
                 server.join().expect("no panic");
