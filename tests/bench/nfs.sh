@@ -90,10 +90,9 @@ all() { # SERVER URL
 stop() { kill "$server"; wait "$server" 2>/dev/null || true; server=; }
 
 sanbox_round() {
-  local d=$w/sanbox tool; mkdir -p "$d/bin" "$d/disks"; export SANBOX_STATE=$d/state
+  local d=$w/sanbox tool; mkdir -p "$d/bin"; export SANBOX_STATE=$d/state
   for tool in sanbox zpool zfs; do ln -s "$sanbox" "$d/bin/$tool"; done
-  truncate -s 8G "$d/disks/d0"
-  "$d/bin/zpool" create -O compression=lz4 -O atime=off bench "$d/disks/d0"
+  "$d/bin/zpool" create -f -O compression=lz4 -O atime=off bench "$w/disk"
   "$d/bin/zfs" create -o sharenfs=rw,no_root_squash,insecure bench/fs
   "$d/bin/zfs" create -o sharenfs=rw,no_root_squash,insecure -o recordsize=8K bench/small
   "$sanbox" serve --listen 127.0.0.1 --nfs-port 12049 --no-portmap --memory 6G >"$d/log" 2>&1 & server=$!
@@ -143,8 +142,9 @@ limits_round() {
 
 rows=${ROWS:-$w/rows}
 [ -s "$rows" ] || echo "round,server,workload,ops_per_s,cpu_us_per_op,p99_us,load" | tee "$rows"
-# The raw file is written once, so that the file system below allocates nothing while it is measured.
-dd if=/dev/zero of="$w/raw" bs=1M count=512 conv=fsync status=none
+# Our disk and the raw file are written once, so that the file system below allocates nothing while they are measured: a disk has
+# no holes, and a flush after a write into one costs a commit of ext4's journal.
+for made in disk=4096 raw=512; do dd if=/dev/zero of="$w/${made%=*}" bs=1M count="${made#*=}" conv=fsync status=none; done
 for round in $(seq "$first" $((first + rounds - 1))); do
   { sanbox_round; ganesha_round; [ -z "${ZFSFUSE:-}" ] || zfsfuse_round; limits_round; } | tee -a "$rows"
 done
