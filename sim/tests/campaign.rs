@@ -23,17 +23,23 @@ pub fn run_judged(plan: &Plan) -> Result<(Outcome, World), Failure> {
     Ok((outcome, world))
 }
 
+/// Runs a seed twice: it passes, and nothing happens otherwise the second time. Returns what came of it.
+fn pass_and_repeat<T>(seed: u64, run: impl Fn() -> Result<(T, World), Failure>) -> T {
+    let [(outcome, first), (_, second)] =
+        [(); 2].map(|()| run().unwrap_or_else(|failure| panic!("{failure}")));
+    assert_eq!(
+        first.event_hash(),
+        second.event_hash(),
+        "seed {seed} is not deterministic"
+    );
+    outcome
+}
+
 #[test]
 fn seeds_pass_and_repeat() {
     for seed in 0..12 {
         let plan = Plan::of_seed(seed);
-        let (_, first) = run_judged(&plan).unwrap_or_else(|failure| panic!("{failure}"));
-        let (_, second) = run_judged(&plan).unwrap_or_else(|failure| panic!("{failure}"));
-        assert_eq!(
-            first.event_hash(),
-            second.event_hash(),
-            "seed {seed} is not deterministic"
-        );
+        pass_and_repeat(seed, || run_judged(&plan));
     }
 }
 
@@ -42,12 +48,11 @@ fn seeds_pass_and_repeat() {
 fn fault_seeds_pass_and_repeat() {
     for seed in 0..12 {
         let plan = FaultPlan::of_seed(seed);
-        let run = || {
+        pass_and_repeat(seed, || {
             let world = World::new(seed);
-            faults::run(&plan, &world, None).unwrap_or_else(|failure| panic!("{failure}"));
-            world.event_hash()
-        };
-        assert_eq!(run(), run(), "fault seed {seed} is not deterministic");
+            let outcome = faults::run(&plan, &world, None)?;
+            Ok((outcome, world))
+        });
     }
 }
 
@@ -57,13 +62,7 @@ fn seeds_of_removals_pass_and_repeat() {
     let mut removals = Removals::default();
     for seed in [1, 3, 5] {
         let plan = Plan::removals(seed);
-        let (outcome, first) = run_judged(&plan).unwrap_or_else(|failure| panic!("{failure}"));
-        let (_, second) = run_judged(&plan).unwrap_or_else(|failure| panic!("{failure}"));
-        assert_eq!(
-            first.event_hash(),
-            second.event_hash(),
-            "seed {seed} is not deterministic"
-        );
+        let outcome = pass_and_repeat(seed, || run_judged(&plan));
         removals = removals.and(outcome.removals);
     }
     let Removals {
