@@ -260,6 +260,10 @@ impl SimDisk {
         self.latent.insert(offset - offset % SECTOR, ());
     }
 
+    pub(crate) fn forget_latent(&mut self) {
+        self.latent.clear();
+    }
+
     /// Changes bytes behind everybody's back, durably.
     pub(crate) fn damage(&mut self, offset: u64, data: &[u8]) {
         self.current.write(offset, data);

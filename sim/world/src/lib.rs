@@ -260,6 +260,11 @@ impl World {
         self.with_disk(path.as_ref(), |disk, _| disk.add_latent(offset));
     }
 
+    /// Makes all sectors of a disk readable again, as when the fault was in a cable.
+    pub fn forget_latent_errors(&self, path: impl AsRef<Path>) {
+        self.with_disk(path.as_ref(), |disk, _| disk.forget_latent());
+    }
+
     /// Returns whether some sector of a range cannot be read until it is written.
     #[must_use]
     pub fn has_latent_error(&self, path: impl AsRef<Path>, offset: u64, len: u64) -> bool {

@@ -393,6 +393,127 @@ fn a_special_vdev_is_removed() {
     zdb_clean(&world, "and a device was away");
 }
 
+/// Begins to remove the second vdev and stands still in the middle of it, when some of what was copied, and of what was not,
+/// has been freed.
+async fn half_way(handle: &Handle, pool: &Pool, rng: &mut world::Rng, recorder: &mut Recorder) {
+    fill(pool, rng, recorder).await;
+    work(pool, rng, recorder, 30).await;
+    let hierarchy = pool.hierarchy();
+    let taken = hierarchy.snapshot(&["tank@before".to_owned()], &[]).await;
+    taken.expect("snapshot");
+    pool.pause_removal(true);
+    pool.remove(top(pool, 1)).await.expect("remove");
+    pool.pause_removal(false);
+    handle.sleep(Duration::from_micros(1500)).await;
+    pool.pause_removal(true);
+    work(pool, rng, recorder, 40).await;
+    pool.sync().await.expect("sync");
+    assert_eq!(stage(pool), Some(RemovalStage::Evacuating));
+}
+
+/// What cannot be read of a vdev that leaves would be lost with it: the removal is given up, as by OpenZFS.
+#[test]
+fn what_cannot_be_read_does_not_leave() {
+    for seed in [881, 882] {
+        let world = world(seed, 3, 192 * MIB);
+        let mut recorder = Recorder::default();
+        let mut rng = world.rng();
+        let tuning = short();
+        run(&world, async |handle| {
+            let pool = create_with(&handle, singles(), &tuning).await;
+            half_way(&handle, &pool, &mut rng, &mut recorder).await;
+            for part in world.written(path(1)) {
+                if (4 * MIB..180 * MIB).contains(&part) {
+                    world.add_latent_error(path(1), part + rng.below(16 << 10));
+                }
+            }
+            pool.pause_removal(false);
+            while stage(&pool) == Some(RemovalStage::Evacuating) {
+                handle.sleep(Duration::from_millis(1)).await;
+            }
+            assert_eq!(stage(&pool), Some(RemovalStage::Canceled));
+            assert_eq!(pool.suspended(), None);
+            world.forget_latent_errors(path(1));
+            pool.clear(None).await.expect("clear");
+            compare(&root(&pool).await, &recorder.now, "given up").await;
+            work(&pool, &mut rng, &mut recorder, 20).await;
+            scrub_is_clean(&pool).await;
+            pool.export().await.expect("export");
+        });
+        zdb_clean(&world, "given up, as it could not be read");
+        run(&world, async |handle| {
+            let pool = import_with(&handle, 3, &tuning).await;
+            pool.remove(top(&pool, 1)).await.expect("remove");
+            removed(&handle, &pool).await;
+            compare(&root(&pool).await, &recorder.now, "removed after all").await;
+            scrub_is_clean(&pool).await;
+            pool.export().await.expect("export");
+        });
+        zdb_clean(&world, "removed after all");
+    }
+}
+
+/// The vdev that leaves, or one that its blocks are copied to, goes away in the middle of it: the removal waits with the pool
+/// or is given up, and nothing is lost when the device is back, in the same session or after a power cut.
+#[test]
+fn devices_go_away_during_an_evacuation() {
+    for (seed, victim, cut) in [
+        (891, 1, false),
+        (892, 1, true),
+        (893, 0, false),
+        (894, 2, true),
+    ] {
+        let world = world(seed, 3, 192 * MIB);
+        let mut recorder = Recorder::default();
+        let mut rng = world.rng();
+        let tuning = short();
+        run(&world, async |handle| {
+            let pool = create_with(&handle, singles(), &tuning).await;
+            half_way(&handle, &pool, &mut rng, &mut recorder).await;
+            pool.pause_removal(false);
+            handle.sleep(Duration::from_micros(rng.below(800))).await;
+            world.vanish(path(victim));
+            let mut patience = 10_000;
+            while stage(&pool) == Some(RemovalStage::Evacuating) && pool.suspended().is_none() {
+                handle.sleep(Duration::from_millis(10)).await;
+                patience -= 1;
+                assert!(patience > 0, "seed {seed}: nothing was noticed");
+            }
+            if cut {
+                return pool.abandon();
+            }
+            world.bring_back(path(victim));
+            drop(pool.clear(None).await);
+            while stage(&pool) == Some(RemovalStage::Evacuating) && pool.suspended().is_none() {
+                handle.sleep(Duration::from_millis(1)).await;
+            }
+            compare(&root(&pool).await, &recorder.now, "in the same session").await;
+            match pool.export().await {
+                Ok(()) => {}
+                // What the device had not written when it went belongs to a group that cannot be completed.
+                Err(PoolError::Suspended) => pool.abandon(),
+                Err(error) => panic!("seed {seed}: {error}"),
+            }
+        });
+        if cut {
+            world.bring_back(path(victim));
+            world.power_cut();
+        }
+        zdb_clean(&world, &format!("seed {seed}"));
+        run(&world, async |handle| {
+            let pool = import_with(&handle, 3, &tuning).await;
+            if stage(&pool) == Some(RemovalStage::Canceled) {
+                pool.remove(top(&pool, 1)).await.expect("remove");
+            }
+            removed(&handle, &pool).await;
+            compare(&root(&pool).await, &recorder.now, &format!("seed {seed}")).await;
+            scrub_is_clean(&pool).await;
+            pool.export().await.expect("export");
+        });
+        zdb_clean(&world, &format!("seed {seed}, removed after all"));
+    }
+}
+
 /// A device that is away while blocks are copied to its mirror gets them when it is back.
 #[test]
 fn what_a_device_missed_of_an_evacuation_is_resilvered() {
