@@ -218,13 +218,14 @@ fn work(options: &Options) {
         let plan = story.plan();
         match attempt_twice(&story, options) {
             Ok(outcome) => println!(
-                "ok {seed} {} {} {} {} {} {}",
+                "ok {seed} {} {} {} {} {} {} {}",
                 outcome.operations,
                 outcome.cuts,
                 outcome.events,
                 outcome.removals.begun,
                 outcome.removals.given_up,
-                outcome.removals.ended
+                outcome.removals.ended,
+                outcome.removals.failed
             ),
             Err(failure) => {
                 let text = failure.to_string().replace('\n', "\\n");
@@ -357,17 +358,19 @@ fn campaign(options: &Options) -> ExitCode {
 struct Sum {
     seeds: u64,
     failed: u64,
-    /// As in the line of a seed: operations, power cuts, events; removals begun, given up, ended.
-    counts: [u64; 6],
+    /// As in the line of a seed: operations, power cuts, events; removals begun, given up, ended, failed.
+    counts: [u64; 7],
 }
 
 fn report(sum: &Sum, start: Instant) {
     let seconds = start.elapsed().as_secs_f64();
     let rate = f64::from(u32::try_from(sum.seeds).unwrap_or(u32::MAX)) / seconds;
-    let [operations, cuts, events, begun, given_up, ended] = sum.counts;
+    let [operations, cuts, events, begun, given_up, ended, failed] = sum.counts;
     let removals = match begun {
         0 => String::new(),
-        _ => format!("{begun} removals ({given_up} given up, {ended} seen to end), "),
+        _ => format!(
+            "{begun} removals ({given_up} given up, {failed} failed, {ended} seen to end), "
+        ),
     };
     println!(
         "{} seeds ({} failed), {operations} operations, {cuts} power cuts, {removals}{events} events in {seconds:.0} s: \

@@ -1,5 +1,5 @@
 //! Somebody who changes the pool's devices while others work: vdevs, logs and spares join it and leave it, also vdevs with data,
-//! half of whose removals are given up; and cache devices, which may rot. Checkpoints come and go.
+//! half of whose removals are given up, or fail; and cache devices, which may rot. Checkpoints come and go.
 //!
 //! What a power cut leaves of it must import: the pool before or after each change. What was acknowledged stays.
 
@@ -13,8 +13,14 @@ use engine::{
     PoolStatus, RemovalStage, Tunes, VdevSpec, VdevStatus,
 };
 use runtime::Handle;
-use world::Rng;
+use world::{Image, Rng, World};
 
+/// Where the data of a disk begins: in front of it are labels.
+const DATA_START: u64 = 4 << 20;
+/// How often it is looked whether an evacuation has failed.
+const LOOK: Duration = Duration::from_millis(1);
+/// Looks after which it never will.
+const LOOKS_MAX: u32 = 600_000;
 /// Changes tried in one boot at most.
 const CHANGES_MAX: u64 = 6;
 
@@ -36,6 +42,8 @@ pub struct Removals {
     pub given_up: u64,
     /// Seen to have ended, at least.
     pub ended: u64,
+    /// Given up by the pool, as the vdev could not be read.
+    pub failed: u64,
 }
 
 impl Removals {
@@ -46,6 +54,7 @@ impl Removals {
             begun: self.begun + other.begun,
             given_up: self.given_up + other.given_up,
             ended: self.ended + other.ended,
+            failed: self.failed + other.failed,
         }
     }
 }
@@ -198,22 +207,8 @@ async fn change_data(
     disks: &[PathBuf],
     removals: &Cell<Removals>,
 ) -> Result<bool, String> {
-    let is_leaving = status
-        .removal
-        .as_ref()
-        .is_some_and(|removal| removal.stage == RemovalStage::Evacuating);
-    let is_data = |top: &&VdevStatus| {
-        top.bias == AllocationBias::None
-            && top.path.as_ref().is_some_and(|path| disks.contains(path))
-    };
-    let data: Vec<u64> = status
-        .root
-        .children
-        .iter()
-        .filter(is_data)
-        .map(|top| top.guid)
-        .collect();
-    let outcome = if is_leaving {
+    let data = data_vdevs(status, disks);
+    let outcome = if is_leaving(status) {
         match rng.coin() {
             true => {
                 let given_up = pool.cancel_removal().await;
@@ -238,6 +233,11 @@ async fn change_data(
         count(removals, |now| now.begun += u64::from(begun.is_ok()));
         begun
     };
+    not_refused(outcome).map(|_| true)
+}
+
+/// Whether it was done, and not refused for a reason that there may be.
+fn not_refused(outcome: Result<(), EngineError>) -> Result<bool, String> {
     match outcome {
         Ok(()) => Ok(true),
         // Another sector size, an old log that nobody has opened; it ended meanwhile.
@@ -251,9 +251,80 @@ async fn change_data(
                 | PoolError::DiscardingCheckpoint,
             )
             | EngineError::OutOfSpace,
-        ) => Ok(true),
+        ) => Ok(false),
         Err(error) => Err(format!("change of vdevs: {error}")),
     }
+}
+
+fn is_leaving(status: &PoolStatus) -> bool {
+    let removal = status.removal.as_ref();
+    removal.is_some_and(|removal| removal.stage == RemovalStage::Evacuating)
+}
+
+/// The vdevs of some disks that hold data.
+fn data_vdevs(status: &PoolStatus, disks: &[PathBuf]) -> Vec<u64> {
+    let is_data = |top: &&VdevStatus| {
+        top.bias == AllocationBias::None
+            && top.path.as_ref().is_some_and(|path| disks.contains(path))
+    };
+    let tops = status.root.children.iter();
+    tops.filter(is_data).map(|top| top.guid).collect()
+}
+
+/// When nobody else reads: has a vdev that leaves be unreadable here and there until its removal has ended, and begins one if
+/// there is none. What cannot be read must not leave; all of it is there when the disk is well again.
+///
+/// # Errors
+/// An answer that nothing explains, or an evacuation that goes on for ever.
+pub async fn fail_removal(
+    pool: &PoolHandle,
+    handle: &Handle,
+    world: &World,
+    rng: &mut Rng,
+    disks: &[PathBuf],
+    removals: &Cell<Removals>,
+) -> Result<(), String> {
+    let look = async || pool.status().await.map_err(|error| error.to_string());
+    pause_removals(pool, true).await?;
+    let status = look().await?;
+    if !is_leaving(&status) {
+        let data = data_vdevs(&status, disks);
+        if data.is_empty() || !not_refused(pool.remove(*rng.choose(&data)).await)? {
+            return Ok(());
+        }
+        count(removals, |now| now.begun += 1);
+    }
+    let status = look().await?;
+    let leaving = status.root.children.iter().find(|top| top.removing);
+    let Some(disk) = leaving.and_then(|top| top.path.clone()) else {
+        return Ok(());
+    };
+    let parts = world.written(&disk).into_iter();
+    for part in parts.filter(|&part| part >= DATA_START) {
+        if rng.coin() {
+            world.add_latent_error(&disk, part + rng.below(Image::PART));
+        }
+    }
+    pause_removals(pool, false).await?;
+    let mut looks = 0;
+    let stage = loop {
+        let removal = look().await?.removal;
+        match removal.map(|removal| removal.stage) {
+            Some(RemovalStage::Evacuating) if looks < LOOKS_MAX => looks += 1,
+            Some(RemovalStage::Evacuating) | None => {
+                return Err("the removal of an unreadable vdev does not end".to_owned());
+            }
+            Some(stage) => break stage,
+        }
+        handle.sleep(LOOK).await;
+    };
+    count(removals, |now| match stage {
+        RemovalStage::Canceled => now.failed += 1,
+        _ => now.ended += 1,
+    });
+    world.forget_latent_errors(&disk);
+    let cleared = pool.clear(None).await;
+    cleared.map_err(|error| format!("clear after a removal has failed: {error}"))
 }
 
 /// Has a device discard its free space or write it, or stop that; or freed space discarded by itself.

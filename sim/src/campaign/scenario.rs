@@ -983,6 +983,11 @@ pub(crate) fn work(
             for result in join_all(tasks).await {
                 result?;
             }
+            if plan.with_removals {
+                let disks = plan.extra_disks();
+                let rng = &mut device_rng;
+                devices::fail_removal(&pool, &handle, world, rng, &disks, &counted).await?;
+            }
             drop(pool);
             if ends_clean {
                 let ending = Ending::Export { command: None };
@@ -1013,6 +1018,11 @@ pub(crate) fn work(
     if plan.trouble == Trouble::OneSideVanishes {
         for path in plan.victims() {
             world.bring_back(&path);
+        }
+    }
+    if plan.with_removals {
+        for path in plan.extra_disks() {
+            world.forget_latent_errors(&path);
         }
     }
     Ok(Worked {
