@@ -396,8 +396,8 @@ fn a_special_vdev_is_removed() {
 /// Begins to remove the second vdev and stands still in the middle of it, when some of what was copied, and of what was not,
 /// has been freed.
 async fn half_way(handle: &Handle, pool: &Pool, rng: &mut world::Rng, recorder: &mut Recorder) {
-    fill(pool, rng, recorder).await;
-    work(pool, rng, recorder, 30).await;
+    fill(pool, rng, recorder, 12).await;
+    work_unsynced(pool, rng, recorder, 30).await;
     let hierarchy = pool.hierarchy();
     let taken = hierarchy.snapshot(&["tank@before".to_owned()], &[]).await;
     taken.expect("snapshot");
@@ -406,7 +406,7 @@ async fn half_way(handle: &Handle, pool: &Pool, rng: &mut world::Rng, recorder: 
     pool.pause_removal(false);
     handle.sleep(Duration::from_micros(1500)).await;
     pool.pause_removal(true);
-    work(pool, rng, recorder, 40).await;
+    work_unsynced(pool, rng, recorder, 40).await;
     pool.sync().await.expect("sync");
     assert_eq!(stage(pool), Some(RemovalStage::Evacuating));
 }
@@ -436,7 +436,7 @@ fn what_cannot_be_read_does_not_leave() {
             world.forget_latent_errors(path(1));
             pool.clear(None).await.expect("clear");
             compare(&root(&pool).await, &recorder.now, "given up").await;
-            work(&pool, &mut rng, &mut recorder, 20).await;
+            work_unsynced(&pool, &mut rng, &mut recorder, 20).await;
             scrub_is_clean(&pool).await;
             pool.export().await.expect("export");
         });
