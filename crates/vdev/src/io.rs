@@ -74,7 +74,8 @@ impl Tree {
 
     /// Like [`Tree::read_with`], of a place that may well hold something else (the end of an intent log): when the copies
     /// fail the check that is `None`, and no device's fault. Copies that may lack what was written say nothing: when there
-    /// are no others, the place could not be read.
+    /// are no others, the place could not be read. Unless every device of the vdev answered: what was acknowledged reached one
+    /// of them.
     ///
     /// # Errors
     /// As [`Tree::read`], but for [`VdevError::Rejected`].
@@ -111,6 +112,7 @@ impl Tree {
         let mut failed: Vec<Rc<Leaf>> = Vec::new();
         let mut suspect: Option<Suspect> = None;
         let mut rejected = false;
+        let mut silent = top.leaves().len();
         let mut device_error: Option<DiskError> = None;
         for leaf in read_order(&top, at) {
             match leaf
@@ -127,7 +129,8 @@ impl Tree {
                     if expected {
                         leaf.count_checksum_error(at);
                     }
-                    rejected |= expected || !leaf.lacks(at.born);
+                    silent -= 1;
+                    rejected |= expected || silent == 0 || !leaf.lacks(at.born);
                 }
                 Err(LeafError::Device(error)) => device_error = Some(error),
                 Err(LeafError::Stuck) => {}

@@ -89,7 +89,9 @@ impl Tree {
                     told.push(leaf);
                 }
             }
-            if !expected && !reading.is_evidence(&top.doubtful_slots(at.born)) {
+            let all_answered =
+                reading.failed.is_empty() && top.leaves().iter().all(|leaf| leaf.is_usable());
+            if !(expected || all_answered || reading.is_evidence(&top.doubtful_slots(at.born))) {
                 return Err(self.unreadable(at, reading.error));
             }
             return Err(VdevError::Rejected {

@@ -355,6 +355,39 @@ fn only_a_half_that_lacks_nothing_can_say_that_nothing_is_there() {
     }));
 }
 
+/// A write that was told as done reached some half: where both answer, each with something else, there was none.
+#[test]
+fn two_halves_that_lack_something_say_together_that_nothing_is_there() {
+    for halves in [&["/a"][..], &["/a", "/b"]] {
+        let world = world_of(9, halves);
+        let inner = world.clone();
+        done(world.run(|handle| async move {
+            let (_, tree) = make(&handle, halves, 12).await;
+            for (block, half) in (0..).zip(halves) {
+                inner.vanish(half);
+                let written = tree.write(at(block), content(block, 2), IoClass::SyncWrite);
+                assert_eq!(written.await.is_ok(), halves.len() == 2);
+                // Fails for the half that is away.
+                let _ = tree.flush().await;
+                inner.bring_back(half);
+                assert_eq!(tree.reopen().await, 1);
+            }
+            let ask = |block: u64| {
+                let check =
+                    Arc::new(move |bytes: &IoBuf| (*bytes == content(block, 2)).then_some(()));
+                tree.read_speculative(at(block), IoClass::SyncRead, check)
+            };
+            for block in 0..2 {
+                let written = ask(block).await.expect("all answer").is_some();
+                assert_eq!(written, halves.len() == 2, "block {block}");
+            }
+            assert!(matches!(ask(2).await, Ok(None)));
+            inner.vanish(halves[0]);
+            assert!(ask(2).await.is_err());
+        }));
+    }
+}
+
 #[test]
 fn one_bad_half_never_shows() {
     for seed in 0..40 {

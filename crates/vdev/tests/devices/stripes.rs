@@ -293,6 +293,11 @@ fn disks_that_lack_more_than_parity_makes_up_for_say_nothing_of_a_block() {
         inner.vanish("/0");
         assert!(ask(5, 1).await.is_err());
         assert!(matches!(ask(5, 2).await, Ok(None)));
+        write_all(&tree, 1, 2).await;
+        inner.bring_back("/0");
+        assert_eq!(tree.reopen().await, 1);
+        // Each of two lacks something, but all answer: who had written it would have reached enough of them.
+        assert!(matches!(ask(25, 1).await, Ok(None)));
     }));
 }
 
