@@ -112,7 +112,7 @@ impl Tree {
         let mut failed: Vec<Rc<Leaf>> = Vec::new();
         let mut suspect: Option<Suspect> = None;
         let mut rejected = false;
-        let mut silent = top.leaves().len();
+        let mut answered = 0;
         let mut device_error: Option<DiskError> = None;
         for leaf in read_order(&top, at) {
             match leaf
@@ -129,8 +129,8 @@ impl Tree {
                     if expected {
                         leaf.count_checksum_error(at);
                     }
-                    silent -= 1;
-                    rejected |= expected || silent == 0 || !leaf.lacks(at.born);
+                    answered += 1;
+                    rejected |= expected || !leaf.lacks(at.born);
                 }
                 Err(LeafError::Device(error)) => device_error = Some(error),
                 Err(LeafError::Stuck) => {}
@@ -145,7 +145,7 @@ impl Tree {
             // It was removed meanwhile, and its devices are closed.
             return self.read_moved(at, class, check, expected).await;
         }
-        if rejected {
+        if rejected || (answered > 0 && answered == top.leaves().len()) {
             return Err(VdevError::Rejected {
                 vdev: at.vdev,
                 offset: at.offset,
