@@ -25,6 +25,17 @@ fn a_log_ends_on_a_device_that_failed_a_write() {
     run(&plan_of_seed(5902), &only).unwrap_or_else(|violation| panic!("{violation}"));
 }
 
+/// A record of the log and the data it points to were on the disks after the cut, but not the parity of that data: it was
+/// replayed as it was, and lost with the next disk that failed.
+#[test]
+fn what_a_log_points_to_gets_its_parity() {
+    let only = Options {
+        only: Some(73),
+        ..Options::default()
+    };
+    run(&plan_of_seed(7140), &only).unwrap_or_else(|violation| panic!("{violation}"));
+}
+
 #[test]
 fn the_canary_dies() {
     let caught = (0..4)

@@ -255,10 +255,11 @@ impl Tree {
         at: Location,
         class: IoClass,
         check: Check<()>,
+        expected: bool,
     ) -> Result<Scrubbed, VdevError> {
         let pieces = self.resolve(at)?;
         if let [only] = pieces.as_slice() {
-            return Box::pin(self.scrub(*only, class, check)).await;
+            return Box::pin(self.scrub_checked(*only, class, check, expected)).await;
         }
         let found = self.assemble(at, &pieces, class, &check).await;
         let Some((_, good)) = found.ok().flatten() else {
@@ -274,7 +275,7 @@ impl Tree {
             let size = usize::try_from(piece.size).map_err(|_| out_of_range(at))?;
             let right = good.slice(from..from + size);
             let same: Check<()> = Arc::new(move |bytes: &IoBuf| (*bytes == right).then_some(()));
-            let scrubbed = Box::pin(self.scrub(piece, class, same)).await?;
+            let scrubbed = Box::pin(self.scrub_checked(piece, class, same, expected)).await?;
             result.bad_copies += scrubbed.bad_copies;
             result.repaired_copies += scrubbed.repaired_copies;
             result.repaired_bytes += scrubbed.repaired_bytes;

@@ -175,12 +175,36 @@ impl Tree {
         class: IoClass,
         check: Check<()>,
     ) -> Result<Scrubbed, VdevError> {
+        self.scrub_checked(at, class, check, true).await
+    }
+
+    /// Like [`Tree::scrub`], of what may have been on its way to the devices when the power failed (an intent log that is
+    /// taken over): where it is missing or torn, that is no device's fault.
+    ///
+    /// # Errors
+    /// As [`Tree::scrub`].
+    pub async fn complete(
+        &self,
+        at: Location,
+        class: IoClass,
+        check: Check<()>,
+    ) -> Result<Scrubbed, VdevError> {
+        self.scrub_checked(at, class, check, false).await
+    }
+
+    pub(crate) async fn scrub_checked(
+        &self,
+        at: Location,
+        class: IoClass,
+        check: Check<()>,
+        expected: bool,
+    ) -> Result<Scrubbed, VdevError> {
         let top = self.top_for(at)?;
         if top.is_removed() {
-            return self.scrub_moved(at, class, check).await;
+            return self.scrub_moved(at, class, check, expected).await;
         }
         if top.is_striped() {
-            return Ok(self.scrub_striped(&top, at, class, check).await);
+            return Ok(self.scrub_striped(&top, at, class, check, expected).await);
         }
         let len = usize::try_from(at.size).map_err(|_| out_of_range(at))?;
         let suspect = self.suspect(at);
@@ -208,13 +232,15 @@ impl Tree {
             if sound {
                 result.good.get_or_insert(bytes);
             } else {
-                leaf.count_checksum_error(at);
+                if expected {
+                    leaf.count_checksum_error(at);
+                }
                 result.bad_copies += 1;
                 bad.push(leaf);
             }
         }
         if result.good.is_none() && self.is_removed(at.vdev) {
-            return self.scrub_moved(at, class, check).await;
+            return self.scrub_moved(at, class, check, expected).await;
         }
         if let Some(good) = &result.good
             && !bad.is_empty()

@@ -8,7 +8,7 @@ use ondisk::{BlockPointer, Txg};
 use zio::{BlockStore, IoClass, ZioError};
 
 use crate::error::{Result, ZilError};
-use crate::walk::{Walk, read_block, records_of};
+use crate::walk::{Walk, complete_block, read_block, records_of};
 
 /// What a claim comes to.
 #[derive(Clone, Debug)]
@@ -39,10 +39,13 @@ impl From<ZilHeader> for Claimed {
 /// A log ends where something else was found, never where a device did not answer: what is there may have been
 /// acknowledged. But with it may end what lies on top-level vdevs that are `given_up`.
 ///
+/// What of the claimed blocks was still on its way to some of the devices is written there: after the claim they count as
+/// much as any other block, and redundancy must hold for them, too.
+///
 /// # Errors
 /// [`ZilError::Unreadable`], [`ZilError::UnreadableData`] and [`ZilError::Block`] when a device fails;
 /// [`ZilError::Unsupported`] for records that cannot be replayed here, [`ZilError::Damaged`]. Nothing on disk has changed
-/// then.
+/// then but incomplete copies of what the log holds.
 // OpenZFS: module/zfs/zil.c, zil_check_log_chain (all errors but ECKSUM and ENOENT refuse the import)
 pub async fn claim(
     store: &BlockStore,
@@ -91,6 +94,7 @@ pub async fn claim(
         let Some(block) = block? else {
             break;
         };
+        complete_block(store, &bp).await?;
         for record in records_of(&block.records) {
             if record.seq <= last_record {
                 break 'chain;
@@ -120,6 +124,7 @@ pub async fn claim(
                     // The record reached the disk before its data did, so nobody was told that it is safe.
                     break 'chain;
                 }
+                store.complete(&data, IoClass::SyncRead).await?;
             }
             last_record = record.seq;
             records += 1;

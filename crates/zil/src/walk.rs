@@ -32,15 +32,7 @@ pub(crate) async fn read_block(store: &BlockStore, bp: &BlockPointer) -> Result<
     }
     let pointer = *bp;
     let check = Arc::new(move |bytes: &IoBuf| {
-        let sum = |kind| move |data: &[u8]| codec::checksum::compute(kind, &[0; 32], data);
-        let len = usize::try_from(pointer.psize()).ok()?;
-        let block = LogBlock::open(
-            bytes.get(..len)?,
-            &pointer,
-            sum(Algorithm::Fletcher4),
-            sum(Algorithm::Fletcher2),
-        );
-        block.map(|block| Block {
+        opened(bytes, &pointer).map(|block| Block {
             next: block.next,
             records: block.records.to_vec(),
         })
@@ -56,6 +48,27 @@ pub(crate) async fn read_block(store: &BlockStore, bp: &BlockPointer) -> Result<
         }
         Err(_) => Ok(None),
     }
+}
+
+/// Writes what of a log block that could be read did not reach all devices.
+///
+/// # Errors
+/// [`ZilError::Block`] when the pointer is impossible.
+pub(crate) async fn complete_block(store: &BlockStore, bp: &BlockPointer) -> Result<()> {
+    let pointer = *bp;
+    let check = Arc::new(move |bytes: &IoBuf| opened(bytes, &pointer).map(drop));
+    Ok(store.complete_log(bp, check).await?)
+}
+
+fn opened<'a>(bytes: &'a IoBuf, bp: &BlockPointer) -> Option<LogBlock<'a>> {
+    let sum = |kind| move |data: &[u8]| codec::checksum::compute(kind, &[0; 32], data);
+    let len = usize::try_from(bp.psize()).ok()?;
+    LogBlock::open(
+        bytes.get(..len)?,
+        bp,
+        sum(Algorithm::Fletcher4),
+        sum(Algorithm::Fletcher2),
+    )
 }
 
 /// The records of a block's bytes, with where each starts; an impossible length ends them.

@@ -144,6 +144,30 @@ impl BlockStore {
         Err(failure)
     }
 
+    /// Writes what of a log block did not reach all devices before the power failed from what did, which is no device's
+    /// fault. Durable after the next flush.
+    ///
+    /// # Errors
+    /// [`ZioError::Corrupt`] when the pointer is impossible; [`ZioError::Device`] when its place is none.
+    pub async fn complete_log(
+        &self,
+        bp: &BlockPointer,
+        check: vdev::Check<()>,
+    ) -> Result<(), ZioError> {
+        for dva in bp.copies() {
+            let at = self.log_place(bp, &dva)?;
+            let completed = self
+                .tree()
+                .complete(at, IoClass::SyncRead, check.clone())
+                .await;
+            completed.map_err(|source| ZioError::Device {
+                bookmark: Bookmark::default(),
+                source,
+            })?;
+        }
+        Ok(())
+    }
+
     fn log_place(&self, bp: &BlockPointer, dva: &Dva) -> Result<Location, ZioError> {
         let fail = |what| corrupt(bp, Bookmark::default(), CorruptReason::Pointer(what));
         if bp.is_hole() || bp.is_embedded() || bp.is_gang() {

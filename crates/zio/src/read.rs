@@ -23,7 +23,7 @@ pub(crate) enum GangPart {
 
 /// What is known of a block that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Expect {
+pub(crate) enum Expect {
     /// It was written.
     TheBlock,
     /// It may have been: other bytes at its place are no damage.

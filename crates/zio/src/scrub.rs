@@ -7,7 +7,7 @@ use runtime::IoBuf;
 use vdev::{Location, Suspect};
 
 use crate::checks::{self, GANG_HEADER_BYTES};
-use crate::read::{GangPart, corrupt, padded, sha256, to_usize};
+use crate::read::{Expect, GangPart, corrupt, padded, sha256, to_usize};
 use crate::{BlockStore, CorruptReason, ReadProps, ScrubOutcome, ZioError};
 
 impl BlockStore {
@@ -15,6 +15,7 @@ impl BlockStore {
         &self,
         bp: &BlockPointer,
         props: ReadProps,
+        expect: Expect,
     ) -> Result<ScrubOutcome, ZioError> {
         let mut outcome = ScrubOutcome::default();
         if bp.is_hole() || bp.is_embedded() {
@@ -35,7 +36,8 @@ impl BlockStore {
             outcome.lost |= walked.is_err();
         }
         for block in &blocks {
-            self.scrub_copies(block, props, &mut outcome).await?;
+            self.scrub_copies(block, props, expect, &mut outcome)
+                .await?;
         }
         if outcome.lost {
             self.count(|stats| stats.corrupt += 1);
@@ -48,6 +50,7 @@ impl BlockStore {
         &self,
         bp: &BlockPointer,
         props: ReadProps,
+        expect: Expect,
         outcome: &mut ScrubOutcome,
     ) -> Result<(), ZioError> {
         let fail = |what| corrupt(bp, props.bookmark, CorruptReason::Pointer(what));
@@ -66,14 +69,14 @@ impl BlockStore {
             } else {
                 self.stored_check(bp)
             };
-            let scrubbed = self
-                .tree()
-                .scrub(at, props.class, check)
-                .await
-                .map_err(|source| ZioError::Device {
-                    bookmark: props.bookmark,
-                    source,
-                })?;
+            let scrubbed = match expect {
+                Expect::TheBlock => self.tree().scrub(at, props.class, check).await,
+                Expect::Perhaps => self.tree().complete(at, props.class, check).await,
+            };
+            let scrubbed = scrubbed.map_err(|source| ZioError::Device {
+                bookmark: props.bookmark,
+                source,
+            })?;
             outcome.bad_copies += scrubbed.bad_copies;
             match scrubbed.good {
                 Some(bytes) => {

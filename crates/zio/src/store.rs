@@ -17,7 +17,7 @@ use crate::checks;
 use crate::embedded::Embedded;
 use crate::kept::KeptRanges;
 use crate::later::Later;
-use crate::read::{Forms, GangPart, corrupt};
+use crate::read::{Expect, Forms, GangPart, corrupt};
 use crate::{
     Bookmark, CorruptReason, MetaSource, MetaslabChange, MetaslabSummary, Space, ZioError, write,
 };
@@ -287,7 +287,22 @@ impl BlockStore {
         bp: &BlockPointer,
         props: ReadProps,
     ) -> Result<ScrubOutcome, ZioError> {
-        self.scrub_block(bp, props).await
+        self.scrub_block(bp, props, Expect::TheBlock).await
+    }
+
+    /// Like [`BlockStore::scrub`], of a block that may have been on its way to the devices when the power failed: what of
+    /// it did not arrive is rewritten from what did, and no device's fault. Durable after the next flush.
+    ///
+    /// # Errors
+    /// As [`BlockStore::scrub`].
+    pub async fn complete(
+        &self,
+        bp: &BlockPointer,
+        class: IoClass,
+    ) -> Result<ScrubOutcome, ZioError> {
+        let bookmark = Bookmark::default();
+        let props = ReadProps { class, bookmark };
+        self.scrub_block(bp, props, Expect::Perhaps).await
     }
 
     /// Returns the logical bytes of a block: exactly lsize, verified and decompressed. Holes read as zeros.

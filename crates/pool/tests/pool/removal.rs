@@ -393,22 +393,29 @@ fn a_special_vdev_is_removed() {
     zdb_clean(&world, "and a device was away");
 }
 
-/// Begins to remove the second vdev and stands still in the middle of it, when some of what was copied, and of what was not,
-/// has been freed.
-async fn half_way(handle: &Handle, pool: &Pool, rng: &mut world::Rng, recorder: &mut Recorder) {
-    fill(pool, rng, recorder, 12).await;
-    work_unsynced(pool, rng, recorder, 30).await;
+/// Makes a pool, begins to remove its second vdev and stands still in the middle of it, when some of what was copied, and of
+/// what was not, has been freed.
+async fn half_way(
+    handle: &Handle,
+    tuning: &Tuning,
+    rng: &mut world::Rng,
+    recorder: &mut Recorder,
+) -> Pool {
+    let pool = create_with(handle, singles(), tuning).await;
+    fill(&pool, rng, recorder, 12).await;
+    work_unsynced(&pool, rng, recorder, 30).await;
     let hierarchy = pool.hierarchy();
     let taken = hierarchy.snapshot(&["tank@before".to_owned()], &[]).await;
     taken.expect("snapshot");
     pool.pause_removal(true);
-    pool.remove(top(pool, 1)).await.expect("remove");
+    pool.remove(top(&pool, 1)).await.expect("remove");
     pool.pause_removal(false);
     handle.sleep(Duration::from_micros(1500)).await;
     pool.pause_removal(true);
-    work_unsynced(pool, rng, recorder, 40).await;
+    work_unsynced(&pool, rng, recorder, 40).await;
     pool.sync().await.expect("sync");
-    assert_eq!(stage(pool), Some(RemovalStage::Evacuating));
+    assert_eq!(stage(&pool), Some(RemovalStage::Evacuating));
+    pool
 }
 
 /// What cannot be read of a vdev that leaves would be lost with it: the removal is given up, as by OpenZFS.
@@ -420,8 +427,7 @@ fn what_cannot_be_read_does_not_leave() {
         let mut rng = world.rng();
         let tuning = short();
         run(&world, async |handle| {
-            let pool = create_with(&handle, singles(), &tuning).await;
-            half_way(&handle, &pool, &mut rng, &mut recorder).await;
+            let pool = half_way(&handle, &tuning, &mut rng, &mut recorder).await;
             for part in world.written(path(1)) {
                 if (4 * MIB..180 * MIB).contains(&part) {
                     world.add_latent_error(path(1), part + rng.below(16 << 10));
@@ -468,8 +474,7 @@ fn devices_go_away_during_an_evacuation() {
         let mut rng = world.rng();
         let tuning = short();
         run(&world, async |handle| {
-            let pool = create_with(&handle, singles(), &tuning).await;
-            half_way(&handle, &pool, &mut rng, &mut recorder).await;
+            let pool = half_way(&handle, &tuning, &mut rng, &mut recorder).await;
             pool.pause_removal(false);
             handle.sleep(Duration::from_micros(rng.below(800))).await;
             world.vanish(path(victim));

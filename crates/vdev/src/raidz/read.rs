@@ -27,6 +27,8 @@ pub(super) struct Bad {
 /// A block being read.
 pub(super) struct Reading {
     pub(super) map: Arc<Map>,
+    /// Whether the block was written for certain: wrong bytes in its place are a device's fault.
+    expected: bool,
     pub(super) held: Held,
     /// Where each column held came from.
     sources: BTreeMap<Index, Place>,
@@ -58,7 +60,7 @@ impl Tree {
     ) -> Result<T, VdevError> {
         let map = Arc::new(top.map(at));
         let suspect = self.suspect(at);
-        let mut reading = Reading::new(map);
+        let mut reading = Reading::new(map, expected);
         // First without the places that may lack the block, if parity can stand in for them.
         let mut avoided = top.doubtful_slots(at.born);
         if !reading.can_do_without(&avoided) {
@@ -100,7 +102,8 @@ impl Tree {
                 size: at.size,
             });
         };
-        let bad = reading.judge(&solve::columns_of(&reading.map, &block), at);
+        let columns = solve::columns_of(&reading.map, &block);
+        let bad = reading.judge(&columns, at);
         self.repair_columns(&suspect, &reading.map, &block, &bad)
             .await;
         Ok(value)
@@ -113,11 +116,12 @@ impl Tree {
         at: Location,
         class: IoClass,
         check: Check<()>,
+        expected: bool,
     ) -> Scrubbed {
         // With what fills the last stripe: parity counts it, and it is needed where there is no checksum to ask.
         let map = Arc::new(top.whole_map(at));
         let suspect = self.suspect(at);
-        let mut reading = Reading::new(Arc::clone(&map));
+        let mut reading = Reading::new(Arc::clone(&map), expected);
         let all: Vec<Index> = reading.unread(&[]);
         self.fetch(top, &mut reading, &all, at, class).await;
         let mut result = Scrubbed::default();
@@ -125,10 +129,11 @@ impl Tree {
         let Some(((), block)) = found.await else {
             // What is wrong cannot be told from what is right; one copy of the block is bad.
             for leaf in top.leaves().iter().filter(|leaf| leaf.is_usable()) {
-                if reading
-                    .sources
-                    .values()
-                    .any(|source| Rc::ptr_eq(&source.leaf, leaf))
+                if expected
+                    && reading
+                        .sources
+                        .values()
+                        .any(|source| Rc::ptr_eq(&source.leaf, leaf))
                 {
                     leaf.count_checksum_error(at);
                 }
@@ -368,7 +373,7 @@ impl Tree {
                 if read.is_ok_and(|bytes| bytes == columns[index.0][index.1]) {
                     continue;
                 }
-                if !place.lacks(at.born) {
+                if reading.expected && !place.lacks(at.born) {
                     leaf.count_checksum_error(at);
                 }
                 bad.push(Bad { index, leaf });
@@ -420,7 +425,7 @@ fn note_absent(top: &Top, map: &Map, born: Txg) {
 }
 
 impl Reading {
-    pub(super) fn new(map: Arc<Map>) -> Self {
+    pub(super) fn new(map: Arc<Map>, expected: bool) -> Self {
         let held = map
             .stripes
             .iter()
@@ -432,6 +437,7 @@ impl Reading {
             .collect();
         Self {
             map,
+            expected,
             held,
             sources: BTreeMap::new(),
             others: Vec::new(),
@@ -544,7 +550,7 @@ impl Reading {
     }
 
     /// Returns the columns that could not be read or are not what they should be; those that were wrong without an
-    /// excuse are counted as checksum errors, once for each leaf.
+    /// excuse are counted as checksum errors if the block was expected, once for each leaf.
     fn judge(&self, columns: &[Vec<IoBuf>], at: Location) -> Vec<Bad> {
         let mut counted: Vec<&Rc<Leaf>> = Vec::new();
         let mut bad: Vec<Bad> = self
@@ -566,7 +572,8 @@ impl Reading {
             if bytes == Some(&columns[index.0][index.1]) {
                 continue;
             }
-            if !place.lacks(at.born) && !counted.iter().any(|other| Rc::ptr_eq(other, leaf)) {
+            let counts = self.expected && !place.lacks(at.born);
+            if counts && !counted.iter().any(|other| Rc::ptr_eq(other, leaf)) {
                 leaf.count_checksum_error(at);
                 counted.push(leaf);
             }

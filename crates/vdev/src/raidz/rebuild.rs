@@ -38,7 +38,7 @@ impl Tree {
         if wanting.is_empty() {
             return Ok(plan);
         }
-        let mut reading = Reading::new(Arc::clone(&map));
+        let mut reading = Reading::new(Arc::clone(&map), true);
         let without = map
             .columns()
             .filter(|(_, column)| sound_places(top, column).next().is_none())

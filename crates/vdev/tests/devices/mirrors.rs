@@ -388,6 +388,32 @@ fn two_halves_that_lack_something_say_together_that_nothing_is_there() {
     }
 }
 
+/// What the power cut kept from one half is written there, and is no half's fault.
+#[test]
+fn what_was_torn_is_completed_and_nobody_is_blamed() {
+    let world = world_of(1, &["/a", "/b"]);
+    let inner = world.clone();
+    done(world.run(|handle| async move {
+        let (_, tree) = make(&handle, &["/a", "/b"], 12).await;
+        let data = content(0, 1);
+        tree.write(at(0), data.clone(), IoClass::AsyncWrite)
+            .await
+            .expect("writes");
+        tree.flush().await.expect("flushes");
+        inner.rot("/a", LEAF_DATA_START + at(0).offset, SIZE);
+        let expect = data.clone();
+        let check = Arc::new(move |bytes: &IoBuf| (*bytes == expect).then_some(()));
+        let completed = tree.complete(at(0), IoClass::SyncRead, check).await;
+        let completed = completed.expect("is completed");
+        assert_eq!((completed.bad_copies, completed.repaired_copies), (1, 1));
+        assert_eq!(tree.status().stats.checksum_errors, 0);
+        inner.vanish("/b");
+        tree.read(at(0), IoClass::SyncRead, is(data))
+            .await
+            .expect("the other half has it now");
+    }));
+}
+
 #[test]
 fn one_bad_half_never_shows() {
     for seed in 0..40 {

@@ -345,6 +345,30 @@ fn a_scrub_asks_every_leaf_of_a_place() {
     }));
 }
 
+/// What the power cut kept from one disk is written there, parity as well as data, and is no disk's fault.
+#[test]
+fn what_was_torn_is_completed_and_nobody_is_blamed() {
+    for torn in 0..4 {
+        let world = world_of(7, 4);
+        let inner = world.clone();
+        done(world.run(|handle| async move {
+            let tree = make(&handle, 4, 1).await;
+            write_all(&tree, 20, 1).await;
+            rot(&inner, PATHS[torn], 0, 20 * PITCH / 3);
+            for block in 0..20 {
+                let check = check_of(content(block, 1));
+                let completed = tree.complete(at(block), IoClass::SyncRead, check).await;
+                let completed = completed.expect("is completed");
+                assert!(completed.good.is_some(), "block {block}");
+                assert_eq!(completed.bad_copies, completed.repaired_copies);
+            }
+            assert_eq!(tree.status().stats.checksum_errors, 0);
+            inner.vanish(PATHS[(torn + 1) % 4]);
+            read_all(&tree, 20, 1).await;
+        }));
+    }
+}
+
 /// Random writes and reads over raidz of which as many disks as there is parity fail at random, all the time. Every read
 /// must give the newest bytes.
 #[test]
