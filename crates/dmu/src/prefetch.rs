@@ -1,11 +1,13 @@
 //! Reading ahead of those who read in order: one block after the other, or every so many.
 //!
-//! Each object knows a few readers by where they are expected next. A reader seen twice in order is followed, with a window that
-//! doubles as long as it goes on.
+//! Each object knows a few readers by where they are expected next. A reader seen twice in order is followed, with a window as
+//! long as what it has read so far. The window is filled up in small pieces, so that blocks are asked for in the order in which
+//! they are needed, and the device never runs dry between two of them.
 //!
 //! Guarantees: never more under way, or read and not yet used, than the cache allows, which allows less when what was read ahead
 //! was not used; nobody waits for it; blocks in memory are not read. Does not know who reads.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -18,14 +20,14 @@ use crate::objset::Objset;
 
 /// Readers followed in one object.
 const READERS_MAX: usize = 6;
-/// The window of a sequential reader begins with this and doubles, in bytes.
-const WINDOW_FIRST: u64 = 1 << 20;
-/// Largest window, in bytes.
-const WINDOW_MAX: u64 = 16 << 20;
+/// Smallest and largest window of a sequential reader, in bytes.
+const WINDOW: (u64, u64) = (1 << 20, 16 << 20);
+/// A window that lacks this much is filled up, in bytes: what devices take as one.
+const PIECE: u64 = 1 << 20;
 /// Most blocks read ahead at a time.
-const BLOCKS_MAX: u64 = 256;
-/// Blocks read at once.
-const AT_ONCE: u64 = 32;
+const BLOCKS_MAX: usize = 256;
+/// Blocks under way at once of those.
+const AT_ONCE: usize = 32;
 /// A first read of an object shorter than this says nothing, at least that it begins at its start.
 const FIRST_READ_MIN: u64 = 32 << 10;
 /// Largest distance of two reads of a strided reader, in bytes.
@@ -47,7 +49,9 @@ struct Reader {
     steps: u32,
     /// Up to here blocks were asked for (the start of the next step, for strided readers).
     issued: u64,
-    /// Bytes (sequential) or steps (strided) ahead.
+    /// Bytes read one after the other, since it does.
+    run: u64,
+    /// Steps ahead of a strided reader.
     window: u64,
     /// When it was last seen.
     seen: u32,
@@ -143,6 +147,7 @@ impl Readers {
     fn forget_issued(&mut self) {
         for reader in &mut self.readers {
             reader.issued = 0;
+            reader.run = 0;
             reader.window = 0;
         }
     }
@@ -150,26 +155,27 @@ impl Readers {
 
 impl Reader {
     fn goes_on(&mut self, offset: u64, len: u64, room: u64) -> Ahead {
-        self.last = offset;
-        self.len = len;
-        self.stride = 0;
+        if self.stride != 0 {
+            (self.stride, self.run) = (0, 0);
+        }
+        (self.last, self.len) = (offset, len);
         self.steps = self.steps.saturating_add(1);
         self.ahead(offset + len, room)
     }
 
     /// Ahead of a sequential reader that is at `end`.
     fn ahead(&mut self, end: u64, room: u64) -> Ahead {
-        // Further ahead than half a window: that is enough for now.
-        if self.window != 0 && self.issued >= end + self.window / 2 {
-            return Ahead::Nothing;
-        }
-        let window = (self.window * 2).clamp(WINDOW_FIRST, WINDOW_MAX);
+        self.run = self.run.saturating_add(self.len);
+        let window = self.run.clamp(WINDOW.0, WINDOW.1);
         let from = self.issued.max(end);
-        let to = (end + window).min(from.saturating_add(room));
-        if to <= from {
+        let lacks = (end + window).saturating_sub(from);
+        if lacks < PIECE.min(window / 2) {
             return Ahead::Nothing;
         }
-        self.window = window;
+        let to = from + lacks.min(room);
+        if to == from {
+            return Ahead::Nothing;
+        }
         self.issued = to;
         Ahead::Range(from..to)
     }
@@ -215,7 +221,7 @@ impl Objset {
         drop(handle.spawn("prefetch", async move {
             // A failed prefetch is no error: whoever reads for real sees it.
             if let Ok(dnode) = os.dnode(object).await {
-                os.prefetch_blocks(&dnode, range).await;
+                os.prefetch_blocks(&dnode, std::iter::once(range)).await;
             }
         }));
     }
@@ -248,36 +254,46 @@ impl Objset {
         drop(self.0.services.handle.spawn("read-ahead", async move {
             match ahead {
                 Ahead::Nothing => {}
-                Ahead::Range(range) => os.prefetch_blocks(&dnode, range).await,
+                Ahead::Range(range) => os.prefetch_blocks(&dnode, std::iter::once(range)).await,
                 Ahead::Steps {
                     first,
                     stride,
                     len,
                     count,
                 } => {
-                    for step in 0..count {
+                    let steps = (0..count).map(|step| {
                         let at = first.saturating_add(step.saturating_mul(stride));
-                        os.prefetch_blocks(&dnode, at..at.saturating_add(len)).await;
-                    }
+                        at..at.saturating_add(len)
+                    });
+                    os.prefetch_blocks(&dnode, steps).await;
                 }
             }
         }));
     }
 
-    async fn prefetch_blocks(&self, dnode: &Dnode, range: Range<u64>) {
+    /// Reads the blocks of byte ranges into the cache, in order and some at once.
+    async fn prefetch_blocks(&self, dnode: &Dnode, ranges: impl Iterator<Item = Range<u64>>) {
         let (size, end) = {
             let base = dnode.base();
             let size = u64::from(base.core.block_size);
             (size, base.core.max_block_id.saturating_add(1))
         };
-        let mut block = range.start / size;
-        let end = range.end.div_ceil(size).min(end).min(block + BLOCKS_MAX);
-        while block < end {
-            let next = (block + AT_ONCE).min(end);
-            let reads = (block..next).map(|block| self.prefetch_block(dnode, block));
-            join_all(reads).await;
-            block = next;
-        }
+        let blocks: Vec<u64> = ranges
+            .flat_map(|range| {
+                let blocks = range.start / size..range.end.div_ceil(size).min(end);
+                blocks.take(BLOCKS_MAX)
+            })
+            .collect();
+        let lanes = blocks.len().min(AT_ONCE);
+        let blocks = RefCell::new(blocks.into_iter());
+        let next = || blocks.borrow_mut().next();
+        // Each lane takes the next block when it has read one: whoever waited for the slowest of them would let the device idle.
+        join_all((0..lanes).map(|_| async {
+            while let Some(block) = next() {
+                self.prefetch_block(dnode, block).await;
+            }
+        }))
+        .await;
     }
 
     async fn prefetch_block(&self, dnode: &Dnode, block: u64) {
@@ -307,15 +323,41 @@ mod tests {
         let k = 8192;
         assert_eq!(readers.note(5 * k, k, ROOM), Ahead::Nothing);
         let first = readers.note(6 * k, k, ROOM);
-        assert_eq!(first, Ahead::Range(7 * k..7 * k + WINDOW_FIRST));
-        let mut issued = WINDOW_FIRST;
+        assert_eq!(first, Ahead::Range(7 * k..7 * k + WINDOW.0));
+        let mut issued = WINDOW.0;
         for step in 7..2000 {
             if let Ahead::Range(range) = readers.note(step * k, k, ROOM) {
                 issued += range.end - range.start;
-                assert!(range.end - (step + 1) * k <= WINDOW_MAX);
+                assert!(range.end - (step + 1) * k <= WINDOW.1);
             }
         }
-        assert!(issued > 1993 * k && issued < 1993 * k + WINDOW_MAX + WINDOW_FIRST);
+        assert!(issued > 1993 * k && issued < 1993 * k + WINDOW.1 + WINDOW.0);
+    }
+
+    #[test]
+    fn a_window_is_as_long_as_what_was_read_and_is_filled_up_in_pieces() {
+        let mut readers = Readers::default();
+        let mib = 1 << 20;
+        let mut issued = mib;
+        for step in 0..100 {
+            let end = (step + 1) * mib;
+            let Ahead::Range(range) = readers.note(step * mib, mib, ROOM) else {
+                panic!("nothing is read ahead at {step}");
+            };
+            assert_eq!(range.start, issued, "no gap, and nothing twice");
+            assert!(range.end - range.start <= 2 * PIECE);
+            issued = range.end;
+            assert_eq!(issued - end, end.clamp(WINDOW.0, WINDOW.1));
+        }
+        let mut readers = Readers::default();
+        let k = 8192;
+        let mut issued = 0;
+        for step in 0..1000 {
+            if let Ahead::Range(range) = readers.note(step * k, k, ROOM) {
+                issued = range.end;
+            }
+            assert!(step == 0 || issued > (step + 1) * k, "never without a lead");
+        }
     }
 
     #[test]
