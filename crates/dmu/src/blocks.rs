@@ -43,7 +43,7 @@ impl Blocks {
         match self {
             Self::Pool { cache, .. } => cache.peek(bp),
             #[cfg(test)]
-            Self::Memory(_) => None,
+            Self::Memory(store) => store.peek(bp),
         }
     }
 
@@ -52,7 +52,7 @@ impl Blocks {
         match self {
             Self::Pool { cache, .. } => cache.has(bp),
             #[cfg(test)]
-            Self::Memory(_) => false,
+            Self::Memory(store) => store.peek(bp).is_some(),
         }
     }
 

@@ -106,29 +106,48 @@ impl Objset {
         offset: u64,
         len: usize,
     ) -> Result<Vec<IoBuf>> {
-        let reads = parts(size, offset, len).map(|part| self.read_part(dnode, part));
-        join_all(reads).await.into_iter().collect()
+        let first = usize::try_from(offset % u64::from(size)).expect("below the block size");
+        let mut bufs = Vec::with_capacity((first + len).div_ceil(size as usize));
+        let mut parts = parts(size, offset, len).peekable();
+        while let Some(part) = parts.peek() {
+            let Some(bytes) = self.part_at_hand(dnode, part) else {
+                // Boxed, as all that may wait for a disk.
+                let rest = parts.map(|part| self.read_part(dnode, part));
+                for bytes in Box::pin(join_all(rest)).await {
+                    bufs.push(bytes?);
+                }
+                break;
+            };
+            bufs.push(bytes);
+            parts.next();
+        }
+        Ok(bufs)
+    }
+
+    /// The bytes of a part that is in memory, where that is known without waiting.
+    fn part_at_hand(&self, dnode: &Dnode, part: &Part) -> Option<IoBuf> {
+        let range = part.within..part.within + part.len;
+        match dnode.state.borrow().peek(NEWEST, part.block) {
+            Peek::Data(Block::Own(data)) if part.len < COPY_OUT_BYTES => {
+                return Some(copy_range(data, range));
+            }
+            Peek::Data(Block::Shared(data)) if data.len() >= range.end => {
+                return Some(data.slice(range));
+            }
+            Peek::Data(_) => return None,
+            Peek::Hole => return Some(IoBuf::zeroed(part.len)),
+            Peek::Base => {}
+        }
+        self.block_at_hand(dnode, part.block)
+            .map(|data| part_of(data, range))
     }
 
     async fn read_part(&self, dnode: &Dnode, part: Part) -> Result<IoBuf> {
-        let range = part.within..part.within + part.len;
-        if part.len < COPY_OUT_BYTES {
-            let state = dnode.state.borrow();
-            match state.peek(NEWEST, part.block) {
-                Peek::Data(Block::Own(data)) => return Ok(copy_range(data, range)),
-                Peek::Data(Block::Shared(data)) if data.len() >= range.end => {
-                    return Ok(data.slice(range));
-                }
-                Peek::Data(_) | Peek::Hole => return Ok(IoBuf::zeroed(part.len)),
-                Peek::Base => {}
-            }
+        if let Some(bytes) = self.part_at_hand(dnode, &part) {
+            return Ok(bytes);
         }
-        match self.block(dnode, NEWEST, part.block).await? {
-            // The block size may have changed while we waited; what is not there reads as zeros.
-            Some(data) if data.len() >= range.end => Ok(data.slice(range)),
-            Some(data) => Ok(copy_range(&data, range)),
-            None => Ok(IoBuf::zeroed(part.len)),
-        }
+        let data = self.block(dnode, NEWEST, part.block).await?;
+        Ok(part_of(data, part.within..part.within + part.len))
     }
 
     /// Writes bytes at an offset. Whole blocks are not read first.
@@ -540,6 +559,16 @@ fn check_range(offset: u64, len: u64) -> Result<()> {
         _ => Err(DmuError::TooLarge {
             what: "objects end at 2^63 bytes",
         }),
+    }
+}
+
+/// A part of a block; `None` is zeros.
+fn part_of(block: Option<IoBuf>, range: Range<usize>) -> IoBuf {
+    match block {
+        Some(data) if data.len() >= range.end => data.slice(range),
+        // The block size may have changed while we waited; what is not there reads as zeros.
+        Some(data) => copy_range(&data, range),
+        None => IoBuf::zeroed(range.len()),
     }
 }
 

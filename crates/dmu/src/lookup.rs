@@ -21,7 +21,7 @@ const RECENT_MAX: usize = 64;
 impl Objset {
     /// The pointer to a data block in the version on disk; a hole when there is none.
     pub(crate) async fn base_pointer(&self, dnode: &Dnode, block: u64) -> Result<BlockPointer> {
-        if let Some(bp) = pointer_at_hand(dnode, block) {
+        if let Some(bp) = recent_pointer(dnode, block) {
             return Ok(bp);
         }
         // Boxed, as all ways that may wait for a disk are here: the futures of the quick ways stay small.
@@ -49,27 +49,55 @@ impl Objset {
         generation: u64,
         block: u64,
     ) -> Result<BlockPointer> {
-        let fan = base.fan_shift();
-        let top = shr(block, span_shift(fan, base.levels - 1));
-        if base.core.is_free()
-            || block > base.core.max_block_id
-            || top >= u64::from(base.core.pointers)
-        {
-            return Ok(BlockPointer::HOLE);
-        }
-        let mut bp = base.bps[usize::try_from(top).expect("below three")];
+        let mut bp = top_pointer(base, block);
         for level in (1..base.levels).rev() {
             if bp.is_hole() {
                 return Ok(BlockPointer::HOLE);
             }
-            let number = shr(block, span_shift(fan, level));
+            let number = shr(block, span_shift(base.fan_shift(), level));
             let buf = self.indirect(dnode, &bp, level, number, base).await?;
-            if level == 1 {
-                self.keep_recent(dnode, generation, number, &buf);
-            }
-            bp = pointer_in(&buf, shr(block, span_shift(fan, level - 1)), fan);
+            bp = self.go_down(dnode, base, generation, (level, block), &buf);
         }
         Ok(bp)
+    }
+
+    /// The pointer without waiting: if the dnode itself, the level-1 block last used or the cache has all that leads to it.
+    fn pointer_at_hand(&self, dnode: &Dnode, block: u64) -> Option<BlockPointer> {
+        if let Some(bp) = recent_pointer(dnode, block) {
+            return Some(bp);
+        }
+        let (base, generation) = {
+            let state = dnode.state.borrow();
+            (Rc::clone(&state.base), state.generation)
+        };
+        let mut bp = top_pointer(&base, block);
+        for level in (1..base.levels).rev() {
+            if bp.is_hole() {
+                return Some(BlockPointer::HOLE);
+            }
+            let buf = self.0.services.blocks().peek(&bp)?;
+            if !is_sound(&base, &bp, level, &buf) {
+                return None;
+            }
+            bp = self.go_down(dnode, &base, generation, (level, block), &buf);
+        }
+        Some(bp)
+    }
+
+    /// The pointer below the indirect block at `level` on the way to a data block.
+    fn go_down(
+        &self,
+        dnode: &Dnode,
+        base: &Base,
+        generation: u64,
+        (level, block): (u8, u64),
+        buf: &IoBuf,
+    ) -> BlockPointer {
+        let fan = base.fan_shift();
+        if level == 1 {
+            self.keep_recent(dnode, generation, shr(block, fan), buf);
+        }
+        pointer_in(buf, shr(block, span_shift(fan, level - 1)), fan)
     }
 
     /// Remembers the level-1 block last used; of the objects that did so longest ago, the memory is given back.
@@ -96,7 +124,7 @@ impl Objset {
 
     /// Whether a block of the version on disk is in the cache, as far as can be told without reading.
     pub(crate) fn is_cached(&self, dnode: &Dnode, block: u64) -> bool {
-        pointer_at_hand(dnode, block)
+        self.pointer_at_hand(dnode, block)
             .is_some_and(|bp| bp.is_hole() || self.0.services.blocks().has(&bp))
     }
 
@@ -115,7 +143,7 @@ impl Objset {
                     .await?
             }
         };
-        if buf.len() != 1 << base.core.indirect_shift || bp.level() != level {
+        if !is_sound(base, bp, level, &buf) {
             return Err(self.corrupt(dnode.id, level, number, "indirect block"));
         }
         Ok(buf)
@@ -130,8 +158,8 @@ impl Objset {
     }
 
     /// The block without waiting, if its pointer is at hand and its bytes are in the cache.
-    fn block_at_hand(&self, dnode: &Dnode, block: u64) -> Option<Option<IoBuf>> {
-        let bp = pointer_at_hand(dnode, block)?;
+    pub(crate) fn block_at_hand(&self, dnode: &Dnode, block: u64) -> Option<Option<IoBuf>> {
+        let bp = self.pointer_at_hand(dnode, block)?;
         if bp.is_hole() {
             return Some(None);
         }
@@ -286,13 +314,25 @@ impl Objset {
     }
 }
 
-fn pointer_at_hand(dnode: &Dnode, block: u64) -> Option<BlockPointer> {
-    let state = dnode.state.borrow();
-    recent_pointer(&state.base, state.recent_l1.as_ref(), block)
+/// The pointer in the dnode that leads to a data block; a hole past its end.
+fn top_pointer(base: &Base, block: u64) -> BlockPointer {
+    let top = shr(block, span_shift(base.fan_shift(), base.levels - 1));
+    if base.core.is_free() || block > base.core.max_block_id || top >= u64::from(base.core.pointers)
+    {
+        return BlockPointer::HOLE;
+    }
+    base.bps[usize::try_from(top).expect("below three")]
 }
 
-/// The pointer without I/O, if the dnode itself or the level-1 block last used has it.
-fn recent_pointer(base: &Base, recent: Option<&(u64, IoBuf)>, block: u64) -> Option<BlockPointer> {
+/// Whether a block can be the indirect one at `level` that the pointer says it is.
+fn is_sound(base: &Base, bp: &BlockPointer, level: u8, buf: &IoBuf) -> bool {
+    buf.len() == 1 << base.core.indirect_shift && bp.level() == level
+}
+
+/// The pointer, if the dnode itself or the level-1 block last used has it.
+fn recent_pointer(dnode: &Dnode, block: u64) -> Option<BlockPointer> {
+    let state = dnode.state.borrow();
+    let base = &state.base;
     if base.core.is_free() || block > base.core.max_block_id {
         return Some(BlockPointer::HOLE);
     }
@@ -300,7 +340,7 @@ fn recent_pointer(base: &Base, recent: Option<&(u64, IoBuf)>, block: u64) -> Opt
         let at = usize::try_from(block).ok()?;
         return (at < usize::from(base.core.pointers)).then(|| base.bps[at]);
     }
-    let (number, buf) = recent?;
+    let (number, buf) = state.recent_l1.as_ref()?;
     let fan = base.fan_shift();
     (shr(block, fan) == *number).then(|| pointer_in(buf, block, fan))
 }

@@ -360,7 +360,8 @@ impl Fs {
     pub(crate) async fn znode(&self, id: FileId) -> FsResult<Rc<Znode>> {
         let znode = match self.0.znodes.find(id.object) {
             Some(znode) => znode,
-            None => self.load(id.object, false).await?,
+            // Boxed, so that the state of a loading is no part of every request's task.
+            None => Box::pin(self.load(id.object, false)).await?,
         };
         if znode.generation != id.generation
             || znode.dead.get()

@@ -133,3 +133,56 @@ fn truncating_a_large_sparse_object_reads_little() {
         assert_eq!(rig.ledger.live.len(), 1, "the objset block alone is left");
     });
 }
+
+/// Reads at random places of a tree of four levels, all of it in memory and some changed since: nothing is read, and each block is
+/// the one asked for.
+#[test]
+fn what_is_in_memory_is_read_without_the_store() {
+    run(3, |handle| async move {
+        let mut rig = Rig::new(&handle, ObjsetType::ZFS, options())
+            .await
+            .expect("a new objset");
+        let os = rig.os.clone();
+        let tx = rig.services.clock.begin(TxWeight::unthrottled()).await;
+        let tx = tx.expect("open");
+        // 32 pointers a block: level-1 blocks of 16 KiB of the object, level-2 blocks of 512 KiB.
+        let spec = AllocSpec::new(ObjectType::PLAIN_FILE_CONTENTS).indirect_shift(12);
+        let object = os.allocate(spec, &tx).await.expect("allocates");
+        const BLOCKS: u64 = 4000;
+        let content = |block: u64| block.to_le_bytes().repeat(64);
+        let hole = 1234;
+        for block in (0..BLOCKS).filter(|&block| block != hole) {
+            let written = os.write(object, block * 512, &content(block), &tx).await;
+            written.expect("writes");
+        }
+        drop(tx);
+        rig.sync().await.expect("syncs");
+        rig.store.set_cached(true);
+        let before = rig.store.reads();
+        let mut random = 1_u64;
+        for step in 0..4000_u64 {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let block = (random >> 30) % (BLOCKS - 3);
+            if step % 500 == 0 && block != hole {
+                let tx = rig.services.clock.begin(TxWeight::unthrottled()).await;
+                let tx = tx.expect("open");
+                let changed = os.write(object, block * 512, &content(block), &tx).await;
+                changed.expect("writes");
+            }
+            let read = os.read_bufs(object, block * 512 + 7, 1500).await;
+            let read: Vec<u8> = read
+                .expect("reads")
+                .iter()
+                .flat_map(|b| b.to_vec())
+                .collect();
+            let expected = (block..block + 4).flat_map(|block| match block {
+                block if block == hole => vec![0; 512],
+                block => content(block),
+            });
+            assert_eq!(read, expected.skip(7).take(1500).collect::<Vec<u8>>());
+        }
+        assert_eq!(rig.store.reads(), before);
+    });
+}

@@ -37,7 +37,7 @@ impl Fs {
             let acl = if plain || settings.acl_type != AclType::Posix {
                 None
             } else {
-                self.posix_list(znode, posix::ACCESS).await?
+                Box::pin(self.posix_list(znode, posix::ACCESS)).await?
             };
             let mut attrs = znode.attrs.borrow_mut();
             // Who changes a list changes this time too, and leaves what it is now.
