@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::future::Future;
+use std::hint;
 use std::num::NonZero;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +22,8 @@ use crate::time::Instant;
 /// The longest look, and the longest wait that is short: what a flash disk takes for a write and a flush, and a client until
 /// its next call.
 const SHORT: Duration = Duration::from_micros(160);
+/// The longest wait that is over before anybody else could make use of the processor: a small read from memory.
+const QUICK: Duration = Duration::from_micros(4);
 /// Long waits in a row after which nobody looks any more.
 const CREDIT_MAX: u8 = 4;
 
@@ -28,18 +31,40 @@ const CREDIT_MAX: u8 = 4;
 #[derive(Default)]
 pub struct Patience {
     credit: u8,
+    /// The last wait was a quick one.
+    quick: bool,
     /// Of the tasks that wait with it, one after the other.
     bell: Arc<Bell<Sleeper>>,
 }
 
+/// How to look for the end of a wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Look {
+    /// Others may have the processor from then on, if there are any.
+    yields_from: Instant,
+    until: Instant,
+}
+
+impl Look {
+    /// The same look, but no longer than that.
+    pub(crate) fn at_most(self, until: Option<Instant>) -> Self {
+        let until = until.map_or(self.until, |until| until.min(self.until));
+        Self { until, ..self }
+    }
+}
+
 impl Patience {
-    /// Returns until when it is worth to look before sleeping, for a wait that begins now.
-    pub(crate) fn look(&self, now: Instant) -> Option<Instant> {
-        (self.credit > 0 && has_processors()).then(|| now + SHORT)
+    /// Returns how to look before sleeping, if that is worth it, for a wait that begins now.
+    pub(crate) fn look(&self, now: Instant) -> Option<Look> {
+        (self.credit > 0 && has_processors()).then(|| Look {
+            yields_from: if self.quick { now + QUICK } else { now },
+            until: now + SHORT,
+        })
     }
 
     /// Takes note of how long a wait was, asleep or not.
     pub(crate) fn waited(&mut self, took: Duration) {
+        self.quick = took <= QUICK;
         self.credit = if took <= SHORT {
             CREDIT_MAX
         } else {
@@ -54,11 +79,20 @@ fn has_processors() -> bool {
     *MANY.get_or_init(|| thread::available_parallelism().map_or(1, NonZero::get) > 1)
 }
 
-/// Looks until it is seen, or until then at most. Lets others have the processor, if there are any: what is looked for may be
-/// theirs to give (a look that kept it cost two thirds of the requests on two processors).
-pub(crate) fn look(until: Instant, mut is_seen: impl FnMut() -> bool) {
-    while !is_seen() && clock::now() < until {
-        thread::yield_now();
+/// Looks until it is seen, or to the end of the look. Lets others have the processor, if there are any: what is looked for may
+/// be theirs to give (a look that kept it cost two thirds of the requests on two processors). A yield takes half a microsecond
+/// even if there is nobody, though, which is a sixth of a small read from memory.
+pub(crate) fn look(look: Look, mut is_seen: impl FnMut() -> bool) {
+    while !is_seen() {
+        let now = clock::now();
+        if now >= look.until {
+            return;
+        }
+        if now < look.yields_from {
+            hint::spin_loop();
+        } else {
+            thread::yield_now();
+        }
     }
 }
 
@@ -102,10 +136,10 @@ impl<S> Bell<S> {
         }
     }
 
-    /// Looks for a ring until then, at most.
-    fn await_ring(&self, until: Option<Instant>) {
-        if let Some(until) = until {
-            look(until, || self.rung.load(Ordering::Acquire));
+    /// Looks for a ring, if that is worth it.
+    fn await_ring(&self, how: Option<Look>) {
+        if let Some(how) = how {
+            look(how, || self.rung.load(Ordering::Acquire));
         }
     }
 
@@ -272,5 +306,18 @@ mod tests {
             patience.waited(Duration::from_millis(2));
         }
         assert_eq!(patience.look(now), None);
+    }
+
+    #[test]
+    fn others_have_the_processor_at_once_unless_the_last_wait_was_quick() {
+        let mut patience = Patience::default();
+        let now = clock::now();
+        for (took_us, yields_after) in [(2, QUICK), (60, Duration::ZERO), (3, QUICK)] {
+            patience.waited(Duration::from_micros(took_us));
+            if let Some(look) = patience.look(now) {
+                assert_eq!(look.yields_from, now + yields_after);
+                assert_eq!(look.at_most(Some(now)).until, now);
+            }
+        }
     }
 }

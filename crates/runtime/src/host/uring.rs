@@ -529,17 +529,16 @@ impl Uring {
             1 if self.quiet_waits >= QUIET_WAITS_MIN => &self.disk_patience,
             _ => return,
         };
-        let Some(patient_until) = patience.look(now) else {
+        let Some(how) = patience.look(now) else {
             return;
         };
         if !self.ring.submission().is_empty() {
             self.enter(None);
         }
         let Self { ring, inbox, .. } = self;
-        look(
-            until.map_or(patient_until, |until| until.min(patient_until)),
-            || inbox.parker.is_called() || has_completions(ring),
-        );
+        look(how.at_most(until), || {
+            inbox.parker.is_called() || has_completions(ring)
+        });
     }
 
     /// Takes note of a wait that began with so many operations under way: how long it was, and whether somebody called.
