@@ -34,6 +34,10 @@ use crate::timer::{Sleep, Timers};
 /// than a microsecond, 64 polls some ten.
 const POLLS_PER_LOOK: usize = 64;
 
+/// Polls after which tasks of other threads are woken that were to be woken after the turn: what one of them is given then
+/// is worth its wake-up, and the first waits some ten microseconds longer at most.
+const POLLS_PER_TURN: usize = 16;
+
 /// Why [`Runtime::run`] ended before its future.
 #[derive(Debug, Error)]
 pub enum Stopped {
@@ -106,6 +110,8 @@ struct RunQueue {
 struct LocalQueue {
     id: u64,
     entries: VecDeque<Entry>,
+    /// To be woken after the turn.
+    after_turn: Vec<Waker>,
 }
 
 thread_local! {
@@ -120,6 +126,35 @@ static NEXT_QUEUE: AtomicU64 = AtomicU64::new(1);
 /// Names the wait of the task being polled. Every leaf future calls this before it returns `Pending`.
 pub fn note_wait(what: &'static str) {
     WAITING_FOR.with(|cell| cell.set(what));
+}
+
+/// Wakes a task of another thread. From a task of a runtime, that happens when the tasks whose turn it is have had it: the thread
+/// then finds at once what all of them have for it, and is called once. From any other thread, it happens now.
+pub fn wake_after_turn(waker: Waker) {
+    let mut waker = Some(waker);
+    let _ = LOCAL.try_with(|local| {
+        if let Ok(mut local) = local.try_borrow_mut()
+            && let Some(queue) = local.as_mut()
+        {
+            queue.after_turn.extend(waker.take());
+        }
+    });
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+/// Ends the turn of the runtime of this thread.
+fn end_turn() {
+    let wakers = LOCAL.with(|local| {
+        let mut local = local.borrow_mut();
+        local
+            .as_mut()
+            .map(|queue| std::mem::take(&mut queue.after_turn))
+    });
+    for waker in wakers.into_iter().flatten() {
+        waker.wake();
+    }
 }
 
 /// Returns what the poll under way said it waits for: to be asked by a future around another that just returned
@@ -171,6 +206,7 @@ impl<'a> Entered<'a> {
         let own = LocalQueue {
             id: queue.id,
             entries: VecDeque::new(),
+            after_turn: Vec::new(),
         };
         let outer = LOCAL.with(|local| local.borrow_mut().replace(own));
         Self { queue, outer }
@@ -179,6 +215,7 @@ impl<'a> Entered<'a> {
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
+        end_turn();
         let own =
             LOCAL.with(|local| std::mem::replace(&mut *local.borrow_mut(), self.outer.take()));
         let mut remote = self
@@ -286,7 +323,7 @@ impl Runtime {
             if !remote.is_empty() {
                 with_local(|entries| entries.extend(remote));
             }
-            for _ in 0..POLLS_PER_LOOK {
+            for poll in 1..=POLLS_PER_LOOK {
                 let Some(entry) = shared.pick() else { break };
                 let (number, name) = match &entry {
                     Entry::Main => (0, "main"),
@@ -315,7 +352,11 @@ impl Runtime {
                         }
                     }
                 }
+                if poll % POLLS_PER_TURN == 0 {
+                    end_turn();
+                }
             }
+            end_turn();
             let busy = with_local(|entries| !entries.is_empty());
             let until = if busy {
                 Some(Instant::ORIGIN)

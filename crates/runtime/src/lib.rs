@@ -31,6 +31,7 @@ pub use disk::{Disk, DiskAction, DiskError, DiskInfo, DiskKind, DiskMode};
 pub use driver::{Completion, ComputeJob, DiskId, DiskOp, Driver, Outcome, Token, Unpark, Waited};
 pub use executor::{
     COMPUTE_WORTHWHILE_BYTES, Handle, JoinHandle, Runtime, Stopped, note_wait, noted_wait,
+    wake_after_turn,
 };
 pub use mailbox::mailbox;
 pub use reply::reply;

@@ -2,6 +2,9 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use runtime::sync::{Event, Mutex, RwLock, Semaphore, Watch, oneshot};
@@ -207,4 +210,42 @@ async fn poll_once<F: Future>(mut future: std::pin::Pin<&mut F>) -> Option<F::Ou
         std::task::Poll::Pending => std::task::Poll::Ready(None),
     })
     .await
+}
+
+/// A waker that counts.
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn others_are_woken_after_the_turn() {
+    on_all(|runtime| {
+        let handle = runtime.handle();
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        let woken = || count.0.load(Ordering::SeqCst);
+        runtime.block_on(async {
+            let tasks: Vec<_> = (0..3)
+                .map(|_| {
+                    let waker = Waker::from(count.clone());
+                    handle.spawn("answering", async move { runtime::wake_after_turn(waker) })
+                })
+                .collect();
+            for task in tasks {
+                task.await;
+            }
+            // Whoever was woken by the last of them is of the same turn.
+            assert_eq!(woken(), 0);
+            handle.sleep(Duration::from_millis(1)).await;
+            assert_eq!(woken(), 3);
+            runtime::wake_after_turn(Waker::from(count.clone()));
+        });
+        // The end of the run ends the turn.
+        assert_eq!(woken(), 4);
+        runtime::wake_after_turn(Waker::from(count.clone()));
+        assert_eq!(woken(), 5);
+    });
 }
