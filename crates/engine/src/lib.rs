@@ -70,7 +70,7 @@ pub mod pool_property {
 pub use arc::{ByPurpose, CacheDeviceStats, CacheStats, L2Stats, L2Tuning, WhatIf as CacheWhatIf};
 pub use dmu::TxgCounters;
 pub use runtime::host::{Patience, block_thread_on as block_on, patiently};
-pub use runtime::{IoBuf, IoBufMut};
+pub use runtime::{IoBuf, IoBufMut, wake_after_turn};
 pub use vdev::{ClassStats, IoClass, LatencyHistogram, VdevStats};
 pub use zil::{LogBlocks, ZilStats};
 pub use zpl::{
