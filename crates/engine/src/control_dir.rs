@@ -75,6 +75,15 @@ pub struct Found {
     pub elsewhere: Option<FsHandle>,
 }
 
+/// What a search for a name brought.
+#[derive(Clone, Debug)]
+pub struct Searched {
+    /// What the name led to.
+    pub found: FsResult<Found>,
+    /// The directory, if it can be had.
+    pub dir: Option<Attr>,
+}
+
 /// What the directories show, of the open file system they belong to.
 struct Facts {
     root: FileId,
@@ -197,9 +206,7 @@ impl FsHandle {
         cred: &'a Cred,
     ) -> Request<'a, FsResult<Found>> {
         Box::pin(async move {
-            let special =
-                is_control(dir) || name == CONTROL_NAME || (name == b".." && self.head().is_some());
-            if special {
+            if self.is_special(dir, name) {
                 return self.find_control(dir, name, cred).await;
             }
             let attr = self.lookup(dir, name, cred).await?;
@@ -208,6 +215,41 @@ impl FsHandle {
                 elsewhere: None,
             })
         })
+    }
+
+    /// As [`find`](Self::find), and returns the directory's attributes too, found or not.
+    pub fn search<'a>(
+        &'a self,
+        dir: FileId,
+        name: &'a [u8],
+        cred: &'a Cred,
+    ) -> Request<'a, Searched> {
+        Box::pin(async move {
+            if self.is_special(dir, name) {
+                return Searched {
+                    found: self.find_control(dir, name, cred).await,
+                    dir: self.getattr(dir).await.ok(),
+                };
+            }
+            let (name, cred) = (name.to_vec(), cred.clone());
+            let searched = self
+                .call_in(move |_, fs| async move {
+                    let found = fs.lookup(dir, &name, &cred).await;
+                    Ok((found, fs.getattr(dir).await.ok()))
+                })
+                .await;
+            let (found, dir) = searched.unwrap_or_else(|error| (Err(error), None));
+            let found = found.map(|attr| Found {
+                attr,
+                elsewhere: None,
+            });
+            Searched { found, dir }
+        })
+    }
+
+    /// Whether a name may lead into `.zfs` or out of a snapshot.
+    fn is_special(&self, dir: FileId, name: &[u8]) -> bool {
+        is_control(dir) || name == CONTROL_NAME || (name == b".." && self.head().is_some())
     }
 
     async fn find_control(&self, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Found> {

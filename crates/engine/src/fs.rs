@@ -30,6 +30,8 @@ pub struct FsHandle {
     /// The watch whose owner makes the changes of this handle, or 0.
     watch: u64,
     client: Client,
+    /// Changes of names and attributes answer when they are on stable storage.
+    stable: bool,
 }
 
 impl FsHandle {
@@ -41,6 +43,7 @@ impl FsHandle {
             head: None,
             watch: 0,
             client: Client::Local,
+            stable: false,
         }
     }
 
@@ -50,6 +53,16 @@ impl FsHandle {
         Self {
             client,
             ..self.clone()
+        }
+    }
+
+    /// Returns a handle whose changes of names and attributes answer when they are on stable storage (as far as the `sync` property
+    /// lets them), as if each were followed by a [`commit`](Self::commit) of what it changed.
+    #[must_use]
+    pub fn answering_when_stable(self) -> Self {
+        Self {
+            stable: true,
+            ..self
         }
     }
 
@@ -65,6 +78,7 @@ impl FsHandle {
             head: Some(head),
             watch: self.watch,
             client: self.client,
+            stable: self.stable,
         }
     }
 
@@ -79,6 +93,7 @@ impl FsHandle {
             head: None,
             watch: self.watch,
             client: self.client,
+            stable: self.stable,
         })
     }
 
@@ -132,6 +147,41 @@ impl FsHandle {
         Answer: Future<Output = FsResult<T>> + 'static,
     {
         self.call_in(move |_, fs| work(fs)).await
+    }
+
+    /// Runs `work`, which changes names or attributes, and tells the watchers `what` it did. What it did to `of` is on stable
+    /// storage then, if this handle answers when it is.
+    async fn change<T, F, Answer>(
+        &self,
+        of: FileId,
+        work: F,
+        what: impl FnOnce(&T) -> Vec<Happened>,
+    ) -> FsResult<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Fs) -> Answer + Send + 'static,
+        Answer: Future<Output = FsResult<T>> + 'static,
+    {
+        // Watchers are told before the wait, else they would show for as long what is no more: that takes a second crossing.
+        let at_once = self.stable && self.watches().is_empty();
+        let (done, stable) = self
+            .call(move |fs| async move {
+                let done = work(fs.clone()).await?;
+                let stable = match at_once {
+                    true => fs.commit(of, 0, 0).await.map(drop),
+                    false => Ok(()),
+                };
+                Ok((done, stable))
+            })
+            .await?;
+        if !self.watches().is_empty() {
+            self.tell(&what(&done)).await;
+        }
+        if self.stable && !at_once {
+            self.commit(of, 0, 0).await?;
+        }
+        stable?;
+        Ok(done)
     }
 
     /// Runs `work` with the open file system, and the pool's room for what concerns more than it.
@@ -243,6 +293,32 @@ impl FsHandle {
         })
     }
 
+    /// As [`access`](Self::access), and returns the file's attributes too.
+    ///
+    /// # Errors
+    /// As of [`getattr`](Self::getattr).
+    pub fn access_attr<'a>(
+        &'a self,
+        id: FileId,
+        wanted: Access,
+        cred: &'a Cred,
+    ) -> Request<'a, FsResult<(Access, Attr)>> {
+        Box::pin(async move {
+            if is_control(id) {
+                return Ok((
+                    self.control_access(id, wanted),
+                    self.control_attr(id).await?,
+                ));
+            }
+            let cred = cred.clone();
+            self.call(move |fs| async move {
+                let granted = fs.access(id, wanted, &cred).await?;
+                Ok((granted, fs.getattr(id).await?))
+            })
+            .await
+        })
+    }
+
     /// Sets attributes. With `guard`, only if the file's ctime still is that.
     ///
     /// # Errors
@@ -259,15 +335,15 @@ impl FsHandle {
                 return Err(FsError::ReadOnly);
             }
             let (set, cred) = (*set, cred.clone());
-            let done = self
-                .call(move |fs| async move { fs.setattr(id, &set, guard, &cred).await })
-                .await;
-            self.tell_if(&done, |_| match set.size {
-                Some(_) => vec![Happened::Content(id, 0, None)],
-                None => vec![Happened::Attributes(id)],
-            })
-            .await;
-            done
+            self.change(
+                id,
+                move |fs| async move { fs.setattr(id, &set, guard, &cred).await },
+                |_| match set.size {
+                    Some(_) => vec![Happened::Content(id, 0, None)],
+                    None => vec![Happened::Attributes(id)],
+                },
+            )
+            .await
         })
     }
 
@@ -434,18 +510,18 @@ impl FsHandle {
                 return Err(FsError::ReadOnly);
             }
             let (name, set, cred) = (name.to_vec(), *set, cred.clone());
-            let done = self
-                .call(move |fs| async move {
+            self.change(
+                dir,
+                move |fs| async move {
                     check_free(&fs, dir, &name)?;
                     fs.create(dir, &name, mode, &set, &cred).await
-                })
-                .await;
-            self.tell_if(&done, |made| match made.created {
-                true => vec![Happened::Attributes(dir)],
-                false => vec![Happened::Content(made.file.id, 0, None)],
-            })
-            .await;
-            done
+                },
+                |made| match made.created {
+                    true => vec![Happened::Attributes(dir)],
+                    false => vec![Happened::Content(made.file.id, 0, None)],
+                },
+            )
+            .await
         })
     }
 
@@ -465,15 +541,15 @@ impl FsHandle {
                 return self.control_mkdir(dir, name, cred).await;
             }
             let (name, set, cred) = (name.to_vec(), *set, cred.clone());
-            let done = self
-                .call(move |fs| async move {
+            self.change(
+                dir,
+                move |fs| async move {
                     check_free(&fs, dir, &name)?;
                     fs.mkdir(dir, &name, &set, &cred).await
-                })
-                .await;
-            self.tell_if(&done, |_| vec![Happened::Attributes(dir)])
-                .await;
-            done
+                },
+                |_| vec![Happened::Attributes(dir)],
+            )
+            .await
         })
     }
 
@@ -495,15 +571,15 @@ impl FsHandle {
             }
             let (name, target) = (name.to_vec(), target.to_vec());
             let (set, cred) = (*set, cred.clone());
-            let done = self
-                .call(move |fs| async move {
+            self.change(
+                dir,
+                move |fs| async move {
                     check_free(&fs, dir, &name)?;
                     fs.symlink(dir, &name, &target, &set, &cred).await
-                })
-                .await;
-            self.tell_if(&done, |_| vec![Happened::Attributes(dir)])
-                .await;
-            done
+                },
+                |_| vec![Happened::Attributes(dir)],
+            )
+            .await
         })
     }
 
@@ -525,15 +601,15 @@ impl FsHandle {
                 return Err(FsError::ReadOnly);
             }
             let (name, set, cred) = (name.to_vec(), *set, cred.clone());
-            let done = self
-                .call(move |fs| async move {
+            self.change(
+                dir,
+                move |fs| async move {
                     check_free(&fs, dir, &name)?;
                     fs.mknod(dir, &name, file_type, rdev, &set, &cred).await
-                })
-                .await;
-            self.tell_if(&done, |_| vec![Happened::Attributes(dir)])
-                .await;
-            done
+                },
+                |_| vec![Happened::Attributes(dir)],
+            )
+            .await
         })
     }
 
@@ -553,17 +629,15 @@ impl FsHandle {
                 return Err(FsError::ReadOnly);
             }
             let (name, cred) = (name.to_vec(), cred.clone());
-            let done = self
-                .call(move |fs| async move {
+            self.change(
+                dir,
+                move |fs| async move {
                     check_free(&fs, dir, &name)?;
                     fs.link(id, dir, &name, &cred).await
-                })
-                .await;
-            self.tell_if(&done, |_| {
-                vec![Happened::Attributes(id), Happened::Attributes(dir)]
-            })
-            .await;
-            done
+                },
+                |_| vec![Happened::Attributes(id), Happened::Attributes(dir)],
+            )
+            .await
         })
     }
 
@@ -583,17 +657,15 @@ impl FsHandle {
             }
             let (name, cred) = (name.to_vec(), cred.clone());
             let gone = name.clone();
-            let done = self
-                .call(move |fs| async move {
+            self.change(
+                dir,
+                move |fs| async move {
                     check_free(&fs, dir, &name)?;
                     fs.remove(dir, &name, &cred).await
-                })
-                .await;
-            self.tell_if(&done, |_| {
-                vec![Happened::Name(dir, gone), Happened::Attributes(dir)]
-            })
-            .await;
-            done
+                },
+                |_| vec![Happened::Name(dir, gone), Happened::Attributes(dir)],
+            )
+            .await
         })
     }
 
@@ -613,17 +685,15 @@ impl FsHandle {
             }
             let (name, cred) = (name.to_vec(), cred.clone());
             let gone = name.clone();
-            let done = self
-                .call(move |fs| async move {
+            self.change(
+                dir,
+                move |fs| async move {
                     check_free(&fs, dir, &name)?;
                     fs.rmdir(dir, &name, &cred).await
-                })
-                .await;
-            self.tell_if(&done, |_| {
-                vec![Happened::Name(dir, gone), Happened::Attributes(dir)]
-            })
-            .await;
-            done
+                },
+                |_| vec![Happened::Name(dir, gone), Happened::Attributes(dir)],
+            )
+            .await
         })
     }
 
@@ -646,23 +716,24 @@ impl FsHandle {
                     .await;
             }
             let (old, new, cred) = (from_name.to_vec(), to_name.to_vec(), cred.clone());
-            let done = self
-                .call(move |fs| async move {
+            // One transaction changes both directories, so one of them tells for both.
+            self.change(
+                to,
+                move |fs| async move {
                     check_free(&fs, from, &old)?;
                     check_free(&fs, to, &new)?;
                     fs.rename(from, &old, to, &new, &cred).await
-                })
-                .await;
-            self.tell_if(&done, |_| {
-                vec![
-                    Happened::Name(from, from_name.to_vec()),
-                    Happened::Name(to, to_name.to_vec()),
-                    Happened::Attributes(from),
-                    Happened::Attributes(to),
-                ]
-            })
-            .await;
-            done
+                },
+                |_| {
+                    vec![
+                        Happened::Name(from, from_name.to_vec()),
+                        Happened::Name(to, to_name.to_vec()),
+                        Happened::Attributes(from),
+                        Happened::Attributes(to),
+                    ]
+                },
+            )
+            .await
         })
     }
 
@@ -683,23 +754,23 @@ impl FsHandle {
                 return Err(FsError::Invalid);
             }
             let (one, other, cred) = (from_name.to_vec(), to_name.to_vec(), cred.clone());
-            let done = self
-                .call(move |fs| async move {
+            self.change(
+                to,
+                move |fs| async move {
                     check_free(&fs, from, &one)?;
                     check_free(&fs, to, &other)?;
                     fs.exchange(from, &one, to, &other, &cred).await
-                })
-                .await;
-            self.tell_if(&done, |_| {
-                vec![
-                    Happened::Name(from, from_name.to_vec()),
-                    Happened::Name(to, to_name.to_vec()),
-                    Happened::Attributes(from),
-                    Happened::Attributes(to),
-                ]
-            })
-            .await;
-            done
+                },
+                |_| {
+                    vec![
+                        Happened::Name(from, from_name.to_vec()),
+                        Happened::Name(to, to_name.to_vec()),
+                        Happened::Attributes(from),
+                        Happened::Attributes(to),
+                    ]
+                },
+            )
+            .await
         })
     }
 
@@ -815,12 +886,12 @@ impl FsHandle {
                 return Err(FsError::ReadOnly);
             }
             let (name, value, cred) = (name.to_vec(), value.to_vec(), cred.clone());
-            let done = self
-                .call(move |fs| async move { fs.set_xattr(id, &name, &value, mode, &cred).await })
-                .await;
-            self.tell_if(&done, |_| vec![Happened::Attributes(id)])
-                .await;
-            done
+            self.change(
+                id,
+                move |fs| async move { fs.set_xattr(id, &name, &value, mode, &cred).await },
+                |_| vec![Happened::Attributes(id)],
+            )
+            .await
         })
     }
 
@@ -839,12 +910,12 @@ impl FsHandle {
                 return Err(FsError::ReadOnly);
             }
             let (name, cred) = (name.to_vec(), cred.clone());
-            let done = self
-                .call(move |fs| async move { fs.remove_xattr(id, &name, &cred).await })
-                .await;
-            self.tell_if(&done, |_| vec![Happened::Attributes(id)])
-                .await;
-            done
+            self.change(
+                id,
+                move |fs| async move { fs.remove_xattr(id, &name, &cred).await },
+                |_| vec![Happened::Attributes(id)],
+            )
+            .await
         })
     }
 

@@ -28,7 +28,8 @@ mod volume;
 mod watch;
 
 pub use control_dir::{
-    CONTROL_NAME, CONTROL_ROOT, CONTROL_SHARES, CONTROL_SNAPSHOTS, Found, is_control, is_unopened,
+    CONTROL_NAME, CONTROL_ROOT, CONTROL_SHARES, CONTROL_SNAPSHOTS, Found, Searched, is_control,
+    is_unopened,
 };
 pub use dataset::{
     CreateDataset, DatasetFilter, DatasetInfo, DatasetProperty, DestroyOptions, PropertyQuery,

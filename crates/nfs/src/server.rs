@@ -380,7 +380,10 @@ impl Server {
             Some(snapshot) => served.export.fs.snapshot(snapshot.object, snapshot.guid),
         };
         let caller = Caller {
-            fs: fs.for_client(Client::Address(peer.ip())),
+            // RFC 1813, section 4.8: changes of names and attributes are answered when they are on stable storage.
+            fs: fs
+                .for_client(Client::Address(peer.ip()))
+                .answering_when_stable(),
             cred: Cred {
                 uid,
                 gid,

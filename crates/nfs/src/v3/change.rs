@@ -1,4 +1,5 @@
-//! The procedures that change names and attributes. Each answers when its change is on stable storage.
+//! The procedures that change names and attributes. Each answers when its change is on stable storage: callers' file systems are
+//! [`answering_when_stable`](engine::FsHandle::answering_when_stable).
 
 use super::{Answer, Request, Target, attr};
 use crate::server::Caller;
@@ -6,13 +7,6 @@ use crate::v3::PATH_BYTES_MAX;
 use crate::v3::status::Status;
 use crate::xdr::{self, Malformed, Reader};
 use engine::{Change, CreateMode, DeviceNumber, FileType, FsError, FsResult, Made, SetAttr};
-
-/// Waits until what an operation did to a file or directory is on stable storage; an operation that failed did nothing.
-async fn durable<T>(of: &Target, done: FsResult<T>) -> FsResult<T> {
-    let done = done?;
-    of.caller.fs.commit(of.handle.file, 0, 0).await?;
-    Ok(done)
-}
 
 impl Request<'_> {
     /// Ends with a status and the attributes of a file that was not changed.
@@ -36,7 +30,6 @@ impl Request<'_> {
             Ok(()) => fs.setattr(target.handle.file, &set, guard, cred).await,
             Err(error) => Err(error),
         };
-        let result = durable(&target, result).await;
         self.changed(result, &target).await
     }
 
@@ -141,7 +134,6 @@ impl Request<'_> {
             Ok(()) => fs.remove(dir.handle.file, name, cred).await,
             Err(error) => Err(error),
         };
-        let result = durable(&dir, result).await;
         self.changed(result, &dir).await
     }
 
@@ -163,8 +155,7 @@ impl Request<'_> {
             }
             (Err(error), _) | (_, Err(error)) => Err(error),
         };
-        // One transaction changed both directories, so one of them tells for both.
-        match durable(&to, result).await {
+        match result {
             Ok(renamed) => {
                 self.status(Status::Ok);
                 attr::wcc(&mut self.reply, &renamed.from);
@@ -195,7 +186,7 @@ impl Request<'_> {
             Ok(()) => fs.link(file.handle.file, dir.handle.file, name, cred).await,
             Err(error) => Err(error),
         };
-        match durable(&dir, result).await {
+        match result {
             Ok(made) => {
                 self.status(Status::Ok);
                 attr::post_op(&mut self.reply, Some(&made.file));
@@ -225,7 +216,7 @@ impl Request<'_> {
 
     /// Ends a procedure that made a file in a directory.
     async fn made(mut self, result: FsResult<Made>, dir: &Target) -> Answer {
-        match durable(dir, result).await {
+        match result {
             Ok(made) => {
                 self.status(Status::Ok);
                 if engine::is_unopened(made.file.id) {

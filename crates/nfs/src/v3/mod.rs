@@ -243,12 +243,9 @@ impl<'a> Request<'a> {
             attr::post_op(&mut self.reply, dir.as_ref());
             return Ok(self.reply.into());
         }
-        match dir
-            .caller
-            .fs
-            .find(dir.handle.file, name, &dir.caller.cred)
-            .await
-        {
+        let Caller { fs, cred, .. } = &dir.caller;
+        let searched = fs.search(dir.handle.file, name, cred).await;
+        match searched.found {
             Ok(found) => {
                 self.status(Status::Ok);
                 let mut handle = dir.sibling(&found.attr);
@@ -257,12 +254,13 @@ impl<'a> Request<'a> {
                 }
                 self.reply.opaque(&handle.encode());
                 attr::post_op(&mut self.reply, Some(&found.attr));
-                let dir = dir.attr().await;
-                attr::post_op(&mut self.reply, dir.as_ref());
-                Ok(self.reply.into())
             }
-            Err(error) => self.fail_at(error, &dir).await,
+            Err(error) => {
+                self.status(error.into());
+            }
         }
+        attr::post_op(&mut self.reply, searched.dir.as_ref());
+        Ok(self.reply.into())
     }
 
     async fn access(mut self) -> Answer {
@@ -277,17 +275,14 @@ impl<'a> Request<'a> {
             wanted &= !changing.0;
         }
         // RFC 1813, section 3.3.4: the bits of ACCESS3 are those of `Access`.
-        let file = target.handle.file;
-        match target
-            .caller
-            .fs
-            .access(file, Access(wanted), &target.caller.cred)
+        let Caller { fs, cred, .. } = &target.caller;
+        match fs
+            .access_attr(target.handle.file, Access(wanted), cred)
             .await
         {
-            Ok(granted) => {
+            Ok((granted, attr)) => {
                 self.status(Status::Ok);
-                let attr = target.attr().await;
-                attr::post_op(&mut self.reply, attr.as_ref());
+                attr::post_op(&mut self.reply, Some(&attr));
                 self.reply.u32(granted.0 & wanted);
                 Ok(self.reply.into())
             }
