@@ -30,6 +30,9 @@ use harness::block_on;
 
 const POOL: &str = "bench";
 const MIB: u64 = 1 << 20;
+/// MiB of the disk, or more: as many as `openzfs_bench` has. On one of half the size writers wait for each group, since what was
+/// freed by the last ones does not count as room yet.
+const DISK_MIB_MIN: u64 = 4096;
 /// `O_DIRECT`.
 const DIRECT: i32 = 0o40000;
 
@@ -583,7 +586,7 @@ fn main() -> Result<()> {
         None => 1024,
     };
     let disk = directory.join("bench-disk");
-    let is_made = make_disk(&disk, (mib * 3 + 1024) * MIB)?;
+    let is_made = make_disk(&disk, (mib * 3 + 1024).max(DISK_MIB_MIN) * MIB)?;
     let bench = Bench {
         engine: Engine::new(Threads::default()),
         directory,
