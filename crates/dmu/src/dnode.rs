@@ -326,6 +326,16 @@ impl Dnode {
         f(self.state.borrow().core(view))
     }
 
+    /// Whether something holds for the object in a view and in all newer ones that a change in that group goes to: those in
+    /// which it is not free.
+    pub(crate) fn holds_from(&self, view: Txg, f: impl Fn(&Core) -> bool) -> bool {
+        let state = self.state.borrow();
+        let newer = state.layers[state.visible(view)..].iter();
+        std::iter::once(state.core(view))
+            .chain(newer.map(|layer| &layer.core))
+            .all(|core| core.is_free() || f(core))
+    }
+
     pub(crate) fn is_free(&self, view: Txg) -> bool {
         self.with_core(view, Core::is_free)
     }

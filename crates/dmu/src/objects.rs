@@ -6,7 +6,7 @@ use ondisk::{Compression, ObjectId, ObjectType};
 use runtime::IoBuf;
 use zio::IoClass;
 
-use crate::dnode::NEWEST;
+use crate::dnode::{Core, NEWEST};
 use crate::error::{DmuError, Result};
 use crate::objset::Objset;
 use crate::txg::Tx;
@@ -60,7 +60,8 @@ impl Objset {
     /// Replaces type, length and bytes of the bonus.
     ///
     /// # Errors
-    /// `TooLarge` when it does not fit beside the block pointers (and the spill pointer, if there is one).
+    /// `TooLarge` when it does not fit beside the block pointers (and the spill pointer, if there is one), in this group or in a
+    /// newer one.
     pub async fn set_bonus(
         &self,
         object: ObjectId,
@@ -70,7 +71,8 @@ impl Objset {
     ) -> Result<()> {
         self.check_writable()?;
         let dnode = self.dnode(object).await?;
-        if bytes.len() > dnode.with_core(NEWEST, |core| core.bonus_max(core.has_spill)) {
+        let fits = |core: &Core| bytes.len() <= core.bonus_max(core.has_spill);
+        if !dnode.holds_from(tx.txg(), fits) {
             return Err(DmuError::TooLarge {
                 what: "the bonus does not fit the dnode",
             });
@@ -115,7 +117,7 @@ impl Objset {
     /// Replaces or removes the spill block. Its length must be a multiple of 512, 512 to 128 KiB.
     ///
     /// # Errors
-    /// `Invalid`, `TooLarge` (also when the bonus leaves no room for the spill pointer).
+    /// `Invalid`, `TooLarge` (also when the bonus leaves no room for the spill pointer, in this group or in a newer one).
     pub async fn set_spill(&self, object: ObjectId, bytes: Option<&[u8]>, tx: &Tx) -> Result<()> {
         self.check_writable()?;
         let dnode = self.dnode(object).await?;
@@ -130,12 +132,12 @@ impl Objset {
                     what: "spill blocks are at most 128 KiB",
                 });
             }
-            if dnode.with_core(NEWEST, |core| core.bonus.len() > core.bonus_max(true)) {
+            if !dnode.holds_from(tx.txg(), |core| core.bonus.len() <= core.bonus_max(true)) {
                 return Err(DmuError::TooLarge {
                     what: "the bonus leaves no room for a spill pointer",
                 });
             }
-        } else if !dnode.with_core(NEWEST, |core| core.has_spill) {
+        } else if dnode.holds_from(tx.txg(), |core| !core.has_spill) {
             return Ok(());
         }
         let at = self.dirty_layer(&dnode, tx);

@@ -158,12 +158,15 @@ impl World {
                     let bytes: Vec<u8> = (0..len)
                         .map(|_| self.random.next().to_le_bytes()[0])
                         .collect();
-                    self.os
-                        .set_bonus(object, ObjectType::SA, &bytes, tx)
-                        .await?;
-                    self.models_from(txg, |m| {
-                        m.get_mut(&object).expect("exists").bonus = bytes.clone();
-                    });
+                    match self.os.set_bonus(object, ObjectType::SA, &bytes, tx).await {
+                        Ok(()) => self.models_from(txg, |m| {
+                            m.get_mut(&object).expect("exists").bonus = bytes.clone();
+                        }),
+                        // It fits the newest version, but not this one beside its spill block.
+                        Err(DmuError::TooLarge { .. }) if self.at(txg)[&object].spill.is_some() => {
+                        }
+                        Err(error) => return Err(error),
+                    }
                 }
             }
             5 => {

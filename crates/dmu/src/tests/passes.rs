@@ -242,6 +242,76 @@ fn groups_wait_for_their_holders_and_waiters_for_groups() {
     });
 }
 
+/// What fits the newest version of an object may not fit that of an older group that is still open: its dnode on disk would be
+/// one that nobody can read.
+#[test]
+fn a_dnode_has_room_for_bonus_and_spill_in_each_group() {
+    run(5, |handle| async move {
+        let mut rig = Rig::new(&handle, ObjsetType::ZFS, options())
+            .await
+            .expect("a new objset");
+        let (os, clock) = (rig.os.clone(), rig.services.clock.clone());
+        let begin = || clock.begin(TxWeight::unthrottled());
+        let (small, large) = ([1; 100], [2; 320]);
+        let spill = [3; 512];
+        let tx = begin().await.expect("open");
+        let spec = || AllocSpec::new(ObjectType::PLAIN_FILE_CONTENTS).bonus(ObjectType::SA, 0);
+        let [one, other] = [
+            os.allocate(spec(), &tx).await.expect("allocates"),
+            os.allocate(spec(), &tx).await.expect("allocates"),
+        ];
+        for object in [one, other] {
+            let set = os.set_bonus(object, ObjectType::SA, &small, &tx).await;
+            set.expect("fits");
+        }
+        os.set_spill(one, Some(&spill), &tx).await.expect("fits");
+        drop(tx);
+        rig.sync().await.expect("syncs");
+
+        let older = begin().await.expect("open");
+        let set = os.set_bonus(other, ObjectType::SA, &large, &older).await;
+        set.expect("fits without a spill block");
+        let quiesced = {
+            let clock = clock.clone();
+            handle.spawn("quiesce", async move { clock.quiesce_next().await })
+        };
+        while clock.open_txg() == older.txg() {
+            handle.yield_now().await;
+        }
+        let newer = begin().await.expect("open");
+        os.set_spill(one, None, &newer).await.expect("is removed");
+        let set = os.set_bonus(other, ObjectType::SA, &small, &newer).await;
+        set.expect("fits");
+
+        let too_large = |result| matches!(result, Err(DmuError::TooLarge { .. }));
+        let bonus = os.set_bonus(one, ObjectType::SA, &large, &older).await;
+        assert!(
+            too_large(bonus),
+            "beside the spill block of the older group"
+        );
+        let beside = os.set_spill(other, Some(&spill), &older).await;
+        assert!(too_large(beside), "beside the bonus of the older group");
+        os.set_spill(one, None, &older)
+            .await
+            .expect("is removed there, too");
+        let set = os.set_bonus(one, ObjectType::SA, &large, &older).await;
+        set.expect("fits in both");
+        drop((older, newer));
+
+        let txg = quiesced.await;
+        let root = os.sync(txg, 1, &mut rig.ledger).await.expect("syncs");
+        clock.synced(txg);
+        rig.ledger.synced();
+        let apart = rig.reopened(root).await.expect("opens");
+        for object in [one, other] {
+            let bonus = apart.bonus(object).await.expect("is readable");
+            assert_eq!(bonus.bytes[..], large[..]);
+            assert_eq!(apart.spill(object).await.expect("is readable"), None);
+        }
+        rig.sync().await.expect("syncs the newer group");
+    });
+}
+
 #[test]
 fn a_group_is_large_by_what_changed_or_by_half_the_room() {
     run(4, |handle| async move {
