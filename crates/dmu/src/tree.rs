@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Waker;
+use std::task::{Poll, Waker};
 
 use ondisk::{BlockPointer, Compression, ObjectId, ObjectType, Txg};
 use runtime::{IoBuf, IoBufMut, JoinHandle};
@@ -609,14 +609,21 @@ fn node(
                 Old::Bp(child_old)
             };
             let handle = &tree.context.services.handle;
-            under_way.push_back((
-                slot,
-                child_old,
-                handle.spawn(
-                    "sync of a block",
-                    node(Rc::clone(&tree), level - 1, child, what),
-                ),
-            ));
+            let mut work = node(Rc::clone(&tree), level - 1, child, what);
+            let at_once = std::future::poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await;
+            match at_once {
+                // A small block is compressed here and placed, and nobody waits for its device. Hundreds of them in a row would
+                // keep all others from the processor: whoever waits for the intent log needs several turns.
+                Poll::Ready(result) => {
+                    changed |=
+                        put_child(&mut under_way, &mut buf, (slot, child_old), result).await?;
+                    handle.yield_now().await;
+                }
+                Poll::Pending => {
+                    let task = handle.spawn("sync of a block", work);
+                    under_way.push_back((slot, child_old, task));
+                }
+            }
             if under_way.len() >= window {
                 changed |= finish_child(&mut under_way, &mut buf).await?;
             }
@@ -649,7 +656,7 @@ fn node(
     })
 }
 
-/// Takes the oldest child's new pointer; returns whether it differs.
+/// Waits for the oldest child and takes its new pointer; returns whether it differs.
 async fn finish_child(
     under_way: &mut VecDeque<(usize, BlockPointer, Child)>,
     buf: &mut IoBufMut,
@@ -657,7 +664,18 @@ async fn finish_child(
     let Some((slot, old, task)) = under_way.pop_front() else {
         return Ok(false);
     };
-    let new = match task.await {
+    let result = task.await;
+    put_child(under_way, buf, (slot, old), result).await
+}
+
+/// Puts a child's new pointer in its slot; returns whether it differs from the old one.
+async fn put_child(
+    under_way: &mut VecDeque<(usize, BlockPointer, Child)>,
+    buf: &mut IoBufMut,
+    (slot, old): (usize, BlockPointer),
+    result: Result<BlockPointer>,
+) -> Result<bool> {
+    let new = match result {
         Ok(new) => new,
         Err(error) => {
             // Nothing may still be writing when the failure is reported.

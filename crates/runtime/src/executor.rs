@@ -33,7 +33,8 @@ use crate::timer::{Sleep, Timers};
 /// Polls between two looks at the driver, so that a busy executor still collects completions. 64: a look costs less
 /// than a microsecond, 64 polls some ten.
 const POLLS_PER_LOOK: usize = 64;
-
+/// Polls that took so long are enough: what a device has done, and what it is to do next, waits for the look.
+const LOOK_AFTER: Duration = Duration::from_micros(100);
 /// Polls after which tasks of other threads are woken that were to be woken after the turn: what one of them is given then
 /// is worth its wake-up, and the first waits some ten microseconds longer at most.
 const POLLS_PER_TURN: usize = 16;
@@ -323,7 +324,11 @@ impl Runtime {
             if !remote.is_empty() {
                 with_local(|entries| entries.extend(remote));
             }
+            let looked = now;
             for poll in 1..=POLLS_PER_LOOK {
+                if now.since(looked) >= LOOK_AFTER {
+                    break;
+                }
                 let Some(entry) = shared.pick() else { break };
                 let (number, name) = match &entry {
                     Entry::Main => (0, "main"),

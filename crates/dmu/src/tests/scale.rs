@@ -1,5 +1,8 @@
 //! Many objects, large sparse objects: what must stay cheap, measured in blocks read.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use ondisk::{ObjectId, ObjectType, ObjsetType};
 
 use super::rig::{Rig, options, run};
@@ -184,5 +187,46 @@ fn what_is_in_memory_is_read_without_the_store() {
             assert_eq!(read, expected.skip(7).take(1500).collect::<Vec<u8>>());
         }
         assert_eq!(rig.store.reads(), before);
+    });
+}
+
+/// A sync of many small blocks once had hundreds of tasks ready at a time, each of some microseconds. Whoever wrote to the
+/// intent log meanwhile waited for all of them at each of its steps.
+#[test]
+fn others_have_their_turn_beside_the_sync_of_small_blocks() {
+    run(3, |handle| async move {
+        const BLOCKS: usize = 8192;
+        let mut rig = Rig::new(&handle, ObjsetType::ZFS, options())
+            .await
+            .expect("a new objset");
+        rig.store.write_at_once();
+        let tx = rig
+            .services
+            .clock
+            .begin(TxWeight::unthrottled())
+            .await
+            .expect("open");
+        let spec = AllocSpec::new(ObjectType::PLAIN_FILE_CONTENTS).block_size(512);
+        let object = rig.os.allocate(spec, &tx).await.expect("allocates");
+        let data = vec![1; BLOCKS * 512];
+        rig.os.write(object, 0, &data, &tx).await.expect("writes");
+        drop(tx);
+        let (turns, over) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+        let bystander = {
+            let (handle, turns, over) = (handle.clone(), turns.clone(), over.clone());
+            handle.clone().spawn("a bystander", async move {
+                while !over.get() {
+                    turns.set(turns.get() + 1);
+                    handle.yield_now().await;
+                }
+            })
+        };
+        let txg = rig.services.clock.quiesce_next().await;
+        rig.os.sync(txg, 1, &mut rig.ledger).await.expect("syncs");
+        over.set(true);
+        bystander.await;
+        rig.services.clock.synced(txg);
+        let turns: usize = turns.get();
+        assert!(turns > BLOCKS / 24, "{turns} turns");
     });
 }

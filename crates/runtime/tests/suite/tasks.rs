@@ -108,6 +108,23 @@ fn timers_fire_in_order_and_not_early() {
 }
 
 #[test]
+fn devices_are_looked_after_between_long_polls() {
+    const POLLS: u64 = 20;
+    on_all(|runtime| {
+        let handle = runtime.handle();
+        runtime.block_on(async {
+            let before = handle.stats().waits;
+            for _ in 0..POLLS {
+                let began = handle.now();
+                while handle.now().since(began) < Duration::from_micros(300) {}
+                handle.yield_now().await;
+            }
+            assert!(handle.stats().waits >= before + POLLS);
+        });
+    });
+}
+
+#[test]
 fn computing_happens_elsewhere_and_comes_back() {
     on_all(|runtime| {
         let handle = runtime.handle();
