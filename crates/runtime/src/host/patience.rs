@@ -239,14 +239,19 @@ where
                 Stage::New => {
                     let began = clock::now();
                     this.state = Stage::LetOthersBy(began);
+                    // At once, though the bell may have rung: a set of futures rings for itself when it has polled all of them.
                     if this.patience.look(began).is_some() {
                         cx.waker().wake_by_ref();
+                        return Poll::Pending;
                     }
                 }
                 Stage::LetOthersBy(began) => {
                     this.state = Stage::Looked(began);
                     if (this.is_alone)() {
                         this.patience.bell.await_ring(this.patience.look(began));
+                        if this.patience.bell.rung.load(Ordering::SeqCst) {
+                            continue;
+                        }
                     }
                 }
                 Stage::Looked(_) => {}
@@ -254,15 +259,18 @@ where
             let bell = &this.patience.bell;
             *bell.sleeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
             // Rung before the sleeper was known: nobody else would wake it.
-            if !bell.rung.load(Ordering::SeqCst) {
-                return Poll::Pending;
+            if bell.rung.load(Ordering::SeqCst) {
+                cx.waker().wake_by_ref();
             }
+            return Poll::Pending;
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::future::poll_fn;
     use std::time::Duration;
 
     use super::*;
@@ -290,6 +298,33 @@ mod tests {
                 assert_eq!(block_thread_on(waiting), Ok(8));
                 server.join().expect("no panic");
             }
+        }
+    }
+
+    /// A set of futures wakes whoever polls it when it has polled all of them. That is no reason not to let others by.
+    #[test]
+    fn others_are_let_by_before_the_look() {
+        let mut patience = Patience {
+            credit: CREDIT_MAX,
+            ..Patience::default()
+        };
+        let looks = patience.look(clock::now()).is_some();
+        let looked = Cell::new(false);
+        let calls_itself = poll_fn(|cx| {
+            cx.waker().wake_by_ref();
+            Poll::<()>::Pending
+        });
+        let is_alone = || {
+            looked.set(true);
+            false
+        };
+        let mut waiting = pin!(patiently(&mut patience, is_alone, calls_itself));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(waiting.as_mut().poll(&mut cx).is_pending());
+        assert_eq!(looked.get(), !looks);
+        if looks {
+            assert!(waiting.as_mut().poll(&mut cx).is_pending());
+            assert!(looked.get());
         }
     }
 
