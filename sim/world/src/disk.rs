@@ -4,7 +4,8 @@
 //!   write submitted -> in flight -> completed: visible to reads, in the cache -> flushed: durable
 //!                          \____________________________/
 //!                           a power cut keeps, loses or tears these
-//! A write that goes through is durable when it is completed.
+//! A write that goes through is durable when it is completed. When a boot ends, what is in flight is decided: completed, or
+//! failed as a write error leaves it.
 //! ```
 
 use std::collections::BTreeMap;
@@ -201,6 +202,19 @@ impl SimDisk {
             for (offset, data) in &torn {
                 self.current.write(*offset, data);
                 self.durable.write(*offset, data);
+            }
+        }
+    }
+
+    /// The host that submitted writes is gone: what those come to that are in flight is decided now. None may come later,
+    /// over what the next host has written.
+    pub(crate) fn settle(&mut self, rng: &mut Rng) {
+        let in_flight = self.cache.iter().filter(|(_, write)| !write.completed);
+        let in_flight: Vec<u64> = in_flight.map(|(&sequence, _)| sequence).collect();
+        for sequence in in_flight {
+            match rng.coin() {
+                true => self.complete_write(sequence),
+                false => self.fail_write(sequence, rng),
             }
         }
     }

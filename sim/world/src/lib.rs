@@ -110,13 +110,14 @@ impl World {
     }
 
     /// Starts the machine: makes a runtime on these disks. There is one at a time; drop the previous one first (its
-    /// operations no longer reach the disks anyhow).
+    /// operations no longer reach the disks anyhow; writes it left unanswered, on a stuck disk too, came to something by seed).
     #[must_use]
     pub fn boot(&self) -> Runtime {
         let boot = {
-            let mut state = self.state.borrow_mut();
+            let state = &mut *self.state.borrow_mut();
             state.clear_boot();
             for disk in state.disks.values_mut() {
+                disk.settle(&mut state.cut_rng);
                 disk.writers = 0;
             }
             state.boot
