@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ondisk::{Guid, Txg, label};
+use runtime::sync::Mutex;
 use runtime::{Disk, DiskAction, DiskError, DiskKind, DiskMode, Handle, IoBuf};
 
 use crate::gaps::Gaps;
@@ -61,6 +62,8 @@ pub(crate) struct Leaf {
     pub(crate) spare: Option<u32>,
     handle: Handle,
     disk: RefCell<Option<Disk>>,
+    /// Held by whoever opens it again.
+    pub(crate) opening: Mutex<()>,
     health: Cell<Health>,
     reason: RefCell<Option<String>>,
     queue: Queue,
@@ -107,6 +110,7 @@ impl Leaf {
             spare: config.spare_number(),
             handle: handle.clone(),
             disk: RefCell::new(None),
+            opening: Mutex::new("whoever opens a device", ()),
             health: Cell::new(Health::Unavailable),
             reason: RefCell::new(None),
             queue: Queue::new(tuning.clone()),
@@ -172,10 +176,15 @@ impl Leaf {
             self.set_health(Health::Unavailable, Some("cannot open".into()));
             return;
         };
-        match self
+        let opened = self
             .try_open(&path, [config.guid, pool], mode, ashift, least_asize, fresh)
-            .await
-        {
+            .await;
+        if self.put_away.get() {
+            // Meanwhile.
+            self.set_health(Health::Offline, None);
+            return;
+        }
+        match opened {
             Ok(disk) => {
                 *self.disk.borrow_mut() = Some(disk);
                 // What happened before is not held against it a second time.

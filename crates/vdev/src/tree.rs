@@ -507,6 +507,8 @@ impl Tree {
 
     /// Returns true if the leaf was not usable and is now.
     pub(crate) async fn reopen_leaf(&self, leaf: &Leaf) -> bool {
+        // One at a time: for the other the device would be in use, and it would say so of a leaf that is open.
+        let _opening = leaf.opening.lock().await;
         if leaf.is_usable() {
             return false;
         }

@@ -317,6 +317,56 @@ fn a_stuck_half_is_waited_for_some_time_then_left_behind() {
     }));
 }
 
+/// Several can ask for the same device at once: an administrator, and whoever saw it come back. The second found it in use, by
+/// the first, and said so of a device that was open (seed 250348 of the fault campaign).
+#[test]
+fn a_device_that_two_bring_back_at_once_is_back() {
+    let world = world_of(5, &["/a", "/b"]);
+    let inner = world.clone();
+    done(world.run(|handle| async move {
+        let (config, tree) = make(&handle, &["/a", "/b"], 12).await;
+        inner.vanish("/a");
+        tree.write(at(0), content(0, 1), IoClass::AsyncWrite)
+            .await
+            .expect("one half takes it");
+        inner.bring_back("/a");
+        let guid = config.tops[0].children[0].guid;
+        let reopened = async {
+            runtime::join_all([tree.reopen(), tree.reopen()])
+                .await
+                .into_iter()
+                .sum::<usize>()
+        };
+        let (back, health) = runtime::join(reopened, tree.bring_online(guid)).await;
+        assert!(back <= 1, "it came back {back} times");
+        assert_eq!(health.expect("is there"), Health::Online);
+        assert_eq!(tree.status().health, Health::Online);
+    }));
+}
+
+/// An administrator takes a device offline in the moment in which somebody else opens it again.
+#[test]
+fn a_device_taken_offline_while_it_is_opened_stays_offline() {
+    let world = world_of(5, &["/a", "/b"]);
+    let inner = world.clone();
+    done(world.run(|handle| async move {
+        let (config, tree) = make(&handle, &["/a", "/b"], 12).await;
+        inner.vanish("/a");
+        tree.write(at(0), content(0, 1), IoClass::AsyncWrite)
+            .await
+            .expect("one half takes it");
+        inner.bring_back("/a");
+        let guid = config.tops[0].children[0].guid;
+        let (back, offline) = runtime::join(tree.reopen(), tree.take_offline(guid)).await;
+        offline.expect("the other half has everything");
+        assert_eq!(back, 0);
+        let half = &tree.status().children[0].children[0];
+        assert_eq!((half.guid, half.health), (guid, Health::Offline));
+        let health = tree.bring_online(guid).await.expect("is there");
+        assert_eq!(health, Health::Online);
+    }));
+}
+
 /// Random writes and reads over a mirror one half of which fails at random. Every read must give the newest bytes.
 #[test]
 fn only_a_half_that_lacks_nothing_can_say_that_nothing_is_there() {

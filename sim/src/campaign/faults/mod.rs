@@ -287,13 +287,15 @@ fn work(
             let watch = admin::work(pool.clone(), handle.clone(), ward.clone(), done.clone());
             let watch = handle.spawn("admin", watch);
             let ended = runtime::timeout(&handle, WORK_MAX, join_all(tasks)).await;
-            let results = ended.ok_or_else(|| "the clients' work does not end".to_owned())?;
+            let endless =
+                |whose| format!("the {whose} work does not end\n{}", handle.stall_report());
+            let results = ended.ok_or_else(|| endless("clients'"))?;
             for result in results {
                 result?;
             }
             done.set(true);
             let ended = runtime::timeout(&handle, WORK_MAX, watch).await;
-            ended.ok_or_else(|| "the administrator's work does not end".to_owned())??;
+            ended.ok_or_else(|| endless("administrator's"))??;
             drop(pool);
             let ending = Ending::Export { command: None };
             engine
