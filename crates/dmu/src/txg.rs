@@ -12,6 +12,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ondisk::Txg;
@@ -148,6 +150,8 @@ struct Clock {
     quiescing: Cell<Option<Txg>>,
     syncing: Cell<Option<Txg>>,
     last_synced: Cell<Txg>,
+    /// The same, for other threads.
+    synced_mark: Arc<AtomicU64>,
     /// Holds per group; only the open and the quiescing one can have any.
     holds: RefCell<BTreeMap<Txg, u64>>,
     /// Dirty bytes per group that has not synced.
@@ -198,13 +202,15 @@ impl TxgClock {
     /// Makes a clock whose first open group is `first_open`; everything before counts as synced.
     #[must_use]
     pub fn new(handle: Handle, first_open: Txg, options: TxgOptions) -> Self {
+        let last_synced = Txg(first_open.0.saturating_sub(1));
         Self(Rc::new(Clock {
             handle,
             options,
             open: Cell::new(first_open),
             quiescing: Cell::new(None),
             syncing: Cell::new(None),
-            last_synced: Cell::new(Txg(first_open.0.saturating_sub(1))),
+            last_synced: Cell::new(last_synced),
+            synced_mark: Arc::new(AtomicU64::new(last_synced.0)),
             holds: RefCell::default(),
             dirty: RefCell::default(),
             dirty_total: Cell::new(0),
@@ -237,6 +243,12 @@ impl TxgClock {
     #[must_use]
     pub fn last_synced(&self) -> Txg {
         self.0.last_synced.get()
+    }
+
+    /// The number of the newest group that is on disk, to be looked at on any thread.
+    #[must_use]
+    pub fn synced_mark(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.0.synced_mark)
     }
 
     /// Counters since the clock was made.
@@ -376,6 +388,7 @@ impl TxgClock {
         );
         self.0.syncing.set(None);
         self.0.last_synced.set(txg);
+        self.0.synced_mark.store(txg.0, Ordering::SeqCst);
         self.0.counters.borrow_mut().synced += 1;
         if let Some(left) = self.0.dirty.borrow_mut().remove(&txg) {
             self.0

@@ -231,6 +231,15 @@ impl FsHandle {
                     dir: self.getattr(dir).await.ok(),
                 };
             }
+            if let Some((attr, dir)) = self.told(|files, fs| files.search(fs, dir, name, cred)) {
+                return Searched {
+                    found: Ok(Found {
+                        attr,
+                        elsewhere: None,
+                    }),
+                    dir: Some(dir),
+                };
+            }
             let (name, cred) = (name.to_vec(), cred.clone());
             let searched = self
                 .call_in(move |_, fs| async move {

@@ -354,12 +354,13 @@ impl Room {
                 .hierarchy()
                 .set_properties(dataset, settings)
                 .await?;
+            // At once: what follows may fail, and these are in force.
+            self.reload_properties().await?;
         }
         if let Some(resize) = resize.filter(|resize| resize.size >= resize.old) {
             self.resize_volume(&info, resize.size).await?;
         }
-        self.set_user_quotas(dataset, quotas).await?;
-        self.reload_properties().await
+        self.set_user_quotas(dataset, quotas).await
     }
 
     /// Sets quotas of users, groups and projects, which a file system keeps itself.

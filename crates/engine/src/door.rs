@@ -17,6 +17,7 @@ use zpl::{Fs, FsError, FsOptions};
 use zvol::{Volume, VolumeOptions};
 
 use crate::EngineError;
+use crate::front::Front;
 use crate::observe::{Client, DatasetSeen, Tally};
 use crate::watch::Watches;
 
@@ -89,6 +90,7 @@ pub(crate) enum Message {
 pub(crate) struct Door {
     sender: Sender<Message>,
     watches: Arc<Watches>,
+    front: Arc<Front>,
 }
 
 impl fmt::Debug for Door {
@@ -98,8 +100,17 @@ impl fmt::Debug for Door {
 }
 
 impl Door {
-    pub(crate) fn new(sender: Sender<Message>, watches: Arc<Watches>) -> Self {
-        Self { sender, watches }
+    pub(crate) fn new(sender: Sender<Message>, watches: Arc<Watches>, front: Arc<Front>) -> Self {
+        Self {
+            sender,
+            watches,
+            front,
+        }
+    }
+
+    /// What can be answered without the pool's thread.
+    pub(crate) fn front(&self) -> &Front {
+        &self.front
     }
 
     /// Who watches file systems of this pool.
@@ -152,6 +163,7 @@ impl Door {
 pub(crate) struct Room {
     pub(crate) handle: Handle,
     pub(crate) pool: pool::Pool,
+    pub(crate) front: Arc<Front>,
     open: RefCell<BTreeMap<u64, Rc<OpenDataset>>>,
     /// Datasets that are about to go: not to be opened again.
     leaving: RefCell<BTreeSet<u64>>,
@@ -241,9 +253,11 @@ impl Drop for Lease {
 
 impl Room {
     pub(crate) fn new(handle: Handle, pool: pool::Pool) -> Rc<Self> {
+        let front = Arc::new(Front::new(pool.clock().synced_mark()));
         Rc::new(Self {
             handle,
             pool,
+            front,
             open: RefCell::new(BTreeMap::new()),
             leaving: RefCell::new(BTreeSet::new()),
             opening: runtime::sync::Mutex::new("the opening of a dataset", ()),
@@ -365,10 +379,13 @@ impl Room {
         } else {
             let options = FsOptions {
                 read_only,
+                lookaside: Some((self.front.files.clone(), guid)),
                 ..FsOptions::default()
             };
             Content::Fs(Fs::open(opened, options).await?)
         };
+        let tally = Tally::default();
+        self.front.opened(guid, &tally);
         let entry = OpenDataset {
             content,
             guid,
@@ -376,7 +393,7 @@ impl Room {
             used: Cell::new(0),
             idle: runtime::sync::Event::new("the last user of a dataset"),
             closing: Cell::new(false),
-            tally: Tally::default(),
+            tally,
         };
         self.open.borrow_mut().insert(dataset, Rc::new(entry));
         self.lease(dataset, guid)?.ok_or(EngineError::PoolClosed)
@@ -436,6 +453,7 @@ impl Room {
             open.idle.wait().await;
         }
         let outcome = open.content.close().await;
+        self.front.closed(open.guid);
         self.open.borrow_mut().remove(&dataset);
         outcome
     }
@@ -502,6 +520,7 @@ impl Room {
 
     /// Makes open file systems follow changed properties.
     pub(crate) async fn reload_properties(&self) -> Result<(), EngineError> {
+        self.front.files.forget();
         let open: Vec<Rc<OpenDataset>> = self.open.borrow().values().cloned().collect();
         for entry in open {
             if let Content::Fs(fs) = &entry.content

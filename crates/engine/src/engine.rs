@@ -382,7 +382,7 @@ impl Engine {
                             rewound: pool.rewound(),
                         };
                         let room = Room::new(handle, pool);
-                        came_up.send(Ok(facts));
+                        came_up.send(Ok((facts, room.front.clone())));
                         room.serve(receiver).await;
                     }
                     Err(error) => came_up.send(Err(error)),
@@ -390,11 +390,11 @@ impl Engine {
             })
         });
         self.start_thread(&name, body)?;
-        let facts = reply.await.map_err(|_| EngineError::PoolClosed)??;
+        let (facts, front) = reply.await.map_err(|_| EngineError::PoolClosed)??;
         let watches = Watches::default();
         let admin = self.0.admin_snapshots.load(Ordering::Relaxed);
         watches.admin_snapshots.store(admin, Ordering::Relaxed);
-        let door = Door::new(sender, Arc::new(watches));
+        let door = Door::new(sender, Arc::new(watches), front);
         let handle = PoolHandle::new(door, facts);
         self.pools_mut().imported.insert(name, handle.clone());
         Ok(handle)

@@ -18,6 +18,7 @@ mod delegation;
 mod door;
 mod engine;
 mod error;
+mod front;
 mod fs;
 mod objects;
 mod observe;

@@ -5,9 +5,9 @@
 //!
 //! Does not know how any of it is shown.
 
-use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use arc::{CacheDeviceStats, CacheStats, L2Stats, L2Tuning};
@@ -207,13 +207,23 @@ pub struct Tunes {
     pub removal_paused: Option<bool>,
 }
 
-/// Where the time of the requests to one dataset went.
-#[derive(Default)]
-pub(crate) struct Tally(RefCell<Vec<(Client, RequestTimes)>>);
+/// Where the time of the requests to one dataset went. Clones count together.
+#[derive(Clone, Default)]
+pub(crate) struct Tally(Arc<Mutex<Vec<(Client, RequestTimes)>>>);
 
 impl Tally {
+    fn clients(&self) -> MutexGuard<'_, Vec<(Client, RequestTimes)>> {
+        // Only counts are in there.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn by_client(&self) -> Vec<(Client, RequestTimes)> {
-        self.0.borrow().clone()
+        self.clients().clone()
+    }
+
+    /// Counts a request that was answered without any wait.
+    pub(crate) fn answered_at_once(&self, client: Client) {
+        self.count(client, None);
     }
 
     /// Does the work of a request and counts it.
@@ -249,7 +259,7 @@ impl Tally {
     }
 
     fn count(&self, client: Client, waits: Option<&[u64; PHASES.len()]>) {
-        let mut clients = self.0.borrow_mut();
+        let mut clients = self.clients();
         let at = match clients.iter().position(|(known, _)| *known == client) {
             Some(at) => at,
             None => {

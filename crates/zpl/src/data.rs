@@ -253,7 +253,7 @@ impl Fs {
         let tx = self.begin(Weight::Content { blocks, block }).await?;
         if let Some(size) = grown {
             self.os().set_block_size(id, size, &tx).await?;
-            znode.block_size.set(size);
+            znode.set_block_size(size);
         }
         let lost_set_id = attrs.mode != znode.attrs.borrow().mode;
         self.os().write_buf(id, at, data.clone(), &tx).await?;
@@ -421,7 +421,7 @@ impl Fs {
         let tx = self.begin(Weight::Bytes(META_BYTES)).await?;
         if let Some(block) = self.grown_block_size(znode, size) {
             self.os().set_block_size(id, block, &tx).await?;
-            znode.block_size.set(block);
+            znode.set_block_size(block);
         }
         Ok(tx)
     }

@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use dmu::zap;
 use dmu::{Objset, Tx};
@@ -14,6 +15,7 @@ use runtime::{Handle, Timestamp};
 use zil::Zilog;
 
 use crate::backing::{Backing, Settings, Weight};
+use crate::lookaside::{Lookaside, Telling};
 use crate::replay::Given;
 use crate::sa::attrs::stored_time;
 use crate::sa::{Attrs, BONUS_SA, BONUS_ZNODE, Plan, SaTables, layout, legacy};
@@ -33,12 +35,15 @@ pub(crate) const SIZE_MAX: u64 = i64::MAX.cast_unsigned();
 const ZNODES_MAX: usize = 65536;
 
 /// How to open a file system.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct FsOptions {
     /// Refuse every change (besides what the dataset itself says: a snapshot is always read-only).
     pub read_only: bool,
     /// Do not drain the unlinked set (it is drained in the background otherwise).
     pub keep_unlinked: bool,
+    /// Where other threads look for what was told of files, and the number of this file system there. To be forgotten when it
+    /// is closed and when its properties change.
+    pub lookaside: Option<(Arc<Lookaside>, u64)>,
 }
 
 /// An open file system. Clones share it. One [`Fs`] per dataset may be open at a time.
@@ -58,6 +63,8 @@ pub(crate) struct Inner {
     settings_version: Cell<u64>,
     /// Grows when files have to be looked at anew for their POSIX lists.
     pub(crate) acl_epoch: Cell<u32>,
+    /// Where others are told what files are like.
+    pub(crate) telling: Option<Telling>,
     pub(crate) options: FsOptions,
     pub(crate) sa: SaTables,
     pub(crate) master: Master,
@@ -187,6 +194,9 @@ impl Fs {
             object: master.root,
             generation: 0,
         };
+        let keep_unlinked = options.keep_unlinked;
+        let shared = options.lookaside.clone();
+        let telling = shared.map(|(table, fs)| Telling::new(table, fs));
         let fs = Self(Rc::new(Inner {
             handle,
             os,
@@ -197,6 +207,7 @@ impl Fs {
             settings: Cell::new(settings),
             settings_version: Cell::new(settings_version),
             acl_epoch: Cell::new(1),
+            telling,
             options,
             sa,
             master,
@@ -216,8 +227,11 @@ impl Fs {
         fs.0.root.set(root.id());
         // Before anything else changes the file system; also where the property makes it read-only.
         fs.replay_log().await?;
-        if !settings.read_only && !options.keep_unlinked {
+        if !settings.read_only && !keep_unlinked {
             fs.drain_unlinked().await?;
+        }
+        if let Some(telling) = &fs.0.telling {
+            telling.begin();
         }
         Ok(fs)
     }
@@ -442,7 +456,7 @@ impl Fs {
                 continue;
             }
             let gone = attrs.links == 0;
-            let znode = Znode::new(ZnodeParts {
+            let parts = ZnodeParts {
                 object,
                 attrs,
                 plan,
@@ -450,7 +464,9 @@ impl Fs {
                 slots: info.slots,
                 has_spill: info.has_spill,
                 legacy: bonus.bonus_type == BONUS_ZNODE,
-            });
+            };
+            let since = self.0.backing.open_txg();
+            let znode = Znode::new(parts, self.0.telling.clone(), since);
             znode.unlinked.set(gone);
             return Ok(self.0.znodes.insert(znode));
         }
@@ -463,7 +479,9 @@ impl Fs {
             Err(_) if znode.dead.get() => 0,
             Err(error) => return Err(error.into()),
         };
-        Ok(znode.attr(used, self.0.backing.fsid()))
+        let attr = znode.attr(used, self.0.backing.fsid());
+        znode.tell(&attr);
+        Ok(attr)
     }
 
     /// Returns what an operation did to a file.
@@ -592,6 +610,7 @@ impl Fs {
         if let Err(error) = result {
             // What is stored is not known now: who comes next reads it again.
             self.0.znodes.remove(znode.object);
+            znode.changed();
             return Err(error);
         }
         znode.has_spill.set(!spill.is_empty());
@@ -600,6 +619,7 @@ impl Fs {
         *znode.plan.borrow_mut() = Some((shape, plan.clone()));
         *znode.attrs.borrow_mut() = attrs;
         self.dirtied(znode, tx.txg());
+        znode.changed();
         Ok(())
     }
 

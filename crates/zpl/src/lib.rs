@@ -14,6 +14,7 @@ mod data;
 mod error;
 mod fs;
 mod log;
+mod lookaside;
 mod make;
 mod names;
 mod path;
@@ -30,6 +31,7 @@ mod znode;
 
 pub use error::{FsError, FsResult};
 pub use fs::{Fs, FsOptions, SnapDir};
+pub use lookaside::Lookaside;
 pub use root::create_root;
 pub use types::{
     Access, Attr, CaseSensitivity, Change, CreateMode, Cred, DeviceNumber, DirEntry, FileId,

@@ -475,7 +475,7 @@ impl Fs {
         if !spill.is_empty() {
             self.os().set_spill(object, Some(&spill), tx).await?;
         }
-        let znode = Znode::new(ZnodeParts {
+        let parts = ZnodeParts {
             object: object.0,
             attrs,
             plan: Some(plan.clone()),
@@ -483,7 +483,8 @@ impl Fs {
             slots,
             has_spill: !spill.is_empty(),
             legacy: false,
-        });
+        };
+        let znode = Znode::new(parts, self.0.telling.clone(), tx.txg());
         znode.last_txg.set(tx.txg());
         znode.acl_seen.set(self.0.acl_epoch.get());
         // The number may be that of a file just freed: nothing of it may answer for the new one.
@@ -493,7 +494,7 @@ impl Fs {
 
     /// Takes back an object that got no name.
     async fn discard(&self, znode: &Znode, tx: &Tx) {
-        znode.dead.set(true);
+        znode.set_dead();
         self.0.znodes.remove(znode.object);
         // Best effort: the error that made this necessary is the one to report.
         let _ = self.os().free_object(ObjectId(znode.object), tx).await;

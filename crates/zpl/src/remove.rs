@@ -10,9 +10,8 @@ use crate::fs::Fs;
 use crate::make::{check_moved_directory, check_project};
 use crate::names::entry_value;
 use crate::permission::{self, EXECUTE};
-use crate::znode::{XATTR, Znode};
+use crate::znode::{Exclusive, XATTR, Znode};
 use crate::{Change, Cred, FileId, FsError, FsResult, Renamed};
-use runtime::sync::RangeGuard;
 
 /// Deepest chain of directories that is followed upwards; a longer one is a loop in damaged data.
 const DEPTH_MAX: usize = 1 << 20;
@@ -484,7 +483,7 @@ impl Fs {
         from: &'a Rc<Znode>,
         to: &'a Rc<Znode>,
         to_is_above: bool,
-    ) -> FsResult<(RangeGuard<'a>, Option<RangeGuard<'a>>)> {
+    ) -> FsResult<(Exclusive<'a>, Option<Exclusive<'a>>)> {
         if Rc::ptr_eq(from, to) {
             return Ok((from.exclusive().await?, None));
         }
@@ -508,7 +507,7 @@ struct Move<'a> {
 async fn lock_children<'a>(
     source: &'a Znode,
     target: Option<&'a Rc<Znode>>,
-) -> FsResult<(RangeGuard<'a>, Option<RangeGuard<'a>>)> {
+) -> FsResult<(Exclusive<'a>, Option<Exclusive<'a>>)> {
     match target {
         None => Ok((source.exclusive().await?, None)),
         Some(target) if target.object < source.object => {

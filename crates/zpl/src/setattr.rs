@@ -254,11 +254,16 @@ impl Fs {
     /// [`FsError::Stale`].
     pub async fn access(&self, id: FileId, wanted: Access, cred: &Cred) -> FsResult<Access> {
         let znode = self.znode(id).await?;
-        let mut got = permission::access(&znode.attrs.borrow(), cred, wanted);
-        if self.settings().read_only {
+        let settings = self.settings();
+        let seen = znode.seen();
+        let mut got = permission::access(&znode.attrs.borrow(), cred, Access::ALL);
+        if settings.read_only {
             got.0 &= !(Access::MODIFY | Access::EXTEND | Access::DELETE).0;
         }
-        Ok(got)
+        if let Some(seen) = seen {
+            znode.tell_rights(seen, cred, got);
+        }
+        Ok(Access(got.0 & wanted.0))
     }
 
     /// Returns the target of a symbolic link.

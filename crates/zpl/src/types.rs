@@ -313,6 +313,8 @@ impl Access {
     pub const DELETE: Self = Self(16);
     /// Execute a file.
     pub const EXECUTE: Self = Self(32);
+    /// All of them.
+    pub(crate) const ALL: Self = Self(63);
 
     /// Returns whether all bits of `other` are in this set.
     #[must_use]

@@ -46,7 +46,7 @@ impl Fs {
         let idle = znode.holds.get() == 0 && Rc::strong_count(znode) <= 2;
         let plain = znode.attrs.borrow().xattr.is_none();
         if idle && plain && (znode.is_dir() || blocks <= SMALL_BLOCKS) {
-            znode.dead.set(true);
+            znode.set_dead();
             self.clear_atime_pending(znode);
             self.0.znodes.remove(znode.object);
             self.os().free_object(znode.object_id(), tx).await?;
@@ -58,7 +58,7 @@ impl Fs {
             .unlinked
             .ok_or(FsError::Corrupt("the file system has no unlinked set"))?;
         zap::add_int(self.os(), set, znode.object, tx).await?;
-        znode.unlinked.set(true);
+        znode.set_unlinked();
         Ok(true)
     }
 
@@ -201,7 +201,7 @@ impl Fs {
         if znode.attrs.borrow().links != 0 || znode.dead.get() || znode.holds.get() > 0 {
             return Ok(());
         }
-        znode.unlinked.set(true);
+        znode.set_unlinked();
         let _all = znode.ranges.exclusive(WHOLE_RANGE).await;
         let _lock = znode.exclusive().await?;
         if znode.holds.get() > 0 {
@@ -218,7 +218,7 @@ impl Fs {
             return Ok(());
         }
         let tx = self.begin(Weight::Frees).await?;
-        znode.dead.set(true);
+        znode.set_dead();
         self.clear_atime_pending(&znode);
         self.0.znodes.remove(object);
         self.os().free_object(znode.object_id(), &tx).await?;

@@ -453,7 +453,7 @@ impl Fs {
                 let block = u32::try_from(block).expect("bounded");
                 if block > 512 {
                     os.set_block_size(file.object_id(), block, tx).await?;
-                    file.block_size.set(block);
+                    file.set_block_size(block);
                 }
                 os.write(file.object_id(), 0, value, tx).await?;
             }

@@ -7,9 +7,10 @@ use std::rc::Rc;
 
 use ondisk::{ObjectId, Txg};
 
+use crate::lookaside::{Seen, Telling};
 use crate::sa::attrs::{Shape, timestamp};
 use crate::sa::{Attrs, Plan};
-use crate::{Attr, DeviceNumber, FileId, FileType, FsError, FsResult, WccAttr};
+use crate::{Access, Attr, Cred, DeviceNumber, FileId, FileType, FsError, FsResult, WccAttr};
 use runtime::sync::{RangeGuard, RangeLock, WHOLE_RANGE};
 
 /// Flag: an object of the hidden tree of extended attributes.
@@ -55,7 +56,23 @@ pub(crate) struct Znode {
     pub(crate) last_txg: Cell<Txg>,
     /// When the file's POSIX list was looked at, see [`Fs::look_at_acl`](crate::Fs).
     pub(crate) acl_seen: Cell<u32>,
+    /// Where others are told what it is like.
+    telling: Option<Telling>,
+    /// The open group when it came into memory: space used may have changed until then.
+    since: Txg,
     referenced: Cell<bool>,
+}
+
+/// The right to change a file's attributes or, of a directory, its names. When it ends, nothing told before holds any more.
+pub(crate) struct Exclusive<'a> {
+    znode: &'a Znode,
+    _lock: RangeGuard<'a>,
+}
+
+impl Drop for Exclusive<'_> {
+    fn drop(&mut self) {
+        self.znode.changed();
+    }
 }
 
 /// What a znode is made from.
@@ -70,7 +87,7 @@ pub(crate) struct ZnodeParts {
 }
 
 impl Znode {
-    pub(crate) fn new(parts: ZnodeParts) -> Self {
+    pub(crate) fn new(parts: ZnodeParts, telling: Option<Telling>, since: Txg) -> Self {
         let shape = parts.attrs.shape();
         Self {
             object: parts.object,
@@ -89,6 +106,8 @@ impl Znode {
             atime_dirty: Cell::new(false),
             last_txg: Cell::new(Txg(0)),
             acl_seen: Cell::new(0),
+            telling,
+            since,
             referenced: Cell::new(true),
         }
     }
@@ -164,13 +183,72 @@ impl Znode {
     ///
     /// # Errors
     /// [`FsError::Stale`] when the file was freed meanwhile.
-    pub(crate) async fn exclusive(&self) -> FsResult<RangeGuard<'_>> {
-        let guard = self.lock.exclusive(WHOLE_RANGE).await;
+    pub(crate) async fn exclusive(&self) -> FsResult<Exclusive<'_>> {
+        let lock = self.lock.exclusive(WHOLE_RANGE).await;
         if self.dead.get() {
             Err(FsError::Stale)
         } else {
-            Ok(guard)
+            Ok(Exclusive {
+                znode: self,
+                _lock: lock,
+            })
         }
+    }
+
+    /// What was told of the file does not hold any more.
+    pub(crate) fn changed(&self) {
+        if let Some(telling) = &self.telling {
+            telling.changed(self.object);
+        }
+    }
+
+    /// Where others may be told of the file, if it is one that anybody may ask for.
+    fn telling(&self) -> Option<&Telling> {
+        let asked_for = !self.unlinked.get() && !self.dead.get();
+        self.telling.as_ref().filter(|_| asked_for)
+    }
+
+    /// Tells others what the file is like now.
+    pub(crate) fn tell(&self, attr: &Attr) {
+        if let Some(telling) = self.telling() {
+            telling.attr(attr, self.last_txg.get().max(self.since));
+        }
+    }
+
+    /// Returns what makes something told of what is looked at from here on.
+    pub(crate) fn seen(&self) -> Option<Seen> {
+        self.telling
+            .as_ref()
+            .map(|telling| telling.seen(self.object))
+    }
+
+    /// Tells others what a name in this directory leads to, and that the caller may search it.
+    pub(crate) fn tell_name(&self, seen: Seen, name: &[u8], cred: &Cred, file: FileId) {
+        if let Some(telling) = self.telling() {
+            telling.name(seen, self.id(), name, cred, file);
+        }
+    }
+
+    /// Tells others everything that the caller may do.
+    pub(crate) fn tell_rights(&self, seen: Seen, cred: &Cred, granted: Access) {
+        if let Some(telling) = self.telling() {
+            telling.rights(seen, self.id(), cred, granted);
+        }
+    }
+
+    pub(crate) fn set_unlinked(&self) {
+        self.unlinked.set(true);
+        self.changed();
+    }
+
+    pub(crate) fn set_dead(&self) {
+        self.dead.set(true);
+        self.changed();
+    }
+
+    pub(crate) fn set_block_size(&self, bytes: u32) {
+        self.block_size.set(bytes);
+        self.changed();
     }
 
     /// Waits until nobody changes the directory's names.

@@ -3,3 +3,4 @@
 mod model;
 mod posix;
 mod rig;
+mod told;

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dmu::{Ledger, Objset, ObjsetOptions, Owner, Services, TxgClock, TxgOptions};
@@ -15,7 +16,7 @@ use runtime::{Handle, JoinHandle};
 use vdev::{LeafSpec, OpenMode, TopSpec, Tree, TreeSpec, TreeTuning};
 use world::{DiskModel, Ended, World};
 use zio::{BlockStore, MetaSource, StoreOptions, ZioError};
-use zpl::{Fs, FsOptions, RootProps, create_root};
+use zpl::{Fs, FsOptions, Lookaside, RootProps, create_root};
 
 const DISK: &str = "/disk";
 
@@ -57,7 +58,12 @@ pub(crate) struct Rig {
     shared: Rc<Shared>,
     sync_loop: Option<JoinHandle<()>>,
     pub(crate) fs: Fs,
+    /// What was told of the files since it was opened.
+    pub(crate) told: Arc<Lookaside>,
 }
+
+/// Number of the file system in [`Rig::told`].
+pub(crate) const FS: u64 = 7;
 
 /// Finds the owner at the fixed offsets behind the header, as accounting does (format/09 section 4).
 fn owner_of(bonus_type: ObjectType, bonus: &[u8]) -> Option<Owner> {
@@ -151,13 +157,12 @@ impl Rig {
         });
         sync(&shared, txg).await;
         let sync_loop = Some(start(handle, &shared));
-        let fs = Fs::open_objset(os, FsOptions::default())
-            .await
-            .expect("opens");
+        let (fs, told) = open(os, &clock).await;
         Self {
             shared,
             sync_loop,
             fs,
+            told,
         }
     }
 
@@ -172,7 +177,12 @@ impl Rig {
             self.shared.store.clone(),
             arc::CacheTuning::default(),
         );
-        let services = Services::new(handle.clone(), cache, self.shared.store.clone(), clock);
+        let services = Services::new(
+            handle.clone(),
+            cache,
+            self.shared.store.clone(),
+            clock.clone(),
+        );
         let os = Objset::open(&services, self.shared.root.get(), options())
             .await
             .expect("opens");
@@ -180,9 +190,7 @@ impl Rig {
         *self.shared.os.borrow_mut() = os.clone();
         self.shared.stop.set(false);
         self.sync_loop = Some(start(&handle, &self.shared));
-        self.fs = Fs::open_objset(os, FsOptions::default())
-            .await
-            .expect("opens");
+        (self.fs, self.told) = open(os, &clock).await;
     }
 
     pub(crate) async fn close(&mut self) {
@@ -200,6 +208,16 @@ impl Rig {
     pub(crate) fn objects(&self) -> u64 {
         self.shared.os.borrow().object_count()
     }
+}
+
+async fn open(os: Objset, clock: &TxgClock) -> (Fs, Arc<Lookaside>) {
+    let told = Arc::new(Lookaside::new(clock.synced_mark()));
+    let options = FsOptions {
+        lookaside: Some((told.clone(), FS)),
+        ..FsOptions::default()
+    };
+    let fs = Fs::open_objset(os, options).await.expect("opens");
+    (fs, told)
 }
 
 fn start(handle: &Handle, shared: &Rc<Shared>) -> JoinHandle<()> {

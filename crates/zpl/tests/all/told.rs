@@ -1,0 +1,215 @@
+//! What other threads are told of files is what the file system says itself, at every moment of other work.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use runtime::IoBuf;
+use world::Rng;
+use zpl::{
+    Access, Attr, CreateMode, Cred, FileId, Fs, FsError, RootProps, SetAttr, SetTime, Stability,
+};
+
+use crate::rig::{self, FS, Rig};
+
+const NAMES: u64 = 6;
+const WORKERS: u64 = 5;
+/// With nothing cached after each opening, changes wait in their midst, and are looked at there.
+const OPENINGS: u64 = 6;
+const STEPS: usize = 60;
+
+/// What a future says without a wait.
+fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+fn users() -> [Cred; 2] {
+    let user = |uid| Cred {
+        uid,
+        gid: uid,
+        groups: vec![9],
+        opened: false,
+    };
+    [Cred::root(), user(3)]
+}
+
+fn a_name(rng: &mut Rng) -> Vec<u8> {
+    format!("n{}", rng.below(NAMES)).into_bytes()
+}
+
+/// One change of something in one of two directories; what fails fails.
+async fn change(fs: &Fs, dirs: [FileId; 2], rng: &mut Rng) -> Result<(), FsError> {
+    let root = Cred::root();
+    let (dir, other) = (dirs[rng.index(2)], dirs[rng.index(2)]);
+    let (name, to) = (a_name(rng), a_name(rng));
+    let mode = SetAttr {
+        mode: Some(u32::try_from(rng.below(0o1000)).expect("small")),
+        ..SetAttr::default()
+    };
+    match rng.below(12) {
+        0..3 => {
+            fs.create(dir, &name, CreateMode::Unchecked, &mode, &root)
+                .await?;
+        }
+        3 => {
+            fs.mkdir(dir, &name, &mode, &root).await?;
+        }
+        4 => {
+            fs.remove(dir, &name, &root).await?;
+        }
+        5 => {
+            fs.rmdir(dir, &name, &root).await?;
+        }
+        6 => {
+            fs.rename(dir, &name, other, &to, &root).await?;
+        }
+        7 => {
+            fs.setattr(dir, &mode, None, &root).await?;
+        }
+        kind => {
+            let file = fs.lookup(dir, &name, &root).await?.id;
+            match kind {
+                8 => {
+                    let data = IoBuf::from(vec![7; rng.index(200_000) + 1]);
+                    let at = rng.below(300_000);
+                    fs.write(file, at, data, Stability::Unstable, &root).await?;
+                }
+                9 => {
+                    fs.read(file, 0, 100, &root).await?;
+                }
+                10 => {
+                    fs.link(file, other, &to, &root).await?;
+                }
+                _ => {
+                    let set = SetAttr {
+                        size: rng.coin().then(|| rng.below(300_000)),
+                        mtime: Some(SetTime::Server),
+                        ..mode
+                    };
+                    fs.setattr(file, &set, None, &root).await?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Compares everything that is told with what the file system says at the same moment, and has it told anew. The space used
+/// is told as it was until the group is on disk, while it grows; only when nothing is `changing` it has to be the same.
+async fn compare(
+    rig: &Rig,
+    dirs: [FileId; 2],
+    ids: &mut Vec<FileId>,
+    told: &Cell<[usize; 3]>,
+    changing: bool,
+) {
+    let (fs, table) = (&rig.fs, &rig.told);
+    let used = |mut attr: Attr| {
+        if changing {
+            attr.used = 0;
+        }
+        attr
+    };
+    let mut count = told.get();
+    for cred in &users() {
+        for dir in dirs {
+            for number in 0..NAMES {
+                let name = format!("n{number}").into_bytes();
+                if let Some((file, of)) = table.search(FS, dir, &name, cred)
+                    && let Some(found) = at_once(fs.lookup(dir, &name, cred))
+                {
+                    assert_eq!(found.map(used), Ok(used(file)), "{name:?} for {}", cred.uid);
+                    if let Some(attr) = at_once(fs.getattr(dir)) {
+                        assert_eq!(attr.map(used), Ok(used(of)));
+                    }
+                    count[0] += 1;
+                }
+                if let Ok(attr) = fs.lookup(dir, &name, cred).await
+                    && !ids.contains(&attr.id)
+                {
+                    ids.push(attr.id);
+                }
+            }
+        }
+        for &id in &*ids {
+            if let Some(told) = table.attr(FS, id)
+                && let Some(attr) = at_once(fs.getattr(id))
+            {
+                assert_eq!(attr.map(used), Ok(used(told)));
+                count[1] += 1;
+            }
+            let wanted = Access(63);
+            if let Some(told) = table.access(FS, id, wanted, cred)
+                && let Some(granted) = at_once(fs.access(id, wanted, cred))
+            {
+                assert_eq!(granted, Ok(told), "{id:?} for {}", cred.uid);
+                count[2] += 1;
+            }
+            let _ = fs.access(id, wanted, cred).await;
+            let _ = fs.getattr(id).await;
+        }
+    }
+    told.set(count);
+    let surplus = ids.len().saturating_sub(24);
+    ids.drain(2..2 + surplus);
+}
+
+fn run(seed: u64) {
+    rig::run(seed, RootProps::default(), |handle, mut rig| async move {
+        let root = Cred::root();
+        let open = SetAttr {
+            mode: Some(0o755),
+            ..SetAttr::default()
+        };
+        let above = rig.fs.root();
+        let mut dirs = [above; 2];
+        for (dir, name) in dirs.iter_mut().zip([b"a", b"b"]) {
+            let made = rig.fs.mkdir(above, name, &open, &root).await;
+            *dir = made.expect("makes").file.id;
+        }
+        let told = Rc::new(Cell::new([0; 3]));
+        for round in 0..OPENINGS {
+            let left = Rc::new(Cell::new(WORKERS));
+            for worker in 0..WORKERS {
+                let (fs, left) = (rig.fs.clone(), left.clone());
+                let (handle, own) = (handle.clone(), seed << 8 | round << 4 | worker);
+                drop(handle.clone().spawn("worker", async move {
+                    let mut rng = Rng::new(own);
+                    for _ in 0..STEPS {
+                        let _ = change(&fs, dirs, &mut rng).await;
+                        let most = if rng.chance(50_000) { 100_000 } else { 200 };
+                        handle.sleep(Duration::from_micros(rng.below(most))).await;
+                    }
+                    left.set(left.get() - 1);
+                }));
+            }
+            let mut ids = dirs.to_vec();
+            let mut rng = Rng::new(seed);
+            while left.get() > 0 {
+                compare(&rig, dirs, &mut ids, &told, true).await;
+                handle.sleep(Duration::from_micros(rng.below(200))).await;
+            }
+            rig.fs.sync().await.expect("syncs");
+            compare(&rig, dirs, &mut ids, &told, false).await;
+            rig.reopen().await;
+        }
+        // The comparison compared something.
+        let counts = told.get();
+        assert!(counts.iter().all(|count| *count > 100), "{counts:?}");
+        rig.close().await;
+    });
+}
+
+#[test]
+fn what_is_told_is_so_while_others_work() {
+    for seed in 1..=4 {
+        eprintln!("seed {seed}");
+        run(seed);
+    }
+}
