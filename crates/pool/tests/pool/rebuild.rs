@@ -322,6 +322,23 @@ fn dumped(world: &World) -> (tempfile::TempDir, Vec<PathBuf>) {
     (dir, files)
 }
 
+/// Lets OpenZFS go on with a copy of a pool, to the end. `None` without it.
+///
+/// OpenZFS 2.3.2 ends the transaction of a read before it puts the read below the root I/O of the transaction group
+/// (`vdev_rebuild_range`): a group that is synced in between has taken its root away, and OpenZFS dies. It gets another copy then.
+fn ended_by_openzfs(world: &World) -> Option<(tempfile::TempDir, Vec<PathBuf>)> {
+    for _ in 0..5 {
+        let (dir, files) = dumped(world);
+        let operations = ["--", "waitresilver:tank", "scrub:tank"];
+        match refpool_try(dir.path(), "ds", &files, &operations)? {
+            Ok(()) => return Some((dir, files)),
+            Err(failure) if failure.contains("zio_add_child_first") => eprintln!("{failure}"),
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+    panic!("OpenZFS dies each time");
+}
+
 /// Begun here, exported half-way: OpenZFS goes on with it to the end, or we do.
 #[test]
 fn openzfs_goes_on_with_ours() {
@@ -340,13 +357,7 @@ fn openzfs_goes_on_with_ours() {
         pool.export().await.expect("export");
     });
     zdb_clean(&world, "half-way");
-    let (dir, files) = dumped(&world);
-    if refpool_run(
-        dir.path(),
-        "ds",
-        &files,
-        &["--", "waitresilver:tank", "scrub:tank"],
-    ) {
+    if let Some((dir, files)) = ended_by_openzfs(&world) {
         zdb_clean_dir(dir.path(), "ended by OpenZFS");
         let theirs = world_of_files(1, &files);
         run(&theirs, async |handle| {

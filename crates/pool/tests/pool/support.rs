@@ -214,10 +214,18 @@ pub(crate) fn refpool() -> Option<&'static Path> {
 /// Lets OpenZFS's code work on the disks: `args` follow the names of the files (`import`, or `ds`
 /// with operations).  Returns false when it is not there.
 pub(crate) fn refpool_run(dir: &Path, command: &str, files: &[PathBuf], args: &[&str]) -> bool {
-    let Some(program) = refpool() else {
-        return false;
-    };
-    let output = Command::new(program)
+    let ended = refpool_try(dir, command, files, args);
+    ended.is_some_and(|ended| ended.map_or_else(|failure| panic!("{failure}"), |()| true))
+}
+
+/// The same, for those who expect that it fails: returns what it said then.
+pub(crate) fn refpool_try(
+    dir: &Path,
+    command: &str,
+    files: &[PathBuf],
+    args: &[&str],
+) -> Option<Result<(), String>> {
+    let output = Command::new(refpool()?)
         .current_dir(dir)
         .arg(command)
         .arg(POOL)
@@ -225,20 +233,17 @@ pub(crate) fn refpool_run(dir: &Path, command: &str, files: &[PathBuf], args: &[
         .args(args)
         .output()
         .expect("refpool runs");
-    let out = String::from_utf8_lossy(&output.stdout).into_owned();
-    let err = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        output.status.success(),
-        "refpool {command}: {}\n{out}\n{err}",
-        output.status
-    );
-    if args.iter().any(|arg| arg.starts_with("scrub:")) {
-        assert!(
-            out.contains(" 0 errors"),
-            "scrub found errors:\n{out}\n{err}"
-        );
+    let out = String::from_utf8_lossy(&output.stdout);
+    let err = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        let status = output.status;
+        return Some(Err(format!("refpool {command}: {status}\n{out}\n{err}")));
     }
-    true
+    let scrubs = args.iter().any(|arg| arg.starts_with("scrub:"));
+    if scrubs && !out.contains(" 0 errors") {
+        return Some(Err(format!("scrub found errors:\n{out}\n{err}")));
+    }
+    Some(Ok(()))
 }
 
 /// Loads files that another program changed back into a new world.
