@@ -280,8 +280,11 @@ impl Ward {
                 return Some((index, Action::Replace));
             }
         };
-        self.places[index].cause = Some(cause);
-        self.places[index].needs_scrub |= scrub;
+        let place = &mut self.places[index];
+        place.cause = Some(cause);
+        place.needs_scrub |= scrub;
+        // A scrub that is under way may have passed what is wrong from now on.
+        place.in_scrub = false;
         Some((index, action))
     }
 
@@ -859,5 +862,25 @@ mod tests {
         };
         assert!(needs_scrub(Health::Faulted));
         assert!(!needs_scrub(Health::Online));
+    }
+
+    /// A disk can become sound while a scrub is under way, and get into trouble again before its end.
+    #[test]
+    fn a_scrub_under_way_does_not_clear_trouble_that_begins_during_it() {
+        let plan = plan();
+        let world = World::new(1);
+        for path in plan.base.disks() {
+            world.add_disk(path, model(&plan.base));
+        }
+        for seed in 0..40 {
+            let mut ward = Ward::new(&plan, world.clone(), Rng::new(seed));
+            ward.scrubbing = true;
+            for place in &mut ward.places {
+                place.in_scrub = true;
+            }
+            if let Some((index, Action::None)) = ward.begin_trouble() {
+                assert!(!ward.places[index].in_scrub, "seed {seed}");
+            }
+        }
     }
 }
