@@ -181,7 +181,7 @@ impl FsHandle {
             .call(move |fs| async move {
                 let done = work(fs.clone()).await?;
                 let stable = match at_once {
-                    true => fs.commit(of, 0, 0).await.map(drop),
+                    true => fs.commit_change(of).await,
                     false => Ok(()),
                 };
                 Ok((done, stable))
@@ -191,7 +191,8 @@ impl FsHandle {
             self.tell(&what(&done)).await;
         }
         if self.stable && !at_once {
-            self.commit(of, 0, 0).await?;
+            self.call(move |fs| async move { fs.commit_change(of).await })
+                .await?;
         }
         stable?;
         Ok(done)

@@ -5,6 +5,7 @@
 
 use std::rc::Rc;
 
+use ondisk::ObjectId;
 use runtime::IoBuf;
 
 use crate::backing::{SyncSetting, Weight};
@@ -372,6 +373,28 @@ impl Fs {
             self.commit_log(&znode).await?;
         }
         self.attr_of(&znode).await
+    }
+
+    /// Brings a change of names in a directory, or of a file's attributes, onto stable storage, whether the directory or file is
+    /// still there or has been removed meanwhile. If it is, what it is like now is told to others ([`Lookaside`](crate::Lookaside)):
+    /// who changes something asks for it next.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub async fn commit_change(&self, of: FileId) -> FsResult<()> {
+        if self.settings().sync != SyncSetting::Disabled {
+            match &self.0.log {
+                Some(log) => log.commit(Some(ObjectId(of.object))).await?,
+                None => {
+                    let open = self.0.backing.open_txg();
+                    self.0.backing.wait_synced(open).await?;
+                }
+            }
+        }
+        match self.getattr(of).await {
+            Ok(_) | Err(FsError::Stale) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Brings the whole file system onto stable storage.

@@ -285,6 +285,20 @@ fn a_held_file_outlives_its_name() {
     });
 }
 
+/// Who changed something in a directory waits for stable storage, not for the directory: somebody else may have removed it.
+#[test]
+fn a_change_becomes_stable_though_its_directory_is_removed() {
+    check(|fs, root| async move {
+        let admin = Cred::root();
+        let dir = dir(&fs, root, "dir", 0o755, &admin).await;
+        file(&fs, dir, "file", 0o644, &admin).await;
+        fs.remove(dir, b"file", &admin).await.expect("removes");
+        fs.rmdir(root, b"dir", &admin).await.expect("removes");
+        assert_eq!(fs.commit(dir, 0, 0).await, Err(FsError::Stale));
+        assert_eq!(fs.commit_change(dir).await, Ok(()));
+    });
+}
+
 #[test]
 fn big_files_are_freed_in_steps_and_their_space_returns() {
     check(|fs, root| async move {
