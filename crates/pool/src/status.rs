@@ -324,6 +324,8 @@ pub struct PoolStatus {
     pub checkpoint: Option<CheckpointStatus>,
     /// The newest removal of a vdev that held data.
     pub removal: Option<RemovalStatus>,
+    /// Why the space of what was destroyed is not freed any further before the next import.
+    pub freeing_rests: Option<String>,
     /// Root of the vdev tree.
     pub root: VdevStatus,
     /// Cache devices.

@@ -233,6 +233,10 @@ impl Inner {
             scan: self.scan.status(),
             checkpoint: self.checkpoint_status(),
             removal: self.removal_status(),
+            freeing_rests: self
+                .hierarchy
+                .background_error()
+                .map(|error| error.to_string()),
             root,
             caches,
             spares: self.auxiliary_status(Kind::Spare),

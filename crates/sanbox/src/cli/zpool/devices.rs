@@ -1,5 +1,7 @@
 //! `zpool offline`, `online`, `attach`, `detach`, `replace` and `reopen`: changes to a pool in use.
 
+use std::time::Duration;
+
 use engine::{EngineError, PoolError, PoolHandle, VdevStatus};
 
 use super::draid::is_spare_name;
@@ -91,6 +93,10 @@ pub(super) async fn online(session: &Session, arguments: &[String]) -> Outcome {
     if failed { Err(Exit(1)) } else { Ok(()) }
 }
 
+/// A replaced device goes in one of the groups after the resilver, and without a daemon nobody else would see to it. One that
+/// stays, because not all of it could be read, is not waited for.
+const GOES_WITHIN: Duration = Duration::from_secs(10);
+
 pub(super) async fn attach(session: &Session, arguments: &[String]) -> Outcome {
     join(session, arguments, false).await
 }
@@ -163,10 +169,16 @@ async fn join(session: &Session, arguments: &[String], replace: bool) -> Outcome
     }
     session.appliance.devices_changed(&pool).await;
     if wait {
-        wait_for(session, &pool, |status| is_joining(status, replace)).await
-    } else {
-        finish_here(session, &pool).await
+        return wait_for(session, &pool, |status| is_joining(status, replace)).await;
     }
+    finish_here(session, &pool).await?;
+    if replace && !session.appliance.lives_on() {
+        let gone = wait_for(session, &pool, |status| is_joining(status, true));
+        return tokio::time::timeout(GOES_WITHIN, gone)
+            .await
+            .unwrap_or(Ok(()));
+    }
+    Ok(())
 }
 
 /// Says why a device could not join.

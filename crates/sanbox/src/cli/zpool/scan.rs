@@ -228,6 +228,13 @@ pub(super) async fn wait(session: &Session, arguments: &[String]) -> Outcome {
         if !freeing || freeing_bytes(&pool).await == 0 {
             return Ok(());
         }
+        let status = pool.status().await;
+        let status = status.map_err(|error| session.fail(error.to_string()))?;
+        if let Some(reason) = status.freeing_rests {
+            return Err(session.fail(format!(
+                "cannot wait for '{name}' to free what was destroyed: {reason}"
+            )));
+        }
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }

@@ -221,6 +221,12 @@ fn pool_text(status: &PoolStatus, damaged: Option<&[String]>, options: Options) 
     if let Some(kept) = &status.checkpoint {
         text.push_str(&checkpoint_text(kept, status.scan.as_ref()));
     }
+    if let Some(reason) = &status.freeing_rests {
+        text.push_str(&format!(
+            "  free: stopped, what was destroyed holds more space than it should: {reason}\n\tThe next import goes on \
+             with it.\n"
+        ));
+    }
     let width = status_width(status, options.style).max(10);
     text.push_str("config:\n\n");
     text.push_str(&format!(
@@ -872,6 +878,9 @@ fn pool_json(status: &PoolStatus, options: Options) -> Value {
             "errors": text(scan.errors),
         });
     }
+    if let Some(reason) = &status.freeing_rests {
+        object["freeing_rests"] = Value::from(reason.as_str());
+    }
     if let Some(removal) = &status.removal {
         let time = |time: u64| match options.exact {
             true => text(time),
@@ -968,5 +977,27 @@ fn flatten(vdev: &VdevStatus, name: &str, options: Options, into: &mut Map<Strin
     into.insert(name.to_owned(), counters_json(vdev, name, options));
     for child in &vdev.children {
         flatten(child, &options.style.name(child), options, into);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn freeing_that_rests_is_said() {
+        let text = |freeing_rests: Option<&str>| {
+            let status = PoolStatus {
+                freeing_rests: freeing_rests.map(str::to_owned),
+                ..PoolStatus::default()
+            };
+            pool_text(&status, None, Options::default())
+        };
+        assert!(!text(None).contains("free:"));
+        let said = text(Some("object 7 cannot be read"));
+        assert!(
+            said.contains("\n  free: stopped") && said.contains("object 7"),
+            "{said}"
+        );
     }
 }
