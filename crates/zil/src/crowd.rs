@@ -28,6 +28,12 @@ impl Crowd {
         self.waiting > 0 && self.waiting * PARTS >= most
     }
 
+    /// Whether some of those are missing who came lately.
+    pub(crate) fn expects_more(&self) -> bool {
+        let most = self.recent.iter().copied().max().unwrap_or(0);
+        self.waiting + self.under_way < most
+    }
+
     /// Takes all who wait into a batch; returns how many they are.
     pub(crate) fn begin(&mut self) -> u64 {
         let waiting = std::mem::take(&mut self.waiting);
@@ -66,6 +72,17 @@ mod tests {
         assert!(of(1, &[1]).is_worth_a_batch());
         assert!(!of(15, &[1, 31]).is_worth_a_batch());
         assert!(of(16, &[1, 31]).is_worth_a_batch());
+    }
+
+    #[test]
+    fn those_are_expected_who_came_lately() {
+        assert!(!of(1, &[]).expects_more());
+        let mut crowd = of(1, &[3, 5]);
+        assert!(!crowd.expects_more(), "they are under way");
+        crowd.end(3);
+        assert!(crowd.expects_more());
+        crowd.waiting = 3;
+        assert!(!crowd.expects_more());
     }
 
     #[test]

@@ -331,6 +331,10 @@ impl Zilog {
                 continue;
             }
             inner.placing.set(true);
+            // Who called in the same moment: a batch costs a write and a flush, however many are in it.
+            if inner.crowd.borrow().expects_more() {
+                inner.handle.yield_now().await;
+            }
             // Apart: one request of a group writes, the state of all would have room for it.
             let write = Box::pin(inner.write_batch());
             let result = runtime::waiting_as("records to reach the intent log", write).await;

@@ -295,6 +295,38 @@ fn batches_under_way_at_a_power_cut_are_found_in_their_order() {
     assert!(at_once > 100, "{at_once} batches began beside others");
 }
 
+/// Once it is known that several come, the first of those who call in the same moment does not go alone.
+#[test]
+fn commits_of_the_same_moment_share_a_batch() {
+    let world = world(74, 1, 128 * MIB);
+    run(&world, async |handle| {
+        let pool = create(&handle, single()).await;
+        let dataset = root(&pool).await;
+        let mut objects = Vec::new();
+        for seed in 0..8 {
+            let object = make(&dataset, BLOCK).await;
+            logged(&dataset, object, 512, seed).await;
+            objects.push(object);
+        }
+        let log = dataset.log().expect("a log");
+        let mut batches = Vec::new();
+        for round in 0..20 {
+            let before = log.stats().batches;
+            for &object in &objects {
+                write(&dataset, object, 512, round).await;
+            }
+            let commits = objects.iter().map(|&object| log.commit(Some(object)));
+            for committed in runtime::join_all(commits).await {
+                committed.expect("commit");
+            }
+            batches.push(log.stats().batches - before);
+        }
+        assert!(batches[0] > 1, "the first went alone: {batches:?}");
+        assert_eq!(batches[1..], [1; 19], "{batches:?}");
+        pool.abandon();
+    });
+}
+
 #[test]
 fn what_follows_a_batch_that_failed_is_safe_with_its_group() {
     let (mut at_once, mut fallbacks) = (0, 0);
