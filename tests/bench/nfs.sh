@@ -124,7 +124,10 @@ zfsfuse_round() { # small files only: that is where it is the stronger peer
   sleep 1.5; "$ZFSFUSE/sbin/zpool" create -f -m "$d" perfpool "$w/zv/d0"; "$ZFSFUSE/sbin/zfs" set atime=off perfpool; sleep 0.5
   ganesha "$d" 1.1
   files ganesha-zfsfuse "nfs://127.0.0.1$d?nfsport=2049&mountport=20048&version=3"
-  stop; "$ZFSFUSE/sbin/zpool" destroy -f perfpool || true; kill $below; wait $below 2>/dev/null || true; below=; rm -rf "$w/zv"
+  stop
+  # Busy for a moment after ganesha has gone; one that stays would be there again in the next round.
+  for _ in $(seq 20); do "$ZFSFUSE/sbin/zpool" destroy -f perfpool 2>/dev/null && break; sleep 0.25; done
+  kill $below; wait $below 2>/dev/null || true; below=; rm -rf "$w/zv"
 }
 
 limits_round() {
