@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ondisk::Txg;
-use runtime::IoBuf;
+use ondisk::{Guid, Txg};
+use runtime::{Handle, IoBuf};
 use vdev::{
     Health, IoClass, LEAF_DATA_START, Location, OpenMode, Tree, TreeTuning, VdevError, VdevStats,
     Verify,
@@ -48,7 +48,7 @@ fn world_of(seed: u64, disks: &[&str]) -> World {
 }
 
 /// Returns the leaves that missed writes since the last call.
-fn missed(tree: &vdev::Tree) -> Vec<ondisk::Guid> {
+fn missed(tree: &Tree) -> Vec<Guid> {
     let missed = tree.take_missed_writes().into_iter();
     missed.map(|(leaf, _)| leaf).collect()
 }
@@ -317,6 +317,17 @@ fn a_stuck_half_is_waited_for_some_time_then_left_behind() {
     }));
 }
 
+/// A mirror that has noticed that its first half was away, which is back and was not opened again yet; and that half's number.
+async fn half_was_away(handle: &Handle, world: &World) -> (Tree, Guid) {
+    let (config, tree) = make(handle, &["/a", "/b"], 12).await;
+    world.vanish("/a");
+    tree.write(at(0), content(0, 1), IoClass::AsyncWrite)
+        .await
+        .expect("one half takes it");
+    world.bring_back("/a");
+    (tree, config.tops[0].children[0].guid)
+}
+
 /// Several can ask for the same device at once: an administrator, and whoever saw it come back. The second found it in use, by
 /// the first, and said so of a device that was open (seed 250348 of the fault campaign).
 #[test]
@@ -324,13 +335,7 @@ fn a_device_that_two_bring_back_at_once_is_back() {
     let world = world_of(5, &["/a", "/b"]);
     let inner = world.clone();
     done(world.run(|handle| async move {
-        let (config, tree) = make(&handle, &["/a", "/b"], 12).await;
-        inner.vanish("/a");
-        tree.write(at(0), content(0, 1), IoClass::AsyncWrite)
-            .await
-            .expect("one half takes it");
-        inner.bring_back("/a");
-        let guid = config.tops[0].children[0].guid;
+        let (tree, guid) = half_was_away(&handle, &inner).await;
         let reopened = async {
             runtime::join_all([tree.reopen(), tree.reopen()])
                 .await
@@ -350,13 +355,7 @@ fn a_device_taken_offline_while_it_is_opened_stays_offline() {
     let world = world_of(5, &["/a", "/b"]);
     let inner = world.clone();
     done(world.run(|handle| async move {
-        let (config, tree) = make(&handle, &["/a", "/b"], 12).await;
-        inner.vanish("/a");
-        tree.write(at(0), content(0, 1), IoClass::AsyncWrite)
-            .await
-            .expect("one half takes it");
-        inner.bring_back("/a");
-        let guid = config.tops[0].children[0].guid;
+        let (tree, guid) = half_was_away(&handle, &inner).await;
         let (back, offline) = runtime::join(tree.reopen(), tree.take_offline(guid)).await;
         offline.expect("the other half has everything");
         assert_eq!(back, 0);
@@ -367,7 +366,6 @@ fn a_device_taken_offline_while_it_is_opened_stays_offline() {
     }));
 }
 
-/// Random writes and reads over a mirror one half of which fails at random. Every read must give the newest bytes.
 #[test]
 fn only_a_half_that_lacks_nothing_can_say_that_nothing_is_there() {
     let world = world_of(8, &["/a", "/b"]);
@@ -464,6 +462,7 @@ fn what_was_torn_is_completed_and_nobody_is_blamed() {
     }));
 }
 
+/// Random writes and reads over a mirror one half of which fails at random. Every read must give the newest bytes.
 #[test]
 fn one_bad_half_never_shows() {
     for seed in 0..40 {
