@@ -24,14 +24,17 @@ pub(crate) struct Crowd {
 impl Crowd {
     /// Whether those who wait are enough for a batch beside those under way.
     pub(crate) fn is_worth_a_batch(&self) -> bool {
-        let most = self.recent.iter().copied().max().unwrap_or(0);
-        self.waiting > 0 && self.waiting * PARTS >= most
+        self.waiting > 0 && self.waiting * PARTS >= self.most()
     }
 
     /// Whether some of those are missing who came lately.
     pub(crate) fn expects_more(&self) -> bool {
-        let most = self.recent.iter().copied().max().unwrap_or(0);
-        self.waiting + self.under_way < most
+        self.waiting + self.under_way < self.most()
+    }
+
+    /// How many there were lately.
+    fn most(&self) -> u64 {
+        self.recent.iter().copied().max().unwrap_or(0)
     }
 
     /// Takes all who wait into a batch; returns how many they are.

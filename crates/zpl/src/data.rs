@@ -370,7 +370,8 @@ impl Fs {
         let _ = (offset, len);
         let znode = self.znode(id).await?;
         if self.settings().sync != SyncSetting::Disabled {
-            self.commit_log(&znode).await?;
+            self.commit_log(znode.object_id(), znode.last_txg.get())
+                .await?;
         }
         self.attr_of(&znode).await
     }
@@ -383,13 +384,8 @@ impl Fs {
     /// Those of writing.
     pub async fn commit_change(&self, of: FileId) -> FsResult<()> {
         if self.settings().sync != SyncSetting::Disabled {
-            match &self.0.log {
-                Some(log) => log.commit(Some(ObjectId(of.object))).await?,
-                None => {
-                    let open = self.0.backing.open_txg();
-                    self.0.backing.wait_synced(open).await?;
-                }
-            }
+            let open = self.0.backing.open_txg();
+            self.commit_log(ObjectId(of.object), open).await?;
         }
         match self.getattr(of).await {
             Ok(_) | Err(FsError::Stale) => Ok(()),
@@ -419,14 +415,16 @@ impl Fs {
         if !wait {
             return Ok(Stability::Unstable);
         }
-        self.commit_log(znode).await?;
+        self.commit_log(znode.object_id(), znode.last_txg.get())
+            .await?;
         Ok(Stability::FileSync)
     }
 
     /// Waits after a change of names or attributes if the `sync` property is `always`.
     pub(crate) async fn settle(&self, znode: &Znode) -> FsResult<()> {
         if self.settings().sync == SyncSetting::Always && self.0.replaying.get().is_none() {
-            self.commit_log(znode).await?;
+            self.commit_log(znode.object_id(), znode.last_txg.get())
+                .await?;
         }
         Ok(())
     }

@@ -6,9 +6,9 @@
 //! for which change).
 
 use dmu::Tx;
-use ondisk::ObjectId;
 use ondisk::acl::Ace;
 use ondisk::zil::record_kind as kind;
+use ondisk::{ObjectId, Txg};
 use runtime::IoBuf;
 use zil::{Intent, Scope};
 
@@ -393,11 +393,11 @@ impl Fs {
         }
     }
 
-    /// Makes durable all changes of names, and those of one file's content and attributes.
-    pub(crate) async fn commit_log(&self, znode: &Znode) -> FsResult<()> {
+    /// Makes durable all changes of names, and those of one file's content and attributes, of which `last` is the newest.
+    pub(crate) async fn commit_log(&self, object: ObjectId, last: Txg) -> FsResult<()> {
         match &self.0.log {
-            Some(log) => Ok(log.commit(Some(znode.object_id())).await?),
-            None => self.0.backing.wait_synced(znode.last_txg.get()).await,
+            Some(log) => Ok(log.commit(Some(object)).await?),
+            None => self.0.backing.wait_synced(last).await,
         }
     }
 }

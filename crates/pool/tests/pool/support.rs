@@ -214,8 +214,11 @@ pub(crate) fn refpool() -> Option<&'static Path> {
 /// Lets OpenZFS's code work on the disks: `args` follow the names of the files (`import`, or `ds`
 /// with operations).  Returns false when it is not there.
 pub(crate) fn refpool_run(dir: &Path, command: &str, files: &[PathBuf], args: &[&str]) -> bool {
-    let ended = refpool_try(dir, command, files, args);
-    ended.is_some_and(|ended| ended.map_or_else(|failure| panic!("{failure}"), |()| true))
+    match refpool_try(dir, command, files, args) {
+        None => false,
+        Some(Ok(())) => true,
+        Some(Err(failure)) => panic!("{failure}"),
+    }
 }
 
 /// The same, for those who expect that it fails: returns what it said then.
