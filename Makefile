@@ -37,7 +37,7 @@ lint:
 test: oracles lint test-unit test-sim test-system
 
 test-unit:
-	$(CARGO) test --workspace --exclude sanbox-tests
+	$(CARGO) test --workspace --exclude tests
 
 # Always the whole workspace: with a package of its own choice cargo would choose other features for the dependencies
 # and build everything below it a second time.
@@ -53,21 +53,21 @@ test-real: oracles
 	tests/interop/run
 
 bench:
-	$(CARGO) run --release --package sanbox-tests --example engine_bench -- $(BENCH_DIR)
+	$(CARGO) run --release --package tests --example engine_bench -- $(BENCH_DIR)
 
 bench-parity:
-	$(CARGO) run --release --package sanbox-codec --example parity_bench
+	$(CARGO) run --release --package codec --example parity_bench
 
 bench-codec:
 	$(CC) -O2 -o target/codec_peer tests/bench/codec_peer.c -l:liblz4.so.1 -l:libzstd.so.1 -l:libzpool.so.6
-	$(CARGO) run --release --package sanbox-codec --example codec_bench -- target/codec_peer
+	$(CARGO) run --release --package codec --example codec_bench -- target/codec_peer
 
 bench-nfs:
 	$(CARGO) build --release --package sanbox
 	tests/bench/nfs.sh
 
 bench-engine:
-	$(CARGO) build --release --package sanbox-tests --example engine_bench
+	$(CARGO) build --release --package tests --example engine_bench
 	tests/bench/engine.sh $(OPENZFS)/openzfs_bench
 
 clean:

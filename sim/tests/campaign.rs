@@ -1,6 +1,6 @@
 //! A few seeds of the campaign with every `cargo test`, each twice; the canary; and the regressions.
 //!
-//! The campaign itself is `cargo run -p sanbox-sim -- campaign`.
+//! The campaign itself is `cargo run -p sim -- campaign`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -26,7 +26,7 @@ use engine::{
     CreateMode, Cred, Ending, Engine, FileId, FsHandle, ImportPolicy, IoBuf, PoolHandle, PoolSpec,
     SetAttr, Stability, Threads, Tunes, VdevSpec,
 };
-use harness::block_on;
+use tests::block_on;
 
 const POOL: &str = "bench";
 const MIB: u64 = 1 << 20;

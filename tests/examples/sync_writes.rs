@@ -15,7 +15,7 @@ use engine::{
     CreateMode, Cred, Ending, Engine, FileId, FsHandle, IoBuf, PoolHandle, PoolSpec, SetAttr,
     Stability, Threads, VdevSpec,
 };
-use harness::block_on;
+use tests::block_on;
 
 const FILE_BYTES: u64 = 64 << 20;
 const WRITE_BYTES: usize = 8 << 10;

@@ -8,7 +8,7 @@ w=$(mktemp -d); trap 'rm -rf "$w"' EXIT
 mkdir "$w/share"
 for kind in a_log_of_ours a_log_of_ours_on_striped_devices a_log_of_ours_on_mirrored_devices; do
     mkdir "$w/share/$kind"
-    (cd "$root" && SANBOX_CRASHED_POOL=$w/share/$kind cargo test -q -p sanbox-tests --test system -- --exact "intent_log::$kind") >"$w/made" 2>&1 || { tail -40 "$w/made"; exit 1; }
+    (cd "$root" && SANBOX_CRASHED_POOL=$w/share/$kind cargo test -q -p tests --test system -- --exact "intent_log::$kind") >"$w/made" 2>&1 || { tail -40 "$w/made"; exit 1; }
     [ -s "$w/share/$kind/expect" ] || { echo "interop log: no crashed pool was made by $kind" >&2; exit 1; }
 done
 cat >"$w/share/list.py" <<'P'

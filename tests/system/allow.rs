@@ -8,7 +8,7 @@ use engine::{
     CreateDataset, DatasetFilter, DatasetKind, Engine, ImportPolicy, PoolSpec, PropertyQuery,
     SnapshotRequest, Subject, Threads, VdevSpec,
 };
-use harness::{block_on, skip};
+use tests::{block_on, skip};
 
 use crate::cli::Place;
 use crate::histories::Dice;
@@ -92,13 +92,13 @@ fn grants_are_stored_and_shown() {
     );
     check("zfs destroy tank/c && zfs destroy tank/new", "");
     // What OpenZFS's debugger makes of it.
-    if !harness::oracle::has_zdb() {
+    if !tests::oracle::has_zdb() {
         skip("grants read by zdb", "zdb is not installed");
         return;
     }
     check("zpool export tank", "");
     // zdb knows who refers to a dictionary of grants, but not that its entries refer to others: so, too, of OpenZFS's own pools.
-    let objects = harness::oracle::zdb_clean_but(&place.path("work"), "tank", &|line| {
+    let objects = tests::oracle::zdb_clean_but(&place.path("work"), "tank", &|line| {
         line.contains("(DSL permissions)")
     })
     .expect("zdb finds nothing");
@@ -120,7 +120,7 @@ fn grants_are_stored_and_shown() {
 /// OpenZFS's own code reads our grants and judges by them as we do, we read and judge by its.
 #[test]
 fn openzfs_judges_alike() {
-    if harness::oracle::refpool().is_none() {
+    if tests::oracle::refpool().is_none() {
         skip("grants judged by OpenZFS", "refpool is not built");
         return;
     }
@@ -205,7 +205,7 @@ fn openzfs_judges_alike() {
             )
         });
         by_openzfs.extend(questions);
-        let told = harness::oracle::refpool_does("tank", std::slice::from_ref(&image), &by_openzfs)
+        let told = tests::oracle::refpool_does("tank", std::slice::from_ref(&image), &by_openzfs)
             .expect("refpool");
         let told: Vec<bool> = told
             .lines()

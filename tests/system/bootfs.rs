@@ -25,9 +25,9 @@ fn a_destroyed_dataset_is_not_booted_from() {
         "-\tdefault\n",
     );
     check("zpool export tank", "");
-    if harness::oracle::has_zdb() {
-        harness::oracle::zdb_clean(&place.path("work"), "tank").expect("zdb finds nothing");
+    if tests::oracle::has_zdb() {
+        tests::oracle::zdb_clean(&place.path("work"), "tank").expect("zdb finds nothing");
     } else {
-        harness::skip("zdb after a destroy", "zdb is not installed");
+        tests::skip("zdb after a destroy", "zdb is not installed");
     }
 }

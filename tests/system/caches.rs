@@ -4,14 +4,14 @@
 use std::process::Command;
 use std::time::Duration;
 
-use harness::oracle;
+use tests::oracle;
 
 use crate::cli::Place;
 
 /// What zdb says of a device's label, header and log.
 fn zdb_device(device: &std::path::Path) -> Option<String> {
     if !oracle::has_zdb() {
-        harness::skip("zdb -lll of a cache device", "zdb is not installed");
+        tests::skip("zdb -lll of a cache device", "zdb is not installed");
         return None;
     }
     let output = Command::new("zdb")

@@ -298,9 +298,7 @@ fn play(name: &str, steps: &[Step], place: &Place) -> (Vec<String>, String) {
 }
 
 fn check(name: &str) {
-    let file = harness::root()
-        .join("tests/cli")
-        .join(format!("{name}.txt"));
+    let file = tests::root().join("tests/cli").join(format!("{name}.txt"));
     let text = fs::read_to_string(&file).expect("a transcript");
     let steps = read(&text);
     assert!(!steps.is_empty(), "{name} has commands");
@@ -334,7 +332,7 @@ macro_rules! transcripts {
         #[test]
         fn no_transcript_is_forgotten() {
             let known = [$(stringify!($name)),*];
-            for entry in fs::read_dir(harness::root().join("tests/cli")).expect("a directory") {
+            for entry in fs::read_dir(tests::root().join("tests/cli")).expect("a directory") {
                 let name = entry.expect("an entry").file_name().to_string_lossy().into_owned();
                 let stem = name.strip_suffix(".txt").unwrap_or(&name);
                 assert!(known.contains(&stem), "{name} is run by no test");

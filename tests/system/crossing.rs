@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use harness::free_port;
+use tests::free_port;
 
 use crate::cli::Place;
 use crate::rpc::{Client, GETATTR, LOOKUP, NFS, READDIRPLUS, Xdr};

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::Duration;
 
-use harness::free_port;
+use tests::free_port;
 
 use crate::cli::Place;
 
@@ -39,10 +39,10 @@ fn a_killed_daemon_loses_nothing_acknowledged() {
         }
     }
     assert_eq!(place.run("zpool export tank"), "");
-    if harness::oracle::has_zdb() {
-        harness::oracle::zdb_clean(&place.path("work"), "tank").expect("zdb finds nothing");
+    if tests::oracle::has_zdb() {
+        tests::oracle::zdb_clean(&place.path("work"), "tank").expect("zdb finds nothing");
     } else {
-        harness::skip("zdb of a killed daemon's pool", "zdb is not installed");
+        tests::skip("zdb of a killed daemon's pool", "zdb is not installed");
     }
 }
 

@@ -6,7 +6,7 @@ use engine::{
     Ending, Engine, Health, ImportPolicy, PoolHandle, PoolSpec, ScanStatus, Threads, VdevSpec,
     VdevStatus,
 };
-use harness::{block_on, oracle};
+use tests::{block_on, oracle};
 
 use crate::written_pools::{Disks, Model, bytes, create, dataset, fill, judge, round_trip, verify};
 
@@ -99,7 +99,7 @@ fn blocks_that_lie_in_two_groups() {
 #[test]
 fn openzfs_reads_our_draid_without_the_disks_it_may_lose() {
     if !oracle::has_zdb() {
-        harness::skip("zdb on degraded draids of ours", "zdb is not installed");
+        tests::skip("zdb on degraded draids of ours", "zdb is not installed");
         return;
     }
     for (parity, data, children, spares) in [(1_u8, 2, 6_usize, 1), (2, 4, 11, 2)] {

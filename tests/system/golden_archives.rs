@@ -1,13 +1,13 @@
 //! Goal: the golden pools in the repository are what OpenZFS left, and the oracles judge them as we expect, so that
 //! a later failure is ours.
 
-use harness::golden::Golden;
-use harness::oracle;
+use tests::golden::Golden;
+use tests::oracle;
 
 #[test]
 fn zdb_finds_the_golden_mirror_clean() {
     if !oracle::has_zdb() {
-        harness::skip(
+        tests::skip(
             "zdb on a golden pool",
             "zdb is not installed (tests/oracles/install)",
         );
@@ -21,7 +21,7 @@ fn zdb_finds_the_golden_mirror_clean() {
 #[test]
 fn openzfs_in_userland_scrubs_the_golden_mirror() {
     if oracle::refpool().is_none() {
-        harness::skip(
+        tests::skip(
             "refpool on a golden pool",
             "refpool could not be built (tests/oracles/install)",
         );

@@ -8,9 +8,9 @@ use engine::{
     DatasetFilter, DatasetKind, Engine, ImportPolicy, PoolHandle, PropertyQuery, Threads, UsageOf,
     property,
 };
-use harness::block_on;
-use harness::golden::Golden;
 use serde_json::Value;
+use tests::block_on;
+use tests::golden::Golden;
 
 fn check(name: &str) {
     let golden = Golden::unpack(name).expect("unpack the golden pool");

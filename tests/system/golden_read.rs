@@ -8,11 +8,11 @@ use engine::{
     Cred, DatasetFilter, DatasetKind, Engine, FileId, FileType, FsHandle, ImportPolicy, ListLimit,
     PoolHandle, PropertyQuery, Threads,
 };
-use harness::block_on;
-use harness::golden::Golden;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
+use tests::block_on;
+use tests::golden::Golden;
 
 /// Imports a golden pool read-only.
 fn import(golden: &Golden) -> Result<(Engine, PoolHandle)> {

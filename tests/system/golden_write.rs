@@ -7,10 +7,10 @@ use engine::{
     CreateDataset, Cred, Ending, Engine, FileType, FsHandle, ImportPolicy, ListLimit, PoolHandle,
     Threads,
 };
-use harness::golden::Golden;
-use harness::{block_on, oracle};
 use serde_json::Value;
 use sim::checker::{self, FileImage, Image, Options};
+use tests::golden::Golden;
+use tests::{block_on, oracle};
 
 use crate::golden_read::{Changed, compare_changed};
 use crate::written_pools::{Model, fill, verify};
@@ -123,7 +123,7 @@ fn judge(golden: &Golden) -> Result<()> {
     if oracle::has_zdb() {
         oracle::zdb_clean(golden.directory(), &golden.name)?;
     } else {
-        harness::skip("zdb on a golden pool written here", "zdb is not installed");
+        tests::skip("zdb on a golden pool written here", "zdb is not installed");
     }
     Ok(())
 }
@@ -165,7 +165,7 @@ fn again(golden: &Golden, written: &Model) -> Result<()> {
     if oracle::refpool().is_some() {
         oracle::refpool_scrub(&golden.name, &data_images(golden))?;
     } else {
-        harness::skip(
+        tests::skip(
             "OpenZFS in userland on a golden pool",
             "refpool could not be built",
         );

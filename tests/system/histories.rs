@@ -8,8 +8,8 @@ use engine::{
     CreateDataset, Cred, DestroyOptions, Ending, Engine, EngineError, FsHandle, ImportPolicy,
     IoBuf, PoolHandle, PoolSpec, PropertyQuery, SnapshotRequest, Stability, Threads,
 };
-use harness::{block_on, oracle};
 use std::collections::BTreeMap;
+use tests::{block_on, oracle};
 
 use crate::written_pools::{Disks, Model, bytes, create, judge, verify};
 

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use harness::free_port;
+use tests::free_port;
 
 use crate::cli::Place;
 use crate::rpc::{
@@ -81,11 +81,10 @@ impl Served {
         assert!(!log.contains("panic"), "{log}");
         self.place.stop();
         assert_eq!(self.place.run("zpool export tank"), "");
-        if harness::oracle::has_zdb() {
-            harness::oracle::zdb_clean(&self.place.path("work"), "tank")
-                .expect("zdb finds nothing");
+        if tests::oracle::has_zdb() {
+            tests::oracle::zdb_clean(&self.place.path("work"), "tank").expect("zdb finds nothing");
         } else {
-            harness::skip("zdb after bad input", "zdb is not installed");
+            tests::skip("zdb after bad input", "zdb is not installed");
         }
     }
 }

@@ -5,10 +5,10 @@ use anyhow::{Context as _, Result, ensure};
 use engine::{
     Cred, Ending, Engine, EngineError, Health, ImportPolicy, PoolError, PoolHandle, Threads,
 };
-use harness::golden::Golden;
-use harness::{block_on, oracle};
 use std::path::Path;
 use std::process::Command;
+use tests::golden::Golden;
+use tests::{block_on, oracle};
 
 use crate::cli::Place;
 
@@ -56,7 +56,7 @@ fn without_its_log(name: &str) -> Result<()> {
     if oracle::has_zdb() {
         oracle::zdb_clean(golden.directory(), name)?;
     } else {
-        harness::skip("zdb without log devices", "zdb is not installed");
+        tests::skip("zdb without log devices", "zdb is not installed");
     }
     // The devices are back: nobody misses what their old logs hold.
     for image in &logs {
@@ -106,7 +106,7 @@ fn zdb_reads_our_cache_files() {
             );
         }
     } else {
-        harness::skip("zdb of a cache file", "zdb is not installed");
+        tests::skip("zdb of a cache file", "zdb is not installed");
     }
     // The file follows the pools: exported ones leave it, and it goes with the last.
     let moved = place.run(
@@ -144,11 +144,11 @@ fn a_destroyed_pool_comes_back() {
 fn an_import_that_mounts_nothing() {
     let mut place = Place::new();
     if !Path::new("/dev/fuse").exists() || place.run("id -u") != "0\n" {
-        harness::skip("imports and mounts", "no /dev/fuse, or not root");
+        tests::skip("imports and mounts", "no /dev/fuse, or not root");
         return;
     }
     place.run("mkdir -p $SANBOX_STATE; printf '[mount]\\nautomatic = true\\n' > $SANBOX_STATE/sanbox.toml");
-    place.serve(&["--nfs-port", &harness::free_port().to_string()]);
+    place.serve(&["--nfs-port", &tests::free_port().to_string()]);
     let made = place.run(
         "truncate -s 128M a; zpool create -m $PWD/m tank $PWD/a; zfs mount | grep -c tank; zpool export tank",
     );

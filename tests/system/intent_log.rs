@@ -9,8 +9,6 @@ use engine::{
     IoBuf, PoolHandle, PoolSpec, SetAttr, SetTime, Stability, Threads, Timestamp, VdevSpec,
     XattrMode,
 };
-use harness::golden::Golden;
-use harness::{block_on, oracle};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use sim::checker::{self, FileImage, Image, Options};
@@ -19,6 +17,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use tests::golden::Golden;
+use tests::{block_on, oracle};
 
 use crate::golden_read::{Changed, entries_as_listed, hash, hex, walk};
 
@@ -116,7 +116,7 @@ fn replayed(name: &str) -> Result<usize> {
     let pool = match import(&engine, golden.directory()) {
         Err(error) if format!("{error:#}").contains("unsupported feature(s)") => {
             // The log is not what stands in the way.
-            harness::skip(&format!("replay of {name}"), &format!("{error:#}"));
+            tests::skip(&format!("replay of {name}"), &format!("{error:#}"));
             return Ok(usize::MAX);
         }
         other => other?,
@@ -127,7 +127,7 @@ fn replayed(name: &str) -> Result<usize> {
     if oracle::has_zdb() {
         oracle::zdb_clean(golden.directory(), name)?;
     } else {
-        harness::skip("zdb after a replay", "zdb is not installed");
+        tests::skip("zdb after a replay", "zdb is not installed");
     }
     let pool = import(&engine, golden.directory())?;
     as_acknowledged(&pool, &golden.manifest).context("after another import")?;
@@ -262,7 +262,7 @@ impl World {
     /// Asks zdb about the crashed pool: all space accounted for, and every record of the logs as it reads them.
     fn zdb_reads_the_log(&self, kinds: &[&str]) -> Result<()> {
         if !oracle::has_zdb() {
-            harness::skip("zdb on an intent log of ours", "zdb is not installed");
+            tests::skip("zdb on an intent log of ours", "zdb is not installed");
             return Ok(());
         }
         oracle::zdb_clean(self.directory.path(), POOL)?;
@@ -576,7 +576,7 @@ fn crash_and_replay(logs: Logs) -> Result<()> {
 /// and scrubs them. What it leaves is then replayed here.
 fn claimed_by_openzfs(world: &mut World, there: impl Fn(&World) -> Result<()>) -> Result<()> {
     if oracle::refpool().is_none() {
-        harness::skip("OpenZFS claims a log of ours", "refpool could not be built");
+        tests::skip("OpenZFS claims a log of ours", "refpool could not be built");
         return Ok(());
     }
     let directory = TempDir::new()?;

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use harness::free_port;
+use tests::free_port;
 
 use crate::cli::Place;
 
@@ -12,7 +12,7 @@ const IQN: &str = "iqn.2026-11.org.sanbox:test";
 fn has(tool: &str) -> bool {
     let found = Command::new(tool).arg("--help").output().is_ok();
     if !found {
-        harness::skip("an iSCSI client", &format!("{tool} is not installed"));
+        tests::skip("an iSCSI client", &format!("{tool} is not installed"));
     }
     found
 }
@@ -39,7 +39,7 @@ fn serve(place: &mut Place, port: u16) {
 
 /// What libiscsi's suite says, test by test: `PASS`, `FAIL` or `SKIP`, the name, and why.
 fn suite(place: &Place, url: &str, second: &str, families: &str) -> Vec<(String, String, String)> {
-    let script = harness::root().join("tests/interop/iscsi-suite.sh");
+    let script = tests::root().join("tests/interop/iscsi-suite.sh");
     let line = format!("{} '{url}' '{second}' {families}", script.display());
     let output = place.run(&line);
     let mut found = Vec::new();
@@ -108,8 +108,8 @@ fn suite_passes(sectors: &str) {
     assert!(count("PASS") >= 200, "{sectors}: {found:#?}");
     place.stop();
     assert_eq!(place.run("zpool export tank"), "");
-    if harness::oracle::has_zdb() {
-        harness::oracle::zdb_clean(&place.path("work"), "tank").expect("zdb finds nothing");
+    if tests::oracle::has_zdb() {
+        tests::oracle::zdb_clean(&place.path("work"), "tank").expect("zdb finds nothing");
     }
 }
 
@@ -230,7 +230,7 @@ fn what_was_acknowledged_outlives_a_kill() {
     let url = format!("iscsi://127.0.0.1:{port}/{IQN}/7");
     let probe = place.run(&format!("qemu-img info {url}"));
     if probe.contains("Unknown") {
-        harness::skip("qemu-img over iSCSI", "this qemu-img has no iscsi driver");
+        tests::skip("qemu-img over iSCSI", "this qemu-img has no iscsi driver");
         place.stop();
         return;
     }
@@ -255,7 +255,7 @@ fn reservations_and_flushed_data_outlive_a_kill() {
     let mut place = Place::new();
     pool(&place);
     let port = free_port();
-    let script = harness::root().join("tests/interop/iscsi-initiator.py");
+    let script = tests::root().join("tests/interop/iscsi-initiator.py");
     let run = |place: &Place, phase: &str| {
         place.run(&format!(
             "python3 {} {port} {IQN} {phase}",
@@ -286,7 +286,7 @@ fn served() -> Option<(Place, u16)> {
 
 /// Runs cases of the initiator that makes its PDUs itself.
 fn raw(place: &Place, port: u16, case: &str) {
-    let script = harness::root().join("tests/interop/iscsi-raw.py");
+    let script = tests::root().join("tests/interop/iscsi-raw.py");
     let said = place.run(&format!(
         "python3 {} {port} {IQN} {case} 2>&1",
         script.display()
@@ -354,7 +354,7 @@ fn the_end_is_announced() {
     let Some((mut place, port)) = served() else {
         return;
     };
-    let script = harness::root().join("tests/interop/iscsi-raw.py");
+    let script = tests::root().join("tests/interop/iscsi-raw.py");
     let initiator = place
         .command("python3")
         .arg(script)

@@ -1,8 +1,8 @@
 //! Access control lists: POSIX lists set, checked and inherited through a FUSE mount and an NFS client, byte for byte those
 //! of OpenZFS; NFSv4 lists as they are stored, through chmod under every `aclmode` and inheritance under `aclinherit`.
 
-use harness::free_port;
-use harness::golden::Golden;
+use tests::free_port;
+use tests::golden::Golden;
 
 use crate::cli::Place;
 use crate::snapdir::can_mount;
@@ -65,7 +65,7 @@ fn posix_lists_are_kept_checked_and_inherited() {
         .run("command -v setfacl && command -v getfacl && command -v setpriv")
         .ends_with("setpriv\n")
     {
-        harness::skip("POSIX lists", "setfacl or setpriv is not installed");
+        tests::skip("POSIX lists", "setfacl or setpriv is not installed");
         return;
     }
     let check = |command: &str, wanted: &str| assert_eq!(place.run(command), wanted, "{command}");
@@ -162,8 +162,8 @@ fn posix_lists_are_kept_checked_and_inherited() {
 }
 
 fn check_with_zdb(place: &Place) {
-    if !harness::oracle::has_zdb() {
-        harness::skip("zdb on lists", "zdb is not installed");
+    if !tests::oracle::has_zdb() {
+        tests::skip("zdb on lists", "zdb is not installed");
         return;
     }
     let said = place.run("zdb -e -p $PWD -bcc tank > zdb.txt 2>&1 || cat zdb.txt; zdb -e -p $PWD -dddd tank > zdb.txt 2>&1 || tail -n 20 zdb.txt");

@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
-use harness::oracle::{accounts_agree, refpool_does, zdb_clean};
 use sim::checker;
+use tests::oracle::{accounts_agree, refpool_does, zdb_clean};
 
 use crate::cli::Place;
 
@@ -43,8 +43,8 @@ fn clones_keep_lists_that_openzfs_destroys_by() {
     assert_eq!(said, "1\n", "zdb sees the list");
     let image = PathBuf::from(place.work()).join("a");
     let operations = ["destroy:tank/c@own", "destroy:tank/c", "waitfree:tank"];
-    if harness::oracle::refpool().is_none() {
-        harness::skip("a livelist of ours in OpenZFS", "refpool is not built");
+    if tests::oracle::refpool().is_none() {
+        tests::skip("a livelist of ours in OpenZFS", "refpool is not built");
         return;
     }
     refpool_does(
@@ -91,7 +91,7 @@ fn lists_end_with_what_they_are_for() {
 #[test]
 fn golden_clones_are_destroyed_by_their_lists() {
     let place = Place::new();
-    let golden = harness::golden::Golden::unpack("h-snapshots").expect("unpacks");
+    let golden = tests::golden::Golden::unpack("h-snapshots").expect("unpacks");
     let directory = golden.directory().display().to_string();
     let gone = place.run(&format!(
         "zpool import -N -d {directory} h-snapshots && zpool get -H -o value feature@livelist h-snapshots && \

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use harness::oracle;
+use tests::oracle;
 
 use crate::cli::Place;
 
@@ -64,7 +64,7 @@ fn one_host_at_a_time() {
             assert!(!beat.contains("mmp_delay = 0\n"), "{beat}");
         }
     } else {
-        harness::skip("heartbeats read by zdb", "zdb is not installed");
+        tests::skip("heartbeats read by zdb", "zdb is not installed");
     }
 
     // Another host is refused, also with -f, and soon.
@@ -104,7 +104,7 @@ fn one_host_at_a_time() {
             let said = String::from_utf8_lossy(&output.stdout).into_owned();
             assert!(said.contains("ds tank: Remote I/O error"), "{said}");
         }
-        None => harness::skip("OpenZFS refuses our pool", "refpool could not be built"),
+        None => tests::skip("OpenZFS refuses our pool", "refpool could not be built"),
     }
 
     // The first host stands still for longer than it may: it writes no more, whoever has the pool meanwhile.

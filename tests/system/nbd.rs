@@ -10,7 +10,7 @@ use crate::cli::Place;
 fn has(tool: &str) -> bool {
     let found = Command::new(tool).arg("--version").output().is_ok();
     if !found {
-        harness::skip("an NBD client", &format!("{tool} is not installed"));
+        tests::skip("an NBD client", &format!("{tool} is not installed"));
     }
     found
 }
@@ -87,8 +87,8 @@ fn libnbd_and_qemu_agree_on_what_is_there() {
     assert_eq!(place.run(&format!("nbdcopy \"{URI}\" g && cmp f g")), "");
     place.stop();
     assert_eq!(place.run("zpool export tank"), "");
-    if harness::oracle::has_zdb() {
-        harness::oracle::zdb_clean(&place.path("work"), "tank").expect("zdb finds nothing");
+    if tests::oracle::has_zdb() {
+        tests::oracle::zdb_clean(&place.path("work"), "tank").expect("zdb finds nothing");
     }
 }
 
@@ -104,7 +104,7 @@ fn fio_verifies_what_it_wrote() {
          --output-format=terse --minimal 2>&1 | head -c 200",
     );
     if run.contains("engine nbd not loadable") {
-        harness::skip("fio over NBD", "this fio has no nbd engine");
+        tests::skip("fio over NBD", "this fio has no nbd engine");
     } else {
         assert!(run.contains("3;fio-"), "{run}");
         assert!(!run.contains("verify") && !run.contains("error"), "{run}");
@@ -138,7 +138,7 @@ fn nonsense_ends_the_connection_only() {
     }
     // The TCP port opens for volumes that say so, and closes again.
     place.stop();
-    let port = harness::free_port();
+    let port = tests::free_port();
     place.serve(&["--nfs-port", "0", "--nbd-port", &port.to_string()]);
     let connects = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
     assert!(!connects(), "nothing is offered");

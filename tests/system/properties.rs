@@ -178,7 +178,7 @@ fn every_property_works_or_is_refused_by_name() {
     }
     assert_eq!(place.run("zpool export tank"), "");
     place.stop();
-    if harness::oracle::has_zdb() {
-        harness::oracle::zdb_clean(&place.path("work"), "tank").expect("zdb finds nothing");
+    if tests::oracle::has_zdb() {
+        tests::oracle::zdb_clean(&place.path("work"), "tank").expect("zdb finds nothing");
     }
 }

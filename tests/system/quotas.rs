@@ -6,7 +6,7 @@ use engine::{
     CreateDataset, CreateMode, Cred, Ending, Engine, FsError, FsHandle, IoBuf, PoolSpec, SetAttr,
     Stability, Threads, UsageOf,
 };
-use harness::block_on;
+use tests::block_on;
 
 use crate::written_pools::{Disks, bytes, judge};
 

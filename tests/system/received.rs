@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use harness::{oracle, skip};
+use tests::{oracle, skip};
 
 use crate::cli::Place;
 

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use harness::oracle;
+use tests::oracle;
 
 use crate::cli::Place;
 
@@ -14,7 +14,7 @@ fn clean(place: &Place, what: &str) {
         oracle::zdb_clean(Path::new(&place.work()), "tank")
             .unwrap_or_else(|error| panic!("{what}: {error:#}"));
     } else {
-        harness::skip(what, "zdb is not installed");
+        tests::skip(what, "zdb is not installed");
     }
 }
 
@@ -99,7 +99,7 @@ fn a_mirror_leaves_in_spite_of_exports_and_kills() {
         oracle::refpool_does("tank", &all, &operations).expect("OpenZFS frees what was moved");
         clean(&place, "freed from by OpenZFS");
     } else {
-        harness::skip("OpenZFS frees what was moved", "refpool is not built");
+        tests::skip("OpenZFS frees what was moved", "refpool is not built");
     }
     let freed = place.run("zpool import -d $PWD tank && zfs destroy -r tank/fs && zpool wait -t free tank; zpool export tank");
     assert_eq!(freed, "");

@@ -1,7 +1,7 @@
 //! `.zfs`: snapshots as directories, through an NFS client library (libnfs) and a FUSE mount; and mounts that show at once
 //! what a rollback or an NFS client changed.
 
-use harness::{free_port, skip};
+use tests::{free_port, skip};
 
 use crate::cli::Place;
 use crate::rpc::{Client, GETATTR, LOOKUP, NFS, Xdr};

@@ -30,7 +30,7 @@ impl Tour {
         let out = File::create(&said).expect("a file");
         let mut command = self.place.command("bash");
         command
-            .arg(harness::root().join("scripts/run"))
+            .arg(tests::root().join("scripts/run"))
             .env("SANBOX", program())
             .env("SANBOX_TOUR", self.place.path("tour"))
             .env("NFS_PORT", self.port.to_string())
@@ -64,7 +64,7 @@ impl Tour {
 
 #[test]
 fn the_tour_of_make_run() {
-    let port = harness::free_port();
+    let port = tests::free_port();
     let tour = Tour {
         place: Place::new(),
         port,
@@ -92,17 +92,17 @@ fn the_tour_of_make_run() {
                 assert!(listed.contains(name), "{listed}");
             }
         } else {
-            harness::skip("a client's look at the tour", "nfs-cp is not installed");
+            tests::skip("a client's look at the tour", "nfs-cp is not installed");
         }
         let status = tour.interrupt(running);
         assert!(status.success(), "round {round}: ^C ended it with {status}");
     }
     let exported = tour.place.run(&format!("{own} && zpool export tank"));
     assert_eq!(exported, "");
-    if harness::oracle::has_zdb() {
+    if tests::oracle::has_zdb() {
         let disks = tour.place.path("tour/disks");
-        harness::oracle::zdb_clean(&disks, "tank").expect("zdb finds nothing");
+        tests::oracle::zdb_clean(&disks, "tank").expect("zdb finds nothing");
     } else {
-        harness::skip("zdb of the tour's pool", "zdb is not installed");
+        tests::skip("zdb of the tour's pool", "zdb is not installed");
     }
 }

@@ -7,7 +7,7 @@ use engine::{
     CreateDataset, Ending, Engine, ImportPolicy, IoBuf, PoolHandle, PoolSpec, PropertyQuery,
     Stability, Threads, VolumeError, VolumeHandle, property::Value,
 };
-use harness::block_on;
+use tests::block_on;
 
 use crate::written_pools::{Disks, bytes, judge};
 

@@ -4,7 +4,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use harness::free_port;
+use tests::free_port;
 
 use crate::cli::Place;
 

@@ -7,12 +7,12 @@ use engine::{
     CreateDataset, CreateMode, Cred, Ending, Engine, FileId, FsHandle, ImportPolicy, IoBuf,
     PoolHandle, PoolSpec, SetAttr, Stability, Threads, VdevSpec,
 };
-use harness::{block_on, oracle};
 use sim::checker::{self, FileImage, Image, Options};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::PathBuf;
 use tempfile::TempDir;
+use tests::{block_on, oracle};
 
 /// Disk images in a directory of their own.
 pub(crate) struct Disks {
@@ -191,7 +191,7 @@ pub(crate) fn judge(disks: &Disks, name: &str) -> Result<()> {
     if oracle::has_zdb() {
         oracle::zdb_clean(disks.directory.path(), name)?;
     } else {
-        harness::skip("zdb on a pool of ours", "zdb is not installed");
+        tests::skip("zdb on a pool of ours", "zdb is not installed");
     }
     if oracle::refpool().is_some() {
         // On a copy: the judge writes.
@@ -211,7 +211,7 @@ pub(crate) fn judge(disks: &Disks, name: &str) -> Result<()> {
                 .context("after OpenZFS wrote to it")?;
         }
     } else {
-        harness::skip(
+        tests::skip(
             "OpenZFS in userland on a pool of ours",
             "refpool could not be built",
         );
@@ -417,7 +417,7 @@ fn stripe_of_raidz() {
 #[test]
 fn openzfs_reads_our_raidz_without_the_disks_it_may_lose() {
     if !oracle::has_zdb() {
-        harness::skip("zdb on degraded pools of ours", "zdb is not installed");
+        tests::skip("zdb on degraded pools of ours", "zdb is not installed");
         return;
     }
     for (parity, width) in [(1_u8, 4), (2, 5), (3, 6)] {

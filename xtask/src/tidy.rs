@@ -165,6 +165,14 @@ fn layers(packages: &[Package], findings: &mut Vec<String>) {
         .filter_map(|p| Some((p.name.as_str(), p.layer?)))
         .collect();
     for package in packages {
+        let folder = package.folder.file_name().unwrap_or_default();
+        if folder != package.name.as_str() {
+            findings.push(format!(
+                "{}: package and folder have one name (the folder is {})",
+                package.name,
+                folder.to_string_lossy()
+            ));
+        }
         if package
             .folder
             .parent()
@@ -181,12 +189,11 @@ fn layers(packages: &[Package], findings: &mut Vec<String>) {
             let Some(&below) = layers.get(dependency.as_str()) else {
                 continue;
             };
-            let short = |name: &str| name.trim_start_matches("sanbox-").to_owned();
-            let (user, used) = (short(&package.name), short(dependency));
-            let same = SAME_LAYER.contains(&(user.as_str(), used.as_str()));
+            let user = package.name.as_str();
+            let same = SAME_LAYER.contains(&(user, dependency.as_str()));
             if below > layer || (below == layer && !same) {
                 findings.push(format!(
-                    "{user} (layer {layer}) depends on {used} (layer {below}): arrows go down"
+                    "{user} (layer {layer}) depends on {dependency} (layer {below}): arrows go down"
                 ));
             }
         }
@@ -302,9 +309,9 @@ mod tests {
     fn arrows_go_down() {
         let package = |name: &str, layer, deps: &[&str]| Package {
             folder: Path::new("crates").join(name),
-            name: format!("sanbox-{name}"),
+            name: name.to_owned(),
             layer: Some(layer),
-            dependencies: deps.iter().map(|d| format!("sanbox-{d}")).collect(),
+            dependencies: deps.iter().map(|d| (*d).to_owned()).collect(),
         };
         let mut found = Vec::new();
         layers(

@@ -1,6 +1,6 @@
 //! Hit rates of the cache's policy beside ARC as published and LRU, on generated traces.
 //!
-//! `cargo run --release -p sanbox-arc --example traces [BLOCKS [READS]]`
+//! `cargo run --release -p arc --example traces [BLOCKS [READS]]`
 
 #![allow(clippy::print_stdout, reason = "a program that prints a table")]
 

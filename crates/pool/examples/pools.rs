@@ -1,6 +1,6 @@
 //! Lists the pools in a directory of images and, given a name, imports one read-only and shows it.
 //!
-//! `cargo run -p sanbox-pool --example pools -- DIR [NAME]`
+//! `cargo run -p pool --example pools -- DIR [NAME]`
 
 #![allow(clippy::print_stdout, reason = "this is a command")]
 

@@ -5,7 +5,7 @@
 //!    a. by tokio threads that pass each request to the engine thread by mailbox, and
 //!    b. by one thread with the sockets in its own io_uring (what the engine's ring would do), no crossing.
 //!
-//! `cargo run --release -p sanbox-runtime --example crossing_bench -- [SECONDS]`
+//! `cargo run --release -p runtime --example crossing_bench -- [SECONDS]`
 //! CPU is that of the serving side only (process minus client thread).
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! Measures the host drivers against fio on one file: reads and writes of 4 KiB and 128 KiB at depth 1 and 32.
 //!
-//! `cargo run --release -p sanbox-runtime --example disk_bench -- FILE [SECONDS]`
+//! `cargo run --release -p runtime --example disk_bench -- FILE [SECONDS]`
 //! FILE is created with 1 GiB when it does not exist. Prints a table for docs/adr/0001; CPU is that of the whole
 //! process (all threads), for fio user plus system as it reports.
 

@@ -341,7 +341,7 @@ impl<T> Drop for Receiver<T> {
 #[cfg(test)]
 mod tests {
     //! These run under miri too, with many schedules:
-    //! `MIRIFLAGS=-Zmiri-many-seeds=0..64 cargo +nightly miri test -p sanbox-runtime --lib mailbox`.
+    //! `MIRIFLAGS=-Zmiri-many-seeds=0..64 cargo +nightly miri test -p runtime --lib mailbox`.
 
     use std::thread;
 
