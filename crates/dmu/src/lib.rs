@@ -10,11 +10,11 @@
 //! It does not know datasets, files or the intent log.
 #![forbid(unsafe_code)]
 
-mod ahead;
 mod allocate;
 mod blocks;
 mod data;
 mod dnode;
+mod early_write;
 mod error;
 mod lookup;
 mod objects;

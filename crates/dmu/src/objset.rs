@@ -12,9 +12,9 @@ use ondisk::{BlockPointer, DnodePhys, ObjectId, ObjectType, ObjsetPhys, ObjsetTy
 use runtime::IoBuf;
 use zio::{Bookmark, IoClass};
 
-use crate::ahead::Ahead;
 use crate::allocate::Allocator;
 use crate::dnode::{Base, Core, Dnode, NEWEST};
+use crate::early_write::EarlyWrites;
 use crate::error::{DmuError, Result};
 use crate::txg::Tx;
 use crate::types::{ObjsetOptions, Services, WritePolicy};
@@ -76,7 +76,7 @@ pub(crate) struct Inner {
     /// Groups being synced now; syncs of one objset never overlap.
     pub(crate) syncing: Cell<bool>,
     /// Blocks written to their place before their group syncs.
-    pub(crate) ahead: RefCell<BTreeMap<Txg, Ahead>>,
+    pub(crate) early_writes: RefCell<BTreeMap<Txg, EarlyWrites>>,
 }
 
 /// The header as on disk and its pending changes.
@@ -227,7 +227,7 @@ impl Objset {
             table: RefCell::default(),
             sweep_at: Cell::new(ObjectId(0)),
             dirty: RefCell::default(),
-            ahead: RefCell::default(),
+            early_writes: RefCell::default(),
             allocator: Allocator::new(first_free),
             recent: RefCell::default(),
             syncing: Cell::new(false),
@@ -323,7 +323,7 @@ impl Objset {
 
     /// Drops an intent log header that came with the block but belongs to another objset (a clone begins with its
     /// origin's block). On disk it goes with the next sync that has anything to write.
-    pub fn forget_zil_header(&self) {
+    pub fn discard_zil_header(&self) {
         self.0.header.borrow_mut().zil = ZilHeader::default();
     }
 

@@ -56,7 +56,13 @@ impl Objset {
             policy: self.0.policy.get(),
             effects: Effects::default(),
             limit: Limit::new(WRITES_MAX),
-            ahead: RefCell::new(self.0.ahead.borrow_mut().remove(&txg).unwrap_or_default()),
+            early_writes: RefCell::new(
+                self.0
+                    .early_writes
+                    .borrow_mut()
+                    .remove(&txg)
+                    .unwrap_or_default(),
+            ),
             overwritten: RefCell::default(),
         });
         let work = self.sync_all(Rc::clone(&context));
@@ -92,7 +98,7 @@ impl Objset {
         self.sync_objects(&context, all_special.into_values().collect(), &nobody, 0)
             .await?;
 
-        context.drop_ahead();
+        context.free_unused_early_writes();
         let meta = self.sync_meta(&context, &mut synced).await?;
         let root = self.write_root(&context, header, &meta).await?;
         // From here on the new version is the one on disk. The synced dnodes were held until now, so that none could be read

@@ -14,9 +14,9 @@ use ondisk::{BlockPointer, Compression, ObjectId, ObjectType, Txg};
 use runtime::{IoBuf, IoBufMut, JoinHandle};
 use zio::{Bookmark, IoClass, WriteProps};
 
-use crate::ahead::Ahead;
 use crate::blocks::Blocks;
 use crate::dnode::{Dnode, shl, shr, span_shift};
+use crate::early_write::EarlyWrites;
 use crate::error::{DmuError, Result};
 use crate::ranges::Ranges;
 use crate::types::{Ledger, Services, WritePolicy};
@@ -54,9 +54,9 @@ impl Effects {
     fn drain(&self, ledger: &mut dyn Ledger) {
         for (born, bp) in self.list.take() {
             if born {
-                ledger.born(&bp);
+                ledger.block_born(&bp);
             } else {
-                ledger.killed(&bp);
+                ledger.block_freed(&bp);
             }
         }
     }
@@ -88,7 +88,7 @@ pub(crate) struct SyncContext {
     /// Writes under way of the whole objset.
     pub(crate) limit: Limit,
     /// Blocks of this group that are at their place already.
-    pub(crate) ahead: RefCell<Ahead>,
+    pub(crate) early_writes: RefCell<EarlyWrites>,
     /// Former contents of places that were written once more: nobody asks for them once the new tree is in place.
     pub(crate) overwritten: RefCell<Vec<BlockPointer>>,
 }
@@ -156,8 +156,8 @@ impl SyncContext {
             && old.lsize() == lsize)
             .then_some(*old);
         let props = props_of(&self.policy, self.pass, self.objset, what, old, rewrite);
-        let ahead = self.take_ahead(what, &data);
-        let written = if let Some(bp) = ahead {
+        let early = self.take_early_write(what, &data);
+        let written = if let Some(bp) = early {
             Ok(bp)
         } else {
             let _permit = self

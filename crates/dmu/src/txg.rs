@@ -151,7 +151,7 @@ struct Clock {
     syncing: Cell<Option<Txg>>,
     last_synced: Cell<Txg>,
     /// The same, for other threads.
-    synced_mark: Arc<AtomicU64>,
+    last_synced_atomic: Arc<AtomicU64>,
     /// Holds per group; only the open and the quiescing one can have any.
     holds: RefCell<BTreeMap<Txg, u64>>,
     /// Dirty bytes per group that has not synced.
@@ -210,7 +210,7 @@ impl TxgClock {
             quiescing: Cell::new(None),
             syncing: Cell::new(None),
             last_synced: Cell::new(last_synced),
-            synced_mark: Arc::new(AtomicU64::new(last_synced.0)),
+            last_synced_atomic: Arc::new(AtomicU64::new(last_synced.0)),
             holds: RefCell::default(),
             dirty: RefCell::default(),
             dirty_total: Cell::new(0),
@@ -247,8 +247,8 @@ impl TxgClock {
 
     /// The number of the newest group that is on disk, to be looked at on any thread.
     #[must_use]
-    pub fn synced_mark(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.0.synced_mark)
+    pub fn last_synced_atomic(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.0.last_synced_atomic)
     }
 
     /// Counters since the clock was made.
@@ -320,7 +320,7 @@ impl TxgClock {
         self.0.dirty_total.get()
     }
 
-    /// Waits until the pool's loop has a reason to sync: somebody asked (`force`, `wait_synced`), the open group is large,
+    /// Waits until the pool's loop has a reason to sync: somebody asked (`kick`, `wait_synced`), the open group is large,
     /// `timeout` has passed, or the clock was stopped. Returns whether somebody asked.
     pub async fn wait_for_work(&self, timeout: Duration) -> bool {
         let deadline = self.0.handle.now() + timeout;
@@ -388,7 +388,7 @@ impl TxgClock {
         );
         self.0.syncing.set(None);
         self.0.last_synced.set(txg);
-        self.0.synced_mark.store(txg.0, Ordering::SeqCst);
+        self.0.last_synced_atomic.store(txg.0, Ordering::SeqCst);
         self.0.counters.borrow_mut().synced += 1;
         if let Some(left) = self.0.dirty.borrow_mut().remove(&txg) {
             self.0
@@ -415,7 +415,7 @@ impl TxgClock {
     }
 
     /// Asks for the open group to be synced soon, without waiting.
-    pub fn force(&self) {
+    pub fn kick(&self) {
         self.want(self.0.open.get());
     }
 
@@ -533,7 +533,7 @@ impl TxgClock {
                 waited = true;
                 self.0.counters.borrow_mut().throttled += 1;
             }
-            self.force();
+            self.kick();
             self.0.room.wait("room for dirty data").await;
         }
         let delay = self.delay_ns(self.0.dirty_total.get());

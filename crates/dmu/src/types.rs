@@ -297,9 +297,9 @@ pub struct Bonus {
 /// from them is done after `sync` returned.
 pub trait Ledger {
     /// `bp` was written and is now referenced. In-place rewrites are not reported.
-    fn born(&mut self, bp: &BlockPointer);
+    fn block_born(&mut self, bp: &BlockPointer);
     /// `bp` is no longer referenced by the newest version of the objset.
-    fn killed(&mut self, bp: &BlockPointer);
+    fn block_freed(&mut self, bp: &BlockPointer);
 }
 
 /// A ledger that records nothing.
@@ -307,6 +307,6 @@ pub trait Ledger {
 pub struct NoLedger;
 
 impl Ledger for NoLedger {
-    fn born(&mut self, _bp: &BlockPointer) {}
-    fn killed(&mut self, _bp: &BlockPointer) {}
+    fn block_born(&mut self, _bp: &BlockPointer) {}
+    fn block_freed(&mut self, _bp: &BlockPointer) {}
 }

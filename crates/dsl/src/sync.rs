@@ -55,7 +55,7 @@ impl Collector {
 }
 
 impl Ledger for Collector {
-    fn born(&mut self, bp: &BlockPointer) {
+    fn block_born(&mut self, bp: &BlockPointer) {
         if bp.is_hole() {
             return;
         }
@@ -72,7 +72,7 @@ impl Ledger for Collector {
         }
     }
 
-    fn killed(&mut self, bp: &BlockPointer) {
+    fn block_freed(&mut self, bp: &BlockPointer) {
         if !bp.is_hole() {
             self.killed.push(*bp);
         }

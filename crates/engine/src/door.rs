@@ -253,7 +253,7 @@ impl Drop for Lease {
 
 impl Room {
     pub(crate) fn new(handle: Handle, pool: pool::Pool) -> Rc<Self> {
-        let front = Arc::new(Front::new(pool.clock().synced_mark()));
+        let front = Arc::new(Front::new(pool.clock().last_synced_atomic()));
         Rc::new(Self {
             handle,
             pool,

@@ -337,7 +337,7 @@ impl Inner {
         }
         let (done, result) = oneshot("pool task");
         queue.borrow_mut().push_back(task(work, done));
-        self.clock().force();
+        self.clock().kick();
         let txg = match result.await {
             Ok(result) => result?,
             Err(_) if self.suspended.borrow().is_some() => return Err(PoolError::Suspended),

@@ -129,7 +129,7 @@ impl Inner {
                 self.handle.sleep(RETIRE_PAUSE).await;
             }
             let txg = self.clock().open_txg();
-            self.clock().force();
+            self.clock().kick();
             self.clock().wait_synced(txg).await?;
         }
         Err(PoolError::InUse("Mount encrypted datasets to replay logs."))

@@ -26,7 +26,7 @@ mod walk;
 pub use claim::{Claimed, blocks_to_free, blocks_until, claim};
 pub use error::{Result, ZilError};
 pub use log::{LogBlocks, SyncOutcome, ZilStats, Zilog};
-pub use pending::{Intent, Scope};
+pub use pending::{Intent, ItxKind};
 pub use replay::{Record, ReplayStream, WriteBody};
 
 use ondisk::zil::ZilHeader;

@@ -16,7 +16,7 @@ use crate::chain::Chain;
 use crate::crowd::Crowd;
 use crate::error::{Result, ZilError};
 use crate::pack::{self, RECORD_MAX, Sizes};
-use crate::pending::{Entry, Intent, Pending, Scope};
+use crate::pending::{Entry, Intent, ItxKind, Pending};
 use crate::replay::ReplayStream;
 
 /// Waits for the chain to go at its close before giving up: each is a whole group, and one is enough.
@@ -183,7 +183,7 @@ impl Zilog {
     #[must_use]
     pub fn new(objset: &Objset) -> Self {
         if !crate::is_own(&objset.zil_header(), objset.id()) {
-            objset.forget_zil_header();
+            objset.discard_zil_header();
         }
         let services = objset.services();
         let log = Self(Rc::new(Inner {
@@ -235,7 +235,7 @@ impl Zilog {
     /// if throughput counts more than latency; long ones, when the log shares its vdevs with the data; else none.
     // OpenZFS: module/zfs/zfs_log.c, zfs_log_write (zfs_immediate_write_sz); module/zfs/zvol.c, zvol_log_write
     #[must_use]
-    pub fn indirect_from(&self, for_throughput: bool) -> usize {
+    pub fn indirect_write_min(&self, for_throughput: bool) -> usize {
         if for_throughput {
             0
         } else if self.0.store.has_logs() {
@@ -285,7 +285,7 @@ impl Zilog {
 
     /// Takes note of a change made under `tx`. Call it before the transaction ends, in the order of the changes. What does
     /// not fit a log block, and is no write, becomes durable with its group.
-    pub fn append(&self, scope: Scope, intent: Intent, tx: &Tx) {
+    pub fn append(&self, scope: ItxKind, intent: Intent, tx: &Tx) {
         let splits = matches!(intent, Intent::Write { .. });
         let fits = splits || (intent.size() <= RECORD_MAX && !intent.is_unlogged());
         let intent = if fits { intent } else { Intent::Unlogged };
@@ -294,14 +294,14 @@ impl Zilog {
 
     /// Drops the records of an object that is gone for good, as far as no commit has asked for them: its number may
     /// come back for another object.
-    pub fn forget(&self, object: ObjectId) {
-        self.0.pending.borrow_mut().forget(object);
+    pub fn remove_async(&self, object: ObjectId) {
+        self.0.pending.borrow_mut().remove_async(object);
     }
 
     /// Has every commit write what was appended for an object so far, as if it were changes of names: one that follows
     /// depends on it.
-    pub fn promote(&self, object: ObjectId) {
-        self.0.pending.borrow_mut().promote(object);
+    pub fn async_to_sync(&self, object: ObjectId) {
+        self.0.pending.borrow_mut().async_to_sync(object);
     }
 
     /// Makes durable what was appended so far: all changes of names, and those of one object, or of all. Never call it
@@ -572,7 +572,7 @@ impl Inner {
         if entries.is_empty() {
             return Ok(None);
         }
-        let mut vdevs = self.write_ahead(entries, &tx).await?;
+        let mut vdevs = self.write_early(entries, &tx).await?;
         let asked: usize = entries.iter().map(|entry| entry.intent.size()).sum();
         self.sizes.borrow_mut().note(asked);
         let logs = self.store.log_vdevs();
@@ -671,7 +671,7 @@ impl Inner {
 
     /// Writes whole blocks of `tx`'s group to their place, as far as their writers allow it, and leaves pointers to them in
     /// their records' stead. Returns the vdevs that have to be flushed for it.
-    async fn write_ahead(&self, entries: &mut VecDeque<Entry>, tx: &Tx) -> Result<BTreeSet<u32>> {
+    async fn write_early(&self, entries: &mut VecDeque<Entry>, tx: &Tx) -> Result<BTreeSet<u32>> {
         let mut vdevs = BTreeSet::new();
         if !entries
             .iter()
@@ -693,7 +693,7 @@ impl Inner {
         for some in parts.chunks_mut(BLOCKS_AT_ONCE) {
             let written = some
                 .iter()
-                .map(|entry| self.write_block_ahead(&entry.intent, tx));
+                .map(|entry| self.write_block_early(&entry.intent, tx));
             let written = runtime::join_all(written).await;
             for (entry, result) in std::iter::zip(some, written) {
                 match result {
@@ -714,7 +714,7 @@ impl Inner {
         failure.map_or(Ok(vdevs), Err)
     }
 
-    async fn write_block_ahead(
+    async fn write_block_early(
         &self,
         intent: &Intent,
         tx: &Tx,
@@ -731,7 +731,7 @@ impl Inner {
         if block == 0 || data.len() != block as usize || !offset.is_multiple_of(u64::from(block)) {
             return Ok(None);
         }
-        let bp = self.objset.write_ahead(object, offset, data, tx).await?;
+        let bp = self.objset.write_early(object, offset, data, tx).await?;
         Ok(bp.map(|bp| (object, offset, bp)))
     }
 

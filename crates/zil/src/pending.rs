@@ -2,7 +2,7 @@
 //!
 //! Records that any commit writes (changes of names) keep their order among each other; records of one object keep
 //! theirs. Between the two kinds order may change on disk, as in OpenZFS: replay passes over records of objects that are
-//! gone. What is left of a removed object must be dropped ([`Pending::forget`]), for its number may come back.
+//! gone. What is left of a removed object must be dropped ([`Pending::remove_async`]), for its number may come back.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -13,11 +13,11 @@ use runtime::IoBuf;
 
 /// Which commits write a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
+pub enum ItxKind {
     /// Every commit: changes of names, on which everything else depends.
-    Always,
+    Sync,
     /// Commits of this object, and those of everything.
-    Object(ObjectId),
+    Async(ObjectId),
 }
 
 /// A change to be remembered.
@@ -179,7 +179,7 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    pub(crate) fn append(&mut self, scope: Scope, intent: Intent, txg: Txg) {
+    pub(crate) fn append(&mut self, scope: ItxKind, intent: Intent, txg: Txg) {
         let entry = Entry {
             order: self.next_order,
             txg,
@@ -187,18 +187,18 @@ impl Pending {
         };
         self.next_order += 1;
         match scope {
-            Scope::Always => self.always.push_back(entry),
-            Scope::Object(object) => self.objects.entry(object).or_default().push_back(entry),
+            ItxKind::Sync => self.always.push_back(entry),
+            ItxKind::Async(object) => self.objects.entry(object).or_default().push_back(entry),
         }
     }
 
     /// Drops the records of an object that no commit has chosen.
-    pub(crate) fn forget(&mut self, object: ObjectId) {
+    pub(crate) fn remove_async(&mut self, object: ObjectId) {
         self.objects.remove(&object);
     }
 
     /// Makes an object's records ones that every commit writes: a change of names depends on them.
-    pub(crate) fn promote(&mut self, object: ObjectId) {
+    pub(crate) fn async_to_sync(&mut self, object: ObjectId) {
         self.always
             .extend(self.objects.remove(&object).unwrap_or_default());
     }
@@ -265,10 +265,10 @@ mod tests {
     fn a_commit_of_one_object_leaves_the_others() {
         let mut pending = Pending::default();
         let (a, b) = (ObjectId(7), ObjectId(8));
-        pending.append(Scope::Object(a), note(1), Txg(4));
-        pending.append(Scope::Always, note(2), Txg(4));
-        pending.append(Scope::Object(b), note(3), Txg(4));
-        pending.append(Scope::Object(a), note(4), Txg(5));
+        pending.append(ItxKind::Async(a), note(1), Txg(4));
+        pending.append(ItxKind::Sync, note(2), Txg(4));
+        pending.append(ItxKind::Async(b), note(3), Txg(4));
+        pending.append(ItxKind::Async(a), note(4), Txg(5));
         assert_eq!(pending.choose(Some(a)), 3);
         assert_eq!(kinds(&mut pending), [1, 2, 4]);
         assert_eq!(pending.choose(None), 4);
@@ -321,11 +321,11 @@ mod tests {
     fn what_has_synced_or_is_gone_is_dropped() {
         let mut pending = Pending::default();
         let a = ObjectId(7);
-        pending.append(Scope::Object(a), note(1), Txg(4));
-        pending.append(Scope::Always, note(2), Txg(5));
-        pending.append(Scope::Object(ObjectId(9)), note(3), Txg(5));
+        pending.append(ItxKind::Async(a), note(1), Txg(4));
+        pending.append(ItxKind::Sync, note(2), Txg(5));
+        pending.append(ItxKind::Async(ObjectId(9)), note(3), Txg(5));
         pending.synced(Txg(4));
-        pending.forget(ObjectId(9));
+        pending.remove_async(ObjectId(9));
         assert_eq!(pending.choose(None), 1);
         assert_eq!(kinds(&mut pending), [2]);
         assert_eq!(pending.counts(), (0, 0));

@@ -10,7 +10,7 @@ use ondisk::acl::Ace;
 use ondisk::zil::record_kind as kind;
 use ondisk::{ObjectId, Txg};
 use runtime::IoBuf;
-use zil::{Intent, Scope};
+use zil::{Intent, ItxKind};
 
 use crate::fs::Fs;
 use crate::make::Listed;
@@ -113,11 +113,11 @@ fn new_object(znode: &Znode) -> u64 {
 impl Fs {
     /// Notes the record under replay as done with this transaction.
     pub(crate) fn note_replayed(&self, tx: &Tx) {
-        self.log(Scope::Always, || Intent::Unlogged, tx);
+        self.log(ItxKind::Sync, || Intent::Unlogged, tx);
     }
 
     /// Appends a record, or notes the one under replay as done.
-    fn log(&self, scope: Scope, intent: impl FnOnce() -> Intent, tx: &Tx) {
+    fn log(&self, scope: ItxKind, intent: impl FnOnce() -> Intent, tx: &Tx) {
         let Some(log) = &self.0.log else { return };
         match self.0.replaying.get() {
             Some(seq) => log.replayed(seq, tx),
@@ -171,13 +171,13 @@ impl Fs {
                 _ => Intent::Group(records),
             }
         };
-        self.log(Scope::Always, make, tx);
+        self.log(ItxKind::Sync, make, tx);
     }
 
     /// What was logged of a file's content and attributes goes to disk with the changes of names, and in their order.
     pub(crate) fn log_with_names(&self, file: &Znode) {
         if let Some(log) = &self.0.log {
-            log.promote(file.object_id());
+            log.async_to_sync(file.object_id());
         }
     }
 
@@ -194,9 +194,9 @@ impl Fs {
         }
         let scope = if with_files {
             self.log_with_names(owner);
-            Scope::Always
+            ItxKind::Sync
         } else {
-            Scope::Object(owner.object_id())
+            ItxKind::Async(owner.object_id())
         };
         let make = || match records.len() {
             1 => records.remove(0),
@@ -228,13 +228,13 @@ impl Fs {
     pub(crate) fn log_remove(&self, dir: u64, name: &[u8], is_dir: bool, tx: &Tx) {
         let kind = if is_dir { kind::RMDIR } else { kind::REMOVE };
         let make = || Body::default().words([dir]).text(name).record(kind);
-        self.log(Scope::Always, make, tx);
+        self.log(ItxKind::Sync, make, tx);
     }
 
     /// A file has lost its last name: nothing written to it matters any more, and its number may come back.
     pub(crate) fn log_gone(&self, file: &Znode) {
         if let Some(log) = &self.0.log {
-            log.forget(ObjectId(file.object));
+            log.remove_async(ObjectId(file.object));
         }
     }
 
@@ -245,7 +245,7 @@ impl Fs {
                 .text(name)
                 .record(kind::LINK)
         };
-        self.log(Scope::Always, make, tx);
+        self.log(ItxKind::Sync, make, tx);
     }
 
     pub(crate) fn log_rename(
@@ -266,7 +266,7 @@ impl Fs {
                 .text(to_name)
                 .record(kind::RENAME)
         };
-        self.log(Scope::Always, make, tx);
+        self.log(ItxKind::Sync, make, tx);
     }
 
     pub(crate) fn log_exchange(
@@ -288,14 +288,14 @@ impl Fs {
                 .text(to_name)
                 .record(kind::RENAME_EXCHANGE)
         };
-        self.log(Scope::Always, make, tx);
+        self.log(ItxKind::Sync, make, tx);
     }
 
     /// The size of a file's blocks, when a write of so many bytes may be logged by pointers to them; else 0.
     fn indirect_block(&self, file: &Znode, len: usize) -> u32 {
         let for_throughput = self.settings().log_for_throughput;
         let log = self.0.log.as_ref();
-        let pays = log.is_some_and(|log| len >= log.indirect_from(for_throughput));
+        let pays = log.is_some_and(|log| len >= log.indirect_write_min(for_throughput));
         if pays { file.block_size.get() } else { 0 }
     }
 
@@ -349,7 +349,7 @@ impl Fs {
         if (set.flags.is_some() || set.project.is_some()) && !file.unlinked.get() {
             // They decide which changes of names are allowed, so the two must not change places.
             self.log_with_names(file);
-            self.log(Scope::Always, make, tx);
+            self.log(ItxKind::Sync, make, tx);
         } else {
             self.log_content(file, make, tx);
         }
@@ -389,7 +389,7 @@ impl Fs {
 
     fn log_content(&self, file: &Znode, make: impl FnOnce() -> Intent, tx: &Tx) {
         if !file.unlinked.get() && !file.dead.get() {
-            self.log(Scope::Object(file.object_id()), make, tx);
+            self.log(ItxKind::Async(file.object_id()), make, tx);
         }
     }
 

@@ -430,7 +430,7 @@ impl Volume {
         }
         self.dirtied(&tx);
         // There is no record of a size: whatever is committed from now on waits for this group.
-        self.log(zil::Scope::Always, || Intent::Unlogged, &tx);
+        self.log(zil::ItxKind::Sync, || Intent::Unlogged, &tx);
         drop(tx);
         if size < old {
             self.free_locked(size..old).await?;
@@ -550,11 +550,11 @@ impl Volume {
     }
 
     fn log_content(&self, make: impl FnOnce() -> Intent, tx: &Tx) {
-        self.log(zil::Scope::Object(DATA), make, tx);
+        self.log(zil::ItxKind::Async(DATA), make, tx);
     }
 
     /// Appends a record, or notes the one under replay as done.
-    fn log(&self, scope: zil::Scope, make: impl FnOnce() -> Intent, tx: &Tx) {
+    fn log(&self, scope: zil::ItxKind, make: impl FnOnce() -> Intent, tx: &Tx) {
         let Some(log) = &self.0.log else { return };
         match self.0.replaying.get() {
             Some(seq) => log.replayed(seq, tx),
@@ -650,7 +650,7 @@ impl Volume {
             .0
             .log
             .as_ref()
-            .map(|log| log.indirect_from(for_throughput));
+            .map(|log| log.indirect_write_min(for_throughput));
         match (from, u32::try_from(self.0.block_size)) {
             (Some(0), Ok(block)) => block,
             // OpenZFS: zvol_log_write compares the volume's block size, where files compare the write's length.

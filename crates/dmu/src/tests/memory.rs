@@ -165,12 +165,12 @@ impl Live {
 }
 
 impl Ledger for Live {
-    fn born(&mut self, bp: &BlockPointer) {
+    fn block_born(&mut self, bp: &BlockPointer) {
         let key = bp.dvas()[0].offset / 512;
         assert!(self.live.insert(key, *bp).is_none(), "a block is born once");
     }
 
-    fn killed(&mut self, bp: &BlockPointer) {
+    fn block_freed(&mut self, bp: &BlockPointer) {
         let key = bp.dvas()[0].offset / 512;
         assert!(
             self.live.remove(&key).is_some(),

@@ -187,7 +187,7 @@ impl Inner {
         outcome?;
         evacuation.next.set(next);
         if many {
-            self.clock().force();
+            self.clock().kick();
         }
         Ok(Step::More)
     }

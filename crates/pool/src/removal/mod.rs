@@ -295,7 +295,7 @@ impl Inner {
     async fn logs_off(&self, id: u32) -> Result<(), PoolError> {
         for _ in 0..TXGS_UNDER_WAY {
             let txg = self.clock().open_txg();
-            self.clock().force();
+            self.clock().kick();
             self.clock().wait_synced(txg).await?;
         }
         for attempt in 0..RETIRE_TRIES {
@@ -307,7 +307,7 @@ impl Inner {
                 self.handle.sleep(RETIRE_PAUSE).await;
             }
             let txg = self.clock().open_txg();
-            self.clock().force();
+            self.clock().kick();
             self.clock().wait_synced(txg).await?;
         }
         Err(PoolError::InUse("Mount encrypted datasets to replay logs."))

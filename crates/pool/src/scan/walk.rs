@@ -192,7 +192,7 @@ impl Inner {
                     *saved = self.handle.now();
                     self.scan.dirty.set(true);
                     if !self.readonly {
-                        self.clock().force();
+                        self.clock().kick();
                     }
                 }
             }

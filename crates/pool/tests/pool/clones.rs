@@ -8,7 +8,7 @@ use ondisk::bytes::put_u64;
 use ondisk::zil::{CloneRange, record_kind};
 use ondisk::{BlockPointer, ObjectId};
 use pool::{Pool, PoolSpec, PropertyValue};
-use zil::{Intent, Scope};
+use zil::{Intent, ItxKind};
 
 use crate::support::*;
 use crate::workload::{make, root};
@@ -103,7 +103,7 @@ fn a_log_holds_the_blocks_that_it_names() {
                 kind,
                 body: body(target, named),
             };
-            log.append(Scope::Always, intent, &tx);
+            log.append(ItxKind::Sync, intent, &tx);
             drop(tx);
             log.commit(None).await.expect("commit");
         }

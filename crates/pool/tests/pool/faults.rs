@@ -150,7 +150,7 @@ fn a_pool_without_its_device_suspends_and_loses_nothing_acknowledged() {
         for _ in 0..10 {
             step(&dataset, &mut rng, &mut recorder).await.expect("step");
         }
-        pool.clock().force();
+        pool.clock().kick();
         for _ in 0..100 {
             if pool.suspended().is_some() {
                 break;

@@ -13,7 +13,7 @@ use pool::{ImportPolicy, Pool, PoolError, PoolSpec, VdevSpec};
 use runtime::sync::Mutex;
 use runtime::{Handle, IoBuf};
 use world::{DiskModel, Ended, Faults, World};
-use zil::{Intent, Scope};
+use zil::{Intent, ItxKind};
 
 use crate::support::*;
 use crate::workload::{make, root};
@@ -44,7 +44,7 @@ async fn write(dataset: &Dataset, object: ObjectId, len: usize, seed: u64) -> Ve
         data: IoBuf::copy_from(&bytes),
         block: u32::try_from(BLOCK).expect("small"),
     };
-    log.append(Scope::Object(object), intent, &tx);
+    log.append(ItxKind::Async(object), intent, &tx);
     bytes
 }
 
@@ -207,7 +207,7 @@ impl Crowd {
                 data: IoBuf::from(bytes),
                 block: 0,
             };
-            log.append(Scope::Object(object), intent, &tx);
+            log.append(ItxKind::Async(object), intent, &tx);
             (object, number)
         };
         log.commit(Some(object)).await?;

@@ -39,9 +39,9 @@ struct Blocks {
 }
 
 impl Ledger for Blocks {
-    fn born(&mut self, _bp: &BlockPointer) {}
+    fn block_born(&mut self, _bp: &BlockPointer) {}
 
-    fn killed(&mut self, bp: &BlockPointer) {
+    fn block_freed(&mut self, bp: &BlockPointer) {
         self.killed.push(*bp);
     }
 }
@@ -198,7 +198,7 @@ impl Rig {
         let clock = self.shared.services.borrow().clock.clone();
         clock.sync_all().await.expect("syncs");
         self.shared.stop.set(true);
-        clock.force();
+        clock.kick();
         if let Some(task) = self.sync_loop.take() {
             task.await;
         }
@@ -211,7 +211,7 @@ impl Rig {
 }
 
 async fn open(os: Objset, clock: &TxgClock) -> (Fs, Arc<Lookaside>) {
-    let told = Arc::new(Lookaside::new(clock.synced_mark()));
+    let told = Arc::new(Lookaside::new(clock.last_synced_atomic()));
     let options = FsOptions {
         lookaside: Some((told.clone(), FS)),
         ..FsOptions::default()
