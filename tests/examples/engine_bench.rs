@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use engine::{
     CreateMode, Cred, Ending, Engine, FileId, FsHandle, ImportPolicy, IoBuf, PoolHandle, PoolSpec,
-    SetAttr, Stability, Threads, Tunes, VdevSpec,
+    SetAttr, Stability, Threads, TuningChange, VdevSpec,
 };
 use tests::block_on;
 
@@ -389,9 +389,9 @@ impl Bench {
             ("recordsize", recordsize),
         ];
         let (pool, fs) = self.pool(&properties)?;
-        block_on(pool.tune(Tunes {
+        block_on(pool.tune(TuningChange {
             cache_bytes: Some(4 << 30),
-            ..Tunes::default()
+            ..TuningChange::default()
         }))?;
         let file = self.fill(&pool, &fs, self.mib, &pattern(2048))?;
         for offset in 0..self.mib {

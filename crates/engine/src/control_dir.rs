@@ -21,9 +21,9 @@ use zpl::{
     Listing, Made, Renamed, SnapDir, Timestamp,
 };
 
-use crate::door::{Request, Room};
 use crate::fs::{FsHandle, as_fs_error};
-use crate::watch::Happened;
+use crate::invalidation::Invalidation;
+use crate::pool_mailbox::{PoolContext, Request};
 use crate::{EngineError, SnapshotRequest};
 
 /// The name of the directory.
@@ -95,9 +95,9 @@ struct Facts {
 }
 
 impl Facts {
-    async fn of(room: &Room, fs: &Fs) -> Result<Self, EngineError> {
+    async fn of(context: &PoolContext, fs: &Fs) -> Result<Self, EngineError> {
         let head = ObjectId(fs.head());
-        let (snapshots, changed) = room.pool.hierarchy().snapshot_count(head).await?;
+        let (snapshots, changed) = context.pool.hierarchy().snapshot_count(head).await?;
         Ok(Self {
             root: fs.root(),
             fsid: fs.fsid(),
@@ -180,17 +180,17 @@ impl FsHandle {
     async fn control<T, F, Answer>(&self, work: F) -> FsResult<T>
     where
         T: Send + 'static,
-        F: FnOnce(Rc<Room>, Fs, Facts) -> Answer + Send + 'static,
+        F: FnOnce(Rc<PoolContext>, Fs, Facts) -> Answer + Send + 'static,
         Answer: Future<Output = FsResult<T>> + 'static,
     {
-        self.call_in(move |room, fs| async move {
+        self.call_in(move |context, fs| async move {
             if fs.is_snapshot() {
                 return Err(FsError::Stale);
             }
-            let facts = Facts::of(&room, &fs)
+            let facts = Facts::of(&context, &fs)
                 .await
                 .map_err(|error| as_fs_error(&error))?;
-            work(room, fs, facts).await
+            work(context, fs, facts).await
         })
         .await
     }
@@ -231,7 +231,7 @@ impl FsHandle {
                     dir: self.getattr(dir).await.ok(),
                 };
             }
-            if let Some((attr, dir)) = self.told(|files, fs| files.search(fs, dir, name, cred)) {
+            if let Some((attr, dir)) = self.cached(|cache, fs| cache.search(fs, dir, name, cred)) {
                 return Searched {
                     found: Ok(Found {
                         attr,
@@ -283,13 +283,13 @@ impl FsHandle {
             let name = name.to_vec();
             let cred = cred.clone();
             return here(
-                self.call_in(move |room, fs| async move {
+                self.call_in(move |context, fs| async move {
                     let shown = dir == fs.root() && !fs.is_snapshot();
                     match fs.snapdir() {
                         _ if !shown => fs.lookup(dir, &name, &cred).await,
                         SnapDir::Disabled => Err(FsError::NotFound),
                         _ => {
-                            let facts = Facts::of(&room, &fs).await;
+                            let facts = Facts::of(&context, &fs).await;
                             Ok(facts
                                 .map_err(|error| as_fs_error(&error))?
                                 .attr(CONTROL_ROOT))
@@ -301,7 +301,7 @@ impl FsHandle {
         }
         let (wanted, cred) = (name.to_vec(), cred.clone());
         let found: Result<Attr, (u64, u64)> = self
-            .control(move |room, fs, facts| async move {
+            .control(move |context, fs, facts| async move {
                 if facts.snapdir == SnapDir::Disabled {
                     return Err(FsError::NotFound);
                 }
@@ -318,7 +318,7 @@ impl FsHandle {
                     }
                     (CONTROL_SNAPSHOTS, name) => {
                         let head = ObjectId(fs.head());
-                        let found = room
+                        let found = context
                             .pool
                             .hierarchy()
                             .snapshot_named(head, name)
@@ -371,7 +371,7 @@ impl FsHandle {
         cred: &Cred,
     ) -> FsResult<Listing> {
         let cred = cred.clone();
-        self.control(move |room, fs, facts| async move {
+        self.control(move |context, fs, facts| async move {
             if facts.snapdir == SnapDir::Disabled {
                 return Err(FsError::NotFound);
             }
@@ -391,7 +391,7 @@ impl FsHandle {
                     let head = ObjectId(fs.head());
                     let mut at = cookie.saturating_sub(COOKIE_PARENT);
                     while !lines.full {
-                        let batch = room
+                        let batch = context
                             .pool
                             .hierarchy()
                             .snapshots_after(head, at, BATCH)
@@ -470,14 +470,14 @@ impl FsHandle {
         let name = self.admin_name(dir, name)?;
         let cred = cred.clone();
         let made = self
-            .control(move |room, fs, facts| async move {
-                let dataset = room.name_of(fs.head()).await?;
-                room.may(&dataset, &["snapshot"], &cred).await?;
+            .control(move |context, fs, facts| async move {
+                let dataset = context.name_of(fs.head()).await?;
+                context.may(&dataset, &["snapshot"], &cred).await?;
                 let request = SnapshotRequest {
                     names: vec![format!("{dataset}@{name}")],
                     ..SnapshotRequest::default()
                 };
-                match room
+                match context
                     .snapshot(request)
                     .await
                     .map_err(|e| refused(&e))?
@@ -504,12 +504,12 @@ impl FsHandle {
     ) -> FsResult<Change> {
         let name = self.admin_name(dir, name)?;
         let cred = cred.clone();
-        self.admin(move |room, fs, facts| async move {
-            let dataset = room.name_of(fs.head()).await?;
-            let stored = stored_name(&room, &fs, &name).await?;
+        self.admin(move |context, fs, facts| async move {
+            let dataset = context.name_of(fs.head()).await?;
+            let stored = stored_name(&context, &fs, &name).await?;
             let snapshot = format!("{dataset}@{stored}");
-            room.may(&snapshot, &["destroy", "mount"], &cred).await?;
-            let outcome = room.destroy_snapshots(&[snapshot], false).await;
+            context.may(&snapshot, &["destroy", "mount"], &cred).await?;
+            let outcome = context.destroy_snapshots(&[snapshot], false).await;
             match outcome.map_err(|e| refused(&e))?.first() {
                 Some(refusal) => Err(refused(&refusal.error)),
                 None => Ok(facts.change(dir)),
@@ -535,14 +535,14 @@ impl FsHandle {
             self.admin_name(to, to_name)?,
         );
         let cred = cred.clone();
-        self.admin(move |room, fs, facts| async move {
-            let dataset = room.name_of(fs.head()).await?;
-            let old = format!("{dataset}@{}", stored_name(&room, &fs, &old).await?);
+        self.admin(move |context, fs, facts| async move {
+            let dataset = context.name_of(fs.head()).await?;
+            let old = format!("{dataset}@{}", stored_name(&context, &fs, &old).await?);
             let new = format!("{dataset}@{new}");
-            room.may(&old, &["rename", "mount"], &cred).await?;
-            room.may(&dataset, &["create", "mount"], &cred).await?;
+            context.may(&old, &["rename", "mount"], &cred).await?;
+            context.may(&dataset, &["create", "mount"], &cred).await?;
             if old != new {
-                let renamed = room.pool.hierarchy().rename(&old, &new, false).await;
+                let renamed = context.pool.hierarchy().rename(&old, &new, false).await;
                 renamed.map_err(|error| refused(&error.into()))?;
             }
             Ok(Renamed {
@@ -557,11 +557,11 @@ impl FsHandle {
     async fn admin<T, F, Answer>(&self, work: F) -> FsResult<T>
     where
         T: Send + 'static,
-        F: FnOnce(Rc<Room>, Fs, Facts) -> Answer + Send + 'static,
+        F: FnOnce(Rc<PoolContext>, Fs, Facts) -> Answer + Send + 'static,
         Answer: Future<Output = FsResult<T>> + 'static,
     {
         let done = self.control(work).await?;
-        self.tell(&[Happened::Snapshots]).await;
+        self.notify(&[Invalidation::Snapshots]).await;
         Ok(done)
     }
 
@@ -582,8 +582,8 @@ impl FsHandle {
     }
 }
 
-async fn stored_name(room: &Room, fs: &Fs, name: &str) -> FsResult<String> {
-    let found = room
+async fn stored_name(context: &PoolContext, fs: &Fs, name: &str) -> FsResult<String> {
+    let found = context
         .pool
         .hierarchy()
         .snapshot_named(ObjectId(fs.head()), name.as_bytes())
@@ -593,7 +593,7 @@ async fn stored_name(room: &Room, fs: &Fs, name: &str) -> FsResult<String> {
     String::from_utf8(stored).map_err(|_| FsError::IllegalName)
 }
 
-impl Room {
+impl PoolContext {
     /// The name now of a head that is open.
     async fn name_of(&self, object: u64) -> FsResult<String> {
         let opened = self

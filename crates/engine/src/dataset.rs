@@ -5,7 +5,7 @@ use ondisk::ObjectId;
 use pool::PoolError;
 
 use crate::EngineError;
-use crate::door::Room;
+use crate::pool_mailbox::PoolContext;
 use crate::property::{self, DatasetKind, Kinds, Property, SetContext, Setting, Source, Value};
 
 /// Which properties a query is to fill in.
@@ -96,7 +96,7 @@ pub struct DestroyOptions {
     pub recursive: bool,
 }
 
-impl Room {
+impl PoolContext {
     pub(crate) fn context(&self, kind: DatasetKind, creating: bool) -> SetContext {
         let large = self.pool.hierarchy().features().is_enabled("large_blocks");
         SetContext {

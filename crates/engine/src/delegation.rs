@@ -4,38 +4,38 @@ use std::rc::Rc;
 
 use dsl::{GrantChange, Grants, Subject};
 
-use crate::door::{Request, Room};
+use crate::pool_mailbox::{PoolContext, Request};
 use crate::property::{DatasetKind, Property};
 use crate::{DatasetFilter, EngineError, PoolHandle, PropertyQuery};
 
 /// What a change needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Need {
-    place: Place,
+    scope: PermissionScope,
     permissions: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
-enum Place {
+enum PermissionScope {
     /// A dataset, or a snapshot of it.
-    On(String),
+    Dataset(String),
     /// The same, and that of all datasets below.
-    Below(String),
+    Descendants(String),
     /// The nearest that exists at the name or above.
-    Nearest(String),
+    NearestExisting(String),
     /// The dataset that a clone comes from.
     Origin(String),
 }
 
 /// What is needed on a dataset or snapshot.
 pub(crate) fn on(name: &str, permissions: &[&str]) -> Need {
-    need(Place::On(name.to_owned()), permissions)
+    need(PermissionScope::Dataset(name.to_owned()), permissions)
 }
 
 /// What is needed on a dataset or snapshot, and with `recursive` on those of all datasets below.
 pub(crate) fn with_below(name: &str, recursive: bool, permissions: &[&str]) -> Need {
     if recursive {
-        need(Place::Below(name.to_owned()), permissions)
+        need(PermissionScope::Descendants(name.to_owned()), permissions)
     } else {
         on(name, permissions)
     }
@@ -43,7 +43,7 @@ pub(crate) fn with_below(name: &str, recursive: bool, permissions: &[&str]) -> N
 
 /// What is needed on the dataset that a clone comes from.
 pub(crate) fn on_origin(clone: &str, permissions: &[&str]) -> Need {
-    need(Place::Origin(clone.to_owned()), permissions)
+    need(PermissionScope::Origin(clone.to_owned()), permissions)
 }
 
 /// What is needed to create a dataset of a name, with missing parents if `parents`. OpenZFS lets who creates set any
@@ -61,17 +61,17 @@ pub(crate) fn creation(name: &str, parents: bool, properties: &[(String, String)
         }
     }
     let parent = above(name).to_owned();
-    let place = if parents {
-        Place::Nearest(parent)
+    let scope = if parents {
+        PermissionScope::NearestExisting(parent)
     } else {
-        Place::On(parent)
+        PermissionScope::Dataset(parent)
     };
-    Need { place, permissions }
+    Need { scope, permissions }
 }
 
-fn need(place: Place, permissions: &[&str]) -> Need {
+fn need(scope: PermissionScope, permissions: &[&str]) -> Need {
     let permissions = permissions.iter().map(|&name| name.to_owned()).collect();
-    Need { place, permissions }
+    Need { scope, permissions }
 }
 
 /// The name of the dataset above, or the dataset of a snapshot or bookmark.
@@ -91,7 +91,7 @@ pub(crate) fn of_property(name: &str) -> String {
     Property::from_name(name).map_or_else(|| name.to_owned(), |property| property.name().to_owned())
 }
 
-impl Room {
+impl PoolContext {
     /// Whether somebody has a permission on a dataset by delegation.
     pub(crate) async fn delegated(
         &self,
@@ -108,14 +108,14 @@ impl Room {
     }
 }
 
-impl Room {
+impl PoolContext {
     /// Checks that somebody has everything that is needed.
     ///
     /// # Errors
     /// [`EngineError::Permission`]; a dataset does not exist.
     pub(crate) async fn check(&self, needs: &[Need], subject: &Subject) -> Result<(), EngineError> {
         for need in needs {
-            for name in self.places(&need.place).await? {
+            for name in self.names_in_scope(&need.scope).await? {
                 for permission in &need.permissions {
                     if !self.delegated(&name, permission, subject).await? {
                         return Err(EngineError::Permission);
@@ -126,10 +126,10 @@ impl Room {
         Ok(())
     }
 
-    async fn places(&self, place: &Place) -> Result<Vec<String>, EngineError> {
-        match place {
-            Place::On(name) => Ok(vec![name.clone()]),
-            Place::Below(name) => {
+    async fn names_in_scope(&self, scope: &PermissionScope) -> Result<Vec<String>, EngineError> {
+        match scope {
+            PermissionScope::Dataset(name) => Ok(vec![name.clone()]),
+            PermissionScope::Descendants(name) => {
                 let (dataset, rest) = name.split_at(name.find('@').unwrap_or(name.len()));
                 let filter = DatasetFilter {
                     root: dataset.to_owned(),
@@ -140,7 +140,7 @@ impl Room {
                 let named = all.iter().map(|info| format!("{}{rest}", info.name));
                 Ok(named.collect())
             }
-            Place::Nearest(name) => {
+            PermissionScope::NearestExisting(name) => {
                 let mut name = name.as_str();
                 while name.contains('/') && self.dataset(name, &PropertyQuery::None).await.is_err()
                 {
@@ -148,7 +148,7 @@ impl Room {
                 }
                 Ok(vec![name.to_owned()])
             }
-            Place::Origin(clone) => {
+            PermissionScope::Origin(clone) => {
                 let query = PropertyQuery::Named(vec!["origin".to_owned()]);
                 let info = self.dataset(clone, &query).await?;
                 let origin = info.properties.first();
@@ -184,52 +184,52 @@ impl PoolHandle {
     }
 
     /// Does what anybody may do: look at names, properties and states.
-    pub(crate) async fn look<T, F, Answer>(&self, work: F) -> Result<T, EngineError>
+    pub(crate) async fn query<T, F, Answer>(&self, work: F) -> Result<T, EngineError>
     where
         T: Send + 'static,
-        F: FnOnce(Rc<Room>) -> Answer + Send + 'static,
+        F: FnOnce(Rc<PoolContext>) -> Answer + Send + 'static,
         Answer: Future<Output = Result<T, EngineError>> + 'static,
     {
-        self.door.ask(work).await
+        self.mailbox.run(work).await
     }
 
     /// Does what is never delegated.
-    pub(crate) async fn ask<T, F, Answer>(&self, work: F) -> Result<T, EngineError>
+    pub(crate) async fn run_as_root<T, F, Answer>(&self, work: F) -> Result<T, EngineError>
     where
         T: Send + 'static,
-        F: FnOnce(Rc<Room>) -> Answer + Send + 'static,
+        F: FnOnce(Rc<PoolContext>) -> Answer + Send + 'static,
         Answer: Future<Output = Result<T, EngineError>> + 'static,
     {
         if !self.is_trusted() {
             return Err(EngineError::Permission);
         }
-        self.door.ask(work).await
+        self.mailbox.run(work).await
     }
 
     /// Does what needs permissions. Between the check and the change no name and no grant becomes another's: who is not
     /// trusted has the datasets for himself meanwhile.
-    pub(crate) async fn ask_permitted<T, F, Answer>(
+    pub(crate) async fn run_permitted<T, F, Answer>(
         &self,
         needs: Vec<Need>,
         work: F,
     ) -> Result<T, EngineError>
     where
         T: Send + 'static,
-        F: FnOnce(Rc<Room>) -> Answer + Send + 'static,
+        F: FnOnce(Rc<PoolContext>) -> Answer + Send + 'static,
         Answer: Future<Output = Result<T, EngineError>> + 'static,
     {
         let caller = self.caller.clone();
-        self.door
-            .ask(move |room| async move {
+        self.mailbox
+            .run(move |context| async move {
                 match caller {
                     None => {
-                        let _with_others = room.changing.read().await;
-                        work(room.clone()).await
+                        let _with_others = context.changing.read().await;
+                        work(context.clone()).await
                     }
                     Some(caller) => {
-                        let _alone = room.changing.write().await;
-                        room.check(&needs, &caller).await?;
-                        work(room.clone()).await
+                        let _alone = context.changing.write().await;
+                        context.check(&needs, &caller).await?;
+                        work(context.clone()).await
                     }
                 }
             })
@@ -246,8 +246,10 @@ impl PoolHandle {
     ) -> Request<'a, Result<Vec<(String, Grants)>, EngineError>> {
         Box::pin(async move {
             let dataset = dataset.to_owned();
-            self.look(move |room| async move { Ok(room.pool.hierarchy().grants(&dataset).await?) })
-                .await
+            self.query(move |context| async move {
+                Ok(context.pool.hierarchy().grants(&dataset).await?)
+            })
+            .await
         })
     }
 
@@ -263,9 +265,9 @@ impl PoolHandle {
     ) -> Request<'a, Result<bool, EngineError>> {
         Box::pin(async move {
             let (dataset, permission) = (dataset.to_owned(), permission.to_owned());
-            self.look(
-                move |room| async move { room.delegated(&dataset, &permission, &subject).await },
-            )
+            self.query(move |context| async move {
+                context.delegated(&dataset, &permission, &subject).await
+            })
             .await
         })
     }
@@ -300,9 +302,9 @@ impl PoolHandle {
                 }
             }
             let dataset = dataset.to_owned();
-            self.ask_permitted(needs, move |room| async move {
-                room.writable()?;
-                let hierarchy = room.pool.hierarchy();
+            self.run_permitted(needs, move |context| async move {
+                context.writable()?;
+                let hierarchy = context.pool.hierarchy();
                 if remove {
                     Ok(hierarchy.unallow(&dataset, change).await?)
                 } else {

@@ -14,10 +14,10 @@ use pool::{
 use runtime::Handle;
 
 use crate::dataset::{fill_root, parse_settings};
-use crate::door::{Door, Ending, MAILBOX_BOUND, Request, Room};
+use crate::invalidation::Watches;
 use crate::pool_handle::PoolFacts;
+use crate::pool_mailbox::{Ending, MAILBOX_BOUND, PoolContext, PoolMailbox, Request};
 use crate::property::{DatasetKind, SetContext};
-use crate::watch::Watches;
 use crate::{DeviceLabel, EngineError, FeatureBase, PoolHandle};
 
 /// The body of a pool's thread: given the thread's runtime, it runs until the pool ends.
@@ -381,21 +381,21 @@ impl Engine {
                             readonly: pool.is_read_only(),
                             rewound: pool.rewound(),
                         };
-                        let room = Room::new(handle, pool);
-                        came_up.send(Ok((facts, room.front.clone())));
-                        room.serve(receiver).await;
+                        let context = PoolContext::new(handle, pool);
+                        came_up.send(Ok((facts, context.fast_path.clone())));
+                        context.serve(receiver).await;
                     }
                     Err(error) => came_up.send(Err(error)),
                 }
             })
         });
         self.start_thread(&name, body)?;
-        let (facts, front) = reply.await.map_err(|_| EngineError::PoolClosed)??;
+        let (facts, fast_path) = reply.await.map_err(|_| EngineError::PoolClosed)??;
         let watches = Watches::default();
         let admin = self.0.admin_snapshots.load(Ordering::Relaxed);
         watches.admin_snapshots.store(admin, Ordering::Relaxed);
-        let door = Door::new(sender, Arc::new(watches), front);
-        let handle = PoolHandle::new(door, facts);
+        let mailbox = PoolMailbox::new(sender, Arc::new(watches), fast_path);
+        let handle = PoolHandle::new(mailbox, facts);
         self.pools_mut().imported.insert(name, handle.clone());
         Ok(handle)
     }

@@ -10,9 +10,9 @@ use zpl::{
 };
 
 use crate::control_dir::{CONTROL_COOKIE, check_free, is_control};
-use crate::door::{Door, Request, Room};
-use crate::observe::Client;
-use crate::watch::{Happened, Watch, Watches};
+use crate::invalidation::{Invalidation, Watch, Watches};
+use crate::pool_mailbox::{PoolContext, PoolMailbox, Request};
+use crate::statistics::Client;
 use crate::{EngineError, IoBuf};
 
 /// A file system: a dataset of a pool, opened on the pool's thread at the first use.
@@ -22,7 +22,7 @@ use crate::{EngineError, IoBuf};
 /// [`FsError::Busy`] (try again later).
 #[derive(Clone, Debug)]
 pub struct FsHandle {
-    door: Door,
+    mailbox: PoolMailbox,
     dataset: u64,
     guid: u64,
     /// Of a snapshot reached through `.zfs`: the object and guid of the file system it was reached from.
@@ -35,9 +35,9 @@ pub struct FsHandle {
 }
 
 impl FsHandle {
-    pub(crate) fn new(door: Door, dataset: u64, guid: u64) -> Self {
+    pub(crate) fn new(mailbox: PoolMailbox, dataset: u64, guid: u64) -> Self {
         Self {
-            door,
+            mailbox,
             dataset,
             guid,
             head: None,
@@ -72,7 +72,7 @@ impl FsHandle {
     pub fn snapshot(&self, dataset: u64, guid: u64) -> Self {
         let head = self.head.unwrap_or((self.dataset, self.guid));
         Self {
-            door: self.door.clone(),
+            mailbox: self.mailbox.clone(),
             dataset,
             guid,
             head: Some(head),
@@ -87,7 +87,7 @@ impl FsHandle {
     pub fn head(&self) -> Option<Self> {
         let (dataset, guid) = self.head?;
         Some(Self {
-            door: self.door.clone(),
+            mailbox: self.mailbox.clone(),
             dataset,
             guid,
             head: None,
@@ -100,7 +100,7 @@ impl FsHandle {
     /// Begins to watch what happens to the file system by other ways than the handle returned and its clones.
     #[must_use]
     pub fn watch(&self) -> (Watch, Self) {
-        let (watch, number) = self.door.watches().add(self.guid);
+        let (watch, number) = self.mailbox.watches().add(self.guid);
         let own = Self {
             watch: number,
             ..self.clone()
@@ -109,22 +109,26 @@ impl FsHandle {
     }
 
     pub(crate) fn watches(&self) -> &Watches {
-        self.door.watches()
+        self.mailbox.watches()
     }
 
     /// Tells the watchers what this handle did.
-    pub(crate) async fn tell(&self, happened: &[Happened]) {
+    pub(crate) async fn notify(&self, invalidations: &[Invalidation]) {
         self.watches()
-            .tell(Some(self.guid), self.watch, happened)
+            .notify(Some(self.guid), self.watch, invalidations)
             .await;
     }
 
-    /// As [`Self::tell`], for what is to be made up only if somebody watches.
-    async fn tell_if<T>(&self, done: &FsResult<T>, what: impl FnOnce(&T) -> Vec<Happened>) {
+    /// As [`Self::notify`], for what is to be made up only if somebody watches.
+    async fn notify_if_watched<T>(
+        &self,
+        done: &FsResult<T>,
+        what: impl FnOnce(&T) -> Vec<Invalidation>,
+    ) {
         if let Ok(done) = done
             && !self.watches().is_empty()
         {
-            self.tell(&what(done)).await;
+            self.notify(&what(done)).await;
         }
     }
 
@@ -142,15 +146,15 @@ impl FsHandle {
 
     /// Answers from what was told of files before, if that still holds. Not through `.zfs`, where each request finds out
     /// whether the snapshot is one of the file system it is asked for in.
-    pub(crate) fn told<T>(
+    pub(crate) fn cached<T>(
         &self,
-        look: impl FnOnce(&zpl::Lookaside, u64) -> Option<T>,
+        look: impl FnOnce(&zpl::AttrCache, u64) -> Option<T>,
     ) -> Option<T> {
         if self.head.is_some() {
             return None;
         }
-        let front = self.door.front();
-        front.answer(self.guid, self.client, |files| look(files, self.guid))
+        let fast_path = self.mailbox.fast_path();
+        fast_path.answer(self.guid, self.client, |cache| look(cache, self.guid))
     }
 
     async fn call<T, F, Answer>(&self, work: F) -> FsResult<T>
@@ -168,7 +172,7 @@ impl FsHandle {
         &self,
         of: FileId,
         work: F,
-        what: impl FnOnce(&T) -> Vec<Happened>,
+        what: impl FnOnce(&T) -> Vec<Invalidation>,
     ) -> FsResult<T>
     where
         T: Send + 'static,
@@ -188,7 +192,7 @@ impl FsHandle {
             })
             .await?;
         if !self.watches().is_empty() {
-            self.tell(&what(&done)).await;
+            self.notify(&what(&done)).await;
         }
         if self.stable && !at_once {
             self.call(move |fs| async move { fs.commit_change(of).await })
@@ -202,15 +206,15 @@ impl FsHandle {
     pub(crate) async fn call_in<T, F, Answer>(&self, work: F) -> FsResult<T>
     where
         T: Send + 'static,
-        F: FnOnce(Rc<Room>, Fs) -> Answer + Send + 'static,
+        F: FnOnce(Rc<PoolContext>, Fs) -> Answer + Send + 'static,
         Answer: Future<Output = FsResult<T>> + 'static,
     {
         let (dataset, guid, client) = (self.dataset, self.guid, self.client);
         let head = self.head;
         let answer = self
-            .door
-            .ask(move |room| async move {
-                let lease = match room.dataset_in_use(dataset, guid).await {
+            .mailbox
+            .run(move |context| async move {
+                let lease = match context.dataset_in_use(dataset, guid).await {
                     Ok(lease) => lease,
                     Err(error) => return Ok(Err(as_fs_error(&error))),
                 };
@@ -220,8 +224,8 @@ impl FsHandle {
                         Ok(Err(FsError::Stale))
                     }
                     Ok(fs) => {
-                        let handle = room.handle.clone();
-                        let work = work(room, fs.clone());
+                        let handle = context.handle.clone();
+                        let work = work(context, fs.clone());
                         Ok(lease.timed(&handle, client, work).await)
                     }
                     Err(error) => Ok(Err(error)),
@@ -251,7 +255,7 @@ impl FsHandle {
             if is_control(id) {
                 return self.control_attr(id).await;
             }
-            if let Some(attr) = self.told(|files, fs| files.attr(fs, id)) {
+            if let Some(attr) = self.cached(|cache, fs| cache.attr(fs, id)) {
                 return Ok(attr);
             }
             self.call(move |fs| async move { fs.getattr(id).await })
@@ -273,7 +277,7 @@ impl FsHandle {
             if is_control(dir) {
                 return Ok(Box::pin(self.find(dir, name, cred)).await?.attr);
             }
-            if let Some((attr, _)) = self.told(|files, fs| files.search(fs, dir, name, cred)) {
+            if let Some((attr, _)) = self.cached(|cache, fs| cache.search(fs, dir, name, cred)) {
                 return Ok(attr);
             }
             let (name, cred) = (name.to_vec(), cred.clone());
@@ -307,7 +311,7 @@ impl FsHandle {
             if is_control(id) {
                 return Ok(self.control_access(id, wanted));
             }
-            if let Some(granted) = self.told(|files, fs| files.access(fs, id, wanted, cred)) {
+            if let Some(granted) = self.cached(|cache, fs| cache.access(fs, id, wanted, cred)) {
                 return Ok(granted);
             }
             let cred = cred.clone();
@@ -333,9 +337,9 @@ impl FsHandle {
                     self.control_attr(id).await?,
                 ));
             }
-            let told = self.told(|files, fs| {
-                let granted = files.access(fs, id, wanted, cred)?;
-                Some((granted, files.attr(fs, id)?))
+            let told = self.cached(|cache, fs| {
+                let granted = cache.access(fs, id, wanted, cred)?;
+                Some((granted, cache.attr(fs, id)?))
             });
             if let Some(told) = told {
                 return Ok(told);
@@ -369,8 +373,8 @@ impl FsHandle {
                 id,
                 move |fs| async move { fs.setattr(id, &set, guard, &cred).await },
                 |_| match set.size {
-                    Some(_) => vec![Happened::Content(id, 0, None)],
-                    None => vec![Happened::Attributes(id)],
+                    Some(_) => vec![Invalidation::Content(id, 0, None)],
+                    None => vec![Invalidation::Attributes(id)],
                 },
             )
             .await
@@ -432,8 +436,8 @@ impl FsHandle {
             let done = self
                 .call(move |fs| async move { fs.write(id, offset, data, stability, &cred).await })
                 .await;
-            self.tell_if(&done, |done| {
-                vec![Happened::Content(id, offset, Some(done.count))]
+            self.notify_if_watched(&done, |done| {
+                vec![Invalidation::Content(id, offset, Some(done.count))]
             })
             .await;
             done
@@ -456,7 +460,7 @@ impl FsHandle {
             let done = self
                 .call(move |fs| async move { fs.append(id, data, stability, &cred).await })
                 .await;
-            self.tell_if(&done, |_| vec![Happened::Content(id, 0, None)])
+            self.notify_if_watched(&done, |_| vec![Invalidation::Content(id, 0, None)])
                 .await;
             done
         })
@@ -481,8 +485,10 @@ impl FsHandle {
             let done = self
                 .call(move |fs| async move { fs.punch(id, offset, len, &cred).await })
                 .await;
-            self.tell_if(&done, |_| vec![Happened::Content(id, offset, Some(len))])
-                .await;
+            self.notify_if_watched(&done, |_| {
+                vec![Invalidation::Content(id, offset, Some(len))]
+            })
+            .await;
             done
         })
     }
@@ -547,8 +553,8 @@ impl FsHandle {
                     fs.create(dir, &name, mode, &set, &cred).await
                 },
                 |made| match made.created {
-                    true => vec![Happened::Attributes(dir)],
-                    false => vec![Happened::Content(made.file.id, 0, None)],
+                    true => vec![Invalidation::Attributes(dir)],
+                    false => vec![Invalidation::Content(made.file.id, 0, None)],
                 },
             )
             .await
@@ -577,7 +583,7 @@ impl FsHandle {
                     check_free(&fs, dir, &name)?;
                     fs.mkdir(dir, &name, &set, &cred).await
                 },
-                |_| vec![Happened::Attributes(dir)],
+                |_| vec![Invalidation::Attributes(dir)],
             )
             .await
         })
@@ -607,7 +613,7 @@ impl FsHandle {
                     check_free(&fs, dir, &name)?;
                     fs.symlink(dir, &name, &target, &set, &cred).await
                 },
-                |_| vec![Happened::Attributes(dir)],
+                |_| vec![Invalidation::Attributes(dir)],
             )
             .await
         })
@@ -637,7 +643,7 @@ impl FsHandle {
                     check_free(&fs, dir, &name)?;
                     fs.mknod(dir, &name, file_type, rdev, &set, &cred).await
                 },
-                |_| vec![Happened::Attributes(dir)],
+                |_| vec![Invalidation::Attributes(dir)],
             )
             .await
         })
@@ -665,7 +671,7 @@ impl FsHandle {
                     check_free(&fs, dir, &name)?;
                     fs.link(id, dir, &name, &cred).await
                 },
-                |_| vec![Happened::Attributes(id), Happened::Attributes(dir)],
+                |_| vec![Invalidation::Attributes(id), Invalidation::Attributes(dir)],
             )
             .await
         })
@@ -693,7 +699,7 @@ impl FsHandle {
                     check_free(&fs, dir, &name)?;
                     fs.remove(dir, &name, &cred).await
                 },
-                |_| vec![Happened::Name(dir, gone), Happened::Attributes(dir)],
+                |_| vec![Invalidation::Name(dir, gone), Invalidation::Attributes(dir)],
             )
             .await
         })
@@ -721,7 +727,7 @@ impl FsHandle {
                     check_free(&fs, dir, &name)?;
                     fs.rmdir(dir, &name, &cred).await
                 },
-                |_| vec![Happened::Name(dir, gone), Happened::Attributes(dir)],
+                |_| vec![Invalidation::Name(dir, gone), Invalidation::Attributes(dir)],
             )
             .await
         })
@@ -756,10 +762,10 @@ impl FsHandle {
                 },
                 |_| {
                     vec![
-                        Happened::Name(from, from_name.to_vec()),
-                        Happened::Name(to, to_name.to_vec()),
-                        Happened::Attributes(from),
-                        Happened::Attributes(to),
+                        Invalidation::Name(from, from_name.to_vec()),
+                        Invalidation::Name(to, to_name.to_vec()),
+                        Invalidation::Attributes(from),
+                        Invalidation::Attributes(to),
                     ]
                 },
             )
@@ -793,10 +799,10 @@ impl FsHandle {
                 },
                 |_| {
                     vec![
-                        Happened::Name(from, from_name.to_vec()),
-                        Happened::Name(to, to_name.to_vec()),
-                        Happened::Attributes(from),
-                        Happened::Attributes(to),
+                        Invalidation::Name(from, from_name.to_vec()),
+                        Invalidation::Name(to, to_name.to_vec()),
+                        Invalidation::Attributes(from),
+                        Invalidation::Attributes(to),
                     ]
                 },
             )
@@ -919,7 +925,7 @@ impl FsHandle {
             self.change(
                 id,
                 move |fs| async move { fs.set_xattr(id, &name, &value, mode, &cred).await },
-                |_| vec![Happened::Attributes(id)],
+                |_| vec![Invalidation::Attributes(id)],
             )
             .await
         })
@@ -943,7 +949,7 @@ impl FsHandle {
             self.change(
                 id,
                 move |fs| async move { fs.remove_xattr(id, &name, &cred).await },
-                |_| vec![Happened::Attributes(id)],
+                |_| vec![Invalidation::Attributes(id)],
             )
             .await
         })

@@ -15,18 +15,18 @@
 mod control_dir;
 mod dataset;
 mod delegation;
-mod door;
 mod engine;
 mod error;
-mod front;
+mod fast_path;
 mod fs;
+mod invalidation;
 mod objects;
-mod observe;
 mod operations;
 mod pool_handle;
+mod pool_mailbox;
 mod snapshot;
+mod statistics;
 mod volume;
-mod watch;
 
 pub use control_dir::{
     CONTROL_NAME, CONTROL_ROOT, CONTROL_SHARES, CONTROL_SNAPSHOTS, Found, Searched, is_control,
@@ -35,17 +35,19 @@ pub use control_dir::{
 pub use dataset::{
     CreateDataset, DatasetFilter, DatasetInfo, DatasetProperty, DestroyOptions, PropertyQuery,
 };
-pub use door::{Ending, Request};
 pub use engine::{Engine, Host, PoolBody, Threads};
 pub use error::EngineError;
 pub use fs::FsHandle;
 pub use objects::ObjectSum;
-pub use observe::{Client, DatasetSeen, Observation, PHASES, Phase, RequestTimes, Tunes};
 pub use pool_handle::PoolHandle;
+pub use pool_mailbox::{Ending, Request};
 pub use snapshot::{Hold, Refusal, SnapshotRequest};
+pub use statistics::{
+    Client, DatasetStatistics, PHASES, Phase, PoolStatistics, RequestTimes, TuningChange,
+};
 pub use volume::{VolumeHandle, VolumeInfo, VolumePlan};
 
-pub use watch::{Happened, Notice, Watch};
+pub use invalidation::{Invalidation, InvalidationEvent, Watch};
 
 pub use dsl::property;
 pub use dsl::property::DatasetKind;

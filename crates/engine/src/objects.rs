@@ -4,7 +4,7 @@
 use ondisk::ObjectId;
 use runtime::IoBuf;
 
-use crate::door::{Request, Room};
+use crate::pool_mailbox::{PoolContext, Request};
 use crate::property::DatasetKind;
 use crate::{EngineError, PoolHandle, PropertyQuery};
 
@@ -45,13 +45,13 @@ impl PoolHandle {
                 return Err(EngineError::Permission);
             }
             let name = dataset.to_owned();
-            self.ask(move |room| async move { room.object_sums(&name, after).await })
+            self.run_as_root(move |context| async move { context.object_sums(&name, after).await })
                 .await
         })
     }
 }
 
-impl Room {
+impl PoolContext {
     async fn object_sums(&self, name: &str, after: u64) -> Result<Vec<ObjectSum>, EngineError> {
         let info = self.dataset(name, &PropertyQuery::None).await?;
         if info.kind == DatasetKind::Bookmark {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::door::{Request, Room};
+use crate::pool_mailbox::{PoolContext, Request};
 use crate::{
     AddSpec, AllocationBias, EngineError, LeafWork, LeafWorkRequest, PoolHandle, SplitSpec,
 };
@@ -14,7 +14,7 @@ impl PoolHandle {
     /// A scan runs; the pool is suspended or closed.
     pub fn start_scrub(&self) -> Request<'_, Result<(), EngineError>> {
         Box::pin(async move {
-            self.ask(|room| async move { Ok(room.pool.start_scrub().await?) })
+            self.run_as_root(|context| async move { Ok(context.pool.start_scrub().await?) })
                 .await
         })
     }
@@ -26,7 +26,7 @@ impl PoolHandle {
     /// A scan runs; the pool is suspended or closed.
     pub fn start_scrub_of_new(&self) -> Request<'_, Result<(), EngineError>> {
         Box::pin(async move {
-            self.ask(|room| async move { Ok(room.pool.start_scrub_of_new().await?) })
+            self.run_as_root(|context| async move { Ok(context.pool.start_scrub_of_new().await?) })
                 .await
         })
     }
@@ -37,7 +37,7 @@ impl PoolHandle {
     /// None runs, it is paused, or a resilver runs.
     pub fn pause_scrub(&self) -> Request<'_, Result<(), EngineError>> {
         Box::pin(async move {
-            self.ask(|room| async move { Ok(room.pool.pause_scrub().await?) })
+            self.run_as_root(|context| async move { Ok(context.pool.pause_scrub().await?) })
                 .await
         })
     }
@@ -48,7 +48,7 @@ impl PoolHandle {
     /// None runs, or a resilver does.
     pub fn cancel_scrub(&self) -> Request<'_, Result<(), EngineError>> {
         Box::pin(async move {
-            self.ask(|room| async move { Ok(room.pool.cancel_scrub().await?) })
+            self.run_as_root(|context| async move { Ok(context.pool.cancel_scrub().await?) })
                 .await
         })
     }
@@ -59,7 +59,7 @@ impl PoolHandle {
     /// A scan runs; the pool is read-only, suspended or closed.
     pub fn scrub_errors(&self) -> Request<'_, Result<u64, EngineError>> {
         Box::pin(async move {
-            self.ask(|room| async move { Ok(room.pool.scrub_errors().await?) })
+            self.run_as_root(|context| async move { Ok(context.pool.scrub_errors().await?) })
                 .await
         })
     }
@@ -70,7 +70,7 @@ impl PoolHandle {
     /// The pool is read-only, suspended or closed.
     pub fn restart_resilver(&self) -> Request<'_, Result<(), EngineError>> {
         Box::pin(async move {
-            self.ask(|room| async move { Ok(room.pool.restart_resilver().await?) })
+            self.run_as_root(|context| async move { Ok(context.pool.restart_resilver().await?) })
                 .await
         })
     }
@@ -82,7 +82,7 @@ impl PoolHandle {
     /// No such vdev; the pool cannot go on.
     pub fn clear(&self, vdev: Option<u64>) -> Request<'_, Result<(), EngineError>> {
         Box::pin(async move {
-            self.ask(move |room| async move { Ok(room.pool.clear(vdev).await?) })
+            self.run_as_root(move |context| async move { Ok(context.pool.clear(vdev).await?) })
                 .await
         })
     }
@@ -94,13 +94,13 @@ impl PoolHandle {
     /// The pool is closed, or its own metadata cannot be read.
     pub fn damaged_files(&self) -> Request<'_, Result<Vec<String>, EngineError>> {
         Box::pin(async move {
-            self.ask(|room| async move { room.damaged_files().await })
+            self.run_as_root(|context| async move { context.damaged_files().await })
                 .await
         })
     }
 }
 
-impl Room {
+impl PoolContext {
     // OpenZFS: lib/libzfs/libzfs_pool.c, zpool_obj_to_path (forms)
     async fn damaged_files(&self) -> Result<Vec<String>, EngineError> {
         let mut files = Vec::new();
@@ -136,8 +136,10 @@ impl PoolHandle {
     /// No such device; it is needed; the pool cannot be written.
     pub fn offline(&self, leaf: u64, temporary: bool) -> Request<'_, Result<(), EngineError>> {
         Box::pin(async move {
-            self.ask(move |room| async move { Ok(room.pool.offline(leaf, temporary).await?) })
-                .await
+            self.run_as_root(move |context| async move {
+                Ok(context.pool.offline(leaf, temporary).await?)
+            })
+            .await
         })
     }
 
@@ -147,7 +149,7 @@ impl PoolHandle {
     /// No such device; the pool cannot be written.
     pub fn online(&self, leaf: u64) -> Request<'_, Result<bool, EngineError>> {
         Box::pin(async move {
-            self.ask(move |room| async move { Ok(room.pool.online(leaf).await?) })
+            self.run_as_root(move |context| async move { Ok(context.pool.online(leaf).await?) })
                 .await
         })
     }
@@ -165,9 +167,9 @@ impl PoolHandle {
     ) -> Request<'a, Result<u64, EngineError>> {
         Box::pin(async move {
             let path = path.to_owned();
-            self.ask(
-                move |room| async move { Ok(room.pool.attach(leaf, &path, replace, force).await?) },
-            )
+            self.run_as_root(move |context| async move {
+                Ok(context.pool.attach(leaf, &path, replace, force).await?)
+            })
             .await
         })
     }
@@ -185,8 +187,8 @@ impl PoolHandle {
     ) -> Request<'a, Result<u64, EngineError>> {
         Box::pin(async move {
             let path = path.to_owned();
-            self.ask(move |room| async move {
-                let pool = &room.pool;
+            self.run_as_root(move |context| async move {
+                let pool = &context.pool;
                 Ok(pool.attach_and_rebuild(leaf, &path, replace, force).await?)
             })
             .await
@@ -199,7 +201,7 @@ impl PoolHandle {
     /// The layout is refused, a device is in use or unfit, the pool cannot be written.
     pub fn add(&self, spec: AddSpec) -> Request<'_, Result<(), EngineError>> {
         Box::pin(async move {
-            self.ask(move |room| async move { Ok(room.pool.add(spec).await?) })
+            self.run_as_root(move |context| async move { Ok(context.pool.add(spec).await?) })
                 .await
         })
     }
@@ -215,9 +217,9 @@ impl PoolHandle {
         request: LeafWorkRequest,
     ) -> Request<'_, Result<(), EngineError>> {
         Box::pin(async move {
-            self.ask(
-                move |room| async move { Ok(room.pool.work_on_leaf(what, leaf, request).await?) },
-            )
+            self.run_as_root(move |context| async move {
+                Ok(context.pool.work_on_leaf(what, leaf, request).await?)
+            })
             .await
         })
     }
@@ -228,7 +230,7 @@ impl PoolHandle {
     /// There is a checkpoint; the feature is not enabled; the pool cannot be written.
     pub fn checkpoint(&self) -> Request<'_, Result<(), EngineError>> {
         Box::pin(async move {
-            self.ask(|room| async move { Ok(room.pool.checkpoint().await?) })
+            self.run_as_root(|context| async move { Ok(context.pool.checkpoint().await?) })
                 .await
         })
     }
@@ -239,7 +241,7 @@ impl PoolHandle {
     /// There is none; the pool cannot be written.
     pub fn discard_checkpoint(&self) -> Request<'_, Result<(), EngineError>> {
         Box::pin(async move {
-            self.ask(|room| async move { Ok(room.pool.discard_checkpoint().await?) })
+            self.run_as_root(|context| async move { Ok(context.pool.discard_checkpoint().await?) })
                 .await
         })
     }
@@ -251,7 +253,7 @@ impl PoolHandle {
     /// No such device; it is in use; the layout forbids it; the others have no room; the pool cannot be written.
     pub fn remove(&self, vdev: u64) -> Request<'_, Result<(), EngineError>> {
         Box::pin(async move {
-            self.ask(move |room| async move { Ok(room.pool.remove(vdev).await?) })
+            self.run_as_root(move |context| async move { Ok(context.pool.remove(vdev).await?) })
                 .await
         })
     }
@@ -262,7 +264,7 @@ impl PoolHandle {
     /// None is under way; the pool cannot be written.
     pub fn cancel_removal(&self) -> Request<'_, Result<(), EngineError>> {
         Box::pin(async move {
-            self.ask(|room| async move { Ok(room.pool.cancel_removal().await?) })
+            self.run_as_root(|context| async move { Ok(context.pool.cancel_removal().await?) })
                 .await
         })
     }
@@ -274,7 +276,7 @@ impl PoolHandle {
     /// The pool is closed.
     pub fn removal_memory(&self, vdev: u64) -> Request<'_, Result<Option<u64>, EngineError>> {
         Box::pin(async move {
-            self.ask(move |room| async move { Ok(room.pool.removal_memory(vdev)?) })
+            self.run_as_root(move |context| async move { Ok(context.pool.removal_memory(vdev)?) })
                 .await
         })
     }
@@ -285,7 +287,7 @@ impl PoolHandle {
     /// The pool cannot be written.
     pub fn expand(&self) -> Request<'_, Result<usize, EngineError>> {
         Box::pin(async move {
-            self.ask(|room| async move { Ok(room.pool.expand().await?) })
+            self.run_as_root(|context| async move { Ok(context.pool.expand().await?) })
                 .await
         })
     }
@@ -297,7 +299,7 @@ impl PoolHandle {
     pub fn reguid(&self, guid: Option<u64>) -> Request<'_, Result<u64, EngineError>> {
         Box::pin(async move {
             let guid = self
-                .ask(move |room| async move { Ok(room.pool.reguid(guid).await?) })
+                .run_as_root(move |context| async move { Ok(context.pool.reguid(guid).await?) })
                 .await?;
             self.set_guid(guid);
             Ok(guid)
@@ -314,7 +316,7 @@ impl PoolHandle {
         devices: Vec<u64>,
     ) -> Request<'_, Result<Vec<(PathBuf, AllocationBias)>, EngineError>> {
         Box::pin(async move {
-            self.ask(move |room| async move { Ok(room.pool.plan_split(&devices)?) })
+            self.run_as_root(move |context| async move { Ok(context.pool.plan_split(&devices)?) })
                 .await
         })
     }
@@ -325,7 +327,7 @@ impl PoolHandle {
     /// The pool is not made of mirrors, a half is not whole, or the pool cannot be written.
     pub fn split(&self, spec: SplitSpec) -> Request<'_, Result<(), EngineError>> {
         Box::pin(async move {
-            self.ask(move |room| async move { Ok(room.pool.split(spec).await?) })
+            self.run_as_root(move |context| async move { Ok(context.pool.split(spec).await?) })
                 .await
         })
     }
@@ -336,7 +338,7 @@ impl PoolHandle {
     /// The pool cannot be written.
     pub fn reopen(&self) -> Request<'_, Result<usize, EngineError>> {
         Box::pin(async move {
-            self.ask(|room| async move { Ok(room.pool.reopen().await?) })
+            self.run_as_root(|context| async move { Ok(context.pool.reopen().await?) })
                 .await
         })
     }
@@ -347,7 +349,7 @@ impl PoolHandle {
     /// No such device; it is needed; the layout forbids it; the pool cannot be written.
     pub fn detach(&self, leaf: u64) -> Request<'_, Result<(), EngineError>> {
         Box::pin(async move {
-            self.ask(move |room| async move { Ok(room.pool.detach(leaf).await?) })
+            self.run_as_root(move |context| async move { Ok(context.pool.detach(leaf).await?) })
                 .await
         })
     }

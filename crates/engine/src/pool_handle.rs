@@ -8,9 +8,9 @@ use dsl::Subject;
 use pool::{HistoryRecord, PoolStatus, Rewound};
 
 use crate::delegation::{creation, of_property, on, with_below};
-use crate::door::{Door, Ending, Request};
-use crate::observe::{Observation, Tunes};
+use crate::pool_mailbox::{Ending, PoolMailbox, Request};
 use crate::pool_property::PropertyEntry;
+use crate::statistics::{PoolStatistics, TuningChange};
 use crate::{
     CreateDataset, DatasetFilter, DatasetInfo, DatasetProperty, DestroyOptions, EngineError,
     FsHandle, PropertyQuery, VolumeHandle, VolumePlan,
@@ -19,7 +19,7 @@ use crate::{
 /// An imported pool. Calls after its export answer [`EngineError::PoolClosed`].
 #[derive(Clone, Debug)]
 pub struct PoolHandle {
-    pub(crate) door: Door,
+    pub(crate) mailbox: PoolMailbox,
     facts: Arc<PoolFacts>,
     /// For whom this handle is, if not for root.
     pub(crate) caller: Option<Arc<Subject>>,
@@ -40,9 +40,9 @@ pub(crate) struct PoolFacts {
 type CacheEntry = (Option<String>, Vec<u8>);
 
 impl PoolHandle {
-    pub(crate) fn new(door: Door, facts: PoolFacts) -> Self {
+    pub(crate) fn new(mailbox: PoolMailbox, facts: PoolFacts) -> Self {
         Self {
-            door,
+            mailbox,
             facts: Arc::new(facts),
             caller: None,
         }
@@ -88,7 +88,7 @@ impl PoolHandle {
     /// [`EngineError::PoolClosed`].
     pub fn status(&self) -> Request<'_, Result<PoolStatus, EngineError>> {
         Box::pin(async move {
-            self.look(|room| async move { Ok(room.pool.status()) })
+            self.query(|context| async move { Ok(context.pool.status()) })
                 .await
         })
     }
@@ -97,9 +97,9 @@ impl PoolHandle {
     ///
     /// # Errors
     /// [`EngineError::PoolClosed`].
-    pub fn observe(&self) -> Request<'_, Result<Observation, EngineError>> {
+    pub fn statistics(&self) -> Request<'_, Result<PoolStatistics, EngineError>> {
         Box::pin(async move {
-            self.look(|room| async move { Ok(crate::observe::observe(&room)) })
+            self.query(|context| async move { Ok(crate::statistics::collect(&context)) })
                 .await
         })
     }
@@ -110,8 +110,8 @@ impl PoolHandle {
     /// [`EngineError::PoolClosed`].
     pub fn cache_size(&self) -> Request<'_, Result<(u64, u64), EngineError>> {
         Box::pin(async move {
-            self.look(|room| async move {
-                let (held, limit) = room.pool.cache().size();
+            self.query(|context| async move {
+                let (held, limit) = context.pool.cache().size();
                 Ok((held as u64, limit as u64))
             })
             .await
@@ -122,10 +122,10 @@ impl PoolHandle {
     ///
     /// # Errors
     /// [`EngineError::PoolClosed`].
-    pub fn tune(&self, tunes: Tunes) -> Request<'_, Result<(), EngineError>> {
+    pub fn tune(&self, change: TuningChange) -> Request<'_, Result<(), EngineError>> {
         Box::pin(async move {
-            self.ask(|room| async move {
-                crate::observe::tune(&room, tunes);
+            self.run_as_root(|context| async move {
+                crate::statistics::tune(&context, change);
                 Ok(())
             })
             .await
@@ -138,7 +138,7 @@ impl PoolHandle {
     /// [`EngineError::PoolClosed`], or reading the pool failed.
     pub fn properties(&self) -> Request<'_, Result<Vec<PropertyEntry>, EngineError>> {
         Box::pin(async move {
-            self.look(|room| async move { Ok(room.pool.properties().await?) })
+            self.query(|context| async move { Ok(context.pool.properties().await?) })
                 .await
         })
     }
@@ -150,8 +150,10 @@ impl PoolHandle {
     /// [`EngineError::PoolClosed`].
     pub fn cache_entry(&self) -> Request<'_, Result<CacheEntry, EngineError>> {
         Box::pin(async move {
-            self.ask(|room| async move { Ok((room.pool.cachefile(), room.pool.cache_entry())) })
-                .await
+            self.run_as_root(|context| async move {
+                Ok((context.pool.cachefile(), context.pool.cache_entry()))
+            })
+            .await
         })
     }
 
@@ -168,8 +170,10 @@ impl PoolHandle {
     ) -> Request<'a, Result<(), EngineError>> {
         Box::pin(async move {
             let (name, value) = (name.to_owned(), value.to_owned());
-            self.ask(move |room| async move { Ok(room.pool.set_property(&name, &value).await?) })
-                .await
+            self.run_as_root(move |context| async move {
+                Ok(context.pool.set_property(&name, &value).await?)
+            })
+            .await
         })
     }
 
@@ -179,7 +183,7 @@ impl PoolHandle {
     /// [`EngineError::PoolClosed`], or reading the pool failed.
     pub fn history(&self) -> Request<'_, Result<Vec<HistoryRecord>, EngineError>> {
         Box::pin(async move {
-            self.ask(|room| async move { Ok(room.pool.history().await?) })
+            self.run_as_root(|context| async move { Ok(context.pool.history().await?) })
                 .await
         })
     }
@@ -196,8 +200,8 @@ impl PoolHandle {
         Box::pin(async move {
             let command = command.to_owned();
             let uid = self.caller.as_ref().map_or(uid, |caller| caller.uid);
-            self.look(move |room| async move {
-                room.pool.log_command(&command, u64::from(uid));
+            self.query(move |context| async move {
+                context.pool.log_command(&command, u64::from(uid));
                 Ok(())
             })
             .await
@@ -210,8 +214,8 @@ impl PoolHandle {
     /// The pool is suspended or was closed.
     pub fn sync(&self) -> Request<'_, Result<(), EngineError>> {
         Box::pin(async move {
-            self.ask(|room| async move {
-                room.pool.sync().await?;
+            self.run_as_root(|context| async move {
+                context.pool.sync().await?;
                 Ok(())
             })
             .await
@@ -229,7 +233,7 @@ impl PoolHandle {
     ) -> Request<'a, Result<DatasetInfo, EngineError>> {
         Box::pin(async move {
             let (name, query) = (name.to_owned(), query.clone());
-            self.look(move |room| async move { room.dataset(&name, &query).await })
+            self.query(move |context| async move { context.dataset(&name, &query).await })
                 .await
         })
     }
@@ -245,7 +249,7 @@ impl PoolHandle {
     ) -> Request<'a, Result<Vec<DatasetInfo>, EngineError>> {
         Box::pin(async move {
             let (filter, query) = (filter.clone(), query.clone());
-            self.look(move |room| async move { room.datasets(&filter, &query).await })
+            self.query(move |context| async move { context.datasets(&filter, &query).await })
                 .await
         })
     }
@@ -284,8 +288,8 @@ impl PoolHandle {
                 &request.properties,
             )];
             let creator = self.creator();
-            self.ask_permitted(needs, move |room| async move {
-                room.create_dataset(request, creator).await
+            self.run_permitted(needs, move |context| async move {
+                context.create_dataset(request, creator).await
             })
             .await
         })
@@ -312,8 +316,8 @@ impl PoolHandle {
                 ));
             }
             let name = name.to_owned();
-            self.ask_permitted(needs, move |room| async move {
-                room.destroy_dataset(&name, options).await
+            self.run_permitted(needs, move |context| async move {
+                context.destroy_dataset(&name, options).await
             })
             .await
         })
@@ -336,8 +340,9 @@ impl PoolHandle {
             ];
             let creator = self.creator();
             let (from, to) = (from.to_owned(), to.to_owned());
-            self.ask_permitted(needs, move |room| async move {
-                room.rename_dataset(&from, &to, create_parents, creator)
+            self.run_permitted(needs, move |context| async move {
+                context
+                    .rename_dataset(&from, &to, create_parents, creator)
                     .await
             })
             .await
@@ -359,8 +364,8 @@ impl PoolHandle {
             let permissions: Vec<&str> = permissions.iter().map(String::as_str).collect();
             let needs = vec![on(dataset, &permissions)];
             let (dataset, settings) = (dataset.to_owned(), settings.to_vec());
-            self.ask_permitted(needs, move |room| async move {
-                room.set_dataset_properties(&dataset, &settings).await
+            self.run_permitted(needs, move |context| async move {
+                context.set_dataset_properties(&dataset, &settings).await
             })
             .await
         })
@@ -380,8 +385,8 @@ impl PoolHandle {
         Box::pin(async move {
             let needs = vec![on(dataset, &[&of_property(property)])];
             let (dataset, property) = (dataset.to_owned(), property.to_owned());
-            self.ask_permitted(needs, move |room| async move {
-                room.inherit(&dataset, &property, received).await
+            self.run_permitted(needs, move |context| async move {
+                context.inherit(&dataset, &property, received).await
             })
             .await
         })
@@ -396,14 +401,14 @@ impl PoolHandle {
             // Who compares what two snapshots have; nothing else reaches content for others than root.
             let (needs, name) = (vec![on(dataset, &["diff"])], dataset.to_owned());
             let info = self
-                .ask_permitted(needs, move |room| async move {
-                    room.dataset(&name, &PropertyQuery::None).await
+                .run_permitted(needs, move |context| async move {
+                    context.dataset(&name, &PropertyQuery::None).await
                 })
                 .await?;
             if info.kind == crate::DatasetKind::Volume {
                 return Err(EngineError::WrongKind(dataset.to_owned()));
             }
-            Ok(FsHandle::new(self.door.clone(), info.object, info.guid))
+            Ok(FsHandle::new(self.mailbox.clone(), info.object, info.guid))
         })
     }
 
@@ -412,7 +417,7 @@ impl PoolHandle {
     /// [`FsError::Stale`](crate::FsError::Stale).
     #[must_use]
     pub fn fs_by_number(&self, dataset: u64, guid: u64) -> FsHandle {
-        FsHandle::new(self.door.clone(), dataset, guid)
+        FsHandle::new(self.mailbox.clone(), dataset, guid)
     }
 
     /// Completes the properties of a volume to be created: block size, size as a multiple of it, and (unless `sparse`) the
@@ -428,8 +433,10 @@ impl PoolHandle {
     ) -> Request<'a, Result<VolumePlan, EngineError>> {
         Box::pin(async move {
             let properties = properties.to_vec();
-            self.look(move |room| async move { room.plan_volume(size, sparse, &properties).await })
-                .await
+            self.query(move |context| async move {
+                context.plan_volume(size, sparse, &properties).await
+            })
+            .await
         })
     }
 
@@ -456,10 +463,10 @@ impl PoolHandle {
     /// gone answer [`VolumeError::Gone`](crate::VolumeError::Gone).
     #[must_use]
     pub fn volume_by_number(&self, dataset: u64, guid: u64) -> VolumeHandle {
-        VolumeHandle::new(self.door.clone(), self.guid(), dataset, guid)
+        VolumeHandle::new(self.mailbox.clone(), self.guid(), dataset, guid)
     }
 
     pub(crate) async fn end(&self, ending: Ending) -> Result<(), EngineError> {
-        self.door.end(ending).await
+        self.mailbox.end(ending).await
     }
 }

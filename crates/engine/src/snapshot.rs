@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::delegation::{above, creation, on, on_origin, with_below};
-use crate::door::{Request, Room};
+use crate::invalidation::Invalidation;
+use crate::pool_mailbox::{PoolContext, Request};
 use crate::property::{DatasetKind, Kinds};
-use crate::watch::Happened;
 use crate::{EngineError, PoolHandle, PropertyQuery};
 
 /// A name that was refused. When a request returns one, nothing of it was done.
@@ -49,7 +49,7 @@ fn refusals(refused: dsl::Refusals) -> Vec<Refusal> {
         .collect()
 }
 
-impl Room {
+impl PoolContext {
     /// The snapshots named, and those of the same names of all datasets below.
     async fn with_below(
         &self,
@@ -208,10 +208,9 @@ impl PoolHandle {
                     needs.push(with_below(above(name), request.recursive, &["userprop"]));
                 }
             }
-            self.ask_permitted(
-                needs,
-                move |room| async move { room.snapshot(request).await },
-            )
+            self.run_permitted(needs, move |context| async move {
+                context.snapshot(request).await
+            })
             .await
         })
     }
@@ -231,11 +230,11 @@ impl PoolHandle {
             let needs = needs.collect();
             let names = names.to_vec();
             let done = self
-                .ask_permitted(needs, move |room| async move {
-                    room.destroy_snapshots(&names, defer).await
+                .run_permitted(needs, move |context| async move {
+                    context.destroy_snapshots(&names, defer).await
                 })
                 .await;
-            self.tell(None, Happened::Snapshots).await;
+            self.notify(None, Invalidation::Snapshots).await;
             done
         })
     }
@@ -259,8 +258,9 @@ impl PoolHandle {
             let creator = self.creator();
             let (snapshot, name) = (snapshot.to_owned(), name.to_owned());
             let properties = properties.to_vec();
-            self.ask_permitted(needs, move |room| async move {
-                room.clone_snapshot(&snapshot, &name, &properties, parents, creator)
+            self.run_permitted(needs, move |context| async move {
+                context
+                    .clone_snapshot(&snapshot, &name, &properties, parents, creator)
                     .await
             })
             .await
@@ -279,10 +279,13 @@ impl PoolHandle {
             ];
             let name = name.to_owned();
             let done = self
-                .ask_permitted(needs, move |room| async move { room.promote(&name).await })
+                .run_permitted(
+                    needs,
+                    move |context| async move { context.promote(&name).await },
+                )
                 .await;
             // Names of the origin's have become the clone's.
-            self.tell(None, Happened::Snapshots).await;
+            self.notify(None, Invalidation::Snapshots).await;
             done
         })
     }
@@ -302,18 +305,21 @@ impl PoolHandle {
             let guid = self.dataset(name, &PropertyQuery::None).await?.guid;
             let (name, target) = (name.to_owned(), target.map(str::to_owned));
             let done = self
-                .ask_permitted(needs, move |room| async move {
-                    room.rollback(&name, target.as_deref()).await
+                .run_permitted(needs, move |context| async move {
+                    context.rollback(&name, target.as_deref()).await
                 })
                 .await;
-            self.tell(Some(guid), Happened::Everything).await;
+            self.notify(Some(guid), Invalidation::Everything).await;
             done
         })
     }
 
-    /// Tells watchers of a dataset, or of all, what was done to it.
-    async fn tell(&self, guid: Option<u64>, happened: Happened) {
-        self.door.watches().tell(guid, 0, &[happened]).await;
+    /// Notifies the watches of a dataset (`None`: of all).
+    async fn notify(&self, guid: Option<u64>, invalidation: Invalidation) {
+        self.mailbox
+            .watches()
+            .notify(guid, 0, &[invalidation])
+            .await;
     }
 
     /// Renames a snapshot, and with `recursive` those of the same name of all datasets below.
@@ -333,12 +339,16 @@ impl PoolHandle {
             ];
             let (from, to) = (from.to_owned(), to.to_owned());
             let done = self
-                .ask_permitted(needs, move |room| async move {
-                    room.writable()?;
-                    Ok(room.pool.hierarchy().rename(&from, &to, recursive).await?)
+                .run_permitted(needs, move |context| async move {
+                    context.writable()?;
+                    Ok(context
+                        .pool
+                        .hierarchy()
+                        .rename(&from, &to, recursive)
+                        .await?)
                 })
                 .await;
-            self.tell(None, Happened::Snapshots).await;
+            self.notify(None, Invalidation::Snapshots).await;
             done
         })
     }
@@ -355,9 +365,9 @@ impl PoolHandle {
             let needs = wanted.iter().map(|(new, _)| on(above(new), &["bookmark"]));
             let needs = needs.collect();
             let wanted = wanted.to_vec();
-            self.ask_permitted(needs, move |room| async move {
-                room.writable()?;
-                let refused = room.pool.hierarchy().create_bookmarks(&wanted).await?;
+            self.run_permitted(needs, move |context| async move {
+                context.writable()?;
+                let refused = context.pool.hierarchy().create_bookmarks(&wanted).await?;
                 Ok(refusals(refused))
             })
             .await
@@ -378,9 +388,9 @@ impl PoolHandle {
                 .map(|name| on(above(name), &["mount", "destroy"]));
             let needs = needs.collect();
             let names = names.to_vec();
-            self.ask_permitted(needs, move |room| async move {
-                room.writable()?;
-                let refused = room.pool.hierarchy().destroy_bookmarks(&names).await?;
+            self.run_permitted(needs, move |context| async move {
+                context.writable()?;
+                let refused = context.pool.hierarchy().destroy_bookmarks(&names).await?;
                 Ok(refusals(refused))
             })
             .await
@@ -404,12 +414,12 @@ impl PoolHandle {
                 .map(|name| with_below(above(name), recursive, &["hold"]));
             let needs = needs.collect();
             let (mut names, tag) = (names.to_vec(), tag.to_owned());
-            self.ask_permitted(needs, move |room| async move {
-                room.writable()?;
+            self.run_permitted(needs, move |context| async move {
+                context.writable()?;
                 if recursive {
-                    names = room.with_below(&names, true).await?;
+                    names = context.with_below(&names, true).await?;
                 }
-                Ok(refusals(room.pool.hierarchy().hold(&names, &tag).await?))
+                Ok(refusals(context.pool.hierarchy().hold(&names, &tag).await?))
             })
             .await
         })
@@ -431,12 +441,14 @@ impl PoolHandle {
                 .map(|name| with_below(above(name), recursive, &["release"]));
             let needs = needs.collect();
             let (mut names, tag) = (names.to_vec(), tag.to_owned());
-            self.ask_permitted(needs, move |room| async move {
-                room.writable()?;
+            self.run_permitted(needs, move |context| async move {
+                context.writable()?;
                 if recursive {
-                    names = room.with_below(&names, true).await?;
+                    names = context.with_below(&names, true).await?;
                 }
-                Ok(refusals(room.pool.hierarchy().release(&names, &tag).await?))
+                Ok(refusals(
+                    context.pool.hierarchy().release(&names, &tag).await?,
+                ))
             })
             .await
         })
@@ -453,7 +465,7 @@ impl PoolHandle {
     ) -> Request<'a, Result<Vec<Hold>, EngineError>> {
         Box::pin(async move {
             let names = names.to_vec();
-            self.look(move |room| async move { room.holds(&names, recursive).await })
+            self.query(move |context| async move { context.holds(&names, recursive).await })
                 .await
         })
     }
@@ -475,8 +487,8 @@ impl PoolHandle {
             };
             let needs = vec![on(dataset, &[permission])];
             let dataset = dataset.to_owned();
-            self.ask_permitted(needs, move |room| async move {
-                Ok(room.pool.hierarchy().usage(&dataset, of).await?)
+            self.run_permitted(needs, move |context| async move {
+                Ok(context.pool.hierarchy().usage(&dataset, of).await?)
             })
             .await
         })
@@ -494,8 +506,8 @@ impl PoolHandle {
     ) -> Request<'a, Result<u64, EngineError>> {
         Box::pin(async move {
             let (first, last) = (first.to_owned(), last.to_owned());
-            self.look(move |room| async move {
-                Ok(room.pool.hierarchy().would_free(&first, &last).await?)
+            self.query(move |context| async move {
+                Ok(context.pool.hierarchy().would_free(&first, &last).await?)
             })
             .await
         })

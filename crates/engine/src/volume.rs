@@ -5,9 +5,9 @@ use std::future::Future;
 use dsl::DslError;
 use zvol::{Redundancy, Volume, VolumeError, VolumeResult};
 
-use crate::door::{Door, Request, Room};
-use crate::observe::Client;
+use crate::pool_mailbox::{PoolContext, PoolMailbox, Request};
 use crate::property::{DatasetKind, Property, PropertyError, Setting, Value, nice_bytes};
+use crate::statistics::Client;
 use crate::{Allocation, EngineError, IoBuf, Stability};
 
 /// A volume: a dataset of a pool, opened on the pool's thread at the first use.
@@ -16,7 +16,7 @@ use crate::{Allocation, EngineError, IoBuf, Stability};
 /// every call answers [`VolumeError::Gone`]; while its pool is not imported, [`VolumeError::Busy`] (try again later).
 #[derive(Clone, Debug)]
 pub struct VolumeHandle {
-    door: Door,
+    mailbox: PoolMailbox,
     pool: u64,
     dataset: u64,
     guid: u64,
@@ -52,9 +52,9 @@ pub struct VolumePlan {
 }
 
 impl VolumeHandle {
-    pub(crate) fn new(door: Door, pool: u64, dataset: u64, guid: u64) -> Self {
+    pub(crate) fn new(mailbox: PoolMailbox, pool: u64, dataset: u64, guid: u64) -> Self {
         Self {
-            door,
+            mailbox,
             pool,
             dataset,
             guid,
@@ -91,16 +91,16 @@ impl VolumeHandle {
     {
         let (dataset, guid, client) = (self.dataset, self.guid, self.client);
         let answer = self
-            .door
-            .ask(move |room| async move {
-                let lease = match room.dataset_in_use(dataset, guid).await {
+            .mailbox
+            .run(move |context| async move {
+                let lease = match context.dataset_in_use(dataset, guid).await {
                     Ok(lease) => lease,
                     Err(error) => return Ok(Err(as_volume_error(&error))),
                 };
                 match lease.volume() {
                     Ok(volume) => {
                         let work = work(volume.clone());
-                        Ok(lease.timed(&room.handle, client, work).await)
+                        Ok(lease.timed(&context.handle, client, work).await)
                     }
                     Err(error) => Ok(Err(error)),
                 }
@@ -288,11 +288,11 @@ impl VolumeHandle {
             let stability = lowered(stability);
             let (ours, theirs) = ((self.dataset, self.guid), (source.dataset, source.guid));
             let answer = self
-                .door
-                .ask(move |room| async move {
+                .mailbox
+                .run(move |context| async move {
                     let leases = async {
-                        let ours = room.dataset_in_use(ours.0, ours.1).await?;
-                        let theirs = room.dataset_in_use(theirs.0, theirs.1).await?;
+                        let ours = context.dataset_in_use(ours.0, ours.1).await?;
+                        let theirs = context.dataset_in_use(theirs.0, theirs.1).await?;
                         Ok::<_, EngineError>((ours, theirs))
                     };
                     let (ours, theirs) = match leases.await {
@@ -373,7 +373,7 @@ fn resolve_auto(settings: &mut [Setting], auto: u64) {
     }
 }
 
-impl Room {
+impl PoolContext {
     /// The layouts of the pool's top-level vdevs.
     fn redundancy(&self) -> Vec<Redundancy> {
         let status = self.pool.status();

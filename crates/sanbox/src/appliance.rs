@@ -14,7 +14,7 @@ use engine::property::{DatasetKind, Property, Source, Value};
 use engine::{
     Candidate, DatasetInfo, Ending, Engine, EngineError, Health, HostIdentity, ImportPolicy,
     PoolError, PoolHandle, PoolSpec, PoolState, PoolStatus, PropertyQuery, Rewound, StatusReason,
-    Subject, Tunes, VdevStatus,
+    Subject, TuningChange, VdevStatus,
 };
 use manage::config::Config;
 use manage::state::{PoolCache, StateDirectory};
@@ -269,7 +269,7 @@ impl Appliance {
         let pools = self.engine.pools();
         let share = self.cache_bytes(&after) / pools.len().max(1);
         for pool in pools {
-            let tunes = Tunes {
+            let tunes = TuningChange {
                 cache_bytes: Some(share),
                 pressed_bytes: None,
                 l2: Some(after.l2.clone()),

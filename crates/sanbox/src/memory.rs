@@ -9,7 +9,7 @@
 use std::sync::Weak;
 use std::time::Duration;
 
-use engine::Tunes;
+use engine::TuningChange;
 
 use crate::appliance::Appliance;
 
@@ -231,9 +231,9 @@ async fn press_caches(appliance: Weak<Appliance>) {
                 fair.max(held_here + spare).min(goal)
             };
             if share != limit_here {
-                let tunes = Tunes {
+                let tunes = TuningChange {
                     pressed_bytes: usize::try_from(share).ok(),
-                    ..Tunes::default()
+                    ..TuningChange::default()
                 };
                 // A pool that is being exported needs no telling.
                 let _ = pool.tune(tunes).await;

@@ -37,7 +37,7 @@ impl Fs {
             }
             attrs.atime = now;
         }
-        znode.changed();
+        znode.invalidate_cached();
         if !znode.atime_dirty.replace(true) {
             let pending = self.0.atimes_pending.get() + 1;
             self.0.atimes_pending.set(pending);

@@ -377,7 +377,7 @@ impl Fs {
     }
 
     /// Brings a change of names in a directory, or of a file's attributes, onto stable storage, whether the directory or file is
-    /// still there or has been removed meanwhile. If it is, what it is like now is told to others ([`Lookaside`](crate::Lookaside)):
+    /// still there or has been removed meanwhile. If it is, what it is like now is told to others ([`AttrCache`](crate::AttrCache)):
     /// who changes something asks for it next.
     ///
     /// # Errors

@@ -14,8 +14,8 @@ use runtime::sync::Mutex;
 use runtime::{Handle, Timestamp};
 use zil::Zilog;
 
+use crate::attr_cache::{AttrCache, AttrCacheWriter};
 use crate::backing::{Backing, Settings, Weight};
-use crate::lookaside::{Lookaside, Telling};
 use crate::replay::Given;
 use crate::sa::attrs::stored_time;
 use crate::sa::{Attrs, BONUS_SA, BONUS_ZNODE, Plan, SaTables, layout, legacy};
@@ -41,9 +41,9 @@ pub struct FsOptions {
     pub read_only: bool,
     /// Do not drain the unlinked set (it is drained in the background otherwise).
     pub keep_unlinked: bool,
-    /// Where other threads look for what was told of files, and the number of this file system there. To be forgotten when it
-    /// is closed and when its properties change.
-    pub lookaside: Option<(Arc<Lookaside>, u64)>,
+    /// The pool's attribute cache, and the number of this file system in it. Its owner invalidates it when the file system is
+    /// closed and when its properties change.
+    pub attr_cache: Option<(Arc<AttrCache>, u64)>,
 }
 
 /// An open file system. Clones share it. One [`Fs`] per dataset may be open at a time.
@@ -63,8 +63,8 @@ pub(crate) struct Inner {
     settings_version: Cell<u64>,
     /// Grows when files have to be looked at anew for their POSIX lists.
     pub(crate) acl_epoch: Cell<u32>,
-    /// Where others are told what files are like.
-    pub(crate) telling: Option<Telling>,
+    /// Writes the entries of the attribute cache.
+    pub(crate) attr_cache: Option<AttrCacheWriter>,
     pub(crate) options: FsOptions,
     pub(crate) sa: SaTables,
     pub(crate) master: Master,
@@ -195,8 +195,8 @@ impl Fs {
             generation: 0,
         };
         let keep_unlinked = options.keep_unlinked;
-        let shared = options.lookaside.clone();
-        let telling = shared.map(|(table, fs)| Telling::new(table, fs));
+        let cache = options.attr_cache.clone();
+        let attr_cache = cache.map(|(cache, fs)| AttrCacheWriter::new(cache, fs));
         let fs = Self(Rc::new(Inner {
             handle,
             os,
@@ -207,7 +207,7 @@ impl Fs {
             settings: Cell::new(settings),
             settings_version: Cell::new(settings_version),
             acl_epoch: Cell::new(1),
-            telling,
+            attr_cache,
             options,
             sa,
             master,
@@ -230,8 +230,8 @@ impl Fs {
         if !settings.read_only && !keep_unlinked {
             fs.drain_unlinked().await?;
         }
-        if let Some(telling) = &fs.0.telling {
-            telling.begin();
+        if let Some(attr_cache) = &fs.0.attr_cache {
+            attr_cache.enable();
         }
         Ok(fs)
     }
@@ -316,7 +316,7 @@ impl Fs {
         Some(self.0.master.shares).filter(|object| *object != 0)
     }
 
-    /// Returns the identity of the file system that attributes tell.
+    /// Returns the file system id in attributes.
     #[must_use]
     pub fn fsid(&self) -> u64 {
         self.0.backing.fsid()
@@ -466,7 +466,7 @@ impl Fs {
                 legacy: bonus.bonus_type == BONUS_ZNODE,
             };
             let since = self.0.backing.open_txg();
-            let znode = Znode::new(parts, self.0.telling.clone(), since);
+            let znode = Znode::new(parts, self.0.attr_cache.clone(), since);
             znode.unlinked.set(gone);
             return Ok(self.0.znodes.insert(znode));
         }
@@ -480,7 +480,7 @@ impl Fs {
             Err(error) => return Err(error.into()),
         };
         let attr = znode.attr(used, self.0.backing.fsid());
-        znode.tell(&attr);
+        znode.cache_attr(&attr);
         Ok(attr)
     }
 
@@ -610,7 +610,7 @@ impl Fs {
         if let Err(error) = result {
             // What is stored is not known now: who comes next reads it again.
             self.0.znodes.remove(znode.object);
-            znode.changed();
+            znode.invalidate_cached();
             return Err(error);
         }
         znode.has_spill.set(!spill.is_empty());
@@ -619,7 +619,7 @@ impl Fs {
         *znode.plan.borrow_mut() = Some((shape, plan.clone()));
         *znode.attrs.borrow_mut() = attrs;
         self.dirtied(znode, tx.txg());
-        znode.changed();
+        znode.invalidate_cached();
         Ok(())
     }
 

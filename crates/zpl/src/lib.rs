@@ -9,12 +9,12 @@
 
 mod acl;
 mod atime;
+mod attr_cache;
 mod backing;
 mod data;
 mod error;
 mod fs;
 mod log;
-mod lookaside;
 mod make;
 mod names;
 mod path;
@@ -29,9 +29,9 @@ mod unlinked;
 mod xattr;
 mod znode;
 
+pub use attr_cache::AttrCache;
 pub use error::{FsError, FsResult};
 pub use fs::{Fs, FsOptions, SnapDir};
-pub use lookaside::Lookaside;
 pub use root::create_root;
 pub use types::{
     Access, Attr, CaseSensitivity, Change, CreateMode, Cred, DeviceNumber, DirEntry, FileId,

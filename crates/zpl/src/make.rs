@@ -484,7 +484,7 @@ impl Fs {
             has_spill: !spill.is_empty(),
             legacy: false,
         };
-        let znode = Znode::new(parts, self.0.telling.clone(), tx.txg());
+        let znode = Znode::new(parts, self.0.attr_cache.clone(), tx.txg());
         znode.last_txg.set(tx.txg());
         znode.acl_seen.set(self.0.acl_epoch.get());
         // The number may be that of a file just freed: nothing of it may answer for the new one.

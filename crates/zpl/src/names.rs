@@ -136,13 +136,13 @@ impl Fs {
     /// [`FsError::IllegalName`].
     pub async fn lookup(&self, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Attr> {
         let dir = self.directory(dir).await?;
-        let seen = dir.seen();
+        let seen = dir.cache_version();
         permission::check(&dir.attrs.borrow(), cred, EXECUTE)?;
         let znode = self.lookup_znode(&dir, name).await?;
         if let Some(seen) = seen
             && name != b".."
         {
-            dir.tell_name(seen, name, cred, znode.id());
+            dir.cache_name(seen, name, cred, znode.id());
         }
         self.attr_of(&znode).await
     }

@@ -255,13 +255,13 @@ impl Fs {
     pub async fn access(&self, id: FileId, wanted: Access, cred: &Cred) -> FsResult<Access> {
         let znode = self.znode(id).await?;
         let settings = self.settings();
-        let seen = znode.seen();
+        let seen = znode.cache_version();
         let mut got = permission::access(&znode.attrs.borrow(), cred, Access::ALL);
         if settings.read_only {
             got.0 &= !(Access::MODIFY | Access::EXTEND | Access::DELETE).0;
         }
         if let Some(seen) = seen {
-            znode.tell_rights(seen, cred, got);
+            znode.cache_access(seen, cred, got);
         }
         Ok(Access(got.0 & wanted.0))
     }

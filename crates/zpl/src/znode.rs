@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use ondisk::{ObjectId, Txg};
 
-use crate::lookaside::{Seen, Telling};
+use crate::attr_cache::{AttrCacheWriter, EntryVersion};
 use crate::sa::attrs::{Shape, timestamp};
 use crate::sa::{Attrs, Plan};
 use crate::{Access, Attr, Cred, DeviceNumber, FileId, FileType, FsError, FsResult, WccAttr};
@@ -52,18 +52,18 @@ pub(crate) struct Znode {
     pub(crate) dead: Cell<bool>,
     /// The access time in memory is newer than the stored one.
     pub(crate) atime_dirty: Cell<bool>,
-    /// Newest group with a change.
+    /// Newest txg with a change.
     pub(crate) last_txg: Cell<Txg>,
     /// When the file's POSIX list was looked at, see [`Fs::look_at_acl`](crate::Fs).
     pub(crate) acl_seen: Cell<u32>,
-    /// Where others are told what it is like.
-    telling: Option<Telling>,
-    /// The open group when it came into memory: space used may have changed until then.
+    /// Writes the file's entries of the attribute cache.
+    attr_cache: Option<AttrCacheWriter>,
+    /// The open txg when it came into memory: space used may have changed until then.
     since: Txg,
     referenced: Cell<bool>,
 }
 
-/// The right to change a file's attributes or, of a directory, its names. When it ends, nothing told before holds any more.
+/// The right to change a file's attributes or, of a directory, its names. Its end invalidates what is cached of the file.
 pub(crate) struct Exclusive<'a> {
     znode: &'a Znode,
     _lock: RangeGuard<'a>,
@@ -71,7 +71,7 @@ pub(crate) struct Exclusive<'a> {
 
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
-        self.znode.changed();
+        self.znode.invalidate_cached();
     }
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct ZnodeParts {
 }
 
 impl Znode {
-    pub(crate) fn new(parts: ZnodeParts, telling: Option<Telling>, since: Txg) -> Self {
+    pub(crate) fn new(parts: ZnodeParts, attr_cache: Option<AttrCacheWriter>, since: Txg) -> Self {
         let shape = parts.attrs.shape();
         Self {
             object: parts.object,
@@ -106,7 +106,7 @@ impl Znode {
             atime_dirty: Cell::new(false),
             last_txg: Cell::new(Txg(0)),
             acl_seen: Cell::new(0),
-            telling,
+            attr_cache,
             since,
             referenced: Cell::new(true),
         }
@@ -195,63 +195,63 @@ impl Znode {
         }
     }
 
-    /// What was told of the file does not hold any more.
-    pub(crate) fn changed(&self) {
-        if let Some(telling) = &self.telling {
-            telling.changed(self.object);
+    /// Invalidates what the attribute cache has of the file.
+    pub(crate) fn invalidate_cached(&self) {
+        if let Some(attr_cache) = &self.attr_cache {
+            attr_cache.invalidate(self.object);
         }
     }
 
-    /// Where others may be told of the file, if it is one that anybody may ask for.
-    fn telling(&self) -> Option<&Telling> {
-        let asked_for = !self.unlinked.get() && !self.dead.get();
-        self.telling.as_ref().filter(|_| asked_for)
+    /// The writer of the attribute cache, unless no request can name the file any more.
+    fn attr_cache(&self) -> Option<&AttrCacheWriter> {
+        let reachable = !self.unlinked.get() && !self.dead.get();
+        self.attr_cache.as_ref().filter(|_| reachable)
     }
 
-    /// Tells others what the file is like now.
-    pub(crate) fn tell(&self, attr: &Attr) {
-        if let Some(telling) = self.telling() {
-            telling.attr(attr, self.last_txg.get().max(self.since));
+    /// Caches the file's attributes of now.
+    pub(crate) fn cache_attr(&self, attr: &Attr) {
+        if let Some(attr_cache) = self.attr_cache() {
+            attr_cache.put_attr(attr, self.last_txg.get().max(self.since));
         }
     }
 
-    /// Returns what makes something told of what is looked at from here on.
-    pub(crate) fn seen(&self) -> Option<Seen> {
-        self.telling
+    /// Returns the version for a cache entry of what is looked up from here on.
+    pub(crate) fn cache_version(&self) -> Option<EntryVersion> {
+        self.attr_cache
             .as_ref()
-            .map(|telling| telling.seen(self.object))
+            .map(|attr_cache| attr_cache.version(self.object))
     }
 
-    /// Tells others what a name in this directory leads to, and that the caller may search it.
-    pub(crate) fn tell_name(&self, seen: Seen, name: &[u8], cred: &Cred, file: FileId) {
-        if let Some(telling) = self.telling() {
-            telling.name(seen, self.id(), name, cred, file);
+    /// Caches what a name in this directory leads to, and that the caller may search it.
+    pub(crate) fn cache_name(&self, version: EntryVersion, name: &[u8], cred: &Cred, file: FileId) {
+        if let Some(attr_cache) = self.attr_cache() {
+            attr_cache.put_name(version, self.id(), name, cred, file);
         }
     }
 
-    /// Tells others everything that the caller may do.
-    pub(crate) fn tell_rights(&self, seen: Seen, cred: &Cred, granted: Access) {
-        if let Some(telling) = self.telling() {
-            telling.rights(seen, self.id(), cred, granted);
+    /// Caches all rights of the caller.
+    pub(crate) fn cache_access(&self, version: EntryVersion, cred: &Cred, granted: Access) {
+        if let Some(attr_cache) = self.attr_cache() {
+            attr_cache.put_access(version, self.id(), cred, granted);
         }
     }
 
     pub(crate) fn set_unlinked(&self) {
         self.unlinked.set(true);
-        self.changed();
+        self.invalidate_cached();
     }
 
     pub(crate) fn set_dead(&self) {
         self.dead.set(true);
-        self.changed();
+        self.invalidate_cached();
     }
 
     pub(crate) fn set_block_size(&self, bytes: u32) {
         self.block_size.set(bytes);
-        self.changed();
+        self.invalidate_cached();
     }
 
-    /// Waits until nobody changes the directory's names.
+    /// Waits until no change of the directory's names is under way.
     ///
     /// # Errors
     /// [`FsError::Stale`] when the file was freed meanwhile.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use engine::{
     AddSpec, AllocationBias, EngineError, LeafWork, LeafWorkRequest, PoolError, PoolHandle,
-    PoolStatus, RemovalStage, Tunes, VdevSpec, VdevStatus,
+    PoolStatus, RemovalStage, TuningChange, VdevSpec, VdevStatus,
 };
 use runtime::Handle;
 use world::{Image, Rng, World};
@@ -191,11 +191,11 @@ fn count(removals: &Cell<Removals>, add: impl FnOnce(&mut Removals)) {
 }
 
 async fn pause_removals(pool: &PoolHandle, paused: bool) -> Result<(), String> {
-    let tunes = Tunes {
+    let change = TuningChange {
         removal_paused: Some(paused),
-        ..Tunes::default()
+        ..TuningChange::default()
     };
-    let tuned = pool.tune(tunes).await;
+    let tuned = pool.tune(change).await;
     tuned.map_err(|error| error.to_string())
 }
 

@@ -1,6 +1,6 @@
 //! File systems on modelled disks: random work against a model in memory, and what POSIX says case by case.
 
+mod cached;
 mod model;
 mod posix;
 mod rig;
-mod told;

@@ -16,7 +16,7 @@ use runtime::{Handle, JoinHandle};
 use vdev::{LeafSpec, OpenMode, TopSpec, Tree, TreeSpec, TreeTuning};
 use world::{DiskModel, Ended, World};
 use zio::{BlockStore, MetaSource, StoreOptions, ZioError};
-use zpl::{Fs, FsOptions, Lookaside, RootProps, create_root};
+use zpl::{AttrCache, Fs, FsOptions, RootProps, create_root};
 
 const DISK: &str = "/disk";
 
@@ -58,11 +58,11 @@ pub(crate) struct Rig {
     shared: Rc<Shared>,
     sync_loop: Option<JoinHandle<()>>,
     pub(crate) fs: Fs,
-    /// What was told of the files since it was opened.
-    pub(crate) told: Arc<Lookaside>,
+    /// What was attr_cache of the files since it was opened.
+    pub(crate) attr_cache: Arc<AttrCache>,
 }
 
-/// Number of the file system in [`Rig::told`].
+/// Number of the file system in [`Rig::attr_cache`].
 pub(crate) const FS: u64 = 7;
 
 /// Finds the owner at the fixed offsets behind the header, as accounting does (format/09 section 4).
@@ -157,12 +157,12 @@ impl Rig {
         });
         sync(&shared, txg).await;
         let sync_loop = Some(start(handle, &shared));
-        let (fs, told) = open(os, &clock).await;
+        let (fs, attr_cache) = open(os, &clock).await;
         Self {
             shared,
             sync_loop,
             fs,
-            told,
+            attr_cache,
         }
     }
 
@@ -190,7 +190,7 @@ impl Rig {
         *self.shared.os.borrow_mut() = os.clone();
         self.shared.stop.set(false);
         self.sync_loop = Some(start(&handle, &self.shared));
-        (self.fs, self.told) = open(os, &clock).await;
+        (self.fs, self.attr_cache) = open(os, &clock).await;
     }
 
     pub(crate) async fn close(&mut self) {
@@ -210,14 +210,14 @@ impl Rig {
     }
 }
 
-async fn open(os: Objset, clock: &TxgClock) -> (Fs, Arc<Lookaside>) {
-    let told = Arc::new(Lookaside::new(clock.last_synced_atomic()));
+async fn open(os: Objset, clock: &TxgClock) -> (Fs, Arc<AttrCache>) {
+    let attr_cache = Arc::new(AttrCache::new(clock.last_synced_atomic()));
     let options = FsOptions {
-        lookaside: Some((told.clone(), FS)),
+        attr_cache: Some((attr_cache.clone(), FS)),
         ..FsOptions::default()
     };
     let fs = Fs::open_objset(os, options).await.expect("opens");
-    (fs, told)
+    (fs, attr_cache)
 }
 
 fn start(handle: &Handle, shared: &Rc<Shared>) -> JoinHandle<()> {

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use engine::{CacheStats, L2Stats, LogBlocks, Observation, PoolHandle, PoolStatus, ZilStats};
+use engine::{CacheStats, L2Stats, LogBlocks, PoolHandle, PoolStatistics, PoolStatus, ZilStats};
 
 use crate::appliance::KnownPool;
 use crate::cli::Session;
@@ -11,7 +11,7 @@ use crate::cli::Session;
 #[derive(Clone)]
 pub(crate) struct PoolSample {
     pub(crate) status: PoolStatus,
-    pub(crate) seen: Observation,
+    pub(crate) seen: PoolStatistics,
 }
 
 /// All pools at a moment.
@@ -26,7 +26,7 @@ impl Sample {
     pub(crate) async fn take(handles: Vec<PoolHandle>) -> Self {
         let mut pools = Vec::new();
         for pool in handles {
-            if let (Ok(status), Ok(seen)) = (pool.status().await, pool.observe().await) {
+            if let (Ok(status), Ok(seen)) = (pool.status().await, pool.statistics().await) {
                 pools.push(PoolSample { status, seen });
             }
         }

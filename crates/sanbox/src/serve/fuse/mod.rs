@@ -174,7 +174,9 @@ impl Mounts {
             .spawn(move || {
                 while !over.load(Ordering::Relaxed) {
                     match watch.next(WATCH_PATIENCE) {
-                        Ok(Some(notice)) => shared.happened(&kernel, &notice.happened, &runtime),
+                        Ok(Some(event)) => {
+                            shared.invalidate(&kernel, &event.invalidation, &runtime)
+                        }
                         Ok(None) => {}
                         Err(()) => return,
                     }

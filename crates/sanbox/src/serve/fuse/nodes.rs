@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use engine::{
-    Attr, CONTROL_SNAPSHOTS, Cred, FileId, FsError, FsHandle, Happened, ListLimit, Listing,
+    Attr, CONTROL_SNAPSHOTS, Cred, FileId, FsError, FsHandle, Invalidation, ListLimit, Listing,
     is_control,
 };
 use fuser::{FileAttr, INodeNo, Notifier};
@@ -260,10 +260,10 @@ impl Shared {
 
     /// Has the kernel forget what is no longer so. Called on a thread that serves no requests: the kernel may hold locks
     /// here that requests under way release.
-    pub(super) fn happened(
+    pub(super) fn invalidate(
         &self,
         kernel: &Notifier,
-        what: &Happened,
+        what: &Invalidation,
         runtime: &tokio::runtime::Handle,
     ) {
         let number = |id: &FileId| {
@@ -272,7 +272,7 @@ impl Shared {
         };
         // The kernel may have forgotten by itself, or the mount be gone: neither is a failure.
         match what {
-            Happened::Content(id, from, length) => {
+            Invalidation::Content(id, from, length) => {
                 if let Some(ino) = number(id) {
                     let from = i64::try_from(*from).unwrap_or(0);
                     // No length means to the end.
@@ -280,22 +280,22 @@ impl Shared {
                     let _ = kernel.inval_inode(ino, from, length);
                 }
             }
-            Happened::Attributes(id) => {
+            Invalidation::Attributes(id) => {
                 if let Some(ino) = number(id) {
                     let _ = kernel.inval_inode(ino, -1, 0);
                 }
             }
-            Happened::Name(dir, name) => {
+            Invalidation::Name(dir, name) => {
                 if let Some(dir) = number(dir) {
                     let _ = kernel.inval_entry(dir, OsStr::from_bytes(name));
                 }
             }
-            Happened::Snapshots => {
+            Invalidation::Snapshots => {
                 let snapshots = self.object_number(0, CONTROL_SNAPSHOTS.object);
                 self.check_names(kernel, runtime, |dir| dir == snapshots);
                 let _ = kernel.inval_inode(INodeNo(snapshots), -1, 0);
             }
-            Happened::Everything => {
+            Invalidation::Everything => {
                 let files: Vec<u64> = {
                     let known = self.known();
                     let own = known.nodes.iter().filter(|(_, node)| node.view == 0);

@@ -16,7 +16,7 @@ use dsl::Traffic;
 use runtime::{Handle, Instant};
 use zil::ZilStats;
 
-use crate::door::Room;
+use crate::pool_mailbox::PoolContext;
 
 /// Clients told apart in one dataset; the requests of more are counted together.
 const CLIENTS_MAX: usize = 256;
@@ -56,10 +56,10 @@ pub enum Phase {
     Log,
     /// A device to make durable what it took.
     Flush,
-    /// Room for dirty data: the throttle of the transaction groups.
+    /// PoolContext for dirty data: the throttle of the transaction groups.
     Throttle,
     /// A transaction group to reach the devices.
-    Group,
+    Txg,
     /// A device, reading or writing.
     Device,
     /// Others who change the same thing.
@@ -77,7 +77,7 @@ pub const PHASES: [Phase; 10] = [
     Phase::Log,
     Phase::Flush,
     Phase::Throttle,
-    Phase::Group,
+    Phase::Txg,
     Phase::Device,
     Phase::Lock,
     Phase::Compute,
@@ -94,7 +94,7 @@ impl Phase {
             Self::Log => "log",
             Self::Flush => "flush",
             Self::Throttle => "throttle",
-            Self::Group => "txg",
+            Self::Txg => "txg",
             Self::Device => "device",
             Self::Lock => "lock",
             Self::Compute => "compute",
@@ -112,7 +112,7 @@ impl Phase {
             "room for dirty data" | "sleep" => Self::Throttle,
             "a transaction group to sync"
             | "the syncing group"
-            | "transactions of the quiescing group" => Self::Group,
+            | "transactions of the quiescing group" => Self::Txg,
             "disk read" | "disk write" | "disk discard" => Self::Device,
             "a range of bytes"
             | "another operation on the same object"
@@ -156,7 +156,7 @@ impl RequestTimes {
 
 /// What an open dataset has seen since it was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DatasetSeen {
+pub struct DatasetStatistics {
     /// Its name.
     pub name: String,
     /// Its number.
@@ -171,7 +171,7 @@ pub struct DatasetSeen {
 
 /// What a pool counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Observation {
+pub struct PoolStatistics {
     /// The cache.
     pub cache: CacheStats,
     /// All cache devices together.
@@ -181,7 +181,7 @@ pub struct Observation {
     /// How cache devices are fed.
     pub l2_tuning: L2Tuning,
     /// Open datasets.
-    pub datasets: Vec<DatasetSeen>,
+    pub datasets: Vec<DatasetStatistics>,
     /// Bytes changed in memory and not on the devices yet.
     pub dirty_bytes: u64,
     /// Most such bytes before writers wait.
@@ -196,7 +196,7 @@ pub struct Observation {
 
 /// Limits to be changed while a pool is in use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tunes {
+pub struct TuningChange {
     /// Limit of the cache, in bytes.
     pub cache_bytes: Option<usize>,
     /// The cache is to stay below this for now, in bytes, because memory is short; a later higher value lets it grow again.
@@ -209,9 +209,9 @@ pub struct Tunes {
 
 /// Where the time of the requests to one dataset went. Clones count together.
 #[derive(Clone, Default)]
-pub(crate) struct Tally(Arc<Mutex<Vec<(Client, RequestTimes)>>>);
+pub(crate) struct RequestStatistics(Arc<Mutex<Vec<(Client, RequestTimes)>>>);
 
-impl Tally {
+impl RequestStatistics {
     fn clients(&self) -> MutexGuard<'_, Vec<(Client, RequestTimes)>> {
         // Only counts are in there.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -222,7 +222,7 @@ impl Tally {
     }
 
     /// Counts a request that was answered without any wait.
-    pub(crate) fn answered_at_once(&self, client: Client) {
+    pub(crate) fn count_immediate(&self, client: Client) {
         self.count(client, None);
     }
 
@@ -292,14 +292,14 @@ fn nanoseconds(from: Instant, to: Instant) -> u64 {
     to.as_nanos().saturating_sub(from.as_nanos())
 }
 
-pub(crate) fn observe(room: &Room) -> Observation {
-    let (cache, clock) = (room.pool.cache(), room.pool.clock());
-    Observation {
+pub(crate) fn collect(context: &PoolContext) -> PoolStatistics {
+    let (cache, clock) = (context.pool.cache(), context.pool.clock());
+    PoolStatistics {
         cache: cache.stats(),
         l2: cache.l2_stats(),
         devices: cache.devices(),
         l2_tuning: cache.l2_tuning(),
-        datasets: room.datasets_seen(),
+        datasets: context.dataset_statistics(),
         dirty_bytes: clock.dirty_bytes_total(),
         dirty_bytes_max: clock.dirty_bytes_max(),
         open_txg: clock.open_txg().0,
@@ -308,19 +308,19 @@ pub(crate) fn observe(room: &Room) -> Observation {
     }
 }
 
-pub(crate) fn tune(room: &Room, tunes: Tunes) {
-    let cache = room.pool.cache();
-    if let Some(bytes) = tunes.cache_bytes {
+pub(crate) fn tune(context: &PoolContext, change: TuningChange) {
+    let cache = context.pool.cache();
+    if let Some(bytes) = change.cache_bytes {
         cache.set_limit(bytes);
     }
-    if let Some(bytes) = tunes.pressed_bytes {
+    if let Some(bytes) = change.pressed_bytes {
         cache.press(bytes);
     }
-    if let Some(tuning) = tunes.l2 {
+    if let Some(tuning) = change.l2 {
         cache.set_l2_tuning(tuning);
     }
-    if let Some(paused) = tunes.removal_paused {
-        room.pool.pause_removal(paused);
+    if let Some(paused) = change.removal_paused {
+        context.pool.pause_removal(paused);
     }
 }
 
@@ -334,20 +334,20 @@ mod tests {
     fn time_goes_to_what_a_request_waited_for() {
         let world = world::World::new(1);
         let ended = world.run(|handle| async move {
-            let tally = Tally::default();
+            let requests = RequestStatistics::default();
             let sleeper = handle.clone();
             let work = async move {
                 sleeper.sleep(Duration::from_millis(5)).await;
                 7
             };
-            assert_eq!(tally.timed(&handle, Client::Local, work).await, 7);
-            let at_once = tally.timed(&handle, Client::Local, async { 8 });
+            assert_eq!(requests.timed(&handle, Client::Local, work).await, 7);
+            let at_once = requests.timed(&handle, Client::Local, async { 8 });
             assert_eq!(at_once.await, 8);
             for last in 0..=255 {
                 let client = Client::Address(IpAddr::from([10, 0, 1, last]));
-                tally.timed(&handle, client, async {}).await;
+                requests.timed(&handle, client, async {}).await;
             }
-            let seen = tally.by_client();
+            let seen = requests.by_client();
             let (client, times) = seen[0];
             assert_eq!(
                 (client, times.requests, times.waited),

@@ -1,4 +1,4 @@
-//! What other threads are told of files is what the file system says itself, at every moment of other work.
+//! The attribute cache answers what the file system itself answers, at every moment of other work.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -17,11 +17,11 @@ use crate::rig::{self, FS, Rig};
 
 const NAMES: u64 = 6;
 const WORKERS: u64 = 5;
-/// With nothing cached after each opening, changes wait in their midst, and are looked at there.
+/// After each opening no znode is in memory: changes wait half-way, and are compared there.
 const OPENINGS: u64 = 6;
 const STEPS: usize = 60;
 
-/// What a future says without a wait.
+/// Polls a future once: its output, if it needs no wait.
 fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => Some(output),
@@ -100,28 +100,28 @@ async fn change(fs: &Fs, dirs: [FileId; 2], rng: &mut Rng) -> Result<(), FsError
     Ok(())
 }
 
-/// Compares everything that is told with what the file system says at the same moment, and has it told anew. The space used
-/// is told as it was until the group is on disk, while it grows; only when nothing is `changing` it has to be the same.
+/// Compares all cache entries with what the file system answers at the same moment, and has them cached anew. The space used
+/// is cached as it was until the txg is on disk, while it grows; only when nothing is `changing` it has to be the same.
 async fn compare(
     rig: &Rig,
     dirs: [FileId; 2],
     ids: &mut Vec<FileId>,
-    told: &Cell<[usize; 3]>,
+    compared: &Cell<[usize; 3]>,
     changing: bool,
 ) {
-    let (fs, table) = (&rig.fs, &rig.told);
+    let (fs, cache) = (&rig.fs, &rig.attr_cache);
     let used = |mut attr: Attr| {
         if changing {
             attr.used = 0;
         }
         attr
     };
-    let mut count = told.get();
+    let mut count = compared.get();
     for cred in &users() {
         for dir in dirs {
             for number in 0..NAMES {
                 let name = format!("n{number}").into_bytes();
-                if let Some((file, of)) = table.search(FS, dir, &name, cred)
+                if let Some((file, of)) = cache.search(FS, dir, &name, cred)
                     && let Some(found) = at_once(fs.lookup(dir, &name, cred))
                 {
                     assert_eq!(found.map(used), Ok(used(file)), "{name:?} for {}", cred.uid);
@@ -138,24 +138,24 @@ async fn compare(
             }
         }
         for &id in &*ids {
-            if let Some(told) = table.attr(FS, id)
+            if let Some(cached) = cache.attr(FS, id)
                 && let Some(attr) = at_once(fs.getattr(id))
             {
-                assert_eq!(attr.map(used), Ok(used(told)));
+                assert_eq!(attr.map(used), Ok(used(cached)));
                 count[1] += 1;
             }
             let wanted = Access(63);
-            if let Some(told) = table.access(FS, id, wanted, cred)
+            if let Some(cached) = cache.access(FS, id, wanted, cred)
                 && let Some(granted) = at_once(fs.access(id, wanted, cred))
             {
-                assert_eq!(granted, Ok(told), "{id:?} for {}", cred.uid);
+                assert_eq!(granted, Ok(cached), "{id:?} for {}", cred.uid);
                 count[2] += 1;
             }
             let _ = fs.access(id, wanted, cred).await;
             let _ = fs.getattr(id).await;
         }
     }
-    told.set(count);
+    compared.set(count);
     let surplus = ids.len().saturating_sub(24);
     ids.drain(2..2 + surplus);
 }
@@ -173,7 +173,7 @@ fn run(seed: u64) {
             let made = rig.fs.mkdir(above, name, &open, &root).await;
             *dir = made.expect("makes").file.id;
         }
-        let told = Rc::new(Cell::new([0; 3]));
+        let compared = Rc::new(Cell::new([0; 3]));
         for round in 0..OPENINGS {
             let left = Rc::new(Cell::new(WORKERS));
             for worker in 0..WORKERS {
@@ -192,22 +192,22 @@ fn run(seed: u64) {
             let mut ids = dirs.to_vec();
             let mut rng = Rng::new(seed);
             while left.get() > 0 {
-                compare(&rig, dirs, &mut ids, &told, true).await;
+                compare(&rig, dirs, &mut ids, &compared, true).await;
                 handle.sleep(Duration::from_micros(rng.below(200))).await;
             }
             rig.fs.sync().await.expect("syncs");
-            compare(&rig, dirs, &mut ids, &told, false).await;
+            compare(&rig, dirs, &mut ids, &compared, false).await;
             rig.reopen().await;
         }
         // The comparison compared something.
-        let counts = told.get();
+        let counts = compared.get();
         assert!(counts.iter().all(|count| *count > 100), "{counts:?}");
         rig.close().await;
     });
 }
 
 #[test]
-fn what_is_told_is_so_while_others_work() {
+fn entries_are_valid_while_files_change() {
     for seed in 1..=4 {
         eprintln!("seed {seed}");
         run(seed);

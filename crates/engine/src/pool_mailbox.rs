@@ -17,9 +17,9 @@ use zpl::{Fs, FsError, FsOptions};
 use zvol::{Volume, VolumeOptions};
 
 use crate::EngineError;
-use crate::front::Front;
-use crate::observe::{Client, DatasetSeen, Tally};
-use crate::watch::Watches;
+use crate::fast_path::FastPath;
+use crate::invalidation::Watches;
+use crate::statistics::{Client, DatasetStatistics, RequestStatistics};
 
 /// Requests under way at once in one pool; more wait in the mailbox.
 ///
@@ -77,40 +77,44 @@ impl Ending {
 pub type Request<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A request as it crosses to the pool's thread. It starts its own task there.
-type Errand = Box<dyn FnOnce(Rc<Room>, Permit) + Send>;
+type Job = Box<dyn FnOnce(Rc<PoolContext>, Permit) + Send>;
 
 /// What the mailbox carries.
 pub(crate) enum Message {
-    Errand(Errand),
+    Job(Job),
     End(Ending, ReplySender<Result<(), EngineError>>),
 }
 
 /// The sending end of a pool's mailbox.
 #[derive(Clone)]
-pub(crate) struct Door {
+pub(crate) struct PoolMailbox {
     sender: Sender<Message>,
     watches: Arc<Watches>,
-    front: Arc<Front>,
+    fast_path: Arc<FastPath>,
 }
 
-impl fmt::Debug for Door {
+impl fmt::Debug for PoolMailbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Door")
+        f.write_str("PoolMailbox")
     }
 }
 
-impl Door {
-    pub(crate) fn new(sender: Sender<Message>, watches: Arc<Watches>, front: Arc<Front>) -> Self {
+impl PoolMailbox {
+    pub(crate) fn new(
+        sender: Sender<Message>,
+        watches: Arc<Watches>,
+        fast_path: Arc<FastPath>,
+    ) -> Self {
         Self {
             sender,
             watches,
-            front,
+            fast_path,
         }
     }
 
     /// What can be answered without the pool's thread.
-    pub(crate) fn front(&self) -> &Front {
-        &self.front
+    pub(crate) fn fast_path(&self) -> &FastPath {
+        &self.fast_path
     }
 
     /// Who watches file systems of this pool.
@@ -122,24 +126,24 @@ impl Door {
     ///
     /// # Errors
     /// Those of `work`; [`EngineError::PoolClosed`] when the pool is no longer imported.
-    pub(crate) async fn ask<T, F, Answer>(&self, work: F) -> Result<T, EngineError>
+    pub(crate) async fn run<T, F, Answer>(&self, work: F) -> Result<T, EngineError>
     where
         T: Send + 'static,
-        F: FnOnce(Rc<Room>) -> Answer + Send + 'static,
+        F: FnOnce(Rc<PoolContext>) -> Answer + Send + 'static,
         Answer: Future<Output = Result<T, EngineError>> + 'static,
     {
         let (sender, reply) = runtime::reply();
-        let errand: Errand = Box::new(move |room: Rc<Room>, permit: Permit| {
-            let handle = room.handle.clone();
+        let job: Job = Box::new(move |context: Rc<PoolContext>, permit: Permit| {
+            let handle = context.handle.clone();
             // Detached: a request runs to its end even if nobody waits for the answer any more.
             drop(handle.spawn("request", async move {
-                let answer = work(room).await;
+                let answer = work(context).await;
                 drop(permit);
                 sender.send(answer);
             }));
         });
         self.sender
-            .send(Message::Errand(errand))
+            .send(Message::Job(job))
             .await
             .map_err(|_| EngineError::PoolClosed)?;
         reply.await.map_err(|_| EngineError::PoolClosed)?
@@ -160,10 +164,10 @@ impl Door {
 }
 
 /// Where requests run: one pool and the file systems and volumes opened in it, on one thread.
-pub(crate) struct Room {
+pub(crate) struct PoolContext {
     pub(crate) handle: Handle,
     pub(crate) pool: pool::Pool,
-    pub(crate) front: Arc<Front>,
+    pub(crate) fast_path: Arc<FastPath>,
     open: RefCell<BTreeMap<u64, Rc<OpenDataset>>>,
     /// Datasets that are about to go: not to be opened again.
     leaving: RefCell<BTreeSet<u64>>,
@@ -181,11 +185,11 @@ struct OpenDataset {
     content: Content,
     guid: u64,
     users: Cell<usize>,
-    /// When it was used last, by [`Room::uses`].
+    /// When it was used last, by [`PoolContext::uses`].
     used: Cell<u64>,
     idle: runtime::sync::Event,
     closing: Cell<bool>,
-    tally: Tally,
+    requests: RequestStatistics,
 }
 
 /// What a dataset holds.
@@ -238,7 +242,7 @@ impl Lease {
         client: Client,
         work: F,
     ) -> impl Future<Output = F::Output> {
-        self.0.tally.timed(handle, client, work)
+        self.0.requests.timed(handle, client, work)
     }
 }
 
@@ -251,13 +255,13 @@ impl Drop for Lease {
     }
 }
 
-impl Room {
+impl PoolContext {
     pub(crate) fn new(handle: Handle, pool: pool::Pool) -> Rc<Self> {
-        let front = Arc::new(Front::new(pool.clock().last_synced_atomic()));
+        let fast_path = Arc::new(FastPath::new(pool.clock().last_synced_atomic()));
         Rc::new(Self {
             handle,
             pool,
-            front,
+            fast_path,
             open: RefCell::new(BTreeMap::new()),
             leaving: RefCell::new(BTreeSet::new()),
             opening: runtime::sync::Mutex::new("the opening of a dataset", ()),
@@ -271,9 +275,9 @@ impl Room {
     pub(crate) async fn serve(self: Rc<Self>, mut receiver: Receiver<Message>) {
         while let Some(message) = receiver.receive().await {
             match message {
-                Message::Errand(errand) => {
+                Message::Job(job) => {
                     let permit = self.running.acquire(1).await;
-                    errand(self.clone(), permit);
+                    job(self.clone(), permit);
                 }
                 Message::End(ending, reply) => {
                     let outcome = self.end(ending).await;
@@ -295,20 +299,20 @@ impl Room {
         }
         // The end of the process must not wait for ever for devices that are gone.
         let over = Rc::new(Cell::new(false));
-        let (room, ended) = (self.clone(), over.clone());
+        let (context, ended) = (self.clone(), over.clone());
         let gave_up = Rc::new(Cell::new(false));
         let gives_up = gave_up.clone();
         drop(self.handle.spawn("end of a suspended pool", async move {
             while !ended.get() {
-                if room.pool.suspended().is_some() {
-                    room.handle.sleep(SUSPENDED_GRACE).await;
-                    if !ended.get() && room.pool.suspended().is_some() {
+                if context.pool.suspended().is_some() {
+                    context.handle.sleep(SUSPENDED_GRACE).await;
+                    if !ended.get() && context.pool.suspended().is_some() {
                         gives_up.set(true);
-                        room.pool.abandon();
+                        context.pool.abandon();
                         return;
                     }
                 }
-                room.handle.sleep(LOOK_EVERY).await;
+                context.handle.sleep(LOOK_EVERY).await;
             }
         }));
         let outcome = self.end_in_order(ending).await;
@@ -379,13 +383,13 @@ impl Room {
         } else {
             let options = FsOptions {
                 read_only,
-                lookaside: Some((self.front.files.clone(), guid)),
+                attr_cache: Some((self.fast_path.attrs.clone(), guid)),
                 ..FsOptions::default()
             };
             Content::Fs(Fs::open(opened, options).await?)
         };
-        let tally = Tally::default();
-        self.front.opened(guid, &tally);
+        let requests = RequestStatistics::default();
+        self.fast_path.opened(guid, &requests);
         let entry = OpenDataset {
             content,
             guid,
@@ -393,7 +397,7 @@ impl Room {
             used: Cell::new(0),
             idle: runtime::sync::Event::new("the last user of a dataset"),
             closing: Cell::new(false),
-            tally,
+            requests,
         };
         self.open.borrow_mut().insert(dataset, Rc::new(entry));
         self.lease(dataset, guid)?.ok_or(EngineError::PoolClosed)
@@ -453,7 +457,7 @@ impl Room {
             open.idle.wait().await;
         }
         let outcome = open.content.close().await;
-        self.front.closed(open.guid);
+        self.fast_path.closed(open.guid);
         self.open.borrow_mut().remove(&dataset);
         outcome
     }
@@ -495,7 +499,7 @@ impl Room {
     }
 
     /// Returns what open datasets have seen: name, log counters, requests by client.
-    pub(crate) fn datasets_seen(&self) -> Vec<DatasetSeen> {
+    pub(crate) fn dataset_statistics(&self) -> Vec<DatasetStatistics> {
         let open: Vec<_> = self
             .open
             .borrow()
@@ -507,12 +511,12 @@ impl Room {
                 Content::Fs(fs) => fs.dataset()?,
                 Content::Volume(volume) => volume.dataset(),
             };
-            Some(DatasetSeen {
+            Some(DatasetStatistics {
                 name: dataset.name(),
                 id,
                 log: dataset.log().map(|log| log.stats()).unwrap_or_default(),
                 traffic: dataset.traffic(),
-                requests: open.tally.by_client(),
+                requests: open.requests.by_client(),
             })
         });
         seen.collect()
@@ -520,7 +524,7 @@ impl Room {
 
     /// Makes open file systems follow changed properties.
     pub(crate) async fn reload_properties(&self) -> Result<(), EngineError> {
-        self.front.files.forget();
+        self.fast_path.attrs.invalidate_all();
         let open: Vec<Rc<OpenDataset>> = self.open.borrow().values().cloned().collect();
         for entry in open {
             if let Content::Fs(fs) = &entry.content

@@ -1,8 +1,7 @@
-//! Who wants to know what happened to a file system by another way than its own: mounts, whose kernel caches what it has
-//! seen.
+//! Invalidations of what the kernel caches of a mounted file system: changes made by other ways than through the mount.
 //!
-//! A change is told after it was made, and whoever made it goes on when all watchers have done with it: what a kernel
-//! shows then is not older.
+//! An invalidation is sent after the change was made, and the request that made the change waits until all watches have
+//! processed it: after its answer, no kernel shows what was before.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -13,29 +12,29 @@ use std::time::Duration;
 use runtime::reply::ReplySender;
 use zpl::FileId;
 
-/// What happened to a file system.
+/// What a kernel has to drop from its caches of a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Happened {
-    /// A file has other content from a byte on, for so many bytes (`None`: to its end).
+pub enum Invalidation {
+    /// The content of a file from a byte on, for so many bytes (`None`: to its end).
     Content(FileId, u64, Option<u64>),
-    /// A file has other attributes.
+    /// The attributes of a file.
     Attributes(FileId),
-    /// A name of a directory stands for something else now, or for nothing.
+    /// A name in a directory.
     Name(FileId, Vec<u8>),
-    /// Snapshots went, or have other names.
+    /// The names in `.zfs/snapshot`: snapshots were destroyed or renamed.
     Snapshots,
-    /// Anything may be different: a rollback.
+    /// Everything, after a rollback.
     Everything,
 }
 
-/// Something that happened, held until the watcher is done with it.
-pub struct Notice {
-    /// What.
-    pub happened: Happened,
+/// An invalidation to be processed. Dropping it lets the request that caused it go on.
+pub struct InvalidationEvent {
+    /// What is to be dropped.
+    pub invalidation: Invalidation,
     done: Option<ReplySender<()>>,
 }
 
-impl Drop for Notice {
+impl Drop for InvalidationEvent {
     fn drop(&mut self) {
         if let Some(done) = self.done.take() {
             done.send(());
@@ -44,10 +43,10 @@ impl Drop for Notice {
 }
 
 /// The receiving end of a watch; it ends when dropped.
-pub struct Watch(Receiver<Notice>);
+pub struct Watch(Receiver<InvalidationEvent>);
 
 impl Watch {
-    /// Waits for the next notice on a thread of the caller's; `None` when none came for `patience`.
+    /// Waits for the next event on the caller's thread; `None` when none came within `timeout`.
     ///
     /// # Errors
     /// `()` when the pool has gone and none will come.
@@ -55,9 +54,9 @@ impl Watch {
         clippy::result_unit_err,
         reason = "there is nothing to say about the end"
     )]
-    pub fn next(&self, patience: Duration) -> Result<Option<Notice>, ()> {
-        match self.0.recv_timeout(patience) {
-            Ok(notice) => Ok(Some(notice)),
+    pub fn next(&self, timeout: Duration) -> Result<Option<InvalidationEvent>, ()> {
+        match self.0.recv_timeout(timeout) {
+            Ok(event) => Ok(Some(event)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(()),
         }
@@ -65,12 +64,12 @@ impl Watch {
 }
 
 /// By a dataset's guid: watches, by their numbers.
-type ByDataset = BTreeMap<u64, Vec<(u64, Sender<Notice>)>>;
+type ByDataset = BTreeMap<u64, Vec<(u64, Sender<InvalidationEvent>)>>;
 
-/// The watches of one pool, and what else its handles share.
+/// The watches of one pool, and the settings its handles share.
 #[derive(Default)]
 pub(crate) struct Watches {
-    /// How many there are, so that a change nobody watches costs one look.
+    /// How many there are: without any, a change costs one load of this.
     count: AtomicUsize,
     next: AtomicU64,
     by_dataset: Mutex<ByDataset>,
@@ -95,14 +94,20 @@ impl Watches {
         (Watch(receiver), number)
     }
 
-    /// Whether nobody watches anything.
+    /// Whether there is no watch of any dataset.
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    /// Tells the watchers of a dataset (of all, without one) but `except`, and waits until they are done.
-    pub(crate) async fn tell(&self, guid: Option<u64>, except: u64, happened: &[Happened]) {
-        if self.is_empty() || happened.is_empty() {
+    /// Sends invalidations to the watches of a dataset (`None`: of all datasets) but the one numbered `except`, and waits until
+    /// they are processed.
+    pub(crate) async fn notify(
+        &self,
+        guid: Option<u64>,
+        except: u64,
+        invalidations: &[Invalidation],
+    ) {
+        if self.is_empty() || invalidations.is_empty() {
             return;
         }
         let mut waiting = Vec::new();
@@ -117,13 +122,13 @@ impl Watches {
                     if *number == except {
                         return true;
                     }
-                    happened.iter().all(|happened| {
+                    invalidations.iter().all(|invalidation| {
                         let (done, reply) = runtime::reply();
-                        let notice = Notice {
-                            happened: happened.clone(),
+                        let event = InvalidationEvent {
+                            invalidation: invalidation.clone(),
                             done: Some(done),
                         };
-                        let sent = sender.send(notice).is_ok();
+                        let sent = sender.send(event).is_ok();
                         if sent {
                             waiting.push(reply);
                         }
@@ -136,7 +141,7 @@ impl Watches {
             map.retain(|_, watchers| !watchers.is_empty());
         }
         for reply in waiting {
-            // One that ended meanwhile needs no waiting for.
+            // An error says that the watch was dropped: its kernel caches nothing any more.
             let _ = reply.await;
         }
     }
