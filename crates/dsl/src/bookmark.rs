@@ -1,9 +1,9 @@
-//! Bookmarks: remembered points in the life of a dataset, from which increments can be sent after
-//! their snapshots are gone.
+//! Bookmarks: creation txgs of snapshots, from which increments can be sent after the snapshots
+//! were destroyed.
 //!
-//! A dataset's object, made a dictionary, names a dictionary of bookmarks. The long form also
-//! remembers what was referenced then and what of it died before the next snapshot; those sums must
-//! follow every change of the line of snapshots, and hold keys in deadlists. OpenZFS:
+//! The zapified object of a head names the ZAP of its bookmarks. The long form also stores the space
+//! referenced by the snapshot and how much of it was freed before the next one; those sums follow
+//! every change of the snapshot chain, and need their keys in deadlists. OpenZFS:
 //! module/zfs/dsl_bookmark.c.
 
 use std::rc::Rc;
@@ -15,16 +15,16 @@ use ondisk::{ObjectId, ObjectType};
 
 use crate::dataset::DatasetState;
 use crate::deadlist::Deadlist;
-use crate::directory::NORMALIZE_TOUPPER;
+use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
-use crate::inner::Inner;
-use crate::names::{self, split};
+use crate::namecheck::{self, split};
+use crate::object_directory::NORMALIZE_TOUPPER;
 use crate::property::DatasetKind;
 use crate::space::Sizes;
 
-/// The space words are kept.
+/// The space words are valid. OpenZFS: ZBM_FLAG_HAS_FBN.
 const HAS_SPACE: u64 = 1;
-/// The snapshot still exists.
+/// The snapshot still exists. OpenZFS: ZBM_FLAG_SNAPSHOT_EXISTS.
 const SNAPSHOT_EXISTS: u64 = 2;
 const WORDS_SHORT: usize = 3;
 const WORDS_LONG: usize = 12;
@@ -73,7 +73,7 @@ impl Bookmark {
         }
     }
 
-    /// What of the referenced space died before the next snapshot.
+    /// How much of the referenced space was freed before the next snapshot.
     pub(crate) fn freed_before_next(&self) -> Sizes {
         Sizes {
             used: self.words[8],
@@ -95,9 +95,9 @@ pub(crate) enum BookmarkSource {
     Bookmark(Bookmark),
 }
 
-impl Inner {
-    /// The bookmarks of a head that remember space, oldest first.
-    async fn spacious_bookmarks(&self, head: ObjectId) -> Result<Vec<(String, Bookmark)>> {
+impl DslPool {
+    /// The bookmarks of a head with space words, oldest first.
+    async fn bookmarks_with_space(&self, head: ObjectId) -> Result<Vec<(String, Bookmark)>> {
         // Without the feature no bookmark has them, which spares a look at every dataset.
         if !self.features.is_active("bookmark_written") {
             return Ok(Vec::new());
@@ -145,7 +145,7 @@ impl Inner {
         name: &str,
         source: &str,
     ) -> Result<BookmarkSource> {
-        names::check(name, DatasetKind::Bookmark)?;
+        namecheck::check(name, DatasetKind::Bookmark)?;
         if !self.features.is_enabled("bookmarks") {
             return Err(DslError::FeatureDisabled {
                 feature: "bookmarks",
@@ -157,7 +157,7 @@ impl Inner {
             .find_dir(parts.head)
             .await?
             .ok_or_else(|| missing(parts.head))?;
-        self.need_key(&dir).await?;
+        self.require_key(&dir).await?;
         let head = ObjectId(dir.phys().head_dataset_obj);
         let short = parts.bookmark.expect("the name was checked");
         if let Some(map) = self.bookmarks_of(head).await?
@@ -180,7 +180,7 @@ impl Inner {
                 .into_iter()
                 .find(|(known, _)| known == short)
                 .ok_or_else(|| missing(source))?;
-            let line = self.line_of(head).await?;
+            let line = self.ancestry(head).await?;
             let dirs = |object: u64| {
                 line.iter()
                     .any(|(dir, newest)| *dir == object && bookmark.creation_txg() <= *newest)
@@ -198,7 +198,7 @@ impl Inner {
         }
         let state = self.load_dataset(found.dataset, found.snapshot).await?;
         let phys = state.phys();
-        let line = self.line_of(head).await?;
+        let line = self.ancestry(head).await?;
         let within =
             |(dir, newest): &(u64, u64)| *dir == phys.dir_obj && phys.creation_txg <= *newest;
         if !line.iter().any(within) {
@@ -207,8 +207,8 @@ impl Inner {
         Ok(BookmarkSource::Snapshot(state))
     }
 
-    /// The directories whose snapshots a head descends from, with the newest txg that counts.
-    async fn line_of(self: &Rc<Self>, head: ObjectId) -> Result<Vec<(u64, u64)>> {
+    /// The directories whose snapshots a head descends from, each with the newest creation txg that is an ancestor.
+    async fn ancestry(self: &Rc<Self>, head: ObjectId) -> Result<Vec<(u64, u64)>> {
         let mut line = Vec::new();
         let mut newest = u64::MAX;
         let mut dir = self
@@ -217,7 +217,7 @@ impl Inner {
         loop {
             line.push((dir.object.0, newest));
             let origin = ObjectId(dir.phys().origin_obj);
-            if origin.0 == 0 || origin == self.fixed.get().origin_snap {
+            if origin.0 == 0 || origin == self.special.get().origin_snap {
                 return Ok(line);
             }
             let phys = self.dataset_phys(origin).await?;
@@ -227,7 +227,7 @@ impl Inner {
     }
 
     /// A bookmark of a snapshot as it is now.
-    async fn bookmark_now(self: &Rc<Self>, snapshot: &DslDatasetPhys) -> Result<Bookmark> {
+    async fn bookmark_of_snapshot(self: &Rc<Self>, snapshot: &DslDatasetPhys) -> Result<Bookmark> {
         let mut words = [0; WORDS_LONG];
         words[0] = snapshot.guid;
         words[1] = snapshot.creation_txg;
@@ -263,7 +263,7 @@ impl Inner {
         let (bookmark, of) = match source {
             BookmarkSource::Snapshot(state) => {
                 let text = format!("target_snap={}", state.object);
-                (self.bookmark_now(&state.phys()).await?, text)
+                (self.bookmark_of_snapshot(&state.phys()).await?, text)
             }
             BookmarkSource::Bookmark(mut bookmark) => {
                 bookmark.words[REDACTION] = 0;
@@ -346,7 +346,7 @@ impl Inner {
             .position(|(known, _)| known == short)
             .ok_or_else(missing)?;
         let (_, bookmark) = all.remove(at);
-        self.drop_bookmark_uses(&bookmark, tx).await?;
+        self.release_bookmark_features(&bookmark, tx).await?;
         let txg = bookmark.creation_txg();
         let shared = all
             .iter()
@@ -373,7 +373,7 @@ impl Inner {
         Ok(())
     }
 
-    async fn drop_bookmark_uses(&self, bookmark: &Bookmark, tx: &Tx) -> Result<()> {
+    async fn release_bookmark_features(&self, bookmark: &Bookmark, tx: &Tx) -> Result<()> {
         if bookmark.long {
             self.features.decr("bookmark_v2", tx).await?;
         }
@@ -383,13 +383,13 @@ impl Inner {
         Ok(())
     }
 
-    /// Frees the bookmarks of a head that goes. Syncing context.
+    /// Destroys the bookmarks of a head that is being destroyed. Syncing context.
     pub(crate) async fn destroy_all_bookmarks(&self, head: ObjectId, tx: &Tx) -> Result<()> {
         let Some(map) = self.bookmarks_of(head).await? else {
             return Ok(());
         };
         for (_, bookmark) in self.stored_bookmarks(head).await? {
-            self.drop_bookmark_uses(&bookmark, tx).await?;
+            self.release_bookmark_features(&bookmark, tx).await?;
         }
         self.mos.free_object(map, tx).await?;
         self.features.decr("bookmarks", tx).await
@@ -404,7 +404,7 @@ impl Inner {
     ) -> Result<()> {
         let after = head.phys().prev_snap_txg;
         let mut last = 0;
-        for (_, bookmark) in self.spacious_bookmarks(head.object).await? {
+        for (_, bookmark) in self.bookmarks_with_space(head.object).await? {
             let txg = bookmark.creation_txg();
             if txg > after && txg != last {
                 list.add_key(txg, &self.empty, tx).await?;
@@ -414,9 +414,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Follows the destruction of a snapshot in the bookmarks at it and before it. Returns whether
-    /// some still need its key in deadlists.
-    pub(crate) async fn bookmarks_lose_snapshot(
+    /// Updates the bookmarks at and before a snapshot that is being destroyed. Returns whether a
+    /// bookmark still needs its key in deadlists.
+    pub(crate) async fn bookmarks_snapshot_destroyed(
         self: &Rc<Self>,
         snapshot: &DatasetState,
         next: &DatasetState,
@@ -425,7 +425,7 @@ impl Inner {
     ) -> Result<bool> {
         let s = snapshot.phys();
         let mut keep_key = false;
-        for (name, mut bookmark) in self.spacious_bookmarks(head.object).await? {
+        for (name, mut bookmark) in self.bookmarks_with_space(head.object).await? {
             let txg = bookmark.creation_txg();
             if txg < s.prev_snap_txg || txg > s.creation_txg {
                 continue;
@@ -445,16 +445,16 @@ impl Inner {
         Ok(keep_key)
     }
 
-    /// Takes the sums anew of bookmarks at a snapshot whose next dataset changed.
+    /// Recomputes the sums of bookmarks at a snapshot whose next dataset changed.
     pub(crate) async fn bookmarks_next_changed(
         self: &Rc<Self>,
         head: ObjectId,
         snapshot: &DslDatasetPhys,
         tx: &Tx,
     ) -> Result<()> {
-        for (name, old) in self.spacious_bookmarks(head).await? {
+        for (name, old) in self.bookmarks_with_space(head).await? {
             if old.creation_txg() == snapshot.creation_txg {
-                let mut bookmark = self.bookmark_now(snapshot).await?;
+                let mut bookmark = self.bookmark_of_snapshot(snapshot).await?;
                 bookmark.words[REDACTION] = old.words[REDACTION];
                 self.store_bookmark(head, &name, &bookmark, tx).await?;
             }
@@ -462,8 +462,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Adds blocks killed in a head, given by birth, to the bookmarks at or after its last snapshot.
-    pub(crate) async fn bookmarks_lose_blocks(
+    /// Adds blocks freed in a head, given by birth txg, to the bookmarks at or after its last snapshot.
+    pub(crate) async fn bookmarks_blocks_freed(
         &self,
         head: &DatasetState,
         killed: &[(u64, Sizes)],
@@ -473,7 +473,7 @@ impl Inner {
             return Ok(());
         }
         let since = head.phys().prev_snap_txg;
-        for (name, mut bookmark) in self.spacious_bookmarks(head.object).await? {
+        for (name, mut bookmark) in self.bookmarks_with_space(head.object).await? {
             let txg = bookmark.creation_txg();
             if txg < since {
                 continue;

@@ -1,11 +1,11 @@
-//! Lists of block pointers in the meta-objset, which may contain further lists.
+//! Lists of block pointers (bpobj) in the meta-objset, which may contain further lists.
 //!
 //! An object's data is an array of 128-byte pointers (without checksums and fill counts), its
 //! bonus holds count and total sizes, and a second object may list whole sub-lists, so that a list
 //! is appended to another without copying. OpenZFS: module/zfs/bpobj.c.
 //!
 //! Guarantees: memory is bounded whatever the list's length; the totals in the bonus include the
-//! sub-lists. Does not know what a block's being in a list means.
+//! sub-lists. Does not know why a block is in a list.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,13 +15,13 @@ use ondisk::bytes::u64_at;
 use ondisk::dsl::{BpobjPhys, bpobj_entry, freed_entry, livelist_entry};
 use ondisk::{BlockPointer, Compression, ObjectId, ObjectType};
 
-use crate::directory::LIST_BLOCK;
-use crate::empty::EmptyBpobj;
+use crate::empty_bpobj::EmptyBpobj;
 use crate::error::{DslError, Result};
+use crate::object_directory::LIST_BLOCK;
 use crate::space::{Sizes, sizes_of};
 
 const POINTER: u64 = 128;
-/// Where a longer bonus has the number of entries that mark the end of a block. OpenZFS: include/sys/bpobj.h, bpo_num_freed.
+/// Offset, in a longer bonus, of the number of entries that mark a block as freed. OpenZFS: include/sys/bpobj.h, bpo_num_freed.
 const FREED_AT: usize = BpobjPhys::SIZE;
 /// Pointers handled at a time: one block of the list.
 const CHUNK: u64 = LIST_BLOCK as u64 / POINTER;
@@ -30,14 +30,14 @@ const NESTING_MAX: usize = 8;
 
 /// An open list. Clones are handles to the same one.
 #[derive(Clone)]
-pub(crate) struct Bpobj(Rc<Inner>);
+pub(crate) struct Bpobj(Rc<BpobjShared>);
 
-struct Inner {
+struct BpobjShared {
     mos: Objset,
     object: ObjectId,
     phys: Cell<BpobjPhys>,
-    /// The bonus as it is on disk: of pools with livelists it is longer, and counts those entries that mark the end of a
-    /// block; of old lists it is shorter.
+    /// The bonus as on disk: longer in pools with livelists, where it counts freed entries; shorter in
+    /// old pools.
     bonus: RefCell<Vec<u8>>,
 }
 
@@ -47,8 +47,8 @@ impl Bpobj {
         Self::create_with(mos, block_size, BpobjPhys::SIZE, tx).await
     }
 
-    /// Makes an empty list for entries that mark the end of blocks, too. Syncing context.
-    pub(crate) async fn create_with_ends(mos: &Objset, tx: &Tx) -> Result<ObjectId> {
+    /// Makes an empty list that also takes entries that mark a block as freed. Syncing context.
+    pub(crate) async fn create_counting_freed(mos: &Objset, tx: &Tx) -> Result<ObjectId> {
         Self::create_with(mos, LIST_BLOCK, FREED_AT + 8, tx).await
     }
 
@@ -84,7 +84,7 @@ impl Bpobj {
             object,
             source,
         })?;
-        Ok(Self(Rc::new(Inner {
+        Ok(Self(Rc::new(BpobjShared {
             mos: mos.clone(),
             object,
             phys: Cell::new(phys),
@@ -106,7 +106,7 @@ impl Bpobj {
         self.0.phys.get().num_blkptrs
     }
 
-    /// Entries that mark the end of a block.
+    /// Entries that mark a block as freed.
     pub(crate) fn freed(&self) -> u64 {
         let bonus = self.0.bonus.borrow();
         if bonus.len() < FREED_AT + 8 {
@@ -130,7 +130,7 @@ impl Bpobj {
         self.append_as(blocks, false, tx).await
     }
 
-    /// Appends entries that mark the end of blocks: totals shrink. Syncing context.
+    /// Appends entries that mark blocks as freed: totals shrink. Syncing context.
     pub(crate) async fn append_freed(&self, blocks: &[BlockPointer], tx: &Tx) -> Result<()> {
         if self.0.bonus.borrow().len() < FREED_AT + 8 {
             return Err(DslError::corrupt("list of a clone's blocks", self.object()));
@@ -138,21 +138,21 @@ impl Bpobj {
         self.append_as(blocks, true, tx).await
     }
 
-    /// Calls `each` with every entry of a list without sub-lists, the newest first, and whether it marks the end of a block.
+    /// Calls `each` with every entry of a list without sub-lists, the newest first, and whether it marks the block as freed.
     pub(crate) async fn each_backwards(
         &self,
         mut each: impl FnMut(BlockPointer, bool),
     ) -> Result<()> {
-        let inner = &self.0;
-        let phys = inner.phys.get();
+        let shared = &self.0;
+        let phys = shared.phys.get();
         if phys.num_subobjs != 0 {
-            return Err(DslError::corrupt("list of a clone's blocks", inner.object));
+            return Err(DslError::corrupt("list of a clone's blocks", shared.object));
         }
         let mut end = phys.num_blkptrs;
         while end > 0 {
             let first = (end - 1) / CHUNK * CHUNK;
             let len = usize::try_from((end - first) * POINTER).expect("one block");
-            let bytes = inner.mos.read(inner.object, first * POINTER, len).await?;
+            let bytes = shared.mos.read(shared.object, first * POINTER, len).await?;
             let chunk: Vec<BlockPointer> = BlockPointer::decode_all(&bytes).collect();
             for bp in chunk.iter().rev() {
                 let (bp, freed) = livelist_entry(bp);
@@ -164,11 +164,11 @@ impl Bpobj {
     }
 
     async fn append_as(&self, blocks: &[BlockPointer], freed: bool, tx: &Tx) -> Result<()> {
-        let inner = &self.0;
-        let store = inner.mos.services().store().clone();
+        let shared = &self.0;
+        let store = shared.mos.services().store().clone();
         let capacity = usize::try_from(CHUNK * POINTER).expect("one block");
         for chunk in blocks.chunks(usize::try_from(CHUNK).expect("one block")) {
-            let mut phys = inner.phys.get();
+            let mut phys = shared.phys.get();
             let mut bytes = Vec::with_capacity(capacity.min(chunk.len() * 128));
             let mut sizes = Sizes::default();
             let mut count = 0;
@@ -182,9 +182,9 @@ impl Bpobj {
             if count == 0 {
                 continue;
             }
-            inner
+            shared
                 .mos
-                .write(inner.object, phys.num_blkptrs * POINTER, &bytes, tx)
+                .write(shared.object, phys.num_blkptrs * POINTER, &bytes, tx)
                 .await?;
             phys.num_blkptrs += count;
             if freed {
@@ -192,7 +192,7 @@ impl Bpobj {
                 phys.comp = phys.comp.saturating_sub(sizes.compressed);
                 phys.uncomp = phys.uncomp.saturating_sub(sizes.uncompressed);
                 let ended = self.freed() + count;
-                let mut bonus = inner.bonus.borrow_mut();
+                let mut bonus = shared.bonus.borrow_mut();
                 bonus[FREED_AT..FREED_AT + 8].copy_from_slice(&ended.to_le_bytes());
             } else {
                 phys.bytes += sizes.used;
@@ -246,7 +246,7 @@ impl Bpobj {
             while path.len() > 1 && path.last().is_some_and(Self::is_empty) {
                 let empty = path.pop().expect("more than one");
                 let parent = path.last().expect("more than one");
-                parent.forget_last_subobj(&empty, tx).await?;
+                parent.free_last_subobj(&empty, tx).await?;
             }
             if blocks.is_empty() && path.len() == 1 && self.0.phys.get().num_subobjs == 0 {
                 break;
@@ -263,16 +263,16 @@ impl Bpobj {
         empty: &EmptyBpobj,
         tx: &Tx,
     ) -> Result<()> {
-        let inner = &self.0;
-        let mos = &inner.mos;
+        let shared = &self.0;
+        let mos = &shared.mos;
         if empty.is_shared(object) {
-            return empty.give_back(tx).await;
+            return empty.release(tx).await;
         }
         let sub = Self::open(mos, object).await?;
         if sub.is_empty() {
             return Self::destroy(mos, object, tx).await;
         }
-        let mut phys = inner.phys.get();
+        let mut phys = shared.phys.get();
         let theirs = sub.0.phys.get();
         let sizes = sub.sizes();
         let one_block = |info: &dmu::ObjectInfo, bytes: u64| bytes <= u64::from(info.block_size);
@@ -308,7 +308,7 @@ impl Bpobj {
             let len = usize::try_from(theirs.num_blkptrs * POINTER).expect("one block");
             if len > 0 {
                 let bytes = mos.read(object, 0, len).await?;
-                mos.write(inner.object, phys.num_blkptrs * POINTER, &bytes, tx)
+                mos.write(shared.object, phys.num_blkptrs * POINTER, &bytes, tx)
                     .await?;
             }
             phys.num_blkptrs += theirs.num_blkptrs;
@@ -325,21 +325,21 @@ impl Bpobj {
     }
 
     async fn subobj(&self, index: u64) -> Result<Self> {
-        let inner = &self.0;
-        let list = ObjectId(inner.phys.get().subobjs);
+        let shared = &self.0;
+        let list = ObjectId(shared.phys.get().subobjs);
         if list.0 == 0 {
             return Err(DslError::corrupt(
                 "sub-lists of a block pointer list",
-                inner.object,
+                shared.object,
             ));
         }
-        let bytes = inner.mos.read(list, index * 8, 8).await?;
-        Box::pin(Self::open(&inner.mos, ObjectId(u64_at(&bytes, 0)))).await
+        let bytes = shared.mos.read(list, index * 8, 8).await?;
+        Box::pin(Self::open(&shared.mos, ObjectId(u64_at(&bytes, 0)))).await
     }
 
     async fn take_last_chunk(&self, max: u64, tx: &Tx) -> Result<Vec<BlockPointer>> {
-        let inner = &self.0;
-        let mut phys = inner.phys.get();
+        let shared = &self.0;
+        let mut phys = shared.phys.get();
         // Within one block of the list, so that whole blocks are given back.
         let block_start = phys.num_blkptrs.saturating_sub(1) / CHUNK * CHUNK;
         let first = phys.num_blkptrs.saturating_sub(max).max(block_start);
@@ -348,25 +348,25 @@ impl Bpobj {
             return Ok(Vec::new());
         }
         let len = usize::try_from(count * POINTER).expect("one block");
-        let bytes = inner.mos.read(inner.object, first * POINTER, len).await?;
+        let bytes = shared.mos.read(shared.object, first * POINTER, len).await?;
         let blocks = BlockPointer::decode_all(&bytes).collect();
         phys.num_blkptrs = first;
         self.store(phys, tx).await?;
         let start = first * POINTER;
-        inner
+        shared
             .mos
-            .free_range(inner.object, start, count * POINTER, tx)
+            .free_range(shared.object, start, count * POINTER, tx)
             .await?;
         Ok(blocks)
     }
 
-    async fn forget_last_subobj(&self, sub: &Self, tx: &Tx) -> Result<()> {
-        let inner = &self.0;
-        let mut phys = inner.phys.get();
-        inner.mos.free_object(sub.object(), tx).await?;
+    async fn free_last_subobj(&self, sub: &Self, tx: &Tx) -> Result<()> {
+        let shared = &self.0;
+        let mut phys = shared.phys.get();
+        shared.mos.free_object(sub.object(), tx).await?;
         phys.num_subobjs -= 1;
         if phys.num_subobjs == 0 {
-            inner.mos.free_object(ObjectId(phys.subobjs), tx).await?;
+            shared.mos.free_object(ObjectId(phys.subobjs), tx).await?;
             phys.subobjs = 0;
         }
         self.store(phys, tx).await
@@ -385,19 +385,19 @@ impl Bpobj {
     }
 
     async fn store(&self, phys: BpobjPhys, tx: &Tx) -> Result<()> {
-        let inner = &self.0;
+        let shared = &self.0;
         let bytes = {
-            let mut bonus = inner.bonus.borrow_mut();
+            let mut bonus = shared.bonus.borrow_mut();
             let encoded = phys.encode();
             let len = bonus.len().min(encoded.len());
             bonus[..len].copy_from_slice(&encoded[..len]);
             bonus.clone()
         };
-        inner
+        shared
             .mos
-            .set_bonus(inner.object, ObjectType::BPOBJ_HDR, &bytes, tx)
+            .set_bonus(shared.object, ObjectType::BPOBJ_HDR, &bytes, tx)
             .await?;
-        inner.phys.set(phys);
+        shared.phys.set(phys);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
-//! Destroyed datasets whose blocks are still to be freed, and the walk that frees them step by step.
+//! The bptree: destroyed datasets whose blocks are still to be freed, and the traversal that frees them step by step.
 //!
 //! An object lists the root pointers of destroyed datasets, each with the txg its blocks must be
-//! younger than (older ones belong to the origin) and a bookmark of how far the walk came. The walk
+//! younger than (older ones belong to the origin) and a bookmark of how far the traversal came. The walk
 //! visits children before parents, so that it can always be resumed: what is above the bookmark
 //! still exists. The pages of a walk are those of OpenZFS (module/zfs/bptree.c, dmu_traverse.c), so
 //! either side can finish what the other began.
@@ -14,8 +14,8 @@ use ondisk::{BlockPointer, DNODE_MIN_SIZE, DnodePhys, ObjectId, ObjectType, Objs
 use runtime::IoBuf;
 use zio::{IoClass, ReadProps};
 
-use crate::directory::LIST_BLOCK;
 use crate::error::{DslError, Result};
+use crate::object_directory::LIST_BLOCK;
 use crate::space::Sizes;
 
 /// The objset number bookmarks of destroyed datasets carry.
@@ -175,7 +175,7 @@ pub(crate) enum Progress {
     /// There is more to free.
     More,
     /// A block on the way cannot be read; everything before it is freed, and noted so.
-    Broken(DslError),
+    Failed(DslError),
 }
 
 /// Frees up to `budget` blocks of the oldest destroyed datasets; `free` is called for each block
@@ -216,7 +216,7 @@ pub(crate) async fn step(
                 entry.resume = resume;
                 mos.write(object, at, &entry.encode(), tx).await?;
                 write(mos, object, phys, tx).await?;
-                return Ok(broken.map_or(Progress::More, Progress::Broken));
+                return Ok(broken.map_or(Progress::More, Progress::Failed));
             }
             Flow::Done => {
                 phys.begin += 1;

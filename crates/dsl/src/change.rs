@@ -9,29 +9,29 @@ use ondisk::{ObjectId, ObjectType};
 
 use crate::dataset::DatasetState;
 use crate::deadlist::Deadlist;
-use crate::dir::{Dir, available_below};
+use crate::dir::{DslDir, available_below};
+use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
-use crate::inner::Inner;
-use crate::names::{self, split};
+use crate::namecheck::{self, split};
 use crate::property::DatasetKind;
 use crate::space::{Delta, Sizes, signed};
 
 /// What a rename will do.
 pub(crate) enum Rename {
     Dir {
-        dir: Rc<Dir>,
-        parent: Rc<Dir>,
+        dir: Rc<DslDir>,
+        parent: Rc<DslDir>,
         name: String,
     },
     Snapshots {
         /// Directory, object and old name of each.
-        each: Vec<(Rc<Dir>, ObjectId)>,
+        each: Vec<(Rc<DslDir>, ObjectId)>,
         old: String,
         new: String,
     },
 }
 
-impl Inner {
+impl DslPool {
     /// Checks that a head can be destroyed.
     pub(crate) async fn check_destroy(self: &Rc<Self>, name: &str) -> Result<Rc<DatasetState>> {
         let found = self.find(name).await?;
@@ -39,7 +39,7 @@ impl Inner {
             return Err(DslError::WrongKind { name: name.into() });
         }
         let dir = found.dir;
-        self.need_key(&dir).await?;
+        self.require_key(&dir).await?;
         if dir.parent().is_none() {
             // OpenZFS words it so: the pool is destroyed instead.
             return Err(DslError::WrongKind { name: name.into() });
@@ -59,12 +59,12 @@ impl Inner {
         Ok(state)
     }
 
-    /// Frees the blocks of the intent log of a dataset that goes: its own, or one that was never replayed.
+    /// Frees the intent log of a dataset that is being destroyed: a running one, or one that was never replayed.
     async fn free_log(&self, state: &DatasetState, tx: &Tx) -> Result<()> {
         let blocks = match state.log() {
             Some(log) => log.unreplayed_blocks().await?,
             None => {
-                let header = self.objset_log(state).await?;
+                let header = self.zil_header(state).await?;
                 if zil::is_own(&header, state.object.0) {
                     zil::blocks_to_free(self.services.store(), &header).await?
                 } else {
@@ -75,14 +75,14 @@ impl Inner {
         self.free_blocks(&blocks, tx).await
     }
 
-    pub(crate) async fn objset_log(&self, state: &DatasetState) -> Result<ondisk::zil::ZilHeader> {
+    pub(crate) async fn zil_header(&self, state: &DatasetState) -> Result<ondisk::zil::ZilHeader> {
         match state.objset() {
             Some(objset) => Ok(objset.zil_header()),
-            None => self.log_of(state.object, &state.phys().bp).await,
+            None => self.zil_header_of(state.object, &state.phys().bp).await,
         }
     }
 
-    /// Takes a head out of the tree and leaves its blocks to the background. Syncing context; the
+    /// Removes a head from the tree and queues its blocks for freeing in later txgs. Syncing context; the
     /// checks were made.
     pub(crate) async fn destroy_head(
         self: &Rc<Self>,
@@ -104,8 +104,8 @@ impl Inner {
         }
         self.unlink_from_origin(state, tx).await?;
         Deadlist::destroy(mos, ObjectId(phys.deadlist_obj), &self.empty, tx).await?;
-        self.drop_remaps(state.object, tx).await?;
-        self.leave_blocks_to_background(state, tx).await?;
+        self.destroy_remap_deadlist(state.object, tx).await?;
+        self.destroy_blocks(state, tx).await?;
         mos.free_object(ObjectId(phys.snapnames_zapobj), tx).await?;
         self.destroy_all_bookmarks(state.object, tx).await?;
         self.free_zapified(state.object, tx).await?;
@@ -113,9 +113,9 @@ impl Inner {
         self.dirty_datasets.borrow_mut().remove(&state.object);
         state.set_objset(None);
         self.destroy_dir(&dir, tx).await?;
-        self.forget_bootfs(state.object, tx).await?;
+        self.clear_bootfs(state.object, tx).await?;
         self.event("destroy", &name, state.object, String::new(), tx);
-        // The origin may have waited for its last clone to go.
+        // The origin may be marked for deferred destruction, and this was its last clone.
         let origin = state.prev.borrow_mut().take();
         if let Some(origin) = origin {
             let phys = origin.phys();
@@ -129,12 +129,13 @@ impl Inner {
         Ok(())
     }
 
-    /// Clears the pool property `bootfs` when it names a dataset that goes: its number will be another's.
-    async fn forget_bootfs(&self, object: ObjectId, tx: &Tx) -> Result<()> {
+    /// Clears the pool property `bootfs` when it names the dataset being destroyed: its object number will be reused.
+    async fn clear_bootfs(&self, object: ObjectId, tx: &Tx) -> Result<()> {
         /// Under this key the pool's properties have the object of the dataset.
         const BOOTFS: &str = "bootfs";
-        let directory = crate::directory::OBJECT_DIRECTORY;
-        let props = zap::lookup_u64(&self.mos, directory, crate::directory::POOL_PROPS).await?;
+        let directory = crate::object_directory::OBJECT_DIRECTORY;
+        let props =
+            zap::lookup_u64(&self.mos, directory, crate::object_directory::POOL_PROPS).await?;
         let Some(props) = props.filter(|props| *props != 0).map(ObjectId) else {
             return Ok(());
         };
@@ -170,11 +171,7 @@ impl Inner {
         Ok(())
     }
 
-    async fn leave_blocks_to_background(
-        self: &Rc<Self>,
-        state: &DatasetState,
-        tx: &Tx,
-    ) -> Result<()> {
+    async fn destroy_blocks(self: &Rc<Self>, state: &DatasetState, tx: &Tx) -> Result<()> {
         let phys = state.phys();
         let d = state.dir().phys();
         let sizes = Sizes {
@@ -183,22 +180,22 @@ impl Inner {
             uncompressed: d.uncompressed_bytes,
         };
         if phys.bp.is_hole() {
-            return self.drop_livelist(&state.dir(), tx).await;
+            return self.remove_livelist(&state.dir(), tx).await;
         }
-        if self.leave_livelist_to_background(&state.dir(), tx).await? {
+        if self.queue_livelist(&state.dir(), tx).await? {
             return Ok(());
         }
-        self.free_in_background(phys.bp, phys.prev_snap_txg, sizes, tx)
+        self.add_to_bptree(phys.bp, phys.prev_snap_txg, sizes, tx)
             .await?;
         let delta = Delta::from(sizes);
         state.dir().did_use(UsedBy::Head, -delta);
-        self.dir(self.fixed.get().free_dir)
+        self.dir(self.special.get().free_dir)
             .await?
             .did_use(UsedBy::Head, delta);
         Ok(())
     }
 
-    async fn destroy_dir(self: &Rc<Self>, dir: &Rc<Dir>, tx: &Tx) -> Result<()> {
+    async fn destroy_dir(self: &Rc<Self>, dir: &Rc<DslDir>, tx: &Tx) -> Result<()> {
         let mos = &self.mos;
         let parent = dir.parent().expect("the root is not destroyed");
         self.adjust_count(&parent, zapified_keys::FILESYSTEM_COUNT, -1, tx)
@@ -227,7 +224,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The dictionary of a dataset's bookmarks.
+    /// The ZAP of a dataset's bookmarks.
     pub(crate) async fn bookmarks_of(&self, object: ObjectId) -> Result<Option<ObjectId>> {
         if self.mos.object_info(object).await?.object_type != ObjectType::ZAP_METADATA {
             return Ok(None);
@@ -237,7 +234,7 @@ impl Inner {
     }
 
     /// Sets a directory's reservation and what it charges above.
-    pub(crate) fn change_reservation(&self, dir: &Rc<Dir>, reserved: u64) {
+    pub(crate) fn change_reservation(&self, dir: &Rc<DslDir>, reserved: u64) {
         let d = dir.phys();
         let before = d.used_bytes.max(d.reserved);
         let after = d.used_bytes.max(reserved);
@@ -283,7 +280,7 @@ impl Inner {
                 .check_rename_snapshots(&found.dir, &old, from, to, recursive)
                 .await;
         }
-        names::check(to, DatasetKind::Filesystem)?;
+        namecheck::check(to, DatasetKind::Filesystem)?;
         let pool = self.pool_name();
         let in_pool = to
             .strip_prefix(&pool)
@@ -292,7 +289,7 @@ impl Inner {
             return Err(DslError::CrossPool);
         }
         let dir = found.dir;
-        self.need_key(&dir).await?;
+        self.require_key(&dir).await?;
         if dir.parent().is_none() {
             return Err(DslError::WrongKind { name: from.into() });
         }
@@ -337,14 +334,14 @@ impl Inner {
     /// Checks a rename of a snapshot, or of those of the same name below too.
     async fn check_rename_snapshots(
         self: &Rc<Self>,
-        dir: &Rc<Dir>,
+        dir: &Rc<DslDir>,
         old: &str,
         from: &str,
         to: &str,
         recursive: bool,
     ) -> Result<Rename> {
         let parts = split(to);
-        names::check(to, DatasetKind::Snapshot)?;
+        namecheck::check(to, DatasetKind::Snapshot)?;
         if parts.head != split(from).head {
             return Err(DslError::BadName {
                 name: to.into(),
@@ -368,7 +365,7 @@ impl Inner {
                 continue;
             };
             let name = format!("{}@{new}", self.name_of(&dir));
-            if name.len() > names::NAME_BYTES_MAX {
+            if name.len() > namecheck::NAME_BYTES_MAX {
                 return Err(DslError::NameTooLong { name });
             }
             if zap::lookup_u64(&self.mos, snapnames, &new).await?.is_some() {
@@ -384,7 +381,12 @@ impl Inner {
     }
 
     /// A longer prefix must not make the names below too long or too deep.
-    async fn check_new_names(self: &Rc<Self>, dir: &Rc<Dir>, from: &str, to: &str) -> Result<()> {
+    async fn check_new_names(
+        self: &Rc<Self>,
+        dir: &Rc<DslDir>,
+        from: &str,
+        to: &str,
+    ) -> Result<()> {
         let longer = to.len().saturating_sub(from.len());
         let deeper = to
             .matches('/')
@@ -395,8 +397,8 @@ impl Inner {
         }
         for below in self.dirs_below(dir).await? {
             let name = self.name_of(&below);
-            if name.len() + longer > names::NAME_BYTES_MAX
-                || name.matches('/').count() + deeper >= names::DEPTH_MAX
+            if name.len() + longer > namecheck::NAME_BYTES_MAX
+                || name.matches('/').count() + deeper >= namecheck::DEPTH_MAX
             {
                 return Err(DslError::NameTooLong { name });
             }
@@ -404,7 +406,7 @@ impl Inner {
         Ok(())
     }
 
-    fn check_transfer(&self, dir: &Rc<Dir>, to: &Rc<Dir>) -> Result<()> {
+    fn check_transfer(&self, dir: &Rc<DslDir>, to: &Rc<DslDir>) -> Result<()> {
         let d = dir.phys();
         let space = d.used_bytes.max(d.reserved);
         let common = to.chain().into_iter().find(|above| above.contains(dir));
@@ -417,7 +419,7 @@ impl Inner {
     }
 
     /// Renames. Syncing context; the checks were made.
-    pub(crate) async fn do_rename(self: &Rc<Self>, rename: Rename, tx: &Tx) -> Result<()> {
+    pub(crate) async fn rename(self: &Rc<Self>, rename: Rename, tx: &Tx) -> Result<()> {
         let mos = &self.mos;
         let (dir, parent, name) = match rename {
             Rename::Snapshots { each, old, new } => {
@@ -488,9 +490,9 @@ impl Inner {
 
     async fn move_counts(
         &self,
-        dir: &Rc<Dir>,
-        from: &Rc<Dir>,
-        to: &Rc<Dir>,
+        dir: &Rc<DslDir>,
+        from: &Rc<DslDir>,
+        to: &Rc<DslDir>,
         tx: &Tx,
     ) -> Result<()> {
         for (key, own) in [

@@ -1,5 +1,4 @@
-//! Clones: making them, exchanging a clone's place with its origin's (promotion), and going back to
-//! the newest snapshot (rollback).
+//! Clones and their promotion, and rollback to the newest snapshot.
 //!
 //! OpenZFS: module/zfs/dsl_dataset.c, `dsl_dataset_promote_sync`, `dsl_dataset_rollback_sync` and
 //! `dsl_dataset_clone_swap_sync_impl`.
@@ -15,11 +14,11 @@ use ondisk::{ObjectId, Txg};
 
 use crate::bptree;
 use crate::dataset::DatasetState;
-use crate::dir::{Dir, available, available_below};
-use crate::directory::{BPTREE_OBJ, OBJECT_DIRECTORY};
+use crate::dir::{DslDir, available, available_below};
+use crate::dsl_pool::{DslPool, Found};
 use crate::error::{DslError, Result};
-use crate::inner::{Found, Inner};
-use crate::names;
+use crate::namecheck;
+use crate::object_directory::{BPTREE_OBJ, OBJECT_DIRECTORY};
 use crate::property::Setting;
 use crate::space::{Delta, Sizes, signed};
 
@@ -29,29 +28,29 @@ pub(crate) struct Promotion {
     clone: Rc<DatasetState>,
     /// The snapshot it was cloned from.
     origin: Rc<DatasetState>,
-    /// The snapshots that change hands, the origin first.
-    shared: Vec<Rc<DatasetState>>,
+    /// The snapshots that move to the clone, the origin first.
+    shared_snaps: Vec<Rc<DatasetState>>,
     /// The clone and its own snapshots, newest first.
-    of_clone: Vec<Rc<DatasetState>>,
+    clone_snaps: Vec<Rc<DatasetState>>,
     /// The origin's head and its snapshots younger than the origin, newest first.
-    of_origin: Vec<Rc<DatasetState>>,
+    origin_snaps: Vec<Rc<DatasetState>>,
 }
 
 /// Space that a promotion moves.
-struct Moved {
+struct PromotedSpace {
     sizes: Sizes,
-    /// What the clone's snapshots use afterwards, and the old head's.
+    /// `usedbysnapshots` of the clone afterwards, and of the old head.
     clone_snapshots: u64,
     origin_snapshots: u64,
     /// What only the origin holds afterwards.
     origin_unique: u64,
 }
 
-impl Inner {
+impl DslPool {
     /// Makes a clone of a snapshot in a new directory. Syncing context; the checks were made.
     pub(crate) async fn create_clone(
         self: &Rc<Self>,
-        dir: Rc<Dir>,
+        dir: Rc<DslDir>,
         origin: &Rc<DatasetState>,
         settings: &[Setting],
         tx: &Tx,
@@ -66,15 +65,15 @@ impl Inner {
             dataset: state.object,
             snapshot: None,
         };
-        self.begin_livelist(&found.dir, tx).await?;
+        self.create_livelist(&found.dir, tx).await?;
         self.apply_settings(&found, settings, tx).await?;
-        self.forget_log(&state, tx).await?;
+        self.clear_zil_header(&state, tx).await?;
         Ok(state)
     }
 
-    /// Makes a head that shares its objects with a snapshot forget the snapshot's intent log.
-    async fn forget_log(self: &Rc<Self>, state: &Rc<DatasetState>, tx: &Tx) -> Result<()> {
-        let header = self.log_of(state.object, &state.phys().bp).await?;
+    /// Clears the intent log header that a head inherited from the snapshot it shares its objset with.
+    async fn clear_zil_header(self: &Rc<Self>, state: &Rc<DatasetState>, tx: &Tx) -> Result<()> {
+        let header = self.zil_header_of(state.object, &state.phys().bp).await?;
         if header != ZilHeader::default() {
             self.open_objset(state).await?;
             let objset = state.objset().expect("it was opened just now");
@@ -86,8 +85,8 @@ impl Inner {
         Ok(())
     }
 
-    /// The line of datasets from `newest` back to, without, `end`; with no end, to the snapshot
-    /// the directory was cloned from.
+    /// The snapshot chain from `newest` back to, but without, `end`; with no end, to the snapshot the
+    /// directory was cloned from.
     async fn line(
         self: &Rc<Self>,
         newest: ObjectId,
@@ -117,29 +116,29 @@ impl Inner {
         let origin_object = ObjectId(dir.phys().origin_obj);
         if found.snapshot.is_some()
             || origin_object.0 == 0
-            || origin_object == self.fixed.get().origin_snap
+            || origin_object == self.special.get().origin_snap
         {
             return Err(not_a_clone());
         }
-        self.need_key(&dir).await?;
+        self.require_key(&dir).await?;
         let clone = self.load_dataset(found.dataset, None).await?;
         if clone.phys().flags & dataset_flags::NOPROMOTE != 0 {
             return Err(not_a_clone());
         }
-        let shared = self.line(origin_object, None).await?;
-        let origin = shared.first().cloned().ok_or_else(not_a_clone)?;
-        let of_clone = self.line(clone.object, Some(origin_object)).await?;
+        let shared_snaps = self.line(origin_object, None).await?;
+        let origin = shared_snaps.first().cloned().ok_or_else(not_a_clone)?;
+        let clone_snaps = self.line(clone.object, Some(origin_object)).await?;
         let origin_head = ObjectId(origin.dir().phys().head_dataset_obj);
-        let of_origin = self.line(origin_head, Some(origin_object)).await?;
+        let origin_snaps = self.line(origin_head, Some(origin_object)).await?;
         let promotion = Promotion {
             clone,
             origin,
-            shared,
-            of_clone,
-            of_origin,
+            shared_snaps,
+            clone_snaps,
+            origin_snaps,
         };
         self.check_promoted_names(&promotion, name).await?;
-        let moved = self.moved_space(&promotion).await?;
+        let moved = self.promoted_space(&promotion).await?;
         let from = promotion.origin.dir();
         let common = dir
             .chain()
@@ -157,10 +156,10 @@ impl Inner {
         let mut names = Vec::new();
         let phys = p.clone.phys();
         let map = ObjectId(phys.snapnames_zapobj);
-        for snapshot in &p.shared {
+        for snapshot in &p.shared_snaps {
             let full = self.snapshot_name(snapshot.object).await?;
             let short = full.split_once('@').map_or("", |(_, short)| short);
-            if name.len() + 1 + short.len() > names::NAME_BYTES_MAX {
+            if name.len() + 1 + short.len() > namecheck::NAME_BYTES_MAX {
                 return Err(DslError::NameTooLong { name: full });
             }
             if self.snapshot_object(&phys, map, short).await?.is_some() {
@@ -182,7 +181,7 @@ impl Inner {
         Err(DslError::Conflicts { names, origin })
     }
 
-    /// Sums of the deadlists of a line of datasets, of blocks younger than `since`.
+    /// Sum over the deadlists of a chain of datasets, of blocks born after `since`.
     async fn dead_since(&self, line: &[Rc<DatasetState>], since: u64) -> Result<u64> {
         let mut sum = 0;
         for state in line {
@@ -193,16 +192,16 @@ impl Inner {
     }
 
     /// The space a promotion moves from the origin's directory to the clone's.
-    async fn moved_space(self: &Rc<Self>, p: &Promotion) -> Result<Moved> {
+    async fn promoted_space(self: &Rc<Self>, p: &Promotion) -> Result<PromotedSpace> {
         let o = p.origin.phys();
         let mut sizes = Sizes {
             used: o.referenced_bytes,
             compressed: o.compressed_bytes,
             uncompressed: o.uncompressed_bytes,
         };
-        // Each snapshot gave birth to what it refers to, less what its predecessor did, and what
-        // it killed. In sum only the first and last, and all the killed, remain.
-        for snapshot in &p.shared {
+        // The blocks born in a snapshot are its referenced ones, less those of its predecessor, plus those
+        // on its deadlist. Summed over the chain, the first and last and all deadlists remain.
+        for snapshot in &p.shared_snaps {
             if snapshot.phys().prev_snap_obj != 0 {
                 sizes.add(self.deadlist_of(snapshot).await?.totals());
             }
@@ -218,17 +217,17 @@ impl Inner {
             });
         }
         let since = origin_dir.origin_txg.get();
-        let clone_snapshots =
-            self.dead_since(&p.shared, since).await? + self.dead_since(&p.of_clone, since).await?;
-        let origin_snapshots = self.dead_since(&p.of_origin, o.creation_txg).await?;
-        let first = p.of_clone.last().expect("the clone itself at least");
+        let clone_snapshots = self.dead_since(&p.shared_snaps, since).await?
+            + self.dead_since(&p.clone_snaps, since).await?;
+        let origin_snapshots = self.dead_since(&p.origin_snaps, o.creation_txg).await?;
+        let first = p.clone_snaps.last().expect("the clone itself at least");
         let origin_unique = self
             .deadlist_of(first)
             .await?
             .space_range(o.prev_snap_txg, u64::MAX, &self.empty)
             .await?
             .used;
-        Ok(Moved {
+        Ok(PromotedSpace {
             sizes,
             clone_snapshots,
             origin_snapshots,
@@ -239,17 +238,21 @@ impl Inner {
     /// Promotes a clone. Syncing context; the checks were made.
     pub(crate) async fn promote(self: &Rc<Self>, p: &Promotion, tx: &Tx) -> Result<()> {
         let mos = &self.mos;
-        let moved = self.moved_space(p).await?;
+        let moved = self.promoted_space(p).await?;
         let dir = p.clone.dir();
         let old_dir = p.origin.dir();
         let old_head = self.head_of(&old_dir).await?;
-        // They belong to the times of the origins, which change.
-        self.drop_livelist(&dir, tx).await?;
-        self.drop_livelist(&old_dir, tx).await?;
+        // Their entries are relative to the origin txgs, which change here.
+        self.remove_livelist(&dir, tx).await?;
+        self.remove_livelist(&old_dir, tx).await?;
         let o = p.origin.phys();
         // The origin's next dataset is now of the clone.
         let old_next = o.next_snap_obj;
-        let first = p.of_clone.last().expect("the clone itself at least").object;
+        let first = p
+            .clone_snaps
+            .last()
+            .expect("the clone itself at least")
+            .object;
         p.origin.change(|o| o.next_snap_obj = first.0);
         if o.next_clones_obj != 0 {
             let map = ObjectId(o.next_clones_obj);
@@ -276,7 +279,7 @@ impl Inner {
             .await?;
         self.bookmarks_next_changed(p.clone.object, &p.origin.phys(), tx)
             .await?;
-        for snapshot in &p.shared {
+        for snapshot in &p.shared_snaps {
             self.move_snapshot(snapshot, &old_dir, &dir, old_next, tx)
                 .await?;
         }
@@ -318,13 +321,13 @@ impl Inner {
     async fn move_snapshot(
         self: &Rc<Self>,
         snapshot: &Rc<DatasetState>,
-        from: &Rc<Dir>,
-        to: &Rc<Dir>,
+        from: &Rc<DslDir>,
+        to: &Rc<DslDir>,
         old_next: u64,
         tx: &Tx,
     ) -> Result<()> {
         let mos = &self.mos;
-        let head_map = |dir: &Rc<Dir>| ObjectId(dir.phys().head_dataset_obj);
+        let head_map = |dir: &Rc<DslDir>| ObjectId(dir.phys().head_dataset_obj);
         let from_map = ObjectId(self.dataset_phys(head_map(from)).await?.snapnames_zapobj);
         let to_map = ObjectId(self.dataset_phys(head_map(to)).await?.snapnames_zapobj);
         let name = self
@@ -371,11 +374,11 @@ impl Inner {
         if found.snapshot.is_some() {
             return Err(DslError::WrongKind { name: name.into() });
         }
-        self.need_key(&found.dir).await?;
+        self.require_key(&found.dir).await?;
         let state = self.load_dataset(found.dataset, None).await?;
         let phys = state.phys();
         let prev = ObjectId(phys.prev_snap_obj);
-        if prev.0 == 0 || prev == self.fixed.get().origin_snap {
+        if prev.0 == 0 || prev == self.special.get().origin_snap {
             return Err(DslError::NoSnapshot { name: name.into() });
         }
         if tx.is_some_and(|txg| phys.prev_snap_txg >= txg.0) {
@@ -404,7 +407,7 @@ impl Inner {
         if state.handles() != 0 {
             return Err(DslError::Busy { name: name.into() });
         }
-        if zil::has_log(&self.objset_log(&state).await?) {
+        if zil::has_log(&self.zil_header(&state).await?) {
             return Err(DslError::Busy { name: name.into() });
         }
         let referenced = self.dataset_phys(prev).await?.referenced_bytes;
@@ -419,7 +422,7 @@ impl Inner {
         Ok(state)
     }
 
-    /// Makes a head what its newest snapshot is; what it wrote since is freed in the background.
+    /// Makes a head what its newest snapshot is; blocks written since are freed asynchronously.
     /// Syncing context; the checks were made.
     pub(crate) async fn rollback(self: &Rc<Self>, state: &Rc<DatasetState>, tx: &Tx) -> Result<()> {
         let dir = state.dir();
@@ -427,13 +430,13 @@ impl Inner {
         let prev = state.prev.borrow().clone();
         let prev = prev.ok_or_else(|| DslError::corrupt("previous snapshot", state.object))?;
         let s = prev.phys();
-        self.drop_livelist(&dir, tx).await?;
+        self.remove_livelist(&dir, tx).await?;
         let list = self.deadlist_of(state).await?;
         let dead = list.totals();
         let dead_young = list
             .space_range(dir.origin_txg.get(), u64::MAX, &self.empty)
             .await?;
-        // Referenced now and killed since the snapshot, without what the snapshot refers to.
+        // Referenced now, plus on the deadlist since the snapshot, less what the snapshot refers to.
         let mut freed = Sizes {
             used: h.referenced_bytes,
             compressed: h.compressed_bytes,
@@ -446,19 +449,18 @@ impl Inner {
             uncompressed: s.uncompressed_bytes,
         });
         state.set_objset(None);
-        self.free_in_background(h.bp, h.prev_snap_txg, freed, tx)
-            .await?;
+        self.add_to_bptree(h.bp, h.prev_snap_txg, freed, tx).await?;
         let delta = Delta::from(freed);
         dir.did_use(UsedBy::Head, -delta);
-        let free_dir = self.dir(self.fixed.get().free_dir).await?;
+        let free_dir = self.dir(self.special.get().free_dir).await?;
         free_dir.did_use(UsedBy::Head, delta);
         dir.move_part(-signed(dead_young.used), UsedBy::Head, UsedBy::Snapshots);
-        // A clone's origin is told apart from its own next dataset, which did not change.
+        // For a clone the origin's next snapshot is another dataset, and its unique space did not change.
         if s.next_snap_obj == state.object.0 {
             prev.change(|s| s.unique_bytes = 0);
         }
         list.clear(&self.empty, tx).await?;
-        self.drop_remaps(state.object, tx).await?;
+        self.destroy_remap_deadlist(state.object, tx).await?;
         let charge = h.unique_bytes.min(state.ref_reserved.get());
         state.change(|p| {
             p.bp = s.bp;
@@ -474,16 +476,16 @@ impl Inner {
             };
             dir.did_use(UsedBy::Refreservation, delta);
         }
-        self.take_over_features(state, &prev, tx).await?;
+        self.copy_features(state, &prev, tx).await?;
         self.bookmarks_next_changed(state.object, &s, tx).await?;
-        self.forget_log(state, tx).await?;
+        self.clear_zil_header(state, tx).await?;
         let name = self.name_of(&dir);
         self.event("rollback", &name, state.object, String::new(), tx);
         Ok(())
     }
 
-    /// Counts for a head just the features its snapshot needs.
-    async fn take_over_features(
+    /// Makes the features counted for a head exactly those of its snapshot.
+    async fn copy_features(
         &self,
         state: &DatasetState,
         snapshot: &DatasetState,
@@ -503,8 +505,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Leaves the blocks of an object set born after `min_birth` to the background.
-    pub(crate) async fn free_in_background(
+    /// Queues the blocks of an objset born after `min_birth` for asynchronous destruction.
+    pub(crate) async fn add_to_bptree(
         &self,
         bp: ondisk::BlockPointer,
         min_birth: u64,

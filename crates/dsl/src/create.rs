@@ -1,4 +1,4 @@
-//! Making things: a new pool's hierarchy, directories, datasets.
+//! Creation of a new pool's hierarchy, of directories and of head datasets.
 
 use std::rc::Rc;
 
@@ -10,23 +10,23 @@ use ondisk::{ObjectId, ObjectType, ObjsetType, TXG_INITIAL};
 use crate::bpobj::Bpobj;
 use crate::dataset::DatasetState;
 use crate::deadlist::Deadlist;
-use crate::dir::Dir;
-use crate::directory::{self as names, LIST_BLOCK, NORMALIZE_TOUPPER, OBJECT_DIRECTORY};
-use crate::empty::EmptyBpobj;
+use crate::dir::DslDir;
+use crate::dsl_pool::{DslPool, SpecialObjects};
+use crate::empty_bpobj::EmptyBpobj;
 use crate::error::{DslError, Result};
 use crate::features::Features;
-use crate::inner::{Fixed, Inner};
-use crate::owner::owner_of;
-use crate::policy::write_policy;
+use crate::file_owner::owner_of;
+use crate::object_directory::{self, LIST_BLOCK, NORMALIZE_TOUPPER, OBJECT_DIRECTORY};
 use crate::property::{DatasetKind, Property, Setting, Value};
 use crate::types::{HierarchyOptions, NewHierarchy};
+use crate::write_policy::write_policy;
 
-/// Bits of `os_flags`: whose usage is counted completely.
+/// Bits of `os_flags`: the kinds of usage that are counted completely.
 const ACCOUNT_USERS: u64 = 1;
 const ACCOUNT_OBJECTS: u64 = 2;
 const ACCOUNT_PROJECTS: u64 = 4;
 
-impl Inner {
+impl DslPool {
     /// Makes the hierarchy of a new pool, up to but without the root dataset's contents.
     pub(crate) async fn create(
         mos: &Objset,
@@ -43,49 +43,59 @@ impl Inner {
         let add = async |name: &str, value: u64| -> Result<()> {
             Ok(zap::add_u64(mos, OBJECT_DIRECTORY, name, value, tx).await?)
         };
-        add(names::DEFLATE, 1).await?;
-        add(names::CREATION_VERSION, ondisk::SPA_VERSION_FEATURES).await?;
+        add(object_directory::DEFLATE, 1).await?;
+        add(
+            object_directory::CREATION_VERSION,
+            ondisk::SPA_VERSION_FEATURES,
+        )
+        .await?;
         let sync_bplist = Bpobj::create_uncompressed(mos, tx).await?;
-        add(names::SYNC_BPLIST, sync_bplist.0).await?;
+        add(object_directory::SYNC_BPLIST, sync_bplist.0).await?;
         let free_bpobj = Bpobj::create(mos, LIST_BLOCK, tx).await?;
-        add(names::FREE_BPOBJ, free_bpobj.0).await?;
+        add(object_directory::FREE_BPOBJ, free_bpobj.0).await?;
         let sync_bplist = Bpobj::open(mos, sync_bplist).await?;
         let free_bpobj = Bpobj::open(mos, free_bpobj).await?;
         let empty = EmptyBpobj::open(mos, &features).await?;
         let zero = ObjectId(0);
-        let fixed = Fixed {
+        let special = SpecialObjects {
             root_dir: zero,
             mos_dir: zero,
             free_dir: zero,
             origin_snap: zero,
         };
-        let inner = Self::assemble(
+        let pool = Self::assemble(
             mos,
             options,
             features,
             empty,
-            fixed,
+            special,
             sync_bplist,
             free_bpobj,
         );
-        inner.apply_mos_policy();
-        let root = inner.create_dir(None, "", tx).await?;
-        add(names::ROOT_DATASET, root.object.0).await?;
-        let mos_dir = inner.create_dir(Some(&root), names::MOS_DIR, tx).await?;
-        let free_dir = inner.create_dir(Some(&root), names::FREE_DIR, tx).await?;
-        let origin_snap = inner.create_origin(&root, tx).await?;
-        inner.fixed.set(Fixed {
+        pool.apply_mos_policy();
+        let root = pool.create_dir(None, "", tx).await?;
+        add(object_directory::ROOT_DATASET, root.object.0).await?;
+        let mos_dir = pool
+            .create_dir(Some(&root), object_directory::MOS_DIR, tx)
+            .await?;
+        let free_dir = pool
+            .create_dir(Some(&root), object_directory::FREE_DIR, tx)
+            .await?;
+        let origin_snap = pool.create_origin(&root, tx).await?;
+        pool.special.set(SpecialObjects {
             root_dir: root.object,
             mos_dir: mos_dir.object,
             free_dir: free_dir.object,
             origin_snap,
         });
-        Ok(inner)
+        Ok(pool)
     }
 
     /// The empty dataset all others are formally clones of, and its snapshot, which is returned.
-    async fn create_origin(self: &Rc<Self>, root: &Rc<Dir>, tx: &Tx) -> Result<ObjectId> {
-        let dir = self.create_dir(Some(root), names::ORIGIN_DIR, tx).await?;
+    async fn create_origin(self: &Rc<Self>, root: &Rc<DslDir>, tx: &Tx) -> Result<ObjectId> {
+        let dir = self
+            .create_dir(Some(root), object_directory::ORIGIN_DIR, tx)
+            .await?;
         let snapshot_deadlist = Deadlist::create(&self.mos, tx).await?;
         let head_object = self.allocate_dataset(tx).await?;
         let snapshot_object = self.allocate_dataset(tx).await?;
@@ -122,7 +132,7 @@ impl Inner {
         zap::add_u64(
             &self.mos,
             snapnames,
-            names::ORIGIN_DIR,
+            object_directory::ORIGIN_DIR,
             snapshot_object.0,
             tx,
         )
@@ -139,10 +149,10 @@ impl Inner {
     /// Makes a directory below a parent (or the root). Syncing context.
     pub(crate) async fn create_dir(
         self: &Rc<Self>,
-        parent: Option<&Rc<Dir>>,
+        parent: Option<&Rc<DslDir>>,
         name: &str,
         tx: &Tx,
-    ) -> Result<Rc<Dir>> {
+    ) -> Result<Rc<DslDir>> {
         let len = u16::try_from(DslDirPhys::SIZE).expect("256 bytes");
         let spec = AllocSpec::new(ObjectType::DSL_DIR).bonus(ObjectType::DSL_DIR, len);
         let object = self.mos.allocate(spec, tx).await?;
@@ -150,7 +160,7 @@ impl Inner {
             let map = ObjectId(parent.phys().child_dir_zapobj);
             zap::add_u64(&self.mos, map, name, object.0, tx).await?;
         }
-        let props = crate::stored::create_map(&self.mos, tx).await?;
+        let props = crate::property_zap::create_map(&self.mos, tx).await?;
         let children =
             zap::create(&self.mos, &ZapSpec::new(ObjectType::DSL_DIR_CHILD_MAP), tx).await?;
         let phys = DslDirPhys {
@@ -165,7 +175,7 @@ impl Inner {
             .set_bonus(object, ObjectType::DSL_DIR, &phys.encode(), tx)
             .await?;
         let dirty = self.dirty_dirs.clone();
-        let dir = Rc::new(Dir::new(
+        let dir = Rc::new(DslDir::new(
             object,
             parent.cloned(),
             name.into(),
@@ -195,13 +205,13 @@ impl Inner {
     /// Syncing context.
     pub(crate) async fn create_head(
         self: &Rc<Self>,
-        dir: &Rc<Dir>,
+        dir: &Rc<DslDir>,
         flags: u64,
         tx: &Tx,
     ) -> Result<Rc<DatasetState>> {
-        let origin_object = self.fixed.get().origin_snap;
+        let origin_object = self.special.get().origin_snap;
         let origin = self
-            .load_dataset(origin_object, Some(names::ORIGIN_DIR.into()))
+            .load_dataset(origin_object, Some(object_directory::ORIGIN_DIR.into()))
             .await?;
         self.create_head_from(dir, &origin, flags, tx).await
     }
@@ -210,7 +220,7 @@ impl Inner {
     /// Syncing context.
     pub(crate) async fn create_head_from(
         self: &Rc<Self>,
-        dir: &Rc<Dir>,
+        dir: &Rc<DslDir>,
         origin: &Rc<DatasetState>,
         flags: u64,
         tx: &Tx,
@@ -257,7 +267,7 @@ impl Inner {
             d.head_dataset_obj = object.0;
             d.origin_obj = origin.object.0;
         });
-        if origin.object != self.fixed.get().origin_snap {
+        if origin.object != self.special.get().origin_snap {
             dir.origin_txg.set(o.creation_txg);
         }
         let state = self.load_dataset(object, None).await?;
@@ -268,8 +278,8 @@ impl Inner {
         Ok(state)
     }
 
-    /// The dictionary of heads cloned from a directory's snapshots, made when there is none.
-    pub(crate) async fn clones_of(&self, dir: &Dir, tx: &Tx) -> Result<ObjectId> {
+    /// The ZAP of heads cloned from a directory's snapshots, made when there is none.
+    pub(crate) async fn clones_of(&self, dir: &DslDir, tx: &Tx) -> Result<ObjectId> {
         let mut clones = ObjectId(dir.phys().clones);
         if clones.0 == 0 {
             let spec = ZapSpec::new(ObjectType::DSL_CLONES);
@@ -328,7 +338,7 @@ impl Inner {
     /// Adds to the counts of file systems or snapshots, here and above, where they are kept.
     pub(crate) async fn adjust_count(
         &self,
-        dir: &Rc<Dir>,
+        dir: &Rc<DslDir>,
         key: &str,
         delta: i64,
         tx: &Tx,
@@ -347,8 +357,8 @@ impl Inner {
         Ok(())
     }
 
-    /// A count kept in a directory that is a dictionary.
-    pub(crate) async fn dir_count(&self, dir: &Dir, key: &str) -> Result<Option<u64>> {
+    /// A count stored in a zapified directory.
+    pub(crate) async fn dir_count(&self, dir: &DslDir, key: &str) -> Result<Option<u64>> {
         if self.mos.object_info(dir.object).await?.object_type != ObjectType::ZAP_METADATA {
             return Ok(None);
         }
@@ -356,7 +366,7 @@ impl Inner {
     }
 
     /// Gives a new directory its counts, if such are kept. Syncing context.
-    pub(crate) async fn start_counts(&self, dir: &Dir, tx: &Tx) -> Result<()> {
+    pub(crate) async fn start_counts(&self, dir: &DslDir, tx: &Tx) -> Result<()> {
         if self.features.is_active("filesystem_limits") {
             self.zapify(dir.object, tx).await?;
             for key in [
@@ -370,7 +380,11 @@ impl Inner {
     }
 
     /// Checks the limits on the number of file systems above a new one.
-    pub(crate) async fn check_filesystem_limit(&self, parent: &Rc<Dir>, more: u64) -> Result<()> {
+    pub(crate) async fn check_filesystem_limit(
+        &self,
+        parent: &Rc<DslDir>,
+        more: u64,
+    ) -> Result<()> {
         if !self.features.is_active("filesystem_limits") {
             return Ok(());
         }
@@ -394,7 +408,7 @@ impl Inner {
     }
 }
 
-/// The creation txg recorded for what a transaction makes: a pool's first group counts as 1.
+/// The creation txg recorded for what a transaction makes: a pool's first txg counts as 1.
 fn creation_txg(tx: &Tx) -> u64 {
     if tx.txg() == TXG_INITIAL {
         1

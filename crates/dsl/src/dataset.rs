@@ -11,22 +11,22 @@ use ondisk::{Guid, ObjectId, ObjectType, Txg};
 use zil::Zilog;
 
 use crate::deadlist::Deadlist;
-use crate::dir::{Dir, available};
+use crate::dir::{DslDir, available};
+use crate::dsl_pool::{DslPool, Found};
 use crate::error::{DslError, Result};
-use crate::inner::{Found, Inner};
-use crate::owner::owner_of;
-use crate::policy::write_policy;
+use crate::file_owner::owner_of;
 use crate::property::{DatasetKind, PROPERTIES, Property, Value};
+use crate::property_zap::PropertyScope;
 use crate::space::{self, charged, signed};
-use crate::stored::Scope;
 use crate::types::{Estimate, SpaceInfo, Traffic};
-use crate::usage::QuotaObjects;
+use crate::userspace::QuotaObjects;
+use crate::write_policy::write_policy;
 
 /// A dataset in memory: its stored fields, and its objects while it is open.
 pub(crate) struct DatasetState {
     pub(crate) object: ObjectId,
     /// Where it lies; a promotion moves snapshots.
-    dir: RefCell<Rc<Dir>>,
+    dir: RefCell<Rc<DslDir>>,
     pub(crate) snapshot: RefCell<Option<String>>,
     phys: Cell<DslDatasetPhys>,
     dirty: Rc<RefCell<BTreeSet<ObjectId>>>,
@@ -44,7 +44,7 @@ pub(crate) struct DatasetState {
     pub(crate) wanted: RefCell<BTreeSet<&'static str>>,
     effective: RefCell<BTreeMap<Property, Value>>,
     version: Cell<u64>,
-    /// Its quota dictionaries, once looked for.
+    /// Its quota ZAPs, once looked for.
     pub(crate) quotas: Cell<Option<QuotaObjects>>,
     traffic: Cell<Traffic>,
 }
@@ -52,7 +52,7 @@ pub(crate) struct DatasetState {
 impl DatasetState {
     pub(crate) fn new(
         object: ObjectId,
-        dir: Rc<Dir>,
+        dir: Rc<DslDir>,
         snapshot: Option<String>,
         phys: DslDatasetPhys,
         dirty: Rc<RefCell<BTreeSet<ObjectId>>>,
@@ -79,8 +79,8 @@ impl DatasetState {
         }
     }
 
-    /// The last snapshot of a head is loaded with it, by its object: its name is known once somebody looked for it.
-    fn learn_name(&self, snapshot: Option<String>) {
+    /// The last snapshot of a head is loaded by its object, without its name; the name is set by the first lookup by name.
+    fn set_name_if_unknown(&self, snapshot: Option<String>) {
         let mut known = self.snapshot.borrow_mut();
         *known = known.take().or(snapshot);
     }
@@ -89,12 +89,12 @@ impl DatasetState {
         self.phys.get()
     }
 
-    pub(crate) fn dir(&self) -> Rc<Dir> {
+    pub(crate) fn dir(&self) -> Rc<DslDir> {
         self.dir.borrow().clone()
     }
 
     /// Moves it to another directory, as a promotion does with snapshots.
-    pub(crate) fn set_dir(&self, dir: Rc<Dir>) {
+    pub(crate) fn set_dir(&self, dir: Rc<DslDir>) {
         let object = dir.object.0;
         *self.dir.borrow_mut() = dir;
         self.change(|phys| phys.dir_obj = object);
@@ -118,7 +118,7 @@ impl DatasetState {
     pub(crate) fn set_objset(&self, objset: Option<Objset>) {
         let head = objset.as_ref().filter(|_| !self.phys().is_snapshot());
         *self.log.borrow_mut() = head.map(Zilog::new);
-        // Other contents have other dictionaries.
+        // The ZAPs of the quotas are of the old objset.
         self.quotas.set(None);
         *self.objset.borrow_mut() = objset;
     }
@@ -132,7 +132,7 @@ impl DatasetState {
         self.handles.get()
     }
 
-    /// Whether groups after `txg` have changes of its objects.
+    /// Whether txgs after `txg` have dirty data of its objset.
     pub(crate) fn is_dirty_later(&self, txg: Txg) -> bool {
         let later = [Txg(txg.0 + 1), Txg(txg.0 + 2)];
         self.objset()
@@ -149,7 +149,7 @@ impl DatasetState {
     }
 
     /// Takes over the properties in force and the write policy that follows from them.
-    pub(crate) fn apply_scope(&self, scope: &Scope, inner: &Inner) {
+    pub(crate) fn apply_scope(&self, scope: &PropertyScope, pool: &DslPool) {
         let mut effective = BTreeMap::new();
         for descriptor in PROPERTIES {
             effective.insert(descriptor.property, scope.native(descriptor.property).value);
@@ -164,12 +164,12 @@ impl DatasetState {
             self.version.set(self.version.get() + 1);
         }
         if let Some(objset) = self.objset() {
-            objset.set_policy(write_policy(scope, &inner.features));
+            objset.set_policy(write_policy(scope, &pool.features));
         }
     }
 }
 
-impl Inner {
+impl DslPool {
     /// Loads a dataset's fields and what accounting needs; its objects stay closed.
     pub(crate) async fn load_dataset(
         self: &Rc<Self>,
@@ -177,7 +177,7 @@ impl Inner {
         snapshot: Option<String>,
     ) -> Result<Rc<DatasetState>> {
         if let Some(state) = self.datasets.borrow().get(&object) {
-            state.learn_name(snapshot);
+            state.set_name_if_unknown(snapshot);
             return Ok(state.clone());
         }
         let phys = self.dataset_phys(object).await?;
@@ -203,11 +203,11 @@ impl Inner {
         // Another task may have loaded it meanwhile; there must be one of each.
         let mut datasets = self.datasets.borrow_mut();
         let state = datasets.entry(object).or_insert(state);
-        state.learn_name(snapshot);
+        state.set_name_if_unknown(snapshot);
         Ok(state.clone())
     }
 
-    /// Features counted for a dataset: keys of its object when that is a dictionary.
+    /// Features counted for a dataset: keys of its object when that is zapified.
     async fn dataset_features(&self, object: ObjectId) -> Result<BTreeSet<&'static str>> {
         let mut active = BTreeSet::new();
         if self.mos.object_info(object).await?.object_type != ObjectType::ZAP_METADATA {
@@ -273,7 +273,7 @@ impl Inner {
     }
 
     /// Space numbers of a loaded head.
-    pub(crate) fn head_space(&self, dir: &Rc<Dir>, phys: &DslDatasetPhys) -> SpaceInfo {
+    pub(crate) fn head_space(&self, dir: &Rc<DslDir>, phys: &DslDatasetPhys) -> SpaceInfo {
         let d = dir.phys();
         let [
             head,
@@ -302,13 +302,13 @@ impl Inner {
 
 /// An open file system, volume or snapshot. While a handle exists it cannot be destroyed.
 pub struct Dataset {
-    inner: Rc<Inner>,
+    pool: Rc<DslPool>,
     state: Rc<DatasetState>,
 }
 
 impl Clone for Dataset {
     fn clone(&self) -> Self {
-        Self::new(self.inner.clone(), self.state.clone())
+        Self::new(self.pool.clone(), self.state.clone())
     }
 }
 
@@ -327,9 +327,9 @@ impl std::fmt::Debug for Dataset {
 }
 
 impl Dataset {
-    fn new(inner: Rc<Inner>, state: Rc<DatasetState>) -> Self {
+    fn new(pool: Rc<DslPool>, state: Rc<DatasetState>) -> Self {
         state.handles.set(state.handles.get() + 1);
-        Self { inner, state }
+        Self { pool, state }
     }
 
     pub(crate) fn state(&self) -> &DatasetState {
@@ -337,7 +337,7 @@ impl Dataset {
     }
 
     pub(crate) fn needs_enabled(&self, feature: &'static str) -> Result<()> {
-        if self.inner.features.is_enabled(feature) {
+        if self.pool.features.is_enabled(feature) {
             Ok(())
         } else {
             Err(DslError::FeatureDisabled { feature })
@@ -350,7 +350,7 @@ impl Dataset {
         self.state.traffic.get()
     }
 
-    /// Takes note of a request that read so many bytes of its content.
+    /// Counts a request that read `bytes` of its contents.
     pub fn note_read(&self, bytes: u64) {
         let mut traffic = self.state.traffic.get();
         traffic.reads += 1;
@@ -358,7 +358,7 @@ impl Dataset {
         self.state.traffic.set(traffic);
     }
 
-    /// Takes note of a request that wrote so many bytes of its content.
+    /// Counts a request that wrote `bytes` of its contents.
     pub fn note_written(&self, bytes: u64) {
         let mut traffic = self.state.traffic.get();
         traffic.writes += 1;
@@ -369,7 +369,7 @@ impl Dataset {
     /// Returns its full name now (a rename changes it).
     #[must_use]
     pub fn name(&self) -> String {
-        let name = self.inner.name_of(&self.state.dir());
+        let name = self.pool.name_of(&self.state.dir());
         match &*self.state.snapshot.borrow() {
             Some(snapshot) => format!("{name}@{snapshot}"),
             None => name,
@@ -439,14 +439,14 @@ impl Dataset {
         self.state.log()
     }
 
-    /// Whether it refuses changes: a snapshot, or a pool imported read-only. The property
+    /// Whether changes are refused: a snapshot, or a pool imported read-only. The property
     /// `readonly` is the caller's to obey.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.objset().is_read_only()
     }
 
-    /// Begins a transaction: waits for the write throttle, joins the open group, and makes sure
+    /// Begins a transaction: waits for the write throttle, joins the open txg, and makes sure
     /// that quotas, reservations and the pool have room. Never call it while holding another.
     ///
     /// # Errors
@@ -456,9 +456,9 @@ impl Dataset {
         if self.is_read_only() {
             return Err(DslError::ReadOnly);
         }
-        let clock = &self.inner.services.clock;
+        let clock = &self.pool.services.clock;
         let copies = self.number(Property::Copies).clamp(1, 3);
-        let asize = self.inner.worst_asize(estimate, copies);
+        let asize = self.pool.worst_asize(estimate, copies);
         for attempt in 0u32.. {
             let weight = TxWeight {
                 bytes_dirtied_estimate: estimate.dirty_bytes(),
@@ -468,7 +468,7 @@ impl Dataset {
             match self.reserve(asize, estimate.net_free, tx.txg()) {
                 Ok(()) => return Ok(tx),
                 Err(Shortage::Error(error)) => return Err(error),
-                // Every group leaves some frees for later ones, so waiting for them must end.
+                // Every txg defers some frees to later ones, so waiting for them must end.
                 Err(Shortage::Soon(error)) if attempt >= WAITS_FOR_DEFERRED_FREES => {
                     return Err(error);
                 }
@@ -486,13 +486,13 @@ impl Dataset {
     /// Checks the rules for adding `asize` bytes, from the dataset up to the pool, and notes the
     /// bytes as in flight. OpenZFS: module/zfs/dsl_dir.c, `dsl_dir_tempreserve_impl`.
     fn reserve(&self, asize: u64, net_free: bool, txg: Txg) -> std::result::Result<(), Shortage> {
-        let inner = &self.inner;
+        let pool = &self.pool;
         let phys = self.state.phys();
         let reserved = self.state.ref_reserved.get();
         let unfilled = reserved.saturating_sub(phys.unique_bytes);
         let chain = self.state.dir().chain();
         let mut growth = asize;
-        let mut noted: Vec<(Rc<Dir>, u64)> = Vec::with_capacity(chain.len());
+        let mut noted: Vec<(Rc<DslDir>, u64)> = Vec::with_capacity(chain.len());
         for (depth, dir) in chain.iter().enumerate() {
             let d = dir.phys();
             let inflight = dir.inflight();
@@ -518,22 +518,20 @@ impl Dataset {
             if !net_free && d.quota != 0 {
                 limit = d.quota;
                 error = DslError::Quota {
-                    name: inner.name_of(dir),
+                    name: pool.name_of(dir),
                 };
             }
             let root = dir.parent().is_none();
-            let deferred = inner.services.store().space().deferred;
+            let deferred = pool.services.store().space().deferred;
             if root {
-                let pool = inner
-                    .pool_size(u32::from(net_free))
-                    .saturating_sub(deferred);
-                if pool < limit {
-                    limit = pool;
+                let pool_bytes = pool.pool_size(u32::from(net_free)).saturating_sub(deferred);
+                if pool_bytes < limit {
+                    limit = pool_bytes;
                     error = DslError::NoSpace;
                 }
             }
             if used >= limit {
-                let soon = root && used - limit < deferred + inner.sync_bplist.sizes().used;
+                let soon = root && used - limit < deferred + pool.sync_bplist.sizes().used;
                 return Err(if soon {
                     Shortage::Soon(error)
                 } else {
@@ -606,7 +604,7 @@ impl Dataset {
                 ..SpaceInfo::default()
             };
         }
-        let room = available(&self.state.dir(), self.inner.pool_size(0), false);
+        let room = available(&self.state.dir(), self.pool.pool_size(0), false);
         SpaceInfo {
             available: space::available_to_dataset(
                 room,
@@ -615,7 +613,7 @@ impl Dataset {
                 self.state.ref_reserved.get(),
                 self.state.ref_quota.get(),
             ),
-            ..self.inner.head_space(&self.state.dir(), &phys)
+            ..self.pool.head_space(&self.state.dir(), &phys)
         }
     }
 
@@ -623,12 +621,12 @@ impl Dataset {
     /// dataset with its first log block).
     #[must_use]
     pub fn logs_attributes(&self) -> bool {
-        self.inner.features.is_enabled("zilsaxattr")
+        self.pool.features.is_enabled("zilsaxattr")
     }
 
     /// Declares that a per-dataset feature is needed by what is being written (`large_dnode`);
-    /// it is counted at the next sync. Large blocks, compressions and checksums are noticed by
-    /// themselves.
+    /// it is counted at the next sync. Features of large blocks, compressions and checksums are activated
+    /// without it.
     pub fn needs_feature(&self, name: &str) {
         let Some(feature) = Feature::by_name(name).filter(|f| f.per_dataset) else {
             return;
@@ -639,13 +637,13 @@ impl Dataset {
     }
 }
 
-/// Freed blocks become usable after two further groups.
+/// Freed blocks become allocatable after two further txgs.
 const WAITS_FOR_DEFERRED_FREES: u32 = 4;
 
 enum Shortage {
     /// Estimates of what is in flight stand in the way.
     Retry,
-    /// There is no room, but frees of earlier groups are about to give some.
+    /// There is no room, but deferred frees of earlier txgs will make some.
     Soon(DslError),
     Error(DslError),
 }

@@ -1,6 +1,6 @@
 //! Deadlists: the blocks a dataset no longer refers to but an older snapshot does.
 //!
-//! A dictionary maps the creation txg of each older snapshot to a list of the blocks that were
+//! A ZAP maps the creation txg of each older snapshot to a list of the blocks that were
 //! born after it (and before the next one), so that destroying a snapshot finds whole lists.
 //! OpenZFS: module/zfs/dsl_deadlist.c.
 
@@ -13,7 +13,7 @@ use ondisk::dsl::DeadlistPhys;
 use ondisk::{BlockPointer, ObjectId, ObjectType, Txg};
 
 use crate::bpobj::Bpobj;
-use crate::empty::EmptyBpobj;
+use crate::empty_bpobj::EmptyBpobj;
 use crate::error::{DslError, Result};
 use crate::space::{Sizes, sizes_of};
 
@@ -22,7 +22,7 @@ pub(crate) struct Deadlist {
     mos: Objset,
     object: ObjectId,
     totals: Cell<Sizes>,
-    /// The newest group whose blocks a livelist has.
+    /// The newest txg whose blocks were added to a livelist.
     pub(crate) kept: Cell<Txg>,
     /// By the txg a block must be younger than.
     entries: RefCell<BTreeMap<u64, Entry>>,
@@ -116,11 +116,11 @@ impl Deadlist {
             return Ok(object);
         }
         let count = u64::try_from(keys.len()).expect("a count");
-        let shared = empty.take_many(count, tx).await?;
+        let shared = empty.alloc_many(count, tx).await?;
         for key in keys {
             let list = match shared {
                 Some(shared) => shared,
-                None => empty.take(tx).await?,
+                None => empty.alloc(tx).await?,
             };
             zap::add_int_key(&self.mos, object, key, list.0, tx).await?;
         }
@@ -129,7 +129,7 @@ impl Deadlist {
 
     /// Adds an entry for blocks born after `min_txg`. Syncing context.
     pub(crate) async fn add_key(&self, min_txg: u64, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
-        let list = empty.take(tx).await?;
+        let list = empty.alloc(tx).await?;
         zap::add_int_key(&self.mos, self.object, min_txg, list.0, tx).await?;
         self.entries.borrow_mut().insert(
             min_txg,
@@ -141,7 +141,7 @@ impl Deadlist {
         Ok(())
     }
 
-    /// Puts dead blocks into the entries their births belong to. Syncing context.
+    /// Adds dead blocks to the entries of their birth txgs. Syncing context.
     pub(crate) async fn insert(
         &self,
         blocks: &[BlockPointer],
@@ -163,7 +163,7 @@ impl Deadlist {
         self.set_totals(totals, tx).await
     }
 
-    /// Marks the end of blocks in the entries their births belong to, as livelists have it. Syncing context.
+    /// Marks blocks as freed in the entries of their birth txgs, as livelists do. Syncing context.
     pub(crate) async fn insert_freed(
         &self,
         blocks: &[BlockPointer],
@@ -225,7 +225,7 @@ impl Deadlist {
         Ok(Some(list).filter(|list| !list.is_empty()))
     }
 
-    /// Forgets the blocks of an entry but keeps the entry. Syncing context.
+    /// Empties an entry but keeps it. Syncing context.
     pub(crate) async fn clear_key(&self, key: u64, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
         let Some(entry) = self.entries.borrow().get(&key).cloned() else {
             return Ok(());
@@ -236,7 +236,7 @@ impl Deadlist {
         let mut totals = self.totals.get();
         totals.sub(Bpobj::open(&self.mos, entry.object).await?.sizes());
         Bpobj::destroy(&self.mos, entry.object, tx).await?;
-        let object = empty.take(tx).await?;
+        let object = empty.alloc(tx).await?;
         zap::update_int_key(&self.mos, self.object, key, object.0, tx).await?;
         self.entries
             .borrow_mut()
@@ -244,15 +244,15 @@ impl Deadlist {
         self.set_totals(totals, tx).await
     }
 
-    /// Drops an entry with the blocks in it. Syncing context.
-    pub(crate) async fn forget_key(&self, key: u64, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
+    /// Destroys an entry with the blocks in it. Syncing context.
+    pub(crate) async fn destroy_key(&self, key: u64, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
         self.clear_key(key, empty, tx).await?;
         if !self.has_key(key) {
             return Ok(());
         }
         let object = self.take_entry(key, tx).await?;
         if empty.is_shared(object) {
-            empty.give_back(tx).await
+            empty.release(tx).await
         } else {
             Bpobj::destroy(&self.mos, object, tx).await
         }
@@ -266,12 +266,12 @@ impl Deadlist {
         }
         let mut object = entry.object;
         if empty.is_shared(object) {
-            object = if empty.with_ends() {
-                Bpobj::create_with_ends(&self.mos, tx).await?
+            object = if empty.counts_freed() {
+                Bpobj::create_counting_freed(&self.mos, tx).await?
             } else {
-                Bpobj::create(&self.mos, crate::directory::LIST_BLOCK, tx).await?
+                Bpobj::create(&self.mos, crate::object_directory::LIST_BLOCK, tx).await?
             };
-            empty.give_back(tx).await?;
+            empty.release(tx).await?;
             zap::update_int_key(&self.mos, self.object, key, object.0, tx).await?;
         }
         let list = Bpobj::open(&self.mos, object).await?;
@@ -283,7 +283,7 @@ impl Deadlist {
         Ok(list)
     }
 
-    /// What is dead among the blocks in entries from `from` up to, without, `to`.
+    /// Sizes of the blocks in entries from `from` up to, but without, `to`.
     pub(crate) async fn space_range(
         &self,
         from: u64,
@@ -316,7 +316,7 @@ impl Deadlist {
         self.totals.get()
     }
 
-    /// Moves the lists of all entries from `from` on to the end of another list, and drops the
+    /// Moves the lists of all entries from `from` on to the end of another list, and removes the
     /// entries. Syncing context.
     pub(crate) async fn move_to(
         &self,
@@ -342,8 +342,8 @@ impl Deadlist {
         self.set_totals(totals, tx).await
     }
 
-    /// Takes the lists of another deadlist into the entries their blocks belong to, and frees the
-    /// other deadlist. Syncing context.
+    /// Moves the lists of another deadlist to the entries of their birth txgs, and frees the other
+    /// deadlist. Syncing context.
     pub(crate) async fn merge(&self, other: &Self, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
         let mut totals = self.totals.get();
         let theirs: Vec<(u64, ObjectId)> = {
@@ -359,12 +359,12 @@ impl Deadlist {
             totals.add(Bpobj::open(&self.mos, object).await?.sizes());
             self.enqueue_into(key, object, empty, tx).await?;
         }
-        empty.give_back_many(shared, tx).await?;
+        empty.release_many(shared, tx).await?;
         self.mos.free_object(other.object, tx).await?;
         self.set_totals(totals, tx).await
     }
 
-    /// Drops an entry, if there is one; its blocks go to the next older one. Syncing context.
+    /// Removes an entry, if there is one; its blocks move to the next older one. Syncing context.
     pub(crate) async fn remove_key(&self, key: u64, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
         if !self.entries.borrow().contains_key(&key) {
             return Ok(());
@@ -376,7 +376,7 @@ impl Deadlist {
         self.enqueue_into(key, object, empty, tx).await
     }
 
-    /// Forgets all dead blocks but keeps the entries. Syncing context.
+    /// Empties all entries but keeps them. Syncing context.
     pub(crate) async fn clear(&self, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
         let keys: Vec<(u64, ObjectId)> = {
             let entries = self.entries.borrow();
@@ -387,7 +387,7 @@ impl Deadlist {
                 continue;
             }
             Bpobj::destroy(&self.mos, object, tx).await?;
-            let object = empty.take(tx).await?;
+            let object = empty.alloc(tx).await?;
             zap::update_int_key(&self.mos, self.object, key, object.0, tx).await?;
             let entry = Entry { object, open: None };
             self.entries.borrow_mut().insert(key, entry);
@@ -399,14 +399,14 @@ impl Deadlist {
         self.object
     }
 
-    /// Takes an entry out and returns its list.
+    /// Removes an entry and returns its list.
     async fn take_entry(&self, key: u64, tx: &Tx) -> Result<ObjectId> {
         zap::remove_int(&self.mos, self.object, key, tx).await?;
         let entry = self.entries.borrow_mut().remove(&key);
         Ok(entry.expect("the key was found in the entries").object)
     }
 
-    /// Puts a whole list into the entry blocks born after `key` belong to.
+    /// Moves a whole list into the entry for blocks born after `key`.
     async fn enqueue_into(
         &self,
         key: u64,
@@ -423,7 +423,7 @@ impl Deadlist {
             (*at, entry.clone())
         };
         if empty.is_shared(entry.object) {
-            empty.give_back(tx).await?;
+            empty.release(tx).await?;
             zap::update_int_key(&self.mos, self.object, at, object.0, tx).await?;
             self.entries
                 .borrow_mut()
@@ -467,7 +467,7 @@ impl Deadlist {
                 Bpobj::destroy(mos, entry, tx).await?;
             }
         }
-        empty.give_back_many(shared, tx).await?;
+        empty.release_many(shared, tx).await?;
         mos.free_object(object, tx).await?;
         Ok(())
     }

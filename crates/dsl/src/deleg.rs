@@ -1,12 +1,12 @@
-//! Delegated permissions: who besides root may do what to a dataset and those below it.
+//! Delegated permissions: what users other than root may do to a dataset and its descendants (`zfs allow`).
 //!
-//! A directory has a dictionary of grants; each entry names a dictionary of permissions (or of permission sets, where the
-//! first letter is a capital):
+//! A directory has a ZAP of grants; each entry names a ZAP of permissions (or of permission sets, where the first letter
+//! is a capital):
 //!
 //! ```text
-//! ul$1000  user 1000, here          gl$..., el$    groups, everybody
+//! ul$1000  user 1000, here          gl$..., el$    groups, everyone
 //! ud$1000  user 1000, below         gd$..., ed$
-//! c-$      who creates a dataset below, on it
+//! c-$      the creator of a dataset below, on that dataset
 //! s-$@set  what a set consists of   S-$@set  sets that a set includes
 //! ```
 //!
@@ -19,11 +19,11 @@ use dmu::Tx;
 use dmu::zap::{self, ZapSpec, ZapValue};
 use ondisk::{ObjectId, ObjectType};
 
-use crate::dir::Dir;
+use crate::dir::DslDir;
+use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
 use crate::hierarchy::Hierarchy;
-use crate::inner::Inner;
-use crate::names::split;
+use crate::namecheck::split;
 
 /// Grants of one dataset: permissions and set names by the key of the entry.
 pub type Grants = BTreeMap<String, BTreeSet<String>>;
@@ -34,7 +34,7 @@ pub type GrantChange = Vec<(String, Option<Vec<String>>)>;
 /// Longest key of an entry (OpenZFS: ZFS_MAX_DELEG_NAME).
 const KEY_MAX: usize = 128;
 
-/// Somebody who wants to do something.
+/// The user on whose behalf an operation is checked.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Subject {
     /// User.
@@ -44,7 +44,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Keys of the entries that are about this one; `kind` is `l` or `d`.
+    /// Keys of the entries that apply to the subject; `kind` is `l` (local) or `d` (descendent).
     fn keys(&self, sets: bool, kind: char) -> Vec<String> {
         let letter = |letter: char| {
             if sets {
@@ -70,20 +70,20 @@ impl Hierarchy {
     /// # Errors
     /// `NotFound`; errors of reading.
     pub async fn grants(&self, name: &str) -> Result<Vec<(String, Grants)>> {
-        let inner = self.inner();
-        let _names = inner.config.read().await;
-        let found = inner.find(name).await?;
+        let pool = self.pool();
+        let _names = pool.config.read().await;
+        let found = pool.find(name).await?;
         let mut all = Vec::new();
         for dir in found.dir.chain() {
-            let grants = inner.grants_of(&dir).await?;
+            let grants = pool.grants_of(&dir).await?;
             if !grants.is_empty() {
-                all.push((inner.name_of(&dir), grants));
+                all.push((pool.name_of(&dir), grants));
             }
         }
         Ok(all)
     }
 
-    /// Returns whether a permission on a dataset or snapshot was delegated to somebody.
+    /// Returns whether a permission on a dataset or snapshot was delegated to a subject.
     ///
     /// # Errors
     /// `NotFound`; errors of reading.
@@ -93,19 +93,19 @@ impl Hierarchy {
         permission: &str,
         subject: &Subject,
     ) -> Result<bool> {
-        let inner = self.inner();
-        let _names = inner.config.read().await;
+        let pool = self.pool();
+        let _names = pool.config.read().await;
         let parts = split(name);
         let missing = || DslError::NotFound { name: name.into() };
-        let dir = inner.find_dir(parts.head).await?.ok_or_else(missing)?;
+        let dir = pool.find_dir(parts.head).await?.ok_or_else(missing)?;
         // What is granted on a dataset itself does not hold for its snapshots, whether or not this one exists.
         let own = parts.snapshot.is_none() && parts.bookmark.is_none();
         let mut kind = if own { 'l' } else { 'd' };
         // Sets met so far, and whether they need no further look: the nearest definition counts.
         let mut sets: BTreeMap<String, bool> = BTreeMap::new();
         for dir in dir.chain() {
-            let grants = inner.grants_of(&dir).await?;
-            if grants_allow(&grants, kind, permission, subject, &mut sets) {
+            let grants = pool.grants_of(&dir).await?;
+            if permits(&grants, kind, permission, subject, &mut sets) {
                 return Ok(true);
             }
             kind = 'd';
@@ -116,15 +116,15 @@ impl Hierarchy {
     /// Adds grants to a dataset.
     ///
     /// # Errors
-    /// `NotFound`, `BadName` for a key that is none.
+    /// `NotFound`, `BadName` for a malformed key.
     pub async fn allow(&self, name: &str, change: GrantChange) -> Result<()> {
         self.change_grants("allow", name, change, false).await
     }
 
-    /// Removes grants of a dataset; those that are not there are passed over.
+    /// Removes grants of a dataset; those that do not exist are skipped.
     ///
     /// # Errors
-    /// `NotFound`, `BadName` for a key that is none.
+    /// `NotFound`, `BadName` for a malformed key.
     pub async fn unallow(&self, name: &str, change: GrantChange) -> Result<()> {
         self.change_grants("unallow", name, change, true).await
     }
@@ -149,22 +149,20 @@ impl Hierarchy {
             return Err(DslError::WrongKind { name: name.into() });
         }
         {
-            let _names = self.inner().config.read().await;
-            self.inner().find(name).await?;
+            let _names = self.pool().config.read().await;
+            self.pool().find(name).await?;
         }
         let name = name.to_owned();
         self.submit(task, async move |this: &Self, tx: &Tx| {
-            let inner = this.inner();
-            let dir = inner.find(&name).await?.dir;
+            let pool = this.pool();
+            let dir = pool.find(&name).await?.dir;
             this.apply(async {
                 for (key, permissions) in &change {
                     if remove {
-                        inner
-                            .remove_grant(&dir, key, permissions.as_deref(), tx)
+                        pool.remove_grant(&dir, key, permissions.as_deref(), tx)
                             .await?;
                     } else {
-                        inner
-                            .add_grant(&dir, key, permissions.iter().flatten(), tx)
+                        pool.add_grant(&dir, key, permissions.iter().flatten(), tx)
                             .await?;
                     }
                 }
@@ -194,7 +192,7 @@ fn is_key(key: &str) -> bool {
         }
 }
 
-fn grants_allow(
+fn permits(
     grants: &Grants,
     kind: char,
     permission: &str,
@@ -243,9 +241,9 @@ fn grants_allow(
         .any(|key| has(key) == Some(true))
 }
 
-impl Inner {
+impl DslPool {
     /// The grants of one directory.
-    async fn grants_of(&self, dir: &Rc<Dir>) -> Result<Grants> {
+    async fn grants_of(&self, dir: &Rc<DslDir>) -> Result<Grants> {
         let mut grants = Grants::new();
         let map = dir.phys().deleg_zapobj;
         if map == 0 {
@@ -279,7 +277,7 @@ impl Inner {
 
     async fn add_grant(
         &self,
-        dir: &Rc<Dir>,
+        dir: &Rc<DslDir>,
         key: &str,
         permissions: impl Iterator<Item = &String>,
         tx: &Tx,
@@ -309,7 +307,7 @@ impl Inner {
 
     async fn remove_grant(
         &self,
-        dir: &Rc<Dir>,
+        dir: &Rc<DslDir>,
         key: &str,
         permissions: Option<&[String]>,
         tx: &Tx,
@@ -346,10 +344,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Gives who creates a dataset what the datasets above grant to creators. Syncing context.
+    /// Grants the creator of a dataset what the datasets above grant to creators. Syncing context.
     pub(crate) async fn grant_to_creator(
         &self,
-        dir: &Rc<Dir>,
+        dir: &Rc<DslDir>,
         creator: u32,
         tx: &Tx,
     ) -> Result<()> {
@@ -383,7 +381,7 @@ mod tests {
             uid: 7,
             groups: vec![8, 9],
         };
-        grants_allow(grants, kind, permission, &subject, &mut BTreeMap::new())
+        permits(grants, kind, permission, &subject, &mut BTreeMap::new())
     }
 
     #[test]

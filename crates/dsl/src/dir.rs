@@ -1,4 +1,4 @@
-//! Directories in memory: the place of a dataset in the tree and the space of everything below it.
+//! Directories (`dsl_dir`) in memory: the position of a dataset in the tree and the space of everything below it.
 //!
 //! A directory and all above it stay in memory once loaded, so that space moves up the tree without
 //! I/O. Changed ones are written back by the sync pass.
@@ -18,7 +18,7 @@ use crate::space::{self, Delta, Transfer};
 pub(crate) type PropMap = BTreeMap<String, Value>;
 
 /// A loaded directory.
-pub(crate) struct Dir {
+pub(crate) struct DslDir {
     pub(crate) object: ObjectId,
     pub(crate) parent: RefCell<Option<Rc<Self>>>,
     /// The last component of the name; empty for the root.
@@ -26,19 +26,19 @@ pub(crate) struct Dir {
     phys: Cell<DslDirPhys>,
     /// Directories to be written back, shared by all of a pool.
     dirty: Rc<RefCell<BTreeSet<ObjectId>>>,
-    /// Bytes that transactions of each open group may still add.
+    /// Bytes that transactions of each txg not yet synced may still add.
     inflight: RefCell<BTreeMap<Txg, u64>>,
     /// Stored properties, once read.
     pub(crate) props: RefCell<Option<Rc<PropMap>>>,
     /// Creation txg of the snapshot it was cloned from, 0 if it is no clone.
     pub(crate) origin_txg: Cell<u64>,
-    /// The list of a clone's own blocks, once looked for.
+    /// The livelist of a clone, once looked up: `Some(None)` when it has none.
     pub(crate) livelist: RefCell<Option<Option<Rc<Deadlist>>>>,
-    /// Kind of its head dataset, once known.
+    /// Kind of its head dataset, once looked up.
     pub(crate) kind: Cell<Option<DatasetKind>>,
 }
 
-impl Dir {
+impl DslDir {
     pub(crate) fn new(
         object: ObjectId,
         parent: Option<Rc<Self>>,
@@ -154,13 +154,13 @@ impl Dir {
 }
 
 /// Space available to a directory as recorded on disk; `pool_size` is what the pool offers.
-pub(crate) fn available(dir: &Rc<Dir>, pool_size: u64, with_inflight: bool) -> u64 {
+pub(crate) fn available(dir: &Rc<DslDir>, pool_size: u64, with_inflight: bool) -> u64 {
     available_below(dir, None, 0, pool_size, with_inflight)
 }
 
 /// As [`available`], as if `ancestor` used `delta` bytes less.
 pub(crate) fn available_below(
-    dir: &Rc<Dir>,
+    dir: &Rc<DslDir>,
     ancestor: Option<ObjectId>,
     delta: u64,
     pool_size: u64,

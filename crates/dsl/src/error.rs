@@ -108,7 +108,7 @@ pub enum DslError {
         /// The source's name.
         name: String,
     },
-    /// Another change in the same transaction group stands in the way; the next one will do.
+    /// Another change in the same txg prevents this one; it is retried in the next txg.
     #[error("try again")]
     Again,
     /// The operation has no meaning for this kind of dataset.

@@ -1,6 +1,6 @@
 //! The pool's features: which are enabled, how often each is used.
 //!
-//! A feature is *disabled* when its guid is in neither of two dictionaries, *enabled* with a count
+//! A feature is *disabled* when its guid is in neither of two ZAPs, *enabled* with a count
 //! of 0, *active* above. Features an older reader may ignore are in `features_for_write`, the
 //! others in `features_for_read`. OpenZFS: module/zfs/zfeature.c.
 //!
@@ -15,17 +15,17 @@ use dmu::{Objset, Tx};
 use ondisk::feature::{self, Feature};
 use ondisk::{ObjectId, ObjectType};
 
-use crate::directory as names;
 use crate::error::{DslError, Result};
+use crate::object_directory;
 
 /// Guids with their uses.
 pub type FeatureUses = Vec<(String, u64)>;
 
 /// The feature counts of a pool. Clones are handles to the same ones.
 #[derive(Clone)]
-pub struct Features(Rc<Inner>);
+pub struct Features(Rc<FeaturesShared>);
 
-struct Inner {
+struct FeaturesShared {
     mos: Objset,
     for_read: ObjectId,
     for_write: ObjectId,
@@ -47,15 +47,15 @@ impl Features {
     /// # Errors
     /// `Unsupported` for a pool from before feature flags; errors of reading.
     pub async fn open(mos: &Objset) -> Result<Self> {
-        let directory = names::OBJECT_DIRECTORY;
+        let directory = object_directory::OBJECT_DIRECTORY;
         let find = async |name: &str| -> Result<ObjectId> {
             Ok(ObjectId(
                 zap::lookup_u64(mos, directory, name).await?.unwrap_or(0),
             ))
         };
-        let for_read = find(names::FEATURES_FOR_READ).await?;
-        let for_write = find(names::FEATURES_FOR_WRITE).await?;
-        let descriptions = find(names::FEATURE_DESCRIPTIONS).await?;
+        let for_read = find(object_directory::FEATURES_FOR_READ).await?;
+        let for_write = find(object_directory::FEATURES_FOR_WRITE).await?;
+        let descriptions = find(object_directory::FEATURE_DESCRIPTIONS).await?;
         if for_read.0 == 0 || for_write.0 == 0 || descriptions.0 == 0 {
             return Err(DslError::Unsupported {
                 what: "a pool version before feature flags",
@@ -78,12 +78,12 @@ impl Features {
                 );
             }
         }
-        Ok(Self(Rc::new(Inner {
+        Ok(Self(Rc::new(FeaturesShared {
             mos: mos.clone(),
             for_read,
             for_write,
             descriptions,
-            enabled_txg: Cell::new(find(names::FEATURE_ENABLED_TXG).await?),
+            enabled_txg: Cell::new(find(object_directory::FEATURE_ENABLED_TXG).await?),
             counts: RefCell::new(counts),
             version: Cell::new(1),
         })))
@@ -93,15 +93,15 @@ impl Features {
     pub(crate) async fn create(mos: &Objset, tx: &Tx) -> Result<Self> {
         let mut objects = [ObjectId(0); 3];
         let names = [
-            names::FEATURES_FOR_READ,
-            names::FEATURES_FOR_WRITE,
-            names::FEATURE_DESCRIPTIONS,
+            object_directory::FEATURES_FOR_READ,
+            object_directory::FEATURES_FOR_WRITE,
+            object_directory::FEATURE_DESCRIPTIONS,
         ];
         for (slot, name) in objects.iter_mut().zip(names) {
             *slot = zap::create(mos, &ZapSpec::new(ObjectType::ZAP_METADATA), tx).await?;
-            zap::add_u64(mos, names::OBJECT_DIRECTORY, name, slot.0, tx).await?;
+            zap::add_u64(mos, object_directory::OBJECT_DIRECTORY, name, slot.0, tx).await?;
         }
-        Ok(Self(Rc::new(Inner {
+        Ok(Self(Rc::new(FeaturesShared {
             mos: mos.clone(),
             for_read: objects[0],
             for_write: objects[1],
@@ -203,12 +203,12 @@ impl Features {
     }
 
     async fn enable_one(&self, feature: &'static Feature, tx: &Tx) -> Result<()> {
-        let inner = &self.0;
+        let shared = &self.0;
         let mut text = feature.description.as_bytes().to_vec();
         text.push(0);
         zap::update(
-            &inner.mos,
-            inner.descriptions,
+            &shared.mos,
+            shared.descriptions,
             feature.guid,
             &ZapValue::U8(text),
             tx,
@@ -217,23 +217,23 @@ impl Features {
         self.store(feature, u64::from(feature.activate_on_enable), tx)
             .await?;
         if self.is_enabled("enabled_txg") {
-            if inner.enabled_txg.get().0 == 0 {
+            if shared.enabled_txg.get().0 == 0 {
                 let spec = ZapSpec::new(ObjectType::ZAP_METADATA);
-                let object = zap::create(&inner.mos, &spec, tx).await?;
-                let directory = names::OBJECT_DIRECTORY;
+                let object = zap::create(&shared.mos, &spec, tx).await?;
+                let directory = object_directory::OBJECT_DIRECTORY;
                 zap::add_u64(
-                    &inner.mos,
+                    &shared.mos,
                     directory,
-                    names::FEATURE_ENABLED_TXG,
+                    object_directory::FEATURE_ENABLED_TXG,
                     object.0,
                     tx,
                 )
                 .await?;
-                inner.enabled_txg.set(object);
+                shared.enabled_txg.set(object);
             }
             self.incr("enabled_txg", tx).await?;
-            let object = inner.enabled_txg.get();
-            zap::update_u64(&inner.mos, object, feature.guid, tx.txg().0, tx).await?;
+            let object = shared.enabled_txg.get();
+            zap::update_u64(&shared.mos, object, feature.guid, tx.txg().0, tx).await?;
         }
         Ok(())
     }
@@ -277,19 +277,19 @@ impl Features {
     }
 
     async fn store(&self, feature: &'static Feature, uses: u64, tx: &Tx) -> Result<()> {
-        let inner = &self.0;
+        let shared = &self.0;
         let for_write = feature.read_only_compatible;
         let object = if for_write {
-            inner.for_write
+            shared.for_write
         } else {
-            inner.for_read
+            shared.for_read
         };
-        zap::update_u64(&inner.mos, object, feature.guid, uses, tx).await?;
-        inner
+        zap::update_u64(&shared.mos, object, feature.guid, uses, tx).await?;
+        shared
             .counts
             .borrow_mut()
             .insert(feature.guid.into(), Count { uses, for_write });
-        inner.version.set(inner.version.get() + 1);
+        shared.version.set(shared.version.get() + 1);
         Ok(())
     }
 }

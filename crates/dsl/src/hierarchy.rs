@@ -1,4 +1,4 @@
-//! The datasets of one pool: the public door.
+//! The datasets of one pool: the public interface.
 
 use std::rc::Rc;
 
@@ -8,11 +8,11 @@ use ondisk::{BlockPointer, ObjectId, Txg};
 use runtime::sync::oneshot;
 
 use crate::dataset::Dataset;
+use crate::dsl_pool::{DslPool, Found, Task};
 use crate::error::{DslError, Result};
 use crate::features::Features;
-use crate::inner::{Found, Inner, Task};
-use crate::list::Wants;
-use crate::names;
+use crate::list::PropertySelection;
+use crate::namecheck;
 use crate::property::{DatasetKind, Property, Setting, Value};
 use crate::types::{
     DatasetInfo, DatasetProperties, HierarchyOptions, HistoryEvent, ListSpec, NewDataset,
@@ -21,23 +21,23 @@ use crate::types::{
 
 /// The datasets of one pool. Clones are handles to the same ones.
 ///
-/// Changes run as tasks in the sync of a transaction group; when a method that changes something
+/// Changes run as tasks in the sync of a txg; when a method that changes something
 /// returns, the change is on disk.
 #[derive(Clone)]
-pub struct Hierarchy(Rc<Inner>);
+pub struct Hierarchy(Rc<DslPool>);
 
 impl Hierarchy {
-    pub(crate) fn inner(&self) -> &Rc<Inner> {
+    pub(crate) fn pool(&self) -> &Rc<DslPool> {
         &self.0
     }
 
-    pub(crate) fn from_inner(inner: Rc<Inner>) -> Self {
-        Self(inner)
+    pub(crate) fn from_pool(pool: Rc<DslPool>) -> Self {
+        Self(pool)
     }
 
     /// Makes the hierarchy of a new pool in an empty meta-objset: the object directory (object 1),
     /// the special directories, the feature objects, the free lists and the root dataset, which
-    /// `init` fills. `tx` is the syncing transaction of the pool's first group; call
+    /// `init` fills. `tx` is the syncing transaction of the pool's first txg; call
     /// [`Hierarchy::sync`] for it next.
     ///
     /// # Errors
@@ -49,25 +49,24 @@ impl Hierarchy {
         init: impl AsyncFnOnce(&Objset, &Tx, &[Setting]) -> Result<()>,
         tx: &Tx,
     ) -> Result<Self> {
-        let inner = Inner::create(mos, options, &new, tx).await?;
+        let pool = DslPool::create(mos, options, &new, tx).await?;
         let kind = DatasetKind::Filesystem;
-        let settings = inner
-            .complete_for_creation(None, kind, new.settings)
+        let settings = pool.complete_for_creation(None, kind, new.settings).await?;
+        let root = pool.dir(pool.special.get().root_dir).await?;
+        let state = pool
+            .create_head(&root, case_insensitive_flag(&settings), tx)
             .await?;
-        let root = inner.dir(inner.fixed.get().root_dir).await?;
-        let state = inner.create_head(&root, case_flag(&settings), tx).await?;
         let found = Found {
             dir: root,
             dataset: state.object,
             snapshot: None,
         };
-        inner.apply_settings(&found, &settings, tx).await?;
-        inner
-            .create_objects(&state, kind, &settings, init, tx)
+        pool.apply_settings(&found, &settings, tx).await?;
+        pool.create_objects(&state, kind, &settings, init, tx)
             .await?;
         // Accounting starts with the first pass; fields made so far are written now.
-        inner.write_back(tx).await?;
-        Ok(Self(inner))
+        pool.write_back(tx).await?;
+        Ok(Self(pool))
     }
 
     /// Opens the hierarchy of an existing pool.
@@ -75,7 +74,7 @@ impl Hierarchy {
     /// # Errors
     /// When an object every pool has is missing or damaged.
     pub async fn open(mos: &Objset, options: HierarchyOptions) -> Result<Self> {
-        Ok(Self(Inner::open(mos, options).await?))
+        Ok(Self(DslPool::open(mos, options).await?))
     }
 
     /// Returns the meta-objset.
@@ -97,7 +96,7 @@ impl Hierarchy {
     pub async fn enable_feature(&self, name: &str, tx: &Tx) -> Result<()> {
         self.0.features.enable(name, tx).await?;
         self.0.apply_mos_policy();
-        let root = self.0.dir(self.0.fixed.get().root_dir).await?;
+        let root = self.0.dir(self.0.special.get().root_dir).await?;
         self.0.refresh_properties(&root).await
     }
 
@@ -175,7 +174,7 @@ impl Hierarchy {
         let _names = self.0.config.read().await;
         let mut objects = Vec::new();
         for (number, name) in names.iter().enumerate() {
-            self.0.breathe(number).await;
+            self.0.yield_every(number).await;
             match self.0.find(name).await {
                 Ok(found) => objects.push(found.dataset),
                 Err(error) if error.is_not_found() => {}
@@ -192,11 +191,11 @@ impl Hierarchy {
     /// `NotFound`; errors of reading.
     pub async fn list(&self, name: &str, spec: ListSpec) -> Result<Vec<DatasetInfo>> {
         let _names = self.0.config.read().await;
-        let found = self.0.list(name, spec, &Wants::all()).await?;
+        let found = self.0.list(name, spec, &PropertySelection::all()).await?;
         Ok(found.into_iter().map(|listed| listed.info).collect())
     }
 
-    /// As [`Hierarchy::list`], with properties: those named, or none. What nobody asks for is not
+    /// As [`Hierarchy::list`], with properties: those named, or none. Properties not asked for are not
     /// computed, so that long lists are quick; `written` of the information is 0 unless asked for.
     ///
     /// # Errors
@@ -208,11 +207,11 @@ impl Hierarchy {
         wanted: Option<&[String]>,
     ) -> Result<Vec<DatasetProperties>> {
         let _names = self.0.config.read().await;
-        let wants = wanted.map_or_else(Wants::all, Wants::these);
+        let selection = wanted.map_or_else(PropertySelection::all, PropertySelection::these);
         let mut all = Vec::new();
         let mut last = None;
-        for listed in self.0.list(name, spec, &wants).await? {
-            all.push(self.0.properties_of(listed, &wants, &mut last).await?);
+        for listed in self.0.list(name, spec, &selection).await? {
+            all.push(self.0.properties_of(listed, &selection, &mut last).await?);
         }
         Ok(all)
     }
@@ -233,7 +232,7 @@ impl Hierarchy {
     /// `NotFound`; errors of reading.
     pub async fn properties(&self, name: &str) -> Result<DatasetProperties> {
         let _names = self.0.config.read().await;
-        self.0.properties(name, &Wants::all()).await
+        self.0.properties(name, &PropertySelection::all()).await
     }
 
     /// Returns the properties named, and `written@SNAPSHOT` ones, of a dataset or snapshot.
@@ -246,7 +245,9 @@ impl Hierarchy {
         wanted: &[String],
     ) -> Result<DatasetProperties> {
         let _names = self.0.config.read().await;
-        self.0.properties(name, &Wants::these(wanted)).await
+        self.0
+            .properties(name, &PropertySelection::these(wanted))
+            .await
     }
 
     /// Names of the datasets whose intent log is not empty: they must not be written before it is
@@ -264,7 +265,7 @@ impl Hierarchy {
     /// # Errors
     /// Of reading.
     pub async fn available_bytes(&self) -> Result<u64> {
-        let root = self.0.dir(self.0.fixed.get().root_dir).await?;
+        let root = self.0.dir(self.0.special.get().root_dir).await?;
         Ok(crate::dir::available(&root, self.0.pool_size(0), false))
     }
 
@@ -278,8 +279,8 @@ impl Hierarchy {
         self.0.logs_on(vdev).await
     }
 
-    /// Has the intent logs of all open datasets given up with the groups that are now open; one that is used again
-    /// begins anew.
+    /// Retires the intent logs of all open datasets with the txgs that are now open; a log that is used again starts
+    /// a new chain.
     pub fn retire_logs(&self) {
         self.0.retire_logs();
     }
@@ -303,27 +304,27 @@ impl Hierarchy {
                 .await?
         };
         self.submit("create", async move |this: &Self, tx: &Tx| {
-            let inner = &this.0;
+            let pool = &this.0;
             let parent = this.check_create(&new).await?;
             this.apply(async {
                 let (_, component) = new.name.rsplit_once('/').expect("the name was checked");
-                let dir = inner.create_dir(Some(&parent), component, tx).await?;
-                inner
-                    .adjust_count(&parent, zapified_keys::FILESYSTEM_COUNT, 1, tx)
+                let dir = pool.create_dir(Some(&parent), component, tx).await?;
+                pool.adjust_count(&parent, zapified_keys::FILESYSTEM_COUNT, 1, tx)
                     .await?;
-                inner.start_counts(&dir, tx).await?;
-                inner.grant_to_creator(&dir, new.creator, tx).await?;
-                let state = inner.create_head(&dir, case_flag(&settings), tx).await?;
+                pool.start_counts(&dir, tx).await?;
+                pool.grant_to_creator(&dir, new.creator, tx).await?;
+                let state = pool
+                    .create_head(&dir, case_insensitive_flag(&settings), tx)
+                    .await?;
                 let found = Found {
                     dir,
                     dataset: state.object,
                     snapshot: None,
                 };
-                inner.apply_settings(&found, &settings, tx).await?;
-                inner
-                    .create_objects(&state, new.kind, &settings, init, tx)
+                pool.apply_settings(&found, &settings, tx).await?;
+                pool.create_objects(&state, new.kind, &settings, init, tx)
                     .await?;
-                inner.event("create", &new.name, state.object, String::new(), tx);
+                pool.event("create", &new.name, state.object, String::new(), tx);
                 Ok(())
             })
             .await
@@ -331,8 +332,8 @@ impl Hierarchy {
         .await
     }
 
-    async fn check_create(&self, new: &NewDataset) -> Result<Rc<crate::dir::Dir>> {
-        names::check(&new.name, new.kind)?;
+    async fn check_create(&self, new: &NewDataset) -> Result<Rc<crate::dir::DslDir>> {
+        namecheck::check(&new.name, new.kind)?;
         self.check_new(&new.name, &new.settings).await
     }
 
@@ -341,24 +342,24 @@ impl Hierarchy {
         &self,
         name: &str,
         settings: &[Setting],
-    ) -> Result<Rc<crate::dir::Dir>> {
-        let inner = &self.0;
-        if inner.find_dir(name).await?.is_some() {
+    ) -> Result<Rc<crate::dir::DslDir>> {
+        let pool = &self.0;
+        if pool.find_dir(name).await?.is_some() {
             return Err(DslError::Exists { name: name.into() });
         }
         let Some((above, _)) = name.rsplit_once('/') else {
             return Err(DslError::ParentNotFound { name: name.into() });
         };
         let missing = || DslError::ParentNotFound { name: above.into() };
-        let parent = inner.find_dir(above).await?.ok_or_else(missing)?;
-        if inner.kind_of(&parent).await? != DatasetKind::Filesystem {
+        let parent = pool.find_dir(above).await?.ok_or_else(missing)?;
+        if pool.kind_of(&parent).await? != DatasetKind::Filesystem {
             return Err(DslError::ParentNotFilesystem { name: above.into() });
         }
-        inner.check_filesystem_limit(&parent, 1).await?;
+        pool.check_filesystem_limit(&parent, 1).await?;
         for setting in settings {
             match setting {
                 Setting::Native(property, value) => {
-                    inner.check_feature(*property, value)?;
+                    pool.check_feature(*property, value)?;
                     if *property == Property::Version && value.number() != Some(5) {
                         return Err(DslError::Unsupported {
                             what: "this file system version",
@@ -371,7 +372,7 @@ impl Hierarchy {
                     }
                     let reserves =
                         matches!(property, Property::Reservation | Property::RefReservation);
-                    let room = crate::dir::available(&parent, inner.pool_size(0), true);
+                    let room = crate::dir::available(&parent, pool.pool_size(0), true);
                     if reserves && value.number().unwrap_or(0) > room {
                         return Err(DslError::NoSpace);
                     }
@@ -380,7 +381,7 @@ impl Hierarchy {
             }
         }
         // A new dataset takes a few hundred kilobytes; a full pool refuses it here.
-        if crate::dir::available(&parent, inner.pool_size(0), true) < (1 << 18) {
+        if crate::dir::available(&parent, pool.pool_size(0), true) < (1 << 18) {
             return Err(DslError::NoSpace);
         }
         Ok(parent)
@@ -428,7 +429,7 @@ impl Hierarchy {
         let (from, to) = (from.to_owned(), to.to_owned());
         self.submit("rename", async move |this: &Self, tx: &Tx| {
             let rename = this.0.check_rename(&from, &to, recursive).await?;
-            this.apply(this.0.do_rename(rename, tx)).await
+            this.apply(this.0.rename(rename, tx)).await
         })
         .await
     }
@@ -471,7 +472,7 @@ impl Hierarchy {
         let name = name.to_owned();
         self.submit("inherit", async move |this: &Self, tx: &Tx| {
             let found = this.0.find(&name).await?;
-            let limit = this.0.reverted_limit(&found, &key).await?;
+            let limit = this.0.received_limit(&found, &key).await?;
             if let Some(limit) = &limit {
                 this.0
                     .check_settings(&found, std::slice::from_ref(limit))
@@ -483,7 +484,7 @@ impl Hierarchy {
         .await
     }
 
-    /// Runs `task` in syncing context and waits until its group is on disk. The task must check
+    /// Runs `task` in syncing context and waits until its txg is on disk. The task must check
     /// everything before it changes anything: an error means that nothing was changed.
     ///
     /// # Errors
@@ -518,7 +519,7 @@ impl Hierarchy {
         }
     }
 
-    /// Marks a failure after the first change: the pool must not go on with half a task.
+    /// Poisons the pool when a change fails half-way: the txg must not be committed.
     pub(crate) async fn apply<T>(&self, change: impl Future<Output = Result<T>>) -> Result<T> {
         let result = change.await;
         if let Err(error) = &result {
@@ -528,12 +529,12 @@ impl Hierarchy {
     }
 
     /// One pass of the sync of `txg`: dirty datasets, deadlists, directories, the meta-objset, and
-    /// in pass 1 the queued tasks, deferred frees of the group before and a bounded step of
-    /// background destruction. Returns the meta-objset's root. The caller writes space maps after
+    /// in pass 1 the queued tasks, deferred frees of the txg before and a bounded step of
+    /// asynchronous destruction. Returns the meta-objset's root. The caller writes space maps after
     /// each pass and repeats while [`Hierarchy::is_dirty`].
     ///
     /// # Errors
-    /// Any error means that the group must not be committed: the pool suspends.
+    /// Any error means that the txg must not be committed: the pool suspends.
     pub async fn sync(&self, txg: Txg, pass: u32) -> Result<BlockPointer> {
         self.0.sync_pass(txg, pass).await
     }
@@ -549,9 +550,9 @@ impl Hierarchy {
         self.0.has_background_work()
     }
 
-    /// Sets how many blocks of destroyed datasets are freed in one group.
+    /// Sets how many blocks of destroyed datasets are freed in one txg.
     pub fn set_background_blocks(&self, blocks: u64) {
-        self.0.background_blocks.set(blocks.max(1));
+        self.0.background_blocks_max.set(blocks.max(1));
     }
 
     /// Sets how many blocks an entry of a clone's livelist has before the next one is begun, and after two are made one.
@@ -559,7 +560,7 @@ impl Hierarchy {
         self.0.livelist_blocks.set(blocks.max(1));
     }
 
-    /// Returns why background freeing rests, if a block on its way cannot be read.
+    /// Returns why asynchronous freeing is suspended, if a block it needs cannot be read.
     #[must_use]
     pub fn background_error(&self) -> Option<DslError> {
         self.0.background_error.borrow().clone()
@@ -576,7 +577,7 @@ impl Hierarchy {
     #[must_use]
     pub fn freeing_bytes(&self) -> u64 {
         let dirs = self.0.dirs.borrow();
-        dirs.get(&self.0.fixed.get().free_dir)
+        dirs.get(&self.0.special.get().free_dir)
             .map_or(0, |dir| dir.phys().used_bytes)
     }
 
@@ -596,7 +597,7 @@ impl Hierarchy {
 }
 
 /// The dataset flag that tells of case-insensitive file names.
-fn case_flag(settings: &[Setting]) -> u64 {
+fn case_insensitive_flag(settings: &[Setting]) -> u64 {
     let sensitivity = settings.iter().find_map(|s| match s {
         Setting::Native(Property::CaseSensitivity, Value::Number(n)) => Some(*n),
         _ => None,

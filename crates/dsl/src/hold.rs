@@ -10,13 +10,13 @@ use ondisk::dsl::dataset_flags;
 use ondisk::{ObjectId, ObjectType};
 
 use crate::dataset::DatasetState;
+use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
-use crate::inner::Inner;
 
 /// Bytes in a tag at most.
 const TAG_MAX: usize = 256;
 
-impl Inner {
+impl DslPool {
     async fn snapshot_state(self: &Rc<Self>, name: &str) -> Result<Rc<DatasetState>> {
         let found = self.find(name).await?;
         if found.snapshot.is_none() {

@@ -1,9 +1,9 @@
 //! Datasets: the tree of file systems, volumes and snapshots in a pool's meta-objset, their
-//! properties, their space accounting, and the syncing of a transaction group.
+//! properties, their space accounting, and the sync of a transaction group (txg).
 //!
 //! Guarantees: the space recorded for every dataset and directory is exactly the sum over its
 //! blocks; quotas and reservations hold; what a sync task changes becomes visible as a whole with
-//! its transaction group; an interrupted destroy goes on after the next import.
+//! its txg; an interrupted destroy is resumed after the next import.
 //!
 //! It does not know files, volumes' contents, devices or how a pool is imported.
 
@@ -15,46 +15,46 @@ mod bptree;
 mod change;
 mod clone;
 mod create;
+mod crypt;
 mod dataset;
 mod deadlist;
 mod deleg;
 mod dir;
-mod directory;
-mod empty;
+mod dsl_pool;
+mod empty_bpobj;
 mod error;
 mod features;
+mod file_owner;
 mod hierarchy;
 mod hold;
-mod inner;
 mod list;
 mod livelist;
-pub mod names;
-mod owner;
-mod policy;
+pub mod namecheck;
+mod object_directory;
 pub mod property;
-mod remap;
-mod resume;
-mod sealed;
+mod property_zap;
+mod remap_deadlist;
+mod resume_token;
 mod setprop;
 mod snapshot;
+mod snapshot_list;
 mod snapshots;
 mod space;
-mod stored;
 mod sync;
 mod types;
-mod usage;
-mod view;
+mod userspace;
+mod write_policy;
 
 pub use dataset::Dataset;
 pub use deleg::{GrantChange, Grants, Subject};
 pub use error::{DslError, Result};
 pub use features::{FeatureUses, Features};
+pub use file_owner::owner_of;
 pub use hierarchy::Hierarchy;
-pub use owner::owner_of;
+pub use snapshot_list::SnapshotName;
 pub use snapshots::Refusals;
 pub use types::{
     DatasetInfo, DatasetProperties, Estimate, HierarchyOptions, HistoryEvent, ListSpec, NewDataset,
     NewHierarchy, PropertyEntry, SpaceInfo, Traffic,
 };
-pub use usage::{Usage, UsageOf};
-pub use view::SnapshotName;
+pub use userspace::{Usage, UsageOf};

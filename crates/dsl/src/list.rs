@@ -1,4 +1,4 @@
-//! What is known of datasets: lists, space, the whole property table.
+//! Listing of datasets with their space and properties (`zfs list`, `zfs get`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -10,13 +10,13 @@ use ondisk::{BlockPointer, Guid, ObjectId, ObjsetPhys, Txg};
 use zio::{Bookmark, IoClass, ReadProps};
 
 use crate::deadlist::Deadlist;
-use crate::dir::{Dir, available};
+use crate::dir::{DslDir, available};
+use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
-use crate::inner::Inner;
-use crate::names::split;
+use crate::namecheck::split;
 use crate::property::{DatasetKind, Kinds, PROPERTIES, Property, Source, Value, split_user_space};
+use crate::property_zap::{EffectiveValue, PropertyScope};
 use crate::space::{available_to_dataset, ratio};
-use crate::stored::{Lookup, Scope};
 use crate::types::{DatasetInfo, DatasetProperties, ListSpec, PropertyEntry, SpaceInfo};
 
 /// The master node of a file system; of a volume, the data and the properties.
@@ -26,15 +26,15 @@ const VOLUME_PROPERTIES: ObjectId = ObjectId(2);
 /// Space fields of a bookmark are filled.
 const BOOKMARK_HAS_SPACE: u64 = 1;
 
-/// Which properties are to be found out; what nobody wants is not computed.
+/// The properties a caller asks for; others are not computed.
 #[derive(Clone, Debug)]
-pub(crate) struct Wants {
+pub(crate) struct PropertySelection {
     natives: BTreeSet<Property>,
     /// Names that are no native property's; `None` is all user properties.
     others: Option<Vec<String>>,
 }
 
-impl Wants {
+impl PropertySelection {
     pub(crate) fn all() -> Self {
         let visible = PROPERTIES.iter().filter(|d| d.visible);
         Self {
@@ -63,14 +63,14 @@ impl Wants {
     }
 
     /// The user properties wanted, of those in force.
-    fn user(&self, scope: &Scope) -> Vec<String> {
+    fn user(&self, scope: &PropertyScope) -> Vec<String> {
         match &self.others {
             None => scope.user_properties(),
             Some(names) => names.iter().filter(|n| n.contains(':')).cloned().collect(),
         }
     }
 
-    /// Names that stand for nothing stored: `written@SNAPSHOT` and the like.
+    /// Names of computed properties: `written@SNAPSHOT` and `written#BOOKMARK`.
     fn computed(&self) -> Vec<&String> {
         let since = |name: &&String| name.starts_with("written@") || name.starts_with("written#");
         self.others.iter().flatten().filter(since).collect()
@@ -94,17 +94,17 @@ const IN_OBJECTS: [Property; 6] = [
     Property::CaseSensitivity,
 ];
 
-/// A dataset found by a listing, with what is needed to find out more.
-pub(crate) struct Listed {
+/// A dataset found by a listing, with what its properties are computed from.
+pub(crate) struct ListedDataset {
     pub(crate) info: DatasetInfo,
-    dir: Rc<Dir>,
+    dir: Rc<DslDir>,
     /// The properties of a snapshot, 0 if it has none.
     props: u64,
 }
 
-impl Inner {
+impl DslPool {
     /// The children of a directory that users see.
-    pub(crate) async fn children(self: &Rc<Self>, dir: &Rc<Dir>) -> Result<Vec<Rc<Dir>>> {
+    pub(crate) async fn children(self: &Rc<Self>, dir: &Rc<DslDir>) -> Result<Vec<Rc<DslDir>>> {
         let map = ObjectId(dir.phys().child_dir_zapobj);
         let mut children = Vec::new();
         for entry in zap::entries(&self.mos, map).await? {
@@ -121,7 +121,7 @@ impl Inner {
     }
 
     /// All directories below one, without it.
-    pub(crate) async fn dirs_below(self: &Rc<Self>, dir: &Rc<Dir>) -> Result<Vec<Rc<Dir>>> {
+    pub(crate) async fn dirs_below(self: &Rc<Self>, dir: &Rc<DslDir>) -> Result<Vec<Rc<DslDir>>> {
         let mut all = self.children(dir).await?;
         let mut next = 0;
         while let Some(dir) = all.get(next).cloned() {
@@ -135,26 +135,26 @@ impl Inner {
         self: &Rc<Self>,
         name: &str,
         spec: ListSpec,
-        wants: &Wants,
-    ) -> Result<Vec<Listed>> {
+        selection: &PropertySelection,
+    ) -> Result<Vec<ListedDataset>> {
         let parts = split(name);
         if parts.snapshot.is_some() || parts.bookmark.is_some() {
-            return Ok(vec![self.listed(name, wants).await?]);
+            return Ok(vec![self.listed(name, selection).await?]);
         }
         let missing = || DslError::NotFound { name: name.into() };
         let start = self.find_dir(parts.head).await?.ok_or_else(missing)?;
         // By dataset, so that sorting need not compare whole names of all snapshots.
-        let mut datasets: Vec<(String, Vec<Listed>)> = Vec::new();
+        let mut datasets: Vec<(String, Vec<ListedDataset>)> = Vec::new();
         let mut work = vec![(start, 0)];
         while let Some((dir, depth)) = work.pop() {
             let below = spec.depth.is_none_or(|max| depth < max);
             let kind = self.kind_shown(&dir).await?;
             let mut found = Vec::new();
             if spec.kinds.contains(kind) {
-                found.push(self.head_info(&dir, wants).await?);
+                found.push(self.head_info(&dir, selection).await?);
             }
             if below && spec.kinds.contains(DatasetKind::Snapshot) {
-                self.list_snapshots(&dir, wants, &mut found).await?;
+                self.list_snapshots(&dir, selection, &mut found).await?;
             }
             if below && spec.kinds.contains(DatasetKind::Bookmark) {
                 self.list_bookmarks(&dir, &mut found).await?;
@@ -194,9 +194,9 @@ impl Inner {
 
     async fn list_snapshots(
         self: &Rc<Self>,
-        dir: &Rc<Dir>,
-        wants: &Wants,
-        found: &mut Vec<Listed>,
+        dir: &Rc<DslDir>,
+        selection: &PropertySelection,
+        found: &mut Vec<ListedDataset>,
     ) -> Result<()> {
         let full = self.name_of(dir);
         let head = self
@@ -217,14 +217,18 @@ impl Inner {
                 };
                 let object = ObjectId(value.first().copied().unwrap_or(0));
                 let name = format!("{full}@{name}");
-                found.push(self.snapshot_info(dir, name, object, wants).await?);
+                found.push(self.snapshot_info(dir, name, object, selection).await?);
             }
-            // Long lists leave room for others.
+            // Long lists yield to other tasks.
             self.services.handle.yield_now().await;
         }
     }
 
-    async fn list_bookmarks(self: &Rc<Self>, dir: &Rc<Dir>, found: &mut Vec<Listed>) -> Result<()> {
+    async fn list_bookmarks(
+        self: &Rc<Self>,
+        dir: &Rc<DslDir>,
+        found: &mut Vec<ListedDataset>,
+    ) -> Result<()> {
         let head = ObjectId(dir.phys().head_dataset_obj);
         let Some(map) = self.bookmarks_of(head).await? else {
             return Ok(());
@@ -235,7 +239,7 @@ impl Inner {
                 return Err(DslError::corrupt("bookmarks", map));
             };
             let info = self.bookmark_info(dir, &name, &words).await?;
-            found.push(Listed {
+            found.push(ListedDataset {
                 info,
                 dir: dir.clone(),
                 props: 0,
@@ -245,10 +249,14 @@ impl Inner {
     }
 
     pub(crate) async fn info(self: &Rc<Self>, name: &str) -> Result<DatasetInfo> {
-        Ok(self.listed(name, &Wants::all()).await?.info)
+        Ok(self.listed(name, &PropertySelection::all()).await?.info)
     }
 
-    async fn listed(self: &Rc<Self>, name: &str, wants: &Wants) -> Result<Listed> {
+    async fn listed(
+        self: &Rc<Self>,
+        name: &str,
+        selection: &PropertySelection,
+    ) -> Result<ListedDataset> {
         let parts = split(name);
         if let Some(bookmark) = parts.bookmark {
             let missing = || DslError::NotFound { name: name.into() };
@@ -260,7 +268,7 @@ impl Inner {
                 Some(_) => return Err(DslError::corrupt("bookmarks", map)),
                 None => return Err(missing()),
             };
-            return Ok(Listed {
+            return Ok(ListedDataset {
                 info,
                 dir,
                 props: 0,
@@ -270,14 +278,18 @@ impl Inner {
         match found.snapshot {
             Some(snapshot) => {
                 let full = format!("{}@{snapshot}", self.name_of(&found.dir));
-                self.snapshot_info(&found.dir, full, found.dataset, wants)
+                self.snapshot_info(&found.dir, full, found.dataset, selection)
                     .await
             }
-            None => self.head_info(&found.dir, wants).await,
+            None => self.head_info(&found.dir, selection).await,
         }
     }
 
-    async fn head_info(self: &Rc<Self>, dir: &Rc<Dir>, wants: &Wants) -> Result<Listed> {
+    async fn head_info(
+        self: &Rc<Self>,
+        dir: &Rc<DslDir>,
+        selection: &PropertySelection,
+    ) -> Result<ListedDataset> {
         let object = ObjectId(dir.phys().head_dataset_obj);
         let phys = self.dataset_phys(object).await?;
         let kind = self.kind_shown(dir).await?;
@@ -292,11 +304,11 @@ impl Inner {
             stored(Property::RefReservation),
             stored(Property::RefQuota),
         );
-        if wants.native(Property::Written) {
+        if selection.native(Property::Written) {
             space.written = self.written(&phys).await?;
         }
         let origin = ObjectId(dir.phys().origin_obj);
-        let origin = if origin.0 == 0 || origin == self.fixed.get().origin_snap {
+        let origin = if origin.0 == 0 || origin == self.special.get().origin_snap {
             None
         } else {
             Some(self.snapshot_name(origin).await?)
@@ -305,7 +317,7 @@ impl Inner {
             origin,
             ..self.base_info(self.name_of(dir), kind, kind, object, &phys, space)
         };
-        Ok(Listed {
+        Ok(ListedDataset {
             info,
             dir: dir.clone(),
             props: 0,
@@ -314,11 +326,11 @@ impl Inner {
 
     async fn snapshot_info(
         self: &Rc<Self>,
-        dir: &Rc<Dir>,
+        dir: &Rc<DslDir>,
         full: String,
         object: ObjectId,
-        wants: &Wants,
-    ) -> Result<Listed> {
+        selection: &PropertySelection,
+    ) -> Result<ListedDataset> {
         let phys = self.dataset_phys(object).await?;
         let head_kind = self.kind_shown(dir).await?;
         let compress_ratio = ratio(phys.uncompressed_bytes, phys.compressed_bytes);
@@ -326,7 +338,7 @@ impl Inner {
             used: phys.unique_bytes,
             referenced: phys.referenced_bytes,
             logical_referenced: phys.uncompressed_bytes,
-            written: if wants.native(Property::Written) {
+            written: if selection.native(Property::Written) {
                 self.written(&phys).await?
             } else {
                 0
@@ -337,7 +349,7 @@ impl Inner {
             ..SpaceInfo::default()
         };
         let mut clones = Vec::new();
-        let asked = wants.native(Property::Clones);
+        let asked = selection.native(Property::Clones);
         if asked && phys.num_children > 1 && phys.next_clones_obj != 0 {
             for entry in zap::entries(&self.mos, ObjectId(phys.next_clones_obj)).await? {
                 if let ZapValue::U64(value) = entry.value {
@@ -357,7 +369,7 @@ impl Inner {
             defer_destroy: phys.flags & dataset_flags::DEFER_DESTROY != 0,
             ..self.base_info(full, DatasetKind::Snapshot, head_kind, object, &phys, space)
         };
-        Ok(Listed {
+        Ok(ListedDataset {
             info,
             dir: dir.clone(),
             props: phys.props_obj,
@@ -393,7 +405,7 @@ impl Inner {
 
     async fn bookmark_info(
         self: &Rc<Self>,
-        dir: &Rc<Dir>,
+        dir: &Rc<DslDir>,
         name: &str,
         words: &[u64],
     ) -> Result<DatasetInfo> {
@@ -440,7 +452,7 @@ impl Inner {
     pub(crate) async fn unreplayed_logs(self: &Rc<Self>) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for dir in self.all_dirs().await? {
-            if self.has_closed_log(&dir).await? {
+            if self.has_log_on_disk(&dir).await? {
                 names.push(self.name_of(&dir));
             }
         }
@@ -456,7 +468,7 @@ impl Inner {
             let open = self.datasets.borrow().get(&head).cloned();
             let may_be = match open.and_then(|state| state.log()) {
                 Some(log) => log.may_be_on(vdev),
-                None => self.has_closed_log(&dir).await?,
+                None => self.has_log_on_disk(&dir).await?,
             };
             if may_be {
                 names.push(self.name_of(&dir));
@@ -466,22 +478,22 @@ impl Inner {
     }
 
     /// The pool's root and everything below it, in no order.
-    async fn all_dirs(self: &Rc<Self>) -> Result<Vec<Rc<Dir>>> {
-        let root = self.dir(self.fixed.get().root_dir).await?;
+    async fn all_dirs(self: &Rc<Self>) -> Result<Vec<Rc<DslDir>>> {
+        let root = self.dir(self.special.get().root_dir).await?;
         let mut dirs = self.dirs_below(&root).await?;
         dirs.push(root);
         Ok(dirs)
     }
 
     /// Whether the intent log header of a dataset, as it is on disk, tells of a log.
-    async fn has_closed_log(&self, dir: &Dir) -> Result<bool> {
+    async fn has_log_on_disk(&self, dir: &DslDir) -> Result<bool> {
         let head = ObjectId(dir.phys().head_dataset_obj);
         let phys = self.dataset_phys(head).await?;
-        Ok(zil::has_log(&self.log_of(head, &phys.bp).await?))
+        Ok(zil::has_log(&self.zil_header_of(head, &phys.bp).await?))
     }
 
     /// The intent log header of a dataset that is not open.
-    pub(crate) async fn log_of(
+    pub(crate) async fn zil_header_of(
         &self,
         object: ObjectId,
         bp: &BlockPointer,
@@ -527,7 +539,7 @@ impl Inner {
     /// What a file system had fixed at its creation.
     pub(crate) async fn fixed_properties(
         self: &Rc<Self>,
-        dir: &Rc<Dir>,
+        dir: &Rc<DslDir>,
     ) -> Result<BTreeMap<Property, u64>> {
         let head = ObjectId(dir.phys().head_dataset_obj);
         self.master_node(&self.objset_for_reading(head).await?)
@@ -567,21 +579,21 @@ impl Inner {
     pub(crate) async fn properties(
         self: &Rc<Self>,
         name: &str,
-        wants: &Wants,
+        selection: &PropertySelection,
     ) -> Result<DatasetProperties> {
-        let listed = self.listed(name, wants).await?;
-        self.properties_of(listed, wants, &mut None).await
+        let listed = self.listed(name, selection).await?;
+        self.properties_of(listed, selection, &mut None).await
     }
 
     /// The properties wanted of a dataset that was found. Snapshots without properties of their own
     /// share what is inherited, which is kept in `last`.
     pub(crate) async fn properties_of(
         self: &Rc<Self>,
-        listed: Listed,
-        wants: &Wants,
-        last: &mut Option<(ObjectId, Rc<Scope>)>,
+        listed: ListedDataset,
+        selection: &PropertySelection,
+        last: &mut Option<(ObjectId, Rc<PropertyScope>)>,
     ) -> Result<DatasetProperties> {
-        let Listed { info, dir, props } = listed;
+        let ListedDataset { info, dir, props } = listed;
         if info.kind == DatasetKind::Bookmark {
             let properties = bookmark_properties(&info);
             return Ok(DatasetProperties { info, properties });
@@ -594,7 +606,7 @@ impl Inner {
         if props == 0 && own.is_some() {
             *last = Some((dir.object, scope.clone()));
         }
-        let fixed = if IN_OBJECTS.iter().any(|p| wants.native(*p)) {
+        let fixed = if IN_OBJECTS.iter().any(|p| selection.native(*p)) {
             let objset = self.objset_for_reading(info.object).await?;
             match info.head_kind {
                 DatasetKind::Volume => self.volume_properties(&objset).await?,
@@ -606,7 +618,7 @@ impl Inner {
             BTreeMap::new()
         };
         let mut properties = Vec::new();
-        for property in wants.natives.iter().copied() {
+        for property in selection.natives.iter().copied() {
             let descriptor = property.descriptor();
             let only_snapshots = descriptor.kinds == Kinds::SNAPSHOT;
             let applies = property.applies_to(info.kind)
@@ -627,7 +639,7 @@ impl Inner {
                 received: scope.received(descriptor.name),
             });
         }
-        for name in wants.user(&scope) {
+        for name in selection.user(&scope) {
             if let Some(lookup) = scope.lookup(&name, true) {
                 properties.push(PropertyEntry {
                     received: scope.received(&name),
@@ -638,7 +650,7 @@ impl Inner {
                 });
             }
         }
-        let of_users = wants.of_users();
+        let of_users = selection.of_users();
         if !of_users.is_empty() && info.head_kind == DatasetKind::Filesystem {
             let objset = self.objset_for_reading(info.object).await?;
             let readable = !objset.root().uses_crypt();
@@ -654,7 +666,7 @@ impl Inner {
                 }
             }
         }
-        for name in wants.computed() {
+        for name in selection.computed() {
             let since = &name["written".len()..];
             let head = split(&info.name).head;
             // A short name is of the same dataset.
@@ -682,32 +694,32 @@ impl Inner {
         self: &Rc<Self>,
         property: Property,
         info: &DatasetInfo,
-        dir: &Rc<Dir>,
-        scope: &Scope,
+        dir: &Rc<DslDir>,
+        scope: &PropertyScope,
         fixed: &BTreeMap<Property, u64>,
-    ) -> Result<Option<Lookup>> {
+    ) -> Result<Option<EffectiveValue>> {
         let d = dir.phys();
         let space = &info.space;
         let number = |n: u64| {
-            Some(Lookup {
+            Some(EffectiveValue {
                 value: Value::Number(n),
                 source: Source::None,
             })
         };
         let text = |t: String| {
-            Some(Lookup {
+            Some(EffectiveValue {
                 value: Value::Text(t),
                 source: Source::None,
             })
         };
-        // Zero (or no limit) is shown as if nobody had set it.
+        // Zero (or no limit) is shown as the default.
         let or_default = |n: u64, unset: u64| {
             let source = if n == unset {
                 Source::Default
             } else {
                 Source::Local
             };
-            Some(Lookup {
+            Some(EffectiveValue {
                 value: Value::Number(n),
                 source,
             })
@@ -738,7 +750,7 @@ impl Inner {
                 let count = self.dir_count(dir, zapified_keys::SNAPSHOT_COUNT).await?;
                 or_default(count.unwrap_or(u64::MAX), u64::MAX)
             }
-            Property::VolSize => Some(Lookup {
+            Property::VolSize => Some(EffectiveValue {
                 value: Value::Number(fixed.get(&property).copied().unwrap_or(0)),
                 source: Source::Local,
             }),
@@ -750,7 +762,7 @@ impl Inner {
                 } else {
                     Source::None
                 };
-                Some(Lookup {
+                Some(EffectiveValue {
                     value: Value::Number(block),
                     source,
                 })
@@ -789,18 +801,18 @@ impl Inner {
             | Property::RedactSnaps => None,
             Property::ReceiveResumeToken => self.resume_token(dir).await?.and_then(text),
             Property::EncryptionRoot | Property::KeyStatus => {
-                self.sealing_property(property, dir).await?
+                self.encryption_property(property, dir).await?
             }
             Property::Encryption | Property::KeyFormat | Property::Pbkdf2Iters => {
-                let sealed = self.sealing_property(property, dir).await?;
-                Some(sealed.unwrap_or_else(|| scope.native(property)))
+                let encrypted = self.encryption_property(property, dir).await?;
+                Some(encrypted.unwrap_or_else(|| scope.native(property)))
             }
             _ => Some(scope.native(property)),
         })
     }
 
-    /// The first word of a time kept in a directory that is a dictionary.
-    pub(crate) async fn dir_time(&self, dir: &Dir, key: &str) -> Result<Option<u64>> {
+    /// The seconds of a time stored in a zapified directory.
+    pub(crate) async fn dir_time(&self, dir: &DslDir, key: &str) -> Result<Option<u64>> {
         let info = self.mos.object_info(dir.object).await?;
         if info.object_type != ondisk::ObjectType::ZAP_METADATA {
             return Ok(None);
@@ -812,11 +824,11 @@ impl Inner {
     }
 
     /// Where a file system is to be mounted: an inherited path is continued by the names below.
-    fn mount_point(&self, name: &str, scope: &Scope) -> Lookup {
-        let Lookup { value, source } = scope.native(Property::MountPoint);
+    fn mount_point(&self, name: &str, scope: &PropertyScope) -> EffectiveValue {
+        let EffectiveValue { value, source } = scope.native(Property::MountPoint);
         let path = value.text().unwrap_or("").to_owned();
         if !path.starts_with('/') {
-            return Lookup { value, source };
+            return EffectiveValue { value, source };
         }
         let below = match &source {
             Source::Inherited(from) => name.strip_prefix(from.as_str()).unwrap_or(""),
@@ -831,7 +843,7 @@ impl Inner {
             path = "";
         }
         let slash = if below.is_empty() { "" } else { "/" };
-        Lookup {
+        EffectiveValue {
             value: Value::Text(format!("{root}{path}{slash}{below}")),
             source,
         }

@@ -1,7 +1,7 @@
-//! Livelists: the blocks that a clone wrote itself, kept so that destroying the clone need not read it.
+//! Livelists: the blocks that a clone wrote itself, listed so that destroying the clone need not traverse it.
 //!
-//! A livelist has the form of a deadlist, but its entries go by the time they were begun: a block and its end (`freed`) are
-//! in the entry of the block's birth. What was written and not freed in an entry is the clone's own.
+//! A livelist has the form of a deadlist, but its entries (sublists) are keyed by the txg they were begun in: a block and its
+//! `freed` mark are in the entry of the block's birth. Blocks written and not freed in an entry are the clone's own.
 //!
 //! ```text
 //!  clone made            written to              drifted, promoted or rolled back     destroyed
@@ -22,23 +22,23 @@ use ondisk::{BlockPointer, ObjectId, ObjectType};
 use crate::bpobj::Bpobj;
 use crate::dataset::DatasetState;
 use crate::deadlist::Deadlist;
-use crate::dir::Dir;
-use crate::directory::OBJECT_DIRECTORY;
+use crate::dir::DslDir;
+use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
-use crate::inner::Inner;
+use crate::object_directory::OBJECT_DIRECTORY;
 use crate::space::{Delta, Sizes, sizes_of};
 
 /// The queue of livelists of destroyed clones, in the object directory.
 pub(crate) const DELETED_CLONES: &str = "com.delphix:deleted_clones";
 const FEATURE: &str = "livelist";
-/// Blocks of an entry after which the next group begins a new one: 8 MiB of pointers. (OpenZFS: 500,000, a tunable.)
+/// Blocks of an entry after which the next txg begins a new one: 8 MiB of pointers. (OpenZFS: 500,000, a tunable.)
 pub(crate) const ENTRY_BLOCKS: u64 = 1 << 16;
 /// A clone that shares no more than so many percent with its origin is quicker to read than to keep lists of.
 const SHARED_PERCENT_MIN: u64 = 75;
 
-/// Blocks of an entry of a destroyed clone that are still to be freed.
+/// Blocks of a sublist of a destroyed clone that are still to be freed.
 #[derive(Debug)]
-pub(crate) struct Leftover {
+pub(crate) struct SublistFrees {
     livelist: ObjectId,
     key: u64,
     blocks: Vec<BlockPointer>,
@@ -79,9 +79,9 @@ async fn live_blocks(mos: &Objset, list: ObjectId) -> Result<Vec<BlockPointer>> 
     }
 }
 
-impl Inner {
+impl DslPool {
     /// The livelist of a directory, open, if it has one.
-    pub(crate) async fn livelist_of(&self, dir: &Dir) -> Result<Option<Rc<Deadlist>>> {
+    pub(crate) async fn livelist_of(&self, dir: &DslDir) -> Result<Option<Rc<Deadlist>>> {
         if dir.origin_txg.get() == 0 || !self.features.is_active(FEATURE) {
             return Ok(None);
         }
@@ -97,7 +97,7 @@ impl Inner {
     }
 
     /// Gives a new clone an empty livelist, where the feature is enabled. Syncing context.
-    pub(crate) async fn begin_livelist(&self, dir: &Dir, tx: &Tx) -> Result<()> {
+    pub(crate) async fn create_livelist(&self, dir: &DslDir, tx: &Tx) -> Result<()> {
         if dir.origin_txg.get() == 0 || !self.features.is_enabled(FEATURE) {
             return Ok(());
         }
@@ -111,8 +111,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes the livelist away from a directory. Its blocks are no concern of this. Syncing context.
-    async fn unhook_livelist(&self, dir: &Dir, tx: &Tx) -> Result<Option<ObjectId>> {
+    /// Removes the livelist from a directory; the list itself is the caller's to destroy. Syncing context.
+    async fn unset_livelist(&self, dir: &DslDir, tx: &Tx) -> Result<Option<ObjectId>> {
         let Some(list) = self.livelist_of(dir).await? else {
             return Ok(None);
         };
@@ -121,17 +121,17 @@ impl Inner {
         Ok(Some(list.object()))
     }
 
-    /// Drops a directory's livelist, if it has one: it does not say any more what the head alone has. Syncing context.
-    pub(crate) async fn drop_livelist(&self, dir: &Dir, tx: &Tx) -> Result<()> {
-        if let Some(object) = self.unhook_livelist(dir, tx).await? {
+    /// Destroys a directory's livelist, if it has one: it no longer equals the blocks that only the head has. Syncing context.
+    pub(crate) async fn remove_livelist(&self, dir: &DslDir, tx: &Tx) -> Result<()> {
+        if let Some(object) = self.unset_livelist(dir, tx).await? {
             Deadlist::destroy(&self.mos, object, &self.empty, tx).await?;
             self.features.decr(FEATURE, tx).await?;
         }
         Ok(())
     }
 
-    /// Adds to a clone's livelist what a pass wrote and ended. Syncing context.
-    pub(crate) async fn keep_livelist(
+    /// Adds to a clone's livelist the blocks a pass wrote and freed. Syncing context.
+    pub(crate) async fn update_livelist(
         &self,
         state: &DatasetState,
         list: &Deadlist,
@@ -142,7 +142,7 @@ impl Inner {
         let key = tx.txg().0 - 1;
         match list.newest().await? {
             None => list.add_key(key, &self.empty, tx).await?,
-            // Once in a group: what is born in a group has to lie in one entry.
+            // Once in a txg: blocks born in one txg belong to one entry.
             Some((newest, Some(blocks))) if list.kept.get() != tx.txg() => {
                 let written = blocks.blocks().saturating_sub(blocks.freed());
                 if written > self.livelist_blocks.get() && newest < key {
@@ -166,12 +166,12 @@ impl Inner {
             && referenced.saturating_sub(used).saturating_mul(100) / referenced
                 <= SHARED_PERCENT_MIN
         {
-            self.drop_livelist(&dir, tx).await?;
+            self.remove_livelist(&dir, tx).await?;
         }
         Ok(())
     }
 
-    /// Makes one of two entries beside each other whose live blocks fit into one; the newest entry is left alone.
+    /// Merges two adjacent entries whose live blocks fit into one; the newest entry is left alone.
     async fn condense(&self, list: &Deadlist, tx: &Tx) -> Result<()> {
         let keys = list.keys();
         let settled = keys.len().saturating_sub(1);
@@ -191,30 +191,26 @@ impl Inner {
                 live.extend(live_blocks(&self.mos, list.object()).await?);
             }
             list.clear_key(pair[0], &self.empty, tx).await?;
-            list.forget_key(pair[1], &self.empty, tx).await?;
+            list.destroy_key(pair[1], &self.empty, tx).await?;
             return list.insert(&live, &self.empty, tx).await;
         }
         Ok(())
     }
 
-    /// Leaves the blocks of a clone that goes to the background, if it has a livelist: then the clone need not be read.
+    /// Queues the livelist of a clone that is being destroyed, if it has one: the clone itself need not be traversed.
     /// Returns whether it has. Syncing context.
-    pub(crate) async fn leave_livelist_to_background(
-        self: &Rc<Self>,
-        dir: &Rc<Dir>,
-        tx: &Tx,
-    ) -> Result<bool> {
+    pub(crate) async fn queue_livelist(self: &Rc<Self>, dir: &Rc<DslDir>, tx: &Tx) -> Result<bool> {
         let Some(list) = self.livelist_of(dir).await? else {
             return Ok(false);
         };
         let sizes = list.totals();
         let d = dir.phys();
         if d.used_bytes != sizes.used || d.compressed_bytes != sizes.compressed {
-            // It does not tell all that the clone has.
-            self.drop_livelist(dir, tx).await?;
+            // It does not list all blocks of the clone.
+            self.remove_livelist(dir, tx).await?;
             return Ok(false);
         }
-        let Some(object) = self.unhook_livelist(dir, tx).await? else {
+        let Some(object) = self.unset_livelist(dir, tx).await? else {
             return Ok(false);
         };
         let mos = &self.mos;
@@ -233,7 +229,7 @@ impl Inner {
             ..sizes
         };
         dir.did_use(UsedBy::Head, -Delta::from(gone));
-        self.dir(self.fixed.get().free_dir)
+        self.dir(self.special.get().free_dir)
             .await?
             .did_use(UsedBy::Head, Delta::from(sizes));
         Ok(true)
@@ -244,24 +240,19 @@ impl Inner {
         let queue = self.deleted_clones.get();
         let mut freed = 0;
         while queue.0 != 0 && self.deleted_clones.get() == queue && freed < max {
-            freed += self.free_of_deleted_clone(queue, max - freed, tx).await?;
+            freed += self.free_sublist(queue, max - freed, tx).await?;
         }
         Ok(freed)
     }
 
-    async fn free_of_deleted_clone(
-        self: &Rc<Self>,
-        queue: ObjectId,
-        max: u64,
-        tx: &Tx,
-    ) -> Result<u64> {
+    async fn free_sublist(self: &Rc<Self>, queue: ObjectId, max: u64, tx: &Tx) -> Result<u64> {
         let mos = &self.mos;
         let first = zap::cursor(mos, queue, 0, 1).await?;
         let object = match first.first().map(|entry| &entry.value) {
             Some(ZapValue::U64(value)) if value.len() == 1 => ObjectId(value[0]),
             Some(_) => return Err(DslError::corrupt("list of deleted clones", queue)),
             None => {
-                self.end_deleted_clones(queue, tx).await?;
+                self.destroy_deleted_clones(queue, tx).await?;
                 return Ok(0);
             }
         };
@@ -271,14 +262,14 @@ impl Inner {
             Deadlist::destroy(mos, object, &self.empty, tx).await?;
             self.features.decr(FEATURE, tx).await?;
             if zap::count(mos, queue).await? == 0 {
-                self.end_deleted_clones(queue, tx).await?;
+                self.destroy_deleted_clones(queue, tx).await?;
             }
             return Ok(0);
         };
-        let known = self.leftover.borrow_mut().take();
+        let known = self.sublist_frees.borrow_mut().take();
         let mut left = match known.filter(|left| left.livelist == object && left.key == key) {
             Some(left) => left,
-            None => Leftover {
+            None => SublistFrees {
                 livelist: object,
                 key,
                 blocks: match list.list_at(key).await? {
@@ -299,21 +290,21 @@ impl Inner {
             self.services.cache().forget(bp);
             store.free(tx.txg(), bp).await?;
         }
-        self.dir(self.fixed.get().free_dir)
+        self.dir(self.special.get().free_dir)
             .await?
             .did_use(UsedBy::Head, -Delta::from(sizes));
         if left.blocks.is_empty() {
             list.clear_key(key, &self.empty, tx).await?;
-            list.forget_key(key, &self.empty, tx).await?;
+            list.destroy_key(key, &self.empty, tx).await?;
         } else {
-            // What was freed has its end in the entry, for who continues after a crash.
+            // Freed blocks are marked in the entry, so that an import after a crash continues behind them.
             list.insert_freed(&blocks, &self.empty, tx).await?;
-            *self.leftover.borrow_mut() = Some(left);
+            *self.sublist_frees.borrow_mut() = Some(left);
         }
         Ok(blocks.len() as u64)
     }
 
-    async fn end_deleted_clones(&self, queue: ObjectId, tx: &Tx) -> Result<()> {
+    async fn destroy_deleted_clones(&self, queue: ObjectId, tx: &Tx) -> Result<()> {
         zap::remove(&self.mos, OBJECT_DIRECTORY, DELETED_CLONES, tx).await?;
         self.mos.free_object(queue, tx).await?;
         self.deleted_clones.set(ObjectId(0));

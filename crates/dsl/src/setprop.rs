@@ -8,13 +8,13 @@ use ondisk::dsl::zapified_keys;
 use ondisk::{Compression, ObjectId};
 
 use crate::dataset::DatasetState;
-use crate::dir::{Dir, available};
+use crate::dir::{DslDir, available};
+use crate::dsl_pool::{DslPool, Found};
 use crate::error::{DslError, Result};
-use crate::inner::{Found, Inner};
 use crate::property::{DatasetKind, Property, PropertyError, Setting, Value};
-use crate::stored::{self, Write};
+use crate::property_zap::{self, PropertyWrite};
 
-impl Inner {
+impl DslPool {
     /// Checks settings of a dataset against features and space.
     pub(crate) async fn check_settings(
         self: &Rc<Self>,
@@ -24,7 +24,7 @@ impl Inner {
         for setting in settings {
             let Setting::Native(property, value) = setting else {
                 if matches!(setting, Setting::UserQuota(..)) {
-                    // Kept in the file system itself, by the layer that knows files.
+                    // Stored in the file system's objset: `Dataset::set_user_quota`.
                     return Err(DslError::Unsupported {
                         what: "a user quota at this place",
                     });
@@ -64,7 +64,7 @@ impl Inner {
                         feature: "filesystem_limits",
                     });
                 }
-                // The size is the volume's own, and whoever opens it changes it.
+                // The size is stored in the volume's objset and changed there.
                 Property::VolSize => {
                     return Err(DslError::Unsupported {
                         what: "a volume's size at this place",
@@ -120,7 +120,7 @@ impl Inner {
         }
     }
 
-    fn check_reservation(&self, dir: &Rc<Dir>, reserved: u64) -> Result<()> {
+    fn check_reservation(&self, dir: &Rc<DslDir>, reserved: u64) -> Result<()> {
         let d = dir.phys();
         let room = match dir.parent() {
             Some(parent) => available(&parent, self.pool_size(0), true),
@@ -198,8 +198,9 @@ impl Inner {
                     _ => {}
                 }
             }
-            stored::write(&self.mos, map, name, Some(&value), Write::Local, tx).await?;
-            let text = format!("{name}={}", shown(&value));
+            property_zap::write(&self.mos, map, name, Some(&value), PropertyWrite::Local, tx)
+                .await?;
+            let text = format!("{name}={}", history_text(&value));
             let dataset = self.name_of_found(found);
             self.event("set", &dataset, found.dataset, text, tx);
         }
@@ -217,9 +218,8 @@ impl Inner {
         }
     }
 
-    /// What a limit becomes that goes back to its received value, if the property is one that is kept outside of the dictionary,
-    /// too. OpenZFS: module/zfs/dsl_prop.c, `dsl_prop_predict`.
-    pub(crate) async fn reverted_limit(
+    /// The value of a limit that reverts to its received value, if the property is one that is also stored outside of the ZAP. OpenZFS: module/zfs/dsl_prop.c, `dsl_prop_predict`.
+    pub(crate) async fn received_limit(
         &self,
         found: &Found,
         name: &str,
@@ -257,17 +257,17 @@ impl Inner {
             return Ok(());
         }
         let how = if received {
-            Write::Received
+            PropertyWrite::Received
         } else {
             let scope = self.scope(&found.dir, None).await?;
-            let received = scope.lookup(stored::HAS_RECEIVED, true).is_some();
-            Write::Inherit { received }
+            let received = scope.lookup(property_zap::HAS_RECEIVED, true).is_some();
+            PropertyWrite::Inherit { received }
         };
         if let Some(Setting::Native(property, value)) = limit {
             let number = value.number().unwrap_or(0);
             self.change_limit(found, property, number).await?;
         }
-        stored::write(&self.mos, map, name, None, how, tx).await?;
+        property_zap::write(&self.mos, map, name, None, how, tx).await?;
         let own = found.snapshot.is_some().then_some(map);
         if found.snapshot.is_none() {
             self.refresh_properties(&found.dir).await?;
@@ -278,12 +278,15 @@ impl Inner {
             None => scope.lookup(name, true).map(|found| found.value),
         };
         let dataset = self.name_of_found(found);
-        let text = format!("{name}={}", value.as_ref().map(shown).unwrap_or_default());
+        let text = format!(
+            "{name}={}",
+            value.as_ref().map(history_text).unwrap_or_default()
+        );
         self.event("inherit", &dataset, found.dataset, text, tx);
         Ok(())
     }
 
-    /// Brings a limit that is kept outside of the dictionary, too, to a value. Nothing for other properties.
+    /// Changes a limit that is also stored outside of the ZAP. Does nothing for other properties.
     async fn change_limit(
         self: &Rc<Self>,
         found: &Found,
@@ -302,18 +305,18 @@ impl Inner {
         Ok(())
     }
 
-    /// A snapshot's own property dictionary, made when there is none.
+    /// A snapshot's own property ZAP, created when there is none.
     async fn snapshot_props(self: &Rc<Self>, object: ObjectId, tx: &Tx) -> Result<ObjectId> {
         let state = self.load_dataset(object, None).await?;
         if state.phys().props_obj == 0 {
-            let map = stored::create_map(&self.mos, tx).await?;
+            let map = property_zap::create_map(&self.mos, tx).await?;
             state.change(|s| s.props_obj = map.0);
         }
         Ok(ObjectId(state.phys().props_obj))
     }
 
     /// Reads stored properties anew for a directory and what is open below it.
-    pub(crate) async fn refresh_properties(self: &Rc<Self>, dir: &Rc<Dir>) -> Result<()> {
+    pub(crate) async fn refresh_properties(self: &Rc<Self>, dir: &Rc<DslDir>) -> Result<()> {
         *dir.props.borrow_mut() = None;
         let open: Vec<Rc<DatasetState>> = {
             let datasets = self.datasets.borrow();
@@ -333,7 +336,7 @@ impl Inner {
     }
 
     /// Counts file systems and snapshots below a directory and keeps the counts from now on.
-    async fn init_counts(self: &Rc<Self>, dir: &Rc<Dir>, tx: &Tx) -> Result<()> {
+    async fn init_counts(self: &Rc<Self>, dir: &Rc<DslDir>, tx: &Tx) -> Result<()> {
         let mut all = self.dirs_below(dir).await?;
         all.push(dir.clone());
         // Deeper ones first, so that a directory finds its children counted.
@@ -377,7 +380,7 @@ impl Inner {
     /// parent unless given.
     pub(crate) async fn complete_for_creation(
         self: &Rc<Self>,
-        parent: Option<&Rc<Dir>>,
+        parent: Option<&Rc<DslDir>>,
         kind: DatasetKind,
         mut settings: Vec<Setting>,
     ) -> Result<Vec<Setting>> {
@@ -424,7 +427,7 @@ impl Inner {
     }
 }
 
-fn shown(value: &Value) -> String {
+fn history_text(value: &Value) -> String {
     match value {
         Value::Number(n) => n.to_string(),
         Value::Text(text) => text.clone(),

@@ -1,8 +1,8 @@
-//! Making and destroying snapshots, and the space that goes with them.
+//! Creation and destruction of snapshots, with their space accounting.
 //!
-//! A snapshot takes the head's objects and its deadlist; the head goes on with an empty deadlist
-//! that has one entry more. Destroying one gives the blocks only it holds to the background, and
-//! its deadlist to the next newer dataset. OpenZFS: module/zfs/dsl_dataset.c,
+//! A snapshot takes the head's objset and its deadlist; the head gets an empty deadlist with one
+//! entry more. Destroying a snapshot moves the blocks only it refers to to `free_bpobj`, and merges
+//! its deadlist into the next newer dataset's. OpenZFS: module/zfs/dsl_dataset.c,
 //! `dsl_dataset_snapshot_sync_impl`; module/zfs/dsl_destroy.c, `dsl_destroy_snapshot_sync_impl`.
 
 use std::collections::BTreeMap;
@@ -14,10 +14,10 @@ use ondisk::dsl::{DslDatasetPhys, UsedBy, dataset_flags, zapified_keys};
 use ondisk::{ObjectId, ObjectType, Txg};
 
 use crate::dataset::DatasetState;
-use crate::dir::{Dir, available};
+use crate::dir::{DslDir, available};
+use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
-use crate::inner::Inner;
-use crate::names::{self, split};
+use crate::namecheck::{self, split};
 use crate::property::{DatasetKind, Property, Value};
 use crate::space::{Delta, Sizes, signed};
 
@@ -31,25 +31,25 @@ fn used(bytes: i64) -> Delta {
     }
 }
 
-impl Inner {
+impl DslPool {
     /// Checks snapshots to be taken together; returns for each name why it cannot be, if so.
-    /// `txg` is the group they would be of, when in syncing context.
+    /// `txg` is the txg they would be taken in, when in syncing context.
     pub(crate) async fn check_snapshots(
         self: &Rc<Self>,
         wanted: &[String],
         txg: Option<u64>,
     ) -> Result<Vec<(String, DslError)>> {
         let mut refused = Vec::new();
-        // A full pool keeps its last room for what frees space.
-        let root = self.dir(self.fixed.get().root_dir).await?;
+        // The last space of a full pool is reserved for changes that free space.
+        let root = self.dir(self.special.get().root_dir).await?;
         if available(&root, self.pool_size(0), false) < ROOM_BYTES
             && let Some(name) = wanted.first()
         {
             return Ok(vec![(name.clone(), DslError::NoSpace)]);
         }
-        let mut more: BTreeMap<ObjectId, (Rc<Dir>, u64)> = BTreeMap::new();
+        let mut more: BTreeMap<ObjectId, (Rc<DslDir>, u64)> = BTreeMap::new();
         for (number, name) in wanted.iter().enumerate() {
-            self.breathe(number).await;
+            self.yield_every(number).await;
             match self.check_snapshot(name, txg).await {
                 Ok(dir) => {
                     for dir in dir.chain() {
@@ -71,20 +71,20 @@ impl Inner {
         Ok(refused)
     }
 
-    async fn check_snapshot(self: &Rc<Self>, name: &str, txg: Option<u64>) -> Result<Rc<Dir>> {
-        names::check(name, DatasetKind::Snapshot)?;
+    async fn check_snapshot(self: &Rc<Self>, name: &str, txg: Option<u64>) -> Result<Rc<DslDir>> {
+        namecheck::check(name, DatasetKind::Snapshot)?;
         let parts = split(name);
         let missing = || DslError::NotFound {
             name: parts.head.into(),
         };
         let dir = self.find_dir(parts.head).await?.ok_or_else(missing)?;
-        self.need_key(&dir).await?;
+        self.require_key(&dir).await?;
         let head = self
             .load_dataset(ObjectId(dir.phys().head_dataset_obj), None)
             .await?;
         let phys = head.phys();
-        // One snapshot in a group, and of what is written: a dataset made in this very group, or
-        // changed by another task, has blocks to come.
+        // One snapshot in a txg, and only of an objset that is written out: one created in this txg, or
+        // dirtied by another task, is written later in it.
         let dirty = |txg: u64| head.objset().is_some_and(|os| os.is_dirty(Txg(txg)));
         if txg.is_some_and(|txg| phys.prev_snap_txg >= txg || dirty(txg)) {
             return Err(DslError::Again);
@@ -97,7 +97,7 @@ impl Inner {
         if phys.flags & dataset_flags::INCONSISTENT != 0 {
             return Err(DslError::Busy { name: name.into() });
         }
-        // What the snapshot may come to own must have room beside the refreservation.
+        // The unique space that becomes the snapshot's is charged in addition to the refreservation.
         let charge = phys.unique_bytes.min(head.ref_reserved.get());
         if charge > available(&dir, self.pool_size(0), true) {
             return Err(DslError::NoSpace);
@@ -123,7 +123,7 @@ impl Inner {
         Ok(found.map(ObjectId))
     }
 
-    async fn check_snapshot_limit(&self, dir: &Rc<Dir>, more: u64) -> Result<()> {
+    async fn check_snapshot_limit(&self, dir: &Rc<DslDir>, more: u64) -> Result<()> {
         if !self.features.is_active("filesystem_limits") {
             return Ok(());
         }
@@ -205,7 +205,7 @@ impl Inner {
         let new = Rc::new(crate::deadlist::Deadlist::open(mos, new).await?);
         new.add_key(h.prev_snap_txg, &self.empty, tx).await?;
         self.add_bookmark_keys(&head, &new, tx).await?;
-        self.hand_remaps_over(head.object, object, tx).await?;
+        self.move_remap_deadlist(head.object, object, tx).await?;
         head.change(|p| {
             p.deadlist_obj = new.object().0;
             p.prev_snap_obj = object.0;
@@ -224,7 +224,7 @@ impl Inner {
     }
 
     /// Notes in a directory that its snapshots changed now.
-    pub(crate) async fn snapshots_changed(&self, dir: &Dir, tx: &Tx) -> Result<()> {
+    pub(crate) async fn snapshots_changed(&self, dir: &DslDir, tx: &Tx) -> Result<()> {
         if !self.features.is_enabled("extensible_dataset") {
             return Ok(());
         }
@@ -275,12 +275,12 @@ impl Inner {
     }
 
     /// The head of a directory.
-    pub(crate) async fn head_of(self: &Rc<Self>, dir: &Dir) -> Result<Rc<DatasetState>> {
+    pub(crate) async fn head_of(self: &Rc<Self>, dir: &DslDir) -> Result<Rc<DatasetState>> {
         let head = ObjectId(dir.phys().head_dataset_obj);
         self.load_dataset(head, None).await
     }
 
-    /// Destroys a snapshot; with `defer`, when its last hold or clone goes. Syncing context; the
+    /// Destroys a snapshot; with `defer`, when its last hold or clone is gone. Syncing context; the
     /// checks were made.
     pub(crate) async fn destroy_snapshot(
         self: &Rc<Self>,
@@ -302,7 +302,7 @@ impl Inner {
         let head = self.head_of(&dir).await?;
         let next = self.load_dataset(ObjectId(s.next_snap_obj), None).await?;
         let bookmarked = self
-            .bookmarks_lose_snapshot(state, &next, &head, tx)
+            .bookmarks_snapshot_destroyed(state, &next, &head, tx)
             .await?;
         let features = state.features.borrow().clone();
         for feature in features {
@@ -329,9 +329,10 @@ impl Inner {
             n.prev_snap_obj = s.prev_snap_obj;
             n.prev_snap_txg = s.prev_snap_txg;
         });
-        self.pass_deadlist_on(state, &next, prev.as_ref().filter(|_| same_line), tx)
+        self.merge_deadlist_into_next(state, &next, prev.as_ref().filter(|_| same_line), tx)
             .await?;
-        self.pass_remaps_on(state, &next, tx).await?;
+        self.merge_remap_deadlist_into_next(state, &next, tx)
+            .await?;
         if !bookmarked {
             self.remove_clones_key(&dir, s.creation_txg, tx).await?;
         }
@@ -349,7 +350,7 @@ impl Inner {
                 let list = self.deadlist_of(&head).await?;
                 list.remove_key(s.creation_txg, &self.empty, tx).await?;
             }
-            // Bookmarks have no part in these.
+            // Bookmarks do not need keys of remap deadlists.
             self.remove_remap_key(head.object, s.creation_txg, tx)
                 .await?;
         } else {
@@ -366,12 +367,12 @@ impl Inner {
                 dir.did_use(UsedBy::Refreservation, used(-signed(filled)));
             }
         }
-        self.forget_snapshot(state, &head, &dir, tx).await
+        self.remove_snapshot(state, &head, &dir, tx).await
     }
 
-    /// Frees what only the snapshot holds and gives the rest of its deadlist to the next dataset.
+    /// Moves the blocks only the snapshot refers to to `free_bpobj`, and merges its deadlist into the next dataset's.
     /// `prev` is the previous snapshot when this one is its next.
-    async fn pass_deadlist_on(
+    async fn merge_deadlist_into_next(
         self: &Rc<Self>,
         state: &Rc<DatasetState>,
         next: &Rc<DatasetState>,
@@ -393,7 +394,7 @@ impl Inner {
         state.dir().did_use(UsedBy::Snapshots, -delta);
         list.move_to(&self.free_bpobj, s.prev_snap_txg, &self.empty, tx)
             .await?;
-        let free_dir = self.dir(self.fixed.get().free_dir).await?;
+        let free_dir = self.dir(self.special.get().free_dir).await?;
         free_dir.did_use(UsedBy::Head, delta);
         let own = self.deadlist_of(state).await?;
         list.merge(&own, &self.empty, tx).await?;
@@ -401,11 +402,11 @@ impl Inner {
         Ok(())
     }
 
-    /// Drops a key from the deadlists of all heads cloned, directly or not, from snapshots of a
+    /// Removes a key from the deadlists of all heads cloned, directly or not, from snapshots of a
     /// directory that are younger.
     pub(crate) async fn remove_clones_key(
         self: &Rc<Self>,
-        dir: &Rc<Dir>,
+        dir: &Rc<DslDir>,
         key: u64,
         tx: &Tx,
     ) -> Result<()> {
@@ -432,12 +433,12 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes a snapshot out of its dataset's names and frees its objects.
-    async fn forget_snapshot(
+    /// Removes a snapshot from its dataset's names and frees its objects.
+    async fn remove_snapshot(
         self: &Rc<Self>,
         state: &Rc<DatasetState>,
         head: &Rc<DatasetState>,
-        dir: &Rc<Dir>,
+        dir: &Rc<DslDir>,
         tx: &Tx,
     ) -> Result<()> {
         let mos = &self.mos;

@@ -1,4 +1,4 @@
-//! The public door to snapshots, clones, bookmarks and holds.
+//! Snapshots, clones, bookmarks and holds: the public interface.
 
 use std::rc::Rc;
 
@@ -6,10 +6,10 @@ use dmu::Tx;
 use ondisk::dsl::zapified_keys;
 
 use crate::deadlist::Deadlist;
+use crate::dsl_pool::{DslPool, Found};
 use crate::error::{DslError, Result};
 use crate::hierarchy::Hierarchy;
-use crate::inner::{Found, Inner};
-use crate::names::{self, split};
+use crate::namecheck::{self, split};
 use crate::property::{DatasetKind, Setting};
 use crate::space::Sizes;
 use ondisk::ObjectId;
@@ -17,7 +17,7 @@ use ondisk::ObjectId;
 /// Names that stood in the way, each with its reason. When there is one, nothing was done.
 pub type Refusals = Vec<(String, DslError)>;
 
-/// Snapshots destroyed in one group: more would hold up everybody who waits for it.
+/// Snapshots destroyed in one txg: more would delay every waiter of that txg.
 const DESTROYED_AT_ONCE: usize = 500;
 
 impl Hierarchy {
@@ -25,7 +25,7 @@ impl Hierarchy {
     async fn submit_until_done<T: 'static>(
         &self,
         name: &'static str,
-        mut task: impl FnMut() -> crate::inner::LocalTask<T>,
+        mut task: impl FnMut() -> crate::dsl_pool::LocalTask<T>,
     ) -> Result<T> {
         loop {
             let once = task();
@@ -45,8 +45,8 @@ impl Hierarchy {
     /// `BadName`, `NameTooLong`, `NoSpace`, `CountLimit`, `Busy`) is returned as refusals.
     pub async fn snapshot(&self, wanted: &[String], settings: &[Setting]) -> Result<Refusals> {
         {
-            let _names = self.inner().config.read().await;
-            let refused = self.inner().check_snapshots(wanted, None).await?;
+            let _names = self.pool().config.read().await;
+            let refused = self.pool().check_snapshots(wanted, None).await?;
             if !refused.is_empty() {
                 return Ok(refused);
             }
@@ -56,21 +56,21 @@ impl Hierarchy {
             let (wanted, settings) = (wanted.clone(), settings.clone());
             Box::new(move |this, tx| {
                 Box::pin(async move {
-                    let inner = this.inner();
-                    let refused = inner.check_snapshots(&wanted, Some(tx.txg().0)).await?;
+                    let pool = this.pool();
+                    let refused = pool.check_snapshots(&wanted, Some(tx.txg().0)).await?;
                     if !refused.is_empty() {
                         return Ok(refused);
                     }
                     this.apply(async {
                         for (number, name) in wanted.iter().enumerate() {
-                            inner.breathe(number).await;
-                            let state = inner.create_snapshot(name, tx).await?;
+                            pool.yield_every(number).await;
+                            let state = pool.create_snapshot(name, tx).await?;
                             if settings.is_empty() {
                                 continue;
                             }
-                            let found = inner.find(name).await?;
+                            let found = pool.find(name).await?;
                             debug_assert_eq!(found.dataset, state.object, "made just now");
-                            inner.apply_settings(&found, &settings, tx).await?;
+                            pool.apply_settings(&found, &settings, tx).await?;
                         }
                         Ok(Vec::new())
                     })
@@ -81,21 +81,22 @@ impl Hierarchy {
         .await
     }
 
-    /// Destroys snapshots; with `defer`, those held or cloned go when their last hold or clone
-    /// does. Names that do not exist are passed over. All go, or none when one is refused; many go
-    /// in several groups, so that nobody waits long for one.
+    /// Destroys snapshots; with `defer`, those held or cloned are destroyed with their last hold or
+    /// clone. Names that do not exist are skipped. All are destroyed, or none when one is refused; many
+    /// are destroyed
+    /// in several txgs, so that no txg takes long.
     ///
     /// # Errors
     /// Of reading and of the pool; `Busy` (held or open) and `HasClones` are refusals.
-    pub async fn destroy_snapshots(&self, doomed: &[String], defer: bool) -> Result<Refusals> {
+    pub async fn destroy_snapshots(&self, targets: &[String], defer: bool) -> Result<Refusals> {
         {
-            let _names = self.inner().config.read().await;
-            let refused = check_doomed(self.inner(), doomed, defer).await?;
+            let _names = self.pool().config.read().await;
+            let refused = check_destroy_snapshots(self.pool(), targets, defer).await?;
             if !refused.is_empty() {
                 return Ok(refused);
             }
         }
-        for part in doomed.chunks(DESTROYED_AT_ONCE) {
+        for part in targets.chunks(DESTROYED_AT_ONCE) {
             let refused = self.destroy_together(part.to_vec(), defer).await?;
             if !refused.is_empty() {
                 return Ok(refused);
@@ -105,18 +106,18 @@ impl Hierarchy {
     }
 
     /// Destroys snapshots in one group.
-    async fn destroy_together(&self, doomed: Vec<String>, defer: bool) -> Result<Refusals> {
+    async fn destroy_together(&self, targets: Vec<String>, defer: bool) -> Result<Refusals> {
         self.submit("destroy snapshots", async move |this: &Self, tx: &Tx| {
-            let inner = this.inner();
-            let refused = check_doomed(inner, &doomed, defer).await?;
+            let pool = this.pool();
+            let refused = check_destroy_snapshots(pool, &targets, defer).await?;
             if !refused.is_empty() {
                 return Ok(refused);
             }
             this.apply(async {
-                for (number, name) in doomed.iter().enumerate() {
-                    inner.breathe(number).await;
-                    if let Some(state) = inner.check_destroy_snapshot(name, defer).await? {
-                        inner.destroy_snapshot(&state, defer, tx).await?;
+                for (number, name) in targets.iter().enumerate() {
+                    pool.yield_every(number).await;
+                    if let Some(state) = pool.check_destroy_snapshot(name, defer).await? {
+                        pool.destroy_snapshot(&state, defer, tx).await?;
                     }
                 }
                 Ok(Vec::new())
@@ -138,7 +139,7 @@ impl Hierarchy {
         creator: u32,
     ) -> Result<()> {
         {
-            let _names = self.inner().config.read().await;
+            let _names = self.pool().config.read().await;
             self.check_clone(snapshot, name, &settings).await?;
         }
         let request = Rc::new((snapshot.to_owned(), name.to_owned(), settings));
@@ -162,25 +163,24 @@ impl Hierarchy {
         creator: u32,
         tx: &Tx,
     ) -> Result<()> {
-        let inner = self.inner();
+        let pool = self.pool();
         let parent = self.check_clone(snapshot, name, settings).await?;
-        let found = inner.find(snapshot).await?;
-        let origin = inner.load_dataset(found.dataset, found.snapshot).await?;
+        let found = pool.find(snapshot).await?;
+        let origin = pool.load_dataset(found.dataset, found.snapshot).await?;
         // What the clone writes must be younger than the snapshot.
         if origin.phys().creation_txg >= tx.txg().0 {
             return Err(DslError::Again);
         }
         self.apply(async {
             let (_, component) = name.rsplit_once('/').expect("the name was checked");
-            let dir = inner.create_dir(Some(&parent), component, tx).await?;
-            inner.grant_to_creator(&dir, creator, tx).await?;
-            inner
-                .adjust_count(&parent, zapified_keys::FILESYSTEM_COUNT, 1, tx)
+            let dir = pool.create_dir(Some(&parent), component, tx).await?;
+            pool.grant_to_creator(&dir, creator, tx).await?;
+            pool.adjust_count(&parent, zapified_keys::FILESYSTEM_COUNT, 1, tx)
                 .await?;
-            inner.start_counts(&dir, tx).await?;
-            let state = inner.create_clone(dir, &origin, settings, tx).await?;
+            pool.start_counts(&dir, tx).await?;
+            let state = pool.create_clone(dir, &origin, settings, tx).await?;
             let text = format!("origin={snapshot} ({})", origin.object);
-            inner.event("clone", name, state.object, text, tx);
+            pool.event("clone", name, state.object, text, tx);
             Ok(())
         })
         .await
@@ -191,19 +191,19 @@ impl Hierarchy {
         snapshot: &str,
         name: &str,
         settings: &[Setting],
-    ) -> Result<Rc<crate::dir::Dir>> {
-        let inner = self.inner();
-        let found = inner.find(snapshot).await?;
+    ) -> Result<Rc<crate::dir::DslDir>> {
+        let pool = self.pool();
+        let found = pool.find(snapshot).await?;
         if found.snapshot.is_none() {
             return Err(DslError::WrongKind {
                 name: snapshot.into(),
             });
         }
-        inner.need_key(&found.dir).await?;
-        names::check(name, DatasetKind::Filesystem)?;
-        let pool = self.pool_name();
+        pool.require_key(&found.dir).await?;
+        namecheck::check(name, DatasetKind::Filesystem)?;
+        let pool_name = self.pool_name();
         let in_pool = name
-            .strip_prefix(&pool)
+            .strip_prefix(&pool_name)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
         if !in_pool {
             return Err(DslError::CrossPool);
@@ -211,45 +211,45 @@ impl Hierarchy {
         self.check_new(name, settings).await
     }
 
-    /// Exchanges a clone's place with its origin's: the snapshots up to the origin become the
-    /// clone's, and the old head a clone of it.
+    /// Promotes a clone: the snapshots up to its origin become the clone's, and the old head becomes a
+    /// clone of the origin.
     ///
     /// # Errors
     /// `NotFound`, `NotAClone`, `Conflicts`, `NoSpace`, `NameTooLong`, `CountLimit`.
     pub async fn promote(&self, name: &str) -> Result<()> {
         {
-            let _names = self.inner().config.read().await;
-            self.inner().check_promote(name).await?;
+            let _names = self.pool().config.read().await;
+            self.pool().check_promote(name).await?;
         }
         let name = name.to_owned();
         self.submit("promote", async move |this: &Self, tx: &Tx| {
-            let promotion = this.inner().check_promote(&name).await?;
-            this.apply(this.inner().promote(&promotion, tx)).await
+            let promotion = this.pool().check_promote(&name).await?;
+            this.apply(this.pool().promote(&promotion, tx)).await
         })
         .await
     }
 
-    /// Makes a dataset what its newest snapshot is, which must be `target` if given. No handle of
+    /// Rolls a dataset back to its newest snapshot, which must be `target` if given. No handle of
     /// the dataset may be open.
     ///
     /// # Errors
     /// `NotFound`, `NoSnapshot`, `NotNewest`, `Busy`, `Quota`, `NoSpace`.
     pub async fn rollback(&self, name: &str, target: Option<&str>) -> Result<()> {
         {
-            let _names = self.inner().config.read().await;
-            self.inner().check_rollback(name, target, None).await?;
+            let _names = self.pool().config.read().await;
+            self.pool().check_rollback(name, target, None).await?;
         }
-        // What was written before its last handle went must not follow the rollback.
-        self.inner().services.clock.sync_all().await?;
+        // Data written through handles that are closed must not be synced after the rollback.
+        self.pool().services.clock.sync_all().await?;
         let name = Rc::new(name.to_owned());
         let target = Rc::new(target.map(str::to_owned));
         self.submit_until_done("rollback", || {
             let (name, target) = (name.clone(), target.clone());
             Box::new(move |this, tx| {
                 Box::pin(async move {
-                    let inner = this.inner();
+                    let pool = this.pool();
                     let txg = tx.txg();
-                    let state = inner
+                    let state = pool
                         .check_rollback(&name, target.as_deref(), Some(txg))
                         .await?;
                     if state.is_dirty_later(txg) {
@@ -257,7 +257,7 @@ impl Hierarchy {
                             name: name.to_string(),
                         });
                     }
-                    this.apply(inner.rollback(&state, tx)).await
+                    this.apply(pool.rollback(&state, tx)).await
                 })
             })
         })
@@ -272,11 +272,11 @@ impl Hierarchy {
     pub async fn create_bookmarks(&self, wanted: &[(String, String)]) -> Result<Refusals> {
         let wanted = wanted.to_vec();
         self.submit("bookmark", async move |this: &Self, tx: &Tx| {
-            let inner = this.inner();
+            let pool = this.pool();
             let mut refused = Vec::new();
             let mut sources = Vec::new();
             for (name, source) in &wanted {
-                match inner.check_bookmark(name, source).await {
+                match pool.check_bookmark(name, source).await {
                     Ok(source) => sources.push((name, source)),
                     Err(error) => refused.push((name.clone(), error)),
                 }
@@ -286,7 +286,7 @@ impl Hierarchy {
             }
             this.apply(async {
                 for (name, source) in sources {
-                    inner.create_bookmark(name, source, tx).await?;
+                    pool.create_bookmark(name, source, tx).await?;
                 }
                 Ok(Vec::new())
             })
@@ -295,18 +295,18 @@ impl Hierarchy {
         .await
     }
 
-    /// Destroys bookmarks; names that do not exist are passed over.
+    /// Destroys bookmarks; names that do not exist are skipped.
     ///
     /// # Errors
     /// Of reading and of the pool.
-    pub async fn destroy_bookmarks(&self, doomed: &[String]) -> Result<Refusals> {
-        let doomed = doomed.to_vec();
+    pub async fn destroy_bookmarks(&self, targets: &[String]) -> Result<Refusals> {
+        let targets = targets.to_vec();
         self.submit("destroy bookmarks", async move |this: &Self, tx: &Tx| {
-            let inner = this.inner();
+            let pool = this.pool();
             let mut refused = Vec::new();
             let mut existing = Vec::new();
-            for name in &doomed {
-                match inner.check_destroy_bookmark(name).await {
+            for name in &targets {
+                match pool.check_destroy_bookmark(name).await {
                     Ok(Some(_)) => existing.push(name),
                     Ok(None) => {}
                     Err(error) => refused.push((name.clone(), error)),
@@ -317,7 +317,7 @@ impl Hierarchy {
             }
             this.apply(async {
                 for name in existing {
-                    inner.destroy_bookmark(name, tx).await?;
+                    pool.destroy_bookmark(name, tx).await?;
                 }
                 Ok(Vec::new())
             })
@@ -334,11 +334,11 @@ impl Hierarchy {
     pub async fn hold(&self, names: &[String], tag: &str) -> Result<Refusals> {
         let (names, tag) = (names.to_vec(), tag.to_owned());
         self.submit("hold", async move |this: &Self, tx: &Tx| {
-            let inner = this.inner();
+            let pool = this.pool();
             let mut refused = Vec::new();
             let mut states = Vec::new();
             for name in &names {
-                match inner.check_hold(name, &tag).await {
+                match pool.check_hold(name, &tag).await {
                     Ok(state) => states.push(state),
                     Err(error) => refused.push((name.clone(), error)),
                 }
@@ -348,7 +348,7 @@ impl Hierarchy {
             }
             this.apply(async {
                 for state in states {
-                    inner.add_hold(&state, &tag, tx).await?;
+                    pool.add_hold(&state, &tag, tx).await?;
                 }
                 Ok(Vec::new())
             })
@@ -357,19 +357,19 @@ impl Hierarchy {
         .await
     }
 
-    /// Removes the holds with one tag from snapshots: all or none. A snapshot that was to go with
-    /// its last hold goes.
+    /// Removes the holds with one tag from snapshots: all or none. A snapshot marked for
+    /// deferred destruction is destroyed with its last hold.
     ///
     /// # Errors
     /// Of reading and of the pool; `NotFound`, `NoSuchTag`, `WrongKind` and `Busy` are refusals.
     pub async fn release(&self, names: &[String], tag: &str) -> Result<Refusals> {
         let (names, tag) = (names.to_vec(), tag.to_owned());
         self.submit("release", async move |this: &Self, tx: &Tx| {
-            let inner = this.inner();
+            let pool = this.pool();
             let mut refused = Vec::new();
             let mut states = Vec::new();
             for name in &names {
-                match inner.check_release(name, &tag).await {
+                match pool.check_release(name, &tag).await {
                     Ok(state) => states.push(state),
                     Err(error) => refused.push((name.clone(), error)),
                 }
@@ -379,7 +379,7 @@ impl Hierarchy {
             }
             this.apply(async {
                 for state in states {
-                    inner.remove_hold(&state, &tag, tx).await?;
+                    pool.remove_hold(&state, &tag, tx).await?;
                 }
                 Ok(Vec::new())
             })
@@ -393,8 +393,8 @@ impl Hierarchy {
     /// # Errors
     /// `NotFound`, `WrongKind`; errors of reading.
     pub async fn holds(&self, snapshot: &str) -> Result<Vec<(String, u64)>> {
-        let _names = self.inner().config.read().await;
-        self.inner().holds_of(snapshot).await
+        let _names = self.pool().config.read().await;
+        self.pool().holds_of(snapshot).await
     }
 
     /// Returns the bytes that would come free if the snapshots of one dataset from `first` to
@@ -403,8 +403,8 @@ impl Hierarchy {
     /// # Errors
     /// `NotFound`; `WrongKind` when they are not of one dataset or not in this order.
     pub async fn would_free(&self, first: &str, last: &str) -> Result<u64> {
-        let _names = self.inner().config.read().await;
-        Ok(self.inner().would_free(first, last).await?.used)
+        let _names = self.pool().config.read().await;
+        Ok(self.pool().would_free(first, last).await?.used)
     }
 
     /// Returns the bytes a dataset or snapshot refers to that were written after a snapshot or
@@ -413,25 +413,29 @@ impl Hierarchy {
     /// # Errors
     /// `NotFound` when there is no such earlier point.
     pub async fn written_since(&self, name: &str, since: &str) -> Result<u64> {
-        let _names = self.inner().config.read().await;
-        self.inner().written_since(name, since).await
+        let _names = self.pool().config.read().await;
+        self.pool().written_since(name, since).await
     }
 }
 
-async fn check_doomed(inner: &Rc<Inner>, doomed: &[String], defer: bool) -> Result<Refusals> {
+async fn check_destroy_snapshots(
+    pool: &Rc<DslPool>,
+    targets: &[String],
+    defer: bool,
+) -> Result<Refusals> {
     let mut refused = Vec::new();
-    for (number, name) in doomed.iter().enumerate() {
-        inner.breathe(number).await;
-        if let Err(error) = inner.check_destroy_snapshot(name, defer).await {
+    for (number, name) in targets.iter().enumerate() {
+        pool.yield_every(number).await;
+        if let Err(error) = pool.check_destroy_snapshot(name, defer).await {
             refused.push((name.clone(), error));
         }
     }
     Ok(refused)
 }
 
-impl Inner {
-    /// Lets other tasks run now and then in a long row of like steps.
-    pub(crate) async fn breathe(&self, step: usize) {
+impl DslPool {
+    /// Yields to other tasks every few steps of a long loop.
+    pub(crate) async fn yield_every(&self, step: usize) {
         /// Some milliseconds of work.
         const STEPS: usize = 16;
         if step % STEPS == STEPS - 1 {
@@ -444,7 +448,7 @@ impl Inner {
         let phys = self.dataset_phys(dataset).await?;
         let missing = || DslError::NotFound { name: since.into() };
         let parts = split(since);
-        // What was referenced then, and how much of it died before the next snapshot, if known.
+        // The space referenced then, and how much of it was freed before the next snapshot, if known.
         let (referenced, txg, freed): (u64, u64, Option<Sizes>) = match parts.bookmark {
             Some(short) => {
                 let dir = self.find_dir(parts.head).await?.ok_or_else(missing)?;

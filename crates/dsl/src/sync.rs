@@ -1,9 +1,9 @@
-//! The sync of a transaction group: datasets, tasks, frees, the meta-objset's own space.
+//! The sync of a txg: datasets, sync tasks, frees, the meta-objset's own space.
 //!
 //! ```text
-//!  pass 1:  dirty datasets -> tasks -> what tasks made dirty -> deferred frees -> background step
+//!  pass 1:  dirty datasets -> sync tasks -> datasets dirtied by tasks -> deferred frees -> asynchronous frees
 //!           -> $MOS takes the meta-objset's space -> fields written back -> meta-objset
-//!  pass 2+: the same without tasks and background; frees go to the list of deferred frees
+//!  pass 2+: the same without tasks and asynchronous frees; frees go to the list of deferred frees
 //! ```
 //! The meta-objset holds the space records of itself: what a pass writes changes `$MOS` in the next
 //! pass, until a pass rewrites everything in place and nothing changes any more.
@@ -18,26 +18,26 @@ use zio::BlockStore;
 
 use crate::bptree::{self, Progress};
 use crate::dataset::DatasetState;
-use crate::directory as names;
+use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
 use crate::hierarchy::Hierarchy;
-use crate::inner::Inner;
 use crate::livelist::is_tracked;
-use crate::policy::features_of_block;
+use crate::object_directory;
 use crate::space::{Delta, Sizes, Transfer, sizes_of};
+use crate::write_policy::features_of_block;
 
-/// The first pass whose frees wait for the next group. OpenZFS: `zfs_sync_pass_deferred_free`.
+/// The first pass whose frees are deferred to the next txg. OpenZFS: `zfs_sync_pass_deferred_free`.
 const PASS_DEFERRED_FREE: u32 = 2;
-/// A pass count that means the group does not converge: a broken invariant of ours.
+/// A pass count that means the txg does not converge: a broken invariant of ours.
 const PASS_MAX: u32 = 64;
 
-/// Collects what came and went while an objset was written.
+/// Collects the blocks born and freed while an objset is written.
 struct Collector {
     store: BlockStore,
     born: Sizes,
     /// Blocks that are no longer referenced.
     killed: Vec<BlockPointer>,
-    /// Of a clone with a livelist: when its origin was made, and the blocks written.
+    /// For a clone with a livelist: the creation txg of its origin, and the blocks written.
     livelist: Option<(u64, Vec<BlockPointer>)>,
     wanted: Vec<&'static str>,
 }
@@ -79,19 +79,19 @@ impl Ledger for Collector {
     }
 }
 
-impl Inner {
+impl DslPool {
     pub(crate) async fn sync_pass(self: &Rc<Self>, txg: Txg, pass: u32) -> Result<BlockPointer> {
         assert!(pass > 0 && pass < PASS_MAX, "the sync of a group converges");
         if self.read_only {
             return Err(DslError::ReadOnly);
         }
         self.pass.set(pass);
-        let result = self.sync_pass_inner(txg, pass).await;
+        let result = self.sync_pass_steps(txg, pass).await;
         self.pass.set(0);
         result
     }
 
-    async fn sync_pass_inner(self: &Rc<Self>, txg: Txg, pass: u32) -> Result<BlockPointer> {
+    async fn sync_pass_steps(self: &Rc<Self>, txg: Txg, pass: u32) -> Result<BlockPointer> {
         let tx = Rc::new(self.services.clock.syncing_tx(txg));
         if pass == 1 {
             self.sync_logs(txg, &tx).await?;
@@ -105,12 +105,12 @@ impl Inner {
             changed |= self.sync_datasets(txg, pass, &tx).await?;
             changed |= self.mos.is_dirty(txg);
             changed |= self.background_step(&tx).await?;
-            // A group that changes nothing must stay one: deferred frees wait for the next.
+            // A txg without changes must stay one: deferred frees wait for the next with changes.
             if changed {
                 self.free_deferred(&tx).await?;
             }
         }
-        let mos_dir = self.dir(self.fixed.get().mos_dir).await?;
+        let mos_dir = self.dir(self.special.get().mos_dir).await?;
         let delta = self.mos_delta.take();
         if !delta.is_zero() {
             mos_dir.did_use(UsedBy::Head, delta);
@@ -158,7 +158,7 @@ impl Inner {
         }
     }
 
-    /// Puts the headers of running intent logs into their objsets, and frees log blocks whose changes this group has.
+    /// Puts the headers of running intent logs into their objsets, and frees log blocks whose changes are in this txg.
     async fn sync_logs(&self, txg: Txg, tx: &Tx) -> Result<()> {
         for (state, objset) in self.open_objsets() {
             let Some(log) = state.log() else { continue };
@@ -191,7 +191,7 @@ impl Inner {
         Ok(any)
     }
 
-    /// Records what came and went in a head dataset. OpenZFS: module/zfs/dsl_dataset.c,
+    /// Accounts the blocks born and freed in a head dataset. OpenZFS: module/zfs/dsl_dataset.c,
     /// `dsl_dataset_block_born` and `dsl_dataset_block_kill`.
     async fn account(
         self: &Rc<Self>,
@@ -205,7 +205,7 @@ impl Inner {
         let mut freed_sizes = Sizes::default();
         let mut dead = Vec::new();
         let mut dead_sizes = Sizes::default();
-        // Dead blocks that only the previous snapshot holds now, and those younger than the origin.
+        // Dead blocks unique to the previous snapshot now, and those born after the origin.
         let mut unique_to_prev = 0;
         let mut moved_to_snapshots = 0;
         let origin_txg = state.dir().origin_txg.get();
@@ -275,11 +275,11 @@ impl Inner {
             }
             deadlist.insert(&dead, &self.empty, tx).await?;
         }
-        self.bookmarks_lose_blocks(state, &killed, tx).await?;
+        self.bookmarks_blocks_freed(state, &killed, tx).await?;
         if let Some((_, born)) = &ledger.livelist
             && let Some(list) = self.livelist_of(&state.dir()).await?
         {
-            self.keep_livelist(state, &list, born, &ended, tx).await?;
+            self.update_livelist(state, &list, born, &ended, tx).await?;
         }
         self.free_blocks(&freed, tx).await?;
         let mut wanted = ledger.wanted;
@@ -308,7 +308,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Turns a dataset or directory object into a dictionary, keeping its bonus. Syncing context.
+    /// Zapifies a dataset or directory object: makes it a ZAP and keeps its bonus. Syncing context.
     pub(crate) async fn zapify(&self, object: ObjectId, tx: &Tx) -> Result<()> {
         if self.mos.object_info(object).await?.object_type == ObjectType::ZAP_METADATA {
             return Ok(());
@@ -321,7 +321,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Frees an object that may have become a dictionary. Syncing context.
+    /// Frees an object that may have been zapified. Syncing context.
     pub(crate) async fn free_zapified(&self, object: ObjectId, tx: &Tx) -> Result<()> {
         if self.mos.object_info(object).await?.object_type == ObjectType::ZAP_METADATA {
             self.features.decr("extensible_dataset", tx).await?;
@@ -330,8 +330,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Gives blocks back: at once in the first pass, else with the next group, because the space
-    /// maps of a later pass must not change what they describe.
+    /// Frees blocks: at once in the first pass, deferred to the next txg in later ones, because the
+    /// space maps written in a later pass must not change what they describe.
     pub(crate) async fn free_blocks(&self, blocks: &[BlockPointer], tx: &Tx) -> Result<()> {
         for bp in blocks {
             self.services.cache().forget(bp);
@@ -369,9 +369,9 @@ impl Inner {
         if !self.has_background_work() {
             return Ok(false);
         }
-        let free_dir = self.dir(self.fixed.get().free_dir).await?;
+        let free_dir = self.dir(self.special.get().free_dir).await?;
         let store = self.services.store().clone();
-        let mut left = self.background_blocks.get();
+        let mut left = self.background_blocks_max.get();
         let drained = self
             .free_bpobj
             .drain(left, tx, async |blocks, sizes| {
@@ -402,13 +402,18 @@ impl Inner {
             Progress::More => {}
             Progress::Finished => {
                 self.features.decr("async_destroy", tx).await?;
-                zap::remove(&self.mos, names::OBJECT_DIRECTORY, names::BPTREE_OBJ, tx).await?;
+                zap::remove(
+                    &self.mos,
+                    object_directory::OBJECT_DIRECTORY,
+                    object_directory::BPTREE_OBJ,
+                    tx,
+                )
+                .await?;
                 self.mos.free_object(object, tx).await?;
                 self.bptree.set(ObjectId(0));
             }
-            // What the unreadable block leads to stays allocated, and the rest of the pool goes on.
-            // The next import tries again.
-            Progress::Broken(error) => *self.background_error.borrow_mut() = Some(error),
+            // Blocks below the unreadable one stay allocated; the next import tries again.
+            Progress::Failed(error) => *self.background_error.borrow_mut() = Some(error),
         }
         Ok(true)
     }
@@ -437,7 +442,7 @@ impl Inner {
             };
             any = true;
             let guard = self.config.write().await;
-            task(Hierarchy::from_inner(self.clone()), tx.clone()).await;
+            task(Hierarchy::from_pool(self.clone()), tx.clone()).await;
             drop(guard);
         }
     }
@@ -467,7 +472,7 @@ impl Inner {
         Ok(())
     }
 
-    /// A group is on disk: its transactions' space is accounted, closed datasets can be let go.
+    /// A txg is on disk: the space of its transactions is no longer in flight, and closed datasets are evicted.
     pub(crate) fn synced(&self, txg: Txg) {
         for dir in self.dirs.borrow().values() {
             dir.end_inflight(txg);

@@ -32,20 +32,20 @@ pub struct NewDataset {
     pub kind: DatasetKind,
     /// Properties given by the user.
     pub settings: Vec<Setting>,
-    /// The user who creates it, who gets what is granted to creators.
+    /// The uid that gets the permissions delegated to creators.
     pub creator: u32,
 }
 
-/// What was read and written of a dataset's content since it was opened.
+/// I/O of a dataset's contents since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Requests to read.
     pub reads: u64,
-    /// Bytes they got.
+    /// Bytes read.
     pub read_bytes: u64,
     /// Requests to write.
     pub writes: u64,
-    /// Bytes they brought.
+    /// Bytes written.
     pub written_bytes: u64,
 }
 
@@ -130,7 +130,7 @@ pub struct SpaceInfo {
     pub compress_ratio: u64,
     /// The same of everything referenced.
     pub ref_compress_ratio: u64,
-    /// Held by nobody else.
+    /// Referred to by no other dataset.
     pub unique: u64,
 }
 
@@ -161,7 +161,7 @@ pub struct DatasetInfo {
     pub clones: Vec<String>,
     /// Holds on a snapshot.
     pub user_refs: u64,
-    /// A snapshot that goes when its last hold or clone goes.
+    /// A snapshot to be destroyed with its last hold or clone.
     pub defer_destroy: bool,
     /// A half-received dataset.
     pub inconsistent: bool,
@@ -214,7 +214,7 @@ pub struct DatasetProperties {
     pub properties: Vec<PropertyEntry>,
 }
 
-/// Something that happened to a dataset, for the pool's history.
+/// A change of a dataset, for the pool's history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryEvent {
     /// What: `create`, `destroy`, `rename`, `set`, `inherit`, `snapshot`, ...
@@ -225,6 +225,6 @@ pub struct HistoryEvent {
     pub object: ObjectId,
     /// Details.
     pub text: String,
-    /// The group it happened in.
+    /// The txg it happened in.
     pub txg: Txg,
 }

@@ -1,6 +1,6 @@
 //! Native and user properties of datasets: what exists, what values mean, how they are shown.
 //!
-//! Pure: no I/O, no pool. How values are stored and inherited is in [`crate::stored`].
+//! Pure: no I/O, no pool. How values are stored and inherited is in [`crate::property_zap`].
 
 mod table;
 mod text;

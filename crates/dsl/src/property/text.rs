@@ -41,7 +41,7 @@ impl Value {
 pub enum Source {
     /// Not a stored property: computed, or fixed at creation.
     None,
-    /// Nobody set it.
+    /// It is not set.
     Default,
     /// Set on this dataset.
     Local,

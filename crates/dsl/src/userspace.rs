@@ -1,6 +1,6 @@
-//! What users, groups and projects use of a file system, and their quotas, as stored.
+//! Space used by users, groups and projects of a file system, and their quotas (`zfs userspace`).
 //!
-//! Used space is in the special objects of the object set; quotas are dictionaries named in the
+//! Used space is in the special objects of the object set; quotas are ZAPs named in the
 //! master node. OpenZFS: module/zfs/zfs_quota.c.
 
 use std::collections::BTreeMap;
@@ -11,9 +11,9 @@ use dmu::{Objset, Owner};
 use ondisk::{ObjectId, ObjectType};
 
 use crate::dataset::Dataset;
+use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
 use crate::hierarchy::Hierarchy;
-use crate::inner::Inner;
 use crate::property::{DatasetKind, split_user_space};
 use crate::types::Estimate;
 
@@ -41,14 +41,14 @@ impl UsageOf {
         }
     }
 
-    /// Names of the quota dictionaries, of bytes and of objects.
+    /// Names of the quota ZAPs, of bytes and of objects.
     fn quotas(self) -> [&'static str; 2] {
         let at = 2 * self.index();
         [QUOTAS[at], QUOTAS[at + 1]]
     }
 }
 
-/// Names of the quota dictionaries in the master node: bytes and objects of users, of groups, of
+/// Names of the quota ZAPs in the master node: bytes and objects of users, of groups, of
 /// projects.
 const QUOTAS: [&str; 6] = [
     "userquota@",
@@ -59,7 +59,7 @@ const QUOTAS: [&str; 6] = [
     "projectobjquota@",
 ];
 
-/// The quota dictionaries of a file system, in the order of [`QUOTAS`]; 0 for those it has not.
+/// The quota ZAPs of a file system, in the order of [`QUOTAS`]; 0 for those it has not.
 pub(crate) type QuotaObjects = [u64; 6];
 
 /// What one user, group or project uses and may use.
@@ -83,14 +83,14 @@ impl Hierarchy {
     /// # Errors
     /// `NotFound`; `WrongKind` for volumes; errors of reading.
     pub async fn usage(&self, name: &str, of: UsageOf) -> Result<Vec<Usage>> {
-        let _names = self.inner().config.read().await;
-        self.inner().usage(name, of).await
+        let _names = self.pool().config.read().await;
+        self.pool().usage(name, of).await
     }
 }
 
 impl Dataset {
     /// Whether an owner has reached a quota and may not take more: bytes, and with `creating` files
-    /// too. Usage is as of the last sync, so that a quota can be passed by what one group writes.
+    /// too. Usage is as of the last sync, so that a quota can be exceeded by what one txg writes.
     ///
     /// # Errors
     /// Of reading.
@@ -183,7 +183,7 @@ async fn reached(objset: &Objset, map: u64, id: u64, used: u64) -> Result<bool> 
     Ok(limit.is_some_and(|limit| used >= limit))
 }
 
-impl Inner {
+impl DslPool {
     /// The value of a property like `userused@501`: `None` when it is none.
     pub(crate) async fn user_property(&self, objset: &Objset, name: &str) -> Result<Option<u64>> {
         let Some((prefix, who)) = split_user_space(name) else {
@@ -250,7 +250,7 @@ fn entry<'a>(all: &'a mut BTreeMap<u64, Usage>, hex: &str) -> Result<&'a mut Usa
     Ok(usage)
 }
 
-/// A quota dictionary of a file system: empty when there is none.
+/// A quota ZAP of a file system: empty when there is none.
 async fn quotas(objset: &Objset, name: &str) -> Result<Vec<(String, u64)>> {
     let object = zap::lookup_u64(objset, MASTER_NODE, name).await?;
     let Some(object) = object.filter(|object| *object != 0) else {

@@ -1,4 +1,4 @@
-//! The snapshots of one dataset as a directory shows them: found by name, listed by cookie.
+//! The snapshots of one head for `.zfs/snapshot`: lookup by name, listing by cookie.
 
 use dmu::zap::{self, ZapValue};
 use ondisk::dsl::{dataset_flags, zapified_keys};
@@ -14,7 +14,7 @@ pub struct SnapshotName {
     pub name: Vec<u8>,
     /// Its object.
     pub object: ObjectId,
-    /// Where the listing goes on; stays valid while snapshots come and go, and over imports.
+    /// Position after this entry; stays valid while snapshots are created and destroyed, and over imports.
     pub next_cookie: u64,
 }
 
@@ -29,13 +29,13 @@ impl Hierarchy {
         cookie: u64,
         max: usize,
     ) -> Result<Vec<SnapshotName>> {
-        let inner = self.inner();
-        let _names = inner.config.read().await;
-        let map = ObjectId(inner.dataset_phys(head).await?.snapnames_zapobj);
+        let pool = self.pool();
+        let _names = pool.config.read().await;
+        let map = ObjectId(pool.dataset_phys(head).await?.snapnames_zapobj);
         if map.0 == 0 {
             return Ok(Vec::new());
         }
-        let entries = zap::cursor(&inner.mos, map, cookie, max).await?;
+        let entries = zap::cursor(&pool.mos, map, cookie, max).await?;
         Ok(entries
             .into_iter()
             .filter_map(|entry| match entry.value {
@@ -59,17 +59,17 @@ impl Hierarchy {
         head: ObjectId,
         name: &[u8],
     ) -> Result<Option<(ObjectId, Guid, Vec<u8>)>> {
-        let inner = self.inner();
-        let _names = inner.config.read().await;
-        let phys = inner.dataset_phys(head).await?;
+        let pool = self.pool();
+        let _names = pool.config.read().await;
+        let phys = pool.dataset_phys(head).await?;
         let map = ObjectId(phys.snapnames_zapobj);
         if map.0 == 0 {
             return Ok(None);
         }
         let mut stored = name.to_vec();
-        let mut value = zap::lookup(&inner.mos, map, name).await?;
+        let mut value = zap::lookup(&pool.mos, map, name).await?;
         if value.is_none() && phys.flags & dataset_flags::CASE_INSENSITIVE != 0 {
-            let found = zap::lookup_normalized(&inner.mos, map, name).await?;
+            let found = zap::lookup_normalized(&pool.mos, map, name).await?;
             if let Some((found, name, _)) = found {
                 stored = name;
                 value = Some(found);
@@ -81,7 +81,7 @@ impl Hierarchy {
         let Some(object) = words.first().copied().map(ObjectId) else {
             return Ok(None);
         };
-        let guid = inner.dataset_phys(object).await?.guid;
+        let guid = pool.dataset_phys(object).await?.guid;
         Ok(Some((object, Guid(guid), stored)))
     }
 
@@ -91,16 +91,16 @@ impl Hierarchy {
     /// # Errors
     /// The object is no head; errors of reading.
     pub async fn snapshot_count(&self, head: ObjectId) -> Result<(u64, u64)> {
-        let inner = self.inner();
-        let _names = inner.config.read().await;
-        let phys = inner.dataset_phys(head).await?;
+        let pool = self.pool();
+        let _names = pool.config.read().await;
+        let phys = pool.dataset_phys(head).await?;
         let count = match phys.snapnames_zapobj {
             0 => 0,
-            map => zap::count(&inner.mos, ObjectId(map)).await?,
+            map => zap::count(&pool.mos, ObjectId(map)).await?,
         };
-        let dir = inner.dir(ObjectId(phys.dir_obj)).await?;
+        let dir = pool.dir(ObjectId(phys.dir_obj)).await?;
         let key = zapified_keys::SNAPSHOTS_CHANGED;
-        let changed = inner.dir_time(&dir, key).await?;
+        let changed = pool.dir_time(&dir, key).await?;
         Ok((count, changed.unwrap_or(phys.creation_time)))
     }
 }

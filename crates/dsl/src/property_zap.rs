@@ -1,8 +1,8 @@
 //! Stored properties: reading, inheriting and writing them.
 //!
-//! A directory's property dictionary holds values under the property's name, received values under
-//! `name$recvd`, and `name$inherit` where a received value is set aside; `name$iuv` is what newer versions take for a value.
-//! Snapshots have a dictionary of their own for user properties. OpenZFS: module/zfs/dsl_prop.c.
+//! The property ZAP of a directory holds values under the property's name, received values under
+//! `name$recvd`, and `name$inherit` where a received value is set aside; `name$iuv` is the value that newer versions of OpenZFS use.
+//! Snapshots have a ZAP of their own for user properties. OpenZFS: module/zfs/dsl_prop.c.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -11,15 +11,15 @@ use dmu::zap::{self, ZapSpec, ZapValue};
 use dmu::{Objset, Tx};
 use ondisk::{ObjectId, ObjectType};
 
-use crate::dir::{Dir, PropMap};
+use crate::dir::{DslDir, PropMap};
+use crate::dsl_pool::DslPool;
 use crate::error::Result;
-use crate::inner::Inner;
 use crate::property::{Property, Source, Value};
 
 const RECEIVED: &str = "$recvd";
 const INHERIT: &str = "$inherit";
-/// Values that came later than their property, which an older OpenZFS would not understand: it finds the default under the plain
-/// name. OpenZFS: module/zfs/dsl_prop.c, `dsl_prop_set_iuv`.
+/// Values added to a property after its first release, which an older OpenZFS does not know: it finds the default under the
+/// plain name. OpenZFS: module/zfs/dsl_prop.c, `dsl_prop_set_iuv`.
 const LATER: &str = "$iuv";
 
 /// Whether a value is stored under [`LATER`]; `None` when the property has no such values.
@@ -37,7 +37,7 @@ fn is_later(name: &str, value: Option<&Value>) -> Option<bool> {
 /// Marks a dataset that ever received properties.
 pub(crate) const HAS_RECEIVED: &str = "$hasrecvd";
 
-/// Converts a dictionary value.
+/// Converts a ZAP value.
 fn value_of(value: &ZapValue) -> Option<Value> {
     match value {
         ZapValue::U64(words) => words.first().map(|w| Value::Number(*w)),
@@ -60,7 +60,7 @@ fn zap_value(value: &Value) -> ZapValue {
     }
 }
 
-/// Reads a property dictionary.
+/// Reads a property ZAP.
 pub(crate) async fn read_map(mos: &Objset, object: ObjectId) -> Result<PropMap> {
     let mut map = BTreeMap::new();
     if object.0 == 0 {
@@ -74,24 +74,24 @@ pub(crate) async fn read_map(mos: &Objset, object: ObjectId) -> Result<PropMap> 
     Ok(map)
 }
 
-/// A property's value where it is looked for first, and the dataset it was found at.
+/// The effective value of a property, and where it comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Lookup {
+pub(crate) struct EffectiveValue {
     pub(crate) value: Value,
     pub(crate) source: Source,
 }
 
-/// Property dictionaries from a dataset up to the root: the dataset's own first.
+/// Property ZAPs from a dataset up to the root: the dataset's own first.
 #[derive(Clone)]
-pub(crate) struct Scope {
+pub(crate) struct PropertyScope {
     /// Stored at a snapshot itself, if this is one.
     pub(crate) snapshot: Option<PropMap>,
     pub(crate) levels: Rc<Vec<(String, Rc<PropMap>)>>,
 }
 
-impl Scope {
-    /// Looks a property up as the rules of inheritance say; `None` means nobody set it.
-    pub(crate) fn lookup(&self, name: &str, inheritable: bool) -> Option<Lookup> {
+impl PropertyScope {
+    /// Looks a property up as the rules of inheritance say; `None` means it is not set.
+    pub(crate) fn lookup(&self, name: &str, inheritable: bool) -> Option<EffectiveValue> {
         if let Some(map) = &self.snapshot {
             if let Some((value, received)) = at_level(map, name) {
                 let source = if received {
@@ -99,7 +99,7 @@ impl Scope {
                 } else {
                     Source::Local
                 };
-                return Some(Lookup { value, source });
+                return Some(EffectiveValue { value, source });
             }
             if !inheritable {
                 return None;
@@ -116,14 +116,14 @@ impl Scope {
                     (false, true) => Source::Received,
                     (false, false) => Source::Local,
                 };
-                return Some(Lookup { value, source });
+                return Some(EffectiveValue { value, source });
             }
         }
         None
     }
 
     /// The effective value of a native property and its source.
-    pub(crate) fn native(&self, property: Property) -> Lookup {
+    pub(crate) fn native(&self, property: Property) -> EffectiveValue {
         self.lookup(property.name(), property.inheritable())
             .unwrap_or_else(|| {
                 let descriptor = property.descriptor();
@@ -134,7 +134,7 @@ impl Scope {
                     }
                     None => Value::Number(descriptor.default_number),
                 };
-                Lookup {
+                EffectiveValue {
                     value,
                     source: Source::Default,
                 }
@@ -172,7 +172,7 @@ impl Scope {
     }
 }
 
-/// The value in one dictionary and whether it is a received one.
+/// The value in one ZAP and whether it is a received one.
 fn at_level(map: &PropMap, name: &str) -> Option<(Value, bool)> {
     if is_later(name, None).is_some()
         && let Some(value) = map.get(&format!("{name}{LATER}"))
@@ -192,7 +192,7 @@ fn at_level(map: &PropMap, name: &str) -> Option<(Value, bool)> {
 
 /// Where a property is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Write {
+pub(crate) enum PropertyWrite {
     /// Set by the user.
     Local,
     /// Cleared, setting a received value aside. `received`: the dataset or one above it has received properties, so that this
@@ -202,13 +202,13 @@ pub(crate) enum Write {
     Received,
 }
 
-/// Writes or clears one property in a dictionary. Syncing context.
+/// Writes or clears one property in a ZAP. Syncing context.
 pub(crate) async fn write(
     mos: &Objset,
     map: ObjectId,
     name: &str,
     value: Option<&Value>,
-    how: Write,
+    how: PropertyWrite,
     tx: &Tx,
 ) -> Result<()> {
     let remove = async |key: &str| -> Result<()> {
@@ -223,7 +223,7 @@ pub(crate) async fn write(
         remove(&format!("{name}{LATER}")).await?;
     }
     match (how, value) {
-        (Write::Local, Some(value)) => {
+        (PropertyWrite::Local, Some(value)) => {
             remove(&inherit).await?;
             let mut plain = zap_value(value);
             if later == Some(true) {
@@ -234,11 +234,11 @@ pub(crate) async fn write(
             }
             zap::update(mos, map, name, &plain, tx).await?;
         }
-        (Write::Local | Write::Received, _) => {
+        (PropertyWrite::Local | PropertyWrite::Received, _) => {
             remove(name).await?;
             remove(&inherit).await?;
         }
-        (Write::Inherit { received }, _) => {
+        (PropertyWrite::Inherit { received }, _) => {
             remove(name).await?;
             if received {
                 zap::update_u64(mos, map, &inherit, 0, tx).await?;
@@ -248,14 +248,14 @@ pub(crate) async fn write(
     Ok(())
 }
 
-/// Makes a property dictionary. Syncing context.
+/// Makes a property ZAP. Syncing context.
 pub(crate) async fn create_map(mos: &Objset, tx: &Tx) -> Result<ObjectId> {
     Ok(zap::create(mos, &ZapSpec::new(ObjectType::DSL_PROPS), tx).await?)
 }
 
-impl Inner {
+impl DslPool {
     /// The stored properties of a directory, from memory after the first time.
-    pub(crate) async fn props_of(&self, dir: &Rc<Dir>) -> Result<Rc<PropMap>> {
+    pub(crate) async fn props_of(&self, dir: &Rc<DslDir>) -> Result<Rc<PropMap>> {
         if let Some(map) = dir.props.borrow().clone() {
             return Ok(map);
         }
@@ -265,8 +265,12 @@ impl Inner {
     }
 
     /// Everything a property lookup of a dataset needs. `snapshot` is the snapshot's own
-    /// dictionary (0 if it has none), for snapshots.
-    pub(crate) async fn scope(&self, dir: &Rc<Dir>, snapshot: Option<ObjectId>) -> Result<Scope> {
+    /// ZAP (0 if it has none), for snapshots.
+    pub(crate) async fn scope(
+        &self,
+        dir: &Rc<DslDir>,
+        snapshot: Option<ObjectId>,
+    ) -> Result<PropertyScope> {
         let mut levels = Vec::new();
         for level in dir.chain() {
             let map = self.props_of(&level).await?;
@@ -277,7 +281,7 @@ impl Inner {
             None => None,
         };
         let levels = Rc::new(levels);
-        Ok(Scope { snapshot, levels })
+        Ok(PropertyScope { snapshot, levels })
     }
 }
 
@@ -294,8 +298,8 @@ mod tests {
         )
     }
 
-    fn scope() -> Scope {
-        Scope {
+    fn scope() -> PropertyScope {
+        PropertyScope {
             snapshot: None,
             levels: Rc::new(vec![
                 (
@@ -337,7 +341,7 @@ mod tests {
         let check = |p: Property, value: u64, source: Source| {
             assert_eq!(
                 s.native(p),
-                Lookup {
+                EffectiveValue {
                     value: Value::Number(value),
                     source
                 },

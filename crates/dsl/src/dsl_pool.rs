@@ -1,4 +1,4 @@
-//! The state of an open hierarchy: loading directories and datasets, finding them by name.
+//! The datasets of an open pool (`dsl_pool`): loading directories and datasets, finding them by name.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -16,20 +16,19 @@ use zio::{Bookmark, IoClass, ReadProps};
 
 use crate::bpobj::Bpobj;
 use crate::dataset::DatasetState;
-use crate::dir::Dir;
-use crate::directory as names;
-use crate::empty::EmptyBpobj;
+use crate::dir::DslDir;
+use crate::empty_bpobj::EmptyBpobj;
 use crate::error::{DslError, Result};
 use crate::features::Features;
 use crate::hierarchy::Hierarchy;
-use crate::livelist::{self, Leftover};
-use crate::names::{NameParts, split};
+use crate::livelist::{self, SublistFrees};
+use crate::namecheck::{NameParts, split};
+use crate::object_directory;
 use crate::property::DatasetKind;
 use crate::space::Delta;
 use crate::types::{Estimate, HierarchyOptions, HistoryEvent};
 
 pub(crate) type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
-/// A task that can be made anew when it has to run again.
 pub(crate) type LocalTask<T> =
     Box<dyn for<'a> FnOnce(Hierarchy, &'a Tx) -> Pin<Box<dyn Future<Output = Result<T>> + 'a>>>;
 pub(crate) type Task = Box<dyn FnOnce(Hierarchy, Rc<Tx>) -> LocalFuture<()>>;
@@ -37,12 +36,12 @@ pub(crate) type Task = Box<dyn FnOnce(Hierarchy, Rc<Tx>) -> LocalFuture<()>>;
 /// A cycle or absurd depth of directories is corruption.
 const DIR_DEPTH_MAX: usize = 256;
 
-/// Blocks freed in the background in one group, unless set otherwise: some hundred milliseconds.
+/// Blocks freed asynchronously in one txg, unless set otherwise: some hundred milliseconds.
 const BACKGROUND_BLOCKS: u64 = 20_000;
 
 /// Objects every hierarchy has.
 #[derive(Clone, Copy)]
-pub(crate) struct Fixed {
+pub(crate) struct SpecialObjects {
     pub(crate) root_dir: ObjectId,
     pub(crate) mos_dir: ObjectId,
     pub(crate) free_dir: ObjectId,
@@ -50,7 +49,7 @@ pub(crate) struct Fixed {
     pub(crate) origin_snap: ObjectId,
 }
 
-pub(crate) struct Inner {
+pub(crate) struct DslPool {
     pub(crate) mos: Objset,
     pub(crate) services: Services,
     pub(crate) pool_name: RefCell<String>,
@@ -58,8 +57,8 @@ pub(crate) struct Inner {
     pub(crate) read_only: bool,
     pub(crate) features: Features,
     pub(crate) empty: EmptyBpobj,
-    pub(crate) fixed: Cell<Fixed>,
-    /// Blocks whose freeing waits for the next group.
+    pub(crate) special: Cell<SpecialObjects>,
+    /// Blocks whose freeing is deferred to the next txg.
     pub(crate) sync_bplist: Bpobj,
     /// Blocks of destroyed snapshots.
     pub(crate) free_bpobj: Bpobj,
@@ -70,14 +69,14 @@ pub(crate) struct Inner {
     /// Pointers to be noted for their removed vdevs, 0 when there are none.
     pub(crate) obsolete_bpobj: Cell<ObjectId>,
     /// Blocks of the clone that is being freed now.
-    pub(crate) leftover: RefCell<Option<Leftover>>,
-    /// Blocks freed in the background in one group.
-    pub(crate) background_blocks: Cell<u64>,
-    /// Blocks of an entry of a clone's livelist after which the next group begins a new one.
+    pub(crate) sublist_frees: RefCell<Option<SublistFrees>>,
+    /// Blocks freed asynchronously in one txg.
+    pub(crate) background_blocks_max: Cell<u64>,
+    /// Blocks of an entry of a clone's livelist after which the next txg begins a new one.
     pub(crate) livelist_blocks: Cell<u64>,
     /// Background freeing ran into an error and rests until the next import.
     pub(crate) background_error: RefCell<Option<DslError>>,
-    pub(crate) dirs: RefCell<BTreeMap<ObjectId, Rc<Dir>>>,
+    pub(crate) dirs: RefCell<BTreeMap<ObjectId, Rc<DslDir>>>,
     pub(crate) dirty_dirs: Rc<RefCell<BTreeSet<ObjectId>>>,
     pub(crate) datasets: RefCell<BTreeMap<ObjectId, Rc<DatasetState>>>,
     pub(crate) dirty_datasets: Rc<RefCell<BTreeSet<ObjectId>>>,
@@ -95,27 +94,27 @@ pub(crate) struct Inner {
 
 /// What a name stands for.
 pub(crate) struct Found {
-    pub(crate) dir: Rc<Dir>,
+    pub(crate) dir: Rc<DslDir>,
     /// Object of the head or of the snapshot.
     pub(crate) dataset: ObjectId,
     pub(crate) snapshot: Option<String>,
 }
 
-impl Inner {
+impl DslPool {
     pub(crate) async fn open(mos: &Objset, options: HierarchyOptions) -> Result<Rc<Self>> {
         let features = Features::open(mos).await?;
-        let directory = names::OBJECT_DIRECTORY;
+        let directory = object_directory::OBJECT_DIRECTORY;
         let find = async |name: &str| -> Result<ObjectId> {
             match zap::lookup_u64(mos, directory, name).await? {
                 Some(object) if object != 0 => Ok(ObjectId(object)),
                 _ => Err(DslError::corrupt("object directory", directory)),
             }
         };
-        let root_dir = find(names::ROOT_DATASET).await?;
-        let sync_bplist = Bpobj::open(mos, find(names::SYNC_BPLIST).await?).await?;
-        let free_bpobj = Bpobj::open(mos, find(names::FREE_BPOBJ).await?).await?;
+        let root_dir = find(object_directory::ROOT_DATASET).await?;
+        let sync_bplist = Bpobj::open(mos, find(object_directory::SYNC_BPLIST).await?).await?;
+        let free_bpobj = Bpobj::open(mos, find(object_directory::FREE_BPOBJ).await?).await?;
         let bptree = if features.is_active("async_destroy") {
-            zap::lookup_u64(mos, directory, names::BPTREE_OBJ)
+            zap::lookup_u64(mos, directory, object_directory::BPTREE_OBJ)
                 .await?
                 .unwrap_or(0)
         } else {
@@ -123,28 +122,28 @@ impl Inner {
         };
         let empty = EmptyBpobj::open(mos, &features).await?;
         let zero = ObjectId(0);
-        let fixed = Fixed {
+        let special = SpecialObjects {
             root_dir,
             mos_dir: zero,
             free_dir: zero,
             origin_snap: zero,
         };
-        let inner = Self::assemble(
+        let pool = Self::assemble(
             mos,
             options,
             features,
             empty,
-            fixed,
+            special,
             sync_bplist,
             free_bpobj,
         );
-        inner.bptree.set(ObjectId(bptree));
+        pool.bptree.set(ObjectId(bptree));
         let deleted = zap::lookup_u64(mos, directory, livelist::DELETED_CLONES).await?;
-        inner.deleted_clones.set(ObjectId(deleted.unwrap_or(0)));
-        inner.find_obsolete_list().await?;
-        inner.find_fixed().await?;
-        inner.apply_mos_policy();
-        Ok(inner)
+        pool.deleted_clones.set(ObjectId(deleted.unwrap_or(0)));
+        pool.load_obsolete_bpobj().await?;
+        pool.find_special().await?;
+        pool.apply_mos_policy();
+        Ok(pool)
     }
 
     pub(crate) fn assemble(
@@ -152,7 +151,7 @@ impl Inner {
         options: HierarchyOptions,
         features: Features,
         empty: EmptyBpobj,
-        fixed: Fixed,
+        special: SpecialObjects,
         sync_bplist: Bpobj,
         free_bpobj: Bpobj,
     ) -> Rc<Self> {
@@ -164,14 +163,14 @@ impl Inner {
             read_only: options.read_only,
             features,
             empty,
-            fixed: Cell::new(fixed),
+            special: Cell::new(special),
             sync_bplist,
             free_bpobj,
             bptree: Cell::new(ObjectId(0)),
             deleted_clones: Cell::new(ObjectId(0)),
             obsolete_bpobj: Cell::new(ObjectId(0)),
-            leftover: RefCell::default(),
-            background_blocks: Cell::new(BACKGROUND_BLOCKS),
+            sublist_frees: RefCell::default(),
+            background_blocks_max: Cell::new(BACKGROUND_BLOCKS),
             livelist_blocks: Cell::new(crate::livelist::ENTRY_BLOCKS),
             background_error: RefCell::default(),
             dirs: RefCell::default(),
@@ -187,21 +186,21 @@ impl Inner {
         })
     }
 
-    async fn find_fixed(self: &Rc<Self>) -> Result<()> {
-        let mut fixed = self.fixed.get();
-        let root = self.dir(fixed.root_dir).await?;
-        let special = async |name: &str| -> Result<Rc<Dir>> {
+    async fn find_special(self: &Rc<Self>) -> Result<()> {
+        let mut special = self.special.get();
+        let root = self.dir(special.root_dir).await?;
+        let special = async |name: &str| -> Result<Rc<DslDir>> {
             let dir = self.child(&root, name).await?;
             dir.ok_or_else(|| DslError::corrupt("special directories", root.object))
         };
-        fixed.mos_dir = special(names::MOS_DIR).await?.object;
-        fixed.free_dir = special(names::FREE_DIR).await?.object;
-        let origin = special(names::ORIGIN_DIR).await?;
+        special.mos_dir = special(object_directory::MOS_DIR).await?.object;
+        special.free_dir = special(object_directory::FREE_DIR).await?.object;
+        let origin = special(object_directory::ORIGIN_DIR).await?;
         let head = self
             .dataset_phys(ObjectId(origin.phys().head_dataset_obj))
             .await?;
-        fixed.origin_snap = ObjectId(head.prev_snap_obj);
-        self.fixed.set(fixed);
+        special.origin_snap = ObjectId(head.prev_snap_obj);
+        self.special.set(special);
         Ok(())
     }
 
@@ -210,12 +209,12 @@ impl Inner {
     }
 
     /// The full name of a directory.
-    pub(crate) fn name_of(&self, dir: &Rc<Dir>) -> String {
+    pub(crate) fn name_of(&self, dir: &Rc<DslDir>) -> String {
         dir.full_name(&self.pool_name.borrow())
     }
 
     /// A directory by its object; loads those above it too.
-    pub(crate) async fn dir(self: &Rc<Self>, object: ObjectId) -> Result<Rc<Dir>> {
+    pub(crate) async fn dir(self: &Rc<Self>, object: ObjectId) -> Result<Rc<DslDir>> {
         // Up to a loaded one or the root, then down again.
         let mut missing = Vec::new();
         let mut at = object;
@@ -246,9 +245,9 @@ impl Inner {
     /// The child of a directory with the given name.
     pub(crate) async fn child(
         self: &Rc<Self>,
-        parent: &Rc<Dir>,
+        parent: &Rc<DslDir>,
         name: &str,
-    ) -> Result<Option<Rc<Dir>>> {
+    ) -> Result<Option<Rc<DslDir>>> {
         let map = ObjectId(parent.phys().child_dir_zapobj);
         match zap::lookup_u64(&self.mos, map, name).await? {
             None => Ok(None),
@@ -262,10 +261,10 @@ impl Inner {
     /// The child of a directory whose name and object are known.
     pub(crate) async fn child_by_object(
         self: &Rc<Self>,
-        parent: &Rc<Dir>,
+        parent: &Rc<DslDir>,
         name: &str,
         object: ObjectId,
-    ) -> Result<Rc<Dir>> {
+    ) -> Result<Rc<DslDir>> {
         if let Some(dir) = self.dirs.borrow().get(&object) {
             return Ok(dir.clone());
         }
@@ -290,16 +289,16 @@ impl Inner {
         self: &Rc<Self>,
         object: ObjectId,
         phys: DslDirPhys,
-        parent: Option<Rc<Dir>>,
+        parent: Option<Rc<DslDir>>,
         name: String,
-    ) -> Result<Rc<Dir>> {
+    ) -> Result<Rc<DslDir>> {
         let origin = phys.origin_obj;
-        let origin_txg = if origin == 0 || origin == self.fixed.get().origin_snap.0 {
+        let origin_txg = if origin == 0 || origin == self.special.get().origin_snap.0 {
             0
         } else {
             self.dataset_phys(ObjectId(origin)).await?.creation_txg
         };
-        let dir = Dir::new(
+        let dir = DslDir::new(
             object,
             parent,
             name,
@@ -316,14 +315,14 @@ impl Inner {
             .clone())
     }
 
-    async fn child_name(&self, parent: &Rc<Dir>, object: ObjectId) -> Result<String> {
+    async fn child_name(&self, parent: &Rc<DslDir>, object: ObjectId) -> Result<String> {
         let map = ObjectId(parent.phys().child_dir_zapobj);
         self.name_by_value(map, object)
             .await?
             .ok_or_else(|| DslError::corrupt("child map", map))
     }
 
-    /// The key of a dictionary whose value is the given object.
+    /// The key of a ZAP whose value is the given object.
     pub(crate) async fn name_by_value(
         &self,
         map: ObjectId,
@@ -361,12 +360,12 @@ impl Inner {
     }
 
     /// The directory a name lies in; `None` if some component does not exist.
-    pub(crate) async fn find_dir(self: &Rc<Self>, name: &str) -> Result<Option<Rc<Dir>>> {
+    pub(crate) async fn find_dir(self: &Rc<Self>, name: &str) -> Result<Option<Rc<DslDir>>> {
         let mut components = name.split('/');
         if components.next() != Some(self.pool_name.borrow().as_str()) {
             return Ok(None);
         }
-        let mut dir = self.dir(self.fixed.get().root_dir).await?;
+        let mut dir = self.dir(self.special.get().root_dir).await?;
         for component in components {
             // `$MOS` and the like are not for users.
             if component.starts_with('$') {
@@ -426,7 +425,7 @@ impl Inner {
     }
 
     /// The kind of a directory's dataset. Reads the objset block the first time.
-    pub(crate) async fn kind_of(self: &Rc<Self>, dir: &Rc<Dir>) -> Result<DatasetKind> {
+    pub(crate) async fn kind_of(self: &Rc<Self>, dir: &Rc<DslDir>) -> Result<DatasetKind> {
         if let Some(kind) = dir.kind.get() {
             return Ok(kind);
         }
@@ -490,7 +489,7 @@ impl Inner {
     }
 
     /// The most that a transaction may take of the pool. Data is taken as incompressible; whatever is wrong here is
-    /// wrong by all that a group holds, and a full pool cannot end the group.
+    /// wrong by all that a txg holds, and a full pool cannot sync the txg.
     pub(crate) fn worst_asize(&self, estimate: Estimate, copies: u64) -> u64 {
         const POINTER_BYTES: u64 = 128;
         // Indirect blocks above the lowest and dnodes add less than an eighth.

@@ -1,4 +1,4 @@
-//! The one empty list of block pointers that all deadlists share until they need a list of their own.
+//! The empty bpobj that the entries of all deadlists share until a block is added to them.
 //!
 //! The feature `empty_bpobj` counts the references; without the feature every entry gets its own
 //! list. OpenZFS: module/zfs/bpobj.c, `bpobj_alloc_empty`.
@@ -9,13 +9,13 @@ use dmu::{Objset, Tx, zap};
 use ondisk::ObjectId;
 
 use crate::bpobj::Bpobj;
-use crate::directory::{EMPTY_BPOBJ, LIST_BLOCK, OBJECT_DIRECTORY};
 use crate::error::Result;
 use crate::features::Features;
+use crate::object_directory::{EMPTY_BPOBJ, LIST_BLOCK, OBJECT_DIRECTORY};
 
 const FEATURE: &str = "empty_bpobj";
 
-/// The shared empty list of a pool.
+/// The shared empty bpobj of a pool.
 pub(crate) struct EmptyBpobj {
     mos: Objset,
     features: Features,
@@ -44,23 +44,23 @@ impl EmptyBpobj {
         object.0 != 0 && object == self.object.get()
     }
 
-    /// Whether new lists are made so that they can mark the end of blocks, as OpenZFS does in pools with livelists.
-    pub(crate) fn with_ends(&self) -> bool {
+    /// Whether new bpobjs count freed entries, as OpenZFS creates them in pools with livelists.
+    pub(crate) fn counts_freed(&self) -> bool {
         self.features.is_active("livelist")
     }
 
     /// An empty list: the shared one if the feature allows, else a new one. Syncing context.
-    pub(crate) async fn take(&self, tx: &Tx) -> Result<ObjectId> {
-        match self.take_many(1, tx).await? {
+    pub(crate) async fn alloc(&self, tx: &Tx) -> Result<ObjectId> {
+        match self.alloc_many(1, tx).await? {
             Some(object) => Ok(object),
-            None if self.with_ends() => Bpobj::create_with_ends(&self.mos, tx).await,
+            None if self.counts_freed() => Bpobj::create_counting_freed(&self.mos, tx).await,
             None => Bpobj::create(&self.mos, LIST_BLOCK, tx).await,
         }
     }
 
     /// The shared list, with several references; `None` when the feature does not allow it. Syncing
     /// context.
-    pub(crate) async fn take_many(&self, count: u64, tx: &Tx) -> Result<Option<ObjectId>> {
+    pub(crate) async fn alloc_many(&self, count: u64, tx: &Tx) -> Result<Option<ObjectId>> {
         let Some(uses) = self.features.refcount(FEATURE) else {
             return Ok(None);
         };
@@ -75,13 +75,13 @@ impl EmptyBpobj {
         Ok(Some(self.object.get()))
     }
 
-    /// Gives one reference back; the last one frees the list. Syncing context.
-    pub(crate) async fn give_back(&self, tx: &Tx) -> Result<()> {
-        self.give_back_many(1, tx).await
+    /// Releases one reference; the last one frees the bpobj. Syncing context.
+    pub(crate) async fn release(&self, tx: &Tx) -> Result<()> {
+        self.release_many(1, tx).await
     }
 
-    /// Gives several references back. Syncing context.
-    pub(crate) async fn give_back_many(&self, count: u64, tx: &Tx) -> Result<()> {
+    /// Releases several references. Syncing context.
+    pub(crate) async fn release_many(&self, count: u64, tx: &Tx) -> Result<()> {
         if count == 0 {
             return Ok(());
         }

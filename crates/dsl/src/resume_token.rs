@@ -1,4 +1,4 @@
-//! The token of an interrupted receive: what it is to go on with, packed into a line of text.
+//! The resume token of an interrupted receive: the parameters for `zfs send -t`, packed into a line of text.
 //!
 //! Facts: OpenZFS include/sys/dsl_dataset.h (DS_FIELD_RESUME_*), module/zfs/dsl_dataset.c (get_receive_resume_token: an
 //! nvlist in native encoding, compressed by gzip-6, with a checksum and the length in front).
@@ -12,11 +12,11 @@ use dmu::zap::{self, ZapValue};
 use ondisk::nvlist::NvList;
 use ondisk::{ObjectId, ObjectType};
 
-use crate::dir::Dir;
+use crate::dir::DslDir;
+use crate::dsl_pool::DslPool;
 use crate::error::Result;
-use crate::inner::Inner;
 
-/// The directory below a dataset that an incremental receive goes to until it is complete.
+/// The directory below a dataset that an incremental receive writes to until it is complete.
 const RECEIVING: &str = "%recv";
 /// Version of the token.
 const VERSION: u32 = 1;
@@ -38,9 +38,9 @@ const FLAGS: [(&str, &str); 4] = [
     ("com.datto:resume_rawok", "rawok"),
 ];
 
-impl Inner {
+impl DslPool {
     /// The token of a receive into a dataset that did not come to its end, if there is one.
-    pub(crate) async fn resume_token(self: &Rc<Self>, dir: &Rc<Dir>) -> Result<Option<String>> {
+    pub(crate) async fn resume_token(self: &Rc<Self>, dir: &Rc<DslDir>) -> Result<Option<String>> {
         let head = ObjectId(dir.phys().head_dataset_obj);
         if let Some(token) = self.token_of(head).await? {
             return Ok(Some(token));

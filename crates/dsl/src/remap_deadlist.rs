@@ -5,9 +5,9 @@
 //!  dataset    com.delphix:remap_deadlist -> deadlist of the old pointers (vdev, offset, size and birth only)
 //!  directory  com.delphix:obsolete_bpobj -> the same of those no snapshot has any more: they are to be noted for their vdev
 //! ```
-//! A list goes the way of the dataset's deadlist: to the snapshot when one is taken, to the next dataset when that is
-//! destroyed. Nothing is replaced here, so that only OpenZFS begins lists; a snapshot that goes may have one begun for the
-//! next dataset. The feature `obsolete_counts` counts each list.
+//! A list moves with the dataset's deadlist: to the snapshot when one is taken, to the next dataset when that is
+//! destroyed. Pointers are not remapped here, so that only OpenZFS creates lists, except that the destruction of a snapshot
+//! may create one for the next dataset. The feature `obsolete_counts` counts each list.
 //! Guarantees: what is noted as obsolete is what no dataset has in its old place.
 //! Does not know tables of removed vdevs.
 // OpenZFS: module/zfs/dsl_dataset.c, dsl_dataset_create_remap_deadlist; dsl_destroy.c,
@@ -20,17 +20,17 @@ use ondisk::{ObjectId, ObjectType};
 use crate::bpobj::Bpobj;
 use crate::dataset::DatasetState;
 use crate::deadlist::Deadlist;
-use crate::directory::{LIST_BLOCK, OBJECT_DIRECTORY};
+use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
-use crate::inner::Inner;
+use crate::object_directory::{LIST_BLOCK, OBJECT_DIRECTORY};
 
 /// Key of the directory.
 const OBSOLETE_BPOBJ: &str = "com.delphix:obsolete_bpobj";
 const FEATURE: &str = "obsolete_counts";
 
-impl Inner {
+impl DslPool {
     /// The list of a dataset, if it has one.
-    async fn remaps_of(&self, dataset: ObjectId) -> Result<Option<ObjectId>> {
+    async fn remap_deadlist_of(&self, dataset: ObjectId) -> Result<Option<ObjectId>> {
         if !self.features.is_active(FEATURE)
             || self.mos.object_info(dataset).await?.object_type != ObjectType::ZAP_METADATA
         {
@@ -40,67 +40,67 @@ impl Inner {
         Ok(found.map(ObjectId))
     }
 
-    /// Takes its list away from a dataset. Syncing context.
-    async fn unhook_remaps(&self, dataset: ObjectId, tx: &Tx) -> Result<Option<ObjectId>> {
-        let found = self.remaps_of(dataset).await?;
+    /// Removes the list from a dataset; the list itself is the caller's. Syncing context.
+    async fn unset_remap_deadlist(&self, dataset: ObjectId, tx: &Tx) -> Result<Option<ObjectId>> {
+        let found = self.remap_deadlist_of(dataset).await?;
         if found.is_some() {
             zap::remove(&self.mos, dataset, REMAP_DEADLIST, tx).await?;
         }
         Ok(found)
     }
 
-    async fn hook_remaps(&self, dataset: ObjectId, list: ObjectId, tx: &Tx) -> Result<()> {
+    async fn set_remap_deadlist(&self, dataset: ObjectId, list: ObjectId, tx: &Tx) -> Result<()> {
         self.zapify(dataset, tx).await?;
         Ok(zap::add_u64(&self.mos, dataset, REMAP_DEADLIST, list.0, tx).await?)
     }
 
     /// Gives a head's list to the snapshot just taken of it. Syncing context.
-    pub(crate) async fn hand_remaps_over(
+    pub(crate) async fn move_remap_deadlist(
         &self,
         head: ObjectId,
         snapshot: ObjectId,
         tx: &Tx,
     ) -> Result<()> {
-        match self.unhook_remaps(head, tx).await? {
-            Some(list) => self.hook_remaps(snapshot, list, tx).await,
+        match self.unset_remap_deadlist(head, tx).await? {
+            Some(list) => self.set_remap_deadlist(snapshot, list, tx).await,
             None => Ok(()),
         }
     }
 
-    /// Drops the list of a head that goes, or has the old pointers again: the snapshot has them, too. Syncing context.
-    pub(crate) async fn drop_remaps(&self, head: ObjectId, tx: &Tx) -> Result<()> {
-        let Some(list) = self.unhook_remaps(head, tx).await? else {
+    /// Destroys the list of a head that is destroyed or rolled back: the snapshot has the old pointers, too. Syncing context.
+    pub(crate) async fn destroy_remap_deadlist(&self, head: ObjectId, tx: &Tx) -> Result<()> {
+        let Some(list) = self.unset_remap_deadlist(head, tx).await? else {
             return Ok(());
         };
         Deadlist::destroy(&self.mos, list, &self.empty, tx).await?;
         self.features.decr(FEATURE, tx).await
     }
 
-    /// What only a snapshot that goes has in its old place is obsolete; the rest of its list goes to the next dataset.
+    /// Old locations that only the destroyed snapshot referred to become obsolete; the rest of its list moves to the next dataset.
     /// Syncing context, when the deadlist of the next dataset has the keys it is to keep.
-    pub(crate) async fn pass_remaps_on(
+    pub(crate) async fn merge_remap_deadlist_into_next(
         &self,
         snapshot: &DatasetState,
         next: &DatasetState,
         tx: &Tx,
     ) -> Result<()> {
-        let mut of_next = match self.remaps_of(next.object).await? {
+        let mut of_next = match self.remap_deadlist_of(next.object).await? {
             Some(object) => Some(Deadlist::open(&self.mos, object).await?),
             None => None,
         };
         if let Some(list) = &of_next {
-            let obsolete = self.obsolete_list(tx).await?;
+            let obsolete = self.open_obsolete_bpobj(tx).await?;
             let since = snapshot.phys().prev_snap_txg;
             list.move_to(&obsolete, since, &self.empty, tx).await?;
         }
-        let Some(object) = self.unhook_remaps(snapshot.object, tx).await? else {
+        let Some(object) = self.unset_remap_deadlist(snapshot.object, tx).await? else {
             return Ok(());
         };
         let own = Deadlist::open(&self.mos, object).await?;
         if of_next.is_none() {
             let keys = self.deadlist_of(next).await?;
             let object = keys.clone_keys(u64::MAX, &self.empty, tx).await?;
-            self.hook_remaps(next.object, object, tx).await?;
+            self.set_remap_deadlist(next.object, object, tx).await?;
             self.features.incr(FEATURE, tx).await?;
             of_next = Some(Deadlist::open(&self.mos, object).await?);
         }
@@ -112,7 +112,7 @@ impl Inner {
 
     /// Drops a key from a head's list, as from its deadlist. Syncing context.
     pub(crate) async fn remove_remap_key(&self, head: ObjectId, key: u64, tx: &Tx) -> Result<()> {
-        let Some(object) = self.remaps_of(head).await? else {
+        let Some(object) = self.remap_deadlist_of(head).await? else {
             return Ok(());
         };
         let list = Deadlist::open(&self.mos, object).await?;
@@ -120,7 +120,7 @@ impl Inner {
     }
 
     /// Looks for the pool's list.
-    pub(crate) async fn find_obsolete_list(&self) -> Result<()> {
+    pub(crate) async fn load_obsolete_bpobj(&self) -> Result<()> {
         if self.features.is_active(FEATURE) {
             let found = zap::lookup_u64(&self.mos, OBJECT_DIRECTORY, OBSOLETE_BPOBJ).await?;
             let object = ObjectId(found.unwrap_or(0));
@@ -133,7 +133,7 @@ impl Inner {
     }
 
     /// The pool's list, made when there is none. Syncing context.
-    async fn obsolete_list(&self, tx: &Tx) -> Result<Bpobj> {
+    async fn open_obsolete_bpobj(&self, tx: &Tx) -> Result<Bpobj> {
         if self.obsolete_bpobj.get().0 == 0 {
             let object = Bpobj::create(&self.mos, LIST_BLOCK, tx).await?;
             zap::add_u64(&self.mos, OBJECT_DIRECTORY, OBSOLETE_BPOBJ, object.0, tx).await?;
@@ -143,8 +143,8 @@ impl Inner {
         Bpobj::open(&self.mos, self.obsolete_bpobj.get()).await
     }
 
-    /// Notes up to `max` pointers of the pool's list for their vdevs; the emptied list goes. Returns how many. What cannot be
-    /// read stays for the next import: tables longer than they must be do no harm. Syncing context.
+    /// Marks up to `max` pointers of the pool's list obsolete at their vdevs; the emptied list is destroyed. Returns how many.
+    /// After an error the rest is kept for the next import: indirect mappings longer than needed do no harm. Syncing context.
     pub(crate) async fn note_obsolete(&self, max: u64, tx: &Tx) -> Result<u64> {
         let object = self.obsolete_bpobj.get();
         if object.0 == 0 {

@@ -1,4 +1,4 @@
-//! Who is charged for an object: reads uid, gid and project id out of a bonus buffer.
+//! The owner an object is charged to: uid, gid and project id, decoded from its bonus buffer.
 //!
 //! System attributes of a file start with a header, then the attributes in an order that keeps the
 //! owner at fixed offsets for exactly this purpose. OpenZFS: module/zfs/zfs_quota.c.
@@ -17,7 +17,7 @@ const FLAG_PROJECT: u64 = 0x0000_8000_0000_0000;
 const ZNODE_UID: usize = 128;
 const ZNODE_GID: usize = 136;
 
-/// Finds the owner in a bonus buffer; `None` for objects charged to nobody.
+/// Finds the owner in a bonus buffer; `None` for objects that are not charged to an owner.
 #[must_use]
 pub fn owner_of(bonus_type: ObjectType, bonus: &[u8]) -> Option<Owner> {
     match bonus_type {

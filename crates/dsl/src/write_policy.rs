@@ -1,18 +1,18 @@
-//! From properties to how blocks are written.
+//! The write policy of blocks (checksum, compression, copies) that follows from properties and features.
 
 use dmu::{SecondLevel, WritePolicy};
 use ondisk::{ChecksumKind, Compression};
 
+use crate::dsl_pool::DslPool;
 use crate::features::Features;
-use crate::inner::Inner;
 use crate::property::Property;
-use crate::stored::Scope;
+use crate::property_zap::PropertyScope;
 
 /// The number of bits of a compression value that name the method; the rest is zstd's level.
 const COMPRESSION_BITS: u32 = 7;
 
 /// The write policy of a dataset with the given properties.
-pub(crate) fn write_policy(scope: &Scope, features: &Features) -> WritePolicy {
+pub(crate) fn write_policy(scope: &PropertyScope, features: &Features) -> WritePolicy {
     let lz4 = features.is_active("lz4_compress");
     let default_compression = if lz4 {
         Compression::LZ4
@@ -97,8 +97,8 @@ pub(crate) fn features_of_block(bp: &ondisk::BlockPointer) -> impl Iterator<Item
     [large, zstd, checksum].into_iter().flatten()
 }
 
-impl Inner {
-    /// Makes the meta-objset follow the features: lz4, embedded blocks, births of holes.
+impl DslPool {
+    /// Applies the features to the write policy of the meta-objset: lz4, embedded blocks, births of holes.
     pub(crate) fn apply_mos_policy(&self) {
         let features = &self.features;
         let lz4 = features.is_active("lz4_compress");

@@ -1,7 +1,7 @@
-//! What is known of an encrypted dataset without its key: name, kind, space, properties and where its key is kept.
+//! Encrypted datasets without their key: kind, encryption properties, and the refusal of changes that need the key.
 //!
-//! Guarantees: nothing changes such a dataset but its properties and holds, and the destruction of its snapshots; whatever
-//! would have to write keys, or blocks under one, is refused before anything is changed.
+//! Guarantees: only properties and holds of such a dataset are changed, and its snapshots destroyed; a change that would
+//! write keys, or blocks encrypted under one, is refused before anything is changed.
 
 use std::rc::Rc;
 
@@ -9,11 +9,11 @@ use dmu::zap;
 use ondisk::ObjectId;
 use ondisk::dsl::zapified_keys;
 
-use crate::dir::Dir;
+use crate::dir::DslDir;
+use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
-use crate::inner::Inner;
 use crate::property::{DatasetKind, Property, Source, Value};
-use crate::stored::Lookup;
+use crate::property_zap::EffectiveValue;
 
 // OpenZFS: include/sys/dsl_crypt.h, DSL_CRYPTO_KEY_*
 const SUITE: &str = "DSL_CRYPTO_SUITE";
@@ -25,7 +25,7 @@ const UNAVAILABLE: u64 = 1;
 
 /// How a dataset is encrypted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sealing {
+pub(crate) struct EncryptionInfo {
     suite: u64,
     /// The directory whose key wraps this one's.
     root: ObjectId,
@@ -33,9 +33,9 @@ pub(crate) struct Sealing {
     iterations: u64,
 }
 
-impl Inner {
+impl DslPool {
     /// How a directory's datasets are encrypted, if they are.
-    pub(crate) async fn sealing(&self, dir: &Dir) -> Result<Option<Sealing>> {
+    pub(crate) async fn encryption_info(&self, dir: &DslDir) -> Result<Option<EncryptionInfo>> {
         let Some(key) = self.dir_count(dir, zapified_keys::CRYPTO_KEY).await? else {
             return Ok(None);
         };
@@ -44,7 +44,7 @@ impl Inner {
             Ok::<u64, DslError>(found.unwrap_or(0))
         };
         let root = ObjectId(word(key, ROOT).await?);
-        Ok(Some(Sealing {
+        Ok(Some(EncryptionInfo {
             suite: word(key, SUITE).await?,
             root,
             key_format: word(key, KEY_FORMAT).await?,
@@ -52,13 +52,13 @@ impl Inner {
         }))
     }
 
-    /// Refuses what needs the key of a dataset.
-    pub(crate) async fn need_key(self: &Rc<Self>, dir: &Rc<Dir>) -> Result<()> {
+    /// Fails with `KeyNotLoaded` when a dataset is encrypted.
+    pub(crate) async fn require_key(self: &Rc<Self>, dir: &Rc<DslDir>) -> Result<()> {
         self.kind_of(dir).await.map(drop)
     }
 
     /// The kind of a dataset, encrypted or not, to be shown.
-    pub(crate) async fn kind_shown(self: &Rc<Self>, dir: &Rc<Dir>) -> Result<DatasetKind> {
+    pub(crate) async fn kind_shown(self: &Rc<Self>, dir: &Rc<DslDir>) -> Result<DatasetKind> {
         match self.kind_of(dir).await {
             Err(DslError::KeyNotLoaded { .. }) => {
                 let head = ObjectId(dir.phys().head_dataset_obj);
@@ -70,21 +70,21 @@ impl Inner {
     }
 
     /// A property that says how a dataset is encrypted.
-    pub(crate) async fn sealing_property(
+    pub(crate) async fn encryption_property(
         self: &Rc<Self>,
         property: Property,
-        dir: &Rc<Dir>,
-    ) -> Result<Option<Lookup>> {
-        let Some(sealing) = self.sealing(dir).await? else {
+        dir: &Rc<DslDir>,
+    ) -> Result<Option<EffectiveValue>> {
+        let Some(encryption_info) = self.encryption_info(dir).await? else {
             return Ok(None);
         };
         let value = match property {
-            Property::Encryption => Value::Number(sealing.suite),
-            Property::KeyFormat => Value::Number(sealing.key_format),
-            Property::Pbkdf2Iters => Value::Number(sealing.iterations),
+            Property::Encryption => Value::Number(encryption_info.suite),
+            Property::KeyFormat => Value::Number(encryption_info.key_format),
+            Property::Pbkdf2Iters => Value::Number(encryption_info.iterations),
             Property::KeyStatus => Value::Number(UNAVAILABLE),
             Property::EncryptionRoot => {
-                let root = self.dir(sealing.root).await?;
+                let root = self.dir(encryption_info.root).await?;
                 Value::Text(self.name_of(&root))
             }
             _ => return Ok(None),
@@ -93,6 +93,6 @@ impl Inner {
             (Value::Number(0), Property::Pbkdf2Iters) => Source::Default,
             _ => Source::None,
         };
-        Ok(Some(Lookup { value, source }))
+        Ok(Some(EffectiveValue { value, source }))
     }
 }
