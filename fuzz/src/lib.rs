@@ -70,6 +70,31 @@ pub const TARGETS: &[Target] = &[
         memory_max: proportional,
     },
     Target {
+        name: "bptree",
+        run: records::bptree,
+        memory_max: proportional,
+    },
+    Target {
+        name: "bookmark",
+        run: records::bookmark,
+        memory_max: proportional,
+    },
+    Target {
+        name: "deadlist",
+        run: records::deadlist,
+        memory_max: proportional,
+    },
+    Target {
+        name: "deleg",
+        run: records::deleg,
+        memory_max: proportional,
+    },
+    Target {
+        name: "file_owner",
+        run: records::file_owner,
+        memory_max: proportional,
+    },
+    Target {
         name: "sa",
         run: records::sa,
         memory_max: proportional,

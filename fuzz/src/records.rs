@@ -1,5 +1,7 @@
 //! Structures inside blocks that verified, but which any writer may have made.
 
+use ondisk::bookmark::BookmarkPhys;
+use ondisk::bptree::{BptreeEntryPhys, BptreePhys};
 use ondisk::dsl::{BpobjPhys, DeadlistPhys, DslDatasetPhys, DslDirPhys};
 use ondisk::space_map::{SpaceMapEntry, SpaceMapHeader};
 use ondisk::zil::{CloneRange, LogBlock, ZilHeader};
@@ -39,6 +41,49 @@ pub(crate) fn dsl(data: &[u8]) {
         BpobjPhys::decode(data).is_ok(),
         DeadlistPhys::decode(data).is_ok(),
     ));
+}
+
+pub(crate) fn bptree(data: &[u8]) {
+    if let Ok(header) = BptreePhys::decode(data) {
+        assert_eq!(BptreePhys::decode(&header.encode()), Ok(header));
+    }
+    if let Ok(entry) = BptreeEntryPhys::decode(data) {
+        assert_eq!(BptreeEntryPhys::decode(&entry.encode()), Ok(entry));
+    }
+}
+
+pub(crate) fn bookmark(data: &[u8]) {
+    let words: Vec<u64> = ondisk::bytes::u64s(data).collect();
+    let bookmark = BookmarkPhys::decode(&words);
+    let encoded = bookmark.encode();
+    assert_eq!(BookmarkPhys::decode(&encoded), bookmark);
+    let shared = words.len().min(encoded.len());
+    assert_eq!(words.get(..shared), encoded.get(..shared));
+}
+
+/// Keys of deadlists, and the lists of block pointers in them, with the entries of livelists.
+pub(crate) fn deadlist(data: &[u8]) {
+    use ondisk::dsl::{bpobj_entry, bpobj_num_freed, deadlist_key, freed_entry, livelist_entry};
+    std::hint::black_box((deadlist_key(data), bpobj_num_freed(data)));
+    for bp in BlockPointer::decode_all(data) {
+        let entry = bpobj_entry(&bp);
+        assert_eq!(bpobj_entry(&entry), entry);
+        assert_eq!(livelist_entry(&freed_entry(&entry)), (entry, true));
+    }
+}
+
+pub(crate) fn deleg(data: &[u8]) {
+    if let Ok(key) = std::str::from_utf8(data)
+        && ondisk::deleg::is_key(key)
+    {
+        assert!(key.len() < 128 && key.get(2..3) == Some("$"));
+    }
+}
+
+pub(crate) fn file_owner(data: &[u8]) {
+    for bonus_type in [ondisk::ObjectType::SA, ondisk::ObjectType::ZNODE] {
+        std::hint::black_box(ondisk::file_owner::decode(bonus_type, data));
+    }
 }
 
 pub(crate) fn sa(data: &[u8]) {

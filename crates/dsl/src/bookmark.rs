@@ -10,6 +10,7 @@ use std::rc::Rc;
 
 use dmu::Tx;
 use dmu::zap::{self, ZapSpec, ZapValue};
+use ondisk::bookmark::{BookmarkPhys, bookmark_flags};
 use ondisk::dsl::{DslDatasetPhys, zapified_keys};
 use ondisk::{ObjectId, ObjectType};
 
@@ -22,82 +23,25 @@ use crate::object_directory::NORMALIZE_TOUPPER;
 use crate::property::DatasetKind;
 use crate::space::Sizes;
 
-/// The space words are valid. OpenZFS: ZBM_FLAG_HAS_FBN.
-const HAS_SPACE: u64 = 1;
-/// The snapshot still exists. OpenZFS: ZBM_FLAG_SNAPSHOT_EXISTS.
-const SNAPSHOT_EXISTS: u64 = 2;
-const WORDS_SHORT: usize = 3;
-const WORDS_LONG: usize = 12;
-const REDACTION: usize = 3;
-
-/// A stored bookmark.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Bookmark {
-    words: [u64; WORDS_LONG],
-    long: bool,
+/// What was referenced by the snapshot of a bookmark.
+pub(crate) fn referenced(bookmark: &BookmarkPhys) -> Sizes {
+    Sizes::from_words(bookmark.referenced)
 }
 
-impl Bookmark {
-    pub(crate) fn decode(value: &[u64]) -> Self {
-        let mut words = [0; WORDS_LONG];
-        let len = value.len().min(WORDS_LONG);
-        words[..len].copy_from_slice(&value[..len]);
-        Self {
-            words,
-            long: value.len() > WORDS_SHORT,
-        }
-    }
-
-    fn encode(&self) -> ZapValue {
-        let len = if self.long { WORDS_LONG } else { WORDS_SHORT };
-        ZapValue::U64(self.words[..len].to_vec())
-    }
-
-    pub(crate) fn guid(&self) -> u64 {
-        self.words[0]
-    }
-
-    pub(crate) fn creation_txg(&self) -> u64 {
-        self.words[1]
-    }
-
-    pub(crate) fn has_space(&self) -> bool {
-        self.words[4] & HAS_SPACE != 0
-    }
-
-    pub(crate) fn referenced(&self) -> Sizes {
-        Sizes {
-            used: self.words[5],
-            compressed: self.words[6],
-            uncompressed: self.words[7],
-        }
-    }
-
-    /// How much of the referenced space was freed before the next snapshot.
-    pub(crate) fn freed_before_next(&self) -> Sizes {
-        Sizes {
-            used: self.words[8],
-            compressed: self.words[9],
-            uncompressed: self.words[10],
-        }
-    }
-
-    fn set_freed_before_next(&mut self, sizes: Sizes) {
-        self.words[8] = sizes.used;
-        self.words[9] = sizes.compressed;
-        self.words[10] = sizes.uncompressed;
-    }
+/// How much of the referenced space was freed before the next snapshot.
+pub(crate) fn freed_before_next(bookmark: &BookmarkPhys) -> Sizes {
+    Sizes::from_words(bookmark.freed_before_next)
 }
 
 /// What a bookmark is made from.
 pub(crate) enum BookmarkSource {
     Snapshot(Rc<DatasetState>),
-    Bookmark(Bookmark),
+    Bookmark(BookmarkPhys),
 }
 
 impl DslPool {
     /// The bookmarks of a head with space words, oldest first.
-    async fn bookmarks_with_space(&self, head: ObjectId) -> Result<Vec<(String, Bookmark)>> {
+    async fn bookmarks_with_space(&self, head: ObjectId) -> Result<Vec<(String, BookmarkPhys)>> {
         // Without the feature no bookmark has them, which spares a look at every dataset.
         if !self.features.is_active("bookmark_written") {
             return Ok(Vec::new());
@@ -108,7 +52,10 @@ impl DslPool {
     }
 
     /// The bookmarks of a head, oldest first.
-    pub(crate) async fn stored_bookmarks(&self, head: ObjectId) -> Result<Vec<(String, Bookmark)>> {
+    pub(crate) async fn stored_bookmarks(
+        &self,
+        head: ObjectId,
+    ) -> Result<Vec<(String, BookmarkPhys)>> {
         let Some(map) = self.bookmarks_of(head).await? else {
             return Ok(Vec::new());
         };
@@ -118,9 +65,9 @@ impl DslPool {
             else {
                 return Err(DslError::corrupt("bookmarks", map));
             };
-            all.push((name, Bookmark::decode(&words)));
+            all.push((name, BookmarkPhys::decode(&words)));
         }
-        all.sort_by(|(a, x), (b, y)| x.creation_txg().cmp(&y.creation_txg()).then(a.cmp(b)));
+        all.sort_by(|(a, x), (b, y)| x.creation_txg.cmp(&y.creation_txg).then(a.cmp(b)));
         Ok(all)
     }
 
@@ -128,14 +75,14 @@ impl DslPool {
         &self,
         head: ObjectId,
         name: &str,
-        bookmark: &Bookmark,
+        bookmark: &BookmarkPhys,
         tx: &Tx,
     ) -> Result<()> {
         let map = self
             .bookmarks_of(head)
             .await?
             .ok_or_else(|| DslError::corrupt("bookmarks", head))?;
-        zap::update(&self.mos, map, name, &bookmark.encode(), tx).await?;
+        zap::update(&self.mos, map, name, &ZapValue::U64(bookmark.encode()), tx).await?;
         Ok(())
     }
 
@@ -183,7 +130,7 @@ impl DslPool {
             let line = self.ancestry(head).await?;
             let dirs = |object: u64| {
                 line.iter()
-                    .any(|(dir, newest)| *dir == object && bookmark.creation_txg() <= *newest)
+                    .any(|(dir, newest)| *dir == object && bookmark.creation_txg <= *newest)
             };
             if !dirs(dir.object.0) {
                 return Err(not_ancestor());
@@ -227,23 +174,30 @@ impl DslPool {
     }
 
     /// A bookmark of a snapshot as it is now.
-    async fn bookmark_of_snapshot(self: &Rc<Self>, snapshot: &DslDatasetPhys) -> Result<Bookmark> {
-        let mut words = [0; WORDS_LONG];
-        words[0] = snapshot.guid;
-        words[1] = snapshot.creation_txg;
-        words[2] = snapshot.creation_time;
-        let long =
+    async fn bookmark_of_snapshot(
+        self: &Rc<Self>,
+        snapshot: &DslDatasetPhys,
+    ) -> Result<BookmarkPhys> {
+        let is_v2 =
             self.features.is_enabled("bookmark_written") && self.features.is_enabled("bookmark_v2");
-        let mut bookmark = Bookmark { words, long };
-        if long {
-            bookmark.words[4] = HAS_SPACE | SNAPSHOT_EXISTS;
-            bookmark.words[5] = snapshot.referenced_bytes;
-            bookmark.words[6] = snapshot.compressed_bytes;
-            bookmark.words[7] = snapshot.uncompressed_bytes;
+        let mut bookmark = BookmarkPhys {
+            guid: snapshot.guid,
+            creation_txg: snapshot.creation_txg,
+            creation_time: snapshot.creation_time,
+            is_v2,
+            ..BookmarkPhys::default()
+        };
+        if is_v2 {
+            bookmark.flags = bookmark_flags::HAS_SPACE | bookmark_flags::SNAPSHOT_EXISTS;
+            bookmark.referenced = [
+                snapshot.referenced_bytes,
+                snapshot.compressed_bytes,
+                snapshot.uncompressed_bytes,
+            ];
             let next = self
                 .load_dataset(ObjectId(snapshot.next_snap_obj), None)
                 .await?;
-            bookmark.set_freed_before_next(self.deadlist_of(&next).await?.totals());
+            bookmark.freed_before_next = self.deadlist_of(&next).await?.totals().words();
         }
         Ok(bookmark)
     }
@@ -266,9 +220,9 @@ impl DslPool {
                 (self.bookmark_of_snapshot(&state.phys()).await?, text)
             }
             BookmarkSource::Bookmark(mut bookmark) => {
-                bookmark.words[REDACTION] = 0;
-                bookmark.long &= bookmark.words[4] != 0 || bookmark.words[11] != 0;
-                let text = format!("source_guid={}", bookmark.guid());
+                bookmark.redaction_obj = 0;
+                bookmark.is_v2 &= bookmark.flags != 0 || bookmark.ivset_guid != 0;
+                let text = format!("source_guid={}", bookmark.guid);
                 (bookmark, text)
             }
         };
@@ -276,7 +230,7 @@ impl DslPool {
             self.features.incr("bookmark_written", tx).await?;
         }
         self.add_bookmark(head, short, &bookmark, tx).await?;
-        let creation = bookmark.creation_txg();
+        let creation = bookmark.creation_txg;
         let text = format!("name={short} creation_txg={creation} {of}");
         self.event("bookmark", parts.head, head, text, tx);
         Ok(())
@@ -286,7 +240,7 @@ impl DslPool {
         &self,
         head: ObjectId,
         name: &str,
-        bookmark: &Bookmark,
+        bookmark: &BookmarkPhys,
         tx: &Tx,
     ) -> Result<()> {
         let map = match self.bookmarks_of(head).await? {
@@ -303,10 +257,10 @@ impl DslPool {
                 map
             }
         };
-        if bookmark.long {
+        if bookmark.is_v2 {
             self.features.incr("bookmark_v2", tx).await?;
         }
-        zap::add(&self.mos, map, name, &bookmark.encode(), tx).await?;
+        zap::add(&self.mos, map, name, &ZapValue::U64(bookmark.encode()), tx).await?;
         Ok(())
     }
 
@@ -314,7 +268,7 @@ impl DslPool {
     pub(crate) async fn check_destroy_bookmark(
         self: &Rc<Self>,
         name: &str,
-    ) -> Result<Option<Bookmark>> {
+    ) -> Result<Option<BookmarkPhys>> {
         let parts = split(name);
         let Some(short) = parts.bookmark else {
             return Err(DslError::WrongKind { name: name.into() });
@@ -325,7 +279,7 @@ impl DslPool {
         let head = ObjectId(dir.phys().head_dataset_obj);
         let all = self.stored_bookmarks(head).await?;
         let found = all.into_iter().find(|(known, _)| known == short);
-        if found.as_ref().is_some_and(|(_, b)| b.words[REDACTION] != 0) {
+        if found.as_ref().is_some_and(|(_, b)| b.redaction_obj != 0) {
             return Err(DslError::Unsupported {
                 what: "a bookmark with a redaction list",
             });
@@ -347,13 +301,13 @@ impl DslPool {
             .ok_or_else(missing)?;
         let (_, bookmark) = all.remove(at);
         self.release_bookmark_features(&bookmark, tx).await?;
-        let txg = bookmark.creation_txg();
+        let txg = bookmark.creation_txg;
         let shared = all
             .iter()
-            .any(|(_, other)| other.has_space() && other.creation_txg() == txg);
+            .any(|(_, other)| other.has_space() && other.creation_txg == txg);
         let state = self.load_dataset(head, None).await?;
         if bookmark.has_space()
-            && bookmark.words[4] & SNAPSHOT_EXISTS == 0
+            && bookmark.flags & bookmark_flags::SNAPSHOT_EXISTS == 0
             && !shared
             && txg < state.phys().prev_snap_txg
         {
@@ -373,8 +327,8 @@ impl DslPool {
         Ok(())
     }
 
-    async fn release_bookmark_features(&self, bookmark: &Bookmark, tx: &Tx) -> Result<()> {
-        if bookmark.long {
+    async fn release_bookmark_features(&self, bookmark: &BookmarkPhys, tx: &Tx) -> Result<()> {
+        if bookmark.is_v2 {
             self.features.decr("bookmark_v2", tx).await?;
         }
         if bookmark.has_space() {
@@ -405,7 +359,7 @@ impl DslPool {
         let after = head.phys().prev_snap_txg;
         let mut last = 0;
         for (_, bookmark) in self.bookmarks_with_space(head.object).await? {
-            let txg = bookmark.creation_txg();
+            let txg = bookmark.creation_txg;
             if txg > after && txg != last {
                 list.add_key(txg, &self.empty, tx).await?;
                 last = txg;
@@ -426,18 +380,18 @@ impl DslPool {
         let s = snapshot.phys();
         let mut keep_key = false;
         for (name, mut bookmark) in self.bookmarks_with_space(head.object).await? {
-            let txg = bookmark.creation_txg();
+            let txg = bookmark.creation_txg;
             if txg < s.prev_snap_txg || txg > s.creation_txg {
                 continue;
             }
             if txg == s.creation_txg {
-                bookmark.words[4] &= !SNAPSHOT_EXISTS;
+                bookmark.flags &= !bookmark_flags::SNAPSHOT_EXISTS;
                 keep_key = true;
             } else {
                 let list = self.deadlist_of(next).await?;
-                let mut freed = bookmark.freed_before_next();
+                let mut freed = freed_before_next(&bookmark);
                 freed.add(list.space_range(0, txg, &self.empty).await?);
-                bookmark.set_freed_before_next(freed);
+                bookmark.freed_before_next = freed.words();
             }
             self.store_bookmark(head.object, &name, &bookmark, tx)
                 .await?;
@@ -453,9 +407,9 @@ impl DslPool {
         tx: &Tx,
     ) -> Result<()> {
         for (name, old) in self.bookmarks_with_space(head).await? {
-            if old.creation_txg() == snapshot.creation_txg {
+            if old.creation_txg == snapshot.creation_txg {
                 let mut bookmark = self.bookmark_of_snapshot(snapshot).await?;
-                bookmark.words[REDACTION] = old.words[REDACTION];
+                bookmark.redaction_obj = old.redaction_obj;
                 self.store_bookmark(head, &name, &bookmark, tx).await?;
             }
         }
@@ -474,17 +428,17 @@ impl DslPool {
         }
         let since = head.phys().prev_snap_txg;
         for (name, mut bookmark) in self.bookmarks_with_space(head.object).await? {
-            let txg = bookmark.creation_txg();
+            let txg = bookmark.creation_txg;
             if txg < since {
                 continue;
             }
-            let mut freed = bookmark.freed_before_next();
+            let mut freed = freed_before_next(&bookmark);
             for (birth, sizes) in killed.iter().filter(|(birth, _)| *birth <= txg) {
                 debug_assert!(*birth <= txg, "filtered");
                 freed.add(*sizes);
             }
-            if freed != bookmark.freed_before_next() {
-                bookmark.set_freed_before_next(freed);
+            if freed != freed_before_next(&bookmark) {
+                bookmark.freed_before_next = freed.words();
                 self.store_bookmark(head.object, &name, &bookmark, tx)
                     .await?;
             }
@@ -501,16 +455,13 @@ impl DslPool {
         tx: &Tx,
     ) -> Result<()> {
         let all = self.stored_bookmarks(from).await?;
-        let stay = all
-            .iter()
-            .filter(|(_, b)| b.creation_txg() > newest)
-            .count();
+        let stay = all.iter().filter(|(_, b)| b.creation_txg > newest).count();
         let Some(map) = self.bookmarks_of(from).await? else {
             return Ok(());
         };
-        for (name, bookmark) in all.iter().filter(|(_, b)| b.creation_txg() <= newest) {
+        for (name, bookmark) in all.iter().filter(|(_, b)| b.creation_txg <= newest) {
             zap::remove(&self.mos, map, name, tx).await?;
-            if bookmark.long {
+            if bookmark.is_v2 {
                 // Counted again when it is added.
                 self.features.decr("bookmark_v2", tx).await?;
             }

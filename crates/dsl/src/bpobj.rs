@@ -12,7 +12,10 @@ use std::rc::Rc;
 
 use dmu::{AllocSpec, Objset, Tx};
 use ondisk::bytes::u64_at;
-use ondisk::dsl::{BpobjPhys, bpobj_entry, freed_entry, livelist_entry};
+use ondisk::dsl::{
+    BPOBJ_FREED_SIZE, BpobjPhys, bpobj_entry, bpobj_num_freed, freed_entry, livelist_entry,
+    set_bpobj_num_freed,
+};
 use ondisk::{BlockPointer, Compression, ObjectId, ObjectType};
 
 use crate::empty_bpobj::EmptyBpobj;
@@ -21,8 +24,6 @@ use crate::object_directory::LIST_BLOCK;
 use crate::space::{Sizes, sizes_of};
 
 const POINTER: u64 = 128;
-/// Offset, in a longer bonus, of the number of entries that mark a block as freed. OpenZFS: include/sys/bpobj.h, bpo_num_freed.
-const FREED_AT: usize = BpobjPhys::SIZE;
 /// Pointers handled at a time: one block of the list.
 const CHUNK: u64 = LIST_BLOCK as u64 / POINTER;
 /// Lists in lists in lists: OpenZFS flattens them to one level.
@@ -49,7 +50,7 @@ impl Bpobj {
 
     /// Makes an empty list that also takes entries that mark a block as freed. Syncing context.
     pub(crate) async fn create_counting_freed(mos: &Objset, tx: &Tx) -> Result<ObjectId> {
-        Self::create_with(mos, LIST_BLOCK, FREED_AT + 8, tx).await
+        Self::create_with(mos, LIST_BLOCK, BPOBJ_FREED_SIZE, tx).await
     }
 
     async fn create_with(mos: &Objset, block_size: u32, bonus: usize, tx: &Tx) -> Result<ObjectId> {
@@ -108,11 +109,7 @@ impl Bpobj {
 
     /// Entries that mark a block as freed.
     pub(crate) fn freed(&self) -> u64 {
-        let bonus = self.0.bonus.borrow();
-        if bonus.len() < FREED_AT + 8 {
-            return 0;
-        }
-        u64_at(&bonus, FREED_AT)
+        bpobj_num_freed(&self.0.bonus.borrow()).unwrap_or(0)
     }
 
     /// Total sizes, with sub-lists.
@@ -132,7 +129,7 @@ impl Bpobj {
 
     /// Appends entries that mark blocks as freed: totals shrink. Syncing context.
     pub(crate) async fn append_freed(&self, blocks: &[BlockPointer], tx: &Tx) -> Result<()> {
-        if self.0.bonus.borrow().len() < FREED_AT + 8 {
+        if bpobj_num_freed(&self.0.bonus.borrow()).is_none() {
             return Err(DslError::corrupt("list of a clone's blocks", self.object()));
         }
         self.append_as(blocks, true, tx).await
@@ -191,9 +188,8 @@ impl Bpobj {
                 phys.bytes = phys.bytes.saturating_sub(sizes.used);
                 phys.comp = phys.comp.saturating_sub(sizes.compressed);
                 phys.uncomp = phys.uncomp.saturating_sub(sizes.uncompressed);
-                let ended = self.freed() + count;
-                let mut bonus = shared.bonus.borrow_mut();
-                bonus[FREED_AT..FREED_AT + 8].copy_from_slice(&ended.to_le_bytes());
+                let freed = self.freed() + count;
+                set_bpobj_num_freed(&mut shared.bonus.borrow_mut(), freed);
             } else {
                 phys.bytes += sizes.used;
                 phys.comp += sizes.compressed;

@@ -9,7 +9,7 @@
 //! Guarantees: a step frees at most the blocks it was allowed to, in bounded memory.
 
 use dmu::{AllocSpec, Objset, Tx};
-use ondisk::bytes::{put_bytes, put_u64, slice_at, u64_at};
+use ondisk::bptree::{BptreeEntryPhys, BptreePhys, ZbookmarkPhys};
 use ondisk::{BlockPointer, DNODE_MIN_SIZE, DnodePhys, ObjectId, ObjectType, ObjsetPhys};
 use runtime::IoBuf;
 use zio::{IoClass, ReadProps};
@@ -28,53 +28,11 @@ const META_DNODE: u64 = 0;
 /// include/sys/zio.h, `COMPARE_META_LEVEL`.
 const META_LEVEL: u64 = 0x100;
 const DNODES_PER_BLOCK: u64 = 32;
+const ENTRY_BYTES: u64 = BptreeEntryPhys::SIZE as u64;
 
 const USER_USED: u64 = u64::MAX;
 const GROUP_USED: u64 = u64::MAX - 1;
 const PROJECT_USED: u64 = u64::MAX - 2;
-
-/// The object's bonus.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct BptreePhys {
-    /// First entry that is not finished.
-    pub(crate) begin: u64,
-    /// One past the last entry.
-    pub(crate) end: u64,
-    /// What is left to free.
-    pub(crate) sizes: Sizes,
-}
-
-impl BptreePhys {
-    pub(crate) const SIZE: usize = 40;
-
-    fn decode(buf: &[u8]) -> Self {
-        Self {
-            begin: u64_at(buf, 0),
-            end: u64_at(buf, 8),
-            sizes: Sizes {
-                used: u64_at(buf, 16),
-                compressed: u64_at(buf, 24),
-                uncompressed: u64_at(buf, 32),
-            },
-        }
-    }
-
-    fn encode(self) -> [u8; Self::SIZE] {
-        let mut out = [0; Self::SIZE];
-        let sizes = self.sizes;
-        let words = [
-            self.begin,
-            self.end,
-            sizes.used,
-            sizes.compressed,
-            sizes.uncompressed,
-        ];
-        for (i, word) in words.iter().enumerate() {
-            put_u64(&mut out, 8 * i, *word);
-        }
-        out
-    }
-}
 
 /// Where a walk stands: the first level-0 block that was not freed. All zero before the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,41 +43,41 @@ pub(crate) struct Resume {
     started: bool,
 }
 
-/// One destroyed dataset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) bp: BlockPointer,
-    pub(crate) min_birth: u64,
-    pub(crate) resume: Resume,
+impl Resume {
+    /// The resume point of a stored bookmark.
+    fn from_bookmark(bookmark: &ZbookmarkPhys) -> Self {
+        Self {
+            object: bookmark.object,
+            block: bookmark.blkid,
+            started: *bookmark != ZbookmarkPhys::default(),
+        }
+    }
+
+    fn to_bookmark(self) -> ZbookmarkPhys {
+        if !self.started {
+            return ZbookmarkPhys::default();
+        }
+        ZbookmarkPhys {
+            objset: DESTROYED_OBJSET,
+            object: self.object,
+            level: 0,
+            blkid: self.block,
+        }
+    }
 }
 
-impl Entry {
-    pub(crate) const SIZE: usize = 168;
-
-    fn decode(buf: &[u8]) -> std::result::Result<Self, ondisk::DecodeError> {
-        let words = [136, 144, 152, 160].map(|at| u64_at(buf, at));
-        Ok(Self {
-            bp: BlockPointer::decode(slice_at(buf, 0, BlockPointer::SIZE))?,
-            min_birth: u64_at(buf, 128),
-            resume: Resume {
-                object: words[1],
-                block: words[3],
-                started: words != [0; 4],
-            },
-        })
+fn sizes_of_header(phys: &BptreePhys) -> Sizes {
+    Sizes {
+        used: phys.bytes,
+        compressed: phys.comp,
+        uncompressed: phys.uncomp,
     }
+}
 
-    fn encode(&self) -> [u8; Self::SIZE] {
-        let mut out = [0; Self::SIZE];
-        put_bytes(&mut out, 0, &self.bp.encode());
-        put_u64(&mut out, 128, self.min_birth);
-        if self.resume.started {
-            put_u64(&mut out, 136, DESTROYED_OBJSET);
-            put_u64(&mut out, 144, self.resume.object);
-            put_u64(&mut out, 160, self.resume.block);
-        }
-        out
-    }
+fn set_sizes(phys: &mut BptreePhys, sizes: Sizes) {
+    phys.bytes = sizes.used;
+    phys.comp = sizes.compressed;
+    phys.uncomp = sizes.uncompressed;
 }
 
 /// Makes an empty list of destroyed datasets. Syncing context.
@@ -134,10 +92,8 @@ pub(crate) async fn create(mos: &Objset, tx: &Tx) -> Result<ObjectId> {
 /// Reads the bonus.
 pub(crate) async fn read(mos: &Objset, object: ObjectId) -> Result<BptreePhys> {
     let bonus = mos.bonus(object).await?;
-    if bonus.bytes.len() < BptreePhys::SIZE {
-        return Err(DslError::corrupt("list of destroyed datasets", object));
-    }
-    Ok(BptreePhys::decode(&bonus.bytes))
+    BptreePhys::decode(&bonus.bytes)
+        .map_err(|_| DslError::corrupt("list of destroyed datasets", object))
 }
 
 async fn write(mos: &Objset, object: ObjectId, phys: BptreePhys, tx: &Tx) -> Result<()> {
@@ -156,15 +112,17 @@ pub(crate) async fn add(
     tx: &Tx,
 ) -> Result<()> {
     let mut phys = read(mos, object).await?;
-    let entry = Entry {
+    let entry = BptreeEntryPhys {
         bp,
-        min_birth,
-        resume: Resume::default(),
+        birth_txg: min_birth,
+        bookmark: ZbookmarkPhys::default(),
     };
-    let at = phys.end * u64::try_from(Entry::SIZE).expect("168");
+    let at = phys.end * ENTRY_BYTES;
     mos.write(object, at, &entry.encode(), tx).await?;
     phys.end += 1;
-    phys.sizes.add(sizes);
+    let mut left = sizes_of_header(&phys);
+    left.add(sizes);
+    set_sizes(&mut phys, left);
     write(mos, object, phys, tx).await
 }
 
@@ -187,21 +145,20 @@ pub(crate) async fn step(
     tx: &Tx,
     mut free: impl AsyncFnMut(&BlockPointer) -> Result<Sizes>,
 ) -> Result<Progress> {
-    let size = u64::try_from(Entry::SIZE).expect("168");
     let mut phys = read(mos, object).await?;
     let mut left = budget;
     while phys.begin < phys.end {
-        let at = phys.begin * size;
-        let bytes = mos.read(object, at, Entry::SIZE).await?;
-        let mut entry = Entry::decode(&bytes).map_err(|source| DslError::Decode {
+        let at = phys.begin * ENTRY_BYTES;
+        let bytes = mos.read(object, at, BptreeEntryPhys::SIZE).await?;
+        let mut entry = BptreeEntryPhys::decode(&bytes).map_err(|source| DslError::Decode {
             what: "destroyed dataset",
             object,
             source,
         })?;
         let mut walk = Walk {
             mos,
-            min_birth: entry.min_birth,
-            resume: entry.resume,
+            min_birth: entry.birth_txg,
+            resume: Resume::from_bookmark(&entry.bookmark),
             left,
             freed: Sizes::default(),
             free: &mut free,
@@ -210,21 +167,23 @@ pub(crate) async fn step(
         let flow = walk.objset(&entry.bp).await?;
         left = walk.left;
         let broken = walk.broken.take();
-        phys.sizes.sub(walk.freed);
+        let mut remaining = sizes_of_header(&phys);
+        remaining.sub(walk.freed);
+        set_sizes(&mut phys, remaining);
         match flow {
             Flow::Paused(resume) => {
-                entry.resume = resume;
+                entry.bookmark = resume.to_bookmark();
                 mos.write(object, at, &entry.encode(), tx).await?;
                 write(mos, object, phys, tx).await?;
                 return Ok(broken.map_or(Progress::More, Progress::Failed));
             }
             Flow::Done => {
                 phys.begin += 1;
-                mos.free_range(object, at, size, tx).await?;
+                mos.free_range(object, at, ENTRY_BYTES, tx).await?;
             }
         }
     }
-    phys.sizes = Sizes::default();
+    set_sizes(&mut phys, Sizes::default());
     write(mos, object, phys, tx).await?;
     Ok(Progress::Finished)
 }
@@ -520,18 +479,16 @@ mod tests {
     }
 
     #[test]
-    fn entries_round_trip() {
-        let mut entry = Entry {
-            bp: BlockPointer::from_words([7; 16]),
-            min_birth: 9,
-            resume: Resume::default(),
-        };
-        assert_eq!(Entry::decode(&entry.encode()).expect("168 bytes"), entry);
-        entry.resume = Resume {
-            object: 5,
-            block: 6,
-            started: true,
-        };
-        assert_eq!(Entry::decode(&entry.encode()).expect("168 bytes"), entry);
+    fn resume_points_round_trip() {
+        for resume in [
+            Resume::default(),
+            Resume {
+                object: 5,
+                block: 6,
+                started: true,
+            },
+        ] {
+            assert_eq!(Resume::from_bookmark(&resume.to_bookmark()), resume);
+        }
     }
 }

@@ -170,7 +170,7 @@ impl DslPool {
         let head = ObjectId(p.origin.dir().phys().head_dataset_obj);
         let mine = self.stored_bookmarks(p.clone.object).await?;
         for (bookmark, stored) in self.stored_bookmarks(head).await? {
-            if stored.creation_txg() <= newest && mine.iter().any(|(known, _)| *known == bookmark) {
+            if stored.creation_txg <= newest && mine.iter().any(|(known, _)| *known == bookmark) {
                 names.push(bookmark);
             }
         }
@@ -400,7 +400,7 @@ impl DslPool {
         let bookmarks = self.stored_bookmarks(state.object).await?;
         if bookmarks
             .iter()
-            .any(|(_, b)| b.creation_txg() > phys.prev_snap_txg)
+            .any(|(_, b)| b.creation_txg > phys.prev_snap_txg)
         {
             return Err(DslError::NotNewest { name: name.into() });
         }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use dmu::zap::{self, ZapSpec, ZapValue};
 use dmu::{Objset, Tx};
-use ondisk::dsl::DeadlistPhys;
+use ondisk::dsl::{DeadlistPhys, deadlist_key};
 use ondisk::{BlockPointer, ObjectId, ObjectType, Txg};
 
 use crate::bpobj::Bpobj;
@@ -57,10 +57,7 @@ impl Deadlist {
         let totals = Self::totals_of(mos, object).await?;
         let mut entries = BTreeMap::new();
         for entry in zap::entries(mos, object).await? {
-            let txg = std::str::from_utf8(&entry.name)
-                .ok()
-                .and_then(|hex| u64::from_str_radix(hex, 16).ok());
-            match (txg, entry.value) {
+            match (deadlist_key(&entry.name), entry.value) {
                 (Some(txg), ZapValue::U64(value)) if value.len() == 1 => {
                     entries.insert(
                         txg,

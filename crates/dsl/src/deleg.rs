@@ -1,14 +1,8 @@
 //! Delegated permissions: what users other than root may do to a dataset and its descendants (`zfs allow`).
 //!
-//! A directory has a ZAP of grants; each entry names a ZAP of permissions (or of permission sets, where the first letter
-//! is a capital):
-//!
-//! ```text
-//! ul$1000  user 1000, here          gl$..., el$    groups, everyone
-//! ud$1000  user 1000, below         gd$..., ed$
-//! c-$      the creator of a dataset below, on that dataset
-//! s-$@set  what a set consists of   S-$@set  sets that a set includes
-//! ```
+//! A directory has a ZAP of grants; each entry names a ZAP of permissions, or of permission
+//! sets.
+//! Keys of entries: [`ondisk::deleg`].
 //!
 //! OpenZFS: module/zfs/dsl_deleg.c (the layout and the order of search).
 
@@ -17,6 +11,7 @@ use std::rc::Rc;
 
 use dmu::Tx;
 use dmu::zap::{self, ZapSpec, ZapValue};
+use ondisk::deleg::{is_key, keys_of_user};
 use ondisk::{ObjectId, ObjectType};
 
 use crate::dir::DslDir;
@@ -31,9 +26,6 @@ pub type Grants = BTreeMap<String, BTreeSet<String>>;
 /// Changes of grants by the key of the entry; `None` removes the whole entry.
 pub type GrantChange = Vec<(String, Option<Vec<String>>)>;
 
-/// Longest key of an entry (OpenZFS: ZFS_MAX_DELEG_NAME).
-const KEY_MAX: usize = 128;
-
 /// The user on whose behalf an operation is checked.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Subject {
@@ -46,21 +38,7 @@ pub struct Subject {
 impl Subject {
     /// Keys of the entries that apply to the subject; `kind` is `l` (local) or `d` (descendent).
     fn keys(&self, sets: bool, kind: char) -> Vec<String> {
-        let letter = |letter: char| {
-            if sets {
-                letter.to_ascii_uppercase()
-            } else {
-                letter
-            }
-        };
-        let mut keys = vec![
-            format!("{}{kind}${}", letter('u'), self.uid),
-            format!("{}{kind}$", letter('e')),
-        ];
-        for group in &self.groups {
-            keys.push(format!("{}{kind}${group}", letter('g')));
-        }
-        keys
+        keys_of_user(self.uid, &self.groups, sets, kind)
     }
 }
 
@@ -172,24 +150,6 @@ impl Hierarchy {
         })
         .await
     }
-}
-
-/// Whether a key has the form of an entry's.
-fn is_key(key: &str) -> bool {
-    let mut letters = key.chars();
-    let (Some(who), Some(kind), Some('$')) = (letters.next(), letters.next(), letters.next())
-    else {
-        return false;
-    };
-    let rest = letters.as_str();
-    let number = !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit());
-    key.len() < KEY_MAX
-        && match (who, kind) {
-            ('u' | 'U' | 'g' | 'G', 'l' | 'd') => number,
-            ('e' | 'E', 'l' | 'd') | ('c' | 'C', '-') => rest.is_empty(),
-            ('s' | 'S', '-') => rest.len() > 1 && rest.starts_with('@'),
-            _ => false,
-        }
 }
 
 fn permits(
@@ -409,17 +369,5 @@ mod tests {
         assert!(allows(&all, 'l', "clone"));
         assert!(!allows(&all, 'd', "clone"));
         assert!(!allows(&all, 'l', "destroy"));
-    }
-
-    #[test]
-    fn keys_are_checked() {
-        for good in ["ul$0", "Gd$55", "el$", "C-$", "s-$@a"] {
-            assert!(is_key(good), "{good}");
-        }
-        for bad in [
-            "", "u", "ul$", "ul$x", "e-$", "c-$1", "s-$a", "s-$@", "xl$1", "ul1",
-        ] {
-            assert!(!is_key(bad), "{bad}");
-        }
     }
 }

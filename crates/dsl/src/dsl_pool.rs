@@ -189,13 +189,13 @@ impl DslPool {
     async fn find_special(self: &Rc<Self>) -> Result<()> {
         let mut special = self.special.get();
         let root = self.dir(special.root_dir).await?;
-        let special = async |name: &str| -> Result<Rc<DslDir>> {
+        let child = async |name: &str| -> Result<Rc<DslDir>> {
             let dir = self.child(&root, name).await?;
             dir.ok_or_else(|| DslError::corrupt("special directories", root.object))
         };
-        special.mos_dir = special(object_directory::MOS_DIR).await?.object;
-        special.free_dir = special(object_directory::FREE_DIR).await?.object;
-        let origin = special(object_directory::ORIGIN_DIR).await?;
+        special.mos_dir = child(object_directory::MOS_DIR).await?.object;
+        special.free_dir = child(object_directory::FREE_DIR).await?.object;
+        let origin = child(object_directory::ORIGIN_DIR).await?;
         let head = self
             .dataset_phys(ObjectId(origin.phys().head_dataset_obj))
             .await?;

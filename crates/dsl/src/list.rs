@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use dmu::zap::{self, ZapValue};
 use dmu::{Objset, ObjsetOptions};
+use ondisk::bookmark::BookmarkPhys;
 use ondisk::dsl::{DslDatasetPhys, dataset_flags, zapified_keys};
 use ondisk::{BlockPointer, Guid, ObjectId, ObjsetPhys, Txg};
 use zio::{Bookmark, IoClass, ReadProps};
@@ -23,8 +24,6 @@ use crate::types::{DatasetInfo, DatasetProperties, ListSpec, PropertyEntry, Spac
 const MASTER_NODE: ObjectId = ObjectId(1);
 const VOLUME_DATA: ObjectId = ObjectId(1);
 const VOLUME_PROPERTIES: ObjectId = ObjectId(2);
-/// Space fields of a bookmark are filled.
-const BOOKMARK_HAS_SPACE: u64 = 1;
 
 /// The properties a caller asks for; others are not computed.
 #[derive(Clone, Debug)]
@@ -409,23 +408,24 @@ impl DslPool {
         name: &str,
         words: &[u64],
     ) -> Result<DatasetInfo> {
-        let word = |i: usize| words.get(i).copied().unwrap_or(0);
+        let bookmark = BookmarkPhys::decode(words);
         let phys = DslDatasetPhys {
-            guid: word(0),
-            creation_txg: word(1),
-            creation_time: word(2),
+            guid: bookmark.guid,
+            creation_txg: bookmark.creation_txg,
+            creation_time: bookmark.creation_time,
             ..DslDatasetPhys::default()
         };
+        let [referenced, compressed, logical_referenced] = bookmark.referenced;
         let space = SpaceInfo {
-            referenced: word(5),
-            logical_referenced: word(7),
-            ref_compress_ratio: ratio(word(7), word(6)),
+            referenced,
+            logical_referenced,
+            ref_compress_ratio: ratio(logical_referenced, compressed),
             ..SpaceInfo::default()
         };
         let head_kind = self.kind_shown(dir).await?;
         let full = format!("{}#{name}", self.name_of(dir));
         Ok(DatasetInfo {
-            space_known: word(4) & BOOKMARK_HAS_SPACE != 0,
+            space_known: bookmark.has_space(),
             ..self.base_info(
                 full,
                 DatasetKind::Bookmark,

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use dmu::Tx;
 use ondisk::dsl::zapified_keys;
 
+use crate::bookmark::{freed_before_next, referenced};
 use crate::deadlist::Deadlist;
 use crate::dsl_pool::{DslPool, Found};
 use crate::error::{DslError, Result};
@@ -449,7 +450,7 @@ impl DslPool {
         let missing = || DslError::NotFound { name: since.into() };
         let parts = split(since);
         // The space referenced then, and how much of it was freed before the next snapshot, if known.
-        let (referenced, txg, freed): (u64, u64, Option<Sizes>) = match parts.bookmark {
+        let (referenced_then, txg, freed): (u64, u64, Option<Sizes>) = match parts.bookmark {
             Some(short) => {
                 let dir = self.find_dir(parts.head).await?.ok_or_else(missing)?;
                 let head = ObjectId(dir.phys().head_dataset_obj);
@@ -458,9 +459,9 @@ impl DslPool {
                     .into_iter()
                     .find(|(known, b)| known == short && b.has_space())
                     .ok_or_else(missing)?;
-                let txg = bookmark.creation_txg();
-                let freed = bookmark.freed_before_next();
-                (bookmark.referenced().used, txg, Some(freed))
+                let txg = bookmark.creation_txg;
+                let freed = freed_before_next(&bookmark);
+                (referenced(&bookmark).used, txg, Some(freed))
             }
             None => {
                 let found = self.find(since).await?;
@@ -490,6 +491,6 @@ impl DslPool {
             }
             None => return Err(missing()),
         };
-        Ok(written.saturating_sub(referenced))
+        Ok(written.saturating_sub(referenced_then))
     }
 }

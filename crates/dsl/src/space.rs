@@ -15,6 +15,20 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
+    /// From the three words of an on-disk structure.
+    pub(crate) fn from_words([used, compressed, uncompressed]: [u64; 3]) -> Self {
+        Self {
+            used,
+            compressed,
+            uncompressed,
+        }
+    }
+
+    /// The three words of an on-disk structure.
+    pub(crate) fn words(self) -> [u64; 3] {
+        [self.used, self.compressed, self.uncompressed]
+    }
+
     pub(crate) fn add(&mut self, other: Self) {
         self.used += other.used;
         self.compressed += other.compressed;

@@ -276,6 +276,29 @@ word_struct! {
     }
 }
 
+/// The txg that a deadlist's entry is of, from its key: blocks in the entry were born after it. `None` for a malformed key.
+#[must_use]
+pub fn deadlist_key(name: &[u8]) -> Option<u64> {
+    let hex = std::str::from_utf8(name).ok()?;
+    u64::from_str_radix(hex, 16).ok()
+}
+
+/// Bonus bytes of a list of block pointers that also counts the entries marked as freed. OpenZFS: include/sys/bpobj.h,
+/// `bpo_num_freed`.
+pub const BPOBJ_FREED_SIZE: usize = BpobjPhys::SIZE + 8;
+
+/// Entries marked as freed in a list of block pointers; `None` when its bonus does not count them.
+#[must_use]
+pub fn bpobj_num_freed(bonus: &[u8]) -> Option<u64> {
+    need(bonus, BPOBJ_FREED_SIZE, "bpobj header").ok()?;
+    Some(u64_at(bonus, BpobjPhys::SIZE))
+}
+
+/// Sets the count of entries marked as freed in the bonus of a list of block pointers that has one.
+pub fn set_bpobj_num_freed(bonus: &mut [u8], count: u64) {
+    put_u64(bonus, BpobjPhys::SIZE, count);
+}
+
 /// The form of a block pointer that lists of freed blocks store: without checksum (unless deduplicated) and fill; of
 /// embedded ones only properties and birth.
 #[must_use]
@@ -326,5 +349,31 @@ mod tests {
         assert_eq!(DslDirPhys::decode(&dir).unwrap().encode(), dir);
         assert_eq!(BpobjPhys::decode(&bytes).unwrap().encode(), bytes[..48]);
         assert!(DeadlistPhys::decode(&bytes[..319]).is_err());
+    }
+
+    #[test]
+    fn deadlist_keys() {
+        let check = |name: &[u8], expect| assert_eq!(deadlist_key(name), expect, "{name:?}");
+        check(b"0", Some(0));
+        check(b"1f", Some(31));
+        check(b"ffffffffffffffff", Some(u64::MAX));
+        check(b"10000000000000000", None);
+        check(b"", None);
+        check(b"x", None);
+        check(&[0xff], None);
+    }
+
+    #[test]
+    fn freed_entries_are_counted_in_a_long_bonus_only() {
+        let mut bonus = vec![0; BPOBJ_FREED_SIZE];
+        assert_eq!(bpobj_num_freed(&bonus), Some(0));
+        set_bpobj_num_freed(&mut bonus, 9);
+        assert_eq!(bpobj_num_freed(&bonus), Some(9));
+        assert_eq!(bpobj_num_freed(&bonus[..BpobjPhys::SIZE]), None);
+        // A mark on an entry comes off again.
+        let bp = BlockPointer::from_words([3; 16]);
+        let entry = bpobj_entry(&bp);
+        assert_eq!(livelist_entry(&entry), (entry, false));
+        assert_eq!(livelist_entry(&freed_entry(&entry)), (entry, true));
     }
 }

@@ -19,11 +19,15 @@
 
 pub mod acl;
 mod block_pointer;
+pub mod bookmark;
+pub mod bptree;
 pub mod bytes;
+pub mod deleg;
 mod dnode;
 pub mod dsl;
 mod error;
 pub mod feature;
+pub mod file_owner;
 pub mod history;
 mod kinds;
 pub mod l2arc;
