@@ -33,6 +33,8 @@ for number in "" 0 1 2 3 4 5; do
 done
 for round in $(seq "$first" $((first + rounds - 1))); do
   load=$(cut -d' ' -f1 /proc/loadavg)
-  { sanbox_round | sed 's/^/sanbox /'; openzfs_round | sed 's/^/openzfs /'; } | python3 "$here/engine_rows.py" row "$round" "$load" | tee -a "$rows"
+  # Who goes first finds another disk and another machine than who goes second: they take turns.
+  sides=(sanbox openzfs); [ $((round % 2)) = 1 ] || sides=(openzfs sanbox)
+  for side in "${sides[@]}"; do "${side}_round" | sed "s/^/$side /"; done | python3 "$here/engine_rows.py" row "$round" "$load" | tee -a "$rows"
 done
 python3 "$here/engine_rows.py" table "$rows"

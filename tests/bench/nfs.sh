@@ -149,7 +149,10 @@ rows=${ROWS:-$w/rows}
 # no holes, and a flush after a write into one costs a commit of ext4's journal.
 for made in disk=4096 raw=512; do dd if=/dev/zero of="$w/${made%=*}" bs=1M count="${made#*=}" conv=fsync status=none; done
 for round in $(seq "$first" $((first + rounds - 1))); do
-  { sanbox_round; ganesha_round; [ -z "${ZFSFUSE:-}" ] || zfsfuse_round; limits_round; } | tee -a "$rows"
+  # Who goes first finds another disk and another machine than who goes last: the order turns with each round.
+  servers=(sanbox ganesha); [ -z "${ZFSFUSE:-}" ] || servers+=(zfsfuse)
+  for turn in "${!servers[@]}"; do "${servers[(turn + round) % ${#servers[@]}]}_round"; done | tee -a "$rows"
+  limits_round | tee -a "$rows"
 done
 python3 - "$rows" <<'P'
 import csv, statistics, sys

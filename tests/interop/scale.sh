@@ -1,10 +1,12 @@
 #!/bin/bash
 # Many snapshots: 1,000 datasets with 100 snapshots each, through the commands. Prints how long each step takes, and fails where a
-# goal is missed by more than LEEWAY (default 3: test machines are shared; the goals themselves are in docs/measurements).
+# goal is missed by more than LEEWAY (default 2). Measured on a quiet machine (release build of a866fc5, docs/measurements/2026-11-21-datasets.md):
+# half of the goals are met; the others are missed by 1.4 (snapshots one by one), 1.3 (the whole tree), 1.4 (one more snapshot), 1.75
+# (one more after an import) and, for the writer beside a destroy, 1.4 times. A machine that is shared needs more.
 #   env DATASETS (1000), ROUNDS (100), LEEWAY
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
-datasets=${DATASETS:-1000} rounds=${ROUNDS:-100} leeway=${LEEWAY:-3}
+datasets=${DATASETS:-1000} rounds=${ROUNDS:-100} leeway=${LEEWAY:-2}
 truncate -s 20G "$w/disks/d0"
 serve --nbd-port 0 --iscsi-port 0 --mount
 mkdir "$w/mnt"
