@@ -1,4 +1,4 @@
-//! The simulator: workloads on the real engine in a modelled world, and the checkers that judge what is left.
+//! The simulator: workloads on the real engine in a modelled world, judged by what the crate `checker` finds on the disks.
 //!
 //! [`world`] (a crate of its own, so that engine crates can use it in their tests) models time, schedule and disks;
 //! here are the things that know ZFS.
@@ -6,8 +6,8 @@
 #![forbid(unsafe_code)]
 
 pub mod campaign;
-pub mod checker;
 pub mod hostile;
 pub mod lab;
+mod workers;
 
 pub use world;

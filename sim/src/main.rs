@@ -6,14 +6,13 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use sim::checker::{self, FileImage, Image, Options};
+use checker::{FileImage, Image, Options};
 
 const USAGE: &str = "usage: sanbox-sim campaign [--seeds N] [--start S] [--jobs J] [--once] [--histories|--devices|--removals] [--zdb-every N]
        sanbox-sim faults [--seeds N] [--start S] [--jobs J] [--once] [--zdb-every N]
        sanbox-sim seed|fault S [--once] [--histories|--devices|--removals] [--trace FILE] [--dump DIR]
        sanbox-sim hostile [--seeds N] [--start S] [--jobs J]
        sanbox-sim canary [--seeds N]
-       sanbox-sim lab crash|ledger ...
        sanbox-sim check [--crashed] IMAGE...
 
 campaign  runs seeds S to S+N-1 of mixed file work with power cuts, each twice (--once: not), in J processes
@@ -24,7 +23,6 @@ seed      runs one seed (fault: of the fault campaign) and tells more; --dump wr
 --removals   vdevs that hold data join the pool and leave it all the time, in small steps
 hostile   imports, reads, scrubs and writes pools somebody changed to harm, with every checksum computed again
 canary    runs seeds whose flushes lie; they must fail
-lab       the crash lab: as `sanbox lab`
 
 Checks the pool on the given disk images (all disks of one pool, in any order) and prints what is wrong with it.
 --crashed  the pool was cut off at work: labels may disagree
@@ -37,11 +35,6 @@ fn main() -> ExitCode {
     }
     if let Some(code) = sim::hostile::command::main(&args) {
         return code;
-    }
-    if let Some((command, rest)) = args.split_first()
-        && command == "lab"
-    {
-        return sim::lab::command::main(rest, &["lab"]);
     }
     let crashed = args.iter().any(|a| a == "--crashed");
     args.retain(|a| a != "--crashed");

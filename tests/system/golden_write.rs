@@ -3,12 +3,12 @@
 //! block, OpenZFS's own code in userland imports and scrubs a copy, and all that was not touched is as the manifest says.
 
 use anyhow::{Context as _, Result, ensure};
+use checker::{FileImage, Image, Options};
 use engine::{
     CreateDataset, Cred, Ending, Engine, FileType, FsHandle, ImportPolicy, ListLimit, PoolHandle,
     Threads,
 };
 use serde_json::Value;
-use sim::checker::{self, FileImage, Image, Options};
 use tests::golden::Golden;
 use tests::{block_on, oracle};
 

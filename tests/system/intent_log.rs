@@ -4,6 +4,7 @@
 //! acknowledged change.
 
 use anyhow::{Context as _, Result, ensure};
+use checker::{FileImage, Image, Options};
 use engine::{
     CreateDataset, CreateMode, Cred, Ending, Engine, FileId, FileType, FsHandle, ImportPolicy,
     IoBuf, PoolHandle, PoolSpec, SetAttr, SetTime, Stability, Threads, Timestamp, VdevSpec,
@@ -11,7 +12,6 @@ use engine::{
 };
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use sim::checker::{self, FileImage, Image, Options};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;

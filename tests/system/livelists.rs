@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
-use sim::checker;
+
 use tests::oracle::{accounts_agree, refpool_does, zdb_clean};
 
 use crate::cli::Place;

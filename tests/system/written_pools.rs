@@ -3,11 +3,11 @@
 //! userland imports and scrubs a copy, our checker agrees, and after another import every file is as it was.
 
 use anyhow::{Context as _, Result, ensure};
+use checker::{FileImage, Image, Options};
 use engine::{
     CreateDataset, CreateMode, Cred, Ending, Engine, FileId, FsHandle, ImportPolicy, IoBuf,
     PoolHandle, PoolSpec, SetAttr, Stability, Threads, VdevSpec,
 };
-use sim::checker::{self, FileImage, Image, Options};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::PathBuf;

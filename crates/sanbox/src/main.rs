@@ -12,6 +12,7 @@ mod memory;
 mod serve;
 mod tuning;
 
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -65,7 +66,7 @@ fn main() -> ExitCode {
         && let Some((command, rest)) = invocation.arguments.split_first()
         && command == "lab"
     {
-        return sim::lab::command::main(rest, &["lab"]);
+        return become_lab(rest);
     }
     if let Some(outcome) = invocation.ask_daemon() {
         return match outcome {
@@ -93,6 +94,20 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Becomes the program `sanbox-lab` beside this one; returns only when that fails. The simulator is not part of the appliance.
+fn become_lab(arguments: &[String]) -> ExitCode {
+    let error = match std::env::current_exe() {
+        Ok(own) => {
+            let program = own.with_file_name("sanbox-lab");
+            let error = std::process::Command::new(&program).args(arguments).exec();
+            anyhow::Error::new(error).context(format!("cannot run {}", program.display()))
+        }
+        Err(error) => anyhow::Error::new(error).context("cannot find this program"),
+    };
+    eprintln!("sanbox lab: {error:#}; it is installed beside sanbox");
+    ExitCode::FAILURE
 }
 
 /// What this process was started to do.

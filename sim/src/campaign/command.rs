@@ -1,21 +1,17 @@
 //! `sanbox-sim campaign|faults|seed|fault|canary`: runs seeds, in several processes, and reports those that fail.
 #![allow(clippy::print_stdout, reason = "a command line tool")]
 
-use std::io::{BufRead as _, BufReader};
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
+use std::process::ExitCode;
 use std::time::Instant;
 
-use rustix::process::{Resource, Rlimit, setrlimit};
 use world::World;
 
 use super::faults::{self, FaultPlan};
 use super::judge;
 use super::scenario::{Failure, Outcome, Plan, run};
+use crate::workers::{self, Seeds};
 
 #[derive(Clone, Debug)]
 struct Options {
@@ -52,8 +48,8 @@ impl Options {
     }
 }
 
-/// Seeds that one worker process runs before it is replaced, so that a seed that ends its worker takes few with it.
-const SEEDS_PER_WORKER: u64 = 100;
+/// Seeds that one worker process runs at most before it is replaced: what leaks a little is noticed, what leaks for ever is not kept.
+const SEEDS_PER_WORKER_MAX: u64 = 100;
 
 /// Address space of a worker, enforced by the kernel; one that holds as much reports a failure and ends.
 const WORKER_BYTES_MAX: u64 = 3 << 30;
@@ -200,23 +196,20 @@ fn attempt_twice(story: &Story, options: &Options) -> Result<Outcome, Failure> {
 
 /// A worker process: one line for each seed.
 fn work(options: &Options) {
-    // One seed that allocates without end must end its worker, not the machine.
-    let limit = Rlimit {
-        current: Some(WORKER_BYTES_MAX),
-        maximum: Some(WORKER_BYTES_MAX),
-    };
-    if let Err(error) = setrlimit(Resource::As, limit) {
-        eprintln!("sanbox-sim: limit the memory of a worker: {error}");
-    }
-    std::panic::set_hook(Box::new(|info| {
-        if let Some(place) = info.location() {
-            eprintln!("panic at {place}");
-        }
-    }));
+    workers::become_worker(WORKER_BYTES_MAX);
     for seed in options.start..options.start + options.seeds {
         let story = Story::of_seed(seed, options);
         let plan = story.plan();
-        match attempt_twice(&story, options) {
+        let result = attempt_twice(&story, options);
+        let held = resident_bytes();
+        if held > WORKER_BYTES_MAX {
+            println!(
+                "FAILED {seed} the worker holds {} MiB: something leaks",
+                held >> 20
+            );
+            std::process::exit(1);
+        }
+        match result {
             Ok(outcome) => println!(
                 "ok {seed} {} {} {} {} {} {} {}",
                 outcome.operations,
@@ -232,14 +225,6 @@ fn work(options: &Options) {
                 println!("FAILED {seed} {:?} {:?} {text}", plan.layout, plan.trouble);
             }
         }
-        let held = resident_bytes();
-        if held > WORKER_BYTES_MAX {
-            println!(
-                "FAILED {seed} the worker holds {} MiB: something leaks",
-                held >> 20
-            );
-            std::process::exit(1);
-        }
     }
 }
 
@@ -253,75 +238,35 @@ fn resident_bytes() -> u64 {
         * 4096
 }
 
-/// Runs workers one after the other, each for some seeds, taking the next seeds from `next`.
-fn drive(options: &Options, next: &AtomicU64, sender: &Sender<String>) {
-    let program = std::env::current_exe().expect("this program exists");
-    let end = options.start + options.seeds;
-    loop {
-        let start = next.fetch_add(SEEDS_PER_WORKER, Ordering::Relaxed);
-        if start >= end {
-            return;
-        }
-        let count = SEEDS_PER_WORKER.min(end - start);
-        let mut command = Command::new(&program);
-        let name = if options.faults { "faults" } else { "campaign" };
-        command.args([name, "--worker"]);
-        command.args(["--seeds", &count.to_string(), "--start", &start.to_string()]);
-        if options.once {
-            command.arg("--once");
-        }
-        if options.histories {
-            command.arg("--histories");
-        }
-        if options.devices {
-            command.arg("--devices");
-        }
-        if options.removals {
-            command.arg("--removals");
-        }
-        if let Some(every) = options.zdb_every {
-            command.args(["--zdb-every", &every.to_string()]);
-        }
-        let mut child = command
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("this program starts");
-        let mut output = BufReader::new(child.stdout.take().expect("it is piped"));
-        let mut reported = 0;
-        for line in std::io::Read::by_ref(&mut output)
-            .lines()
-            .map_while(Result::ok)
-        {
-            reported += 1;
-            if sender.send(line).is_err() {
-                // Nobody listens any more: the worker ends when its pipe does.
-                break;
-            }
-        }
-        drop(output);
-        let status = child.wait();
-        if !status.as_ref().is_ok_and(std::process::ExitStatus::success) {
-            let seed = start + reported;
-            let line = format!("FAILED {seed} the worker ended: {status:?}");
-            let _ = sender.send(line);
-        }
+/// The arguments of this program that make it a worker of the campaign.
+fn worker_words(options: &Options) -> Vec<String> {
+    let name = if options.faults { "faults" } else { "campaign" };
+    let mut words = vec![name.to_owned(), "--worker".to_owned()];
+    let flags = [
+        ("--once", options.once),
+        ("--histories", options.histories),
+        ("--devices", options.devices),
+        ("--removals", options.removals),
+    ];
+    words.extend(
+        flags
+            .iter()
+            .filter(|flag| flag.1)
+            .map(|flag| flag.0.to_owned()),
+    );
+    if let Some(every) = options.zdb_every {
+        words.extend(["--zdb-every".to_owned(), every.to_string()]);
     }
+    words
 }
 
 fn campaign(options: &Options) -> ExitCode {
     let start = Instant::now();
-    let (sender, lines) = std::sync::mpsc::channel::<String>();
-    let next = Arc::new(AtomicU64::new(options.start));
-    let drivers: Vec<_> = (0..options.jobs)
-        .map(|_| {
-            let (options, next, sender) = (options.clone(), next.clone(), sender.clone());
-            std::thread::spawn(move || drive(&options, &next, &sender))
-        })
-        .collect();
-    drop(sender);
+    let range = options.start..options.start + options.seeds;
+    let seeds = Seeds::new(range, options.jobs, SEEDS_PER_WORKER_MAX);
     let mut sum = Sum::default();
     let mut last_report = Instant::now();
-    for line in lines {
+    workers::run(&seeds, &worker_words(options), "FAILED", |line| {
         sum.seeds += 1;
         if let Some(rest) = line.strip_prefix("ok ") {
             let numbers = rest.split(' ').skip(1);
@@ -336,10 +281,7 @@ fn campaign(options: &Options) -> ExitCode {
             last_report = Instant::now();
             report(&sum, start);
         }
-    }
-    for driver in drivers {
-        driver.join().expect("drivers do not panic");
-    }
+    });
     report(&sum, start);
     if sum.failed == 0 && sum.seeds == options.seeds {
         ExitCode::SUCCESS

@@ -7,7 +7,7 @@ use std::process::Command;
 use world::{Image, Presence, World};
 
 use super::scenario::{Plan, Trouble};
-use crate::checker::{self, Kind, Options};
+use checker::{Kind, Options};
 
 struct WorldImage {
     path: PathBuf,

@@ -2,7 +2,7 @@
 //!
 //! After every cut the pool must import, what its file systems show must be a prefix of what was done (everything
 //! acknowledged as stable, nothing half, no later operation without an earlier one), and the independent
-//! [`checker`](crate::checker) must find nothing wrong. See [`scenario`] for what a seed does, [`history`] for how
+//! [`checker`](::checker) must find nothing wrong. See [`scenario`] for what a seed does, [`history`] for how
 //! prefixes are judged.
 
 pub mod command;

@@ -132,6 +132,8 @@ pub struct Plan {
     pub logs: Logs,
     /// How old a transaction group gets.
     pub group_age: Duration,
+    /// One more disk, a cache device from the start, which may rot or fail.
+    pub with_cache: bool,
     /// Somebody adds and removes devices meanwhile: four disks more.
     pub with_devices: bool,
     /// That somebody mostly has vdevs with data leave, which takes many small steps.
@@ -235,6 +237,7 @@ impl Plan {
             with_volume: rng.below(3) == 0 && !fills,
             logs: Logs::InPool,
             group_age: GROUP_AGE,
+            with_cache: false,
             with_devices: false,
             with_removals: false,
         }
@@ -262,6 +265,7 @@ impl Plan {
             with_volume: false,
             logs: Logs::InPool,
             group_age: GROUP_AGE,
+            with_cache: false,
             with_devices: false,
             with_removals: false,
         }
@@ -348,16 +352,16 @@ impl Plan {
             .collect()
     }
 
-    /// Disks that may become cache devices.
+    /// Disks that are cache devices, or may become that.
     fn cache_disks(&self) -> Vec<PathBuf> {
-        let count = if self.with_devices { 1 } else { 0 };
+        let count = usize::from(self.with_devices || self.with_cache);
         (0..count)
             .map(|number| Path::new(DIR).join(format!("c{number}")))
             .collect()
     }
 
     /// The disks of the machine, in the pool or not.
-    fn all_disks(&self) -> Vec<PathBuf> {
+    pub(crate) fn all_disks(&self) -> Vec<PathBuf> {
         let mut disks = self.disks();
         disks.extend(self.extra_disks());
         disks.extend(self.cache_disks());
@@ -722,6 +726,10 @@ pub(crate) fn create(
             vdevs: plan.vdevs(),
             special,
             logs,
+            caches: match plan.with_cache {
+                true => plan.cache_disks(),
+                false => Vec::new(),
+            },
             force: plan.cut_at_create,
             host: identity(),
             ..PoolSpec::default()

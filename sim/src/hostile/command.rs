@@ -2,23 +2,21 @@
 //! in too much memory, or not at all.
 #![allow(clippy::print_stdout, reason = "a command line tool")]
 
-use std::io::{BufRead as _, BufReader};
 use std::panic::AssertUnwindSafe;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Resource, Rlimit, setrlimit};
-
 use super::{Reached, run};
+use crate::workers::{self, Seeds};
 
 /// Address space of a worker: several times what a healthy pool takes.
 const WORKER_BYTES_MAX: u64 = 2 << 30;
 /// How long one seed may take on this machine, however busy it is.
 const SEED_TIME_MAX: Duration = Duration::from_secs(120);
-const SEEDS_PER_WORKER: u64 = 200;
+/// Seeds that one worker process runs at most before it is replaced.
+const SEEDS_PER_WORKER_MAX: u64 = 200;
 
 #[derive(Clone)]
 struct Options {
@@ -64,18 +62,7 @@ pub fn main(args: &[String]) -> Option<ExitCode> {
 
 /// A worker process: one line for each seed. A seed that takes too long ends it.
 fn work(options: &Options) {
-    let limit = Rlimit {
-        current: Some(WORKER_BYTES_MAX),
-        maximum: Some(WORKER_BYTES_MAX),
-    };
-    if let Err(error) = setrlimit(Resource::As, limit) {
-        eprintln!("sanbox-sim: limit the memory of a worker: {error}");
-    }
-    std::panic::set_hook(Box::new(|info| {
-        if let Some(place) = info.location() {
-            eprintln!("panic at {place}");
-        }
-    }));
+    workers::become_worker(WORKER_BYTES_MAX);
     let current = Arc::new(AtomicU64::new(options.start));
     let watched = current.clone();
     std::thread::spawn(move || {
@@ -109,57 +96,11 @@ fn work(options: &Options) {
     }
 }
 
-/// Runs workers one after the other; a worker that ended early is replaced for the seeds it left.
-fn drive(options: &Options, next: &AtomicU64, sender: &Sender<String>) {
-    let program = std::env::current_exe().expect("this program exists");
-    let last = options.start + options.seeds;
-    loop {
-        let mut start = next.fetch_add(SEEDS_PER_WORKER, Ordering::Relaxed);
-        let end = last.min(start + SEEDS_PER_WORKER);
-        if start >= last {
-            return;
-        }
-        while start < end {
-            let mut child = Command::new(&program)
-                .args(["hostile", "--worker", "--start", &start.to_string()])
-                .args(["--seeds", &(end - start).to_string()])
-                .stdout(Stdio::piped())
-                .spawn()
-                .expect("this program starts");
-            let (mut failed, mut unheard) = (false, false);
-            let output = BufReader::new(child.stdout.take().expect("it is piped"));
-            for line in output.lines().map_while(Result::ok) {
-                start += 1;
-                failed = line.starts_with("FAILED");
-                unheard = sender.send(line).is_err();
-                if unheard {
-                    break;
-                }
-            }
-            let status = child.wait();
-            if unheard {
-                return;
-            }
-            if !failed && start < end {
-                let line = format!("FAILED {start} the worker ended: {status:?}");
-                start += 1;
-                if sender.send(line).is_err() {
-                    return;
-                }
-            }
-        }
-    }
-}
-
 fn campaign(options: &Options) -> ExitCode {
     let began = Instant::now();
-    let (sender, lines) = std::sync::mpsc::channel::<String>();
-    let next = Arc::new(AtomicU64::new(options.start));
-    for _ in 0..options.jobs {
-        let (options, next, sender) = (options.clone(), next.clone(), sender.clone());
-        std::thread::spawn(move || drive(&options, &next, &sender));
-    }
-    drop(sender);
+    let range = options.start..options.start + options.seeds;
+    let supply = Seeds::new(range, options.jobs, SEEDS_PER_WORKER_MAX);
+    let words = ["hostile", "--worker"].map(str::to_owned);
     let (mut seeds, mut failed, mut counts) = (0_u64, 0_u64, [0_u64; 3]);
     let mut reported = Instant::now();
     let report = |seeds: u64, failed: u64, counts: [u64; 3]| {
@@ -169,7 +110,7 @@ fn campaign(options: &Options) -> ExitCode {
             began.elapsed()
         );
     };
-    for line in lines {
+    workers::run(&supply, &words, "FAILED", |line| {
         seeds += 1;
         let kind = line
             .strip_prefix("ok ")
@@ -189,7 +130,7 @@ fn campaign(options: &Options) -> ExitCode {
             reported = Instant::now();
             report(seeds, failed, counts);
         }
-    }
+    });
     report(seeds, failed, counts);
     if failed == 0 {
         ExitCode::SUCCESS

@@ -2,37 +2,34 @@
 #![allow(clippy::print_stdout, reason = "a command line tool")]
 
 use std::collections::BTreeSet;
-use std::io::{BufRead as _, BufReader};
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
-
-use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::ledger::{self, Run, per_hour};
 use super::{Counts, Options, Violation, plan_of_seed, run};
+use crate::campaign::Plan;
+use crate::workers::{self, Seeds};
 
 /// What `lab crash` understands.
-pub const USAGE: &str = "usage: sanbox lab crash [--seeds N] [--start S] [--jobs J] [--minutes M] [--twice] [--check-all] [--ledger FILE] [--engine NAME]
-       sanbox lab crash --seed S [--cut N] [--dump DIR] [--trace FILE]
+pub const USAGE: &str = "usage: sanbox lab crash [--seeds N] [--start S] [--jobs J] [--minutes M] [--twice] [--check-all] [--caches] [--ledger FILE] [--engine NAME]
+       sanbox lab crash --seed S [--caches] [--cut N] [--dump DIR] [--trace FILE]
        sanbox lab ledger FILE
 
 crash   tries power cuts in simulated machines: runs seeds S to S+N-1 (default: 100 seeds, or until M minutes are over) in
         J processes, judges what every cut leaves against everything that was acknowledged, and reports cuts and violations
         --twice   runs each seed a second time and compares
         --check-all  has the checker look for leaked and lost space after every cut, not after one in 24
+        --caches  gives every pool a cache device, which may rot or fail
         --ledger  adds the run to a ledger, and begins with the first seed nobody has run unless --start says otherwise
         --engine  what the ledger calls the state of the program
         --seed    runs one seed and tells more; --cut tries one of its cuts; --dump writes the disks of a violation
 ledger  adds a ledger up
 Exit status: 0 no violation, 1 violations, 2 bad usage.";
 
-/// Seeds that one worker process runs before it is replaced.
-const SEEDS_PER_WORKER: u64 = 20;
+/// Seeds that one worker process runs at most before it is replaced.
+const SEEDS_PER_WORKER_MAX: u64 = 20;
 /// Address space of a worker, enforced by the kernel.
 const WORKER_BYTES_MAX: u64 = 3 << 30;
 /// How often progress is told and the ledger written.
@@ -50,15 +47,13 @@ struct Request {
     worker: bool,
     seed: Option<u64>,
     options: Options,
-    /// The words this program is called with to come here again.
-    again: Vec<String>,
 }
 
-/// Runs `crash` or `ledger FILE`; options may stand before and after these words. `again` are the words after the program's
-/// name that lead here.
+/// Runs `crash` or `ledger FILE`; options may stand before and after these words. The processes of a campaign are the same program
+/// with the same first words.
 #[must_use]
-pub fn main(words: &[String], again: &[&str]) -> ExitCode {
-    let Some((command, request)) = parse(words, again) else {
+pub fn main(words: &[String]) -> ExitCode {
+    let Some((command, request)) = parse(words) else {
         return usage();
     };
     match command.as_slice() {
@@ -79,7 +74,7 @@ fn usage() -> ExitCode {
 }
 
 /// Returns the words that are no options, and what the options say; `None` for an unknown option.
-fn parse<'a>(words: &'a [String], again: &[&str]) -> Option<(Vec<&'a str>, Request)> {
+fn parse(words: &[String]) -> Option<(Vec<&str>, Request)> {
     let mut command = Vec::new();
     let mut request = Request {
         seeds: None,
@@ -92,7 +87,6 @@ fn parse<'a>(words: &'a [String], again: &[&str]) -> Option<(Vec<&'a str>, Reque
         worker: false,
         seed: None,
         options: Options::default(),
-        again: again.iter().map(|&word| word.to_owned()).collect(),
     };
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -101,6 +95,7 @@ fn parse<'a>(words: &'a [String], again: &[&str]) -> Option<(Vec<&'a str>, Reque
         match word.as_str() {
             "--twice" => request.twice = true,
             "--check-all" => request.options.check_all = true,
+            "--caches" => request.options.caches = true,
             "--worker" => request.worker = true,
             "--seeds" => request.seeds = Some(number(text())?),
             "--start" => request.start = Some(number(text())?),
@@ -137,9 +132,16 @@ fn sum(path: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+fn plan_of(seed: u64, options: &Options) -> Plan {
+    Plan {
+        with_cache: options.caches,
+        ..plan_of_seed(seed)
+    }
+}
+
 /// Runs one seed, catching panics.
 fn attempt(seed: u64, options: &Options) -> Result<Counts, Violation> {
-    let plan = plan_of_seed(seed);
+    let plan = plan_of(seed, options);
     let result = std::panic::catch_unwind(AssertUnwindSafe(|| run(&plan, options)));
     result.unwrap_or_else(|panic| {
         Err(Violation {
@@ -164,7 +166,7 @@ fn attempt_twice(seed: u64, request: &Request) -> Result<Counts, Violation> {
 
 fn one(request: &Request) -> ExitCode {
     let seed = request.seed.unwrap_or(0);
-    println!("{:#?}", plan_of_seed(seed));
+    println!("{:#?}", plan_of(seed, &request.options));
     let start = Instant::now();
     match attempt_twice(seed, request) {
         Ok(counts) => {
@@ -180,19 +182,7 @@ fn one(request: &Request) -> ExitCode {
 
 /// A worker process: one line for each seed.
 fn work(request: &Request) {
-    // One seed that allocates without end must end its worker, not the machine.
-    let limit = Rlimit {
-        current: Some(WORKER_BYTES_MAX),
-        maximum: Some(WORKER_BYTES_MAX),
-    };
-    if let Err(error) = setrlimit(Resource::As, limit) {
-        eprintln!("sanbox lab: limit the memory of a worker: {error}");
-    }
-    std::panic::set_hook(Box::new(|info| {
-        if let Some(place) = info.location() {
-            eprintln!("panic at {place}");
-        }
-    }));
+    workers::become_worker(WORKER_BYTES_MAX);
     let start = request.start.unwrap_or(0);
     for seed in start..start + request.seeds.unwrap_or(1) {
         let before = cpu();
@@ -224,55 +214,19 @@ fn cpu() -> Duration {
     )
 }
 
-/// Which seeds are left, shared by those who start workers.
-struct Supply {
-    next: AtomicU64,
-    end: u64,
-    until: Option<Instant>,
-}
-
-impl Supply {
-    fn take(&self) -> Option<(u64, u64)> {
-        if self.until.is_some_and(|until| Instant::now() >= until) {
-            return None;
-        }
-        let start = self.next.fetch_add(SEEDS_PER_WORKER, Ordering::Relaxed);
-        (start < self.end).then(|| (start, SEEDS_PER_WORKER.min(self.end - start)))
+/// The arguments of this program that make it a worker of the campaign.
+fn worker_words(request: &Request) -> Vec<String> {
+    let mut words = vec!["crash", "--worker"];
+    if request.twice {
+        words.push("--twice");
     }
-}
-
-fn drive(request: &Request, supply: &Supply, sender: &Sender<String>) {
-    let program = std::env::current_exe().expect("this program exists");
-    while let Some((start, count)) = supply.take() {
-        let mut command = Command::new(&program);
-        command.args(&request.again).args(["crash", "--worker"]);
-        command.args(["--seeds", &count.to_string(), "--start", &start.to_string()]);
-        if request.twice {
-            command.arg("--twice");
-        }
-        if request.options.check_all {
-            command.arg("--check-all");
-        }
-        let child = command.stdout(Stdio::piped()).spawn();
-        let Ok(mut child) = child else {
-            let _ = sender.send(format!("VIOLATION {start} no worker could be started"));
-            return;
-        };
-        let mut reported = 0;
-        if let Some(output) = child.stdout.take() {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                reported += 1;
-                if sender.send(line).is_err() {
-                    break;
-                }
-            }
-        }
-        let status = child.wait();
-        if !status.as_ref().is_ok_and(std::process::ExitStatus::success) {
-            let seed = start + reported;
-            let _ = sender.send(format!("VIOLATION {seed} the worker ended: {status:?}"));
-        }
+    if request.options.check_all {
+        words.push("--check-all");
     }
+    if request.options.caches {
+        words.push("--caches");
+    }
+    words.into_iter().map(str::to_owned).collect()
 }
 
 fn crash(request: &Request) -> ExitCode {
@@ -290,21 +244,10 @@ fn crash(request: &Request) -> ExitCode {
         (None, Some(_)) => u64::MAX / 2 - first,
         (None, None) => 100,
     };
-    let supply = Arc::new(Supply {
-        next: AtomicU64::new(first),
-        end: first + seeds,
-        until: request
-            .minutes
-            .map(|minutes| start + Duration::from_secs(minutes * 60)),
-    });
-    let (sender, lines) = std::sync::mpsc::channel::<String>();
-    let drivers: Vec<_> = (0..request.jobs)
-        .map(|_| {
-            let (request, supply, sender) = (request.clone(), supply.clone(), sender.clone());
-            std::thread::spawn(move || drive(&request, &supply, &sender))
-        })
-        .collect();
-    drop(sender);
+    let until = request
+        .minutes
+        .map(|minutes| start + Duration::from_secs(minutes * 60));
+    let supply = Seeds::new(first..first + seeds, request.jobs, SEEDS_PER_WORKER_MAX).until(until);
     let mut run = Run {
         engine: request.engine.clone(),
         start: first,
@@ -333,7 +276,7 @@ fn crash(request: &Request) -> ExitCode {
             eprintln!("sanbox lab: write {}: {error}", path.display());
         }
     };
-    for line in lines {
+    workers::run(&supply, &worker_words(request), "VIOLATION", |line| {
         run.seeds += 1;
         if let Some(rest) = line.strip_prefix("ok ") {
             let numbers: Vec<u64> = rest.split(' ').filter_map(|n| n.parse().ok()).collect();
@@ -357,10 +300,7 @@ fn crash(request: &Request) -> ExitCode {
             told = Instant::now();
             report(&run);
         }
-    }
-    for driver in drivers {
-        driver.join().expect("drivers do not panic");
-    }
+    });
     run.seconds = start.elapsed().as_secs();
     report(&run);
     if run.violations.is_empty() {
@@ -382,11 +322,11 @@ mod tests {
             "--seed 7 --cut 3 crash",
         ] {
             let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-            let (command, request) = parse(&words, &["lab"]).expect(line);
+            let (command, request) = parse(&words).expect(line);
             assert_eq!(command, ["crash"]);
             assert_eq!((request.seed, request.options.only), (Some(7), Some(3)));
         }
         let words = ["crash", "--nothing"].map(str::to_owned);
-        assert!(parse(&words, &["lab"]).is_none());
+        assert!(parse(&words).is_none());
     }
 }

@@ -80,6 +80,7 @@ pub fn plan_of_seed(seed: u64) -> Plan {
         with_volume: rng.below(3) == 0,
         logs,
         group_age: Duration::from_millis(*rng.choose(&[50, 300, 1_000, 5_000, 5_000])),
+        with_cache: false,
         with_devices: false,
         with_removals: false,
     }

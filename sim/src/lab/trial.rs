@@ -31,6 +31,8 @@ pub struct Options {
     pub dump: Option<PathBuf>,
     /// Every cut is judged by the checker as well, not a sample of them.
     pub check_all: bool,
+    /// Every pool has a cache device, which may rot or fail.
+    pub caches: bool,
     /// Where the events of the import after the cut `only` are written.
     pub trace: Option<PathBuf>,
 }
@@ -90,7 +92,7 @@ pub fn run(plan: &Plan, options: &Options) -> Result<Counts, Violation> {
         text,
     };
     let world = World::new(plan.seed);
-    for path in plan.disks() {
+    for path in plan.all_disks() {
         let model = world::DiskModel::new(plan.disk_bytes)
             .with_sectors(plan.sector_bytes, plan.sector_bytes);
         world.add_disk(path, model);

@@ -8,26 +8,36 @@
 //! "Survives" means: the pool imports, every checker is content, everything acknowledged as durable is there, and what
 //! cannot be read is an error, never wrong bytes.
 //!
-//! | fault ([`Faults`], [`World`])                 | single disk                  | mirror, one side at a time   |
-//! |-----------------------------------------------|------------------------------|------------------------------|
-//! | power cut, any [`CutModel`]                   | survives                     | survives, also on both sides |
-//! | power cut tearing label or uberblock writes   | survives (labels in pairs)   | survives                     |
-//! | latent sector error, data                     | error for that block         | survives and repairs         |
-//! | latent sector error, metadata                 | survives (ditto copies)      | survives and repairs         |
-//! | bit rot, data                                 | error for that block         | survives and repairs         |
-//! | bit rot, metadata                             | survives (ditto copies)      | survives and repairs         |
-//! | misdirected write                             | as bit rot, in two places    | survives and repairs         |
-//! | write error                                   | pool suspends, no loss of    | survives, degraded           |
-//! |                                               | what was acknowledged        |                              |
-//! | flush error                                   | pool suspends                | survives, degraded           |
-//! | slow disk                                     | survives, slowly             | survives, slowly             |
-//! | stuck disk                                    | waits; goes on when unstuck  | waits, then degraded         |
-//! | vanished disk                                 | pool suspends                | survives, degraded           |
-//! | returning disk                                | goes on after clear          | resilvers what it missed     |
-//! | lying flush and a power cut                   | nobody; the checker says so  | only if on one side          |
+//! A *redundant vdev* is a mirror, raidz or draid of which no more disks are in trouble at a time than it may lose: all but one of a
+//! mirror, as many as there is parity of the others (a distributed spare at work counts as the disk it stands for).
 //!
-//! Faults on both sides of a mirror are a single disk's business. Rates are per operation and independent, so a
-//! workload that enables a rate on one side must leave the other side without damaging faults.
+//! | fault ([`Faults`], [`World`])                 | single disk                  | redundant vdev                  |
+//! |-----------------------------------------------|------------------------------|---------------------------------|
+//! | power cut, any [`CutModel`]                   | survives                     | survives, also on all its disks |
+//! | power cut tearing label or uberblock writes   | survives (labels in pairs)   | survives                        |
+//! | latent sector error, data                     | error for that block         | survives and repairs            |
+//! | latent sector error, metadata                 | survives (ditto copies)      | survives and repairs            |
+//! | bit rot, data                                 | error for that block         | survives and repairs            |
+//! | bit rot, metadata                             | survives (ditto copies)      | survives and repairs            |
+//! | misdirected write                             | as bit rot, in two places    | survives and repairs            |
+//! | write error                                   | pool suspends, no loss of    | survives, degraded              |
+//! |                                               | what was acknowledged        |                                 |
+//! | flush error                                   | pool suspends                | survives, degraded              |
+//! | slow disk                                     | survives, slowly             | survives, slowly                |
+//! | stuck disk                                    | waits; goes on when unstuck  | waits, then degraded            |
+//! | vanished disk                                 | pool suspends                | survives, degraded              |
+//! | returning disk                                | goes on after clear          | resilvers what it missed        |
+//! | lying flush and a power cut                   | lost; the checker says so    | only if on so many disks        |
+//!
+//! A *log device* is written always and read only by the import after a cut. Power cuts and torn blocks it survives like other disks.
+//! Where a write or a flush of it fails, or it does not answer, the group is written to the pool instead and nothing that was
+//! acknowledged is lost. A block of the log that cannot be read after a cut refuses the import until it can be, or the log is given
+//! up by name (`-F`, `-m`); a mirror of log devices survives one such device.
+//!
+//! A *cache device* may do all of this at any time: what it holds is checked like any block, and read from the pool where it is wrong.
+//!
+//! Faults on more disks than that are a single disk's business. Rates are per operation and independent, so a workload that enables
+//! a damaging rate on some disks must leave the others of the vdev without.
 //!
 //! Does not know ZFS. See `sim` for workloads and checkers.
 

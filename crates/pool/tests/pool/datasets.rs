@@ -37,7 +37,10 @@ fn accounting_of(probe: &std::path::Path, files: &[PathBuf], what: &str) {
         .arg(format!("0:{}", list.join(",")))
         .output();
     let Ok(output) = output else {
-        eprintln!("SKIPPED: python3 is not installed, nothing added up the space");
+        oracle::skip(
+            "accounts by an independent reader",
+            "python3 is not installed",
+        );
         return;
     };
     let text = String::from_utf8_lossy(&output.stdout);

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 
 use dmu::{Objset, Tx};
 use dsl::property::Setting;
@@ -93,11 +92,11 @@ pub(crate) fn run<T, F: Future<Output = T>>(world: &World, main: impl FnOnce(Han
     }
 }
 
-/// Whether zdb is there; says so aloud when it is not.
+/// Whether zdb is there; says so aloud when it is not, and fails where it is required.
 pub(crate) fn has_zdb() -> bool {
-    let found = Command::new("zdb").arg("-h").output().is_ok();
+    let found = oracle::has_zdb();
     if !found {
-        eprintln!("SKIPPED: zdb is not installed, nothing judged this pool");
+        oracle::skip("zdb on a pool of ours", "zdb is not installed");
     }
     found
 }
@@ -113,40 +112,9 @@ pub(crate) fn zdb_clean(world: &World, what: &str) {
 }
 
 pub(crate) fn zdb_clean_dir(dir: &Path, what: &str) {
-    for flags in ["-bcc", "-dddd"] {
-        let output = Command::new("zdb")
-            .args(["-e", "-p"])
-            .arg(dir)
-            .args([flags, POOL])
-            .output()
-            .expect("zdb runs");
-        let out = String::from_utf8_lossy(&output.stdout).into_owned();
-        let err = String::from_utf8_lossy(&output.stderr).into_owned();
-        let complain = |why: &str| {
-            let kept = keep(dir);
-            panic!(
-                "{what}: zdb {flags}: {why}; disks kept in {}\n{}\n{}",
-                kept.display(),
-                tail(&out),
-                tail(&err)
-            );
-        };
-        if !output.status.success() {
-            complain("failed");
-        }
-        for bad in [
-            "leaked space",
-            "block traversal size",
-            "Error counts",
-            "refcount mismatch",
-        ] {
-            if out.contains(bad) || err.contains(bad) {
-                complain(bad);
-            }
-        }
-        if flags == "-bcc" && !out.contains("No leaks (block sum matches space maps exactly)") {
-            complain("did not account for all space");
-        }
+    if let Err(complaint) = oracle::zdb_clean(dir, POOL) {
+        let kept = keep(dir);
+        panic!("{what}: {complaint:#}; disks kept in {}", kept.display());
     }
 }
 
@@ -190,25 +158,16 @@ fn tail(text: &str) -> String {
     lines[lines.len().saturating_sub(25)..].join("\n")
 }
 
-/// OpenZFS's own code in userland, or `None` when it cannot be built here.
+/// OpenZFS's own code in userland; `None`, said aloud, where it cannot be built and is not required.
 pub(crate) fn refpool() -> Option<&'static Path> {
-    static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let built = BUILT.get_or_init(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/probes/refpool.c");
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("refpool");
-        let output = Command::new("cc")
-            .args(["-O1", "-w", "-o"])
-            .arg(&target)
-            .arg(source)
-            .args(["-l:libzpool.so.6", "-l:libnvpair.so.3"])
-            .output()
-            .ok()?;
-        output.status.success().then_some(target)
-    });
+    let built = oracle::refpool();
     if built.is_none() {
-        eprintln!("SKIPPED: refpool cannot be built, OpenZFS's code did not import this pool");
+        oracle::skip(
+            "OpenZFS's code on a pool of ours",
+            "refpool cannot be built",
+        );
     }
-    built.as_deref()
+    built
 }
 
 /// Lets OpenZFS's code work on the disks: `args` follow the names of the files (`import`, or `ds`

@@ -441,6 +441,11 @@ pub(crate) const COMMANDS: &[Command] = &[
                 "crash: have the checker look for leaked and lost space after every cut, not after one in 24",
             ),
             long(
+                "caches",
+                None,
+                "crash: give every pool a cache device, which may rot or fail",
+            ),
+            long(
                 "ledger",
                 Some("FILE"),
                 "crash: add the run to a ledger, and begin with the first seed it does not have",

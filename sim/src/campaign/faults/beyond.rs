@@ -19,7 +19,7 @@ use super::in_pool;
 use crate::campaign::model::{File, Node, Visible};
 use crate::campaign::scenario::{self, Layout, Plan};
 use crate::campaign::walk;
-use crate::checker::spread::{HEIGHT, Spread};
+use checker::spread::{HEIGHT, Spread};
 
 /// Bytes of a stretch on each disk: small, so that the copies of a block of metadata are not all hit.
 const STRETCH: u64 = 64 << 10;

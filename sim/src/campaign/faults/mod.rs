@@ -210,7 +210,7 @@ fn model(plan: &Plan) -> DiskModel {
 }
 
 fn judge_images(ward: &Ward, world: &World, crashed: bool) -> Result<(), String> {
-    use crate::checker::Kind;
+    use checker::Kind;
     let excused = |kind: Kind| {
         ward.in_trouble()
             && matches!(

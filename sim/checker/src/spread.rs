@@ -8,11 +8,11 @@ use ondisk::NvList;
 
 const SEEDS: &str = include_str!("../../../docs/format/draid-maps.csv");
 /// Bytes of one group on one child.
-pub(crate) const HEIGHT: u64 = 16 << 20;
+pub const HEIGHT: u64 = 16 << 20;
 
 /// A draid.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Spread {
+pub struct Spread {
     pub(super) data: u64,
     pub(super) width: u64,
     children: u64,
@@ -34,7 +34,7 @@ impl Spread {
     }
 
     /// Makes the draid with the fewest groups to a slice; `[children, parity, data, spares]`.
-    pub(crate) fn of_shape(shape: [u64; 4]) -> Option<Self> {
+    pub fn of_shape(shape: [u64; 4]) -> Option<Self> {
         let [children, parity, data, spares] = shape;
         let disks = children.checked_sub(spares)?;
         let groups = (1..=disks).find(|groups| (groups * (data + parity)).is_multiple_of(disks))?;
@@ -55,7 +55,7 @@ impl Spread {
     }
 
     /// Returns, for each group that has part of a row of the children (bytes of their data areas), which children those are.
-    pub(crate) fn groups_in_row(&self, offset: u64) -> Vec<Vec<u64>> {
+    pub fn groups_in_row(&self, offset: u64) -> Vec<Vec<u64>> {
         let row = offset / HEIGHT;
         let first = (row * self.disks / self.width).saturating_sub(1);
         let last = (row + 1) * self.disks / self.width;

@@ -8,6 +8,8 @@
 //! What it does not judge: expanded raidz (refused), the contents of encrypted blocks (only their
 //! checksums), deduplication tables.
 
+#![forbid(unsafe_code)]
+
 mod blocks;
 mod claims;
 mod devices;
@@ -21,7 +23,7 @@ mod objset;
 mod pool;
 mod report;
 mod space;
-pub(crate) mod spread;
+pub mod spread;
 mod stripes;
 mod usage;
 mod zap;

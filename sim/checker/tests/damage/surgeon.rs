@@ -42,7 +42,7 @@ struct Moved {
 impl Surgeon {
     /// Unpacks a golden pool of the repository.
     pub(crate) fn unpack(name: &str) -> Self {
-        let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
+        let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden");
         let archive = archive.join(format!("{name}.tar.zst"));
         let dir = TempDir::new().expect("a directory for the images");
         let status = Command::new("tar")

@@ -1,8 +1,8 @@
 //! Wounds of a pool from which OpenZFS removed a vdev: its table, what is noted beside it, and what lies where it points.
 
+use checker::Kind;
 use ondisk::bytes::{put_u64, u64_at};
 use ondisk::{DnodePhys, NvList};
-use sim::checker::Kind;
 
 use crate::surgeon::Surgeon;
 use crate::{bonus_at, feature_object, set_micro, wound_pool};
