@@ -4,6 +4,7 @@
 CARGO ?= cargo
 SEEDS ?= 40
 BENCH_DIR ?= /var/tmp
+TEST = $(CARGO) xtask test --seeds $(SEEDS)
 
 .PHONY: help run build oracles lint test test-unit test-sim test-system test-real bench bench-nfs bench-engine bench-parity bench-codec clean
 
@@ -20,7 +21,7 @@ help:
 	@echo 'make bench      the engine at its door: reads, writes, and the CPU they cost (BENCH_DIR: where the disk lies)'
 
 run:
-	$(CARGO) build --release --package sanbox
+	$(CARGO) build --release --package sanbox --package sim --bins
 	scripts/run
 
 build:
@@ -34,19 +35,18 @@ lint:
 	$(CARGO) xtask tidy
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
-test: oracles lint test-unit test-sim test-system
+# One command for all the tests, so that they are built once, run beside each other and are counted in one line.
+test: oracles lint
+	$(TEST)
 
 test-unit:
-	$(CARGO) test --workspace --exclude tests
+	$(TEST) unit
 
-# Always the whole workspace: with a package of its own choice cargo would choose other features for the dependencies
-# and build everything below it a second time.
-test-sim: build
-	target/debug/sanbox-sim campaign --seeds $(SEEDS)
-	target/debug/sanbox-sim faults --seeds $(SEEDS)
+test-sim:
+	$(TEST) sim
 
-test-system: build
-	$(CARGO) test --workspace --test system
+test-system: oracles
+	$(TEST) system
 
 test-real: oracles
 	$(CARGO) build --release --package sanbox

@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+mod ratchet;
+mod test;
 mod tidy;
 
 use anyhow::{Context as _, Result, bail};
@@ -10,13 +12,20 @@ use std::path::{Path, PathBuf};
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  tidy    check the repository's own rules: layers, banned names, headers, file sizes, documents
+  test    build every test once and run them, several binaries at a time (cargo xtask test --help)
+  tidy    check the repository's own rules: layers, banned names, headers, file sizes, documents, and what may only get
+          better (--lists: every long function and bare type name)
 ";
 
 fn main() -> Result<()> {
-    let command = std::env::args().nth(1);
-    match command.as_deref() {
-        Some("tidy") => tidy::run(&root()?),
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (command, rest) = match arguments.split_first() {
+        Some((command, rest)) => (Some(command.as_str()), rest),
+        None => (None, &[][..]),
+    };
+    match command {
+        Some("test") => test::run(&root()?, rest),
+        Some("tidy") => tidy::run(&root()?, rest.iter().any(|word| word == "--lists")),
         Some("--help" | "-h" | "help") | None => {
             eprint!("{USAGE}");
             Ok(())
