@@ -58,11 +58,11 @@ pub use ondisk::{NvList, NvValue};
 pub use pool::{
     AddSpec, AllocationBias, Candidate, CheckpointStatus, DeviceLabel, Discovery, EventLog,
     FeatureBase, Health, HistoryEvent, HistoryRecord, HostIdentity, ImportPolicy, IoTotals,
-    LeafWork, LeafWorkRequest, LeafWorkState, LeafWorkStatus, MultihostTuning, PoolError,
-    PoolProperty, PoolSpec, PoolState, PoolStatus, RebuildState, RebuildStatus, RebuildTuning,
-    RemovalStage, RemovalStatus, RemovalTuning, Rewind, Rewound, ScanRefusal, ScanStatus,
-    SplitSpec, StatusReason, Tuning, VdevSpec, VdevStatus, cache_file_devices, cache_file_with,
-    supported_features,
+    LeafActivity, LeafActivityRequest, LeafActivityState, LeafActivityStatus, MultihostTuning,
+    PoolError, PoolProperty, PoolSpec, PoolState, PoolStatus, RebuildState, RebuildStatus,
+    RebuildTuning, RemovalStage, RemovalStatus, RemovalTuning, Rewind, Rewound, ScanRefusal,
+    ScanStatus, SplitSpec, StatusReason, Tuning, VdevSpec, VdevStatus, cache_file_devices,
+    cache_file_with, supported_features,
 };
 /// Pool properties: their table and the forms of their values.
 pub mod pool_property {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::pool_mailbox::{PoolContext, Request};
 use crate::{
-    AddSpec, AllocationBias, EngineError, LeafWork, LeafWorkRequest, PoolHandle, SplitSpec,
+    AddSpec, AllocationBias, EngineError, LeafActivity, LeafActivityRequest, PoolHandle, SplitSpec,
 };
 
 impl PoolHandle {
@@ -210,15 +210,18 @@ impl PoolHandle {
     ///
     /// # Errors
     /// No such device; it runs already, or does not; the pool cannot be written.
-    pub fn work_on_leaf(
+    pub fn request_leaf_activity(
         &self,
-        what: LeafWork,
+        what: LeafActivity,
         leaf: u64,
-        request: LeafWorkRequest,
+        request: LeafActivityRequest,
     ) -> Request<'_, Result<(), EngineError>> {
         Box::pin(async move {
             self.run_as_root(move |context| async move {
-                Ok(context.pool.work_on_leaf(what, leaf, request).await?)
+                Ok(context
+                    .pool
+                    .request_leaf_activity(what, leaf, request)
+                    .await?)
             })
             .await
         })

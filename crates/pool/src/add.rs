@@ -1,6 +1,6 @@
 //! Top-level vdevs that join a pool in use (`zpool add`).
 //!
-//! The group that adds them writes their labels and the configuration, but places nothing on them: only when it is on
+//! The txg that adds them writes their labels and the configuration, but places nothing on them: only when it is on
 //! stable storage does the store learn of them, so that no crash leaves a block where no configuration reaches.
 // OpenZFS: module/zfs/spa.c, spa_vdev_add
 
@@ -10,9 +10,9 @@ use std::rc::Rc;
 use dmu::Tx;
 use vdev::{AllocationBias, VdevConfig, VdevKind};
 
-use crate::auxiliary::Kind;
+use crate::auxiliary::AuxiliaryKind;
 use crate::create::{self, ALLOCATION_CLASSES, DRAID};
-use crate::pool::{Inner, Pool, Stored};
+use crate::pool::{ImportedPool, Pool, StoredValue};
 use crate::spec::AddSpec;
 use crate::{PoolError, sync};
 
@@ -23,15 +23,15 @@ impl Pool {
     /// `Invalid`, `DeviceInUse`, `DeviceTooSmall`, `SectorSizes` before anything is written; `ReadOnly`, `Suspended`; device
     /// errors later, which leave the pool as it was.
     pub async fn add(&self, spec: AddSpec) -> Result<(), PoolError> {
-        let inner = &self.0;
-        inner.writable()?;
+        let imported = &self.0;
+        imported.writable()?;
         create::check_vdevs(spec.tops().map(|(vdev, _)| vdev))?;
         create::check_distinct(
             &spec.spares,
             &spec.caches,
             spec.tops().map(|(vdev, _)| vdev),
         )?;
-        let features = inner.hierarchy.features();
+        let features = imported.hierarchy.features();
         let classes = !(spec.special.is_empty() && spec.dedup.is_empty());
         if classes && !features.is_enabled(ALLOCATION_CLASSES) {
             return Err(PoolError::Invalid(
@@ -45,38 +45,41 @@ impl Pool {
             ));
         }
         for path in spec.tops().flat_map(|(vdev, _)| vdev.paths()) {
-            inner.refuse_own(path)?;
+            imported.refuse_own(path)?;
         }
         if spec.tops().next().is_some() {
-            inner.add_vdevs(&spec).await?;
+            imported.add_vdevs(&spec).await?;
         }
-        for (kind, paths) in [(Kind::Spare, &spec.spares), (Kind::Cache, &spec.caches)] {
+        for (kind, paths) in [
+            (AuxiliaryKind::Spare, &spec.spares),
+            (AuxiliaryKind::Cache, &spec.caches),
+        ] {
             if !paths.is_empty() {
-                inner.add_auxiliaries(kind, paths, spec.force).await?;
+                imported.add_auxiliaries(kind, paths, spec.force).await?;
             }
         }
-        inner.notify("vdev_add", None, ondisk::NvList::new());
+        imported.notify("vdev_add", None, ondisk::NvList::new());
         Ok(())
     }
 }
 
-impl Inner {
+impl ImportedPool {
     async fn add_auxiliaries(
         self: &Rc<Self>,
-        kind: Kind,
+        kind: AuxiliaryKind,
         paths: &[PathBuf],
         force: bool,
     ) -> Result<(), PoolError> {
         let configs = self.prepare_auxiliaries(kind, paths, force).await?;
-        self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
+        self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
             for config in configs {
-                inner.list(kind).push(config);
+                imported.auxiliary_devices(kind).push(config);
             }
-            inner.write_auxiliaries(&tx).await
+            imported.write_auxiliaries(&tx).await
         })
         .await?;
-        if kind == Kind::Cache {
-            self.use_caches(true).await;
+        if kind == AuxiliaryKind::Cache {
+            self.open_cache_devices(true).await;
         }
         Ok(())
     }
@@ -92,7 +95,7 @@ impl Inner {
 
     fn stored_ashift(&self) -> Option<u8> {
         match self.properties.borrow().get("ashift") {
-            Some(Stored::Number(shift)) if *shift != 0 => u8::try_from(*shift).ok(),
+            Some(StoredValue::Number(shift)) if *shift != 0 => u8::try_from(*shift).ok(),
             _ => None,
         }
     }
@@ -124,33 +127,33 @@ impl Inner {
 
     async fn add_tops(self: &Rc<Self>, tops: Vec<VdevConfig>) -> Result<(), PoolError> {
         let added = Rc::new(std::cell::RefCell::new(Vec::new()));
-        let told = added.clone();
-        self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
-            let before = inner.tree.config().tops.len();
-            let ids = inner.tree.add_tops(tops).await?;
-            if let Err(error) = inner.label_new_tops(before, &tx).await {
-                inner.tree.drop_tops(before);
+        let from_task = added.clone();
+        self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
+            let before = imported.tree.config().tops.len();
+            let ids = imported.tree.add_tops(tops).await?;
+            if let Err(error) = imported.label_new_tops(before, &tx).await {
+                imported.tree.drop_tops(before);
                 return Err(error);
             }
-            inner.create_vdev_objects(&tx).await?;
-            let spares = inner.distributed_spares(before);
+            imported.create_vdev_objects(&tx).await?;
+            let spares = imported.distributed_spares(before);
             if !spares.is_empty() {
                 for spare in spares {
-                    inner.list(Kind::Spare).push(spare);
+                    imported.auxiliary_devices(AuxiliaryKind::Spare).push(spare);
                 }
-                inner.write_auxiliaries(&tx).await?;
+                imported.write_auxiliaries(&tx).await?;
             }
-            inner.dirty_config();
-            for top in &inner.tree.config().tops[before..] {
+            imported.dirty_config();
+            for top in &imported.tree.config().tops[before..] {
                 let text = format!(
                     "{} vdev ({}) {}",
-                    inner.name.borrow(),
+                    imported.name.borrow(),
                     top.type_name(),
                     top.path.as_deref().unwrap_or("-")
                 );
-                inner.log_internal("vdev add", &text, &tx).await?;
+                imported.log_internal("vdev add", &text, &tx).await?;
             }
-            told.replace(ids);
+            from_task.replace(ids);
             Ok(())
         })
         .await?;

@@ -1,7 +1,7 @@
-//! `autotrim=on`: devices are told of space that came free, some groups after it could be used again.
+//! `autotrim=on`: freed space is discarded on the devices, some txgs after it could be allocated again.
 //!
-//! Guarantees: only what is free is touched, and nobody gets it meanwhile; what is too short to be worth a discard waits for
-//! its neighbours. Does not know what was free before the property was set: that is `zpool trim`.
+//! Guarantees: only free space is touched, and it is not allocated meanwhile; ranges too short to be worth a discard wait for
+//! their neighbours. Does not know what was free before the property was set: that is `zpool trim`.
 // OpenZFS: module/zfs/vdev_trim.c, vdev_autotrim_thread, zfs_trim_txg_batch
 
 use std::cell::{Cell, RefCell};
@@ -12,15 +12,15 @@ use ondisk::Guid;
 use runtime::JoinHandle;
 use vdev::Health;
 
-use crate::leaf_work::{TRIM_BYTES_MIN, TRIM_HELD};
-use crate::pool::{Inner, Stored};
+use crate::initialize_trim::{TRIM_BYTES_MIN, TRIM_HELD};
+use crate::pool::{ImportedPool, StoredValue};
 
-/// Rounds of the sync loop, mostly groups, in which freed space is collected.
+/// Rounds of the sync loop, mostly txgs, in which freed space is collected.
 const ROUNDS: u32 = 32;
 
-/// What is known of discarding by itself.
+/// State of automatic trimming.
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct AutotrimState {
     /// Whether freed space is being collected.
     on: Cell<bool>,
     rounds: Cell<u32>,
@@ -30,16 +30,16 @@ pub(crate) struct State {
 }
 
 /// Takes note of a round of the sync loop.
-pub(crate) fn look(inner: &Rc<Inner>) {
-    let state = &inner.autotrim;
+pub(crate) fn look(imported: &Rc<ImportedPool>) {
+    let state = &imported.autotrim;
     let wanted = matches!(
-        inner.properties.borrow().get("autotrim"),
-        Some(Stored::Number(1))
+        imported.properties.borrow().get("autotrim"),
+        Some(StoredValue::Number(1))
     );
     if state.on.replace(wanted) != wanted {
         state.rounds.set(0);
         state.unable.borrow_mut().clear();
-        inner.store().collect_freed(wanted);
+        imported.store().collect_freed(wanted);
     }
     if !wanted {
         return;
@@ -48,17 +48,17 @@ pub(crate) fn look(inner: &Rc<Inner>) {
     let task = state.task.borrow();
     let runs = task.as_ref().is_some_and(|task| !task.is_finished());
     drop(task);
-    if state.rounds.get() < ROUNDS || runs || inner.writable().is_err() {
+    if state.rounds.get() < ROUNDS || runs || imported.writable().is_err() {
         return;
     }
     state.rounds.set(0);
-    let worker = Rc::clone(inner);
+    let worker = Rc::clone(imported);
     let task = async move { worker.discard_freed().await };
-    let task = inner.handle.spawn("autotrim", task);
+    let task = imported.handle.spawn("autotrim", task);
     state.task.replace(Some(task));
 }
 
-impl Inner {
+impl ImportedPool {
     /// Waits until nothing is being discarded any more, of a pool that is about to be left.
     pub(crate) async fn stop_autotrim(&self) {
         let task = self.autotrim.task.borrow_mut().take();
@@ -71,10 +71,10 @@ impl Inner {
         // Also for vdevs that came since.
         self.store().collect_freed(true);
         for (vdev, metaslab) in self.store().freed_places() {
-            if self.leaf_work.is_leaving() || self.closed.get() || self.dead.get() {
+            if self.leaf_activities.is_closing() || self.closed.get() || self.dead.get() {
                 return;
             }
-            let turn = self.leaf_work.turn(vdev);
+            let turn = self.leaf_activities.turn(vdev);
             let _guard = turn.lock().await;
             let held = self
                 .store()

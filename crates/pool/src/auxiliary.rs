@@ -1,6 +1,6 @@
 //! The devices of a pool that are not in its tree: hot spares that wait, and cache devices.
 //!
-//! The pool keeps a list of each kind in its meta-objset; their labels say only what they are and who. A spare may be
+//! The pool keeps a list of each kind in its meta-objset; their labels say only their role and their guid. A spare may be
 //! listed by several pools; it is opened when it is needed, not before.
 // OpenZFS: module/zfs/spa.c (spa_aux_vdev_t, spa_sync_aux_dev, spa_load_spares); module/zfs/vdev_label.c,
 // vdev_aux_label_generate
@@ -17,17 +17,17 @@ use vdev::{AllocationBias, LeafSpec, OpenMode, TopSpec, TreeSpec, VdevConfig, Vd
 
 use crate::PoolError;
 use crate::config::{STATE_CACHE, STATE_SPARE};
-use crate::pool::{DIRECTORY, Inner};
+use crate::pool::{DIRECTORY, ImportedPool};
 use crate::status::{Health, VdevStatus};
 
 /// What an auxiliary device is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum AuxiliaryKind {
     Spare,
     Cache,
 }
 
-impl Kind {
+impl AuxiliaryKind {
     /// Key of the list's object in the directory, and of the list itself.
     fn key(self) -> &'static str {
         match self {
@@ -46,13 +46,13 @@ impl Kind {
 
 /// One device of a list.
 #[derive(Clone, Debug)]
-pub(crate) struct Device {
+pub(crate) struct AuxiliaryDevice {
     pub(crate) config: VdevConfig,
-    /// As it was found when it was looked at last.
+    /// Whether it was there when it was last checked.
     pub(crate) found: bool,
 }
 
-impl Device {
+impl AuxiliaryDevice {
     pub(crate) fn path(&self) -> Option<PathBuf> {
         self.config.device_path()
     }
@@ -69,15 +69,15 @@ impl Device {
 }
 
 /// The devices of one kind.
-pub(crate) struct List {
-    kind: Kind,
+pub(crate) struct AuxiliaryDevices {
+    kind: AuxiliaryKind,
     object: Cell<ObjectId>,
-    devices: RefCell<Vec<Device>>,
+    devices: RefCell<Vec<AuxiliaryDevice>>,
     dirty: Cell<bool>,
 }
 
-impl List {
-    pub(crate) fn new(kind: Kind) -> Self {
+impl AuxiliaryDevices {
+    pub(crate) fn new(kind: AuxiliaryKind) -> Self {
         Self {
             kind,
             object: Cell::new(ObjectId(0)),
@@ -86,24 +86,24 @@ impl List {
         }
     }
 
-    /// Whether the list must be stored with the next group.
+    /// Whether the list must be stored with the next txg.
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty.get()
     }
 
     /// Returns the devices in order.
-    pub(crate) fn devices(&self) -> Vec<Device> {
+    pub(crate) fn devices(&self) -> Vec<AuxiliaryDevice> {
         self.devices.borrow().clone()
     }
 
     /// Returns the device with this guid.
-    pub(crate) fn find(&self, guid: Guid) -> Option<Device> {
+    pub(crate) fn find(&self, guid: Guid) -> Option<AuxiliaryDevice> {
         let devices = self.devices.borrow();
         devices.iter().find(|d| d.config.guid == guid).cloned()
     }
 
     /// Returns the device at this path.
-    pub(crate) fn at(&self, path: &Path) -> Option<Device> {
+    pub(crate) fn at(&self, path: &Path) -> Option<AuxiliaryDevice> {
         let devices = self.devices.borrow();
         let mut devices = devices.iter();
         devices.find(|d| d.path().as_deref() == Some(path)).cloned()
@@ -111,7 +111,9 @@ impl List {
 
     pub(crate) fn push(&self, config: VdevConfig) {
         let found = true;
-        self.devices.borrow_mut().push(Device { config, found });
+        self.devices
+            .borrow_mut()
+            .push(AuxiliaryDevice { config, found });
         self.dirty.set(true);
     }
 
@@ -150,7 +152,7 @@ impl List {
                 for (name, value) in config.extra.iter() {
                     list.insert(name, value.clone());
                 }
-                if self.kind == Kind::Spare {
+                if self.kind == AuxiliaryKind::Spare {
                     list.insert("is_spare", 1_u64);
                 }
                 list.insert("ashift", u64::from(config.ashift));
@@ -176,7 +178,7 @@ impl List {
             entry.insert("id", index as u64);
             let config = VdevConfig::from_nvlist(&entry)?;
             let found = false;
-            devices.push(Device { config, found });
+            devices.push(AuxiliaryDevice { config, found });
         }
         Ok(())
     }
@@ -198,21 +200,21 @@ pub(crate) async fn is_label_of(disk: &Disk, guid: Guid) -> bool {
     set.best_config().and_then(|config| config.u64("guid")) == Some(guid.0)
 }
 
-impl Inner {
-    pub(crate) fn list(&self, kind: Kind) -> &List {
+impl ImportedPool {
+    pub(crate) fn auxiliary_devices(&self, kind: AuxiliaryKind) -> &AuxiliaryDevices {
         match kind {
-            Kind::Spare => &self.spares,
-            Kind::Cache => &self.caches,
+            AuxiliaryKind::Spare => &self.spares,
+            AuxiliaryKind::Cache => &self.caches,
         }
     }
 
-    /// Reads the lists of a pool and looks for their devices, at `known` places first.
+    /// Reads the lists of a pool and checks for their devices, at `known` paths first.
     pub(crate) async fn load_auxiliaries(
         &self,
         known: &BTreeMap<u64, PathBuf>,
     ) -> Result<(), PoolError> {
-        for kind in [Kind::Spare, Kind::Cache] {
-            let list = self.list(kind);
+        for kind in [AuxiliaryKind::Spare, AuxiliaryKind::Cache] {
+            let list = self.auxiliary_devices(kind);
             let object = zap::lookup_u64(&self.mos, DIRECTORY, kind.key()).await?;
             let Some(object) = object.filter(|&object| object != 0) else {
                 continue;
@@ -226,17 +228,17 @@ impl Inner {
                 }
             }
         }
-        self.look_for_spares().await;
+        self.check_spares().await;
         Ok(())
     }
 
-    /// Looks which spares are there.
-    pub(crate) async fn look_for_spares(&self) {
-        self.unfit_spares.borrow_mut().clear();
+    /// Checks which spares are there.
+    pub(crate) async fn check_spares(&self) {
+        self.rejected_spares.borrow_mut().clear();
         for device in self.spares.devices() {
             let guid = device.config.guid;
             let found = match device.path() {
-                _ if device.is_distributed() => self.has_home(&device),
+                _ if device.is_distributed() => self.has_draid(&device),
                 Some(path) => is_there(&self.handle, &path, guid).await,
                 None => false,
             };
@@ -247,7 +249,7 @@ impl Inner {
     /// Checks and labels devices that are to join a list. Nothing of the pool changes yet.
     pub(crate) async fn prepare_auxiliaries(
         &self,
-        kind: Kind,
+        kind: AuxiliaryKind,
         paths: &[PathBuf],
         force: bool,
     ) -> Result<Vec<VdevConfig>, PoolError> {
@@ -268,7 +270,7 @@ impl Inner {
                 continue;
             };
             (config.asize, config.metaslab_shift, config.create_txg) = (0, 0, 0);
-            if kind == Kind::Spare
+            if kind == AuxiliaryKind::Spare
                 && let Some(known) = self.known_spare(path).await
             {
                 // Another pool's, too: it is known by the same guid everywhere.
@@ -294,7 +296,7 @@ impl Inner {
     /// Writes the labels of a spare or cache device. Durable on return.
     pub(crate) async fn label_auxiliary(
         &self,
-        kind: Kind,
+        kind: AuxiliaryKind,
         config: &VdevConfig,
     ) -> Result<(), PoolError> {
         let Some(path) = config.device_path() else {
@@ -307,7 +309,7 @@ impl Inner {
             .with("version", SPA_VERSION_FEATURES)
             .with("state", kind.label_state())
             .with("guid", config.guid.0);
-        if kind == Kind::Cache {
+        if kind == AuxiliaryKind::Cache {
             label.insert("ashift", u64::from(config.ashift));
         }
         label.insert("path", path.display().to_string());
@@ -316,7 +318,7 @@ impl Inner {
     }
 
     /// Takes the labels off a device that has left the pool. What cannot be reached keeps its old label.
-    pub(crate) async fn unlabel_auxiliary(&self, device: &Device) {
+    pub(crate) async fn unlabel_auxiliary(&self, device: &AuxiliaryDevice) {
         let Some(path) = device.path().filter(|_| !device.is_distributed()) else {
             return;
         };
@@ -329,8 +331,8 @@ impl Inner {
 
     /// Stores the lists that changed. Syncing context.
     pub(crate) async fn write_auxiliaries(&self, tx: &Tx) -> Result<(), PoolError> {
-        for kind in [Kind::Spare, Kind::Cache] {
-            let list = self.list(kind);
+        for kind in [AuxiliaryKind::Spare, AuxiliaryKind::Cache] {
+            let list = self.auxiliary_devices(kind);
             if list.dirty.replace(false) {
                 let object = self
                     .write_packed(list.object.get(), kind.key(), &list.to_nvlist(), tx)
@@ -367,8 +369,8 @@ impl Inner {
         spares
     }
 
-    /// Whether the draid that a distributed spare is part of is there.
-    fn has_home(&self, spare: &Device) -> bool {
+    /// Whether the pool has the draid that a distributed spare is part of.
+    fn has_draid(&self, spare: &AuxiliaryDevice) -> bool {
         let home = spare.config.extra.u64("top_guid");
         let tops = self.tree.config().tops;
         tops.iter().any(|top| Some(top.guid.0) == home)
@@ -380,20 +382,20 @@ impl Inner {
     }
 
     /// Returns what `zpool status` shows of a list.
-    pub(crate) fn auxiliary_status(&self, kind: Kind) -> Vec<VdevStatus> {
-        let devices = self.list(kind).devices().into_iter();
+    pub(crate) fn auxiliary_status(&self, kind: AuxiliaryKind) -> Vec<VdevStatus> {
+        let devices = self.auxiliary_devices(kind).devices().into_iter();
         devices
             .map(|device| {
-                let in_tree = kind == Kind::Spare && self.is_in_tree(device.config.guid);
+                let in_tree = kind == AuxiliaryKind::Spare && self.is_in_tree(device.config.guid);
                 let (health, note) = match (in_tree, device.found, kind) {
                     (true, ..) => (Health::InUse, Some("currently in use")),
-                    (false, true, Kind::Spare) => (Health::Available, None),
-                    (false, true, Kind::Cache) => (Health::Online, None),
+                    (false, true, AuxiliaryKind::Spare) => (Health::Available, None),
+                    (false, true, AuxiliaryKind::Cache) => (Health::Online, None),
                     (false, false, _) => (Health::Unavail, Some("cannot open")),
                 };
                 let path = device.path();
                 let mut status = VdevStatus {
-                    name: crate::view::shown(path.as_deref(), &device.config),
+                    name: crate::status::collect::shown(path.as_deref(), &device.config),
                     kind: device.config.kind.as_str().to_owned(),
                     guid: device.config.guid.0,
                     path,
@@ -401,8 +403,8 @@ impl Inner {
                     note: note.map(str::to_owned),
                     ..VdevStatus::default()
                 };
-                if kind == Kind::Cache {
-                    self.show_cache(&mut status);
+                if kind == AuxiliaryKind::Cache {
+                    self.fill_cache_status(&mut status);
                 }
                 status
             })

@@ -66,14 +66,14 @@ impl Pool {
     /// Returns the pool's configuration as it is now, packed, for [`cache_file_with`].
     #[must_use]
     pub fn cache_entry(&self) -> Vec<u8> {
-        let inner = &self.0;
-        let txg = inner.last_uberblock.get().txg;
+        let imported = &self.0;
+        let txg = imported.last_uberblock.get().txg;
         let list = config::for_mos(
-            &inner.identity.borrow(),
+            &imported.identity.borrow(),
             config::STATE_ACTIVE,
             txg.0,
-            &inner.tree.config(),
-            &inner.label_features(),
+            &imported.tree.config(),
+            &imported.label_features(),
         );
         list.encode_xdr()
     }

@@ -1,11 +1,11 @@
 //! The checkpoint of a pool: one older state of everything, kept so that an import can go back to it.
 //!
 //! ```text
-//! none --checkpoint--> exists --discard--> discarding --its places freed, group by group--> none
+//! none --checkpoint--> exists --discard--> discarding --its places freed, txg by txg--> none
 //!                        \--import with rewind--> none, at the older state
 //! ```
 //! Its uberblock lies in the directory of the meta-objset. While it exists, blocks of its state are never allocated anew
-//! (`zio` and `kept`); what would change devices it knows is refused.
+//! (`zio` and `checkpoint_space`); what would change devices it knows is refused.
 // OpenZFS: module/zfs/spa_checkpoint.c
 
 use std::cell::{Cell, RefCell};
@@ -17,23 +17,23 @@ use ondisk::{ObjectId, Txg, Uberblock};
 use runtime::JoinHandle;
 
 use crate::PoolError;
-use crate::kept::KeptPlace;
-use crate::pool::{DIRECTORY, Inner, Pool};
+use crate::checkpoint_space::CheckpointVdev;
+use crate::pool::{DIRECTORY, ImportedPool, Pool};
 use crate::status::CheckpointStatus;
 
 /// Key of the uberblock in the directory.
 const ENTRY: &str = "com.delphix:zpool_checkpoint";
 const FEATURE: &str = "zpool_checkpoint";
-/// Entries freed in one group while a checkpoint is discarded, in bytes.
+/// Entries freed in one txg while a checkpoint is discarded, in bytes.
 const DISCARD_BYTES: u64 = 1 << 20;
 
-/// What is known of the checkpoint.
+/// The checkpoint of a pool, and its discarding.
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct CheckpointState {
     uberblock: Cell<Option<Uberblock>>,
-    /// What it kept is being freed.
+    /// The space it kept is being freed.
     discarding: Cell<bool>,
-    /// The pool is being left.
+    /// The pool is being closed.
     stopped: Cell<bool>,
     task: RefCell<Option<JoinHandle<()>>>,
 }
@@ -44,56 +44,58 @@ impl Pool {
     /// # Errors
     /// `CheckpointExists`, `DiscardingCheckpoint`; `Unsupported` when the feature is not enabled; `ReadOnly`, `Suspended`.
     pub async fn checkpoint(&self) -> Result<(), PoolError> {
-        let inner = &self.0;
-        inner.writable()?;
-        inner.refuse_with_checkpoint()?;
-        inner.refuse_with_removal()?;
-        if !inner.hierarchy.features().is_enabled(FEATURE) {
+        let imported = &self.0;
+        imported.writable()?;
+        imported.refuse_with_checkpoint()?;
+        imported.refuse_with_removal()?;
+        if !imported.hierarchy.features().is_enabled(FEATURE) {
             return Err(PoolError::Invalid(
                 "unsupported version or feature".to_owned(),
             ));
         }
         // All that was asked for so far belongs to it.
         self.sync().await?;
-        inner
-            .run_early(async move |inner: Rc<Inner>, tx: Rc<Tx>| inner.keep_state(&tx).await)
+        imported
+            .run_early(async move |imported: Rc<ImportedPool>, tx: Rc<Tx>| {
+                imported.create_checkpoint(&tx).await
+            })
             .await
     }
 
-    /// Gives the checkpoint up (`zpool checkpoint -d`). On return it cannot be rewound to any more; what it kept is freed in
+    /// Discards the checkpoint (`zpool checkpoint -d`). On return it cannot be rewound to any more; what it kept is freed in
     /// the background, also after another import.
     ///
     /// # Errors
     /// `NoCheckpoint`, `DiscardingCheckpoint`, `ReadOnly`, `Suspended`.
     pub async fn discard_checkpoint(&self) -> Result<(), PoolError> {
-        let inner = &self.0;
-        inner.writable()?;
-        inner
-            .run_early(async move |inner: Rc<Inner>, tx: Rc<Tx>| {
-                if inner.checkpoint.discarding.get() {
+        let imported = &self.0;
+        imported.writable()?;
+        imported
+            .run_early(async move |imported: Rc<ImportedPool>, tx: Rc<Tx>| {
+                if imported.checkpoint.discarding.get() {
                     return Err(PoolError::DiscardingCheckpoint);
                 }
-                if inner.checkpoint.uberblock.get().is_none() {
+                if imported.checkpoint.uberblock.get().is_none() {
                     return Err(PoolError::NoCheckpoint);
                 }
-                zap::remove(&inner.mos, DIRECTORY, ENTRY, &tx).await?;
-                inner.checkpoint.uberblock.set(None);
-                inner.checkpoint.discarding.set(true);
-                inner.store().set_checkpoint(None);
+                zap::remove(&imported.mos, DIRECTORY, ENTRY, &tx).await?;
+                imported.checkpoint.uberblock.set(None);
+                imported.checkpoint.discarding.set(true);
+                imported.store().set_checkpoint(None);
                 let text = "started discarding checkpointed state from the pool";
-                inner
+                imported
                     .log_internal("spa discard checkpoint", text, &tx)
                     .await
             })
             .await?;
-        inner.discard_in_background();
+        imported.discard_in_background();
         Ok(())
     }
 }
 
-impl Inner {
-    /// The task of [`Pool::checkpoint`], before anything of its group is freed.
-    async fn keep_state(&self, tx: &Tx) -> Result<(), PoolError> {
+impl ImportedPool {
+    /// The task of [`Pool::checkpoint`], before anything of its txg is freed.
+    async fn create_checkpoint(&self, tx: &Tx) -> Result<(), PoolError> {
         self.refuse_with_checkpoint()?;
         self.refuse_with_removal()?;
         let mut uberblock = self.last_uberblock.get();
@@ -101,7 +103,7 @@ impl Inner {
             return Err(PoolError::Busy);
         }
         uberblock.checkpoint_txg = uberblock.txg;
-        // What is kept of each vdev is noted in its dictionary.
+        // What is kept of each vdev is noted in its ZAP.
         self.create_vdev_objects(tx).await?;
         let mut bytes = vec![0; Uberblock::SIZE];
         uberblock.encode(&mut bytes);
@@ -130,13 +132,14 @@ impl Inner {
 
     /// Reads what there is of a checkpoint at import.
     pub(crate) async fn load_checkpoint(&self) -> Result<(), PoolError> {
-        for place in self.kept_places() {
-            self.space.open_kept(&place).await?;
+        for place in self.checkpoint_vdevs() {
+            self.space.open_checkpoint_map(&place).await?;
         }
-        self.store().set_kept(self.space.kept_bytes());
+        self.store().set_kept(self.space.checkpoint_bytes_by_vdev());
         let uberblock = stored(&self.mos).await?;
         self.checkpoint.uberblock.set(uberblock);
-        self.store().set_checkpoint(uberblock.map(|kept| kept.txg));
+        self.store()
+            .set_checkpoint(uberblock.map(|checkpointed| checkpointed.txg));
         let active = self.hierarchy.features().is_active(FEATURE);
         self.checkpoint
             .discarding
@@ -144,35 +147,43 @@ impl Inner {
         Ok(())
     }
 
-    /// The vdevs with their dictionaries.
-    fn kept_places(&self) -> Vec<KeptPlace> {
+    /// The vdevs with their ZAPs.
+    fn checkpoint_vdevs(&self) -> Vec<CheckpointVdev> {
         let config = self.tree.config();
         let tops = self.tree.tops().into_iter();
         tops.filter_map(|top| {
             let mut known = config.tops.iter();
             let vdev = known.find(|vdev| vdev.guid == top.guid)?;
-            let dictionary = vdev.zap_top.filter(|&object| object != 0)?;
-            Some(KeptPlace {
+            let vdev_zap = vdev.zap_top.filter(|&object| object != 0)?;
+            Some(CheckpointVdev {
                 top,
-                dictionary: ObjectId(dictionary),
+                vdev_zap: ObjectId(vdev_zap),
             })
         })
         .collect()
     }
 
     /// Writes down what one pass of `txg` freed but for the checkpoint. Syncing context.
-    pub(crate) async fn write_kept(&self, txg: Txg, pass: u32, tx: &Tx) -> Result<(), PoolError> {
-        let kept = self.store().take_kept(txg);
-        if kept.is_empty() {
+    pub(crate) async fn write_checkpoint_frees(
+        &self,
+        txg: Txg,
+        pass: u32,
+        tx: &Tx,
+    ) -> Result<(), PoolError> {
+        let checkpointed = self.store().take_kept(txg);
+        if checkpointed.is_empty() {
             return Ok(());
         }
-        let places = self.kept_places();
-        let written = self.space.write_kept(kept, &places, (txg, pass), tx).await;
+        let places = self.checkpoint_vdevs();
+        let written = self
+            .space
+            .write_checkpoint_frees(checkpointed, &places, (txg, pass), tx)
+            .await;
         let features = self.hierarchy.features();
         for _ in 0..written? {
             features.incr("spacemap_histogram", tx).await?;
         }
-        self.store().set_kept(self.space.kept_bytes());
+        self.store().set_kept(self.space.checkpoint_bytes_by_vdev());
         Ok(())
     }
 
@@ -186,7 +197,7 @@ impl Inner {
         self.checkpoint.task.replace(Some(task));
     }
 
-    /// Ends the work on a checkpoint before the pool is left; the next import goes on with it.
+    /// Ends the work on a checkpoint before the pool is closed; the next import continues it.
     pub(crate) async fn stop_discarding(&self) {
         self.checkpoint.stopped.set(true);
         let task = self.checkpoint.task.borrow_mut().take();
@@ -196,28 +207,32 @@ impl Inner {
     }
 
     /// Frees some of what a checkpoint kept; returns whether there is more.
-    async fn discard_some(self: &Rc<Self>) -> Result<bool, PoolError> {
+    async fn discard_batch(self: &Rc<Self>) -> Result<bool, PoolError> {
         let more = Rc::new(Cell::new(true));
-        let told = more.clone();
-        self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
-            let features = inner.hierarchy.features();
-            let places = inner.kept_places();
-            let taken = inner.space.take_kept_tail(DISCARD_BYTES, &places, &tx);
+        let from_task = more.clone();
+        self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
+            let features = imported.hierarchy.features();
+            let places = imported.checkpoint_vdevs();
+            let taken = imported
+                .space
+                .take_checkpoint_frees(DISCARD_BYTES, &places, &tx);
             if let Some((vdev, ranges, long_header)) = taken.await? {
                 for range in ranges {
-                    inner.store().free_kept(tx.txg(), vdev, &range)?;
+                    imported.store().free_kept(tx.txg(), vdev, &range)?;
                 }
                 if long_header {
                     features.decr("spacemap_histogram", &tx).await?;
                 }
-                inner.store().set_kept(inner.space.kept_bytes());
+                imported
+                    .store()
+                    .set_kept(imported.space.checkpoint_bytes_by_vdev());
                 return Ok(());
             }
             features.decr(FEATURE, &tx).await?;
-            inner.checkpoint.discarding.set(false);
-            told.set(false);
+            imported.checkpoint.discarding.set(false);
+            from_task.set(false);
             let text = "finished discarding checkpointed state from the pool";
-            inner
+            imported
                 .log_internal("spa discard checkpoint", text, &tx)
                 .await
         })
@@ -231,36 +246,36 @@ impl Inner {
         if uberblock.is_none() && !self.checkpoint.discarding.get() {
             return None;
         }
-        let kept = self.space.kept_bytes();
+        let checkpointed = self.space.checkpoint_bytes_by_vdev();
         Some(CheckpointStatus {
-            time: uberblock.map(|kept| kept.timestamp),
-            bytes: kept.iter().map(|(_, bytes)| bytes).sum(),
+            time: uberblock.map(|checkpointed| checkpointed.timestamp),
+            bytes: checkpointed.iter().map(|(_, bytes)| bytes).sum(),
         })
     }
 
-    /// The txg of the checkpoint to which this import has gone back, until its first group is written.
+    /// The txg of the checkpoint to which this import has gone back, until its first txg is written.
     pub(crate) fn rewound_to(&self) -> Option<Txg> {
         Some(self.last_uberblock.get().checkpoint_txg).filter(|txg| txg.0 != 0)
     }
 }
 
-/// Frees what a checkpoint kept, until there is nothing left or the pool is left.
-async fn discard(weak: Weak<Inner>) {
-    while let Some(inner) = weak.upgrade() {
-        if inner.checkpoint.stopped.get() {
+/// Frees what a checkpoint kept, until nothing is left or the pool is closed.
+async fn discard(weak: Weak<ImportedPool>) {
+    while let Some(imported) = weak.upgrade() {
+        if imported.checkpoint.stopped.get() {
             return;
         }
-        match inner.discard_some().await {
+        match imported.discard_batch().await {
             Ok(true) => {}
             // It goes on after the next import if it could not now.
             Ok(false) | Err(_) => break,
         }
     }
     // Replacements that had to wait.
-    if let Some(inner) = weak.upgrade()
-        && !inner.checkpoint.stopped.get()
+    if let Some(imported) = weak.upgrade()
+        && !imported.checkpoint.stopped.get()
     {
-        drop(inner.finish_replacements().await);
+        drop(imported.finish_replacements().await);
     }
 }
 

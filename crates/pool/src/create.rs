@@ -1,4 +1,4 @@
-//! Making a new pool: checks of the request and the devices, the first objects, the first group.
+//! Making a new pool: checks of the request and the devices, the first objects, the first txg.
 //!
 //! Until the first uberblock is written the devices hold no pool: a crash before that leaves
 //! labels of txg 0, which no import takes for a pool.
@@ -21,12 +21,12 @@ use runtime::sync::Event;
 use vdev::{AllocationBias, LeafSpec, OpenMode, TopSpec, Tree, TreeSpec, VdevKind};
 use zio::{BlockStore, StoreOptions};
 
-use crate::auxiliary::{Kind, List};
+use crate::auxiliary::{AuxiliaryDevices, AuxiliaryKind};
 use crate::config::{self, Identity};
-use crate::pool::{ALLOCATION_BIAS, DIRECTORY, Inner, Objects, Pool, Stored};
-use crate::space::{Dtls, Source, SpaceMaps};
+use crate::pool::{ALLOCATION_BIAS, DIRECTORY, ImportedPool, Pool, PoolObjects, StoredValue};
+use crate::space::{Dtls, SpaceMapSource, SpaceMaps};
 use crate::spec::{PoolSpec, VdevSpec};
-use crate::{PoolError, features, history, in_use, set, sync};
+use crate::{PoolError, features, history, in_use, properties, sync};
 
 pub(crate) const ALLOCATION_CLASSES: &str = "allocation_classes";
 pub(crate) const DRAID: &str = "draid";
@@ -34,13 +34,13 @@ pub(crate) const DRAID: &str = "draid";
 const RAIDZ_CHILDREN_MAX: usize = 255;
 
 /// A request whose property values have been checked.
-struct Checked {
+struct CheckedSpec {
     ashift: Option<u8>,
     comment: Option<String>,
     compatibility: Option<String>,
     cachefile: Option<String>,
     features: Vec<(String, bool)>,
-    stored: BTreeMap<String, Stored>,
+    stored: BTreeMap<String, StoredValue>,
 }
 
 impl Pool {
@@ -58,7 +58,7 @@ impl Pool {
     ) -> Result<Self, PoolError> {
         let checked = check(&spec)?;
         let enable = features::of_new_pool(spec.features, &checked.features)?;
-        let multihost = checked.stored.get("multihost") == Some(&Stored::Number(1));
+        let multihost = checked.stored.get("multihost") == Some(&StoredValue::Number(1));
         if multihost && spec.host.hostid == 0 {
             return Err(PoolError::Invalid(
                 "property 'multihost' requires a non-zero system hostid".into(),
@@ -125,7 +125,7 @@ impl Pool {
             enabled("spacemap_histogram"),
             enabled("spacemap_v2"),
         ));
-        store.activate(Source::of(&space), &[]);
+        store.activate(SpaceMapSource::of(&space), &[]);
         let options = HierarchyOptions {
             pool_name: spec.name.clone(),
             read_only: false,
@@ -145,7 +145,7 @@ impl Pool {
             host: spec.host.clone(),
         };
         let features_version = hierarchy.features().version();
-        let pool = Self(Rc::new(Inner {
+        let pool = Self(Rc::new(ImportedPool {
             handle: handle.clone(),
             tree,
             services,
@@ -160,25 +160,25 @@ impl Pool {
             cachefile: RefCell::new(checked.cachefile),
             readonly: false,
             load_guid: handle.random_u64(),
-            objects: Cell::new(Objects::default()),
+            objects: Cell::new(PoolObjects::default()),
             properties: RefCell::default(),
             space,
             dtls: Dtls::default(),
             rewound: None,
-            spares: List::new(Kind::Spare),
-            caches: List::new(Kind::Cache),
-            next_look: Cell::new(handle.now()),
-            unfit_spares: RefCell::default(),
-            sparing: Cell::new(false),
+            spares: AuxiliaryDevices::new(AuxiliaryKind::Spare),
+            caches: AuxiliaryDevices::new(AuxiliaryKind::Cache),
+            next_poll: Cell::new(handle.now()),
+            rejected_spares: RefCell::default(),
+            activating_spares: Cell::new(false),
             opened: handle.now(),
-            scan: crate::scan::State::default(),
-            damage: crate::damage::Damage::default(),
+            scan: crate::scan::ScanState::default(),
+            error_logs: crate::error_log::ErrorLogs::default(),
             label_state: Cell::new(config::STATE_ACTIVE),
             config_dirty: Cell::new(true),
             labels_dirty: Cell::new(true),
             features_version: Cell::new(features_version),
             features_in_labels: RefCell::default(),
-            late_misses: RefCell::default(),
+            missed_after_commit: RefCell::default(),
             tasks: RefCell::default(),
             early_tasks: RefCell::default(),
             suspended: RefCell::new(None),
@@ -188,46 +188,52 @@ impl Pool {
             closed: Cell::new(false),
             sync_loop: RefCell::new(None),
             last_uberblock: Cell::new(Uberblock::new(TXG_INITIAL, 0, 0, BlockPointer::HOLE)),
-            checkpoint: crate::checkpoint::State::default(),
-            autotrim: crate::autotrim::State::default(),
-            leaf_work: crate::leaf_work::State::default(),
-            removal: crate::removal::State::new(spec.tuning.removal.clone()),
-            rebuild: crate::rebuild::State::new(spec.tuning.rebuild.clone()),
+            checkpoint: crate::checkpoint::CheckpointState::default(),
+            autotrim: crate::autotrim::AutotrimState::default(),
+            leaf_activities: crate::initialize_trim::LeafActivities::default(),
+            removal: crate::removal::Removals::new(spec.tuning.removal.clone()),
+            rebuild: crate::rebuild::Rebuilds::new(spec.tuning.rebuild.clone()),
             events: spec.events.clone(),
-            multihost: crate::multihost::State::new(spec.tuning.multihost.clone()),
+            multihost: crate::multihost::MultihostState::new(spec.tuning.multihost.clone()),
         }));
-        let inner = &pool.0;
-        *inner.features_in_labels.borrow_mut() = inner.label_features();
-        for (kind, paths) in [(Kind::Spare, &spec.spares), (Kind::Cache, &spec.caches)] {
-            for config in inner.prepare_auxiliaries(kind, paths, spec.force).await? {
-                inner.list(kind).push(config);
+        let imported = &pool.0;
+        *imported.features_in_labels.borrow_mut() = imported.label_features();
+        for (kind, paths) in [
+            (AuxiliaryKind::Spare, &spec.spares),
+            (AuxiliaryKind::Cache, &spec.caches),
+        ] {
+            for config in imported
+                .prepare_auxiliaries(kind, paths, spec.force)
+                .await?
+            {
+                imported.auxiliary_devices(kind).push(config);
             }
         }
-        for spare in inner.distributed_spares(0) {
-            inner.list(Kind::Spare).push(spare);
+        for spare in imported.distributed_spares(0) {
+            imported.auxiliary_devices(AuxiliaryKind::Spare).push(spare);
         }
-        inner
-            .fill_new(&salt, &checked.stored, spec.command.as_deref(), &tx)
+        imported
+            .create_pool_objects(&salt, &checked.stored, spec.command.as_deref(), &tx)
             .await?;
         drop(tx);
-        inner.sync_group(txg).await?;
-        inner.store().txg_synced(txg);
-        inner.hierarchy.synced(txg);
-        inner.clock().synced(txg);
+        imported.sync_txg(txg).await?;
+        imported.store().txg_synced(txg);
+        imported.hierarchy.synced(txg);
+        imported.clock().synced(txg);
         sync::start(&pool);
         crate::events::begin(&pool);
         pool.0.notify("pool_create", None, NvList::new());
-        pool.0.use_caches(true).await;
+        pool.0.open_cache_devices(true).await;
         Ok(pool)
     }
 }
 
-impl Inner {
-    /// Creates the pool's own objects in the first group.
-    async fn fill_new(
+impl ImportedPool {
+    /// Creates the pool's own objects in the first txg.
+    async fn create_pool_objects(
         self: &Rc<Self>,
         salt: &[u8; 32],
-        stored: &BTreeMap<String, Stored>,
+        stored: &BTreeMap<String, StoredValue>,
         command: Option<&str>,
         tx: &Tx,
     ) -> Result<(), PoolError> {
@@ -247,7 +253,7 @@ impl Inner {
             zap::add_u64(mos, DIRECTORY, "deflate", 1, tx).await?;
         }
         self.create_vdev_objects(tx).await?;
-        set::store_all(self, stored, tx).await?;
+        properties::set::store_all(self, stored, tx).await?;
         let text = format!(
             "pool version {SPA_VERSION_FEATURES}; software version sanbox-{}; uts {}",
             env!("CARGO_PKG_VERSION"),
@@ -261,7 +267,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Creates the per-vdev dictionaries and metaslab arrays that are missing.
+    /// Creates the per-vdev ZAPs and metaslab arrays that are missing.
     pub(crate) async fn create_vdev_objects(&self, tx: &Tx) -> Result<(), PoolError> {
         // OpenZFS: module/zfs/vdev.c, vdev_construct_zaps
         let mos = &self.mos;
@@ -319,13 +325,13 @@ impl Inner {
     }
 }
 
-impl Inner {
-    /// Writes into a new top-level vdev's dictionary which blocks the vdev is for.
+impl ImportedPool {
+    /// Writes into a new top-level vdev's ZAP which blocks the vdev is for.
     // OpenZFS: module/zfs/vdev.c, vdev_zap_allocation_data
     async fn store_bias(
         &self,
         bias: AllocationBias,
-        dictionary: ObjectId,
+        vdev_zap: ObjectId,
         tx: &Tx,
     ) -> Result<(), PoolError> {
         let Some(word) = bias.as_str() else {
@@ -334,7 +340,7 @@ impl Inner {
         let mut bytes = word.as_bytes().to_vec();
         bytes.push(0);
         let value = zap::ZapValue::U8(bytes);
-        zap::add(&self.mos, dictionary, ALLOCATION_BIAS, &value, tx).await?;
+        zap::add(&self.mos, vdev_zap, ALLOCATION_BIAS, &value, tx).await?;
         if bias != AllocationBias::Log {
             self.hierarchy
                 .features()
@@ -377,7 +383,7 @@ pub fn check_spec(spec: &PoolSpec) -> Result<(), PoolError> {
 }
 
 /// Checks everything that can be checked without looking at a device.
-fn check(spec: &PoolSpec) -> Result<Checked, PoolError> {
+fn check(spec: &PoolSpec) -> Result<CheckedSpec, PoolError> {
     check_name(&spec.name)?;
     if spec.vdevs.is_empty() {
         return Err(PoolError::Invalid(
@@ -390,7 +396,7 @@ fn check(spec: &PoolSpec) -> Result<Checked, PoolError> {
         &spec.caches,
         spec.tops().map(|(vdev, _)| vdev),
     )?;
-    let mut checked = Checked {
+    let mut checked = CheckedSpec {
         ashift: None,
         comment: None,
         compatibility: None,
@@ -399,22 +405,25 @@ fn check(spec: &PoolSpec) -> Result<Checked, PoolError> {
         stored: BTreeMap::new(),
     };
     for (name, value) in &spec.properties {
-        match set::parse(name, value)? {
-            set::Change::Ashift(0) => checked.ashift = None,
-            set::Change::Ashift(ashift) => {
+        match properties::set::parse(name, value)? {
+            properties::set::PropertyChange::Ashift(0) => checked.ashift = None,
+            properties::set::PropertyChange::Ashift(ashift) => {
                 checked.ashift = Some(ashift);
                 checked
                     .stored
-                    .insert(name.clone(), Stored::Number(u64::from(ashift)));
+                    .insert(name.clone(), StoredValue::Number(u64::from(ashift)));
             }
-            set::Change::Comment(text) => checked.comment = text,
-            set::Change::Compatibility(text) => checked.compatibility = text,
-            set::Change::Cachefile(text) => checked.cachefile = text,
-            set::Change::Feature { name, enabled } => checked.features.push((name, enabled)),
-            set::Change::Store(key, value) => {
+            properties::set::PropertyChange::Comment(text) => checked.comment = text,
+            properties::set::PropertyChange::Compatibility(text) => checked.compatibility = text,
+            properties::set::PropertyChange::Cachefile(text) => checked.cachefile = text,
+            properties::set::PropertyChange::Feature { name, enabled } => {
+                checked.features.push((name, enabled))
+            }
+            properties::set::PropertyChange::Store(key, value) => {
                 checked.stored.insert(key, value);
             }
-            set::Change::Bootfs(_) | set::Change::Remove(_) => {
+            properties::set::PropertyChange::Bootfs(_)
+            | properties::set::PropertyChange::Remove(_) => {
                 return Err(PoolError::BadProperty {
                     name: name.clone(),
                     reason: "cannot be set at creation time".into(),
@@ -469,14 +478,14 @@ pub(crate) fn check_vdevs<'a>(vdevs: impl Iterator<Item = &'a VdevSpec>) -> Resu
             }
         }
         for path in vdev.paths() {
-            note_once(&mut seen, path)?;
+            refuse_repeated(&mut seen, path)?;
         }
     }
     Ok(())
 }
 
 /// Refuses a device that was named before.
-fn note_once<'a>(seen: &mut Vec<&'a PathBuf>, path: &'a PathBuf) -> Result<(), PoolError> {
+fn refuse_repeated<'a>(seen: &mut Vec<&'a PathBuf>, path: &'a PathBuf) -> Result<(), PoolError> {
     if seen.contains(&path) {
         return Err(PoolError::Invalid(format!(
             "invalid vdev specification: the device '{}' is given twice",
@@ -495,7 +504,7 @@ pub(crate) fn check_distinct<'a>(
 ) -> Result<(), PoolError> {
     let mut seen: Vec<&PathBuf> = vdevs.flat_map(VdevSpec::paths).collect();
     for path in spares.iter().chain(caches) {
-        note_once(&mut seen, path)?;
+        refuse_repeated(&mut seen, path)?;
     }
     Ok(())
 }

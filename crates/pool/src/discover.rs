@@ -93,17 +93,17 @@ pub async fn discover(handle: &Handle, places: &[PathBuf]) -> Discovery {
     paths.sort();
     paths.dedup();
     let devices = read_all(handle, paths).await;
-    group(devices, &mut discovery);
+    group_by_pool(devices, &mut discovery);
     discovery
 }
 
 /// The labels of one device.
-struct Device {
+struct DeviceLabels {
     path: PathBuf,
     result: Result<LabelSet, String>,
 }
 
-async fn read_all(handle: &Handle, paths: Vec<PathBuf>) -> Vec<Device> {
+async fn read_all(handle: &Handle, paths: Vec<PathBuf>) -> Vec<DeviceLabels> {
     let workers = CONCURRENT.min(paths.len());
     let queue = Rc::new(RefCell::new(VecDeque::from(paths)));
     let devices = Rc::new(RefCell::new(Vec::new()));
@@ -117,7 +117,7 @@ async fn read_all(handle: &Handle, paths: Vec<PathBuf>) -> Vec<Device> {
                     return;
                 };
                 let result = read_one(&worker_handle, &path).await;
-                devices.borrow_mut().push(Device { path, result });
+                devices.borrow_mut().push(DeviceLabels { path, result });
             }
         }));
     }
@@ -125,7 +125,7 @@ async fn read_all(handle: &Handle, paths: Vec<PathBuf>) -> Vec<Device> {
         task.await;
     }
     let mut devices = devices.take();
-    devices.sort_by(|a: &Device, b: &Device| a.path.cmp(&b.path));
+    devices.sort_by(|a: &DeviceLabels, b: &DeviceLabels| a.path.cmp(&b.path));
     devices
 }
 
@@ -138,15 +138,15 @@ async fn read_one(handle: &Handle, path: &Path) -> Result<LabelSet, String> {
 }
 
 /// A label of one device that is worth considering.
-struct Found {
+struct LabeledDevice {
     path: PathBuf,
     labels: Vec<NvList>,
     uberblock: Option<Uberblock>,
 }
 
-/// Returns the newest label whose group was completed on some device that names the same pool, else the newest: when a
+/// Returns the newest label whose txg was completed on some device that names the same pool, else the newest: when a
 /// pool gets another guid or is split, a power cut may leave labels of both.
-fn counting_label<'a>(labels: &'a [NvList], reached: &BTreeMap<u64, u64>) -> &'a NvList {
+fn newest_complete_label<'a>(labels: &'a [NvList], reached: &BTreeMap<u64, u64>) -> &'a NvList {
     let txg = |list: &&NvList| list.u64("txg").unwrap_or(0);
     let complete = |list: &&NvList| {
         let pool = list.u64("pool_guid").unwrap_or(0);
@@ -159,8 +159,8 @@ fn counting_label<'a>(labels: &'a [NvList], reached: &BTreeMap<u64, u64>) -> &'a
     complete.or(newest).expect("a valid label was found")
 }
 
-/// Returns the newest group of any device that names a pool, by the pool's guid.
-fn groups_reached(devices: &[Device]) -> BTreeMap<u64, u64> {
+/// Returns the newest txg of any device that names a pool, by the pool's guid.
+fn txgs_reached(devices: &[DeviceLabels]) -> BTreeMap<u64, u64> {
     let mut reached = BTreeMap::new();
     for set in devices
         .iter()
@@ -181,9 +181,9 @@ fn groups_reached(devices: &[Device]) -> BTreeMap<u64, u64> {
     reached
 }
 
-fn group(devices: Vec<Device>, discovery: &mut Discovery) {
-    let reached = groups_reached(&devices);
-    let mut pools: BTreeMap<u64, Vec<Found>> = BTreeMap::new();
+fn group_by_pool(devices: Vec<DeviceLabels>, discovery: &mut Discovery) {
+    let reached = txgs_reached(&devices);
+    let mut pools: BTreeMap<u64, Vec<LabeledDevice>> = BTreeMap::new();
     let mut auxiliaries = BTreeMap::new();
     for device in devices {
         let set = match device.result {
@@ -214,7 +214,7 @@ fn group(devices: Vec<Device>, discovery: &mut Discovery) {
             // Nothing that looks like a label: an ordinary foreign file or disk, not worth a word.
             continue;
         }
-        let newest = counting_label(&labels, &reached);
+        let newest = newest_complete_label(&labels, &reached);
         if newest.u64("state").and_then(pool_state).is_none() {
             // A spare or cache device: it says nothing of its pool.
             if let Some(guid) = newest.u64("guid") {
@@ -233,7 +233,7 @@ fn group(devices: Vec<Device>, discovery: &mut Discovery) {
             .into_iter()
             .filter(|l| l.u64("pool_guid") == Some(guid))
             .collect();
-        pools.entry(guid).or_default().push(Found {
+        pools.entry(guid).or_default().push(LabeledDevice {
             path: device.path,
             labels,
             uberblock,
@@ -258,7 +258,7 @@ fn group(devices: Vec<Device>, discovery: &mut Discovery) {
 }
 
 /// Puts one pool together from the labels that name it.
-fn assemble(guid: u64, found: &[Found]) -> Result<Candidate, String> {
+fn assemble(guid: u64, found: &[LabeledDevice]) -> Result<Candidate, String> {
     let best = found
         .iter()
         .filter_map(|device| device.uberblock.as_ref())
@@ -270,7 +270,7 @@ fn assemble(guid: u64, found: &[Found]) -> Result<Candidate, String> {
         list.u64("txg")
             .is_some_and(|txg| txg != 0 && Txg(txg) <= best.txg)
     };
-    let label_of = |device: &Found| {
+    let label_of = |device: &LabeledDevice| {
         device
             .labels
             .iter()
@@ -278,7 +278,7 @@ fn assemble(guid: u64, found: &[Found]) -> Result<Candidate, String> {
             .max_by_key(|list| list.u64("txg").unwrap_or(0))
             .cloned()
     };
-    let labels: Vec<(&Found, NvList)> = found
+    let labels: Vec<(&LabeledDevice, NvList)> = found
         .iter()
         .filter_map(|device| Some((device, label_of(device)?)))
         .collect();
@@ -355,7 +355,7 @@ fn assemble(guid: u64, found: &[Found]) -> Result<Candidate, String> {
         }
     }
     let health = worst_of_root(&statuses);
-    let (reason, features) = judge(&newest, &statuses, health, best.version);
+    let (reason, features) = status_reason(&newest, &statuses, health, best.version);
     if !features.is_empty() {
         details = features;
     }
@@ -490,7 +490,7 @@ fn worst_of_root(tops: &[VdevStatus]) -> Health {
 }
 
 /// Chooses what to say of a pool, with the features that stand in the way.
-fn judge(
+fn status_reason(
     label: &NvList,
     tops: &[VdevStatus],
     health: Health,

@@ -1,7 +1,7 @@
 //! What happens to pools and their devices, as lists of names and values in OpenZFS's form (`zpool events`).
 //!
 //! One log serves all pools of a process, so that the end of a pool is in it, too. It is bounded: the oldest events go.
-//! What devices do is told by the device tree and reported here, at most so often a second of each kind and device.
+//! Device errors and state changes come from the device tree and are reported here, rate-limited by kind and device.
 // OpenZFS: module/zfs/zfs_fm.c (classes, contents), module/zfs/fm.c (log); include/sys/fm, include/sys/sysevent (names)
 
 use std::collections::{BTreeMap, VecDeque};
@@ -14,7 +14,7 @@ use ondisk::{Guid, NvList, NvValue};
 use runtime::{Handle, Timestamp};
 use vdev::{Happening, Health, Notice, Notices, VdevConfig, VdevKind};
 
-use crate::pool::{Inner, Pool, Stored};
+use crate::pool::{ImportedPool, Pool, StoredValue};
 
 /// Events kept.
 // OpenZFS: module/zfs/fm.c, zfs_zevent_len_max
@@ -115,29 +115,31 @@ impl EventLog {
     }
 }
 
-/// Begins to report what devices do. What they did while the pool was opened is not reported, but for those that could not be.
+/// Starts to report device events. Those of the import itself are dropped, except for devices that could not be opened.
 pub(crate) fn begin(pool: &Pool) {
-    let inner = &pool.0;
-    let notices = inner.tree.notices();
+    let imported = &pool.0;
+    let notices = imported.tree.notices();
     drop(notices.take());
-    for leaf in inner.tree.leaves() {
+    for leaf in imported.tree.leaves() {
         if leaf.health == Health::Unavailable {
             let before = NvList::new().with("prev_state", 0_u64);
-            inner.report("vdev.open_failed", Some(leaf.guid), before);
+            imported.report("vdev.open_failed", Some(leaf.guid), before);
         }
     }
-    let task = report_devices(Rc::downgrade(inner), notices, inner.handle.clone());
-    drop(inner.handle.spawn("events of devices", task));
+    let task = report_devices(Rc::downgrade(imported), notices, imported.handle.clone());
+    drop(imported.handle.spawn("events of devices", task));
 }
 
-async fn report_devices(pool: Weak<Inner>, notices: Notices, handle: Handle) {
+async fn report_devices(pool: Weak<ImportedPool>, notices: Notices, handle: Handle) {
     // Reports in the second, by kind and device.
     let mut counts: BTreeMap<(&'static str, Guid), u32> = BTreeMap::new();
     let mut second = 0;
     loop {
         notices.wait().await;
-        let Some(inner) = pool.upgrade() else { return };
-        if inner.closed.get() {
+        let Some(imported) = pool.upgrade() else {
+            return;
+        };
+        if imported.closed.get() {
             return;
         }
         let now = handle.wall_clock().seconds;
@@ -150,7 +152,7 @@ async fn report_devices(pool: Weak<Inner>, notices: Notices, handle: Handle) {
             let count = counts.entry((kind, notice.leaf)).or_default();
             *count += 1;
             if *count <= REPORTS_PER_SECOND {
-                inner.report_notice(kind, &notice);
+                imported.report_notice(kind, &notice);
             }
         }
     }
@@ -209,8 +211,8 @@ fn kind_name(kind: &VdevKind) -> &str {
     }
 }
 
-impl Inner {
-    /// Posts what somebody did, or what became of it: `sysevent.fs.zfs.NAME`.
+impl ImportedPool {
+    /// Posts an operation or its outcome: `sysevent.fs.zfs.NAME`.
     pub(crate) fn notify(&self, name: &str, vdev: Option<Guid>, more: NvList) {
         self.post("sysevent", name, vdev, more);
     }
@@ -248,8 +250,8 @@ impl Inner {
         list.insert("detector", detector);
         self.add_pool(&mut list);
         let failmode = match self.properties.borrow().get("failmode") {
-            Some(Stored::Number(1)) => "continue",
-            Some(Stored::Number(2)) => "panic",
+            Some(StoredValue::Number(1)) => "continue",
+            Some(StoredValue::Number(2)) => "panic",
             _ => "wait",
         };
         list.insert("pool_failmode", failmode);

@@ -1,7 +1,7 @@
 //! Top-level vdevs that grow when all their devices have become larger (`zpool online -e`, `autoexpand=on`).
 //!
-//! The labels at the end move with the end of the device, so they are made anew in the group that stores the new size;
-//! the store uses the new room only when that group is on stable storage.
+//! The labels at the end move with the end of the device, so they are made anew in the txg that stores the new size;
+//! the store uses the new room only when that txg is on stable storage.
 // OpenZFS: module/zfs/vdev.c, vdev_expand
 
 use std::cell::RefCell;
@@ -10,7 +10,7 @@ use std::rc::Rc;
 use dmu::Tx;
 
 use crate::PoolError;
-use crate::pool::{Inner, Pool, Stored};
+use crate::pool::{ImportedPool, Pool, StoredValue};
 use crate::sync;
 
 impl Pool {
@@ -25,28 +25,28 @@ impl Pool {
     }
 }
 
-impl Inner {
+impl ImportedPool {
     /// As [`Pool::expand`], if the pool's property asks for it.
-    pub(crate) async fn expand_by_itself(self: &Rc<Self>) -> Result<(), PoolError> {
-        if self.grows_by_itself() {
+    pub(crate) async fn autoexpand(self: &Rc<Self>) -> Result<(), PoolError> {
+        if self.has_autoexpand() {
             self.tree.measure().await;
             self.grow().await?;
         }
         Ok(())
     }
 
-    /// As [`Inner::expand_by_itself`], for devices that have just been measured or opened.
-    pub(crate) async fn grow_by_itself(self: &Rc<Self>) -> Result<(), PoolError> {
-        if self.grows_by_itself() {
+    /// As [`ImportedPool::autoexpand`], for devices that have just been measured or opened.
+    pub(crate) async fn expand_measured_if_auto(self: &Rc<Self>) -> Result<(), PoolError> {
+        if self.has_autoexpand() {
             self.grow().await?;
         }
         Ok(())
     }
 
-    fn grows_by_itself(&self) -> bool {
+    fn has_autoexpand(&self) -> bool {
         let wanted = matches!(
             self.properties.borrow().get("autoexpand"),
-            Some(Stored::Number(1))
+            Some(StoredValue::Number(1))
         );
         wanted && self.writable().is_ok()
     }
@@ -57,25 +57,27 @@ impl Inner {
             return Ok(0);
         }
         let grown = Rc::new(RefCell::new(Vec::new()));
-        let told = grown.clone();
-        self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
-            for top in inner.tree.tops() {
-                if !inner.may_grow(&top) {
+        let from_task = grown.clone();
+        self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
+            for top in imported.tree.tops() {
+                if !imported.may_grow(&top) {
                     continue;
                 }
-                let config = inner.tree.config();
+                let config = imported.tree.config();
                 if let Some(vdev) = config.tops.get(top.id as usize) {
                     for leaf in sync::leaves_of(vdev) {
-                        inner.tree.init_end_labels(leaf.guid).await?;
+                        imported.tree.init_end_labels(leaf.guid).await?;
                     }
                 }
-                let asize = inner.tree.expand(top.id)?;
-                inner.space.grow_vdev(top.id, asize >> top.metaslab_shift);
+                let asize = imported.tree.expand(top.id)?;
+                imported
+                    .space
+                    .grow_vdev(top.id, asize >> top.metaslab_shift);
                 let text = format!("vdev {} has {asize} bytes", top.id);
-                inner.log_internal("vdev expand", &text, &tx).await?;
-                told.borrow_mut().push(top.id);
+                imported.log_internal("vdev expand", &text, &tx).await?;
+                from_task.borrow_mut().push(top.id);
             }
-            inner.dirty_config();
+            imported.dirty_config();
             Ok(())
         })
         .await?;

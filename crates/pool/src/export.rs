@@ -1,43 +1,43 @@
-//! Leaving a pool: export and destroy.  Both end with one last group whose labels say so.
+//! Export, destroy and close.  Both end with one last txg whose labels say so.
 
 use std::rc::Rc;
 
 use ondisk::NvList;
 
 use crate::config::{STATE_DESTROYED, STATE_EXPORTED};
-use crate::pool::{Inner, Pool};
+use crate::pool::{ImportedPool, Pool};
 use crate::{PoolError, sync};
 
 impl Pool {
     /// Makes everything durable, marks the pool as exported and closes its devices.
     ///
-    /// The caller sees to it that nobody uses the datasets any more.
+    /// The caller ensures that the datasets are no longer in use.
     ///
     /// # Errors
-    /// `Suspended` when the last group cannot be written; the pool stays open then.
+    /// `Suspended` when the last txg cannot be written; the pool stays open then.
     pub async fn export(&self) -> Result<(), PoolError> {
-        self.0.leave(Some(STATE_EXPORTED)).await
+        self.0.close_with_state(Some(STATE_EXPORTED)).await
     }
 
     /// Makes everything durable and closes the devices; the labels go on saying that this host has
     /// the pool.  The end of a process, not of the import.
     ///
     /// # Errors
-    /// `Suspended` when the last group cannot be written; the pool stays open then.
+    /// `Suspended` when the last txg cannot be written; the pool stays open then.
     pub async fn close(&self) -> Result<(), PoolError> {
-        self.0.leave(None).await
+        self.0.close_with_state(None).await
     }
 
     /// Marks the pool as destroyed and closes its devices.  Its data stays where it is until the
     /// devices are used for something else.
     ///
     /// # Errors
-    /// `Suspended` when the last group cannot be written; the pool stays open then.
+    /// `Suspended` when the last txg cannot be written; the pool stays open then.
     pub async fn destroy(&self) -> Result<(), PoolError> {
         if self.0.readonly {
             return Err(PoolError::ReadOnly);
         }
-        self.0.leave(Some(STATE_DESTROYED)).await
+        self.0.close_with_state(Some(STATE_DESTROYED)).await
     }
 
     /// Closes the devices without writing anything: what a crash would leave.
@@ -46,8 +46,8 @@ impl Pool {
     }
 }
 
-impl Inner {
-    async fn leave(self: &Rc<Self>, state: Option<u64>) -> Result<(), PoolError> {
+impl ImportedPool {
+    async fn close_with_state(self: &Rc<Self>, state: Option<u64>) -> Result<(), PoolError> {
         if self.closed.get() {
             return Err(PoolError::Closed);
         }
@@ -59,12 +59,12 @@ impl Inner {
             self.stop_rebuilds().await;
             self.stop_discarding().await;
             self.stop_removal().await;
-            self.stop_leaf_work().await;
+            self.stop_leaf_activities().await;
             self.stop_autotrim().await;
             self.scan_dirty();
-            // Logs of datasets that are still open go with the last groups, too.
+            // Logs of datasets that are still open go with the last txgs, too.
             self.hierarchy.retire_logs();
-            // First what was written so far, then the labels: the last group is then short.
+            // First what was written so far, then the labels: the last txg is then short.
             self.clock().sync_all().await?;
             if let Some(state) = state {
                 self.label_state.set(state);
@@ -83,7 +83,7 @@ impl Inner {
             task.await;
         }
         self.end_heartbeats().await;
-        self.leave_caches().await;
+        self.close_cache_devices().await;
         Ok(())
     }
 

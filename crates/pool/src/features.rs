@@ -109,6 +109,70 @@ pub fn support(feature: &Feature) -> Support {
     }
 }
 
+/// Order in which `zpool get all` lists features (that of their numbers, not of enabling).
+// OpenZFS: include/zfeature_common.h, spa_feature
+const LISTED: &[&str] = &[
+    "async_destroy",
+    "empty_bpobj",
+    "lz4_compress",
+    "multi_vdev_crash_dump",
+    "spacemap_histogram",
+    "enabled_txg",
+    "hole_birth",
+    "extensible_dataset",
+    "embedded_data",
+    "bookmarks",
+    "filesystem_limits",
+    "large_blocks",
+    "large_dnode",
+    "sha512",
+    "skein",
+    "edonr",
+    "userobj_accounting",
+    "encryption",
+    "project_quota",
+    "device_removal",
+    "obsolete_counts",
+    "zpool_checkpoint",
+    "spacemap_v2",
+    "allocation_classes",
+    "resilver_defer",
+    "bookmark_v2",
+    "redaction_bookmarks",
+    "redacted_datasets",
+    "bookmark_written",
+    "log_spacemap",
+    "livelist",
+    "device_rebuild",
+    "zstd_compress",
+    "draid",
+    "zilsaxattr",
+    "head_errlog",
+    "blake3",
+    "block_cloning",
+    "vdev_zaps_v2",
+    "redaction_list_spill",
+    "raidz_expansion",
+    "fast_dedup",
+    "longname",
+    "large_microzap",
+];
+
+/// Returns the features that pools may have enabled here, in the order of `zpool upgrade -v`.
+pub fn supported_features() -> impl Iterator<Item = &'static Feature> {
+    listed_features().filter(|feature| support(feature) == Support::Full)
+}
+
+/// Returns every feature in listing order; ones the order does not name come last.
+pub(crate) fn listed_features() -> impl Iterator<Item = &'static Feature> {
+    let named = LISTED.iter().filter_map(|name| Feature::by_name(name));
+    named.chain(
+        feature::ALL
+            .iter()
+            .filter(|feature| !LISTED.contains(&feature.name)),
+    )
+}
+
 /// Returns the features of a new pool in the order in which they are enabled, dependencies first.
 ///
 /// `settings` are the `feature@x=enabled|disabled` the user gave.
@@ -160,14 +224,14 @@ fn add_with_dependencies(feature: &'static Feature, order: &mut Vec<&'static Fea
 
 /// What the active features of a pool allow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct UnsupportedFeatures {
     /// Forbid opening at all.
     pub(crate) unreadable: Vec<String>,
     /// Forbid writing.
     pub(crate) unwritable: Vec<String>,
 }
 
-impl Verdict {
+impl UnsupportedFeatures {
     /// Adds an active feature.  `for_read` says which of the pool's two tables it is counted in.
     pub(crate) fn add(&mut self, guid: &str, for_read: bool, description: Option<&str>) {
         let Some(feature) = Feature::by_guid(guid) else {
@@ -235,13 +299,13 @@ mod tests {
 
     #[test]
     fn unknown_features_forbid_by_their_table() {
-        let mut verdict = Verdict::default();
-        verdict.add("org.example:new", true, Some("a thing"));
-        verdict.add("org.example:other", false, None);
-        verdict.add("com.delphix:log_spacemap", false, None);
-        verdict.add("org.openzfs:raidz_expansion", false, None);
-        verdict.add("org.illumos:lz4_compress", true, None);
-        assert_eq!(verdict.unreadable, ["org.example:new (a thing)"]);
-        assert_eq!(verdict.unwritable.len(), 2);
+        let mut unsupported = UnsupportedFeatures::default();
+        unsupported.add("org.example:new", true, Some("a thing"));
+        unsupported.add("org.example:other", false, None);
+        unsupported.add("com.delphix:log_spacemap", false, None);
+        unsupported.add("org.openzfs:raidz_expansion", false, None);
+        unsupported.add("org.illumos:lz4_compress", true, None);
+        assert_eq!(unsupported.unreadable, ["org.example:new (a thing)"]);
+        assert_eq!(unsupported.unwritable.len(), 2);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! labels' tree -> newest uberblock -> meta-objset -> its configuration -> tree opened again
-//!              -> features -> datasets, space maps, dirty-time logs -> first group (read-write)
+//!              -> features -> datasets, space maps, dirty-time logs -> first txg (read-write)
 //! ```
 //! Nothing is written before every check has passed.
 
@@ -22,18 +22,20 @@ use runtime::sync::Event;
 use vdev::{AllocationBias, OpenMode, Tree, TreeConfig, TreeTuning, VdevConfig, VdevKind};
 use zio::{BlockStore, StoreOptions};
 
-use crate::auxiliary::{Kind, List};
-use crate::clones::CloneTables;
+use crate::auxiliary::{AuxiliaryDevices, AuxiliaryKind};
+use crate::brt::BlockReferenceTables;
 use crate::config::{self, Identity};
-use crate::dedup::DedupTables;
+use crate::ddt::DedupTables;
 use crate::discover::{Candidate, set_open_paths};
-use crate::features::{Support, Verdict, support};
-use crate::pool::{ALLOCATION_BIAS, DIRECTORY, Inner, Objects, Pool};
+use crate::features::{Support, UnsupportedFeatures, support};
+use crate::pool::{ALLOCATION_BIAS, DIRECTORY, ImportedPool, Pool, PoolObjects};
 use crate::rewind::{self, Rewound};
-use crate::space::{Dtls, Source, SpaceMaps};
+use crate::space::{Dtls, SpaceMapSource, SpaceMaps};
 use crate::spec::ImportPolicy;
 use crate::status::{Health, PoolState};
-use crate::{PoolError, checkpoint, create, multihost, removal, set, sparing, sync, unflushed};
+use crate::{
+    PoolError, checkpoint, create, hot_spares, log_space_map, multihost, properties, removal, sync,
+};
 
 /// Longest configuration believed.
 const CONFIG_MAX: u64 = 64 << 20;
@@ -45,7 +47,7 @@ impl Pool {
     /// of the pool in the labels) is on stable storage; a read-only import writes nothing at all.
     ///
     /// # Errors
-    /// Refusals before anything is written: see [`PoolError`]; then errors of the first group.
+    /// Refusals before anything is written: see [`PoolError`]; then errors of the first txg.
     pub async fn import(
         handle: &Handle,
         candidate: &Candidate,
@@ -61,7 +63,7 @@ impl Pool {
         let tree = open_known(handle, candidate).await?;
         let states = async {
             let states = rewind::states(&tree, policy.rewind).await?;
-            multihost::refuse_foreign(handle, &tree, candidate, &policy, &states[0]).await?;
+            multihost::check_activity(handle, &tree, candidate, &policy, &states[0]).await?;
             Ok::<_, PoolError>(states)
         };
         let states = states.await;
@@ -70,8 +72,10 @@ impl Pool {
         let states = states?;
         let newest = states[0];
         if policy.rewind_to_checkpoint {
-            let kept = Self::rewind_to_checkpoint(handle, candidate, &policy, &newest).await?;
-            let opened = Self::open_at(handle, candidate, &policy, &kept, &kept).await;
+            let checkpointed =
+                Self::rewind_to_checkpoint(handle, candidate, &policy, &newest).await?;
+            let opened =
+                Self::open_at(handle, candidate, &policy, &checkpointed, &checkpointed).await;
             let (pool, claimed) = opened?;
             return pool.begin(claimed, &policy, settings).await;
         }
@@ -109,27 +113,28 @@ impl Pool {
         let found = found.await;
         tree.close();
         drop(tree);
-        let mut kept = found?.ok_or(PoolError::NoCheckpoint)?;
-        kept.txg = newest.txg.next();
-        kept.timestamp = crate::pool::unix_time(handle);
+        let mut checkpointed = found?.ok_or(PoolError::NoCheckpoint)?;
+        checkpointed.txg = newest.txg.next();
+        checkpointed.timestamp = crate::pool::unix_time(handle);
         if policy.readonly {
-            return Ok(kept);
+            return Ok(checkpointed);
         }
         let preview = ImportPolicy {
             readonly: true,
             ..policy.clone()
         };
-        let (pool, _) = Self::open_at(handle, candidate, &preview, &kept, &kept).await?;
+        let (pool, _) =
+            Self::open_at(handle, candidate, &preview, &checkpointed, &checkpointed).await?;
         pool.abandon();
         drop(pool);
         let tree = Tree::open(handle, &trusted, OpenMode::ReadWrite, devices, false).await?;
-        let written = sync::write_uberblock_everywhere(&tree, &kept).await;
+        let written = sync::write_uberblock_everywhere(&tree, &checkpointed).await;
         tree.close();
-        written.map(|()| kept)
+        written.map(|()| checkpointed)
     }
 
     /// Opens the pool in the state of an uberblock. Nothing is written. Returns also the datasets with claimed logs,
-    /// which stay open until the first group has stored that they are.
+    /// which stay open until the first txg has stored that they are.
     async fn open_at(
         handle: &Handle,
         candidate: &Candidate,
@@ -196,7 +201,7 @@ impl Pool {
         };
 
         let mut trusted = trusted_tree(&config, candidate)?;
-        // The labels may be those of a group that did not become complete: then the child is not listed here.
+        // The labels may be those of a txg that did not become complete: then the child is not listed here.
         if let Some(top) = early
             && children_of(&trusted, top) == children_of(&known, top)
         {
@@ -222,7 +227,7 @@ impl Pool {
         config: &NvList,
     ) -> Result<(Self, Vec<Dataset>), PoolError> {
         let again = tree.best_uberblock(None).await?;
-        // A checkpoint that is only looked at is not the newest state on the devices.
+        // A checkpoint that is imported read-only is not the newest state on the devices.
         let is_preview = policy.readonly && policy.rewind_to_checkpoint;
         if !is_preview && again.is_none_or(|again| again.txg != newest.txg) {
             return Err(PoolError::Busy);
@@ -255,7 +260,7 @@ impl Pool {
         Ok((pool, claimed))
     }
 
-    /// The first group of a writable import, and what comes after it.
+    /// The first txg of a writable import, and what comes after it.
     async fn begin(
         self,
         claimed: Vec<Dataset>,
@@ -266,7 +271,7 @@ impl Pool {
         if policy.readonly {
             let cachefile = settings.into_iter().map(|(_, value)| value).next();
             pool.0.cachefile.replace(cachefile);
-            pool.0.use_caches(false).await;
+            pool.0.open_cache_devices(false).await;
             pool.note_import(policy);
             return Ok(pool);
         }
@@ -289,12 +294,12 @@ impl Pool {
         pool.sync().await?;
         drop(claimed);
         pool.0.continue_scans().await?;
-        pool.0.grow_by_itself().await?;
+        pool.0.expand_measured_if_auto().await?;
         pool.0.discard_in_background();
         pool.0.evacuate_in_background();
-        pool.0.continue_leaf_work();
-        pool.0.use_caches(false).await;
-        sparing::spare_in_background(&pool);
+        pool.0.continue_leaf_activities();
+        pool.0.open_cache_devices(false).await;
+        hot_spares::activate_in_background(&pool);
         for (name, value) in settings {
             pool.set_property(&name, &value).await?;
         }
@@ -305,7 +310,7 @@ impl Pool {
 impl Pool {
     fn note_import(&self, policy: &ImportPolicy) {
         crate::events::begin(self);
-        // A pool that was remembered was never away.
+        // A pool reopened at start was not exported: no event.
         if policy.command.is_some() {
             self.0.notify("pool_import", None, NvList::new());
         }
@@ -345,7 +350,7 @@ fn check_candidate(candidate: &Candidate, policy: &ImportPolicy) -> Result<(), P
 fn parse_settings(policy: &ImportPolicy) -> Result<Vec<(String, String)>, PoolError> {
     let mut settings = Vec::new();
     for (name, value) in &policy.properties {
-        set::parse(name, value)?;
+        properties::set::parse(name, value)?;
         // Where the pool is remembered is not stored in it.
         if policy.readonly && name != "cachefile" {
             return Err(PoolError::BadProperty {
@@ -365,7 +370,7 @@ pub(crate) async fn newest(tree: &Tree) -> Result<Uberblock, PoolError> {
 }
 
 /// A tree with its block store and meta-objset.
-pub(crate) struct Opened {
+pub(crate) struct OpenedMos {
     services: Services,
     cache: Cache,
     store: BlockStore,
@@ -379,7 +384,7 @@ pub(crate) async fn open_mos(
     newest: Txg,
     policy: &ImportPolicy,
     read_only: bool,
-) -> Result<Opened, PoolError> {
+) -> Result<OpenedMos, PoolError> {
     if uberblock.version != SPA_VERSION_FEATURES {
         return Err(PoolError::UnsupportedVersion(uberblock.version));
     }
@@ -397,7 +402,7 @@ pub(crate) async fn open_mos(
     let mut options = ObjsetOptions::meta_objset();
     options.read_only = read_only;
     let mos = Objset::open(&services, uberblock.rootbp, options).await?;
-    Ok(Opened {
+    Ok(OpenedMos {
         services,
         cache,
         store,
@@ -534,32 +539,33 @@ fn check_missing(
 pub(crate) async fn assemble(
     handle: &Handle,
     tree: Tree,
-    opened: Opened,
+    opened: OpenedMos,
     uberblock: &Uberblock,
     rewound: Option<Rewound>,
     config: &NvList,
     candidate: &Candidate,
     policy: &ImportPolicy,
 ) -> Result<Pool, PoolError> {
-    let Opened {
+    let OpenedMos {
         services,
         cache,
         store,
         mos,
     } = opened;
-    let mut verdict = judge_features(&mos).await?;
-    // Counted only from the first group of the expansion on, but a child may be listed before.
-    if verdict.unwritable.is_empty() && tree.config().tops.iter().any(VdevConfig::is_expanding) {
-        verdict.add("org.openzfs:raidz_expansion", false, None);
+    let mut unsupported = unsupported_features(&mos).await?;
+    // Counted only from the first txg of the expansion on, but a child may be listed before.
+    if unsupported.unwritable.is_empty() && tree.config().tops.iter().any(VdevConfig::is_expanding)
+    {
+        unsupported.add("org.openzfs:raidz_expansion", false, None);
     }
-    if !verdict.unreadable.is_empty() {
+    if !unsupported.unreadable.is_empty() {
         return Err(PoolError::UnsupportedForRead {
-            features: verdict.unreadable,
+            features: unsupported.unreadable,
         });
     }
-    if !verdict.unwritable.is_empty() && !policy.readonly {
+    if !unsupported.unwritable.is_empty() && !policy.readonly {
         return Err(PoolError::UnsupportedForWrite {
-            features: verdict.unwritable,
+            features: unsupported.unwritable,
         });
     }
     let mut salt = [0; 32];
@@ -594,7 +600,7 @@ pub(crate) async fn assemble(
             zap::lookup_u64(&mos, DIRECTORY, key).await?.unwrap_or(0),
         ))
     };
-    let objects = Objects {
+    let objects = PoolObjects {
         config: lookup("config").await?,
         history: lookup("history").await?,
         vdev_zap_map: lookup("com.delphix:vdev_zap_map").await?,
@@ -612,7 +618,7 @@ pub(crate) async fn assemble(
         PoolState::Exported => config::STATE_EXPORTED,
         PoolState::Destroyed => config::STATE_DESTROYED,
     };
-    let pool = Pool(Rc::new(Inner {
+    let pool = Pool(Rc::new(ImportedPool {
         handle: handle.clone(),
         tree,
         services,
@@ -632,14 +638,14 @@ pub(crate) async fn assemble(
         space,
         dtls: Dtls::default(),
         rewound,
-        spares: List::new(Kind::Spare),
-        caches: List::new(Kind::Cache),
-        next_look: Cell::new(handle.now()),
-        unfit_spares: RefCell::default(),
-        sparing: Cell::new(false),
+        spares: AuxiliaryDevices::new(AuxiliaryKind::Spare),
+        caches: AuxiliaryDevices::new(AuxiliaryKind::Cache),
+        next_poll: Cell::new(handle.now()),
+        rejected_spares: RefCell::default(),
+        activating_spares: Cell::new(false),
         opened: handle.now(),
-        scan: crate::scan::State::default(),
-        damage: crate::damage::Damage::default(),
+        scan: crate::scan::ScanState::default(),
+        error_logs: crate::error_log::ErrorLogs::default(),
         label_state: Cell::new(if policy.readonly {
             state
         } else {
@@ -649,7 +655,7 @@ pub(crate) async fn assemble(
         labels_dirty: Cell::new(false),
         features_version: Cell::new(features_version),
         features_in_labels: RefCell::default(),
-        late_misses: RefCell::default(),
+        missed_after_commit: RefCell::default(),
         tasks: RefCell::default(),
         early_tasks: RefCell::default(),
         suspended: RefCell::new(None),
@@ -659,20 +665,20 @@ pub(crate) async fn assemble(
         closed: Cell::new(false),
         sync_loop: RefCell::new(None),
         last_uberblock: Cell::new(*uberblock),
-        checkpoint: crate::checkpoint::State::default(),
-        autotrim: crate::autotrim::State::default(),
-        leaf_work: crate::leaf_work::State::default(),
-        removal: crate::removal::State::new(policy.tuning.removal.clone()),
-        rebuild: crate::rebuild::State::new(policy.tuning.rebuild.clone()),
+        checkpoint: crate::checkpoint::CheckpointState::default(),
+        autotrim: crate::autotrim::AutotrimState::default(),
+        leaf_activities: crate::initialize_trim::LeafActivities::default(),
+        removal: crate::removal::Removals::new(policy.tuning.removal.clone()),
+        rebuild: crate::rebuild::Rebuilds::new(policy.tuning.rebuild.clone()),
         events: policy.events.clone(),
-        multihost: crate::multihost::State::new(policy.tuning.multihost.clone()),
+        multihost: crate::multihost::MultihostState::new(policy.tuning.multihost.clone()),
     }));
     *pool.0.features_in_labels.borrow_mut() = pool.0.label_features();
     Ok(pool)
 }
 
 /// Judges every feature that is active in the pool.
-async fn judge_features(mos: &Objset) -> Result<Verdict, PoolError> {
+async fn unsupported_features(mos: &Objset) -> Result<UnsupportedFeatures, PoolError> {
     let table = async |key: &str| -> Result<ObjectId, PoolError> {
         let object = zap::lookup_u64(mos, DIRECTORY, key).await?;
         object
@@ -680,7 +686,7 @@ async fn judge_features(mos: &Objset) -> Result<Verdict, PoolError> {
             .ok_or_else(|| PoolError::Corrupt(format!("the pool has no {key}")))
     };
     let descriptions = table("feature_descriptions").await?;
-    let mut verdict = Verdict::default();
+    let mut unsupported = UnsupportedFeatures::default();
     for (key, for_read) in [("features_for_read", true), ("features_for_write", false)] {
         for entry in zap::entries(mos, table(key).await?).await? {
             let zap::ZapValue::U64(count) = &entry.value else {
@@ -697,13 +703,13 @@ async fn judge_features(mos: &Objset) -> Result<Verdict, PoolError> {
                 }
                 _ => None,
             };
-            verdict.add(&guid, for_read, description.as_deref());
+            unsupported.add(&guid, for_read, description.as_deref());
         }
     }
-    Ok(verdict)
+    Ok(unsupported)
 }
 
-impl Inner {
+impl ImportedPool {
     /// Loads what a pool needs beyond its datasets, and claims the intent logs of a crash. Returns the datasets that
     /// have one.
     pub(crate) async fn load(
@@ -725,11 +731,11 @@ impl Inner {
         let dedup = DedupTables::open(&self.mos, &self.tree).await?;
         let mut places = self.tree.tops();
         places.extend(self.tree.removed_tops());
-        let clones = CloneTables::open(&self.mos, &places).await?;
+        let clones = BlockReferenceTables::open(&self.mos, &places).await?;
         self.space.set_tables(dedup, Some(clones));
         if !policy.readonly
             && let Some(logs) =
-                unflushed::read(&self.mos, &self.tree.tops(), &self.tree.config()).await?
+                log_space_map::read(&self.mos, &self.tree.tops(), &self.tree.config()).await?
         {
             self.space.set_logs(logs);
         }
@@ -737,21 +743,22 @@ impl Inner {
         for top in self.tree.tops() {
             summaries.extend(self.space.open_vdev(&top).await?);
         }
-        self.store().activate(Source::of(&self.space), &summaries);
+        self.store()
+            .activate(SpaceMapSource::of(&self.space), &summaries);
         self.load_removal().await?;
         self.load_checkpoint().await?;
-        self.load_leaf_work().await?;
+        self.load_leaf_activities().await?;
         self.load_auxiliaries(auxiliaries).await?;
         self.load_scan().await?;
         self.load_rebuilds().await?;
-        self.load_damage().await?;
+        self.load_error_logs().await?;
         if policy.readonly {
             return Ok(Vec::new());
         }
         self.claim_intent_logs(policy.missing_logs).await
     }
 
-    /// Reads from the vdevs' dictionaries which blocks each is for.
+    /// Reads from the vdevs' ZAPs which blocks each is for.
     async fn read_allocation_biases(&self) -> Result<(), PoolError> {
         for top in self.tree.config().tops {
             let Some(zap_top) = top.zap_top.filter(|&object| object != 0) else {
@@ -767,7 +774,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Marks the blocks of all intent logs as allocated, before anything else is, and has the first group store that.
+    /// Marks the blocks of all intent logs as allocated, before anything else is, and has the first txg store that.
     /// What they hold is replayed when their dataset is opened; empty ones are freed. With `missing_logs` a log ends where
     /// a log device does not give it.
     async fn claim_intent_logs(&self, missing_logs: bool) -> Result<Vec<Dataset>, PoolError> {
@@ -785,9 +792,9 @@ impl Inner {
             if !zil::has_log(&old) {
                 continue;
             }
-            if let Some(kept) = self.rewound_to().filter(|_| old.claim_txg == 0) {
-                // What was logged since the checkpoint is of a state that is no more.
-                let blocks = zil::blocks_until(self.store(), &old, kept).await;
+            if let Some(checkpointed) = self.rewound_to().filter(|_| old.claim_txg == 0) {
+                // Records logged since the checkpoint belong to a state that is discarded.
+                let blocks = zil::blocks_until(self.store(), &old, checkpointed).await;
                 for bp in blocks.map_err(unusable)? {
                     self.store().free(first.txg(), &bp).await?;
                 }
@@ -798,7 +805,7 @@ impl Inner {
                 claimed.push(dataset);
                 continue;
             }
-            // Going back costs what was done since, the log with it.
+            // A rewind discards what was done since, the log with it.
             let given_up =
                 |vdev| (missing_logs && self.tree.is_log(vdev)) || self.rewound.is_some();
             let claimed_log = zil::claim(self.store(), &old, first.txg(), given_up).await;

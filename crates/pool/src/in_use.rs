@@ -1,4 +1,4 @@
-//! Whose a device is that somebody wants to use: the pool's own, another pool's, something foreign, or free.
+//! Whether a device that is to join a pool is in use: by this pool, another pool, a foreign format, or not at all.
 // OpenZFS: cmd/zpool/zpool_vdev.c, check_file_generic and check_slice (words)
 
 use std::path::Path;
@@ -9,7 +9,7 @@ use vdev::{Conflict, DiskUse, Health};
 
 use crate::PoolError;
 use crate::config;
-use crate::pool::Inner;
+use crate::pool::ImportedPool;
 use crate::status::PoolState;
 
 /// Says what a device holds that keeps it from being used, `None` when nothing does.
@@ -84,7 +84,7 @@ pub async fn clear_labels(handle: &Handle, path: &Path) -> Result<(), PoolError>
     Ok(vdev::labels::clear_valid(&disk).await?)
 }
 
-impl Inner {
+impl ImportedPool {
     /// Refuses a device that is part of this pool already.
     pub(crate) fn refuse_own(&self, path: &Path) -> Result<(), PoolError> {
         let own = self.tree.leaves().into_iter();

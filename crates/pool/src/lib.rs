@@ -10,26 +10,30 @@
 mod add;
 mod autotrim;
 mod auxiliary;
+mod brt;
 mod cachefile;
 mod checkpoint;
-mod clones;
+mod checkpoint_space;
 mod config;
 mod create;
-mod damage;
-mod dedup;
+mod ddt;
+mod device_administration;
 mod discover;
 mod error;
+mod error_log;
 mod events;
 mod expand;
 mod export;
 mod features;
 mod history;
+mod hot_spares;
+mod hotplug;
 mod import;
 mod in_use;
-mod kept;
-mod leaf_work;
+mod initialize_trim;
+mod l2arc;
+mod log_space_map;
 mod multihost;
-mod operate;
 mod pool;
 mod properties;
 mod ranges;
@@ -38,28 +42,22 @@ mod removal;
 mod remove;
 mod rewind;
 mod scan;
-mod second_level;
-mod set;
 mod space;
 mod space_map;
-mod sparing;
 mod spec;
 mod split;
 mod status;
 mod sync;
-mod unflushed;
-mod view;
-mod watch;
 
 pub use cachefile::{cache_file_devices, cache_file_with};
 pub use create::check_spec;
-pub use damage::DamagedObject;
 pub use discover::{Candidate, Discovery, discover};
 pub use error::{PoolError, ScanRefusal};
+pub use error_log::DamagedObject;
 pub use events::EventLog;
-pub use features::{Support, support};
+pub use features::{Support, support, supported_features};
 pub use in_use::{DeviceLabel, clear_labels, device_label};
-pub use leaf_work::{LeafWork, LeafWorkRequest};
+pub use initialize_trim::{LeafActivity, LeafActivityRequest};
 pub use multihost::is_in_use_elsewhere;
 pub use pool::Pool;
 pub use properties::{
@@ -72,9 +70,8 @@ pub use spec::{
     RemovalTuning, SplitSpec, Tuning, VdevSpec,
 };
 pub use status::{
-    CheckpointStatus, Health, HistoryEvent, HistoryRecord, IoTotals, LeafWorkState, LeafWorkStatus,
-    PoolState, PoolStatus, RebuildState, RebuildStatus, RemovalStage, RemovalStatus, ScanStatus,
-    StatusReason, VdevStatus,
+    CheckpointStatus, Health, HistoryEvent, HistoryRecord, IoTotals, LeafActivityState,
+    LeafActivityStatus, PoolState, PoolStatus, RebuildState, RebuildStatus, RemovalStage,
+    RemovalStatus, ScanStatus, StatusReason, VdevStatus,
 };
 pub use vdev::AllocationBias;
-pub use view::supported_features;

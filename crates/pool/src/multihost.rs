@@ -1,5 +1,5 @@
 //! Protection of pools that several hosts can reach (`multihost=on`): a heartbeat in the labels while the pool is in use,
-//! a look for one before an import, and the end of all writing when the heartbeat fails.
+//! a check for one before an import, and the end of all writing when the heartbeat fails.
 //!
 //! ```text
 //! last slot of a ring:  the newest uberblock, with a newer time or sequence, once an interval on every leaf in turn
@@ -21,22 +21,22 @@ use vdev::Tree;
 
 use crate::PoolError;
 use crate::discover::Candidate;
-use crate::pool::{Inner, Stored};
+use crate::pool::{ImportedPool, StoredValue};
 use crate::spec::{HostIdentity, ImportPolicy, MultihostTuning};
 use crate::status::PoolState;
 
-/// How often the labels are read while an import looks for a heartbeat.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// No look is shorter.
-const LOOK_LEAST: Duration = Duration::from_secs(1);
-/// A look takes so many times what the other host may go without a heartbeat.
+/// How often the labels are read during an activity check.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// No activity check is shorter.
+const ACTIVITY_CHECK_MIN: Duration = Duration::from_secs(1);
+/// An activity check takes so many times what the other host may go without a heartbeat.
 // OpenZFS: include/sys/mmp.h, MMP_IMPORT_SAFETY_FACTOR
 const SAFETY_FACTOR: u32 = 2;
 /// Shares of the new value in the average of the time between heartbeats.
 const AVERAGE_OVER: u64 = 128;
 
-/// What a pool knows of its heartbeats.
-pub(crate) struct State {
+/// Heartbeats of a pool.
+pub(crate) struct MultihostState {
     tuning: MultihostTuning,
     /// When the last heartbeat that landed was begun.
     last: Cell<Option<Instant>>,
@@ -48,14 +48,14 @@ pub(crate) struct State {
     /// The leaf that had the last one, and those that have not yet taken theirs.
     leaf: Cell<Guid>,
     pending: RefCell<BTreeSet<Guid>>,
-    /// Told when there is to be no heartbeat any more.
+    /// Notified when there is to be no heartbeat any more.
     stop: Event,
     task: RefCell<Option<JoinHandle<()>>>,
     /// No heartbeat landed for too long: another host may have the pool.
     lost: Cell<bool>,
 }
 
-impl State {
+impl MultihostState {
     pub(crate) fn new(tuning: MultihostTuning) -> Self {
         let delay = nanoseconds(tuning.interval());
         Self {
@@ -77,13 +77,13 @@ impl State {
         self.lost.get()
     }
 
-    /// Tells the task to look whether it is still needed.
+    /// Wakes the task, which checks whether it is still needed.
     pub(crate) fn stop_heartbeats(&self) {
         self.stop.notify_all();
     }
 
     /// How long the pool may go without a heartbeat; `None` for ever.
-    fn patience(&self) -> Option<Duration> {
+    fn fail_timeout(&self) -> Option<Duration> {
         let intervals = self.tuning.fail_intervals;
         (intervals != 0).then(|| self.tuning.interval() * u32::from(intervals.max(2)))
     }
@@ -101,16 +101,16 @@ impl State {
     }
 }
 
-impl Inner {
+impl ImportedPool {
     /// Whether the property `multihost` is on.
     pub(crate) fn is_multihost(&self) -> bool {
         let properties = self.properties.borrow();
-        matches!(properties.get("multihost"), Some(Stored::Number(1)))
+        matches!(properties.get("multihost"), Some(StoredValue::Number(1)))
     }
 
     /// Begins with heartbeats if the property is on and there are none yet. Called before anything is written, and when
     /// the property has changed.
-    pub(crate) fn begin_heartbeats(self: &Rc<Self>) {
+    pub(crate) fn start_heartbeats(self: &Rc<Self>) {
         let state = &self.multihost;
         if !self.is_multihost() {
             // The task sees it, too.
@@ -127,7 +127,7 @@ impl Inner {
         }
         state.delay.set(nanoseconds(state.tuning.interval()));
         self.extend_lease(self.handle.now());
-        let task = beat(Rc::downgrade(self), self.handle.clone());
+        let task = send_heartbeats(Rc::downgrade(self), self.handle.clone());
         let task = self.handle.spawn("heartbeat", task);
         state.task.replace(Some(task));
     }
@@ -141,7 +141,7 @@ impl Inner {
         }
     }
 
-    /// Adds to the uberblock of a group what other hosts are to know.
+    /// Adds to the uberblock of a txg what other hosts are to know.
     pub(crate) fn mark_multihost(&self, uberblock: &mut Uberblock) {
         if self.is_multihost() {
             uberblock.set_heartbeat(&self.multihost.heartbeat(0));
@@ -173,8 +173,8 @@ impl Inner {
         let state = &self.multihost;
         let last = state.last.get().map_or(began, |last| last.max(began));
         state.last.set(Some(last));
-        if let Some(patience) = state.patience() {
-            self.tree.write_until(Some(last + patience));
+        if let Some(fail_timeout) = state.fail_timeout() {
+            self.tree.write_until(Some(last + fail_timeout));
         }
     }
 
@@ -184,8 +184,8 @@ impl Inner {
     /// `Suspended` when no heartbeat landed for too long; nothing may be written then.
     pub(crate) fn check_lease(&self) -> Result<(), PoolError> {
         let state = &self.multihost;
-        let late = match (self.is_multihost(), state.last.get(), state.patience()) {
-            (true, Some(last), Some(patience)) => self.handle.now() > last + patience,
+        let late = match (self.is_multihost(), state.last.get(), state.fail_timeout()) {
+            (true, Some(last), Some(fail_timeout)) => self.handle.now() > last + fail_timeout,
             _ => false,
         };
         if late && !state.lost.replace(true) {
@@ -230,36 +230,40 @@ impl Inner {
         let label = u8::try_from(self.handle.random_u64() % 4).expect("below 4");
         drop(self.handle.spawn("heartbeat write", async move {
             let written = tree.write_heartbeat(leaf, label, &uberblock).await;
-            let Some(inner) = pool.upgrade() else { return };
-            inner.multihost.pending.borrow_mut().remove(&leaf);
+            let Some(imported) = pool.upgrade() else {
+                return;
+            };
+            imported.multihost.pending.borrow_mut().remove(&leaf);
             // A failure shows by the time that passes.
             if written.is_ok() {
-                inner.note_heartbeat(began);
+                imported.note_heartbeat(began);
             }
         }));
     }
 }
 
 /// Sends heartbeats, to every leaf once an interval, until the pool is closed, lost, or no longer multihost.
-async fn beat(pool: Weak<Inner>, handle: Handle) {
+async fn send_heartbeats(pool: Weak<ImportedPool>, handle: Handle) {
     loop {
         let (pause, stop) = {
-            let Some(inner) = pool.upgrade() else { return };
-            let over = inner.closed.get() || inner.dead.get() || !inner.is_multihost();
-            if over || inner.check_lease().is_err() {
+            let Some(imported) = pool.upgrade() else {
+                return;
+            };
+            let over = imported.closed.get() || imported.dead.get() || !imported.is_multihost();
+            if over || imported.check_lease().is_err() {
                 return;
             }
-            inner.send_heartbeat();
-            let leaves = u32::try_from(inner.tree.leaves().len().max(1)).unwrap_or(u32::MAX);
-            let pause = inner.multihost.tuning.interval() / leaves;
-            (pause, inner.multihost.stop.wait())
+            imported.send_heartbeat();
+            let leaves = u32::try_from(imported.tree.leaves().len().max(1)).unwrap_or(u32::MAX);
+            let pause = imported.multihost.tuning.interval() / leaves;
+            (pause, imported.multihost.stop.wait())
         };
         runtime::select(handle.sleep(pause), stop).await;
     }
 }
 
 /// Whether another host may have a pool whose newest uberblock is this.
-fn is_in_question(candidate: &Candidate, host: &HostIdentity, newest: &Uberblock) -> bool {
+fn needs_activity_check(candidate: &Candidate, host: &HostIdentity, newest: &Uberblock) -> bool {
     candidate.state == PoolState::Active
         && candidate.hostid != host.hostid
         && (!newest.mmp_valid || newest.mmp_delay != 0)
@@ -270,7 +274,7 @@ fn is_in_question(candidate: &Candidate, host: &HostIdentity, newest: &Uberblock
 ///
 /// # Errors
 /// `ActiveElsewhere`, `NoHostId`, `ForeignHost`.
-pub(crate) async fn refuse_foreign(
+pub(crate) async fn check_activity(
     handle: &Handle,
     tree: &Tree,
     candidate: &Candidate,
@@ -289,7 +293,7 @@ pub(crate) async fn refuse_foreign(
     if foreign && !policy.force && !newest.is_multihost() {
         return Err(refused());
     }
-    if is_in_question(candidate, &policy.host, newest) {
+    if needs_activity_check(candidate, &policy.host, newest) {
         if newest.is_multihost() && policy.host.hostid == 0 {
             return Err(PoolError::NoHostId);
         }
@@ -307,14 +311,14 @@ pub(crate) async fn refuse_foreign(
     Ok(())
 }
 
-/// Watches the labels of a pool for changes that somebody else makes.
+/// Watches the labels of a pool for changes made by another host.
 async fn is_active(
     handle: &Handle,
     tree: &Tree,
     seen: &Uberblock,
     tuning: &MultihostTuning,
 ) -> Result<bool, PoolError> {
-    let wait = watch_for(seen, tuning);
+    let wait = activity_check_duration(seen, tuning);
     // Hosts that import at the same time do not do so at the same moment.
     let extra = wait * u32::try_from(handle.random_u64() % 250).expect("below 250") / 1000;
     let end = handle.now() + wait + extra;
@@ -327,15 +331,15 @@ async fn is_active(
         if now.is_none_or(|now| currency(&now) != currency(seen)) {
             return Ok(true);
         }
-        handle.sleep(LOOK_EVERY).await;
+        handle.sleep(POLL_INTERVAL).await;
     }
     Ok(false)
 }
 
 /// How long the labels must stay as they are for a pool to be unused.
-fn watch_for(seen: &Uberblock, tuning: &MultihostTuning) -> Duration {
+fn activity_check_duration(seen: &Uberblock, tuning: &MultihostTuning) -> Duration {
     let intervals = u32::from(tuning.import_intervals.max(1));
-    let own = LOOK_LEAST.max(tuning.interval() * intervals);
+    let own = ACTIVITY_CHECK_MIN.max(tuning.interval() * intervals);
     let delay = Duration::from_nanos(seen.mmp_delay);
     match (seen.mmp_interval(), seen.mmp_fail_intervals()) {
         // Its user stops writing by itself after so long.
@@ -365,7 +369,7 @@ pub async fn is_in_use_elsewhere(
         let Some(newest) = tree.best_uberblock(None).await? else {
             return Ok(false);
         };
-        if !is_in_question(candidate, host, &newest) {
+        if !needs_activity_check(candidate, host, &newest) {
             return Ok(false);
         }
         is_active(handle, &tree, &newest, tuning).await
@@ -388,7 +392,7 @@ mod tests {
     #[test]
     fn the_look_is_as_long_as_what_is_known_of_the_writer_demands() {
         let tuning = MultihostTuning::default();
-        let seconds = |uberblock: &Uberblock| watch_for(uberblock, &tuning).as_secs();
+        let seconds = |uberblock: &Uberblock| activity_check_duration(uberblock, &tuning).as_secs();
         let mut seen = Uberblock::new(Txg(5), 1, 1, BlockPointer::HOLE);
         let mut heartbeat = Heartbeat {
             delay_nanoseconds: 3_000_000_000,

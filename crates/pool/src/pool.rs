@@ -1,4 +1,4 @@
-//! An imported pool: what is kept in memory about it, and its handle.
+//! An imported pool: its state in memory, and its handle.
 //!
 //! The loop that syncs it is in `sync`, the ways to get one in `create` and `import`.
 
@@ -19,9 +19,9 @@ use runtime::{Handle, JoinHandle};
 use vdev::Tree;
 use zio::BlockStore;
 
-use crate::auxiliary::List;
+use crate::auxiliary::AuxiliaryDevices;
 use crate::config::{self, Identity};
-use crate::damage::Damage;
+use crate::error_log::ErrorLogs;
 use crate::rewind::Rewound;
 use crate::space::{Dtls, SpaceMaps};
 use crate::spec::HostIdentity;
@@ -31,51 +31,52 @@ use crate::{PoolError, history, scan};
 /// Object number of the meta-objset's directory.
 pub(crate) const DIRECTORY: ObjectId = ObjectId(1);
 
-/// Key in a top-level vdev's dictionary: which blocks the vdev is for, as a word with its NUL.
+/// Key in a top-level vdev's ZAP: which blocks the vdev is for, as a word with its NUL.
 // OpenZFS: include/sys/fs/zfs.h, VDEV_TOP_ZAP_ALLOCATION_BIAS
 pub(crate) const ALLOCATION_BIAS: &str = "org.zfsonlinux:allocation_bias";
 
 /// An imported pool.  Clones are handles to the same one.
 ///
 /// It lives on the engine thread of the runtime it was opened with.  Dropping all handles without
-/// [`Pool::export`] leaves the pool as a crash would: consistent at its last synced group.
+/// [`Pool::export`] leaves the pool as a crash would: consistent at its last synced txg.
 #[derive(Clone)]
-pub struct Pool(pub(crate) Rc<Inner>);
+pub struct Pool(pub(crate) Rc<ImportedPool>);
 
 /// Work of the pool's own that runs at the start of a sync.
-type Work =
-    Box<dyn FnOnce(Rc<Inner>, Rc<Tx>) -> Pin<Box<dyn Future<Output = Result<(), PoolError>>>>>;
+type SyncWork = Box<
+    dyn FnOnce(Rc<ImportedPool>, Rc<Tx>) -> Pin<Box<dyn Future<Output = Result<(), PoolError>>>>,
+>;
 
-pub(crate) struct Task {
-    pub(crate) work: Work,
+pub(crate) struct SyncTask {
+    pub(crate) work: SyncWork,
     pub(crate) done: OneshotSender<Result<Txg, PoolError>>,
 }
 
 fn task(
-    work: impl AsyncFnOnce(Rc<Inner>, Rc<Tx>) -> Result<(), PoolError> + 'static,
+    work: impl AsyncFnOnce(Rc<ImportedPool>, Rc<Tx>) -> Result<(), PoolError> + 'static,
     done: OneshotSender<Result<Txg, PoolError>>,
-) -> Task {
-    let work: Work = Box::new(move |inner, tx| Box::pin(work(inner, tx)));
-    Task { work, done }
+) -> SyncTask {
+    let work: SyncWork = Box::new(move |imported, tx| Box::pin(work(imported, tx)));
+    SyncTask { work, done }
 }
 
 /// A stored pool property.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Stored {
+pub(crate) enum StoredValue {
     Number(u64),
     Text(String),
 }
 
 /// Objects of the meta-objset that belong to the pool as a whole; 0 where there is none.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Objects {
+pub(crate) struct PoolObjects {
     pub(crate) config: ObjectId,
     pub(crate) history: ObjectId,
     pub(crate) vdev_zap_map: ObjectId,
     pub(crate) properties: ObjectId,
 }
 
-pub(crate) struct Inner {
+pub(crate) struct ImportedPool {
     pub(crate) handle: Handle,
     pub(crate) tree: Tree,
     pub(crate) services: Services,
@@ -92,25 +93,25 @@ pub(crate) struct Inner {
     pub(crate) readonly: bool,
     /// Fresh at every import (`load_guid`).
     pub(crate) load_guid: u64,
-    pub(crate) objects: Cell<Objects>,
-    pub(crate) properties: RefCell<BTreeMap<String, Stored>>,
+    pub(crate) objects: Cell<PoolObjects>,
+    pub(crate) properties: RefCell<BTreeMap<String, StoredValue>>,
     pub(crate) space: Rc<SpaceMaps>,
     pub(crate) dtls: Dtls,
-    /// What the import gave up.
+    /// The txgs the import discarded.
     pub(crate) rewound: Option<Rewound>,
     /// Hot spares and cache devices.
-    pub(crate) spares: List,
-    pub(crate) caches: List,
-    /// When devices that are away are looked for next.
-    pub(crate) next_look: Cell<runtime::Instant>,
-    /// Spares that turned out not to fit: device in need, spare.
-    pub(crate) unfit_spares: RefCell<BTreeSet<(Guid, Guid)>>,
-    /// Spares are being put to work.
-    pub(crate) sparing: Cell<bool>,
+    pub(crate) spares: AuxiliaryDevices,
+    pub(crate) caches: AuxiliaryDevices,
+    /// When missing devices are polled next.
+    pub(crate) next_poll: Cell<runtime::Instant>,
+    /// Spares that did not fit: failed device, spare.
+    pub(crate) rejected_spares: RefCell<BTreeSet<(Guid, Guid)>>,
+    /// Spares are being activated.
+    pub(crate) activating_spares: Cell<bool>,
     /// When it was opened.
     pub(crate) opened: runtime::Instant,
-    pub(crate) scan: scan::State,
-    pub(crate) damage: Damage,
+    pub(crate) scan: scan::ScanState,
+    pub(crate) error_logs: ErrorLogs,
     /// State number the labels carry.
     pub(crate) label_state: Cell<u64>,
     /// The config object must be written again.
@@ -121,29 +122,29 @@ pub(crate) struct Inner {
     pub(crate) features_version: Cell<u64>,
     /// Features the labels named last.
     pub(crate) features_in_labels: RefCell<Vec<String>>,
-    /// Leaves whose missed writes could not be recorded in their own group, with the txgs.
-    pub(crate) late_misses: RefCell<Vec<(Guid, Vec<Range<u64>>)>>,
-    pub(crate) tasks: RefCell<VecDeque<Task>>,
-    /// Those that run before anything of their group is freed.
-    pub(crate) early_tasks: RefCell<VecDeque<Task>>,
+    /// Leaves whose missed writes could not be recorded in their own txg, with the txgs.
+    pub(crate) missed_after_commit: RefCell<Vec<(Guid, Vec<Range<u64>>)>>,
+    pub(crate) tasks: RefCell<VecDeque<SyncTask>>,
+    /// Those that run before anything of their txg is freed.
+    pub(crate) early_tasks: RefCell<VecDeque<SyncTask>>,
     /// Why the pool is suspended.
     pub(crate) suspended: RefCell<Option<String>>,
     /// It is suspended because there is no room, not because of devices.
     pub(crate) lack_of_space: Cell<bool>,
-    /// A group could not be completed: only another import brings the pool back.
+    /// A txg could not be completed: only another import brings the pool back.
     pub(crate) dead: Cell<bool>,
-    /// Told when the pool is resumed or closed.
+    /// Notified when the pool is resumed or closed.
     pub(crate) resumed: Event,
     pub(crate) closed: Cell<bool>,
     pub(crate) sync_loop: RefCell<Option<JoinHandle<()>>>,
     /// The newest uberblock.
     pub(crate) last_uberblock: Cell<Uberblock>,
-    pub(crate) checkpoint: crate::checkpoint::State,
-    pub(crate) leaf_work: crate::leaf_work::State,
-    pub(crate) removal: crate::removal::State,
-    pub(crate) rebuild: crate::rebuild::State,
-    pub(crate) autotrim: crate::autotrim::State,
-    pub(crate) multihost: crate::multihost::State,
+    pub(crate) checkpoint: crate::checkpoint::CheckpointState,
+    pub(crate) leaf_activities: crate::initialize_trim::LeafActivities,
+    pub(crate) removal: crate::removal::Removals,
+    pub(crate) rebuild: crate::rebuild::Rebuilds,
+    pub(crate) autotrim: crate::autotrim::AutotrimState,
+    pub(crate) multihost: crate::multihost::MultihostState,
     pub(crate) events: crate::events::EventLog,
 }
 
@@ -254,7 +255,7 @@ impl Pool {
     }
 }
 
-impl Inner {
+impl ImportedPool {
     pub(crate) fn store(&self) -> &BlockStore {
         &self.store
     }
@@ -268,27 +269,27 @@ impl Inner {
         unix_time(&self.handle)
     }
 
-    pub(crate) fn set_objects(&self, change: impl FnOnce(&mut Objects)) {
+    pub(crate) fn set_objects(&self, change: impl FnOnce(&mut PoolObjects)) {
         let mut objects = self.objects.get();
         change(&mut objects);
         self.objects.set(objects);
     }
 
-    /// Marks configuration and labels for rewriting with the next group.
+    /// Marks configuration and labels for rewriting with the next txg.
     pub(crate) fn dirty_config(&self) {
         self.config_dirty.set(true);
         self.labels_dirty.set(true);
     }
 
-    /// Whether the next group would have something to write although no transaction did.
+    /// Whether the next txg would have something to write although no transaction did.
     pub(crate) fn has_own_work(&self) -> bool {
         !self.tasks.borrow().is_empty()
             || !self.early_tasks.borrow().is_empty()
             || self.config_dirty.get()
             || self.labels_dirty.get()
-            || !self.late_misses.borrow().is_empty()
+            || !self.missed_after_commit.borrow().is_empty()
             || self.scan.is_dirty()
-            || self.damage.is_dirty()
+            || self.error_logs.is_dirty()
             || self.removal.has_work()
             || self.spares.is_dirty()
             || self.caches.is_dirty()
@@ -304,7 +305,7 @@ impl Inner {
             .collect()
     }
 
-    /// Runs `work` at the start of the next sync and waits until that group is durable.
+    /// Runs `work` at the start of the next sync and waits until that txg is durable.
     pub(crate) async fn run_in_sync(
         &self,
         work: impl AsyncFnOnce(Rc<Self>, Rc<Tx>) -> Result<(), PoolError> + 'static,
@@ -312,7 +313,7 @@ impl Inner {
         self.run_in(&self.tasks, work).await
     }
 
-    /// As [`Inner::run_in_sync`], before anything is freed in that group.
+    /// As [`ImportedPool::run_in_sync`], before anything is freed in that txg.
     pub(crate) async fn run_early(
         &self,
         work: impl AsyncFnOnce(Rc<Self>, Rc<Tx>) -> Result<(), PoolError> + 'static,
@@ -322,13 +323,13 @@ impl Inner {
 
     async fn run_in(
         &self,
-        queue: &RefCell<VecDeque<Task>>,
+        queue: &RefCell<VecDeque<SyncTask>>,
         work: impl AsyncFnOnce(Rc<Self>, Rc<Tx>) -> Result<(), PoolError> + 'static,
     ) -> Result<(), PoolError> {
         if self.readonly {
             return Err(PoolError::ReadOnly);
         }
-        // Nobody would run it.
+        // The sync loop has ended: the task would never run.
         if self.closed.get() {
             return Err(PoolError::Closed);
         }
@@ -346,11 +347,11 @@ impl Inner {
         Ok(self.clock().wait_synced(txg).await?)
     }
 
-    /// Queues a history record for the next group.
+    /// Queues a history record for the next txg.
     pub(crate) fn queue_history(&self, record: ondisk::NvList) {
         let (done, _) = oneshot("history record");
         let task = task(
-            async move |inner: Rc<Self>, tx: Rc<Tx>| inner.append_history(&record, &tx).await,
+            async move |imported: Rc<Self>, tx: Rc<Tx>| imported.append_history(&record, &tx).await,
             done,
         );
         self.tasks.borrow_mut().push_back(task);

@@ -4,9 +4,9 @@
 //! ```text
 //! none --attach -s--> active --end reached--> complete: a scrub
 //!                        |--one more joins--> active, from the start
-//!                        \--nobody left to bring up to date, or nobody left to read from--> canceled: a healing resilver
+//!                        \--no target left, or no source left--> canceled: a healing resilver
 //! ```
-//! The state of each top-level vdev lies in its dictionary; an active one goes on after an import. Only what a flush has made
+//! The state of each top-level vdev lies in its ZAP; an active one goes on after an import. Only what a flush has made
 //! durable counts as done.
 //!
 //! A device is brought up to date as a whole or not at all: one that was away for a moment, and every device if some range could
@@ -27,15 +27,15 @@ use vdev::{Rebuilt, TopInfo, VdevConfig, VdevError};
 
 use crate::PoolError;
 use crate::error::ScanRefusal;
-use crate::pool::{Inner, Pool};
+use crate::pool::{ImportedPool, Pool};
 use crate::spec::RebuildTuning;
 use crate::status::{RebuildState, RebuildStatus};
 
 const FEATURE: &str = "device_rebuild";
-/// In the configuration of a leaf: the group in which it joined to be brought up to date so.
+/// In the configuration of a leaf: the txg in which it joined to be brought up to date so.
 // OpenZFS: include/sys/fs/zfs.h, ZPOOL_CONFIG_REBUILD_TXG
 const REBUILD_TXG: &str = "rebuild_txg";
-/// Bytes of the vdev looked at for a batch.
+/// Bytes of the vdev examined for a batch.
 const WINDOW_BYTES: u64 = 64 << 20;
 /// Pieces brought at the same time.
 const BATCH_PIECES: usize = 64;
@@ -49,16 +49,16 @@ const NO_FEATURE: &str =
 const NOT_HERE: &str = "can only attach to mirrors and top-level disks";
 
 /// All rebuilds of a pool.
-pub(crate) struct State {
+pub(crate) struct Rebuilds {
     tuning: RebuildTuning,
     /// By top-level vdev: under way, or the last one.
-    jobs: RefCell<BTreeMap<u32, Rc<Job>>>,
+    jobs: RefCell<BTreeMap<u32, Rc<Rebuild>>>,
     /// Rebuilds stand still, for tests.
     paused: Cell<bool>,
 }
 
 /// The rebuild of one top-level vdev.
-struct Job {
+struct Rebuild {
     vdev: u32,
     phys: Cell<RebuildPhys>,
     /// The devices it works for.
@@ -85,7 +85,7 @@ type Absences = BTreeMap<Guid, u64>;
 
 /// How a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum RebuildEnd {
     Done,
     Stopped,
     /// There is nothing it could do any more.
@@ -94,13 +94,13 @@ enum End {
 
 /// What became of making progress durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Saved {
-    Kept,
+enum SavedProgress {
+    Stored,
     /// A device that is written to for others may have lost some of it: back to what was durable before.
-    Back,
+    RolledBack,
 }
 
-impl State {
+impl Rebuilds {
     pub(crate) fn new(tuning: RebuildTuning) -> Self {
         Self {
             paused: Cell::new(tuning.paused),
@@ -114,16 +114,16 @@ impl State {
         self.jobs.borrow().values().any(|job| job.is_active())
     }
 
-    fn job(&self, vdev: u32) -> Option<Rc<Job>> {
+    fn job(&self, vdev: u32) -> Option<Rc<Rebuild>> {
         self.jobs.borrow().get(&vdev).cloned()
     }
 
-    fn all(&self) -> Vec<Rc<Job>> {
+    fn all(&self) -> Vec<Rc<Rebuild>> {
         self.jobs.borrow().values().cloned().collect()
     }
 }
 
-impl Job {
+impl Rebuild {
     fn new(vdev: u32, phys: RebuildPhys) -> Rc<Self> {
         Rc::new(Self {
             vdev,
@@ -171,13 +171,13 @@ impl Pool {
         self.join(leaf, path, replace, force, true).await
     }
 
-    /// Has rebuilds stand still, or go on: for those who want to look at one under way.
+    /// Pauses or resumes all rebuilds, for tests that inspect one under way.
     pub fn pause_rebuilds(&self, paused: bool) {
         self.0.rebuild.paused.set(paused);
     }
 }
 
-impl Inner {
+impl ImportedPool {
     /// Whether a rebuild could begin now, as far as the pool is concerned.
     pub(crate) fn may_rebuild(&self) -> bool {
         self.hierarchy.features().is_enabled(FEATURE) && !self.scan.is_resilvering()
@@ -250,18 +250,18 @@ impl Inner {
             return Ok(());
         }
         for top in self.tree.config().tops {
-            let (Some(dictionary), Ok(vdev)) = (top.zap_top, u32::try_from(top.id)) else {
+            let (Some(vdev_zap), Ok(vdev)) = (top.zap_top, u32::try_from(top.id)) else {
                 continue;
             };
-            if dictionary == 0 || !self.tree.can_rebuild(vdev) {
+            if vdev_zap == 0 || !self.tree.can_rebuild(vdev) {
                 continue;
             }
-            let found = zap::lookup(&self.mos, ObjectId(dictionary), REBUILD_KEY).await?;
+            let found = zap::lookup(&self.mos, ObjectId(vdev_zap), REBUILD_KEY).await?;
             let Some(zap::ZapValue::U64(words)) = found else {
                 continue;
             };
             if let Some(phys) = RebuildPhys::from_words(&words) {
-                let job = Job::new(vdev, phys);
+                let job = Rebuild::new(vdev, phys);
                 job.pass.set(self.new_pass(&phys));
                 self.rebuild.jobs.borrow_mut().insert(vdev, job);
             }
@@ -296,7 +296,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Stops the worker on the vdev of a leaf; [`Inner::continue_rebuilds`] has it go on.
+    /// Stops the worker on the vdev of a leaf; [`ImportedPool::continue_rebuilds`] has it go on.
     pub(crate) async fn stop_rebuild_of(&self, leaf: Guid) {
         if let Some(job) = self
             .top_of_leaf(leaf)
@@ -345,7 +345,7 @@ impl Inner {
             start_time,
             ..RebuildPhys::default()
         };
-        let job = Job::new(vdev, phys);
+        let job = Rebuild::new(vdev, phys);
         job.pass.set(self.new_pass(&phys));
         self.rebuild.jobs.borrow_mut().insert(vdev, job);
         if !was_active {
@@ -370,7 +370,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Forgets the rebuild of a vdev that has gone, with its dictionary. Syncing context.
+    /// Forgets the rebuild of a vdev that has gone, with its ZAP. Syncing context.
     pub(crate) async fn forget_rebuild_of(&self, vdev: u64, tx: &Tx) -> Result<(), PoolError> {
         let Ok(vdev) = u32::try_from(vdev) else {
             return Ok(());
@@ -383,10 +383,10 @@ impl Inner {
     }
 
     async fn store_rebuild(&self, vdev: u32, tx: &Tx) -> Result<(), PoolError> {
-        let dictionary = self.top_config_of(vdev).and_then(|top| top.zap_top);
-        if let (Some(dictionary), Some(job)) = (dictionary, self.rebuild.job(vdev)) {
+        let vdev_zap = self.top_config_of(vdev).and_then(|top| top.zap_top);
+        if let (Some(vdev_zap), Some(job)) = (vdev_zap, self.rebuild.job(vdev)) {
             let value = zap::ZapValue::U64(job.phys.get().to_words());
-            zap::update(&self.mos, ObjectId(dictionary), REBUILD_KEY, &value, tx).await?;
+            zap::update(&self.mos, ObjectId(vdev_zap), REBUILD_KEY, &value, tx).await?;
         }
         Ok(())
     }
@@ -404,43 +404,43 @@ impl Inner {
     }
 
     /// Records the end of a rebuild, and makes it durable.
-    async fn end_rebuild(self: &Rc<Self>, job: &Rc<Job>, state: u64) -> Result<(), PoolError> {
+    async fn end_rebuild(self: &Rc<Self>, job: &Rc<Rebuild>, state: u64) -> Result<(), PoolError> {
         let worker = Rc::clone(job);
-        self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
+        self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
             let job = worker;
             if !job.is_active() {
                 return Ok(());
             }
             job.change(|phys| {
                 phys.state = state;
-                phys.end_time = inner.unix_time();
+                phys.end_time = imported.unix_time();
             });
             let phys = job.phys.get();
             if state == rebuild_state::COMPLETE && phys.errors == 0 {
                 let done = 0..phys.max_txg;
                 for target in job.targets.take() {
-                    inner
+                    imported
                         .dtls
-                        .subtract(&inner.mos, target.0, std::slice::from_ref(&done), &tx)
+                        .subtract(&imported.mos, target.0, std::slice::from_ref(&done), &tx)
                         .await?;
-                    inner.tree.note_whole(target, &done);
+                    imported.tree.note_whole(target, &done);
                 }
             }
-            for leaf in inner.tree.leaves() {
+            for leaf in imported.tree.leaves() {
                 if leaf.top == job.vdev {
-                    inner.no_target(leaf.guid);
+                    imported.clear_rebuild_txg(leaf.guid);
                 }
             }
-            inner.store_rebuild(job.vdev, &tx).await?;
-            inner.hierarchy.features().decr(FEATURE, &tx).await?;
+            imported.store_rebuild(job.vdev, &tx).await?;
+            imported.hierarchy.features().decr(FEATURE, &tx).await?;
             let word = match state {
                 rebuild_state::COMPLETE => "complete",
                 _ => "canceled",
             };
-            inner.log_rebuild(job.vdev, word, &tx).await?;
-            inner.notify_rebuild(job.vdev, "resilver_finish");
-            if state == rebuild_state::COMPLETE && inner.rebuild.tuning.scrub {
-                inner.setup_scrub(&tx).await?;
+            imported.log_rebuild(job.vdev, word, &tx).await?;
+            imported.notify_rebuild(job.vdev, "resilver_finish");
+            if state == rebuild_state::COMPLETE && imported.rebuild.tuning.scrub {
+                imported.setup_scrub(&tx).await?;
             }
             Ok(())
         })
@@ -448,7 +448,7 @@ impl Inner {
     }
 
     /// A leaf is no longer rebuilt.
-    fn no_target(&self, leaf: Guid) {
+    fn clear_rebuild_txg(&self, leaf: Guid) {
         self.tree.update_config(leaf, |vdev| {
             vdev.extra.remove(REBUILD_TXG);
         });
@@ -457,14 +457,14 @@ impl Inner {
 
     /// What the end of a rebuild makes possible.
     async fn after_rebuild(self: &Rc<Self>) -> Result<(), PoolError> {
-        self.walk_after_rebuild().await;
+        self.start_scrub_after_rebuild().await;
         self.finish_replacements().await?;
         self.resilver_if_needed().await
     }
 
     /// Drops the targets that were away since `seen`, or are not there any more: what they have is not known. Returns whether
     /// there were any.
-    fn drop_targets(&self, job: &Job, seen: &Absences) -> bool {
+    fn drop_targets(&self, job: &Rebuild, seen: &Absences) -> bool {
         let usable = self.leaves_to_resilver();
         let mut dropped = Vec::new();
         job.targets.borrow_mut().retain(|target| {
@@ -478,7 +478,7 @@ impl Inner {
             stays
         });
         for target in &dropped {
-            self.no_target(*target);
+            self.clear_rebuild_txg(*target);
         }
         !dropped.is_empty()
     }
@@ -486,11 +486,11 @@ impl Inner {
     /// Makes what was done up to `at` durable, and then the record of it.
     async fn save_rebuild(
         &self,
-        job: &Rc<Job>,
+        job: &Rc<Rebuild>,
         at: u64,
         kept: &mut RebuildPhys,
         seen: &mut Absences,
-    ) -> Result<Saved, PoolError> {
+    ) -> Result<SavedProgress, PoolError> {
         self.tree.flush_vdev(job.vdev).await?;
         self.drop_targets(job, seen);
         let now = self.absences_below(job.vdev);
@@ -502,7 +502,7 @@ impl Inner {
             *seen = now;
             if distributed {
                 job.phys.set(*kept);
-                return Ok(Saved::Back);
+                return Ok(SavedProgress::RolledBack);
             }
         }
         let pass = job.pass.get();
@@ -512,11 +512,11 @@ impl Inner {
         });
         *kept = job.phys.get();
         let vdev = job.vdev;
-        self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
-            inner.store_rebuild(vdev, &tx).await
+        self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
+            imported.store_rebuild(vdev, &tx).await
         })
         .await?;
-        Ok(Saved::Kept)
+        Ok(SavedProgress::Stored)
     }
 
     fn pass_ms(&self, pass: &Pass) -> u64 {
@@ -531,8 +531,8 @@ impl Inner {
     }
 
     /// Brings the devices of a vdev up to date, from where it was interrupted to the end.
-    async fn rebuild_vdev(&self, job: &Rc<Job>) -> Result<End, PoolError> {
-        // Blocks of groups that are still on their way must be there.
+    async fn rebuild_vdev(&self, job: &Rc<Rebuild>) -> Result<RebuildEnd, PoolError> {
+        // Blocks of txgs that are still on their way must be there.
         while self.clock().last_synced().0 < job.phys.get().max_txg {
             self.clock().sync_all().await?;
         }
@@ -548,11 +548,11 @@ impl Inner {
                 self.handle.sleep(PAUSE).await;
             }
             if self.closed.get() || self.dead.get() {
-                return Ok(End::Stopped);
+                return Ok(RebuildEnd::Stopped);
             }
             self.drop_targets(job, &seen);
             if job.targets.borrow().is_empty() {
-                return Ok(End::Pointless);
+                return Ok(RebuildEnd::Pointless);
             }
             let top = self.top_now(job.vdev)?;
             let is_done = at >> top.metaslab_shift >= top.metaslab_count;
@@ -560,31 +560,31 @@ impl Inner {
             if is_done || due || stopped() {
                 let saved = self.save_rebuild(job, at, &mut kept, &mut seen).await?;
                 stored = self.handle.now();
-                if saved == Saved::Back {
+                if saved == SavedProgress::RolledBack {
                     at = kept.last_offset;
                     continue;
                 }
                 if job.targets.borrow().is_empty() {
-                    return Ok(End::Pointless);
+                    return Ok(RebuildEnd::Pointless);
                 }
                 if stopped() {
-                    return Ok(End::Stopped);
+                    return Ok(RebuildEnd::Stopped);
                 }
                 if is_done {
-                    return Ok(End::Done);
+                    return Ok(RebuildEnd::Done);
                 }
             }
             let (pieces, next) = self.choose_pieces(&top, at).await?;
             match self.rebuild_pieces(job, &pieces, &seen).await? {
                 Some(true) => at = next,
                 Some(false) => {}
-                None => return Ok(End::Pointless),
+                None => return Ok(RebuildEnd::Pointless),
             }
         }
     }
 
     /// Estimates what there is to do from `at` on.
-    fn estimate(&self, job: &Job, at: u64) -> Result<(), PoolError> {
+    fn estimate(&self, job: &Rebuild, at: u64) -> Result<(), PoolError> {
         let top = self.top_now(job.vdev)?;
         let numbers = (at >> top.metaslab_shift)..top.metaslab_count;
         let left: u64 = numbers
@@ -595,7 +595,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Chooses what to bring next from `at` on. Returns it, and up to where it was looked.
+    /// Chooses what to rebuild next from `at` on. Returns it, and the offset reached.
     async fn choose_pieces(
         &self,
         top: &TopInfo,
@@ -634,10 +634,10 @@ impl Inner {
         Ok((pieces, next))
     }
 
-    /// Brings some ranges. False when they must be brought again, as somebody has left; `None` when nobody is left to read from.
+    /// Rebuilds some ranges. False when they must be rebuilt again, as a target was dropped; `None` when no source is left.
     async fn rebuild_pieces(
         &self,
-        job: &Job,
+        job: &Rebuild,
         pieces: &[Range<u64>],
         seen: &Absences,
     ) -> Result<Option<bool>, PoolError> {
@@ -701,28 +701,30 @@ impl Inner {
     }
 }
 
-async fn run(weak: Weak<Inner>, job: Rc<Job>) {
-    let Some(inner) = weak.upgrade() else { return };
-    let outcome = inner.rebuild_vdev(&job).await;
+async fn run(weak: Weak<ImportedPool>, job: Rc<Rebuild>) {
+    let Some(imported) = weak.upgrade() else {
+        return;
+    };
+    let outcome = imported.rebuild_vdev(&job).await;
     let state = match outcome {
-        Ok(End::Stopped) => {
+        Ok(RebuildEnd::Stopped) => {
             job.task.borrow_mut().take();
             return;
         }
-        Ok(End::Done) => rebuild_state::COMPLETE,
-        Ok(End::Pointless) => rebuild_state::CANCELED,
+        Ok(RebuildEnd::Done) => rebuild_state::COMPLETE,
+        Ok(RebuildEnd::Pointless) => rebuild_state::CANCELED,
         Err(error) => {
             let text = format!("vdev {}: {error}", job.vdev);
-            inner.queue_internal("rebuild failed", text);
+            imported.queue_internal("rebuild failed", text);
             rebuild_state::CANCELED
         }
     };
-    let ended = inner.end_rebuild(&job, state).await;
+    let ended = imported.end_rebuild(&job, state).await;
     job.task.borrow_mut().take();
-    if ended.is_ok() && !inner.closed.get() {
-        // A task of its own: who waits for this one may be about to begin another.
-        let after = Rc::clone(&inner);
-        drop(inner.handle.spawn("after a rebuild", async move {
+    if ended.is_ok() && !imported.closed.get() {
+        // A task of its own: a caller that waits for this one may be about to begin another.
+        let after = Rc::clone(&imported);
+        drop(imported.handle.spawn("after a rebuild", async move {
             // What fails stays in the dirty-time logs and is tried again at the next occasion.
             drop(after.after_rebuild().await);
         }));

@@ -1,6 +1,6 @@
 //! Devices that leave a pool for good: spares, cache devices, log vdevs (`zpool remove`).
 //!
-//! A log vdev takes no new blocks from the moment it is to go; the intent logs on it end by themselves when the groups
+//! A log vdev takes no new blocks from the moment it is to go; the intent logs on it end by themselves when the txgs
 //! they hold records of have synced. Then it holds nothing, and its place becomes a hole.
 // OpenZFS: module/zfs/vdev_removal.c, spa_vdev_remove and spa_vdev_remove_log
 
@@ -12,11 +12,11 @@ use dmu::{Tx, zap};
 use ondisk::{Guid, NvList, ObjectId};
 use vdev::{VdevConfig, labels};
 
-use crate::auxiliary::Kind;
-use crate::pool::{Inner, Pool};
+use crate::auxiliary::AuxiliaryKind;
+use crate::pool::{ImportedPool, Pool};
 use crate::{PoolError, sync};
 
-/// How often the intent logs are asked to leave a vdev, each time a group apart: a log that is written all the time moves
+/// How often the intent logs are asked to leave a vdev, each time a txg apart: a log that is written all the time moves
 /// on with its next blocks.
 const RETIRE_TRIES: u32 = 64;
 /// What is waited between two tries, once the first ones did not suffice.
@@ -29,22 +29,22 @@ impl Pool {
     /// far), also after another import.
     ///
     /// # Errors
-    /// `NoSuchDevice`; `InUse` for a spare that stands in for a device, or a log vdev with an intent log that nobody has
+    /// `NoSuchDevice`; `InUse` for a spare that stands in for a device, or a log vdev with an intent log that has not been
     /// replayed yet, or while another vdev is being evacuated; `Invalid` for devices that are not a vdev, and where sectors or
     /// layouts differ; `NoSpace` when the others have no room for what it has; `ReadOnly`, `Suspended`.
     pub async fn remove(&self, guid: u64) -> Result<(), PoolError> {
-        let inner = &self.0;
-        inner.writable()?;
-        inner.refuse_with_checkpoint()?;
+        let imported = &self.0;
+        imported.writable()?;
+        imported.refuse_with_checkpoint()?;
         let guid = Guid(guid);
-        for kind in [Kind::Spare, Kind::Cache] {
-            if inner.list(kind).find(guid).is_some() {
-                return inner.remove_auxiliary(kind, guid).await;
+        for kind in [AuxiliaryKind::Spare, AuxiliaryKind::Cache] {
+            if imported.auxiliary_devices(kind).find(guid).is_some() {
+                return imported.remove_auxiliary(kind, guid).await;
             }
         }
-        let tops = inner.tree.config().tops;
+        let tops = imported.tree.config().tops;
         let Some(top) = tops.iter().find(|top| top.guid == guid) else {
-            let known = inner.leaves_below(guid.0).is_ok();
+            let known = imported.leaves_below(guid.0).is_ok();
             return Err(if known {
                 PoolError::Invalid("operation not supported on this type of vdev".into())
             } else {
@@ -53,29 +53,36 @@ impl Pool {
         };
         let id = u32::try_from(top.id).map_err(|_| PoolError::NoSuchDevice)?;
         match top.is_log {
-            true => inner.remove_log(id).await,
-            false => inner.remove_data(id).await,
+            true => imported.remove_log(id).await,
+            false => imported.remove_data(id).await,
         }
     }
 }
 
-impl Inner {
-    async fn remove_auxiliary(self: &Rc<Self>, kind: Kind, guid: Guid) -> Result<(), PoolError> {
-        if kind == Kind::Spare && self.is_in_tree(guid) {
+impl ImportedPool {
+    async fn remove_auxiliary(
+        self: &Rc<Self>,
+        kind: AuxiliaryKind,
+        guid: Guid,
+    ) -> Result<(), PoolError> {
+        if kind == AuxiliaryKind::Spare && self.is_in_tree(guid) {
             return Err(PoolError::InUse(
                 "Pool busy; removal may already be in progress",
             ));
         }
-        let device = self.list(kind).find(guid).ok_or(PoolError::NoSuchDevice)?;
+        let device = self
+            .auxiliary_devices(kind)
+            .find(guid)
+            .ok_or(PoolError::NoSuchDevice)?;
         if device.is_distributed() {
-            // It goes with its draid.
+            // It is removed with its draid only.
             return Err(PoolError::Invalid(
                 "operation not supported on this type of pool".into(),
             ));
         }
-        self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
-            inner.list(kind).remove(guid);
-            inner.write_auxiliaries(&tx).await
+        self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
+            imported.auxiliary_devices(kind).remove(guid);
+            imported.write_auxiliaries(&tx).await
         })
         .await?;
         let gone = NvList::new().with("vdev_guid", guid.0);
@@ -94,23 +101,23 @@ impl Inner {
         self.stop_rebuild(id).await;
         let disks = Rc::new(RefCell::new(Vec::new()));
         let kept = disks.clone();
-        self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
-            let (top, disks) = inner.tree.remove_top(id)?;
+        self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
+            let (top, disks) = imported.tree.remove_top(id)?;
             kept.replace(disks);
-            inner.store().remove_vdev(id);
-            let long_headers = inner.space.remove_vdev(id, &tx).await?;
-            inner.forget_top(long_headers, &top, &tx).await?;
-            inner.dirty_config();
+            imported.store().remove_vdev(id);
+            let long_headers = imported.space.remove_vdev(id, &tx).await?;
+            imported.free_top_objects(long_headers, &top, &tx).await?;
+            imported.dirty_config();
             let text = format!(
                 "{} vdev (log) {}",
-                inner.name.borrow(),
+                imported.name.borrow(),
                 top.path.as_deref().unwrap_or("-")
             );
-            inner.log_internal("vdev remove", &text, &tx).await
+            imported.log_internal("vdev remove", &text, &tx).await
         })
         .await?;
         self.notify("vdev_remove_dev", None, NvList::new());
-        // Only now: until the group was durable they were the pool's.
+        // Only now: until the txg was durable they were the pool's.
         for disk in disks.take() {
             drop(labels::clear(&disk).await);
         }
@@ -137,7 +144,7 @@ impl Inner {
 
     /// Frees the objects of a top-level vdev that has gone, and of its leaves; its space maps are freed already,
     /// `long_headers` of them with a long header. Syncing context.
-    pub(crate) async fn forget_top(
+    pub(crate) async fn free_top_objects(
         &self,
         long_headers: u64,
         top: &VdevConfig,
@@ -151,7 +158,7 @@ impl Inner {
         }
         self.forget_rebuild_of(top.id, tx).await?;
         for leaf in sync::leaves_of(top) {
-            self.forget_leaf(leaf, tx).await?;
+            self.free_leaf_objects(leaf, tx).await?;
         }
         if let Some(object) = top.zap_top {
             let map = self.objects.get().vdev_zap_map;

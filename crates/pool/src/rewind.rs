@@ -1,6 +1,6 @@
 //! Going back: which of the older states of a pool an import may try when the newest one is damaged.
 //!
-//! Every label keeps the uberblocks of the last groups. Space freed by a group is used again only two groups later, so
+//! Every label keeps the uberblocks of the last txgs. Space freed by a txg is used again only two txgs later, so
 //! the two states before the newest are whole as far as the devices are; older ones are tried on request, and believed
 //! only when all their metadata can be read.
 // OpenZFS: module/zfs/spa.c, spa_load_best and spa_load_verify (ranges)
@@ -10,14 +10,14 @@ use ondisk::{Txg, Uberblock};
 use vdev::Tree;
 
 use crate::PoolError;
-use crate::pool::{Inner, Pool};
+use crate::pool::{ImportedPool, Pool};
 use crate::scan::all_datasets;
 
-/// Groups whose frees are not used again yet.
+/// Txgs whose frees are not used again yet.
 // OpenZFS: include/sys/txg.h, TXG_DEFER_SIZE
 const TXG_DEFER_SIZE: u64 = 2;
 
-/// A safe rewind looks at the metadata of so many groups.
+/// A safe rewind looks at the metadata of so many txgs.
 pub(crate) const VERIFIED_TXGS: u64 = TXG_DEFER_SIZE + 1;
 
 /// How far back an import may go when the newest state is damaged (`-F`).
@@ -32,7 +32,7 @@ pub struct Rewind {
 /// What an import gave up to get a pool that works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rewound {
-    /// The group the pool is back at.
+    /// The txg the pool is back at.
     pub txg: u64,
     /// When that was, seconds since 1970.
     pub time: u64,
@@ -99,8 +99,8 @@ impl Pool {
     }
 }
 
-impl Inner {
-    /// Reads the metadata of all groups after `min_birth`.
+impl ImportedPool {
+    /// Reads the metadata of all txgs after `min_birth`.
     ///
     /// # Errors
     /// `Corrupt`, when some of it has no copy that is right.

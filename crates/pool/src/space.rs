@@ -16,13 +16,13 @@ use vdev::TopInfo;
 use zio::{BlockStore, MetaSource, MetaslabChange, MetaslabSummary, Release, ZioError};
 
 use crate::PoolError;
-use crate::clones::CloneTables;
-use crate::dedup::DedupTables;
-use crate::kept::KeptMap;
+use crate::brt::BlockReferenceTables;
+use crate::checkpoint_space::CheckpointMap;
+use crate::ddt::DedupTables;
+use crate::log_space_map::{LogObjects, Logs, Unflushed};
 use crate::ranges::{Overlap, RangeSet};
-use crate::space_map::{self, Encoder, Header, Kind, Scale};
+use crate::space_map::{self, Encoder, Header, MapType, Scale};
 use crate::sync::CLOSED;
-use crate::unflushed::{LogObjects, Logs, Unflushed};
 
 /// A map is rewritten when it is this many times as long as its free segments need, ...
 const CONDENSE_FACTOR: u64 = 2;
@@ -32,7 +32,7 @@ const CONDENSE_BLOCKS_MIN: u64 = 4;
 
 /// One metaslab's map.
 #[derive(Clone, Debug)]
-struct Map {
+struct MetaslabMap {
     object: ObjectId,
     header: Header,
     block_size: u32,
@@ -46,7 +46,7 @@ struct VdevMaps {
     layout: vdev::Layout,
     metaslab_shift: u8,
     count: u64,
-    maps: BTreeMap<u32, Map>,
+    maps: BTreeMap<u32, MetaslabMap>,
 }
 
 impl VdevMaps {
@@ -69,7 +69,7 @@ const FRAGMENTATION: [u64; 21] = [
     100, 99, 97, 93, 88, 83, 77, 71, 64, 57, 50, 43, 36, 29, 23, 17, 12, 7, 3, 1, 0,
 ];
 
-impl Map {
+impl MetaslabMap {
     /// Percent of fragmentation, or `None` for a map without histogram.
     fn fragmentation(&self, shift: u8) -> Option<u64> {
         let buckets = self.header.histogram?;
@@ -99,11 +99,11 @@ pub(crate) struct SpaceMaps {
     /// What logs say beyond the maps, until they are merged.
     unflushed: RefCell<BTreeMap<(u32, u32), Unflushed>>,
     logs: RefCell<Option<LogObjects>>,
-    /// Who counts references to blocks with more than one.
+    /// Tables that count references to blocks with more than one.
     dedup: RefCell<Option<Rc<DedupTables>>>,
-    clones: RefCell<Option<Rc<CloneTables>>>,
+    clones: RefCell<Option<Rc<BlockReferenceTables>>>,
     /// What a checkpoint keeps, by vdev.
-    pub(crate) kept: RefCell<BTreeMap<u32, KeptMap>>,
+    pub(crate) checkpoint_maps: RefCell<BTreeMap<u32, CheckpointMap>>,
 }
 
 impl SpaceMaps {
@@ -118,7 +118,7 @@ impl SpaceMaps {
             logs: RefCell::default(),
             dedup: RefCell::default(),
             clones: RefCell::default(),
-            kept: RefCell::default(),
+            checkpoint_maps: RefCell::default(),
         }
     }
 
@@ -130,7 +130,11 @@ impl SpaceMaps {
     }
 
     /// Takes over the tables of shared blocks found at import.
-    pub(crate) fn set_tables(&self, dedup: Option<DedupTables>, clones: Option<CloneTables>) {
+    pub(crate) fn set_tables(
+        &self,
+        dedup: Option<DedupTables>,
+        clones: Option<BlockReferenceTables>,
+    ) {
         *self.dedup.borrow_mut() = dedup.map(Rc::new);
         *self.clones.borrow_mut() = clones.map(Rc::new);
     }
@@ -141,11 +145,11 @@ impl SpaceMaps {
     }
 
     /// Returns the tables of cloned blocks.
-    pub(crate) fn clones(&self) -> Option<Rc<CloneTables>> {
+    pub(crate) fn clones(&self) -> Option<Rc<BlockReferenceTables>> {
         self.clones.borrow().clone()
     }
 
-    /// Merges the logs of deduplication tables at the start of a group; returns blocks to be freed.
+    /// Merges the logs of deduplication tables at the start of a txg; returns blocks to be freed.
     pub(crate) async fn merge_dedup_logs(&self, tx: &Tx) -> Result<Vec<BlockPointer>, PoolError> {
         let dedup = self.dedup.borrow().clone();
         match dedup {
@@ -170,7 +174,7 @@ impl SpaceMaps {
         }
     }
 
-    /// Counts one more reference to a block that is allocated. The group that is open now stores it.
+    /// Counts one more reference to a block that is allocated. The txg that is open now stores it.
     pub(crate) async fn refer(&self, bp: &BlockPointer, dsize: u64) -> Result<(), PoolError> {
         let clones = self.clones.borrow().clone();
         let clones =
@@ -200,7 +204,7 @@ impl SpaceMaps {
         self.logs.borrow().is_some()
     }
 
-    /// Merges all logs into the metaslabs' own maps and removes them, at the start of a group. Returns how many long
+    /// Merges all logs into the metaslabs' own maps and removes them, at the start of a txg. Returns how many long
     /// headers are fewer or more: removed logs, created maps.
     pub(crate) async fn merge_logs(&self, txg: Txg, tx: &Tx) -> Result<(u64, u64), PoolError> {
         let Some(objects) = self.logs.borrow().clone() else {
@@ -219,7 +223,7 @@ impl SpaceMaps {
             self.append(&mut map, scale, txg, 1, &allocs, &frees, tx)
                 .await?;
             space_map::set_header(&self.mos, map.object, &map.header, tx).await?;
-            // At once: whoever loads the metaslab sees either the log or the longer map.
+            // At once: a concurrent load of the metaslab sees either the log or the longer map.
             self.put_map(id, metaslab, map);
             self.unflushed.borrow_mut().remove(&(id, metaslab));
         }
@@ -334,7 +338,7 @@ impl SpaceMaps {
                 drop(unflushed);
                 vdev.maps.insert(
                     metaslab,
-                    Map {
+                    MetaslabMap {
                         object,
                         header,
                         block_size,
@@ -432,9 +436,9 @@ impl SpaceMaps {
             space_map::truncate(&self.mos, map.object, &mut map.header, tx).await?;
             let mut encoder =
                 Encoder::new(scale, &map.header, map.block_size, self.two_words.get());
-            encoder.batch(Kind::Alloc, txg.0, pass);
+            encoder.batch(MapType::Alloc, txg.0, pass);
             for range in free.complement(scale.start..scale.start + scale.size) {
-                encoder.range(Kind::Alloc, &range);
+                encoder.range(MapType::Alloc, &range);
             }
             encoder
                 .append(&self.mos, map.object, &mut map.header, tx)
@@ -465,7 +469,7 @@ impl SpaceMaps {
         id: u32,
         metaslab: u32,
         tx: &Tx,
-    ) -> Result<(Map, Scale, bool), PoolError> {
+    ) -> Result<(MetaslabMap, Scale, bool), PoolError> {
         let (array, scale, known) = {
             let vdevs = self.vdevs.borrow();
             let vdev = vdevs.get(&id).expect("changes are of vdevs the pool has");
@@ -489,7 +493,7 @@ impl SpaceMaps {
             .write(array, slot, &object.0.to_le_bytes(), tx)
             .await?;
         let block_size = space_map::BLOCK_SIZE;
-        let map = Map {
+        let map = MetaslabMap {
             object,
             header,
             block_size,
@@ -497,7 +501,7 @@ impl SpaceMaps {
         Ok((map, scale, histogram))
     }
 
-    fn put_map(&self, id: u32, metaslab: u32, map: Map) {
+    fn put_map(&self, id: u32, metaslab: u32, map: MetaslabMap) {
         let mut vdevs = self.vdevs.borrow_mut();
         let vdev = vdevs
             .get_mut(&id)
@@ -511,7 +515,7 @@ impl SpaceMaps {
     )]
     async fn append(
         &self,
-        map: &mut Map,
+        map: &mut MetaslabMap,
         scale: Scale,
         txg: Txg,
         pass: u32,
@@ -520,7 +524,7 @@ impl SpaceMaps {
         tx: &Tx,
     ) -> Result<(), PoolError> {
         let mut encoder = Encoder::new(scale, &map.header, map.block_size, self.two_words.get());
-        for (kind, ranges) in [(Kind::Alloc, allocs), (Kind::Free, frees)] {
+        for (kind, ranges) in [(MapType::Alloc, allocs), (MapType::Free, frees)] {
             if ranges.is_empty() {
                 continue;
             }
@@ -564,15 +568,15 @@ impl SpaceMaps {
 
 /// The space maps as the block store asks for them. The maps lie in the meta-objset, which holds the store: the store
 /// must not hold them in turn, or no pool would ever be let go.
-pub(crate) struct Source(Weak<SpaceMaps>);
+pub(crate) struct SpaceMapSource(Weak<SpaceMaps>);
 
-impl Source {
+impl SpaceMapSource {
     pub(crate) fn of(maps: &Rc<SpaceMaps>) -> Rc<Self> {
         Rc::new(Self(Rc::downgrade(maps)))
     }
 }
 
-impl MetaSource for Source {
+impl MetaSource for SpaceMapSource {
     fn load_space_map(
         &self,
         vdev: u32,
@@ -715,7 +719,7 @@ impl Dtls {
         *header = Header::empty(header.histogram.is_some());
         let mut encoder = Encoder::new(DTL_SCALE, header, space_map::BLOCK_SIZE, false);
         for range in missing.iter() {
-            encoder.range(Kind::Alloc, &range);
+            encoder.range(MapType::Alloc, &range);
         }
         encoder.append(mos, object, header, tx).await?;
         space_map::set_header(mos, object, header, tx).await

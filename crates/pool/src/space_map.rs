@@ -30,7 +30,7 @@ const READ_PIECE: u64 = 1 << 20;
 
 /// Whether a range becomes allocated or free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MapType {
     /// Becomes allocated (in a dirty-time log: becomes missing).
     Alloc,
     /// Becomes free.
@@ -202,14 +202,14 @@ impl Encoder {
     }
 
     /// Appends the informational entry that precedes a batch.
-    pub(crate) fn batch(&mut self, kind: Kind, txg: u64, pass: u32) {
-        let action = u64::from(kind == Kind::Free);
+    pub(crate) fn batch(&mut self, kind: MapType, txg: u64, pass: u32) {
+        let action = u64::from(kind == MapType::Free);
         let pass = u64::from(pass) & 0x3ff;
         self.push(2 << 62 | action << 60 | pass << 50 | (txg & ((1 << 50) - 1)));
     }
 
     /// Appends one range.  It must lie within the map and on whole units.
-    pub(crate) fn range(&mut self, kind: Kind, range: &Range<u64>) {
+    pub(crate) fn range(&mut self, kind: MapType, range: &Range<u64>) {
         let end = self.scale.start + self.scale.size;
         assert!(
             range.start >= self.scale.start && range.end <= end && range.start < range.end,
@@ -222,8 +222,12 @@ impl Encoder {
         );
         let length = range.end - range.start;
         let signed = i64::try_from(length).expect("a metaslab is smaller than 2^63");
-        self.allocated += if kind == Kind::Alloc { signed } else { -signed };
-        let bit = u64::from(kind == Kind::Free);
+        self.allocated += if kind == MapType::Alloc {
+            signed
+        } else {
+            -signed
+        };
+        let bit = u64::from(kind == MapType::Free);
         let mut offset = (range.start - self.scale.start) >> self.scale.shift;
         let mut left = length >> self.scale.shift;
         while left > 0 {
@@ -277,7 +281,7 @@ impl Encoder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     /// What becomes of it.
-    pub(crate) kind: Kind,
+    pub(crate) kind: MapType,
     /// First unit.
     pub(crate) offset: u64,
     /// Units.
@@ -288,10 +292,10 @@ pub(crate) struct Run {
 
 /// What one word (or two) says.
 #[derive(Debug, PartialEq, Eq)]
-enum Entry {
+enum DecodedWord {
     Nothing,
     Run {
-        kind: Kind,
+        kind: MapType,
         offset: u64,
         run: u64,
     },
@@ -299,24 +303,24 @@ enum Entry {
     First(u64, u32),
 }
 
-fn decode_word(word: u64) -> Entry {
+fn decode_word(word: u64) -> DecodedWord {
     if word >> 63 == 0 {
         let kind = if word >> 15 & 1 == 0 {
-            Kind::Alloc
+            MapType::Alloc
         } else {
-            Kind::Free
+            MapType::Free
         };
-        return Entry::Run {
+        return DecodedWord::Run {
             kind,
             offset: word >> 16 & (OFFSET_ONE_WORD - 1),
             run: (word & 0x7fff) + 1,
         };
     }
     if word >> 62 == 2 {
-        return Entry::Nothing;
+        return DecodedWord::Nothing;
     }
     let vdev = u32::try_from(word & 0xff_ffff).expect("24 bits");
-    Entry::First((word >> 24 & (RUN_TWO_WORDS - 1)) + 1, vdev)
+    DecodedWord::First((word >> 24 & (RUN_TWO_WORDS - 1)) + 1, vdev)
 }
 
 /// Calls `visit` for every run of a map, in order.
@@ -355,9 +359,9 @@ pub(crate) async fn for_each_from(
             let run = match (first.take(), decode_word(word)) {
                 (Some((run, vdev)), _) => {
                     let kind = if word >> 63 == 0 {
-                        Kind::Alloc
+                        MapType::Alloc
                     } else {
-                        Kind::Free
+                        MapType::Free
                     };
                     Run {
                         kind,
@@ -366,12 +370,12 @@ pub(crate) async fn for_each_from(
                         vdev: Some(vdev),
                     }
                 }
-                (None, Entry::Nothing) => continue,
-                (None, Entry::First(run, vdev)) => {
+                (None, DecodedWord::Nothing) => continue,
+                (None, DecodedWord::First(run, vdev)) => {
                     first = Some((run, vdev));
                     continue;
                 }
-                (None, Entry::Run { kind, offset, run }) => Run {
+                (None, DecodedWord::Run { kind, offset, run }) => Run {
                     kind,
                     offset,
                     run,
@@ -409,10 +413,10 @@ pub(crate) async fn load(
         let start = scale.start + (entry.offset << scale.shift);
         let range = start..start + (entry.run << scale.shift);
         match entry.kind {
-            Kind::Alloc => allocated
+            MapType::Alloc => allocated
                 .add(range)
                 .map_err(|_| bad("a range is allocated twice")),
-            Kind::Free => allocated
+            MapType::Free => allocated
                 .remove(range)
                 .map_err(|_| bad("a range is freed that is not allocated")),
         }
@@ -428,7 +432,12 @@ pub(crate) async fn load(
 mod tests {
     use super::*;
 
-    fn encode(scale: Scale, at: u64, two_words: bool, ranges: &[(Kind, Range<u64>)]) -> Vec<u64> {
+    fn encode(
+        scale: Scale,
+        at: u64,
+        two_words: bool,
+        ranges: &[(MapType, Range<u64>)],
+    ) -> Vec<u64> {
         let header = Header {
             length: at,
             ..Header::empty(true)
@@ -450,11 +459,16 @@ mod tests {
     fn one_word_entries_have_the_documented_bits() {
         let start = SCALE.start;
         assert_eq!(
-            encode(SCALE, 0, true, &[(Kind::Alloc, start..start + 512)]),
+            encode(SCALE, 0, true, &[(MapType::Alloc, start..start + 512)]),
             [0]
         );
         assert_eq!(
-            encode(SCALE, 0, true, &[(Kind::Free, start + 1024..start + 2048)]),
+            encode(
+                SCALE,
+                0,
+                true,
+                &[(MapType::Free, start + 1024..start + 2048)]
+            ),
             [2 << 16 | 1 << 15 | 1]
         );
     }
@@ -462,27 +476,30 @@ mod tests {
     #[test]
     fn long_runs_are_split_or_take_two_words() {
         let whole = SCALE.start..SCALE.start + (40_000 << 9);
-        let words = encode(SCALE, 0, false, &[(Kind::Alloc, whole.clone())]);
+        let words = encode(SCALE, 0, false, &[(MapType::Alloc, whole.clone())]);
         assert_eq!(words, [32_767, 32_768 << 16 | (40_000 - 32_768 - 1)]);
-        let words = encode(SCALE, 0, true, &[(Kind::Alloc, whole.clone())]);
+        let words = encode(SCALE, 0, true, &[(MapType::Alloc, whole.clone())]);
         assert_eq!(words, [3 << 62 | 39_999 << 24, 0]);
         // The last word of a block is padding rather than half an entry.
-        let words = encode(SCALE, 16_384 - 8, true, &[(Kind::Free, whole)]);
+        let words = encode(SCALE, 16_384 - 8, true, &[(MapType::Free, whole)]);
         assert_eq!(words, [PAD, 3 << 62 | 39_999 << 24, 1 << 63]);
     }
 
     #[test]
     fn entries_decode_to_what_was_encoded() {
-        assert_eq!(decode_word(PAD), Entry::Nothing);
+        assert_eq!(decode_word(PAD), DecodedWord::Nothing);
         assert_eq!(
             decode_word(5 << 16 | 1 << 15 | 7),
-            Entry::Run {
-                kind: Kind::Free,
+            DecodedWord::Run {
+                kind: MapType::Free,
                 offset: 5,
                 run: 8
             }
         );
-        assert_eq!(decode_word(3 << 62 | 39_999 << 24), Entry::First(40_000, 0));
+        assert_eq!(
+            decode_word(3 << 62 | 39_999 << 24),
+            DecodedWord::First(40_000, 0)
+        );
     }
 
     #[test]

@@ -119,7 +119,7 @@ pub struct PoolSpec {
     pub command: Option<String>,
     /// This machine.
     pub host: HostIdentity,
-    /// Where what happens to the pool is told.
+    /// Log of the pool's events.
     pub events: EventLog,
 }
 
@@ -165,7 +165,7 @@ impl AddSpec {
 pub struct SplitSpec {
     /// Its name.
     pub name: String,
-    /// Halves to take; of mirrors of which none is named, the last one goes.
+    /// Halves to take; of mirrors of which none is named, the last one.
     pub devices: Vec<u64>,
     /// `-o NAME=VALUE`: properties to set in it.
     pub properties: Vec<(String, String)>,
@@ -211,7 +211,7 @@ pub struct RebuildTuning {
     pub batch_bytes: u64,
     /// How often progress is made durable.
     pub store_every: Duration,
-    /// A scrub follows: nobody has looked at checksums.
+    /// A scrub follows: a rebuild verifies no checksums.
     pub scrub: bool,
     /// Nothing is brought until [`Pool::pause_rebuilds`](crate::Pool::pause_rebuilds) says so.
     pub paused: bool,
@@ -313,6 +313,6 @@ pub struct ImportPolicy {
     pub command: Option<String>,
     /// This machine.
     pub host: HostIdentity,
-    /// Where what happens to the pool is told.
+    /// Log of the pool's events.
     pub events: EventLog,
 }

@@ -1,11 +1,11 @@
 //! A pool made of one half of every mirror of another (`zpool split`).
 //!
 //! ```text
-//! intent logs leave the log vdevs -> start of a group: the halves go out of service, all at the same group
-//!   -> the halves are opened as a pool of their own, which forgets the devices it has not got -> its first group
-//!   -> the first pool forgets the halves
+//! intent logs leave the log vdevs -> start of a txg: the halves go out of service, all at the same txg
+//!   -> the halves are opened as a pool of their own, which drops the devices it does not have -> its first txg
+//!   -> the first pool drops the halves
 //! ```
-//! A power cut before the new pool's first group leaves the first pool as it was: the halves come back and are
+//! A power cut before the new pool's first txg leaves the first pool as it was: the halves come back and are
 //! resilvered. After it the new pool exists, and the first one may still list halves whose labels are no longer its own;
 //! `zpool detach` ends that.
 // OpenZFS: module/zfs/spa.c, spa_vdev_split_mirror; lib/libzfs/libzfs_pool.c, zpool_vdev_split (words)
@@ -18,22 +18,22 @@ use dmu::Tx;
 use ondisk::{Guid, ObjectId, SPA_VERSION_FEATURES};
 use vdev::{Health, OpenMode, Tree, TreeConfig, VdevConfig, VdevKind};
 
-use crate::auxiliary::Kind;
+use crate::auxiliary::AuxiliaryKind;
 use crate::discover::Candidate;
 use crate::import;
-use crate::pool::{Inner, Pool};
+use crate::pool::{ImportedPool, Pool};
 use crate::spec::{ImportPolicy, SplitSpec};
 use crate::status::{PoolState, StatusReason, VdevStatus};
 use crate::{PoolError, create, removal, sync};
 
-/// The halves that go.
-struct Parting {
+/// Which halves make up the new pool.
+struct SplitPlan {
     /// Tree of the new pool.
     tree: TreeConfig,
-    /// Leaves that it takes along.
+    /// Leaves of the new pool.
     halves: Vec<VdevConfig>,
-    /// Leaves that stay, and log vdevs with their ids: what the new pool must forget.
-    strangers: Vec<VdevConfig>,
+    /// Leaves of the old pool, and log vdevs with their ids: the new pool must drop them.
+    others_leaves: Vec<VdevConfig>,
     logs: Vec<(u32, VdevConfig)>,
 }
 
@@ -46,8 +46,8 @@ impl Pool {
         &self,
         devices: &[u64],
     ) -> Result<Vec<(PathBuf, vdev::AllocationBias)>, PoolError> {
-        let parting = self.0.parting(devices)?;
-        let tops = parting.tree.tops.iter();
+        let split_plan = self.0.split_plan(devices)?;
+        let tops = split_plan.tree.tops.iter();
         let real = tops.filter(|top| top.kind.is_leaf());
         Ok(real
             .map(|top| (top.device_path().unwrap_or_default(), top.allocation_bias()))
@@ -58,39 +58,39 @@ impl Pool {
     ///
     /// # Errors
     /// As [`Pool::plan_split`]; `NoReplicas` when a half is not whole or the only one that is; `InUse` for intent logs
-    /// that nobody has replayed; device errors, after which the pool is as it was.
+    /// that have not been replayed; device errors, after which the pool is as it was.
     pub async fn split(&self, spec: SplitSpec) -> Result<(), PoolError> {
-        let inner = &self.0;
-        inner.writable()?;
-        inner.refuse_with_checkpoint()?;
-        inner.refuse_with_removal()?;
+        let imported = &self.0;
+        imported.writable()?;
+        imported.refuse_with_checkpoint()?;
+        imported.refuse_with_removal()?;
         create::check_name(&spec.name)?;
-        let parting = inner.parting(&spec.devices)?;
+        let split_plan = imported.split_plan(&spec.devices)?;
         let mut logs = Vec::new();
-        for (id, _) in &parting.logs {
-            inner.store().set_allocating(*id, false);
+        for (id, _) in &split_plan.logs {
+            imported.store().set_allocating(*id, false);
             logs.push(*id);
         }
         let mut outcome = Ok(());
         for id in &logs {
-            outcome = outcome.and(inner.empty_log_vdev(*id).await);
+            outcome = outcome.and(imported.empty_log_vdev(*id).await);
         }
         if outcome.is_ok() {
-            outcome = inner.part(&spec, &parting).await;
+            outcome = imported.detach_halves(&spec, &split_plan).await;
         }
         for id in logs {
-            inner.store().set_allocating(id, true);
+            imported.store().set_allocating(id, true);
         }
         outcome
     }
 }
 
-impl Inner {
+impl ImportedPool {
     /// Chooses the halves: those named, and the last of every mirror of which none is.
-    fn parting(&self, devices: &[u64]) -> Result<Parting, PoolError> {
+    fn split_plan(&self, devices: &[u64]) -> Result<SplitPlan, PoolError> {
         let config = self.tree.config();
         let invalid = |text: &str| Err(PoolError::Invalid(text.into()));
-        let mut parting = Parting {
+        let mut split_plan = SplitPlan {
             tree: TreeConfig {
                 guid: Guid(0),
                 create_txg: config.create_txg,
@@ -98,7 +98,7 @@ impl Inner {
                 tops: Vec::new(),
             },
             halves: Vec::new(),
-            strangers: Vec::new(),
+            others_leaves: Vec::new(),
             logs: Vec::new(),
         };
         let mut named = 0;
@@ -110,14 +110,14 @@ impl Inner {
             };
             if top.is_log {
                 let id = u32::try_from(top.id).map_err(|_| PoolError::NoSuchDevice)?;
-                parting.logs.push((id, top.clone()));
+                split_plan.logs.push((id, top.clone()));
             }
             if top.is_log || top.kind == VdevKind::Hole {
-                parting.tree.tops.push(hole());
+                split_plan.tree.tops.push(hole());
                 continue;
             }
             if top.kind == VdevKind::Indirect {
-                parting.tree.tops.push(top.clone());
+                split_plan.tree.tops.push(top.clone());
                 continue;
             }
             let leaves_only = top.children.iter().all(|child| child.kind.is_leaf());
@@ -130,55 +130,61 @@ impl Inner {
                 return invalid("Source pool is missing vdev tree");
             };
             let others = top.children.iter().filter(|child| child.guid != half.guid);
-            parting.strangers.extend(others.cloned());
-            parting.halves.push(half.clone());
-            parting.tree.tops.push(as_top(half, top));
+            split_plan.others_leaves.extend(others.cloned());
+            split_plan.halves.push(half.clone());
+            split_plan.tree.tops.push(as_top(half, top));
         }
         if named != devices.len() {
             return invalid("Device list must include at most one disk from each mirror");
         }
         // Holes at the end are no part of the new pool.
-        while parting
+        while split_plan
             .tree
             .tops
             .last()
             .is_some_and(|top| top.kind == VdevKind::Hole)
         {
-            parting.tree.tops.pop();
+            split_plan.tree.tops.pop();
         }
-        Ok(parting)
+        Ok(split_plan)
     }
 
-    async fn part(self: &Rc<Self>, spec: &SplitSpec, parting: &Parting) -> Result<(), PoolError> {
-        let guids: Vec<Guid> = parting.halves.iter().map(|half| half.guid).collect();
+    async fn detach_halves(
+        self: &Rc<Self>,
+        spec: &SplitSpec,
+        split_plan: &SplitPlan,
+    ) -> Result<(), PoolError> {
+        let guids: Vec<Guid> = split_plan.halves.iter().map(|half| half.guid).collect();
         let going = guids.clone();
-        self.run_in_sync(async move |inner: Rc<Self>, _tx: Rc<Tx>| inner.put_away(&going).await)
-            .await?;
-        let made = self.make_split(spec, parting).await;
+        self.run_in_sync(async move |imported: Rc<Self>, _tx: Rc<Tx>| {
+            imported.offline_halves(&going).await
+        })
+        .await?;
+        let made = self.create_split_pool(spec, split_plan).await;
         if let Err(error) = made {
-            // The halves come back; what they missed meanwhile they get.
+            // The halves are brought back online and resilvered.
             for guid in &guids {
                 drop(self.tree.bring_online(*guid).await);
             }
             drop(self.resilver_if_needed().await);
             return Err(error);
         }
-        self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
+        self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
             for guid in guids {
-                let path = inner.leaf_path(guid);
-                let removed = inner.tree.detach(guid)?;
-                inner.forget_leaf(&removed, &tx).await?;
+                let path = imported.leaf_path(guid);
+                let removed = imported.tree.detach(guid)?;
+                imported.free_leaf_objects(&removed, &tx).await?;
                 let text = format!("vdev={path}");
-                inner.log_internal("detach", &text, &tx).await?;
+                imported.log_internal("detach", &text, &tx).await?;
             }
-            inner.dirty_config();
+            imported.dirty_config();
             Ok(())
         })
         .await
     }
 
-    /// Takes all halves out of service between two groups, so that all hold the same one.
-    async fn put_away(&self, halves: &[Guid]) -> Result<(), PoolError> {
+    /// Takes all halves out of service between two txgs, so that all hold the same one.
+    async fn offline_halves(&self, halves: &[Guid]) -> Result<(), PoolError> {
         let leaves = self.tree.leaves();
         for guid in halves {
             let whole = leaves
@@ -195,9 +201,13 @@ impl Inner {
     }
 
     /// Opens the halves as a pool of their own and exports it.
-    async fn make_split(&self, spec: &SplitSpec, parting: &Parting) -> Result<(), PoolError> {
-        // Opened under the guid that is on the labels still; the first group of the new pool writes its own.
-        let mut config = parting.tree.clone();
+    async fn create_split_pool(
+        &self,
+        spec: &SplitSpec,
+        split_plan: &SplitPlan,
+    ) -> Result<(), PoolError> {
+        // OpenedMos under the guid that is on the labels still; the first txg of the new pool writes its own.
+        let mut config = split_plan.tree.clone();
         config.guid = Guid(self.identity.borrow().guid);
         let guid = self.handle.random_u64().max(1);
         let policy = ImportPolicy {
@@ -242,14 +252,16 @@ impl Inner {
         };
         pool.0.dirty_config();
         sync::start(&pool);
-        let strangers = parting.strangers.clone();
-        let logs: Vec<VdevConfig> = parting.logs.iter().map(|(_, log)| log.clone()).collect();
+        let others_leaves = split_plan.others_leaves.clone();
+        let logs: Vec<VdevConfig> = split_plan.logs.iter().map(|(_, log)| log.clone()).collect();
         let text = format!("from pool {}", self.name.borrow());
         let first = pool
             .0
-            .run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
-                inner.forget_strangers(&strangers, &logs, &tx).await?;
-                inner.log_internal("split", &text, &tx).await
+            .run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
+                imported
+                    .free_other_devices(&others_leaves, &logs, &tx)
+                    .await?;
+                imported.log_internal("split", &text, &tx).await
             })
             .await;
         drop(claimed);
@@ -267,24 +279,24 @@ impl Inner {
     }
 
     /// Frees what the new pool's meta-objset still has of devices that are not its own. Syncing context.
-    async fn forget_strangers(
+    async fn free_other_devices(
         &self,
         leaves: &[VdevConfig],
         logs: &[VdevConfig],
         tx: &Tx,
     ) -> Result<(), PoolError> {
         for leaf in leaves {
-            self.forget_leaf(leaf, tx).await?;
+            self.free_leaf_objects(leaf, tx).await?;
         }
         for log in logs {
             let count = log.asize >> log.metaslab_shift;
             let array = ObjectId(log.metaslab_array);
             let long_headers = self.space.free_maps(array, count, tx).await?;
-            self.forget_top(long_headers, log, tx).await?;
+            self.free_top_objects(long_headers, log, tx).await?;
         }
-        for kind in [Kind::Spare, Kind::Cache] {
-            for device in self.list(kind).devices() {
-                self.list(kind).remove(device.config.guid);
+        for kind in [AuxiliaryKind::Spare, AuxiliaryKind::Cache] {
+            for device in self.auxiliary_devices(kind).devices() {
+                self.auxiliary_devices(kind).remove(device.config.guid);
             }
         }
         self.write_auxiliaries(tx).await?;

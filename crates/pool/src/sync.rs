@@ -9,7 +9,7 @@
 //! Labels are written only when the configuration changed.  Invariant: when the uberblock is
 //! written, every block reachable from it is on stable storage, and the space maps reachable from
 //! it describe exactly those blocks.  A failure anywhere suspends the pool before the uberblock,
-//! so the disks stay at the last complete group.
+//! so the disks stay at the last complete txg.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -21,8 +21,8 @@ use vdev::VdevConfig;
 
 use crate::PoolError;
 use crate::config;
-use crate::pool::{Inner, Pool, Stored, Task};
-use crate::watch::look_after_devices;
+use crate::hotplug::poll_devices;
+use crate::pool::{ImportedPool, Pool, StoredValue, SyncTask};
 
 /// Values of the property `failmode`.
 // OpenZFS: include/sys/fs/zfs.h, zio_failure_mode
@@ -32,12 +32,12 @@ pub(crate) const FAILMODE_CONTINUE: u64 = 1;
 /// See [`FAILMODE_WAIT`].
 const FAILMODE_PANIC: u64 = 2;
 
-/// What waiters are told when the pool is suspended.
+/// Reason that waiters get when the pool is suspended.
 pub(crate) const SUSPENDED: &str = "pool I/O is suspended";
-/// What waiters are told when the pool was closed.
+/// Reason that waiters get when the pool was closed.
 pub(crate) const CLOSED: &str = "the pool is no longer imported";
 
-/// More passes than this mean that the group does not converge: our own mistake.
+/// More passes than this mean that the txg does not converge: our own mistake.
 /// OpenZFS stops compressing after 8 passes so that sizes cannot change any more.
 const PASSES_MAX: u32 = 100;
 /// Top-level vdevs that get the uberblock when the configuration is unchanged.
@@ -46,63 +46,65 @@ const UBERBLOCK_VDEVS: usize = 3;
 
 /// Starts the loop of a pool.
 pub(crate) fn start(pool: &Pool) {
-    let inner = pool.0.clone();
-    let weak = Rc::downgrade(&inner);
-    inner.store().set_failure_gate(Rc::new(move |error| {
+    let imported = pool.0.clone();
+    let weak = Rc::downgrade(&imported);
+    imported.store().set_failure_gate(Rc::new(move |error| {
         let weak = weak.clone();
         Box::pin(async move {
             match weak.upgrade() {
-                Some(inner) => inner.wait_resumed(&error.to_string()).await,
+                Some(imported) => imported.wait_resumed(&error.to_string()).await,
                 None => false,
             }
         })
     }));
-    crate::watch::begin(pool);
-    pool.0.begin_heartbeats();
-    let task = pool.0.handle.spawn("txg sync", run(Pool(inner)));
+    crate::hotplug::begin(pool);
+    pool.0.start_heartbeats();
+    let task = pool.0.handle.spawn("txg sync", run(Pool(imported)));
     *pool.0.sync_loop.borrow_mut() = Some(task);
 }
 
 async fn run(pool: Pool) {
-    let inner = pool.0.clone();
-    let timeout = inner.clock().options().timeout;
+    let imported = pool.0.clone();
+    let timeout = imported.clock().options().timeout;
     loop {
-        let asked = inner.clock().wait_for_work(timeout).await;
-        if inner.clock().stopped().is_some() {
+        let asked = imported.clock().wait_for_work(timeout).await;
+        if imported.clock().stopped().is_some() {
             break;
         }
-        look_after_devices(&pool);
-        let open = inner.clock().open_txg();
+        poll_devices(&pool);
+        let open = imported.clock().open_txg();
         let wanted = asked
-            || inner.has_own_work()
-            || inner.clock().dirty_bytes(open) > 0
-            || inner.hierarchy.is_dirty(open)
-            || inner.hierarchy.has_background_work();
+            || imported.has_own_work()
+            || imported.clock().dirty_bytes(open) > 0
+            || imported.hierarchy.is_dirty(open)
+            || imported.hierarchy.has_background_work();
         if !wanted {
             continue;
         }
-        let txg = inner.clock().quiesce_next().await;
-        let group = inner.sync_group(txg).await;
-        if group.is_err() {
+        let txg = imported.clock().quiesce_next().await;
+        let outcome = imported.sync_txg(txg).await;
+        if outcome.is_err() {
             // Nothing may still be writing when the failure is reported; there is nothing to add to it.
-            drop(inner.store().settle().await);
+            drop(imported.store().settle().await);
         }
-        match group {
+        match outcome {
             Ok(()) => {
-                inner.store().txg_synced(txg);
-                inner.hierarchy.synced(txg);
-                inner.clock().synced(txg);
+                imported.store().txg_synced(txg);
+                imported.hierarchy.synced(txg);
+                imported.clock().synced(txg);
             }
             Err(error) => {
-                inner.lack_of_space.set(matches!(error, PoolError::NoSpace));
-                inner.suspend(&format!("transaction group {txg}: {error}"));
+                imported
+                    .lack_of_space
+                    .set(matches!(error, PoolError::NoSpace));
+                imported.suspend(&format!("transaction group {txg}: {error}"));
                 break;
             }
         }
     }
-    // Nobody will run what is still queued; its senders tell the waiters.
-    inner.tasks.borrow_mut().clear();
-    inner.early_tasks.borrow_mut().clear();
+    // Queued tasks will not run any more; dropping their senders wakes the waiters.
+    imported.tasks.borrow_mut().clear();
+    imported.early_tasks.borrow_mut().clear();
 }
 
 impl Pool {
@@ -110,7 +112,7 @@ impl Pool {
     /// with the writes that waited (`zpool clear`).
     ///
     /// # Errors
-    /// `Suspended` when the group under way could not be completed: then the pool must be closed and
+    /// `Suspended` when the txg under way could not be completed: then the pool must be closed and
     /// imported again, which brings back everything that was acknowledged.
     pub async fn resume(&self) -> Result<(), PoolError> {
         self.clear(None).await
@@ -131,8 +133,8 @@ impl Pool {
             }
         }
         self.0.tree.reopen().await;
-        self.0.look_for_spares().await;
-        self.0.retry_caches().await;
+        self.0.check_spares().await;
+        self.0.reopen_cache_devices().await;
         if self.0.dead.get() {
             return Err(PoolError::Suspended);
         }
@@ -145,7 +147,7 @@ impl Pool {
     }
 }
 
-impl Inner {
+impl ImportedPool {
     /// Returns the leaves of a vdev, itself included.
     pub(crate) fn leaves_below(&self, guid: u64) -> Result<Vec<Guid>, PoolError> {
         fn find(vdev: &VdevConfig, guid: u64) -> Option<&VdevConfig> {
@@ -160,14 +162,14 @@ impl Inner {
         Ok(leaves_of(found).iter().map(|leaf| leaf.guid).collect())
     }
 
-    /// Stops all writing for good.  The disks hold the last complete group.
+    /// Stops all writing for good.  The disks hold the last complete txg.
     pub(crate) fn suspend(&self, reason: &str) {
-        self.note_suspended(reason);
+        self.record_suspension(reason);
         self.dead.set(true);
         self.clock().stop(SUSPENDED);
     }
 
-    fn note_suspended(&self, reason: &str) {
+    fn record_suspension(&self, reason: &str) {
         if self.suspended.borrow().is_none() {
             self.report("io_failure", None, NvList::new());
         }
@@ -175,7 +177,7 @@ impl Inner {
             .borrow_mut()
             .get_or_insert_with(|| reason.to_owned());
         let failmode = match self.properties.borrow().get("failmode") {
-            Some(Stored::Number(number)) => *number,
+            Some(StoredValue::Number(number)) => *number,
             _ => FAILMODE_WAIT,
         };
         match failmode {
@@ -192,7 +194,7 @@ impl Inner {
     /// Suspends the pool because no device took a write, and waits until it is resumed (true: the
     /// write is tried again) or closed (false).
     pub(crate) async fn wait_resumed(&self, reason: &str) -> bool {
-        self.note_suspended(reason);
+        self.record_suspension(reason);
         loop {
             if self.closed.get() || self.dead.get() {
                 return false;
@@ -205,7 +207,7 @@ impl Inner {
     }
 
     /// Writes everything of `txg` and makes it durable.
-    pub(crate) async fn sync_group(self: &Rc<Self>, txg: Txg) -> Result<(), PoolError> {
+    pub(crate) async fn sync_txg(self: &Rc<Self>, txg: Txg) -> Result<(), PoolError> {
         let tx = Rc::new(self.clock().syncing_tx(txg));
         self.run_tasks(&self.early_tasks, &tx).await?;
         self.judge_devices();
@@ -219,7 +221,7 @@ impl Inner {
         self.run_tasks(&self.tasks, &tx).await?;
         self.write_auxiliaries(&tx).await?;
         self.write_scan(&tx).await?;
-        self.write_damage(&tx).await?;
+        self.write_error_logs(&tx).await?;
         let mut pass = 0;
         loop {
             pass += 1;
@@ -243,7 +245,7 @@ impl Inner {
                 self.store().free(txg, &last).await?;
             }
             self.record_missed_writes(&tx).await?;
-            self.write_kept(txg, pass, &tx).await?;
+            self.write_checkpoint_frees(txg, pass, &tx).await?;
             self.write_obsolete(txg, pass, &tx).await?;
             let changes = self.store().take_changes(txg);
             let created = self
@@ -263,12 +265,12 @@ impl Inner {
                 continue;
             }
             self.store().settle().await?;
-            // What only showed when the devices took the last writes is recorded with this group, too.
+            // Failures of the last writes are recorded with this txg, too.
             let missed = self.tree.take_missed_writes();
             if missed.is_empty() {
                 break;
             }
-            self.late_misses.borrow_mut().extend(missed);
+            self.missed_after_commit.borrow_mut().extend(missed);
         }
         self.commit(txg).await
     }
@@ -291,13 +293,13 @@ impl Inner {
 
     async fn run_tasks(
         self: &Rc<Self>,
-        queue: &RefCell<VecDeque<Task>>,
+        queue: &RefCell<VecDeque<SyncTask>>,
         tx: &Rc<dmu::Tx>,
     ) -> Result<(), PoolError> {
         let tasks = std::mem::take(&mut *queue.borrow_mut());
         for task in tasks {
             let result = (task.work)(self.clone(), tx.clone()).await;
-            // Nobody waits for some tasks; their failure is then only counted as not done.
+            // Some tasks have no waiter; their failure is then not reported.
             drop(task.done.send(result.map(|()| tx.txg())));
         }
         Ok(())
@@ -318,9 +320,9 @@ impl Inner {
         }
     }
 
-    /// Adds to the dirty-time logs of leaves the groups of which they did not take every write.
+    /// Adds to the dirty-time logs of leaves the txgs of which they did not take every write.
     async fn record_missed_writes(&self, tx: &dmu::Tx) -> Result<(), PoolError> {
-        let mut missed = self.late_misses.take();
+        let mut missed = self.missed_after_commit.take();
         missed.extend(self.tree.take_missed_writes());
         let histogram = self.hierarchy.features().is_enabled("spacemap_histogram");
         for (leaf, ranges) in missed {
@@ -362,7 +364,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes the group durable: everything before the uberblock, then the uberblock.
+    /// Makes the txg durable: everything before the uberblock, then the uberblock.
     async fn commit(&self, txg: Txg) -> Result<(), PoolError> {
         // Flush before the uberblock: it must never point at unwritten blocks.
         self.tree.flush().await?;
@@ -386,9 +388,9 @@ impl Inner {
             self.notify("config_sync", None, NvList::new());
         }
         self.last_uberblock.set(uberblock);
-        // A leaf that failed only now has missed this group; the next one records it.
+        // A leaf that failed only now has missed this txg; the next one records it.
         let late = self.tree.take_missed_writes();
-        self.late_misses.borrow_mut().extend(late);
+        self.missed_after_commit.borrow_mut().extend(late);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::{
-    AddSpec, AllocationBias, EngineError, LeafWork, LeafWorkRequest, PoolError, PoolHandle,
+    AddSpec, AllocationBias, EngineError, LeafActivity, LeafActivityRequest, PoolError, PoolHandle,
     PoolStatus, RemovalStage, TuningChange, VdevSpec, VdevStatus,
 };
 use runtime::Handle;
@@ -346,16 +346,19 @@ async fn work_on_free_space(
     }
     let mut found = Vec::new();
     leaves(&status.root, &mut found);
-    let what = *rng.choose(&[LeafWork::Trim, LeafWork::Initialize]);
+    let what = *rng.choose(&[LeafActivity::Trim, LeafActivity::Initialize]);
     let request = match rng.below(4) {
-        0 => LeafWorkRequest::Suspend,
-        1 => LeafWorkRequest::Cancel,
-        _ => LeafWorkRequest::Start {
+        0 => LeafActivityRequest::Suspend,
+        1 => LeafActivityRequest::Cancel,
+        _ => LeafActivityRequest::Start {
             // Written free space would be most of what a seed does.
             rate: Some(8 << 20),
         },
     };
-    match pool.work_on_leaf(what, *rng.choose(&found), request).await {
+    match pool
+        .request_leaf_activity(what, *rng.choose(&found), request)
+        .await
+    {
         // It runs already, or does not; it left meanwhile, or is no leaf (a spare's place).
         Ok(()) | Err(EngineError::Pool(PoolError::InUse(_) | PoolError::NoSuchDevice)) => Ok(()),
         Err(error) => Err(format!("{what:?}: {error}")),

@@ -1,8 +1,8 @@
 //! Copying what is allocated on a vdev to others, in the order of its offsets.
 //!
-//! A batch is chosen, given places in the open group and copied while it is held open; that group then writes the entries of
+//! A batch is chosen, given places in the open txg and copied while it is held open; that txg then writes the entries of
 //! the table. What is freed before that is freed at its new place, too, with the entries; what is freed later goes through
-//! the table. So at the end of each group exactly that is allocated elsewhere which the table has for what is still
+//! the table. So at the end of each txg exactly that is allocated elsewhere which the table has for what is still
 //! allocated here.
 // OpenZFS: module/zfs/vdev_removal.c, spa_vdev_copy_impl, spa_vdev_copy_segment, vdev_mapping_sync
 
@@ -14,23 +14,23 @@ use dmu::Tx;
 use ondisk::{NvList, Txg};
 use vdev::{CopyFailure, Location, Moved, VdevError, labels};
 
-use super::table::Entry;
+use super::table::CopiedRun;
 use super::{Evacuation, none_active};
 use crate::PoolError;
-use crate::pool::Inner;
+use crate::pool::ImportedPool;
 
-/// Runs of a batch: a group is held open while it is copied.
+/// Runs of a batch: a txg is held open while it is copied.
 const BATCH_RUNS: usize = 256;
-/// Bytes of the vdev looked at for a batch.
+/// Bytes of the vdev examined for a batch.
 const WINDOW_BYTES: u64 = 64 << 20;
-/// Runs copied by a group before it is asked to be written.
+/// Runs copied by a txg before it is asked to be written.
 const PENDING_RUNS: usize = 16_384;
 /// How often a paused evacuation looks whether it may go on.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What one group has copied.
+/// What one txg has copied.
 #[derive(Default)]
-pub(super) struct Pending {
+pub(super) struct CopiedInTxg {
     /// In order.
     copied: Vec<Moved>,
     /// Places that were found and are not needed.
@@ -40,13 +40,13 @@ pub(super) struct Pending {
 /// Allocated ranges close to each other: they are copied together if there is room.
 type Segment = Vec<Range<u64>>;
 
-enum Step {
+enum EvacuationStep {
     More,
     Done,
     Stopped,
 }
 
-impl Inner {
+impl ImportedPool {
     /// Goes on with an evacuation that is under way.
     pub(crate) fn evacuate_in_background(self: &Rc<Self>) {
         let Some(evacuation) = self.removal.evacuation() else {
@@ -63,7 +63,7 @@ impl Inner {
 
     /// Ends the work on an evacuation before the pool is left; the next import goes on with it.
     pub(crate) async fn stop_removal(&self) {
-        self.removal.leaving.set(true);
+        self.removal.closing.set(true);
         self.stop_evacuation().await;
     }
 
@@ -79,7 +79,7 @@ impl Inner {
     }
 
     /// Gives an evacuation up whose worker has stopped.
-    pub(super) async fn give_up_evacuation(self: &Rc<Self>) -> Result<(), PoolError> {
+    pub(super) async fn cancel_stopped_evacuation(self: &Rc<Self>) -> Result<(), PoolError> {
         let Some(evacuation) = self.removal.evacuation() else {
             return Err(none_active());
         };
@@ -87,22 +87,22 @@ impl Inner {
         while !evacuation.pending.borrow().is_empty() {
             self.clock().sync_all().await?;
         }
-        self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
-            inner.cancel_evacuation(&tx).await
+        self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
+            imported.cancel_evacuation(&tx).await
         })
         .await?;
-        self.continue_leaf_work_below(evacuation.vdev);
+        self.continue_leaf_activities_below(evacuation.vdev);
         self.resilver_if_needed().await
     }
 
-    /// The part of an evacuation in the sync of `txg`, before anything of the group is freed: writes the entries of what it
+    /// The part of an evacuation in the sync of `txg`, before anything of the txg is freed: writes the entries of what it
     /// copied.
     pub(crate) async fn sync_removal(&self, txg: Txg, tx: &Tx) -> Result<(), PoolError> {
         let Some(evacuation) = self.removal.evacuation() else {
             return Ok(());
         };
         let pending = evacuation.pending.borrow_mut().remove(&txg);
-        let Some(Pending { copied, unused }) = pending else {
+        let Some(CopiedInTxg { copied, unused }) = pending else {
             return Ok(());
         };
         let id = evacuation.vdev;
@@ -124,7 +124,7 @@ impl Inner {
             }
             live_bytes += moved.len - obsolete;
             if obsolete < moved.len {
-                entries.push(Entry { moved, obsolete });
+                entries.push(CopiedRun { moved, obsolete });
             }
         }
         if entries.is_empty() {
@@ -139,28 +139,34 @@ impl Inner {
     }
 
     /// Copies one batch.
-    async fn evacuate_some(&self, evacuation: &Evacuation) -> Result<Step, PoolError> {
+    async fn evacuate_batch(&self, evacuation: &Evacuation) -> Result<EvacuationStep, PoolError> {
         let stopped =
-            || evacuation.stopped.get() || self.removal.leaving.get() || self.closed.get();
+            || evacuation.stopped.get() || self.removal.closing.get() || self.closed.get();
         while self.removal.paused.get() && !stopped() {
             self.handle.sleep(PAUSE).await;
         }
         if stopped() || self.dead.get() {
-            return Ok(Step::Stopped);
+            return Ok(EvacuationStep::Stopped);
         }
         let (segments, next) = self.choose(evacuation).await?;
         if segments.is_empty() {
             evacuation.next.set(next);
             let end = evacuation.metaslabs << evacuation.metaslab_shift;
-            return Ok(if next >= end { Step::Done } else { Step::More });
+            return Ok(if next >= end {
+                EvacuationStep::Done
+            } else {
+                EvacuationStep::More
+            });
         }
-        // The group stays open until the copies are there.
+        // The txg stays open until the copies are there.
         let tx = self.clock().begin_now()?;
         let txg = tx.txg();
         let mut places = Vec::new();
         let mut outcome = Ok(());
         for segment in segments {
-            outcome = self.place(evacuation, txg, segment, &mut places).await;
+            outcome = self
+                .allocate_segment(evacuation, txg, segment, &mut places)
+                .await;
             if outcome.is_err() {
                 break;
             }
@@ -189,10 +195,10 @@ impl Inner {
         if many {
             self.clock().kick();
         }
-        Ok(Step::More)
+        Ok(EvacuationStep::More)
     }
 
-    /// Chooses what to copy next. Returns it, and up to where it was looked.
+    /// Chooses what to copy next. Returns it, and the offset reached.
     async fn choose(&self, evacuation: &Evacuation) -> Result<(Vec<Segment>, u64), PoolError> {
         let tuning = &self.removal.tuning;
         let shift = evacuation.metaslab_shift;
@@ -242,7 +248,7 @@ impl Inner {
     }
 
     /// Finds places for a segment: one if there is room, else several, split where allocated ranges end if that is possible.
-    async fn place(
+    async fn allocate_segment(
         &self,
         evacuation: &Evacuation,
         txg: Txg,
@@ -326,14 +332,14 @@ impl Inner {
         }
         let disks = Rc::new(std::cell::RefCell::new(Vec::new()));
         let kept = disks.clone();
-        self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
-            kept.replace(inner.complete_removal(&tx).await?);
+        self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
+            kept.replace(imported.complete_removal(&tx).await?);
             Ok(())
         })
         .await?;
-        self.forget_leaf_work();
+        self.forget_detached_leaf_activities();
         self.notify("vdev_remove_dev", Some(evacuation.guid), NvList::new());
-        // Only now: until the group was durable they were the pool's.
+        // Only now: until the txg was durable they were the pool's.
         for disk in disks.take() {
             drop(labels::clear(&disk).await);
         }
@@ -364,25 +370,27 @@ fn complement(ranges: &[Range<u64>], whole: &Range<u64>) -> Vec<Range<u64>> {
     gaps
 }
 
-async fn run(weak: Weak<Inner>, evacuation: Rc<Evacuation>) {
+async fn run(weak: Weak<ImportedPool>, evacuation: Rc<Evacuation>) {
     loop {
-        let Some(inner) = weak.upgrade() else { return };
-        let failure = match inner.evacuate_some(&evacuation).await {
-            Ok(Step::More) => continue,
-            Ok(Step::Stopped) => return,
-            Ok(Step::Done) => match inner.finish_evacuation(&evacuation).await {
+        let Some(imported) = weak.upgrade() else {
+            return;
+        };
+        let failure = match imported.evacuate_batch(&evacuation).await {
+            Ok(EvacuationStep::More) => continue,
+            Ok(EvacuationStep::Stopped) => return,
+            Ok(EvacuationStep::Done) => match imported.finish_evacuation(&evacuation).await {
                 Ok(()) => return,
                 Err(error) => error,
             },
             Err(error) => error,
         };
-        if inner.closed.get() || inner.dead.get() {
+        if imported.closed.get() || imported.dead.get() {
             return;
         }
-        // Going on would make damage permanent that may be mended.
+        // Continuing would make damage permanent that may still be repaired.
         let text = format!("vdev {}: {failure}", evacuation.vdev);
-        inner.queue_internal("vdev remove failed", text);
-        drop(inner.give_up_evacuation().await);
+        imported.queue_internal("vdev remove failed", text);
+        drop(imported.cancel_stopped_evacuation().await);
         return;
     }
 }

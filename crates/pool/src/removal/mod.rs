@@ -25,19 +25,19 @@ use vdev::{AllocationBias, Layout, TopInfo, VdevConfig};
 pub(crate) use table::load_mappings;
 
 use crate::PoolError;
-use crate::pool::{DIRECTORY, Inner, Pool};
+use crate::pool::{DIRECTORY, ImportedPool, Pool};
 use crate::spec::RemovalTuning;
 use crate::status::{RemovalStage, RemovalStatus};
 use crate::sync::leaves_of;
-use evacuate::Pending;
-use table::{Phys, Stage, Table};
+use evacuate::CopiedInTxg;
+use table::{IndirectTable, RemovalPhys, Stage};
 
 const FEATURE: &str = "device_removal";
 /// How often the intent logs are asked to leave a vdev.
 const RETIRE_TRIES: u32 = 64;
 /// What is waited between two tries, once the first ones did not suffice.
 const RETIRE_PAUSE: Duration = Duration::from_millis(50);
-/// Groups that can have placed something on a vdev before it stopped taking blocks.
+/// Txgs that can have placed something on a vdev before it stopped taking blocks.
 // OpenZFS: include/sys/txg.h, TXG_CONCURRENT_STATES
 const TXGS_UNDER_WAY: u32 = 3;
 
@@ -47,16 +47,16 @@ const SHAPE: &str =
     "invalid config; all top-level vdevs must have the same sector size and not be raidz.";
 const NOT_SUPPORTED: &str = "operation not supported on this type of vdev";
 
-/// What is known of removals.
-pub(crate) struct State {
+/// Removals of vdevs with data: the one under way, or the newest.
+pub(crate) struct Removals {
     tuning: RemovalTuning,
-    phys: Cell<Option<Phys>>,
+    phys: Cell<Option<RemovalPhys>>,
     evacuation: RefCell<Option<Rc<Evacuation>>>,
-    obsolete: obsolete::Maps,
+    obsolete: obsolete::ObsoleteMaps,
     /// A removal is being prepared.
     preparing: Cell<bool>,
-    /// The pool is being left.
-    leaving: Cell<bool>,
+    /// The pool is being closed.
+    closing: Cell<bool>,
     /// Evacuations stand still, for tests.
     paused: Cell<bool>,
     task: RefCell<Option<JoinHandle<()>>>,
@@ -70,31 +70,31 @@ struct Evacuation {
     metaslab_shift: u8,
     metaslabs: u64,
     ashift: u8,
-    table: Cell<Table>,
-    /// Up to where it was looked for something to copy.
+    table: Cell<IndirectTable>,
+    /// Offset up to which everything allocated was chosen for copying.
     next: Cell<u64>,
-    /// What was copied by groups that have not been written.
-    pending: RefCell<BTreeMap<Txg, Pending>>,
-    /// The worker is told to stop.
+    /// What was copied by txgs that have not been written.
+    pending: RefCell<BTreeMap<Txg, CopiedInTxg>>,
+    /// The worker is to stop.
     stopped: Cell<bool>,
 }
 
-impl State {
+impl Removals {
     pub(crate) fn new(tuning: RemovalTuning) -> Self {
         let paused = Cell::new(tuning.paused);
         Self {
             tuning,
             phys: Cell::new(None),
             evacuation: RefCell::new(None),
-            obsolete: obsolete::Maps::default(),
+            obsolete: obsolete::ObsoleteMaps::default(),
             preparing: Cell::new(false),
-            leaving: Cell::new(false),
+            closing: Cell::new(false),
             paused,
             task: RefCell::new(None),
         }
     }
 
-    /// Whether a group has something to write.
+    /// Whether a txg has something to write.
     pub(crate) fn has_work(&self) -> bool {
         let evacuation = self.evacuation.borrow();
         let pending = evacuation.as_ref().map(|e| !e.pending.borrow().is_empty());
@@ -117,12 +117,12 @@ impl Pool {
     /// # Errors
     /// `InUse` when none is under way; `ReadOnly`, `Suspended`.
     pub async fn cancel_removal(&self) -> Result<(), PoolError> {
-        let inner = &self.0;
-        inner.writable()?;
-        inner.stop_evacuation().await;
-        let given_up = inner.give_up_evacuation().await;
-        if given_up.is_err() && inner.writable().is_ok() {
-            inner.evacuate_in_background();
+        let imported = &self.0;
+        imported.writable()?;
+        imported.stop_evacuation().await;
+        let given_up = imported.cancel_stopped_evacuation().await;
+        if given_up.is_err() && imported.writable().is_ok() {
+            imported.evacuate_in_background();
         }
         given_up
     }
@@ -133,10 +133,10 @@ impl Pool {
     /// # Errors
     /// `NoSuchDevice`.
     pub fn removal_memory(&self, guid: u64) -> Result<Option<u64>, PoolError> {
-        let inner = &self.0;
-        let tops = inner.tree.tops();
+        let imported = &self.0;
+        let tops = imported.tree.tops();
         let Some(top) = tops.iter().find(|top| top.guid.0 == guid) else {
-            return match inner.leaves_below(guid) {
+            return match imported.leaves_below(guid) {
                 // A device of a vdev has no table of its own.
                 Ok(_) => Ok(None),
                 Err(_) => Ok(Some(0)),
@@ -145,15 +145,15 @@ impl Pool {
         if top.is_log {
             return Ok(Some(0));
         }
-        if inner.removal.vdev() == Some(top.id) {
-            return Ok(Some(inner.tree.mapping_runs(top.id) * table::ENTRY));
+        if imported.removal.vdev() == Some(top.id) {
+            return Ok(Some(imported.tree.mapping_runs(top.id) * table::ENTRY));
         }
-        let Some(free) = inner.space.free_segments(top.id) else {
+        let Some(free) = imported.space.free_segments(top.id) else {
             return Ok(None);
         };
         // OpenZFS: module/zfs/vdev_label.c, vdev_config_generate (indirect_size)
-        let tuning = &inner.removal.tuning;
-        let space = inner.store().vdev_space(top.id);
+        let tuning = &imported.removal.tuning;
+        let space = imported.store().vdev_space(top.id);
         let mut to_copy = space.allocated + space.deferred;
         let mut runs = 0;
         for (log2, count) in (0_u32..).zip(free) {
@@ -167,13 +167,13 @@ impl Pool {
         Ok(Some(runs * table::ENTRY))
     }
 
-    /// Has evacuations stand still, or go on: for those who want to look at one under way.
+    /// Pauses or resumes evacuations, for tests that inspect one under way.
     pub fn pause_removal(&self, paused: bool) {
         self.0.removal.paused.set(paused);
     }
 }
 
-impl Inner {
+impl ImportedPool {
     /// Begins to remove a vdev that holds data (`zpool remove`). On return it is being evacuated in the background, also
     /// after another import.
     pub(crate) async fn remove_data(self: &Rc<Self>, id: u32) -> Result<(), PoolError> {
@@ -192,13 +192,13 @@ impl Inner {
         let top = self.top_info(id)?;
         self.store().set_allocating(id, false);
         let prepared = async {
-            self.logs_off(id).await?;
+            self.wait_intent_logs_moved(id).await?;
             // Things may have changed meanwhile.
             self.check_removal(id).await?;
-            self.stop_leaf_work_below(id).await;
-            self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
-                inner.check_removal(id).await?;
-                inner.initiate_removal(id, &tx).await
+            self.stop_leaf_activities_below(id).await;
+            self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
+                imported.check_removal(id).await?;
+                imported.initiate_removal(id, &tx).await
             })
             .await
         };
@@ -207,7 +207,7 @@ impl Inner {
             if top.allocating {
                 self.store().set_allocating(id, true);
             }
-            self.continue_leaf_work_below(id);
+            self.continue_leaf_activities_below(id);
         }
         prepared
     }
@@ -290,9 +290,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Waits until nothing is on its way to a vdev that takes no new blocks: no group has placed anything there, and no
+    /// Waits until nothing is on its way to a vdev that takes no new blocks: no txg has placed anything there, and no
     /// intent log has blocks on it, which could be written at any time.
-    async fn logs_off(&self, id: u32) -> Result<(), PoolError> {
+    async fn wait_intent_logs_moved(&self, id: u32) -> Result<(), PoolError> {
         for _ in 0..TXGS_UNDER_WAY {
             let txg = self.clock().open_txg();
             self.clock().kick();
@@ -313,17 +313,17 @@ impl Inner {
         Err(PoolError::InUse("Mount encrypted datasets to replay logs."))
     }
 
-    /// The first group of an evacuation.
+    /// The first txg of an evacuation.
     async fn initiate_removal(&self, id: u32, tx: &Tx) -> Result<(), PoolError> {
         let features = self.hierarchy.features();
         self.create_vdev_objects(tx).await?;
         let config = self.top_config(id)?;
         let counts = features.is_enabled(obsolete::FEATURE);
-        let table = Table::create(&self.mos, counts, tx).await?;
+        let table = IndirectTable::create(&self.mos, counts, tx).await?;
         features.incr(FEATURE, tx).await?;
         if counts {
-            let dictionary = config.zap_top.unwrap_or(0);
-            self.begin_counting(ObjectId(dictionary), tx).await?;
+            let vdev_zap = config.zap_top.unwrap_or(0);
+            self.begin_counting(ObjectId(vdev_zap), tx).await?;
         }
         self.tree.update_config(config.guid, |vdev| {
             vdev.non_allocating = true;
@@ -333,7 +333,7 @@ impl Inner {
         });
         self.tree.set_mapping(id, Vec::new(), Vec::new())?;
         let before = self.removal.phys.get();
-        let phys = Phys {
+        let phys = RemovalPhys {
             stage: Stage::Evacuating,
             vdev: u64::from(id),
             previous: before.map_or(table::NONE, |phys| phys.previous),
@@ -350,7 +350,7 @@ impl Inner {
         self.log_removal("vdev remove started", &config, tx).await
     }
 
-    fn adopt_evacuation(&self, id: u32, table: Table, next: u64) -> Result<(), PoolError> {
+    fn adopt_evacuation(&self, id: u32, table: IndirectTable, next: u64) -> Result<(), PoolError> {
         let top = self.top_info(id)?;
         self.removal.evacuation.replace(Some(Rc::new(Evacuation {
             vdev: id,
@@ -388,13 +388,13 @@ impl Inner {
 
     /// Reads at import how far the newest removal is. After the tables, and before the space of the vdevs.
     pub(crate) async fn load_removal(&self) -> Result<(), PoolError> {
-        let phys = Phys::read(&self.mos).await?;
+        let phys = RemovalPhys::read(&self.mos).await?;
         self.removal.phys.set(phys);
         let Some(phys) = phys.filter(|phys| phys.stage == Stage::Evacuating) else {
             return Ok(());
         };
         let id = u32::try_from(phys.vdev).map_err(|_| PoolError::NoSuchDevice)?;
-        let table = Table::open(&self.mos, &self.top_config(id)?).await?;
+        let table = IndirectTable::open(&self.mos, &self.top_config(id)?).await?;
         let next = self.tree.evacuated_until(id).unwrap_or(0);
         self.adopt_evacuation(id, table, next)
     }
@@ -446,7 +446,7 @@ impl Inner {
         })
     }
 
-    /// The last group of an evacuation: the vdev becomes a table. Returns its devices.
+    /// The last txg of an evacuation: the vdev becomes a table. Returns its devices.
     async fn complete_removal(&self, tx: &Tx) -> Result<Vec<runtime::Disk>, PoolError> {
         let Some(evacuation) = self.removal.evacuation() else {
             return Ok(Vec::new());
@@ -468,7 +468,7 @@ impl Inner {
                 .await?;
         }
         for leaf in leaves_of(&old) {
-            self.forget_leaf(leaf, tx).await?;
+            self.free_leaf_objects(leaf, tx).await?;
         }
         let config = self.top_config(id)?;
         if phys.previous != table::NONE {
@@ -484,7 +484,12 @@ impl Inner {
         Ok(disks)
     }
 
-    async fn end_evacuation(&self, mut phys: Phys, stage: Stage, tx: &Tx) -> Result<(), PoolError> {
+    async fn end_evacuation(
+        &self,
+        mut phys: RemovalPhys,
+        stage: Stage,
+        tx: &Tx,
+    ) -> Result<(), PoolError> {
         phys.stage = stage;
         phys.end = self.unix_time();
         phys.write(&self.mos, tx).await?;
@@ -521,9 +526,9 @@ impl Inner {
         }
         let config = self.top_config(id)?;
         let table = evacuation.table.get();
-        let dictionary = ObjectId(config.zap_top.unwrap_or(0));
+        let vdev_zap = ObjectId(config.zap_top.unwrap_or(0));
         let counts = table.counts.is_some();
-        self.end_counting(id, dictionary, counts, tx).await?;
+        self.end_counting(id, vdev_zap, counts, tx).await?;
         self.hierarchy.features().decr(FEATURE, tx).await?;
         table.free(&self.mos, tx).await?;
         self.tree.forget_mapping(id);
@@ -534,7 +539,7 @@ impl Inner {
             }
         });
         self.end_evacuation(phys, Stage::Canceled, tx).await?;
-        if !self.stays_idle(dictionary).await? {
+        if !self.is_allocating_off(vdev_zap).await? {
             self.store().set_allocating(id, true);
         } else {
             self.tree
@@ -544,11 +549,11 @@ impl Inner {
     }
 
     /// Whether the property `allocating` of a vdev is off.
-    async fn stays_idle(&self, dictionary: ObjectId) -> Result<bool, PoolError> {
-        if dictionary.0 == 0 {
+    async fn is_allocating_off(&self, vdev_zap: ObjectId) -> Result<bool, PoolError> {
+        if vdev_zap.0 == 0 {
             return Ok(false);
         }
-        let stored = zap::lookup_u64(&self.mos, dictionary, "allocating").await?;
+        let stored = zap::lookup_u64(&self.mos, vdev_zap, "allocating").await?;
         Ok(stored == Some(0))
     }
 }

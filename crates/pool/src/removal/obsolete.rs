@@ -1,4 +1,4 @@
-//! What nobody refers to any more in the tables of removed vdevs: a space map beside each table, so that OpenZFS can shorten
+//! Obsolete ranges of the indirect mappings of removed vdevs: a space map beside each table, so that OpenZFS can shorten
 //! the table one day. Kept while the feature `obsolete_counts` is enabled.
 // OpenZFS: module/zfs/vdev_indirect.c, vdev_indirect_sync_obsolete
 
@@ -9,45 +9,45 @@ use dmu::{Tx, zap};
 use ondisk::{ObjectId, Txg};
 
 use crate::PoolError;
-use crate::pool::Inner;
-use crate::space_map::{self, Encoder, Header, Kind, Scale};
+use crate::pool::ImportedPool;
+use crate::space_map::{self, Encoder, Header, MapType, Scale};
 
-/// Keys in a top-level vdev's dictionary.
+/// Keys in a top-level vdev's ZAP.
 const SPACE_MAP: &str = "com.delphix:indirect_obsolete_sm";
 const PRECISE: &str = "com.delphix:obsolete_counts_are_precise";
 pub(super) const FEATURE: &str = "obsolete_counts";
 const HISTOGRAM: &str = "spacemap_histogram";
 
 #[derive(Clone, Debug)]
-struct Map {
+struct ObsoleteMap {
     object: ObjectId,
     header: Header,
     block_size: u32,
 }
 
-/// The maps that were looked at.
+/// The maps that were opened.
 #[derive(Default)]
-pub(super) struct Maps(RefCell<BTreeMap<u32, Map>>);
+pub(super) struct ObsoleteMaps(RefCell<BTreeMap<u32, ObsoleteMap>>);
 
-impl Inner {
-    /// Notes in the dictionary of a vdev whose evacuation begins that its table knows all that is obsolete. Syncing context.
+impl ImportedPool {
+    /// Notes in the ZAP of a vdev whose evacuation begins that its table knows all that is obsolete. Syncing context.
     pub(super) async fn begin_counting(
         &self,
-        dictionary: ObjectId,
+        vdev_zap: ObjectId,
         tx: &Tx,
     ) -> Result<(), PoolError> {
         let features = self.hierarchy.features();
         // Once for this note, once for the counts of the table.
         features.incr(FEATURE, tx).await?;
         features.incr(FEATURE, tx).await?;
-        Ok(zap::add_u64(&self.mos, dictionary, PRECISE, 1, tx).await?)
+        Ok(zap::add_u64(&self.mos, vdev_zap, PRECISE, 1, tx).await?)
     }
 
     /// Removes everything that was kept of what is obsolete on a vdev whose table goes. Syncing context.
     pub(super) async fn end_counting(
         &self,
         vdev: u32,
-        dictionary: ObjectId,
+        vdev_zap: ObjectId,
         has_counts: bool,
         tx: &Tx,
     ) -> Result<(), PoolError> {
@@ -56,15 +56,15 @@ impl Inner {
         if has_counts {
             features.decr(FEATURE, tx).await?;
         }
-        if zap::lookup_u64(&self.mos, dictionary, PRECISE)
+        if zap::lookup_u64(&self.mos, vdev_zap, PRECISE)
             .await?
             .is_some()
         {
-            zap::remove(&self.mos, dictionary, PRECISE, tx).await?;
+            zap::remove(&self.mos, vdev_zap, PRECISE, tx).await?;
             features.decr(FEATURE, tx).await?;
         }
-        if let Some(map) = self.obsolete_map(vdev, dictionary).await? {
-            zap::remove(&self.mos, dictionary, SPACE_MAP, tx).await?;
+        if let Some(map) = self.obsolete_map(vdev, vdev_zap).await? {
+            zap::remove(&self.mos, vdev_zap, SPACE_MAP, tx).await?;
             self.mos.free_object(map.object, tx).await?;
             features.decr(FEATURE, tx).await?;
             if map.header.histogram.is_some() {
@@ -94,14 +94,14 @@ impl Inner {
         for (vdev, ranges) in obsolete {
             let config = self.tree.config();
             let top = config.tops.get(vdev as usize);
-            let Some((dictionary, asize)) = top.and_then(|top| Some((top.zap_top?, top.asize)))
+            let Some((vdev_zap, asize)) = top.and_then(|top| Some((top.zap_top?, top.asize)))
             else {
                 continue;
             };
-            let dictionary = ObjectId(dictionary);
-            let mut map = match self.obsolete_map(vdev, dictionary).await? {
+            let vdev_zap = ObjectId(vdev_zap);
+            let mut map = match self.obsolete_map(vdev, vdev_zap).await? {
                 Some(map) => map,
-                None => self.create_obsolete_map(dictionary, tx).await?,
+                None => self.create_obsolete_map(vdev_zap, tx).await?,
             };
             // Offsets in bytes.
             let scale = Scale {
@@ -111,9 +111,9 @@ impl Inner {
             };
             let two_words = self.space.two_words.get();
             let mut encoder = Encoder::new(scale, &map.header, map.block_size, two_words);
-            encoder.batch(Kind::Alloc, txg.0, pass);
+            encoder.batch(MapType::Alloc, txg.0, pass);
             for range in &ranges {
-                encoder.range(Kind::Alloc, range);
+                encoder.range(MapType::Alloc, range);
             }
             encoder
                 .append(&self.mos, map.object, &mut map.header, tx)
@@ -124,16 +124,20 @@ impl Inner {
         Ok(())
     }
 
-    async fn create_obsolete_map(&self, dictionary: ObjectId, tx: &Tx) -> Result<Map, PoolError> {
+    async fn create_obsolete_map(
+        &self,
+        vdev_zap: ObjectId,
+        tx: &Tx,
+    ) -> Result<ObsoleteMap, PoolError> {
         let features = self.hierarchy.features();
         let histogram = self.space.histogram.get();
         let (object, header) = space_map::create(&self.mos, histogram, tx).await?;
-        zap::add_u64(&self.mos, dictionary, SPACE_MAP, object.0, tx).await?;
+        zap::add_u64(&self.mos, vdev_zap, SPACE_MAP, object.0, tx).await?;
         features.incr(FEATURE, tx).await?;
         if histogram {
             features.incr(HISTOGRAM, tx).await?;
         }
-        Ok(Map {
+        Ok(ObsoleteMap {
             object,
             header,
             block_size: space_map::BLOCK_SIZE,
@@ -143,17 +147,17 @@ impl Inner {
     async fn obsolete_map(
         &self,
         vdev: u32,
-        dictionary: ObjectId,
-    ) -> Result<Option<Map>, PoolError> {
+        vdev_zap: ObjectId,
+    ) -> Result<Option<ObsoleteMap>, PoolError> {
         let known = self.removal.obsolete.0.borrow().get(&vdev).cloned();
         if known.is_some() {
             return Ok(known);
         }
-        let Some(object) = zap::lookup_u64(&self.mos, dictionary, SPACE_MAP).await? else {
+        let Some(object) = zap::lookup_u64(&self.mos, vdev_zap, SPACE_MAP).await? else {
             return Ok(None);
         };
         let object = ObjectId(object);
-        Ok(Some(Map {
+        Ok(Some(ObsoleteMap {
             object,
             header: space_map::header(&self.mos, object).await?,
             block_size: self.mos.object_info(object).await?.block_size,

@@ -1,4 +1,4 @@
-//! The tables of removed vdevs on disk: where their blocks are now, and in which groups they were copied.
+//! The tables of removed vdevs on disk: where their blocks are now, and in which txgs they were copied.
 //!
 //! ```text
 //! configuration of the vdev  com.delphix:indirect_object -> entries of 24 bytes { source, place }, sorted by source;
@@ -56,7 +56,7 @@ pub(super) enum Stage {
 
 /// What the directory says of removals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Phys {
+pub(super) struct RemovalPhys {
     pub(super) stage: Stage,
     pub(super) vdev: u64,
     /// The vdev that was removed last.
@@ -67,7 +67,7 @@ pub(super) struct Phys {
     pub(super) copied: u64,
 }
 
-impl Phys {
+impl RemovalPhys {
     /// Reads the state; `None` in a pool that nothing was ever removed from.
     pub(super) async fn read(mos: &Objset) -> Result<Option<Self>, PoolError> {
         let words = match zap::lookup(mos, DIRECTORY, REMOVING).await? {
@@ -111,15 +111,15 @@ impl Phys {
 
 /// An entry to be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct CopiedRun {
     pub(super) moved: Moved,
-    /// Bytes of it that nobody refers to already.
+    /// Bytes of it that were freed already.
     pub(super) obsolete: u64,
 }
 
 /// The objects of one table.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Table {
+pub(super) struct IndirectTable {
     pub(super) mapping: ObjectId,
     pub(super) births: ObjectId,
     pub(super) counts: Option<ObjectId>,
@@ -129,7 +129,7 @@ pub(super) struct Table {
     births_count: u64,
 }
 
-impl Table {
+impl IndirectTable {
     /// Creates an empty table.
     pub(super) async fn create(mos: &Objset, counts: bool, tx: &Tx) -> Result<Self, PoolError> {
         let kind = ObjectType::UINT64_METADATA;
@@ -204,16 +204,16 @@ impl Table {
         Ok(mos.set_bonus(self.births, kind, &count, tx).await?)
     }
 
-    /// Adds what was copied in the group of `tx`, behind all entries there are.
+    /// Adds what was copied in the txg of `tx`, behind all entries there are.
     pub(super) async fn append(
         &mut self,
         mos: &Objset,
-        entries: &[Entry],
+        entries: &[CopiedRun],
         tx: &Tx,
     ) -> Result<(), PoolError> {
         for batch in entries.chunks(index(BATCH)) {
             let (mut bytes, mut counts) = (Vec::new(), Vec::new());
-            for Entry { moved, obsolete } in batch {
+            for CopiedRun { moved, obsolete } in batch {
                 // Format page on block pointers, DVA: size in the low 24 bits, vdev above 32, all in units of 512.
                 let place = u64::from(moved.vdev) << 32 | moved.len >> 9;
                 for word in [moved.from >> 9, place, moved.offset >> 9] {
@@ -296,7 +296,7 @@ fn bad(what: &str) -> PoolError {
 /// Tells the tree where the blocks of removed vdevs are, and those of one that is being evacuated.
 pub(crate) async fn load_mappings(mos: &Objset, tree: &Tree) -> Result<(), PoolError> {
     let config = tree.config();
-    let Some(phys) = Phys::read(mos).await? else {
+    let Some(phys) = RemovalPhys::read(mos).await? else {
         let removed = config.tops.iter().any(|top| top.kind == VdevKind::Indirect);
         return if removed {
             Err(bad("state is missing"))
@@ -329,6 +329,6 @@ pub(crate) async fn load_mappings(mos: &Objset, tree: &Tree) -> Result<(), PoolE
 
 async fn load(mos: &Objset, tree: &Tree, top: &VdevConfig) -> Result<(), PoolError> {
     let id = u32::try_from(top.id).map_err(|_| bad("order"))?;
-    let (runs, births) = Table::open(mos, top).await?.read(mos).await?;
+    let (runs, births) = IndirectTable::open(mos, top).await?.read(mos).await?;
     Ok(tree.set_mapping(id, runs, births)?)
 }

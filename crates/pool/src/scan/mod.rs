@@ -18,22 +18,22 @@ use ondisk::{Guid, ObjectId, ObjectType};
 use runtime::JoinHandle;
 use runtime::sync::{Event, Mutex};
 
-use self::order::Order;
+use self::order::DatasetOrder;
 pub(crate) use self::order::all_datasets;
-use self::walk::End;
+use self::walk::WalkEnd;
 pub(crate) use self::walk::is_unreadable_by_design;
 use crate::PoolError;
 use crate::error::ScanRefusal;
-use crate::pool::{DIRECTORY, Inner, Pool};
+use crate::pool::{DIRECTORY, ImportedPool, Pool};
 use crate::status::ScanStatus;
 
-/// Where the pool keeps up to which group it was scrubbed.
+/// Where the pool keeps up to which txg it was scrubbed.
 // OpenZFS: include/sys/dmu.h, DMU_POOL_LAST_SCRUBBED_TXG
 const LAST_SCRUBBED: &str = "last_scrubbed_txg";
 
 /// Counts of this session, which are not kept on disk.
 #[derive(Clone, Copy, Debug, Default)]
-struct Pass {
+struct ScanPass {
     start_time: u64,
     examined: u64,
     issued: u64,
@@ -44,16 +44,16 @@ struct Pass {
 }
 
 /// The scan of a pool: at most one at a time, and the memory of the last.
-pub(crate) struct State {
+pub(crate) struct ScanState {
     phys: RefCell<ScanPhys>,
-    order: RefCell<Order>,
-    pass: Cell<Pass>,
+    order: RefCell<DatasetOrder>,
+    pass: Cell<ScanPass>,
     /// The stored state is older than `phys`.
     dirty: Cell<bool>,
     /// The walk is to end at the next window.
     stopping: Cell<bool>,
     task: RefCell<Option<JoinHandle<()>>>,
-    /// Told at every step.
+    /// Notified at every step.
     changed: Event,
     /// Leaves a resilver works for, and how often each had been away when it began.
     resilvering: RefCell<BTreeMap<u64, u64>>,
@@ -61,11 +61,11 @@ pub(crate) struct State {
     failure: RefCell<Option<String>>,
     /// Held while it is decided which scan runs next.
     deciding: Mutex<()>,
-    /// The group up to which the last complete scrub looked; 0 before there was one.
+    /// The txg up to which the last complete scrub looked; 0 before there was one.
     last_scrubbed_txg: Cell<u64>,
 }
 
-impl Default for State {
+impl Default for ScanState {
     fn default() -> Self {
         Self {
             phys: RefCell::default(),
@@ -83,7 +83,7 @@ impl Default for State {
     }
 }
 
-impl State {
+impl ScanState {
     fn is_scanning(&self) -> bool {
         self.phys.borrow().state == scan_state::SCANNING
     }
@@ -96,12 +96,12 @@ impl State {
         self.phys.borrow().flags & SCRUB_PAUSED != 0
     }
 
-    /// Whether there is something to be stored with the next group.
+    /// Whether there is something to be stored with the next txg.
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty.get()
     }
 
-    /// Returns the group up to which the last complete scrub looked; 0 before there was one.
+    /// Returns the txg up to which the last complete scrub looked; 0 before there was one.
     pub(crate) fn last_scrubbed_txg(&self) -> u64 {
         self.last_scrubbed_txg.get()
     }
@@ -174,8 +174,8 @@ impl Pool {
     }
 
     async fn start_scrub_from(&self, min_txg: u64) -> Result<(), PoolError> {
-        let inner = &self.0;
-        let scan = &inner.scan;
+        let imported = &self.0;
+        let scan = &imported.scan;
         let _deciding = scan.deciding.lock().await;
         if scan.is_scanning() {
             if scan.is_resilver() {
@@ -184,12 +184,12 @@ impl Pool {
             if !scan.is_paused() {
                 return Err(ScanRefusal::Scrubbing.into());
             }
-            inner.set_paused(false).await?;
-            inner.start_walk();
+            imported.set_paused(false).await?;
+            imported.start_walk();
             return Ok(());
         }
-        inner.begin_scan(scan_func::SCRUB, min_txg, None).await?;
-        inner.start_walk();
+        imported.begin_scan(scan_func::SCRUB, min_txg, None).await?;
+        imported.start_walk();
         Ok(())
     }
 
@@ -257,33 +257,33 @@ impl Pool {
     /// # Errors
     /// `Closed` when the pool is closed first; `Corrupt` when the scan could not go on.
     pub async fn wait_scan(&self) -> Result<ScanStatus, PoolError> {
-        let inner = &self.0;
-        while inner.scan.is_scanning() {
-            if inner.closed.get() {
+        let imported = &self.0;
+        while imported.scan.is_scanning() {
+            if imported.closed.get() {
                 return Err(PoolError::Closed);
             }
-            if let Some(reason) = inner.scan.failure.borrow().clone() {
+            if let Some(reason) = imported.scan.failure.borrow().clone() {
                 return Err(PoolError::Corrupt(reason));
             }
-            inner.scan.changed.wait().await;
+            imported.scan.changed.wait().await;
         }
-        Ok(inner.scan.status().unwrap_or_default())
+        Ok(imported.scan.status().unwrap_or_default())
     }
 }
 
 /// Starts bringing outdated leaves up to date, if there are any that can be written.
 pub(crate) fn resilver_in_background(pool: &Pool) {
-    let inner = pool.0.clone();
-    if inner.readonly {
+    let imported = pool.0.clone();
+    if imported.readonly {
         return;
     }
     drop(pool.0.handle.spawn("resilver", async move {
         // What fails stays in the dirty-time logs and is tried again at the next occasion.
-        drop(inner.resilver_if_needed().await);
+        drop(imported.resilver_if_needed().await);
     }));
 }
 
-impl Inner {
+impl ImportedPool {
     /// Reads what the pool remembers of scans. Nothing is started yet.
     pub(crate) async fn load_scan(&self) -> Result<(), PoolError> {
         if let Some(zap::ZapValue::U64(words)) =
@@ -318,14 +318,14 @@ impl Inner {
                 phys.cur_max_txg = phys.max_txg;
             }
             *self.scan.order.borrow_mut() = if objset == 0 && waiting.is_empty() {
-                Order::from(phys.min_txg)
+                DatasetOrder::from(phys.min_txg)
             } else {
-                Order::resume(&self.mos, phys.min_txg, current, waiting).await?
+                DatasetOrder::resume(&self.mos, phys.min_txg, current, waiting).await?
             };
         }
-        let mut pass = Pass {
+        let mut pass = ScanPass {
             start_time: self.unix_time(),
-            ..Pass::default()
+            ..ScanPass::default()
         };
         if phys.flags & SCRUB_PAUSED != 0 {
             pass.paused_since = pass.start_time;
@@ -343,7 +343,7 @@ impl Inner {
         self.continue_rebuilds().await?;
         self.finish_replacements().await?;
         if self.rebuild.is_active() {
-            return self.give_way().await;
+            return self.cancel_scrub_for_rebuild().await;
         }
         if self.scan.is_scanning() && self.scan.is_resilver() {
             if self.resilver_can_go_on() {
@@ -367,11 +367,11 @@ impl Inner {
     pub(crate) async fn resilver_if_needed(self: &Rc<Self>) -> Result<(), PoolError> {
         let _deciding = self.scan.deciding.lock().await;
         if self.removal.vdev().is_some() {
-            // Nobody refers to what an evacuation has copied: it would be passed over. It asks again at its end.
+            // No block pointer refers to the copies of an evacuation yet: they would be passed over. The evacuation calls again at its end.
             return Ok(());
         }
         if self.rebuild.is_active() {
-            // It asks again at its end, too.
+            // The rebuild calls again at its end, too.
             return Ok(());
         }
         let leaves = self.leaves_to_resilver();
@@ -400,11 +400,11 @@ impl Inner {
                 self.end_scan(false).await?;
             }
         }
-        // Blocks of groups that are still on their way must be there to be walked.
+        // Blocks of txgs that are still on their way must be there to be walked.
         while self.clock().last_synced().0 < last {
             self.clock().sync_all().await?;
         }
-        // Blocks of removed vdevs may have been copied in a group that a device lacks, and be of any age.
+        // Blocks of removed vdevs may have been copied in a txg that a device lacks, and be of any age.
         let moved = leaves.values().flatten();
         let first = match moved.clone().any(|range| self.tree.moved_in(range)) {
             true => 0,
@@ -415,16 +415,16 @@ impl Inner {
             .await;
         match begun {
             Ok(()) => self.start_walk(),
-            // A sequential resilver began while the groups were waited for: it asks again at its end.
+            // A sequential resilver began while the txgs were waited for: it calls again at its end.
             Err(PoolError::Scan(ScanRefusal::Resilvering)) if self.rebuild.is_active() => {}
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// Ends a scrub for a sequential resilver.
+    /// Cancels a scrub for a sequential resilver.
     // OpenZFS: module/zfs/vdev_rebuild.c, vdev_rebuild_thread
-    pub(crate) async fn give_way(self: &Rc<Self>) -> Result<(), PoolError> {
+    pub(crate) async fn cancel_scrub_for_rebuild(self: &Rc<Self>) -> Result<(), PoolError> {
         let _deciding = self.scan.deciding.lock().await;
         if self.scan.is_scanning() && !self.scan.is_resilver() {
             self.stop_walk().await;
@@ -445,8 +445,8 @@ impl Inner {
         self.setup_scan(scan_func::SCRUB, 0, tx.txg().0, tx).await
     }
 
-    /// Goes on with the scrub that [`Inner::setup_scrub`] recorded.
-    pub(crate) async fn walk_after_rebuild(self: &Rc<Self>) {
+    /// Goes on with the scrub that [`ImportedPool::setup_scrub`] recorded.
+    pub(crate) async fn start_scrub_after_rebuild(self: &Rc<Self>) {
         let _deciding = self.scan.deciding.lock().await;
         if !self.scan.is_paused() {
             self.start_walk();
@@ -463,31 +463,31 @@ impl Inner {
         let max_txg = max_txg.unwrap_or_else(|| self.clock().last_synced().0);
         if self.readonly {
             let phys = self.new_scan(func, min_txg, max_txg);
-            *self.scan.order.borrow_mut() = Order::from(min_txg);
+            *self.scan.order.borrow_mut() = DatasetOrder::from(min_txg);
             *self.scan.phys.borrow_mut() = phys;
             return Ok(());
         }
-        self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
-            if inner.scan.is_scanning() {
+        self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
+            if imported.scan.is_scanning() {
                 return Err(ScanRefusal::Scrubbing.into());
             }
-            if inner.rebuild.is_active() {
+            if imported.rebuild.is_active() {
                 return Err(ScanRefusal::Resilvering.into());
             }
             let max_txg = match func {
                 scan_func::SCRUB => tx.txg().0,
                 _ => max_txg,
             };
-            inner.setup_scan(func, min_txg, max_txg, &tx).await
+            imported.setup_scan(func, min_txg, max_txg, &tx).await
         })
         .await
     }
 
     fn new_scan(&self, func: u64, min_txg: u64, max_txg: u64) -> ScanPhys {
         let start_time = self.unix_time();
-        self.scan.pass.set(Pass {
+        self.scan.pass.set(ScanPass {
             start_time,
-            ..Pass::default()
+            ..ScanPass::default()
         });
         self.scan.failure.borrow_mut().take();
         ScanPhys {
@@ -514,7 +514,7 @@ impl Inner {
         let mut phys = self.new_scan(func, min_txg, max_txg);
         let spec = zap::ZapSpec::new(ObjectType::SCAN_QUEUE);
         phys.queue_obj = zap::create(&self.mos, &spec, tx).await?.0;
-        *self.scan.order.borrow_mut() = Order::from(min_txg);
+        *self.scan.order.borrow_mut() = DatasetOrder::from(min_txg);
         *self.scan.phys.borrow_mut() = phys;
         if func == scan_func::RESILVER {
             self.forget_rebuilds(tx).await?;
@@ -535,9 +535,9 @@ impl Inner {
             return Ok(());
         }
         let result = self
-            .run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
-                if inner.scan.is_scanning() {
-                    inner.finish_scan(complete, &tx).await
+            .run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
+                if imported.scan.is_scanning() {
+                    imported.finish_scan(complete, &tx).await
                 } else {
                     Ok(())
                 }
@@ -553,7 +553,7 @@ impl Inner {
             self.mos.free_object(ObjectId(phys.queue_obj), tx).await?;
             phys.queue_obj = 0;
         }
-        *self.scan.order.borrow_mut() = Order::default();
+        *self.scan.order.borrow_mut() = DatasetOrder::default();
         phys.flags &= !SCRUB_PAUSED;
         phys.state = if complete {
             scan_state::FINISHED
@@ -568,10 +568,10 @@ impl Inner {
             self.scan.last_scrubbed_txg.set(phys.max_txg);
         }
         if complete {
-            self.give_up_missing(phys.max_txg, tx).await?;
+            self.subtract_resilvered_txgs(phys.max_txg, tx).await?;
         }
         self.scan.resilvering.borrow_mut().clear();
-        self.damage.rotate();
+        self.error_logs.rotate();
         match (complete, phys.func) {
             (true, _) => self.notify_scan("finish"),
             (false, scan_func::SCRUB) => self.notify_scan("abort"),
@@ -583,12 +583,16 @@ impl Inner {
         } else {
             "scan cancelled"
         };
-        let text = format!("errors={}", self.damage.count());
+        let text = format!("errors={}", self.error_logs.count());
         self.log_internal(name, &text, tx).await
     }
 
     /// Takes off the dirty-time logs what the scan has brought to the leaves that were there all the time.
-    async fn give_up_missing(self: &Rc<Self>, max_txg: u64, tx: &Tx) -> Result<(), PoolError> {
+    async fn subtract_resilvered_txgs(
+        self: &Rc<Self>,
+        max_txg: u64,
+        tx: &Tx,
+    ) -> Result<(), PoolError> {
         let clean = self.scan.phys.borrow().errors == 0
             && self.scan.pass.get().unrepaired_copies == 0
             && self.scan.is_resilver();
@@ -641,11 +645,11 @@ impl Inner {
         if self.readonly {
             return Ok(());
         }
-        self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| inner.store_scan(&tx).await)
+        self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| imported.store_scan(&tx).await)
             .await
     }
 
-    /// Sees to it that the next group stores how far the scan has come.
+    /// Sees to it that the next txg stores how far the scan has come.
     pub(crate) fn scan_dirty(&self) {
         if self.scan.is_scanning() && !self.readonly {
             self.scan.dirty.set(true);
@@ -692,27 +696,28 @@ impl Inner {
             return;
         }
         scan.stopping.set(false);
-        let inner = self.clone();
+        let imported = self.clone();
         let task = self.handle.spawn("scan", async move {
-            let outcome = inner.walk().await;
-            inner.scan.task.borrow_mut().take();
+            let outcome = imported.walk().await;
+            imported.scan.task.borrow_mut().take();
             match outcome {
-                Ok(End::Complete) => {
-                    if inner.end_scan(true).await.is_ok() && !inner.closed.get() {
-                        // Devices that came back too late for this one. A task of its own: who waits for this one may be
-                        // deciding what comes next.
-                        let after = inner.clone();
-                        drop(inner.handle.spawn("after a scan", async move {
+                Ok(WalkEnd::Complete) => {
+                    if imported.end_scan(true).await.is_ok() && !imported.closed.get() {
+                        // Devices that came back too late for this one. A task of its own: the waiter of this one may hold
+                        // `deciding`.
+                        let after = imported.clone();
+                        drop(imported.handle.spawn("after a scan", async move {
                             drop(after.after_scan().await);
                         }));
                     }
                 }
-                Ok(End::Stopped) => {}
+                Ok(WalkEnd::Stopped) => {}
                 Err(error) => {
-                    *inner.scan.failure.borrow_mut() = Some(format!("the scan stopped: {error}"));
+                    *imported.scan.failure.borrow_mut() =
+                        Some(format!("the scan stopped: {error}"));
                 }
             }
-            inner.scan.changed.notify_all();
+            imported.scan.changed.notify_all();
         });
         *scan.task.borrow_mut() = Some(task);
     }
@@ -747,7 +752,7 @@ impl Inner {
         outdated
     }
 
-    /// Notes for whom the resilver works, in memory and in the configuration.
+    /// Records which leaves the resilver works for, in memory and in the configuration.
     fn note_resilvering(&self) {
         let leaves = self.leaves_to_resilver();
         let max_txg = self.scan.phys.borrow().max_txg;

@@ -19,7 +19,7 @@ const DATASETS_MAX: usize = 10_000_000;
 
 /// Datasets to be visited, each with the txg after which its own blocks were born.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Order {
+pub(super) struct DatasetOrder {
     /// Blocks born in or before this txg are not wanted of any dataset.
     pub(super) floor: u64,
     pub(super) waiting: BTreeMap<u64, u64>,
@@ -29,7 +29,7 @@ pub(super) struct Order {
     changes: BTreeMap<u64, Option<u64>>,
 }
 
-impl From<u64> for Order {
+impl From<u64> for DatasetOrder {
     /// An empty order of a scan that wants only blocks born after `floor`.
     fn from(floor: u64) -> Self {
         Self {
@@ -39,7 +39,7 @@ impl From<u64> for Order {
     }
 }
 
-impl Order {
+impl DatasetOrder {
     /// The order of a scan that goes on: what the queue object said.
     pub(super) async fn resume(
         mos: &Objset,
@@ -121,7 +121,7 @@ impl Order {
         Ok(())
     }
 
-    /// Returns and forgets what the queue object must be told: a txg to store, or `None` to remove.
+    /// Takes the changes that the queue object must get: a txg to store, or `None` to remove.
     pub(super) fn take_changes(&mut self) -> BTreeMap<u64, Option<u64>> {
         std::mem::take(&mut self.changes)
     }
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_dataset_is_visited_again_only_when_its_history_grew() {
-        let mut order = Order::default();
+        let mut order = DatasetOrder::default();
         order.push(7, 10);
         order.push(7, 5);
         order.push(7, 8);
@@ -229,9 +229,9 @@ mod tests {
 
     #[test]
     fn a_resilver_wants_nothing_older_than_what_is_missing() {
-        let mut order = Order {
+        let mut order = DatasetOrder {
             floor: 20,
-            ..Order::default()
+            ..DatasetOrder::default()
         };
         order.push(7, 10);
         assert_eq!(order.pop(), Some((7, 20)));

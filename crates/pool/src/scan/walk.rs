@@ -1,7 +1,7 @@
 //! The walk of a scan: dataset after dataset, window after window of blocks, each window in the order of the disks.
 //!
 //! A walk sees the trees as they were when it took their root, while the pool goes on. A block freed since then may have
-//! been overwritten, but not within two groups of the root's (space is kept that long): damage found later than that is
+//! been overwritten, but not within two txgs of the root's (space is kept that long): damage found later than that is
 //! looked at again from a newer root before it counts.
 
 use std::cell::RefCell;
@@ -18,7 +18,7 @@ use zio::{Bookmark, IoClass, ReadProps, ZioError};
 
 use super::order;
 use crate::PoolError;
-use crate::pool::Inner;
+use crate::pool::ImportedPool;
 
 /// Blocks checked at the same time.
 const CONCURRENT: usize = 64;
@@ -26,7 +26,7 @@ const CONCURRENT: usize = 64;
 const WINDOW_BLOCKS: usize = 2048;
 /// See [`WINDOW_BLOCKS`].
 const WINDOW_BYTES: u64 = 128 << 20;
-/// Pointers looked at for one window: a resilver passes over most of them.
+/// Block pointers examined for one window: a resilver skips most of them.
 const WINDOW_VISITS: usize = 65_536;
 /// How often a window is walked again from a newer root.
 const ATTEMPTS: u32 = 4;
@@ -38,7 +38,7 @@ const AWAY_WAIT: Duration = Duration::from_secs(1);
 
 /// Why a walk ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum WalkEnd {
     /// Everything was visited.
     Complete,
     /// It was asked to stop; its place is kept.
@@ -47,7 +47,7 @@ pub(super) enum End {
 
 /// What checking a window came to.
 #[derive(Clone, Debug, Default)]
-struct Found {
+struct WindowOutcome {
     examined_bytes: u64,
     skipped_bytes: u64,
     repaired_bytes: u64,
@@ -58,21 +58,21 @@ struct Found {
 /// Outdated leaves by top-level vdev, with the txgs they miss.
 type Outdated = BTreeMap<u32, Vec<Vec<Range<u64>>>>;
 
-impl Inner {
+impl ImportedPool {
     /// Goes on with the scan from where it is.
-    pub(super) async fn walk(self: &Rc<Self>) -> Result<End, PoolError> {
+    pub(super) async fn walk(self: &Rc<Self>) -> Result<WalkEnd, PoolError> {
         let mut saved = self.handle.now();
         loop {
             let place = self.scan.phys.borrow().bookmark;
             let [objset, ..] = place;
             if objset == DESTROYED_OBJSET {
                 if !self.next_dataset().await? {
-                    return Ok(End::Complete);
+                    return Ok(WalkEnd::Complete);
                 }
                 continue;
             }
-            if self.walk_objset(objset, &mut saved).await? == End::Stopped {
-                return Ok(End::Stopped);
+            if self.walk_objset(objset, &mut saved).await? == WalkEnd::Stopped {
+                return Ok(WalkEnd::Stopped);
             }
             let min_txg = self.scan.phys.borrow().cur_min_txg;
             let mut order = self.scan.order.borrow().clone();
@@ -107,7 +107,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// Returns the root of an objset as of a complete group; `None` when the dataset is gone.
+    /// Returns the root of an objset as of a complete txg; `None` when the dataset is gone.
     async fn settled_root(&self, objset: u64) -> Result<Option<BlockPointer>, PoolError> {
         loop {
             let root = if objset == 0 {
@@ -129,14 +129,14 @@ impl Inner {
         self: &Rc<Self>,
         objset: u64,
         saved: &mut runtime::Instant,
-    ) -> Result<End, PoolError> {
+    ) -> Result<WalkEnd, PoolError> {
         let mut attempt = 0;
         loop {
             let Some(root) = self.settled_root(objset).await? else {
-                return Ok(End::Complete);
+                return Ok(WalkEnd::Complete);
             };
             if root.is_hole() {
-                return Ok(End::Complete);
+                return Ok(WalkEnd::Complete);
             }
             let taken = self.clock().last_synced();
             let (place, min_birth) = {
@@ -168,10 +168,10 @@ impl Inner {
                     attempt += 1;
                     break;
                 }
-                if !found.damaged.is_empty() && self.is_cut_off() {
+                if !found.damaged.is_empty() && self.has_unreadable_top() {
                     // A device that is away has not lost its bytes.
                     if self.scan.stopping.get() || self.closed.get() {
-                        return Ok(End::Stopped);
+                        return Ok(WalkEnd::Stopped);
                     }
                     self.handle.sleep(AWAY_WAIT).await;
                     break;
@@ -182,10 +182,10 @@ impl Inner {
                 // Without another holder the pool was dropped: what is done stays as a crash would leave it.
                 let dropped = Rc::strong_count(self) == 1;
                 if self.scan.stopping.get() || self.closed.get() || dropped {
-                    return Ok(End::Stopped);
+                    return Ok(WalkEnd::Stopped);
                 }
                 if ended {
-                    return Ok(End::Complete);
+                    return Ok(WalkEnd::Complete);
                 }
                 ahead = next.transpose()?;
                 if self.handle.now() >= *saved + PROGRESS_EVERY {
@@ -200,7 +200,7 @@ impl Inner {
     }
 
     /// Whether some top-level vdev cannot be read at all.
-    fn is_cut_off(&self) -> bool {
+    fn has_unreadable_top(&self) -> bool {
         self.tree.status().health == vdev::Health::Unavailable
     }
 
@@ -209,11 +209,11 @@ impl Inner {
         &self,
         traversal: &mut Traversal,
         objset: u64,
-    ) -> Result<(Window, Option<(u64, u64)>), PoolError> {
+    ) -> Result<(ScanWindow, Option<(u64, u64)>), PoolError> {
         let max_txg = self.scan.phys.borrow().max_txg;
         let outdated = self.outdated_by_top();
         let resilver = self.scan.is_resilver();
-        let mut window = Window::default();
+        let mut window = ScanWindow::default();
         let mut last = None;
         let mut visits = 0;
         while window.blocks.len() < WINDOW_BLOCKS
@@ -252,12 +252,12 @@ impl Inner {
         Ok((window, last))
     }
 
-    async fn check(self: &Rc<Self>, objset: u64, window: &Window) -> Found {
-        let found = Rc::new(RefCell::new(Found {
+    async fn check(self: &Rc<Self>, objset: u64, window: &ScanWindow) -> WindowOutcome {
+        let found = Rc::new(RefCell::new(WindowOutcome {
             examined_bytes: window.bytes,
             skipped_bytes: window.skipped,
             damaged: window.damaged.clone(),
-            ..Found::default()
+            ..WindowOutcome::default()
         }));
         let room = Rc::new(Semaphore::new(
             "room among the blocks being scanned",
@@ -265,9 +265,9 @@ impl Inner {
         ));
         for item in &window.blocks {
             let permit = room.acquire(1).await;
-            let (inner, found, item) = (self.clone(), found.clone(), item.clone());
+            let (imported, found, item) = (self.clone(), found.clone(), item.clone());
             drop(self.handle.spawn("scan of a block", async move {
-                inner.check_block(objset, &item, &found).await;
+                imported.check_block(objset, &item, &found).await;
                 drop(permit);
             }));
         }
@@ -276,7 +276,7 @@ impl Inner {
         found.take()
     }
 
-    async fn check_block(&self, objset: u64, item: &TraverseItem, found: &RefCell<Found>) {
+    async fn check_block(&self, objset: u64, item: &TraverseItem, found: &RefCell<WindowOutcome>) {
         let props = ReadProps {
             class: IoClass::Scrub,
             bookmark: Bookmark {
@@ -303,7 +303,7 @@ impl Inner {
     }
 
     /// Counts a window and moves the place behind it.
-    fn note(&self, found: Found, objset: u64, last: Option<(u64, u64)>) {
+    fn note(&self, found: WindowOutcome, objset: u64, last: Option<(u64, u64)>) {
         let scan = &self.scan;
         let mut phys = scan.phys.borrow_mut();
         phys.examined += found.examined_bytes;
@@ -319,7 +319,7 @@ impl Inner {
         pass.unrepaired_copies += found.unrepaired_copies;
         scan.pass.set(pass);
         for block in found.damaged {
-            if self.damage.note_in_scan(block) {
+            if self.error_logs.note_in_scan(block) {
                 self.report_damage(&block);
             }
         }
@@ -343,7 +343,7 @@ impl Inner {
                 size: dva.asize,
                 born: bp.physical_birth(),
             };
-            // What cannot be found is looked at, and told of then.
+            // A block that cannot be resolved is read, and reported then.
             let Ok(pieces) = self.tree.resolve(at) else {
                 return true;
             };
@@ -368,7 +368,7 @@ impl Inner {
 
 /// Blocks to be checked together.
 #[derive(Clone, Debug, Default)]
-struct Window {
+struct ScanWindow {
     blocks: Vec<TraverseItem>,
     /// All copies of all blocks, with those passed over.
     bytes: u64,

@@ -136,13 +136,13 @@ fn an_import_needs_no_cache_device() {
         compare(&root(&pool).await, &recorder.now, "the cache rots").await;
         pool.abandon();
     });
-    // Somebody else's disk in its place.
+    // A foreign disk at its path.
     world.damage(path(1), 0, &vec![0; 4 << 20]);
     world.damage(path(1), 124 << 20, &vec![0; 4 << 20]);
     run(&world, async |handle| {
         let pool = import(&handle, 3).await;
         assert_eq!(pool.status().caches[0].health, Health::Unavail);
-        compare(&root(&pool).await, &recorder.now, "a stranger").await;
+        compare(&root(&pool).await, &recorder.now, "a foreign disk").await;
         let guid = pool.status().caches[0].guid;
         pool.remove(guid).await.expect("remove");
         pool.export().await.expect("export");

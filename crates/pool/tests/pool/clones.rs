@@ -1,4 +1,4 @@
-//! A log that names blocks which somebody else has, as OpenZFS logs a clone: the claim holds them, the replay reads them though
+//! A log that names blocks of other files, as OpenZFS logs a clone: the claim holds them, the replay reads them though
 //! their owner has gone, and nothing is left of them afterwards.
 
 use dmu::{Traversal, TraverseOptions};

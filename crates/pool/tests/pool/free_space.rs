@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use pool::{LeafWork, LeafWorkRequest, LeafWorkState, Pool, VdevSpec};
+use pool::{LeafActivity, LeafActivityRequest, LeafActivityState, Pool, VdevSpec};
 use runtime::Handle;
 use world::{Ended, World};
 
 use crate::support::*;
 use crate::workload::{Recorder, compare, root, step, work};
 
-const START: LeafWorkRequest = LeafWorkRequest::Start { rate: None };
+const START: LeafActivityRequest = LeafActivityRequest::Start { rate: None };
 
 fn leaves(pool: &Pool) -> Vec<u64> {
     pool.tree()
@@ -19,12 +19,12 @@ fn leaves(pool: &Pool) -> Vec<u64> {
         .collect()
 }
 
-fn states(pool: &Pool, what: LeafWork) -> Vec<LeafWorkState> {
-    fn collect(vdev: &pool::VdevStatus, what: LeafWork, into: &mut Vec<LeafWorkState>) {
+fn states(pool: &Pool, what: LeafActivity) -> Vec<LeafActivityState> {
+    fn collect(vdev: &pool::VdevStatus, what: LeafActivity, into: &mut Vec<LeafActivityState>) {
         if vdev.children.is_empty() {
             into.push(match what {
-                LeafWork::Trim => vdev.trim.state,
-                LeafWork::Initialize => vdev.initialize.state,
+                LeafActivity::Trim => vdev.trim.state,
+                LeafActivity::Initialize => vdev.initialize.state,
             });
         }
         for child in &vdev.children {
@@ -36,8 +36,8 @@ fn states(pool: &Pool, what: LeafWork) -> Vec<LeafWorkState> {
     found
 }
 
-async fn wait(handle: &Handle, pool: &Pool, what: LeafWork) {
-    while states(pool, what).contains(&LeafWorkState::Active) {
+async fn wait(handle: &Handle, pool: &Pool, what: LeafActivity) {
+    while states(pool, what).contains(&LeafActivityState::Active) {
         handle.sleep(Duration::from_millis(20)).await;
     }
 }
@@ -75,25 +75,29 @@ fn free_space_is_written_and_discarded_beside_clients() {
         run(&world, async |handle| {
             let pool = create(&handle, vdevs.clone()).await;
             work(&pool, &mut rng, &mut recorder, 60).await;
-            for what in [LeafWork::Initialize, LeafWork::Trim] {
+            for what in [LeafActivity::Initialize, LeafActivity::Trim] {
                 for leaf in leaves(&pool) {
-                    let idle = pool.work_on_leaf(what, leaf, LeafWorkRequest::Cancel).await;
+                    let idle = pool
+                        .request_leaf_activity(what, leaf, LeafActivityRequest::Cancel)
+                        .await;
                     assert!(idle.is_err(), "nothing runs");
-                    pool.work_on_leaf(what, leaf, START).await.expect("start");
-                    let again = pool.work_on_leaf(what, leaf, START).await;
+                    pool.request_leaf_activity(what, leaf, START)
+                        .await
+                        .expect("start");
+                    let again = pool.request_leaf_activity(what, leaf, START).await;
                     assert!(again.is_err(), "it runs");
                 }
-                // Who allocates meanwhile gets what nobody works on.
+                // Concurrent allocations get other ranges.
                 work(&pool, &mut rng, &mut recorder, 60).await;
                 wait(&handle, &pool, what).await;
-                let all = vec![LeafWorkState::Complete; disks];
+                let all = vec![LeafActivityState::Complete; disks];
                 assert_eq!(states(&pool, what), all);
                 compare(&root(&pool).await, &recorder.now, "beside the work").await;
                 let written = written_blocks(&world, 0);
                 match what {
                     // 128 MiB are 32,768 blocks, most of them free.
-                    LeafWork::Initialize => assert!(written > 20_000, "{written} blocks"),
-                    LeafWork::Trim => assert!(written < 3_000, "{written} blocks left"),
+                    LeafActivity::Initialize => assert!(written > 20_000, "{written} blocks"),
+                    LeafActivity::Trim => assert!(written < 3_000, "{written} blocks left"),
                 }
             }
             work(&pool, &mut rng, &mut recorder, 20).await;
@@ -103,12 +107,19 @@ fn free_space_is_written_and_discarded_beside_clients() {
         run(&world, async |handle| {
             let pool = import(&handle, disks).await;
             compare(&root(&pool).await, &recorder.now, "imported again").await;
-            let all = vec![LeafWorkState::Complete; disks];
-            assert_eq!(states(&pool, LeafWork::Trim), all);
+            let all = vec![LeafActivityState::Complete; disks];
+            assert_eq!(states(&pool, LeafActivity::Trim), all);
             let leaf = leaves(&pool)[0];
-            let forget = pool.work_on_leaf(LeafWork::Initialize, leaf, LeafWorkRequest::Forget);
+            let forget = pool.request_leaf_activity(
+                LeafActivity::Initialize,
+                leaf,
+                LeafActivityRequest::Uninit,
+            );
             forget.await.expect("forget");
-            assert_eq!(states(&pool, LeafWork::Initialize)[0], LeafWorkState::None);
+            assert_eq!(
+                states(&pool, LeafActivity::Initialize)[0],
+                LeafActivityState::None
+            );
             pool.export().await.expect("export");
         });
     }
@@ -119,28 +130,28 @@ fn work_on_free_space_goes_on_after_an_export() {
     let world = world(711, 2, 256 * MIB);
     let mut recorder = Recorder::default();
     let mut rng = world.rng();
-    let slow = LeafWorkRequest::Start {
+    let slow = LeafActivityRequest::Start {
         rate: Some(32 * MIB),
     };
     run(&world, async |handle| {
         let pool = create(&handle, mirror()).await;
         work(&pool, &mut rng, &mut recorder, 40).await;
         let disks = leaves(&pool);
-        for what in [LeafWork::Trim, LeafWork::Initialize] {
-            pool.work_on_leaf(what, disks[0], slow)
+        for what in [LeafActivity::Trim, LeafActivity::Initialize] {
+            pool.request_leaf_activity(what, disks[0], slow)
                 .await
                 .expect("start");
         }
-        pool.work_on_leaf(LeafWork::Trim, disks[1], slow)
+        pool.request_leaf_activity(LeafActivity::Trim, disks[1], slow)
             .await
             .expect("start");
         handle.sleep(Duration::from_secs(2)).await;
-        pool.work_on_leaf(LeafWork::Trim, disks[1], LeafWorkRequest::Suspend)
+        pool.request_leaf_activity(LeafActivity::Trim, disks[1], LeafActivityRequest::Suspend)
             .await
             .expect("suspend");
         assert_eq!(
-            states(&pool, LeafWork::Trim),
-            [LeafWorkState::Active, LeafWorkState::Suspended]
+            states(&pool, LeafActivity::Trim),
+            [LeafActivityState::Active, LeafActivityState::Suspended]
         );
         pool.export().await.expect("export");
     });
@@ -148,20 +159,20 @@ fn work_on_free_space_goes_on_after_an_export() {
     run(&world, async |handle| {
         let pool = import(&handle, 2).await;
         assert_eq!(
-            states(&pool, LeafWork::Trim),
-            [LeafWorkState::Active, LeafWorkState::Suspended]
+            states(&pool, LeafActivity::Trim),
+            [LeafActivityState::Active, LeafActivityState::Suspended]
         );
-        wait(&handle, &pool, LeafWork::Trim).await;
-        wait(&handle, &pool, LeafWork::Initialize).await;
+        wait(&handle, &pool, LeafActivity::Trim).await;
+        wait(&handle, &pool, LeafActivity::Initialize).await;
         assert_eq!(
-            states(&pool, LeafWork::Trim),
-            [LeafWorkState::Complete, LeafWorkState::Suspended]
+            states(&pool, LeafActivity::Trim),
+            [LeafActivityState::Complete, LeafActivityState::Suspended]
         );
         let disks = leaves(&pool);
-        pool.work_on_leaf(LeafWork::Trim, disks[1], START)
+        pool.request_leaf_activity(LeafActivity::Trim, disks[1], START)
             .await
             .expect("on it goes");
-        wait(&handle, &pool, LeafWork::Trim).await;
+        wait(&handle, &pool, LeafActivity::Trim).await;
         compare(&root(&pool).await, &recorder.now, "after all of it").await;
         pool.export().await.expect("export");
     });
@@ -182,8 +193,10 @@ fn a_power_cut_during_work_on_free_space_loses_nothing() {
             let pool = create(&handle, mirror()).await;
             work(&pool, &mut rng, &mut recorder, 20).await;
             for leaf in leaves(&pool) {
-                for what in [LeafWork::Trim, LeafWork::Initialize] {
-                    pool.work_on_leaf(what, leaf, START).await.expect("start");
+                for what in [LeafActivity::Trim, LeafActivity::Initialize] {
+                    pool.request_leaf_activity(what, leaf, START)
+                        .await
+                        .expect("start");
                 }
             }
             loop {
@@ -208,8 +221,8 @@ fn a_power_cut_during_work_on_free_space_loses_nothing() {
                 .await
                 .expect("import");
             cuts += 1;
-            wait(&handle, &pool, LeafWork::Trim).await;
-            wait(&handle, &pool, LeafWork::Initialize).await;
+            wait(&handle, &pool, LeafActivity::Trim).await;
+            wait(&handle, &pool, LeafActivity::Initialize).await;
             pool.start_scrub().await.expect("scrub");
             while pool.status().scan.is_some_and(|scan| scan.running) {
                 handle.sleep(Duration::from_millis(20)).await;
@@ -240,7 +253,7 @@ fn freed_space_is_discarded_by_itself() {
             let pool = create(&handle, vdevs.clone()).await;
             work(&pool, &mut rng, &mut recorder, 60).await;
             handle.sleep(Duration::from_secs(400)).await;
-            assert_eq!(trimmed(&pool), 0, "nobody asked for it");
+            assert_eq!(trimmed(&pool), 0, "autotrim is off");
             pool.set_property("autotrim", "on").await.expect("on");
             for _ in 0..6 {
                 work(&pool, &mut rng, &mut recorder, 120).await;

@@ -167,7 +167,7 @@ fn numbered(number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Many who write numbered bytes, one after the other, and wait for the log each for himself.
+/// Many writers of numbered bytes, each of which waits for the log after each write.
 #[derive(Clone)]
 struct Crowd {
     object: ObjectId,
@@ -295,7 +295,7 @@ fn batches_under_way_at_a_power_cut_are_found_in_their_order() {
     assert!(at_once > 100, "{at_once} batches began beside others");
 }
 
-/// Once it is known that several come, the first of those who call in the same moment does not go alone.
+/// Once several commits at a time are expected, the first of them waits for the others to share a batch.
 #[test]
 fn commits_of_the_same_moment_share_a_batch() {
     let world = world(74, 1, 128 * MIB);

@@ -1,4 +1,4 @@
-//! Pools that several hosts can reach: what a host with `multihost=on` shows, who is refused, and when the host itself stops.
+//! Pools that several hosts can reach: what a host with `multihost=on` shows, which import is refused, and when the host itself stops.
 
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ fn a_pool_in_use_is_refused_and_a_deserted_one_is_not() {
             );
             assert!(seconds <= 3, "{seconds} s");
         }
-        // Nobody has it any more, but it was not exported.
+        // No host has it any more, but it was not exported.
         pool.abandon();
         drop(pool);
         let (refused, seconds) = import_from(&handle, other_host(), false).await;
@@ -102,7 +102,7 @@ fn a_pool_in_use_is_refused_and_a_deserted_one_is_not() {
         let (refused, _) = import_from(&handle, nameless, true).await;
         assert!(matches!(refused, Err(PoolError::NoHostId)));
         let (pool, seconds) = import_from(&handle, other_host(), true).await;
-        let pool = pool.expect("nobody uses it");
+        let pool = pool.expect("no host uses it");
         assert!((20..=26).contains(&seconds), "{seconds} s");
         // The same host again does not wait, nor does anybody after an export.
         pool.abandon();
@@ -132,7 +132,7 @@ fn a_host_without_heartbeats_stops_writing() {
     run(&world, |handle| async move {
         let pool = create_multihost(&handle).await;
         handle.sleep(Duration::from_secs(5)).await;
-        // The devices take so long that another host may have come to think that nobody is there.
+        // The devices take so long that another host may have found the pool unused.
         for disk in 0..2 {
             devices.stick(path(disk));
         }
@@ -155,7 +155,7 @@ fn a_host_without_heartbeats_stops_writing() {
         pool.abandon();
         drop(pool);
         let (pool, _) = import_from(&handle, other_host(), true).await;
-        pool.expect("nobody uses it")
+        pool.expect("no host uses it")
             .export()
             .await
             .expect("export");

@@ -1,5 +1,5 @@
 //! Sequential resilvers: devices that join a mirror or a draid get everything in the order of the vdev, over exports, crashes and
-//! OpenZFS's own hands. The judge is a scrub that finds nothing to mend, and the old device taken away.
+//! OpenZFS's own hands. The judge is a scrub that finds nothing to repair, and the old device taken away.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -247,7 +247,7 @@ fn devices_come_and_go_while_others_are_rebuilt() {
             .expect("attach");
         assert_eq!(pool.status().reason, StatusReason::Resilvering);
         pool.detach(leaf(&pool, 1)).await.expect("detach");
-        // The vdev is the old disk again, with its dictionary.
+        // The vdev is the old disk again, with its ZAP.
         assert_eq!(state(&pool), Some(RebuildState::Canceled));
         pool.attach_and_rebuild(leaf(&pool, 0), &path(1), false, false)
             .await

@@ -427,7 +427,7 @@ fn a_pointer_to_nowhere_is_passed_over() {
         assert_eq!(waiting(&pool).await, None);
         let error = pool.hierarchy().background_error().expect("noticed");
         assert!(error.to_string().contains("obsolete pointers"), "{error}");
-        assert_eq!(pool.status().freeing_rests, Some(error.to_string()));
+        assert_eq!(pool.status().freeing_stopped, Some(error.to_string()));
         pool.export().await.expect("export");
     });
     run(&world, async |handle| {
@@ -457,7 +457,7 @@ fn an_unreadable_part_of_the_list_stays() {
         assert!(waiting(&pool).await.is_some());
         let error = pool.hierarchy().background_error().expect("noticed");
         assert!(error.to_string().contains("object 0"), "{error}");
-        assert_eq!(pool.status().freeing_rests, Some(error.to_string()));
+        assert_eq!(pool.status().freeing_stopped, Some(error.to_string()));
         scrub_is_clean(&pool).await;
         pool.export().await.expect("export");
     });

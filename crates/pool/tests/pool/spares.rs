@@ -156,7 +156,7 @@ fn a_raidz_gets_a_spare_and_a_successor_sends_it_back() {
         // The spare has everything: another disk may go.
         world.vanish(path(0));
         compare(&root(&pool).await, &recorder.now, "with two of four gone").await;
-        // Noticed by the next writes; a disk nobody missed would not be opened again.
+        // Noticed by the next writes; a disk without missed writes would not be opened again.
         work(&pool, &mut rng, &mut recorder, 5).await;
         world.bring_back(path(0));
         assert_eq!(pool.reopen().await.expect("reopen"), 1);
@@ -255,7 +255,7 @@ fn a_log_vdev_comes_and_goes() {
         // The only vdev that holds data has nowhere to go.
         let refused = pool.remove(pool.status().root.children[0].guid).await;
         assert!(matches!(refused, Err(PoolError::NoSpace)), "{refused:?}");
-        // An allocation nobody gives back keeps the vdev; then it goes on as before.
+        // An allocation that is not freed keeps the vdev; then it is used as before.
         let busy = pool.remove(log).await;
         assert!(matches!(busy, Err(PoolError::InUse(_))), "{busy:?}");
         let more = pool
@@ -307,7 +307,7 @@ fn a_removed_log_leaves_a_hole_that_openzfs_accepts() {
         let pool = import(&handle, 4).await;
         let status = pool.status();
         assert_eq!((status.root.children.len(), status.caches.len()), (2, 1));
-        // The disk is free again, and its old label tells nobody otherwise.
+        // The disk is free again, and its old label does not claim otherwise.
         pool.add(AddSpec {
             logs: vec![VdevSpec::Single(path(1))],
             ..AddSpec::default()

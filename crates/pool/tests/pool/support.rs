@@ -88,7 +88,7 @@ pub(crate) async fn import(handle: &Handle, disks: usize) -> Pool {
 pub(crate) fn run<T, F: Future<Output = T>>(world: &World, main: impl FnOnce(Handle) -> F) -> T {
     match world.run(main) {
         Ended::Done(output) => output,
-        Ended::PowerCut => panic!("nobody cut the power"),
+        Ended::PowerCut => panic!("the world cut no power"),
     }
 }
 
@@ -180,7 +180,7 @@ pub(crate) fn refpool_run(dir: &Path, command: &str, files: &[PathBuf], args: &[
     }
 }
 
-/// The same, for those who expect that it fails: returns what it said then.
+/// The same, for a run that is expected to fail: returns its message then.
 pub(crate) fn refpool_try(
     dir: &Path,
     command: &str,

@@ -1,6 +1,8 @@
 //! `zpool trim` and `zpool initialize`.
 
-use engine::{LeafWork, LeafWorkRequest, LeafWorkState, PoolHandle, PoolStatus, VdevStatus};
+use engine::{
+    LeafActivity, LeafActivityRequest, LeafActivityState, PoolHandle, PoolStatus, VdevStatus,
+};
 
 use super::open_pool;
 use super::scan::{vdev_guid, wait_for};
@@ -27,16 +29,16 @@ pub(super) async fn trim(session: &Session, arguments: &[String]) -> Outcome {
     let operands = session.options(arguments, "cdr:sw", LONGS, |session, option| {
         match option {
             Opt::Short('c', _) | Opt::Long("cancel", _) => {
-                if !matches!(request, None | Some(LeafWorkRequest::Cancel)) {
+                if !matches!(request, None | Some(LeafActivityRequest::Cancel)) {
                     return Err(session.misuse("-c cannot be combined with other options"));
                 }
-                request = Some(LeafWorkRequest::Cancel);
+                request = Some(LeafActivityRequest::Cancel);
             }
             Opt::Short('s', _) | Opt::Long("suspend", _) => {
-                if !matches!(request, None | Some(LeafWorkRequest::Suspend)) {
+                if !matches!(request, None | Some(LeafActivityRequest::Suspend)) {
                     return Err(session.misuse("-s cannot be combined with other options"));
                 }
-                request = Some(LeafWorkRequest::Suspend);
+                request = Some(LeafActivityRequest::Suspend);
             }
             Opt::Short('r', Some(text)) | Opt::Long("rate", Some(text)) => {
                 if request.is_some() {
@@ -67,8 +69,8 @@ pub(super) async fn trim(session: &Session, arguments: &[String]) -> Outcome {
     if wait && request.is_some() {
         return Err(session.misuse("-w cannot be used with -c or -s"));
     }
-    let request = request.unwrap_or(LeafWorkRequest::Start { rate });
-    apply(session, &operands, LeafWork::Trim, request, wait).await
+    let request = request.unwrap_or(LeafActivityRequest::Start { rate });
+    apply(session, &operands, LeafActivity::Trim, request, wait).await
 }
 
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_initialize; lib/libzfs/libzfs_pool.c, zpool_initialize_one (words)
@@ -82,9 +84,9 @@ pub(super) async fn initialize(session: &Session, arguments: &[String]) -> Outco
     let (mut request, mut wait) = (None, false);
     let operands = session.options(arguments, "csuw", LONGS, |session, option| {
         let (asked, letter) = match option {
-            Opt::Short('c', _) | Opt::Long("cancel", _) => (LeafWorkRequest::Cancel, 'c'),
-            Opt::Short('s', _) | Opt::Long("suspend", _) => (LeafWorkRequest::Suspend, 's'),
-            Opt::Short('u', _) | Opt::Long("uninit", _) => (LeafWorkRequest::Forget, 'u'),
+            Opt::Short('c', _) | Opt::Long("cancel", _) => (LeafActivityRequest::Cancel, 'c'),
+            Opt::Short('s', _) | Opt::Long("suspend", _) => (LeafActivityRequest::Suspend, 's'),
+            Opt::Short('u', _) | Opt::Long("uninit", _) => (LeafActivityRequest::Uninit, 'u'),
             _ => {
                 wait = true;
                 return Ok(());
@@ -103,22 +105,22 @@ pub(super) async fn initialize(session: &Session, arguments: &[String]) -> Outco
     if wait && request.is_some() {
         return Err(session.misuse("-w cannot be used with -c, -s or -u"));
     }
-    let request = request.unwrap_or(LeafWorkRequest::Start { rate: None });
-    apply(session, &operands, LeafWork::Initialize, request, wait).await
+    let request = request.unwrap_or(LeafActivityRequest::Start { rate: None });
+    apply(session, &operands, LeafActivity::Initialize, request, wait).await
 }
 
 async fn apply(
     session: &Session,
     operands: &[String],
-    what: LeafWork,
-    request: LeafWorkRequest,
+    what: LeafActivity,
+    request: LeafActivityRequest,
     wait: bool,
 ) -> Outcome {
     let (name, words) = operands.split_first().ok_or(Exit(2))?;
     let pool = open_pool(session, name).await?;
     let verb = match what {
-        LeafWork::Trim => "trim",
-        LeafWork::Initialize => "initialize",
+        LeafActivity::Trim => "trim",
+        LeafActivity::Initialize => "initialize",
     };
     let mut leaves = Vec::new();
     let mut failed = false;
@@ -140,7 +142,7 @@ async fn apply(
         return Err(Exit(1));
     }
     for (word, guid) in leaves {
-        if let Err(error) = pool.work_on_leaf(what, guid, request).await {
+        if let Err(error) = pool.request_leaf_activity(what, guid, request).await {
             session
                 .out
                 .error(format!("cannot {verb} '{word}': {error}"));
@@ -148,14 +150,14 @@ async fn apply(
         }
     }
     // Without a daemon nobody would go on with it.
-    let starts = matches!(request, LeafWorkRequest::Start { .. });
+    let starts = matches!(request, LeafActivityRequest::Start { .. });
     if starts && (wait || !session.appliance.lives_on()) {
         finish(session, &pool, what).await?;
     }
     if failed { Err(Exit(1)) } else { Ok(()) }
 }
 
-async fn finish(session: &Session, pool: &PoolHandle, what: LeafWork) -> Outcome {
+async fn finish(session: &Session, pool: &PoolHandle, what: LeafActivity) -> Outcome {
     wait_for(session, pool, |status| is_active(status, what)).await
 }
 
@@ -170,13 +172,14 @@ fn collect(vdev: &VdevStatus, into: &mut Vec<(String, u64)>) {
 }
 
 /// Whether such work is under way anywhere.
-pub(super) fn is_active(status: &PoolStatus, what: LeafWork) -> bool {
-    fn any(vdev: &VdevStatus, what: LeafWork) -> bool {
+pub(super) fn is_active(status: &PoolStatus, what: LeafActivity) -> bool {
+    fn any(vdev: &VdevStatus, what: LeafActivity) -> bool {
         let work = match what {
-            LeafWork::Trim => &vdev.trim,
-            LeafWork::Initialize => &vdev.initialize,
+            LeafActivity::Trim => &vdev.trim,
+            LeafActivity::Initialize => &vdev.initialize,
         };
-        work.state == LeafWorkState::Active || vdev.children.iter().any(|child| any(child, what))
+        work.state == LeafActivityState::Active
+            || vdev.children.iter().any(|child| any(child, what))
     }
     any(&status.root, what)
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use engine::{
-    EngineError, LeafWork, PoolHandle, PoolStatus, RebuildState, RemovalStage, VdevStatus,
+    EngineError, LeafActivity, PoolHandle, PoolStatus, RebuildState, RemovalStage, VdevStatus,
 };
 
 use super::{Subject, leaf_work, open_pool, subjects};
@@ -230,7 +230,7 @@ pub(super) async fn wait(session: &Session, arguments: &[String]) -> Outcome {
         }
         let status = pool.status().await;
         let status = status.map_err(|error| session.fail(error.to_string()))?;
-        if let Some(reason) = status.freeing_rests {
+        if let Some(reason) = status.freeing_stopped {
             return Err(session.fail(format!(
                 "cannot wait for '{name}' to free what was destroyed: {reason}"
             )));
@@ -251,8 +251,8 @@ async fn freeing_bytes(pool: &PoolHandle) -> u64 {
 fn is_active(status: &PoolStatus, activity: &str) -> bool {
     match activity {
         "discard" => is_discarding(status),
-        "trim" => leaf_work::is_active(status, LeafWork::Trim),
-        "initialize" => leaf_work::is_active(status, LeafWork::Initialize),
+        "trim" => leaf_work::is_active(status, LeafActivity::Trim),
+        "initialize" => leaf_work::is_active(status, LeafActivity::Initialize),
         "remove" => is_removing(status),
         "scrub" => is_scrubbing(status),
         "resilver" => is_resilvering(status),

@@ -1,7 +1,7 @@
 //! `zpool status`.
 
 use engine::{
-    CheckpointStatus, Health, LeafWorkState, LeafWorkStatus, PoolStatus, RebuildState,
+    CheckpointStatus, Health, LeafActivityState, LeafActivityStatus, PoolStatus, RebuildState,
     RebuildStatus, RemovalStage, RemovalStatus, ScanStatus, StatusReason, VdevStatus,
 };
 use serde_json::{Map, Value, json};
@@ -221,7 +221,7 @@ fn pool_text(status: &PoolStatus, damaged: Option<&[String]>, options: Options) 
     if let Some(kept) = &status.checkpoint {
         text.push_str(&checkpoint_text(kept, status.scan.as_ref()));
     }
-    if let Some(reason) = &status.freeing_rests {
+    if let Some(reason) = &status.freeing_stopped {
         text.push_str(&format!(
             "  free: stopped, what was destroyed holds more space than it should: {reason}\n\tThe next import goes on \
              with it.\n"
@@ -403,21 +403,21 @@ fn duration(seconds: u64) -> String {
 }
 
 // OpenZFS: cmd/zpool/zpool_main.c, print_status_initialize, print_status_trim
-fn leaf_work_text(work: &LeafWorkStatus, verbose: bool, [done, doing]: [&str; 2]) -> String {
+fn leaf_work_text(work: &LeafActivityStatus, verbose: bool, [done, doing]: [&str; 2]) -> String {
     if !verbose {
         return match work.state {
-            LeafWorkState::Active => format!("  ({doing})"),
+            LeafActivityState::Active => format!("  ({doing})"),
             _ => String::new(),
         };
     }
     let since = match work.state {
-        LeafWorkState::Suspended => "suspended, started at",
-        LeafWorkState::Active => "started at",
-        LeafWorkState::Complete => "completed at",
-        LeafWorkState::None | LeafWorkState::Canceled if work.unsupported => {
+        LeafActivityState::Suspended => "suspended, started at",
+        LeafActivityState::Active => "started at",
+        LeafActivityState::Complete => "completed at",
+        LeafActivityState::None | LeafActivityState::Canceled if work.unsupported => {
             return "  (trim unsupported)".to_owned();
         }
-        LeafWorkState::None | LeafWorkState::Canceled => return format!("  (un{done})"),
+        LeafActivityState::None | LeafActivityState::Canceled => return format!("  (un{done})"),
     };
     let date = date_with_seconds(work.time);
     format!("  ({}% {done}, {since} {date})", work.percent)
@@ -878,8 +878,8 @@ fn pool_json(status: &PoolStatus, options: Options) -> Value {
             "errors": text(scan.errors),
         });
     }
-    if let Some(reason) = &status.freeing_rests {
-        object["freeing_rests"] = Value::from(reason.as_str());
+    if let Some(reason) = &status.freeing_stopped {
+        object["freeing_stopped"] = Value::from(reason.as_str());
     }
     if let Some(removal) = &status.removal {
         let time = |time: u64| match options.exact {
@@ -986,9 +986,9 @@ mod tests {
 
     #[test]
     fn freeing_that_rests_is_said() {
-        let text = |freeing_rests: Option<&str>| {
+        let text = |freeing_stopped: Option<&str>| {
             let status = PoolStatus {
-                freeing_rests: freeing_rests.map(str::to_owned),
+                freeing_stopped: freeing_stopped.map(str::to_owned),
                 ..PoolStatus::default()
             };
             pool_text(&status, None, Options::default())

@@ -1,8 +1,8 @@
-//! The deduplication tables of a pool: how often each deduplicated block is referenced, and giving references up.
+//! The deduplication tables (DDT) of a pool: how often each deduplicated block is referenced, and giving references up.
 //!
 //! A block pointer with the dedup bit does not own its block: the table of its checksum counts the pointers, and the
 //! block is freed with the last one. Nothing is added to the tables here (blocks written here are not deduplicated).
-//! Tables of the fast form log their changes; the logs found at import are merged into the tables by the first group
+//! Tables of the fast form log their changes; the logs found at import are merged into the tables by the first txg
 //! of a writable import, after which they stay empty.
 //!
 //! ```text
@@ -12,8 +12,8 @@
 //! entry       a byte: compression | 0x80 for little-endian; then
 //!             old: 4 x { 3 places, references, birth }    fast: { 3 places, references, birth, since }
 //! ```
-//! Guarantees: a table on disk counts exactly the references that exist at the end of each group. Does not know who
-//! refers to a block.
+//! Guarantees: a table on disk counts exactly the references that exist at the end of each txg. Does not know which
+//! block pointers refer to a block.
 // OpenZFS: module/zfs/ddt.c, ddt_zap.c, ddt_log.c, ddt_stats.c; docs/format/05-space.md section 6
 
 use std::cell::{Cell, RefCell};
@@ -59,7 +59,7 @@ type Key = [u64; 5];
 
 /// One stored form of a block: in the old form there may be one per number of copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Variant {
+struct DdtPhys {
     dvas: [(u64, u64); 3],
     references: u64,
     /// 0 for a variant that is not there.
@@ -70,11 +70,11 @@ struct Variant {
 
 /// One entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Entry {
-    variants: Vec<Variant>,
+struct DdtEntry {
+    variants: Vec<DdtPhys>,
 }
 
-impl Entry {
+impl DdtEntry {
     fn bytes(flat: bool) -> usize {
         if flat { 72 } else { 256 }
     }
@@ -84,7 +84,7 @@ impl Entry {
             return None;
         }
         let (count, size) = if flat { (1, 72) } else { (4, 64) };
-        let variants = bytes.chunks_exact(size).take(count).map(|part| Variant {
+        let variants = bytes.chunks_exact(size).take(count).map(|part| DdtPhys {
             dvas: std::array::from_fn(|i| (u64_at(part, 16 * i), u64_at(part, 16 * i + 8))),
             references: u64_at(part, 48),
             birth: u64_at(part, 56),
@@ -190,29 +190,29 @@ impl Histogram {
     }
 }
 
-/// An entry touched in this group.
+/// An entry touched in this txg.
 #[derive(Clone, Debug)]
-struct Change {
+struct EntryChange {
     /// The class whose object holds it.
     class: Option<usize>,
     /// As counted in that class's histogram.
-    counted: Option<Entry>,
-    now: Entry,
+    counted: Option<DdtEntry>,
+    now: DdtEntry,
 }
 
 /// The table of one checksum.
-struct Table {
+struct DedupTable {
     kind: ChecksumKind,
     name: &'static str,
-    /// Dictionary of the table's objects: the pool's directory in the old form.
+    /// ZAP of the table's objects: the pool's directory in the old form.
     directory: ObjectId,
     flat: bool,
     objects: Cell<[Option<ObjectId>; 3]>,
     histograms: RefCell<[Histogram; 3]>,
     logs: RefCell<Vec<ObjectId>>,
     /// Entries that are in logs and newer there than in the objects.
-    logged: RefCell<BTreeMap<Key, (Option<usize>, Entry)>>,
-    changed: RefCell<BTreeMap<Key, Change>>,
+    logged: RefCell<BTreeMap<Key, (Option<usize>, DdtEntry)>>,
+    changed: RefCell<BTreeMap<Key, EntryChange>>,
 }
 
 /// All tables of a pool.
@@ -220,7 +220,7 @@ pub(crate) struct DedupTables {
     mos: Objset,
     tree: Tree,
     statistics: ObjectId,
-    tables: RefCell<BTreeMap<u8, Rc<Table>>>,
+    tables: RefCell<BTreeMap<u8, Rc<DedupTable>>>,
     /// Deflated bytes of all blocks: as referenced, as stored.
     bytes: Cell<(u64, u64)>,
 }
@@ -254,7 +254,7 @@ impl DedupTables {
         &self,
         kind: ChecksumKind,
         name: &'static str,
-    ) -> Result<Option<Table>, PoolError> {
+    ) -> Result<Option<DedupTable>, PoolError> {
         let mos = &self.mos;
         let bad = || PoolError::Corrupt(format!("the deduplication table of {name}"));
         let own = zap::lookup_u64(mos, DIRECTORY, format!("DDT-{name}")).await?;
@@ -281,7 +281,7 @@ impl DedupTables {
         if own.is_none() && objects.iter().all(Option::is_none) {
             return Ok(None);
         }
-        let table = Table {
+        let table = DedupTable {
             kind,
             name,
             directory,
@@ -299,7 +299,7 @@ impl DedupTables {
     }
 
     /// Reads both logs: the one that is being flushed first, so that the active one has the last word.
-    async fn read_logs(&self, table: &Table) -> Result<(), PoolError> {
+    async fn read_logs(&self, table: &DedupTable) -> Result<(), PoolError> {
         const FLUSHING: u64 = 1 << 8;
         let mos = &self.mos;
         let mut headers = Vec::new();
@@ -323,7 +323,12 @@ impl DedupTables {
         Ok(())
     }
 
-    async fn read_log(&self, table: &Table, log: ObjectId, header: &[u8]) -> Result<(), PoolError> {
+    async fn read_log(
+        &self,
+        table: &DedupTable,
+        log: ObjectId,
+        header: &[u8],
+    ) -> Result<(), PoolError> {
         let length = u64_at(header, 8);
         let info = self.mos.object_info(log).await?;
         let block = u64::from(info.block_size);
@@ -333,7 +338,7 @@ impl DedupTables {
         }
         // Up to the checkpoint, entries of the log being flushed are in the objects already.
         let checkpoint = (u64_at(header, 0) & LOG_CHECKPOINT != 0).then(|| key_at(header, 24));
-        let record = 48 + Entry::bytes(table.flat);
+        let record = 48 + DdtEntry::bytes(table.flat);
         let mut at = 0;
         while at < length {
             let bytes = self.mos.read(log, at, index(block)).await?;
@@ -347,7 +352,7 @@ impl DedupTables {
                     _ => return Err(table.bad("has a damaged log")),
                 }
                 let key = key_at(rest, 8);
-                let entry = Entry::decode(&rest[48..len], table.flat)
+                let entry = DdtEntry::decode(&rest[48..len], table.flat)
                     .ok_or_else(|| table.bad("has a damaged log"))?;
                 let class = (word >> 48 & 0xff < NOT_STORED).then(|| index(word >> 56));
                 if class.is_some_and(|class| class >= CLASSES.len()) {
@@ -415,7 +420,7 @@ impl DedupTables {
             let Some(change) = self.find(&table, &key).await? else {
                 return Ok(Some(plain));
             };
-            // Somebody else may have been quicker while this one was reading.
+            // A concurrent release may have read the entry first.
             table.changed.borrow_mut().entry(key).or_insert(change);
         }
         let mut changed = table.changed.borrow_mut();
@@ -437,19 +442,19 @@ impl DedupTables {
             return Ok(None);
         }
         let last = table.block(&key, variant);
-        *variant = Variant::default();
+        *variant = DdtPhys::default();
         Ok(Some(last))
     }
 
-    async fn find(&self, table: &Table, key: &Key) -> Result<Option<Change>, PoolError> {
+    async fn find(&self, table: &DedupTable, key: &Key) -> Result<Option<EntryChange>, PoolError> {
         for (class, object) in table.objects.get().into_iter().enumerate() {
             let Some(object) = object else { continue };
             match zap::lookup_u64_key(&self.mos, object, key).await? {
                 None => {}
                 Some(ZapValue::U8(value)) => {
-                    let entry = Entry::unpack(&value, table.flat)
+                    let entry = DdtEntry::unpack(&value, table.flat)
                         .ok_or_else(|| table.bad("has a damaged entry"))?;
-                    return Ok(Some(Change {
+                    return Ok(Some(EntryChange {
                         class: Some(class),
                         counted: Some(entry.clone()),
                         now: entry,
@@ -467,7 +472,7 @@ impl DedupTables {
         tables.values().any(|t| !t.logged.borrow().is_empty())
     }
 
-    /// Makes every logged entry a change of this group and empties the logs. Returns blocks to be freed: those whose
+    /// Makes every logged entry a change of this txg and empties the logs. Returns blocks to be freed: those whose
     /// last reference was given up in a log.
     pub(crate) async fn merge_logs(&self, tx: &Tx) -> Result<Vec<BlockPointer>, PoolError> {
         let mut freed = Vec::new();
@@ -482,13 +487,13 @@ impl DedupTables {
                     for variant in now.variants.iter_mut().filter(|v| v.birth != 0) {
                         if variant.references == 0 {
                             freed.push(table.block(&key, variant));
-                            *variant = Variant::default();
+                            *variant = DdtPhys::default();
                         }
                     }
                     let counted = None;
                     changed.insert(
                         key,
-                        Change {
+                        EntryChange {
                             class,
                             counted,
                             now,
@@ -513,7 +518,7 @@ impl DedupTables {
         Ok(freed)
     }
 
-    /// Writes what changed in this group so far. Returns blocks to be freed: obsolete variants of entries.
+    /// Writes what changed in this txg so far. Returns blocks to be freed: obsolete variants of entries.
     pub(crate) async fn write(
         &self,
         features: &Features,
@@ -529,7 +534,7 @@ impl DedupTables {
                 self.write_entry(&table, &key, change, &mut freed, tx)
                     .await?;
             }
-            self.end_group(&table, features, tx).await?;
+            self.finish_txg(&table, features, tx).await?;
         }
         self.count_bytes();
         Ok(freed)
@@ -537,16 +542,16 @@ impl DedupTables {
 
     async fn write_entry(
         &self,
-        table: &Table,
+        table: &DedupTable,
         key: &Key,
-        change: Change,
+        change: EntryChange,
         freed: &mut Vec<BlockPointer>,
         tx: &Tx,
     ) -> Result<(), PoolError> {
         let mut now = change.now;
         if !table.flat && now.variants[0].birth != 0 {
             freed.push(table.block(key, &now.variants[0]));
-            now.variants[0] = Variant::default();
+            now.variants[0] = DdtPhys::default();
         }
         let references = now.references(table.flat);
         let class = if references > 1 { DUPLICATE } else { UNIQUE };
@@ -576,7 +581,7 @@ impl DedupTables {
 
     async fn create_object(
         &self,
-        table: &Table,
+        table: &DedupTable,
         class: usize,
         tx: &Tx,
     ) -> Result<ObjectId, PoolError> {
@@ -598,10 +603,10 @@ impl DedupTables {
         Ok(object)
     }
 
-    /// Stores the histograms; a table without entries goes away as a whole.
-    async fn end_group(
+    /// Stores the histograms; a table without entries is freed as a whole.
+    async fn finish_txg(
         &self,
-        table: &Table,
+        table: &DedupTable,
         features: &Features,
         tx: &Tx,
     ) -> Result<(), PoolError> {
@@ -638,7 +643,7 @@ impl DedupTables {
         Ok(())
     }
 
-    fn all(&self) -> Vec<Rc<Table>> {
+    fn all(&self) -> Vec<Rc<DedupTable>> {
         self.tables.borrow().values().cloned().collect()
     }
 
@@ -665,7 +670,7 @@ impl DedupTables {
 
     /// The eight sums an entry adds to its histogram's bucket: blocks, logical, physical and deflated bytes; the same
     /// times the references.
-    fn sums(&self, key: &Key, entry: &Entry) -> [u64; 8] {
+    fn sums(&self, key: &Key, entry: &DdtEntry) -> [u64; 8] {
         let (lsize, psize) = sizes(key);
         let copies = if is_encrypted(key) { 2 } else { 3 };
         let mut sums = [0_u64; 8];
@@ -689,7 +694,7 @@ impl DedupTables {
     }
 }
 
-impl Table {
+impl DedupTable {
     fn bad(&self, what: &str) -> PoolError {
         PoolError::Corrupt(format!("the deduplication table of {} {what}", self.name))
     }
@@ -699,7 +704,7 @@ impl Table {
     }
 
     /// The block a variant counts, as an ordinary one.
-    fn block(&self, key: &Key, variant: &Variant) -> BlockPointer {
+    fn block(&self, key: &Key, variant: &DdtPhys) -> BlockPointer {
         let (lsize, psize) = sizes(key);
         let copies = if is_encrypted(key) { 2 } else { 3 };
         let mut dvas = variant
@@ -759,40 +764,40 @@ mod tests {
 
     #[test]
     fn entries_survive_a_round_trip() {
-        let variant = Variant {
+        let variant = DdtPhys {
             dvas: [(8, 77), (0, 0), (0, 0)],
             references: 3,
             birth: 12,
             since: 9,
         };
-        let fast = Entry {
+        let fast = DdtEntry {
             variants: vec![variant],
         };
         let ZapValue::U8(value) = fast.pack(true) else {
             panic!("bytes")
         };
-        assert_eq!(Entry::unpack(&value, true), Some(fast.clone()));
+        assert_eq!(DdtEntry::unpack(&value, true), Some(fast.clone()));
         assert!(value.len() < 72, "zeros are squeezed out");
-        let old = Entry {
+        let old = DdtEntry {
             variants: vec![
-                Variant::default(),
-                Variant {
+                DdtPhys::default(),
+                DdtPhys {
                     since: 0,
                     ..variant
                 },
-                Variant::default(),
-                Variant::default(),
+                DdtPhys::default(),
+                DdtPhys::default(),
             ],
         };
         let ZapValue::U8(value) = old.pack(false) else {
             panic!("bytes")
         };
-        assert_eq!(Entry::unpack(&value, false), Some(old.clone()));
+        assert_eq!(DdtEntry::unpack(&value, false), Some(old.clone()));
         assert_eq!((old.references(false), fast.references(true)), (3, 3));
         // The start of an entry that OpenZFS wrote (format/05): 64 zeros for the unused first variant.
         assert_eq!(value[..2], [0x8e, 0x7f]);
-        assert_eq!(Entry::unpack(&[], true), None);
-        assert_eq!(Entry::unpack(&[0x83, 1, 2], true), None);
+        assert_eq!(DdtEntry::unpack(&[], true), None);
+        assert_eq!(DdtEntry::unpack(&[0x83, 1, 2], true), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! What an administrator does to the devices of a pool in use: out of service and back, attached, detached, replaced.
+//! Device administration of a pool in use: offline, online, attach, detach, replace, reopen, reguid.
 //!
-//! A change of the tree is made at the start of a group's sync, so that configuration, labels and uberblock of that group
+//! A change of the tree is made at the start of a txg's sync, so that configuration, labels and uberblock of that txg
 //! agree; it is durable when the call returns. A device that joins starts with a dirty-time log of everything ever
 //! written, and is resilvered at once.
 
@@ -12,9 +12,9 @@ use ondisk::{Guid, NvList, ObjectId, TXG_INITIAL};
 use vdev::{Health, Join, VdevConfig};
 
 use crate::PoolError;
-use crate::pool::{Inner, Pool};
+use crate::pool::{ImportedPool, Pool};
 
-/// Groups that may be on their way to the disks when a device joins: writes of theirs may have passed it by.
+/// Txgs that may be on their way to the disks when a device joins: writes of theirs may have passed it by.
 // OpenZFS: include/sys/txg.h, TXG_CONCURRENT_STATES
 const TXGS_UNDER_WAY: u64 = 3;
 
@@ -24,17 +24,19 @@ impl Pool {
     /// # Errors
     /// `NoSuchDevice`; `NoReplicas` when data would be out of reach; `ReadOnly`, `Suspended`.
     pub async fn offline(&self, leaf: u64, temporary: bool) -> Result<(), PoolError> {
-        let inner = &self.0;
-        inner.writable()?;
+        let imported = &self.0;
+        imported.writable()?;
         let guid = Guid(leaf);
-        inner.tree.take_offline(guid).await?;
+        imported.tree.take_offline(guid).await?;
         if temporary {
             return Ok(());
         }
-        inner
-            .run_in_sync(async move |inner: Rc<Inner>, _tx: Rc<Tx>| {
-                inner.tree.update_config(guid, |vdev| vdev.offline = true);
-                inner.dirty_config();
+        imported
+            .run_in_sync(async move |imported: Rc<ImportedPool>, _tx: Rc<Tx>| {
+                imported
+                    .tree
+                    .update_config(guid, |vdev| vdev.offline = true);
+                imported.dirty_config();
                 Ok(())
             })
             .await
@@ -46,21 +48,21 @@ impl Pool {
     /// # Errors
     /// `NoSuchDevice`, `ReadOnly`, `Suspended`.
     pub async fn online(&self, leaf: u64) -> Result<bool, PoolError> {
-        let inner = &self.0;
-        inner.writable()?;
-        let health = inner.tree.bring_online(Guid(leaf)).await?;
+        let imported = &self.0;
+        imported.writable()?;
+        let health = imported.tree.bring_online(Guid(leaf)).await?;
         let opened = matches!(health, Health::Online | Health::Degraded);
-        inner
-            .run_in_sync(async move |inner: Rc<Inner>, _tx: Rc<Tx>| {
-                inner.dirty_config();
+        imported
+            .run_in_sync(async move |imported: Rc<ImportedPool>, _tx: Rc<Tx>| {
+                imported.dirty_config();
                 Ok(())
             })
             .await?;
         if opened {
-            inner.notify("vdev_online", Some(Guid(leaf)), NvList::new());
+            imported.notify("vdev_online", Some(Guid(leaf)), NvList::new());
         }
-        inner.expand_by_itself().await?;
-        inner.resilver_if_needed().await?;
+        imported.autoexpand().await?;
+        imported.resilver_if_needed().await?;
         Ok(opened)
     }
 
@@ -88,23 +90,23 @@ impl Pool {
         force: bool,
         sequential: bool,
     ) -> Result<u64, PoolError> {
-        let inner = &self.0;
-        inner.writable()?;
-        inner.refuse_with_checkpoint()?;
-        inner.check_rebuild(Guid(leaf), replace, sequential)?;
-        inner.refuse_with_removal()?;
+        let imported = &self.0;
+        imported.writable()?;
+        imported.refuse_with_checkpoint()?;
+        imported.check_rebuild(Guid(leaf), replace, sequential)?;
+        imported.refuse_with_removal()?;
         let (path, target): (PathBuf, Guid) = (path.to_owned(), Guid(leaf));
-        let spare = inner.spares.at(&path);
+        let spare = imported.spares.at(&path);
         let how = match &spare {
             Some(spare) if replace => {
-                inner.check_spare(spare, target).await?;
+                imported.check_spare(spare, target).await?;
                 Join::Spare
             }
             _ if replace => Join::Replace,
             _ => Join::Mirror,
         };
         if how != Join::Spare {
-            inner.check_free(&path, force).await?;
+            imported.check_free(&path, force).await?;
         }
         let distributed = spare.as_ref().filter(|spare| spare.is_distributed());
         let distributed = distributed.map(|spare| spare.config.clone());
@@ -116,20 +118,20 @@ impl Pool {
         let known = spare.map(|spare| spare.config.guid);
         let known = known.filter(|_| how == Join::Spare);
         let joined = Rc::new(std::cell::Cell::new(0));
-        let told = joined.clone();
+        let from_task = joined.clone();
         if sequential {
-            inner.stop_rebuild_of(target).await;
+            imported.stop_rebuild_of(target).await;
         }
-        let result = inner
-            .run_in_sync(async move |inner: Rc<Inner>, tx: Rc<Tx>| {
-                inner.check_rebuild(target, replace, sequential)?;
-                let old = inner.leaf_path(target);
+        let result = imported
+            .run_in_sync(async move |imported: Rc<ImportedPool>, tx: Rc<Tx>| {
+                imported.check_rebuild(target, replace, sequential)?;
+                let old = imported.leaf_path(target);
                 let guid = match &distributed {
-                    Some(spare) => inner.tree.join_distributed(target, spare)?,
-                    None => inner.tree.join(target, &path, how, known).await?,
+                    Some(spare) => imported.tree.join_distributed(target, spare)?,
+                    None => imported.tree.join(target, &path, how, known).await?,
                 };
-                told.set(guid.0);
-                inner.welcome(guid, &tx).await?;
+                from_task.set(guid.0);
+                imported.initialize_joined_leaf(guid, &tx).await?;
                 let text = format!(
                     "{} vdev={} {} vdev={old}",
                     match how {
@@ -140,15 +142,15 @@ impl Pool {
                     path.display(),
                     if replace { "for" } else { "to" },
                 );
-                inner.log_internal("vdev attach", &text, &tx).await?;
+                imported.log_internal("vdev attach", &text, &tx).await?;
                 if sequential {
-                    inner.initiate_rebuild(guid, &tx).await?;
+                    imported.initiate_rebuild(guid, &tx).await?;
                 }
                 Ok(())
             })
             .await;
         if sequential {
-            let continued = inner.continue_scans().await;
+            let continued = imported.continue_scans().await;
             result?;
             continued?;
         } else {
@@ -156,10 +158,10 @@ impl Pool {
         }
         let guid = Some(Guid(joined.get()));
         if how == Join::Spare {
-            inner.notify("vdev_spare", guid, NvList::new());
+            imported.notify("vdev_spare", guid, NvList::new());
         }
-        inner.notify("vdev_attach", guid, NvList::new());
-        inner.resilver_if_needed().await?;
+        imported.notify("vdev_attach", guid, NvList::new());
+        imported.resilver_if_needed().await?;
         Ok(joined.get())
     }
 
@@ -170,12 +172,12 @@ impl Pool {
     pub async fn detach(&self, leaf: u64) -> Result<(), PoolError> {
         self.0.writable()?;
         self.0.refuse_with_checkpoint()?;
-        // A resilver for a leaf that goes has nothing to work for.
+        // A resilver of the leaf that is detached would be in vain.
         if self.0.scan.is_resilvering() {
             self.0.stop_walk().await;
         }
         self.0.stop_rebuild_of(Guid(leaf)).await;
-        let result = self.0.take_away(Guid(leaf)).await;
+        let result = self.0.detach_leaf(Guid(leaf)).await;
         self.0.continue_scans().await?;
         result
     }
@@ -192,29 +194,29 @@ impl Pool {
         let back = self.0.tree.reopen().await;
         // How large the devices are now, as `expandsize` says.
         self.0.tree.measure().await;
-        self.0.look_for_spares().await;
-        self.0.retry_caches().await;
+        self.0.check_spares().await;
+        self.0.reopen_cache_devices().await;
         if back > 0 {
-            // What they missed in groups under way is recorded first.
+            // What they missed in txgs under way is recorded first.
             self.sync().await?;
             self.0.resilver_if_needed().await?;
         }
-        self.0.grow_by_itself().await?;
+        self.0.expand_measured_if_auto().await?;
         Ok(back)
     }
 }
 
 impl Pool {
-    /// Gives the pool another guid (`zpool reguid`), a random one unless told; devices and datasets keep theirs. Returns it.
+    /// Gives the pool another guid (`zpool reguid`), a random one unless given; devices and datasets keep theirs. Returns it.
     ///
     /// # Errors
-    /// `Invalid` for 0; `MissingDevices` while a device is out of order: it would come back as a stranger.
+    /// `Invalid` for 0; `MissingDevices` while a device is not online: it would keep the old guid.
     // OpenZFS: module/zfs/spa.c, spa_change_guid
     pub async fn reguid(&self, guid: Option<u64>) -> Result<u64, PoolError> {
-        let inner = &self.0;
-        inner.writable()?;
-        inner.refuse_with_checkpoint()?;
-        let guid = guid.unwrap_or_else(|| inner.handle.random_u64().max(1));
+        let imported = &self.0;
+        imported.writable()?;
+        imported.refuse_with_checkpoint()?;
+        let guid = guid.unwrap_or_else(|| imported.handle.random_u64().max(1));
         if guid == 0 {
             return Err(PoolError::Invalid("Invalid argument".into()));
         }
@@ -223,22 +225,22 @@ impl Pool {
                 missing: Vec::new(),
             });
         }
-        inner
-            .run_in_sync(async move |inner: Rc<Inner>, tx: Rc<Tx>| {
-                let old = inner.identity.borrow().guid;
-                inner.identity.borrow_mut().guid = guid;
-                inner.tree.update_root(|root| root.guid = Guid(guid));
-                inner.dirty_config();
+        imported
+            .run_in_sync(async move |imported: Rc<ImportedPool>, tx: Rc<Tx>| {
+                let old = imported.identity.borrow().guid;
+                imported.identity.borrow_mut().guid = guid;
+                imported.tree.update_root(|root| root.guid = Guid(guid));
+                imported.dirty_config();
                 let text = format!("old={old} new={guid}");
-                inner.log_internal("guid change", &text, &tx).await
+                imported.log_internal("guid change", &text, &tx).await
             })
             .await?;
-        inner.notify("pool_reguid", None, NvList::new());
+        imported.notify("pool_reguid", None, NvList::new());
         Ok(guid)
     }
 }
 
-impl Inner {
+impl ImportedPool {
     pub(crate) fn writable(&self) -> Result<(), PoolError> {
         if self.readonly {
             return Err(PoolError::ReadOnly);
@@ -257,9 +259,13 @@ impl Inner {
             .map_or_else(|| guid.to_string(), |leaf| leaf.path)
     }
 
-    /// Gives a leaf that has just joined its labels, dictionary and dirty-time log. Syncing context.
-    pub(crate) async fn welcome(&self, guid: Guid, tx: &Tx) -> Result<(), PoolError> {
-        // The labels of a spare are those of one that waits until this group writes its own: it must not be lost sight of.
+    /// Gives a leaf that has just joined its labels, ZAP and dirty-time log. Syncing context.
+    pub(crate) async fn initialize_joined_leaf(
+        &self,
+        guid: Guid,
+        tx: &Tx,
+    ) -> Result<(), PoolError> {
+        // The labels of a spare are those of one that waits until this txg writes its own: it must not be lost sight of.
         if !self.is_active_spare(guid) {
             self.tree.init_labels(guid).await?;
         }
@@ -279,38 +285,42 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes a leaf away and gives back what the pool kept of it.
-    pub(crate) async fn take_away(self: &Rc<Self>, guid: Guid) -> Result<(), PoolError> {
+    /// Detaches a leaf and frees its objects.
+    pub(crate) async fn detach_leaf(self: &Rc<Self>, guid: Guid) -> Result<(), PoolError> {
         let is_spare = self.is_active_spare(guid);
-        self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
-            let path = inner.leaf_path(guid);
-            let successor = inner.successor_of(guid);
-            let removed = inner.tree.detach(guid)?;
+        self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
+            let path = imported.leaf_path(guid);
+            let promoted = imported.spare_to_promote(guid);
+            let removed = imported.tree.detach(guid)?;
             let gone = NvList::new()
                 .with("vdev_guid", guid.0)
                 .with("vdev_state", 7_u64)
                 .with("vdev_path", path.as_str());
-            inner.notify("vdev_remove", None, gone);
-            if let Some(spare) = successor {
-                inner.settle_spare(spare);
-                inner.write_auxiliaries(&tx).await?;
+            imported.notify("vdev_remove", None, gone);
+            if let Some(spare) = promoted {
+                imported.promote_spare(spare);
+                imported.write_auxiliaries(&tx).await?;
             }
-            inner.forget_leaf(&removed, &tx).await?;
-            inner.dirty_config();
-            inner
+            imported.free_leaf_objects(&removed, &tx).await?;
+            imported.dirty_config();
+            imported
                 .log_internal("detach", &format!("vdev={path}"), &tx)
                 .await
         })
         .await?;
         if is_spare {
-            self.put_spare_back(guid).await;
+            self.relabel_returned_spare(guid).await;
         }
         // The smallest device of its vdev may just have gone.
-        self.expand_by_itself().await
+        self.autoexpand().await
     }
 
     /// Frees the objects of a leaf that has gone. Syncing context.
-    pub(crate) async fn forget_leaf(&self, leaf: &VdevConfig, tx: &Tx) -> Result<(), PoolError> {
+    pub(crate) async fn free_leaf_objects(
+        &self,
+        leaf: &VdevConfig,
+        tx: &Tx,
+    ) -> Result<(), PoolError> {
         self.dtls.forget(leaf.guid.0);
         if let Some(object) = leaf.dtl.filter(|&object| object != 0) {
             let bonus = self.mos.object_info(ObjectId(object)).await?.bonus_len;
@@ -338,7 +348,7 @@ impl Inner {
             return Ok(());
         }
         for (old, _) in self.tree.replaced() {
-            self.take_away(old).await?;
+            self.detach_leaf(old).await?;
         }
         self.return_spares().await
     }

@@ -1,4 +1,4 @@
-//! Hot spares at work: they take over by themselves for devices that failed, and go back when they are not needed.
+//! Hot spares in use: activated for devices that failed, returned to the list when they are no longer needed.
 //!
 //! A spare keeps its guid while it is part of the tree, and its place in the pool's list. When the device it stands in for
 //! is detached, it takes that place for good and leaves the list.
@@ -10,13 +10,17 @@ use ondisk::Guid;
 use vdev::{DiskUse, VdevConfig, VdevKind};
 
 use crate::PoolError;
-use crate::auxiliary::{Device, Kind};
+use crate::auxiliary::{AuxiliaryDevice, AuxiliaryKind};
 use crate::config::STATE_SPARE;
-use crate::pool::{Inner, Pool};
+use crate::pool::{ImportedPool, Pool};
 
-impl Inner {
+impl ImportedPool {
     /// Refuses a spare that another pool uses at present, and one for a vdev that takes none.
-    pub(crate) async fn check_spare(&self, spare: &Device, target: Guid) -> Result<(), PoolError> {
+    pub(crate) async fn check_spare(
+        &self,
+        spare: &AuxiliaryDevice,
+        target: Guid,
+    ) -> Result<(), PoolError> {
         if self.is_in_tree(spare.config.guid) {
             return Err(PoolError::Invalid(
                 "device is already in use as a spare".into(),
@@ -76,7 +80,7 @@ impl Inner {
     }
 
     /// Returns the spare that takes a leaf's place for good when that leaf is detached.
-    pub(crate) fn successor_of(&self, guid: Guid) -> Option<Guid> {
+    pub(crate) fn spare_to_promote(&self, guid: Guid) -> Option<Guid> {
         fn find(vdev: &VdevConfig, guid: Guid) -> Option<Guid> {
             if vdev.kind == VdevKind::Spare
                 && vdev
@@ -94,7 +98,7 @@ impl Inner {
     }
 
     /// Makes a spare an ordinary leaf: it leaves the list. Syncing context.
-    pub(crate) fn settle_spare(&self, guid: Guid) {
+    pub(crate) fn promote_spare(&self, guid: Guid) {
         // Those of a draid are always listed, and go back when a device takes their place.
         let distributed = self
             .spares
@@ -110,63 +114,66 @@ impl Inner {
     }
 
     /// Labels a spare that has left the tree as one that waits.
-    pub(crate) async fn put_spare_back(&self, guid: Guid) {
+    pub(crate) async fn relabel_returned_spare(&self, guid: Guid) {
         if let Some(spare) = self.spares.find(guid) {
-            // A spare that cannot be labelled is shown as what it is when it is looked at next.
-            drop(self.label_auxiliary(Kind::Spare, &spare.config).await);
+            // A spare that cannot be labelled is shown as unavailable by the next check.
+            drop(
+                self.label_auxiliary(AuxiliaryKind::Spare, &spare.config)
+                    .await,
+            );
         }
-        self.look_for_spares().await;
+        self.check_spares().await;
     }
 
     /// Returns the spares that are no longer needed.
     pub(crate) async fn return_spares(self: &Rc<Self>) -> Result<(), PoolError> {
         for spare in self.tree.spares_to_return() {
-            self.take_away(spare).await?;
+            self.detach_leaf(spare).await?;
         }
         Ok(())
     }
 
-    /// Returns the devices that have failed with the spares that may stand in for them, without pairs that did not fit.
-    fn pairs(&self) -> Vec<(Guid, Device)> {
+    /// Returns the devices that have failed with the spares that may stand in for them, without spare_candidates that did not fit.
+    fn spare_candidates(&self) -> Vec<(Guid, AuxiliaryDevice)> {
         if self.refuse_with_checkpoint().is_err() {
             return Vec::new();
         }
-        let unfit = self.unfit_spares.borrow();
+        let rejected = self.rejected_spares.borrow();
         let spares = self.spares.devices();
         let config = self.tree.config();
-        let mut pairs = Vec::new();
+        let mut spare_candidates = Vec::new();
         for target in self.tree.in_need_of_spares() {
             for spare in &spares {
                 let mut tops = config.tops.iter();
                 let fits = !spare.is_distributed()
                     || tops.any(|top| top.holds(target) && spare.is_for(top));
                 let idle = spare.found && fits && !self.is_in_tree(spare.config.guid);
-                if idle && !unfit.contains(&(target, spare.config.guid)) {
-                    pairs.push((target, spare.clone()));
+                if idle && !rejected.contains(&(target, spare.config.guid)) {
+                    spare_candidates.push((target, spare.clone()));
                 }
             }
         }
-        pairs
+        spare_candidates
     }
 }
 
-/// Has spares stand in for devices that failed, in the background. Nothing happens where there are none.
-pub(crate) fn spare_in_background(pool: &Pool) {
-    let inner = pool.0.clone();
-    if inner.readonly
-        || inner.sparing.get()
-        || inner.writable().is_err()
-        || inner.pairs().is_empty()
+/// Activates spares for devices that failed, in the background. Nothing happens where there are none.
+pub(crate) fn activate_in_background(pool: &Pool) {
+    let imported = pool.0.clone();
+    if imported.readonly
+        || imported.activating_spares.get()
+        || imported.writable().is_err()
+        || imported.spare_candidates().is_empty()
     {
         return;
     }
-    inner.sparing.set(true);
+    imported.activating_spares.set(true);
     let pool = pool.clone();
     drop(pool.0.handle.clone().spawn("hot spare", async move {
-        while let Some((target, spare)) = inner.pairs().into_iter().next() {
+        while let Some((target, spare)) = imported.spare_candidates().into_iter().next() {
             let Some(path) = spare.path() else { break };
             // OpenZFS: cmd/zed/agents/zfs_retire.c, replace_with_spare
-            let joined = match spare.is_distributed() && inner.may_rebuild() {
+            let joined = match spare.is_distributed() && imported.may_rebuild() {
                 true => pool.attach_and_rebuild(target.0, &path, true, false).await,
                 false => pool.attach(target.0, &path, true, false).await,
             };
@@ -177,10 +184,10 @@ pub(crate) fn spare_in_background(pool: &Pool) {
                 Err(_) => {
                     // Too small, or gone. Not tried again before the spares change.
                     let pair = (target, spare.config.guid);
-                    inner.unfit_spares.borrow_mut().insert(pair);
+                    imported.rejected_spares.borrow_mut().insert(pair);
                 }
             }
         }
-        inner.sparing.set(false);
+        imported.activating_spares.set(false);
     }));
 }

@@ -1,6 +1,8 @@
 //! How a pool looks from outside: the data behind `zpool status`, `list`, `iostat` and `import`.
 //! Plain data.  The numbers are a moment's view; nothing here is kept on disk.
 
+pub(crate) mod collect;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -94,7 +96,7 @@ pub enum StatusReason {
     IoFailureContinue,
     /// Suspended because no heartbeat of a pool with multihost=on reached its devices.
     IoFailureMultihost,
-    /// Suspended because a group did not fit into the space that is left.
+    /// Suspended because a txg did not fit into the space that is left.
     OutOfSpace,
     /// A feature is needed even for reading.
     UnsupportedFeatureRead,
@@ -108,7 +110,7 @@ pub enum StatusReason {
     FeaturesDisabled,
     /// A device is being brought up to date.
     Resilvering,
-    /// A device was resilvered sequentially: nobody has looked at checksums since.
+    /// A device was resilvered sequentially: its checksums have not been verified since.
     RebuildScrub,
     /// A device was taken offline.
     OfflineDevice,
@@ -245,9 +247,9 @@ pub struct VdevStatus {
     /// The last sequential resilver of a top-level vdev.
     pub rebuild: Option<RebuildStatus>,
     /// Trimming (leaves).
-    pub trim: LeafWorkStatus,
+    pub trim: LeafActivityStatus,
     /// Writing of free space (leaves).
-    pub initialize: LeafWorkStatus,
+    pub initialize: LeafActivityStatus,
     /// Statistics since import.
     pub io: IoTotals,
     /// All counters since import: by class, with histograms.
@@ -280,7 +282,7 @@ pub enum RemovalStage {
     Evacuating,
     /// It is gone.
     Finished,
-    /// It was given up.
+    /// It was canceled.
     Canceled,
 }
 
@@ -325,7 +327,7 @@ pub struct PoolStatus {
     /// The newest removal of a vdev that held data.
     pub removal: Option<RemovalStatus>,
     /// Why the space of what was destroyed is not freed any further before the next import.
-    pub freeing_rests: Option<String>,
+    pub freeing_stopped: Option<String>,
     /// Root of the vdev tree.
     pub root: VdevStatus,
     /// Cache devices.
@@ -345,7 +347,7 @@ pub struct PoolStatus {
 /// How far some work on the free space of a device has come. The numbers are the on-disk ones.
 // OpenZFS: include/sys/fs/zfs.h, vdev_trim_state_t, vdev_initializing_state_t
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LeafWorkState {
+pub enum LeafActivityState {
     /// Never begun.
     #[default]
     None,
@@ -359,7 +361,7 @@ pub enum LeafWorkState {
     Complete,
 }
 
-impl LeafWorkState {
+impl LeafActivityState {
     pub(crate) fn number(self) -> u64 {
         self as u64
     }
@@ -378,9 +380,9 @@ impl LeafWorkState {
 
 /// Work on the free space of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LeafWorkStatus {
+pub struct LeafActivityStatus {
     /// State.
-    pub state: LeafWorkState,
+    pub state: LeafActivityState,
     /// When it began, or was completed, seconds since 1970.
     pub time: u64,
     /// How much of the free space is done.

@@ -1,5 +1,5 @@
-//! The cache devices of a pool at work: given to the cache when the pool is opened, when they are added, and when they are
-//! back; taken from it when they leave.
+//! The cache devices (L2ARC) of a pool: opened for the cache when the pool is opened, when they are added, and when they are
+//! back; closed when they are removed.
 //!
 //! A cache device is never needed: one that is away, foreign or broken costs nothing but what it would have answered.
 // OpenZFS: module/zfs/spa.c, spa_load_l2cache; module/zfs/arc.c, l2arc_add_vdev
@@ -12,32 +12,32 @@ use arc::{CacheDevice, CacheDeviceStats};
 use ondisk::label::LABEL_SIZE;
 use vdev::{OpenMode, VdevStats};
 
-use crate::auxiliary::{Device, is_label_of};
-use crate::pool::Inner;
+use crate::auxiliary::{AuxiliaryDevice, is_label_of};
+use crate::pool::ImportedPool;
 use crate::status::{Health, IoTotals, VdevStatus};
 
 /// How long the pool waits for a cache device to be opened.
-const PATIENCE: Duration = Duration::from_secs(2);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 
-impl Inner {
+impl ImportedPool {
     /// Puts the cache devices that are there, and not in use yet, to use. `fresh`: what they hold is forgotten. Those that
     /// cannot be opened are shown as such; one that does not answer is waited for only so long.
-    pub(crate) async fn use_caches(self: &Rc<Self>, fresh: bool) {
+    pub(crate) async fn open_cache_devices(self: &Rc<Self>, fresh: bool) {
         for device in self.caches.devices() {
             if self.cache_device(device.config.guid.0).is_some() {
                 continue;
             }
-            let inner = self.clone();
+            let imported = self.clone();
             let opening = self.handle.spawn("opening a cache device", async move {
-                let used = inner.use_cache(&device, fresh).await.is_some();
-                inner.caches.set_found(device.config.guid, used);
+                let used = imported.open_cache_device(&device, fresh).await.is_some();
+                imported.caches.set_found(device.config.guid, used);
             });
-            // A task of its own: it goes on when nobody waits any more.
-            runtime::timeout(&self.handle, PATIENCE, opening).await;
+            // A task of its own: it continues after the timeout.
+            runtime::timeout(&self.handle, OPEN_TIMEOUT, opening).await;
         }
     }
 
-    async fn use_cache(&self, device: &Device, fresh: bool) -> Option<()> {
+    async fn open_cache_device(&self, device: &AuxiliaryDevice, fresh: bool) -> Option<()> {
         let path = device.path()?;
         let mode = if self.readonly {
             OpenMode::ReadOnly
@@ -68,18 +68,18 @@ impl Inner {
         Some(())
     }
 
-    /// Gives cache devices that were left alone after errors another chance, and takes back those that were away.
-    pub(crate) async fn retry_caches(self: &Rc<Self>) {
+    /// Reopens cache devices that failed or were missing.
+    pub(crate) async fn reopen_cache_devices(self: &Rc<Self>) {
         for device in self.cache.devices() {
             if device.failed {
                 self.cache.remove_device(device.guid).await;
             }
         }
-        self.use_caches(false).await;
+        self.open_cache_devices(false).await;
     }
 
-    /// Stops the use of all cache devices; what they hold stays there for the next import.
-    pub(crate) async fn leave_caches(&self) {
+    /// Closes all cache devices; their contents stay for the next import.
+    pub(crate) async fn close_cache_devices(&self) {
         for device in self.cache.devices() {
             self.cache.remove_device(device.guid).await;
         }
@@ -92,7 +92,7 @@ impl Inner {
     }
 
     /// Fills in what `zpool status`, `list -v` and `iostat -v` show of a cache device in use.
-    pub(crate) fn show_cache(&self, status: &mut VdevStatus) {
+    pub(crate) fn fill_cache_status(&self, status: &mut VdevStatus) {
         let Some(stats) = self.cache_device(status.guid) else {
             return;
         };

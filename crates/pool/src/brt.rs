@@ -1,4 +1,4 @@
-//! The tables of cloned blocks: how many references each has beyond the first, and giving references up.
+//! The block reference tables (BRT): how many references each has beyond the first, and giving references up.
 //!
 //! A cloned block looks like any other in its pointers; each top-level vdev that has some keeps a count of them for
 //! every 16 MiB, so that most frees need no look-up, and a table of extra references by offset. References are added for what
@@ -9,8 +9,8 @@
 //!            entries in all, bytes of a region, bytes referenced again, bytes saved }
 //! entries    offset of the first place -> extra references, eight bytes
 //! ```
-//! Guarantees: a table on disk counts exactly the references that exist at the end of each group. Does not know who
-//! refers to a block.
+//! Guarantees: a table on disk counts exactly the references that exist at the end of each txg. Does not know which
+//! block pointers refer to a block.
 // OpenZFS: module/zfs/brt.c, include/sys/brt_impl.h; docs/format/05-space.md section 7
 
 use std::cell::RefCell;
@@ -37,7 +37,7 @@ const COUNTS_BLOCK_BYTES: u32 = 32 << 10;
 const REGIONS_MAX: u64 = 1 << 24;
 
 /// The table of one top-level vdev.
-struct Table {
+struct ReferenceTable {
     /// The table and its entries, once it is stored.
     objects: Option<(ObjectId, ObjectId)>,
     region_bytes: u64,
@@ -46,19 +46,19 @@ struct Table {
     total: u64,
     used: u64,
     saved: u64,
-    /// Entries touched in this group: extra references now.
+    /// Entries touched in this txg: extra references now.
     changed: BTreeMap<u64, u64>,
 }
 
 /// All tables of a pool, by vdev.
-pub(crate) struct CloneTables {
+pub(crate) struct BlockReferenceTables {
     mos: Objset,
-    tables: RefCell<BTreeMap<u32, Table>>,
+    tables: RefCell<BTreeMap<u32, ReferenceTable>>,
     /// Allocatable bytes of the vdevs when the pool was opened.
     asizes: BTreeMap<u32, u64>,
 }
 
-impl CloneTables {
+impl BlockReferenceTables {
     /// Reads the regions of all tables; a pool without clones has none.
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl CloneTables {
                 .map(|c| u16::from_le_bytes([c[0], c[1]]));
             tables.insert(
                 top.id,
-                Table {
+                ReferenceTable {
                     objects: Some((object, ObjectId(word(0)))),
                     region_bytes,
                     regions: counts.collect(),
@@ -167,7 +167,9 @@ impl CloneTables {
         let asize = self.asizes.get(&dva.vdev).copied();
         let asize = asize.ok_or_else(|| bad_entry(&dva))?;
         let mut tables = self.tables.borrow_mut();
-        let table = tables.entry(dva.vdev).or_insert_with(|| Table::new(asize));
+        let table = tables
+            .entry(dva.vdev)
+            .or_insert_with(|| ReferenceTable::new(asize));
         let region = index(dva.offset / table.region_bytes);
         if region >= table.regions.len() {
             // The vdev has grown since the table was made.
@@ -199,7 +201,7 @@ impl CloneTables {
         let stored = self.count(&dva).await?;
         let mut tables = self.tables.borrow_mut();
         let table = tables.get_mut(&dva.vdev).ok_or_else(bad)?;
-        // Somebody else may have been quicker while this one was reading.
+        // A concurrent release may have read the entry first.
         let count = table.changed.entry(dva.offset).or_insert(stored);
         if *count == 0 {
             return Ok(false);
@@ -255,7 +257,7 @@ impl CloneTables {
         Ok((object, entries))
     }
 
-    /// Writes what changed in this group so far; a table without entries goes away.
+    /// Writes what changed in this txg so far; a table without entries is freed.
     ///
     /// # Errors
     /// Errors of reading and writing the meta-objset.
@@ -291,7 +293,11 @@ impl CloneTables {
                     zap::update_u64_key(mos, entries, &[offset], &value, tx).await?;
                 }
             }
-            let stored = self.tables.borrow().get(&vdev).and_then(Table::stored);
+            let stored = self
+                .tables
+                .borrow()
+                .get(&vdev)
+                .and_then(ReferenceTable::stored);
             if let Some((counts, words)) = stored {
                 mos.write(object, 0, &counts, tx).await?;
                 let header = mos.bonus(object).await?;
@@ -315,7 +321,7 @@ impl CloneTables {
 /// Words of a table's header, each with its index.
 type HeaderWords = [(usize, u64); 4];
 
-impl Table {
+impl ReferenceTable {
     fn new(asize: u64) -> Self {
         Self {
             objects: None,

@@ -2,6 +2,9 @@
 //! OpenZFS 2.3.  No pool is touched here; `feature@x` and user properties are handled by callers.
 // OpenZFS: module/zcommon/zpool_prop.c (names, order, defaults), man/man7/zpoolprops.7.
 
+pub(crate) mod get;
+pub(crate) mod set;
+
 use crate::PoolError;
 
 /// A native pool property, in the order `zpool get all` prints them.

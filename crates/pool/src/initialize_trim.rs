@@ -1,11 +1,11 @@
-//! Work on the free space of single devices: `zpool trim` and `zpool initialize`.
+//! Trim and initialize: discarding or writing the free space of single devices (`zpool trim`, `zpool initialize`).
 //!
 //! ```text
 //! none --start--> active --end--> complete        suspended --start--> active, where it was
 //!                   |--suspend--> suspended       active or suspended --cancel--> canceled
 //! ```
-//! The state of each device is in the device's dictionary; an active one goes on after an import. Only free ranges are
-//! touched, and nobody gets them meanwhile.
+//! The state of each device is in the device's ZAP; an active one goes on after an import. Only free ranges are
+//! touched, and they are not allocated meanwhile.
 // OpenZFS: module/zfs/vdev_trim.c, vdev_initialize.c; include/sys/fs/zfs.h, VDEV_LEAF_ZAP_TRIM_STATE and its like
 
 use std::cell::{Cell, RefCell};
@@ -20,10 +20,10 @@ use runtime::sync::Mutex;
 use runtime::{IoBuf, JoinHandle};
 
 use crate::PoolError;
-use crate::pool::{Inner, Pool};
-use crate::status::{LeafWorkState, LeafWorkStatus};
+use crate::pool::{ImportedPool, Pool};
+use crate::status::{LeafActivityState, LeafActivityStatus};
 
-/// Most bytes kept from allocations at once.
+/// Most bytes withheld from allocation at once.
 pub(crate) const TRIM_HELD: u64 = 64 << 20;
 /// See [`TRIM_HELD`].
 const INITIALIZE_HELD: u64 = 4 << 20;
@@ -40,21 +40,21 @@ pub(crate) const TRIM_BYTES_MIN: u64 = 32 << 10;
 const INITIALIZE_VALUE: u64 = 0xdead_beef_dead_beee;
 /// How often progress is stored.
 const STORE_EVERY: Duration = Duration::from_secs(5);
-/// What is waited before the rate is looked at again.
+/// Pause between two checks of the rate.
 const RATE_PAUSE: Duration = Duration::from_millis(10);
 
-/// What is done to the free space.
+/// Background activity on the free space of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LeafWork {
-    /// The device is told that it holds nothing.
+pub enum LeafActivity {
+    /// It is discarded.
     Trim,
     /// It is written once.
     Initialize,
 }
 
-/// What is asked of a device.
+/// A request about an activity of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeafWorkRequest {
+pub enum LeafActivityRequest {
     /// Begin, or go on where it was suspended. `rate` is the most bytes a second, 0 for no bound; `None` leaves it as it was.
     Start {
         /// See above.
@@ -64,12 +64,12 @@ pub enum LeafWorkRequest {
     Suspend,
     /// Stop.
     Cancel,
-    /// Forget that it was ever done.
-    Forget,
+    /// Drop the record that it was ever done.
+    Uninit,
 }
 
-impl LeafWork {
-    /// Returns the keys of state, time and offset in a device's dictionary.
+impl LeafActivity {
+    /// Returns the keys of state, time and offset in a device's ZAP.
     fn keys(self) -> [&'static str; 3] {
         match self {
             Self::Trim => [
@@ -112,41 +112,41 @@ const TRIM_PARTIAL: &str = "org.zfsonlinux:vdev_trim_partial";
 const TRIM_SECURE: &str = "org.zfsonlinux:vdev_trim_secure";
 
 /// Where a metaslab is on its vdev, and where it ends on a leaf: 0 when it has nothing there.
-type Span = (Range<u64>, u64);
+type MetaslabSpan = (Range<u64>, u64);
 
-/// One kind of work on one device.
+/// One activity on one device.
 #[derive(Default)]
-struct Job {
-    state: Cell<LeafWorkState>,
+struct ActivityJob {
+    state: Cell<LeafActivityState>,
     time: Cell<u64>,
     /// Bytes of the device up to which it is done.
     offset: Cell<u64>,
     rate: Cell<u64>,
     unsupported: Cell<bool>,
-    /// Told to stop.
+    /// The worker is to stop.
     stopped: Cell<bool>,
     task: RefCell<Option<JoinHandle<()>>>,
 }
 
-/// All work on devices.
+/// The trims and initializations of all devices.
 #[derive(Default)]
-pub(crate) struct State {
-    jobs: RefCell<BTreeMap<(LeafWork, Guid), Rc<Job>>>,
+pub(crate) struct LeafActivities {
+    jobs: RefCell<BTreeMap<(LeafActivity, Guid), Rc<ActivityJob>>>,
     /// One worker at a time on each top-level vdev: leaves of a mirror have the same free space.
     turns: RefCell<BTreeMap<u32, Mutex<()>>>,
-    /// The pool is being left.
-    leaving: Cell<bool>,
+    /// The pool is being closed.
+    closing: Cell<bool>,
 }
 
-impl State {
-    fn job(&self, what: LeafWork, leaf: Guid) -> Rc<Job> {
+impl LeafActivities {
+    fn job(&self, what: LeafActivity, leaf: Guid) -> Rc<ActivityJob> {
         let mut jobs = self.jobs.borrow_mut();
         Rc::clone(jobs.entry((what, leaf)).or_default())
     }
 
-    /// Whether the pool is being left.
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.leaving.get()
+    /// Whether the pool is being closed.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.get()
     }
 
     pub(crate) fn turn(&self, top: u32) -> Mutex<()> {
@@ -162,69 +162,73 @@ impl Pool {
     ///
     /// # Errors
     /// `NoSuchDevice`, also for one that is not open; `InUse` when it runs already, or does not; `ReadOnly`, `Suspended`.
-    pub async fn work_on_leaf(
+    pub async fn request_leaf_activity(
         &self,
-        what: LeafWork,
+        what: LeafActivity,
         leaf: u64,
-        request: LeafWorkRequest,
+        request: LeafActivityRequest,
     ) -> Result<(), PoolError> {
-        let inner = &self.0;
-        inner.writable()?;
+        let imported = &self.0;
+        imported.writable()?;
         let leaf = Guid(leaf);
-        let open = inner.tree.leaves().into_iter().any(|known| {
+        let open = imported.tree.leaves().into_iter().any(|known| {
             known.guid == leaf && known.psize != 0 && known.health == vdev::Health::Online
         });
         if !open {
             return Err(PoolError::NoSuchDevice);
         }
-        let removing = inner.removal.vdev();
-        let leaves = inner.tree.leaves();
+        let removing = imported.removal.vdev();
+        let leaves = imported.tree.leaves();
         let found = leaves.iter().find(|known| known.guid == leaf);
         if found.is_some_and(|found| Some(found.top) == removing) {
             return Err(what.busy());
         }
-        let job = inner.leaf_work.job(what, leaf);
+        let job = imported.leaf_activities.job(what, leaf);
         let state = job.state.get();
-        let is_active = state == LeafWorkState::Active;
+        let is_active = state == LeafActivityState::Active;
         let event = match request {
-            LeafWorkRequest::Start { .. } if state == LeafWorkState::Suspended => "trim_resume",
-            LeafWorkRequest::Start { .. } => "trim_start",
-            LeafWorkRequest::Suspend => "trim_suspend",
-            LeafWorkRequest::Cancel | LeafWorkRequest::Forget => "trim_cancel",
+            LeafActivityRequest::Start { .. } if state == LeafActivityState::Suspended => {
+                "trim_resume"
+            }
+            LeafActivityRequest::Start { .. } => "trim_start",
+            LeafActivityRequest::Suspend => "trim_suspend",
+            LeafActivityRequest::Cancel | LeafActivityRequest::Uninit => "trim_cancel",
         };
         let (next, word) = match request {
-            LeafWorkRequest::Start { .. } if is_active => return Err(what.busy()),
-            LeafWorkRequest::Start { rate } => {
-                if state != LeafWorkState::Suspended {
+            LeafActivityRequest::Start { .. } if is_active => return Err(what.busy()),
+            LeafActivityRequest::Start { rate } => {
+                if state != LeafActivityState::Suspended {
                     job.offset.set(0);
-                    job.time.set(inner.unix_time());
+                    job.time.set(imported.unix_time());
                 }
                 job.rate.set(rate.unwrap_or(job.rate.get()));
                 job.unsupported.set(false);
-                (LeafWorkState::Active, "activated")
+                (LeafActivityState::Active, "activated")
             }
-            LeafWorkRequest::Suspend if is_active => (LeafWorkState::Suspended, "suspended"),
-            LeafWorkRequest::Cancel if is_active || state == LeafWorkState::Suspended => {
-                (LeafWorkState::Canceled, "canceled")
+            LeafActivityRequest::Suspend if is_active => {
+                (LeafActivityState::Suspended, "suspended")
             }
-            LeafWorkRequest::Suspend | LeafWorkRequest::Cancel => return Err(what.idle()),
-            LeafWorkRequest::Forget if is_active => return Err(what.busy()),
-            LeafWorkRequest::Forget => (LeafWorkState::None, "uninitialized"),
+            LeafActivityRequest::Cancel if is_active || state == LeafActivityState::Suspended => {
+                (LeafActivityState::Canceled, "canceled")
+            }
+            LeafActivityRequest::Suspend | LeafActivityRequest::Cancel => return Err(what.idle()),
+            LeafActivityRequest::Uninit if is_active => return Err(what.busy()),
+            LeafActivityRequest::Uninit => (LeafActivityState::None, "uninitialized"),
         };
         job.state.set(next);
-        if next != LeafWorkState::Active {
+        if next != LeafActivityState::Active {
             job.stop().await;
         }
-        inner.store_leaf_work(what, leaf, Some(word)).await?;
-        inner.notify_trim(what, leaf, event);
-        if next == LeafWorkState::Active && job.state.get() == next {
-            inner.begin_leaf_work(what, leaf, &job);
+        imported.store_leaf_activity(what, leaf, Some(word)).await?;
+        imported.notify_trim(what, leaf, event);
+        if next == LeafActivityState::Active && job.state.get() == next {
+            imported.spawn_leaf_activity(what, leaf, &job);
         }
         Ok(())
     }
 }
 
-impl Job {
+impl ActivityJob {
     /// Stops the worker, and waits until it has.
     async fn stop(&self) {
         self.stopped.set(true);
@@ -235,8 +239,8 @@ impl Job {
         self.stopped.set(false);
     }
 
-    fn status(&self, percent: u64) -> LeafWorkStatus {
-        LeafWorkStatus {
+    fn status(&self, percent: u64) -> LeafActivityStatus {
+        LeafActivityStatus {
             state: self.state.get(),
             time: self.time.get(),
             percent,
@@ -245,28 +249,28 @@ impl Job {
     }
 }
 
-impl Inner {
+impl ImportedPool {
     /// Reads at import what was done to each device, and what is to go on.
-    pub(crate) async fn load_leaf_work(&self) -> Result<(), PoolError> {
+    pub(crate) async fn load_leaf_activities(&self) -> Result<(), PoolError> {
         for leaf in self.tree.config().leaves() {
-            let Some(dictionary) = leaf.zap_leaf.filter(|&object| object != 0) else {
+            let Some(vdev_zap) = leaf.zap_leaf.filter(|&object| object != 0) else {
                 continue;
             };
             let number = async |key| -> Result<u64, PoolError> {
-                let found = zap::lookup_u64(&self.mos, ObjectId(dictionary), key).await?;
+                let found = zap::lookup_u64(&self.mos, ObjectId(vdev_zap), key).await?;
                 Ok(found.unwrap_or(0))
             };
-            for what in [LeafWork::Trim, LeafWork::Initialize] {
+            for what in [LeafActivity::Trim, LeafActivity::Initialize] {
                 let [state, time, offset] = what.keys();
-                let state = LeafWorkState::from_number(number(state).await?);
-                if state == LeafWorkState::None {
+                let state = LeafActivityState::from_number(number(state).await?);
+                if state == LeafActivityState::None {
                     continue;
                 }
-                let job = self.leaf_work.job(what, leaf.guid);
+                let job = self.leaf_activities.job(what, leaf.guid);
                 job.state.set(state);
                 job.time.set(number(time).await?);
                 job.offset.set(number(offset).await?);
-                if what == LeafWork::Trim {
+                if what == LeafActivity::Trim {
                     job.rate.set(number(TRIM_RATE).await?);
                 }
             }
@@ -275,77 +279,77 @@ impl Inner {
     }
 
     /// Goes on after an import with what was active.
-    pub(crate) fn continue_leaf_work(self: &Rc<Self>) {
+    pub(crate) fn continue_leaf_activities(self: &Rc<Self>) {
         for top in self.tree.tops() {
             if Some(top.id) != self.removal.vdev() {
-                self.continue_leaf_work_below(top.id);
+                self.continue_leaf_activities_below(top.id);
             }
         }
     }
 
     /// The jobs on the devices of a top-level vdev.
-    fn jobs_below(&self, top: u32) -> Vec<((LeafWork, Guid), Rc<Job>)> {
+    fn jobs_below(&self, top: u32) -> Vec<((LeafActivity, Guid), Rc<ActivityJob>)> {
         let leaves = self.tree.leaves();
         let mine = |guid: Guid| {
             leaves
                 .iter()
                 .any(|leaf| leaf.guid == guid && leaf.top == top)
         };
-        let jobs = self.leaf_work.jobs.borrow();
+        let jobs = self.leaf_activities.jobs.borrow();
         let found = jobs.iter().filter(|((_, leaf), _)| mine(*leaf));
         found.map(|(key, job)| (*key, Rc::clone(job))).collect()
     }
 
     /// Stops all workers on the devices of a vdev that is to be removed; what is stored of them stays.
-    pub(crate) async fn stop_leaf_work_below(&self, top: u32) {
+    pub(crate) async fn stop_leaf_activities_below(&self, top: u32) {
         for (_, job) in self.jobs_below(top) {
             job.stop().await;
         }
     }
 
     /// Forgets the work on devices that have left the pool.
-    pub(crate) fn forget_leaf_work(&self) {
+    pub(crate) fn forget_detached_leaf_activities(&self) {
         let leaves = self.tree.leaves();
-        let mut jobs = self.leaf_work.jobs.borrow_mut();
+        let mut jobs = self.leaf_activities.jobs.borrow_mut();
         jobs.retain(|(_, guid), _| leaves.iter().any(|leaf| leaf.guid == *guid));
     }
 
     /// Goes on with what was active on the devices of a top-level vdev.
-    pub(crate) fn continue_leaf_work_below(self: &Rc<Self>, top: u32) {
+    pub(crate) fn continue_leaf_activities_below(self: &Rc<Self>, top: u32) {
         for ((what, leaf), job) in self.jobs_below(top) {
-            if job.state.get() == LeafWorkState::Active {
-                self.begin_leaf_work(what, leaf, &job);
+            if job.state.get() == LeafActivityState::Active {
+                self.spawn_leaf_activity(what, leaf, &job);
             }
         }
     }
 
     /// Stops all workers before the pool is left. They go on after the next import.
-    pub(crate) async fn stop_leaf_work(&self) {
-        self.leaf_work.leaving.set(true);
+    pub(crate) async fn stop_leaf_activities(&self) {
+        self.leaf_activities.closing.set(true);
         let jobs: Vec<_> = {
-            let jobs = self.leaf_work.jobs.borrow();
+            let jobs = self.leaf_activities.jobs.borrow();
             jobs.iter()
                 .map(|(key, job)| (*key, Rc::clone(job)))
                 .collect()
         };
         for ((what, leaf), job) in jobs {
-            let was_active = job.state.get() == LeafWorkState::Active;
+            let was_active = job.state.get() == LeafActivityState::Active;
             job.stop().await;
             if was_active {
                 // What is not stored is done again.
-                drop(self.store_leaf_work(what, leaf, None).await);
+                drop(self.store_leaf_activity(what, leaf, None).await);
             }
         }
     }
 
     /// Posts what became of a trim. (OpenZFS knows no such events of the other work.)
-    fn notify_trim(&self, what: LeafWork, leaf: Guid, event: &str) {
-        if what == LeafWork::Trim {
+    fn notify_trim(&self, what: LeafActivity, leaf: Guid, event: &str) {
+        if what == LeafActivity::Trim {
             self.notify(event, Some(leaf), ondisk::NvList::new());
         }
     }
 
-    fn begin_leaf_work(self: &Rc<Self>, what: LeafWork, leaf: Guid, job: &Rc<Job>) {
+    fn spawn_leaf_activity(self: &Rc<Self>, what: LeafActivity, leaf: Guid, job: &Rc<ActivityJob>) {
         let (weak, worker) = (Rc::downgrade(self), Rc::clone(job));
         let task = self
             .handle
@@ -354,29 +358,29 @@ impl Inner {
     }
 
     /// Stores the state of a job, with a line in the history if there is something to say. Durable on return.
-    async fn store_leaf_work(
+    async fn store_leaf_activity(
         &self,
-        what: LeafWork,
+        what: LeafActivity,
         leaf: Guid,
         event: Option<&'static str>,
     ) -> Result<(), PoolError> {
-        self.run_in_sync(async move |inner: Rc<Self>, tx: Rc<Tx>| {
-            inner.create_vdev_objects(&tx).await?;
-            let config = inner.tree.config();
+        self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {
+            imported.create_vdev_objects(&tx).await?;
+            let config = imported.tree.config();
             let mut leaves = config.leaves().into_iter();
             let found = leaves.find(|known| known.guid == leaf);
-            let Some(dictionary) = found.and_then(|known| known.zap_leaf) else {
+            let Some(vdev_zap) = found.and_then(|known| known.zap_leaf) else {
                 // It has left the pool.
                 return Ok(());
             };
-            let job = inner.leaf_work.job(what, leaf);
-            let dictionary = ObjectId(dictionary);
+            let job = imported.leaf_activities.job(what, leaf);
+            let vdev_zap = ObjectId(vdev_zap);
             let mut entries: Vec<(&str, u64)> = what
                 .keys()
                 .into_iter()
                 .zip([job.state.get().number(), job.time.get(), job.offset.get()])
                 .collect();
-            if what == LeafWork::Trim {
+            if what == LeafActivity::Trim {
                 let rest = [
                     (TRIM_RATE, job.rate.get()),
                     (TRIM_PARTIAL, 0),
@@ -385,18 +389,18 @@ impl Inner {
                 entries.extend(rest);
             }
             for (key, value) in entries {
-                if job.state.get() != LeafWorkState::None {
-                    zap::update_u64(&inner.mos, dictionary, key, value, &tx).await?;
-                } else if zap::lookup_u64(&inner.mos, dictionary, key)
+                if job.state.get() != LeafActivityState::None {
+                    zap::update_u64(&imported.mos, vdev_zap, key, value, &tx).await?;
+                } else if zap::lookup_u64(&imported.mos, vdev_zap, key)
                     .await?
                     .is_some()
                 {
-                    zap::remove(&inner.mos, dictionary, key, &tx).await?;
+                    zap::remove(&imported.mos, vdev_zap, key, &tx).await?;
                 }
             }
             if let Some(event) = event {
-                let text = format!("vdev={} {event}", inner.leaf_path(leaf));
-                inner.log_internal(what.word(), &text, &tx).await?;
+                let text = format!("vdev={} {event}", imported.leaf_path(leaf));
+                imported.log_internal(what.word(), &text, &tx).await?;
             }
             Ok(())
         })
@@ -404,21 +408,30 @@ impl Inner {
     }
 
     /// Returns what is said of the work on a leaf.
-    pub(crate) fn leaf_work_status(&self, what: LeafWork, leaf: Guid) -> LeafWorkStatus {
-        let known = self.leaf_work.jobs.borrow().get(&(what, leaf)).cloned();
+    pub(crate) fn leaf_activity_status(
+        &self,
+        what: LeafActivity,
+        leaf: Guid,
+    ) -> LeafActivityStatus {
+        let known = self
+            .leaf_activities
+            .jobs
+            .borrow()
+            .get(&(what, leaf))
+            .cloned();
         let Some(job) = known else {
-            return LeafWorkStatus::default();
+            return LeafActivityStatus::default();
         };
         let percent = match job.state.get() {
-            LeafWorkState::Complete => 100,
-            LeafWorkState::Active | LeafWorkState::Suspended => self.progress(leaf, &job),
+            LeafActivityState::Complete => 100,
+            LeafActivityState::Active | LeafActivityState::Suspended => self.progress(leaf, &job),
             _ => 0,
         };
         job.status(percent)
     }
 
     /// How much of the free space is done, in percent.
-    fn progress(&self, leaf: Guid, job: &Job) -> u64 {
+    fn progress(&self, leaf: Guid, job: &ActivityJob) -> u64 {
         let Some((top, spans)) = self.spans(leaf) else {
             return 0;
         };
@@ -436,7 +449,7 @@ impl Inner {
     }
 
     /// The metaslabs of a leaf's vdev: where each is on the vdev and on the leaf.
-    fn spans(&self, leaf: Guid) -> Option<(u32, Vec<Span>)> {
+    fn spans(&self, leaf: Guid) -> Option<(u32, Vec<MetaslabSpan>)> {
         let leaves = self.tree.leaves();
         let id = leaves.iter().find(|known| known.guid == leaf)?.top;
         let tops = self.tree.tops();
@@ -450,12 +463,12 @@ impl Inner {
     }
 
     /// Does what is to be done to free ranges of a vdev, held by the caller, on one leaf. False when the device cannot.
-    async fn work_on_ranges(
+    async fn trim_or_write_ranges(
         &self,
-        what: LeafWork,
+        what: LeafActivity,
         leaf: Guid,
-        job: &Job,
-        pace: &Pace,
+        job: &ActivityJob,
+        rate_limit: &RateLimit,
         ranges: &[Range<u64>],
     ) -> Result<bool, PoolError> {
         let mut on_leaf = Vec::new();
@@ -469,13 +482,13 @@ impl Inner {
             // Where it was when it was interrupted.
             let start = range.start.max(job.offset.get());
             let too_short =
-                what == LeafWork::Trim && range.end.saturating_sub(start) < TRIM_BYTES_MIN;
+                what == LeafActivity::Trim && range.end.saturating_sub(start) < TRIM_BYTES_MIN;
             if start >= range.end || too_short {
                 continue;
             }
             let most = match what {
-                LeafWork::Trim => TRIM_BYTES_MAX,
-                LeafWork::Initialize => INITIALIZE_BYTES_MAX,
+                LeafActivity::Trim => TRIM_BYTES_MAX,
+                LeafActivity::Initialize => INITIALIZE_BYTES_MAX,
             };
             let mut at = start;
             while at < range.end {
@@ -483,10 +496,10 @@ impl Inner {
                     return Ok(true);
                 }
                 let end = range.end.min(at + most);
-                pace.keep(self, job, end - at).await;
+                rate_limit.keep(self, job, end - at).await;
                 let possible = match what {
-                    LeafWork::Trim => self.tree.trim_leaf(leaf, &(at..end)).await?,
-                    LeafWork::Initialize => {
+                    LeafActivity::Trim => self.tree.trim_leaf(leaf, &(at..end)).await?,
+                    LeafActivity::Initialize => {
                         let data = pattern(end - at);
                         self.tree.fill_leaf(leaf, at, data).await?;
                         true
@@ -513,24 +526,24 @@ fn pattern(len: u64) -> IoBuf {
 }
 
 /// How fast a worker is.
-struct Pace {
+struct RateLimit {
     began: runtime::Instant,
     bytes: Cell<u64>,
 }
 
-impl Pace {
+impl RateLimit {
     /// Waits until so many more bytes are within the rate.
-    async fn keep(&self, inner: &Inner, job: &Job, bytes: u64) {
+    async fn keep(&self, imported: &ImportedPool, job: &ActivityJob, bytes: u64) {
         loop {
             let rate = job.rate.get();
-            let now = inner.handle.now();
+            let now = imported.handle.now();
             let nanoseconds = now.as_nanos().saturating_sub(self.began.as_nanos());
             let allowed = u128::from(rate) * u128::from(nanoseconds) / 1_000_000_000;
             let is_ahead = rate != 0 && u128::from(self.bytes.get()) > allowed;
             if !is_ahead || job.stopped.get() {
                 break;
             }
-            inner.handle.sleep(RATE_PAUSE).await;
+            imported.handle.sleep(RATE_PAUSE).await;
         }
         self.bytes.set(self.bytes.get() + bytes);
     }
@@ -538,62 +551,64 @@ impl Pace {
 
 /// How a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum ActivityEnd {
     Done,
     Stopped,
     Unsupported,
 }
 
-async fn run(weak: Weak<Inner>, what: LeafWork, leaf: Guid, job: Rc<Job>) {
-    let Some(inner) = weak.upgrade() else { return };
-    let end = work(&inner, what, leaf, &job).await;
+async fn run(weak: Weak<ImportedPool>, what: LeafActivity, leaf: Guid, job: Rc<ActivityJob>) {
+    let Some(imported) = weak.upgrade() else {
+        return;
+    };
+    let end = work(&imported, what, leaf, &job).await;
     let state = match end {
-        Ok(End::Done) => LeafWorkState::Complete,
-        Ok(End::Unsupported) => {
+        Ok(ActivityEnd::Done) => LeafActivityState::Complete,
+        Ok(ActivityEnd::Unsupported) => {
             job.unsupported.set(true);
-            LeafWorkState::Canceled
+            LeafActivityState::Canceled
         }
         // The device is gone, or the pool: what is stored says where to go on.
-        Ok(End::Stopped) | Err(_) => return,
+        Ok(ActivityEnd::Stopped) | Err(_) => return,
     };
-    if job.stopped.get() || inner.leaf_work.leaving.get() || inner.closed.get() {
+    if job.stopped.get() || imported.leaf_activities.closing.get() || imported.closed.get() {
         return;
     }
     job.state.set(state);
-    if state == LeafWorkState::Complete {
-        job.time.set(inner.unix_time());
+    if state == LeafActivityState::Complete {
+        job.time.set(imported.unix_time());
     }
     let event = match state {
-        LeafWorkState::Complete => "complete",
+        LeafActivityState::Complete => "complete",
         _ => "canceled",
     };
-    drop(inner.store_leaf_work(what, leaf, Some(event)).await);
+    drop(imported.store_leaf_activity(what, leaf, Some(event)).await);
     let event = match state {
-        LeafWorkState::Complete => "trim_finish",
+        LeafActivityState::Complete => "trim_finish",
         _ => "trim_cancel",
     };
-    inner.notify_trim(what, leaf, event);
+    imported.notify_trim(what, leaf, event);
 }
 
 async fn work(
-    inner: &Rc<Inner>,
-    what: LeafWork,
+    imported: &Rc<ImportedPool>,
+    what: LeafActivity,
     leaf: Guid,
-    job: &Rc<Job>,
-) -> Result<End, PoolError> {
-    let Some((top, spans)) = inner.spans(leaf) else {
-        return Ok(End::Unsupported);
+    job: &Rc<ActivityJob>,
+) -> Result<ActivityEnd, PoolError> {
+    let Some((top, spans)) = imported.spans(leaf) else {
+        return Ok(ActivityEnd::Unsupported);
     };
-    let pace = Pace {
-        began: inner.handle.now(),
+    let rate_limit = RateLimit {
+        began: imported.handle.now(),
         bytes: Cell::new(0),
     };
     let most = match what {
-        LeafWork::Trim => TRIM_HELD,
-        LeafWork::Initialize => INITIALIZE_HELD,
+        LeafActivity::Trim => TRIM_HELD,
+        LeafActivity::Initialize => INITIALIZE_HELD,
     };
-    let turn = inner.leaf_work.turn(top);
-    let mut stored = inner.handle.now();
+    let turn = imported.leaf_activities.turn(top);
+    let mut stored = imported.handle.now();
     for (number, (span, on_leaf)) in spans.into_iter().enumerate() {
         if on_leaf <= job.offset.get() {
             continue;
@@ -601,35 +616,37 @@ async fn work(
         let number = u32::try_from(number).map_err(|_| PoolError::NoSuchDevice)?;
         let mut from = span.start;
         loop {
-            if job.stopped.get() || inner.closed.get() || inner.dead.get() {
-                return Ok(End::Stopped);
+            if job.stopped.get() || imported.closed.get() || imported.dead.get() {
+                return Ok(ActivityEnd::Stopped);
             }
             let guard = turn.lock().await;
-            let ranges = inner.store().hold_free(top, number, from, most).await?;
+            let ranges = imported.store().hold_free(top, number, from, most).await?;
             let Some(last) = ranges.last() else {
                 break;
             };
             from = last.end;
-            let worked = inner.work_on_ranges(what, leaf, job, &pace, &ranges).await;
+            let worked = imported
+                .trim_or_write_ranges(what, leaf, job, &rate_limit, &ranges)
+                .await;
             // Also after an error: they are free.
-            inner.store().release_free(top, number);
+            imported.store().release_free(top, number);
             drop(guard);
             if !worked? {
-                return Ok(End::Unsupported);
+                return Ok(ActivityEnd::Unsupported);
             }
         }
         if !job.stopped.get() {
             job.offset.set(job.offset.get().max(on_leaf));
         }
-        if inner.handle.now() >= stored + STORE_EVERY {
-            stored = inner.handle.now();
-            inner.store_leaf_work(what, leaf, None).await?;
+        if imported.handle.now() >= stored + STORE_EVERY {
+            stored = imported.handle.now();
+            imported.store_leaf_activity(what, leaf, None).await?;
         }
     }
     if job.stopped.get() {
-        return Ok(End::Stopped);
+        return Ok(ActivityEnd::Stopped);
     }
     // Done is what a power cut does not undo.
-    inner.tree.flush_vdev(top).await?;
-    Ok(End::Done)
+    imported.tree.flush_vdev(top).await?;
+    Ok(ActivityEnd::Done)
 }

@@ -1,13 +1,13 @@
 //! The log space maps of a pool that OpenZFS wrote: changes of space that its metaslabs' own maps do not say yet.
 //!
 //! OpenZFS appends the changes of a txg to one log for all vdevs and brings the metaslabs up to date later, a few at a
-//! time. Here the logs are read at import, added to what each map says, and merged into the maps by the first group of
+//! time. Here the logs are read at import, added to what each map says, and merged into the maps by the first txg of
 //! a writable import; the feature is inactive from then on, as in a pool that never used it, and OpenZFS starts logs
 //! anew when it has the pool again. Nothing is written by a read-only import, which does not need free space.
 //!
 //! ```text
 //! directory  com.delphix:log_spacemap_zap -> { hex(txg): log of that txg, ... }
-//! dictionary of a top-level vdev  com.delphix:ms_unflushed_phys_txgs -> u64 per metaslab: oldest txg not in its map
+//! ZAP of a top-level vdev  com.delphix:ms_unflushed_phys_txgs -> u64 per metaslab: oldest txg not in its map
 //! ```
 // OpenZFS: module/zfs/spa_log_spacemap.c (big comment, spa_ld_log_sm_cb, spa_ld_unflushed_txgs); docs/format/05-space.md
 
@@ -22,7 +22,7 @@ use vdev::{TopInfo, TreeConfig};
 use crate::PoolError;
 use crate::pool::DIRECTORY;
 use crate::ranges::{Overlap, RangeSet};
-use crate::space_map::{self, Kind};
+use crate::space_map::{self, MapType};
 
 const DIRECTORY_KEY: &str = "com.delphix:log_spacemap_zap";
 const TXGS_KEY: &str = "com.delphix:ms_unflushed_phys_txgs";
@@ -40,10 +40,10 @@ pub(crate) struct Unflushed {
 
 impl Unflushed {
     /// Applies one entry: what undoes an earlier one cancels it.
-    fn apply(&mut self, kind: Kind, range: &Range<u64>) -> Result<(), Overlap> {
+    fn apply(&mut self, kind: MapType, range: &Range<u64>) -> Result<(), Overlap> {
         let (undone, into) = match kind {
-            Kind::Alloc => (&mut self.frees, &mut self.allocs),
-            Kind::Free => (&mut self.allocs, &mut self.frees),
+            MapType::Alloc => (&mut self.frees, &mut self.allocs),
+            MapType::Free => (&mut self.allocs, &mut self.frees),
         };
         let mut at = range.start;
         for part in undone.within(range) {
@@ -72,11 +72,11 @@ pub(crate) struct Logs {
 /// The objects that go away when the logs have been merged.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LogObjects {
-    dictionary: ObjectId,
+    logs_zap: ObjectId,
     logs: Vec<ObjectId>,
     /// Logs counted by the feature `spacemap_histogram`.
     histograms: u64,
-    /// (dictionary of the vdev, its list of txgs).
+    /// (ZAP of the vdev, its list of txgs).
     txg_lists: Vec<(ObjectId, ObjectId)>,
 }
 
@@ -89,11 +89,11 @@ pub(crate) async fn read(
     tops: &[TopInfo],
     config: &TreeConfig,
 ) -> Result<Option<Logs>, PoolError> {
-    let Some(dictionary) = zap::lookup_u64(mos, DIRECTORY, DIRECTORY_KEY).await? else {
+    let Some(logs_zap) = zap::lookup_u64(mos, DIRECTORY, DIRECTORY_KEY).await? else {
         return Ok(None);
     };
     let mut found = Logs::default();
-    found.objects.dictionary = ObjectId(dictionary);
+    found.objects.logs_zap = ObjectId(logs_zap);
     let mut vdevs = BTreeMap::new();
     for top in tops {
         let zap_top = config.tops.get(top.id as usize).and_then(|v| v.zap_top);
@@ -109,7 +109,7 @@ pub(crate) async fn read(
         vdevs.insert(top.id, (top, oldest));
     }
     let mut logs = Vec::new();
-    for entry in zap::entries(mos, found.objects.dictionary).await? {
+    for entry in zap::entries(mos, found.objects.logs_zap).await? {
         let name = std::str::from_utf8(&entry.name).ok();
         let txg = name.and_then(|name| u64::from_str_radix(name, 16).ok());
         match (txg, &entry.value) {
@@ -176,9 +176,9 @@ impl LogObjects {
             mos.free_object(log, tx).await?;
         }
         zap::remove(mos, DIRECTORY, DIRECTORY_KEY, tx).await?;
-        mos.free_object(self.dictionary, tx).await?;
-        for &(dictionary, list) in &self.txg_lists {
-            zap::remove(mos, dictionary, TXGS_KEY, tx).await?;
+        mos.free_object(self.logs_zap, tx).await?;
+        for &(top_zap, list) in &self.txg_lists {
+            zap::remove(mos, top_zap, TXGS_KEY, tx).await?;
             mos.free_object(list, tx).await?;
         }
         Ok(self.histograms)
@@ -205,9 +205,9 @@ mod tests {
                 let end = start + 1 + (seed >> 40) % 4;
                 let units = index(start)..index(end);
                 let (kind, from) = if seed >> 60 & 1 == 0 {
-                    (Kind::Alloc, false)
+                    (MapType::Alloc, false)
                 } else {
-                    (Kind::Free, true)
+                    (MapType::Free, true)
                 };
                 if truth[units.clone()].iter().any(|&used| used != from) {
                     continue;
@@ -236,12 +236,12 @@ mod tests {
     #[test]
     fn contradictions_are_noticed() {
         let mut unflushed = Unflushed::default();
-        unflushed.apply(Kind::Alloc, &(10..20)).unwrap();
-        assert!(unflushed.apply(Kind::Alloc, &(15..16)).is_err());
-        unflushed.apply(Kind::Free, &(10..20)).unwrap();
+        unflushed.apply(MapType::Alloc, &(10..20)).unwrap();
+        assert!(unflushed.apply(MapType::Alloc, &(15..16)).is_err());
+        unflushed.apply(MapType::Free, &(10..20)).unwrap();
         assert_eq!(unflushed.balance(), 0);
-        unflushed.apply(Kind::Free, &(10..20)).unwrap();
+        unflushed.apply(MapType::Free, &(10..20)).unwrap();
         assert_eq!(unflushed.balance(), -10);
-        assert!(unflushed.apply(Kind::Free, &(0..30)).is_err());
+        assert!(unflushed.apply(MapType::Free, &(0..30)).is_err());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Two logs: `last` (what a finished scan left, and what was met since) and `scrub` (what the scan under way has met).
 //! When a scan ends its log becomes the last one: damage that it did not meet again is gone. Names of files are looked up
-//! when somebody asks, not when damage is met.
+//! when they are asked for, not when damage is met.
 // OpenZFS: module/zfs/spa_errlog.c (keys, rotation)
 
 use std::cell::{Cell, RefCell};
@@ -16,7 +16,7 @@ use zio::{Bookmark, IoClass, ReadProps};
 
 use crate::PoolError;
 use crate::error::ScanRefusal;
-use crate::pool::{DIRECTORY, Inner, Pool};
+use crate::pool::{DIRECTORY, ImportedPool, Pool};
 use crate::scan::all_datasets;
 
 /// Most damaged blocks kept in one log; more are only counted as one more.
@@ -26,14 +26,14 @@ const LOOKUP_MAX: u64 = 1 << 20;
 
 /// One log.
 #[derive(Clone, Debug, Default)]
-struct Log {
+struct ErrorLog {
     /// The ZAP, 0 for none.
     object: u64,
     stored: BTreeSet<DamagedBlock>,
     pending: BTreeSet<DamagedBlock>,
 }
 
-impl Log {
+impl ErrorLog {
     /// Returns whether it was not known.
     fn add(&mut self, block: DamagedBlock) -> bool {
         !self.stored.contains(&block)
@@ -48,9 +48,9 @@ impl Log {
 
 /// What is known to be damaged.
 #[derive(Debug, Default)]
-pub(crate) struct Damage {
-    last: RefCell<Log>,
-    scrub: RefCell<Log>,
+pub(crate) struct ErrorLogs {
+    last: RefCell<ErrorLog>,
+    scrub: RefCell<ErrorLog>,
     /// The scan is over: its log becomes the last.
     rotate: Cell<bool>,
     /// The last log must be written anew (blocks were repaired, or its form changes).
@@ -59,7 +59,7 @@ pub(crate) struct Damage {
     by_head: Cell<bool>,
 }
 
-impl Damage {
+impl ErrorLogs {
     /// Notes what a scan met; returns whether it was not known.
     pub(crate) fn note_in_scan(&self, block: DamagedBlock) -> bool {
         self.scrub.borrow_mut().add(block)
@@ -73,12 +73,12 @@ impl Damage {
         }
     }
 
-    /// Makes the log of a finished scan the last one, with the next group.
+    /// Makes the log of a finished scan the last one, with the next txg.
     pub(crate) fn rotate(&self) {
         self.rotate.set(true);
     }
 
-    /// Whether the next group has something to write.
+    /// Whether the next txg has something to write.
     pub(crate) fn is_dirty(&self) -> bool {
         self.rotate.get()
             || self.rewrite.get()
@@ -101,7 +101,7 @@ impl Damage {
     }
 }
 
-/// Damage of one object, where it is found.
+/// ErrorLogs of one object, where it is found.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DamagedObject {
     /// Dataset or snapshot by name; `None` for the pool's own metadata, and for datasets that are gone.
@@ -119,8 +119,8 @@ impl Pool {
     /// # Errors
     /// Of reading the pool's own metadata.
     pub async fn damaged_objects(&self) -> Result<Vec<DamagedObject>, PoolError> {
-        self.0.collect_damage();
-        let blocks = self.0.damage.all();
+        self.0.collect_damaged_blocks();
+        let blocks = self.0.error_logs.all();
         let datasets = all_datasets(&self.0.mos).await?;
         let mut objects = BTreeSet::new();
         for block in blocks {
@@ -155,8 +155,8 @@ impl Pool {
     /// # Errors
     /// `Scan` while a scan runs; `ReadOnly`, `Suspended`, `Closed`.
     pub async fn scrub_errors(&self) -> Result<u64, PoolError> {
-        let inner = &self.0;
-        if let Some(scan) = inner.scan.status().filter(|scan| scan.running) {
+        let imported = &self.0;
+        if let Some(scan) = imported.scan.status().filter(|scan| scan.running) {
             return Err(match (scan.resilver, scan.paused_since) {
                 (true, _) => ScanRefusal::Resilvering,
                 (false, 0) => ScanRefusal::Scrubbing,
@@ -164,34 +164,34 @@ impl Pool {
             }
             .into());
         }
-        if inner.readonly {
+        if imported.readonly {
             return Err(PoolError::ReadOnly);
         }
         self.sync().await?;
-        let datasets = all_datasets(&inner.mos).await?;
+        let datasets = all_datasets(&imported.mos).await?;
         let mut left = BTreeSet::new();
-        for block in inner.damage.all() {
-            for objset in inner.holders(&block, &datasets).await {
-                if inner.is_still_damaged(objset, &block, &datasets).await {
+        for block in imported.error_logs.all() {
+            for objset in imported.holders(&block, &datasets).await {
+                if imported.is_still_damaged(objset, &block, &datasets).await {
                     left.insert(DamagedBlock { objset, ..block });
                 }
             }
         }
         let count = ondisk::bytes::len64(left.len());
         {
-            let mut last = inner.damage.last.borrow_mut();
+            let mut last = imported.error_logs.last.borrow_mut();
             last.stored.clear();
             last.pending = left;
         }
-        inner.damage.rewrite.set(true);
+        imported.error_logs.rewrite.set(true);
         self.sync().await?;
         Ok(count)
     }
 }
 
-impl Inner {
+impl ImportedPool {
     /// Takes note of blocks that could not be read since the last call.
-    pub(crate) fn collect_damage(&self) {
+    pub(crate) fn collect_damaged_blocks(&self) {
         if !self.store().has_damaged() {
             return;
         }
@@ -204,7 +204,7 @@ impl Inner {
                 block: bookmark.block,
                 birth: birth.0,
             };
-            if self.damage.note(block, scanning) {
+            if self.error_logs.note(block, scanning) {
                 self.report_damage(&block);
             }
         }
@@ -215,11 +215,11 @@ impl Inner {
     }
 
     /// Reads both logs.
-    pub(crate) async fn load_damage(&self) -> Result<(), PoolError> {
-        self.damage.by_head.set(self.heads_have_logs());
+    pub(crate) async fn load_error_logs(&self) -> Result<(), PoolError> {
+        self.error_logs.by_head.set(self.heads_have_logs());
         for (key, log) in [
-            ("errlog_last", &self.damage.last),
-            ("errlog_scrub", &self.damage.scrub),
+            ("errlog_last", &self.error_logs.last),
+            ("errlog_scrub", &self.error_logs.scrub),
         ] {
             let object = zap::lookup_u64(&self.mos, DIRECTORY, key)
                 .await?
@@ -229,7 +229,7 @@ impl Inner {
             }
             // A damaged log must not keep the pool from being opened.
             let stored = self.read_log(ObjectId(object)).await.unwrap_or_default();
-            *log.borrow_mut() = Log {
+            *log.borrow_mut() = ErrorLog {
                 object,
                 stored,
                 pending: BTreeSet::new(),
@@ -262,20 +262,20 @@ impl Inner {
         Ok(found)
     }
 
-    /// Writes what was met since the last group. Syncing context.
-    pub(crate) async fn write_damage(&self, tx: &Tx) -> Result<(), PoolError> {
-        self.collect_damage();
-        if self.damage.by_head.replace(self.heads_have_logs()) != self.heads_have_logs() {
+    /// Writes what was met since the last txg. Syncing context.
+    pub(crate) async fn write_error_logs(&self, tx: &Tx) -> Result<(), PoolError> {
+        self.collect_damaged_blocks();
+        if self.error_logs.by_head.replace(self.heads_have_logs()) != self.heads_have_logs() {
             // The feature was enabled: stored logs have the old form.
-            self.damage.rewrite.set(true);
+            self.error_logs.rewrite.set(true);
         }
-        if !self.damage.is_dirty() {
+        if !self.error_logs.is_dirty() {
             return Ok(());
         }
-        let rotate = self.damage.rotate.replace(false);
-        let rewrite = self.damage.rewrite.replace(false);
-        let mut last = self.damage.last.take();
-        let mut scrub = self.damage.scrub.take();
+        let rotate = self.error_logs.rotate.replace(false);
+        let rewrite = self.error_logs.rewrite.replace(false);
+        let mut last = self.error_logs.last.take();
+        let mut scrub = self.error_logs.scrub.take();
         if rotate {
             self.delete_log(last.object, tx).await?;
             last = std::mem::take(&mut scrub);
@@ -293,14 +293,17 @@ impl Inner {
             zap::update_u64(&self.mos, DIRECTORY, key, log.object, tx).await?;
         }
         // What was noted while this wrote stays pending.
-        for (cell, log) in [(&self.damage.last, last), (&self.damage.scrub, scrub)] {
+        for (cell, log) in [
+            (&self.error_logs.last, last),
+            (&self.error_logs.scrub, scrub),
+        ] {
             let meanwhile = cell.replace(log);
             cell.borrow_mut().pending.extend(meanwhile.pending);
         }
         Ok(())
     }
 
-    async fn append_log(&self, log: &mut Log, tx: &Tx) -> Result<(), PoolError> {
+    async fn append_log(&self, log: &mut ErrorLog, tx: &Tx) -> Result<(), PoolError> {
         let pending = std::mem::take(&mut log.pending);
         if pending.is_empty() {
             return Ok(());
@@ -310,7 +313,7 @@ impl Inner {
             log.object = zap::create(&self.mos, &spec, tx).await?.0;
         }
         let object = ObjectId(log.object);
-        // The value is a name, which nobody fills in.
+        // The value is a name, which OpenZFS leaves empty, too.
         let value = zap::ZapValue::U8(vec![0]);
         for block in pending {
             if self.heads_have_logs() {

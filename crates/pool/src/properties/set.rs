@@ -10,16 +10,16 @@ use ondisk::feature::Feature;
 
 use crate::PoolError;
 use crate::features::{Support, support};
-use crate::pool::{DIRECTORY, Inner, Pool, Stored};
+use crate::pool::{DIRECTORY, ImportedPool, Pool, StoredValue};
 use crate::properties::{PoolProperty, PropertyKind, parse_index};
 
 const COMMENT_MAX: usize = 32;
 
 /// A checked setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
-    /// Goes to the `pool_props` dictionary.
-    Store(String, Stored),
+pub(crate) enum PropertyChange {
+    /// Goes to the `pool_props` ZAP.
+    Store(String, StoredValue),
     /// Leaves it.
     Remove(String),
     /// Sector shift for new vdevs; 0 lets the devices decide.
@@ -41,7 +41,7 @@ fn bad(text: impl Into<String>) -> PoolError {
 }
 
 /// Checks one `NAME=VALUE`.
-pub(crate) fn parse(name: &str, value: &str) -> Result<Change, PoolError> {
+pub(crate) fn parse(name: &str, value: &str) -> Result<PropertyChange, PoolError> {
     if let Some(feature) = name.strip_prefix("feature@") {
         if Feature::by_name(feature).is_none() {
             return Err(bad(format!("feature '{feature}' unsupported by kernel")));
@@ -55,7 +55,7 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Change, PoolError> {
                 )));
             }
         };
-        return Ok(Change::Feature {
+        return Ok(PropertyChange::Feature {
             name: feature.to_owned(),
             enabled,
         });
@@ -68,9 +68,9 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Change, PoolError> {
             return Err(bad(format!("property value '{value}' is too long")));
         }
         return Ok(if value.is_empty() {
-            Change::Remove(name.to_owned())
+            PropertyChange::Remove(name.to_owned())
         } else {
-            Change::Store(name.to_owned(), Stored::Text(value.to_owned()))
+            PropertyChange::Store(name.to_owned(), StoredValue::Text(value.to_owned()))
         });
     }
     let property = PoolProperty::parse(name)
@@ -86,7 +86,7 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Change, PoolError> {
                 .parse()
                 .map_err(|_| bad(format!("bad numeric value '{value}'")))?;
             match u8::try_from(number) {
-                Ok(ashift @ (0 | 9..=16)) => Ok(Change::Ashift(ashift)),
+                Ok(ashift @ (0 | 9..=16)) => Ok(PropertyChange::Ashift(ashift)),
                 _ => Err(bad(format!(
                     "property '{name}' number {number} is invalid, only values between 9 and 16 \
                          are allowed."
@@ -102,25 +102,25 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Change, PoolError> {
             if !value.chars().all(|c| c == ' ' || c.is_ascii_graphic()) {
                 return Err(bad("comment may only have printable characters".to_owned()));
             }
-            Ok(Change::Comment(
+            Ok(PropertyChange::Comment(
                 (!value.is_empty()).then(|| value.to_owned()),
             ))
         }
-        PoolProperty::Compatibility => Ok(Change::Compatibility(
+        PoolProperty::Compatibility => Ok(PropertyChange::Compatibility(
             (!matches!(value, "" | "off")).then(|| value.to_owned()),
         )),
         PoolProperty::Cachefile => {
             if value.is_empty() {
-                return Ok(Change::Cachefile(None));
+                return Ok(PropertyChange::Cachefile(None));
             }
             if value != "none" && !value.starts_with('/') {
                 return Err(bad(format!(
                     "property '{name}' must be empty, an absolute path, or 'none'"
                 )));
             }
-            Ok(Change::Cachefile(Some(value.to_owned())))
+            Ok(PropertyChange::Cachefile(Some(value.to_owned())))
         }
-        PoolProperty::Bootfs => Ok(Change::Bootfs(
+        PoolProperty::Bootfs => Ok(PropertyChange::Bootfs(
             (!value.is_empty()).then(|| value.to_owned()),
         )),
         PoolProperty::Altroot => Err(bad(format!(
@@ -138,13 +138,19 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Change, PoolError> {
                     .parse()
                     .map_err(|_| bad(format!("bad numeric value '{value}'")))?,
             };
-            Ok(Change::Store(info.name.to_owned(), Stored::Number(number)))
+            Ok(PropertyChange::Store(
+                info.name.to_owned(),
+                StoredValue::Number(number),
+            ))
         }
         _ => match info.kind {
             PropertyKind::Index(_) => {
                 let number = parse_index(info, value)
                     .map_err(|_| bad(format!("'{name}' must be one of '{}'", info.values)))?;
-                Ok(Change::Store(info.name.to_owned(), Stored::Number(number)))
+                Ok(PropertyChange::Store(
+                    info.name.to_owned(),
+                    StoredValue::Number(number),
+                ))
             }
             _ => Err(bad(format!("property '{name}' cannot be set"))),
         },
@@ -155,7 +161,8 @@ impl Pool {
     /// Takes note that a dataset was destroyed: the property `bootfs` was cleared with it if it named it.
     pub fn dataset_destroyed(&self, object: u64) {
         let mut properties = self.0.properties.borrow_mut();
-        if matches!(properties.get("bootfs"), Some(Stored::Number(booted)) if *booted == object) {
+        if matches!(properties.get("bootfs"), Some(StoredValue::Number(booted)) if *booted == object)
+        {
             properties.remove("bootfs");
         }
     }
@@ -167,12 +174,12 @@ impl Pool {
     pub async fn set_property(&self, name: &str, value: &str) -> Result<(), PoolError> {
         let change = parse(name, value)?;
         match &change {
-            Change::Feature { enabled: false, .. } => {
+            PropertyChange::Feature { enabled: false, .. } => {
                 return Err(PoolError::Invalid(format!(
                     "property '{name}' can only be set to 'disabled' at creation time"
                 )));
             }
-            Change::Feature {
+            PropertyChange::Feature {
                 name: feature,
                 enabled: true,
             } => {
@@ -185,11 +192,11 @@ impl Pool {
                     )));
                 }
             }
-            Change::Cachefile(path) => {
+            PropertyChange::Cachefile(path) => {
                 self.0.cachefile.replace(path.clone());
                 return Ok(());
             }
-            Change::Store(key, Stored::Number(1))
+            PropertyChange::Store(key, StoredValue::Number(1))
                 if key == "multihost" && self.0.host.hostid == 0 =>
             {
                 return Err(PoolError::Invalid(
@@ -201,12 +208,12 @@ impl Pool {
         let name = name.to_owned();
         let value = value.to_owned();
         self.0
-            .run_in_sync(async move |inner: Rc<Inner>, tx: Rc<Tx>| {
-                inner.apply(change, &tx).await?;
+            .run_in_sync(async move |imported: Rc<ImportedPool>, tx: Rc<Tx>| {
+                imported.apply(change, &tx).await?;
                 if name == "multihost" {
-                    inner.begin_heartbeats();
+                    imported.start_heartbeats();
                 }
-                inner
+                imported
                     .log_internal("set", &format!("{name}={value}"), &tx)
                     .await
             })
@@ -214,16 +221,18 @@ impl Pool {
     }
 }
 
-impl Inner {
+impl ImportedPool {
     /// Applies a checked setting in syncing context.
-    async fn apply(&self, change: Change, tx: &Tx) -> Result<(), PoolError> {
+    async fn apply(&self, change: PropertyChange, tx: &Tx) -> Result<(), PoolError> {
         match change {
-            Change::Store(key, value) => store_all(self, &BTreeMap::from([(key, value)]), tx).await,
-            Change::Ashift(ashift) => {
-                let stored = Stored::Number(u64::from(ashift));
+            PropertyChange::Store(key, value) => {
+                store_all(self, &BTreeMap::from([(key, value)]), tx).await
+            }
+            PropertyChange::Ashift(ashift) => {
+                let stored = StoredValue::Number(u64::from(ashift));
                 store_all(self, &BTreeMap::from([("ashift".into(), stored)]), tx).await
             }
-            Change::Remove(key) => {
+            PropertyChange::Remove(key) => {
                 let object = self.objects.get().properties;
                 if object.0 != 0 && self.properties.borrow().contains_key(&key) {
                     zap::remove(&self.mos, object, &key, tx).await?;
@@ -231,30 +240,30 @@ impl Inner {
                 }
                 Ok(())
             }
-            Change::Comment(text) => {
+            PropertyChange::Comment(text) => {
                 self.identity.borrow_mut().comment = text;
                 self.dirty_config();
                 Ok(())
             }
-            Change::Compatibility(text) => {
+            PropertyChange::Compatibility(text) => {
                 self.identity.borrow_mut().compatibility = text;
                 self.dirty_config();
                 Ok(())
             }
-            Change::Cachefile(path) => {
+            PropertyChange::Cachefile(path) => {
                 self.cachefile.replace(path);
                 Ok(())
             }
-            Change::Bootfs(None) => {
-                let stored = Stored::Number(0);
+            PropertyChange::Bootfs(None) => {
+                let stored = StoredValue::Number(0);
                 store_all(self, &BTreeMap::from([("bootfs".into(), stored)]), tx).await
             }
-            Change::Bootfs(Some(dataset)) => {
+            PropertyChange::Bootfs(Some(dataset)) => {
                 let object = self.hierarchy.info(&dataset).await?.object;
-                let stored = Stored::Number(object.0);
+                let stored = StoredValue::Number(object.0);
                 store_all(self, &BTreeMap::from([("bootfs".into(), stored)]), tx).await
             }
-            Change::Feature { name, .. } => {
+            PropertyChange::Feature { name, .. } => {
                 self.hierarchy.enable_feature(&name, tx).await?;
                 Ok(())
             }
@@ -273,10 +282,12 @@ impl Inner {
                 continue;
             };
             let stored = match entry.value {
-                zap::ZapValue::U64(numbers) if numbers.len() == 1 => Stored::Number(numbers[0]),
+                zap::ZapValue::U64(numbers) if numbers.len() == 1 => {
+                    StoredValue::Number(numbers[0])
+                }
                 zap::ZapValue::U8(bytes) => {
                     let text = bytes.split(|&b| b == 0).next().unwrap_or_default();
-                    Stored::Text(String::from_utf8_lossy(text).into_owned())
+                    StoredValue::Text(String::from_utf8_lossy(text).into_owned())
                 }
                 _ => continue,
             };
@@ -287,33 +298,33 @@ impl Inner {
     }
 }
 
-/// Stores properties in the `pool_props` dictionary, creating it when it is first needed.
+/// Stores properties in the `pool_props` ZAP, creating it when it is first needed.
 pub(crate) async fn store_all(
-    inner: &Inner,
-    stored: &BTreeMap<String, Stored>,
+    imported: &ImportedPool,
+    stored: &BTreeMap<String, StoredValue>,
     tx: &Tx,
 ) -> Result<(), PoolError> {
     if stored.is_empty() {
         return Ok(());
     }
-    let mut object = inner.objects.get().properties;
+    let mut object = imported.objects.get().properties;
     if object.0 == 0 {
         let spec = zap::ZapSpec::new(ObjectType::POOL_PROPS);
-        object = zap::create(&inner.mos, &spec, tx).await?;
-        zap::add_u64(&inner.mos, DIRECTORY, "pool_props", object.0, tx).await?;
-        inner.set_objects(|objects| objects.properties = object);
+        object = zap::create(&imported.mos, &spec, tx).await?;
+        zap::add_u64(&imported.mos, DIRECTORY, "pool_props", object.0, tx).await?;
+        imported.set_objects(|objects| objects.properties = object);
     }
     for (key, value) in stored {
         let encoded = match value {
-            Stored::Number(number) => zap::ZapValue::U64(vec![*number]),
-            Stored::Text(text) => {
+            StoredValue::Number(number) => zap::ZapValue::U64(vec![*number]),
+            StoredValue::Text(text) => {
                 let mut bytes = text.clone().into_bytes();
                 bytes.push(0);
                 zap::ZapValue::U8(bytes)
             }
         };
-        zap::update(&inner.mos, object, key, &encoded, tx).await?;
-        inner
+        zap::update(&imported.mos, object, key, &encoded, tx).await?;
+        imported
             .properties
             .borrow_mut()
             .insert(key.clone(), value.clone());
@@ -352,9 +363,9 @@ mod tests {
             "here",
             "property 'cachefile' must be empty, an absolute path, or 'none'",
         );
-        let stored = Change::Store("failmode".into(), Stored::Number(1));
+        let stored = PropertyChange::Store("failmode".into(), StoredValue::Number(1));
         assert_eq!(parse("failmode", "continue").unwrap(), stored);
-        assert_eq!(parse("ashift", "12").unwrap(), Change::Ashift(12));
-        assert_eq!(parse("comment", "").unwrap(), Change::Comment(None));
+        assert_eq!(parse("ashift", "12").unwrap(), PropertyChange::Ashift(12));
+        assert_eq!(parse("comment", "").unwrap(), PropertyChange::Comment(None));
     }
 }

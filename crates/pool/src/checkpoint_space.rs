@@ -1,7 +1,7 @@
 //! The space maps of a checkpoint: for each top-level vdev, what was freed since and stays allocated for it.
 //!
 //! The maps list frees only. They are read back from their ends when the checkpoint is discarded, so that a discard may be
-//! interrupted at any group.
+//! interrupted at any txg.
 // OpenZFS: module/zfs/spa_checkpoint.c (vdev_checkpoint_sm); include/sys/fs/zfs.h, VDEV_TOP_ZAP_POOL_CHECKPOINT_SM
 
 use std::ops::Range;
@@ -13,35 +13,35 @@ use zio::KeptRanges;
 
 use crate::PoolError;
 use crate::space::SpaceMaps;
-use crate::space_map::{self, Encoder, Header, Kind, Scale};
+use crate::space_map::{self, Encoder, Header, MapType, Scale};
 
-/// Key of a vdev's map in the vdev's dictionary.
+/// Key of a vdev's map in the vdev's ZAP.
 const KEY: &str = "com.delphix:pool_checkpoint_sm";
 
 /// The map of one vdev.
 #[derive(Clone, Debug)]
-pub(crate) struct KeptMap {
+pub(crate) struct CheckpointMap {
     object: ObjectId,
     header: Header,
     block_size: u32,
     scale: Scale,
 }
 
-impl KeptMap {
+impl CheckpointMap {
     fn bytes(&self) -> u64 {
         u64::try_from(-self.header.allocated).unwrap_or(0)
     }
 }
 
-/// Where the map of a vdev is, or is to be.
+/// A top-level vdev and its ZAP, which names the checkpoint's map.
 #[derive(Clone, Debug)]
-pub(crate) struct KeptPlace {
+pub(crate) struct CheckpointVdev {
     pub(crate) top: TopInfo,
-    /// The vdev's dictionary.
-    pub(crate) dictionary: ObjectId,
+    /// The vdev's ZAP.
+    pub(crate) vdev_zap: ObjectId,
 }
 
-impl KeptPlace {
+impl CheckpointVdev {
     fn scale(&self) -> Scale {
         Scale {
             start: 0,
@@ -53,8 +53,11 @@ impl KeptPlace {
 
 impl SpaceMaps {
     /// Opens the map of a vdev, if it has one.
-    pub(crate) async fn open_kept(&self, place: &KeptPlace) -> Result<(), PoolError> {
-        let found = zap::lookup_u64(&self.mos, place.dictionary, KEY).await?;
+    pub(crate) async fn open_checkpoint_map(
+        &self,
+        place: &CheckpointVdev,
+    ) -> Result<(), PoolError> {
+        let found = zap::lookup_u64(&self.mos, place.vdev_zap, KEY).await?;
         let Some(object) = found.filter(|&object| object != 0).map(ObjectId) else {
             return Ok(());
         };
@@ -63,27 +66,27 @@ impl SpaceMaps {
             let text = format!("space map {object}: a checkpoint's map allocates");
             return Err(PoolError::Corrupt(text));
         }
-        let map = KeptMap {
+        let map = CheckpointMap {
             object,
             header,
             block_size: self.mos.object_info(object).await?.block_size,
             scale: place.scale(),
         };
-        self.kept.borrow_mut().insert(place.top.id, map);
+        self.checkpoint_maps.borrow_mut().insert(place.top.id, map);
         Ok(())
     }
 
-    /// Returns the bytes kept of each vdev.
-    pub(crate) fn kept_bytes(&self) -> Vec<(u32, u64)> {
-        let kept = self.kept.borrow();
-        kept.iter().map(|(&id, map)| (id, map.bytes())).collect()
+    /// Returns the bytes that each vdev keeps allocated for the checkpoint.
+    pub(crate) fn checkpoint_bytes_by_vdev(&self) -> Vec<(u32, u64)> {
+        let maps = self.checkpoint_maps.borrow();
+        maps.iter().map(|(&id, map)| (id, map.bytes())).collect()
     }
 
     /// Appends what one pass of `txg` freed but for the checkpoint. Returns how many maps with the long header were made.
-    pub(crate) async fn write_kept(
+    pub(crate) async fn write_checkpoint_frees(
         &self,
         changes: Vec<KeptRanges>,
-        places: &[KeptPlace],
+        places: &[CheckpointVdev],
         (txg, pass): (Txg, u32),
         tx: &Tx,
     ) -> Result<u64, PoolError> {
@@ -91,15 +94,15 @@ impl SpaceMaps {
         for change in changes {
             let place = places.iter().find(|place| place.top.id == change.vdev);
             let place = place.ok_or(PoolError::NoSuchDevice)?;
-            let known = self.kept.borrow().get(&change.vdev).cloned();
+            let known = self.checkpoint_maps.borrow().get(&change.vdev).cloned();
             let mut map = match known {
                 Some(map) => map,
                 None => {
                     let histogram = self.histogram.get();
                     let (object, header) = space_map::create(&self.mos, histogram, tx).await?;
-                    zap::add_u64(&self.mos, place.dictionary, KEY, object.0, tx).await?;
+                    zap::add_u64(&self.mos, place.vdev_zap, KEY, object.0, tx).await?;
                     created += u64::from(histogram);
-                    KeptMap {
+                    CheckpointMap {
                         object,
                         header,
                         block_size: space_map::BLOCK_SIZE,
@@ -111,30 +114,30 @@ impl SpaceMaps {
             map.scale = place.scale();
             let mut encoder =
                 Encoder::new(map.scale, &map.header, map.block_size, self.two_words.get());
-            encoder.batch(Kind::Free, txg.0, pass);
+            encoder.batch(MapType::Free, txg.0, pass);
             for range in &change.ranges {
-                encoder.range(Kind::Free, range);
+                encoder.range(MapType::Free, range);
             }
             encoder
                 .append(&self.mos, map.object, &mut map.header, tx)
                 .await?;
             space_map::set_header(&self.mos, map.object, &map.header, tx).await?;
-            self.kept.borrow_mut().insert(change.vdev, map);
+            self.checkpoint_maps.borrow_mut().insert(change.vdev, map);
         }
         Ok(created)
     }
 
     /// Takes about `most` bytes of entries off the end of a map; an empty map is freed. Returns the vdev and its places, and
     /// whether a map with the long header is gone; `None` when there is no map any more.
-    pub(crate) async fn take_kept_tail(
+    pub(crate) async fn take_checkpoint_frees(
         &self,
         most: u64,
-        places: &[KeptPlace],
+        places: &[CheckpointVdev],
         tx: &Tx,
     ) -> Result<Option<(u32, Vec<Range<u64>>, bool)>, PoolError> {
         let first = {
-            let kept = self.kept.borrow();
-            kept.iter().next().map(|(&id, map)| (id, map.clone()))
+            let maps = self.checkpoint_maps.borrow();
+            maps.iter().next().map(|(&id, map)| (id, map.clone()))
         };
         let Some((id, mut map)) = first else {
             return Ok(None);
@@ -155,7 +158,7 @@ impl SpaceMaps {
         let (scale, units) = (map.scale, map.scale.size >> map.scale.shift);
         let header = map.header.clone();
         let visit = |run: space_map::Run| {
-            if run.kind != Kind::Free || run.offset > units || run.run > units - run.offset {
+            if run.kind != MapType::Free || run.offset > units || run.run > units - run.offset {
                 return Err(bad("an entry of a checkpoint's map is impossible"));
             }
             let start = scale.start + (run.offset << scale.shift);
@@ -168,7 +171,7 @@ impl SpaceMaps {
         map.header.allocated += i64::try_from(bytes).map_err(|_| bad("it is too long"))?;
         if from > 0 {
             space_map::set_header(&self.mos, map.object, &map.header, tx).await?;
-            self.kept.borrow_mut().insert(id, map);
+            self.checkpoint_maps.borrow_mut().insert(id, map);
             return Ok(Some((id, ranges, false)));
         }
         if map.header.allocated != 0 {
@@ -176,9 +179,9 @@ impl SpaceMaps {
         }
         let place = places.iter().find(|place| place.top.id == id);
         let place = place.ok_or(PoolError::NoSuchDevice)?;
-        zap::remove(&self.mos, place.dictionary, KEY, tx).await?;
+        zap::remove(&self.mos, place.vdev_zap, KEY, tx).await?;
         self.mos.free_object(map.object, tx).await?;
-        self.kept.borrow_mut().remove(&id);
+        self.checkpoint_maps.borrow_mut().remove(&id);
         Ok(Some((id, ranges, map.header.histogram.is_some())))
     }
 }

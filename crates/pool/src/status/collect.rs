@@ -1,0 +1,332 @@
+//! Collecting the status of a pool in use.  Reads only what is in memory.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use vdev::VdevKind;
+
+use super::{Health, IoTotals, PoolState, PoolStatus, RebuildState, StatusReason, VdevStatus};
+use crate::auxiliary::AuxiliaryKind;
+use crate::config::pool_state;
+use crate::initialize_trim::LeafActivity;
+use crate::pool::{ImportedPool, Pool, StoredValue};
+
+impl Pool {
+    /// Returns everything `zpool status`, `zpool list -v` and `zpool iostat` show.
+    #[must_use]
+    pub fn status(&self) -> PoolStatus {
+        self.0.status()
+    }
+
+    /// Returns why the pool is suspended, if it is.
+    #[must_use]
+    pub fn suspended(&self) -> Option<String> {
+        self.0.suspended.borrow().clone()
+    }
+}
+
+impl ImportedPool {
+    pub(crate) fn status(&self) -> PoolStatus {
+        self.collect_damaged_blocks();
+        let outdated: BTreeSet<u64> = self.dtls.outdated().into_keys().collect();
+        let tree = self.tree.status();
+        let mut root = self.convert(&tree, true, &outdated);
+        root.name = self.name.borrow().clone();
+        let space = self.store().space();
+        root.size_bytes = space.size;
+        // What cannot be reused yet is not free.
+        // OpenZFS: module/zfs/metaslab.c, metaslab_sync_done (deferred frees go on counting as allocated)
+        root.allocated_bytes = space.allocated + space.deferred;
+        let kept = self.space.checkpoint_bytes_by_vdev();
+        let mut weighted = Some(0u128);
+        for top in &mut root.children {
+            let Ok(id) = u32::try_from(top.id) else {
+                continue;
+            };
+            let space = self.store().vdev_space(id);
+            top.size_bytes = space.size;
+            top.allocated_bytes = space.allocated + space.deferred;
+            let kept = kept.iter().find(|(vdev, _)| *vdev == id);
+            top.checkpoint_bytes = kept.map_or(0, |(_, bytes)| *bytes);
+            top.fragmentation_percent = self.space.fragmentation(id);
+            top.expandable_bytes = self.expandable_bytes(id);
+            top.removing = self.removal.vdev() == Some(id);
+            top.rebuild = self.rebuild_status(id);
+            if self.store().is_idle(id) && !top.is_log {
+                mark_idle(top);
+            }
+            root.expandable_bytes += top.expandable_bytes;
+            weighted = match (weighted, top.fragmentation_percent) {
+                (Some(sum), Some(percent)) => {
+                    Some(sum + u128::from(percent) * u128::from(space.size))
+                }
+                _ => None,
+            };
+        }
+        root.fragmentation_percent = weighted
+            .map(|sum| sum.checked_div(u128::from(root.size_bytes)).unwrap_or(0))
+            .and_then(|percent| u64::try_from(percent).ok());
+        let suspended = self.suspended.borrow().is_some();
+        let health = if suspended {
+            Health::Suspended
+        } else {
+            root.health
+        };
+        let caches = self.auxiliary_status(AuxiliaryKind::Cache);
+        let (reason, details) = self.reason(&root, &caches, suspended, !outdated.is_empty());
+        PoolStatus {
+            name: root.name.clone(),
+            guid: self.identity.borrow().guid,
+            health,
+            state: pool_state(self.label_state.get()).unwrap_or(PoolState::Active),
+            reason,
+            details,
+            scan: self.scan.status(),
+            checkpoint: self.checkpoint_status(),
+            removal: self.removal_status(),
+            freeing_stopped: self
+                .hierarchy
+                .background_error()
+                .map(|error| error.to_string()),
+            root,
+            caches,
+            spares: self.auxiliary_status(AuxiliaryKind::Spare),
+            data_errors: self.error_logs.count(),
+            readonly: self.readonly,
+            txg: self.last_uberblock.get().txg.0,
+            open_nanoseconds: self
+                .handle
+                .now()
+                .as_nanos()
+                .saturating_sub(self.opened.as_nanos()),
+        }
+    }
+
+    fn convert(
+        &self,
+        vdev: &vdev::VdevStatus,
+        is_root: bool,
+        outdated: &BTreeSet<u64>,
+    ) -> VdevStatus {
+        let mut children: Vec<VdevStatus> = vdev
+            .children
+            .iter()
+            .filter(|child| !matches!(child.kind, VdevKind::Hole | VdevKind::Indirect))
+            .map(|child| self.convert(child, false, outdated))
+            .collect();
+        if !is_root {
+            for child in &mut children {
+                child.bias = vdev.bias;
+            }
+        }
+        let path = vdev.path.as_ref().map(PathBuf::from);
+        let name = match (&path, &vdev.kind) {
+            (Some(path), kind) => shown_path(path, kind),
+            (None, kind) if kind.is_leaf() => vdev.guid.to_string(),
+            (None, _) => format!("{}-{}", vdev.type_name, vdev.id),
+        };
+        let is_log = vdev.is_log;
+        let mut health = convert_health(vdev.health);
+        let stale = outdated.contains(&vdev.guid.0);
+        // An outdated half counts as less redundancy until it has been brought up to date.
+        if !vdev.kind.is_leaf()
+            && health == Health::Online
+            && children
+                .iter()
+                .any(|child| child.resilvering || child.health != Health::Online)
+        {
+            health = Health::Degraded;
+        }
+        let note = match (&vdev.reason, stale) {
+            (Some(reason), _) => Some(reason.clone()),
+            (None, true) => Some("outdated: waits to be resilvered".to_owned()),
+            (None, false) => None,
+        };
+        let stats = &vdev.stats;
+        VdevStatus {
+            name,
+            kind: if is_root {
+                "root".into()
+            } else {
+                vdev.kind.as_str().to_owned()
+            },
+            guid: vdev.guid.0,
+            id: vdev.id,
+            path,
+            health,
+            note,
+            read_errors: stats.read_errors,
+            write_errors: stats.write_errors,
+            checksum_errors: stats.checksum_errors,
+            slow_ios: stats.slow_ios,
+            size_bytes: vdev.asize,
+            allocated_bytes: 0,
+            checkpoint_bytes: 0,
+            trim: self.leaf_activity_status(LeafActivity::Trim, vdev.guid),
+            initialize: self.leaf_activity_status(LeafActivity::Initialize, vdev.guid),
+            expandable_bytes: 0,
+            fragmentation_percent: None,
+            ashift: u64::from(vdev.ashift),
+            is_log,
+            bias: vdev.bias,
+            removing: false,
+            non_allocating: false,
+            resilvering: stale,
+            rebuild: None,
+            io: IoTotals {
+                read_ops: stats.read_ops,
+                write_ops: stats.write_ops,
+                read_bytes: stats.read_bytes,
+                write_bytes: stats.write_bytes,
+                read_nanoseconds: stats.read_total.sum_ns,
+                write_nanoseconds: stats.write_total.sum_ns,
+            },
+            detail: Arc::new(stats.clone()),
+            children,
+        }
+    }
+
+    /// Chooses the one thing to say, the most damaging first.
+    // OpenZFS: lib/libzfs/libzfs_status.c, check_status (order)
+    fn reason(
+        &self,
+        root: &VdevStatus,
+        caches: &[VdevStatus],
+        suspended: bool,
+        outdated: bool,
+    ) -> (StatusReason, Vec<String>) {
+        if suspended {
+            let details = self.suspended.borrow().iter().cloned().collect();
+            if self.lack_of_space.get() {
+                return (StatusReason::OutOfSpace, details);
+            }
+            if self.multihost.is_lost() {
+                return (StatusReason::IoFailureMultihost, details);
+            }
+            let reason = match self.properties.borrow().get("failmode") {
+                Some(StoredValue::Number(1)) => StatusReason::IoFailureContinue,
+                _ => StatusReason::IoFailureWait,
+            };
+            return (reason, details);
+        }
+        // OpenZFS: find_vdev_problem looks at cache devices, too.
+        let mut leaves = leaves(root);
+        leaves.extend(caches);
+        let named = |health: Health| -> Vec<String> {
+            leaves
+                .iter()
+                .filter(|l| l.health == health)
+                .map(|l| l.name.clone())
+                .collect()
+        };
+        for (health, replicated, alone) in [
+            (
+                Health::Faulted,
+                StatusReason::FaultedDeviceReplicated,
+                StatusReason::FaultedDevice,
+            ),
+            (
+                Health::Unavail,
+                StatusReason::MissingDeviceReplicated,
+                StatusReason::MissingDevice,
+            ),
+        ] {
+            let names = named(health);
+            if !names.is_empty() {
+                let covered = root.health <= Health::Degraded;
+                return (if covered { replicated } else { alone }, names);
+            }
+        }
+        if self.error_logs.count() > 0 {
+            return (StatusReason::CorruptData, Vec::new());
+        }
+        let failing =
+            |leaf: &&VdevStatus| leaf.read_errors + leaf.write_errors + leaf.checksum_errors > 0;
+        let failing: Vec<String> = leaves
+            .iter()
+            .copied()
+            .filter(failing)
+            .map(|leaf| leaf.name.clone())
+            .collect();
+        if !failing.is_empty() {
+            return (StatusReason::FailingDevice, failing);
+        }
+        let offline = named(Health::Offline);
+        if !offline.is_empty() {
+            return (StatusReason::OfflineDevice, offline);
+        }
+        let removed = named(Health::Removed);
+        if !removed.is_empty() {
+            return (StatusReason::RemovedDevice, removed);
+        }
+        if outdated {
+            let stale = leaves
+                .iter()
+                .filter(|l| l.resilvering)
+                .map(|l| l.name.clone())
+                .collect();
+            return (StatusReason::Resilvering, stale);
+        }
+        if self.wants_scrub(root) {
+            return (StatusReason::RebuildScrub, Vec::new());
+        }
+        (StatusReason::Ok, Vec::new())
+    }
+
+    /// Whether a vdev was resilvered sequentially, and no scrub since has looked at what it got.
+    // OpenZFS: lib/libzfs/libzfs_status.c, check_status (ZPOOL_STATUS_REBUILD_SCRUB)
+    fn wants_scrub(&self, root: &VdevStatus) -> bool {
+        let rebuilds = root.children.iter().filter_map(|top| top.rebuild);
+        let complete = rebuilds.filter(|rebuild| rebuild.state == RebuildState::Complete);
+        let Some(end) = complete.map(|rebuild| rebuild.end_time).max() else {
+            return false;
+        };
+        self.scan.status().is_none_or(|scan| {
+            let is_over = !scan.running && !scan.cancelled && !scan.resilver;
+            is_over && end > scan.end_time
+        })
+    }
+}
+
+fn mark_idle(vdev: &mut VdevStatus) {
+    vdev.non_allocating = true;
+    vdev.children.iter_mut().for_each(mark_idle);
+}
+
+/// Shows a device that is not in the tree.
+pub(crate) fn shown(path: Option<&Path>, config: &vdev::VdevConfig) -> String {
+    path.map_or_else(
+        || config.guid.to_string(),
+        |path| shown_path(path, &config.kind),
+    )
+}
+
+/// Shows a device as `zpool status` does: disks by their last name, files by their path.
+fn shown_path(path: &Path, kind: &VdevKind) -> String {
+    if *kind == VdevKind::Disk
+        && path.starts_with("/dev")
+        && let Some(name) = path.file_name()
+    {
+        return name.to_string_lossy().into_owned();
+    }
+    path.display().to_string()
+}
+
+fn leaves(vdev: &VdevStatus) -> Vec<&VdevStatus> {
+    if vdev.children.is_empty() {
+        return vec![vdev];
+    }
+    vdev.children.iter().flat_map(leaves).collect()
+}
+
+fn convert_health(health: vdev::Health) -> Health {
+    match health {
+        vdev::Health::Online => Health::Online,
+        vdev::Health::Degraded => Health::Degraded,
+        vdev::Health::Faulted => Health::Faulted,
+        vdev::Health::Offline => Health::Offline,
+        vdev::Health::Unavailable => Health::Unavail,
+        vdev::Health::Removed => Health::Removed,
+    }
+}
