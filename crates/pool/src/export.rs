@@ -29,14 +29,13 @@ impl Pool {
     }
 
     /// Marks the pool as destroyed and closes its devices.  Its data stays where it is until the
-    /// devices are used for something else.
+    /// devices are used for something else.  A pool imported read-only is only closed: its labels
+    /// stay as they are.
     ///
     /// # Errors
     /// `Suspended` when the last txg cannot be written; the pool stays open then.
+    // OpenZFS: module/zfs/spa.c, spa_export_common (labels change only where the pool syncs)
     pub async fn destroy(&self) -> Result<(), PoolError> {
-        if self.0.readonly {
-            return Err(PoolError::ReadOnly);
-        }
         self.0.close_with_state(Some(STATE_DESTROYED)).await
     }
 

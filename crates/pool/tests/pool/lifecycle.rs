@@ -200,7 +200,7 @@ fn read_only_import_writes_nothing() {
             readonly: true,
             ..policy()
         };
-        let pool = Pool::import(&handle, &found[0], policy)
+        let pool = Pool::import(&handle, &found[0], policy.clone())
             .await
             .expect("import");
         assert!(pool.is_read_only());
@@ -214,6 +214,13 @@ fn read_only_import_writes_nothing() {
             Err(PoolError::ReadOnly)
         ));
         pool.export().await.expect("export");
+        let pool = Pool::import(&handle, &found[0], policy)
+            .await
+            .expect("import again");
+        pool.destroy()
+            .await
+            .expect("destroy what cannot be written");
+        assert_eq!(find(&handle, 2).await[0].state, PoolState::Exported);
     });
     let after: Vec<u64> = world
         .images()
