@@ -141,7 +141,7 @@ pub fn run(socket: &Path, tool: &str, arguments: &[String]) -> io::Result<Option
     Ok(answer.map(|answer| match answer {
         Answer::Exit(code) => code,
         // As with SIGPIPE.
-        Answer::NobodyReads => 141,
+        Answer::OutputClosed => 141,
     }))
 }
 
@@ -150,8 +150,8 @@ pub fn run(socket: &Path, tool: &str, arguments: &[String]) -> io::Result<Option
 pub enum Answer {
     /// It was done; its exit code.
     Exit(u8),
-    /// Whoever reads our output has gone.
-    NobodyReads,
+    /// The reader of our output has closed it.
+    OutputClosed,
 }
 
 /// Has the appliance at `socket` run a command and passes on what it says as it comes; `None` when no appliance listens.
@@ -168,7 +168,7 @@ pub fn ask(
     let (_directory, path) = short(socket)?;
     let mut stream = match std::os::unix::net::UnixStream::connect(&path) {
         Ok(stream) => stream,
-        Err(error) if nobody_listens(&error) => return Ok(None),
+        Err(error) if is_unserved(&error) => return Ok(None),
         Err(error) => return Err(error),
     };
     let payload = serde_json::to_vec(request).map_err(io::Error::other)?;
@@ -197,12 +197,12 @@ pub fn ask(
             Frame::Request(_) => Ok(()),
         };
         if written.is_err() {
-            return Ok(Some(Answer::NobodyReads));
+            return Ok(Some(Answer::OutputClosed));
         }
     }
 }
 
-fn nobody_listens(error: &io::Error) -> bool {
+fn is_unserved(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
@@ -246,13 +246,13 @@ pub async fn connect(socket: &Path) -> io::Result<Option<UnixStream>> {
     let (_directory, path) = short(socket)?;
     match UnixStream::connect(&path).await {
         Ok(stream) => Ok(Some(stream)),
-        Err(error) if nobody_listens(&error) => Ok(None),
+        Err(error) if is_unserved(&error) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
 /// Listens at `socket`, replacing what a killed appliance left there. The caller holds the state
-/// directory's lock, so nobody else listens.
+/// directory's lock, so no other process listens.
 ///
 /// # Errors
 /// The socket cannot be made.
@@ -344,8 +344,8 @@ mod tests {
             uid: 0,
         };
         let (mut out, mut err) = (Vec::new(), Vec::new());
-        let nobody = ask(&socket, &request, &mut out, &mut err).expect("asks");
-        assert_eq!(nobody, None);
+        let unserved = ask(&socket, &request, &mut out, &mut err).expect("asks");
+        assert_eq!(unserved, None);
         let listener = listen(&socket).expect("listens");
         let served = tokio::spawn({
             let request = request.clone();

@@ -1,4 +1,4 @@
-//! iSCSI targets of an appliance: names, portals, who may log in, and secrets. Which volumes they show is a property of the volumes.
+//! iSCSI targets of an appliance: names, portals, the initiators that may log in, and secrets. Which volumes they show is a property of the volumes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -94,7 +94,7 @@ pub struct Target {
     pub name: String,
     /// For people.
     pub alias: String,
-    /// Names (perhaps with `*` at the end), addresses and networks of initiators that may log in; none is everybody.
+    /// Names (perhaps with `*` at the end), addresses and networks of initiators that may log in; none means all.
     pub initiators: Vec<String>,
     /// What initiators must know.
     pub chap: Option<Login>,
@@ -156,9 +156,9 @@ impl Targets {
     }
 }
 
-/// Which targets a mapping is for.
+/// The targets that a mapping is for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum MappingScope {
     /// All there are.
     All,
     /// Those of a group.
@@ -167,25 +167,25 @@ pub enum Place {
     Target(String),
 }
 
-/// Where a volume is shown: targets, a number in them, and who sees it there.
+/// Where a volume is shown: targets, a number in them, and the initiators that see it there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mapping {
     /// Which targets.
-    pub place: Place,
+    pub scope: MappingScope,
     /// Logical unit number.
     pub lun: u16,
-    /// The group of initiators that sees it; `None` is everybody who may log in.
+    /// The group of initiators that sees it; `None` means all that may log in.
     pub seen_by: Option<String>,
 }
 
 impl Targets {
     /// Whether a mapping is for a target.
     #[must_use]
-    pub fn covers(&self, place: &Place, target: &str) -> bool {
-        match place {
-            Place::All => true,
-            Place::Target(name) => name == target,
-            Place::Group(group) => self
+    pub fn covers(&self, scope: &MappingScope, target: &str) -> bool {
+        match scope {
+            MappingScope::All => true,
+            MappingScope::Target(name) => name == target,
+            MappingScope::Group(group) => self
                 .target_groups
                 .get(group)
                 .is_some_and(|members| members.iter().any(|member| member == target)),
@@ -194,11 +194,11 @@ impl Targets {
 
     /// Whether two mappings of one number would meet: in some target, before some initiator.
     #[must_use]
-    pub fn meet(&self, one: &Mapping, other: &Mapping) -> bool {
+    pub fn conflict(&self, one: &Mapping, other: &Mapping) -> bool {
         let same_group =
             one.seen_by.is_none() || other.seen_by.is_none() || one.seen_by == other.seen_by;
-        let shared = match (&one.place, &other.place) {
-            (Place::All, _) | (_, Place::All) => true,
+        let shared = match (&one.scope, &other.scope) {
+            (MappingScope::All, _) | (_, MappingScope::All) => true,
             (a, b) if a == b => true,
             (a, b) => self
                 .targets
@@ -208,7 +208,7 @@ impl Targets {
         one.lun == other.lun && same_group && shared
     }
 
-    /// The initiators that a mapping is for; `None` when its group does not exist, and then nobody sees it.
+    /// The initiators that a mapping is for; `None` when its group does not exist: no initiator sees it.
     #[must_use]
     pub fn seen_by(&self, mapping: &Mapping) -> Option<Vec<String>> {
         match &mapping.seen_by {
@@ -222,7 +222,7 @@ impl Targets {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for MappingScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::All => f.write_str("*"),
@@ -232,7 +232,7 @@ impl fmt::Display for Place {
     }
 }
 
-impl FromStr for Place {
+impl FromStr for MappingScope {
     type Err = std::convert::Infallible;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -258,9 +258,9 @@ pub fn parse_mappings(text: &str) -> Vec<Mapping> {
             None => (rest, None),
         };
         let lun = lun.parse().ok().filter(|lun| *lun <= LUN_MAX)?;
-        let Ok(place) = target.parse();
+        let Ok(scope) = target.parse();
         Some(Mapping {
-            place,
+            scope,
             lun,
             seen_by,
         })
@@ -274,8 +274,8 @@ pub fn mappings_text(mappings: &[Mapping]) -> String {
     let parts: Vec<String> = mappings
         .iter()
         .map(|mapping| match &mapping.seen_by {
-            Some(group) => format!("{}/{}@{group}", mapping.place, mapping.lun),
-            None => format!("{}/{}", mapping.place, mapping.lun),
+            Some(group) => format!("{}/{}@{group}", mapping.scope, mapping.lun),
+            None => format!("{}/{}", mapping.scope, mapping.lun),
         })
         .collect();
     parts.join(",")
@@ -321,7 +321,8 @@ mod tests {
         targets.target_groups.insert("front".to_owned(), members);
         let meet = |one: &str, other: &str| {
             let (one, other) = (parse_mappings(one), parse_mappings(other));
-            one.iter().any(|a| other.iter().any(|b| targets.meet(a, b)))
+            one.iter()
+                .any(|a| other.iter().any(|b| targets.conflict(a, b)))
         };
         assert!(meet("*/1", "iqn.2026-11.org.example:a/1"));
         assert!(meet("@front/1", "iqn.2026-11.org.example:b/1"));

@@ -28,7 +28,7 @@ use cli::out::Out;
 use cli::{Caller, Session};
 
 /// How long to wait for another process that has the lock and no socket (a command at work).
-const LOCK_PATIENCE: Duration = Duration::from_secs(60);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
@@ -202,8 +202,8 @@ impl Invocation {
             return Ok(0);
         }
         let lock = match self.reach(&state).await? {
-            Reached::Done(code) => return Ok(code),
-            Reached::Locked(lock) => lock,
+            Route::Done(code) => return Ok(code),
+            Route::Locked(lock) => lock,
         };
         let config = manage::config::Config::read(&state.config())?;
         let appliance = Appliance::new(engine, state, config)?;
@@ -259,13 +259,13 @@ impl Invocation {
         }
     }
 
-    fn session(&self, appliance: Arc<Appliance>) -> Running {
+    fn session(&self, appliance: Arc<Appliance>) -> PreparedCommand {
         let caller = Caller {
             directory: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
             environment: manage::control::environment(),
             uid: rustix::process::getuid().as_raw(),
         };
-        Running(Session::new(
+        PreparedCommand(Session::new(
             appliance,
             Out::process(),
             caller,
@@ -275,17 +275,17 @@ impl Invocation {
     }
 
     /// Has the daemon do the work, or takes the lock to do it here.
-    async fn reach(&self, state: &StateDirectory) -> anyhow::Result<Reached> {
+    async fn reach(&self, state: &StateDirectory) -> anyhow::Result<Route> {
         let began = Instant::now();
         loop {
             // Blocking is right: this process has nothing else to do yet.
             if let Some(code) = self.ask(state)? {
-                return Ok(Reached::Done(code));
+                return Ok(Route::Done(code));
             }
             if let Some(lock) = state.try_lock()? {
-                return Ok(Reached::Locked(lock));
+                return Ok(Route::Locked(lock));
             }
-            if began.elapsed() > LOCK_PATIENCE {
+            if began.elapsed() > LOCK_TIMEOUT {
                 bail!(
                     "the state directory {} is in use{}",
                     state.path().display(),
@@ -307,18 +307,18 @@ impl Invocation {
     }
 }
 
-/// What became of asking for the pools.
-enum Reached {
+/// Where a command runs.
+enum Route {
     /// The daemon did the work; its exit code.
     Done(u8),
     /// The pools are ours to open.
     Locked(StateLock),
 }
 
-/// A session ready to run.
-struct Running(Session);
+/// A command with its session, ready to run.
+struct PreparedCommand(Session);
 
-impl Running {
+impl PreparedCommand {
     async fn run(self, invocation: &Invocation) -> u8 {
         cli::run(self.0, &invocation.tool, &invocation.arguments)
             .await
@@ -343,7 +343,7 @@ async fn lock_for_daemon(state: &StateDirectory) -> anyhow::Result<StateLock> {
             .ok()
             .flatten()
             .is_some();
-        if running || began.elapsed() > LOCK_PATIENCE {
+        if running || began.elapsed() > LOCK_TIMEOUT {
             bail!(
                 "the state directory {} is in use{}",
                 state.path().display(),

@@ -7,7 +7,7 @@ pub(crate) mod getopt;
 pub(crate) mod help;
 pub(crate) mod json;
 pub(crate) mod out;
-pub(crate) mod own;
+pub(crate) mod sanbox;
 pub(crate) mod usage;
 pub(crate) mod zfs;
 pub(crate) mod zpool;
@@ -20,24 +20,24 @@ use engine::EngineError;
 
 use crate::appliance::Appliance;
 use getopt::{Getopt, Long, Opt};
-use out::{Gone, Out};
+use out::{Out, OutputClosed};
 use usage::Entry;
 
-/// The end of a command before its end: everything has been said, this is the exit code.
+/// The early end of a command whose messages are printed: its exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exit(pub(crate) u8);
 
-impl From<Gone> for Exit {
-    fn from(_: Gone) -> Self {
+impl From<OutputClosed> for Exit {
+    fn from(_: OutputClosed) -> Self {
         // What a shell reports of a process ended by SIGPIPE.
         Self(141)
     }
 }
 
-/// What a command comes to.
+/// The result of a command.
 pub(crate) type Outcome = Result<(), Exit>;
 
-/// Who asks, as far as commands care.
+/// The client of a command, as far as commands need to know it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Caller {
     /// Working directory, for relative paths.
@@ -53,9 +53,9 @@ pub(crate) struct Caller {
 pub(crate) struct Session {
     /// The engine and what belongs to it.
     pub(crate) appliance: Arc<Appliance>,
-    /// Where the words go.
+    /// Where the output goes.
     pub(crate) out: Out,
-    /// Who asks.
+    /// The client.
     pub(crate) caller: Caller,
     /// The command as typed, for the pool's history (`zpool create tank ...`).
     pub(crate) line: String,
@@ -171,7 +171,7 @@ pub(crate) async fn run(mut session: Session, tool: &str, arguments: &[String]) 
     let outcome = match tool {
         "zpool" => zpool::run(&mut session, arguments).await,
         "zfs" => zfs::run(&mut session, arguments).await,
-        _ => own::run(&mut session, arguments).await,
+        _ => sanbox::run(&mut session, arguments).await,
     };
     let flushed = session.out.flush().await;
     match (outcome, flushed) {

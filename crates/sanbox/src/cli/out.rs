@@ -1,4 +1,4 @@
-//! Where a command's words go: the process's own standard output and error, or the frames of a
+//! Where the output of a command goes: the process's own standard output and error, or the frames of a
 //! control connection. Text is gathered and handed on in order, so that standard output and standard
 //! error keep their sequence, and a slow reader holds up the command and not the memory.
 
@@ -14,9 +14,9 @@ pub(crate) enum Stream {
     Err,
 }
 
-/// Whoever read the output has gone; the command ends quietly, as on SIGPIPE.
+/// The reader of the output has closed it; the command ends quietly, as on SIGPIPE.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Gone;
+pub(crate) struct OutputClosed;
 
 enum Sink {
     Process,
@@ -25,9 +25,10 @@ enum Sink {
 
 /// The output of one command.
 #[derive(Clone)]
-pub(crate) struct Out(Arc<Inner>);
+pub(crate) struct Out(Arc<PendingOutput>);
 
-struct Inner {
+/// Output that has not been handed on, and where it goes.
+struct PendingOutput {
     sink: Sink,
     pending: Mutex<Vec<(Stream, Vec<u8>)>>,
 }
@@ -44,7 +45,7 @@ impl Out {
     }
 
     fn with(sink: Sink) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(PendingOutput {
             sink,
             pending: Mutex::new(Vec::new()),
         }))
@@ -82,12 +83,15 @@ impl Out {
 
     /// Hands everything on. Commands that write much call it now and then; the end of a command
     /// does it in any case.
-    pub(crate) async fn flush(&self) -> Result<(), Gone> {
+    pub(crate) async fn flush(&self) -> Result<(), OutputClosed> {
         let pending = self.take();
         for (stream, bytes) in pending {
             match &self.0.sink {
-                Sink::Process => write_own(stream, &bytes).map_err(|_| Gone)?,
-                Sink::Channel(sender) => sender.send((stream, bytes)).await.map_err(|_| Gone)?,
+                Sink::Process => write_own(stream, &bytes).map_err(|_| OutputClosed)?,
+                Sink::Channel(sender) => sender
+                    .send((stream, bytes))
+                    .await
+                    .map_err(|_| OutputClosed)?,
             }
         }
         Ok(())

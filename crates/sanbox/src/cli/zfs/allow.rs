@@ -170,8 +170,8 @@ struct Options {
     help: bool,
 }
 
-/// Whom a grant is for.
-enum Who {
+/// The users, groups or set that a grant is for.
+enum Grantee {
     Ids(Vec<(char, u64)>),
     Everyone,
     Creators,
@@ -195,11 +195,11 @@ pub(super) async fn run(session: &Session, arguments: &[String], remove: bool) -
         Ok(())
     })?;
     let usage = Usage { session, remove };
-    let Some((who, permissions, dataset)) = usage.read(&options, &words)? else {
+    let Some((grantee, permissions, dataset)) = usage.read(&options, &words)? else {
         let dataset = words.first().map_or("", String::as_str);
         return show(session, dataset).await;
     };
-    let change = changes(&who, &options, permissions.as_deref());
+    let change = changes(&grantee, &options, permissions.as_deref());
     let Ok((pool, info)) = open(session, &dataset, &PropertyQuery::None).await else {
         session
             .out
@@ -253,7 +253,7 @@ fn canonical(permission: &str) -> Option<String> {
 
 /// The entries to change.
 fn changes(
-    who: &Who,
+    grantee: &Grantee,
     options: &Options,
     permissions: Option<&[String]>,
 ) -> Vec<(String, Option<Vec<String>>)> {
@@ -267,11 +267,11 @@ fn changes(
     }
     // The letter for permissions, the kind, what follows.
     let mut keys: Vec<(char, char, String)> = Vec::new();
-    match who {
-        Who::Set(name) => keys.push(('s', '-', name.clone())),
-        Who::Creators => keys.push(('c', '-', String::new())),
-        Who::Everyone => keys.extend(kinds.iter().map(|kind| ('e', *kind, String::new()))),
-        Who::Ids(ids) => {
+    match grantee {
+        Grantee::Set(name) => keys.push(('s', '-', name.clone())),
+        Grantee::Creators => keys.push(('c', '-', String::new())),
+        Grantee::Everyone => keys.extend(kinds.iter().map(|kind| ('e', *kind, String::new()))),
+        Grantee::Ids(ids) => {
             for (letter, id) in ids {
                 keys.extend(kinds.iter().map(|kind| (*letter, *kind, id.to_string())));
             }
@@ -296,8 +296,8 @@ fn changes(
     changes
 }
 
-/// What was asked for, unless only to show what there is: whom, which permissions (all without), on what.
-type Asked = (Who, Option<Vec<String>>, String);
+/// A change that was asked for: grantee, permissions (all without), dataset.
+type GrantRequest = (Grantee, Option<Vec<String>>, String);
 
 /// The usage text, and reading the words.
 struct Usage<'a> {
@@ -306,7 +306,7 @@ struct Usage<'a> {
 }
 
 impl Usage<'_> {
-    fn read(&self, options: &Options, words: &[String]) -> Result<Option<Asked>, Exit> {
+    fn read(&self, options: &Options, words: &[String]) -> Result<Option<GrantRequest>, Exit> {
         let count = |flags: &[bool]| flags.iter().filter(|flag| **flag).count();
         let whom = count(&[options.user, options.group, options.everyone]);
         let kinds = whom + count(&[options.create, options.set]);
@@ -330,25 +330,25 @@ impl Usage<'_> {
             if !set.starts_with('@') {
                 return Err(self.wrong("invalid set name: missing '@' prefix\n"));
             }
-            return Ok(Some((Who::Set(set), permissions, dataset)));
+            return Ok(Some((Grantee::Set(set), permissions, dataset)));
         }
         if options.create {
             if all > 1 {
                 return Err(self.wrong("invalid options combined with -c\n"));
             }
             let (permissions, dataset) = self.tail(words, 2)?;
-            return Ok(Some((Who::Creators, permissions, dataset)));
+            return Ok(Some((Grantee::Creators, permissions, dataset)));
         }
         if options.everyone {
             if kinds > 1 {
                 return Err(self.wrong("invalid options combined with -e\n"));
             }
             let (permissions, dataset) = self.tail(words, 2)?;
-            return Ok(Some((Who::Everyone, permissions, dataset)));
+            return Ok(Some((Grantee::Everyone, permissions, dataset)));
         }
         if whom == 0 && words.first().is_some_and(|word| word == "everyone") {
             let (permissions, dataset) = self.tail(&words[1..], 2)?;
-            return Ok(Some((Who::Everyone, permissions, dataset)));
+            return Ok(Some((Grantee::Everyone, permissions, dataset)));
         }
         if words.len() == 1 && !self.remove {
             return Ok(None);
@@ -358,7 +358,7 @@ impl Usage<'_> {
         for name in words[0].split(',').filter(|name| !name.is_empty()) {
             ids.push(self.id(name, options)?);
         }
-        Ok(Some((Who::Ids(ids), permissions, dataset)))
+        Ok(Some((Grantee::Ids(ids), permissions, dataset)))
     }
 
     /// The permissions and the dataset at the end of `expected` words; `unallow` may leave the permissions out.
@@ -477,9 +477,9 @@ fn lines(name: &str, grants: &Grants, users: &str, groups: &str) -> Vec<String> 
     let mut entries = Entries::new();
     for (key, permissions) in grants {
         let mut letters = key.chars();
-        let (who, kind) = (letters.next().unwrap_or(' '), letters.next().unwrap_or(' '));
+        let (grantee, kind) = (letters.next().unwrap_or(' '), letters.next().unwrap_or(' '));
         let rest = key.get(3..).unwrap_or("").to_owned();
-        let order = match who.to_ascii_lowercase() {
+        let order = match grantee.to_ascii_lowercase() {
             's' => {
                 sets.entry(rest).or_default().extend(permissions.clone());
                 continue;
@@ -533,12 +533,12 @@ fn lines(name: &str, grants: &Grants, users: &str, groups: &str) -> Vec<String> 
                 let found = number.and_then(|number| name_of(list, number));
                 found.unwrap_or_else(|| format!("(unknown: {id})"))
             };
-            let who = match order {
+            let grantee = match order {
                 2 => format!("user {}", named(users)),
                 3 => format!("group {}", named(groups)),
                 _ => "everyone".to_owned(),
             };
-            lines.push(format!("\t{who} {}", joined(&these)));
+            lines.push(format!("\t{grantee} {}", joined(&these)));
         }
     }
     lines

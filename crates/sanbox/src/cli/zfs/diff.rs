@@ -10,12 +10,12 @@ use engine::{Cred, FileId, FileType, FsHandle, FsResult, PoolHandle, PropertyQue
 
 use super::{flag, open};
 use crate::cli::out::Stream;
-use crate::cli::own::walk::entries;
+use crate::cli::sanbox::directory::entries;
 use crate::cli::{Outcome, Session};
 
 /// How lines look.
 #[derive(Clone, Copy, Default)]
-struct Form {
+struct LineFormat {
     classify: bool,
     scripted: bool,
     times: bool,
@@ -23,7 +23,7 @@ struct Form {
 }
 
 /// A file of one of the trees.
-struct Seen {
+struct FileEntry {
     path: Vec<u8>,
     generation: u64,
     kind: FileType,
@@ -32,7 +32,7 @@ struct Seen {
 }
 
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
-    let mut form = Form::default();
+    let mut form = LineFormat::default();
     let operands = session.options(arguments, "FHth", &[], |_, option| {
         form.classify |= flag(&option, 'F');
         form.scripted |= flag(&option, 'H');
@@ -111,7 +111,7 @@ async fn mount_point(pool: &PoolHandle, dataset: &str) -> Vec<u8> {
     }
 }
 
-async fn tree(pool: &PoolHandle, name: &str) -> Result<BTreeMap<u64, Seen>, String> {
+async fn tree(pool: &PoolHandle, name: &str) -> Result<BTreeMap<u64, FileEntry>, String> {
     let fs = pool
         .open_fs(name)
         .await
@@ -119,11 +119,11 @@ async fn tree(pool: &PoolHandle, name: &str) -> Result<BTreeMap<u64, Seen>, Stri
     walk(&fs).await.map_err(|error| error.to_string())
 }
 
-async fn walk(fs: &FsHandle) -> FsResult<BTreeMap<u64, Seen>> {
+async fn walk(fs: &FsHandle) -> FsResult<BTreeMap<u64, FileEntry>> {
     let cred = Cred::root();
     let mut found = BTreeMap::new();
     let root = fs.root().await?;
-    let seen = |attr: &engine::Attr, path: Vec<u8>| Seen {
+    let seen = |attr: &engine::Attr, path: Vec<u8>| FileEntry {
         path,
         generation: attr.id.generation,
         kind: attr.file_type,
@@ -150,17 +150,17 @@ async fn walk(fs: &FsHandle) -> FsResult<BTreeMap<u64, Seen>> {
 }
 
 fn compare(
-    before: &BTreeMap<u64, Seen>,
-    after: &BTreeMap<u64, Seen>,
+    before: &BTreeMap<u64, FileEntry>,
+    after: &BTreeMap<u64, FileEntry>,
     root: &[u8],
-    form: Form,
+    form: LineFormat,
 ) -> Vec<Vec<u8>> {
     let mut objects: Vec<u64> = before.keys().chain(after.keys()).copied().collect();
     objects.sort_unstable();
     objects.dedup();
     let mut lines = Vec::new();
     for object in objects {
-        let one = |sign: u8, seen: &Seen| line(sign, seen, &[&seen.path], root, form, None);
+        let one = |sign: u8, seen: &FileEntry| line(sign, seen, &[&seen.path], root, form, None);
         match (before.get(&object), after.get(&object)) {
             (Some(old), None) => lines.push(one(b'-', old)),
             (None, Some(new)) => lines.push(one(b'+', new)),
@@ -187,10 +187,10 @@ fn compare(
 
 fn line(
     sign: u8,
-    seen: &Seen,
+    seen: &FileEntry,
     paths: &[&[u8]],
     root: &[u8],
-    form: Form,
+    form: LineFormat,
     links: Option<i128>,
 ) -> Vec<u8> {
     let mut text = Vec::new();

@@ -207,12 +207,12 @@ fn cell(row: &Row, field: usize, literal: bool) -> String {
 }
 
 /// A property of a user, group or project with the number for a name (`userquota@root` is
-/// `userquota@0`); other names, and names nobody has here, stay as they are.
+/// `userquota@0`); other names, and names unknown on this host, stay as they are.
 pub(super) fn numbered(property: &str) -> String {
-    let Some((prefix, who)) = engine::property::split_user_space(property) else {
+    let Some((prefix, name)) = engine::property::split_user_space(property) else {
         return property.to_owned();
     };
-    if who.bytes().all(|byte| byte.is_ascii_digit()) || prefix.starts_with("project") {
+    if name.bytes().all(|byte| byte.is_ascii_digit()) || prefix.starts_with("project") {
         return property.to_owned();
     }
     let list = if prefix.starts_with("group") {
@@ -223,7 +223,7 @@ pub(super) fn numbered(property: &str) -> String {
     let list = std::fs::read_to_string(list).unwrap_or_default();
     let found = list.lines().find_map(|line| {
         let mut parts = line.split(':');
-        (parts.next()? == who).then(|| parts.nth(1))?
+        (parts.next()? == name).then(|| parts.nth(1))?
     });
     found.map_or_else(|| property.to_owned(), |id| format!("{prefix}{id}"))
 }

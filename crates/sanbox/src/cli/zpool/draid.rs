@@ -3,14 +3,14 @@
 //! What is not said follows from the number of devices. Does not know the devices themselves.
 // OpenZFS: cmd/zpool/zpool_vdev.c, get_parity and draid_config_by_type (grammar, defaults, words)
 
-/// Data columns of a group when nobody asks for another number, if there are devices enough.
+/// Data columns of a group when no other number is asked for, if there are devices enough.
 const DATA_DEFAULT: u64 = 8;
 /// Most distributed spares.
 const SPARES_MAX: u64 = 100;
 
-/// What was asked for.
+/// A draid as it was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct DraidSpec {
     pub(super) parity: u8,
     pub(super) data: u32,
     pub(super) spares: u32,
@@ -42,7 +42,7 @@ pub(super) fn is_spare_name(word: &str) -> bool {
 ///
 /// # Errors
 /// What is to be said, line by line.
-pub(super) fn read(word: &str, children: u64) -> Result<Asked, Vec<String>> {
+pub(super) fn read(word: &str, children: u64) -> Result<DraidSpec, Vec<String>> {
     let parity = parity_of(word).unwrap_or(1);
     let syntax = || {
         vec![format!(
@@ -97,7 +97,7 @@ pub(super) fn read(word: &str, children: u64) -> Result<Asked, Vec<String>> {
         )]);
     }
     let small = |number| u32::try_from(number).map_err(|_| syntax());
-    Ok(Asked {
+    Ok(DraidSpec {
         parity,
         data: small(data)?,
         spares: small(spares)?,
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn words_are_read_with_the_defaults_of_openzfs() {
         let asked = |parity, data, spares| {
-            Ok(Asked {
+            Ok(DraidSpec {
                 parity,
                 data,
                 spares,

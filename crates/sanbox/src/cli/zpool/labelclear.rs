@@ -36,7 +36,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         Ok(None) => return Err(session.fail(format!("failed to read label from {shown}"))),
         Err(error) => return Err(session.fail(format!("failed to open {shown}: {error}"))),
     };
-    if let Some(user) = user_of(session, &path, &label).await {
+    if let Some(user) = use_of(session, &path, &label).await {
         let offline = if force {
             ". Offline the disk first to clear its label."
         } else {
@@ -85,14 +85,14 @@ fn find(session: &Session, word: &str) -> Option<PathBuf> {
     named.into_iter().find(|path| path.exists())
 }
 
-/// Who has a device in use here.
-struct User {
+/// How a pool of this appliance uses a device.
+struct DeviceUse {
     pool: String,
     state: &'static str,
     offline: bool,
 }
 
-async fn user_of(session: &Session, path: &Path, label: &DeviceLabel) -> Option<User> {
+async fn use_of(session: &Session, path: &Path, label: &DeviceLabel) -> Option<DeviceUse> {
     let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let wanted = real(path);
     fn leaves<'a>(vdev: &'a VdevStatus, into: &mut Vec<&'a VdevStatus>) {
@@ -106,7 +106,7 @@ async fn user_of(session: &Session, path: &Path, label: &DeviceLabel) -> Option<
             KnownPool::Open(pool) => pool,
             // It may well need the device to be opened again.
             KnownPool::Closed(cached, _) if cached.guid == label.pool_guid => {
-                return Some(User {
+                return Some(DeviceUse {
                     pool: cached.name,
                     state: "ACTIVE",
                     offline: false,
@@ -129,7 +129,7 @@ async fn user_of(session: &Session, path: &Path, label: &DeviceLabel) -> Option<
                 .into_iter()
                 .find(|device| device.path.as_deref().is_some_and(|p| real(p) == wanted));
             if let Some(device) = found {
-                return Some(User {
+                return Some(DeviceUse {
                     pool: pool.name().to_owned(),
                     state,
                     offline: matches!(device.health, Health::Offline | Health::Faulted),

@@ -149,7 +149,7 @@ async fn apply(
             failed = true;
         }
     }
-    // Without a daemon nobody would go on with it.
+    // Without a daemon the work ends with this process.
     let starts = matches!(request, LeafActivityRequest::Start { .. });
     if starts && (wait || !session.appliance.lives_on()) {
         finish(session, &pool, what).await?;

@@ -24,7 +24,7 @@ struct Options {
 }
 
 /// A column: its property and how it looks.
-struct Chosen {
+struct ShownColumn {
     property: String,
     column: Column,
 }
@@ -95,12 +95,12 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     }
 }
 
-fn chosen(session: &Session, list: &str) -> Result<Vec<Chosen>, Exit> {
+fn chosen(session: &Session, list: &str) -> Result<Vec<ShownColumn>, Exit> {
     let mut columns = Vec::new();
     for name in list.split(',') {
         let lower = name.to_ascii_lowercase();
         if lower == "name" {
-            columns.push(Chosen {
+            columns.push(ShownColumn {
                 property: "name".to_owned(),
                 column: Column {
                     title: "NAME".to_owned(),
@@ -126,7 +126,7 @@ fn chosen(session: &Session, list: &str) -> Result<Vec<Chosen>, Exit> {
                 _ => (true, 5),
             };
             let title = row.column.to_owned();
-            columns.push(Chosen {
+            columns.push(ShownColumn {
                 property: row.name.to_owned(),
                 column: Column {
                     title,
@@ -136,7 +136,7 @@ fn chosen(session: &Session, list: &str) -> Result<Vec<Chosen>, Exit> {
             });
         } else if name.contains('@') || name.contains(':') {
             let title = name.to_ascii_uppercase();
-            columns.push(Chosen {
+            columns.push(ShownColumn {
                 property: name.to_owned(),
                 column: Column {
                     title,
@@ -152,7 +152,7 @@ fn chosen(session: &Session, list: &str) -> Result<Vec<Chosen>, Exit> {
 }
 
 /// Everything known of one pool.
-struct Found {
+struct PoolRow {
     name: String,
     status: Option<PoolStatus>,
     properties: Vec<PropertyEntry>,
@@ -160,7 +160,7 @@ struct Found {
     health: String,
 }
 
-impl Found {
+impl PoolRow {
     fn value(&self, property: &str, exact: bool) -> String {
         match (
             property,
@@ -183,7 +183,7 @@ impl Found {
     }
 }
 
-async fn look(subject: &Subject, verbose: bool) -> Found {
+async fn look(subject: &Subject, verbose: bool) -> PoolRow {
     match subject {
         Subject::Open(pool) => {
             let status = if verbose {
@@ -193,7 +193,7 @@ async fn look(subject: &Subject, verbose: bool) -> Found {
             };
             let properties = pool.properties().await.unwrap_or_default();
             let name = pool.name().to_owned();
-            Found {
+            PoolRow {
                 name,
                 status,
                 properties,
@@ -201,7 +201,7 @@ async fn look(subject: &Subject, verbose: bool) -> Found {
                 health: "UNAVAIL".to_owned(),
             }
         }
-        Subject::Closed(cached, _) => Found {
+        Subject::Closed(cached, _) => PoolRow {
             name: cached.name.clone(),
             status: None,
             properties: Vec::new(),
@@ -215,7 +215,7 @@ async fn look(subject: &Subject, verbose: bool) -> Found {
 async fn print(
     session: &Session,
     pools: &[Subject],
-    columns: &[Chosen],
+    columns: &[ShownColumn],
     options: Options,
 ) -> Outcome {
     let mut found = Vec::new();
@@ -373,7 +373,7 @@ fn vdev_lines(session: &Session, vdev: &VdevStatus, depth: usize, width: usize, 
     }
 }
 
-fn pool_json(pool: &Found, columns: &[Chosen], options: Options) -> Value {
+fn pool_json(pool: &PoolRow, columns: &[ShownColumn], options: Options) -> Value {
     let mut properties = Map::new();
     for column in columns.iter().filter(|column| column.property != "name") {
         let value = pool.value(&column.property, options.exact);

@@ -90,7 +90,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     }
     session.appliance.devices_changed(&pool).await;
     if wait && !failed || !session.appliance.lives_on() {
-        // Without a daemon nobody would go on.
+        // Without a daemon the removal stops with this process.
         wait_for(session, &pool, is_removing).await?;
         session.appliance.devices_changed(&pool).await;
     }

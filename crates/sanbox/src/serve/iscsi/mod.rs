@@ -163,7 +163,7 @@ impl Iscsi {
                         "'{}' is not shown as LUN {} of '{}': there is no initiator group '{}' here",
                         lun.name,
                         lun.number,
-                        mapping.place,
+                        mapping.scope,
                         mapping.seen_by.as_deref().unwrap_or_default()
                     ));
                     continue;
@@ -171,7 +171,7 @@ impl Iscsi {
                 lun.initiators = initiators;
                 let mut shown = false;
                 for spec in &mut specs {
-                    if !targets.covers(&mapping.place, &spec.name) {
+                    if !targets.covers(&mapping.scope, &spec.name) {
                         continue;
                     }
                     shown = true;
@@ -191,7 +191,7 @@ impl Iscsi {
                     log(format!(
                         "'{}' is mapped to target '{}', which does not exist here: \
                          'sanbox target create' makes it",
-                        lun.name, mapping.place
+                        lun.name, mapping.scope
                     ));
                 }
             }

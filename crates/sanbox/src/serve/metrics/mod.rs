@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::appliance::Appliance;
-use crate::cli::own::sample::Sample;
+use crate::cli::sanbox::sample::Sample;
 
 /// Scrapes at once; more wait.
 const AT_ONCE: usize = 4;

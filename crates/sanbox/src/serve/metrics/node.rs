@@ -4,7 +4,7 @@
 use engine::{Health, IoClass, Traffic, ZilStats};
 
 use super::Page;
-use crate::cli::own::sample::{PoolSample, Sample};
+use crate::cli::sanbox::sample::{PoolSample, Sample};
 
 /// All of them.
 pub(super) fn all(page: &mut Page, sample: &Sample) {

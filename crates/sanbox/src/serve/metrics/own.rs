@@ -3,7 +3,7 @@
 use engine::{IoClass, PHASES, VdevStatus};
 
 use super::Page;
-use crate::cli::own::sample::{PoolSample, Sample};
+use crate::cli::sanbox::sample::{PoolSample, Sample};
 use crate::memory::Plan;
 
 /// All of them but memory.

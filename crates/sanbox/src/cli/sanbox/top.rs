@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use engine::{Client, PHASES, RequestTimes, VdevStatus};
 
-use super::Given;
+use super::Arguments;
 use super::arcstat::{clock, rate};
 use super::sample::{PoolSample, Sample};
 use crate::cli::format::{nice_bytes, nice_number, nice_time};
@@ -18,8 +18,8 @@ const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 /// Rows of requests shown.
 const ROWS: usize = 12;
 
-pub(super) async fn run(session: &Session, given: &Given) -> Outcome {
-    let number = |letter: char, default: f64| match given.value(letter) {
+pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
+    let number = |letter: char, default: f64| match args.value(letter) {
         None => Ok(default),
         Some(text) => text
             .parse::<f64>()
@@ -28,17 +28,17 @@ pub(super) async fn run(session: &Session, given: &Given) -> Outcome {
             .ok_or_else(|| session.misuse(format!("-{letter}: not a number above zero"))),
     };
     let interval = Duration::try_from_secs_f64(number('I', 1.0)?).unwrap_or(Duration::MAX);
-    let batch = given.has('b');
+    let batch = args.has('b');
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "a count of screens"
     )]
-    let count = match given.value('n') {
+    let count = match args.value('n') {
         Some(_) => Some(number('n', 1.0)? as u64),
         None => batch.then_some(1),
     };
-    if let Some(extra) = given.operands.first() {
+    if let Some(extra) = args.operands.first() {
         return Err(session.misuse(format!("unexpected argument '{extra}'")));
     }
     let mut before = Sample::of(session, None).await;
@@ -208,7 +208,7 @@ fn rows(before: Option<&PoolSample>, now: &PoolSample) -> Vec<Row> {
         });
         for (client, times) in &dataset.requests {
             let then = old
-                .and_then(|old| old.requests.iter().find(|(who, _)| who == client))
+                .and_then(|old| old.requests.iter().find(|(known, _)| known == client))
                 .map(|(_, times)| *times)
                 .unwrap_or_default();
             let mut since = RequestTimes {

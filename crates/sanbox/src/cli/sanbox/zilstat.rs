@@ -9,7 +9,7 @@ use engine::{
     ZilStats, property::Value,
 };
 
-use super::Given;
+use super::Arguments;
 use super::arcstat::{clock, rate, thousands};
 use super::sample::{PoolSample, Sample, log_since};
 use crate::appliance::KnownPool;
@@ -190,45 +190,44 @@ fn useful(blocks: &LogBlocks) -> (u64, u64) {
     (blocks.written_bytes, blocks.used_bytes)
 }
 
-/// What a line is about.
+/// The log of a dataset, or the sum of several, as a line shows it.
 #[derive(Default)]
-struct Line<'a> {
+struct DatasetLog<'a> {
     pool: &'a str,
     dataset: &'a str,
     object: u64,
     log: ZilStats,
 }
 
-pub(super) async fn run(session: &Session, given: &Given) -> Outcome {
-    if given.has('v') {
+pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
+    if args.has('v') {
         for (name, _, _, text) in COLUMNS {
             session.out.line(format!("{name:>11} : {text}"));
         }
         return Ok(());
     }
-    let interval = match given.value('i').map(str::parse::<f64>) {
+    let interval = match args.value('i').map(str::parse::<f64>) {
         None => None,
         Some(Ok(seconds)) if seconds > 0.0 => Duration::try_from_secs_f64(seconds).ok(),
         Some(_) => return Err(session.misuse("-i: not a number of seconds")),
     };
-    let count = match given.operands.first().map(|text| text.parse::<u64>()) {
+    let count = match args.operands.first().map(|text| text.parse::<u64>()) {
         None => None,
         Some(Ok(count)) => Some(count),
         Some(Err(_)) => return Err(session.misuse("the count is not a number")),
     };
-    if given.has('w') {
-        return why(session, given.value('p')).await;
+    if args.has('w') {
+        return why(session, args.value('p')).await;
     }
-    let datasets: Option<Vec<&str>> = given.value('d').map(|list| list.split(',').collect());
-    let each = given.has('a') || given.value('p').is_some() || datasets.is_some();
-    let each = each && !given.has('g');
+    let datasets: Option<Vec<&str>> = args.value('d').map(|list| list.split(',').collect());
+    let each = args.has('a') || args.value('p').is_some() || datasets.is_some();
+    let each = each && !args.has('g');
     let columns = chosen(
         session,
-        given
-            .value('f')
+        args.value('f')
             .unwrap_or(if each { EACH } else { TOGETHER }),
     )?;
-    let separator = given.value('s').unwrap_or("  ");
+    let separator = args.value('s').unwrap_or("  ");
     let heading: Vec<String> = columns
         .iter()
         .map(|(name, width, show, _)| match show {
@@ -243,7 +242,7 @@ pub(super) async fn run(session: &Session, given: &Given) -> Outcome {
     let mut before_at = None;
     if let Some(interval) = interval {
         // Rates from the first line on.
-        let sample = Sample::of(session, given.value('p')).await;
+        let sample = Sample::of(session, args.value('p')).await;
         for pool in &sample.pools {
             for dataset in &pool.seen.datasets {
                 before.insert((pool.status.guid, dataset.id), dataset.log);
@@ -254,7 +253,7 @@ pub(super) async fn run(session: &Session, given: &Given) -> Outcome {
     }
     let mut rounds = 0;
     loop {
-        let sample = Sample::of(session, given.value('p')).await;
+        let sample = Sample::of(session, args.value('p')).await;
         let seconds = before_at.map_or(1.0, |then| {
             let elapsed: Duration = sample.at.duration_since(then);
             elapsed.as_secs_f64().max(0.001)
@@ -265,7 +264,7 @@ pub(super) async fn run(session: &Session, given: &Given) -> Outcome {
         if rounds % HEADING_EVERY == 0 {
             session.out.line(heading.join(separator));
         }
-        let mut sum = Line::default();
+        let mut sum = DatasetLog::default();
         for pool in &sample.pools {
             for dataset in &pool.seen.datasets {
                 let only = datasets.as_ref();
@@ -279,7 +278,7 @@ pub(super) async fn run(session: &Session, given: &Given) -> Outcome {
                 }
                 let log = log_since(&dataset.log, &then);
                 if each {
-                    let one = Line {
+                    let one = DatasetLog {
                         pool: &pool.status.name,
                         dataset: &dataset.name,
                         object: dataset.id,
@@ -310,7 +309,7 @@ fn chosen(session: &Session, names: &str) -> Result<Vec<&'static Column>, Exit> 
     names.split(',').map(find).collect()
 }
 
-fn line(columns: &[&Column], line: &Line<'_>, seconds: f64, separator: &str) -> String {
+fn line(columns: &[&Column], line: &DatasetLog<'_>, seconds: f64, separator: &str) -> String {
     let cells = columns.iter().map(|(_, width, show, _)| {
         let text = match show {
             Show::Time => clock(),

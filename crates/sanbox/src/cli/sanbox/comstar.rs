@@ -7,9 +7,9 @@
 
 use engine::property::{DatasetKind, Source, Value, parse_number};
 use engine::{DatasetFilter, DatasetInfo, PoolHandle, PropertyQuery};
-use manage::targets::{Mapping, Place, Portal, Target, Targets, is_group_name};
+use manage::targets::{Mapping, MappingScope, Portal, Target, Targets, is_group_name};
 
-use super::Given;
+use super::Arguments;
 use super::target::{mapped, read, show_at, store, volume_of, warn_in_use, write};
 use crate::cli::{Exit, Outcome, Session, setting};
 use crate::serve::iscsi::{GUID_PROPERTY, check_target_name, naa};
@@ -44,34 +44,34 @@ impl Unit {
 }
 
 /// `stmfadm` and `sbdadm`.
-pub(super) async fn units(session: &Session, tool: &str, given: &Given) -> Outcome {
-    let words: Vec<&str> = given.operands.iter().map(String::as_str).collect();
+pub(super) async fn units(session: &Session, tool: &str, args: &Arguments) -> Outcome {
+    let words: Vec<&str> = args.operands.iter().map(String::as_str).collect();
     let Some((command, rest)) = words.split_first() else {
         return Err(session.misuse(format!("{tool}: missing subcommand")));
     };
     match (*command, rest) {
-        ("create-lu", [file]) => create_unit(session, given, file, tool).await,
+        ("create-lu", [file]) => create_unit(session, args, file, tool).await,
         ("import-lu", [file]) => import_unit(session, file, tool).await,
-        ("modify-lu", [unit]) => modify_unit(session, given, unit).await,
-        ("delete-lu", [_, ..]) => delete_units(session, given, rest).await,
+        ("modify-lu", [unit]) => modify_unit(session, args, unit).await,
+        ("delete-lu", [_, ..]) => delete_units(session, args, rest).await,
         ("list-lu", _) if tool == "sbdadm" => list_table(session).await,
-        ("list-lu", _) => list_units(session, given, rest).await,
+        ("list-lu", _) => list_units(session, args, rest).await,
         ("online-lu", [unit]) => switch_unit(session, unit, true).await,
         ("offline-lu", [unit]) => switch_unit(session, unit, false).await,
         _ if tool == "sbdadm" => {
             Err(session.misuse(format!("sbdadm: unknown subcommand '{command}'")))
         }
-        ("add-view", [unit]) => add_view(session, given, unit).await,
-        ("list-view", entries) => list_view(session, given, entries).await,
-        ("remove-view", entries) => remove_view(session, given, entries).await,
+        ("add-view", [unit]) => add_view(session, args, unit).await,
+        ("list-view", entries) => list_view(session, args, entries).await,
+        ("remove-view", entries) => remove_view(session, args, entries).await,
         ("create-hg" | "create-tg" | "delete-hg" | "delete-tg", [name]) => {
             change_group(session, command, name).await
         }
         ("add-hg-member" | "add-tg-member" | "remove-hg-member" | "remove-tg-member", [_, ..]) => {
-            change_members(session, given, command, rest).await
+            change_members(session, args, command, rest).await
         }
-        ("list-hg" | "list-tg", names) => list_groups(session, given, command, names),
-        ("list-target", names) => list_ports(session, given, names),
+        ("list-hg" | "list-tg", names) => list_groups(session, args, command, names),
+        ("list-target", names) => list_ports(session, args, names),
         ("list-state", []) => {
             session.out.line("Operational Status: online");
             session.out.line("Config Status     : initialized");
@@ -217,9 +217,9 @@ fn capital(word: &str) -> String {
 }
 
 /// The settings that `-p NAME=VALUE` options ask for.
-fn unit_settings(session: &Session, given: &Given) -> Result<Vec<(String, String)>, Exit> {
+fn unit_settings(session: &Session, args: &Arguments) -> Result<Vec<(String, String)>, Exit> {
     let mut settings = Vec::new();
-    for text in given.all('p', "lu-prop") {
+    for text in args.all('p', "lu-prop") {
         let Some((name, value)) = setting(text) else {
             return Err(session.misuse(format!("stmfadm: {text}: not NAME=VALUE")));
         };
@@ -257,8 +257,8 @@ fn unit_settings(session: &Session, given: &Given) -> Result<Vec<(String, String
     Ok(settings)
 }
 
-fn size_of(session: &Session, given: &Given) -> Result<Option<u64>, Exit> {
-    let Some(text) = given.either('s', "size") else {
+fn size_of(session: &Session, args: &Arguments) -> Result<Option<u64>, Exit> {
+    let Some(text) = args.either('s', "size") else {
         return Ok(None);
     };
     match parse_number(text) {
@@ -267,10 +267,10 @@ fn size_of(session: &Session, given: &Given) -> Result<Option<u64>, Exit> {
     }
 }
 
-async fn create_unit(session: &Session, given: &Given, file: &str, tool: &str) -> Outcome {
+async fn create_unit(session: &Session, args: &Arguments, file: &str, tool: &str) -> Outcome {
     let volume = volume_name(file);
-    let mut settings = unit_settings(session, given)?;
-    let size = size_of(session, given)?;
+    let mut settings = unit_settings(session, args)?;
+    let size = size_of(session, args)?;
     let (pool, _) = volume_of(session, volume).await?;
     let units = all_units(session).await;
     let own = units.iter().find(|unit| unit.volume == volume);
@@ -323,7 +323,7 @@ async fn import_unit(session: &Session, file: &str, tool: &str) -> Outcome {
     created(session, volume, tool, "imported").await
 }
 
-async fn modify_unit(session: &Session, given: &Given, name: &str) -> Outcome {
+async fn modify_unit(session: &Session, args: &Arguments, name: &str) -> Outcome {
     let by_file = naa(&name.to_ascii_lowercase()).is_none();
     let unit = if by_file {
         let volume = volume_name(name);
@@ -333,11 +333,11 @@ async fn modify_unit(session: &Session, given: &Given, name: &str) -> Outcome {
     } else {
         find_unit(session, name).await?
     };
-    let mut settings = unit_settings(session, given)?;
+    let mut settings = unit_settings(session, args)?;
     if settings.iter().any(|(name, _)| name == GUID_PROPERTY) {
         return Err(session.fail("stmfadm: guid: cannot be changed"));
     }
-    match size_of(session, given)? {
+    match size_of(session, args)? {
         Some(bytes) if bytes < unit.bytes => {
             return Err(session.fail(format!(
                 "stmfadm: {name}: smaller than now ({} bytes): 'zfs set volsize' cuts volumes",
@@ -356,7 +356,7 @@ async fn modify_unit(session: &Session, given: &Given, name: &str) -> Outcome {
     Ok(())
 }
 
-async fn delete_units(session: &Session, given: &Given, guids: &[&str]) -> Outcome {
+async fn delete_units(session: &Session, args: &Arguments, guids: &[&str]) -> Outcome {
     for guid in guids {
         let unit = find_unit(session, guid).await?;
         warn_in_use(session, &unit.pool, &unit.volume).await;
@@ -367,7 +367,7 @@ async fn delete_units(session: &Session, given: &Given, guids: &[&str]) -> Outco
             &[pair(UNIT_PROPERTY, "off")],
         )
         .await?;
-        if given.has_either('k', "keep-views") {
+        if args.has_either('k', "keep-views") {
             session.record(&unit.pool).await;
             session.appliance.datasets_changed().await;
         } else {
@@ -414,7 +414,7 @@ async fn list_table(session: &Session) -> Outcome {
     Ok(())
 }
 
-async fn list_units(session: &Session, given: &Given, guids: &[&str]) -> Outcome {
+async fn list_units(session: &Session, args: &Arguments, guids: &[&str]) -> Outcome {
     let units = registered(session).await;
     for guid in guids {
         if !units
@@ -433,7 +433,7 @@ async fn list_units(session: &Session, given: &Given, guids: &[&str]) -> Outcome
         session
             .out
             .line(format!("LU Name: {}", unit.guid.to_ascii_uppercase()));
-        if !given.has_either('v', "verbose") {
+        if !args.has_either('v', "verbose") {
             continue;
         }
         let count = views
@@ -464,36 +464,38 @@ async fn list_units(session: &Session, given: &Given, guids: &[&str]) -> Outcome
 
 // --- views ---
 
-async fn add_view(session: &Session, given: &Given, guid: &str) -> Outcome {
+async fn add_view(session: &Session, args: &Arguments, guid: &str) -> Outcome {
     let unit = find_unit(session, guid).await?;
     let targets = read(session)?;
-    let place = match given.either('t', "target-group") {
-        Some(group) if targets.target_groups.contains_key(group) => Place::Group(group.to_owned()),
+    let scope = match args.either('t', "target-group") {
+        Some(group) if targets.target_groups.contains_key(group) => {
+            MappingScope::Group(group.to_owned())
+        }
         Some(group) => {
             return Err(session.fail(format!("stmfadm: {group}: target group not found")));
         }
-        None => Place::All,
+        None => MappingScope::All,
     };
-    let seen_by = given.either('h', "host-group").map(str::to_owned);
+    let seen_by = args.either('h', "host-group").map(str::to_owned);
     if let Some(group) = &seen_by
         && !targets.initiator_groups.contains_key(group)
     {
         return Err(session.fail(format!("stmfadm: {group}: host group not found")));
     }
-    let lun = match given.either('n', "lun") {
+    let lun = match args.either('n', "lun") {
         None => None,
         Some(text) => match text.parse() {
             Ok(lun) if lun <= manage::targets::LUN_MAX => Some(lun),
             _ => return Err(session.fail(format!("stmfadm: {text}: invalid LUN"))),
         },
     };
-    show_at(session, &targets, &unit.volume, place, seen_by, lun)
+    show_at(session, &targets, &unit.volume, scope, seen_by, lun)
         .await
         .map(|_| ())
 }
 
-async fn views_of(session: &Session, given: &Given) -> Result<(Unit, Vec<Mapping>), Exit> {
-    let Some(guid) = given.either('l', "lu-name") else {
+async fn views_of(session: &Session, args: &Arguments) -> Result<(Unit, Vec<Mapping>), Exit> {
+    let Some(guid) = args.either('l', "lu-name") else {
         return Err(session.misuse("stmfadm: -l GUID is needed"));
     };
     let unit = find_unit(session, guid).await?;
@@ -509,8 +511,8 @@ fn entries(session: &Session, words: &[&str], count: usize) -> Result<Vec<usize>
     words.iter().map(parse).collect()
 }
 
-async fn list_view(session: &Session, given: &Given, words: &[&str]) -> Outcome {
-    let (unit, mappings) = views_of(session, given).await?;
+async fn list_view(session: &Session, args: &Arguments, words: &[&str]) -> Outcome {
+    let (unit, mappings) = views_of(session, args).await?;
     if mappings.is_empty() {
         return Err(session.fail(format!(
             "stmfadm: {}: no views found",
@@ -522,23 +524,23 @@ async fn list_view(session: &Session, given: &Given, words: &[&str]) -> Outcome 
         if !wanted.is_empty() && !wanted.contains(&number) {
             continue;
         }
-        let place = match &mapping.place {
-            Place::All => "All".to_owned(),
-            Place::Group(group) => group.clone(),
-            Place::Target(name) => name.clone(),
+        let scope = match &mapping.scope {
+            MappingScope::All => "All".to_owned(),
+            MappingScope::Group(group) => group.clone(),
+            MappingScope::Target(name) => name.clone(),
         };
         session.out.line(format!("View Entry: {number}"));
         let line = |name: &str, value: &str| session.out.line(format!("    {name:<12} : {value}"));
         line("Host group", mapping.seen_by.as_deref().unwrap_or("All"));
-        line("Target Group", &place);
+        line("Target Group", &scope);
         line("LUN", &mapping.lun.to_string());
     }
     Ok(())
 }
 
-async fn remove_view(session: &Session, given: &Given, words: &[&str]) -> Outcome {
-    let (unit, mappings) = views_of(session, given).await?;
-    let gone = if given.has_either('a', "all") {
+async fn remove_view(session: &Session, args: &Arguments, words: &[&str]) -> Outcome {
+    let (unit, mappings) = views_of(session, args).await?;
+    let gone = if args.has_either('a', "all") {
         (0..mappings.len()).collect()
     } else if words.is_empty() {
         return Err(session.misuse("stmfadm: which entry, or -a for all"));
@@ -584,7 +586,7 @@ async fn change_group(session: &Session, command: &str, name: &str) -> Outcome {
         if command.contains("hg") {
             mapping.seen_by.as_deref() == Some(name)
         } else {
-            mapping.place == Place::Group(name.to_owned())
+            mapping.scope == MappingScope::Group(name.to_owned())
         }
     });
     let groups = groups_of(&mut targets, command);
@@ -606,11 +608,11 @@ async fn change_group(session: &Session, command: &str, name: &str) -> Outcome {
 
 async fn change_members(
     session: &Session,
-    given: &Given,
+    args: &Arguments,
     command: &str,
     members: &[&str],
 ) -> Outcome {
-    let Some(name) = given.either('g', "group-name") else {
+    let Some(name) = args.either('g', "group-name") else {
         return Err(session.misuse("stmfadm: -g GROUP is needed"));
     };
     let mut targets = read(session)?;
@@ -632,7 +634,7 @@ async fn change_members(
     write(session, &targets).await
 }
 
-fn list_groups(session: &Session, given: &Given, command: &str, names: &[&str]) -> Outcome {
+fn list_groups(session: &Session, args: &Arguments, command: &str, names: &[&str]) -> Outcome {
     let mut targets = read(session)?;
     let kind = if command.contains("hg") {
         "Host"
@@ -650,7 +652,7 @@ fn list_groups(session: &Session, given: &Given, command: &str, names: &[&str]) 
             continue;
         }
         session.out.line(format!("{kind} Group: {name}"));
-        if given.has_either('v', "verbose") {
+        if args.has_either('v', "verbose") {
             for member in members {
                 session.out.line(format!("        Member: {member}"));
             }
@@ -659,7 +661,7 @@ fn list_groups(session: &Session, given: &Given, command: &str, names: &[&str]) 
     Ok(())
 }
 
-fn list_ports(session: &Session, given: &Given, names: &[&str]) -> Outcome {
+fn list_ports(session: &Session, args: &Arguments, names: &[&str]) -> Outcome {
     let targets = read(session)?;
     for name in names {
         if targets.find(name).is_none() {
@@ -672,7 +674,7 @@ fn list_ports(session: &Session, given: &Given, names: &[&str]) -> Outcome {
             continue;
         }
         session.out.line(format!("Target: {}", target.name));
-        if !given.has_either('v', "verbose") {
+        if !args.has_either('v', "verbose") {
             continue;
         }
         let own: Vec<_> = sessions
@@ -704,15 +706,15 @@ fn list_ports(session: &Session, given: &Given, names: &[&str]) -> Outcome {
 // --- itadm ---
 
 /// `itadm`.
-pub(super) async fn targets(session: &Session, given: &Given) -> Outcome {
-    let words: Vec<&str> = given.operands.iter().map(String::as_str).collect();
+pub(super) async fn targets(session: &Session, args: &Arguments) -> Outcome {
+    let words: Vec<&str> = args.operands.iter().map(String::as_str).collect();
     match words.as_slice() {
-        ["create-target"] => create_target(session, given).await,
-        ["modify-target", name] => modify_target(session, given, name).await,
+        ["create-target"] => create_target(session, args).await,
+        ["modify-target", name] => modify_target(session, args, name).await,
         ["delete-target", names @ ..] if !names.is_empty() => {
-            delete_targets(session, given, names).await
+            delete_targets(session, args, names).await
         }
-        ["list-target", names @ ..] => list_targets(session, given, names),
+        ["list-target", names @ ..] => list_targets(session, args, names),
         ["create-tpg", name, addresses @ ..] if !addresses.is_empty() => {
             create_portals(session, name, addresses).await
         }
@@ -729,7 +731,7 @@ pub(super) async fn targets(session: &Session, given: &Given) -> Outcome {
                 .line(format!("{:<45}{}", "TARGET PORTAL GROUP", "PORTAL COUNT"));
             for (name, portals) in &read(session)?.portal_groups {
                 session.out.line(format!("{name:<45}{}", portals.len()));
-                if given.has_either('v', "verbose") {
+                if args.has_either('v', "verbose") {
                     for portal in portals {
                         session.out.line(format!("    {}", portal.address));
                     }
@@ -743,16 +745,16 @@ pub(super) async fn targets(session: &Session, given: &Given) -> Outcome {
 }
 
 /// Gives a target what options say.
-fn apply(session: &Session, given: &Given, targets: &Targets, target: &mut Target) -> Outcome {
-    if let Some(alias) = given.either('l', "alias") {
+fn apply(session: &Session, args: &Arguments, targets: &Targets, target: &mut Target) -> Outcome {
+    if let Some(alias) = args.either('l', "alias") {
         alias.clone_into(&mut target.alias);
     }
-    match given.either('a', "auth-method") {
+    match args.either('a', "auth-method") {
         None | Some("chap" | "default") => {}
         Some("none") => (target.chap, target.mutual) = (None, None),
         Some(other) => return Err(session.fail(format!("itadm: {other}: none or chap"))),
     }
-    if let Some(names) = given.either('t', "tpg") {
+    if let Some(names) = args.either('t', "tpg") {
         let mut portals: Vec<Portal> = Vec::new();
         for name in names.split(',').filter(|name| *name != "default") {
             let Some(members) = targets.portal_groups.get(name) else {
@@ -765,9 +767,9 @@ fn apply(session: &Session, given: &Given, targets: &Targets, target: &mut Targe
     Ok(())
 }
 
-async fn create_target(session: &Session, given: &Given) -> Outcome {
+async fn create_target(session: &Session, args: &Arguments) -> Outcome {
     let mut targets = read(session)?;
-    let name = match given.either('n', "node-name") {
+    let name = match args.either('n', "node-name") {
         Some(name) => name.to_owned(),
         None => {
             let mut number = 0;
@@ -790,8 +792,8 @@ async fn create_target(session: &Session, given: &Given) -> Outcome {
         name: name.clone(),
         ..Target::default()
     };
-    apply(session, given, &targets, &mut target)?;
-    if given.either('a', "auth-method") == Some("chap") {
+    apply(session, args, &targets, &mut target)?;
+    if args.either('a', "auth-method") == Some("chap") {
         return Err(session.fail(format!(
             "itadm: secrets are given by 'sanbox target chap {name} --user NAME --secret-file FILE'"
         )));
@@ -804,12 +806,12 @@ async fn create_target(session: &Session, given: &Given) -> Outcome {
     Ok(())
 }
 
-async fn modify_target(session: &Session, given: &Given, name: &str) -> Outcome {
+async fn modify_target(session: &Session, args: &Arguments, name: &str) -> Outcome {
     let mut targets = read(session)?;
     let Some(mut target) = targets.find(name).cloned() else {
         return Err(session.fail(format!("itadm: {name}: target not found")));
     };
-    apply(session, given, &targets, &mut target)?;
+    apply(session, args, &targets, &mut target)?;
     targets.put(target);
     write(session, &targets).await?;
     session
@@ -818,12 +820,12 @@ async fn modify_target(session: &Session, given: &Given, name: &str) -> Outcome 
     Ok(())
 }
 
-async fn delete_targets(session: &Session, given: &Given, names: &[&str]) -> Outcome {
+async fn delete_targets(session: &Session, args: &Arguments, names: &[&str]) -> Outcome {
     let mut targets = read(session)?;
     let sessions = session.appliance.iscsi_sessions();
     for name in names {
         let busy = sessions.iter().any(|one| one.target == *name);
-        if busy && !given.has_either('f', "force") {
+        if busy && !args.has_either('f', "force") {
             return Err(session.fail(format!(
                 "itadm: {name}: target is in use (-f ends its sessions)"
             )));
@@ -835,7 +837,7 @@ async fn delete_targets(session: &Session, given: &Given, names: &[&str]) -> Out
     write(session, &targets).await
 }
 
-fn list_targets(session: &Session, given: &Given, names: &[&str]) -> Outcome {
+fn list_targets(session: &Session, args: &Arguments, names: &[&str]) -> Outcome {
     let targets = read(session)?;
     for name in names {
         if targets.find(name).is_none() {
@@ -857,7 +859,7 @@ fn list_targets(session: &Session, given: &Given, names: &[&str]) -> Outcome {
         session
             .out
             .line(format!("{:<61}{:<9}{count}", target.name, "online"));
-        if given.has_either('v', "verbose") {
+        if args.has_either('v', "verbose") {
             let line = |name: &str, value: &str| session.out.line(format!("\t{name:<20}\t{value}"));
             line(
                 "alias:",

@@ -1,13 +1,13 @@
-//! `sanbox target`: iSCSI targets, who may log in to them, and which volumes they show.
+//! `sanbox target`: iSCSI targets, the initiators that may log in to them, and the volumes they show.
 
 use engine::property::{DatasetKind, Source, Value};
 use engine::{DatasetFilter, PoolHandle, PropertyQuery};
 use manage::targets::{
-    LUN_MAX, Login, Mapping, Place, Portal, Target, Targets, is_group_name, mappings_text,
+    LUN_MAX, Login, Mapping, MappingScope, Portal, Target, Targets, is_group_name, mappings_text,
     parse_address, parse_mappings,
 };
 
-use super::Given;
+use super::Arguments;
 use crate::cli::{Exit, Outcome, Session, dataset_clause};
 use crate::serve::iscsi::{MAP_PROPERTY, check_target_name};
 
@@ -15,20 +15,20 @@ use crate::serve::iscsi::{MAP_PROPERTY, check_target_name};
 const SECRET_BYTES_MIN: usize = 12;
 const SECRET_BYTES_MAX: usize = 255;
 
-pub(super) async fn run(session: &Session, given: &Given) -> Outcome {
-    let words: Vec<&str> = given.operands.iter().map(String::as_str).collect();
+pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
+    let words: Vec<&str> = args.operands.iter().map(String::as_str).collect();
     match words.as_slice() {
-        ["create", name] => create(session, given, name).await,
+        ["create", name] => create(session, args, name).await,
         ["delete", name] => delete(session, name).await,
         ["list"] => list(session).await,
         ["show", name] => show(session, name).await,
-        ["map", name, volume] => map(session, given, name, volume).await,
+        ["map", name, volume] => map(session, args, name, volume).await,
         ["unmap", name, volume] => unmap(session, name, volume).await,
-        ["chap", name] => chap(session, given, name).await,
+        ["chap", name] => chap(session, args, name).await,
         ["allow", name, initiators @ ..] => allow(session, name, initiators).await,
         ["portal", name, portals @ ..] => portal(session, name, portals).await,
         ["redirect", name, address] => redirect(session, name, address).await,
-        ["discovery"] => discovery(session, given).await,
+        ["discovery"] => discovery(session, args).await,
         ["group", name, initiators @ ..] => group(session, name, initiators).await,
         ["groups"] => groups(session),
         ["sessions"] => sessions(session),
@@ -58,7 +58,7 @@ fn missing(session: &Session, name: &str) -> Exit {
     ))
 }
 
-async fn create(session: &Session, given: &Given, name: &str) -> Outcome {
+async fn create(session: &Session, args: &Arguments, name: &str) -> Outcome {
     if let Err(why) = check_target_name(name) {
         return Err(session.fail(format!("cannot create target '{name}': {why}")));
     }
@@ -68,7 +68,7 @@ async fn create(session: &Session, given: &Given, name: &str) -> Outcome {
     }
     targets.put(Target {
         name: name.to_owned(),
-        alias: given.long("alias").unwrap_or_default().to_owned(),
+        alias: args.long("alias").unwrap_or_default().to_owned(),
         ..Target::default()
     });
     write(session, &targets).await
@@ -79,7 +79,7 @@ async fn delete(session: &Session, name: &str) -> Outcome {
     let mapped = mapped(session).await;
     if mapped
         .iter()
-        .any(|(_, mapping)| mapping.place == Place::Target(name.to_owned()))
+        .any(|(_, mapping)| mapping.scope == MappingScope::Target(name.to_owned()))
     {
         return Err(session.fail(format!(
             "cannot delete target '{name}': it shows volumes; 'sanbox target unmap' takes them away"
@@ -130,7 +130,7 @@ async fn list(session: &Session) -> Outcome {
     for target in &targets.targets {
         let count = mapped
             .iter()
-            .filter(|(_, mapping)| targets.covers(&mapping.place, &target.name))
+            .filter(|(_, mapping)| targets.covers(&mapping.scope, &target.name))
             .count();
         session.out.line(format!("{}\t{count}", target.name));
     }
@@ -166,7 +166,7 @@ async fn show(session: &Session, name: &str) -> Outcome {
     let mut luns: Vec<(u16, String, Option<String>)> = mapped(session)
         .await
         .into_iter()
-        .filter(|(_, mapping)| targets.covers(&mapping.place, name))
+        .filter(|(_, mapping)| targets.covers(&mapping.scope, name))
         .map(|(volume, mapping)| (mapping.lun, volume, mapping.seen_by))
         .collect();
     luns.sort();
@@ -218,17 +218,19 @@ pub(super) async fn store(
     Ok(())
 }
 
-async fn map(session: &Session, given: &Given, name: &str, volume: &str) -> Outcome {
+async fn map(session: &Session, args: &Arguments, name: &str, volume: &str) -> Outcome {
     let targets = read(session)?;
-    let Ok(place) = name.parse::<Place>();
-    match &place {
-        Place::Target(name) if targets.find(name).is_none() => return Err(missing(session, name)),
-        Place::Group(group) if !targets.target_groups.contains_key(group) => {
+    let Ok(scope) = name.parse::<MappingScope>();
+    match &scope {
+        MappingScope::Target(name) if targets.find(name).is_none() => {
+            return Err(missing(session, name));
+        }
+        MappingScope::Group(group) if !targets.target_groups.contains_key(group) => {
             return Err(session.fail(format!("there is no group of targets '{group}'")));
         }
         _ => {}
     }
-    let seen_by = given.long("for").map(str::to_owned);
+    let seen_by = args.long("for").map(str::to_owned);
     if let Some(group) = &seen_by
         && !targets.initiator_groups.contains_key(group)
     {
@@ -236,7 +238,7 @@ async fn map(session: &Session, given: &Given, name: &str, volume: &str) -> Outc
             "there is no group of initiators '{group}'; 'sanbox target group' makes it"
         )));
     }
-    let lun = match given.long("lun") {
+    let lun = match args.long("lun") {
         Some(text) => match text.parse::<u16>() {
             Ok(lun) if lun <= LUN_MAX => Some(lun),
             _ => {
@@ -245,7 +247,7 @@ async fn map(session: &Session, given: &Given, name: &str, volume: &str) -> Outc
         },
         None => None,
     };
-    show_at(session, &targets, volume, place, seen_by, lun)
+    show_at(session, &targets, volume, scope, seen_by, lun)
         .await
         .map(|_| ())
 }
@@ -255,30 +257,30 @@ pub(super) async fn show_at(
     session: &Session,
     targets: &Targets,
     volume: &str,
-    place: Place,
+    scope: MappingScope,
     seen_by: Option<String>,
     lun: Option<u16>,
 ) -> Result<u16, Exit> {
     let (pool, mut mappings) = volume_of(session, volume).await?;
     let known = mappings
         .iter()
-        .find(|mapping| mapping.place == place && mapping.seen_by == seen_by);
+        .find(|mapping| mapping.scope == scope && mapping.seen_by == seen_by);
     if let Some(mapping) = known {
         return Err(session.fail(format!(
-            "cannot map '{volume}': it is LUN {} of '{place}' already",
+            "cannot map '{volume}': it is LUN {} of '{scope}' already",
             mapping.lun
         )));
     }
     let all = mapped(session).await;
     let at = |lun: u16| Mapping {
-        place: place.clone(),
+        scope: scope.clone(),
         lun,
         seen_by: seen_by.clone(),
     };
     let taken = |lun: u16| {
         let wanted = at(lun);
         all.iter()
-            .find(|(_, mapping)| targets.meet(mapping, &wanted))
+            .find(|(_, mapping)| targets.conflict(mapping, &wanted))
     };
     let lun = match lun {
         Some(lun) => lun,
@@ -288,7 +290,7 @@ pub(super) async fn show_at(
     };
     if let Some((other, _)) = taken(lun) {
         return Err(session.fail(format!(
-            "cannot map '{volume}': LUN {lun} of '{place}' is '{other}'"
+            "cannot map '{volume}': LUN {lun} of '{scope}' is '{other}'"
         )));
     }
     mappings.push(at(lun));
@@ -312,8 +314,8 @@ pub(super) async fn warn_in_use(session: &Session, pool: &PoolHandle, volume: &s
 async fn unmap(session: &Session, name: &str, volume: &str) -> Outcome {
     let (pool, mut mappings) = volume_of(session, volume).await?;
     let before = mappings.len();
-    let Ok(place) = name.parse::<Place>();
-    mappings.retain(|mapping| mapping.place != place);
+    let Ok(scope) = name.parse::<MappingScope>();
+    mappings.retain(|mapping| mapping.scope != scope);
     if mappings.len() == before {
         return Err(session.fail(format!("'{volume}' is not shown by '{name}'")));
     }
@@ -322,8 +324,8 @@ async fn unmap(session: &Session, name: &str, volume: &str) -> Outcome {
 }
 
 /// A user and a secret from options: the secret itself, or a file whose first line it is.
-fn login(session: &Session, given: &Given, prefix: &str) -> Result<Option<Login>, Exit> {
-    let option = |name: &str| given.long(&format!("{prefix}{name}"));
+fn login(session: &Session, args: &Arguments, prefix: &str) -> Result<Option<Login>, Exit> {
+    let option = |name: &str| args.long(&format!("{prefix}{name}"));
     let Some(user) = option("user") else {
         return Ok(None);
     };
@@ -351,14 +353,14 @@ fn login(session: &Session, given: &Given, prefix: &str) -> Result<Option<Login>
     }))
 }
 
-async fn chap(session: &Session, given: &Given, name: &str) -> Outcome {
+async fn chap(session: &Session, args: &Arguments, name: &str) -> Outcome {
     let mut targets = read(session)?;
-    let chap = login(session, given, "")?;
-    let mutual = login(session, given, "mutual-")?;
+    let chap = login(session, args, "")?;
+    let mutual = login(session, args, "mutual-")?;
     let target = targets
         .find_mut(name)
         .ok_or_else(|| missing(session, name))?;
-    if given.has_long("off") {
+    if args.has_long("off") {
         (target.chap, target.mutual) = (None, None);
     } else {
         if chap.is_none() && mutual.is_none() {
@@ -424,10 +426,10 @@ async fn redirect(session: &Session, name: &str, address: &str) -> Outcome {
     write(session, &targets).await
 }
 
-async fn discovery(session: &Session, given: &Given) -> Outcome {
+async fn discovery(session: &Session, args: &Arguments) -> Outcome {
     let mut targets = read(session)?;
-    let chap = login(session, given, "")?;
-    if chap.is_none() && !given.has_long("off") {
+    let chap = login(session, args, "")?;
+    if chap.is_none() && !args.has_long("off") {
         return Err(session.misuse("--user or --off is needed"));
     }
     targets.discovery = chap;

@@ -3,14 +3,14 @@
 use crate::cli::{Outcome, Session};
 use crate::tuning::{TABLE, show};
 
-use super::Given;
+use super::Arguments;
 
-pub(super) async fn run(session: &Session, given: &Given) -> Outcome {
-    if given.operands.is_empty() {
+pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
+    if args.operands.is_empty() {
         let now = session.appliance.tunables();
         for row in TABLE {
             let value = show(row, &now);
-            if given.has('H') {
+            if args.has('H') {
                 session.out.line(format!("{}\t{value}", row.name));
             } else {
                 session
@@ -20,7 +20,7 @@ pub(super) async fn run(session: &Session, given: &Given) -> Outcome {
         }
         return Ok(());
     }
-    for operand in &given.operands {
+    for operand in &args.operands {
         let Some((name, value)) = operand.split_once('=') else {
             return Err(session.misuse(format!("'{operand}' is not NAME=VALUE")));
         };

@@ -1,19 +1,21 @@
 //! The commands of our own.
 
+mod archive;
 mod arcstat;
 mod comstar;
 mod copy;
+mod digests;
+pub(crate) mod directory;
 mod doctor;
+mod documents;
 mod files;
-mod pages;
-mod place;
+mod remote_path;
 pub(crate) mod sample;
-mod sums;
+mod tar;
 mod target;
 mod top;
 mod tune;
 mod volume;
-pub(crate) mod walk;
 mod zilstat;
 
 use super::declare::{COMMANDS, Command, help};
@@ -34,40 +36,40 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         return Err(Exit(2));
     };
     session.enter((command.name, &command.usage()), None);
-    let given = Given::read(session, command, rest)?;
+    let args = Arguments::read(session, command, rest)?;
     match command.name {
-        "ls" => files::ls(session, &given).await,
-        "cat" => files::cat(session, &given).await,
-        "rm" => files::rm(session, &given).await,
-        "mkdir" => files::mkdir(session, &given).await,
-        "get" => copy::get(session, &given).await,
-        "put" => copy::put(session, &given).await,
-        "mount" => files::mount(session, &given).await,
-        "target" => target::run(session, &given).await,
-        "arcstat" => arcstat::run(session, &given).await,
-        "zilstat" => zilstat::run(session, &given).await,
-        "sums" => sums::run(session, &given).await,
-        "top" => top::run(session, &given).await,
-        "tune" => tune::run(session, &given).await,
-        "stmfadm" | "sbdadm" => comstar::units(session, command.name, &given).await,
-        "itadm" => comstar::targets(session, &given).await,
+        "ls" => files::ls(session, &args).await,
+        "cat" => files::cat(session, &args).await,
+        "rm" => files::rm(session, &args).await,
+        "mkdir" => files::mkdir(session, &args).await,
+        "get" => copy::get(session, &args).await,
+        "put" => copy::put(session, &args).await,
+        "mount" => files::mount(session, &args).await,
+        "target" => target::run(session, &args).await,
+        "arcstat" => arcstat::run(session, &args).await,
+        "zilstat" => zilstat::run(session, &args).await,
+        "sums" => digests::run(session, &args).await,
+        "top" => top::run(session, &args).await,
+        "tune" => tune::run(session, &args).await,
+        "stmfadm" | "sbdadm" => comstar::units(session, command.name, &args).await,
+        "itadm" => comstar::targets(session, &args).await,
         "doctor" => doctor::run(session).await,
-        "completion" => pages::completion(session, &given),
-        "man" => pages::man(session, &given),
+        "completion" => documents::completion(session, &args),
+        "man" => documents::man(session, &args),
         other => Err(session.fail(format!("sanbox {other}: cannot be run here"))),
     }
 }
 
-/// What was given to a command.
+/// The options and operands given to a command.
 #[derive(Debug, Default)]
-pub(crate) struct Given {
+pub(crate) struct Arguments {
     letters: Vec<(char, Option<String>)>,
     longs: Vec<(&'static str, Option<String>)>,
     /// What is no option.
     pub(crate) operands: Vec<String>,
 }
 
-impl Given {
+impl Arguments {
     /// Reads the arguments of a command by its declaration.
     pub(crate) fn read(
         session: &Session,
@@ -75,15 +77,15 @@ impl Given {
         arguments: &[String],
     ) -> Result<Self, Exit> {
         let (letters, longs) = command.options();
-        let mut given = Self::default();
-        given.operands = session.options(arguments, &letters, &longs, |_, option| {
+        let mut args = Self::default();
+        args.operands = session.options(arguments, &letters, &longs, |_, option| {
             match option {
-                Opt::Short(letter, value) => given.letters.push((letter, value)),
-                Opt::Long(name, value) => given.longs.push((name, value)),
+                Opt::Short(letter, value) => args.letters.push((letter, value)),
+                Opt::Long(name, value) => args.longs.push((name, value)),
             }
             Ok(())
         })?;
-        Ok(given)
+        Ok(args)
     }
 
     /// Whether a letter was given.

@@ -1,20 +1,20 @@
-//! Places in datasets, written `DATASET[@SNAP]:/PATH`, and how to reach them.
+//! Remote paths: files in datasets, written `DATASET[@SNAP]:/PATH`, and how to reach them.
 
 use engine::{Attr, Cred, FileType, FsError, FsHandle};
 
 use crate::cli::{Exit, Session, dataset_clause};
 
-/// A place as written.
+/// A remote path as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct RemotePath {
     /// Dataset or snapshot.
     pub(super) dataset: String,
     /// Components below the root; none is the root itself.
     pub(super) path: Vec<String>,
 }
 
-impl Place {
-    /// Reads a place; `None` when the text is not one.
+impl RemotePath {
+    /// Reads a remote path; `None` when the text is not one.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (dataset, path) = match text.split_once(":/") {
             Some((dataset, path)) => (dataset, path),
@@ -33,18 +33,18 @@ impl Place {
         })
     }
 
-    /// The place of a command's argument; says what is wrong with it.
+    /// The remote path of a command's argument; says what is wrong with it.
     pub(super) fn of(session: &Session, text: &str) -> Result<Self, Exit> {
         match Self::parse(text) {
-            Some(place) if place.path.iter().any(|name| name == "..") => {
+            Some(remote) if remote.path.iter().any(|name| name == "..") => {
                 Err(session.fail(format!("'{text}': '..' is not followed in places")))
             }
-            Some(place) => Ok(place),
+            Some(remote) => Ok(remote),
             None => Err(session.misuse(format!("'{text}' is not a place: write DATASET:/PATH"))),
         }
     }
 
-    /// Opens the file system of the place.
+    /// Opens the file system of the path.
     pub(super) async fn open(&self, session: &Session) -> Result<FsHandle, Exit> {
         let opened = async {
             let pool = session.appliance.pool_of(&self.dataset).await?;
@@ -60,7 +60,7 @@ impl Place {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for RemotePath {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:/{}", self.dataset, self.path.join("/"))
     }
@@ -113,11 +113,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_read() {
+    fn check_parse() {
         let check = |text: &str, dataset: &str, path: &str| {
-            let place = Place::parse(text).unwrap_or_else(|| panic!("{text}"));
+            let remote = RemotePath::parse(text).unwrap_or_else(|| panic!("{text}"));
             assert_eq!(
-                (place.dataset.as_str(), place.path.join("/").as_str()),
+                (remote.dataset.as_str(), remote.path.join("/").as_str()),
                 (dataset, path)
             );
         };
@@ -126,7 +126,7 @@ mod tests {
         check("tank/fs@snap:/a//b/./c/", "tank/fs@snap", "a/b/c");
         check("tank/a:b:/c:/d", "tank/a:b", "c:/d");
         for text in ["tank", "/tank:/x", ":/x", ""] {
-            assert_eq!(Place::parse(text), None, "{text}");
+            assert_eq!(RemotePath::parse(text), None, "{text}");
         }
     }
 }

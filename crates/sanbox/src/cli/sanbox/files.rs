@@ -4,53 +4,53 @@ use std::path::Path;
 
 use engine::{Attr, Cred, FileType, FsError, FsHandle, PropertyQuery, SetAttr, Timestamp};
 
-use super::Given;
-use super::place::{Place, walk};
-use super::walk::entries;
+use super::Arguments;
+use super::directory::entries;
+use super::remote_path::{RemotePath, walk};
 use crate::cli::{Exit, Outcome, Session, dataset_clause, format, out::Stream};
 
 /// Bytes read at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
-fn complain(session: &Session, place: &Place, error: FsError) -> Exit {
-    session.fail(format!("{place}: {error}"))
+fn complain(session: &Session, remote: &RemotePath, error: FsError) -> Exit {
+    session.fail(format!("{remote}: {error}"))
 }
 
-pub(super) async fn ls(session: &Session, given: &Given) -> Outcome {
-    if given.operands.is_empty() {
+pub(super) async fn ls(session: &Session, args: &Arguments) -> Outcome {
+    if args.operands.is_empty() {
         return Err(session.misuse("missing place argument"));
     }
     let cred = Cred::root();
     let mut failed = false;
-    for (index, text) in given.operands.iter().enumerate() {
-        let place = Place::of(session, text)?;
-        let Ok(fs) = place.open(session).await else {
+    for (index, text) in args.operands.iter().enumerate() {
+        let remote = RemotePath::of(session, text)?;
+        let Ok(fs) = remote.open(session).await else {
             failed = true;
             continue;
         };
-        let attr = match walk(&fs, &place.path, &cred).await {
+        let attr = match walk(&fs, &remote.path, &cred).await {
             Ok(attr) => attr,
             Err(error) => {
-                complain(session, &place, error);
+                complain(session, &remote, error);
                 failed = true;
                 continue;
             }
         };
-        if given.operands.len() > 1 && attr.file_type == FileType::Directory && !given.has('d') {
+        if args.operands.len() > 1 && attr.file_type == FileType::Directory && !args.has('d') {
             if index > 0 {
                 session.out.line("");
             }
-            session.out.line(format!("{place}:"));
+            session.out.line(format!("{remote}:"));
         }
-        if attr.file_type != FileType::Directory || given.has('d') {
-            let name = place.path.last().map_or("/", String::as_str);
-            print_entry(session, &fs, name.as_bytes(), &attr, given).await;
+        if attr.file_type != FileType::Directory || args.has('d') {
+            let name = remote.path.last().map_or("/", String::as_str);
+            print_entry(session, &fs, name.as_bytes(), &attr, args).await;
             continue;
         }
         let mut list = match entries(&fs, attr.id, &cred).await {
             Ok(list) => list,
             Err(error) => {
-                complain(session, &place, error);
+                complain(session, &remote, error);
                 failed = true;
                 continue;
             }
@@ -58,7 +58,7 @@ pub(super) async fn ls(session: &Session, given: &Given) -> Outcome {
         list.sort_by(|left, right| left.name.cmp(&right.name));
         for entry in list {
             let hidden = entry.name.starts_with(b".");
-            if hidden && !given.has('a') {
+            if hidden && !args.has('a') {
                 continue;
             }
             let attr = match entry.attr {
@@ -69,19 +69,19 @@ pub(super) async fn ls(session: &Session, given: &Given) -> Outcome {
                     Err(_) => continue,
                 },
             };
-            print_entry(session, &fs, &entry.name, &attr, given).await;
+            print_entry(session, &fs, &entry.name, &attr, args).await;
         }
         session.out.flush().await?;
     }
     if failed { Err(Exit(1)) } else { Ok(()) }
 }
 
-async fn print_entry(session: &Session, fs: &FsHandle, name: &[u8], attr: &Attr, given: &Given) {
+async fn print_entry(session: &Session, fs: &FsHandle, name: &[u8], attr: &Attr, args: &Arguments) {
     let mut line = Vec::new();
-    if given.has('i') {
+    if args.has('i') {
         line.extend_from_slice(format!("{:>8} ", attr.id.object).as_bytes());
     }
-    if given.has('l') {
+    if args.has('l') {
         let size = match attr.file_type {
             FileType::Character | FileType::Block => {
                 format!("{}, {}", attr.rdev.major, attr.rdev.minor)
@@ -100,7 +100,7 @@ async fn print_entry(session: &Session, fs: &FsHandle, name: &[u8], attr: &Attr,
         line.extend_from_slice(text.as_bytes());
     }
     line.extend_from_slice(name);
-    if given.has('l')
+    if args.has('l')
         && attr.file_type == FileType::Symlink
         && let Ok(target) = fs.readlink(attr.id).await
     {
@@ -141,20 +141,20 @@ fn mode_text(attr: &Attr) -> String {
     text
 }
 
-pub(super) async fn cat(session: &Session, given: &Given) -> Outcome {
-    if given.operands.is_empty() {
+pub(super) async fn cat(session: &Session, args: &Arguments) -> Outcome {
+    if args.operands.is_empty() {
         return Err(session.misuse("missing place argument"));
     }
     let cred = Cred::root();
     let mut failed = false;
-    for text in &given.operands {
-        let place = Place::of(session, text)?;
-        let Ok(fs) = place.open(session).await else {
+    for text in &args.operands {
+        let remote = RemotePath::of(session, text)?;
+        let Ok(fs) = remote.open(session).await else {
             failed = true;
             continue;
         };
         let outcome = async {
-            let attr = walk(&fs, &place.path, &cred).await?;
+            let attr = walk(&fs, &remote.path, &cred).await?;
             if attr.file_type == FileType::Directory {
                 return Err(FsError::IsDirectory);
             }
@@ -175,9 +175,9 @@ pub(super) async fn cat(session: &Session, given: &Given) -> Outcome {
         };
         match outcome.await {
             Ok(false) => {}
-            Ok(true) => return Err(crate::cli::out::Gone.into()),
+            Ok(true) => return Err(crate::cli::out::OutputClosed.into()),
             Err(error) => {
-                complain(session, &place, error);
+                complain(session, &remote, error);
                 failed = true;
             }
         }
@@ -185,20 +185,20 @@ pub(super) async fn cat(session: &Session, given: &Given) -> Outcome {
     if failed { Err(Exit(1)) } else { Ok(()) }
 }
 
-pub(super) async fn mkdir(session: &Session, given: &Given) -> Outcome {
-    if given.operands.is_empty() {
+pub(super) async fn mkdir(session: &Session, args: &Arguments) -> Outcome {
+    if args.operands.is_empty() {
         return Err(session.misuse("missing place argument"));
     }
-    let mode = match given.value('m').map(|text| u32::from_str_radix(text, 8)) {
+    let mode = match args.value('m').map(|text| u32::from_str_radix(text, 8)) {
         None => 0o755,
         Some(Ok(mode)) if mode <= 0o7777 => mode,
         Some(_) => return Err(session.misuse("the mode must be octal")),
     };
     let cred = Cred::root();
     let mut failed = false;
-    for text in &given.operands {
-        let place = Place::of(session, text)?;
-        let Ok(fs) = place.open(session).await else {
+    for text in &args.operands {
+        let remote = RemotePath::of(session, text)?;
+        let Ok(fs) = remote.open(session).await else {
             failed = true;
             continue;
         };
@@ -207,14 +207,14 @@ pub(super) async fn mkdir(session: &Session, given: &Given) -> Outcome {
                 mode: Some(mode),
                 ..SetAttr::default()
             };
-            let Some((last, parents)) = place.path.split_last() else {
-                return if given.has('p') {
+            let Some((last, parents)) = remote.path.split_last() else {
+                return if args.has('p') {
                     Ok(())
                 } else {
                     Err(FsError::Exists)
                 };
             };
-            let parent = if given.has('p') {
+            let parent = if args.has('p') {
                 let mut at = fs.root().await?;
                 for name in parents {
                     at = match fs.lookup(at.id, name.as_bytes(), &cred).await {
@@ -231,33 +231,33 @@ pub(super) async fn mkdir(session: &Session, given: &Given) -> Outcome {
             };
             match fs.mkdir(parent.id, last.as_bytes(), &set, &cred).await {
                 Ok(_) => fs.sync().await,
-                Err(FsError::Exists) if given.has('p') => Ok(()),
+                Err(FsError::Exists) if args.has('p') => Ok(()),
                 Err(error) => Err(error),
             }
         };
         if let Err(error) = outcome.await {
-            complain(session, &place, error);
+            complain(session, &remote, error);
             failed = true;
         }
     }
     if failed { Err(Exit(1)) } else { Ok(()) }
 }
 
-pub(super) async fn rm(session: &Session, given: &Given) -> Outcome {
-    if given.operands.is_empty() {
+pub(super) async fn rm(session: &Session, args: &Arguments) -> Outcome {
+    if args.operands.is_empty() {
         return Err(session.misuse("missing place argument"));
     }
     let cred = Cred::root();
     let mut failed = false;
-    for text in &given.operands {
-        let place = Place::of(session, text)?;
-        let Ok(fs) = place.open(session).await else {
+    for text in &args.operands {
+        let remote = RemotePath::of(session, text)?;
+        let Ok(fs) = remote.open(session).await else {
             failed = true;
             continue;
         };
-        let Some((last, parents)) = place.path.split_last() else {
+        let Some((last, parents)) = remote.path.split_last() else {
             session.out.error(format!(
-                "{place}: the root of a file system cannot be removed"
+                "{remote}: the root of a file system cannot be removed"
             ));
             failed = true;
             continue;
@@ -267,7 +267,7 @@ pub(super) async fn rm(session: &Session, given: &Given) -> Outcome {
             let victim = fs.lookup(parent.id, last.as_bytes(), &cred).await?;
             if victim.file_type != FileType::Directory {
                 fs.remove(parent.id, last.as_bytes(), &cred).await?;
-            } else if given.has('r') {
+            } else if args.has('r') {
                 remove_tree(&fs, victim.id, &cred).await?;
                 fs.rmdir(parent.id, last.as_bytes(), &cred).await?;
             } else {
@@ -277,9 +277,9 @@ pub(super) async fn rm(session: &Session, given: &Given) -> Outcome {
         };
         match outcome.await {
             Ok(()) => {}
-            Err(FsError::NotFound) if given.has('f') => {}
+            Err(FsError::NotFound) if args.has('f') => {}
             Err(error) => {
-                complain(session, &place, error);
+                complain(session, &remote, error);
                 failed = true;
             }
         }
@@ -313,8 +313,8 @@ async fn remove_tree(fs: &FsHandle, top: engine::FileId, cred: &Cred) -> Result<
     Ok(())
 }
 
-pub(super) async fn mount(session: &Session, given: &Given) -> Outcome {
-    let [dataset, point] = given.operands.as_slice() else {
+pub(super) async fn mount(session: &Session, args: &Arguments) -> Outcome {
+    let [dataset, point] = args.operands.as_slice() else {
         return Err(session.misuse("expected a dataset and a directory"));
     };
     let point = session.path(point);
@@ -331,7 +331,7 @@ pub(super) async fn mount(session: &Session, given: &Given) -> Outcome {
             dataset_clause(&error)
         ))
     })?;
-    flags.readonly |= given.has('r');
+    flags.readonly |= args.has('r');
     let mounts = session.appliance.mounts();
     mounts
         .mount(fs, &info.name, &point, flags)

@@ -1,13 +1,13 @@
 //! Completion scripts and manual pages, made from the declarations.
 
-use super::Given;
+use super::Arguments;
 use crate::cli::declare::{COMMANDS, Command, GLOBAL, spelled};
 use crate::cli::help::examples;
 use crate::cli::usage::{Entry, ZFS, ZPOOL};
 use crate::cli::{Outcome, Session};
 
-pub(super) fn completion(session: &Session, given: &Given) -> Outcome {
-    let text = match given.operands.as_slice() {
+pub(super) fn completion(session: &Session, args: &Arguments) -> Outcome {
+    let text = match args.operands.as_slice() {
         [shell] if shell == "bash" => bash(),
         [shell] if shell == "zsh" => {
             format!(
@@ -110,8 +110,8 @@ fn fish() -> String {
     text
 }
 
-pub(super) fn man(session: &Session, given: &Given) -> Outcome {
-    let [directory] = given.operands.as_slice() else {
+pub(super) fn man(session: &Session, args: &Arguments) -> Outcome {
+    let [directory] = args.operands.as_slice() else {
         return Err(session.misuse("missing directory argument"));
     };
     let directory = session.path(directory);

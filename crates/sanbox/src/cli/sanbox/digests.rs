@@ -4,22 +4,22 @@ use std::fmt::Write as _;
 
 use engine::{DatasetFilter, DatasetKind, PropertyQuery};
 
-use super::Given;
+use super::Arguments;
 use crate::cli::{Exit, Outcome, Session};
 
-pub(super) async fn run(session: &Session, given: &Given) -> Outcome {
-    if given.operands.is_empty() {
+pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
+    if args.operands.is_empty() {
         return Err(session.misuse("missing dataset argument"));
     }
     let mut failed = false;
-    for name in &given.operands {
+    for name in &args.operands {
         let pool = match session.appliance.pool_of(name).await {
             Ok(pool) => pool,
             Err(error) => return Err(session.fail(format!("cannot open '{name}': {error}"))),
         };
         let filter = DatasetFilter {
             root: name.clone(),
-            depth: if given.has('r') { None } else { Some(0) },
+            depth: if args.has('r') { None } else { Some(0) },
             kinds: vec![
                 DatasetKind::Filesystem,
                 DatasetKind::Volume,

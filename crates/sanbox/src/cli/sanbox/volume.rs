@@ -18,9 +18,9 @@ const STRETCHES: usize = 256;
 #[derive(Debug, thiserror::Error)]
 enum CopyError {
     #[error("{0}")]
-    Inside(#[from] VolumeError),
+    Stored(#[from] VolumeError),
     #[error("{0}")]
-    Outside(#[from] io::Error),
+    Local(#[from] io::Error),
 }
 
 /// Copies a volume into a file, or into a directory under the volume's last name.

@@ -2,7 +2,7 @@
 
 use engine::{CacheStats, L2Stats};
 
-use super::Given;
+use super::Arguments;
 use super::sample::Sample;
 use crate::cli::format::nice_bytes;
 use crate::cli::zpool::repeat;
@@ -165,19 +165,19 @@ const EXTENDED: &[&str] = &[
 /// Lines between two headings.
 const HEADING_EVERY: u64 = 20;
 
-pub(super) async fn run(session: &Session, given: &Given) -> Outcome {
-    let mut operands = given.operands.clone();
+pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
+    let mut operands = args.operands.clone();
     let again = repeat(session, &mut operands)?;
     if let Some(extra) = operands.first() {
         return Err(session.misuse(format!("unexpected argument '{extra}'")));
     }
-    if given.has('v') {
+    if args.has('v') {
         for (name, _, _, text) in COLUMNS {
             session.out.line(format!("{name:>11} : {text}"));
         }
         return Ok(());
     }
-    let chosen: Vec<&Column> = match given.value('f') {
+    let chosen: Vec<&Column> = match args.value('f') {
         Some(list) => list
             .split(',')
             .map(|name| {
@@ -187,8 +187,8 @@ pub(super) async fn run(session: &Session, given: &Given) -> Outcome {
             })
             .collect::<Result<_, Exit>>()?,
         None => {
-            let names = if given.has('x') { EXTENDED } else { DEFAULT };
-            let all = given.has('a');
+            let names = if args.has('x') { EXTENDED } else { DEFAULT };
+            let all = args.has('a');
             COLUMNS
                 .iter()
                 .filter(|column| all || names.contains(&column.0))
@@ -196,20 +196,20 @@ pub(super) async fn run(session: &Session, given: &Given) -> Outcome {
         }
     };
     let mut chosen = chosen;
-    if given.value('f').is_none() && !given.has('a') {
-        let names = if given.has('x') { EXTENDED } else { DEFAULT };
+    if args.value('f').is_none() && !args.has('a') {
+        let names = if args.has('x') { EXTENDED } else { DEFAULT };
         chosen.sort_by_key(|column| names.iter().position(|name| *name == column.0));
     }
-    let separator = given.value('s').unwrap_or("  ");
-    let exact = given.has('p');
+    let separator = args.value('s').unwrap_or("  ");
+    let exact = args.has('p');
     let heading: Vec<_> = chosen
         .iter()
         .map(|(name, width, ..)| format!("{name:>width$}"))
         .collect();
-    let mut before = Moment::default();
+    let mut before = CacheSample::default();
     let mut rounds = 0;
     loop {
-        let now = Moment::of(&Sample::of(session, None).await);
+        let now = CacheSample::of(&Sample::of(session, None).await);
         if !exact && rounds % HEADING_EVERY == 0 {
             session.out.line(heading.join(separator));
         }
@@ -233,15 +233,15 @@ pub(super) async fn run(session: &Session, given: &Given) -> Outcome {
     }
 }
 
-/// The counters of all pools at a moment.
+/// The counters of all caches, and when they were read.
 #[derive(Default)]
-struct Moment {
+struct CacheSample {
     at: Option<std::time::Instant>,
     cache: CacheStats,
     l2: L2Stats,
 }
 
-impl Moment {
+impl CacheSample {
     fn of(sample: &Sample) -> Self {
         let (cache, l2) = sample.cache();
         Self {
