@@ -299,10 +299,16 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: &[
             short('r', "directories, with everything in them"),
             short('v', "name each file"),
+            long(
+                "tar",
+                None,
+                "write a pax archive to DEST, or to standard output",
+            ),
         ],
         text: &[
             PATHS,
-            "With -r, types, modes, owners, times, hard links, symbolic links, holes, device nodes and extended attributes are kept, as far as the user may set them; DEST becomes the copy of PATH.",
+            "With -r, types, modes, owners, times, hard links, symbolic links, holes, device nodes and extended attributes are kept, as far as the user may set them; DEST becomes the copy of PATH. What DEST cannot hold is named, the rest is copied, and the exit code is 1.",
+            "With --tar everything is kept, whatever the destination's file system can hold: tar --xattrs --xattrs-include='*' -xf, or bsdtar, restores it. Sockets, which archives do not have, are named.",
             "Of a volume the bytes are copied; holes stay holes.",
         ],
     },
