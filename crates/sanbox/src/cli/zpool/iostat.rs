@@ -1,7 +1,8 @@
 //! `zpool iostat`: capacity, operations and bandwidth, latencies, queues and histograms, since the import at first
 //! and of each interval after it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,7 +10,7 @@ use engine::{IoClass, IoTotals, LatencyHistogram, PoolStatus, VdevStats, VdevSta
 
 use super::{
     NO_SCRIPTS, NameStyle, Stamp, Subject, has_space, repeat, sections, status_width, subject,
-    subjects,
+    subjects, unavailable,
 };
 use crate::cli::format::{nice_number, nice_time};
 use crate::cli::getopt::Opt;
@@ -37,8 +38,8 @@ struct Options {
     style: NameStyle,
 }
 
-/// What was counted when it was last shown, by pool guid and vdev guid.
-type Before = BTreeMap<(u64, u64), (IoTotals, Arc<VdevStats>)>;
+/// The counters as they were when they were last shown, by pool guid and vdev guid.
+type PreviousCounters = BTreeMap<(u64, u64), (IoTotals, Arc<VdevStats>)>;
 
 /// A heading over some columns, and the headings of those.
 type Group = (&'static str, &'static [&'static str]);
@@ -125,60 +126,207 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         return Err(session.usage_only());
     }
     let again = repeat(session, &mut operands)?;
-    for name in &operands {
-        subject(session, name).await?;
-    }
-    let mut before = Before::new();
+    let selection = select(session, &operands, options.style).await?;
+    let mut previous = PreviousCounters::new();
     let mut shown_at: Option<Instant> = None;
+    let mut failed = false;
+    // Counts the round that -y leaves out, which is none of those asked for.
     let mut rounds: u64 = 0;
+    let skipped = u64::from(options.skip_first && again.interval.is_some());
     loop {
-        let (pools, missing) = subjects(session, &operands).await;
+        let (pools, missing) = subjects(session, &selection.pools).await;
         if missing {
             return Err(Exit(1));
         }
         let mut statuses = Vec::new();
         for pool in &pools {
-            if let Subject::Open(pool) = pool
-                && let Ok(status) = pool.status().await
-            {
-                statuses.push(status);
+            match pool {
+                Subject::Open(pool) => {
+                    if let Ok(status) = pool.status().await {
+                        statuses.push(status);
+                    }
+                }
+                Subject::Closed(cached, error) if rounds == 0 => {
+                    failed = true;
+                    session.out.error(unavailable(&cached.name, error));
+                }
+                Subject::Closed(..) => {}
             }
         }
-        if statuses.is_empty() && operands.is_empty() {
+        if statuses.is_empty() && failed {
+            return Err(Exit(1));
+        }
+        if statuses.is_empty() {
             session.out.error("no pools available");
             return Ok(());
         }
         let elapsed = shown_at.map(|time| time.elapsed().as_secs_f64());
-        let quiet = rounds == 0 && options.skip_first && again.interval.is_some();
-        if !quiet {
-            stamp.print(session);
-            let view = View {
-                session,
-                before: &before,
-                options,
-                width: width(&statuses, options),
-            };
-            view.print(&statuses, elapsed, rounds);
+        stamp.print(session);
+        let report = Report {
+            session,
+            previous: &previous,
+            options,
+            vdevs: &selection.vdevs,
+            width: width(&statuses, options),
+        };
+        let skip = rounds < skipped;
+        if has_header(options, rounds, skip) {
+            report.header("", "pool");
         }
-        before.clear();
+        if !skip {
+            report.print(&statuses, elapsed);
+        }
+        previous.clear();
         for status in &statuses {
-            remember(&status.root, status.guid, &mut before);
+            remember(&status.root, status.guid, &mut previous);
             for device in &status.caches {
-                remember(device, status.guid, &mut before);
+                remember(device, status.guid, &mut previous);
             }
         }
         shown_at = Some(Instant::now());
         rounds += 1;
-        if !again.goes_on(session, rounds).await? {
-            return Ok(());
+        let shown = rounds.saturating_sub(skipped);
+        if !again.goes_on(session, shown).await? {
+            return if failed { Err(Exit(1)) } else { Ok(()) };
         }
     }
 }
 
-fn remember(vdev: &VdevStatus, pool: u64, before: &mut Before) {
-    before.insert((pool, vdev.guid), (vdev.io, vdev.detail.clone()));
+/// Whether a round begins with the header. The first one has it, even if its numbers are left out (`-y`), so that it stands
+/// above those of the next; with `-v` each round that is shown has its own.
+// OpenZFS: cmd/zpool/zpool_main.c, zpool_do_iostat (cb_iteration)
+fn has_header(options: Options, rounds: u64, skip: bool) -> bool {
+    /// Lines of a screen that is not a terminal.
+    const SCREEN_LINES: u64 = 20;
+    if options.scripted || options.histogram.is_some() || (skip && options.verbose) {
+        return false;
+    }
+    let first = u64::from(options.skip_first && options.verbose);
+    let again = !options.header_once && (options.verbose || rounds.is_multiple_of(SCREEN_LINES));
+    rounds <= first || again
+}
+
+/// The pools and vdevs that a report is about.
+#[derive(Default)]
+struct Selection {
+    /// Names of pools; none means all.
+    pools: Vec<String>,
+    /// Guids of the vdevs that are shown alone; none means the pools with what `-v` adds.
+    vdevs: BTreeSet<u64>,
+}
+
+/// Reads the operands: pools, or vdevs, or vdevs of the pool that comes first.
+// OpenZFS: cmd/zpool/zpool_main.c, zpool_do_iostat, error_list_unresolved_vdevs (order, words)
+async fn select(
+    session: &Session,
+    operands: &[String],
+    style: NameStyle,
+) -> Result<Selection, Exit> {
+    let Some((first, rest)) = operands.split_first() else {
+        return Ok(Selection::default());
+    };
+    let (known, _) = subjects(session, &[]).await;
+    let is_pool = |name: &String| {
+        known.iter().any(|pool| match pool {
+            Subject::Open(pool) => pool.name() == name,
+            Subject::Closed(cached, _) => cached.name == *name,
+        })
+    };
+    if operands.iter().all(is_pool) {
+        return Ok(Selection {
+            pools: operands.to_vec(),
+            vdevs: BTreeSet::new(),
+        });
+    }
+    let statuses = statuses(&known).await;
+    let find = |pool: Option<&str>, word: &String| {
+        let mut searched = statuses
+            .iter()
+            .filter(|status| pool.is_none_or(|pool| status.name == pool));
+        searched.find_map(|status| Some((status.name.clone(), find_vdev(status, word, style)?)))
+    };
+    let all = |pool: Option<&str>, words: &[String]| {
+        let found = words.iter().map(|word| find(pool, word));
+        found.collect::<Option<Vec<_>>>()
+    };
+    let selection = |found: Vec<(String, u64)>| {
+        let mut pools: Vec<String> = found.iter().map(|(pool, _)| pool.clone()).collect();
+        pools.sort();
+        pools.dedup();
+        Selection {
+            pools,
+            vdevs: found.into_iter().map(|(_, vdev)| vdev).collect(),
+        }
+    };
+    if let Some(found) = all(None, operands) {
+        return Ok(selection(found));
+    }
+    if !is_pool(first) {
+        // A name alone is most likely that of a pool.
+        if rest.is_empty() {
+            subject(session, first).await?;
+        }
+        return Err(session.fail("Unable to parse pools/vdevs list.\n"));
+    }
+    if let Some(found) = all(Some(first), rest) {
+        return Ok(selection(found));
+    }
+    session.out.error(format!(
+        "Expected either a list of pools, or list of vdevs in \"{first}\", but got:"
+    ));
+    for word in rest {
+        let what = if is_pool(word) {
+            "pool"
+        } else if find(Some(first), word).is_some() {
+            "vdev in this pool"
+        } else if find(None, word).is_some() {
+            "vdev in another pool"
+        } else {
+            "unknown"
+        };
+        session.out.error(format!("\t{word} ({what})"));
+    }
+    session.out.error("");
+    Err(session.usage_only())
+}
+
+async fn statuses(pools: &[Subject]) -> Vec<PoolStatus> {
+    let mut statuses = Vec::new();
+    for pool in pools {
+        if let Subject::Open(pool) = pool
+            && let Ok(status) = pool.status().await
+        {
+            statuses.push(status);
+        }
+    }
+    statuses
+}
+
+/// Returns the guid of the vdev that a word names: as it is shown, by its path, or by its guid.
+fn find_vdev(status: &PoolStatus, word: &str, style: NameStyle) -> Option<u64> {
+    fn below(vdev: &VdevStatus, word: &str, style: NameStyle) -> Option<u64> {
+        let is_it = style.name(vdev) == word
+            || vdev.name == word
+            || vdev.guid.to_string() == word
+            || vdev
+                .path
+                .as_deref()
+                .is_some_and(|path| path == Path::new(word));
+        if is_it {
+            return Some(vdev.guid);
+        }
+        vdev.children
+            .iter()
+            .find_map(|child| below(child, word, style))
+    }
+    let mut tops = status.root.children.iter().chain(&status.caches);
+    tops.find_map(|top| below(top, word, style))
+}
+
+fn remember(vdev: &VdevStatus, pool: u64, previous: &mut PreviousCounters) {
+    previous.insert((pool, vdev.guid), (vdev.io, vdev.detail.clone()));
     for child in &vdev.children {
-        remember(child, pool, before);
+        remember(child, pool, previous);
     }
 }
 
@@ -194,39 +342,40 @@ fn width(pools: &[PoolStatus], options: Options) -> usize {
 }
 
 /// One report.
-struct View<'a> {
+struct Report<'a> {
     session: &'a Session,
-    before: &'a Before,
+    previous: &'a PreviousCounters,
     options: Options,
+    /// Guids of the vdevs that are shown alone; none means all.
+    vdevs: &'a BTreeSet<u64>,
     width: usize,
 }
 
 /// A pool while it is shown: its guid, and the seconds its numbers cover.
 #[derive(Clone, Copy)]
-struct Of {
+struct Interval {
     pool: u64,
     seconds: f64,
 }
 
-impl View<'_> {
-    fn print(&self, pools: &[PoolStatus], elapsed: Option<f64>, rounds: u64) {
+impl Report<'_> {
+    fn print(&self, pools: &[PoolStatus], elapsed: Option<f64>) {
         let options = self.options;
-        let headed = !options.scripted
-            && options.histogram.is_none()
-            && (rounds == 0
-                || !options.header_once && (options.verbose || rounds.is_multiple_of(20)));
-        if headed {
-            self.header("", "pool");
-        }
         for pool in pools {
             // The first report covers the whole time since the pool was opened.
             #[allow(clippy::cast_precision_loss, reason = "a rate for people")]
             let seconds = elapsed.unwrap_or(pool.open_nanoseconds as f64 / 1e9);
-            let of = Of {
+            let interval = Interval {
                 pool: pool.guid,
                 seconds: seconds.max(0.001),
             };
-            self.vdev(&pool.root, &pool.name, 0, of);
+            if !self.vdevs.is_empty() {
+                for top in pool.root.children.iter().chain(&pool.caches) {
+                    self.chosen(top, interval);
+                }
+                continue;
+            }
+            self.vdev(&pool.root, &pool.name, 0, interval);
             if !options.verbose {
                 continue;
             }
@@ -246,31 +395,42 @@ impl View<'_> {
                     ));
                 }
                 for top in tops {
-                    self.tree(top, 2, of);
+                    self.tree(top, 2, interval);
                 }
             }
             if !options.scripted && options.histogram.is_none() {
                 self.session.out.line(self.dashes());
             }
         }
-        let alone = options.scripted || options.verbose || options.histogram.is_some();
-        if !alone && pools.len() > 1 {
+        let several = pools.len() > 1 && !options.verbose;
+        let is_table = !options.scripted && options.histogram.is_none();
+        if is_table && (several || !self.vdevs.is_empty()) {
             self.session.out.line(self.dashes());
         }
     }
 
-    fn tree(&self, vdev: &VdevStatus, depth: usize, of: Of) {
-        let name = self.options.style.name(vdev);
-        self.vdev(vdev, &name, depth, of);
+    /// Shows those of a tree's vdevs that were named, each without an indent.
+    fn chosen(&self, vdev: &VdevStatus, interval: Interval) {
+        if self.vdevs.contains(&vdev.guid) {
+            self.vdev(vdev, &self.options.style.name(vdev), 0, interval);
+        }
         for child in &vdev.children {
-            self.tree(child, depth + 2, of);
+            self.chosen(child, interval);
         }
     }
 
-    fn vdev(&self, vdev: &VdevStatus, name: &str, depth: usize, of: Of) {
+    fn tree(&self, vdev: &VdevStatus, depth: usize, interval: Interval) {
+        let name = self.options.style.name(vdev);
+        self.vdev(vdev, &name, depth, interval);
+        for child in &vdev.children {
+            self.tree(child, depth + 2, interval);
+        }
+    }
+
+    fn vdev(&self, vdev: &VdevStatus, name: &str, depth: usize, interval: Interval) {
         match self.options.histogram {
-            Some(kind) => self.histogram(vdev, name, kind, of),
-            None => self.line(vdev, name, depth, of),
+            Some(kind) => self.histogram(vdev, name, kind, interval),
+            None => self.line(vdev, name, depth, interval),
         }
     }
 
@@ -343,9 +503,12 @@ impl View<'_> {
         }
     }
 
-    fn line(&self, vdev: &VdevStatus, name: &str, depth: usize, of: Of) {
+    fn line(&self, vdev: &VdevStatus, name: &str, depth: usize, interval: Interval) {
         let nothing = (IoTotals::default(), Arc::default());
-        let (old, old_detail) = self.before.get(&(of.pool, vdev.guid)).unwrap_or(&nothing);
+        let (old, old_detail) = self
+            .previous
+            .get(&(interval.pool, vdev.guid))
+            .unwrap_or(&nothing);
         let mut cells = if has_space(vdev) {
             vec![
                 self.number(vdev.allocated_bytes),
@@ -362,7 +525,7 @@ impl View<'_> {
             (io.read_bytes, old.read_bytes),
             (io.write_bytes, old.write_bytes),
         ] {
-            cells.push(self.number(rate(now.saturating_sub(then), of.seconds)));
+            cells.push(self.number(rate(now.saturating_sub(then), interval.seconds)));
         }
         if self.options.latency {
             let (now, then) = (latencies(&vdev.detail), latencies(old_detail));
@@ -397,9 +560,12 @@ impl View<'_> {
         self.session.out.line(text);
     }
 
-    fn histogram(&self, vdev: &VdevStatus, name: &str, kind: Histogram, of: Of) {
+    fn histogram(&self, vdev: &VdevStatus, name: &str, kind: Histogram, interval: Interval) {
         let nothing = (IoTotals::default(), Arc::default());
-        let (_, then) = self.before.get(&(of.pool, vdev.guid)).unwrap_or(&nothing);
+        let (_, then) = self
+            .previous
+            .get(&(interval.pool, vdev.guid))
+            .unwrap_or(&nothing);
         let title = match kind {
             Histogram::Latency => "latency",
             Histogram::Size => "req_size",
@@ -422,7 +588,7 @@ impl View<'_> {
         for bucket in first..buckets {
             let cells = now.iter().zip(&then).map(|(now, then)| {
                 let count = now[bucket].saturating_sub(then[bucket]);
-                self.number(rate(count, of.seconds))
+                self.number(rate(count, interval.seconds))
             });
             let (value, text) = match kind {
                 Histogram::Latency => {
