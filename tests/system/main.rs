@@ -22,6 +22,7 @@ mod intent_log;
 mod iscsi;
 mod lists;
 mod livelists;
+mod missing;
 mod multihost;
 mod nbd;
 mod nonsense;

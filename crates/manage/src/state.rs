@@ -45,8 +45,41 @@ pub struct StateLock {
     _file: File,
 }
 
+/// A vdev of an imported pool, as remembered: what is shown of it while its disks are away.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CachedVdev {
+    /// As it is shown: `mirror-0`, or a path.
+    pub name: String,
+    /// `disk`, `file`, `mirror`, ...
+    pub kind: String,
+    /// Unique number.
+    pub guid: u64,
+    /// Where a leaf was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
+    /// `log`, `special` or `dedup`, when it is for these blocks only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// Children in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub children: Vec<Self>,
+}
+
+impl CachedVdev {
+    /// Returns a leaf of which only the path is known.
+    #[must_use]
+    pub fn leaf(path: &Path) -> Self {
+        Self {
+            name: path.to_string_lossy().into_owned(),
+            kind: "file".to_owned(),
+            path: Some(path.to_owned()),
+            ..Self::default()
+        }
+    }
+}
+
 /// An imported pool, as remembered.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CachedPool {
     /// Name.
     pub name: String,
@@ -54,6 +87,15 @@ pub struct CachedPool {
     pub guid: u64,
     /// Where its devices were.
     pub devices: Vec<PathBuf>,
+    /// Top-level vdevs; none when a version before this one remembered the pool.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vdevs: Vec<CachedVdev>,
+    /// Spares.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spares: Vec<CachedVdev>,
+    /// Cache devices.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub caches: Vec<CachedVdev>,
     /// Alternate root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub altroot: Option<PathBuf>,
@@ -164,7 +206,7 @@ impl StateDirectory {
         self.path.join("sanbox.toml")
     }
 
-    /// Takes the lock if nobody has it.
+    /// Takes the lock if no process has it.
     ///
     /// # Errors
     /// The lock file cannot be opened.
@@ -187,7 +229,7 @@ impl StateDirectory {
             Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
             Err(errno) => return Err(failed(errno.into())),
         }
-        // Who holds it, for people who look; the lock itself is what counts.
+        // The process that holds it, for people who look; the lock itself decides.
         let _ = file.set_len(0);
         let _ = file.write_all(format!("{}\n", std::process::id()).as_bytes());
         Ok(Some(StateLock { _file: file }))
@@ -337,12 +379,7 @@ mod tests {
             name: name.to_owned(),
             guid,
             devices: vec![PathBuf::from("/disks/a")],
-            altroot: None,
-            readonly: false,
-            missing_logs: false,
-            at_checkpoint: false,
-            cachefile: None,
-            until_boot: None,
+            ..CachedPool::default()
         }
     }
 

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use engine::property::{DatasetKind, Property, Source, Value};
 use engine::{
-    Candidate, DatasetInfo, Ending, Engine, EngineError, Health, HostIdentity, ImportPolicy,
-    PoolError, PoolHandle, PoolSpec, PoolState, PoolStatus, PropertyQuery, Rewound, StatusReason,
-    Subject, TuningChange, VdevStatus,
+    AllocationBias, Candidate, DatasetInfo, Ending, Engine, EngineError, Health, HostIdentity,
+    ImportPolicy, PoolError, PoolHandle, PoolSpec, PoolState, PoolStatus, PropertyQuery, Rewound,
+    StatusReason, Subject, TuningChange, VdevStatus,
 };
 use manage::config::Config;
-use manage::state::{PoolCache, StateDirectory};
+use manage::state::{CachedVdev, PoolCache, StateDirectory};
 use tokio::sync::Mutex;
 
 use crate::memory::{self, Plan};
@@ -531,6 +531,9 @@ impl Appliance {
             name: pool.name().to_owned(),
             guid: pool.guid(),
             devices: all_devices(&status),
+            vdevs: cached_vdevs(&status.root.children),
+            spares: cached_vdevs(&status.spares),
+            caches: cached_vdevs(&status.caches),
             altroot: pool.altroot().map(Path::to_owned),
             readonly: pool.readonly(),
             missing_logs: how.missing_logs,
@@ -557,9 +560,12 @@ impl Appliance {
         let Some(mut known) = known.cloned() else {
             return;
         };
-        let now = all_devices(&status);
-        if known.devices != now {
-            known.devices = now;
+        let before = known.clone();
+        known.devices = all_devices(&status);
+        known.vdevs = cached_vdevs(&status.root.children);
+        known.spares = cached_vdevs(&status.spares);
+        known.caches = cached_vdevs(&status.caches);
+        if known != before {
             cache.put(known);
             self.write(&cache);
         }
@@ -927,6 +933,24 @@ fn all_devices(status: &PoolStatus) -> Vec<PathBuf> {
         }
     }
     found
+}
+
+/// Returns what is remembered of vdevs.
+fn cached_vdevs(vdevs: &[VdevStatus]) -> Vec<CachedVdev> {
+    let cached = |vdev: &VdevStatus| CachedVdev {
+        name: vdev.name.clone(),
+        kind: vdev.kind.clone(),
+        guid: vdev.guid,
+        path: vdev.path.clone(),
+        class: match vdev.bias {
+            AllocationBias::None => None,
+            AllocationBias::Log => Some("log".to_owned()),
+            AllocationBias::Special => Some("special".to_owned()),
+            AllocationBias::Dedup => Some("dedup".to_owned()),
+        },
+        children: cached_vdevs(&vdev.children),
+    };
+    vdevs.iter().map(cached).collect()
 }
 
 /// Says what is wrong with the share options among some settings, if anything.

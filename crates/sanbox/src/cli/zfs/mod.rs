@@ -17,6 +17,7 @@ use engine::{DatasetFilter, DatasetInfo, EngineError, PoolHandle, PropertyQuery}
 use serde_json::{Value, json};
 
 use super::getopt::{Long, Opt};
+use super::zpool::unavailable;
 use super::{Exit, Outcome, Session, dataset_clause, find, json as forms, pool_part, usage};
 use crate::appliance::KnownPool;
 
@@ -253,15 +254,21 @@ async fn select(
     let mut failed = false;
     let mut starts: Vec<(PoolHandle, String, Option<u32>)> = Vec::new();
     if selection.names.is_empty() {
+        let depth = if selection.limited {
+            selection.depth
+        } else {
+            None
+        };
         for known in session.appliance.pools().await {
-            if let KnownPool::Open(pool) = known {
-                let depth = if selection.limited {
-                    selection.depth
-                } else {
-                    None
-                };
-                let name = pool.name().to_owned();
-                starts.push((pool, name, depth));
+            match known {
+                KnownPool::Open(pool) => {
+                    let name = pool.name().to_owned();
+                    starts.push((pool, name, depth));
+                }
+                KnownPool::Closed(cached, error) => {
+                    session.out.error(unavailable(&cached.name, &error));
+                    failed = true;
+                }
             }
         }
     }
@@ -319,7 +326,7 @@ async fn dataset_at(session: &Session, word: &str) -> Result<String, Exit> {
         return Ok(word.to_owned());
     }
     let path = session.path(word);
-    // For somebody else this process must not find out what exists where: his path is taken as it is written.
+    // For a delegated user this process must not find out which paths exist: the path is taken as it is written.
     let looks = !crate::appliance::is_delegated();
     let looked = tokio::task::spawn_blocking(move || match looks {
         true => std::fs::canonicalize(path),

@@ -7,7 +7,7 @@ use engine::{EngineError, PoolError, PoolHandle, VdevStatus};
 use super::draid::is_spare_name;
 use super::layout::{device, in_use, not_in_other_pools};
 use super::scan::{finish_here, is_joining, vdev_guid, wait_for};
-use super::{Subject, bad_name, open_pool, subjects};
+use super::{bad_name, open_pool, subjects};
 use crate::cli::getopt::{Long, Opt};
 use crate::cli::{Exit, Outcome, Session, setting};
 
@@ -93,9 +93,9 @@ pub(super) async fn online(session: &Session, arguments: &[String]) -> Outcome {
     if failed { Err(Exit(1)) } else { Ok(()) }
 }
 
-/// A replaced device goes in one of the groups after the resilver, and without a daemon nobody else would see to it. One that
+/// A replaced device leaves in one of the txgs after the resilver, and without a daemon only this process can wait for that. One that
 /// stays, because not all of it could be read, is not waited for.
-const GOES_WITHIN: Duration = Duration::from_secs(10);
+const DETACH_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) async fn attach(session: &Session, arguments: &[String]) -> Outcome {
     join(session, arguments, false).await
@@ -174,7 +174,7 @@ async fn join(session: &Session, arguments: &[String], replace: bool) -> Outcome
     finish_here(session, &pool).await?;
     if replace && !session.appliance.lives_on() {
         let gone = wait_for(session, &pool, |status| is_joining(status, true));
-        return tokio::time::timeout(GOES_WITHIN, gone)
+        return tokio::time::timeout(DETACH_TIMEOUT, gone)
             .await
             .unwrap_or(Ok(()));
     }
@@ -214,7 +214,7 @@ pub(super) async fn reopen(session: &Session, arguments: &[String]) -> Outcome {
     let names = session.options(arguments, "n", &[], |_, _| Ok(()))?;
     let (pools, mut failed) = subjects(session, &names).await;
     for subject in &pools {
-        let Subject::Open(pool) = subject else {
+        let Some(pool) = subject.open(session) else {
             failed = true;
             continue;
         };

@@ -3,7 +3,7 @@
 use engine::pool_property::{PROPERTIES, PropertyEntry};
 use serde_json::{Map, Value, json};
 
-use super::{Subject, open_pool, subjects};
+use super::{open_pool, subjects};
 use crate::cli::format::{Column, table};
 use crate::cli::getopt::{Long, Opt};
 use crate::cli::{Exit, Outcome, Session, json as forms};
@@ -52,12 +52,15 @@ pub(super) async fn get(session: &Session, arguments: &[String]) -> Outcome {
         return Err(session.misuse("missing property argument"));
     };
     let wanted = wanted_properties(session, wanted)?;
-    let (pools, missing) = subjects(session, names).await;
+    let (pools, mut failed) = subjects(session, names).await;
     let mut rows = Vec::new();
     let mut objects = Map::new();
     let mut widths = Widths::default();
     for pool in &pools {
-        let Subject::Open(pool) = pool else { continue };
+        let Some(pool) = pool.open(session) else {
+            failed = true;
+            continue;
+        };
         widths.name = widths.name.max(pool.name().len());
         let Ok(entries) = pool.properties().await else {
             continue;
@@ -125,7 +128,7 @@ pub(super) async fn get(session: &Session, arguments: &[String]) -> Outcome {
             .out
             .text(table(&widths.columns(&fields), &rows, scripted));
     }
-    if missing { Err(Exit(1)) } else { Ok(()) }
+    if failed { Err(Exit(1)) } else { Ok(()) }
 }
 
 /// How wide the columns of `zpool get` and `zfs get` are: whatever may be in them, not what is.

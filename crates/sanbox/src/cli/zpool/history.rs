@@ -2,7 +2,7 @@
 
 use engine::HistoryEvent;
 
-use super::{Subject, subjects};
+use super::subjects;
 use crate::cli::format::history_date;
 use crate::cli::getopt::Opt;
 use crate::cli::{Exit, Outcome, Session};
@@ -21,7 +21,7 @@ pub(super) async fn history(session: &Session, arguments: &[String]) -> Outcome 
         session.out.error("no pools available");
     }
     for pool in &pools {
-        let Subject::Open(pool) = pool else {
+        let Some(pool) = pool.open(session) else {
             failed = true;
             continue;
         };
@@ -93,7 +93,7 @@ pub(super) async fn sync(session: &Session, arguments: &[String]) -> Outcome {
     let names = session.options(arguments, "", &[], |_, _| Ok(()))?;
     let (pools, mut failed) = subjects(session, &names).await;
     for pool in &pools {
-        let Subject::Open(pool) = pool else {
+        let Some(pool) = pool.open(session) else {
             failed = true;
             continue;
         };

@@ -31,7 +31,7 @@ use engine::{AllocationBias, EngineError, Health, PoolHandle, PoolStatus, VdevSt
 use super::{Exit, Outcome, Session, find, usage};
 use crate::appliance::{CachedPool, KnownPool};
 
-/// What `-c` of `iostat` and `status` is answered: a daemon would run the scripts with its own rights, for whoever asks.
+/// What `-c` of `iostat` and `status` is answered: a daemon would run the scripts with its own rights, for any user.
 const NO_SCRIPTS: &str = "Can't run -c, disabled by sanbox (no scripts are run).";
 
 /// Runs a `zpool` command.
@@ -112,6 +112,19 @@ pub(super) enum Subject {
     Closed(CachedPool, EngineError),
 }
 
+impl Subject {
+    /// Returns the pool if it is open; else says why it is not.
+    fn open(&self, session: &Session) -> Option<&PoolHandle> {
+        match self {
+            Self::Open(pool) => Some(pool),
+            Self::Closed(cached, error) => {
+                session.out.error(unavailable(&cached.name, error));
+                None
+            }
+        }
+    }
+}
+
 /// Returns the pools named, or all when none is named; says which do not exist and returns
 /// whether one was missing.
 pub(super) async fn subjects(session: &Session, names: &[String]) -> (Vec<Subject>, bool) {
@@ -151,10 +164,13 @@ pub(super) async fn subject(session: &Session, name: &str) -> Result<Subject, Ex
 pub(super) async fn open_pool(session: &Session, name: &str) -> Result<PoolHandle, Exit> {
     match subject(session, name).await? {
         Subject::Open(pool) => Ok(pool),
-        Subject::Closed(_, error) => Err(session.fail(format!(
-            "cannot open '{name}': pool I/O is currently unavailable: {error}"
-        ))),
+        Subject::Closed(_, error) => Err(session.fail(unavailable(name, &error))),
     }
+}
+
+/// Says that a pool is known and cannot be opened, and why.
+pub(crate) fn unavailable(name: &str, error: &EngineError) -> String {
+    format!("cannot open '{name}': pool I/O is currently unavailable: {error}")
 }
 
 /// Why a name cannot be a pool's, if so.
@@ -211,7 +227,7 @@ impl NameStyle {
     }
 }
 
-/// A device's name without the directories that everybody knows.
+/// A device's name without the directories that device names are known by.
 fn strip_directory(path: &Path) -> String {
     let text = path.to_string_lossy();
     for directory in [

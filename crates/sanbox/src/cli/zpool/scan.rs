@@ -103,7 +103,7 @@ pub(super) async fn resilver(session: &Session, arguments: &[String]) -> Outcome
     }
     let (pools, mut failed) = subjects(session, &names).await;
     for subject in &pools {
-        let Subject::Open(pool) = subject else {
+        let Some(pool) = subject.open(session) else {
             failed = true;
             continue;
         };
@@ -287,7 +287,7 @@ pub(super) fn is_removing(status: &PoolStatus) -> bool {
 }
 
 fn is_scrubbing(status: &PoolStatus) -> bool {
-    // A paused scrub is waited for, too: somebody may go on with it.
+    // A paused scrub is waited for, too: it may be resumed.
     status
         .scan
         .as_ref()
@@ -322,7 +322,7 @@ pub(super) async fn wait_for(
     }
 }
 
-/// Without a daemon nobody would go on with a scan: the command stays until it is over.
+/// Without a daemon a scan stops with this process: the command stays until it is over.
 pub(super) async fn finish_here(session: &Session, pool: &PoolHandle) -> Outcome {
     if session.appliance.lives_on() {
         return Ok(());

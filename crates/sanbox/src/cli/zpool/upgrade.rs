@@ -4,7 +4,7 @@ use engine::pool_property::{PropertyEntry, PropertyValue};
 use engine::{PoolHandle, supported_features};
 
 use super::compatibility::{Requested, wanted};
-use super::{Subject, subjects};
+use super::{Subject, subjects, unavailable};
 use crate::cli::getopt::Opt;
 use crate::cli::{Exit, Outcome, Session};
 
@@ -51,10 +51,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         match subject {
             Subject::Open(pool) => open.push(pool),
             Subject::Closed(cached, error) if !names.is_empty() => {
-                session.out.error(format!(
-                    "cannot open '{}': pool I/O is currently unavailable: {error}",
-                    cached.name
-                ));
+                session.out.error(unavailable(&cached.name, &error));
                 failed = true;
             }
             Subject::Closed(..) => {}
