@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use runtime::IoBuf;
 
 use crate::bytes::{Field as _, index, len32};
+use crate::environment::Transport;
 use crate::keys::{self, Terms};
 use crate::login::Login;
 use crate::pdu::{
@@ -14,9 +15,9 @@ use crate::pdu::{
 };
 use crate::scsi::sense::{Sense, asc, key, status};
 use crate::scsi::{self, Attribute, Command, Reply};
-use crate::server::{Inner, Transport};
+use crate::server::ServerCore;
 use crate::session::Session;
-use crate::target::{PORTAL_GROUP, Portal};
+use crate::target::{PORTAL_GROUP, Portal, Target};
 use crate::task::{Incoming, Step, Task};
 
 /// Reasons of rejects. RFC 7143 section 11.17.1.
@@ -26,13 +27,52 @@ mod reason {
     pub(super) const NOT_SUPPORTED: u8 = 0x05;
 }
 
+/// Functions of task management requests. RFC 7143 section 11.5.1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TaskManagementFunction {
+    AbortTask,
+    AbortTaskSet,
+    /// CLEAR ACA: there is never one.
+    ClearAca,
+    ClearTaskSet,
+    LogicalUnitReset,
+    TargetWarmReset,
+    TargetColdReset,
+    TaskReassign,
+}
+
+impl TaskManagementFunction {
+    fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::AbortTask,
+            2 => Self::AbortTaskSet,
+            3 => Self::ClearAca,
+            4 => Self::ClearTaskSet,
+            5 => Self::LogicalUnitReset,
+            6 => Self::TargetWarmReset,
+            7 => Self::TargetColdReset,
+            8 => Self::TaskReassign,
+            _ => return None,
+        })
+    }
+
+    /// Whether it is about one logical unit, which must exist.
+    fn is_of_unit(self) -> bool {
+        matches!(
+            self,
+            Self::AbortTaskSet | Self::ClearAca | Self::ClearTaskSet | Self::LogicalUnitReset
+        )
+    }
+}
+
 /// Responses to task management requests. RFC 7143 section 11.6.1.
-mod function {
-    pub(super) const COMPLETE: u8 = 0;
-    pub(super) const NO_TASK: u8 = 1;
-    pub(super) const NO_LUN: u8 = 2;
-    pub(super) const NO_REASSIGN: u8 = 4;
-    pub(super) const NOT_SUPPORTED: u8 = 5;
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TaskManagementResponse {
+    FunctionComplete = 0,
+    TaskDoesNotExist = 1,
+    LunDoesNotExist = 2,
+    ReassignmentNotSupported = 4,
+    FunctionNotSupported = 5,
 }
 
 /// Data from this size on is read into pieces that are blocks of the volume.
@@ -51,7 +91,7 @@ pub enum Next {
 
 /// A connection, for the owner of its socket.
 #[derive(Debug)]
-pub struct Connection(pub(crate) Arc<Conn>);
+pub struct Connection(pub(crate) Arc<ConnectionCore>);
 
 impl Connection {
     /// Returns what follows a header, and into which pieces data for a volume is best read.
@@ -104,23 +144,23 @@ enum Phase {
     Ended,
 }
 
-/// A connection, for everybody.
-pub(crate) struct Conn {
-    pub(crate) server: Arc<Inner>,
+/// The connection as its session, its tasks and its socket share it.
+pub(crate) struct ConnectionCore {
+    pub(crate) server: Arc<ServerCore>,
     pub(crate) peer: SocketAddr,
     pub(crate) local: SocketAddr,
     transport: Arc<dyn Transport>,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
 }
 
-impl std::fmt::Debug for Conn {
+impl std::fmt::Debug for ConnectionCore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Conn({})", self.peer)
+        write!(f, "ConnectionCore({})", self.peer)
     }
 }
 
 #[derive(Debug)]
-struct State {
+struct ConnectionState {
     phase: Phase,
     framing: Framing,
     stat_sn: u32,
@@ -134,9 +174,9 @@ struct State {
     next_ttt: u32,
 }
 
-impl Conn {
+impl ConnectionCore {
     pub(crate) fn new(
-        server: Arc<Inner>,
+        server: Arc<ServerCore>,
         peer: SocketAddr,
         local: SocketAddr,
         transport: Arc<dyn Transport>,
@@ -146,7 +186,7 @@ impl Conn {
             peer: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
             local: SocketAddr::new(local.ip().to_canonical(), local.port()),
             transport,
-            state: Mutex::new(State {
+            state: Mutex::new(ConnectionState {
                 phase: Phase::Login(Box::new(Login::new())),
                 framing: Framing::login(),
                 stat_sn: 1,
@@ -159,7 +199,7 @@ impl Conn {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ConnectionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -221,7 +261,7 @@ impl Conn {
         self.send_locked(&mut state, draft, exp, max);
     }
 
-    fn send_locked(&self, state: &mut State, draft: Draft, exp: u32, max: u32) {
+    fn send_locked(&self, state: &mut ConnectionState, draft: Draft, exp: u32, max: u32) {
         let counts = draft.counts;
         let draft = draft.word(24, state.stat_sn).word(28, exp).word(32, max);
         if counts {
@@ -434,7 +474,7 @@ impl Conn {
         } else {
             expected.min(usize::try_from(scsi::TRANSFER_BYTES_MAX).unwrap_or(0))
         };
-        let memory = self.server.reserve(room);
+        let memory = self.server.memory.reserve(room);
         let full = memory.is_none();
         let task = Arc::new(Task::new(
             pdu.itt(),
@@ -474,7 +514,7 @@ impl Conn {
             }
         };
         if let Some(unit) = &task.unit {
-            task.keep_place(unit.queue.enter(attribute));
+            task.set_entry(unit.task_set.enter(attribute));
         }
         if reads && writes {
             self.answer(session, &task, Sense::cdb(0).into());
@@ -593,9 +633,9 @@ impl Conn {
         };
         let (connection, session) = (self.clone(), session.clone());
         self.transport.run(Box::pin(async move {
-            let mut place = task.take_place();
-            if let Some(place) = &mut place {
-                place.turn().await;
+            let mut entry = task.take_entry();
+            if let Some(entry) = &mut entry {
+                entry.started().await;
             }
             let reply = if task.is_aborted() {
                 Reply::good()
@@ -604,14 +644,14 @@ impl Conn {
             };
             connection.answer(&session, &task, reply);
             // What waits for this command starts after its answer.
-            drop(place);
+            drop(entry);
         }));
     }
 
     /// Answers a task, unless it was aborted.
     fn answer(&self, session: &Arc<Session>, task: &Arc<Task>, reply: Reply) {
         session.remove(task);
-        let place = task.take_place();
+        let entry = task.take_entry();
         if !task.end() {
             return;
         }
@@ -656,7 +696,7 @@ impl Conn {
             .word(44, residual)
             .data(data);
         self.send(draft);
-        drop(place);
+        drop(entry);
     }
 
     /// Sends data; with `status`, good status rides on the last piece. Returns the number of PDUs.
@@ -726,47 +766,64 @@ impl Conn {
 
     fn task_management(self: &Arc<Self>, session: &Arc<Session>, pdu: &Pdu) -> Next {
         let itt = pdu.itt();
-        let wanted = pdu.flags() & 0x7f;
-        let lun = pdu.lun();
         let Some(target) = session.target.clone() else {
             return self.protocol_error(pdu);
         };
+        match self.managed_tasks(session, &target, pdu) {
+            Err(response) => self.send_managed(itt, response),
+            Ok(waits) => {
+                let connection = self.clone();
+                self.transport.run(Box::pin(async move {
+                    for wait in waits {
+                        // Tasks at work end first: nothing of them happens after the answer.
+                        let _ = wait.await;
+                    }
+                    connection.send_managed(itt, TaskManagementResponse::FunctionComplete);
+                }));
+            }
+        }
+        Next::Continue
+    }
+
+    /// Carries out a task management function. Returns the ends of tasks that its answer has to wait for, or the answer if that
+    /// can go out at once.
+    fn managed_tasks(
+        &self,
+        session: &Arc<Session>,
+        target: &Arc<Target>,
+        pdu: &Pdu,
+    ) -> Result<Vec<runtime::reply::Reply<()>>, TaskManagementResponse> {
+        let function = TaskManagementFunction::from_code(pdu.flags() & 0x7f);
+        let lun = pdu.lun();
         let unit = target.unit(lun, &session.nexus);
-        let needs_unit = matches!(wanted, 2..=5);
-        if needs_unit && unit.is_none() {
-            self.managed(itt, function::NO_LUN);
-            return Next::Continue;
+        if function.is_some_and(TaskManagementFunction::is_of_unit) && unit.is_none() {
+            return Err(TaskManagementResponse::LunDoesNotExist);
         }
         let mut waits = Vec::new();
-        match wanted {
-            // ABORT TASK.
-            1 => {
+        match function {
+            Some(TaskManagementFunction::AbortTask) => {
                 let referenced = pdu.bhs.u32_at(20);
                 if session.task(referenced).is_none() {
-                    // It may be on its way still, perhaps by another connection: then it never happens.
+                    // The command may arrive later, perhaps by another connection: then it is not executed.
                     let void = session.void(pdu.bhs.u32_at(32), pdu.cmd_sn());
-                    self.managed(
-                        itt,
-                        if void {
-                            function::COMPLETE
-                        } else {
-                            function::NO_TASK
-                        },
-                    );
-                    return Next::Continue;
+                    return Err(if void {
+                        TaskManagementResponse::FunctionComplete
+                    } else {
+                        TaskManagementResponse::TaskDoesNotExist
+                    });
                 }
                 waits = session.abort(|task| task.itt == referenced);
             }
-            // ABORT TASK SET.
-            2 => waits = session.abort(|task| task.lun == lun),
-            // CLEAR TASK SET: everybody's.
-            4 => {
+            Some(TaskManagementFunction::AbortTaskSet) => {
+                waits = session.abort(|task| task.lun == lun);
+            }
+            // Of all sessions.
+            Some(TaskManagementFunction::ClearTaskSet) => {
                 for other in target.sessions() {
                     waits.extend(other.abort(|task| task.lun == lun));
                 }
             }
-            // LOGICAL UNIT RESET.
-            5 => {
+            Some(TaskManagementFunction::LogicalUnitReset) => {
                 for other in target.sessions() {
                     waits.extend(other.abort(|task| task.lun == lun));
                 }
@@ -774,8 +831,9 @@ impl Conn {
                     unit.reset(asc::BUS_DEVICE_RESET);
                 }
             }
-            // TARGET WARM RESET, COLD RESET.
-            6 | 7 => {
+            Some(
+                TaskManagementFunction::TargetWarmReset | TaskManagementFunction::TargetColdReset,
+            ) => {
                 for other in target.sessions() {
                     waits.extend(other.abort(|_| true));
                 }
@@ -783,28 +841,19 @@ impl Conn {
                     unit.reset(asc::BUS_DEVICE_RESET);
                 }
             }
-            8 => {
-                self.managed(itt, function::NO_REASSIGN);
-                return Next::Continue;
+            Some(TaskManagementFunction::TaskReassign) => {
+                return Err(TaskManagementResponse::ReassignmentNotSupported);
             }
-            _ => {
-                self.managed(itt, function::NOT_SUPPORTED);
-                return Next::Continue;
+            Some(TaskManagementFunction::ClearAca) | None => {
+                return Err(TaskManagementResponse::FunctionNotSupported);
             }
         }
-        let connection = self.clone();
-        self.transport.run(Box::pin(async move {
-            for wait in waits {
-                // Tasks at work end first: nothing of them happens after the answer.
-                let _ = wait.await;
-            }
-            connection.managed(itt, function::COMPLETE);
-        }));
-        Next::Continue
+        Ok(waits)
     }
 
-    fn managed(&self, itt: u32, response: u8) {
-        let draft = Draft::new(opcode::TASK_MANAGEMENT_RESPONSE, FINAL, itt).byte(2, response);
+    fn send_managed(&self, itt: u32, response: TaskManagementResponse) {
+        let draft =
+            Draft::new(opcode::TASK_MANAGEMENT_RESPONSE, FINAL, itt).byte(2, response as u8);
         self.send(draft);
     }
 

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use crate::bytes::{Field as _, be24, put};
+use crate::environment::{Environment, Transport, Work};
 use crate::pdu::{BHS_BYTES, Out, Rest, opcode};
-use crate::server::{Environment, Server, ServerConfig, Transport, Work};
+use crate::server::{Server, ServerConfig};
 use crate::target::TargetSpec;
 use crate::{Connection, Next};
 
@@ -17,9 +18,9 @@ pub use crate::scsi::fuzz_parameters as parameters;
 
 const NAME: &str = "iqn.2026-11.org.example:fuzz";
 
-struct Nowhere;
+struct NullTransport;
 
-impl Transport for Nowhere {
+impl Transport for NullTransport {
     fn send(&self, _out: Out) {}
     fn close(&self) {}
     fn run(&self, mut work: Work) {
@@ -28,9 +29,9 @@ impl Transport for Nowhere {
     }
 }
 
-struct Still;
+struct FixedEnvironment;
 
-impl Environment for Still {
+impl Environment for FixedEnvironment {
     fn random(&self, bytes: &mut [u8]) {
         bytes.fill(7);
     }
@@ -52,7 +53,7 @@ impl Environment for Still {
 /// Feeds bytes to a connection as they would come from a socket: from the start, or (when the first byte is odd) after a login.
 pub fn connection(bytes: &[u8]) {
     let server = Server::new(ServerConfig {
-        environment: Arc::new(Still),
+        environment: Arc::new(FixedEnvironment),
         memory_bytes_max: 1 << 20,
         sessions_max: 4,
     });
@@ -67,7 +68,7 @@ pub fn connection(bytes: &[u8]) {
         luns: Vec::new(),
     }]);
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 3260));
-    let connection = server.connect(address, address, Arc::new(Nowhere));
+    let connection = server.connect(address, address, Arc::new(NullTransport));
     let after_login = bytes.u8_at(0) & 1 != 0;
     if after_login && log_in(&connection) == Next::End {
         return;

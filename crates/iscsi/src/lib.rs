@@ -17,9 +17,12 @@
 mod bytes;
 mod chap;
 mod connection;
+mod environment;
+mod fifo_mutex;
 pub mod fuzz;
 mod keys;
 mod login;
+mod memory;
 mod payload;
 mod pdu;
 mod scsi;
@@ -29,7 +32,8 @@ mod target;
 mod task;
 
 pub use connection::{Connection, Next};
+pub use environment::{Environment, Transport, Work};
 pub use pdu::{BHS_BYTES, DATA_BYTES_MAX, Out, Rest, Shape, Violation};
 pub use scsi::{LunSpec, SectorFormat};
-pub use server::{Environment, Server, ServerConfig, SessionInfo, Transport, Work};
+pub use server::{Server, ServerConfig, SessionInfo};
 pub use target::{Chap, PORTAL_GROUP, Portal, TargetSpec, check_name};

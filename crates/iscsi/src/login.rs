@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::bytes::Field as _;
 use crate::chap::{self, Algorithm};
-use crate::connection::Conn;
+use crate::connection::ConnectionCore;
 use crate::keys::{Reply, Terms, binary_value, parse, push};
 use crate::pdu::{Draft, Pdu, opcode};
 use crate::scsi::{Nexus, Port};
@@ -113,7 +113,11 @@ impl Login {
     }
 
     /// Takes a PDU; `None` when it is no login request, which ends the connection without an answer.
-    pub(crate) fn receive(&mut self, connection: &Arc<Conn>, pdu: &Pdu) -> Option<Outcome> {
+    pub(crate) fn receive(
+        &mut self,
+        connection: &Arc<ConnectionCore>,
+        pdu: &Pdu,
+    ) -> Option<Outcome> {
         if pdu.opcode() != opcode::LOGIN {
             return None;
         }
@@ -165,7 +169,7 @@ impl Login {
     #[allow(clippy::too_many_arguments, reason = "the fields of one header")]
     fn step(
         &mut self,
-        connection: &Arc<Conn>,
+        connection: &Arc<ConnectionCore>,
         pdu: &Pdu,
         transit: bool,
         continues: bool,
@@ -273,7 +277,7 @@ impl Login {
     /// Learns who asks for what.
     fn identify(
         &mut self,
-        connection: &Arc<Conn>,
+        connection: &Arc<ConnectionCore>,
         pairs: &[(String, String)],
     ) -> Result<(), Refused> {
         let find = |wanted: &str| {
@@ -313,7 +317,7 @@ impl Login {
     }
 
     /// Says once what targets declare.
-    fn announce(&mut self, connection: &Arc<Conn>, answer: &mut Response) {
+    fn announce(&mut self, connection: &Arc<ConnectionCore>, answer: &mut Response) {
         if self.announced {
             return;
         }
@@ -328,20 +332,20 @@ impl Login {
         }
     }
 
-    fn required(&self, connection: &Arc<Conn>) -> Option<Chap> {
+    fn required(&self, connection: &Arc<ConnectionCore>) -> Option<Chap> {
         match &self.target {
             Some(target) => target.spec().chap,
             None => connection.server.discovery(),
         }
     }
 
-    fn wants_proof(&self, connection: &Arc<Conn>) -> bool {
+    fn wants_proof(&self, connection: &Arc<ConnectionCore>) -> bool {
         self.required(connection).is_some()
     }
 
     fn authenticate(
         &mut self,
-        connection: &Arc<Conn>,
+        connection: &Arc<ConnectionCore>,
         pairs: &[(String, String)],
         answer: &mut Response,
     ) -> Result<(), Refused> {
@@ -452,7 +456,7 @@ impl Login {
     }
 
     /// Makes the session, or joins the one that is there.
-    fn complete(&mut self, connection: &Arc<Conn>) -> Result<Arc<Session>, Refused> {
+    fn complete(&mut self, connection: &Arc<ConnectionCore>) -> Result<Arc<Session>, Refused> {
         let server = &connection.server;
         let group = self
             .target

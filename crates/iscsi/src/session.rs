@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use runtime::reply::Reply as Answer;
 
-use crate::connection::Conn;
+use crate::connection::ConnectionCore;
 use crate::keys::Terms;
 use crate::pdu::Pdu;
 use crate::scsi::Nexus;
@@ -13,7 +13,7 @@ use crate::target::Target;
 use crate::task::Task;
 
 /// Commands of a session under way at once.
-pub(crate) const QUEUE: u32 = 128;
+pub(crate) const COMMANDS_MAX: u32 = 128;
 /// Immediate commands beyond those.
 const IMMEDIATE_MAX: usize = 32;
 
@@ -26,26 +26,26 @@ pub(crate) struct Session {
     /// `None` for discovery.
     pub(crate) target: Option<Arc<Target>>,
     pub(crate) terms: Terms,
-    state: Mutex<State>,
+    state: Mutex<SessionState>,
     /// Held while commands are taken in their order.
     pub(crate) order: Mutex<()>,
 }
 
 /// What is known of a number whose turn has not come.
 #[derive(Debug)]
-enum Early {
+enum EarlyCommand {
     /// A command that waits.
-    Arrived(Arc<Conn>, Pdu),
+    Arrived(Arc<ConnectionCore>, Pdu),
     /// A command that was aborted before it came.
     Void,
 }
 
 #[derive(Debug)]
-struct State {
+struct SessionState {
     exp_cmd_sn: u32,
     /// Commands that came before their turn, by number.
-    early: BTreeMap<u32, Early>,
-    connections: BTreeMap<u16, Arc<Conn>>,
+    early: BTreeMap<u32, EarlyCommand>,
+    connections: BTreeMap<u16, Arc<ConnectionCore>>,
     tasks: BTreeMap<u32, Arc<Task>>,
 }
 
@@ -62,7 +62,7 @@ impl Session {
             tsih,
             target,
             terms,
-            state: Mutex::new(State {
+            state: Mutex::new(SessionState {
                 exp_cmd_sn: cmd_sn,
                 early: BTreeMap::new(),
                 connections: BTreeMap::new(),
@@ -72,21 +72,26 @@ impl Session {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SessionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The next command number expected, and the greatest allowed.
     pub(crate) fn window(&self) -> (u32, u32) {
         let state = self.state();
-        let busy = u32::try_from(state.tasks.len()).unwrap_or(QUEUE).min(QUEUE);
+        let busy = u32::try_from(state.tasks.len())
+            .unwrap_or(COMMANDS_MAX)
+            .min(COMMANDS_MAX);
         let exp = state.exp_cmd_sn;
-        (exp, exp.wrapping_add(QUEUE - busy).wrapping_sub(1))
+        (exp, exp.wrapping_add(COMMANDS_MAX - busy).wrapping_sub(1))
     }
 
     /// Takes the next command in order: this one if it is its turn. One that is early waits, one outside of the window is dropped.
     /// Called again with `None` it gives those that have waited.
-    pub(crate) fn next(&self, arrived: Option<(&Arc<Conn>, Pdu)>) -> Option<(Arc<Conn>, Pdu)> {
+    pub(crate) fn next(
+        &self,
+        arrived: Option<(&Arc<ConnectionCore>, Pdu)>,
+    ) -> Option<(Arc<ConnectionCore>, Pdu)> {
         let mut state = self.state();
         if let Some((connection, pdu)) = arrived {
             let ahead = pdu.cmd_sn().wrapping_sub(state.exp_cmd_sn);
@@ -94,19 +99,21 @@ impl Session {
                 state.exp_cmd_sn = state.exp_cmd_sn.wrapping_add(1);
                 return Some((connection.clone(), pdu));
             }
-            let busy = u32::try_from(state.tasks.len()).unwrap_or(QUEUE).min(QUEUE);
-            if ahead < QUEUE - busy {
+            let busy = u32::try_from(state.tasks.len())
+                .unwrap_or(COMMANDS_MAX)
+                .min(COMMANDS_MAX);
+            if ahead < COMMANDS_MAX - busy {
                 state
                     .early
                     .entry(pdu.cmd_sn())
-                    .or_insert_with(|| Early::Arrived(connection.clone(), pdu));
+                    .or_insert_with(|| EarlyCommand::Arrived(connection.clone(), pdu));
             }
         }
         loop {
             let now = state.exp_cmd_sn;
             let waiting = state.early.remove(&now)?;
             state.exp_cmd_sn = now.wrapping_add(1);
-            if let Early::Arrived(connection, pdu) = waiting {
+            if let EarlyCommand::Arrived(connection, pdu) = waiting {
                 return Some((connection, pdu));
             }
         }
@@ -118,17 +125,17 @@ impl Session {
         let mut state = self.state();
         let ahead = number.wrapping_sub(state.exp_cmd_sn);
         let asked = before.wrapping_sub(state.exp_cmd_sn);
-        if ahead >= asked || ahead >= QUEUE {
+        if ahead >= asked || ahead >= COMMANDS_MAX {
             return false;
         }
-        state.early.insert(number, Early::Void);
+        state.early.insert(number, EarlyCommand::Void);
         true
     }
 
     /// Adds a task. Refused when its tag is in use, or too many run.
     pub(crate) fn add(&self, task: &Arc<Task>) -> bool {
         let mut state = self.state();
-        let limit = usize::try_from(QUEUE).unwrap_or(0) + IMMEDIATE_MAX;
+        let limit = usize::try_from(COMMANDS_MAX).unwrap_or(0) + IMMEDIATE_MAX;
         if state.tasks.len() >= limit || state.tasks.contains_key(&task.itt) {
             return false;
         }
@@ -170,20 +177,24 @@ impl Session {
     }
 
     /// Adds a connection; returns the one of the same number that it replaces.
-    pub(crate) fn connect(&self, cid: u16, connection: &Arc<Conn>) -> Option<Arc<Conn>> {
+    pub(crate) fn connect(
+        &self,
+        cid: u16,
+        connection: &Arc<ConnectionCore>,
+    ) -> Option<Arc<ConnectionCore>> {
         self.state().connections.insert(cid, connection.clone())
     }
 
-    pub(crate) fn connection(&self, cid: u16) -> Option<Arc<Conn>> {
+    pub(crate) fn connection(&self, cid: u16) -> Option<Arc<ConnectionCore>> {
         self.state().connections.get(&cid).cloned()
     }
 
-    pub(crate) fn connections(&self) -> Vec<Arc<Conn>> {
+    pub(crate) fn connections(&self) -> Vec<Arc<ConnectionCore>> {
         self.state().connections.values().cloned().collect()
     }
 
     /// A connection has gone: its tasks go with it. Returns whether it was the last.
-    pub(crate) fn disconnect(&self, cid: u16, connection: &Arc<Conn>) -> bool {
+    pub(crate) fn disconnect(&self, cid: u16, connection: &Arc<ConnectionCore>) -> bool {
         drop(self.abort(|task| Arc::ptr_eq(&task.connection, connection)));
         let mut state = self.state();
         if state
@@ -194,7 +205,7 @@ impl Session {
             state.connections.remove(&cid);
         }
         state.early.retain(
-            |_, early| !matches!(early, Early::Arrived(from, _) if Arc::ptr_eq(from, connection)),
+            |_, early| !matches!(early, EarlyCommand::Arrived(from, _) if Arc::ptr_eq(from, connection)),
         );
         state.connections.is_empty()
     }

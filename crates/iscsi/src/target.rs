@@ -99,18 +99,18 @@ pub fn check_name(name: &str) -> Result<(), &'static str> {
 /// A target that can be logged in to.
 pub(crate) struct Target {
     pub(crate) name: String,
-    state: Mutex<State>,
+    state: Mutex<TargetState>,
 }
 
 /// A unit, and who sees it.
 #[derive(Clone)]
-pub(crate) struct Shown {
+pub(crate) struct MappedUnit {
     pub(crate) unit: Arc<LogicalUnit>,
     /// Names and addresses of initiators; none is everybody.
     pub(crate) initiators: Vec<String>,
 }
 
-impl Shown {
+impl MappedUnit {
     fn is_for(&self, initiator: &str, peer: IpAddr) -> bool {
         self.initiators.is_empty()
             || self
@@ -125,9 +125,9 @@ impl Shown {
 }
 
 /// Units by their numbers; of several with one number an initiator sees the first that is for it.
-pub(crate) type Units = BTreeMap<u16, Vec<Shown>>;
+pub(crate) type Units = BTreeMap<u16, Vec<MappedUnit>>;
 
-struct State {
+struct TargetState {
     spec: TargetSpec,
     units: Units,
     sessions: BTreeMap<u64, Weak<Session>>,
@@ -144,7 +144,7 @@ impl Target {
         spec.luns.clear();
         Self {
             name: spec.name.clone(),
-            state: Mutex::new(State {
+            state: Mutex::new(TargetState {
                 spec,
                 units,
                 sessions: BTreeMap::new(),
@@ -152,7 +152,7 @@ impl Target {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TargetState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -179,7 +179,7 @@ impl Target {
             }
             for unit in now {
                 unit.join(nexus);
-                unit.attend(nexus.id, asc::LUNS_CHANGED);
+                unit.add_attention(nexus.id, asc::LUNS_CHANGED);
             }
         }
     }
@@ -307,7 +307,7 @@ impl Target {
     }
 }
 
-fn sessions_of(state: &State) -> Vec<Arc<Session>> {
+fn sessions_of(state: &TargetState) -> Vec<Arc<Session>> {
     state.sessions.values().filter_map(Weak::upgrade).collect()
 }
 

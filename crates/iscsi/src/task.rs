@@ -1,16 +1,15 @@
-//! A command on its way: what it needs of the initiator, whether somebody has aborted it, and who waits for its end.
+//! A task: the data a command still needs of the initiator, whether it was aborted, and the requests that wait for its end.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use runtime::reply::{Reply as Answer, ReplySender};
 
-use crate::connection::Conn;
+use crate::connection::ConnectionCore;
+use crate::memory::MemoryReservation;
 use crate::payload::Payload;
 use crate::pdu::NO_TAG;
-use crate::scsi::{LogicalUnit, Place};
-use crate::server::Reserved;
+use crate::scsi::{LogicalUnit, TaskSetEntry};
 
 /// A task. It stays in its session's table until it is answered or aborted.
 pub(crate) struct Task {
@@ -20,7 +19,7 @@ pub(crate) struct Task {
     /// The unit, or `None` for a number without one.
     pub(crate) unit: Option<Arc<LogicalUnit>>,
     /// The connection it came by and is answered by.
-    pub(crate) connection: Arc<Conn>,
+    pub(crate) connection: Arc<ConnectionCore>,
     /// Bytes the initiator expects to send or get.
     pub(crate) expected: usize,
     /// Bytes the command itself wants of the initiator.
@@ -28,9 +27,9 @@ pub(crate) struct Task {
     /// It reads.
     pub(crate) reads: bool,
     /// Memory set aside for it.
-    pub(crate) memory: Option<Arc<Reserved>>,
+    pub(crate) memory: Option<Arc<MemoryReservation>>,
     aborted: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<TaskState>,
 }
 
 impl std::fmt::Debug for Task {
@@ -40,10 +39,10 @@ impl std::fmt::Debug for Task {
 }
 
 #[derive(Default)]
-struct State {
+struct TaskState {
     data: Option<Incoming>,
-    /// Its place among the unit's commands, while nobody works on it.
-    place: Option<Place>,
+    /// Its entry in the unit's task set, while it does not run.
+    entry: Option<TaskSetEntry>,
     ended: bool,
     waiting: Vec<ReplySender<()>>,
 }
@@ -121,11 +120,11 @@ impl Task {
         lun: u64,
         cdb: [u8; 16],
         unit: Option<Arc<LogicalUnit>>,
-        connection: Arc<Conn>,
+        connection: Arc<ConnectionCore>,
         expected: usize,
         needed: u64,
         reads: bool,
-        memory: Option<Arc<Reserved>>,
+        memory: Option<Arc<MemoryReservation>>,
     ) -> Self {
         Self {
             itt,
@@ -142,21 +141,21 @@ impl Task {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TaskState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the task's place among the unit's commands.
-    pub(crate) fn keep_place(&self, place: Place) {
-        self.state().place = Some(place);
+    /// Keeps the task's entry in the unit's task set.
+    pub(crate) fn set_entry(&self, entry: TaskSetEntry) {
+        self.state().entry = Some(entry);
     }
 
-    /// Takes the place, to wait for its turn.
-    pub(crate) fn take_place(&self) -> Option<Place> {
-        self.state().place.take()
+    /// Takes the entry, to wait until the task may start.
+    pub(crate) fn take_entry(&self) -> Option<TaskSetEntry> {
+        self.state().entry.take()
     }
 
-    /// Whether somebody has aborted the task.
+    /// Whether the task was aborted.
     pub(crate) fn is_aborted(&self) -> bool {
         self.aborted.load(Ordering::Acquire)
     }
@@ -181,11 +180,11 @@ impl Task {
     pub(crate) fn abort(&self) -> Option<Answer<()>> {
         self.aborted.store(true, Ordering::Release);
         let mut state = self.state();
-        // While it waits for data nobody works on it.
+        // While it waits for data it does not run.
         if state.ended || state.data.take().is_some() {
-            let place = state.place.take();
+            let entry = state.entry.take();
             drop(state);
-            drop(place);
+            drop(entry);
             return None;
         }
         let (sender, answer) = runtime::reply();
@@ -201,59 +200,6 @@ impl Task {
             waiting.send(());
         }
         !self.aborted.load(Ordering::Acquire)
-    }
-}
-
-/// Lets one after the other in, in order of arrival.
-#[derive(Default)]
-pub(crate) struct Turnstile {
-    state: Mutex<(bool, VecDeque<ReplySender<()>>)>,
-}
-
-/// A turn, until it is dropped.
-pub(crate) struct Turn<'a>(&'a Turnstile);
-
-impl Turnstile {
-    fn state(&self) -> MutexGuard<'_, (bool, VecDeque<ReplySender<()>>)> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) async fn enter(&self) -> Turn<'_> {
-        let wait = {
-            let mut state = self.state();
-            if state.0 {
-                let (sender, answer) = runtime::reply();
-                state.1.push_back(sender);
-                Some(answer)
-            } else {
-                state.0 = true;
-                None
-            }
-        };
-        if let Some(wait) = wait {
-            // The turn is handed over with the answer.
-            let _ = wait.await;
-        }
-        Turn(self)
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        let mut state = self.0.state();
-        loop {
-            match state.1.pop_front() {
-                Some(next) if next.is_closed() => {}
-                Some(next) => {
-                    next.send(());
-                    return;
-                }
-                None => {
-                    state.0 = false;
-                    return;
-                }
-            }
-        }
     }
 }
 

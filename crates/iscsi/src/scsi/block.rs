@@ -262,7 +262,7 @@ impl LogicalUnit {
             let after: Vec<u8> = before.iter().zip(bits.iter()).map(|(a, b)| a | b).collect();
             if after.len() as u64 > engine::VOLUME_CHUNK_BYTES {
                 // Too long to be exchanged at once; others of this kind are kept out meanwhile.
-                let _turn = self.serial.enter().await;
+                let _guard = self.read_modify_write.lock().await;
                 let after = Payload::new(vec![IoBuf::from(after)]);
                 self.write_at(extent.offset, &after, force_unit_access(cdb))
                     .await?;
@@ -403,7 +403,7 @@ impl LogicalUnit {
         let mut state = self.state();
         if state.bytes != info.size {
             state.bytes = info.size;
-            state.attend_all(asc::CAPACITY_CHANGED, None);
+            state.add_attention_to_all(asc::CAPACITY_CHANGED, None);
         }
         Ok(())
     }

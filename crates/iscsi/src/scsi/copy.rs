@@ -7,7 +7,7 @@ use engine::VolumeError;
 
 use super::block::Extent;
 use super::sense::{Sense, asc, key};
-use super::{Command, Executed, Kind, LogicalUnit, Reply};
+use super::{Command, CommandClass, Executed, LogicalUnit, Reply};
 use crate::bytes::{Field as _, index, len16, len32, put};
 
 /// Target descriptors of one list.
@@ -284,14 +284,14 @@ pub(super) async fn copy(
     to: u64,
 ) -> Result<u64, Sense> {
     let read = super::Cdb::default();
-    if source.conflicts(&command.nexus, &read, Kind::Read)
-        || target.conflicts(&command.nexus, &read, Kind::Write)
+    if source.conflicts(&command.nexus, &read, CommandClass::Read)
+        || target.conflicts(&command.nexus, &read, CommandClass::Write)
     {
         return Err(aborted(asc::UNREACHABLE_TARGET));
     }
     let mut write = super::Cdb::default();
     write[0] = super::op::WRITE_16;
-    if let Some(refusal) = target.access_refusal(&write, Kind::Write) {
+    if let Some(refusal) = target.access_refusal(&write, CommandClass::Write) {
         return Err(aborted(refusal.asc));
     }
     if from.len == 0 {

@@ -1,4 +1,4 @@
-//! The logical unit: a volume as SCSI sees it, with what it remembers between commands.
+//! The logical unit: a volume as SCSI sees it, with its state between commands.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::VolumeHandle;
 
-use super::queue::Queue;
 use super::reserve::Reservations;
 use super::sense::{Asc, Sense, asc, key};
-use super::{Kind, Tokens, op};
-use crate::server::Environment;
+use super::task_set::TaskSet;
+use super::{CommandClass, Tokens, op};
+use crate::environment::Environment;
+use crate::fifo_mutex::FifoMutex;
 
 /// Unit attentions kept for one nexus; older ones tell enough then.
 const ATTENTIONS_MAX: usize = 8;
@@ -111,24 +112,24 @@ pub(crate) struct LogicalUnit {
     pub(crate) volume: VolumeHandle,
     pub(crate) environment: Arc<dyn Environment>,
     pub(crate) tokens: Tokens,
-    pub(crate) queue: Arc<Queue>,
+    pub(crate) task_set: Arc<TaskSet>,
     /// Bytes that may still be written before the space is looked at again.
     pub(super) unwatched: AtomicI64,
-    state: Mutex<State>,
+    state: Mutex<LunState>,
     /// Makes ORWRITE and its like atomic among themselves.
-    pub(crate) serial: crate::task::Turnstile,
+    pub(crate) read_modify_write: FifoMutex,
 }
 
 /// A session that can reach the unit.
 #[derive(Debug)]
-struct Listener {
+struct AttachedSession {
     port: Port,
     attentions: VecDeque<Asc>,
 }
 
-/// What a logical unit remembers.
+/// The changeable state of a logical unit.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct LunState {
     pub(crate) name: String,
     pub(crate) bytes: u64,
     pub(crate) volume_block: u64,
@@ -154,7 +155,7 @@ pub(crate) struct State {
     pub(crate) reservations: Reservations,
     /// The session that holds the unit by RESERVE(6).
     pub(crate) reserved_by: Option<u64>,
-    sessions: BTreeMap<u64, Listener>,
+    sessions: BTreeMap<u64, AttachedSession>,
     /// Results of copies by initiator and list identifier, newest last.
     pub(crate) copies: VecDeque<super::copy::Finished>,
 }
@@ -174,10 +175,10 @@ impl LogicalUnit {
             volume: spec.volume.clone(),
             environment,
             tokens: Tokens::default(),
-            queue: Arc::default(),
+            task_set: Arc::default(),
             unwatched: AtomicI64::new(0),
-            serial: crate::task::Turnstile::default(),
-            state: Mutex::new(State {
+            read_modify_write: FifoMutex::default(),
+            state: Mutex::new(LunState {
                 name: spec.name.clone(),
                 bytes: spec.bytes,
                 volume_block: spec.volume_block,
@@ -226,17 +227,17 @@ impl LogicalUnit {
         }
         state.read_only = spec.read_only;
         if resized {
-            state.attend_all(asc::CAPACITY_CHANGED, None);
+            state.add_attention_to_all(asc::CAPACITY_CHANGED, None);
         }
         if renamed {
-            state.attend_all(asc::INQUIRY_CHANGED, None);
+            state.add_attention_to_all(asc::INQUIRY_CHANGED, None);
         }
         if remoded {
-            state.attend_all(asc::MODE_CHANGED, None);
+            state.add_attention_to_all(asc::MODE_CHANGED, None);
         }
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, LunState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -263,11 +264,11 @@ impl LogicalUnit {
 
     /// A session can reach the unit from now on.
     pub(crate) fn join(&self, nexus: &Nexus) {
-        let listener = Listener {
+        let session = AttachedSession {
             port: nexus.port.clone(),
             attentions: VecDeque::new(),
         };
-        self.state().sessions.entry(nexus.id).or_insert(listener);
+        self.state().sessions.entry(nexus.id).or_insert(session);
     }
 
     /// A session is gone, and what it held by RESERVE(6) with it.
@@ -280,8 +281,8 @@ impl LogicalUnit {
     }
 
     /// Tells one session something.
-    pub(crate) fn attend(&self, nexus: u64, attention: Asc) {
-        self.state().attend(nexus, attention);
+    pub(crate) fn add_attention(&self, nexus: u64, attention: Asc) {
+        self.state().add_attention(nexus, attention);
     }
 
     pub(crate) fn take_attention(&self, nexus: u64) -> Option<Asc> {
@@ -299,14 +300,14 @@ impl LogicalUnit {
         state.software_protect = false;
         state.descriptor_sense = false;
         state.stopped = false;
-        state.attend_all(attention, None);
+        state.add_attention_to_all(attention, None);
     }
 
     /// Checks that a command can be carried out at all in the unit's condition.
-    pub(crate) fn access_refusal(&self, cdb: &super::Cdb, kind: Kind) -> Option<Sense> {
+    pub(crate) fn access_refusal(&self, cdb: &super::Cdb, class: CommandClass) -> Option<Sense> {
         let state = self.state();
         let op = cdb[0];
-        let always = kind == Kind::Free
+        let always = class == CommandClass::Free
             || matches!(
                 op,
                 op::PERSISTENT_RESERVE_IN
@@ -325,13 +326,14 @@ impl LogicalUnit {
             3 if !always => return Some(Sense::new(key::NOT_READY, asc::UNAVAILABLE)),
             _ => {}
         }
-        let media =
-            matches!(kind, Kind::Read | Kind::Write) && !always && op != op::START_STOP_UNIT
-                || op == op::TEST_UNIT_READY;
+        let media = matches!(class, CommandClass::Read | CommandClass::Write)
+            && !always
+            && op != op::START_STOP_UNIT
+            || op == op::TEST_UNIT_READY;
         if state.stopped && media {
             return Some(Sense::new(key::NOT_READY, asc::STOPPED));
         }
-        let changes = kind == Kind::Write
+        let changes = class == CommandClass::Write
             && !always
             && !matches!(
                 op,
@@ -344,8 +346,8 @@ impl LogicalUnit {
     }
 }
 
-impl State {
-    pub(crate) fn attend(&mut self, nexus: u64, attention: Asc) {
+impl LunState {
+    pub(crate) fn add_attention(&mut self, nexus: u64, attention: Asc) {
         if let Some(queue) = self.sessions.get_mut(&nexus).map(|s| &mut s.attentions)
             && !queue.contains(&attention)
             && queue.len() < ATTENTIONS_MAX
@@ -354,10 +356,10 @@ impl State {
         }
     }
 
-    pub(crate) fn attend_all(&mut self, attention: Asc, except: Option<u64>) {
+    pub(crate) fn add_attention_to_all(&mut self, attention: Asc, except: Option<u64>) {
         let all: Vec<u64> = self.sessions.keys().copied().collect();
         for nexus in all.into_iter().filter(|nexus| Some(*nexus) != except) {
-            self.attend(nexus, attention);
+            self.add_attention(nexus, attention);
         }
     }
 

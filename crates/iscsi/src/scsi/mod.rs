@@ -10,17 +10,17 @@ mod inquiry;
 mod lun;
 mod mode;
 mod provision;
-mod queue;
 mod report;
 mod reserve;
 pub(crate) mod sense;
+mod task_set;
 mod threshold;
 mod token;
 
 pub(crate) use block::write_start;
 pub(crate) use lun::{LogicalUnit, Nexus, Port};
 pub use lun::{LunSpec, SectorFormat};
-pub(crate) use queue::{Attribute, Place};
+pub(crate) use task_set::{Attribute, TaskSetEntry};
 pub(crate) use token::Tokens;
 
 use std::sync::Arc;
@@ -155,7 +155,7 @@ type Executed = Result<Reply, Sense>;
 
 /// What a command does, as reservations and write protection see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum CommandClass {
     /// Always allowed.
     Free,
     /// Allowed beside persistent reservations, not beside those of SPC-2.
@@ -173,12 +173,12 @@ struct Supported {
     op: u8,
     /// Service action, in the low five bits of byte 1 (of byte 8 and 9 for none here).
     action: Option<u8>,
-    kind: Kind,
+    kind: CommandClass,
     /// Which bits of the CDB mean something.
     usage: &'static [u8],
 }
 
-const fn known(op: u8, kind: Kind, usage: &'static [u8]) -> Supported {
+const fn known(op: u8, kind: CommandClass, usage: &'static [u8]) -> Supported {
     Supported {
         op,
         action: None,
@@ -192,12 +192,12 @@ const fn reserve_out(service: u8) -> Supported {
     action(
         op::PERSISTENT_RESERVE_OUT,
         service,
-        Kind::Reserve,
+        CommandClass::Reserve,
         &[0x5f, 0x1f, X, 0, 0, X, X, X, X, C],
     )
 }
 
-const fn action(op: u8, action: u8, kind: Kind, usage: &'static [u8]) -> Supported {
+const fn action(op: u8, action: u8, kind: CommandClass, usage: &'static [u8]) -> Supported {
     Supported {
         op,
         action: Some(action),
@@ -211,132 +211,152 @@ const C: u8 = 0x07;
 
 /// Every command we carry out. SPC-4 section 6.35: the usage map has the operation code, then a bit for each that is evaluated.
 const COMMANDS: &[Supported] = &[
-    known(op::TEST_UNIT_READY, Kind::Status, &[0x00, 0, 0, 0, 0, C]),
-    known(op::REQUEST_SENSE, Kind::Free, &[0x03, 1, 0, 0, X, C]),
-    known(op::READ_6, Kind::Read, &[0x08, 0x1f, X, X, X, C]),
-    known(op::WRITE_6, Kind::Write, &[0x0a, 0x1f, X, X, X, C]),
-    known(op::INQUIRY, Kind::Free, &[0x12, 1, X, X, X, C]),
-    known(op::MODE_SELECT_6, Kind::Write, &[0x15, 0x11, 0, 0, X, C]),
-    known(op::RESERVE_6, Kind::Reserve, &[0x16, 0, 0, 0, 0, C]),
-    known(op::RELEASE_6, Kind::Reserve, &[0x17, 0, 0, 0, 0, C]),
-    known(op::MODE_SENSE_6, Kind::Read, &[0x1a, 8, X, X, X, C]),
+    known(
+        op::TEST_UNIT_READY,
+        CommandClass::Status,
+        &[0x00, 0, 0, 0, 0, C],
+    ),
+    known(
+        op::REQUEST_SENSE,
+        CommandClass::Free,
+        &[0x03, 1, 0, 0, X, C],
+    ),
+    known(op::READ_6, CommandClass::Read, &[0x08, 0x1f, X, X, X, C]),
+    known(op::WRITE_6, CommandClass::Write, &[0x0a, 0x1f, X, X, X, C]),
+    known(op::INQUIRY, CommandClass::Free, &[0x12, 1, X, X, X, C]),
+    known(
+        op::MODE_SELECT_6,
+        CommandClass::Write,
+        &[0x15, 0x11, 0, 0, X, C],
+    ),
+    known(op::RESERVE_6, CommandClass::Reserve, &[0x16, 0, 0, 0, 0, C]),
+    known(op::RELEASE_6, CommandClass::Reserve, &[0x17, 0, 0, 0, 0, C]),
+    known(op::MODE_SENSE_6, CommandClass::Read, &[0x1a, 8, X, X, X, C]),
     known(
         op::START_STOP_UNIT,
-        Kind::Write,
+        CommandClass::Write,
         &[0x1b, 1, 0, 0xf, 0xf7, C],
     ),
-    known(op::PREVENT_ALLOW, Kind::Status, &[0x1e, 0, 0, 0, 3, C]),
+    known(
+        op::PREVENT_ALLOW,
+        CommandClass::Status,
+        &[0x1e, 0, 0, 0, 3, C],
+    ),
     known(
         op::READ_CAPACITY_10,
-        Kind::Status,
+        CommandClass::Status,
         &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, C],
     ),
     known(
         op::READ_10,
-        Kind::Read,
+        CommandClass::Read,
         &[0x28, 0x18, X, X, X, X, 0, X, X, C],
     ),
     known(
         op::WRITE_10,
-        Kind::Write,
+        CommandClass::Write,
         &[0x2a, 0x18, X, X, X, X, 0, X, X, C],
     ),
     known(
         op::WRITE_VERIFY_10,
-        Kind::Write,
+        CommandClass::Write,
         &[0x2e, 0x12, X, X, X, X, 0, X, X, C],
     ),
     known(
         op::VERIFY_10,
-        Kind::Read,
+        CommandClass::Read,
         &[0x2f, 0x16, X, X, X, X, 0, X, X, C],
     ),
     known(
         op::PREFETCH_10,
-        Kind::Read,
+        CommandClass::Read,
         &[0x34, 2, X, X, X, X, 0, X, X, C],
     ),
     known(
         op::SYNCHRONIZE_CACHE_10,
-        Kind::Write,
+        CommandClass::Write,
         &[0x35, 2, X, X, X, X, 0, X, X, C],
     ),
     known(
         op::READ_DEFECT_10,
-        Kind::Read,
+        CommandClass::Read,
         &[0x37, 0, 0x1f, 0, 0, 0, 0, X, X, C],
     ),
     known(
         op::WRITE_SAME_10,
-        Kind::Write,
+        CommandClass::Write,
         &[0x41, 0x18, X, X, X, X, 0, X, X, C],
     ),
-    known(op::UNMAP, Kind::Write, &[0x42, 0, 0, 0, 0, 0, 0, X, X, C]),
+    known(
+        op::UNMAP,
+        CommandClass::Write,
+        &[0x42, 0, 0, 0, 0, 0, 0, X, X, C],
+    ),
     action(
         op::SANITIZE,
         1,
-        Kind::Write,
+        CommandClass::Write,
         &[0x48, 0x9f, 0, 0, 0, 0, 0, X, X, C],
     ),
     action(
         op::SANITIZE,
         2,
-        Kind::Write,
+        CommandClass::Write,
         &[0x48, 0x9f, 0, 0, 0, 0, 0, X, X, C],
     ),
     action(
         op::SANITIZE,
         0x1f,
-        Kind::Write,
+        CommandClass::Write,
         &[0x48, 0x9f, 0, 0, 0, 0, 0, X, X, C],
     ),
     known(
         op::LOG_SENSE,
-        Kind::Read,
+        CommandClass::Read,
         &[0x4d, 0, X, X, 0, X, X, X, X, C],
     ),
     known(
         op::MODE_SELECT_10,
-        Kind::Write,
+        CommandClass::Write,
         &[0x55, 0x11, 0, 0, 0, 0, 0, X, X, C],
     ),
     known(
         op::RESERVE_10,
-        Kind::Reserve,
+        CommandClass::Reserve,
         &[0x56, 0, 0, 0, 0, 0, 0, 0, 0, C],
     ),
     known(
         op::RELEASE_10,
-        Kind::Reserve,
+        CommandClass::Reserve,
         &[0x57, 0, 0, 0, 0, 0, 0, 0, 0, C],
     ),
     known(
         op::MODE_SENSE_10,
-        Kind::Read,
+        CommandClass::Read,
         &[0x5a, 0x18, X, X, 0, 0, 0, X, X, C],
     ),
     action(
         op::PERSISTENT_RESERVE_IN,
         0,
-        Kind::Status,
+        CommandClass::Status,
         &[0x5e, 0x1f, 0, 0, 0, 0, 0, X, X, C],
     ),
     action(
         op::PERSISTENT_RESERVE_IN,
         1,
-        Kind::Status,
+        CommandClass::Status,
         &[0x5e, 0x1f, 0, 0, 0, 0, 0, X, X, C],
     ),
     action(
         op::PERSISTENT_RESERVE_IN,
         2,
-        Kind::Status,
+        CommandClass::Status,
         &[0x5e, 0x1f, 0, 0, 0, 0, 0, X, X, C],
     ),
     action(
         op::PERSISTENT_RESERVE_IN,
         3,
-        Kind::Status,
+        CommandClass::Status,
         &[0x5e, 0x1f, 0, 0, 0, 0, 0, X, X, C],
     ),
     reserve_out(0),
@@ -350,153 +370,153 @@ const COMMANDS: &[Supported] = &[
     action(
         op::THIRD_PARTY_COPY_OUT,
         0,
-        Kind::Write,
+        CommandClass::Write,
         &[0x83, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0, X, X, X, X, 0, C],
     ),
     action(
         op::THIRD_PARTY_COPY_OUT,
         0x10,
-        Kind::Read,
+        CommandClass::Read,
         &[0x83, 0x1f, 0, 0, 0, 0, X, X, X, X, X, X, X, X, 0, C],
     ),
     action(
         op::THIRD_PARTY_COPY_OUT,
         0x11,
-        Kind::Write,
+        CommandClass::Write,
         &[0x83, 0x1f, 0, 0, 0, 0, X, X, X, X, X, X, X, X, 0, C],
     ),
     action(
         op::THIRD_PARTY_COPY_IN,
         0,
-        Kind::Status,
+        CommandClass::Status,
         &[0x84, 0x1f, X, 0, 0, 0, 0, 0, 0, 0, X, X, X, X, 0, C],
     ),
     action(
         op::THIRD_PARTY_COPY_IN,
         3,
-        Kind::Status,
+        CommandClass::Status,
         &[0x84, 0x1f, X, 0, 0, 0, 0, 0, 0, 0, X, X, X, X, 0, C],
     ),
     action(
         op::THIRD_PARTY_COPY_IN,
         7,
-        Kind::Status,
+        CommandClass::Status,
         &[0x84, 0x1f, X, X, X, X, 0, 0, 0, 0, X, X, X, X, 0, C],
     ),
     known(
         op::READ_16,
-        Kind::Read,
+        CommandClass::Read,
         &[0x88, 0x18, X, X, X, X, X, X, X, X, X, X, X, X, 0, C],
     ),
     known(
         op::COMPARE_AND_WRITE,
-        Kind::Write,
+        CommandClass::Write,
         &[0x89, 0x18, X, X, X, X, X, X, X, X, 0, 0, 0, X, 0, C],
     ),
     known(
         op::WRITE_16,
-        Kind::Write,
+        CommandClass::Write,
         &[0x8a, 0x18, X, X, X, X, X, X, X, X, X, X, X, X, 0, C],
     ),
     known(
         op::ORWRITE,
-        Kind::Write,
+        CommandClass::Write,
         &[0x8b, 0x18, X, X, X, X, X, X, X, X, X, X, X, X, 0, C],
     ),
     known(
         op::WRITE_VERIFY_16,
-        Kind::Write,
+        CommandClass::Write,
         &[0x8e, 0x12, X, X, X, X, X, X, X, X, X, X, X, X, 0, C],
     ),
     known(
         op::VERIFY_16,
-        Kind::Read,
+        CommandClass::Read,
         &[0x8f, 0x16, X, X, X, X, X, X, X, X, X, X, X, X, 0, C],
     ),
     known(
         op::PREFETCH_16,
-        Kind::Read,
+        CommandClass::Read,
         &[0x90, 2, X, X, X, X, X, X, X, X, X, X, X, X, 0, C],
     ),
     known(
         op::SYNCHRONIZE_CACHE_16,
-        Kind::Write,
+        CommandClass::Write,
         &[0x91, 2, X, X, X, X, X, X, X, X, X, X, X, X, 0, C],
     ),
     known(
         op::WRITE_SAME_16,
-        Kind::Write,
+        CommandClass::Write,
         &[0x93, 0x19, X, X, X, X, X, X, X, X, X, X, X, X, 0, C],
     ),
     known(
         op::WRITE_ATOMIC,
-        Kind::Write,
+        CommandClass::Write,
         &[0x9c, 0x18, X, X, X, X, X, X, X, X, X, X, X, X, 0, C],
     ),
     action(
         op::SERVICE_IN_16,
         0x10,
-        Kind::Status,
+        CommandClass::Status,
         &[0x9e, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0, X, X, X, X, 0, C],
     ),
     action(
         op::SERVICE_IN_16,
         0x12,
-        Kind::Read,
+        CommandClass::Read,
         &[0x9e, 0x1f, X, X, X, X, X, X, X, X, X, X, X, X, 0, C],
     ),
     known(
         op::REPORT_LUNS,
-        Kind::Free,
+        CommandClass::Free,
         &[0xa0, 0, X, 0, 0, 0, X, X, X, X, 0, C],
     ),
     action(
         op::MAINTENANCE_IN,
         0x0a,
-        Kind::Status,
+        CommandClass::Status,
         &[0xa3, X, 0, 0, 0, 0, X, X, X, X, 0, C],
     ),
     action(
         op::MAINTENANCE_IN,
         0x0c,
-        Kind::Status,
+        CommandClass::Status,
         &[0xa3, 0x1f, 0x87, X, X, X, X, X, X, X, 0, C],
     ),
     action(
         op::MAINTENANCE_IN,
         0x0d,
-        Kind::Status,
+        CommandClass::Status,
         &[0xa3, 0x1f, 0x80, 0, 0, 0, X, X, X, X, 0, C],
     ),
     action(
         op::MAINTENANCE_OUT,
         0x0a,
-        Kind::Write,
+        CommandClass::Write,
         &[0xa4, 0x1f, 0, 0, 0, 0, X, X, X, X, 0, C],
     ),
     known(
         op::READ_12,
-        Kind::Read,
+        CommandClass::Read,
         &[0xa8, 0x18, X, X, X, X, X, X, X, X, 0, C],
     ),
     known(
         op::WRITE_12,
-        Kind::Write,
+        CommandClass::Write,
         &[0xaa, 0x18, X, X, X, X, X, X, X, X, 0, C],
     ),
     known(
         op::WRITE_VERIFY_12,
-        Kind::Write,
+        CommandClass::Write,
         &[0xae, 0x12, X, X, X, X, X, X, X, X, 0, C],
     ),
     known(
         op::VERIFY_12,
-        Kind::Read,
+        CommandClass::Read,
         &[0xaf, 0x16, X, X, X, X, X, X, X, X, 0, C],
     ),
     known(
         op::READ_DEFECT_12,
-        Kind::Read,
+        CommandClass::Read,
         &[0xb7, 0x1f, 0, 0, 0, 0, X, X, X, X, 0, C],
     ),
 ];
@@ -594,7 +614,7 @@ impl LogicalUnit {
             op::WRITE_10 | op::WRITE_16 => self.write(&command).await,
             _ => Box::pin(self.dispatch(&command)).await,
         };
-        if supported.kind == Kind::Write && self.is_to_be_watched(&command) {
+        if supported.kind == CommandClass::Write && self.is_to_be_watched(&command) {
             Box::pin(self.watch_space()).await;
         }
         outcome.unwrap_or_else(Reply::from)

@@ -258,7 +258,7 @@ impl LogicalUnit {
         state.descriptor_sense = sense;
         state.software_protect = protect;
         if changed {
-            state.attend_all(asc::MODE_CHANGED, Some(command.nexus.id));
+            state.add_attention_to_all(asc::MODE_CHANGED, Some(command.nexus.id));
         }
         Ok(Reply::good())
     }

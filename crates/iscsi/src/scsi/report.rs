@@ -122,7 +122,7 @@ impl LogicalUnit {
             let mut state = self.state();
             if state.access != wanted {
                 state.access = wanted;
-                state.attend_all(asc::ALUA_CHANGED, Some(command.nexus.id));
+                state.add_attention_to_all(asc::ALUA_CHANGED, Some(command.nexus.id));
             }
         }
         Ok(Reply::good())

@@ -7,21 +7,110 @@ use std::sync::Arc;
 
 use super::lun::{Nexus, Port};
 use super::sense::{Sense, asc, status};
-use super::{Cdb, Command, Executed, Kind, LogicalUnit, Reply, op};
+use super::{Cdb, Command, CommandClass, Executed, LogicalUnit, Reply, op};
 use crate::bytes::{Field as _, index, len16, len32, put};
 use crate::target::PORTAL_GROUP;
 
 /// Registrations of one unit.
 const REGISTRATIONS_MAX: usize = 256;
 
-/// Types of reservations.
-mod kind {
-    pub(super) const WRITE_EXCLUSIVE: u8 = 1;
-    pub(super) const EXCLUSIVE_ACCESS: u8 = 3;
-    pub(super) const WRITE_REGISTRANTS: u8 = 5;
-    pub(super) const EXCLUSIVE_REGISTRANTS: u8 = 6;
-    pub(super) const WRITE_ALL: u8 = 7;
-    pub(super) const EXCLUSIVE_ALL: u8 = 8;
+/// Types of persistent reservations. SPC-4 section 6.15.3.4.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ReservationType {
+    WriteExclusive = 1,
+    ExclusiveAccess = 3,
+    WriteExclusiveRegistrantsOnly = 5,
+    ExclusiveAccessRegistrantsOnly = 6,
+    WriteExclusiveAllRegistrants = 7,
+    ExclusiveAccessAllRegistrants = 8,
+}
+
+impl ReservationType {
+    fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::WriteExclusive,
+            3 => Self::ExclusiveAccess,
+            5 => Self::WriteExclusiveRegistrantsOnly,
+            6 => Self::ExclusiveAccessRegistrantsOnly,
+            7 => Self::WriteExclusiveAllRegistrants,
+            8 => Self::ExclusiveAccessAllRegistrants,
+            _ => return None,
+        })
+    }
+
+    /// Whether every registered initiator port is a holder.
+    fn is_all_registrants(self) -> bool {
+        matches!(
+            self,
+            Self::WriteExclusiveAllRegistrants | Self::ExclusiveAccessAllRegistrants
+        )
+    }
+
+    fn is_registrants_only(self) -> bool {
+        matches!(
+            self,
+            Self::WriteExclusiveRegistrantsOnly | Self::ExclusiveAccessRegistrantsOnly
+        )
+    }
+}
+
+/// Service actions of PERSISTENT RESERVE IN. SPC-4 section 6.15.1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ReserveIn {
+    ReadKeys,
+    ReadReservation,
+    ReportCapabilities,
+    ReadFullStatus,
+}
+
+impl ReserveIn {
+    fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            0 => Self::ReadKeys,
+            1 => Self::ReadReservation,
+            2 => Self::ReportCapabilities,
+            3 => Self::ReadFullStatus,
+            _ => return None,
+        })
+    }
+}
+
+/// The service action of PERSISTENT RESERVE OUT with the longer parameter list.
+const REGISTER_AND_MOVE: u8 = 7;
+
+/// Service actions of PERSISTENT RESERVE OUT. SPC-4 section 6.16.2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ReserveOut {
+    Register,
+    Reserve(ReservationType),
+    Release(ReservationType),
+    Clear,
+    Preempt(ReservationType),
+    PreemptAndAbort(ReservationType),
+    RegisterAndIgnoreExistingKey,
+    RegisterAndMove,
+}
+
+impl ReserveOut {
+    /// Reads the service action, with scope and type where it has them.
+    fn decode(cdb: &Cdb) -> Result<Self, Sense> {
+        let reservation = || match (cdb[2] >> 4, ReservationType::from_code(cdb[2] & 0x0f)) {
+            // The scope is always the whole unit.
+            (0, Some(reservation)) => Ok(reservation),
+            _ => Err(Sense::cdb(2)),
+        };
+        Ok(match cdb[1] & 0x1f {
+            0 => Self::Register,
+            1 => Self::Reserve(reservation()?),
+            2 => Self::Release(reservation()?),
+            3 => Self::Clear,
+            4 => Self::Preempt(reservation()?),
+            5 => Self::PreemptAndAbort(reservation()?),
+            6 => Self::RegisterAndIgnoreExistingKey,
+            REGISTER_AND_MOVE => Self::RegisterAndMove,
+            _ => return Err(Sense::cdb(1)),
+        })
+    }
 }
 
 /// A registration.
@@ -38,22 +127,21 @@ pub(crate) struct Reservations {
     /// They are to outlive a loss of power.
     through_power_loss: bool,
     registrations: Vec<Registration>,
-    /// Type of the reservation, and who holds it (of the all-registrants types: whoever is registered).
-    held: Option<(u8, Option<Port>)>,
-}
-
-fn of_all(kind: u8) -> bool {
-    matches!(kind, kind::WRITE_ALL | kind::EXCLUSIVE_ALL)
+    /// Type of the reservation, and its holder; of the all-registrants types, every registered port is one.
+    held: Option<(ReservationType, Option<Port>)>,
 }
 
 impl Reservations {
     /// Writes them as text that [`Reservations::parse`] reads.
     pub(crate) fn text(&self) -> String {
-        let (kind, holder) = match &self.held {
+        let (code, holder) = match &self.held {
             None => (0, String::new()),
-            Some((kind, holder)) => (*kind, holder.as_ref().map(port_text).unwrap_or_default()),
+            Some((held, holder)) => (
+                *held as u8,
+                holder.as_ref().map(port_text).unwrap_or_default(),
+            ),
         };
-        let mut text = format!("1 {kind} {holder}");
+        let mut text = format!("1 {code} {holder}");
         for registration in &self.registrations {
             let port = port_text(&registration.port);
             let _ = write!(text, " {port}/{:x}", registration.key);
@@ -67,7 +155,7 @@ impl Reservations {
         if words.next()? != "1" {
             return None;
         }
-        let kind: u8 = words.next()?.parse().ok()?;
+        let code: u8 = words.next()?.parse().ok()?;
         let holder = words.next()?;
         let mut reservations = Self {
             through_power_loss: true,
@@ -79,10 +167,9 @@ impl Reservations {
             let port = parse_port(port)?;
             reservations.registrations.push(Registration { port, key });
         }
-        reservations.held = match kind {
+        reservations.held = match code {
             0 => None,
-            1 | 3 | 5..=8 => Some((kind, parse_port(holder))),
-            _ => return None,
+            code => Some((ReservationType::from_code(code)?, parse_port(holder))),
         };
         Some(reservations)
     }
@@ -93,45 +180,47 @@ impl Reservations {
 
     fn is_holder(&self, port: &Port) -> bool {
         match &self.held {
-            Some((kind, _)) if of_all(*kind) => self.find(port).is_some(),
+            Some((held, _)) if held.is_all_registrants() => self.find(port).is_some(),
             Some((_, Some(holder))) => holder == port,
             _ => false,
         }
     }
 
     /// Whether a command from a port is to be refused.
-    fn refuses(&self, port: &Port, command: Kind) -> bool {
-        let Some((kind, _)) = &self.held else {
+    fn refuses(&self, port: &Port, command: CommandClass) -> bool {
+        let Some((held, _)) = &self.held else {
             return false;
         };
         if self.is_holder(port) {
             return false;
         }
         let registered = self.find(port).is_some();
-        let (writes, reads) = match *kind {
-            kind::WRITE_EXCLUSIVE => (true, false),
-            kind::EXCLUSIVE_ACCESS => (true, true),
-            kind::WRITE_REGISTRANTS | kind::WRITE_ALL => (!registered, false),
-            _ => (!registered, !registered),
+        let (writes, reads) = match held {
+            ReservationType::WriteExclusive => (true, false),
+            ReservationType::ExclusiveAccess => (true, true),
+            ReservationType::WriteExclusiveRegistrantsOnly
+            | ReservationType::WriteExclusiveAllRegistrants => (!registered, false),
+            ReservationType::ExclusiveAccessRegistrantsOnly
+            | ReservationType::ExclusiveAccessAllRegistrants => (!registered, !registered),
         };
         match command {
-            Kind::Write => writes,
-            Kind::Read => reads,
-            Kind::Free | Kind::Status | Kind::Reserve => false,
+            CommandClass::Write => writes,
+            CommandClass::Read => reads,
+            CommandClass::Free | CommandClass::Status | CommandClass::Reserve => false,
         }
     }
 
     /// Takes a registration away, and the reservation with it if it was the one that held.
     /// Returns the type of a reservation that ended so.
-    fn remove(&mut self, port: &Port) -> Option<u8> {
+    fn remove(&mut self, port: &Port) -> Option<ReservationType> {
         self.registrations.retain(|r| r.port != *port);
         let ends = match &self.held {
-            Some((kind, _)) if of_all(*kind) => self.registrations.is_empty(),
+            Some((held, _)) if held.is_all_registrants() => self.registrations.is_empty(),
             Some((_, Some(holder))) => holder == port,
             _ => false,
         };
         if ends {
-            self.held.take().map(|(kind, _)| kind)
+            self.held.take().map(|(held, _)| held)
         } else {
             None
         }
@@ -165,25 +254,25 @@ fn parse_port(text: &str) -> Option<Port> {
 
 impl LogicalUnit {
     /// Whether reservations of others forbid a command.
-    pub(super) fn conflicts(&self, nexus: &Nexus, cdb: &Cdb, kind: Kind) -> bool {
+    pub(super) fn conflicts(&self, nexus: &Nexus, cdb: &Cdb, class: CommandClass) -> bool {
         let state = self.state();
         if state.reserved_by.is_some_and(|holder| holder != nexus.id) {
             // SPC-2 table 10: little is allowed beside RESERVE(6).
-            let free = kind == Kind::Free
+            let free = class == CommandClass::Free
                 || matches!(cdb[0], op::RELEASE_6 | op::RELEASE_10)
                 || (cdb[0] == op::PREVENT_ALLOW && cdb[4] & 3 == 0);
             if !free {
                 return true;
             }
         }
-        let kind = match cdb[0] {
-            // SPC-4 table 66: these are allowed to everybody, or only what their own text says.
-            op::LOG_SENSE => Kind::Status,
-            op::MAINTENANCE_OUT => Kind::Write,
-            op::START_STOP_UNIT if cdb[4] & 1 != 0 && cdb[4] >> 4 == 0 => Kind::Status,
-            _ => kind,
+        let class = match cdb[0] {
+            // SPC-4 table 66: these are always allowed, or only what their own text says.
+            op::LOG_SENSE => CommandClass::Status,
+            op::MAINTENANCE_OUT => CommandClass::Write,
+            op::START_STOP_UNIT if cdb[4] & 1 != 0 && cdb[4] >> 4 == 0 => CommandClass::Status,
+            _ => class,
         };
-        state.reservations.refuses(&nexus.port, kind)
+        state.reservations.refuses(&nexus.port, class)
     }
 
     /// RESERVE(6) and (10): the whole unit for this session. SPC-2 section 7.21.
@@ -227,48 +316,49 @@ impl LogicalUnit {
     pub(super) fn persistent_reserve_in(&self, command: &Command) -> Executed {
         let cdb = &command.cdb;
         let allocated = usize::from(cdb.u16_at(7));
+        let action = ReserveIn::from_code(cdb[1] & 0x1f).ok_or_else(|| Sense::cdb(1))?;
         let state = self.state();
         let reservations = &state.reservations;
         let mut bytes = reservations.generation.to_be_bytes().to_vec();
-        match cdb[1] & 0x1f {
-            // READ KEYS.
-            0 => {
+        match action {
+            ReserveIn::ReadKeys => {
                 let len = len32(reservations.registrations.len() * 8);
                 bytes.extend_from_slice(&len.to_be_bytes());
                 for registration in &reservations.registrations {
                     bytes.extend_from_slice(&registration.key.to_be_bytes());
                 }
             }
-            // READ RESERVATION.
-            1 => match &reservations.held {
+            ReserveIn::ReadReservation => match &reservations.held {
                 None => bytes.extend_from_slice(&[0; 4]),
-                Some((kind, holder)) => {
+                Some((held, holder)) => {
                     let key = holder
                         .as_ref()
-                        .filter(|_| !of_all(*kind))
+                        .filter(|_| !held.is_all_registrants())
                         .and_then(|port| reservations.find(port))
                         .map_or(0, |registration| registration.key);
                     bytes.extend_from_slice(&16_u32.to_be_bytes());
                     bytes.extend_from_slice(&key.to_be_bytes());
-                    bytes.extend_from_slice(&[0, 0, 0, 0, 0, *kind, 0, 0]);
+                    bytes.extend_from_slice(&[0, 0, 0, 0, 0, *held as u8, 0, 0]);
                 }
             },
-            // REPORT CAPABILITIES: all types; APTPL, and specifying initiator ports not; for all target ports not.
-            2 => {
+            // All types; APTPL, and specifying initiator ports not; for all target ports not.
+            ReserveIn::ReportCapabilities => {
                 let aptpl = u8::from(reservations.through_power_loss);
                 // PTPL_C and ATP_C not, CRH; TMV and what it covers.
                 bytes = vec![0, 8, 0x11, 0x80 | 0x10 | aptpl, 0xea, 0x01, 0, 0];
             }
-            // READ FULL STATUS.
-            _ => {
+            ReserveIn::ReadFullStatus => {
                 let mut list = Vec::new();
                 for registration in &reservations.registrations {
                     let id = transport_id(&registration.port);
                     let holds = reservations.is_holder(&registration.port);
-                    let kind = reservations.held.as_ref().map_or(0, |(kind, _)| *kind);
+                    let code = reservations
+                        .held
+                        .as_ref()
+                        .map_or(0, |(held, _)| *held as u8);
                     list.extend_from_slice(&registration.key.to_be_bytes());
                     list.extend_from_slice(&[0; 4]);
-                    list.extend_from_slice(&[u8::from(holds), if holds { kind } else { 0 }]);
+                    list.extend_from_slice(&[u8::from(holds), if holds { code } else { 0 }]);
                     list.extend_from_slice(&[0; 4]);
                     list.extend_from_slice(&registration.port.group.to_be_bytes());
                     list.extend_from_slice(&len32(id.len()).to_be_bytes());
@@ -283,10 +373,8 @@ impl LogicalUnit {
 
     pub(super) async fn persistent_reserve_out(self: &Arc<Self>, command: &Command) -> Executed {
         let cdb = &command.cdb;
-        let action = cdb[1] & 0x1f;
         let list = &command.data.bytes();
-        let moves = action == 7;
-        let expected = if moves {
+        let expected = if cdb[1] & 0x1f == REGISTER_AND_MOVE {
             list.len() >= 24
         } else {
             list.len() == 24
@@ -303,7 +391,7 @@ impl LogicalUnit {
         }
         let (reply, store) = {
             let before = self.state().reservations.clone();
-            let reply = self.change(command, action)?;
+            let reply = self.change(command)?;
             let state = self.state();
             let changed = state.reservations != before;
             let lasting = state.reservations.through_power_loss || before.through_power_loss;
@@ -326,114 +414,113 @@ impl LogicalUnit {
         Ok(reply)
     }
 
-    fn change(&self, command: &Command, action: u8) -> Executed {
-        let cdb = &command.cdb;
+    fn change(&self, command: &Command) -> Executed {
         let list = &command.data.bytes();
         let (key, new_key) = (list.u64_at(0), list.u64_at(8));
-        let (scope, kind) = (cdb[2] >> 4, cdb[2] & 0x0f);
-        let port = &command.nexus.port;
-        let nexus = command.nexus.id;
         let mut guard = self.state();
         let state = &mut *guard;
-        let registered = state.reservations.find(port).map(|r| r.key);
-        let conflict = || Ok(Reply::status(status::RESERVATION_CONFLICT));
-        let typed = matches!(action, 1 | 2 | 4 | 5);
-        if typed && scope != 0 {
-            return Err(Sense::cdb(2));
-        }
-        if typed && !matches!(kind, 1 | 3 | 5..=8) {
-            return Err(Sense::cdb(2));
-        }
+        let action = ReserveOut::decode(&command.cdb)?;
+        let registered = state.reservations.find(&command.nexus.port).map(|r| r.key);
         match action {
-            // REGISTER, REGISTER AND IGNORE EXISTING KEY.
-            0 | 6 => {
-                let flags = list.u8_at(20);
-                // SPEC_I_PT and ALL_TG_PT are not supported.
-                if flags & 0x0c != 0 {
-                    return Err(Sense::parameter(20));
-                }
-                if action == 0 && registered.unwrap_or(0) != key {
-                    return conflict();
-                }
-                let aptpl = flags & 1 != 0;
-                if new_key == 0 {
-                    if registered.is_some()
-                        && let Some(ended) = state.reservations.remove(port)
-                        && matches!(ended, kind::WRITE_REGISTRANTS | kind::EXCLUSIVE_REGISTRANTS)
-                    {
-                        self.tell_registrants(state, asc::RESERVATIONS_RELEASED, nexus);
-                    }
-                } else if let Some(found) = state
-                    .reservations
-                    .registrations
-                    .iter_mut()
-                    .find(|r| r.port == *port)
-                {
-                    found.key = new_key;
-                } else {
-                    if state.reservations.registrations.len() >= REGISTRATIONS_MAX {
-                        return Err(Sense::illegal(asc::NO_REGISTRATIONS));
-                    }
-                    state.reservations.registrations.push(Registration {
-                        port: port.clone(),
-                        key: new_key,
-                    });
-                }
-                state.reservations.through_power_loss = aptpl;
-                state.reservations.generation = state.reservations.generation.wrapping_add(1);
-            }
-            _ if registered != Some(key) => return conflict(),
-            // RESERVE.
-            1 => match &state.reservations.held {
-                None => {
-                    let holder = (!of_all(kind)).then(|| port.clone());
-                    state.reservations.held = Some((kind, holder));
-                }
-                Some((held, _)) if *held == kind && state.reservations.is_holder(port) => {}
-                Some(_) => return conflict(),
-            },
-            // RELEASE.
-            2 => {
-                if let Some((held, _)) = state.reservations.held.clone()
-                    && state.reservations.is_holder(port)
-                {
-                    if held != kind {
-                        return Err(Sense::illegal(asc::INVALID_RELEASE));
-                    }
-                    state.reservations.held = None;
-                    if held > kind::EXCLUSIVE_ACCESS {
-                        self.tell_registrants(state, asc::RESERVATIONS_RELEASED, nexus);
-                    }
-                }
-            }
-            // CLEAR.
-            3 => {
-                self.tell_registrants(state, asc::RESERVATIONS_PREEMPTED, nexus);
+            ReserveOut::Register => self.register(state, command, Some(key)),
+            ReserveOut::RegisterAndIgnoreExistingKey => self.register(state, command, None),
+            _ if registered != Some(key) => Ok(Reply::status(status::RESERVATION_CONFLICT)),
+            ReserveOut::Reserve(wanted) => Ok(reserve(state, command, wanted)),
+            ReserveOut::Release(wanted) => self.release(state, command, wanted),
+            ReserveOut::Clear => {
+                self.notify_registrants(state, asc::RESERVATIONS_PREEMPTED, command.nexus.id);
                 state.reservations.registrations.clear();
                 state.reservations.held = None;
                 state.reservations.generation = state.reservations.generation.wrapping_add(1);
+                Ok(Reply::good())
             }
-            // PREEMPT, PREEMPT AND ABORT.
-            4 | 5 => return self.preempt(state, command, kind, new_key, action == 5),
-            // REGISTER AND MOVE.
-            _ => return self.register_and_move(state, command),
+            ReserveOut::Preempt(wanted) => self.preempt(state, command, wanted, new_key, false),
+            ReserveOut::PreemptAndAbort(wanted) => {
+                self.preempt(state, command, wanted, new_key, true)
+            }
+            ReserveOut::RegisterAndMove => self.register_and_move(state, command),
+        }
+    }
+
+    /// REGISTER, with the key that is registered so far (0: none), and REGISTER AND IGNORE EXISTING KEY.
+    fn register(
+        &self,
+        state: &mut super::lun::LunState,
+        command: &Command,
+        expected: Option<u64>,
+    ) -> Executed {
+        let port = &command.nexus.port;
+        let list = &command.data.bytes();
+        let (new_key, flags) = (list.u64_at(8), list.u8_at(20));
+        // SPEC_I_PT and ALL_TG_PT are not supported.
+        if flags & 0x0c != 0 {
+            return Err(Sense::parameter(20));
+        }
+        let registered = state.reservations.find(port).map_or(0, |r| r.key);
+        if expected.is_some_and(|expected| expected != registered) {
+            return Ok(Reply::status(status::RESERVATION_CONFLICT));
+        }
+        let reservations = &mut state.reservations;
+        if new_key == 0 {
+            if reservations.find(port).is_some()
+                && let Some(ended) = reservations.remove(port)
+                && ended.is_registrants_only()
+            {
+                self.notify_registrants(state, asc::RESERVATIONS_RELEASED, command.nexus.id);
+            }
+        } else if let Some(found) = reservations
+            .registrations
+            .iter_mut()
+            .find(|r| r.port == *port)
+        {
+            found.key = new_key;
+        } else {
+            if reservations.registrations.len() >= REGISTRATIONS_MAX {
+                return Err(Sense::illegal(asc::NO_REGISTRATIONS));
+            }
+            reservations.registrations.push(Registration {
+                port: port.clone(),
+                key: new_key,
+            });
+        }
+        state.reservations.through_power_loss = flags & 1 != 0;
+        state.reservations.generation = state.reservations.generation.wrapping_add(1);
+        Ok(Reply::good())
+    }
+
+    fn release(
+        &self,
+        state: &mut super::lun::LunState,
+        command: &Command,
+        wanted: ReservationType,
+    ) -> Executed {
+        if let Some((held, _)) = state.reservations.held.clone()
+            && state.reservations.is_holder(&command.nexus.port)
+        {
+            if held != wanted {
+                return Err(Sense::illegal(asc::INVALID_RELEASE));
+            }
+            state.reservations.held = None;
+            if held.is_registrants_only() || held.is_all_registrants() {
+                self.notify_registrants(state, asc::RESERVATIONS_RELEASED, command.nexus.id);
+            }
         }
         Ok(Reply::good())
     }
 
     fn preempt(
         &self,
-        state: &mut super::lun::State,
+        state: &mut super::lun::LunState,
         command: &Command,
-        kind: u8,
+        wanted: ReservationType,
         victim: u64,
         abort: bool,
     ) -> Executed {
         let port = &command.nexus.port;
         let reservations = &mut state.reservations;
-        let all_held = matches!(&reservations.held, Some((held, _)) if of_all(*held));
+        let all_held = matches!(&reservations.held, Some((held, _)) if held.is_all_registrants());
         let holder_key = match &reservations.held {
-            Some((held, Some(holder))) if !of_all(*held) => {
+            Some((held, Some(holder))) if !held.is_all_registrants() => {
                 reservations.find(holder).map(|r| r.key)
             }
             _ => None,
@@ -456,17 +543,17 @@ impl LogicalUnit {
         reservations
             .registrations
             .retain(|r| r.port == *port || !hit(r));
-        let kind_before = reservations.held.as_ref().map(|(held, _)| *held);
+        let type_before = reservations.held.as_ref().map(|(held, _)| *held);
         if takes_over || (all_held && !everyone && reservations.registrations.is_empty()) {
-            let holder = (!of_all(kind)).then(|| port.clone());
-            reservations.held = Some((kind, holder));
+            let holder = (!wanted.is_all_registrants()).then(|| port.clone());
+            reservations.held = Some((wanted, holder));
         }
         reservations.generation = reservations.generation.wrapping_add(1);
-        let kind_after = reservations.held.as_ref().map(|(held, _)| *held);
-        let changed = takes_over && kind_before != kind_after;
+        let type_after = reservations.held.as_ref().map(|(held, _)| *held);
+        let changed = takes_over && type_before != type_after;
         for (nexus, other) in state.ports() {
             if removed.contains(&other) {
-                state.attend(nexus, asc::REGISTRATIONS_PREEMPTED);
+                state.add_attention(nexus, asc::REGISTRATIONS_PREEMPTED);
                 if abort {
                     command.target.abort_tasks(nexus, self);
                 }
@@ -474,22 +561,22 @@ impl LogicalUnit {
                 && nexus != command.nexus.id
                 && state.reservations.find(&other).is_some()
             {
-                state.attend(nexus, asc::RESERVATIONS_RELEASED);
+                state.add_attention(nexus, asc::RESERVATIONS_RELEASED);
             }
         }
         Ok(Reply::good())
     }
 
-    fn register_and_move(&self, state: &mut super::lun::State, command: &Command) -> Executed {
+    fn register_and_move(&self, state: &mut super::lun::LunState, command: &Command) -> Executed {
         let list = &command.data.bytes();
         let new_key = list.u64_at(8);
         let flags = list.u8_at(17);
         let id = list.part(24, index(list.u32_at(20)));
         let port = &command.nexus.port;
-        let Some((kind, _)) = state.reservations.held.clone() else {
+        let Some((held, _)) = state.reservations.held.clone() else {
             return Ok(Reply::status(status::RESERVATION_CONFLICT));
         };
-        if of_all(kind) || !state.reservations.is_holder(port) {
+        if held.is_all_registrants() || !state.reservations.is_holder(port) {
             return Ok(Reply::status(status::RESERVATION_CONFLICT));
         }
         if new_key == 0 {
@@ -514,7 +601,7 @@ impl LogicalUnit {
             port: target.clone(),
             key: new_key,
         });
-        state.reservations.held = Some((kind, Some(target)));
+        state.reservations.held = Some((held, Some(target)));
         if flags & 0x02 != 0 {
             // UNREG.
             state.reservations.registrations.retain(|r| r.port != *port);
@@ -525,17 +612,31 @@ impl LogicalUnit {
     }
 
     /// Tells the sessions of all registered ports but one's own.
-    fn tell_registrants(
+    fn notify_registrants(
         &self,
-        state: &mut super::lun::State,
+        state: &mut super::lun::LunState,
         what: super::sense::Asc,
         except: u64,
     ) {
         for (nexus, port) in state.ports() {
             if nexus != except && state.reservations.find(&port).is_some() {
-                state.attend(nexus, what);
+                state.add_attention(nexus, what);
             }
         }
+    }
+}
+
+/// RESERVE: takes the reservation if there is none; that of the same type again, by its holder, changes nothing.
+fn reserve(state: &mut super::lun::LunState, command: &Command, wanted: ReservationType) -> Reply {
+    let port = &command.nexus.port;
+    match &state.reservations.held {
+        None => {
+            let holder = (!wanted.is_all_registrants()).then(|| port.clone());
+            state.reservations.held = Some((wanted, holder));
+            Reply::good()
+        }
+        Some((held, _)) if *held == wanted && state.reservations.is_holder(port) => Reply::good(),
+        Some(_) => Reply::status(status::RESERVATION_CONFLICT),
     }
 }
 
@@ -593,7 +694,10 @@ mod tests {
                 key: 0xdead_0000 + u64::from(n),
             });
         }
-        reservations.held = Some((kind::WRITE_REGISTRANTS, Some(port(2))));
+        reservations.held = Some((
+            ReservationType::WriteExclusiveRegistrantsOnly,
+            Some(port(2)),
+        ));
         let again = Reservations::parse(&reservations.text()).expect("reads");
         assert_eq!(again, reservations);
         // As it was written before portal groups.
@@ -607,7 +711,7 @@ mod tests {
 
     #[test]
     fn types_allow_what_they_should() {
-        let check = |held: u8, registered: bool, read: bool, write: bool| {
+        let check = |code: u8, registered: bool, read: bool, write: bool| {
             let mut reservations = Reservations::default();
             reservations.registrations.push(Registration {
                 port: port(1),
@@ -619,18 +723,22 @@ mod tests {
                     key: 2,
                 });
             }
-            let holder = (!of_all(held)).then(|| port(1));
+            let held = ReservationType::from_code(code).expect("a type");
+            let holder = (!held.is_all_registrants()).then(|| port(1));
             reservations.held = Some((held, holder));
-            assert!(!reservations.refuses(&port(1), Kind::Write), "the holder");
-            assert_eq!(
-                !reservations.refuses(&port(2), Kind::Read),
-                read,
-                "type {held}"
+            assert!(
+                !reservations.refuses(&port(1), CommandClass::Write),
+                "the holder"
             );
             assert_eq!(
-                !reservations.refuses(&port(2), Kind::Write),
+                !reservations.refuses(&port(2), CommandClass::Read),
+                read,
+                "type {code}"
+            );
+            assert_eq!(
+                !reservations.refuses(&port(2), CommandClass::Write),
                 write,
-                "type {held}"
+                "type {code}"
             );
         };
         check(1, false, true, false);

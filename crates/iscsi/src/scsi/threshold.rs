@@ -21,13 +21,13 @@ pub(super) const SUBPAGE: u8 = 0x02;
 
 /// The space of a volume against its threshold, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Room {
+struct SpaceMargin {
     available: u64,
     /// What must be available for no warning.
     wanted: u64,
 }
 
-impl Room {
+impl SpaceMargin {
     fn new(available: u64, referenced: u64, percent: u8) -> Self {
         let whole = u128::from(available) + u128::from(referenced);
         let free_percent = u128::from(100 - percent.min(100));
@@ -40,7 +40,7 @@ impl Room {
     /// Bytes that may be written before the next look.
     fn step(self) -> u64 {
         match self.available.checked_sub(self.wanted) {
-            Some(margin) => (margin / 2).clamp(STEP_MIN, STEP_MAX),
+            Some(above) => (above / 2).clamp(STEP_MIN, STEP_MAX),
             None => STEP_MAX,
         }
     }
@@ -75,13 +75,13 @@ impl LogicalUnit {
         let Ok(info) = self.volume.info().await else {
             return;
         };
-        let room = Room::new(info.available, info.referenced, percent);
-        let step = i64::try_from(room.step()).unwrap_or(0);
+        let margin = SpaceMargin::new(info.available, info.referenced, percent);
+        let step = i64::try_from(margin.step()).unwrap_or(0);
         self.unwatched.store(step, Ordering::Relaxed);
         let mut state = self.state();
-        if room.available <= room.wanted {
+        if margin.available <= margin.wanted {
             if std::mem::take(&mut state.threshold_armed) {
-                state.attend_all(asc::SPACE_LOW, None);
+                state.add_attention_to_all(asc::SPACE_LOW, None);
             }
         } else {
             state.threshold_armed = true;
@@ -97,8 +97,8 @@ impl LogicalUnit {
         }
         let info = self.volume.info().await.ok();
         if let (Some(percent), Some(info)) = (self.threshold_percent(), info) {
-            let room = Room::new(info.available, info.referenced, percent);
-            let count = u32::try_from(room.wanted / self.threshold_unit()).unwrap_or(u32::MAX);
+            let margin = SpaceMargin::new(info.available, info.referenced, percent);
+            let count = u32::try_from(margin.wanted / self.threshold_unit()).unwrap_or(u32::MAX);
             // Enabled, soft, armed when it decreases; available resources.
             put(&mut bytes, 16, &[0x81, 0x01]);
             put(&mut bytes, 20, &count.to_be_bytes());
@@ -123,13 +123,13 @@ mod tests {
 
     #[test]
     fn looks_come_closer_as_space_runs_out() {
-        let room = Room::new(80 << 30, 20 << 30, 90);
-        assert_eq!(room.wanted, 10 << 30);
-        assert_eq!(room.step(), STEP_MAX);
-        let room = Room::new((10 << 30) + (8 << 20), 90 << 30, 90);
-        assert!(room.step() < 5 << 20, "{}", room.step());
-        let room = Room::new(5 << 30, 95 << 30, 90);
-        assert!(room.available <= room.wanted);
-        assert_eq!(Room::new(u64::MAX, u64::MAX, 0).wanted, u64::MAX);
+        let margin = SpaceMargin::new(80 << 30, 20 << 30, 90);
+        assert_eq!(margin.wanted, 10 << 30);
+        assert_eq!(margin.step(), STEP_MAX);
+        let margin = SpaceMargin::new((10 << 30) + (8 << 20), 90 << 30, 90);
+        assert!(margin.step() < 5 << 20, "{}", margin.step());
+        let margin = SpaceMargin::new(5 << 30, 95 << 30, 90);
+        assert!(margin.available <= margin.wanted);
+        assert_eq!(SpaceMargin::new(u64::MAX, u64::MAX, 0).wanted, u64::MAX);
     }
 }

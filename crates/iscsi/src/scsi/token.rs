@@ -37,11 +37,11 @@ const SECRET_BYTES: usize = 32;
 pub(crate) struct Tokens {
     /// Tokens that may be used; checked before the lock is taken, by every write.
     alive: AtomicUsize,
-    inner: Mutex<Inner>,
+    state: Mutex<TokenState>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct TokenState {
     tokens: Vec<Token>,
     results: Vec<Outcome>,
 }
@@ -67,8 +67,8 @@ struct Outcome {
 }
 
 impl Tokens {
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, TokenState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A range is about to change: tokens of it are worth nothing any more.
@@ -77,34 +77,34 @@ impl Tokens {
             return;
         }
         let end = offset.saturating_add(len);
-        let mut inner = self.inner();
-        for token in inner.tokens.iter_mut().filter(|token| !token.revoked) {
+        let mut state = self.state();
+        for token in state.tokens.iter_mut().filter(|token| !token.revoked) {
             let hit = |range: &Extent| range.offset < end && offset < range.offset + range.len;
             if token.ranges.iter().any(hit) {
                 token.revoked = true;
             }
         }
-        let alive = inner.tokens.iter().filter(|token| !token.revoked).count();
+        let alive = state.tokens.iter().filter(|token| !token.revoked).count();
         self.alive.store(alive, Ordering::Release);
     }
 
     fn add(&self, token: Token, now: u64) {
-        let mut inner = self.inner();
-        inner
+        let mut state = self.state();
+        state
             .tokens
             .retain(|known| now < known.used + u64::from(known.timeout));
-        if inner.tokens.len() >= TOKENS_MAX {
-            inner.tokens.remove(0);
+        if state.tokens.len() >= TOKENS_MAX {
+            state.tokens.remove(0);
         }
-        inner.tokens.push(token);
-        let alive = inner.tokens.iter().filter(|token| !token.revoked).count();
+        state.tokens.push(token);
+        let alive = state.tokens.iter().filter(|token| !token.revoked).count();
         self.alive.store(alive, Ordering::Release);
     }
 
     /// Finds a token; every one is compared, in the same time.
     fn find(&self, secret: &[u8], now: u64) -> Option<Token> {
-        let mut inner = self.inner();
-        let found = inner
+        let mut state = self.state();
+        let found = state
             .tokens
             .iter_mut()
             .find(|token| same(&token.secret, secret))?;
@@ -116,18 +116,18 @@ impl Tokens {
     }
 
     fn forget(&self, secret: &[u8]) {
-        self.inner().tokens.retain(|token| token.secret != secret);
+        self.state().tokens.retain(|token| token.secret != secret);
     }
 
     fn remember(&self, outcome: Outcome) {
-        let mut inner = self.inner();
-        inner
+        let mut state = self.state();
+        state
             .results
             .retain(|known| known.nexus != outcome.nexus || known.list != outcome.list);
-        if inner.results.len() >= TOKENS_MAX {
-            inner.results.remove(0);
+        if state.results.len() >= TOKENS_MAX {
+            state.results.remove(0);
         }
-        inner.results.push(outcome);
+        state.results.push(outcome);
     }
 }
 
@@ -304,8 +304,8 @@ impl LogicalUnit {
     pub(super) fn token_information(&self, command: &Command) -> Executed {
         let cdb = &command.cdb;
         let (nexus, list) = (command.nexus.id, cdb.u32_at(2));
-        let inner = self.tokens.inner();
-        let found = inner
+        let state = self.tokens.state();
+        let found = state
             .results
             .iter()
             .find(|known| known.nexus == nexus && known.list == list);

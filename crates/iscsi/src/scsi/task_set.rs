@@ -19,90 +19,90 @@ pub(crate) enum Attribute {
 
 /// The commands of a unit, in the order of their arrival.
 #[derive(Debug, Default)]
-pub(crate) struct Queue(Mutex<Inner>);
+pub(crate) struct TaskSet(Mutex<TaskSetState>);
 
 #[derive(Debug, Default)]
-struct Inner {
+struct TaskSetState {
     running: usize,
     /// One of those running is ordered.
     alone: bool,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingTask>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingTask {
     id: u64,
     ordered: bool,
-    start: Start,
+    start: StartSender,
 }
 
-struct Start(ReplySender<()>);
+struct StartSender(ReplySender<()>);
 
-impl std::fmt::Debug for Start {
+impl std::fmt::Debug for StartSender {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Start")
+        f.write_str("StartSender")
     }
 }
 
 /// A command's place, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
-    queue: Arc<Queue>,
+pub(crate) struct TaskSetEntry {
+    set: Arc<TaskSet>,
     ordered: bool,
     /// Its number, if it had to wait.
     id: Option<u64>,
-    turn: Option<Turn>,
+    start: Option<StartReceiver>,
 }
 
-struct Turn(Answer<()>);
+struct StartReceiver(Answer<()>);
 
-impl std::fmt::Debug for Turn {
+impl std::fmt::Debug for StartReceiver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Turn")
+        f.write_str("StartReceiver")
     }
 }
 
-impl Queue {
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+impl TaskSet {
+    fn state(&self) -> MutexGuard<'_, TaskSetState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a command in. It may start once [`Place::turn`] has ended.
-    pub(crate) fn enter(self: &Arc<Self>, attribute: Attribute) -> Place {
+    /// Takes a command in. It may start once [`TaskSetEntry::started`] has ended.
+    pub(crate) fn enter(self: &Arc<Self>, attribute: Attribute) -> TaskSetEntry {
         let ordered = attribute == Attribute::Ordered;
-        let mut inner = self.inner();
+        let mut state = self.state();
         let waits = match attribute {
             Attribute::HeadOfQueue => false,
-            Attribute::Simple => inner.alone || !inner.waiting.is_empty(),
-            Attribute::Ordered => inner.running > 0 || !inner.waiting.is_empty(),
+            Attribute::Simple => state.alone || !state.waiting.is_empty(),
+            Attribute::Ordered => state.running > 0 || !state.waiting.is_empty(),
         };
-        let (mut id, mut turn) = (None, None);
+        let (mut id, mut start) = (None, None);
         if waits {
             let (sender, answer) = runtime::reply();
-            inner.next += 1;
-            let number = inner.next;
-            inner.waiting.push_back(Waiting {
+            state.next += 1;
+            let number = state.next;
+            state.waiting.push_back(WaitingTask {
                 id: number,
                 ordered,
-                start: Start(sender),
+                start: StartSender(sender),
             });
-            (id, turn) = (Some(number), Some(Turn(answer)));
+            (id, start) = (Some(number), Some(StartReceiver(answer)));
         } else {
-            inner.running += 1;
-            inner.alone |= ordered;
+            state.running += 1;
+            state.alone |= ordered;
         }
-        drop(inner);
-        Place {
-            queue: self.clone(),
+        drop(state);
+        TaskSetEntry {
+            set: self.clone(),
             ordered,
             id,
-            turn,
+            start,
         }
     }
 }
 
-impl Inner {
+impl TaskSetState {
     /// Starts whatever may start now.
     fn advance(&mut self) {
         while let Some(first) = self.waiting.front() {
@@ -119,32 +119,32 @@ impl Inner {
     }
 }
 
-impl Place {
+impl TaskSetEntry {
     /// Waits until the command may start.
-    pub(crate) async fn turn(&mut self) {
-        if let Some(turn) = self.turn.take() {
+    pub(crate) async fn started(&mut self) {
+        if let Some(start) = self.start.take() {
             // The sender is dropped with the queue only, which this place holds.
-            let _ = turn.0.await;
+            let _ = start.0.await;
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for TaskSetEntry {
     fn drop(&mut self) {
-        let mut inner = self.queue.inner();
+        let mut state = self.set.state();
         let waiting = self
             .id
-            .and_then(|id| inner.waiting.iter().position(|waiting| waiting.id == id));
+            .and_then(|id| state.waiting.iter().position(|waiting| waiting.id == id));
         match waiting {
-            Some(at) => drop(inner.waiting.remove(at)),
+            Some(at) => drop(state.waiting.remove(at)),
             None => {
-                inner.running = inner.running.saturating_sub(1);
+                state.running = state.running.saturating_sub(1);
                 if self.ordered {
-                    inner.alone = false;
+                    state.alone = false;
                 }
             }
         }
-        inner.advance();
+        state.advance();
     }
 }
 
@@ -155,51 +155,51 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Waker};
 
-    fn may_start(place: &mut Place) -> bool {
-        let waiting = pin!(place.turn());
+    fn may_start(entry: &mut TaskSetEntry) -> bool {
+        let waiting = pin!(entry.started());
         waiting
             .poll(&mut Context::from_waker(Waker::noop()))
             .is_ready()
     }
 
-    fn polled(place: &Place) -> bool {
-        place.id.is_none_or(|id| {
-            let inner = place.queue.inner();
-            inner.waiting.iter().all(|waiting| waiting.id != id)
+    fn polled(entry: &TaskSetEntry) -> bool {
+        entry.id.is_none_or(|id| {
+            let state = entry.set.state();
+            state.waiting.iter().all(|waiting| waiting.id != id)
         })
     }
 
     #[test]
     fn an_ordered_command_runs_between_what_was_before_and_what_comes_after() {
-        let queue = Arc::new(Queue::default());
-        let mut a = queue.enter(Attribute::Simple);
-        let mut b = queue.enter(Attribute::Simple);
+        let set = Arc::new(TaskSet::default());
+        let mut a = set.enter(Attribute::Simple);
+        let mut b = set.enter(Attribute::Simple);
         assert!(may_start(&mut a) && may_start(&mut b));
-        let ordered = queue.enter(Attribute::Ordered);
-        let after = queue.enter(Attribute::Simple);
-        let mut head = queue.enter(Attribute::HeadOfQueue);
+        let ordered = set.enter(Attribute::Ordered);
+        let after = set.enter(Attribute::Simple);
+        let mut head = set.enter(Attribute::HeadOfQueue);
         assert!(may_start(&mut head));
         assert!(!polled(&ordered) && !polled(&after));
         drop((a, b));
-        assert!(!polled(&ordered), "the head of the queue came before it");
+        assert!(!polled(&ordered), "the head of the set came before it");
         drop(head);
         assert!(polled(&ordered) && !polled(&after));
         drop(ordered);
         assert!(polled(&after));
         drop(after);
-        let inner = queue.inner();
+        let state = set.state();
         assert_eq!(
-            (inner.running, inner.alone, inner.waiting.len()),
+            (state.running, state.alone, state.waiting.len()),
             (0, false, 0)
         );
     }
 
     #[test]
     fn one_that_gives_up_holds_nobody_up() {
-        let queue = Arc::new(Queue::default());
-        let first = queue.enter(Attribute::Ordered);
-        let second = queue.enter(Attribute::Ordered);
-        let third = queue.enter(Attribute::Simple);
+        let set = Arc::new(TaskSet::default());
+        let first = set.enter(Attribute::Ordered);
+        let second = set.enter(Attribute::Ordered);
+        let third = set.enter(Attribute::Simple);
         drop(second);
         assert!(!polled(&third));
         drop(first);
