@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use engine::IoBuf;
 use manage::control::Frame;
-use nfs::record::{Assembler, Next, Record, reply_header};
+use nfs::record::{Assembler, IncomingWrite, Next, Record, reply_header};
 use nfs::{RECORD_BYTES_MAX, Resolver, Server, ServerConfig};
 
 /// Longest answer of a server that has nothing to tell, in bytes.
@@ -44,22 +44,27 @@ fn now<F: Future>(future: F) -> F::Output {
 
 /// The record as the server's sockets read it: the data of a WRITE apart.
 fn apart(record: &[u8]) -> Record {
-    match nfs::write_data(record, record.len()) {
-        Some(data) => Record::with_data(
-            record[..data.start].to_vec(),
-            IoBuf::copy_from(&record[data]),
-        ),
+    match IncomingWrite::decode(record, record.len()) {
+        Some(write) => {
+            let data = write.data();
+            write.complete(
+                record[..data.start].to_vec(),
+                IoBuf::copy_from(&record[data]),
+            )
+        }
         None => record.to_vec().into(),
     }
 }
 
 fn answer(server: &Server, record: &[u8]) {
     let address = SocketAddr::from(([127, 0, 0, 1], 700));
-    let Some(reply) = now(server.call(address, address, apart(record))) else {
+    let call = apart(record);
+    let reply_bytes_max = call.reply_bytes_max();
+    let Some(reply) = now(server.call(address, address, call)) else {
         return;
     };
     assert!(reply.len() <= ANSWER_BYTES_MAX && reply.len() % 4 == 0);
-    assert!(reply.len() <= nfs::reply_bytes_max(record));
+    assert!(reply.len() <= reply_bytes_max);
     assert_eq!(reply_header(reply.len())[0] & 0x80, 0x80);
     let bytes: Vec<u8> = reply
         .pieces

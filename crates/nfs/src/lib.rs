@@ -9,22 +9,20 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
-mod crossing;
 pub mod exports;
 mod handle;
 mod mount;
+mod nested;
 mod portmap;
 pub mod record;
-mod replies;
+mod reply_cache;
 mod rpc;
 mod server;
 mod v3;
 mod xdr;
 
 pub use exports::Resolver;
-pub use server::{
-    Export, Piece, RECORD_BYTES_MAX, Reply, Server, ServerConfig, reply_bytes_max, write_data,
-};
+pub use server::{Export, Piece, RECORD_BYTES_MAX, Reply, Server, ServerConfig};
 
 /// Registration with a port mapper that runs already.
 pub mod rpcbind {

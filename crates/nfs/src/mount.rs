@@ -4,7 +4,7 @@
 
 use crate::handle::{FileHandle, in_snapshot};
 use crate::rpc::{self, Call, Refusal};
-use crate::server::{Outcome, Served, Server};
+use crate::server::{Outcome, ServedExport, Server};
 use crate::xdr::{self, Reader};
 use engine::{Cred, FileType, FsError};
 use std::collections::BTreeSet;
@@ -114,7 +114,7 @@ async fn mount(server: &Server, peer: SocketAddr, path: &str) -> Result<FileHand
         .max_by_key(|(_, _, own)| own.len());
     let (guid, served, own) = best.ok_or(Status::NoEntry)?;
     // A share one may not use looks the same whether or not the path exists in it.
-    server.decide(guid, served, peer).ok_or(Status::Access)?;
+    server.access_of(guid, served, peer).ok_or(Status::Access)?;
     let rest = wanted.get(own.len()..).unwrap_or_default();
     if rest.contains(&"..") {
         return Err(Status::NoEntry);
@@ -130,7 +130,7 @@ async fn mount(server: &Server, peer: SocketAddr, path: &str) -> Result<FileHand
     Ok(handle)
 }
 
-async fn walk(guid: u64, served: &Arc<Served>, rest: &[&str]) -> Result<FileHandle, FsError> {
+async fn walk(guid: u64, served: &Arc<ServedExport>, rest: &[&str]) -> Result<FileHandle, FsError> {
     let mut fs = served.export.fs.clone();
     let mut attr = fs.root().await?;
     let mut handle = FileHandle {

@@ -7,38 +7,112 @@
 //! +--+--------------------------------+
 //! ```
 
+use crate::rpc::{Call, Rejected};
+use crate::v3;
+use crate::xdr::Reader;
 use engine::IoBuf;
+use std::ops::Range;
 use thiserror::Error;
 
 /// Fragments one record may consist of. The Linux, macOS and ESXi clients send one.
 const FRAGMENTS_MAX: u32 = 64;
 
-/// One RPC message as it came, without its record mark.
+/// One RPC message without its record mark, its envelope decoded.
 #[derive(Debug, Clone)]
 pub struct Record {
+    /// The message up to the data of a WRITE that was read apart, else all of it.
     pub(crate) head: Vec<u8>,
+    /// The data of a WRITE that was read apart.
     pub(crate) data: Option<IoBuf>,
+    pub(crate) call: Result<Call, Rejected>,
+    /// Where the arguments of the call begin in `head`.
+    arguments_at: usize,
 }
 
 impl Record {
-    /// Returns a WRITE whose data was read to a place of its own: `head` is what comes before it. See
-    /// [`crate::write_data`].
-    #[must_use]
-    pub fn with_data(head: Vec<u8>, data: IoBuf) -> Self {
-        let data = Some(data);
-        Self { head, data }
+    pub(crate) fn arguments(&self) -> Reader<'_> {
+        Reader::new(self.head.get(self.arguments_at..).unwrap_or_default())
     }
 
-    /// Returns the message up to the data of a WRITE that lies apart, else all of it.
+    /// Returns the most bytes that the answer to an NFS call has, before the call is made, so that memory can be reserved for
+    /// it. Of other programs it returns what their usual answers have.
     #[must_use]
-    pub fn head(&self) -> &[u8] {
-        &self.head
+    pub fn reply_bytes_max(&self) -> usize {
+        match &self.call {
+            Ok(call) if call.program == v3::PROGRAM => {
+                v3::answer_bytes_max(call.procedure, self.arguments())
+            }
+            _ => v3::ENVELOPE_BYTES,
+        }
     }
 }
 
 impl From<Vec<u8>> for Record {
     fn from(head: Vec<u8>) -> Self {
-        Self { head, data: None }
+        let mut reader = Reader::new(&head);
+        let call = Call::decode(&mut reader);
+        let arguments_at = head.len() - reader.left();
+        Self {
+            head,
+            data: None,
+            call,
+            arguments_at,
+        }
+    }
+}
+
+/// A WRITE of which the data is still to come: the receiver reads it straight to where the engine wants it.
+#[derive(Debug)]
+pub struct IncomingWrite {
+    call: Call,
+    arguments_at: usize,
+    data: Range<usize>,
+}
+
+impl IncomingWrite {
+    /// Decodes the beginning of a record of `record_bytes` bytes. `None` when it is no WRITE, when too little of it is there
+    /// to say so, or when it does not parse.
+    #[must_use]
+    pub fn decode(beginning: &[u8], record_bytes: usize) -> Option<Self> {
+        let mut reader = Reader::new(beginning);
+        let call = Call::decode(&mut reader).ok()?;
+        if call.program != v3::PROGRAM {
+            return None;
+        }
+        let arguments_at = beginning.len() - reader.left();
+        let length = v3::write_data_bytes(call.procedure, &mut reader)?;
+        let start = beginning.len() - reader.left();
+        // Padding and nothing else may follow.
+        let end = start.checked_add(length)?;
+        (end.checked_next_multiple_of(4)? == record_bytes).then_some(Self {
+            call,
+            arguments_at,
+            data: start..end,
+        })
+    }
+
+    /// Returns where the data lies in the record.
+    #[must_use]
+    pub fn data(&self) -> Range<usize> {
+        self.data.clone()
+    }
+
+    /// Returns the record: `head` is what comes before the data, the bytes this was decoded from.
+    ///
+    /// # Panics
+    /// When `head` or `data` are not of the lengths that [`Self::data`] says.
+    #[must_use]
+    pub fn complete(self, head: Vec<u8>, data: IoBuf) -> Record {
+        assert!(
+            head.len() == self.data.start && data.len() == self.data.len(),
+            "a WRITE of other lengths than its header said"
+        );
+        Record {
+            head,
+            data: Some(data),
+            call: Ok(self.call),
+            arguments_at: self.arguments_at,
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The reply cache: a client that repeats a call, because the answer got lost, gets the first answer again.
+//! The duplicate request cache: a client that repeats a call, because the answer got lost, gets the first answer again.
 //!
 //! A repeated CREATE or REMOVE must not run twice (RFC 1813, section 4.9). The cache is bounded in entries and bytes; the
 //! oldest answers go first. It does not outlive the server: after a restart, a repeated REMOVE may answer "no such file".
@@ -30,24 +30,25 @@ pub(crate) struct Key {
 
 /// What to do with a call.
 pub(crate) enum Admission {
-    /// It is new: run it and hand the answer to [`Running::finish`].
-    Run(Running),
+    /// It is new: run it and hand the answer to [`RunningCall::finish`].
+    Run(RunningCall),
     /// It ran, or is running: wait for its answer. `None` when it ended without one.
-    Repeat(Answer),
+    Repeat(RepeatedReply),
 }
 
+/// The answer of a call, once it has ended, and the repeats that wait for it.
 #[derive(Default)]
-struct Slot {
+struct CachedReply {
     outcome: Option<Option<Vec<u8>>>,
     wakers: Vec<Waker>,
 }
 
-type Shared = Arc<Mutex<Slot>>;
+type SharedReply = Arc<Mutex<CachedReply>>;
 
 /// The answers of recent calls that must not run twice.
 #[derive(Default)]
 pub(crate) struct ReplyCache {
-    entries: BTreeMap<Key, Shared>,
+    entries: BTreeMap<Key, SharedReply>,
     order: VecDeque<(u64, Key)>,
 }
 
@@ -55,15 +56,15 @@ impl ReplyCache {
     /// Looks a call up, and takes note of it if it is new.
     pub(crate) fn admit(&mut self, key: Key, now_ns: u64) -> Admission {
         self.expire(now_ns);
-        if let Some(slot) = self.entries.get(&key) {
-            return Admission::Repeat(Answer {
-                slot: Arc::clone(slot),
+        if let Some(reply) = self.entries.get(&key) {
+            return Admission::Repeat(RepeatedReply {
+                reply: Arc::clone(reply),
             });
         }
-        let slot = Shared::default();
-        self.entries.insert(key, Arc::clone(&slot));
+        let reply = SharedReply::default();
+        self.entries.insert(key, Arc::clone(&reply));
         self.order.push_back((now_ns, key));
-        Admission::Run(Running { slot })
+        Admission::Run(RunningCall { reply })
     }
 
     fn expire(&mut self, now_ns: u64) {
@@ -79,47 +80,47 @@ impl ReplyCache {
 }
 
 /// A call that runs now. Dropping it unfinished lets repeats of it go without an answer.
-pub(crate) struct Running {
-    slot: Shared,
+pub(crate) struct RunningCall {
+    reply: SharedReply,
 }
 
-impl Running {
+impl RunningCall {
     /// Keeps the answer for repeats.
     pub(crate) fn finish(self, reply: &[u8]) {
-        settle(&self.slot, Some(reply.to_vec()));
+        settle(&self.reply, Some(reply.to_vec()));
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningCall {
     fn drop(&mut self) {
-        settle(&self.slot, None);
+        settle(&self.reply, None);
     }
 }
 
-fn settle(slot: &Shared, outcome: Option<Vec<u8>>) {
-    let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-    if slot.outcome.is_none() {
-        slot.outcome = Some(outcome);
+fn settle(reply: &SharedReply, outcome: Option<Vec<u8>>) {
+    let mut reply = reply.lock().unwrap_or_else(PoisonError::into_inner);
+    if reply.outcome.is_none() {
+        reply.outcome = Some(outcome);
     }
-    for waker in slot.wakers.drain(..) {
+    for waker in reply.wakers.drain(..) {
         waker.wake();
     }
 }
 
 /// The answer of an earlier call with the same key.
-pub(crate) struct Answer {
-    slot: Shared,
+pub(crate) struct RepeatedReply {
+    reply: SharedReply,
 }
 
-impl Future for Answer {
+impl Future for RepeatedReply {
     type Output = Option<Vec<u8>>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(outcome) = &slot.outcome {
+        let mut reply = self.reply.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(outcome) = &reply.outcome {
             return Poll::Ready(outcome.clone());
         }
-        slot.wakers.push(context.waker().clone());
+        reply.wakers.push(context.waker().clone());
         Poll::Pending
     }
 }
@@ -149,7 +150,7 @@ mod tests {
         }
     }
 
-    fn poll(answer: &mut Answer) -> Poll<Option<Vec<u8>>> {
+    fn poll(answer: &mut RepeatedReply) -> Poll<Option<Vec<u8>>> {
         Pin::new(answer).poll(&mut Context::from_waker(Waker::noop()))
     }
 

@@ -3,14 +3,13 @@
 use crate::exports::{Access, GrammarError, Resolver, Rules};
 use crate::handle::FileHandle;
 use crate::record::Record;
-use crate::replies::{Admission, Key, ReplyCache, digest};
+use crate::reply_cache::{Admission, Key, ReplyCache, digest};
 use crate::rpc::{self, AuthProblem, Call, Credential, Refusal};
 use crate::xdr::{Malformed, Reader, Writer};
-use crate::{crossing, mount, portmap, v3};
+use crate::{mount, nested, portmap, v3};
 use engine::{Client, Cred, FsHandle, IoBuf};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -18,37 +17,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 pub const RECORD_BYTES_MAX: usize = v3::TRANSFER_BYTES_MAX + 64 * 1024;
 
 /// How long a decision about a client is kept, in nanoseconds: name servers are slow, and access lists change seldom.
-const DECISION_AGE_MAX_NS: u64 = 60_000_000_000;
+const ACCESS_AGE_MAX_NS: u64 = 60_000_000_000;
 /// Decisions kept.
-const DECISIONS_MAX: usize = 4096;
-
-/// Returns the most bytes that the answer to an NFS call has, before the call is made: who receives calls can set memory
-/// aside for what it is going to hold. Of other programs it says what their usual answers have.
-#[must_use]
-pub fn reply_bytes_max(record: &[u8]) -> usize {
-    let mut reader = Reader::new(record);
-    match Call::decode(&mut reader) {
-        Ok(call) if call.program == v3::PROGRAM => v3::answer_bytes_max(call.procedure, reader),
-        _ => v3::ENVELOPE_BYTES,
-    }
-}
-
-/// Returns where the data of a WRITE lies in a record of `record_bytes` bytes that begins with `beginning`: who receives
-/// it can read it straight to where the engine wants it, and make a [`Record::with_data`]. `None` when the call is
-/// another one, when too little of it is there to tell, or when it does not parse.
-#[must_use]
-pub fn write_data(beginning: &[u8], record_bytes: usize) -> Option<Range<usize>> {
-    let mut reader = Reader::new(beginning);
-    let call = Call::decode(&mut reader).ok()?;
-    if call.program != v3::PROGRAM {
-        return None;
-    }
-    let length = v3::write_data_bytes(call.procedure, &mut reader)?;
-    let start = beginning.len() - reader.left();
-    // Padding and nothing else may follow.
-    let end = start.checked_add(length)?;
-    (end.checked_next_multiple_of(4)? == record_bytes).then_some(start..end)
-}
+const CACHED_ACCESS_MAX: usize = 4096;
 
 /// One share, as its dataset's properties say.
 #[derive(Debug, Clone)]
@@ -131,22 +102,22 @@ impl From<Vec<u8>> for Reply {
 }
 
 /// An export with its rules parsed.
-pub(crate) struct Served {
+pub(crate) struct ServedExport {
     pub(crate) export: Export,
     pub(crate) rules: Rules,
     /// Names in its root directory that lead to other shares, and their guids.
-    pub(crate) below: Vec<(Vec<u8>, u64)>,
+    pub(crate) nested: Vec<(Vec<u8>, u64)>,
 }
 
-type Decision = (u64, Option<Access>);
+type CachedAccess = (u64, Option<Access>);
 
-struct Shared {
+struct ServerState {
     nfs_port: u16,
     boot_verifier: u64,
     resolver: Box<dyn Resolver>,
     now_ns: AtomicU64,
-    exports: RwLock<Arc<BTreeMap<u64, Arc<Served>>>>,
-    decisions: Mutex<BTreeMap<(u64, IpAddr, bool), Decision>>,
+    exports: RwLock<Arc<BTreeMap<u64, Arc<ServedExport>>>>,
+    access_cache: Mutex<BTreeMap<(u64, IpAddr, bool), CachedAccess>>,
     replies: Mutex<ReplyCache>,
     mounts: Mutex<mount::Mounts>,
 }
@@ -154,7 +125,7 @@ struct Shared {
 /// The NFS service. Clones share everything; calls run concurrently.
 #[derive(Clone)]
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
 }
 
 /// Who a call comes from and what it may do on one export.
@@ -166,7 +137,7 @@ pub(crate) struct Caller {
 
 /// Why a file handle is of no use to a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NotServed {
+pub(crate) enum HandleRefusal {
     /// It is not one of ours.
     BadHandle,
     /// Its dataset is not shared (any more).
@@ -199,13 +170,13 @@ impl Server {
     #[must_use]
     pub fn new(config: ServerConfig) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ServerState {
                 nfs_port: config.nfs_port,
                 boot_verifier: config.boot_verifier,
                 resolver: config.resolver,
                 now_ns: AtomicU64::new(0),
                 exports: RwLock::default(),
-                decisions: Mutex::default(),
+                access_cache: Mutex::default(),
                 replies: Mutex::default(),
                 mounts: Mutex::default(),
             }),
@@ -221,16 +192,16 @@ impl Server {
         let paths = exports
             .iter()
             .map(|export| (export.fs.guid(), export.path.as_str()));
-        let mut below = crossing::names_below(paths);
+        let mut nested = nested::nested_names(paths);
         for export in exports {
             match Rules::parse(&export.sharenfs) {
                 Ok(rules) => {
                     let guid = export.fs.guid();
-                    let below = below.remove(&guid).unwrap_or_default();
-                    let share = Served {
+                    let nested = nested.remove(&guid).unwrap_or_default();
+                    let share = ServedExport {
                         export,
                         rules,
-                        below,
+                        nested,
                     };
                     served.insert(guid, Arc::new(share));
                 }
@@ -242,7 +213,7 @@ impl Server {
             .exports
             .write()
             .unwrap_or_else(PoisonError::into_inner) = Arc::new(served);
-        lock(&self.shared.decisions).clear();
+        lock(&self.shared.access_cache).clear();
         refused
     }
 
@@ -255,33 +226,37 @@ impl Server {
     ///
     /// What the reply says is stable is stable. The same call repeated (same client, transaction id and bytes) gets the
     /// first answer again, if running it twice would do harm.
-    pub async fn call(&self, peer: SocketAddr, local: SocketAddr, record: Record) -> Option<Reply> {
-        let Record { head, data } = record;
-        let mut reader = Reader::new(&head);
-        let call = match Call::decode(&mut reader) {
+    pub async fn call(
+        &self,
+        peer: SocketAddr,
+        local: SocketAddr,
+        mut record: Record,
+    ) -> Option<Reply> {
+        let data = record.data.take();
+        let call = match &record.call {
             Ok(call) => call,
-            Err(rejected) => return rpc::reject(&rejected).map(Reply::from),
+            Err(rejected) => return rpc::reject(rejected).map(Reply::from),
         };
-        let arguments = reader;
+        let arguments = record.arguments();
         if call.program == v3::PROGRAM && v3::runs_once(call.procedure) {
             let client = peer.ip().to_canonical();
             let key = Key {
                 client,
                 xid: call.xid,
                 procedure: call.procedure,
-                digest: digest(&head),
+                digest: digest(&record.head),
             };
             let admission = lock(&self.shared.replies).admit(key, self.now_ns());
             match admission {
                 Admission::Repeat(answer) => return answer.await.map(Reply::from),
                 Admission::Run(running) => {
-                    let reply = self.dispatch(peer, local, &call, arguments, data).await;
+                    let reply = self.dispatch(peer, local, call, arguments, data).await;
                     running.finish(&reply.to_vec());
                     return Some(reply);
                 }
             }
         }
-        Some(self.dispatch(peer, local, &call, arguments, data).await)
+        Some(self.dispatch(peer, local, call, arguments, data).await)
     }
 
     async fn dispatch(
@@ -323,7 +298,7 @@ impl Server {
         lock(&self.shared.mounts)
     }
 
-    pub(crate) fn exports(&self) -> Arc<BTreeMap<u64, Arc<Served>>> {
+    pub(crate) fn exports(&self) -> Arc<BTreeMap<u64, Arc<ServedExport>>> {
         Arc::clone(
             &self
                 .shared
@@ -338,10 +313,15 @@ impl Server {
     }
 
     /// Decides what the client may do on an export.
-    pub(crate) fn decide(&self, guid: u64, served: &Served, peer: SocketAddr) -> Option<Access> {
+    pub(crate) fn access_of(
+        &self,
+        guid: u64,
+        served: &ServedExport,
+        peer: SocketAddr,
+    ) -> Option<Access> {
         let client = peer.ip().to_canonical();
         let (now, key) = (self.now_ns(), (guid, client, peer.port() < 1024));
-        if let Some((until, access)) = lock(&self.shared.decisions).get(&key)
+        if let Some((until, access)) = lock(&self.shared.access_cache).get(&key)
             && now < *until
         {
             return *access;
@@ -350,11 +330,11 @@ impl Server {
         let access = served
             .rules
             .access(client, peer.port(), &*self.shared.resolver);
-        let mut decisions = lock(&self.shared.decisions);
-        if decisions.len() >= DECISIONS_MAX {
-            decisions.clear();
+        let mut access_cache = lock(&self.shared.access_cache);
+        if access_cache.len() >= CACHED_ACCESS_MAX {
+            access_cache.clear();
         }
-        decisions.insert(key, (now.saturating_add(DECISION_AGE_MAX_NS), access));
+        access_cache.insert(key, (now.saturating_add(ACCESS_AGE_MAX_NS), access));
         access
     }
 
@@ -364,13 +344,13 @@ impl Server {
         handle: &[u8],
         peer: SocketAddr,
         credential: &Credential,
-    ) -> Result<(FileHandle, Caller), NotServed> {
-        let handle = FileHandle::decode(handle).ok_or(NotServed::BadHandle)?;
+    ) -> Result<(FileHandle, Caller), HandleRefusal> {
+        let handle = FileHandle::decode(handle).ok_or(HandleRefusal::BadHandle)?;
         let exports = self.exports();
-        let served = exports.get(&handle.dataset).ok_or(NotServed::Stale)?;
+        let served = exports.get(&handle.dataset).ok_or(HandleRefusal::Stale)?;
         let access = self
-            .decide(handle.dataset, served, peer)
-            .ok_or(NotServed::Forbidden)?;
+            .access_of(handle.dataset, served, peer)
+            .ok_or(HandleRefusal::Forbidden)?;
         let (uid, gid, groups) = match credential {
             Credential::Sys { uid, gid, groups } => access.squashed(*uid, *gid, groups),
             _ => (access.anonymous_uid, access.anonymous_gid, Vec::new()),

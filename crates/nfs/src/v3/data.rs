@@ -1,10 +1,11 @@
-//! READ, WRITE and COMMIT.
+//! READ, WRITE and COMMIT. What RFC 1813, section 4.4 allows the owner of a file beyond its mode, the file system decides from the
+//! credential.
 
-use super::{Answer, Request, TRANSFER_BYTES_MAX, Target, attr};
-use crate::server::{Outcome, Piece, Reply};
+use super::{Answer, Request, TRANSFER_BYTES_MAX, attr};
+use crate::server::{Caller, Outcome, Piece, Reply};
 use crate::v3::status::Status;
 use crate::xdr::{self, Malformed};
-use engine::{Cred, FsError, IoBuf, Stability};
+use engine::{IoBuf, Stability};
 
 impl Request<'_> {
     pub(super) async fn read(mut self) -> Answer {
@@ -18,17 +19,8 @@ impl Request<'_> {
             .unwrap_or(usize::MAX)
             .min(TRANSFER_BYTES_MAX);
         let file = target.handle.file;
-        let mut result = target
-            .caller
-            .fs
-            .read(file, offset, count, &target.caller.cred)
-            .await;
-        if matches!(result, Err(FsError::Access))
-            && let Some(cred) = target.may_although_mode_forbids(true).await
-        {
-            result = target.caller.fs.read(file, offset, count, &cred).await;
-        }
-        match result {
+        let Caller { fs, cred, .. } = &target.caller;
+        match fs.read(file, offset, count, cred).await {
             Ok(data) => {
                 let length = u32::try_from(data.len()).map_err(|_| Malformed { what: "read" })?;
                 self.status(Status::Ok);
@@ -68,16 +60,9 @@ impl Request<'_> {
         // RFC 1813, section 3.3.7: `count` says how much of the data is meant.
         let count = usize::try_from(count).unwrap_or(usize::MAX).min(data.len());
         let data = data.slice(0..count);
-        let (fs, file) = (&target.caller.fs, target.handle.file);
-        let mut result = fs
-            .write(file, offset, data.clone(), stability, &target.caller.cred)
-            .await;
-        if matches!(result, Err(FsError::Access))
-            && let Some(cred) = target.may_although_mode_forbids(false).await
-        {
-            result = fs.write(file, offset, data, stability, &cred).await;
-        }
-        match result {
+        let Caller { fs, cred, .. } = &target.caller;
+        let file = target.handle.file;
+        match fs.write(file, offset, data, stability, cred).await {
             Ok(written) => {
                 self.status(Status::Ok);
                 attr::wcc(&mut self.reply, &written.change);
@@ -130,25 +115,5 @@ impl Request<'_> {
             }
             Err(error) => self.fail_wcc(error, &target).await,
         }
-    }
-}
-
-impl Target {
-    /// Returns credentials for I/O that the mode forbids, where a client that had opened the file may still do it: the
-    /// owner always (the mode may have changed since the open), and reading what may be executed (the client's kernel
-    /// pages a program in). RFC 1813, section 4.4.
-    async fn may_although_mode_forbids(&self, reading: bool) -> Option<Cred> {
-        let attr = self.attr().await?;
-        let cred = &self.caller.cred;
-        let execute = match (cred.uid == attr.uid, cred.in_group(attr.gid)) {
-            (true, _) => 0o100,
-            (false, true) => 0o010,
-            (false, false) => 0o001,
-        };
-        let may = cred.uid == attr.uid || (reading && attr.mode & execute != 0);
-        may.then(|| Cred {
-            opened: true,
-            ..cred.clone()
-        })
     }
 }

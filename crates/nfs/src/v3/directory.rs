@@ -4,8 +4,8 @@
 //! is therefore always zero, and any verifier a client sends is taken.
 
 use super::{Answer, Request, attr};
-use crate::crossing::COOKIE_BELOW;
 use crate::handle::{FileHandle, HANDLE_BYTES};
+use crate::nested::NESTED_COOKIE_FIRST;
 use crate::v3::status::Status;
 use crate::xdr::Writer;
 use engine::{Attr, DirEntry, FileType, FsError, ListLimit, Listing};
@@ -45,8 +45,8 @@ impl Request<'_> {
         };
         let cred = &dir.caller.cred;
         let fs = &dir.caller.fs;
-        let below = self.server.all_below(&dir.handle, self.peer).await;
-        let listing = if cookie < COOKIE_BELOW {
+        let nested = self.server.nested_exports(&dir.handle, self.peer).await;
+        let listing = if cookie < NESTED_COOKIE_FIRST {
             fs.readdir(dir.handle.file, cookie, limit, cred).await
         } else {
             // All that the directory has was told before.
@@ -69,12 +69,12 @@ impl Request<'_> {
             Err(error) => return self.fail_at(error, &dir).await,
         };
         if listing.eof {
-            for (below, number) in below.iter().zip(COOKIE_BELOW + 1..) {
-                let there = fs.lookup(dir.handle.file, &below.name, cred).await.is_ok();
+            for (nested, number) in nested.iter().zip(NESTED_COOKIE_FIRST + 1..) {
+                let there = fs.lookup(dir.handle.file, &nested.name, cred).await.is_ok();
                 if number > cookie && !there {
                     listing.entries.push(DirEntry {
-                        name: below.name.clone(),
-                        object: below.attr.id.object,
+                        name: nested.name.clone(),
+                        object: nested.attr.id.object,
                         file_type: Some(FileType::Directory),
                         cookie: number,
                         attr: None,
@@ -89,8 +89,8 @@ impl Request<'_> {
         let (mut names, mut taken) = (0, 0);
         for entry in &listing.entries {
             let before = self.reply.len();
-            let file = match below.iter().find(|below| below.name == entry.name) {
-                Some(below) => Some((&below.handle, &below.attr)),
+            let file = match nested.iter().find(|nested| nested.name == entry.name) {
+                Some(nested) => Some((&nested.handle, &nested.attr)),
                 None => entry.attr.as_ref().map(|attr| (&dir.handle, attr)),
             };
             write_entry(&mut self.reply, entry, file, plus);

@@ -11,7 +11,7 @@ mod status;
 
 use crate::handle::{FileHandle, in_snapshot};
 use crate::rpc::{self, Call, Credential, Refusal};
-use crate::server::{Caller, NotServed, Outcome, Server};
+use crate::server::{Caller, HandleRefusal, Outcome, Server};
 use crate::xdr::{self, Malformed, Reader, Writer};
 use engine::{Access, Attr, FileType, FsError, IoBuf};
 use status::Status;
@@ -182,9 +182,9 @@ impl<'a> Request<'a> {
             .admit(bytes, self.peer, self.credential)
             .map(|(handle, caller)| Target { handle, caller })
             .map_err(|not| match not {
-                NotServed::BadHandle => Status::BadHandle,
-                NotServed::Stale => Status::Stale,
-                NotServed::Forbidden => Status::Access,
+                HandleRefusal::BadHandle => Status::BadHandle,
+                HandleRefusal::Stale => Status::Stale,
+                HandleRefusal::Forbidden => Status::Access,
             }))
     }
 
@@ -235,10 +235,14 @@ impl<'a> Request<'a> {
             Ok(dir) => dir,
             Err(status) => return self.fail(status, 1),
         };
-        if let Some(below) = self.server.below(&dir.handle, name, self.peer).await {
+        if let Some(nested) = self
+            .server
+            .nested_export(&dir.handle, name, self.peer)
+            .await
+        {
             self.status(Status::Ok);
-            self.reply.opaque(&below.handle.encode());
-            attr::post_op(&mut self.reply, Some(&below.attr));
+            self.reply.opaque(&nested.handle.encode());
+            attr::post_op(&mut self.reply, Some(&nested.attr));
             let dir = dir.attr().await;
             attr::post_op(&mut self.reply, dir.as_ref());
             return Ok(self.reply.into());

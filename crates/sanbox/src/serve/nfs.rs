@@ -17,7 +17,7 @@ use std::time::Duration;
 use engine::{IoBufMut, Patience, patiently};
 use futures_util::StreamExt as _;
 use futures_util::stream::{FuturesUnordered, unfold};
-use nfs::record::{Assembler, Next, Record, reply_header};
+use nfs::record::{Assembler, IncomingWrite, Next, Record, reply_header};
 use nfs::{RECORD_BYTES_MAX, Reply, Server};
 use tokio::io::{
     AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
@@ -585,10 +585,7 @@ impl Requests<'_> {
             .last_ms
             .store(self.shared.now_ms(), Ordering::Relaxed);
         let under_way = CallUnderWay::new(self.line, place);
-        let answer = self
-            .shared
-            .replies
-            .take(nfs::reply_bytes_max(record.head()));
+        let answer = self.shared.replies.take(record.reply_bytes_max());
         Ok(Incoming {
             memory,
             answer: answer.await?,
@@ -650,9 +647,10 @@ impl Requests<'_> {
         if length < WRITE_APART_BYTES || self.assembler.body() != Next::Complete {
             return Ok(None);
         }
-        let Some(place) = nfs::write_data(self.reader.buffer(), length) else {
+        let Some(write) = IncomingWrite::decode(self.reader.buffer(), length) else {
             return Ok(None);
         };
+        let place = write.data();
         let mut head = vec![0; place.start];
         self.reader.read_exact(&mut head).await?;
         let mut data = IoBufMut::scratch(place.len());
@@ -673,7 +671,7 @@ impl Requests<'_> {
         let mut padding = vec![0; length - place.end];
         let read = self.reader.read_exact(&mut padding);
         requests.while_nobody_waits(read).await?;
-        Ok(Some(Record::with_data(head, data.freeze())))
+        Ok(Some(write.complete(head, data.freeze())))
     }
 }
 
