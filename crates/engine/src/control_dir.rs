@@ -21,50 +21,20 @@ use zpl::{
     Listing, Made, Renamed, SnapDir, Timestamp,
 };
 
-use crate::fs::{FsHandle, as_fs_error};
+use crate::error::as_fs_error;
+use crate::file_target::{CONTROL_NAME, CONTROL_ROOT, CONTROL_SNAPSHOTS, ControlDir, FileTarget};
+use crate::fs::FsHandle;
 use crate::invalidation::Invalidation;
 use crate::pool_mailbox::{PoolContext, Request};
 use crate::{EngineError, SnapshotRequest};
 
-/// The name of the directory.
-pub const CONTROL_NAME: &[u8] = b".zfs";
-/// `.zfs` itself.
-pub const CONTROL_ROOT: FileId = control(0x0000_ffff_ffff_ffff);
-/// `.zfs/shares`.
-pub const CONTROL_SHARES: FileId = control(0x0000_ffff_ffff_fffe);
-/// `.zfs/snapshot`.
-pub const CONTROL_SNAPSHOTS: FileId = control(0x0000_ffff_ffff_fffd);
-/// Snapshots in listings have numbers from here down (below `shares` by their objects); no object of a file system comes
-/// near.
-const SNAPSHOT_TOP: u64 = 0x0000_ffff_ffff_fffc;
-const CONTROL_FIRST: u64 = 0x0000_ffff_0000_0000;
-
 /// Where `.zfs` comes in a listing of the root directory: behind all that is stored.
-pub(crate) const CONTROL_COOKIE: u64 = 0x7fff_fffe_0000_0000;
+const CONTROL_COOKIE: u64 = 0x7fff_fffe_0000_0000;
 /// Cookies of `.` and `..`; what follows is moved by the second.
 const COOKIE_SELF: u64 = 1;
 const COOKIE_PARENT: u64 = 2;
 /// Names read at a time.
 const BATCH: usize = 256;
-
-const fn control(object: u64) -> FileId {
-    FileId {
-        object,
-        generation: 0,
-    }
-}
-
-/// Whether a file is one of the directories that are not stored.
-#[must_use]
-pub fn is_control(id: FileId) -> bool {
-    (CONTROL_FIRST..=CONTROL_ROOT.object).contains(&id.object)
-}
-
-/// Whether a file is a snapshot as listings have it, before it was looked up: of no use as a handle.
-#[must_use]
-pub fn is_unopened(id: FileId) -> bool {
-    (CONTROL_FIRST..=SNAPSHOT_TOP).contains(&id.object)
-}
 
 /// What a name led to.
 #[derive(Clone, Debug)]
@@ -84,8 +54,8 @@ pub struct Searched {
     pub dir: Option<Attr>,
 }
 
-/// What the directories show, of the open file system they belong to.
-struct Facts {
+/// What the control directories show of the file system they belong to.
+struct ControlView {
     root: FileId,
     fsid: u64,
     snapdir: SnapDir,
@@ -94,7 +64,7 @@ struct Facts {
     changed: Timestamp,
 }
 
-impl Facts {
+impl ControlView {
     async fn of(context: &PoolContext, fs: &Fs) -> Result<Self, EngineError> {
         let head = ObjectId(fs.head());
         let (snapshots, changed) = context.pool.hierarchy().snapshot_count(head).await?;
@@ -111,13 +81,13 @@ impl Facts {
         })
     }
 
-    fn attr(&self, id: FileId) -> Attr {
-        let links = match id {
-            CONTROL_SNAPSHOTS => 2 + self.snapshots,
-            _ => 2,
+    fn attr(&self, dir: ControlDir) -> Attr {
+        let links = match dir {
+            ControlDir::Snapshots => 2 + self.snapshots,
+            ControlDir::Root | ControlDir::Shares | ControlDir::Unopened(_) => 2,
         };
         Attr {
-            id,
+            id: dir.id(),
             file_type: FileType::Directory,
             mode: 0o777,
             links,
@@ -135,29 +105,16 @@ impl Facts {
             change: self.changed.seconds.unsigned_abs(),
             flags: 0,
             project: 0,
-            parent: match id {
-                CONTROL_ROOT => self.root.object,
-                CONTROL_SNAPSHOTS | CONTROL_SHARES => CONTROL_ROOT.object,
-                _ => CONTROL_SNAPSHOTS.object,
-            },
+            parent: dir.parent(self.root).object,
         }
     }
 
-    fn change(&self, id: FileId) -> Change {
-        let after = self.attr(id);
+    fn change(&self, dir: ControlDir) -> Change {
+        let after = self.attr(dir);
         Change {
             before: after.wcc(),
             after,
         }
-    }
-}
-
-/// Refuses to make, remove or rename `.zfs` in the root directory.
-pub(crate) fn check_free(fs: &Fs, dir: FileId, name: &[u8]) -> FsResult<()> {
-    if name == CONTROL_NAME && dir == fs.root() && !fs.is_snapshot() {
-        Err(FsError::Exists)
-    } else {
-        Ok(())
     }
 }
 
@@ -180,17 +137,17 @@ impl FsHandle {
     async fn control<T, F, Answer>(&self, work: F) -> FsResult<T>
     where
         T: Send + 'static,
-        F: FnOnce(Rc<PoolContext>, Fs, Facts) -> Answer + Send + 'static,
+        F: FnOnce(Rc<PoolContext>, Fs, ControlView) -> Answer + Send + 'static,
         Answer: Future<Output = FsResult<T>> + 'static,
     {
         self.call_in(move |context, fs| async move {
             if fs.is_snapshot() {
                 return Err(FsError::Stale);
             }
-            let facts = Facts::of(&context, &fs)
+            let view = ControlView::of(&context, &fs)
                 .await
                 .map_err(|error| as_fs_error(&error))?;
-            work(context, fs, facts).await
+            work(context, fs, view).await
         })
         .await
     }
@@ -258,7 +215,9 @@ impl FsHandle {
 
     /// Whether a name may lead into `.zfs` or out of a snapshot.
     fn is_special(&self, dir: FileId, name: &[u8]) -> bool {
-        is_control(dir) || name == CONTROL_NAME || (name == b".." && self.head().is_some())
+        matches!(FileTarget::of(dir), FileTarget::Control(_))
+            || name == CONTROL_NAME
+            || (name == b".." && self.head().is_some())
     }
 
     async fn find_control(&self, dir: FileId, name: &[u8], cred: &Cred) -> FsResult<Found> {
@@ -279,7 +238,7 @@ impl FsHandle {
             }
             return here(self.lookup(dir, name, cred).await?);
         }
-        if !is_control(dir) {
+        let FileTarget::Control(dir) = FileTarget::of(dir) else {
             let name = name.to_vec();
             let cred = cred.clone();
             return here(
@@ -289,34 +248,36 @@ impl FsHandle {
                         _ if !shown => fs.lookup(dir, &name, &cred).await,
                         SnapDir::Disabled => Err(FsError::NotFound),
                         _ => {
-                            let facts = Facts::of(&context, &fs).await;
-                            Ok(facts
+                            let view = ControlView::of(&context, &fs).await;
+                            Ok(view
                                 .map_err(|error| as_fs_error(&error))?
-                                .attr(CONTROL_ROOT))
+                                .attr(ControlDir::Root))
                         }
                     }
                 })
                 .await?,
             );
-        }
+        };
         let (wanted, cred) = (name.to_vec(), cred.clone());
         let found: Result<Attr, (u64, u64)> = self
-            .control(move |context, fs, facts| async move {
-                if facts.snapdir == SnapDir::Disabled {
+            .control(move |context, fs, view| async move {
+                if view.snapdir == SnapDir::Disabled {
                     return Err(FsError::NotFound);
                 }
                 match (dir, wanted.as_slice()) {
-                    (_, b".") => Ok(Ok(facts.attr(dir))),
-                    (CONTROL_ROOT, b"..") => Ok(Ok(fs.getattr(facts.root).await?)),
-                    (CONTROL_ROOT, b"snapshot") => Ok(Ok(facts.attr(CONTROL_SNAPSHOTS))),
-                    (CONTROL_ROOT, b"shares") => Ok(Ok(facts.attr(CONTROL_SHARES))),
-                    (CONTROL_SNAPSHOTS | CONTROL_SHARES, b"..") => Ok(Ok(facts.attr(CONTROL_ROOT))),
-                    (CONTROL_SHARES, name) => {
-                        let shares = facts.shares.ok_or(FsError::NotFound)?;
+                    (_, b".") => Ok(Ok(view.attr(dir))),
+                    (ControlDir::Root, b"..") => Ok(Ok(fs.getattr(view.root).await?)),
+                    (ControlDir::Root, b"snapshot") => Ok(Ok(view.attr(ControlDir::Snapshots))),
+                    (ControlDir::Root, b"shares") => Ok(Ok(view.attr(ControlDir::Shares))),
+                    (ControlDir::Snapshots | ControlDir::Shares, b"..") => {
+                        Ok(Ok(view.attr(ControlDir::Root)))
+                    }
+                    (ControlDir::Shares, name) => {
+                        let shares = view.shares.ok_or(FsError::NotFound)?;
                         let shares = fs.by_object(shares).await?;
                         Ok(Ok(fs.lookup(shares.id, name, &cred).await?))
                     }
-                    (CONTROL_SNAPSHOTS, name) => {
+                    (ControlDir::Snapshots, name) => {
                         let head = ObjectId(fs.head());
                         let found = context
                             .pool
@@ -327,8 +288,8 @@ impl FsHandle {
                         let (object, guid, _) = found.ok_or(FsError::NotFound)?;
                         Ok(Err((object.0, guid.0)))
                     }
-                    (CONTROL_ROOT, _) => Err(FsError::NotFound),
-                    _ => Err(FsError::Stale),
+                    (ControlDir::Root, _) => Err(FsError::NotFound),
+                    (ControlDir::Unopened(_), _) => Err(FsError::Stale),
                 }
             })
             .await?;
@@ -344,20 +305,20 @@ impl FsHandle {
         }
     }
 
-    pub(crate) async fn control_attr(&self, id: FileId) -> FsResult<Attr> {
-        self.control(move |_, _, facts| async move {
-            if facts.snapdir == SnapDir::Disabled {
+    pub(crate) async fn control_attr(&self, dir: ControlDir) -> FsResult<Attr> {
+        self.control(move |_, _, view| async move {
+            if view.snapdir == SnapDir::Disabled {
                 return Err(FsError::Stale);
             }
-            Ok(facts.attr(id))
+            Ok(view.attr(dir))
         })
         .await
     }
 
-    /// Everybody may look; whether names may be changed shows when it is tried.
-    pub(crate) fn control_access(&self, id: FileId, wanted: Access) -> Access {
+    /// Every caller may read; whether a caller may change names is checked when it does.
+    pub(crate) fn control_access(&self, dir: ControlDir, wanted: Access) -> Access {
         let mut granted = Access::READ | Access::LOOKUP;
-        if id == CONTROL_SNAPSHOTS && self.admin_snapshots() {
+        if dir == ControlDir::Snapshots && self.admin_snapshots() {
             granted = granted | Access::MODIFY | Access::EXTEND | Access::DELETE;
         }
         Access(granted.0 & wanted.0)
@@ -365,32 +326,38 @@ impl FsHandle {
 
     pub(crate) async fn control_readdir(
         &self,
-        dir: FileId,
+        dir: ControlDir,
         cookie: u64,
         limit: ListLimit,
         cred: &Cred,
     ) -> FsResult<Listing> {
         let cred = cred.clone();
-        self.control(move |context, fs, facts| async move {
-            if facts.snapdir == SnapDir::Disabled {
+        self.control(move |context, fs, view| async move {
+            if view.snapdir == SnapDir::Disabled {
                 return Err(FsError::NotFound);
             }
-            if let (CONTROL_SHARES, Some(shares)) = (dir, facts.shares) {
+            if let (ControlDir::Shares, Some(shares)) = (dir, view.shares) {
                 let shares = fs.by_object(shares).await?;
                 return fs.readdir(shares.id, cookie, limit, &cred).await;
             }
-            let mut lines = Lines::new(limit, cookie, &facts);
-            lines.add(b".", dir, COOKIE_SELF);
-            lines.add(b"..", control(facts.attr(dir).parent), COOKIE_PARENT);
+            let mut listing = ListingBuilder::new(limit, cookie, &view);
+            listing.add(b".", FileTarget::Control(dir), COOKIE_SELF);
+            let parent = FileTarget::of(dir.parent(view.root));
+            listing.add(b"..", parent, COOKIE_PARENT);
             match dir {
-                CONTROL_ROOT => {
-                    lines.add(b"snapshot", CONTROL_SNAPSHOTS, COOKIE_PARENT + 1);
-                    lines.add(b"shares", CONTROL_SHARES, COOKIE_PARENT + 2);
+                ControlDir::Root => {
+                    let directories: [(&[u8], ControlDir); 2] = [
+                        (b"snapshot", ControlDir::Snapshots),
+                        (b"shares", ControlDir::Shares),
+                    ];
+                    for ((name, dir), cookie) in directories.into_iter().zip(COOKIE_PARENT + 1..) {
+                        listing.add(name, FileTarget::Control(dir), cookie);
+                    }
                 }
-                CONTROL_SNAPSHOTS => {
+                ControlDir::Snapshots => {
                     let head = ObjectId(fs.head());
                     let mut at = cookie.saturating_sub(COOKIE_PARENT);
-                    while !lines.full {
+                    while !listing.full {
                         let batch = context
                             .pool
                             .hierarchy()
@@ -402,25 +369,33 @@ impl FsHandle {
                         }
                         for snapshot in batch {
                             at = snapshot.next_cookie;
-                            let id =
-                                control(CONTROL_SHARES.object.saturating_sub(snapshot.object.0));
-                            lines.add(&snapshot.name, id, at + COOKIE_PARENT);
+                            let dir = ControlDir::of_snapshot(snapshot.object.0);
+                            listing.add(
+                                &snapshot.name,
+                                FileTarget::Control(dir),
+                                at + COOKIE_PARENT,
+                            );
                         }
                     }
                 }
-                _ => {}
+                ControlDir::Shares | ControlDir::Unopened(_) => {}
             }
-            if lines.entries.is_empty() && lines.full {
+            if listing.entries.is_empty() && listing.full {
                 // Not even one entry fits what the caller has room for.
                 return Err(FsError::Invalid);
             }
             Ok(Listing {
-                entries: lines.entries,
-                eof: !lines.full,
-                dir: facts.attr(dir),
+                entries: listing.entries,
+                eof: !listing.full,
+                dir: view.attr(dir),
             })
         })
         .await
+    }
+
+    /// Whether a cookie stands behind all stored names of the root directory.
+    pub(crate) fn is_past_stored(cookie: u64) -> bool {
+        cookie >= CONTROL_COOKIE
     }
 
     /// Adds `.zfs` at the end of a listing of the root directory.
@@ -446,7 +421,7 @@ impl FsHandle {
             return Ok(listing);
         }
         let attr = if limit.attrs {
-            Some(self.control_attr(CONTROL_ROOT).await?)
+            Some(self.control_attr(ControlDir::Root).await?)
         } else {
             None
         };
@@ -463,14 +438,14 @@ impl FsHandle {
     /// Makes a snapshot by making its directory.
     pub(crate) async fn control_mkdir(
         &self,
-        dir: FileId,
+        dir: ControlDir,
         name: &[u8],
         cred: &Cred,
     ) -> FsResult<Made> {
         let name = self.admin_name(dir, name)?;
         let cred = cred.clone();
         let made = self
-            .control(move |context, fs, facts| async move {
+            .control(move |context, fs, view| async move {
                 let dataset = context.name_of(fs.head()).await?;
                 context.may(&dataset, &["snapshot"], &cred).await?;
                 let request = SnapshotRequest {
@@ -485,8 +460,8 @@ impl FsHandle {
                 {
                     Some(refusal) => Err(refused(&refusal.error)),
                     None => Ok(Made {
-                        file: facts.attr(control(SNAPSHOT_TOP)),
-                        dir: facts.change(dir),
+                        file: view.attr(ControlDir::of_new_snapshot()),
+                        dir: view.change(dir),
                         created: true,
                     }),
                 }
@@ -498,13 +473,13 @@ impl FsHandle {
     /// Destroys a snapshot by removing its directory.
     pub(crate) async fn control_rmdir(
         &self,
-        dir: FileId,
+        dir: ControlDir,
         name: &[u8],
         cred: &Cred,
     ) -> FsResult<Change> {
         let name = self.admin_name(dir, name)?;
         let cred = cred.clone();
-        self.admin(move |context, fs, facts| async move {
+        self.admin(move |context, fs, view| async move {
             let dataset = context.name_of(fs.head()).await?;
             let stored = stored_name(&context, &fs, &name).await?;
             let snapshot = format!("{dataset}@{stored}");
@@ -512,7 +487,7 @@ impl FsHandle {
             let outcome = context.destroy_snapshots(&[snapshot], false).await;
             match outcome.map_err(|e| refused(&e))?.first() {
                 Some(refusal) => Err(refused(&refusal.error)),
-                None => Ok(facts.change(dir)),
+                None => Ok(view.change(dir)),
             }
         })
         .await
@@ -521,21 +496,18 @@ impl FsHandle {
     /// Renames a snapshot by renaming its directory.
     pub(crate) async fn control_rename(
         &self,
-        from: FileId,
+        from: ControlDir,
         from_name: &[u8],
-        to: FileId,
+        to: ControlDir,
         to_name: &[u8],
         cred: &Cred,
     ) -> FsResult<Renamed> {
-        if !(is_control(from) && is_control(to)) {
-            return Err(FsError::CrossDevice);
-        }
         let (old, new) = (
             self.admin_name(from, from_name)?,
             self.admin_name(to, to_name)?,
         );
         let cred = cred.clone();
-        self.admin(move |context, fs, facts| async move {
+        self.admin(move |context, fs, view| async move {
             let dataset = context.name_of(fs.head()).await?;
             let old = format!("{dataset}@{}", stored_name(&context, &fs, &old).await?);
             let new = format!("{dataset}@{new}");
@@ -546,8 +518,8 @@ impl FsHandle {
                 renamed.map_err(|error| refused(&error.into()))?;
             }
             Ok(Renamed {
-                from: facts.change(from),
-                to: facts.change(to),
+                from: view.change(from),
+                to: view.change(to),
             })
         })
         .await
@@ -557,7 +529,7 @@ impl FsHandle {
     async fn admin<T, F, Answer>(&self, work: F) -> FsResult<T>
     where
         T: Send + 'static,
-        F: FnOnce(Rc<PoolContext>, Fs, Facts) -> Answer + Send + 'static,
+        F: FnOnce(Rc<PoolContext>, Fs, ControlView) -> Answer + Send + 'static,
         Answer: Future<Output = FsResult<T>> + 'static,
     {
         let done = self.control(work).await?;
@@ -570,8 +542,8 @@ impl FsHandle {
         self.watches().admin_snapshots.load(Ordering::Relaxed)
     }
 
-    fn admin_name(&self, dir: FileId, name: &[u8]) -> FsResult<String> {
-        if dir != CONTROL_SNAPSHOTS {
+    fn admin_name(&self, dir: ControlDir, name: &[u8]) -> FsResult<String> {
+        if dir != ControlDir::Snapshots {
             return Err(FsError::ReadOnly);
         }
         // OpenZFS: zfs_ctldir.c answers EACCES while zfs_admin_snapshot is 0.
@@ -624,28 +596,28 @@ impl PoolContext {
 }
 
 /// Gathers entries after a cookie, up to a limit.
-struct Lines<'a> {
+struct ListingBuilder<'a> {
     limit: ListLimit,
     after: u64,
-    facts: &'a Facts,
+    view: &'a ControlView,
     bytes: usize,
     full: bool,
     entries: Vec<DirEntry>,
 }
 
-impl<'a> Lines<'a> {
-    fn new(limit: ListLimit, after: u64, facts: &'a Facts) -> Self {
+impl<'a> ListingBuilder<'a> {
+    fn new(limit: ListLimit, after: u64, view: &'a ControlView) -> Self {
         Self {
             limit,
             after,
-            facts,
+            view,
             bytes: 0,
             full: false,
             entries: Vec::new(),
         }
     }
 
-    fn add(&mut self, name: &[u8], id: FileId, cookie: u64) {
+    fn add(&mut self, name: &[u8], target: FileTarget, cookie: u64) {
         if self.full || cookie <= self.after {
             return;
         }
@@ -656,10 +628,16 @@ impl<'a> Lines<'a> {
             return;
         }
         self.bytes = bytes;
-        let attr = (self.limit.attrs && is_control(id)).then(|| self.facts.attr(id));
+        let (object, attr) = match target {
+            FileTarget::Stored(id) => (id.object, None),
+            FileTarget::Control(dir) => {
+                let attr = self.limit.attrs.then(|| self.view.attr(dir));
+                (dir.id().object, attr)
+            }
+        };
         self.entries.push(DirEntry {
             name: name.to_vec(),
-            object: id.object,
+            object,
             file_type: Some(FileType::Directory),
             cookie,
             attr,

@@ -50,9 +50,9 @@ impl Host for Threads {
 
 /// The engine: all pools that this process has imported.
 #[derive(Clone)]
-pub struct Engine(Arc<Inner>);
+pub struct Engine(Arc<EngineState>);
 
-struct Inner {
+struct EngineState {
     host: Box<dyn Host>,
     pools: Mutex<Pools>,
     admin_snapshots: AtomicBool,
@@ -62,8 +62,8 @@ struct Inner {
 #[derive(Default)]
 struct Pools {
     imported: BTreeMap<String, PoolHandle>,
-    /// Names of pools that are just being created or imported.
-    coming: BTreeSet<String>,
+    /// Names of pools being created or imported.
+    starting: BTreeSet<String>,
 }
 
 /// Keeps a name for a pool on its way in.
@@ -74,7 +74,7 @@ struct Reservation<'a> {
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        self.engine.pools_mut().coming.remove(&self.name);
+        self.engine.pools_mut().starting.remove(&self.name);
     }
 }
 
@@ -82,7 +82,7 @@ impl Engine {
     /// Makes an engine without pools.
     #[must_use]
     pub fn new(host: impl Host + 'static) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(EngineState {
             host: Box::new(host),
             pools: Mutex::new(Pools::default()),
             admin_snapshots: AtomicBool::new(false),
@@ -156,7 +156,7 @@ impl Engine {
     pub fn discover(&self, places: Vec<PathBuf>) -> Request<'_, Result<Discovery, EngineError>> {
         Box::pin(async move {
             let work = async move |handle: Handle| pool::discover(&handle, &places).await;
-            self.apart("discover", work).await
+            self.run_apart("discover", work).await
         })
     }
 
@@ -170,7 +170,7 @@ impl Engine {
     ) -> Request<'_, Result<Option<DeviceLabel>, EngineError>> {
         Box::pin(async move {
             let work = async move |handle: Handle| pool::device_label(&handle, &path).await;
-            Ok(self.apart("label", work).await??)
+            Ok(self.run_apart("label", work).await??)
         })
     }
 
@@ -181,7 +181,7 @@ impl Engine {
     pub fn clear_labels(&self, path: PathBuf) -> Request<'_, Result<(), EngineError>> {
         Box::pin(async move {
             let work = async move |handle: Handle| pool::clear_labels(&handle, &path).await;
-            Ok(self.apart("label", work).await??)
+            Ok(self.run_apart("label", work).await??)
         })
     }
 
@@ -200,7 +200,7 @@ impl Engine {
                 let tuning = MultihostTuning::default();
                 pool::is_in_use_elsewhere(&handle, &candidate, &host, &tuning).await
             };
-            Ok(self.apart("multihost", work).await??)
+            Ok(self.run_apart("multihost", work).await??)
         })
     }
 
@@ -250,7 +250,7 @@ impl Engine {
                 pool.abandon();
                 pool.rewound()
             };
-            self.apart("assess", work).await
+            self.run_apart("assess", work).await
         })
     }
 
@@ -330,7 +330,7 @@ impl Engine {
 
     fn reserve(&self, name: &str) -> Result<Reservation<'_>, EngineError> {
         let mut pools = self.pools_mut();
-        if pools.imported.contains_key(name) || !pools.coming.insert(name.to_owned()) {
+        if pools.imported.contains_key(name) || !pools.starting.insert(name.to_owned()) {
             return Err(EngineError::PoolExists(name.to_owned()));
         }
         Ok(Reservation {
@@ -340,7 +340,7 @@ impl Engine {
     }
 
     /// Does work that belongs to no pool in use, on a thread of its own.
-    async fn apart<T, Work>(&self, name: &str, work: Work) -> Result<T, EngineError>
+    async fn run_apart<T, Work>(&self, name: &str, work: Work) -> Result<T, EngineError>
     where
         T: Send + 'static,
         Work: AsyncFnOnce(Handle) -> T + Send + 'static,

@@ -124,3 +124,13 @@ impl From<DslError> for EngineError {
         }
     }
 }
+
+/// Returns the error of a file operation that failed for its dataset or pool.
+pub(crate) fn as_fs_error(error: &EngineError) -> FsError {
+    match error {
+        EngineError::Fs(error) => *error,
+        EngineError::DatasetNotFound(_) | EngineError::WrongKind(_) => FsError::Stale,
+        EngineError::PoolClosed | EngineError::Busy(_) => FsError::Busy,
+        _ => FsError::Io,
+    }
+}

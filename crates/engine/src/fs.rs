@@ -9,11 +9,12 @@ use zpl::{
     StoredXattr, Timestamp, Written, XattrMode,
 };
 
-use crate::control_dir::{CONTROL_COOKIE, check_free, is_control};
+use crate::IoBuf;
+use crate::error::as_fs_error;
+use crate::file_target::{FileTarget, StoredOperation, check_not_control_name, stored};
 use crate::invalidation::{Invalidation, Watch, Watches};
 use crate::pool_mailbox::{PoolContext, PoolMailbox, Request};
 use crate::statistics::Client;
-use crate::{EngineError, IoBuf};
 
 /// A file system: a dataset of a pool, opened on the pool's thread at the first use.
 ///
@@ -252,7 +253,7 @@ impl FsHandle {
     /// [`FsError::Stale`] when the file is gone.
     pub fn getattr(&self, id: FileId) -> Request<'_, FsResult<Attr>> {
         Box::pin(async move {
-            if is_control(id) {
+            if let FileTarget::Control(id) = FileTarget::of(id) {
                 return self.control_attr(id).await;
             }
             if let Some(attr) = self.cached(|cache, fs| cache.attr(fs, id)) {
@@ -274,7 +275,7 @@ impl FsHandle {
         cred: &'a Cred,
     ) -> Request<'a, FsResult<Attr>> {
         Box::pin(async move {
-            if is_control(dir) {
+            if let FileTarget::Control(_) = FileTarget::of(dir) {
                 return Ok(Box::pin(self.find(dir, name, cred)).await?.attr);
             }
             if let Some((attr, _)) = self.cached(|cache, fs| cache.search(fs, dir, name, cred)) {
@@ -308,7 +309,7 @@ impl FsHandle {
         cred: &'a Cred,
     ) -> Request<'a, FsResult<Access>> {
         Box::pin(async move {
-            if is_control(id) {
+            if let FileTarget::Control(id) = FileTarget::of(id) {
                 return Ok(self.control_access(id, wanted));
             }
             if let Some(granted) = self.cached(|cache, fs| cache.access(fs, id, wanted, cred)) {
@@ -331,7 +332,7 @@ impl FsHandle {
         cred: &'a Cred,
     ) -> Request<'a, FsResult<(Access, Attr)>> {
         Box::pin(async move {
-            if is_control(id) {
+            if let FileTarget::Control(id) = FileTarget::of(id) {
                 return Ok((
                     self.control_access(id, wanted),
                     self.control_attr(id).await?,
@@ -365,9 +366,7 @@ impl FsHandle {
         cred: &'a Cred,
     ) -> Request<'a, FsResult<Change>> {
         Box::pin(async move {
-            if is_control(id) {
-                return Err(FsError::ReadOnly);
-            }
+            let id = stored(id, StoredOperation::SetAttr)?;
             let (set, cred) = (*set, cred.clone());
             self.change(
                 id,
@@ -387,9 +386,7 @@ impl FsHandle {
     /// [`FsError::Invalid`] when the file is no symbolic link.
     pub fn readlink(&self, id: FileId) -> Request<'_, FsResult<Vec<u8>>> {
         Box::pin(async move {
-            if is_control(id) {
-                return Err(FsError::Invalid);
-            }
+            let id = stored(id, StoredOperation::ReadLink)?;
             self.call(move |fs| async move { fs.readlink(id).await })
                 .await
         })
@@ -407,9 +404,7 @@ impl FsHandle {
         cred: &'a Cred,
     ) -> Request<'a, FsResult<ReadData>> {
         Box::pin(async move {
-            if is_control(id) {
-                return Err(FsError::IsDirectory);
-            }
+            let id = stored(id, StoredOperation::Read)?;
             let cred = cred.clone();
             self.call(move |fs| async move { fs.read(id, offset, len, &cred).await })
                 .await
@@ -429,9 +424,7 @@ impl FsHandle {
         cred: &'a Cred,
     ) -> Request<'a, FsResult<Written>> {
         Box::pin(async move {
-            if is_control(id) {
-                return Err(FsError::ReadOnly);
-            }
+            let id = stored(id, StoredOperation::Write)?;
             let cred = cred.clone();
             let done = self
                 .call(move |fs| async move { fs.write(id, offset, data, stability, &cred).await })
@@ -456,6 +449,7 @@ impl FsHandle {
         cred: &'a Cred,
     ) -> Request<'a, FsResult<Written>> {
         Box::pin(async move {
+            let id = stored(id, StoredOperation::Append)?;
             let cred = cred.clone();
             let done = self
                 .call(move |fs| async move { fs.append(id, data, stability, &cred).await })
@@ -478,9 +472,7 @@ impl FsHandle {
         cred: &'a Cred,
     ) -> Request<'a, FsResult<Change>> {
         Box::pin(async move {
-            if is_control(id) {
-                return Err(FsError::ReadOnly);
-            }
+            let id = stored(id, StoredOperation::Punch)?;
             let cred = cred.clone();
             let done = self
                 .call(move |fs| async move { fs.punch(id, offset, len, &cred).await })
@@ -499,9 +491,7 @@ impl FsHandle {
     /// [`FsError::NoData`] or its like when there is none before the end of file.
     pub fn seek(&self, id: FileId, offset: u64, target: SeekTarget) -> Request<'_, FsResult<u64>> {
         Box::pin(async move {
-            if is_control(id) {
-                return Err(FsError::IsDirectory);
-            }
+            let id = stored(id, StoredOperation::Seek)?;
             self.call(move |fs| async move { fs.seek(id, offset, target).await })
                 .await
         })
@@ -513,7 +503,7 @@ impl FsHandle {
     /// [`FsError::Io`] when that failed: earlier unstable writes may be lost.
     pub fn commit(&self, id: FileId, offset: u64, len: u64) -> Request<'_, FsResult<Attr>> {
         Box::pin(async move {
-            if is_control(id) {
+            if let FileTarget::Control(id) = FileTarget::of(id) {
                 return self.control_attr(id).await;
             }
             self.call(move |fs| async move { fs.commit(id, offset, len).await })
@@ -542,14 +532,12 @@ impl FsHandle {
         cred: &'a Cred,
     ) -> Request<'a, FsResult<Made>> {
         Box::pin(async move {
-            if is_control(dir) {
-                return Err(FsError::ReadOnly);
-            }
+            let dir = stored(dir, StoredOperation::Create)?;
             let (name, set, cred) = (name.to_vec(), *set, cred.clone());
             self.change(
                 dir,
                 move |fs| async move {
-                    check_free(&fs, dir, &name)?;
+                    check_not_control_name(&fs, dir, &name)?;
                     fs.create(dir, &name, mode, &set, &cred).await
                 },
                 |made| match made.created {
@@ -573,14 +561,14 @@ impl FsHandle {
         cred: &'a Cred,
     ) -> Request<'a, FsResult<Made>> {
         Box::pin(async move {
-            if is_control(dir) {
+            if let FileTarget::Control(dir) = FileTarget::of(dir) {
                 return self.control_mkdir(dir, name, cred).await;
             }
             let (name, set, cred) = (name.to_vec(), *set, cred.clone());
             self.change(
                 dir,
                 move |fs| async move {
-                    check_free(&fs, dir, &name)?;
+                    check_not_control_name(&fs, dir, &name)?;
                     fs.mkdir(dir, &name, &set, &cred).await
                 },
                 |_| vec![Invalidation::Attributes(dir)],
@@ -602,15 +590,13 @@ impl FsHandle {
         cred: &'a Cred,
     ) -> Request<'a, FsResult<Made>> {
         Box::pin(async move {
-            if is_control(dir) {
-                return Err(FsError::ReadOnly);
-            }
+            let dir = stored(dir, StoredOperation::Symlink)?;
             let (name, target) = (name.to_vec(), target.to_vec());
             let (set, cred) = (*set, cred.clone());
             self.change(
                 dir,
                 move |fs| async move {
-                    check_free(&fs, dir, &name)?;
+                    check_not_control_name(&fs, dir, &name)?;
                     fs.symlink(dir, &name, &target, &set, &cred).await
                 },
                 |_| vec![Invalidation::Attributes(dir)],
@@ -633,14 +619,12 @@ impl FsHandle {
         cred: &'a Cred,
     ) -> Request<'a, FsResult<Made>> {
         Box::pin(async move {
-            if is_control(dir) {
-                return Err(FsError::ReadOnly);
-            }
+            let dir = stored(dir, StoredOperation::Mknod)?;
             let (name, set, cred) = (name.to_vec(), *set, cred.clone());
             self.change(
                 dir,
                 move |fs| async move {
-                    check_free(&fs, dir, &name)?;
+                    check_not_control_name(&fs, dir, &name)?;
                     fs.mknod(dir, &name, file_type, rdev, &set, &cred).await
                 },
                 |_| vec![Invalidation::Attributes(dir)],
@@ -661,14 +645,15 @@ impl FsHandle {
         cred: &'a Cred,
     ) -> Request<'a, FsResult<Made>> {
         Box::pin(async move {
-            if is_control(dir) || is_control(id) {
-                return Err(FsError::ReadOnly);
-            }
+            let (id, dir) = (
+                stored(id, StoredOperation::Link)?,
+                stored(dir, StoredOperation::Link)?,
+            );
             let (name, cred) = (name.to_vec(), cred.clone());
             self.change(
                 dir,
                 move |fs| async move {
-                    check_free(&fs, dir, &name)?;
+                    check_not_control_name(&fs, dir, &name)?;
                     fs.link(id, dir, &name, &cred).await
                 },
                 |_| vec![Invalidation::Attributes(id), Invalidation::Attributes(dir)],
@@ -688,15 +673,13 @@ impl FsHandle {
         cred: &'a Cred,
     ) -> Request<'a, FsResult<Change>> {
         Box::pin(async move {
-            if is_control(dir) {
-                return Err(FsError::ReadOnly);
-            }
+            let dir = stored(dir, StoredOperation::Remove)?;
             let (name, cred) = (name.to_vec(), cred.clone());
             let gone = name.clone();
             self.change(
                 dir,
                 move |fs| async move {
-                    check_free(&fs, dir, &name)?;
+                    check_not_control_name(&fs, dir, &name)?;
                     fs.remove(dir, &name, &cred).await
                 },
                 |_| vec![Invalidation::Name(dir, gone), Invalidation::Attributes(dir)],
@@ -716,7 +699,7 @@ impl FsHandle {
         cred: &'a Cred,
     ) -> Request<'a, FsResult<Change>> {
         Box::pin(async move {
-            if is_control(dir) {
+            if let FileTarget::Control(dir) = FileTarget::of(dir) {
                 return self.control_rmdir(dir, name, cred).await;
             }
             let (name, cred) = (name.to_vec(), cred.clone());
@@ -724,7 +707,7 @@ impl FsHandle {
             self.change(
                 dir,
                 move |fs| async move {
-                    check_free(&fs, dir, &name)?;
+                    check_not_control_name(&fs, dir, &name)?;
                     fs.rmdir(dir, &name, &cred).await
                 },
                 |_| vec![Invalidation::Name(dir, gone), Invalidation::Attributes(dir)],
@@ -746,18 +729,22 @@ impl FsHandle {
         cred: &'a Cred,
     ) -> Request<'a, FsResult<Renamed>> {
         Box::pin(async move {
-            if is_control(from) || is_control(to) {
-                return self
-                    .control_rename(from, from_name, to, to_name, cred)
-                    .await;
-            }
+            let (from, to) = match (FileTarget::of(from), FileTarget::of(to)) {
+                (FileTarget::Stored(from), FileTarget::Stored(to)) => (from, to),
+                (FileTarget::Control(from), FileTarget::Control(to)) => {
+                    return self
+                        .control_rename(from, from_name, to, to_name, cred)
+                        .await;
+                }
+                _ => return Err(FsError::CrossDevice),
+            };
             let (old, new, cred) = (from_name.to_vec(), to_name.to_vec(), cred.clone());
             // One transaction changes both directories, so one of them tells for both.
             self.change(
                 to,
                 move |fs| async move {
-                    check_free(&fs, from, &old)?;
-                    check_free(&fs, to, &new)?;
+                    check_not_control_name(&fs, from, &old)?;
+                    check_not_control_name(&fs, to, &new)?;
                     fs.rename(from, &old, to, &new, &cred).await
                 },
                 |_| {
@@ -786,15 +773,16 @@ impl FsHandle {
         cred: &'a Cred,
     ) -> Request<'a, FsResult<Renamed>> {
         Box::pin(async move {
-            if is_control(from) || is_control(to) {
-                return Err(FsError::Invalid);
-            }
+            let (from, to) = (
+                stored(from, StoredOperation::Exchange)?,
+                stored(to, StoredOperation::Exchange)?,
+            );
             let (one, other, cred) = (from_name.to_vec(), to_name.to_vec(), cred.clone());
             self.change(
                 to,
                 move |fs| async move {
-                    check_free(&fs, from, &one)?;
-                    check_free(&fs, to, &other)?;
+                    check_not_control_name(&fs, from, &one)?;
+                    check_not_control_name(&fs, to, &other)?;
                     fs.exchange(from, &one, to, &other, &cred).await
                 },
                 |_| {
@@ -822,7 +810,7 @@ impl FsHandle {
         cred: &'a Cred,
     ) -> Request<'a, FsResult<Listing>> {
         Box::pin(async move {
-            if is_control(dir) {
+            if let FileTarget::Control(dir) = FileTarget::of(dir) {
                 return self.control_readdir(dir, cookie, limit, cred).await;
             }
             let cred = cred.clone();
@@ -831,7 +819,7 @@ impl FsHandle {
                     let visible = fs.snapdir() == zpl::SnapDir::Visible
                         && dir == fs.root()
                         && !fs.is_snapshot();
-                    let listing = if visible && cookie >= CONTROL_COOKIE {
+                    let listing = if visible && Self::is_past_stored(cookie) {
                         Listing {
                             entries: Vec::new(),
                             eof: true,
@@ -864,7 +852,7 @@ impl FsHandle {
     /// As of [`getattr`](Self::getattr).
     pub fn hold(&self, id: FileId) -> Request<'_, FsResult<Attr>> {
         Box::pin(async move {
-            if is_control(id) {
+            if let FileTarget::Control(id) = FileTarget::of(id) {
                 return self.control_attr(id).await;
             }
             self.call(move |fs| async move { fs.hold(id).await }).await
@@ -896,9 +884,7 @@ impl FsHandle {
         cred: &'a Cred,
     ) -> Request<'a, FsResult<Vec<u8>>> {
         Box::pin(async move {
-            if is_control(id) {
-                return Err(FsError::NotSupported);
-            }
+            let id = stored(id, StoredOperation::Xattr)?;
             let (name, cred) = (name.to_vec(), cred.clone());
             self.call(move |fs| async move { fs.xattr(id, &name, &cred).await })
                 .await
@@ -918,9 +904,7 @@ impl FsHandle {
         cred: &'a Cred,
     ) -> Request<'a, FsResult<Change>> {
         Box::pin(async move {
-            if is_control(id) {
-                return Err(FsError::ReadOnly);
-            }
+            let id = stored(id, StoredOperation::SetXattr)?;
             let (name, value, cred) = (name.to_vec(), value.to_vec(), cred.clone());
             self.change(
                 id,
@@ -942,9 +926,7 @@ impl FsHandle {
         cred: &'a Cred,
     ) -> Request<'a, FsResult<Change>> {
         Box::pin(async move {
-            if is_control(id) {
-                return Err(FsError::ReadOnly);
-            }
+            let id = stored(id, StoredOperation::RemoveXattr)?;
             let (name, cred) = (name.to_vec(), cred.clone());
             self.change(
                 id,
@@ -965,23 +947,12 @@ impl FsHandle {
         cred: &'a Cred,
     ) -> Request<'a, FsResult<Vec<StoredXattr>>> {
         Box::pin(async move {
-            if is_control(id) {
+            if let FileTarget::Control(_) = FileTarget::of(id) {
                 return Ok(Vec::new());
             }
             let cred = cred.clone();
             self.call(move |fs| async move { fs.xattrs(id, &cred).await })
                 .await
         })
-    }
-}
-
-/// What a caller of file operations is told when not the file but the dataset or pool is the
-/// trouble.
-pub(crate) fn as_fs_error(error: &EngineError) -> FsError {
-    match error {
-        EngineError::Fs(error) => *error,
-        EngineError::DatasetNotFound(_) | EngineError::WrongKind(_) => FsError::Stale,
-        EngineError::PoolClosed | EngineError::Busy(_) => FsError::Busy,
-        _ => FsError::Io,
     }
 }

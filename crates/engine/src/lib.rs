@@ -18,6 +18,7 @@ mod delegation;
 mod engine;
 mod error;
 mod fast_path;
+mod file_target;
 mod fs;
 mod invalidation;
 mod objects;
@@ -28,15 +29,15 @@ mod snapshot;
 mod statistics;
 mod volume;
 
-pub use control_dir::{
-    CONTROL_NAME, CONTROL_ROOT, CONTROL_SHARES, CONTROL_SNAPSHOTS, Found, Searched, is_control,
-    is_unopened,
-};
+pub use control_dir::{Found, Searched};
 pub use dataset::{
     CreateDataset, DatasetFilter, DatasetInfo, DatasetProperty, DestroyOptions, PropertyQuery,
 };
 pub use engine::{Engine, Host, PoolBody, Threads};
 pub use error::EngineError;
+pub use file_target::{
+    CONTROL_NAME, CONTROL_ROOT, CONTROL_SHARES, CONTROL_SNAPSHOTS, is_control, is_unopened,
+};
 pub use fs::FsHandle;
 pub use objects::ObjectSum;
 pub use pool_handle::PoolHandle;

@@ -48,9 +48,9 @@ pub struct FsOptions {
 
 /// An open file system. Clones share it. One [`Fs`] per dataset may be open at a time.
 #[derive(Clone)]
-pub struct Fs(pub(crate) Rc<Inner>);
+pub struct Fs(pub(crate) Rc<FsState>);
 
-pub(crate) struct Inner {
+pub(crate) struct FsState {
     pub(crate) handle: Handle,
     pub(crate) os: Objset,
     pub(crate) backing: Backing,
@@ -197,7 +197,7 @@ impl Fs {
         let keep_unlinked = options.keep_unlinked;
         let cache = options.attr_cache.clone();
         let attr_cache = cache.map(|(cache, fs)| AttrCacheWriter::new(cache, fs));
-        let fs = Self(Rc::new(Inner {
+        let fs = Self(Rc::new(FsState {
             handle,
             os,
             log: backing.log(),

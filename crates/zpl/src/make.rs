@@ -31,15 +31,15 @@ const LINKS_MAX: u64 = u32::MAX as u64;
 pub(crate) type Listed = (&'static [u8], Vec<u8>);
 
 /// What kind of file to make.
-pub(crate) struct Kind<'a> {
+pub(crate) struct NewFile<'a> {
     pub(crate) file_type: FileType,
     pub(crate) rdev: DeviceNumber,
     pub(crate) target: &'a [u8],
 }
 
-impl Kind<'_> {
+impl NewFile<'_> {
     fn plain(file_type: FileType) -> Self {
-        Kind {
+        NewFile {
             file_type,
             rdev: DeviceNumber::default(),
             target: &[],
@@ -62,8 +62,15 @@ impl Fs {
         set: &SetAttr,
         cred: &Cred,
     ) -> FsResult<Made> {
-        self.make(dir, name, &Kind::plain(FileType::Regular), mode, set, cred)
-            .await
+        self.make(
+            dir,
+            name,
+            &NewFile::plain(FileType::Regular),
+            mode,
+            set,
+            cred,
+        )
+        .await
     }
 
     /// Makes a directory.
@@ -80,7 +87,7 @@ impl Fs {
         self.make(
             dir,
             name,
-            &Kind::plain(FileType::Directory),
+            &NewFile::plain(FileType::Directory),
             CreateMode::Guarded,
             set,
             cred,
@@ -106,7 +113,7 @@ impl Fs {
         if target.contains(&0) {
             return Err(FsError::Invalid);
         }
-        let kind = Kind {
+        let kind = NewFile {
             file_type: FileType::Symlink,
             rdev: DeviceNumber::default(),
             target,
@@ -136,7 +143,7 @@ impl Fs {
             }
             _ => {}
         }
-        let kind = Kind {
+        let kind = NewFile {
             file_type,
             rdev,
             target: &[],
@@ -149,7 +156,7 @@ impl Fs {
         &self,
         dir: FileId,
         name: &[u8],
-        kind: &Kind<'_>,
+        kind: &NewFile<'_>,
         mode: CreateMode,
         set: &SetAttr,
         cred: &Cred,
@@ -315,7 +322,7 @@ impl Fs {
     pub(crate) fn new_attrs(
         &self,
         dir: &Attrs,
-        kind: &Kind<'_>,
+        kind: &NewFile<'_>,
         set: &SetAttr,
         cred: &Cred,
     ) -> FsResult<Attrs> {

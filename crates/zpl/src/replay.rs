@@ -18,7 +18,7 @@ use crate::backing::Weight;
 use crate::data::META_BYTES;
 use crate::fs::Fs;
 use crate::log::{OPTIONAL_CRTIME, OPTIONAL_FLAGS, OPTIONAL_PROJECT, mask};
-use crate::make::Kind;
+use crate::make::NewFile;
 use crate::names::OBJECT_MASK;
 use crate::sa::Attrs;
 use crate::sa::attrs::timestamp;
@@ -386,7 +386,7 @@ impl Fs {
             return Err(DAMAGED);
         }
         self.make_room(given.object).await?;
-        let kind = Kind {
+        let kind = NewFile {
             file_type,
             rdev: if rdev == 0 {
                 DeviceNumber::default()

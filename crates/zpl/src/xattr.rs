@@ -17,7 +17,7 @@ use crate::backing::{AclType, Weight};
 use crate::data::META_BYTES;
 use crate::fs::Fs;
 use crate::log::{hidden_dir_record, hidden_file_records, remove_record};
-use crate::make::Kind;
+use crate::make::NewFile;
 use crate::names::{OBJECT_MASK, entry_value};
 use crate::permission::{self, READ, WRITE};
 use crate::sa::Attrs;
@@ -398,7 +398,7 @@ impl Fs {
     }
 
     fn hidden_attrs(&self, owner: &Znode, file_type: FileType, cred: &Cred) -> FsResult<Attrs> {
-        let kind = Kind {
+        let kind = NewFile {
             file_type,
             rdev: DeviceNumber::default(),
             target: &[],

@@ -61,9 +61,9 @@ pub struct Allocation {
 
 /// An open volume. Clones share it. One per dataset may be open at a time.
 #[derive(Clone)]
-pub struct Volume(Rc<Inner>);
+pub struct Volume(Rc<VolumeState>);
 
-struct Inner {
+struct VolumeState {
     os: Objset,
     dataset: Dataset,
     options: VolumeOptions,
@@ -98,7 +98,7 @@ impl Volume {
         if size > i64::MAX.cast_unsigned() {
             return Err(VolumeError::Corrupt("the volume's size"));
         }
-        let volume = Self(Rc::new(Inner {
+        let volume = Self(Rc::new(VolumeState {
             os,
             log: dataset.log(),
             replaying: Cell::new(None),
