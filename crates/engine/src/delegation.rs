@@ -1,4 +1,4 @@
-//! What callers other than root may do: permissions delegated by `zfs allow`, checked at the door.
+//! What callers other than root may do: permissions delegated by `zfs allow`, checked before a job enters the mailbox or as its first step.
 
 use std::rc::Rc;
 

@@ -1,4 +1,4 @@
-//! The one door to the engine: handles that may be cloned and sent to any thread, behind which one
+//! The one interface of the engine: handles that may be cloned and sent to any thread, behind which one
 //! thread per pool runs everything that touches the pool.
 //!
 //! A request is a closure carried through a bounded mailbox to the pool's thread, run there as a

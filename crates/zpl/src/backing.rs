@@ -10,7 +10,7 @@ use crate::data::META_BYTES;
 use crate::sa::Attrs;
 use crate::{FsError, FsResult};
 
-/// What a transaction that frees more than it takes makes dirty, roughly: dictionary blocks, dnodes, indirect blocks.
+/// What a transaction that frees more than it takes makes dirty, roughly: ZAP blocks, dnodes, indirect blocks.
 const FREEING_BYTES: u64 = 64 << 10;
 
 /// What a transaction is about to do, for the write throttle and for quotas.
@@ -56,7 +56,7 @@ pub(crate) struct Settings {
     pub(crate) acl_inherit: AclInherit,
 }
 
-/// Which access control lists files may have beside their modes, the property `acltype`. A stored list that says more
+/// Which access control lists files may have beside their modes, the property `acltype`. A stored ACL that says more
 /// than a mode counts in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AclType {
@@ -65,7 +65,7 @@ pub(crate) enum AclType {
     Nfsv4,
 }
 
-/// What a new mode makes of a stored list, the property `aclmode`.
+/// What a new mode makes of a stored ACL, the property `aclmode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AclMode {
     Discard,
@@ -80,7 +80,7 @@ impl AclMode {
     }
 }
 
-/// Which entries new files take over from their directory's list, the property `aclinherit`.
+/// Which entries new files take over from their directory's ACL, the property `aclinherit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AclInherit {
     Discard,

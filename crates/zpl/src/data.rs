@@ -19,10 +19,10 @@ use crate::{
 };
 use runtime::sync::WHOLE_RANGE;
 
-/// Bytes written in one transaction: keeps a group's size under the throttle's control, and is a whole number of blocks
+/// Bytes written in one transaction: keeps a txg's size under the throttle's control, and is a whole number of blocks
 /// of up to 1 MiB. Larger blocks are written one at a time.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// What a transaction that changes attributes and a few dictionary blocks makes dirty, roughly.
+/// What a transaction that changes attributes and a few ZAP blocks makes dirty, roughly.
 pub(crate) const META_BYTES: u64 = 32 << 10;
 
 impl Fs {

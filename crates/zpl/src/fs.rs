@@ -61,7 +61,7 @@ pub(crate) struct FsState {
     pub(crate) given: Cell<Option<Given>>,
     settings: Cell<Settings>,
     settings_version: Cell<u64>,
-    /// Grows when files have to be looked at anew for their POSIX lists.
+    /// Grows when files have to be looked at anew for their POSIX ACLs.
     pub(crate) acl_epoch: Cell<u32>,
     /// Writes the entries of the attribute cache.
     pub(crate) attr_cache: Option<AttrCacheWriter>,
@@ -133,7 +133,7 @@ impl Master {
         })
     }
 
-    /// Returns the normalization flags of a new directory's dictionary.
+    /// Returns the normalization flags of a new directory's ZAP.
     pub(crate) fn directory_flags(&self) -> u64 {
         self.normalization
             | if self.case == CaseSensitivity::Sensitive {

@@ -355,7 +355,7 @@ impl Fs {
         }
     }
 
-    /// A file was given a stored list. OpenZFS: `lr_acl_t`, and of each entry who, rights, flags and kind.
+    /// A file was given a stored ACL. OpenZFS: `lr_acl_t`, and of each entry who, rights, flags and kind.
     pub(crate) fn log_list(&self, file: &Znode, aces: &[Ace], tx: &Tx) {
         const ENTRY: u64 = 12;
         let flags = file.flags() & crate::acl::list::WIDE;

@@ -399,7 +399,7 @@ impl Fs {
         Ok(attrs)
     }
 
-    /// Gives a new file the POSIX lists that follow from its directory's default. Returns the extended attributes they
+    /// Gives a new file the POSIX ACLs that follow from its directory's default. Returns the extended attributes they
     /// are; in a file system that keeps such in a list they are already in it.
     fn give_default(&self, attrs: &mut Attrs, default: PosixAcl) -> FsResult<Vec<Listed>> {
         let mut listed = Vec::new();

@@ -16,7 +16,7 @@ pub(crate) const OBJECT_MASK: u64 = (1 << 48) - 1;
 const NAME_MAX: usize = 255;
 /// Longest name with it.
 const LONG_NAME_MAX: usize = 1023;
-/// Cookies of `.` and `..`; those of stored names follow from the dictionary's, moved by the same number.
+/// Cookies of `.` and `..`; those of stored names follow from the ZAP's, moved by the same number.
 const COOKIE_SELF: u64 = 1;
 const COOKIE_PARENT: u64 = 2;
 /// Entries read from a directory at a time.

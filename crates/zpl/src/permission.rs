@@ -1,4 +1,4 @@
-//! Who may do what: POSIX permission bits, non-trivial lists, sticky directories, and the flags that forbid changes.
+//! Permission checks: POSIX permission bits, non-trivial ACLs, sticky directories, and the flags that forbid changes.
 
 use crate::acl::{self, Asker, mask};
 use crate::sa::Attrs;
@@ -22,7 +22,7 @@ fn in_owning_group(attrs: &Attrs, cred: &Cred) -> bool {
 pub(crate) fn allowed(attrs: &Attrs, cred: &Cred, wanted: u32) -> u32 {
     let is_dir = attrs.mode >> 12 == 4;
     if cred.uid == 0 {
-        // Root may do everything, but a file nobody can execute is not a program.
+        // Root may do everything, but a file without any execute bit is not a program.
         let executable = is_dir || attrs.mode & 0o111 != 0;
         return if executable {
             wanted
@@ -68,7 +68,7 @@ pub(crate) fn allowed(attrs: &Attrs, cred: &Cred, wanted: u32) -> u32 {
         | (if got & mask::EXECUTE != 0 { EXECUTE } else { 0 })
 }
 
-/// Returns which rights of entries the stored list gives the caller.
+/// Returns which rights of entries the stored ACL gives the caller.
 fn evaluate(attrs: &Attrs, cred: &Cred, rights: u32) -> u32 {
     let in_group = |gid: u64| u32::try_from(gid).is_ok_and(|gid| cred.in_group(gid));
     let asker = Asker {
@@ -80,7 +80,7 @@ fn evaluate(attrs: &Attrs, cred: &Cred, rights: u32) -> u32 {
     acl::evaluate(attrs.acl.as_deref().unwrap_or(&[]), rights, &asker)
 }
 
-/// Returns whether a stored list that says more than the mode gives the caller rights that the mode has no bits for.
+/// Returns whether a stored ACL that says more than the mode gives the caller rights that the mode has no bits for.
 pub(crate) fn grants(attrs: &Attrs, cred: &Cred, rights: u32) -> bool {
     attrs.flags & ACL_TRIVIAL == 0 && attrs.acl.is_some() && evaluate(attrs, cred, rights) == rights
 }
@@ -90,7 +90,7 @@ pub(crate) fn grants(attrs: &Attrs, cred: &Cred, rights: u32) -> bool {
 /// # Errors
 /// [`FsError::Access`].
 pub(crate) fn check(attrs: &Attrs, cred: &Cred, wanted: u32) -> FsResult<()> {
-    // Of several groups in a POSIX list, one has to grant all that is wanted together.
+    // Of several groups in a POSIX ACL, one has to grant all that is wanted together.
     let together = match &attrs.posix {
         Some(acl) if cred.uid != 0 => acl.permits(cred, attrs.uid, attrs.gid, wanted),
         _ => true,
@@ -102,8 +102,9 @@ pub(crate) fn check(attrs: &Attrs, cred: &Cred, wanted: u32) -> FsResult<()> {
     }
 }
 
-/// Checks the permission to read or write content: the owner always may (the check was done at open, which stateless
-/// protocols do not see), as may who holds the file open.
+/// Checks the permission to read or write content. The owner always has it, and reading is allowed with the right to execute:
+/// the check was done at open, which stateless protocols do not see (RFC 1813, section 4.4). So has a caller that holds the
+/// file open ([`Cred::opened`]). Decided here alone, from the credential; an ACL that denies both rights is not overridden.
 ///
 /// # Errors
 /// [`FsError::Access`].
@@ -112,7 +113,7 @@ pub(crate) fn check_content(attrs: &Attrs, cred: &Cred, wanted: u32) -> FsResult
         return Ok(());
     }
     let got = allowed(attrs, cred, wanted | EXECUTE);
-    // Who may execute a file may have it read over a protocol that has no "execute" operation.
+    // A client executes a program by reading it: its protocol has no "execute" operation.
     if got & wanted == wanted || (wanted == READ && got & EXECUTE != 0) {
         Ok(())
     } else {
@@ -150,7 +151,7 @@ pub(crate) fn access(attrs: &Attrs, cred: &Cred, wanted: Access) -> Access {
 /// # Errors
 /// [`FsError::Access`], [`FsError::NotPermitted`] for an immutable directory.
 pub(crate) fn check_add(dir: &Attrs, directory: bool, cred: &Cred) -> FsResult<()> {
-    // A stored list tells files from directories. OpenZFS: ACE_ADD_FILE, ACE_ADD_SUBDIRECTORY.
+    // A stored ACL tells files from directories. OpenZFS: ACE_ADD_FILE, ACE_ADD_SUBDIRECTORY.
     if directory && grants(dir, cred, mask::APPEND_DATA) {
         check(dir, cred, EXECUTE)?;
     } else {
@@ -188,7 +189,7 @@ pub(crate) fn check_remove(dir: &Attrs, file: &Attrs, cred: &Cred) -> FsResult<(
     Ok(())
 }
 
-/// Returns the mode after content or ownership was changed by somebody who may not grant set-id bits.
+/// Returns the mode after content or ownership was changed by a caller that may not grant set-id bits.
 pub(crate) fn without_set_id(mode: u64) -> u64 {
     if mode >> 12 == 4 {
         return mode;

@@ -605,7 +605,7 @@ impl Fs {
     }
 }
 
-/// Gives a file a list of access control entries as stored.
+/// Gives a file an ACL as stored.
 fn set_acl(attrs: &mut Attrs, (bytes, count): &(Vec<u8>, u64)) -> FsResult<()> {
     let aces = ondisk::acl::decode(bytes, index(*count)).map_err(|_| DAMAGED)?;
     let wide = attrs.flags;

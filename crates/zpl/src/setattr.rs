@@ -22,7 +22,7 @@ use runtime::sync::WHOLE_RANGE;
 /// Flags only root may change.
 const ROOT_FLAGS: u64 = flags::IMMUTABLE | flags::NOUNLINK | flags::APPENDONLY;
 
-/// Gives attributes the trivial list of their mode.
+/// Gives attributes the trivial ACL of their mode.
 pub(crate) fn set_trivial_acl(attrs: &mut Attrs) {
     let list = Trivial::of_mode(attrs.mode, attrs.mode >> 12 == 4);
     if attrs.acl.as_deref() != Some(list.bytes()) {

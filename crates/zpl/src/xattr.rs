@@ -350,7 +350,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Gives attributes the mode that shows a POSIX list. A stored list that says more than a mode stays as it is.
+    /// Gives attributes the mode that shows a POSIX ACL. A stored ACL that says more than a mode stays as it is.
     fn show_list(&self, attrs: &mut Attrs, acl: &PosixAcl, cred: &Cred) {
         attrs.mode = (attrs.mode & !0o777) | acl.mode_bits();
         let in_group = u32::try_from(attrs.gid).is_ok_and(|gid| cred.in_group(gid));

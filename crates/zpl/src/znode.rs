@@ -54,7 +54,7 @@ pub(crate) struct Znode {
     pub(crate) atime_dirty: Cell<bool>,
     /// Newest txg with a change.
     pub(crate) last_txg: Cell<Txg>,
-    /// When the file's POSIX list was looked at, see [`Fs::look_at_acl`](crate::Fs).
+    /// When the file's POSIX ACL was looked at, see [`Fs::look_at_acl`](crate::Fs).
     pub(crate) acl_seen: Cell<u32>,
     /// Writes the file's entries of the attribute cache.
     attr_cache: Option<AttrCacheWriter>,

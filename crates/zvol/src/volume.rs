@@ -70,7 +70,7 @@ struct VolumeState {
     block_size: u64,
     size: Cell<u64>,
     ranges: RangeLock,
-    /// The newest group with changes.
+    /// The newest txg with changes.
     last_txg: Cell<Txg>,
     log: Option<Zilog>,
     /// Number of the log record being replayed.
@@ -115,7 +115,7 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Ends the use of the volume: changes are refused from now on. What was written unstably is on disk with its group; on
+    /// Ends the use of the volume: changes are refused from now on. What was written unstably is on disk with its txg; on
     /// return the intent log is empty.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
-//! The lists of files in use: which POSIX list a file has in memory, what new files get, and lists as extended attributes.
+//! The ACLs of files in use: which POSIX ACL a file has in memory, what new files get, and ACLs as extended attributes.
 //!
-//! A POSIX list is an extended attribute and may be a file of its own, so it is looked at once when a file is used and
-//! kept beside the decoded attributes ([`Attrs::posix`]); every change of it goes through here. Which kind of list a file
+//! A POSIX ACL is an extended attribute and may be a file of its own, so it is looked at once when a file is used and
+//! kept beside the decoded attributes ([`Attrs::posix`]); every change of it goes through here. Which kind of ACL a file
 //! system has is the property `acltype`; when it changes, files are looked at anew.
 
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use crate::znode::{ACL_TRIVIAL, XATTR, Znode};
 use crate::{Change, Cred, FileType, FsError, FsResult, flags};
 
 impl Fs {
-    /// Sees to it that the file's POSIX list is in memory, if lists of that kind are in force.
+    /// Sees to it that the file's POSIX ACL is in memory, if ACLs of that kind are in force.
     ///
     /// # Errors
     /// Those of reading.
@@ -40,7 +40,7 @@ impl Fs {
                 Box::pin(self.posix_list(znode, posix::ACCESS)).await?
             };
             let mut attrs = znode.attrs.borrow_mut();
-            // Who changes a list changes this time too, and leaves what it is now.
+            // Who changes an ACL changes this time too, and leaves what it is now.
             if attrs.ctime == ctime {
                 attrs.posix = acl.map(Rc::new);
                 znode.acl_seen.set(epoch);
@@ -58,7 +58,7 @@ impl Fs {
         }
     }
 
-    /// Returns the list that new files of a directory get.
+    /// Returns the ACL that new files of a directory get.
     ///
     /// # Errors
     /// Those of reading.
@@ -73,7 +73,7 @@ impl Fs {
         self.posix_list(dir, posix::DEFAULT).await
     }
 
-    /// Gives a new file, whose mode and owners are set, its first list: that of its mode, with what the directory's list
+    /// Gives a new file, whose mode and owners are set, its first ACL: that of its mode, with what the directory's ACL
     /// has for new files.
     ///
     /// # Errors
@@ -89,10 +89,10 @@ impl Fs {
         Ok(())
     }
 
-    /// Gives attributes a new mode, and their lists what follows from it.
+    /// Gives attributes a new mode, and their ACLs what follows from it.
     ///
     /// # Errors
-    /// [`FsError::NotPermitted`] when `aclmode` keeps the list as it is; [`FsError::Corrupt`].
+    /// [`FsError::NotPermitted`] when `aclmode` keeps the ACL as it is; [`FsError::Corrupt`].
     pub(crate) fn give_mode(&self, attrs: &mut Attrs, mode: u64) -> FsResult<()> {
         if attrs.flags & ACL_TRIVIAL != 0 || attrs.acl.is_none() {
             attrs.mode = mode;
@@ -109,7 +109,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Checks that the kind of list an extended attribute stands for is in force here, and that the file may have it.
+    /// Checks that the kind of ACL an extended attribute stands for is in force here, and that the file may have it.
     ///
     /// # Errors
     /// [`FsError::NotSupported`]; [`FsError::Access`] for what only directories have; [`FsError::NotPermitted`].
@@ -146,7 +146,7 @@ impl Fs {
         }
     }
 
-    /// Sets the list a file stores, from the form of the extended attribute; nothing means the list of its mode.
+    /// Sets the ACL a file stores, from the form of the extended attribute; nothing means the ACL of its mode.
     ///
     /// # Errors
     /// [`FsError::Invalid`], [`FsError::NotPermitted`], [`FsError::NotSupported`], those of writing.

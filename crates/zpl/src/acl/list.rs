@@ -1,4 +1,4 @@
-//! The lists that files store (NFSv4's), as rules on whole lists: what a change of mode makes of one, what a new file
+//! The ACLs that files store (NFSv4's), as rules on whole ACLs: what a change of mode makes of one, what a new file
 //! inherits, which mode shows one, and the form they have in an extended attribute.
 //!
 //! Pure functions. Facts: OpenZFS module/os/linux/zfs/zfs_acl.c (zfs_acl_chmod, zfs_acl_inherit, zfs_mode_compute,
@@ -12,24 +12,24 @@ use crate::sa::Attrs;
 use crate::znode::{ACL_AUTO_INHERIT, ACL_TRIVIAL, NO_EXECS_DENIED};
 use crate::{FsError, FsResult};
 
-/// The attribute under which a list is read and set.
+/// The attribute under which an ACL is read and set.
 pub(crate) const XDR: &[u8] = b"system.nfs4_acl_xdr";
 
-/// Flag of a file: its list has entries for new files. OpenZFS: include/sys/zfs_znode.h, ZFS_INHERIT_ACE.
+/// Flag of a file: its ACL has entries for new files. OpenZFS: include/sys/zfs_znode.h, ZFS_INHERIT_ACE.
 pub(crate) const INHERITABLE: u64 = 0x2;
 const OBJECT_ENTRIES: u64 = 0x8;
 const PROTECTED: u64 = 0x10;
 const DEFAULTED: u64 = 0x20;
-/// What a list as a whole may say about itself, OpenZFS: V4_ACL_WIDE_FLAGS.
+/// What an ACL as a whole may say about itself, OpenZFS: V4_ACL_WIDE_FLAGS.
 pub(crate) const WIDE: u64 = ACL_AUTO_INHERIT | DEFAULTED | PROTECTED;
-/// All flags that say something of the list. OpenZFS: ZFS_ACL_WIDE_FLAGS.
+/// All flags that say something of the ACL. OpenZFS: ZFS_ACL_WIDE_FLAGS.
 const ABOUT_LIST: u64 = WIDE | ACL_TRIVIAL | INHERITABLE | OBJECT_ENTRIES;
 
 const INHERIT: u16 = ace_flags::FILE_INHERIT | ace_flags::DIRECTORY_INHERIT;
 const ALL_INHERIT: u16 = INHERIT | ace_flags::NO_PROPAGATE | ace_flags::INHERIT_ONLY;
 /// Rights that a restricted inheritance takes away. OpenZFS: RESTRICTED_CLEAR.
 const RESTRICTED: u32 = ace_mask::WRITE_ACL | ace_mask::WRITE_OWNER;
-/// Most entries of a list. OpenZFS: MAX_ACL_ENTRIES.
+/// Most entries of an ACL. OpenZFS: MAX_ACL_ENTRIES.
 const ENTRIES_MAX: usize = 1024;
 
 const DIRECTORY: u64 = 0o4;
@@ -58,7 +58,7 @@ fn is_valid(ace: &Ace) -> bool {
                 || matches!(ace.flags & ace_flags::WHO, 0 | ace_flags::IDENTIFIER_GROUP)))
 }
 
-/// Returns the list of attributes; one that was never written is its mode's.
+/// Returns the ACL of attributes; one that was never written is its mode's.
 ///
 /// # Errors
 /// [`FsError::Corrupt`].
@@ -70,7 +70,7 @@ pub(crate) fn of_attrs(attrs: &Attrs) -> FsResult<Vec<Ace>> {
     ondisk::acl::decode(bytes, count).map_err(|_| FsError::Corrupt("access control list"))
 }
 
-/// Gives attributes a list. Their mode becomes the one that shows it; of the flags that a list as a whole has they keep
+/// Gives attributes an ACL. Their mode becomes the one that shows it; of the flags that an ACL as a whole has they keep
 /// `wide`.
 pub(crate) fn give(attrs: &mut Attrs, aces: &[Ace], wide: u64) {
     attrs.mode = mode_of(attrs.mode, aces, attrs.uid, attrs.gid);
@@ -100,7 +100,7 @@ pub(crate) fn give(attrs: &mut Attrs, aces: &[Ace], wide: u64) {
     attrs.acl = Some(ondisk::acl::encode(aces).into());
 }
 
-/// Returns the mode that shows a list; type, set-id and sticky bits are those of `mode`.
+/// Returns the mode that shows an ACL; type, set-id and sticky bits are those of `mode`.
 pub(crate) fn mode_of(mode: u64, aces: &[Ace], uid: u64, gid: u64) -> u64 {
     let mut seen = 0;
     let mut bits = 0;
@@ -137,7 +137,7 @@ pub(crate) fn mode_of(mode: u64, aces: &[Ace], uid: u64, gid: u64) -> u64 {
     (mode & !0o777) | bits
 }
 
-/// Returns whether a list says no more than a mode could.
+/// Returns whether an ACL says no more than a mode could.
 pub(crate) fn is_trivial(aces: &[Ace]) -> bool {
     let owners = ace_mask::WRITE_OWNER
         | ace_mask::WRITE_ACL
@@ -156,7 +156,7 @@ pub(crate) fn is_trivial(aces: &[Ace]) -> bool {
     })
 }
 
-/// Returns what a new mode makes of a list: the entries of the mode come first and last, what names others stays
+/// Returns what a new mode makes of an ACL: the entries of the mode come first and last, what names others stays
 /// between. With `split`, old entries of the mode go, but for their part that only new files inherit; with `trim`,
 /// nobody keeps more than the owning group has.
 fn with_mode(aces: &[Ace], mode: u64, split: bool, trim: bool) -> Vec<Ace> {
@@ -184,7 +184,7 @@ fn with_mode(aces: &[Ace], mode: u64, split: bool, trim: bool) -> Vec<Ace> {
 /// Follows a change of mode, as the property `aclmode` says.
 ///
 /// # Errors
-/// [`FsError::NotPermitted`] when the list says more than a mode and the property keeps such; [`FsError::Corrupt`].
+/// [`FsError::NotPermitted`] when the ACL says more than a mode and the property keeps such; [`FsError::Corrupt`].
 pub(crate) fn chmod(attrs: &mut Attrs, mode: u64, how: AclMode) -> FsResult<()> {
     if how == AclMode::Restricted && attrs.flags & ACL_TRIVIAL == 0 && attrs.acl.is_some() {
         return Err(FsError::NotPermitted);
@@ -200,7 +200,7 @@ pub(crate) fn chmod(attrs: &mut Attrs, mode: u64, how: AclMode) -> FsResult<()> 
     Ok(())
 }
 
-/// Follows a change of owner or group: the mode shows what the list gives them.
+/// Follows a change of owner or group: the mode shows what the ACL gives them.
 ///
 /// # Errors
 /// [`FsError::Corrupt`].
@@ -221,7 +221,7 @@ fn passes(mode: u64, flags: u16) -> bool {
         && !(is_directory(mode) && flags & ace_flags::NO_PROPAGATE != 0)
 }
 
-/// Gives a new file, whose mode and owners are set, the list it inherits from a directory's.
+/// Gives a new file, whose mode and owners are set, the ACL it inherits from a directory's.
 pub(crate) fn inherit(parent: &[Ace], attrs: &mut Attrs, inherit: AclInherit, how: AclMode) {
     let mode = attrs.mode;
     let directory = is_directory(mode);
@@ -276,7 +276,7 @@ pub(crate) fn inherit(parent: &[Ace], attrs: &mut Attrs, inherit: AclInherit, ho
     give(attrs, &aces, wide);
 }
 
-/// Returns a file's list in the form of the extended attribute: flags of the list, number of entries, and of each entry
+/// Returns a file's ACL in the form of the extended attribute: flags of the ACL, number of entries, and of each entry
 /// kind, flags, whether it is about no one in particular, rights and who; all big-endian words.
 ///
 /// # Errors
@@ -319,7 +319,7 @@ pub(crate) fn to_xdr(attrs: &Attrs) -> FsResult<Vec<u8>> {
     Ok(out)
 }
 
-/// Reads the form of the extended attribute. Returns the entries and the flags of the list as a whole.
+/// Reads the form of the extended attribute. Returns the entries and the flags of the ACL as a whole.
 ///
 /// # Errors
 /// [`FsError::Invalid`] when it breaks a rule.
@@ -382,7 +382,7 @@ mod tests {
         attrs
     }
 
-    /// A list that lets user 100 read and write, beside a mode.
+    /// An ACL that lets user 100 read and write, beside a mode.
     fn with_reader(mode: u64) -> Vec<Ace> {
         let rights = ace_mask::READ_DATA | ace_mask::WRITE_DATA | ace_mask::APPEND_DATA;
         let mut aces = vec![named(ace_type::ALLOW, 0, rights, 100)];
@@ -533,7 +533,7 @@ mod tests {
         let dir = attrs(0o040_755, &list);
         let (back, wide) = from_xdr(&to_xdr(&dir).expect("encodes")).expect("decodes");
         assert_eq!((back, wide), (list, 0));
-        // By the header's definitions: flags of the list, count; type, flag, iflag (special who), access mask, who.
+        // By the header's definitions: flags of the ACL, count; type, flag, iflag (special who), access mask, who.
         let owner = [0, 0x3, 1, 0x0016_019f, 1];
         let group = [0, 0x40, 1, 0x0012_0088, 2];
         let everyone = [1, 0, 1, 0x2, 3];

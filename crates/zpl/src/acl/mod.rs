@@ -1,8 +1,8 @@
-//! Access control lists: the trivial list that a mode stands for, and what a stored list allows.
+//! Access control lists: the trivial ACL that a mode stands for, and what a stored ACL allows.
 //!
-//! Every file has a list (DACL_ACES); nearly all are *trivial*: they say what the permission bits say and are rewritten
+//! Every file has an ACL (DACL_ACES); nearly all are *trivial*: they say what the permission bits say and are rewritten
 //! with each change of mode. Lists that say more are asked here and changed in [`list`]. Beside it a file may have POSIX
-//! lists, in extended attributes ([`posix`]). Facts from OpenZFS: include/sys/zfs_acl.h (ace types, flags, masks) and
+//! ACLs, in extended attributes ([`posix`]). Facts from OpenZFS: include/sys/zfs_acl.h (ace types, flags, masks) and
 //! format/09 section 5.
 
 mod files;
@@ -19,9 +19,9 @@ pub(crate) mod mask {
     pub(crate) const WRITE_ATTRIBUTES: u32 = 0x100;
     pub(crate) const DELETE: u32 = 0x1_0000;
     pub(crate) const WRITE_ACL: u32 = 0x4_0000;
-    /// What the owner always has: named attributes, attributes, list and owner, read and write, and synchronize.
+    /// What the owner always has: named attributes, attributes, ACL and owner, read and write, and synchronize.
     pub(crate) const OWNER_ALWAYS: u32 = 0x1e_0198;
-    /// What group and everyone always have: named attributes, attributes, list, reading, and synchronize.
+    /// What group and everyone always have: named attributes, attributes, ACL, reading, and synchronize.
     pub(crate) const OTHER_ALWAYS: u32 = 0x12_0088;
 }
 
@@ -35,7 +35,7 @@ const FLAG_GROUP: u16 = 0x2000;
 const FLAG_EVERYONE: u16 = 0x4000;
 const TYPE_FLAGS: u16 = FLAG_OWNER | FLAG_GROUP | FLAG_EVERYONE | FLAG_IDENTIFIER_GROUP;
 
-/// A trivial list: its entries as stored, and how many.
+/// A trivial ACL: its entries as stored, and how many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Trivial {
     bytes: [u8; 48],
@@ -43,7 +43,7 @@ pub(crate) struct Trivial {
 }
 
 impl Trivial {
-    /// Returns the list that permission bits stand for.
+    /// Returns the ACL that permission bits stand for.
     pub(crate) fn of_mode(mode: u64, directory: bool) -> Self {
         let rights = |bits: u64| -> u32 {
             let mut m = 0;
@@ -117,8 +117,8 @@ pub(crate) struct Asker<'a> {
     pub(crate) in_group: &'a dyn Fn(u64) -> bool,
 }
 
-/// Returns the rights among `wanted` that a stored list allows. Entries are read in order; the first that speaks of a
-/// right decides it, and what no entry allows is denied. A list that does not parse allows nothing further.
+/// Returns the rights among `wanted` that a stored ACL allows. Entries are read in order; the first that speaks of a
+/// right decides it, and what no entry allows is denied. An ACL that does not parse allows nothing further.
 pub(crate) fn evaluate(aces: &[u8], wanted: u32, asker: &Asker<'_>) -> u32 {
     let mut undecided = wanted;
     let mut allowed = 0;

@@ -36,7 +36,7 @@ pub(crate) struct PosixAcl {
 }
 
 impl PosixAcl {
-    /// Reads a stored list.
+    /// Reads a stored ACL.
     ///
     /// # Errors
     /// [`FsError::Invalid`] when it breaks a rule, [`FsError::NotSupported`] for another version.

@@ -32,7 +32,7 @@ pub(crate) struct Attrs {
     pub(crate) acl: Option<Rc<[u8]>>,
     pub(crate) symlink: Option<Rc<[u8]>>,
     pub(crate) dxattr: Option<Rc<[u8]>>,
-    /// The POSIX list, where such are in force and the file has one. Not stored here: it is an extended attribute.
+    /// The POSIX ACL, where such are in force and the file has one. Not stored here: it is an extended attribute.
     pub(crate) posix: Option<Rc<PosixAcl>>,
     /// Attributes we carry along without understanding them, by registered number.
     pub(crate) other: Vec<(u16, Rc<[u8]>)>,
