@@ -116,6 +116,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         depth,
         kinds: wanted.unwrap_or(default_kinds),
         limited: limit.is_some(),
+        list_snapshots: false,
     };
     let (mut found, failed) = select(session, &selection, &query).await;
     found.sort_by(name_order);

@@ -63,6 +63,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     }
     let space = fields == "space";
     let columns = property_names(session, if space { SPACE_COLUMNS } else { &fields })?;
+    let list_snapshots = wanted.is_none();
     let kinds = wanted.unwrap_or_else(|| vec![DatasetKind::Filesystem, DatasetKind::Volume]);
     let only_children = kinds
         .iter()
@@ -88,6 +89,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
             kinds
         },
         limited: limit.is_some(),
+        list_snapshots,
     };
     let mut properties: Vec<String> = columns
         .iter()

@@ -241,6 +241,17 @@ struct Selection<'a> {
     kinds: Vec<DatasetKind>,
     /// The depth was given by the user, and also limits a listing without names.
     limited: bool,
+    /// Snapshots are listed besides, with what lies below, where the pool's property `listsnapshots` is on.
+    list_snapshots: bool,
+}
+
+// OpenZFS: cmd/zfs/zfs_iter.c, zfs_include_snapshots
+async fn lists_snapshots(pool: &PoolHandle) -> bool {
+    let properties = pool.properties().await.unwrap_or_default();
+    let found = properties
+        .iter()
+        .find(|entry| entry.name == "listsnapshots");
+    found.is_some_and(|entry| entry.display() == "on")
 }
 
 /// Returns the datasets selected, and whether one named was missing (which has been said).
@@ -294,10 +305,15 @@ async fn select(
     }
     let once = starts.len() == 1;
     for (pool, root, depth) in starts {
+        let mut kinds = selection.kinds.clone();
+        let goes_below = depth != Some(0);
+        if selection.list_snapshots && goes_below && lists_snapshots(&pool).await {
+            kinds.push(DatasetKind::Snapshot);
+        }
         let filter = DatasetFilter {
             root: root.clone(),
             depth,
-            kinds: selection.kinds.clone(),
+            kinds,
         };
         match pool.datasets(&filter, query).await {
             Ok(datasets) => {

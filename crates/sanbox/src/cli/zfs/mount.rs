@@ -24,16 +24,37 @@ async fn all(session: &Session) -> Vec<(PoolHandle, DatasetInfo)> {
         let KnownPool::Open(pool) = known else {
             continue;
         };
-        let filter = DatasetFilter {
-            root: pool.name().to_owned(),
-            depth: None,
-            kinds: vec![DatasetKind::Filesystem],
-        };
-        if let Ok(datasets) = pool.datasets(&filter, &query()).await {
-            found.extend(datasets.into_iter().map(|info| (pool.clone(), info)));
-        }
+        found.extend(below(&pool, pool.name()).await);
     }
     found
+}
+
+/// A file system and all below it.
+async fn below(pool: &PoolHandle, root: &str) -> Vec<(PoolHandle, DatasetInfo)> {
+    let filter = DatasetFilter {
+        root: root.to_owned(),
+        depth: None,
+        kinds: vec![DatasetKind::Filesystem],
+    };
+    let datasets = pool.datasets(&filter, &query()).await.unwrap_or_default();
+    datasets
+        .into_iter()
+        .map(|info| (pool.clone(), info))
+        .collect()
+}
+
+/// Mounts those file systems that are to be mounted and are not.
+async fn mount_each(session: &Session, datasets: Vec<(PoolHandle, DatasetInfo)>) -> Outcome {
+    let mut failed = false;
+    for (pool, info) in datasets {
+        let value = |name| shown(&info, name, true).map_or_else(String::new, |shown| shown.0);
+        let skip =
+            value("canmount") != "on" || matches!(value("mountpoint").as_str(), "none" | "legacy");
+        if !skip && session.appliance.mounts().mounted(info.guid).is_none() {
+            failed |= mount_one(session, &pool, &info).await.is_err();
+        }
+    }
+    if failed { Err(Exit(1)) } else { Ok(()) }
 }
 
 pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
@@ -42,6 +63,7 @@ pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
         value: false,
     }];
     let (mut every, mut as_json, mut verbose) = (false, false, false);
+    let mut recursive = false;
     let mut words: Vec<String> = Vec::new();
     let operands = session.options(arguments, ":ajRlvo:Of", LONGS, |_, option| {
         if let Opt::Short('o', Some(list)) = &option {
@@ -49,6 +71,7 @@ pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
         }
         every |= flag(&option, 'a');
         verbose |= flag(&option, 'v');
+        recursive |= flag(&option, 'R');
         as_json |= flag(&option, 'j') || matches!(option, Opt::Long(..));
         Ok(())
     })?;
@@ -56,16 +79,19 @@ pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
         if !operands.is_empty() {
             return Err(session.misuse("too many arguments"));
         }
-        let mut failed = false;
-        for (pool, info) in all(session).await {
-            let value = |name| shown(&info, name, true).map_or_else(String::new, |shown| shown.0);
-            let skip = value("canmount") != "on"
-                || matches!(value("mountpoint").as_str(), "none" | "legacy");
-            if !skip && session.appliance.mounts().mounted(info.guid).is_none() {
-                failed |= mount_one(session, &pool, &info).await.is_err();
-            }
-        }
-        return if failed { Err(Exit(1)) } else { Ok(()) };
+        return mount_each(session, all(session).await).await;
+    }
+    if recursive {
+        let [name] = operands.as_slice() else {
+            return Err(session.misuse(if operands.is_empty() {
+                "no dataset is given"
+            } else {
+                "too many arguments"
+            }));
+        };
+        let (pool, info) = open(session, name, &query()).await?;
+        let datasets = below(&pool, &info.name).await;
+        return mount_each(session, datasets).await;
     }
     match operands.as_slice() {
         [] => {
@@ -262,6 +288,9 @@ pub(super) async fn share(session: &Session, arguments: &[String]) -> Outcome {
         Ok(())
     })?;
     if every {
+        if operands.iter().any(|protocol| protocol == "smb") {
+            return Err(session.fail("cannot share: SMB is not served by sanbox"));
+        }
         session.appliance.share_again(None).await;
         return Ok(());
     }
@@ -281,6 +310,11 @@ pub(super) async fn share(session: &Session, arguments: &[String]) -> Outcome {
         return Err(session.fail(
             "use exports(5) or smb.conf(5) to share this filesystem, or set the sharenfs or sharesmb property",
         ));
+    }
+    if value("sharenfs") == "off" {
+        return Err(session.fail(format!(
+            "cannot share '{name}': SMB is not served by sanbox"
+        )));
     }
     if !session.appliance.lives_on() {
         return Err(session.fail(format!(

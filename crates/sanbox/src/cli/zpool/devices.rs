@@ -108,6 +108,7 @@ pub(super) async fn replace(session: &Session, arguments: &[String]) -> Outcome 
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_attach_or_replace; lib/libzfs, zpool_vdev_attach (words)
 async fn join(session: &Session, arguments: &[String], replace: bool) -> Outcome {
     let (mut force, mut wait, mut sequential) = (false, false, false);
+    let mut ashift: Option<u64> = None;
     let operands = session.options(arguments, "fo:sw", &[], |session, option| {
         match option {
             Opt::Short('f', _) => force = true,
@@ -115,8 +116,17 @@ async fn join(session: &Session, arguments: &[String], replace: bool) -> Outcome
             Opt::Short('s', _) => sequential = true,
             Opt::Short('o', Some(text)) => match setting(&text) {
                 None => return Err(session.misuse("missing '=' for -o option")),
-                // The sector shift of a vdev never changes; a larger one only tells that it fits.
-                Some((name, _)) if name == "ashift" => {}
+                Some((name, value)) if name == "ashift" => {
+                    ashift = match value.parse() {
+                        Ok(0) => None,
+                        Ok(shift @ 9..=16) => Some(shift),
+                        _ => {
+                            return Err(session.misuse(format!(
+                                "property 'ashift' number {value} is invalid, only values between 9 and 16 are allowed."
+                            )));
+                        }
+                    };
+                }
                 Some((name, _)) => {
                     return Err(session.fail(format!("property '{name}' cannot be set here")));
                 }
@@ -160,6 +170,16 @@ async fn join(session: &Session, arguments: &[String], replace: bool) -> Outcome
         device(session, new)?
     };
     not_in_other_pools(session, &pool, &path, force).await?;
+    // The sector size of a vdev never changes: a device may only have a smaller one.
+    // OpenZFS: module/zfs/spa.c, spa_vdev_attach; lib/libzfs/libzfs_pool.c, zpool_vdev_attach (words)
+    if let (Some(wanted), Some(own)) = (ashift, ashift_of(&pool, guid).await)
+        && wanted > own
+    {
+        return Err(session.fail(format!(
+            "{subject}: new device has a different optimal sector size; use the option '-o ashift=N' to override the \
+             optimal size"
+        )));
+    }
     let joined = match sequential {
         true => pool.attach_and_rebuild(guid, &path, replace, force).await,
         false => pool.attach(guid, &path, replace, force).await,
@@ -179,6 +199,16 @@ async fn join(session: &Session, arguments: &[String], replace: bool) -> Outcome
             .unwrap_or(Ok(()));
     }
     Ok(())
+}
+
+/// The log2 of the sector size of the top-level vdev that a vdev belongs to.
+async fn ashift_of(pool: &PoolHandle, guid: u64) -> Option<u64> {
+    fn holds(vdev: &VdevStatus, guid: u64) -> bool {
+        vdev.guid == guid || vdev.children.iter().any(|child| holds(child, guid))
+    }
+    let status = pool.status().await.ok()?;
+    let mut tops = status.root.children.iter();
+    tops.find(|top| holds(top, guid)).map(|top| top.ashift)
 }
 
 /// Says why a device could not join.

@@ -73,8 +73,12 @@ pub(super) async fn import(session: &Session, arguments: &[String]) -> Outcome {
                 Opt::Short('N', _) => options.unmounted = true,
                 Opt::Short('R', Some(root)) => options.altroot = Some(PathBuf::from(root)),
                 Opt::Short('o', Some(text)) => match setting(&text) {
-                    // Mount options, which only mounting would use.
-                    None => {}
+                    None => {
+                        return Err(session.fail(format!(
+                            "zpool import -o {text}: mount options are not applied at an import; use \
+                             'zfs mount -o {text}'"
+                        )));
+                    }
                     Some((name, value)) if name == "readonly" => options.readonly = value == "on",
                     Some((name, value)) if name == "altroot" => {
                         options.altroot = Some(PathBuf::from(value));

@@ -6,7 +6,7 @@ use engine::{
     EngineError, LeafActivity, PoolHandle, PoolStatus, RebuildState, RemovalStage, VdevStatus,
 };
 
-use super::{Subject, leaf_work, open_pool, subjects};
+use super::{Subject, leaf_work, open_pool, subject, subjects, unavailable};
 use crate::cli::getopt::Opt;
 use crate::cli::{Exit, Outcome, Session};
 
@@ -132,7 +132,7 @@ pub(super) async fn resilver(session: &Session, arguments: &[String]) -> Outcome
 }
 
 pub(super) async fn clear(session: &Session, arguments: &[String]) -> Outcome {
-    let mut dry_run = false;
+    let (mut dry_run, mut rewind, mut extreme) = (false, false, false);
     let longs = [crate::cli::getopt::Long {
         name: "power",
         value: false,
@@ -140,6 +140,8 @@ pub(super) async fn clear(session: &Session, arguments: &[String]) -> Outcome {
     let operands = session.options(arguments, "FnX", &longs, |session, option| {
         match option {
             Opt::Short('n', _) => dry_run = true,
+            Opt::Short('F', _) => rewind = true,
+            Opt::Short('X', _) => extreme = true,
             Opt::Long("power", _) => {
                 return Err(session.fail("zpool clear --power: disk slots cannot be powered"));
             }
@@ -147,13 +149,28 @@ pub(super) async fn clear(session: &Session, arguments: &[String]) -> Outcome {
         }
         Ok(())
     })?;
+    // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_clear (words)
+    if (dry_run || extreme) && !rewind {
+        return Err(session.misuse("-n or -X only meaningful with -F"));
+    }
     let Some((name, devices)) = operands.split_first() else {
         return Err(session.misuse("missing pool name"));
     };
     if devices.len() > 1 {
         return Err(session.misuse("too many arguments"));
     }
-    let pool = open_pool(session, name).await?;
+    let pool = match subject(session, name).await? {
+        Subject::Open(pool) => pool,
+        Subject::Closed(cached, error) => {
+            session.out.error(unavailable(&cached.name, &error));
+            if rewind {
+                session.out.error(format!(
+                    "zpool clear -F: an earlier state is recovered by 'zpool export {name}' and 'zpool import -F {name}'"
+                ));
+            }
+            return Err(Exit(1));
+        }
+    };
     let vdev = match devices.first() {
         None => None,
         Some(device) => {

@@ -117,12 +117,21 @@ fn counters_json(vdev: &VdevStatus, name: &str, options: Options) -> Value {
     if vdev.size_bytes > 0 {
         object["alloc_space"] = bytes(vdev.allocated_bytes);
         object["total_space"] = bytes(vdev.size_bytes);
-        object["def_space"] = bytes(vdev.size_bytes);
+        // Of raidz and dRAID the size is that of the disks, parity included: what it deflates to is not known here.
+        if !has_parity(vdev) {
+            object["def_space"] = bytes(vdev.size_bytes);
+        }
     }
     object["read_errors"] = number(vdev.read_errors);
     object["write_errors"] = number(vdev.write_errors);
     object["checksum_errors"] = number(vdev.checksum_errors);
     object
+}
+
+fn has_parity(vdev: &VdevStatus) -> bool {
+    vdev.name.starts_with("raidz")
+        || vdev.name.starts_with("draid")
+        || vdev.children.iter().any(has_parity)
 }
 
 fn tree_json(vdev: &VdevStatus, name: &str, options: Options) -> Value {

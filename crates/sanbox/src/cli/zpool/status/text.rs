@@ -151,7 +151,8 @@ fn vdev_lines(
         text.push_str(&format!(" {slow:>5}"));
     }
     if options.dio {
-        text.push_str("     0");
+        // Direct I/O is not verified apart from other I/O, so that nothing is counted.
+        text.push_str("     -");
     }
     if let Some(note) = &vdev.note {
         text.push_str("  ");
