@@ -441,7 +441,7 @@ fn split_quotas(settings: Vec<Setting>) -> Result<(Quotas, Vec<Setting>), Engine
     for setting in settings {
         match setting {
             Setting::UserQuota(name, who, limit) => {
-                // Names were made numbers by the caller, who knows the machine's users.
+                // The caller has turned names into numbers: it knows the machine's users.
                 let id = who
                     .parse::<u64>()
                     .map_err(|_| property::PropertyError::UserName(format!("{name}{who}")))?;

@@ -46,7 +46,7 @@ pub(crate) fn on_origin(clone: &str, permissions: &[&str]) -> Need {
     need(PermissionScope::Origin(clone.to_owned()), permissions)
 }
 
-/// What is needed to create a dataset of a name, with missing parents if `parents`. OpenZFS lets who creates set any
+/// What is needed to create a dataset of a name, with missing parents if `parents`. OpenZFS lets a creator set any
 /// property; here a share comes into being with it, so that each needs its permission, but for those that are part of a
 /// dataset's making.
 pub(crate) fn creation(name: &str, parents: bool, properties: &[(String, String)]) -> Need {
@@ -92,7 +92,7 @@ pub(crate) fn of_property(name: &str) -> String {
 }
 
 impl PoolContext {
-    /// Whether somebody has a permission on a dataset by delegation.
+    /// Whether a subject has a permission on a dataset by delegation.
     pub(crate) async fn delegated(
         &self,
         dataset: &str,
@@ -109,7 +109,7 @@ impl PoolContext {
 }
 
 impl PoolContext {
-    /// Checks that somebody has everything that is needed.
+    /// Checks that a subject has all permissions that are needed.
     ///
     /// # Errors
     /// [`EngineError::Permission`]; a dataset does not exist.
@@ -163,7 +163,7 @@ impl PoolContext {
 }
 
 impl PoolHandle {
-    /// Returns a handle for somebody other than root: what changes datasets needs a permission that was delegated
+    /// Returns a handle for a subject other than root: what changes datasets needs a permission that was delegated
     /// (`zfs allow`), and what reaches the content of datasets or changes the pool is refused.
     #[must_use]
     pub fn for_caller(&self, subject: Subject) -> Self {
@@ -178,12 +178,12 @@ impl PoolHandle {
         self.caller.is_none()
     }
 
-    /// Who makes what this handle makes.
+    /// The uid of the creator of what this handle creates.
     pub(crate) fn creator(&self) -> u32 {
         self.caller.as_ref().map_or(0, |caller| caller.uid)
     }
 
-    /// Does what anybody may do: look at names, properties and states.
+    /// Runs a query that needs no permission: of names, properties and states.
     pub(crate) async fn query<T, F, Answer>(&self, work: F) -> Result<T, EngineError>
     where
         T: Send + 'static,
@@ -193,7 +193,7 @@ impl PoolHandle {
         self.mailbox.run(work).await
     }
 
-    /// Does what is never delegated.
+    /// Runs what is never delegated: refused to handles of other subjects than root.
     pub(crate) async fn run_as_root<T, F, Answer>(&self, work: F) -> Result<T, EngineError>
     where
         T: Send + 'static,
@@ -206,8 +206,8 @@ impl PoolHandle {
         self.mailbox.run(work).await
     }
 
-    /// Does what needs permissions. Between the check and the change no name and no grant becomes another's: who is not
-    /// trusted has the datasets for himself meanwhile.
+    /// Runs what needs permissions. A subject other than root holds the lock on changes of datasets exclusively from the check to
+    /// the end of the change, so that names and grants stay what was checked.
     pub(crate) async fn run_permitted<T, F, Answer>(
         &self,
         needs: Vec<Need>,
@@ -253,7 +253,7 @@ impl PoolHandle {
         })
     }
 
-    /// Returns whether somebody has a permission on a dataset or snapshot by delegation.
+    /// Returns whether a subject has a permission on a dataset or snapshot by delegation.
     ///
     /// # Errors
     /// [`EngineError::DatasetNotFound`].
@@ -272,8 +272,8 @@ impl PoolHandle {
         })
     }
 
-    /// Changes the grants of a dataset: adds them, or with `remove` takes them away. Who is not root needs the permission
-    /// `allow`, and those he gives or takes, which must not be `allow` itself.
+    /// Changes the grants of a dataset: adds them, or with `remove` takes them away. A subject other than root needs the permission
+    /// `allow`, and those that it gives or takes, which must not be `allow` itself.
     ///
     /// # Errors
     /// [`EngineError::DatasetNotFound`], [`EngineError::Permission`], the pool is read-only.

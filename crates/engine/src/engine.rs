@@ -23,7 +23,7 @@ use crate::{DeviceLabel, EngineError, FeatureBase, PoolHandle};
 /// The body of a pool's thread: given the thread's runtime, it runs until the pool ends.
 pub type PoolBody = Box<dyn FnOnce(Handle) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
-/// Who gives pools their threads: the host machine, or a simulation that runs all of them as tasks
+/// The source of pools' threads: the host machine, or a simulation that runs all of them as tasks
 /// of one thread.
 pub trait Host: Send + Sync {
     /// Starts running `body`.

@@ -76,7 +76,7 @@ pub enum EngineError {
     /// No space, a quota or a reservation is in the way.
     #[error("out of space")]
     OutOfSpace,
-    /// The caller may not do this, and nobody delegated it to him.
+    /// The caller has no permission to do this, by delegation neither.
     #[error("permission denied")]
     Permission,
     /// The host could not give a thread or a driver.

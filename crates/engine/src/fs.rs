@@ -120,7 +120,7 @@ impl FsHandle {
             .await;
     }
 
-    /// As [`Self::notify`], for what is to be made up only if somebody watches.
+    /// As [`Self::notify`], of invalidations that are made only if there are watches.
     async fn notify_if_watched<T>(
         &self,
         done: &FsResult<T>,

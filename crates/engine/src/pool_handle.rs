@@ -21,7 +21,7 @@ use crate::{
 pub struct PoolHandle {
     pub(crate) mailbox: PoolMailbox,
     facts: Arc<PoolFacts>,
-    /// For whom this handle is, if not for root.
+    /// The subject this handle is for, if not root.
     pub(crate) caller: Option<Arc<Subject>>,
 }
 
@@ -398,7 +398,7 @@ impl PoolHandle {
     /// [`EngineError::DatasetNotFound`], [`EngineError::WrongKind`] for a volume.
     pub fn open_fs<'a>(&'a self, dataset: &'a str) -> Request<'a, Result<FsHandle, EngineError>> {
         Box::pin(async move {
-            // Who compares what two snapshots have; nothing else reaches content for others than root.
+            // For `zfs diff`; nothing else reaches content for subjects other than root.
             let (needs, name) = (vec![on(dataset, &["diff"])], dataset.to_owned());
             let info = self
                 .run_permitted(needs, move |context| async move {

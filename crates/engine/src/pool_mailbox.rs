@@ -30,7 +30,7 @@ const RUNNING_MAX: usize = 4096;
 /// Requests accepted and not yet looked at; beyond it senders wait.
 pub(crate) const MAILBOX_BOUND: usize = 1024;
 
-/// Snapshots kept open though nobody uses them; each has its tables and znodes in memory.
+/// Snapshots kept open without requests; each has its tables and znodes in memory.
 const IDLE_SNAPSHOTS_MAX: usize = 64;
 
 /// How long a suspended pool may recover when the process is to end.
@@ -117,7 +117,7 @@ impl PoolMailbox {
         &self.fast_path
     }
 
-    /// Who watches file systems of this pool.
+    /// The watches of file systems of this pool.
     pub(crate) fn watches(&self) -> &Watches {
         &self.watches
     }
@@ -135,7 +135,7 @@ impl PoolMailbox {
         let (sender, reply) = runtime::reply();
         let job: Job = Box::new(move |context: Rc<PoolContext>, permit: Permit| {
             let handle = context.handle.clone();
-            // Detached: a request runs to its end even if nobody waits for the answer any more.
+            // Detached: a request runs to its end even if its handle no longer waits for the answer.
             drop(handle.spawn("request", async move {
                 let answer = work(context).await;
                 drop(permit);
@@ -174,7 +174,7 @@ pub(crate) struct PoolContext {
     /// Serialises opening, so that a dataset is never opened twice.
     opening: runtime::sync::Mutex<()>,
     running: Semaphore,
-    /// Changes of datasets. Who may only do what was delegated is alone with them: what was checked must stay so.
+    /// Changes of datasets: shared by those of root, exclusive for those that were checked against delegated permissions.
     pub(crate) changing: runtime::sync::RwLock<()>,
     /// Counts uses of datasets.
     uses: Cell<u64>,
@@ -248,7 +248,9 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.0.users.set(self.0.users.get() - 1);
+        let users = self.0.users.get();
+        assert!(users > 0, "a lease of a dataset without users");
+        self.0.users.set(users - 1);
         if self.0.users.get() == 0 {
             self.0.idle.notify_all();
         }
@@ -419,7 +421,7 @@ impl PoolContext {
         Ok(Some(Lease(open)))
     }
 
-    /// Closes snapshots that nobody uses, the longest unused first, until few are left: somebody may walk through all of
+    /// Closes snapshots without requests, the longest unused first, until few are left: a client may walk through all of
     /// a pool's.
     async fn close_idle_snapshots(&self) {
         let mut idle: Vec<(u64, u64)> = self
@@ -440,7 +442,7 @@ impl PoolContext {
         }
     }
 
-    /// Whether somebody has a file of a snapshot open on this machine.
+    /// Whether a file of a snapshot is open on this machine.
     pub(crate) fn is_held(&self, dataset: u64) -> bool {
         let open = self.open.borrow().get(&dataset).cloned();
         open.is_some_and(|open| matches!(&open.content, Content::Fs(fs) if fs.is_held()))
@@ -457,6 +459,7 @@ impl PoolContext {
             open.idle.wait().await;
         }
         let outcome = open.content.close().await;
+        assert_eq!(open.users.get(), 0, "a dataset was used while it closed");
         self.fast_path.closed(open.guid);
         self.open.borrow_mut().remove(&dataset);
         outcome

@@ -1,4 +1,4 @@
-//! What a pool counts, for those who watch it: the cache, the logs, and where the time of requests went.
+//! The statistics of a pool: the cache, the logs, and where the time of requests went.
 //!
 //! Every wait in the engine has a name. A request's future is wrapped by one that looks at that name whenever the request
 //! waits, and adds the time until it goes on to the phase the name belongs to. A request that never waits costs a count.
@@ -21,7 +21,7 @@ use crate::pool_mailbox::PoolContext;
 /// Clients told apart in one dataset; the requests of more are counted together.
 const CLIENTS_MAX: usize = 256;
 
-/// Who made a request.
+/// The client that made a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Client {
     /// Commands and mounts of this machine.
@@ -50,7 +50,7 @@ impl std::fmt::Display for Client {
 pub enum Phase {
     /// A place in the queue of a device.
     Queue,
-    /// A block that somebody else is reading into the cache already.
+    /// A block that another request is reading into the cache.
     Cache,
     /// The intent log: its blocks written and flushed.
     Log,
@@ -62,7 +62,7 @@ pub enum Phase {
     Txg,
     /// A device, reading or writing.
     Device,
-    /// Others who change the same thing.
+    /// A lock that another request holds.
     Lock,
     /// Compression, checksums and the like on other cores.
     Compute,

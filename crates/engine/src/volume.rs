@@ -186,7 +186,7 @@ impl VolumeHandle {
         })
     }
 
-    /// Writes bytes if those there equal `expected`, with nobody in between.
+    /// Writes bytes if those there equal `expected`, atomically.
     ///
     /// # Errors
     /// [`VolumeError::Miscompare`]; those of [`write`](Self::write).

@@ -15,10 +15,10 @@ const RPC_VERSION: u32 = 2;
 const AUTH_NONE: u32 = 0;
 const AUTH_SYS: u32 = 1;
 
-/// Who calls, as the client says.
+/// The caller's identity, as the client states it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Credential {
-    /// AUTH_NONE: nobody in particular.
+    /// AUTH_NONE: no identity.
     None,
     /// AUTH_SYS: numeric ids the client vouches for.
     Sys {
@@ -44,7 +44,7 @@ pub(crate) struct Call {
     pub(crate) version: u32,
     /// Procedure of that version.
     pub(crate) procedure: u32,
-    /// Who calls.
+    /// The caller's identity.
     pub(crate) credential: Credential,
 }
 

@@ -128,7 +128,7 @@ pub struct Server {
     shared: Arc<ServerState>,
 }
 
-/// Who a call comes from and what it may do on one export.
+/// The caller of a request, and its rights on one export.
 pub(crate) struct Caller {
     pub(crate) fs: FsHandle,
     pub(crate) cred: Cred,

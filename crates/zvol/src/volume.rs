@@ -232,7 +232,7 @@ impl Volume {
         Ok(self.0.os.services().clock.wait_synced(txg).await?)
     }
 
-    /// Writes `data` if the bytes there equal `expected`; nobody sees or changes them in between. At most [`CHUNK_BYTES`].
+    /// Writes `data` if the bytes there equal `expected`; atomically. At most [`CHUNK_BYTES`].
     ///
     /// # Errors
     /// [`VolumeError::Miscompare`] with the first differing byte; [`VolumeError::OutOfRange`] also for ranges too long or of
@@ -411,7 +411,7 @@ impl Volume {
         check_size(size, self.0.block_size)?;
         let all = self.0.ranges.exclusive(WHOLE_RANGE).await;
         let old = self.size();
-        // Nobody may read or write past the new end while blocks there are freed.
+        // No read or write past the new end may run while blocks there are freed.
         self.0.size.set(size.min(old));
         let outcome = self.resize_locked(old, size).await;
         self.0.size.set(if outcome.is_ok() { size } else { old });

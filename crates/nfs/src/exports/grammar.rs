@@ -95,7 +95,7 @@ pub(super) fn parse(value: &str) -> Result<Rules, GrammarError> {
 fn solaris(value: &str) -> Result<Rules, GrammarError> {
     let options = options(if value == "on" { "rw" } else { value })?;
     let mut rules = Vec::new();
-    // A list names its clients; a bare word is for everybody else. Without either, everybody may write.
+    // A list names its clients; a bare word is for all other clients. Without either, all may write.
     for (write, clients) in options
         .grants
         .iter()

@@ -31,7 +31,7 @@ pub struct HostList {
 }
 
 impl HostList {
-    /// Returns the list that everybody is on.
+    /// Returns the list of all clients.
     #[must_use]
     pub fn everybody() -> Self {
         Self {
@@ -77,7 +77,7 @@ impl HostList {
             .is_some_and(|(included, _)| *included)
     }
 
-    /// Returns whether everybody is on the list.
+    /// Returns whether the list has all clients.
     #[must_use]
     pub fn is_everybody(&self) -> bool {
         matches!(self.hosts.first(), Some((true, Host::Everybody)))

@@ -1,4 +1,4 @@
-//! Who may do what on a share: the `sharenfs` grammar, and the decision for one client.
+//! Access to exports: the `sharenfs` grammar, and the decision for one client.
 //!
 //! Two grammars mean the same thing here. Solaris's and OpenZFS's: `rw=@10.0.0.0/8:esx1,root=esx1,nosuid`. Linux's
 //! exports(5): `10.0.0.0/8(rw,no_root_squash) *.lab(ro)`. Both parse to the same [`Rules`].
@@ -91,7 +91,7 @@ impl Rules {
         Some(access)
     }
 
-    /// Returns the clients as `showmount -e` prints them; empty means everybody.
+    /// Returns the clients as `showmount -e` prints them; empty means all.
     #[must_use]
     pub fn groups(&self) -> Vec<String> {
         let mut groups = Vec::new();

@@ -56,7 +56,7 @@ pub(super) fn post_op(w: &mut Writer, attr: Option<&Attr>) {
     }
 }
 
-/// Writes `wcc_data`: the file before and after, so that a client sees whether somebody else changed it.
+/// Writes `wcc_data`: the file before and after, so that a client sees whether it was changed by another.
 pub(super) fn wcc(w: &mut Writer, change: &Change) {
     let WccAttr { size, mtime, ctime } = change.before;
     w.bool(true).u64(size);

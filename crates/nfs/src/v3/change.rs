@@ -39,7 +39,7 @@ impl Request<'_> {
         let (mode, set) = match self.arguments.u32()? {
             0 => (CreateMode::Unchecked, attr::sattr(&mut self.arguments)?),
             1 => (CreateMode::Guarded, attr::sattr(&mut self.arguments)?),
-            // The client sets the mode afterwards; until then nobody else may open the file.
+            // The client sets the mode afterwards; until then only the owner may open the file.
             2 => (
                 CreateMode::Exclusive(self.arguments.u64()?),
                 SetAttr {

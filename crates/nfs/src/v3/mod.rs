@@ -110,7 +110,7 @@ pub(crate) fn write_data_bytes(procedure: u32, arguments: &mut Reader<'_>) -> Op
         .filter(|length| *length <= TRANSFER_BYTES_MAX)
 }
 
-/// One call on its way: who asks, and where the answer goes.
+/// One call: its caller, its arguments and its reply.
 struct Request<'a> {
     server: &'a Server,
     peer: SocketAddr,
@@ -400,7 +400,7 @@ impl Target {
         self.handle.dataset == other.handle.dataset && self.handle.snapshot == other.handle.snapshot
     }
 
-    /// Returns the error of a caller who may only look.
+    /// Returns the error of a caller that may only read.
     fn writable(&self) -> Result<(), FsError> {
         if self.caller.write {
             Ok(())
