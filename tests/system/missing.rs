@@ -94,9 +94,12 @@ fn disks_of_another_pool_are_named_as_such() {
          mv a away && mv b a",
         "",
     );
+    let began = std::time::Instant::now();
     let shown = place.run("zpool status tank");
     assert!(shown.contains("ZFS-8000-3C"), "{shown}");
     assert!(shown.contains("part of pool 'lake'"), "{shown}");
+    // Devices in use are waited for, for five seconds; one of another pool is not in use.
+    assert!(began.elapsed().as_secs() < 4, "{:?}", began.elapsed());
     check(&place, "mv a b; truncate -s 128M a", "");
     let shown = place.run("zpool status tank");
     assert!(shown.contains("ZFS-8000-5E"), "{shown}");

@@ -359,17 +359,40 @@ impl Appliance {
     async fn reopen(&self, cached: &CachedPool) -> Result<PoolHandle, EngineError> {
         let began = std::time::Instant::now();
         loop {
-            match self.reopen_now(cached).await {
-                Err(EngineError::Pool(
-                    PoolError::MissingDevices { .. } | PoolError::Vdev(_) | PoolError::Disk(_),
-                )) if began.elapsed() < DEVICE_PATIENCE
-                    && cached.devices.iter().all(|device| device.exists()) =>
-                {
-                    tokio::time::sleep(DEVICE_PAUSE).await;
-                }
-                outcome => return outcome,
+            let outcome = self.reopen_now(cached).await;
+            let Err(EngineError::Pool(error)) = &outcome else {
+                return outcome;
+            };
+            let is_missing = matches!(error, PoolError::MissingDevices { .. });
+            let may_be_held =
+                is_missing || matches!(error, PoolError::Vdev(_) | PoolError::Disk(_));
+            if !may_be_held
+                || began.elapsed() >= DEVICE_PATIENCE
+                || !cached.devices.iter().all(|device| device.exists())
+                || is_missing && self.is_displaced(cached).await
+            {
+                return outcome;
             }
+            tokio::time::sleep(DEVICE_PAUSE).await;
         }
+    }
+
+    /// Whether all devices of a pool can be read and one of them is another pool's: waiting would not bring it back.
+    async fn is_displaced(&self, cached: &CachedPool) -> bool {
+        let Ok(found) = self.engine.discover(cached.devices.clone()).await else {
+            return false;
+        };
+        let (own, foreign): (Vec<_>, Vec<_>) = found
+            .pools
+            .iter()
+            .partition(|pool| pool.guid == cached.guid);
+        let holds = |pools: &[&Candidate], device: &PathBuf| {
+            let mut known = pools.iter().flat_map(|pool| pool.devices.values());
+            known.any(|known| known == device)
+        };
+        let devices = || cached.devices.iter();
+        devices().any(|device| holds(&foreign, device))
+            && devices().all(|device| holds(&foreign, device) || holds(&own, device))
     }
 
     async fn reopen_now(&self, cached: &CachedPool) -> Result<PoolHandle, EngineError> {
