@@ -12,7 +12,7 @@ use vdev::{AllocationBias, VdevConfig, VdevKind};
 
 use crate::auxiliary::AuxiliaryKind;
 use crate::create::{self, ALLOCATION_CLASSES, DRAID};
-use crate::pool::{ImportedPool, Pool, StoredValue};
+use crate::pool::{ImportedPool, Pool};
 use crate::spec::AddSpec;
 use crate::{PoolError, sync};
 
@@ -94,10 +94,8 @@ impl ImportedPool {
     }
 
     fn stored_ashift(&self) -> Option<u8> {
-        match self.properties.borrow().get("ashift") {
-            Some(StoredValue::Number(shift)) if *shift != 0 => u8::try_from(*shift).ok(),
-            _ => None,
-        }
+        let shift = self.properties.number("ashift")?;
+        u8::try_from(shift).ok().filter(|&shift| shift != 0)
     }
 
     fn check_new_tops(&self, tops: &[VdevConfig], any_sector_size: bool) -> Result<(), PoolError> {
@@ -147,7 +145,7 @@ impl ImportedPool {
             for top in &imported.tree.config().tops[before..] {
                 let text = format!(
                     "{} vdev ({}) {}",
-                    imported.name.borrow(),
+                    imported.config.name(),
                     top.type_name(),
                     top.path.as_deref().unwrap_or("-")
                 );

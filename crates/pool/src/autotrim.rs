@@ -13,7 +13,7 @@ use runtime::JoinHandle;
 use vdev::Health;
 
 use crate::initialize_trim::{TRIM_BYTES_MIN, TRIM_HELD};
-use crate::pool::{ImportedPool, StoredValue};
+use crate::pool::ImportedPool;
 
 /// Rounds of the sync loop, mostly txgs, in which freed space is collected.
 const ROUNDS: u32 = 32;
@@ -32,10 +32,7 @@ pub(crate) struct AutotrimState {
 /// Takes note of a round of the sync loop.
 pub(crate) fn look(imported: &Rc<ImportedPool>) {
     let state = &imported.autotrim;
-    let wanted = matches!(
-        imported.properties.borrow().get("autotrim"),
-        Some(StoredValue::Number(1))
-    );
+    let wanted = imported.properties.is_on("autotrim");
     if state.on.replace(wanted) != wanted {
         state.rounds.set(0);
         state.unable.borrow_mut().clear();
@@ -71,7 +68,7 @@ impl ImportedPool {
         // Also for vdevs that came since.
         self.store().collect_freed(true);
         for (vdev, metaslab) in self.store().freed_places() {
-            if self.leaf_activities.is_closing() || self.closed.get() || self.dead.get() {
+            if self.leaf_activities.is_closing() || self.lifecycle.is_stopped() {
                 return;
             }
             let turn = self.leaf_activities.turn(vdev);

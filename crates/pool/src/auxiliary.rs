@@ -77,7 +77,7 @@ pub(crate) struct AuxiliaryDevices {
 }
 
 impl AuxiliaryDevices {
-    pub(crate) fn new(kind: AuxiliaryKind) -> Self {
+    fn new(kind: AuxiliaryKind) -> Self {
         Self {
             kind,
             object: Cell::new(ObjectId(0)),
@@ -87,7 +87,7 @@ impl AuxiliaryDevices {
     }
 
     /// Whether the list must be stored with the next txg.
-    pub(crate) fn is_dirty(&self) -> bool {
+    fn is_dirty(&self) -> bool {
         self.dirty.get()
     }
 
@@ -184,6 +184,28 @@ impl AuxiliaryDevices {
     }
 }
 
+/// The spares and cache devices of a pool.
+pub(crate) struct Auxiliaries {
+    pub(crate) spares: AuxiliaryDevices,
+    pub(crate) caches: AuxiliaryDevices,
+}
+
+impl Default for Auxiliaries {
+    fn default() -> Self {
+        Self {
+            spares: AuxiliaryDevices::new(AuxiliaryKind::Spare),
+            caches: AuxiliaryDevices::new(AuxiliaryKind::Cache),
+        }
+    }
+}
+
+impl Auxiliaries {
+    /// Whether a list must be stored with the next txg.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.spares.is_dirty() || self.caches.is_dirty()
+    }
+}
+
 /// Whether the device at `path` has a label with this guid.
 async fn is_there(handle: &Handle, path: &Path, guid: Guid) -> bool {
     match handle.open_disk(path, DiskMode::ReadOnly).await {
@@ -203,8 +225,8 @@ pub(crate) async fn is_label_of(disk: &Disk, guid: Guid) -> bool {
 impl ImportedPool {
     pub(crate) fn auxiliary_devices(&self, kind: AuxiliaryKind) -> &AuxiliaryDevices {
         match kind {
-            AuxiliaryKind::Spare => &self.spares,
-            AuxiliaryKind::Cache => &self.caches,
+            AuxiliaryKind::Spare => &self.auxiliaries.spares,
+            AuxiliaryKind::Cache => &self.auxiliaries.caches,
         }
     }
 
@@ -234,15 +256,15 @@ impl ImportedPool {
 
     /// Checks which spares are there.
     pub(crate) async fn check_spares(&self) {
-        self.rejected_spares.borrow_mut().clear();
-        for device in self.spares.devices() {
+        self.hot_spares.clear_rejected();
+        for device in self.auxiliaries.spares.devices() {
             let guid = device.config.guid;
             let found = match device.path() {
                 _ if device.is_distributed() => self.has_draid(&device),
                 Some(path) => is_there(&self.handle, &path, guid).await,
                 None => false,
             };
-            self.spares.set_found(guid, found);
+            self.auxiliaries.spares.set_found(guid, found);
         }
     }
 

@@ -67,9 +67,9 @@ impl Pool {
     #[must_use]
     pub fn cache_entry(&self) -> Vec<u8> {
         let imported = &self.0;
-        let txg = imported.last_uberblock.get().txg;
+        let txg = imported.sync.last_uberblock().txg;
         let list = config::for_mos(
-            &imported.identity.borrow(),
+            &imported.config.identity(),
             config::STATE_ACTIVE,
             txg.0,
             &imported.tree.config(),

@@ -98,7 +98,7 @@ impl ImportedPool {
     async fn create_checkpoint(&self, tx: &Tx) -> Result<(), PoolError> {
         self.refuse_with_checkpoint()?;
         self.refuse_with_removal()?;
-        let mut uberblock = self.last_uberblock.get();
+        let mut uberblock = self.sync.last_uberblock();
         if uberblock.txg.next() != tx.txg() {
             return Err(PoolError::Busy);
         }
@@ -189,7 +189,7 @@ impl ImportedPool {
 
     /// Goes on to free what a checkpoint kept, if it is being discarded.
     pub(crate) fn discard_in_background(self: &Rc<Self>) {
-        if !self.checkpoint.discarding.get() || self.readonly {
+        if !self.checkpoint.discarding.get() || self.session.readonly {
             return;
         }
         let weak = Rc::downgrade(self);
@@ -255,7 +255,7 @@ impl ImportedPool {
 
     /// The txg of the checkpoint to which this import has gone back, until its first txg is written.
     pub(crate) fn rewound_to(&self) -> Option<Txg> {
-        Some(self.last_uberblock.get().checkpoint_txg).filter(|txg| txg.0 != 0)
+        Some(self.sync.last_uberblock().checkpoint_txg).filter(|txg| txg.0 != 0)
     }
 }
 

@@ -1,8 +1,11 @@
-//! The configuration lists of a pool: what its labels and its config object say.
+//! The configuration of a pool: what its labels and its config object say, and whether they must be written again.
 //!
-//! Pure construction and reading of lists; key order follows OpenZFS so that listings compare.
+//! Key order follows OpenZFS so that listings compare. Does not write anything itself.
 // OpenZFS: module/zfs/spa_config.c, spa_config_generate
 
+use std::cell::{Cell, Ref, RefCell};
+
+use dsl::Features;
 use ondisk::{NvList, NvValue, SPA_VERSION_FEATURES};
 use vdev::{ConfigPlace, TreeConfig, VdevConfig, VdevKind};
 
@@ -69,6 +72,132 @@ impl Identity {
         list.insert("hostname", self.host.hostname.as_str());
         list
     }
+}
+
+/// The configuration of an imported pool.
+pub(crate) struct PoolConfig {
+    identity: RefCell<Identity>,
+    /// The name in use; differs from the stored one after an import with a temporary name.
+    name: String,
+    /// State number the labels carry.
+    label_state: Cell<u64>,
+    /// The config object must be written again.
+    object_dirty: Cell<bool>,
+    /// The labels must be written again.
+    labels_dirty: Cell<bool>,
+    /// Version of the feature table that labels and config object were made from.
+    features_version: Cell<u64>,
+    /// Features the labels named last.
+    features_in_labels: RefCell<Vec<String>>,
+}
+
+impl PoolConfig {
+    /// Makes the configuration of a pool whose labels and config object are as they should be.
+    pub(crate) fn new(
+        identity: Identity,
+        name: String,
+        label_state: u64,
+        features: &Features,
+    ) -> Self {
+        Self {
+            identity: RefCell::new(identity),
+            name,
+            label_state: Cell::new(label_state),
+            object_dirty: Cell::new(false),
+            labels_dirty: Cell::new(false),
+            features_version: Cell::new(features.version()),
+            features_in_labels: RefCell::new(features_in_labels(features)),
+        }
+    }
+
+    /// Returns the name in use.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the pool's guid.
+    pub(crate) fn guid(&self) -> u64 {
+        self.identity.borrow().guid
+    }
+
+    /// Returns what every label says of the pool.
+    pub(crate) fn identity(&self) -> Ref<'_, Identity> {
+        self.identity.borrow()
+    }
+
+    /// Changes what every label says of the pool; the next txg writes it where the configuration is marked dirty.
+    pub(crate) fn change_identity(&self, change: impl FnOnce(&mut Identity)) {
+        change(&mut self.identity.borrow_mut());
+    }
+
+    /// Returns the state number the labels carry.
+    pub(crate) fn label_state(&self) -> u64 {
+        self.label_state.get()
+    }
+
+    /// Sets the state number of the labels of the last txg.
+    pub(crate) fn set_label_state(&self, state: u64) {
+        assert!(
+            matches!(state, STATE_EXPORTED | STATE_DESTROYED),
+            "an open pool is exported or destroyed, not put into state {state}"
+        );
+        self.label_state.set(state);
+    }
+
+    /// Has the next txg write config object and labels.
+    pub(crate) fn mark_dirty(&self) {
+        self.object_dirty.set(true);
+        self.labels_dirty.set(true);
+    }
+
+    /// Whether config object or labels must be written.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.object_dirty.get() || self.labels_dirty.get()
+    }
+
+    /// Whether the config object must be written.
+    pub(crate) fn is_object_dirty(&self) -> bool {
+        self.object_dirty.get()
+    }
+
+    /// Whether the labels must be written.
+    pub(crate) fn are_labels_dirty(&self) -> bool {
+        self.labels_dirty.get()
+    }
+
+    /// Takes note that the config object was written.
+    pub(crate) fn object_written(&self) {
+        self.object_dirty.set(false);
+    }
+
+    /// Takes note that all labels were written.
+    pub(crate) fn labels_written(&self) {
+        self.labels_dirty.set(false);
+    }
+
+    /// Whether features were enabled or became active since labels and config object were made.
+    pub(crate) fn is_older_than(&self, features: &Features) -> bool {
+        self.features_version.get() != features.version()
+    }
+
+    /// Takes over the features; marks the configuration dirty when the labels must name others.
+    pub(crate) fn set_features(&self, features: &Features) {
+        self.features_version.set(features.version());
+        let named = features_in_labels(features);
+        if *self.features_in_labels.borrow() != named {
+            *self.features_in_labels.borrow_mut() = named;
+            self.mark_dirty();
+        }
+    }
+}
+
+/// Returns the guids of the features that labels must name.
+pub(crate) fn features_in_labels(features: &Features) -> Vec<String> {
+    let active = features.active_in_labels();
+    active
+        .iter()
+        .map(|feature| feature.guid.to_owned())
+        .collect()
 }
 
 /// Returns the list stored in the config object of the meta-objset.

@@ -3,7 +3,7 @@
 //! Until the first uberblock is written the devices hold no pool: a crash before that leaves
 //! labels of txg 0, which no import takes for a pool.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -17,14 +17,17 @@ use ondisk::{
     TXG_INITIAL, Uberblock,
 };
 use runtime::Handle;
-use runtime::sync::Event;
 use vdev::{AllocationBias, LeafSpec, OpenMode, TopSpec, Tree, TreeSpec, VdevKind};
 use zio::{BlockStore, StoreOptions};
 
-use crate::auxiliary::{AuxiliaryDevices, AuxiliaryKind};
+use crate::auxiliary::AuxiliaryKind;
 use crate::config::{self, Identity};
-use crate::pool::{ALLOCATION_BIAS, DIRECTORY, ImportedPool, Pool, PoolObjects, StoredValue};
-use crate::space::{Dtls, SpaceMapSource, SpaceMaps};
+use crate::import::OpenedMos;
+use crate::pool::{
+    ALLOCATION_BIAS, DIRECTORY, ImportSession, ImportedPool, Pool, PoolObjects, PoolParts,
+};
+use crate::properties::set::StoredValue;
+use crate::space::{SpaceMapSource, SpaceMaps};
 use crate::spec::{PoolSpec, VdevSpec};
 use crate::{PoolError, features, history, in_use, properties, sync};
 
@@ -144,60 +147,38 @@ impl Pool {
             compatibility: checked.compatibility,
             host: spec.host.clone(),
         };
-        let features_version = hierarchy.features().version();
-        let pool = Self(Rc::new(ImportedPool {
-            handle: handle.clone(),
-            tree,
-            services,
-            cache,
-            store,
-            mos,
-            hierarchy,
+        let session = ImportSession {
             host: spec.host.clone(),
-            identity: RefCell::new(identity),
-            name: RefCell::new(spec.name.clone()),
             altroot: spec.altroot.clone(),
             cachefile: RefCell::new(checked.cachefile),
             readonly: false,
             load_guid: handle.random_u64(),
-            objects: Cell::new(PoolObjects::default()),
-            properties: RefCell::default(),
-            space,
-            dtls: Dtls::default(),
             rewound: None,
-            spares: AuxiliaryDevices::new(AuxiliaryKind::Spare),
-            caches: AuxiliaryDevices::new(AuxiliaryKind::Cache),
-            next_poll: Cell::new(handle.now()),
-            rejected_spares: RefCell::default(),
-            activating_spares: Cell::new(false),
             opened: handle.now(),
-            scan: crate::scan::ScanState::default(),
-            error_logs: crate::error_log::ErrorLogs::default(),
-            label_state: Cell::new(config::STATE_ACTIVE),
-            config_dirty: Cell::new(true),
-            labels_dirty: Cell::new(true),
-            features_version: Cell::new(features_version),
-            features_in_labels: RefCell::default(),
-            missed_after_commit: RefCell::default(),
-            tasks: RefCell::default(),
-            early_tasks: RefCell::default(),
-            suspended: RefCell::new(None),
-            lack_of_space: Cell::new(false),
-            dead: Cell::new(false),
-            resumed: Event::new("the pool to be resumed"),
-            closed: Cell::new(false),
-            sync_loop: RefCell::new(None),
-            last_uberblock: Cell::new(Uberblock::new(TXG_INITIAL, 0, 0, BlockPointer::HOLE)),
-            checkpoint: crate::checkpoint::CheckpointState::default(),
-            autotrim: crate::autotrim::AutotrimState::default(),
-            leaf_activities: crate::initialize_trim::LeafActivities::default(),
-            removal: crate::removal::Removals::new(spec.tuning.removal.clone()),
-            rebuild: crate::rebuild::Rebuilds::new(spec.tuning.rebuild.clone()),
+        };
+        let opened = OpenedMos {
+            services,
+            cache,
+            store,
+            mos,
+        };
+        let pool = Self(Rc::new(ImportedPool::new(PoolParts {
+            handle,
+            tree,
+            opened,
+            hierarchy,
+            space,
+            session,
+            identity,
+            name: spec.name.clone(),
+            label_state: config::STATE_ACTIVE,
+            objects: PoolObjects::default(),
+            uberblock: Uberblock::new(TXG_INITIAL, 0, 0, BlockPointer::HOLE),
+            tuning: &spec.tuning,
             events: spec.events.clone(),
-            multihost: crate::multihost::MultihostState::new(spec.tuning.multihost.clone()),
-        }));
+        })));
         let imported = &pool.0;
-        *imported.features_in_labels.borrow_mut() = imported.label_features();
+        imported.dirty_config();
         for (kind, paths) in [
             (AuxiliaryKind::Spare, &spec.spares),
             (AuxiliaryKind::Cache, &spec.caches),
@@ -257,11 +238,11 @@ impl ImportedPool {
         let text = format!(
             "pool version {SPA_VERSION_FEATURES}; software version sanbox-{}; uts {}",
             env!("CARGO_PKG_VERSION"),
-            self.host.hostname
+            self.session.host.hostname
         );
         self.log_internal("create", &text, tx).await?;
         if let Some(command) = command {
-            let record = history::command_record(command, 0, self.unix_time(), &self.host);
+            let record = history::command_record(command, 0, self.unix_time(), &self.session.host);
             self.append_history(&record, tx).await?;
         }
         Ok(())

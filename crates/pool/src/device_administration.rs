@@ -96,7 +96,7 @@ impl Pool {
         imported.check_rebuild(Guid(leaf), replace, sequential)?;
         imported.refuse_with_removal()?;
         let (path, target): (PathBuf, Guid) = (path.to_owned(), Guid(leaf));
-        let spare = imported.spares.at(&path);
+        let spare = imported.auxiliaries.spares.at(&path);
         let how = match &spare {
             Some(spare) if replace => {
                 imported.check_spare(spare, target).await?;
@@ -227,8 +227,10 @@ impl Pool {
         }
         imported
             .run_in_sync(async move |imported: Rc<ImportedPool>, tx: Rc<Tx>| {
-                let old = imported.identity.borrow().guid;
-                imported.identity.borrow_mut().guid = guid;
+                let old = imported.config.guid();
+                imported
+                    .config
+                    .change_identity(|identity| identity.guid = guid);
                 imported.tree.update_root(|root| root.guid = Guid(guid));
                 imported.dirty_config();
                 let text = format!("old={old} new={guid}");
@@ -242,10 +244,10 @@ impl Pool {
 
 impl ImportedPool {
     pub(crate) fn writable(&self) -> Result<(), PoolError> {
-        if self.readonly {
+        if self.session.readonly {
             return Err(PoolError::ReadOnly);
         }
-        if self.suspended.borrow().is_some() {
+        if self.lifecycle.is_suspended() {
             return Err(PoolError::Suspended);
         }
         Ok(())

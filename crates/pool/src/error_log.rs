@@ -164,7 +164,7 @@ impl Pool {
             }
             .into());
         }
-        if imported.readonly {
+        if imported.session.readonly {
             return Err(PoolError::ReadOnly);
         }
         self.sync().await?;

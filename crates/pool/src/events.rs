@@ -14,7 +14,8 @@ use ondisk::{Guid, NvList, NvValue};
 use runtime::{Handle, Timestamp};
 use vdev::{Happening, Health, Notice, Notices, VdevConfig, VdevKind};
 
-use crate::pool::{ImportedPool, Pool, StoredValue};
+use crate::pool::{ImportedPool, Pool};
+use crate::sync;
 
 /// Events kept.
 // OpenZFS: module/zfs/fm.c, zfs_zevent_len_max
@@ -139,7 +140,7 @@ async fn report_devices(pool: Weak<ImportedPool>, notices: Notices, handle: Hand
         let Some(imported) = pool.upgrade() else {
             return;
         };
-        if imported.closed.get() {
+        if imported.lifecycle.is_closed() {
             return;
         }
         let now = handle.wall_clock().seconds;
@@ -240,7 +241,7 @@ impl ImportedPool {
         let mut detector = NvList::new();
         detector.insert("version", NvValue::U8(0));
         detector.insert("scheme", "zfs");
-        detector.insert("pool", self.identity.borrow().guid);
+        detector.insert("pool", self.config.guid());
         if let Some(leaf) = leaf {
             detector.insert("vdev", leaf.0);
         }
@@ -249,9 +250,9 @@ impl ImportedPool {
         list.insert("ena", self.handle.now().as_nanos() << 12 | 1);
         list.insert("detector", detector);
         self.add_pool(&mut list);
-        let failmode = match self.properties.borrow().get("failmode") {
-            Some(StoredValue::Number(1)) => "continue",
-            Some(StoredValue::Number(2)) => "panic",
+        let failmode = match self.properties.number("failmode") {
+            Some(sync::FAILMODE_CONTINUE) => "continue",
+            Some(sync::FAILMODE_PANIC) => "panic",
             _ => "wait",
         };
         list.insert("pool_failmode", failmode);
@@ -262,9 +263,9 @@ impl ImportedPool {
     }
 
     fn add_pool(&self, list: &mut NvList) {
-        list.insert("pool", self.name.borrow().as_str());
-        list.insert("pool_guid", self.identity.borrow().guid);
-        list.insert("pool_state", self.label_state.get());
+        list.insert("pool", self.config.name());
+        list.insert("pool_guid", self.config.guid());
+        list.insert("pool_state", self.config.label_state());
         list.insert("pool_context", 0_i32);
     }
 

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use dmu::Tx;
 
 use crate::PoolError;
-use crate::pool::{ImportedPool, Pool, StoredValue};
+use crate::pool::{ImportedPool, Pool};
 use crate::sync;
 
 impl Pool {
@@ -44,10 +44,7 @@ impl ImportedPool {
     }
 
     fn has_autoexpand(&self) -> bool {
-        let wanted = matches!(
-            self.properties.borrow().get("autoexpand"),
-            Some(StoredValue::Number(1))
-        );
+        let wanted = self.properties.is_on("autoexpand");
         wanted && self.writable().is_ok()
     }
 

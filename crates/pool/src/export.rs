@@ -47,11 +47,11 @@ impl Pool {
 
 impl ImportedPool {
     async fn close_with_state(self: &Rc<Self>, state: Option<u64>) -> Result<(), PoolError> {
-        if self.closed.get() {
+        if self.lifecycle.is_closed() {
             return Err(PoolError::Closed);
         }
-        if !self.readonly {
-            if self.suspended.borrow().is_some() {
+        if !self.session.readonly {
+            if self.lifecycle.is_suspended() {
                 return Err(PoolError::Suspended);
             }
             self.stop_walk().await;
@@ -66,7 +66,7 @@ impl ImportedPool {
             // First what was written so far, then the labels: the last txg is then short.
             self.clock().sync_all().await?;
             if let Some(state) = state {
-                self.label_state.set(state);
+                self.config.set_label_state(state);
                 self.dirty_config();
                 self.clock().sync_all().await?;
                 let name = match state {
@@ -77,7 +77,7 @@ impl ImportedPool {
             }
         }
         self.close();
-        let task = self.sync_loop.borrow_mut().take();
+        let task = self.sync.take_loop();
         if let Some(task) = task {
             task.await;
         }
@@ -87,10 +87,10 @@ impl ImportedPool {
     }
 
     fn close(&self) {
-        if !self.closed.replace(true) {
+        if self.lifecycle.close() {
             self.clock().stop(sync::CLOSED);
             self.tree.close();
-            self.resumed.notify_all();
+            self.lifecycle.notify();
             self.multihost.stop_heartbeats();
             self.tree.notices().wake();
         }

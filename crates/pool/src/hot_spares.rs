@@ -4,6 +4,8 @@
 //! is detached, it takes that place for good and leaves the list.
 // OpenZFS: module/zfs/spa.c, spa_vdev_attach, spa_vdev_detach; cmd/zed/agents/zfs_retire.c, replace_with_spare
 
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use ondisk::Guid;
@@ -13,6 +15,22 @@ use crate::PoolError;
 use crate::auxiliary::{AuxiliaryDevice, AuxiliaryKind};
 use crate::config::STATE_SPARE;
 use crate::pool::{ImportedPool, Pool};
+
+/// The activation of hot spares.
+#[derive(Default)]
+pub(crate) struct HotSpares {
+    /// Spares that did not fit: failed device, spare.
+    rejected: RefCell<BTreeSet<(Guid, Guid)>>,
+    /// A task activates spares.
+    activating: Cell<bool>,
+}
+
+impl HotSpares {
+    /// Has spares that did not fit tried again: devices have changed.
+    pub(crate) fn clear_rejected(&self) {
+        self.rejected.borrow_mut().clear();
+    }
+}
 
 impl ImportedPool {
     /// Refuses a spare that another pool uses at present, and one for a vdev that takes none.
@@ -56,7 +74,7 @@ impl ImportedPool {
         match vdev::disk_use(&self.handle, &path).await? {
             DiskUse::Pool { state, .. } if state == STATE_SPARE => Ok(()),
             // It was ours, and the power went before its label said that it waits again.
-            DiskUse::Pool { pool_guid, .. } if pool_guid == self.identity.borrow().guid => Ok(()),
+            DiskUse::Pool { pool_guid, .. } if pool_guid == self.config.guid() => Ok(()),
             DiskUse::Pool { name, .. } => Err(PoolError::DeviceInUse {
                 path,
                 reason: format!("is in use by pool '{name}'"),
@@ -101,13 +119,14 @@ impl ImportedPool {
     pub(crate) fn promote_spare(&self, guid: Guid) {
         // Those of a draid are always listed, and go back when a device takes their place.
         let distributed = self
+            .auxiliaries
             .spares
             .find(guid)
             .is_some_and(|spare| spare.is_distributed());
         if distributed {
             return;
         }
-        self.spares.remove(guid);
+        self.auxiliaries.spares.remove(guid);
         self.tree.update_config(guid, |vdev| {
             vdev.extra.remove("is_spare");
         });
@@ -115,7 +134,7 @@ impl ImportedPool {
 
     /// Labels a spare that has left the tree as one that waits.
     pub(crate) async fn relabel_returned_spare(&self, guid: Guid) {
-        if let Some(spare) = self.spares.find(guid) {
+        if let Some(spare) = self.auxiliaries.spares.find(guid) {
             // A spare that cannot be labelled is shown as unavailable by the next check.
             drop(
                 self.label_auxiliary(AuxiliaryKind::Spare, &spare.config)
@@ -138,8 +157,8 @@ impl ImportedPool {
         if self.refuse_with_checkpoint().is_err() {
             return Vec::new();
         }
-        let rejected = self.rejected_spares.borrow();
-        let spares = self.spares.devices();
+        let rejected = self.hot_spares.rejected.borrow();
+        let spares = self.auxiliaries.spares.devices();
         let config = self.tree.config();
         let mut spare_candidates = Vec::new();
         for target in self.tree.in_need_of_spares() {
@@ -160,14 +179,14 @@ impl ImportedPool {
 /// Activates spares for devices that failed, in the background. Nothing happens where there are none.
 pub(crate) fn activate_in_background(pool: &Pool) {
     let imported = pool.0.clone();
-    if imported.readonly
-        || imported.activating_spares.get()
+    if imported.session.readonly
+        || imported.hot_spares.activating.get()
         || imported.writable().is_err()
         || imported.spare_candidates().is_empty()
     {
         return;
     }
-    imported.activating_spares.set(true);
+    imported.hot_spares.activating.set(true);
     let pool = pool.clone();
     drop(pool.0.handle.clone().spawn("hot spare", async move {
         while let Some((target, spare)) = imported.spare_candidates().into_iter().next() {
@@ -184,10 +203,10 @@ pub(crate) fn activate_in_background(pool: &Pool) {
                 Err(_) => {
                     // Too small, or gone. Not tried again before the spares change.
                     let pair = (target, spare.config.guid);
-                    imported.rejected_spares.borrow_mut().insert(pair);
+                    imported.hot_spares.rejected.borrow_mut().insert(pair);
                 }
             }
         }
-        imported.activating_spares.set(false);
+        imported.hot_spares.activating.set(false);
     }));
 }

@@ -4,21 +4,37 @@
 //! Nothing here waits: the sync loop calls at every round, and the work is done by background tasks.
 // OpenZFS: cmd/zed (agents for hot plug, retirement and replacement)
 
+use std::cell::Cell;
 use std::path::Path;
 use std::time::Duration;
 
+use runtime::Instant;
 use vdev::{DiskUse, Health};
 
 use crate::hot_spares::activate_in_background;
-use crate::pool::{ImportedPool, Pool, StoredValue};
+use crate::pool::{ImportedPool, Pool};
 
 /// How often missing devices are polled.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
+
+/// When devices are polled.
+pub(crate) struct Hotplug {
+    next_poll: Cell<Instant>,
+}
+
+impl Hotplug {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            next_poll: Cell::new(now),
+        }
+    }
+}
 
 /// Starts the polling of the devices of a pool that has just been opened.
 pub(crate) fn begin(pool: &Pool) {
     let imported = &pool.0;
     imported
+        .hotplug
         .next_poll
         .set(imported.handle.now() + POLL_INTERVAL);
 }
@@ -29,11 +45,11 @@ pub(crate) fn poll_devices(pool: &Pool) {
     let imported = &pool.0;
     crate::autotrim::look(imported);
     let now = imported.handle.now();
-    if now < imported.next_poll.get() {
+    if now < imported.hotplug.next_poll.get() {
         return;
     }
-    imported.next_poll.set(now + POLL_INTERVAL);
-    if imported.readonly || imported.writable().is_err() || imported.away().is_empty() {
+    imported.hotplug.next_poll.set(now + POLL_INTERVAL);
+    if imported.session.readonly || imported.writable().is_err() || imported.away().is_empty() {
         return;
     }
     let pool = pool.clone();
@@ -54,10 +70,7 @@ impl ImportedPool {
 
     /// Has empty disks take the places of those that were at the same paths.
     async fn autoreplace(&self, pool: &Pool) {
-        let wanted = matches!(
-            self.properties.borrow().get("autoreplace"),
-            Some(StoredValue::Number(1))
-        );
+        let wanted = self.properties.is_on("autoreplace");
         if !wanted {
             return;
         }

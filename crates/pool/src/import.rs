@@ -6,7 +6,7 @@
 //! ```
 //! Nothing is written before every check has passed.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -18,19 +18,19 @@ use ondisk::bytes::{index, u64_at};
 use ondisk::feature::Feature;
 use ondisk::{BlockPointer, Guid, NvList, ObjectId, SPA_VERSION_FEATURES, Txg, Uberblock};
 use runtime::Handle;
-use runtime::sync::Event;
 use vdev::{AllocationBias, OpenMode, Tree, TreeConfig, TreeTuning, VdevConfig, VdevKind};
 use zio::{BlockStore, StoreOptions};
 
-use crate::auxiliary::{AuxiliaryDevices, AuxiliaryKind};
 use crate::brt::BlockReferenceTables;
 use crate::config::{self, Identity};
 use crate::ddt::DedupTables;
 use crate::discover::{Candidate, set_open_paths};
 use crate::features::{Support, UnsupportedFeatures, support};
-use crate::pool::{ALLOCATION_BIAS, DIRECTORY, ImportedPool, Pool, PoolObjects};
+use crate::pool::{
+    ALLOCATION_BIAS, DIRECTORY, ImportSession, ImportedPool, Pool, PoolObjects, PoolParts,
+};
 use crate::rewind::{self, Rewound};
-use crate::space::{Dtls, SpaceMapSource, SpaceMaps};
+use crate::space::{SpaceMapSource, SpaceMaps};
 use crate::spec::ImportPolicy;
 use crate::status::{Health, PoolState};
 use crate::{
@@ -270,7 +270,7 @@ impl Pool {
         let pool = self;
         if policy.readonly {
             let cachefile = settings.into_iter().map(|(_, value)| value).next();
-            pool.0.cachefile.replace(cachefile);
+            pool.0.session.cachefile.replace(cachefile);
             pool.0.open_cache_devices(false).await;
             pool.note_import(policy);
             return Ok(pool);
@@ -371,9 +371,9 @@ pub(crate) async fn newest(tree: &Tree) -> Result<Uberblock, PoolError> {
 
 /// A tree with its block store and meta-objset.
 pub(crate) struct OpenedMos {
-    services: Services,
-    cache: Cache,
-    store: BlockStore,
+    pub(crate) services: Services,
+    pub(crate) cache: Cache,
+    pub(crate) store: BlockStore,
     pub(crate) mos: Objset,
 }
 
@@ -546,12 +546,7 @@ pub(crate) async fn assemble(
     candidate: &Candidate,
     policy: &ImportPolicy,
 ) -> Result<Pool, PoolError> {
-    let OpenedMos {
-        services,
-        cache,
-        store,
-        mos,
-    } = opened;
+    let mos = opened.mos.clone();
     let mut unsupported = unsupported_features(&mos).await?;
     // Counted only from the first txg of the expansion on, but a child may be listed before.
     if unsupported.unwritable.is_empty() && tree.config().tops.iter().any(VdevConfig::is_expanding)
@@ -576,7 +571,7 @@ pub(crate) async fn assemble(
         Some(_) => return Err(PoolError::Corrupt("the checksum salt is damaged".into())),
         None => {}
     }
-    store.set_salt(salt);
+    opened.store.set_salt(salt);
 
     let mut identity = Identity::from_list(config)
         .ok_or_else(|| PoolError::Corrupt("the pool's configuration is incomplete".into()))?;
@@ -612,72 +607,42 @@ pub(crate) async fn assemble(
         features.is_enabled("spacemap_histogram"),
         features.is_enabled("spacemap_v2"),
     ));
-    let features_version = features.version();
     let state = match candidate.state {
         PoolState::Active => config::STATE_ACTIVE,
         PoolState::Exported => config::STATE_EXPORTED,
         PoolState::Destroyed => config::STATE_DESTROYED,
     };
-    let pool = Pool(Rc::new(ImportedPool {
-        handle: handle.clone(),
-        tree,
-        services,
-        cache,
-        store,
-        mos,
-        hierarchy,
+    let session = ImportSession {
         host: policy.host.clone(),
-        identity: RefCell::new(identity),
-        name: RefCell::new(name),
         altroot: policy.altroot.clone(),
         cachefile: RefCell::new(None),
         readonly: policy.readonly,
         load_guid: handle.random_u64(),
-        objects: Cell::new(objects),
-        properties: RefCell::default(),
-        space,
-        dtls: Dtls::default(),
         rewound,
-        spares: AuxiliaryDevices::new(AuxiliaryKind::Spare),
-        caches: AuxiliaryDevices::new(AuxiliaryKind::Cache),
-        next_poll: Cell::new(handle.now()),
-        rejected_spares: RefCell::default(),
-        activating_spares: Cell::new(false),
         opened: handle.now(),
-        scan: crate::scan::ScanState::default(),
-        error_logs: crate::error_log::ErrorLogs::default(),
-        label_state: Cell::new(if policy.readonly {
+    };
+    Ok(Pool(Rc::new(ImportedPool::new(PoolParts {
+        handle,
+        tree,
+        opened,
+        hierarchy,
+        space,
+        session,
+        identity,
+        name,
+        label_state: if policy.readonly {
             state
         } else {
             config::STATE_ACTIVE
-        }),
-        config_dirty: Cell::new(false),
-        labels_dirty: Cell::new(false),
-        features_version: Cell::new(features_version),
-        features_in_labels: RefCell::default(),
-        missed_after_commit: RefCell::default(),
-        tasks: RefCell::default(),
-        early_tasks: RefCell::default(),
-        suspended: RefCell::new(None),
-        lack_of_space: Cell::new(false),
-        dead: Cell::new(false),
-        resumed: Event::new("the pool to be resumed"),
-        closed: Cell::new(false),
-        sync_loop: RefCell::new(None),
-        last_uberblock: Cell::new(*uberblock),
-        checkpoint: crate::checkpoint::CheckpointState::default(),
-        autotrim: crate::autotrim::AutotrimState::default(),
-        leaf_activities: crate::initialize_trim::LeafActivities::default(),
-        removal: crate::removal::Removals::new(policy.tuning.removal.clone()),
-        rebuild: crate::rebuild::Rebuilds::new(policy.tuning.rebuild.clone()),
+        },
+        objects,
+        uberblock: *uberblock,
+        tuning: &policy.tuning,
         events: policy.events.clone(),
-        multihost: crate::multihost::MultihostState::new(policy.tuning.multihost.clone()),
-    }));
-    *pool.0.features_in_labels.borrow_mut() = pool.0.label_features();
-    Ok(pool)
+    }))))
 }
 
-/// Judges every feature that is active in the pool.
+/// Returns the active features of a pool that this software cannot read or write.
 async fn unsupported_features(mos: &Objset) -> Result<UnsupportedFeatures, PoolError> {
     let table = async |key: &str| -> Result<ObjectId, PoolError> {
         let object = zap::lookup_u64(mos, DIRECTORY, key).await?;
@@ -807,7 +772,7 @@ impl ImportedPool {
             }
             // A rewind discards what was done since, the log with it.
             let given_up =
-                |vdev| (missing_logs && self.tree.is_log(vdev)) || self.rewound.is_some();
+                |vdev| (missing_logs && self.tree.is_log(vdev)) || self.session.rewound.is_some();
             let claimed_log = zil::claim(self.store(), &old, first.txg(), given_up).await;
             let zil::Claimed { header, referenced } = claimed_log.map_err(unusable)?;
             let refused = if referenced.iter().any(BlockPointer::is_dedup) {
@@ -844,7 +809,8 @@ impl ImportedPool {
 
     pub(crate) fn queue_internal(&self, name: &'static str, text: String) {
         let (txg, time) = (self.clock().open_txg().0, self.unix_time());
-        let record = crate::history::internal_record(name, None, &text, txg, time, &self.host);
+        let record =
+            crate::history::internal_record(name, None, &text, txg, time, &self.session.host);
         self.queue_history(record);
     }
 }

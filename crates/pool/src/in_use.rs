@@ -94,14 +94,14 @@ impl ImportedPool {
         if used {
             return Err(PoolError::DeviceInUse {
                 path: path.to_owned(),
-                reason: format!("is part of active pool '{}'", self.name.borrow()),
+                reason: format!("is part of active pool '{}'", self.config.name()),
                 forceable: false,
             });
         }
-        let name = self.name.borrow();
-        let reason = if self.spares.at(path).is_some() {
+        let name = self.config.name();
+        let reason = if self.auxiliaries.spares.at(path).is_some() {
             format!("is reserved as a hot spare for pool {name}")
-        } else if self.caches.at(path).is_some() {
+        } else if self.auxiliaries.caches.at(path).is_some() {
             format!("is part of active pool '{name}'")
         } else {
             return Ok(());
@@ -128,7 +128,7 @@ impl ImportedPool {
         mut conflicts: Vec<Conflict>,
         force: bool,
     ) -> Result<(), PoolError> {
-        let own = self.identity.borrow().guid;
+        let own = self.config.guid();
         conflicts.retain(|conflict| match &conflict.found {
             DiskUse::Pool {
                 pool_guid, guid, ..

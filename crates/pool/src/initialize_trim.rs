@@ -492,7 +492,7 @@ impl ImportedPool {
             };
             let mut at = start;
             while at < range.end {
-                if job.stopped.get() || self.closed.get() {
+                if job.stopped.get() || self.lifecycle.is_closed() {
                     return Ok(true);
                 }
                 let end = range.end.min(at + most);
@@ -571,7 +571,8 @@ async fn run(weak: Weak<ImportedPool>, what: LeafActivity, leaf: Guid, job: Rc<A
         // The device is gone, or the pool: what is stored says where to go on.
         Ok(ActivityEnd::Stopped) | Err(_) => return,
     };
-    if job.stopped.get() || imported.leaf_activities.closing.get() || imported.closed.get() {
+    if job.stopped.get() || imported.leaf_activities.closing.get() || imported.lifecycle.is_closed()
+    {
         return;
     }
     job.state.set(state);
@@ -616,7 +617,7 @@ async fn work(
         let number = u32::try_from(number).map_err(|_| PoolError::NoSuchDevice)?;
         let mut from = span.start;
         loop {
-            if job.stopped.get() || imported.closed.get() || imported.dead.get() {
+            if job.stopped.get() || imported.lifecycle.is_stopped() {
                 return Ok(ActivityEnd::Stopped);
             }
             let guard = turn.lock().await;

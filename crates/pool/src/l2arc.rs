@@ -23,14 +23,17 @@ impl ImportedPool {
     /// Puts the cache devices that are there, and not in use yet, to use. `fresh`: what they hold is forgotten. Those that
     /// cannot be opened are shown as such; one that does not answer is waited for only so long.
     pub(crate) async fn open_cache_devices(self: &Rc<Self>, fresh: bool) {
-        for device in self.caches.devices() {
+        for device in self.auxiliaries.caches.devices() {
             if self.cache_device(device.config.guid.0).is_some() {
                 continue;
             }
             let imported = self.clone();
             let opening = self.handle.spawn("opening a cache device", async move {
                 let used = imported.open_cache_device(&device, fresh).await.is_some();
-                imported.caches.set_found(device.config.guid, used);
+                imported
+                    .auxiliaries
+                    .caches
+                    .set_found(device.config.guid, used);
             });
             // A task of its own: it continues after the timeout.
             runtime::timeout(&self.handle, OPEN_TIMEOUT, opening).await;
@@ -39,7 +42,7 @@ impl ImportedPool {
 
     async fn open_cache_device(&self, device: &AuxiliaryDevice, fresh: bool) -> Option<()> {
         let path = device.path()?;
-        let mode = if self.readonly {
+        let mode = if self.session.readonly {
             OpenMode::ReadOnly
         } else {
             OpenMode::ReadWrite
@@ -47,13 +50,13 @@ impl ImportedPool {
         let disk = vdev::open_disk(&self.handle, &path, mode).await.ok()?;
         let guid = device.config.guid;
         let wanted = is_label_of(&disk, guid).await
-            && !self.closed.get()
-            && self.caches.find(guid).is_some();
+            && !self.lifecycle.is_closed()
+            && self.auxiliaries.caches.find(guid).is_some();
         if !wanted {
             return None;
         }
         let size = disk.size_bytes() / LABEL_SIZE * LABEL_SIZE;
-        let pool_guid = self.identity.borrow().guid;
+        let pool_guid = self.config.guid();
         self.cache
             .add_device(CacheDevice {
                 guid: guid.0,
@@ -61,7 +64,7 @@ impl ImportedPool {
                 disk,
                 ashift: device.config.ashift.clamp(9, 16),
                 size,
-                writable: !self.readonly,
+                writable: !self.session.readonly,
                 fresh,
             })
             .await;

@@ -32,6 +32,7 @@ mod import;
 mod in_use;
 mod initialize_trim;
 mod l2arc;
+mod lifecycle;
 mod log_space_map;
 mod multihost;
 mod pool;

@@ -21,7 +21,7 @@ use vdev::Tree;
 
 use crate::PoolError;
 use crate::discover::Candidate;
-use crate::pool::{ImportedPool, StoredValue};
+use crate::pool::ImportedPool;
 use crate::spec::{HostIdentity, ImportPolicy, MultihostTuning};
 use crate::status::PoolState;
 
@@ -104,8 +104,7 @@ impl MultihostState {
 impl ImportedPool {
     /// Whether the property `multihost` is on.
     pub(crate) fn is_multihost(&self) -> bool {
-        let properties = self.properties.borrow();
-        matches!(properties.get("multihost"), Some(StoredValue::Number(1)))
+        self.properties.is_on("multihost")
     }
 
     /// Begins with heartbeats if the property is on and there are none yet. Called before anything is written, and when
@@ -122,7 +121,7 @@ impl ImportedPool {
         let task = state.task.borrow();
         let runs = task.as_ref().is_some_and(|task| !task.is_finished());
         drop(task);
-        if runs || self.readonly || self.closed.get() {
+        if runs || self.session.readonly || self.lifecycle.is_closed() {
             return;
         }
         state.delay.set(nanoseconds(state.tuning.interval()));
@@ -189,8 +188,11 @@ impl ImportedPool {
             _ => false,
         };
         if late && !state.lost.replace(true) {
-            self.suspend("multihost heartbeats failed or were delayed for too long");
-            self.resumed.notify_all();
+            self.fail(
+                "multihost heartbeats failed or were delayed for too long",
+                false,
+            );
+            self.lifecycle.notify();
         }
         if state.lost.get() {
             return Err(PoolError::Suspended);
@@ -221,7 +223,7 @@ impl ImportedPool {
         } else {
             state.sequence.set(1);
         }
-        let mut uberblock = self.last_uberblock.get();
+        let mut uberblock = self.sync.last_uberblock();
         uberblock.timestamp = now;
         uberblock.set_heartbeat(&state.heartbeat(state.sequence.get()));
         state.pending.borrow_mut().insert(leaf);
@@ -249,7 +251,7 @@ async fn send_heartbeats(pool: Weak<ImportedPool>, handle: Handle) {
             let Some(imported) = pool.upgrade() else {
                 return;
             };
-            let over = imported.closed.get() || imported.dead.get() || !imported.is_multihost();
+            let over = imported.lifecycle.is_stopped() || !imported.is_multihost();
             if over || imported.check_lease().is_err() {
                 return;
             }

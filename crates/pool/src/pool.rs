@@ -3,30 +3,39 @@
 //! The loop that syncs it is in `sync`, the ways to get one in `create` and `import`.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::future::Future;
-use std::ops::Range;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::rc::Rc;
 
 use arc::Cache;
 use dmu::{Objset, Services, Tx, TxgClock, zap};
 use dsl::Hierarchy;
-use ondisk::{Guid, ObjectId, Txg, Uberblock};
-use runtime::sync::{Event, OneshotSender, oneshot};
-use runtime::{Handle, JoinHandle};
+use ondisk::{ObjectId, Txg, Uberblock};
+use runtime::Handle;
 use vdev::Tree;
 use zio::BlockStore;
 
-use crate::auxiliary::AuxiliaryDevices;
-use crate::config::{self, Identity};
+use crate::autotrim::AutotrimState;
+use crate::auxiliary::Auxiliaries;
+use crate::checkpoint::CheckpointState;
+use crate::config::{self, Identity, PoolConfig};
 use crate::error_log::ErrorLogs;
+use crate::events::EventLog;
+use crate::hot_spares::HotSpares;
+use crate::hotplug::Hotplug;
+use crate::import::OpenedMos;
+use crate::initialize_trim::LeafActivities;
+use crate::lifecycle::Lifecycle;
+use crate::multihost::MultihostState;
+use crate::properties::set::StoredProperties;
+use crate::rebuild::Rebuilds;
+use crate::removal::Removals;
 use crate::rewind::Rewound;
+use crate::scan::ScanState;
 use crate::space::{Dtls, SpaceMaps};
-use crate::spec::HostIdentity;
+use crate::spec::{HostIdentity, Tuning};
 use crate::status::HistoryRecord;
-use crate::{PoolError, history, scan};
+use crate::sync::SyncLoop;
+use crate::{PoolError, history};
 
 /// Object number of the meta-objset's directory.
 pub(crate) const DIRECTORY: ObjectId = ObjectId(1);
@@ -42,31 +51,6 @@ pub(crate) const ALLOCATION_BIAS: &str = "org.zfsonlinux:allocation_bias";
 #[derive(Clone)]
 pub struct Pool(pub(crate) Rc<ImportedPool>);
 
-/// Work of the pool's own that runs at the start of a sync.
-type SyncWork = Box<
-    dyn FnOnce(Rc<ImportedPool>, Rc<Tx>) -> Pin<Box<dyn Future<Output = Result<(), PoolError>>>>,
->;
-
-pub(crate) struct SyncTask {
-    pub(crate) work: SyncWork,
-    pub(crate) done: OneshotSender<Result<Txg, PoolError>>,
-}
-
-fn task(
-    work: impl AsyncFnOnce(Rc<ImportedPool>, Rc<Tx>) -> Result<(), PoolError> + 'static,
-    done: OneshotSender<Result<Txg, PoolError>>,
-) -> SyncTask {
-    let work: SyncWork = Box::new(move |imported, tx| Box::pin(work(imported, tx)));
-    SyncTask { work, done }
-}
-
-/// A stored pool property.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum StoredValue {
-    Number(u64),
-    Text(String),
-}
-
 /// Objects of the meta-objset that belong to the pool as a whole; 0 where there is none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PoolObjects {
@@ -76,6 +60,22 @@ pub(crate) struct PoolObjects {
     pub(crate) properties: ObjectId,
 }
 
+/// How a pool was opened: facts that hold until it is closed.
+pub(crate) struct ImportSession {
+    /// This machine.
+    pub(crate) host: HostIdentity,
+    pub(crate) altroot: Option<PathBuf>,
+    /// Where the pool is remembered; not stored in it.
+    pub(crate) cachefile: RefCell<Option<String>>,
+    pub(crate) readonly: bool,
+    /// Fresh at every import (`load_guid`).
+    pub(crate) load_guid: u64,
+    /// The txgs the import discarded.
+    pub(crate) rewound: Option<Rewound>,
+    pub(crate) opened: runtime::Instant,
+}
+
+/// An imported pool: handles of the layers below, and the parts that own its state.
 pub(crate) struct ImportedPool {
     pub(crate) handle: Handle,
     pub(crate) tree: Tree,
@@ -84,93 +84,113 @@ pub(crate) struct ImportedPool {
     pub(crate) store: BlockStore,
     pub(crate) mos: Objset,
     pub(crate) hierarchy: Hierarchy,
-    pub(crate) host: HostIdentity,
-    pub(crate) identity: RefCell<Identity>,
-    /// The name in use; differs from the stored one after an import with a temporary name.
-    pub(crate) name: RefCell<String>,
-    pub(crate) altroot: Option<PathBuf>,
-    pub(crate) cachefile: RefCell<Option<String>>,
-    pub(crate) readonly: bool,
-    /// Fresh at every import (`load_guid`).
-    pub(crate) load_guid: u64,
-    pub(crate) objects: Cell<PoolObjects>,
-    pub(crate) properties: RefCell<BTreeMap<String, StoredValue>>,
     pub(crate) space: Rc<SpaceMaps>,
+    pub(crate) session: ImportSession,
+    pub(crate) config: PoolConfig,
+    pub(crate) objects: Cell<PoolObjects>,
+    pub(crate) properties: StoredProperties,
+    pub(crate) lifecycle: Lifecycle,
+    pub(crate) sync: SyncLoop,
     pub(crate) dtls: Dtls,
-    /// The txgs the import discarded.
-    pub(crate) rewound: Option<Rewound>,
-    /// Hot spares and cache devices.
-    pub(crate) spares: AuxiliaryDevices,
-    pub(crate) caches: AuxiliaryDevices,
-    /// When missing devices are polled next.
-    pub(crate) next_poll: Cell<runtime::Instant>,
-    /// Spares that did not fit: failed device, spare.
-    pub(crate) rejected_spares: RefCell<BTreeSet<(Guid, Guid)>>,
-    /// Spares are being activated.
-    pub(crate) activating_spares: Cell<bool>,
-    /// When it was opened.
-    pub(crate) opened: runtime::Instant,
-    pub(crate) scan: scan::ScanState,
+    pub(crate) auxiliaries: Auxiliaries,
+    pub(crate) hot_spares: HotSpares,
+    pub(crate) hotplug: Hotplug,
+    pub(crate) scan: ScanState,
     pub(crate) error_logs: ErrorLogs,
-    /// State number the labels carry.
-    pub(crate) label_state: Cell<u64>,
-    /// The config object must be written again.
-    pub(crate) config_dirty: Cell<bool>,
-    /// The labels must be written again.
-    pub(crate) labels_dirty: Cell<bool>,
-    /// Feature version the labels and config were made from.
-    pub(crate) features_version: Cell<u64>,
-    /// Features the labels named last.
-    pub(crate) features_in_labels: RefCell<Vec<String>>,
-    /// Leaves whose missed writes could not be recorded in their own txg, with the txgs.
-    pub(crate) missed_after_commit: RefCell<Vec<(Guid, Vec<Range<u64>>)>>,
-    pub(crate) tasks: RefCell<VecDeque<SyncTask>>,
-    /// Those that run before anything of their txg is freed.
-    pub(crate) early_tasks: RefCell<VecDeque<SyncTask>>,
-    /// Why the pool is suspended.
-    pub(crate) suspended: RefCell<Option<String>>,
-    /// It is suspended because there is no room, not because of devices.
-    pub(crate) lack_of_space: Cell<bool>,
-    /// A txg could not be completed: only another import brings the pool back.
-    pub(crate) dead: Cell<bool>,
-    /// Notified when the pool is resumed or closed.
-    pub(crate) resumed: Event,
-    pub(crate) closed: Cell<bool>,
-    pub(crate) sync_loop: RefCell<Option<JoinHandle<()>>>,
-    /// The newest uberblock.
-    pub(crate) last_uberblock: Cell<Uberblock>,
-    pub(crate) checkpoint: crate::checkpoint::CheckpointState,
-    pub(crate) leaf_activities: crate::initialize_trim::LeafActivities,
-    pub(crate) removal: crate::removal::Removals,
-    pub(crate) rebuild: crate::rebuild::Rebuilds,
-    pub(crate) autotrim: crate::autotrim::AutotrimState,
-    pub(crate) multihost: crate::multihost::MultihostState,
-    pub(crate) events: crate::events::EventLog,
+    pub(crate) checkpoint: CheckpointState,
+    pub(crate) leaf_activities: LeafActivities,
+    pub(crate) removal: Removals,
+    pub(crate) rebuild: Rebuilds,
+    pub(crate) autotrim: AutotrimState,
+    pub(crate) multihost: MultihostState,
+    pub(crate) events: EventLog,
+}
+
+/// What [`ImportedPool::new`] needs: the opened layers, and what was read from the pool or is to be written to it.
+pub(crate) struct PoolParts<'a> {
+    pub(crate) handle: &'a Handle,
+    pub(crate) tree: Tree,
+    pub(crate) opened: OpenedMos,
+    pub(crate) hierarchy: Hierarchy,
+    pub(crate) space: Rc<SpaceMaps>,
+    pub(crate) session: ImportSession,
+    pub(crate) identity: Identity,
+    /// Name in use.
+    pub(crate) name: String,
+    /// State number of the labels.
+    pub(crate) label_state: u64,
+    pub(crate) objects: PoolObjects,
+    pub(crate) uberblock: Uberblock,
+    pub(crate) tuning: &'a Tuning,
+    pub(crate) events: EventLog,
+}
+
+impl ImportedPool {
+    /// Puts a pool together in memory. Nothing is read or started.
+    pub(crate) fn new(parts: PoolParts<'_>) -> Self {
+        let OpenedMos {
+            services,
+            cache,
+            store,
+            mos,
+        } = parts.opened;
+        let (handle, features) = (parts.handle, parts.hierarchy.features());
+        let config = PoolConfig::new(parts.identity, parts.name, parts.label_state, features);
+        Self {
+            handle: handle.clone(),
+            tree: parts.tree,
+            services,
+            cache,
+            store,
+            mos,
+            hierarchy: parts.hierarchy,
+            space: parts.space,
+            session: parts.session,
+            config,
+            objects: Cell::new(parts.objects),
+            properties: StoredProperties::default(),
+            lifecycle: Lifecycle::default(),
+            sync: SyncLoop::new(parts.uberblock),
+            dtls: Dtls::default(),
+            auxiliaries: Auxiliaries::default(),
+            hot_spares: HotSpares::default(),
+            hotplug: Hotplug::new(handle.now()),
+            scan: ScanState::default(),
+            error_logs: ErrorLogs::default(),
+            checkpoint: CheckpointState::default(),
+            leaf_activities: LeafActivities::default(),
+            removal: Removals::new(parts.tuning.removal.clone()),
+            rebuild: Rebuilds::new(parts.tuning.rebuild.clone()),
+            autotrim: AutotrimState::default(),
+            multihost: MultihostState::new(parts.tuning.multihost.clone()),
+            events: parts.events,
+        }
+    }
 }
 
 impl Pool {
     /// Returns the name in use.
     #[must_use]
     pub fn name(&self) -> String {
-        self.0.name.borrow().clone()
+        self.0.config.name().to_owned()
     }
 
     /// Returns the pool's guid.
     #[must_use]
     pub fn guid(&self) -> u64 {
-        self.0.identity.borrow().guid
+        self.0.config.guid()
     }
 
     /// Returns the alternate root it was imported with.
     #[must_use]
     pub fn altroot(&self) -> Option<PathBuf> {
-        self.0.altroot.clone()
+        self.0.session.altroot.clone()
     }
 
     /// Whether it was imported read-only.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
-        self.0.readonly
+        self.0.session.readonly
     }
 
     /// Returns the datasets.
@@ -214,7 +234,7 @@ impl Pool {
     /// # Errors
     /// `Suspended` or `Closed` when that cannot happen any more.
     pub async fn sync(&self) -> Result<Txg, PoolError> {
-        if self.0.readonly {
+        if self.0.session.readonly {
             return Ok(self.0.services.clock.last_synced());
         }
         let txg = self.0.services.clock.open_txg();
@@ -239,7 +259,7 @@ impl Pool {
         if object.0 == 0 {
             return Ok(Vec::new());
         }
-        if !self.0.readonly && self.0.suspended.borrow().is_none() {
+        if !self.0.session.readonly && !self.0.lifecycle.is_suspended() {
             self.sync().await?;
         }
         history::list(&self.0.mos, object).await
@@ -247,10 +267,11 @@ impl Pool {
 
     /// Records a command line in the history.  It is written with the next transaction group.
     pub fn log_command(&self, command: &str, user: u64) {
-        if self.0.readonly || self.0.closed.get() {
+        if self.0.session.readonly || self.0.lifecycle.is_closed() {
             return;
         }
-        let record = history::command_record(command, user, self.0.unix_time(), &self.0.host);
+        let record =
+            history::command_record(command, user, self.0.unix_time(), &self.0.session.host);
         self.0.queue_history(record);
     }
 }
@@ -277,84 +298,24 @@ impl ImportedPool {
 
     /// Marks configuration and labels for rewriting with the next txg.
     pub(crate) fn dirty_config(&self) {
-        self.config_dirty.set(true);
-        self.labels_dirty.set(true);
+        self.config.mark_dirty();
     }
 
     /// Whether the next txg would have something to write although no transaction did.
     pub(crate) fn has_own_work(&self) -> bool {
-        !self.tasks.borrow().is_empty()
-            || !self.early_tasks.borrow().is_empty()
-            || self.config_dirty.get()
-            || self.labels_dirty.get()
-            || !self.missed_after_commit.borrow().is_empty()
+        self.sync.has_tasks()
+            || self.config.is_dirty()
+            || self.dtls.has_unrecorded()
             || self.scan.is_dirty()
             || self.error_logs.is_dirty()
             || self.removal.has_work()
-            || self.spares.is_dirty()
-            || self.caches.is_dirty()
+            || self.auxiliaries.is_dirty()
             || self.store().has_damaged()
     }
 
     /// Returns the guids of the features the labels must name.
     pub(crate) fn label_features(&self) -> Vec<String> {
-        let features = self.hierarchy.features().active_in_labels();
-        features
-            .iter()
-            .map(|feature| feature.guid.to_owned())
-            .collect()
-    }
-
-    /// Runs `work` at the start of the next sync and waits until that txg is durable.
-    pub(crate) async fn run_in_sync(
-        &self,
-        work: impl AsyncFnOnce(Rc<Self>, Rc<Tx>) -> Result<(), PoolError> + 'static,
-    ) -> Result<(), PoolError> {
-        self.run_in(&self.tasks, work).await
-    }
-
-    /// As [`ImportedPool::run_in_sync`], before anything is freed in that txg.
-    pub(crate) async fn run_early(
-        &self,
-        work: impl AsyncFnOnce(Rc<Self>, Rc<Tx>) -> Result<(), PoolError> + 'static,
-    ) -> Result<(), PoolError> {
-        self.run_in(&self.early_tasks, work).await
-    }
-
-    async fn run_in(
-        &self,
-        queue: &RefCell<VecDeque<SyncTask>>,
-        work: impl AsyncFnOnce(Rc<Self>, Rc<Tx>) -> Result<(), PoolError> + 'static,
-    ) -> Result<(), PoolError> {
-        if self.readonly {
-            return Err(PoolError::ReadOnly);
-        }
-        // The sync loop has ended: the task would never run.
-        if self.closed.get() {
-            return Err(PoolError::Closed);
-        }
-        if self.dead.get() {
-            return Err(PoolError::Suspended);
-        }
-        let (done, result) = oneshot("pool task");
-        queue.borrow_mut().push_back(task(work, done));
-        self.clock().kick();
-        let txg = match result.await {
-            Ok(result) => result?,
-            Err(_) if self.suspended.borrow().is_some() => return Err(PoolError::Suspended),
-            Err(_) => return Err(PoolError::Closed),
-        };
-        Ok(self.clock().wait_synced(txg).await?)
-    }
-
-    /// Queues a history record for the next txg.
-    pub(crate) fn queue_history(&self, record: ondisk::NvList) {
-        let (done, _) = oneshot("history record");
-        let task = task(
-            async move |imported: Rc<Self>, tx: Rc<Tx>| imported.append_history(&record, &tx).await,
-            done,
-        );
-        self.tasks.borrow_mut().push_back(task);
+        config::features_in_labels(self.hierarchy.features())
     }
 
     /// Appends a record, creating the history object in pools that have none.
@@ -381,8 +342,14 @@ impl ImportedPool {
         text: &str,
         tx: &Tx,
     ) -> Result<(), PoolError> {
-        let record =
-            history::internal_record(name, None, text, tx.txg().0, self.unix_time(), &self.host);
+        let record = history::internal_record(
+            name,
+            None,
+            text,
+            tx.txg().0,
+            self.unix_time(),
+            &self.session.host,
+        );
         self.append_history(&record, tx).await
     }
 
@@ -398,7 +365,7 @@ impl ImportedPool {
             &event.text,
             event.txg.0,
             self.unix_time(),
-            &self.host,
+            &self.session.host,
         );
         self.append_history(&record, tx).await
     }
@@ -407,8 +374,8 @@ impl ImportedPool {
     pub(crate) async fn write_config_object(&self, tx: &Tx) -> Result<(), PoolError> {
         // OpenZFS: module/zfs/spa.c, spa_sync_nvlist (packed nvlist in 16 KiB blocks, size in the bonus)
         let list = config::for_mos(
-            &self.identity.borrow(),
-            self.label_state.get(),
+            &self.config.identity(),
+            self.config.label_state(),
             tx.txg().0,
             &self.tree.config(),
             &self.label_features(),
@@ -416,7 +383,7 @@ impl ImportedPool {
         let object = self.objects.get().config;
         let object = self.write_packed(object, "config", &list, tx).await?;
         self.set_objects(|objects| objects.config = object);
-        self.config_dirty.set(false);
+        self.config.object_written();
         Ok(())
     }
 

@@ -280,7 +280,7 @@ impl ImportedPool {
     /// Goes on with the rebuilds that are under way and have no worker; gives those up that have nothing to do.
     pub(crate) async fn continue_rebuilds(self: &Rc<Self>) -> Result<(), PoolError> {
         for job in self.rebuild.all() {
-            if !job.is_active() || job.task.borrow().is_some() || self.closed.get() {
+            if !job.is_active() || job.task.borrow().is_some() || self.lifecycle.is_closed() {
                 continue;
             }
             let targets = self.rebuild_targets(job.vdev);
@@ -495,7 +495,7 @@ impl ImportedPool {
         self.drop_targets(job, seen);
         let now = self.absences_below(job.vdev);
         let distributed = job.targets.borrow().iter().any(|&target| {
-            let spare = self.spares.find(target);
+            let spare = self.auxiliaries.spares.find(target);
             spare.is_some_and(|spare| spare.is_distributed())
         });
         if *seen != now {
@@ -543,11 +543,11 @@ impl ImportedPool {
         self.estimate(job, at)?;
         let mut stored = self.handle.now();
         loop {
-            let stopped = || job.stopped.get() || self.closed.get() || self.dead.get();
+            let stopped = || job.stopped.get() || self.lifecycle.is_stopped();
             while self.rebuild.paused.get() && !stopped() {
                 self.handle.sleep(PAUSE).await;
             }
-            if self.closed.get() || self.dead.get() {
+            if self.lifecycle.is_stopped() {
                 return Ok(RebuildEnd::Stopped);
             }
             self.drop_targets(job, &seen);
@@ -721,7 +721,7 @@ async fn run(weak: Weak<ImportedPool>, job: Rc<Rebuild>) {
     };
     let ended = imported.end_rebuild(&job, state).await;
     job.task.borrow_mut().take();
-    if ended.is_ok() && !imported.closed.get() {
+    if ended.is_ok() && !imported.lifecycle.is_closed() {
         // A task of its own: a caller that waits for this one may be about to begin another.
         let after = Rc::clone(&imported);
         drop(imported.handle.spawn("after a rebuild", async move {

@@ -110,7 +110,7 @@ impl ImportedPool {
             imported.dirty_config();
             let text = format!(
                 "{} vdev (log) {}",
-                imported.name.borrow(),
+                imported.config.name(),
                 top.path.as_deref().unwrap_or("-")
             );
             imported.log_internal("vdev remove", &text, &tx).await

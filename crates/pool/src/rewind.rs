@@ -95,7 +95,7 @@ impl Pool {
     /// Returns what the import gave up, if it went back.
     #[must_use]
     pub fn rewound(&self) -> Option<Rewound> {
-        self.0.rewound
+        self.0.session.rewound
     }
 }
 

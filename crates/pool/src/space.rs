@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak};
 use dmu::{AllocSpec, Objset, Tx};
 use dsl::Features;
 use ondisk::bytes::{index, u64_at};
-use ondisk::{BlockPointer, ObjectId, ObjectType, Txg};
+use ondisk::{BlockPointer, Guid, ObjectId, ObjectType, Txg};
 use vdev::TopInfo;
 use zio::{BlockStore, MetaSource, MetaslabChange, MetaslabSummary, Release, ZioError};
 
@@ -628,7 +628,12 @@ impl MetaSource for SpaceMapSource {
 #[derive(Default)]
 pub(crate) struct Dtls {
     leaves: RefCell<BTreeMap<u64, Dtl>>,
+    /// Missed writes that could not be recorded in their own txg: leaf, txgs.
+    unrecorded: RefCell<Vec<MissedWrites>>,
 }
+
+/// A leaf, and the txgs of which it missed writes.
+type MissedWrites = (Guid, Vec<Range<u64>>);
 
 #[derive(Clone, Debug, Default)]
 struct Dtl {
@@ -646,6 +651,21 @@ const DTL_SCALE: Scale = Scale {
 };
 
 impl Dtls {
+    /// Keeps missed writes until [`Dtls::take_unrecorded`].
+    pub(crate) fn defer(&self, missed: Vec<MissedWrites>) {
+        self.unrecorded.borrow_mut().extend(missed);
+    }
+
+    /// Whether missed writes wait to be recorded.
+    pub(crate) fn has_unrecorded(&self) -> bool {
+        !self.unrecorded.borrow().is_empty()
+    }
+
+    /// Takes the missed writes that wait to be recorded.
+    pub(crate) fn take_unrecorded(&self) -> Vec<MissedWrites> {
+        self.unrecorded.take()
+    }
+
     /// Reads the stored log of a leaf.
     pub(crate) async fn open(
         &self,

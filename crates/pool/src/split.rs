@@ -208,10 +208,10 @@ impl ImportedPool {
     ) -> Result<(), PoolError> {
         // OpenedMos under the guid that is on the labels still; the first txg of the new pool writes its own.
         let mut config = split_plan.tree.clone();
-        config.guid = Guid(self.identity.borrow().guid);
+        config.guid = Guid(self.config.guid());
         let guid = self.handle.random_u64().max(1);
         let policy = ImportPolicy {
-            host: self.host.clone(),
+            host: self.session.host.clone(),
             new_name: Some(spec.name.clone()),
             ..ImportPolicy::default()
         };
@@ -241,7 +241,9 @@ impl ImportedPool {
             &policy,
         )
         .await?;
-        pool.0.identity.borrow_mut().guid = guid;
+        pool.0
+            .config
+            .change_identity(|identity| identity.guid = guid);
         pool.0.tree.update_root(|root| root.guid = Guid(guid));
         let claimed = match pool.0.load(&policy, &BTreeMap::new()).await {
             Ok(claimed) => claimed,
@@ -254,7 +256,7 @@ impl ImportedPool {
         sync::start(&pool);
         let others_leaves = split_plan.others_leaves.clone();
         let logs: Vec<VdevConfig> = split_plan.logs.iter().map(|(_, log)| log.clone()).collect();
-        let text = format!("from pool {}", self.name.borrow());
+        let text = format!("from pool {}", self.config.name());
         let first = pool
             .0
             .run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| {

@@ -11,18 +11,23 @@
 //! it describe exactly those blocks.  A failure anywhere suspends the pool before the uberblock,
 //! so the disks stay at the last complete txg.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 
+use dmu::Tx;
 use ondisk::bytes::{index, len64};
 use ondisk::{Guid, NvList, Txg, Uberblock};
+use runtime::JoinHandle;
+use runtime::sync::{OneshotSender, oneshot};
 use vdev::VdevConfig;
 
 use crate::PoolError;
 use crate::config;
 use crate::hotplug::poll_devices;
-use crate::pool::{ImportedPool, Pool, StoredValue, SyncTask};
+use crate::pool::{ImportedPool, Pool};
 
 /// Values of the property `failmode`.
 // OpenZFS: include/sys/fs/zfs.h, zio_failure_mode
@@ -30,7 +35,7 @@ pub(crate) const FAILMODE_WAIT: u64 = 0;
 /// See [`FAILMODE_WAIT`].
 pub(crate) const FAILMODE_CONTINUE: u64 = 1;
 /// See [`FAILMODE_WAIT`].
-const FAILMODE_PANIC: u64 = 2;
+pub(crate) const FAILMODE_PANIC: u64 = 2;
 
 /// Reason that waiters get when the pool is suspended.
 pub(crate) const SUSPENDED: &str = "pool I/O is suspended";
@@ -43,6 +48,66 @@ const PASSES_MAX: u32 = 100;
 /// Top-level vdevs that get the uberblock when the configuration is unchanged.
 // OpenZFS: module/zfs/spa.c, SPA_SYNC_MIN_VDEVS
 const UBERBLOCK_VDEVS: usize = 3;
+
+/// Work of the pool's own that runs at the start of a sync.
+type SyncWork = Box<
+    dyn FnOnce(Rc<ImportedPool>, Rc<Tx>) -> Pin<Box<dyn Future<Output = Result<(), PoolError>>>>,
+>;
+
+struct SyncTask {
+    work: SyncWork,
+    /// Gets the txg, once the work was done in it.
+    done: OneshotSender<Result<Txg, PoolError>>,
+}
+
+impl SyncTask {
+    fn new(
+        work: impl AsyncFnOnce(Rc<ImportedPool>, Rc<Tx>) -> Result<(), PoolError> + 'static,
+        done: OneshotSender<Result<Txg, PoolError>>,
+    ) -> Self {
+        let work: SyncWork = Box::new(move |imported, tx| Box::pin(work(imported, tx)));
+        Self { work, done }
+    }
+}
+
+type TaskQueue = RefCell<VecDeque<SyncTask>>;
+
+/// The loop that syncs one txg after another, and what waits for its next round.
+pub(crate) struct SyncLoop {
+    tasks: TaskQueue,
+    /// Those that run before anything of their txg is freed.
+    early_tasks: TaskQueue,
+    /// The newest uberblock.
+    last_uberblock: Cell<Uberblock>,
+    task: RefCell<Option<JoinHandle<()>>>,
+}
+
+impl SyncLoop {
+    /// Makes the loop of a pool whose newest uberblock is this; it does not run yet.
+    pub(crate) fn new(uberblock: Uberblock) -> Self {
+        Self {
+            tasks: RefCell::default(),
+            early_tasks: RefCell::default(),
+            last_uberblock: Cell::new(uberblock),
+            task: RefCell::default(),
+        }
+    }
+
+    /// Whether tasks wait for the next txg.
+    pub(crate) fn has_tasks(&self) -> bool {
+        !self.tasks.borrow().is_empty() || !self.early_tasks.borrow().is_empty()
+    }
+
+    /// Returns the newest uberblock.
+    pub(crate) fn last_uberblock(&self) -> Uberblock {
+        self.last_uberblock.get()
+    }
+
+    /// Takes the task of the loop, to wait for its end.
+    pub(crate) fn take_loop(&self) -> Option<JoinHandle<()>> {
+        self.task.borrow_mut().take()
+    }
+}
 
 /// Starts the loop of a pool.
 pub(crate) fn start(pool: &Pool) {
@@ -60,7 +125,7 @@ pub(crate) fn start(pool: &Pool) {
     crate::hotplug::begin(pool);
     pool.0.start_heartbeats();
     let task = pool.0.handle.spawn("txg sync", run(Pool(imported)));
-    *pool.0.sync_loop.borrow_mut() = Some(task);
+    pool.0.sync.task.replace(Some(task));
 }
 
 async fn run(pool: Pool) {
@@ -94,17 +159,15 @@ async fn run(pool: Pool) {
                 imported.clock().synced(txg);
             }
             Err(error) => {
-                imported
-                    .lack_of_space
-                    .set(matches!(error, PoolError::NoSpace));
-                imported.suspend(&format!("transaction group {txg}: {error}"));
+                let out_of_space = matches!(error, PoolError::NoSpace);
+                imported.fail(&format!("transaction group {txg}: {error}"), out_of_space);
                 break;
             }
         }
     }
     // Queued tasks will not run any more; dropping their senders wakes the waiters.
-    imported.tasks.borrow_mut().clear();
-    imported.early_tasks.borrow_mut().clear();
+    imported.sync.tasks.borrow_mut().clear();
+    imported.sync.early_tasks.borrow_mut().clear();
 }
 
 impl Pool {
@@ -135,13 +198,13 @@ impl Pool {
         self.0.tree.reopen().await;
         self.0.check_spares().await;
         self.0.reopen_cache_devices().await;
-        if self.0.dead.get() {
+        if self.0.lifecycle.is_failed() {
             return Err(PoolError::Suspended);
         }
         self.0.notify("vdev_clear", vdev.map(Guid), NvList::new());
-        self.0.suspended.borrow_mut().take();
+        self.0.lifecycle.resume();
         self.0.clock().refuse(false);
-        self.0.resumed.notify_all();
+        self.0.lifecycle.notify();
         crate::scan::resilver_in_background(self);
         Ok(())
     }
@@ -163,29 +226,23 @@ impl ImportedPool {
     }
 
     /// Stops all writing for good.  The disks hold the last complete txg.
-    pub(crate) fn suspend(&self, reason: &str) {
+    pub(crate) fn fail(&self, reason: &str, out_of_space: bool) {
         self.record_suspension(reason);
-        self.dead.set(true);
+        self.lifecycle.fail(out_of_space);
         self.clock().stop(SUSPENDED);
     }
 
     fn record_suspension(&self, reason: &str) {
-        if self.suspended.borrow().is_none() {
+        if !self.lifecycle.is_suspended() {
             self.report("io_failure", None, NvList::new());
         }
-        self.suspended
-            .borrow_mut()
-            .get_or_insert_with(|| reason.to_owned());
-        let failmode = match self.properties.borrow().get("failmode") {
-            Some(StoredValue::Number(number)) => *number,
-            _ => FAILMODE_WAIT,
-        };
-        match failmode {
+        self.lifecycle.suspend(reason);
+        match self.properties.number("failmode").unwrap_or(FAILMODE_WAIT) {
             FAILMODE_CONTINUE => self.clock().refuse(true),
             FAILMODE_PANIC => self.handle.abort(&format!(
                 "Pool '{}' has encountered an uncorrectable I/O failure and the failure mode property for this pool \
                  is set to panic.",
-                self.name.borrow()
+                self.config.name()
             )),
             _ => {}
         }
@@ -196,20 +253,72 @@ impl ImportedPool {
     pub(crate) async fn wait_resumed(&self, reason: &str) -> bool {
         self.record_suspension(reason);
         loop {
-            if self.closed.get() || self.dead.get() {
+            if self.lifecycle.is_stopped() {
                 return false;
             }
-            if self.suspended.borrow().is_none() {
+            if !self.lifecycle.is_suspended() {
                 return true;
             }
-            self.resumed.wait().await;
+            self.lifecycle.wait_changed().await;
         }
+    }
+
+    /// Runs `work` at the start of the next sync and waits until that txg is durable.
+    pub(crate) async fn run_in_sync(
+        &self,
+        work: impl AsyncFnOnce(Rc<Self>, Rc<Tx>) -> Result<(), PoolError> + 'static,
+    ) -> Result<(), PoolError> {
+        self.run_in(&self.sync.tasks, work).await
+    }
+
+    /// As [`ImportedPool::run_in_sync`], before anything is freed in that txg.
+    pub(crate) async fn run_early(
+        &self,
+        work: impl AsyncFnOnce(Rc<Self>, Rc<Tx>) -> Result<(), PoolError> + 'static,
+    ) -> Result<(), PoolError> {
+        self.run_in(&self.sync.early_tasks, work).await
+    }
+
+    async fn run_in(
+        &self,
+        queue: &TaskQueue,
+        work: impl AsyncFnOnce(Rc<Self>, Rc<Tx>) -> Result<(), PoolError> + 'static,
+    ) -> Result<(), PoolError> {
+        if self.session.readonly {
+            return Err(PoolError::ReadOnly);
+        }
+        // The sync loop has ended: the task would never run.
+        if self.lifecycle.is_closed() {
+            return Err(PoolError::Closed);
+        }
+        if self.lifecycle.is_failed() {
+            return Err(PoolError::Suspended);
+        }
+        let (done, result) = oneshot("pool task");
+        queue.borrow_mut().push_back(SyncTask::new(work, done));
+        self.clock().kick();
+        let txg = match result.await {
+            Ok(result) => result?,
+            Err(_) if self.lifecycle.is_suspended() => return Err(PoolError::Suspended),
+            Err(_) => return Err(PoolError::Closed),
+        };
+        Ok(self.clock().wait_synced(txg).await?)
+    }
+
+    /// Queues a history record for the next txg.
+    pub(crate) fn queue_history(&self, record: NvList) {
+        let (done, _) = oneshot("history record");
+        let task = SyncTask::new(
+            async move |imported: Rc<Self>, tx: Rc<Tx>| imported.append_history(&record, &tx).await,
+            done,
+        );
+        self.sync.tasks.borrow_mut().push_back(task);
     }
 
     /// Writes everything of `txg` and makes it durable.
     pub(crate) async fn sync_txg(self: &Rc<Self>, txg: Txg) -> Result<(), PoolError> {
         let tx = Rc::new(self.clock().syncing_tx(txg));
-        self.run_tasks(&self.early_tasks, &tx).await?;
+        self.run_tasks(&self.sync.early_tasks, &tx).await?;
         self.judge_devices();
         if self.space.has_logs() {
             self.merge_log_space_maps(txg, &tx).await?;
@@ -218,7 +327,7 @@ impl ImportedPool {
         for last in self.space.merge_dedup_logs(&tx).await? {
             self.store().free(txg, &last).await?;
         }
-        self.run_tasks(&self.tasks, &tx).await?;
+        self.run_tasks(&self.sync.tasks, &tx).await?;
         self.write_auxiliaries(&tx).await?;
         self.write_scan(&tx).await?;
         self.write_error_logs(&tx).await?;
@@ -229,10 +338,10 @@ impl ImportedPool {
                 pass <= PASSES_MAX,
                 "transaction group {txg} does not converge"
             );
-            if self.features_version.get() != self.hierarchy.features().version() {
+            if self.config.is_older_than(self.hierarchy.features()) {
                 self.features_changed();
             }
-            if self.config_dirty.get() {
+            if self.config.is_object_dirty() {
                 self.write_config_object(&tx).await?;
             }
             self.hierarchy.sync(txg, pass).await?;
@@ -260,7 +369,7 @@ impl ImportedPool {
             }
             let more = self.hierarchy.is_dirty(txg)
                 || self.store().has_changes(txg)
-                || self.config_dirty.get();
+                || self.config.is_object_dirty();
             if more {
                 continue;
             }
@@ -270,13 +379,13 @@ impl ImportedPool {
             if missed.is_empty() {
                 break;
             }
-            self.missed_after_commit.borrow_mut().extend(missed);
+            self.dtls.defer(missed);
         }
         self.commit(txg).await
     }
 
     /// Brings every metaslab's own map up to date with the logs OpenZFS left, and ends the feature's use.
-    async fn merge_log_space_maps(&self, txg: Txg, tx: &dmu::Tx) -> Result<(), PoolError> {
+    async fn merge_log_space_maps(&self, txg: Txg, tx: &Tx) -> Result<(), PoolError> {
         let (removed, created) = self.space.merge_logs(txg, tx).await?;
         let features = self.hierarchy.features();
         if let Some(uses) = features.refcount("spacemap_histogram") {
@@ -291,11 +400,7 @@ impl ImportedPool {
         Ok(())
     }
 
-    async fn run_tasks(
-        self: &Rc<Self>,
-        queue: &RefCell<VecDeque<SyncTask>>,
-        tx: &Rc<dmu::Tx>,
-    ) -> Result<(), PoolError> {
+    async fn run_tasks(self: &Rc<Self>, queue: &TaskQueue, tx: &Rc<Tx>) -> Result<(), PoolError> {
         let tasks = std::mem::take(&mut *queue.borrow_mut());
         for task in tasks {
             let result = (task.work)(self.clone(), tx.clone()).await;
@@ -308,21 +413,16 @@ impl ImportedPool {
     /// The set of enabled or active features changed: the labels may have to say so.
     fn features_changed(&self) {
         let features = self.hierarchy.features();
-        self.features_version.set(features.version());
         self.space.set_features(
             features.is_enabled("spacemap_histogram"),
             features.is_enabled("spacemap_v2"),
         );
-        let named = self.label_features();
-        if *self.features_in_labels.borrow() != named {
-            *self.features_in_labels.borrow_mut() = named;
-            self.dirty_config();
-        }
+        self.config.set_features(features);
     }
 
     /// Adds to the dirty-time logs of leaves the txgs of which they did not take every write.
-    async fn record_missed_writes(&self, tx: &dmu::Tx) -> Result<(), PoolError> {
-        let mut missed = self.missed_after_commit.take();
+    async fn record_missed_writes(&self, tx: &Tx) -> Result<(), PoolError> {
+        let mut missed = self.dtls.take_unrecorded();
         missed.extend(self.tree.take_missed_writes());
         let histogram = self.hierarchy.features().is_enabled("spacemap_histogram");
         for (leaf, ranges) in missed {
@@ -347,7 +447,7 @@ impl ImportedPool {
         leaf: Guid,
         created: Option<ondisk::ObjectId>,
         histogram: bool,
-        tx: &dmu::Tx,
+        tx: &Tx,
     ) -> Result<(), PoolError> {
         let Some(object) = created else {
             return Ok(());
@@ -369,7 +469,7 @@ impl ImportedPool {
         // Flush before the uberblock: it must never point at unwritten blocks.
         self.tree.flush().await?;
         self.check_lease()?;
-        let labels = self.labels_dirty.get();
+        let labels = self.config.are_labels_dirty();
         if labels {
             self.write_labels(txg, [0, 2]).await?;
             self.tree.flush().await?;
@@ -384,13 +484,13 @@ impl ImportedPool {
         if labels {
             self.write_labels(txg, [1, 3]).await?;
             self.tree.flush().await?;
-            self.labels_dirty.set(false);
+            self.config.labels_written();
             self.notify("config_sync", None, NvList::new());
         }
-        self.last_uberblock.set(uberblock);
+        self.sync.last_uberblock.set(uberblock);
         // A leaf that failed only now has missed this txg; the next one records it.
         let late = self.tree.take_missed_writes();
-        self.missed_after_commit.borrow_mut().extend(late);
+        self.dtls.defer(late);
         Ok(())
     }
 
@@ -403,8 +503,8 @@ impl ImportedPool {
         for top in &tree.tops {
             for leaf in leaves_of(top) {
                 let list = config::for_label(
-                    &self.identity.borrow(),
-                    self.label_state.get(),
+                    &self.config.identity(),
+                    self.config.label_state(),
                     txg.0,
                     &tree,
                     top,

@@ -1,9 +1,10 @@
 //! Reading pool properties: native ones, features, those of the user.
 
+use super::set::StoredValue;
 use super::{PROPERTIES, PoolProperty, PropertyEntry, PropertyKind, PropertySource, PropertyValue};
 use crate::PoolError;
 use crate::features::listed_features;
-use crate::pool::{ImportedPool, Pool, StoredValue};
+use crate::pool::{ImportedPool, Pool};
 use crate::status::PoolStatus;
 
 impl Pool {
@@ -36,11 +37,8 @@ impl Pool {
             let word = if count == 0 { "inactive" } else { "readonly" };
             entries.push(text_entry(format!("unsupported@{guid}"), word));
         }
-        let user = self.0.properties.borrow();
-        for (name, stored) in user.iter().filter(|(name, _)| name.contains(':')) {
-            if let StoredValue::Text(text) = stored {
-                entries.push(text_entry(name.clone(), text));
-            }
+        for (name, text) in self.0.properties.user() {
+            entries.push(text_entry(name, &text));
         }
         Ok(entries)
     }
@@ -71,7 +69,7 @@ impl Pool {
     /// Returns where the pool is to be remembered: `None` is the default place, `none` nowhere.
     #[must_use]
     pub fn cachefile(&self) -> Option<String> {
-        self.0.cachefile.borrow().clone()
+        self.0.session.cachefile.borrow().clone()
     }
 }
 
@@ -95,7 +93,7 @@ impl ImportedPool {
         let info = property.info();
         let root = &status.root;
         let words = |text: &str| Text(text.to_owned());
-        let stored = self.properties.borrow().get(info.name).cloned();
+        let stored = self.properties.get(info.name);
         let (value, source) = match property {
             PoolProperty::Size => (Number(root.size_bytes), None),
             PoolProperty::Capacity => {
@@ -104,13 +102,13 @@ impl ImportedPool {
                     .unwrap_or(0);
                 (Number(percent), None)
             }
-            PoolProperty::Altroot => match &self.altroot {
+            PoolProperty::Altroot => match &self.session.altroot {
                 Some(path) => (Text(path.display().to_string()), Local),
                 Option::None => (Absent, Default),
             },
             PoolProperty::Health => (words(status.health.as_str()), None),
             PoolProperty::Guid => (Number(status.guid), None),
-            PoolProperty::LoadGuid => (Number(self.load_guid), None),
+            PoolProperty::LoadGuid => (Number(self.session.load_guid), None),
             PoolProperty::Version => (Absent, Default),
             PoolProperty::Bootfs => match stored {
                 Some(StoredValue::Number(object)) if object != 0 => {
@@ -118,7 +116,7 @@ impl ImportedPool {
                 }
                 _ => (Absent, Default),
             },
-            PoolProperty::Cachefile => match &*self.cachefile.borrow() {
+            PoolProperty::Cachefile => match &*self.session.cachefile.borrow() {
                 Some(path) => (Text(path.clone()), Local),
                 Option::None => (Absent, Default),
             },
@@ -147,12 +145,15 @@ impl ImportedPool {
                 None,
             ),
             PoolProperty::Allocated => (Number(root.allocated_bytes), None),
-            PoolProperty::Readonly => (words(if self.readonly { "on" } else { "off" }), None),
-            PoolProperty::Comment => match &self.identity.borrow().comment {
+            PoolProperty::Readonly => (
+                words(if self.session.readonly { "on" } else { "off" }),
+                None,
+            ),
+            PoolProperty::Comment => match &self.config.identity().comment {
                 Some(text) => (Text(text.clone()), Local),
                 Option::None => (Absent, Default),
             },
-            PoolProperty::Compatibility => match &self.identity.borrow().compatibility {
+            PoolProperty::Compatibility => match &self.config.identity().compatibility {
                 Some(text) => (Text(text.clone()), Local),
                 Option::None => (words("off"), Default),
             },
@@ -212,7 +213,7 @@ impl ImportedPool {
             depth: None,
             kinds: dsl::property::Kinds::FILESYSTEM,
         };
-        let pool = self.name.borrow().clone();
+        let pool = self.config.name().to_owned();
         let found = self.hierarchy.list(&pool, spec).await.unwrap_or_default();
         found
             .into_iter()

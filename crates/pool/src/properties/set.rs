@@ -1,6 +1,7 @@
 //! Setting pool properties: checking a value, and storing it in syncing context.
 // OpenZFS: lib/libzfs/libzfs_pool.c, zpool_valid_proplist (texts); module/zfs/spa.c, spa_sync_props
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -10,10 +11,52 @@ use ondisk::feature::Feature;
 
 use crate::PoolError;
 use crate::features::{Support, support};
-use crate::pool::{DIRECTORY, ImportedPool, Pool, StoredValue};
+use crate::pool::{DIRECTORY, ImportedPool, Pool};
 use crate::properties::{PoolProperty, PropertyKind, parse_index};
 
 const COMMENT_MAX: usize = 32;
+
+/// A stored pool property.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StoredValue {
+    Number(u64),
+    Text(String),
+}
+
+/// The properties in the `pool_props` ZAP, in memory.
+#[derive(Default)]
+pub(crate) struct StoredProperties(RefCell<BTreeMap<String, StoredValue>>);
+
+impl StoredProperties {
+    /// Returns a property; `None` when it is not stored.
+    pub(crate) fn get(&self, name: &str) -> Option<StoredValue> {
+        self.0.borrow().get(name).cloned()
+    }
+
+    /// Returns a property that is a number.
+    pub(crate) fn number(&self, name: &str) -> Option<u64> {
+        match self.0.borrow().get(name) {
+            Some(StoredValue::Number(number)) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// Whether a property with the values `off` and `on` is on.
+    pub(crate) fn is_on(&self, name: &str) -> bool {
+        self.number(name) == Some(1)
+    }
+
+    /// Returns the user properties.
+    pub(crate) fn user(&self) -> Vec<(String, String)> {
+        let values = self.0.borrow();
+        let user = values.iter().filter(|(name, _)| name.contains(':'));
+        user.filter_map(|(name, value)| match value {
+            StoredValue::Text(text) => Some((name.clone(), text.clone())),
+            StoredValue::Number(_) => None,
+        })
+        .collect()
+    }
+}
 
 /// A checked setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,7 +203,7 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<PropertyChange, PoolError
 impl Pool {
     /// Takes note that a dataset was destroyed: the property `bootfs` was cleared with it if it named it.
     pub fn dataset_destroyed(&self, object: u64) {
-        let mut properties = self.0.properties.borrow_mut();
+        let mut properties = self.0.properties.0.borrow_mut();
         if matches!(properties.get("bootfs"), Some(StoredValue::Number(booted)) if *booted == object)
         {
             properties.remove("bootfs");
@@ -193,11 +236,11 @@ impl Pool {
                 }
             }
             PropertyChange::Cachefile(path) => {
-                self.0.cachefile.replace(path.clone());
+                self.0.session.cachefile.replace(path.clone());
                 return Ok(());
             }
             PropertyChange::Store(key, StoredValue::Number(1))
-                if key == "multihost" && self.0.host.hostid == 0 =>
+                if key == "multihost" && self.0.session.host.hostid == 0 =>
             {
                 return Err(PoolError::Invalid(
                     "property 'multihost' requires a non-zero system hostid".into(),
@@ -234,24 +277,26 @@ impl ImportedPool {
             }
             PropertyChange::Remove(key) => {
                 let object = self.objects.get().properties;
-                if object.0 != 0 && self.properties.borrow().contains_key(&key) {
+                if object.0 != 0 && self.properties.0.borrow().contains_key(&key) {
                     zap::remove(&self.mos, object, &key, tx).await?;
-                    self.properties.borrow_mut().remove(&key);
+                    self.properties.0.borrow_mut().remove(&key);
                 }
                 Ok(())
             }
             PropertyChange::Comment(text) => {
-                self.identity.borrow_mut().comment = text;
+                self.config
+                    .change_identity(|identity| identity.comment = text);
                 self.dirty_config();
                 Ok(())
             }
             PropertyChange::Compatibility(text) => {
-                self.identity.borrow_mut().compatibility = text;
+                self.config
+                    .change_identity(|identity| identity.compatibility = text);
                 self.dirty_config();
                 Ok(())
             }
             PropertyChange::Cachefile(path) => {
-                self.cachefile.replace(path);
+                self.session.cachefile.replace(path);
                 Ok(())
             }
             PropertyChange::Bootfs(None) => {
@@ -293,7 +338,7 @@ impl ImportedPool {
             };
             properties.insert(name, stored);
         }
-        self.properties.replace(properties);
+        self.properties.0.replace(properties);
         Ok(())
     }
 }
@@ -326,6 +371,7 @@ pub(crate) async fn store_all(
         zap::update(&imported.mos, object, key, &encoded, tx).await?;
         imported
             .properties
+            .0
             .borrow_mut()
             .insert(key.clone(), value.clone());
     }

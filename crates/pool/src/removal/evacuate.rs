@@ -52,7 +52,7 @@ impl ImportedPool {
         let Some(evacuation) = self.removal.evacuation() else {
             return;
         };
-        if self.readonly {
+        if self.session.readonly {
             return;
         }
         evacuation.stopped.set(false);
@@ -141,11 +141,11 @@ impl ImportedPool {
     /// Copies one batch.
     async fn evacuate_batch(&self, evacuation: &Evacuation) -> Result<EvacuationStep, PoolError> {
         let stopped =
-            || evacuation.stopped.get() || self.removal.closing.get() || self.closed.get();
+            || evacuation.stopped.get() || self.removal.closing.get() || self.lifecycle.is_closed();
         while self.removal.paused.get() && !stopped() {
             self.handle.sleep(PAUSE).await;
         }
-        if stopped() || self.dead.get() {
+        if stopped() || self.lifecycle.is_failed() {
             return Ok(EvacuationStep::Stopped);
         }
         let (segments, next) = self.choose(evacuation).await?;
@@ -384,7 +384,7 @@ async fn run(weak: Weak<ImportedPool>, evacuation: Rc<Evacuation>) {
             },
             Err(error) => error,
         };
-        if imported.closed.get() || imported.dead.get() {
+        if imported.lifecycle.is_stopped() {
             return;
         }
         // Continuing would make damage permanent that may still be repaired.

@@ -369,7 +369,7 @@ impl ImportedPool {
 
     async fn log_removal(&self, event: &str, vdev: &VdevConfig, tx: &Tx) -> Result<(), PoolError> {
         let path = vdev.path.as_deref().unwrap_or("-");
-        let text = format!("{} vdev {} {path}", self.name.borrow(), vdev.id);
+        let text = format!("{} vdev {} {path}", self.config.name(), vdev.id);
         self.log_internal(event, &text, tx).await
     }
 
@@ -478,7 +478,7 @@ impl ImportedPool {
         }
         phys.previous = u64::from(id);
         self.end_evacuation(phys, Stage::Finished, tx).await?;
-        let text = format!("{} vdev {id}", self.name.borrow());
+        let text = format!("{} vdev {id}", self.config.name());
         self.log_internal("vdev remove completed", &text, tx)
             .await?;
         Ok(disks)

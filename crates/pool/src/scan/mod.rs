@@ -240,7 +240,7 @@ impl Pool {
     /// # Errors
     /// `Suspended`, `Closed`, `ReadOnly`.
     pub async fn restart_resilver(&self) -> Result<(), PoolError> {
-        if self.0.readonly {
+        if self.0.session.readonly {
             return Err(PoolError::ReadOnly);
         }
         if self.0.scan.is_resilvering() {
@@ -259,7 +259,7 @@ impl Pool {
     pub async fn wait_scan(&self) -> Result<ScanStatus, PoolError> {
         let imported = &self.0;
         while imported.scan.is_scanning() {
-            if imported.closed.get() {
+            if imported.lifecycle.is_closed() {
                 return Err(PoolError::Closed);
             }
             if let Some(reason) = imported.scan.failure.borrow().clone() {
@@ -274,7 +274,7 @@ impl Pool {
 /// Starts bringing outdated leaves up to date, if there are any that can be written.
 pub(crate) fn resilver_in_background(pool: &Pool) {
     let imported = pool.0.clone();
-    if imported.readonly {
+    if imported.session.readonly {
         return;
     }
     drop(pool.0.handle.spawn("resilver", async move {
@@ -310,7 +310,7 @@ impl ImportedPool {
                 }
             }
         }
-        if phys.state == scan_state::SCANNING && !self.readonly {
+        if phys.state == scan_state::SCANNING && !self.session.readonly {
             let [objset, ..] = phys.bookmark;
             let current = (objset != 0 && objset != DESTROYED_OBJSET).then_some(objset);
             if objset == 0 && phys.cur_max_txg == 0 {
@@ -337,7 +337,7 @@ impl ImportedPool {
 
     /// Goes on with the scan that was under way when the pool was last closed, or resilvers what must be.
     pub(crate) async fn continue_scans(self: &Rc<Self>) -> Result<(), PoolError> {
-        if self.readonly {
+        if self.session.readonly {
             return Ok(());
         }
         self.continue_rebuilds().await?;
@@ -461,7 +461,7 @@ impl ImportedPool {
         max_txg: Option<u64>,
     ) -> Result<(), PoolError> {
         let max_txg = max_txg.unwrap_or_else(|| self.clock().last_synced().0);
-        if self.readonly {
+        if self.session.readonly {
             let phys = self.new_scan(func, min_txg, max_txg);
             *self.scan.order.borrow_mut() = DatasetOrder::from(min_txg);
             *self.scan.phys.borrow_mut() = phys;
@@ -528,7 +528,7 @@ impl ImportedPool {
 
     /// Records the end of a scan, complete or not, and makes it durable.
     async fn end_scan(self: &Rc<Self>, complete: bool) -> Result<(), PoolError> {
-        if self.readonly {
+        if self.session.readonly {
             let mut phys = self.scan.phys.borrow_mut();
             phys.state = scan_state::FINISHED;
             phys.end_time = self.unix_time();
@@ -642,7 +642,7 @@ impl ImportedPool {
             }
         }
         self.scan.dirty.set(true);
-        if self.readonly {
+        if self.session.readonly {
             return Ok(());
         }
         self.run_in_sync(async move |imported: Rc<Self>, tx: Rc<Tx>| imported.store_scan(&tx).await)
@@ -651,7 +651,7 @@ impl ImportedPool {
 
     /// Sees to it that the next txg stores how far the scan has come.
     pub(crate) fn scan_dirty(&self) {
-        if self.scan.is_scanning() && !self.readonly {
+        if self.scan.is_scanning() && !self.session.readonly {
             self.scan.dirty.set(true);
         }
     }
@@ -692,7 +692,7 @@ impl ImportedPool {
     /// Starts the background task of the scan recorded.
     fn start_walk(self: &Rc<Self>) {
         let scan = &self.scan;
-        if scan.task.borrow().is_some() || !scan.is_scanning() || self.closed.get() {
+        if scan.task.borrow().is_some() || !scan.is_scanning() || self.lifecycle.is_closed() {
             return;
         }
         scan.stopping.set(false);
@@ -702,7 +702,7 @@ impl ImportedPool {
             imported.scan.task.borrow_mut().take();
             match outcome {
                 Ok(WalkEnd::Complete) => {
-                    if imported.end_scan(true).await.is_ok() && !imported.closed.get() {
+                    if imported.end_scan(true).await.is_ok() && !imported.lifecycle.is_closed() {
                         // Devices that came back too late for this one. A task of its own: the waiter of this one may hold
                         // `deciding`.
                         let after = imported.clone();

@@ -118,7 +118,8 @@ impl ImportedPool {
                     None => return Ok(None),
                 }
             };
-            if self.readonly || root.is_hole() || root.birth() <= self.clock().last_synced() {
+            if self.session.readonly || root.is_hole() || root.birth() <= self.clock().last_synced()
+            {
                 return Ok(Some(root));
             }
             self.clock().wait_synced(root.birth()).await?;
@@ -163,14 +164,14 @@ impl ImportedPool {
                     }
                 })
                 .await;
-                let stale = !self.readonly && self.clock().last_synced().0 > taken.0 + 1;
+                let stale = !self.session.readonly && self.clock().last_synced().0 > taken.0 + 1;
                 if !found.damaged.is_empty() && stale && attempt < ATTEMPTS {
                     attempt += 1;
                     break;
                 }
                 if !found.damaged.is_empty() && self.has_unreadable_top() {
                     // A device that is away has not lost its bytes.
-                    if self.scan.stopping.get() || self.closed.get() {
+                    if self.scan.stopping.get() || self.lifecycle.is_closed() {
                         return Ok(WalkEnd::Stopped);
                     }
                     self.handle.sleep(AWAY_WAIT).await;
@@ -181,7 +182,7 @@ impl ImportedPool {
                 self.note(found, objset, last);
                 // Without another holder the pool was dropped: what is done stays as a crash would leave it.
                 let dropped = Rc::strong_count(self) == 1;
-                if self.scan.stopping.get() || self.closed.get() || dropped {
+                if self.scan.stopping.get() || self.lifecycle.is_closed() || dropped {
                     return Ok(WalkEnd::Stopped);
                 }
                 if ended {
@@ -191,7 +192,7 @@ impl ImportedPool {
                 if self.handle.now() >= *saved + PROGRESS_EVERY {
                     *saved = self.handle.now();
                     self.scan.dirty.set(true);
-                    if !self.readonly {
+                    if !self.session.readonly {
                         self.clock().kick();
                     }
                 }

@@ -10,7 +10,8 @@ use super::{Health, IoTotals, PoolState, PoolStatus, RebuildState, StatusReason,
 use crate::auxiliary::AuxiliaryKind;
 use crate::config::pool_state;
 use crate::initialize_trim::LeafActivity;
-use crate::pool::{ImportedPool, Pool, StoredValue};
+use crate::pool::{ImportedPool, Pool};
+use crate::sync;
 
 impl Pool {
     /// Returns everything `zpool status`, `zpool list -v` and `zpool iostat` show.
@@ -22,7 +23,7 @@ impl Pool {
     /// Returns why the pool is suspended, if it is.
     #[must_use]
     pub fn suspended(&self) -> Option<String> {
-        self.0.suspended.borrow().clone()
+        self.0.lifecycle.reason()
     }
 }
 
@@ -32,7 +33,7 @@ impl ImportedPool {
         let outdated: BTreeSet<u64> = self.dtls.outdated().into_keys().collect();
         let tree = self.tree.status();
         let mut root = self.convert(&tree, true, &outdated);
-        root.name = self.name.borrow().clone();
+        root.name = self.config.name().to_owned();
         let space = self.store().space();
         root.size_bytes = space.size;
         // What cannot be reused yet is not free.
@@ -67,7 +68,7 @@ impl ImportedPool {
         root.fragmentation_percent = weighted
             .map(|sum| sum.checked_div(u128::from(root.size_bytes)).unwrap_or(0))
             .and_then(|percent| u64::try_from(percent).ok());
-        let suspended = self.suspended.borrow().is_some();
+        let suspended = self.lifecycle.is_suspended();
         let health = if suspended {
             Health::Suspended
         } else {
@@ -77,9 +78,9 @@ impl ImportedPool {
         let (reason, details) = self.reason(&root, &caches, suspended, !outdated.is_empty());
         PoolStatus {
             name: root.name.clone(),
-            guid: self.identity.borrow().guid,
+            guid: self.config.guid(),
             health,
-            state: pool_state(self.label_state.get()).unwrap_or(PoolState::Active),
+            state: pool_state(self.config.label_state()).unwrap_or(PoolState::Active),
             reason,
             details,
             scan: self.scan.status(),
@@ -93,13 +94,13 @@ impl ImportedPool {
             caches,
             spares: self.auxiliary_status(AuxiliaryKind::Spare),
             data_errors: self.error_logs.count(),
-            readonly: self.readonly,
-            txg: self.last_uberblock.get().txg.0,
+            readonly: self.session.readonly,
+            txg: self.sync.last_uberblock().txg.0,
             open_nanoseconds: self
                 .handle
                 .now()
                 .as_nanos()
-                .saturating_sub(self.opened.as_nanos()),
+                .saturating_sub(self.session.opened.as_nanos()),
         }
     }
 
@@ -197,15 +198,15 @@ impl ImportedPool {
         outdated: bool,
     ) -> (StatusReason, Vec<String>) {
         if suspended {
-            let details = self.suspended.borrow().iter().cloned().collect();
-            if self.lack_of_space.get() {
+            let details = self.lifecycle.reason().into_iter().collect();
+            if self.lifecycle.is_out_of_space() {
                 return (StatusReason::OutOfSpace, details);
             }
             if self.multihost.is_lost() {
                 return (StatusReason::IoFailureMultihost, details);
             }
-            let reason = match self.properties.borrow().get("failmode") {
-                Some(StoredValue::Number(1)) => StatusReason::IoFailureContinue,
+            let reason = match self.properties.number("failmode") {
+                Some(sync::FAILMODE_CONTINUE) => StatusReason::IoFailureContinue,
                 _ => StatusReason::IoFailureWait,
             };
             return (reason, details);
