@@ -29,6 +29,7 @@ use crate::pool::DIRECTORY;
 const PREFIX: &str = "com.fudosecurity:brt:vdev:";
 const HEADER_BYTES: usize = 56;
 const HEADER_BYTES_U16: u16 = 56;
+const _: () = assert!(HEADER_BYTES == HEADER_BYTES_U16 as usize);
 /// Bytes of a vdev that one count is for, in tables we make. OpenZFS: BRT_RANGESIZE.
 const REGION_BYTES: u64 = 16 << 20;
 /// Block size of the object of counts. OpenZFS: BRT_BLOCKSIZE.

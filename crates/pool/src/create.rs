@@ -36,6 +36,8 @@ pub(crate) const DRAID: &str = "draid";
 /// Most children of a raidz vdev (OpenZFS: `cmd/zpool/zpool_vdev.c`).
 const RAIDZ_CHILDREN_MAX: usize = 255;
 
+const _: () = assert!(RAIDZ_CHILDREN_MAX <= u8::MAX as usize);
+
 /// A request whose property values have been checked.
 struct CheckedSpec {
     ashift: Option<u8>,

@@ -19,6 +19,7 @@ const RECORD_MAX: u64 = 1 << 20;
 /// Most bytes of history returned by one listing: the largest ring.
 const RING_MAX: u64 = 1 << 30;
 const RING_MIN: u64 = 128 << 10;
+const _: () = assert!(RING_MIN < RING_MAX && RECORD_MAX <= RING_MAX);
 
 /// The bonus of the history object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -621,6 +621,11 @@ impl ImportedPool {
                     return Ok((pieces, from));
                 }
                 let len = self.tree.rebuild_len(top.id, &(from..range.end), most)?;
+                assert!(
+                    len > 0 && len <= range.end - from,
+                    "a piece of {len} bytes lies in {from:x}..{:x} and moves on",
+                    range.end
+                );
                 pieces.push(from..from + len);
                 bytes += len;
                 from += len;

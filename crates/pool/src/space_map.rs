@@ -25,8 +25,10 @@ const RUN_ONE_WORD: u64 = 1 << 15;
 const OFFSET_ONE_WORD: u64 = 1 << 47;
 const RUN_TWO_WORDS: u64 = 1 << 36;
 const PAD: u64 = 2 << 62;
+const _: () = assert!(BONUS_HISTOGRAM as usize == 64 + 8 * BUCKETS);
 /// Entries are read in pieces of this many bytes, so that a huge map does not need huge memory.
 const READ_PIECE: u64 = 1 << 20;
+const _: () = assert!(READ_PIECE.is_multiple_of(8) && RUN_ONE_WORD < RUN_TWO_WORDS);
 
 /// Whether a range becomes allocated or free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

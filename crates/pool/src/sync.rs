@@ -48,6 +48,7 @@ const PASSES_MAX: u32 = 100;
 /// Top-level vdevs that get the uberblock when the configuration is unchanged.
 // OpenZFS: module/zfs/spa.c, SPA_SYNC_MIN_VDEVS
 const UBERBLOCK_VDEVS: usize = 3;
+const _: () = assert!(UBERBLOCK_VDEVS > 0 && PASSES_MAX > 8);
 
 /// Work of the pool's own that runs at the start of a sync.
 type SyncWork = Box<
@@ -317,6 +318,14 @@ impl ImportedPool {
 
     /// Writes everything of `txg` and makes it durable.
     pub(crate) async fn sync_txg(self: &Rc<Self>, txg: Txg) -> Result<(), PoolError> {
+        assert!(
+            !self.session.readonly,
+            "nothing is synced to a pool imported read-only"
+        );
+        assert!(
+            txg >= self.sync.last_uberblock().txg,
+            "txg {txg} is not older than the newest uberblock"
+        );
         let tx = Rc::new(self.clock().syncing_tx(txg));
         self.run_tasks(&self.sync.early_tasks, &tx).await?;
         self.judge_devices();
@@ -487,6 +496,10 @@ impl ImportedPool {
             self.config.labels_written();
             self.notify("config_sync", None, NvList::new());
         }
+        assert!(
+            uberblock.txg >= self.sync.last_uberblock().txg,
+            "uberblocks follow in the order of their txgs"
+        );
         self.sync.last_uberblock.set(uberblock);
         // A leaf that failed only now has missed this txg; the next one records it.
         let late = self.tree.take_missed_writes();
@@ -497,6 +510,10 @@ impl ImportedPool {
     /// Writes two of the four labels of every leaf.  Leaves that fail are passed over as long as
     /// one leaf of the pool takes both: a label is found on any of them.
     async fn write_labels(&self, txg: Txg, which: [u8; 2]) -> Result<(), PoolError> {
+        assert!(
+            matches!(which, [0, 2] | [1, 3]),
+            "labels are written in two halves: one set stays whole if the power is cut"
+        );
         let tree = self.tree.config();
         let features = self.label_features();
         let mut writes = Vec::new();

@@ -275,6 +275,10 @@ impl ImportedPool {
                 most = (tried / 2).next_multiple_of(unit);
                 continue;
             };
+            assert!(
+                size > 0 && size <= span,
+                "a segment of {span} bytes is copied in parts, not in {size}"
+            );
             places.push(Moved {
                 from: start,
                 len: size,

@@ -34,6 +34,7 @@ pub(super) const ENTRY: u64 = 24;
 const BATCH: u64 = 5461;
 /// Most entries believed of one vdev (1.5 GiB of blocks of 128 KiB each need 12,288).
 const ENTRIES_MAX: u64 = 1 << 24;
+const _: () = assert!(ENTRY * BATCH <= BLOCK_SIZE as u64);
 /// Bytes of an entry of births, and of a count.
 const BIRTH: u64 = 16;
 const COUNT: u64 = 4;

@@ -28,6 +28,7 @@ const WINDOW_BLOCKS: usize = 2048;
 const WINDOW_BYTES: u64 = 128 << 20;
 /// Block pointers examined for one window: a resilver skips most of them.
 const WINDOW_VISITS: usize = 65_536;
+const _: () = assert!(CONCURRENT <= WINDOW_BLOCKS && WINDOW_BLOCKS <= WINDOW_VISITS);
 /// How often a window is walked again from a newer root.
 const ATTEMPTS: u32 = 4;
 /// Progress is made durable this often.
