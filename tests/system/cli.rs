@@ -42,6 +42,8 @@ pub(crate) struct Place {
     ceiling: Option<Ceiling>,
     /// The identifier of the host that it stands for; `None`: that of the machine.
     hostid: Option<&'static str>,
+    /// Further environment of the program.
+    environment: Vec<(&'static str, &'static str)>,
 }
 
 impl Place {
@@ -56,6 +58,7 @@ impl Place {
             daemon: None,
             ceiling: None,
             hostid: None,
+            environment: Vec::new(),
         };
         for sub in ["bin", "work"] {
             fs::create_dir(place.path(sub)).expect("an empty directory");
@@ -74,6 +77,11 @@ impl Place {
         let mut place = Self::new();
         place.hostid = Some(hostid);
         place
+    }
+
+    /// Sets a variable of the program's environment.
+    pub(crate) fn set(&mut self, name: &'static str, value: &'static str) {
+        self.environment.push((name, value));
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -98,6 +106,7 @@ impl Place {
             .env("SANBOX_STATE", self.path("state"))
             .env("TZ", "UTC")
             .env("LC_ALL", "C")
+            .envs(self.environment.iter().copied())
             .stdin(Stdio::null());
         if let Some(hostid) = self.hostid {
             command.env("ZFS_HOSTID", hostid);
@@ -141,6 +150,11 @@ impl Place {
     /// What the daemon said.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    /// Hands the daemon over to a test that ends it in its own way.
+    pub(crate) fn take_daemon(&mut self) -> Option<Child> {
+        self.daemon.take()
     }
 
     /// Kills the daemon as a power cut would.

@@ -23,6 +23,7 @@ mod iscsi;
 mod lists;
 mod livelists;
 mod missing;
+mod mount_stress;
 mod multihost;
 mod nbd;
 mod nonsense;

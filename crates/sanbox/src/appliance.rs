@@ -21,6 +21,7 @@ use manage::state::{CachedVdev, PoolCache, StateDirectory};
 use tokio::sync::Mutex;
 
 use crate::memory::{self, Plan};
+use crate::paths;
 use crate::serve::devices::Devices;
 use crate::serve::fuse::{Lists, MountFlags, Mounts};
 use crate::serve::iscsi::Iscsi;
@@ -185,6 +186,19 @@ impl Appliance {
 
     pub(crate) fn mounts(&self) -> &Mounts {
         &self.mounts
+    }
+
+    /// Clears away the mounts that a killed process of this state directory left.
+    pub(crate) async fn clear_stale_mounts(&self) {
+        let cache = self.cache.lock().await;
+        let pools: Vec<String> = cache.pools.iter().map(|pool| pool.name.clone()).collect();
+        drop(cache);
+        let volumes = self.state.path().join("volumes");
+        let at = volumes.clone();
+        let cleared = paths::call(&volumes, move || paths::clear_stale(&pools, &at));
+        if let Err(why) = cleared.await {
+            eprintln!("sanbox: mounts that a killed process may have left: {why}");
+        }
     }
 
     /// Turns this into a daemon, which serves shares and holds mounts.
@@ -368,7 +382,7 @@ impl Appliance {
                 is_missing || matches!(error, PoolError::Vdev(_) | PoolError::Disk(_));
             if !may_be_held
                 || began.elapsed() >= DEVICE_PATIENCE
-                || !cached.devices.iter().all(|device| device.exists())
+                || !all_exist(&cached.devices).await
                 || is_missing && self.is_displaced(cached).await
             {
                 return outcome;
@@ -606,7 +620,7 @@ impl Appliance {
         if before != after
             && let Some(path) = before
         {
-            change_cache_file(&path, pool.guid(), None);
+            change_cache_file(&path, pool.guid(), None).await;
         }
         drop(self.write_cache_file(pool).await);
         let mut cache = self.cache.lock().await;
@@ -627,7 +641,8 @@ impl Appliance {
     async fn write_cache_file(&self, pool: &PoolHandle) -> Result<Option<String>, EngineError> {
         let (path, entry) = pool.cache_entry().await?;
         if let Some(path) = &path {
-            change_cache_file(path, pool.guid(), Some((pool.name(), &entry)));
+            let (name, guid) = (pool.name().to_owned(), pool.guid());
+            change_cache_file(path, guid, Some((name, entry))).await;
         }
         Ok(path)
     }
@@ -691,7 +706,7 @@ impl Appliance {
         let ended = self.engine.end_pool(name, ending).await;
         if ended.is_ok() {
             if let Some(path) = cachefile {
-                change_cache_file(&path, pool.guid(), None);
+                change_cache_file(&path, pool.guid(), None).await;
             }
             self.forget(pool.guid()).await;
         }
@@ -917,12 +932,17 @@ pub(crate) fn devices(root: &VdevStatus) -> Vec<PathBuf> {
 }
 
 /// Changes what a cache file (`zpool.cache`) says of a pool. A file that says nothing any more goes away.
-fn change_cache_file(path: &str, guid: u64, entry: Option<(&str, &[u8])>) {
+async fn change_cache_file(path: &str, guid: u64, entry: Option<(String, Vec<u8>)>) {
     if path.is_empty() || path == "none" {
         return;
     }
-    let path = Path::new(path);
-    let change = || -> std::io::Result<()> {
+    let named = Path::new(path);
+    let path = named.to_owned();
+    let change = move || -> std::io::Result<()> {
+        let entry = entry
+            .as_ref()
+            .map(|(name, entry)| (name.as_str(), &entry[..]));
+        let path = path.as_path();
         let old = match std::fs::read(path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
@@ -940,10 +960,21 @@ fn change_cache_file(path: &str, guid: u64, entry: Option<(&str, &[u8])>) {
             None => std::fs::remove_file(path),
         }
     };
-    if let Err(error) = change() {
+    let changed = paths::call(named, change).await;
+    if let Err(error) = changed.and_then(|changed| changed.map_err(|error| error.to_string())) {
         // The pool is as it should be; only the file is behind.
-        eprintln!("sanbox: {}: {error}", path.display());
+        eprintln!("sanbox: {}: {error}", named.display());
     }
+}
+
+/// Whether something is at all of these paths.
+async fn all_exist(devices: &[PathBuf]) -> bool {
+    let Some(first) = devices.first() else {
+        return true;
+    };
+    let all = devices.to_vec();
+    let looked = paths::call(first, move || all.iter().all(|device| device.exists()));
+    looked.await.unwrap_or(false)
 }
 
 /// Returns where all devices of a pool are, spares and cache devices included.

@@ -9,6 +9,7 @@ mod appliance;
 mod cli;
 mod follow;
 mod memory;
+mod paths;
 mod serve;
 mod tuning;
 
@@ -35,6 +36,11 @@ fn main() -> ExitCode {
     let own = words.next().unwrap_or_default();
     let own = own.rsplit('/').next().unwrap_or_default().to_owned();
     let arguments: Vec<String> = words.collect();
+    if let [word, process] = arguments.as_slice()
+        && word == serve::fuse::guard::COMMAND
+    {
+        return serve::fuse::guard::main(process);
+    }
     let state = std::env::var_os("SANBOX_STATE").map(PathBuf::from);
     let invocation = match own.as_str() {
         "zpool" | "zfs" => Invocation {
@@ -87,13 +93,16 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(invocation.run()) {
+    let code = match runtime.block_on(invocation.run()) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("sanbox: {error:#}");
             ExitCode::FAILURE
         }
-    }
+    };
+    // Shutting it down would wait for calls that may never end; the process's end does not.
+    std::mem::forget(runtime);
+    code
 }
 
 /// Becomes the program `sanbox-lab` beside this one; returns only when that fails. The simulator is not part of the appliance.

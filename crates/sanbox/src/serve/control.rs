@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::Subject;
+use futures_util::future::{AbortHandle, abortable};
 use manage::control::Frame;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::log;
 use crate::appliance::{Appliance, as_subject};
@@ -99,6 +100,25 @@ async fn refuse(writer: &mut OwnedWriteHalf, message: &str) {
     let _ = Frame::Exit(1).send(writer).await;
 }
 
+/// Runs a command on a thread of its own. Commands open, stat and list what users name, which may lie on a mount of ours:
+/// the threads that answer for the mounts must not be theirs.
+fn on_own_thread<T: Send + 'static>(
+    tool: &str,
+    command: impl Future<Output = T> + Send + 'static,
+) -> std::io::Result<(oneshot::Receiver<T>, AbortHandle)> {
+    let (command, abort) = abortable(Box::pin(command));
+    let (sender, outcome) = oneshot::channel();
+    let runtime = tokio::runtime::Handle::current();
+    std::thread::Builder::new()
+        .name(format!("command {tool}"))
+        .spawn(move || {
+            if let Ok(exit) = runtime.block_on(command) {
+                let _ = sender.send(exit);
+            }
+        })?;
+    Ok((outcome, abort))
+}
+
 async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
     let subject = subject(&stream);
     let (mut reader, mut writer) = stream.into_split();
@@ -128,13 +148,15 @@ async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
     }
     let out = Out::channel(sender);
     let session = Session::new(appliance, out, caller, &request.tool, &request.arguments);
+    let tool = request.tool.clone();
     let command = async move {
         // The session, and with it the sender of output, goes when the command ends.
         let run = crate::cli::run(session, &request.tool, &request.arguments);
         as_subject(subject, run).await
     };
-    let command = tokio::spawn(command);
-    let abort = command.abort_handle();
+    let Ok((command, abort)) = on_own_thread(&tool, command) else {
+        return refuse(&mut writer, "sanbox: no thread is left\n").await;
+    };
     let relay = async {
         while let Some((stream, bytes)) = chunks.recv().await {
             let frame = match stream {

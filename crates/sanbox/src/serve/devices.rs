@@ -27,6 +27,7 @@ use fuser::{
 
 use super::log;
 use crate::appliance::Appliance;
+use crate::paths;
 
 /// Where the links are.
 const LINKS: &str = "/dev/zvol";
@@ -120,8 +121,8 @@ impl Devices {
         for (guid, volume) in wanted {
             if let Some(attached) = state.attached.get_mut(&guid) {
                 if attached.dataset != volume.dataset {
-                    unlink(&attached.dataset);
-                    link(&volume.dataset, &attached.device);
+                    unlink(&attached.dataset).await;
+                    link(&volume.dataset, &attached.device).await;
                     attached.dataset = volume.dataset;
                 }
                 if attached.size != volume.size {
@@ -212,7 +213,7 @@ impl Devices {
                 return Err(why);
             }
         };
-        link(&volume.dataset, &device);
+        link(&volume.dataset, &device).await;
         state.attached.insert(
             guid,
             Attached {
@@ -230,7 +231,7 @@ impl Devices {
         let Some(attached) = state.attached.remove(&guid) else {
             return;
         };
-        unlink(&attached.dataset);
+        unlink(&attached.dataset).await;
         if let Err(why) = losetup(vec!["-d".into(), attached.device.into()]).await {
             log(format!("{}: {why}", attached.dataset));
         }
@@ -271,25 +272,21 @@ impl Devices {
             self.detach(&mut state, guid).await;
         }
         if let Some(mut mount) = state.mount.take() {
-            let _ = tokio::task::spawn_blocking(move || mount.unmount()).await;
+            let _ = paths::call(&self.directory, move || mount.unmount()).await;
         }
     }
 
     async fn mount(&self) -> Result<SessionUnmounter, String> {
         let directory = self.directory.clone();
+        let guard = self.appliance.upgrade();
+        let guard = guard.and_then(|appliance| appliance.mounts().guard());
         let service = Service {
             files: self.files.clone(),
             runtime: tokio::runtime::Handle::current(),
         };
         let start = move || -> Result<SessionUnmounter, String> {
             let text = |error: std::io::Error| error.to_string();
-            // One left by a killed process is cleared away.
-            if std::fs::metadata(&directory).is_err_and(|error| {
-                error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error())
-            }) {
-                let detach = rustix::mount::UnmountFlags::DETACH;
-                rustix::mount::unmount(&directory, detach).map_err(|error| error.to_string())?;
-            }
+            paths::clear_dead(&directory);
             std::fs::create_dir_all(&directory).map_err(text)?;
             let mut config = Config::default();
             config.mount_options = vec![
@@ -299,6 +296,10 @@ impl Devices {
                 MountOption::NoExec,
             ];
             let mut session = Session::new(service, &directory, &config).map_err(text)?;
+            let guarded = guard.zip(paths::connection_at(&directory));
+            if let Some((guard, connection)) = &guarded {
+                guard.add(*connection);
+            }
             let unmounter = session.unmount_callable();
             std::thread::Builder::new()
                 .name("fuse volumes".to_owned())
@@ -306,22 +307,22 @@ impl Devices {
                     if let Err(error) = session.run() {
                         log(format!("the files of volumes are gone: {error}"));
                     }
+                    if let Some((guard, connection)) = guarded {
+                        guard.ended(connection);
+                    }
                 })
                 .map_err(text)?;
             Ok(unmounter)
         };
-        tokio::task::spawn_blocking(start)
-            .await
-            .map_err(|error| error.to_string())?
+        paths::call(&self.directory, start).await?
     }
 }
 
 /// Runs losetup(8) and returns what it prints.
 async fn losetup(arguments: Vec<std::ffi::OsString>) -> Result<String, String> {
     let run = move || Command::new("losetup").args(arguments).output();
-    let output = tokio::task::spawn_blocking(run)
-        .await
-        .map_err(|error| error.to_string())?
+    let output = paths::call(Path::new("losetup"), run)
+        .await?
         .map_err(|error| format!("losetup: {error}"))?;
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -332,43 +333,52 @@ async fn losetup(arguments: Vec<std::ffi::OsString>) -> Result<String, String> {
 
 /// Whether somebody has a device for himself: a mounted file system, a volume group, a swap area.
 async fn in_use(device: &Path) -> bool {
-    let device = device.to_owned();
+    let opened_device = device.to_owned();
     let open = move || {
         use rustix::fs::{Mode, OFlags};
         let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
-        rustix::fs::open(&device, flags, Mode::empty())
+        rustix::fs::open(&opened_device, flags, Mode::empty())
     };
-    let opened = tokio::task::spawn_blocking(open).await;
+    let opened = paths::call(device, open).await;
     matches!(opened, Ok(Err(rustix::io::Errno::BUSY)))
 }
 
-fn link(dataset: &str, device: &Path) {
+async fn link(dataset: &str, device: &Path) {
     let path = Path::new(LINKS).join(dataset);
-    let made = path
-        .parent()
-        .map_or(Ok(()), std::fs::create_dir_all)
-        .and_then(|()| {
-            if path.is_symlink() {
-                std::fs::remove_file(&path)?;
-            }
-            std::os::unix::fs::symlink(device, &path)
-        });
-    if let Err(error) = made {
+    let (link, device) = (path.clone(), device.to_owned());
+    let make = move || {
+        link.parent()
+            .map_or(Ok(()), std::fs::create_dir_all)
+            .and_then(|()| {
+                if link.is_symlink() {
+                    std::fs::remove_file(&link)?;
+                }
+                std::os::unix::fs::symlink(device, &link)
+            })
+            .map_err(|error| error.to_string())
+    };
+    if let Err(error) = paths::call(&path, make).await.flatten() {
         log(format!("{}: {error}", path.display()));
     }
 }
 
-fn unlink(dataset: &str) {
+async fn unlink(dataset: &str) {
     let path = Path::new(LINKS).join(dataset);
-    if path.is_symlink() {
-        let _ = std::fs::remove_file(&path);
-    }
-    // Directories that are empty now go, up to the links' own.
-    let above = path.ancestors().skip(1);
-    for directory in above.take_while(|directory| directory.starts_with(LINKS)) {
-        if directory == Path::new(LINKS) || std::fs::remove_dir(directory).is_err() {
-            break;
+    let link = path.clone();
+    let remove = move || {
+        if link.is_symlink() {
+            let _ = std::fs::remove_file(&link);
         }
+        // Directories that are empty now go, up to the links' own.
+        let above = link.ancestors().skip(1);
+        for directory in above.take_while(|directory| directory.starts_with(LINKS)) {
+            if directory == Path::new(LINKS) || std::fs::remove_dir(directory).is_err() {
+                break;
+            }
+        }
+    };
+    if let Err(error) = paths::call(&path, remove).await {
+        log(error);
     }
 }
 

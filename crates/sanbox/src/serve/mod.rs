@@ -181,6 +181,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     };
 
     let opening = async {
+        appliance.clear_stale_mounts().await;
         for known in appliance.pools().await {
             match known {
                 KnownPool::Open(pool) => log(format!("pool '{}' is open", pool.name())),

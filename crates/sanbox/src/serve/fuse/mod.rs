@@ -1,15 +1,17 @@
 //! Mounting file systems on this machine by FUSE: the registry of mounts.
 //!
 //! A mount ends by `zfs unmount`, by `umount` from outside, or with the process. A mount left by a
-//! killed process is found dead (`Transport endpoint is not connected`) and cleared away when
-//! something is mounted there again.
+//! killed process is found dead (`Transport endpoint is not connected`) and cleared away at the next start, or when
+//! something is mounted there again. Mount points often lie on other mounts of this process: see [`crate::paths`] and [`guard`].
 
 mod adapter;
+pub(crate) mod guard;
 mod nodes;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,7 +21,10 @@ use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
 use tokio::sync::watch;
 
 use adapter::Adapter;
+use guard::Guard;
 use nodes::Shared;
+
+use crate::paths;
 
 /// How often the thread that tells a kernel of changes looks whether the mount has ended.
 const WATCH_PATIENCE: Duration = Duration::from_secs(1);
@@ -55,6 +60,8 @@ pub(crate) enum Lists {
 }
 
 struct Mounted {
+    /// Tells this mount from an earlier one of the same dataset.
+    number: u64,
     guid: u64,
     dataset: String,
     point: PathBuf,
@@ -66,18 +73,72 @@ struct Mounted {
 /// The mounts this process holds.
 pub(crate) struct Mounts {
     list: Arc<Mutex<Vec<Mounted>>>,
+    /// Datasets that are being mounted.
+    beginning: Mutex<BTreeSet<u64>>,
+    /// Counts the mounts that began.
+    count: AtomicU64,
     /// Counts the mounts that ended.
     ended: watch::Sender<u64>,
     threads: usize,
+    /// Started with the first mount.
+    guard: Mutex<Option<Arc<Guard>>>,
+}
+
+/// A dataset that is being mounted, until dropped.
+struct Beginning<'a> {
+    beginning: &'a Mutex<BTreeSet<u64>>,
+    guid: u64,
+}
+
+impl Drop for Beginning<'_> {
+    fn drop(&mut self) {
+        let beginning = self.beginning.lock();
+        beginning
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&self.guid);
+    }
 }
 
 impl Mounts {
     pub(crate) fn new(threads: usize) -> Self {
         Self {
             list: Arc::default(),
+            beginning: Mutex::default(),
+            count: AtomicU64::new(0),
             ended: watch::Sender::new(0),
             threads: threads.clamp(1, 64),
+            guard: Mutex::default(),
         }
+    }
+
+    /// Returns the guard of this process's mounts, starting it if need be; `None` where it cannot be started.
+    pub(crate) fn guard(&self) -> Option<Arc<Guard>> {
+        let mut guard = self.guard.lock().unwrap_or_else(PoisonError::into_inner);
+        if guard.is_none() {
+            match Guard::start() {
+                Ok(started) => *guard = Some(Arc::new(started)),
+                Err(error) => super::log(format!(
+                    "mounts have no guard, so their users may hang if this process is killed: {error}"
+                )),
+            }
+        }
+        guard.clone()
+    }
+
+    /// Reserves a dataset that is about to be mounted; `None` when it is mounted or being mounted.
+    fn begin(&self, guid: u64) -> Option<Beginning<'_>> {
+        let mut beginning = self
+            .beginning
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if self.mounted(guid).is_some() || !beginning.insert(guid) {
+            return None;
+        }
+        drop(beginning);
+        Some(Beginning {
+            beginning: &self.beginning,
+            guid,
+        })
     }
 
     fn locked(&self) -> MutexGuard<'_, Vec<Mounted>> {
@@ -110,12 +171,15 @@ impl Mounts {
         point: &Path,
         flags: MountFlags,
     ) -> Result<(), String> {
-        if self.mounted(fs.guid()).is_some() {
+        let Some(_beginning) = self.begin(fs.guid()) else {
             return Err("filesystem already mounted".to_owned());
-        }
-        clear_dead(point).await;
-        std::fs::create_dir_all(point).map_err(|error| error.to_string())?;
-        let point = std::fs::canonicalize(point).map_err(|error| error.to_string())?;
+        };
+        let wanted = point.to_owned();
+        let prepared = paths::call(point, move || {
+            paths::clear_dead(&wanted);
+            std::fs::create_dir_all(&wanted).and_then(|()| std::fs::canonicalize(&wanted))
+        });
+        let point = prepared.await?.map_err(|error| error.to_string())?;
         let root = fs.root().await.map_err(|error| error.to_string())?;
         let guid = fs.guid();
         let runtime = tokio::runtime::Handle::current();
@@ -160,11 +224,16 @@ impl Mounts {
         };
         config.n_threads = Some(self.threads);
         config.clone_fd = self.threads > 1;
-        let at = point.clone();
-        let mut session = tokio::task::spawn_blocking(move || Session::new(adapter, at, &config))
-            .await
-            .map_err(|error| error.to_string())?
-            .map_err(|error| explain(&error))?;
+        let (at, guard) = (point.clone(), self.guard());
+        let begun = paths::call(&point, move || -> io::Result<_> {
+            let session = Session::new(adapter, &at, &config)?;
+            let connection = paths::connection_at(&at);
+            if let (Some(guard), Some(connection)) = (&guard, connection) {
+                guard.add(connection);
+            }
+            Ok((session, guard.zip(connection)))
+        });
+        let (mut session, guarded) = begun.await?.map_err(|error| explain(&error))?;
         let kernel = session.notifier();
         shared.meet(session.notifier());
         let over = Arc::new(AtomicBool::new(false));
@@ -184,7 +253,9 @@ impl Mounts {
             })
             .map_err(|error| error.to_string())?;
         let unmounter = Arc::new(Mutex::new(session.unmount_callable()));
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
         self.locked().push(Mounted {
+            number,
             guid,
             dataset: dataset.to_owned(),
             point,
@@ -194,12 +265,15 @@ impl Mounts {
         let (list, ended) = (self.list.clone(), self.ended.clone());
         let run = move || {
             if let Err(error) = session.run() {
-                eprintln!("sanbox: a mount ended: {error}");
+                super::log(format!("a mount ended: {error}"));
             }
             ends.store(true, Ordering::Relaxed);
+            if let Some((guard, connection)) = guarded {
+                guard.ended(connection);
+            }
             list.lock()
                 .unwrap_or_else(PoisonError::into_inner)
-                .retain(|mount| mount.guid != guid);
+                .retain(|mount| mount.number != number);
             ended.send_modify(|count| *count += 1);
         };
         std::thread::Builder::new()
@@ -222,6 +296,7 @@ impl Mounts {
         let Some((guid, point, unmounter)) = found else {
             return Err("not currently mounted".to_owned());
         };
+        let at = point.clone();
         let unmount = move || -> Result<(), String> {
             use rustix::mount::{UnmountFlags, unmount};
             // Without force a busy mount is refused, which the library's own way does not do.
@@ -230,7 +305,7 @@ impl Mounts {
             } else {
                 UnmountFlags::empty()
             };
-            match unmount(&point, flags) {
+            match unmount(&at, flags) {
                 Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
                 Err(rustix::io::Errno::BUSY) => Err("pool or dataset is busy".to_owned()),
                 // Not root: the helper program does it.
@@ -241,9 +316,7 @@ impl Mounts {
                     .map_err(|error| error.to_string()),
             }
         };
-        tokio::task::spawn_blocking(unmount)
-            .await
-            .map_err(|error| error.to_string())??;
+        paths::call(&point, unmount).await??;
         if force {
             // Somebody's working directory may be in it for as long as he likes.
             let _ = tokio::time::timeout(DETACH_PATIENCE, self.ended(guid)).await;
@@ -270,14 +343,13 @@ impl Mounts {
         kernel.set(Kernel::NOSUID, flags.no_setuid);
         kernel.set(Kernel::NOEXEC, flags.no_exec);
         // Of the mount point, and of the file system: FUSE refuses writes by the second.
+        let at = point.clone();
         let change = move || {
-            mount_remount(&point, kernel | Kernel::BIND, c"")
-                .and_then(|()| mount_remount(&point, kernel, c""))
+            mount_remount(&at, kernel | Kernel::BIND, c"")
+                .and_then(|()| mount_remount(&at, kernel, c""))
                 .map_err(|error| error.to_string())
         };
-        tokio::task::spawn_blocking(change)
-            .await
-            .map_err(|error| error.to_string())?
+        paths::call(&point, change).await?
     }
 
     /// Notes that a mount has properties of its own until it ends.
@@ -313,26 +385,6 @@ impl Mounts {
             }
         }
     }
-}
-
-/// Clears away a mount whose process is gone.
-async fn clear_dead(point: &Path) {
-    let Err(error) = std::fs::metadata(point) else {
-        return;
-    };
-    if error.raw_os_error() != Some(rustix::io::Errno::NOTCONN.raw_os_error()) {
-        return;
-    }
-    let point = point.to_owned();
-    let clear = move || {
-        if rustix::mount::unmount(&point, rustix::mount::UnmountFlags::DETACH).is_err() {
-            let _ = std::process::Command::new("fusermount3")
-                .arg("-uz")
-                .arg(&point)
-                .status();
-        }
-    };
-    let _ = tokio::task::spawn_blocking(clear).await;
 }
 
 fn explain(error: &io::Error) -> String {
