@@ -148,14 +148,18 @@ fn properties_are_set_and_datasets_made_below_a_fresh_mount() {
                 "zfs create tank/f1",
                 "zfs create tank/f2",
                 "zfs create tank/f3",
-                "touch m/f1/x m/f2/x m/f3/x",
+                "touch m/f1/x m/f2/x m/f3/x && sync m/f1/x m/f2/x m/f3/x",
             ],
         );
         if round % 2 == 0 {
             kill(&mut place);
-        } else {
-            place.stop();
+            // A daemon that mounts nothing clears what is left all the same.
+            place.serve(&["--nfs-port", "0", "--iscsi-port", "0"]);
+            let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+            let work = place.work();
+            assert!(!mounts.contains(&work), "{mounts}");
         }
+        place.stop();
         place.serve(&["--mount", "--nfs-port", "0", "--iscsi-port", "0"]);
         run(
             &mut place,
@@ -179,7 +183,7 @@ fn a_daemon_killed_under_load_dies_and_leaves_nothing() {
     pool(&place);
     for (round, load) in LOADS.into_iter().enumerate() {
         place.serve(&["--mount", "--nfs-port", "0", "--iscsi-port", "0"]);
-        run(&mut place, &["echo x > m/fs/f"]);
+        run(&mut place, &["echo x > m/fs/f && sync m/fs/f"]);
         let mut workers: Vec<Child> = WORKERS
             .iter()
             .map(|line| {
@@ -212,4 +216,63 @@ fn a_daemon_killed_under_load_dies_and_leaves_nothing() {
         place.stop();
         assert_eq!(left(&place), "", "round {round}");
     }
+}
+
+/// A mount point below that of a dataset with a later name: mounted in the order of names, the later would hide it, and then it could
+/// neither be seen nor unmounted.
+#[test]
+fn file_systems_are_mounted_in_the_order_of_their_mount_points() {
+    let mut place = Place::new();
+    if !can_mount(&place) {
+        return;
+    }
+    pool(&place);
+    assert_eq!(
+        place.run("zfs create -o mountpoint=$PWD/m/fs/deep/er tank/e"),
+        ""
+    );
+    for file in ["x", "y"] {
+        place.serve(&["--mount", "--nfs-port", "0", "--iscsi-port", "0"]);
+        let touch = format!("touch m/fs/deep/er/{file} && test -e m/fs/deep/er/x");
+        run(&mut place, &[&touch]);
+        place.stop();
+    }
+    place.serve(&["--mount", "--nfs-port", "0", "--iscsi-port", "0"]);
+    run(
+        &mut place,
+        &["zfs destroy tank/e && ! test -e m/fs/deep/er/x"],
+    );
+    // A mount that another one hides is refused, and nothing hangs.
+    run(
+        &mut place,
+        &[
+            "zfs create -o mountpoint=$PWD/m/fs/in tank/in && mkdir -p over && mount --bind over m/fs",
+            "! zfs unmount tank/in && umount m/fs && zfs unmount tank/in",
+        ],
+    );
+    place.stop();
+    assert_eq!(left(&place), "");
+}
+
+/// As OpenZFS does: a directory that was made because of a dataset's name goes, one that an administrator chose stays.
+#[test]
+fn an_export_removes_the_empty_directories_of_its_mounts() {
+    let mut place = Place::new();
+    if !can_mount(&place) {
+        return;
+    }
+    place.serve(&["--mount", "--nfs-port", "0", "--iscsi-port", "0"]);
+    run(
+        &mut place,
+        &[
+            "truncate -s 256M a && zpool create -R $PWD/alt tank $PWD/a && zfs create tank/fs",
+            "zfs create -o mountpoint=/chosen tank/own && touch alt/tank/fs/x alt/chosen/x",
+            "zpool export tank",
+            "test -d alt/chosen && ! test -e alt/tank",
+            "zpool import -R $PWD/alt -d $PWD tank && test -e alt/tank/fs/x && test -e alt/chosen/x",
+            "zpool destroy tank && ! test -e alt/tank",
+        ],
+    );
+    place.stop();
+    assert_eq!(left(&place), "");
 }

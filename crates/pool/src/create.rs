@@ -400,7 +400,7 @@ fn check(spec: &PoolSpec) -> Result<CheckedSpec, PoolError> {
             properties::set::PropertyChange::Compatibility(text) => checked.compatibility = text,
             properties::set::PropertyChange::Cachefile(text) => checked.cachefile = text,
             properties::set::PropertyChange::Feature { name, enabled } => {
-                checked.features.push((name, enabled))
+                checked.features.push((name, enabled));
             }
             properties::set::PropertyChange::Store(key, value) => {
                 checked.stored.insert(key, value);

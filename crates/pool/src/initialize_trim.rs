@@ -36,7 +36,8 @@ const INITIALIZE_BYTES_MAX: u64 = 1 << 20;
 // OpenZFS: module/zfs/vdev_trim.c, zfs_trim_extent_bytes_min
 pub(crate) const TRIM_BYTES_MIN: u64 = 32 << 10;
 const _: () = assert!(TRIM_BYTES_MIN < TRIM_BYTES_MAX && TRIM_BYTES_MIN < TRIM_HELD);
-const _: () = assert!(INITIALIZE_BYTES_MAX <= INITIALIZE_HELD && INITIALIZE_BYTES_MAX % 8 == 0);
+const _: () =
+    assert!(INITIALIZE_BYTES_MAX <= INITIALIZE_HELD && INITIALIZE_BYTES_MAX.is_multiple_of(8));
 
 /// What free space is written with, in the byte order of the machine.
 // OpenZFS: module/zfs/vdev_initialize.c, zfs_initialize_value

@@ -31,8 +31,10 @@ use crate::tuning::{self, Tunables};
 
 pub(crate) use manage::state::CachedPool;
 
-/// How long devices that are there may be in somebody's hands.
-const DEVICE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a device that is there may be busy: in use by a process on its way out.
+const DEVICE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a start looks for mounts that a killed process left: a mount of another process may not answer.
+const STALE_MOUNTS_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait before trying again.
 const DEVICE_PAUSE: Duration = Duration::from_millis(50);
 
@@ -195,7 +197,8 @@ impl Appliance {
         drop(cache);
         let volumes = self.state.path().join("volumes");
         let at = volumes.clone();
-        let cleared = paths::call(&volumes, move || paths::clear_stale(&pools, &at));
+        let clear = move || paths::clear_stale(&pools, &at);
+        let cleared = paths::call_within(STALE_MOUNTS_TIMEOUT, &volumes, clear);
         if let Err(why) = cleared.await {
             eprintln!("sanbox: mounts that a killed process may have left: {why}");
         }
@@ -381,7 +384,7 @@ impl Appliance {
             let may_be_held =
                 is_missing || matches!(error, PoolError::Vdev(_) | PoolError::Disk(_));
             if !may_be_held
-                || began.elapsed() >= DEVICE_PATIENCE
+                || began.elapsed() >= DEVICE_TIMEOUT
                 || !all_exist(&cached.devices).await
                 || is_missing && self.is_displaced(cached).await
             {
@@ -800,9 +803,16 @@ impl Appliance {
             depth: None,
             kinds: vec![DatasetKind::Filesystem],
         };
-        let Ok(datasets) = pool.datasets(&filter, &mount_query()).await else {
+        let Ok(mut datasets) = pool.datasets(&filter, &mount_query()).await else {
             return;
         };
+        // A mount would hide those below its mount point that came before it, whatever the names of the datasets.
+        // OpenZFS: lib/libzfs/libzfs_mount.c, mountpoint_cmp
+        datasets.sort_by_cached_key(|info| {
+            let point = info.property("mountpoint");
+            let point = point.and_then(|property| property.value.text());
+            PathBuf::from(point.unwrap_or_default())
+        });
         for info in datasets {
             self.mount_if_wanted(pool, &info).await;
         }

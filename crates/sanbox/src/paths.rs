@@ -20,7 +20,7 @@ const CALLS_MAX: usize = 64;
 
 static CALLS: Semaphore = Semaphore::const_new(CALLS_MAX);
 
-/// Makes a call that takes a path, on a thread of its own.
+/// Makes a call that takes a path, on a thread of its own, and waits a minute for it at most.
 ///
 /// What a call returns after the deadline is dropped on its thread.
 ///
@@ -33,7 +33,11 @@ pub(crate) async fn call<T: Send + 'static>(
     call_within(DEADLINE, path, call).await
 }
 
-async fn call_within<T: Send + 'static>(
+/// As [`call`], with a deadline.
+///
+/// # Errors
+/// As of [`call`].
+pub(crate) async fn call_within<T: Send + 'static>(
     deadline: Duration,
     path: &Path,
     call: impl FnOnce() -> T + Send + 'static,
@@ -61,7 +65,7 @@ pub(crate) struct MountEntry {
     /// The minor number of its device; the name of a FUSE file system's connection.
     pub(crate) minor: u32,
     pub(crate) point: PathBuf,
-    /// Such as `fuse.zfs`.
+    /// Such as `fuse`.
     pub(crate) file_system: String,
     /// What is mounted: for ours, the dataset.
     pub(crate) source: String,
@@ -125,12 +129,10 @@ pub(crate) fn connection_at(point: &Path) -> Option<u32> {
 
 /// Clears away a mount whose process is gone; leaves any other path as it is. Takes a path.
 pub(crate) fn clear_dead(point: &Path) {
-    let not_connected = Some(rustix::io::Errno::NOTCONN.raw_os_error());
-    // Several may lie on each other.
+    // Several may lie on each other. A stat may be answered from the kernel's cache, a statfs never is.
     for _ in 0..16 {
-        match std::fs::metadata(point) {
-            Err(error) if error.raw_os_error() == not_connected => {}
-            _ => return,
+        if rustix::fs::statfs(point).err() != Some(rustix::io::Errno::NOTCONN) {
+            return;
         }
         let detached = unmount(point, UnmountFlags::DETACH).is_ok() || {
             let helper = std::process::Command::new("fusermount3")
@@ -149,11 +151,10 @@ pub(crate) fn clear_dead(point: &Path) {
 /// another process serves stays. Takes paths.
 pub(crate) fn clear_stale(pools: &[String], volumes: &Path) {
     for mount in mount_table() {
-        let of_pool = mount.file_system == "fuse.zfs"
-            && pools
-                .iter()
-                .any(|pool| pool == crate::cli::pool_part(&mount.source));
-        if of_pool || mount.file_system.starts_with("fuse") && mount.point == volumes {
+        let pool = crate::cli::pool_part(&mount.source);
+        let is_ours = pools.iter().any(|own| own == pool) || mount.point == volumes;
+        // `fuse`, or `fuse.zfs` where a helper program mounted it.
+        if is_ours && mount.file_system.starts_with("fuse") {
             clear_dead(&mount.point);
         }
     }

@@ -29,8 +29,8 @@ use crate::paths;
 /// How often the thread that tells a kernel of changes looks whether the mount has ended.
 const WATCH_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long a mount that was detached while busy is waited for.
-const DETACH_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a mount that was taken away is waited for to end.
+const DETACH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How a dataset is mounted, from its properties and the command line.
 #[derive(Clone, Copy, Debug, Default)]
@@ -317,13 +317,13 @@ impl Mounts {
             }
         };
         paths::call(&point, unmount).await??;
-        if force {
-            // Somebody's working directory may be in it for as long as he likes.
-            let _ = tokio::time::timeout(DETACH_PATIENCE, self.ended(guid)).await;
-        } else {
-            self.ended(guid).await;
+        match tokio::time::timeout(DETACH_TIMEOUT, self.ended(guid)).await {
+            Ok(()) => Ok(()),
+            // A process may have its working directory there without end.
+            Err(_) if force => Ok(()),
+            // Another mount hides it, or another mount namespace has it, too.
+            Err(_) => Err("pool or dataset is busy".to_owned()),
         }
-        Ok(())
     }
 
     /// Changes how a dataset is mounted.
