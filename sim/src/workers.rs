@@ -15,7 +15,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 
 /// The seeds that no worker has yet.
 #[derive(Debug)]
-pub struct Seeds {
+pub(crate) struct Seeds {
     next: AtomicU64,
     end: u64,
     /// Processes at a time.
@@ -29,7 +29,7 @@ pub struct Seeds {
 impl Seeds {
     /// Creates the seeds of `range`, to be run by `jobs` processes (at least 1) at a time.
     #[must_use]
-    pub fn new(range: Range<u64>, jobs: u64, range_max: u64) -> Self {
+    pub(crate) fn new(range: Range<u64>, jobs: u64, range_max: u64) -> Self {
         Self {
             next: AtomicU64::new(range.start),
             end: range.end,
@@ -41,7 +41,7 @@ impl Seeds {
 
     /// Begins no further range after `until`.
     #[must_use]
-    pub fn until(self, until: Option<Instant>) -> Self {
+    pub(crate) fn until(self, until: Option<Instant>) -> Self {
         Self { until, ..self }
     }
 
@@ -68,7 +68,7 @@ impl Seeds {
 ///
 /// # Panics
 /// When this program cannot be started again.
-pub fn run(seeds: &Seeds, words: &[String], failed: &str, mut on_line: impl FnMut(&str)) {
+pub(crate) fn run(seeds: &Seeds, words: &[String], failed: &str, mut on_line: impl FnMut(&str)) {
     std::thread::scope(|scope| {
         let (sender, lines) = std::sync::mpsc::channel::<String>();
         for _ in 0..seeds.jobs {
@@ -102,7 +102,7 @@ fn run_range(mut range: Range<u64>, words: &[String], failed: &str, sender: &Sen
         let send = |line| {
             sender
                 .send(line)
-                .expect("lines are read until all are sent")
+                .expect("lines are read until all are sent");
         };
         for line in output.lines().map_while(Result::ok) {
             range.start += 1;
@@ -111,7 +111,7 @@ fn run_range(mut range: Range<u64>, words: &[String], failed: &str, sender: &Sen
         }
         let status = child.wait();
         let is_success = status.as_ref().is_ok_and(std::process::ExitStatus::success);
-        if !range.is_empty() && !(has_failed && !is_success) {
+        if !range.is_empty() && (!has_failed || is_success) {
             send(format!(
                 "{failed} {} the worker ended: {status:?}",
                 range.start
@@ -122,7 +122,7 @@ fn run_range(mut range: Range<u64>, words: &[String], failed: &str, sender: &Sen
 }
 
 /// Has the kernel refuse this process more address space than `bytes_max`, and panics say where they are in one line.
-pub fn become_worker(bytes_max: u64) {
+pub(crate) fn become_worker(bytes_max: u64) {
     // One seed that allocates without end must end its worker, not the machine.
     let limit = Rlimit {
         current: Some(bytes_max),

@@ -1,6 +1,7 @@
 //! The project's automation, in the project's language. `cargo xtask` lists the commands.
 
 #![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, reason = "a command line tool")]
 
 mod ratchet;
 mod test;

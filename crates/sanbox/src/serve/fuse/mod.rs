@@ -244,7 +244,7 @@ impl Mounts {
                 while !over.load(Ordering::Relaxed) {
                     match watch.next(WATCH_PATIENCE) {
                         Ok(Some(event)) => {
-                            shared.invalidate(&kernel, &event.invalidation, &runtime)
+                            shared.invalidate(&kernel, &event.invalidation, &runtime);
                         }
                         Ok(None) => {}
                         Err(()) => return,

@@ -287,7 +287,9 @@ fn has_only_bad_labels(tops: &[VdevStatus]) -> bool {
         vdev.children.iter().for_each(|child| lost(child, into));
     }
     let mut leaves = Vec::new();
-    tops.iter().for_each(|top| lost(top, &mut leaves));
+    for top in tops {
+        lost(top, &mut leaves);
+    }
     let is_bad = |leaf: &&VdevStatus| leaf.note.as_deref() == Some(BAD_LABEL);
     !leaves.is_empty() && leaves.iter().all(is_bad)
 }
