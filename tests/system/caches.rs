@@ -1,7 +1,6 @@
 //! Goal: cache devices (L2ARC) in OpenZFS's format, for whole pools. Method: a daemon fills one through reads of a real pool, zdb
 //! reads the label, the header and the log blocks of it, and after an export and an import reads are answered by it.
 
-use std::process::Command;
 use std::time::Duration;
 
 use tests::oracle;
@@ -14,7 +13,7 @@ fn zdb_device(device: &std::path::Path) -> Option<String> {
         tests::skip("zdb -lll of a cache device", "zdb is not installed");
         return None;
     }
-    let output = Command::new("zdb")
+    let output = oracle::zdb()
         .arg("-lll")
         .arg(device)
         .output()

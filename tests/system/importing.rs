@@ -6,7 +6,6 @@ use engine::{
     Cred, Ending, Engine, EngineError, Health, ImportPolicy, PoolError, PoolHandle, Threads,
 };
 use std::path::Path;
-use std::process::Command;
 use tests::golden::Golden;
 use tests::{block_on, oracle};
 
@@ -91,7 +90,7 @@ fn zdb_reads_our_cache_files() {
     if oracle::has_zdb() {
         let cache = Path::new(&place.work()).join("cache");
         for arguments in [&["-C", "tank"][..], &["-d", "tank"], &["-d", "lake"]] {
-            let output = Command::new("zdb")
+            let output = oracle::zdb()
                 .arg("-U")
                 .arg(&cache)
                 .args(arguments)

@@ -14,7 +14,6 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tests::golden::Golden;
@@ -266,7 +265,7 @@ impl World {
             return Ok(());
         }
         oracle::zdb_clean(self.directory.path(), POOL)?;
-        let output = Command::new("zdb")
+        let output = oracle::zdb()
             .args(["-e", "-p"])
             .arg(self.directory.path())
             .args(["-ivvv", POOL])

@@ -13,7 +13,7 @@ const HOSTS: [&str; 3] = ["0xaaaa1111", "0xbbbb2222", "0xcccc3333"];
 
 /// What zdb says of the slots for heartbeats of a device.
 fn heartbeat(image: &PathBuf) -> Option<String> {
-    let output = Command::new("zdb").arg("-luuuu").arg(image).output().ok()?;
+    let output = oracle::zdb().arg("-luuuu").arg(image).output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let parts: Vec<&str> = text.split("Uberblock[").collect();
     let beats = parts.iter().filter(|part| part.contains("mmp_seq = "));

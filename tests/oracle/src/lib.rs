@@ -37,6 +37,18 @@ pub fn has_zdb() -> bool {
     Command::new("zdb").arg("-h").output().is_ok()
 }
 
+/// Returns the command `zdb`, which ends as soon as it has its verdict (`tests/probes/zdb_leaves.c`) where a C compiler is there.
+#[must_use]
+pub fn zdb() -> Command {
+    static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let preloaded = BUILT.get_or_init(|| compile("zdb_leaves", &["-shared", "-fPIC"], &[]));
+    let mut command = Command::new("zdb");
+    if let Some(preloaded) = preloaded {
+        command.env("LD_PRELOAD", preloaded);
+    }
+    command
+}
+
 /// Asks `zdb` about an exported or crashed pool whose images lie in `directory`: every checksum, every reference
 /// count, all space accounted for (`-bcc`), then every object of every dataset (`-dddd`).
 ///
@@ -56,7 +68,7 @@ pub fn zdb_clean_but(directory: &Path, pool: &str, known: &dyn Fn(&str) -> bool)
     let mut runs = vec!["-bccdddd"];
     let mut said = String::new();
     while let Some(flags) = runs.pop() {
-        let output = Command::new("zdb")
+        let output = zdb()
             .args(["-e", "-p"])
             .arg(directory)
             .args([flags, pool])
@@ -139,7 +151,7 @@ fn run_refpool(pool: &str, images: &[PathBuf], operations: &[String]) -> Result<
 /// # Errors
 /// When `zdb` does not say.
 pub fn zdb_gangs(directory: &Path, pool: &str) -> Result<u64> {
-    let output = Command::new("zdb")
+    let output = zdb()
         .args(["-e", "-p"])
         .arg(directory)
         .args(["-b", pool])
@@ -158,24 +170,29 @@ pub fn zdb_gangs(directory: &Path, pool: &str) -> Result<u64> {
 pub fn refpool() -> Option<&'static Path> {
     static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
     BUILT
-        .get_or_init(|| {
-            // Several test binaries may build it at a time: each for itself, and it appears as a whole.
-            let folder = root().join("target");
-            std::fs::create_dir_all(&folder).ok()?;
-            let target = folder.join("refpool");
-            let own = folder.join(format!("refpool.{}", std::process::id()));
-            let output = Command::new("cc")
-                .args(["-O1", "-w", "-o"])
-                .arg(&own)
-                .arg(root().join("tests/probes/refpool.c"))
-                .args(["-l:libzpool.so.6", "-l:libnvpair.so.3"])
-                .output()
-                .ok()?;
-            output.status.success().then_some(())?;
-            std::fs::rename(own, &target).ok()?;
-            Some(target)
-        })
+        .get_or_init(|| compile("refpool", &[], &["-l:libzpool.so.6", "-l:libnvpair.so.3"]))
         .as_deref()
+}
+
+/// Compiles a program of `tests/probes`; `None` where that cannot be done.
+fn compile(name: &str, flags: &[&str], libraries: &[&str]) -> Option<PathBuf> {
+    // Several test binaries may build it at a time: each for itself, and it appears as a whole.
+    let folder = root().join("target");
+    std::fs::create_dir_all(&folder).ok()?;
+    let target = folder.join(name);
+    let own = folder.join(format!("{name}.{}", std::process::id()));
+    let output = Command::new("cc")
+        .args(["-O1", "-w"])
+        .args(flags)
+        .arg("-o")
+        .arg(&own)
+        .arg(root().join(format!("tests/probes/{name}.c")))
+        .args(libraries)
+        .output()
+        .ok()?;
+    output.status.success().then_some(())?;
+    std::fs::rename(own, &target).ok()?;
+    Some(target)
 }
 
 /// Lets OpenZFS's own code import the pool read-write, sync, scrub it and export it.

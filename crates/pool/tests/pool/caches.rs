@@ -1,6 +1,5 @@
 //! The cache of a pool keeps what is alive, no more. Cache devices: filled, found again at import, and never needed.
 
-use std::process::Command;
 use std::time::Duration;
 
 use pool::{AddSpec, Health, Pool, PoolSpec};
@@ -23,7 +22,7 @@ fn zdb_label(world: &World, disk: usize) -> Option<String> {
     }
     let dir = tempfile::tempdir().expect("temporary directory");
     world.dump(dir.path()).expect("dump the disks");
-    let output = Command::new("zdb")
+    let output = oracle::zdb()
         .arg("-lll")
         .arg(dir.path().join(format!("d{disk}")))
         .output()

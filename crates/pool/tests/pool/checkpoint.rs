@@ -1,7 +1,6 @@
 //! Checkpoints: kept while the pool works on, given up, gone back to; with OpenZFS's tools as judges, and with the power cut.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use pool::{AddSpec, Health, ImportPolicy, Pool, PoolError, VdevSpec};
@@ -39,7 +38,7 @@ fn zdb_checkpoint_clean(world: &World, what: &str) {
 
 fn zdb_checkpoint_clean_dir(dir: &Path, what: &str) {
     for flags in ["-bcc", "-dddd"] {
-        let output = Command::new("zdb")
+        let output = oracle::zdb()
             .args(["-k", "-e", "-p"])
             .arg(dir)
             .args([flags, POOL])

@@ -1,7 +1,6 @@
 //! Pools that are split, that grow with their devices, and that get another guid.
 
 use std::path::Path;
-use std::process::Command;
 
 use pool::{AddSpec, Health, Pool, PoolError, PoolSpec, SplitSpec, VdevSpec, discover};
 use world::World;
@@ -21,7 +20,7 @@ fn judged(dir: &Path, pool: &str, what: &str) {
         return;
     }
     for flags in ["-bcc", "-dddd"] {
-        let output = Command::new("zdb")
+        let output = oracle::zdb()
             .args(["-e", "-p"])
             .arg(dir)
             .args([flags, pool])

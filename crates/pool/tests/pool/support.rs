@@ -125,7 +125,7 @@ pub(crate) fn zdb_livelists(world: &World, what: &str) {
     }
     let dir = tempfile::tempdir().expect("temporary directory");
     world.dump(dir.path()).expect("dump the disks");
-    let output = Command::new("zdb")
+    let output = oracle::zdb()
         .args(["-y", "-e", "-p"])
         .arg(dir.path())
         .arg(POOL)

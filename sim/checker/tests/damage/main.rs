@@ -11,8 +11,6 @@
 mod removed;
 mod surgeon;
 
-use std::process::Command;
-
 use checker::{Image, Kind, Options, Report};
 use ondisk::bytes::{put_u64, u64_at};
 use ondisk::dsl::DslDatasetPhys;
@@ -34,7 +32,7 @@ fn zdb_is_content(pool: &Surgeon) -> Option<bool> {
     }
     let dir = TempDir::new().unwrap();
     pool.save(dir.path());
-    let out = Command::new("zdb")
+    let out = oracle::zdb()
         .args(["-e", "-p"])
         .arg(dir.path())
         .args(["-bcc", "-Y", &pool.name])
