@@ -1,4 +1,4 @@
-//! Which block a block is.
+//! The identity of a block: the key of the cache.
 
 use ondisk::BlockPointer;
 
@@ -27,10 +27,10 @@ impl Identity {
         })
     }
 
-    /// Returns 64 well mixed bits. Nobody gains from colliding keys: a chain of them only slows the pool of whoever
-    /// made it, and checksums are hard to choose.
+    /// Returns 64 well mixed bits. Colliding keys are no attack: a chain of them only slows the pool of their
+    /// author, and checksums are hard to choose.
     pub(crate) fn hash(&self) -> u64 {
-        place_hash(self.vdev, self.offset, self.birth) ^ self.checksum.wrapping_mul(MIX)
+        block_hash(self.vdev, self.offset, self.birth) ^ self.checksum.wrapping_mul(MIX)
     }
 }
 
@@ -38,7 +38,7 @@ impl Identity {
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Returns 64 well mixed bits of a block's place and birth.
-pub(crate) fn place_hash(vdev: u32, offset: u64, birth: u64) -> u64 {
+pub(crate) fn block_hash(vdev: u32, offset: u64, birth: u64) -> u64 {
     let mut word = (offset >> 9) ^ (u64::from(vdev) << 48);
     word = (word ^ (word >> 32)).wrapping_mul(MIX);
     word = (word ^ birth).wrapping_mul(0xd6e8_feb8_6659_fd93);

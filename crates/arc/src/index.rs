@@ -1,15 +1,15 @@
-//! The index of the cache: from a hash to a place in a slab. Open addressing, one word a slot.
+//! The index of the cache: from a hash to an index into a slab. Open addressing, one word a slot.
 //!
-//! Guarantees: no allocation but when it grows. Does not know keys: the caller says whether a place is the right one.
+//! Guarantees: no allocation but when it grows. Does not know keys: the caller says whether a node is the right one.
 
 /// A free slot.
 const EMPTY: u64 = u64::MAX;
 /// Slots of the smallest index.
 const SLOTS_MIN: usize = 64;
 
-/// Places by hash.
+/// Node indices by hash.
 pub(crate) struct Index {
-    /// The upper half of the hash above the place.
+    /// The upper half of the hash above the node index.
     slots: Vec<u64>,
     used: usize,
 }
@@ -24,12 +24,13 @@ impl Default for Index {
 }
 
 impl Index {
-    /// Returns the place under this hash that `is_it`.
+    /// Returns the node index under this hash that `is_it`.
     pub(crate) fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
-        self.slot(hash, is_it).map(|slot| place(self.slots[slot]))
+        self.slot(hash, is_it)
+            .map(|slot| node_index(self.slots[slot]))
     }
 
-    /// Adds a place that is not in the index.
+    /// Adds a node index that is not in the index.
     pub(crate) fn insert(&mut self, hash: u64, at: u32) {
         if (self.used + 1) * 4 > self.slots.len() * 3 {
             self.grow();
@@ -38,7 +39,7 @@ impl Index {
         self.used += 1;
     }
 
-    /// Removes a place.
+    /// Removes a node index.
     pub(crate) fn remove(&mut self, hash: u64, at: u32) {
         let Some(mut hole) = self.slot(hash, |found| found == at) else {
             return;
@@ -66,7 +67,7 @@ impl Index {
             if word == EMPTY {
                 return None;
             }
-            if (word ^ hash) & UPPER == 0 && is_it(place(word)) {
+            if (word ^ hash) & UPPER == 0 && is_it(node_index(word)) {
                 return Some(slot);
             }
             slot = (slot + 1) & mask;
@@ -99,7 +100,7 @@ impl Index {
 
 const UPPER: u64 = 0xffff_ffff_0000_0000;
 
-fn place(word: u64) -> u32 {
+fn node_index(word: u64) -> u32 {
     u32::try_from(word & !UPPER).unwrap_or(u32::MAX)
 }
 

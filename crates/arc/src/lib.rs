@@ -5,18 +5,18 @@
 //!
 //! `l2` is the second level, on cache devices.
 //!
-//! What stays is decided by `policy` (adaptive replacement with ghost lists, over data and metadata), in which form by `state`
+//! What stays is decided by `policy` (adaptive replacement with ghost lists, over data and metadata), in which form by `entries`
 //! (compressed as stored, and decompressed while there is room). `whatif` says what caches of other sizes would do.
 //!
 //! What it does not know: objects and datasets, holes and embedded blocks (those are never cached).
 
 #![forbid(unsafe_code)]
 
+mod entries;
 mod identity;
 mod index;
 mod l2;
 mod policy;
-mod state;
 mod stats;
 #[doc(hidden)]
 pub mod trace;
@@ -30,11 +30,11 @@ use runtime::sync::Event;
 use runtime::{Handle, IoBuf};
 use zio::{BlockStore, Forms, IoClass, ReadProps, ZioError};
 
+use entries::{BlockFacts, Entries, EntryOrigin, Hit};
 use identity::Identity;
 use l2::L2;
 pub use l2::{CacheDevice, CacheDeviceStats, L2Stats, L2Tuning, SecondLevel};
 use policy::{Found, List, Policy};
-use state::{Arriving, Facts, Hit, State};
 pub use stats::{ByPurpose, CacheStats};
 pub use whatif::WhatIf;
 
@@ -66,31 +66,31 @@ impl Default for CacheTuning {
 
 /// The cache of one pool. Clones share it.
 #[derive(Clone)]
-pub struct Cache(Rc<Inner>);
+pub struct Cache(Rc<CacheShared>);
 
-struct Inner {
+struct CacheShared {
     handle: Handle,
     store: BlockStore,
-    state: RefCell<State>,
+    state: RefCell<Entries>,
     l2: RefCell<L2>,
 }
 
-/// A read under way.
-pub(crate) struct Flight {
-    landed: Event,
+/// A read in flight.
+pub(crate) struct InFlightRead {
+    done: Event,
     result: RefCell<Option<Result<IoBuf, ZioError>>>,
-    /// The block was freed meanwhile: hand it out, but do not keep it.
-    forgotten: Cell<bool>,
-    /// Somebody waits for it who did not begin it as read-ahead.
+    /// The block was freed meanwhile: the readers get it, but it does not stay in the cache.
+    freed: Cell<bool>,
+    /// A demand read waits for it.
     demanded: Cell<bool>,
 }
 
 /// What a read has to do.
-enum Plan {
-    Join(Rc<Flight>),
-    /// Decompress what is held.
-    Open(IoBuf),
-    Fetch(Rc<Flight>),
+enum ReadPlan {
+    Join(Rc<InFlightRead>),
+    /// The block is held compressed.
+    Decompress(IoBuf),
+    Fetch(Rc<InFlightRead>),
 }
 
 impl Cache {
@@ -99,10 +99,10 @@ impl Cache {
     pub fn new(handle: &Handle, store: BlockStore, tuning: CacheTuning) -> Self {
         runtime::keep_free(tuning.limit_bytes / 8);
         let l2 = RefCell::new(L2::new(tuning.devices.clone()));
-        Self(Rc::new(Inner {
+        Self(Rc::new(CacheShared {
             handle: handle.clone(),
             store,
-            state: RefCell::new(State::new(tuning)),
+            state: RefCell::new(Entries::new(tuning)),
             l2,
         }))
     }
@@ -117,7 +117,7 @@ impl Cache {
     /// count as no use of the block.
     ///
     /// # Errors
-    /// As [`BlockStore::read`]. Errors are not cached; all who wait for the same read get it.
+    /// As [`BlockStore::read`]. Errors are not cached; all readers that joined the same read get it.
     pub async fn read(&self, bp: &BlockPointer, props: ReadProps) -> Result<IoBuf, ZioError> {
         self.read_for(bp, props, SecondLevel::All).await
     }
@@ -147,62 +147,64 @@ impl Cache {
                 state.look_up(&identity, false, || self.now_ms())
             };
             match hit {
-                Some(Hit::Open(data)) => return Ok(data),
-                Some(Hit::Stored(stored)) => Plan::Open(stored),
-                None => match state.flights.get(&identity).cloned() {
-                    Some(flight) => {
-                        state.stats.joined.count(prefetch, state::is_metadata(bp));
-                        if !prefetch && !flight.demanded.replace(true) {
-                            // Read ahead, and not a moment too early.
+                Some(Hit::Decompressed(data)) => return Ok(data),
+                Some(Hit::Stored(stored)) => ReadPlan::Decompress(stored),
+                None => match state.reads.get(&identity).cloned() {
+                    Some(read) => {
+                        state.stats.joined.count(prefetch, entries::is_metadata(bp));
+                        if !prefetch && !read.demanded.replace(true) {
+                            // Read ahead, but too late: a demand read waits for it already.
                             state.note_late_prefetch();
                         }
-                        Plan::Join(flight)
+                        ReadPlan::Join(read)
                     }
                     None => {
                         state.note_miss(&identity, bp, prefetch, self.now_ms());
-                        let flight = Rc::new(Flight {
-                            landed: Event::new("a block another task is reading"),
+                        let read = Rc::new(InFlightRead {
+                            done: Event::new("a block another task is reading"),
                             result: RefCell::new(None),
-                            forgotten: Cell::new(false),
+                            freed: Cell::new(false),
                             demanded: Cell::new(!prefetch),
                         });
-                        state.flights.insert(identity, Rc::clone(&flight));
-                        Plan::Fetch(flight)
+                        state.reads.insert(identity, Rc::clone(&read));
+                        ReadPlan::Fetch(read)
                     }
                 },
             }
         };
         match plan {
-            Plan::Open(stored) => match Box::pin(self.0.store.open_stored(bp, stored)).await {
-                Some(open) => {
-                    self.0.state.borrow_mut().opened(&identity, &open);
-                    Ok(open)
+            ReadPlan::Decompress(stored) => {
+                match Box::pin(self.0.store.open_stored(bp, stored)).await {
+                    Some(open) => {
+                        self.0.state.borrow_mut().opened(&identity, &open);
+                        Ok(open)
+                    }
+                    // The bytes in memory are damaged; the devices have them right.
+                    None => {
+                        self.0.state.borrow_mut().remove(&identity);
+                        Box::pin(self.0.store.read(bp, props)).await
+                    }
                 }
-                // Memory that rots is nobody's fault here; the devices have it right.
-                None => {
-                    self.0.state.borrow_mut().remove(&identity);
-                    Box::pin(self.0.store.read(bp, props)).await
-                }
-            },
-            Plan::Join(flight) => {
-                flight.landed.wait().await;
-                let result = flight.result.borrow().clone();
-                result.expect("a flight lands with a result")
             }
-            Plan::Fetch(flight) => {
-                Box::pin(self.fetch(identity, bp, props, second_level, &flight)).await
+            ReadPlan::Join(read) => {
+                read.done.wait().await;
+                let result = read.result.borrow().clone();
+                result.expect("a read ends with a result")
+            }
+            ReadPlan::Fetch(read) => {
+                Box::pin(self.fetch(identity, bp, props, second_level, &read)).await
             }
         }
     }
 
-    /// Reads a block that is not in memory, for all who wait.
+    /// Reads a block that is not in memory, for all readers that joined.
     async fn fetch(
         &self,
         identity: Identity,
         bp: &BlockPointer,
         props: ReadProps,
         second_level: SecondLevel,
-        flight: &Flight,
+        read: &InFlightRead,
     ) -> Result<IoBuf, ZioError> {
         let size = usize::try_from(bp.lsize()).unwrap_or(usize::MAX);
         let prefetch = props.class == IoClass::AsyncRead;
@@ -217,16 +219,16 @@ impl Cache {
         if prefetch {
             state.prefetching -= size;
         }
-        state.flights.remove(&identity);
+        state.reads.remove(&identity);
         let result = match result {
             Ok(Forms { logical, stored }) => {
-                if !flight.forgotten.get() {
-                    let arriving = if flight.demanded.get() {
-                        Arriving::Demanded
+                if !read.freed.get() {
+                    let arriving = if read.demanded.get() {
+                        EntryOrigin::Demanded
                     } else {
-                        Arriving::ReadAhead
+                        EntryOrigin::ReadAhead
                     };
-                    let facts = Facts::of(bp, second_level);
+                    let facts = BlockFacts::of(bp, second_level);
                     let now_ms = self.now_ms();
                     let open = logical.clone();
                     state.insert(identity, bp, facts, (open, stored), arriving, now_ms);
@@ -236,19 +238,19 @@ impl Cache {
             Err(error) => Err(error),
         };
         drop(state);
-        *flight.result.borrow_mut() = Some(result.clone());
-        flight.landed.notify_all();
+        *read.result.borrow_mut() = Some(result.clone());
+        read.done.notify_all();
         result
     }
 
-    /// Returns a block's logical bytes only if they are in memory now. A hit counts, a miss does not: who gets
+    /// Returns a block's logical bytes only if they are in memory now. A hit counts, a miss does not: a caller that gets
     /// nothing calls [`Cache::read`].
     #[must_use]
     pub fn peek(&self, bp: &BlockPointer) -> Option<IoBuf> {
         let identity = Identity::of(bp)?;
         let mut state = self.0.state.borrow_mut();
         match state.look_up(&identity, true, || self.now_ms()) {
-            Some(Hit::Open(data)) => Some(data),
+            Some(Hit::Decompressed(data)) => Some(data),
             _ => None,
         }
     }
@@ -261,7 +263,7 @@ impl Cache {
         };
         let state = self.0.state.borrow();
         matches!(state.policy.find(&identity), Found::Resident(_))
-            || state.flights.contains_key(&identity)
+            || state.reads.contains_key(&identity)
     }
 
     /// Returns how many bytes may be read ahead now: little when what was read ahead is not used, nothing when too much is
@@ -283,13 +285,13 @@ impl Cache {
         if let Some(identity) = Identity::of(bp) {
             let now_ms = self.now_ms();
             let mut state = self.0.state.borrow_mut();
-            let facts = Facts::of(bp, second_level);
+            let facts = BlockFacts::of(bp, second_level);
             state.insert(
                 identity,
                 bp,
                 facts,
                 (data, stored),
-                Arriving::Written,
+                EntryOrigin::Written,
                 now_ms,
             );
         }
@@ -303,8 +305,8 @@ impl Cache {
             if state.models.is_sampled(identity.hash()) {
                 state.models.forget(&identity);
             }
-            if let Some(flight) = state.flights.get(&identity) {
-                flight.forgotten.set(true);
+            if let Some(read) = state.reads.get(&identity) {
+                read.freed.set(true);
             }
             drop(state);
             self.0.l2.borrow_mut().forget(&identity);
@@ -351,7 +353,7 @@ impl Cache {
         let state = self.0.state.borrow();
         let policy = &state.policy;
         let bytes = state.bytes();
-        let overhead = bytes - policy.bytes() + policy.len() * state::OVERHEAD_BYTES;
+        let overhead = bytes - policy.bytes() + policy.len() * entries::OVERHEAD_BYTES;
         let lists = |recent, frequent| {
             [
                 policy.list_bytes(recent, false),

@@ -1,4 +1,4 @@
-//! What is kept and what goes: adaptive replacement over two kinds of blocks.
+//! The replacement policy: adaptive replacement over two kinds of blocks.
 //!
 //! ```text
 //!            forgotten <- ghosts seen once | recent     frequent | ghosts seen again -> forgotten
@@ -26,7 +26,7 @@ const METADATA_WEIGHT: u64 = 4;
 /// Bytes charged for a ghost: a node and its share of the index.
 pub(crate) const GHOST_BYTES: usize = 88;
 
-/// Set while a block has been read ahead and nobody asked for it yet.
+/// Set while a block has been read ahead and not been used yet.
 pub(crate) const PREFETCHED: u8 = 1;
 
 /// The lists.
@@ -105,7 +105,7 @@ pub(crate) struct Use {
 }
 
 /// An entry to be admitted.
-pub(crate) struct Arrival<T> {
+pub(crate) struct NewEntry<T> {
     pub(crate) identity: Identity,
     pub(crate) payload: T,
     /// Bytes charged.
@@ -311,7 +311,7 @@ impl<T> Policy<T> {
     }
 
     /// Adds an entry; an older one of the same identity is returned.
-    pub(crate) fn admit(&mut self, arrival: Arrival<T>) -> (u32, Option<T>) {
+    pub(crate) fn admit(&mut self, arrival: NewEntry<T>) -> (u32, Option<T>) {
         let hash = arrival.identity.hash();
         let found = self.index.find(hash, |at| {
             self.nodes[at as usize].identity == arrival.identity
@@ -398,7 +398,7 @@ impl<T> Policy<T> {
             flags: std::mem::take(&mut node.flags),
         };
         if victim.flags & PREFETCHED != 0 {
-            // Nobody ever asked for it: its ghost would say nothing.
+            // It was never used: its ghost would say nothing.
             let hash = self.nodes[at as usize].identity.hash();
             self.index.remove(hash, at);
             self.nodes[at as usize].in_use = false;
@@ -548,7 +548,7 @@ mod tests {
         while policy.bytes() + 1000 > to_usize(policy.limit) {
             policy.evict();
         }
-        policy.admit(Arrival {
+        policy.admit(NewEntry {
             identity,
             payload: offset,
             size: 1000,
@@ -607,7 +607,7 @@ mod tests {
     #[test]
     fn what_was_read_ahead_in_vain_leaves_no_ghost_and_places_are_reused() {
         let mut policy = Policy::new(10_000, 0);
-        policy.admit(Arrival {
+        policy.admit(NewEntry {
             identity: identity(1),
             payload: 1,
             size: 1000,

@@ -2,12 +2,12 @@
 
 use crate::whatif::WhatIf;
 
-/// Counts of one thing by who asked and for what.
+/// Counts of one event by purpose: demand or prefetch, data or metadata.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ByPurpose {
-    /// Data that somebody waits for.
+    /// Data that a reader waits for.
     pub demand_data: u64,
-    /// Metadata that somebody waits for.
+    /// Metadata that a reader waits for.
     pub demand_metadata: u64,
     /// Data read ahead.
     pub prefetch_data: u64,

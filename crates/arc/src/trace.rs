@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use crate::identity::Identity;
-use crate::policy::{Arrival, Found, Policy};
+use crate::policy::{Found, NewEntry, Policy};
 
 /// Bytes of every block of a trace.
 const BLOCK_BYTES: usize = 8192;
@@ -61,7 +61,7 @@ impl Replacement for Ours {
         while self.policy.bytes() + BLOCK_BYTES > self.limit {
             self.policy.evict();
         }
-        self.policy.admit(Arrival {
+        self.policy.admit(NewEntry {
             identity,
             payload: (),
             size: BLOCK_BYTES,

@@ -7,7 +7,7 @@
 //! Guarantees: bounded memory, whatever the size of the cache: when the models hold too many entries, the sample is halved.
 
 use crate::identity::Identity;
-use crate::policy::{Arrival, Found, Policy};
+use crate::policy::{Found, NewEntry, Policy};
 
 /// Sizes modelled, in halves of the cache's.
 const HALVES: [u64; 4] = [1, 2, 4, 8];
@@ -161,7 +161,7 @@ impl Model {
         }
         self.policy.note_ghost(identity);
         while self.policy.bytes() + size > self.limit && self.policy.evict().is_some() {}
-        self.policy.admit(Arrival {
+        self.policy.admit(NewEntry {
             identity: *identity,
             payload: (),
             size,

@@ -86,7 +86,7 @@ impl Blocks {
         }
     }
 
-    /// Begins to write a block (see [`zio::BlockStore::write_later`]) and keeps its bytes in the cache.
+    /// Begins to write a block (see [`zio::BlockStore::write_behind`]) and keeps its bytes in the cache.
     pub(crate) async fn write_later(
         &self,
         txg: Txg,
@@ -96,7 +96,7 @@ impl Blocks {
     ) -> Result<BlockPointer, ZioError> {
         match self {
             Self::Pool { cache, store } => {
-                let (bp, stored) = store.write_later(txg, data.clone(), props).await?;
+                let (bp, stored) = store.write_behind(txg, data.clone(), props).await?;
                 if !bp.is_hole() && !bp.is_embedded() {
                     cache.insert(&bp, data, stored, second_level);
                 }

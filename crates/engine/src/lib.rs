@@ -74,7 +74,7 @@ pub mod pool_property {
 }
 pub use arc::{ByPurpose, CacheDeviceStats, CacheStats, L2Stats, L2Tuning, WhatIf as CacheWhatIf};
 pub use dmu::TxgCounters;
-pub use runtime::host::{Patience, block_thread_on as block_on, patiently};
+pub use runtime::host::{SpinPolicy, block_thread_on as block_on, spin_then_park};
 pub use runtime::{IoBuf, IoBufMut, wake_after_turn};
 pub use vdev::{ClassStats, IoClass, LatencyHistogram, VdevStats};
 pub use zil::{LogBlocks, ZilStats};

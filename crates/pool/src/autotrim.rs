@@ -67,7 +67,7 @@ impl ImportedPool {
     async fn discard_freed(&self) {
         // Also for vdevs that came since.
         self.store().collect_freed(true);
-        for (vdev, metaslab) in self.store().freed_places() {
+        for (vdev, metaslab) in self.store().freed_metaslabs() {
             if self.leaf_activities.is_closing() || self.lifecycle.is_stopped() {
                 return;
             }

@@ -135,7 +135,8 @@ impl ImportedPool {
         for place in self.checkpoint_vdevs() {
             self.space.open_checkpoint_map(&place).await?;
         }
-        self.store().set_kept(self.space.checkpoint_bytes_by_vdev());
+        self.store()
+            .set_checkpoint_space(self.space.checkpoint_bytes_by_vdev());
         let uberblock = stored(&self.mos).await?;
         self.checkpoint.uberblock.set(uberblock);
         self.store()
@@ -170,7 +171,7 @@ impl ImportedPool {
         pass: u32,
         tx: &Tx,
     ) -> Result<(), PoolError> {
-        let checkpointed = self.store().take_kept(txg);
+        let checkpointed = self.store().take_checkpoint_frees(txg);
         if checkpointed.is_empty() {
             return Ok(());
         }
@@ -183,7 +184,8 @@ impl ImportedPool {
         for _ in 0..written? {
             features.incr("spacemap_histogram", tx).await?;
         }
-        self.store().set_kept(self.space.checkpoint_bytes_by_vdev());
+        self.store()
+            .set_checkpoint_space(self.space.checkpoint_bytes_by_vdev());
         Ok(())
     }
 
@@ -218,14 +220,14 @@ impl ImportedPool {
                 .take_checkpoint_frees(DISCARD_BYTES, &places, &tx);
             if let Some((vdev, ranges, long_header)) = taken.await? {
                 for range in ranges {
-                    imported.store().free_kept(tx.txg(), vdev, &range)?;
+                    imported.store().free_checkpointed(tx.txg(), vdev, &range)?;
                 }
                 if long_header {
                     features.decr("spacemap_histogram", &tx).await?;
                 }
                 imported
                     .store()
-                    .set_kept(imported.space.checkpoint_bytes_by_vdev());
+                    .set_checkpoint_space(imported.space.checkpoint_bytes_by_vdev());
                 return Ok(());
             }
             features.decr(FEATURE, &tx).await?;

@@ -9,7 +9,7 @@ use std::ops::Range;
 use dmu::{Tx, zap};
 use ondisk::{ObjectId, Txg};
 use vdev::TopInfo;
-use zio::KeptRanges;
+use zio::CheckpointFrees;
 
 use crate::PoolError;
 use crate::space::SpaceMaps;
@@ -85,7 +85,7 @@ impl SpaceMaps {
     /// Appends what one pass of `txg` freed but for the checkpoint. Returns how many maps with the long header were made.
     pub(crate) async fn write_checkpoint_frees(
         &self,
-        changes: Vec<KeptRanges>,
+        changes: Vec<CheckpointFrees>,
         places: &[CheckpointVdev],
         (txg, pass): (Txg, u32),
         tx: &Tx,

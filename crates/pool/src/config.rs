@@ -7,7 +7,7 @@ use std::cell::{Cell, Ref, RefCell};
 
 use dsl::Features;
 use ondisk::{NvList, NvValue, SPA_VERSION_FEATURES};
-use vdev::{ConfigPlace, TreeConfig, VdevConfig, VdevKind};
+use vdev::{ConfigTarget, TreeConfig, VdevConfig, VdevKind};
 
 use crate::spec::HostIdentity;
 use crate::status::PoolState;
@@ -233,7 +233,7 @@ pub(crate) fn for_label(
         list.insert("is_log", 1u64);
     }
     insert_children(&mut list, tree);
-    list.insert("vdev_tree", top.to_nvlist(ConfigPlace::Label, true));
+    list.insert("vdev_tree", top.to_nvlist(ConfigTarget::Label, true));
     list.insert("features_for_read", feature_list(features));
     list
 }

@@ -281,7 +281,7 @@ impl ImportedPool {
             .await?;
         self.note_dtl(guid, created, histogram, tx).await?;
         let missing = self.dtls.missing(guid.0);
-        self.tree.set_lacking(guid, &missing);
+        self.tree.set_dtl(guid, &missing);
         self.create_vdev_objects(tx).await?;
         self.dirty_config();
         Ok(())
@@ -358,6 +358,6 @@ impl ImportedPool {
     /// Takes note of health that error counts changed. Syncing context.
     pub(crate) fn judge_devices(&self) {
         // Health of this kind lasts until the next import; nothing to store.
-        drop(self.tree.judge());
+        drop(self.tree.diagnose());
     }
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ondisk::scan::DamagedBlock;
 use ondisk::{Guid, NvList, NvValue};
 use runtime::{Handle, Timestamp};
-use vdev::{Happening, Health, Notice, Notices, VdevConfig, VdevKind};
+use vdev::{Health, LeafEvent, LeafEventKind, LeafEvents, VdevConfig, VdevKind};
 
 use crate::pool::{ImportedPool, Pool};
 use crate::sync;
@@ -119,7 +119,7 @@ impl EventLog {
 /// Starts to report device events. Those of the import itself are dropped, except for devices that could not be opened.
 pub(crate) fn begin(pool: &Pool) {
     let imported = &pool.0;
-    let notices = imported.tree.notices();
+    let notices = imported.tree.events();
     drop(notices.take());
     for leaf in imported.tree.leaves() {
         if leaf.health == Health::Unavailable {
@@ -131,7 +131,7 @@ pub(crate) fn begin(pool: &Pool) {
     drop(imported.handle.spawn("events of devices", task));
 }
 
-async fn report_devices(pool: Weak<ImportedPool>, notices: Notices, handle: Handle) {
+async fn report_devices(pool: Weak<ImportedPool>, notices: LeafEvents, handle: Handle) {
     // Reports in the second, by kind and device.
     let mut counts: BTreeMap<(&'static str, Guid), u32> = BTreeMap::new();
     let mut second = 0;
@@ -159,13 +159,13 @@ async fn report_devices(pool: Weak<ImportedPool>, notices: Notices, handle: Hand
     }
 }
 
-fn kind_of(what: &Happening) -> &'static str {
+fn kind_of(what: &LeafEventKind) -> &'static str {
     match what {
-        Happening::WrongBytes { .. } => "checksum",
-        Happening::Failed { .. } => "io",
-        Happening::Slow { .. } => "delay",
-        Happening::ProbeFailed => "probe_failure",
-        Happening::Health { .. } => "statechange",
+        LeafEventKind::ChecksumError { .. } => "checksum",
+        LeafEventKind::IoError { .. } => "io",
+        LeafEventKind::Slow { .. } => "delay",
+        LeafEventKind::ProbeFailed => "probe_failure",
+        LeafEventKind::Health { .. } => "statechange",
     }
 }
 
@@ -309,7 +309,7 @@ impl ImportedPool {
         self.events.post(list, self.handle.wall_clock());
     }
 
-    fn report_notice(&self, kind: &'static str, notice: &Notice) {
+    fn report_notice(&self, kind: &'static str, notice: &LeafEvent) {
         let leaf = Some(notice.leaf);
         let place = |error: i32, offset: u64, size: u64| {
             NvList::new()
@@ -318,15 +318,15 @@ impl ImportedPool {
                 .with("zio_size", size)
         };
         match notice.what {
-            Happening::WrongBytes { offset, size } => {
+            LeafEventKind::ChecksumError { offset, size } => {
                 self.report(kind, leaf, place(ECKSUM, offset, size));
             }
-            Happening::Failed {
+            LeafEventKind::IoError {
                 offset,
                 size,
                 errno,
             } => self.report(kind, leaf, place(errno, offset, size)),
-            Happening::Slow {
+            LeafEventKind::Slow {
                 offset,
                 size,
                 nanoseconds,
@@ -334,10 +334,10 @@ impl ImportedPool {
                 let more = place(0, offset, size).with("zio_delta", nanoseconds);
                 self.report(kind, leaf, more);
             }
-            Happening::ProbeFailed => {
+            LeafEventKind::ProbeFailed => {
                 self.report(kind, leaf, NvList::new().with("prev_state", 0_u64));
             }
-            Happening::Health { from, to } => {
+            LeafEventKind::Health { from, to } => {
                 let before = state_number(from);
                 if to == Health::Removed {
                     self.post("resource", "removed", leaf, NvList::new());

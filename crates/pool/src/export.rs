@@ -92,7 +92,7 @@ impl ImportedPool {
             self.tree.close();
             self.lifecycle.notify();
             self.multihost.stop_heartbeats();
-            self.tree.notices().wake();
+            self.tree.events().wake();
         }
     }
 }

@@ -689,7 +689,7 @@ impl ImportedPool {
                     .open(&self.mos, leaf.guid.0, ObjectId(object))
                     .await?;
                 let missing = self.dtls.missing(leaf.guid.0);
-                self.tree.set_lacking(leaf.guid, &missing);
+                self.tree.set_dtl(leaf.guid, &missing);
             }
         }
         self.read_allocation_biases().await?;

@@ -423,7 +423,7 @@ impl ImportedPool {
                         .dtls
                         .subtract(&imported.mos, target.0, std::slice::from_ref(&done), &tx)
                         .await?;
-                    imported.tree.note_whole(target, &done);
+                    imported.tree.note_resilvered(target, &done);
                 }
             }
             for leaf in imported.tree.leaves() {

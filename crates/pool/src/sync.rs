@@ -151,7 +151,7 @@ async fn run(pool: Pool) {
         let outcome = imported.sync_txg(txg).await;
         if outcome.is_err() {
             // Nothing may still be writing when the failure is reported; there is nothing to add to it.
-            drop(imported.store().settle().await);
+            drop(imported.store().wait_writes().await);
         }
         match outcome {
             Ok(()) => {
@@ -382,7 +382,7 @@ impl ImportedPool {
             if more {
                 continue;
             }
-            self.store().settle().await?;
+            self.store().wait_writes().await?;
             // Failures of the last writes are recorded with this txg, too.
             let missed = self.tree.take_missed_writes();
             if missed.is_empty() {

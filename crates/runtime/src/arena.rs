@@ -54,7 +54,7 @@ static FREE_CHUNKS: AtomicUsize = AtomicUsize::new(FREE_CHUNKS_KEPT);
 
 /// Keeps at least so many bytes of free buffers for the next user instead of giving them back to the kernel, which
 /// clears them again first. What a transaction group frees when it has synced (its own buffers and those of what it
-/// replaced) the next one takes again: an eighth of the cache is about that. For the whole process; the highest word
+/// replaced) the next one takes again: an eighth of the cache is about that. For the whole process; the highest value
 /// counts.
 pub fn keep_free(bytes: usize) {
     FREE_CHUNKS.fetch_max(bytes / CHUNK, Ordering::Relaxed);
@@ -64,12 +64,12 @@ pub fn keep_free(bytes: usize) {
 static REGISTERED_CHUNKS: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// Limits how much buffer memory is registered with io_urings from now on. What is registered saves work for each transfer,
-/// and stays resident whole and for good. For the whole process; the lowest word counts.
+/// and stays resident whole and for good. For the whole process; the lowest value counts.
 pub fn register_at_most(bytes: usize) {
     REGISTERED_CHUNKS.fetch_min(bytes / CHUNK, Ordering::Relaxed);
 }
 
-/// Gives about so many bytes of free memory back to the kernel, whatever was said to [`keep_free`]: that of free buffers, except
+/// Gives about so many bytes of free memory back to the kernel, whatever [`keep_free`] was set to: that of free buffers, except
 /// what is registered with an io_uring, and when that is not enough that of the heap. More than that would be taken again at
 /// once, and cleared first. Takes some milliseconds, and is to be called when memory is short; from any thread.
 pub fn give_back_free(bytes: usize) {
@@ -85,7 +85,7 @@ pub fn give_back_free(bytes: usize) {
     }
 }
 
-/// Gives half of the buffer memory back to the kernel that nobody has needed since the last call. To be called now and then, at
+/// Gives half of the buffer memory back to the kernel that has been free since the last call. To be called now and then, at
 /// intervals that are longer than a transaction group; from any thread.
 pub fn give_back_idle() {
     if let Some(arena) = arena() {
@@ -96,11 +96,11 @@ pub fn give_back_idle() {
 pub(crate) struct Arena {
     base: usize,
     chunks_max: usize,
-    state: Mutex<State>,
+    state: Mutex<ArenaState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ArenaState {
     /// Chunks ever used, in order.
     chunks: Vec<Chunk>,
     /// Free chunks that have their memory: the one that was used last is taken first.
@@ -119,14 +119,14 @@ struct Chunk {
     free: [u64; WORDS],
     /// Buffers never written since the kernel gave the pages: they are zero.
     untouched: [u64; WORDS],
-    /// Place in its class's `partial`.
-    place: Option<usize>,
+    /// Index in its class's `partial`.
+    partial_index: Option<usize>,
     /// An io_uring holds its pages: they must stay.
     pinned: bool,
 }
 
 /// A buffer of the arena.
-pub(crate) struct Piece {
+pub(crate) struct ArenaBuf {
     pub(crate) start: NonNull<u8>,
     pub(crate) capacity: usize,
     /// All bytes are zero.
@@ -170,12 +170,12 @@ impl Arena {
         None
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ArenaState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a buffer of at least `len` bytes; `None` when it is too large or the region is used up.
-    pub(crate) fn take(&self, len: usize) -> Option<Piece> {
+    pub(crate) fn take(&self, len: usize) -> Option<ArenaBuf> {
         let class = CLASSES.iter().position(|&size| size >= len)?;
         let capacity = CLASSES[class];
         let mut state = self.lock();
@@ -196,13 +196,13 @@ impl Arena {
         let is_zero = chunk.untouched[word] & mask != 0;
         chunk.untouched[word] &= !mask;
         if chunk.free_count == 0 {
-            chunk.place = None;
+            chunk.partial_index = None;
             state.partial[class].pop();
         }
         drop(state);
         let address = self.base + number * CHUNK + (word * 64 + bit) * capacity;
         let start = NonNull::new(std::ptr::with_exposed_provenance_mut(address))?;
-        Some(Piece {
+        Some(ArenaBuf {
             start,
             capacity,
             is_zero,
@@ -225,22 +225,22 @@ impl Arena {
         );
         chunk.free[index / 64] |= mask;
         chunk.free_count += 1;
-        let place = *chunk.place.get_or_insert_with(|| {
+        let partial_index = *chunk.partial_index.get_or_insert_with(|| {
             state.partial[class].push(number);
             state.partial[class].len() - 1
         });
         // The last chunk of a class stays, or alternating take and give back would rebuild it each time.
         if chunk.free_count == CHUNK / CLASSES[class] && state.partial[class].len() > 1 {
-            chunk.place = None;
-            state.partial[class].swap_remove(place);
-            if let Some(&moved) = state.partial[class].get(place) {
-                state.chunks[moved].place = Some(place);
+            chunk.partial_index = None;
+            state.partial[class].swap_remove(partial_index);
+            if let Some(&moved) = state.partial[class].get(partial_index) {
+                state.chunks[moved].partial_index = Some(partial_index);
             }
             self.retire(state, number);
         }
     }
 
-    fn retire(&self, state: &mut State, number: usize) {
+    fn retire(&self, state: &mut ArenaState, number: usize) {
         state.free_warm.push_back(number);
         if state.free_warm.len() > FREE_CHUNKS.load(Ordering::Relaxed) {
             self.cool(state);
@@ -248,9 +248,9 @@ impl Arena {
     }
 
     /// Gives the memory of the chunk back to the kernel that has been free longest. Returns whether there was one that may.
-    fn cool(&self, state: &mut State) -> bool {
-        for place in 0..state.free_warm.len() {
-            let number = state.free_warm[place];
+    fn cool(&self, state: &mut ArenaState) -> bool {
+        for partial_index in 0..state.free_warm.len() {
+            let number = state.free_warm[partial_index];
             let chunk = &mut state.chunks[number];
             let start = std::ptr::with_exposed_provenance_mut(self.base + number * CHUNK);
             // SAFETY: the whole chunk lies in our region and no buffer of it is in use.
@@ -258,7 +258,7 @@ impl Arena {
                 continue;
             }
             chunk.untouched = [u64::MAX; WORDS];
-            state.free_warm.remove(place);
+            state.free_warm.remove(partial_index);
             state.free_cold.push(number);
             state.idle = state.idle.min(state.free_warm.len());
             return true;
@@ -326,7 +326,7 @@ impl Arena {
             }
         }
         if chunk.free_count == slots && (0..slots).all(|slot| !is_touched(chunk, slot)) {
-            // As whoever takes the whole chunk looks at it.
+            // The form that `start_chunk` tests for.
             chunk.untouched = [u64::MAX; WORDS];
         }
         Some(given)
@@ -337,7 +337,7 @@ impl Arena {
         number < REGISTERED_CHUNKS.load(Ordering::Relaxed)
     }
 
-    fn start_chunk(&self, state: &mut State, class: usize) -> Option<usize> {
+    fn start_chunk(&self, state: &mut ArenaState, class: usize) -> Option<usize> {
         let slots = CHUNK / CLASSES[class];
         let mut all = [0; WORDS];
         for slot in 0..slots {
@@ -361,7 +361,7 @@ impl Arena {
                 free_count: slots,
                 free: all,
                 untouched,
-                place: None,
+                partial_index: None,
                 pinned: chunk.pinned,
             };
             number
@@ -379,12 +379,12 @@ impl Arena {
                 free_count: slots,
                 free: all,
                 untouched,
-                place: None,
+                partial_index: None,
                 pinned: false,
             });
             number
         };
-        state.chunks[number].place = Some(state.partial[class].len());
+        state.chunks[number].partial_index = Some(state.partial[class].len());
         state.partial[class].push(number);
         Some(number)
     }
@@ -433,33 +433,27 @@ mod tests {
                 arena.give_back(start);
             } else {
                 let len = draw % LARGEST + 1;
-                let piece = arena.take(len).expect("there is room");
-                assert!(
-                    piece.capacity >= len && (piece.capacity <= 4096 || piece.capacity < len * 2)
-                );
-                let address = piece.start.as_ptr() as usize;
+                let buf = arena.take(len).expect("there is room");
+                assert!(buf.capacity >= len && (buf.capacity <= 4096 || buf.capacity < len * 2));
+                let address = buf.start.as_ptr() as usize;
                 assert!(address.is_multiple_of(4096));
                 let before = held.range(..=address).next_back();
                 assert!(before.is_none_or(|(&start, &(capacity, _))| start + capacity <= address));
                 let after = held.range(address..).next();
-                assert!(after.is_none_or(|(&start, _)| address + piece.capacity <= start));
-                // SAFETY: the piece is ours, mapped and (being anonymous memory) initialised.
+                assert!(after.is_none_or(|(&start, _)| address + buf.capacity <= start));
+                // SAFETY: the buf is ours, mapped and (being anonymous memory) initialised.
                 let bytes =
-                    unsafe { std::slice::from_raw_parts_mut(piece.start.as_ptr(), piece.capacity) };
-                if piece.is_zero {
+                    unsafe { std::slice::from_raw_parts_mut(buf.start.as_ptr(), buf.capacity) };
+                if buf.is_zero {
                     assert!(
                         bytes[0] == 0
-                            && bytes[piece.capacity / 2] == 0
-                            && bytes[piece.capacity - 1] == 0
+                            && bytes[buf.capacity / 2] == 0
+                            && bytes[buf.capacity - 1] == 0
                     );
                 }
                 let fill = step.to_le_bytes()[0] | 1;
-                (
-                    bytes[0],
-                    bytes[piece.capacity / 2],
-                    bytes[piece.capacity - 1],
-                ) = (fill, fill, fill);
-                held.insert(address, (piece.capacity, fill));
+                (bytes[0], bytes[buf.capacity / 2], bytes[buf.capacity - 1]) = (fill, fill, fill);
+                held.insert(address, (buf.capacity, fill));
             }
         }
     }
@@ -470,15 +464,15 @@ mod tests {
             return;
         };
         let take = |fill: u8| {
-            let piece = arena.take(64 << 10).expect("there is room");
-            // SAFETY: the piece is ours and mapped.
-            unsafe { piece.start.as_ptr().write_bytes(fill, piece.capacity) };
-            piece
+            let buf = arena.take(64 << 10).expect("there is room");
+            // SAFETY: the buf is ours and mapped.
+            unsafe { buf.start.as_ptr().write_bytes(fill, buf.capacity) };
+            buf
         };
-        let pieces: Vec<Piece> = (1..=100).map(take).collect();
-        for (index, piece) in pieces.iter().enumerate() {
+        let bufs: Vec<ArenaBuf> = (1..=100).map(take).collect();
+        for (index, buf) in bufs.iter().enumerate() {
             if index % 3 != 0 {
-                arena.give_back(piece.start);
+                arena.give_back(buf.start);
             }
         }
         assert_eq!(arena.give_back_free(usize::MAX), 66 * (64 << 10));
@@ -487,36 +481,36 @@ mod tests {
             0,
             "nothing is given back twice"
         );
-        for (index, piece) in pieces.iter().enumerate().step_by(3) {
+        for (index, buf) in bufs.iter().enumerate().step_by(3) {
             // SAFETY: held since it was filled.
-            let bytes = unsafe { std::slice::from_raw_parts(piece.start.as_ptr(), piece.capacity) };
+            let bytes = unsafe { std::slice::from_raw_parts(buf.start.as_ptr(), buf.capacity) };
             let fill = u8::try_from(index + 1).expect("a small number");
             assert!(bytes.iter().all(|&byte| byte == fill));
         }
         for _ in 0..66 {
-            let piece = arena.take(64 << 10).expect("there is room");
-            // SAFETY: the piece is ours and mapped.
-            let bytes = unsafe { std::slice::from_raw_parts(piece.start.as_ptr(), piece.capacity) };
-            assert!(piece.is_zero && bytes.iter().all(|&byte| byte == 0));
+            let buf = arena.take(64 << 10).expect("there is room");
+            // SAFETY: the buf is ours and mapped.
+            let bytes = unsafe { std::slice::from_raw_parts(buf.start.as_ptr(), buf.capacity) };
+            assert!(buf.is_zero && bytes.iter().all(|&byte| byte == 0));
         }
     }
 
     #[test]
-    fn memory_that_nobody_needs_goes_back_in_the_end() {
+    fn unused_memory_goes_back_in_the_end() {
         let Some(arena) = Arena::reserve() else {
             return;
         };
         let use_for_a_moment = |count: usize| {
             let take = |_| {
-                let piece = arena.take(LARGEST).expect("there is room");
-                // SAFETY: the piece is ours and mapped.
-                unsafe { piece.start.as_ptr().write_bytes(1, piece.capacity) };
-                piece
+                let buf = arena.take(LARGEST).expect("there is room");
+                // SAFETY: the buf is ours and mapped.
+                unsafe { buf.start.as_ptr().write_bytes(1, buf.capacity) };
+                buf
             };
-            let pieces: Vec<Piece> = (0..count).map(take).collect();
-            let fresh = pieces.iter().filter(|piece| piece.is_zero).count();
-            for piece in pieces {
-                arena.give_back(piece.start);
+            let bufs: Vec<ArenaBuf> = (0..count).map(take).collect();
+            let fresh = bufs.iter().filter(|buf| buf.is_zero).count();
+            for buf in bufs {
+                arena.give_back(buf.start);
             }
             fresh
         };
@@ -540,12 +534,12 @@ mod tests {
         let Some(arena) = Arena::reserve() else {
             return;
         };
-        let piece = arena.take(LARGEST).expect("there is room");
+        let buf = arena.take(LARGEST).expect("there is room");
         let number = arena
-            .chunk_of(piece.start.as_ptr() as usize)
+            .chunk_of(buf.start.as_ptr() as usize)
             .expect("in the region");
         arena.pin(number);
-        arena.give_back(piece.start);
+        arena.give_back(buf.start);
         assert_eq!(arena.give_back_free(usize::MAX), 0);
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A buffer is filled as an [`IoBufMut`] and then frozen into an [`IoBuf`], which can be cloned and sliced without
 //! copying and sent between threads. Memory that came from [`IoBufMut`] starts at a multiple of [`ALIGNMENT`], so
-//! it can be used for direct I/O; an `IoBuf` made from a `Vec`, or a slice at an odd place, may not be aligned, and
+//! it can be used for direct I/O; an `IoBuf` made from a `Vec`, or a slice at an odd address, may not be aligned, and
 //! the host driver then copies before it writes.
 //!
 //! Does not know disks.
@@ -39,12 +39,12 @@ impl Memory {
             .max(1)
             .checked_next_multiple_of(ALIGNMENT)
             .expect("buffer length fits");
-        if let Some(piece) = arena().and_then(|arena| arena.take(capacity)) {
+        if let Some(buf) = arena().and_then(|arena| arena.take(capacity)) {
             let mut memory = Self {
-                start: piece.start,
-                capacity: piece.capacity,
+                start: buf.start,
+                capacity: buf.capacity,
             };
-            if zero && !piece.is_zero {
+            if zero && !buf.is_zero {
                 memory.bytes_mut()[..len].fill(0);
             }
             return memory;
@@ -224,7 +224,7 @@ impl IoBuf {
         buf
     }
 
-    /// Returns the buffer as writable without copying when nobody else holds it (and it is a whole aligned
+    /// Returns the buffer as writable without copying when it is the only holder (and it is a whole aligned
     /// buffer), else a copy.
     #[must_use]
     pub fn into_mut(self) -> IoBufMut {
@@ -340,9 +340,9 @@ mod tests {
     #[test]
     fn into_mut_reuses_memory_only_when_alone() {
         let buf = IoBuf::copy_from(b"abc");
-        let place = buf.as_ptr();
+        let address = buf.as_ptr();
         let alone = buf.into_mut();
-        assert_eq!(alone.as_ptr(), place);
+        assert_eq!(alone.as_ptr(), address);
         let shared = alone.freeze();
         let other = shared.clone();
         let mut copy = shared.into_mut();
@@ -353,9 +353,9 @@ mod tests {
     #[test]
     fn vectors_are_taken_without_copy() {
         let vector = vec![1_u8; 10];
-        let place = vector.as_ptr();
+        let address = vector.as_ptr();
         let buf = IoBuf::from(vector);
-        assert_eq!(buf.as_ptr(), place);
+        assert_eq!(buf.as_ptr(), address);
         assert_eq!(buf.slice(1..2).memory_bytes(), buf.memory_bytes());
         assert_eq!(IoBuf::empty().len(), 0);
     }

@@ -35,7 +35,7 @@ pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F:
         .collect()
 }
 
-/// Does what `future` does, and says of every wait in it that it is for `what`: for whoever does something on behalf of many.
+/// Does what `future` does, and says of every wait in it that it is for `what`, such as work on behalf of many requests.
 pub async fn waiting_as<F: Future>(what: &'static str, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|cx| {

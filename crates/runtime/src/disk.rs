@@ -24,7 +24,7 @@ pub enum DiskMode {
     ReadWrite,
 }
 
-/// What kind of thing a disk is.
+/// Whether a disk is a file or a block device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DiskKind {
     File,

@@ -72,9 +72,9 @@ pub type ComputeJob = Box<dyn FnOnce() + Send>;
 /// What came of waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Waited {
-    /// Time passed, something completed, or another thread called.
+    /// Time passed, something completed, or another thread unparked.
     Progress,
-    /// Nothing is outstanding, no time was given, and nobody else could call: this world can never go on.
+    /// Nothing is outstanding, no time was given, and no other thread could wake the executor: this world can never go on.
     /// Only simulated drivers can know that.
     Stalled,
     /// The world ended (simulated power cut). The executor stops at once.
@@ -114,7 +114,7 @@ pub trait Driver {
         0
     }
 
-    /// Is told about each poll before it happens.
+    /// Is called before each poll.
     fn note_poll(&mut self, task: u64, name: &'static str) {
         let _ = (task, name);
     }

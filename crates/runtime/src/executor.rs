@@ -65,7 +65,7 @@ struct Shared {
     driver: RefCell<Box<dyn Driver>>,
     queue: Arc<RunQueue>,
     tasks: RefCell<Slab<TaskRecord>>,
-    ops: RefCell<Slab<OpSlot>>,
+    ops: RefCell<Slab<OpState>>,
     timers: RefCell<Timers>,
     stats: RefCell<Stats>,
     next_task: Cell<u64>,
@@ -79,14 +79,14 @@ struct TaskRecord {
     since: Instant,
 }
 
-/// What rides with each task.
+/// The scheduler's data in each task.
 struct TaskMeta {
     number: u64,
     slot: usize,
     name: &'static str,
 }
 
-enum OpSlot {
+enum OpState {
     Submitted,
     Waiting(Waker),
     Ended(Outcome),
@@ -130,7 +130,7 @@ pub fn note_wait(what: &'static str) {
 }
 
 /// Wakes a task of another thread. From a task of a runtime, that happens when the tasks whose turn it is have had it: the thread
-/// then finds at once what all of them have for it, and is called once. From any other thread, it happens now.
+/// then finds at once what all of them have for it, and is woken once. From any other thread, it happens now.
 pub fn wake_after_turn(waker: Waker) {
     let mut waker = Some(waker);
     let _ = LOCAL.try_with(|local| {
@@ -424,7 +424,7 @@ impl Drop for Runtime {
         drop(shared.queue.take_remote());
         // Handles that outlive the runtime (in a cycle, or kept by mistake) must not keep the world: disks are closed
         // and unlocked, rings and simulated disks freed, now.
-        let ended = Ended {
+        let ended = EndedDriver {
             now: shared.driver.borrow().now(),
             wall_clock: shared.driver.borrow().wall_clock(),
         };
@@ -436,18 +436,18 @@ impl Drop for Runtime {
 }
 
 /// The driver of a runtime that was dropped: time stands still, operations never end.
-struct Ended {
+struct EndedDriver {
     now: Instant,
     wall_clock: Timestamp,
 }
 
-struct NobodySleeps;
+struct NoUnpark;
 
-impl Unpark for NobodySleeps {
+impl Unpark for NoUnpark {
     fn unpark(&self) {}
 }
 
-impl Driver for Ended {
+impl Driver for EndedDriver {
     fn now(&self) -> Instant {
         self.now
     }
@@ -475,7 +475,7 @@ impl Driver for Ended {
     fn close(&mut self, _disk: DiskId) {}
 
     fn unparker(&self) -> Arc<dyn Unpark> {
-        Arc::new(NobodySleeps)
+        Arc::new(NoUnpark)
     }
 
     fn name(&self) -> &'static str {
@@ -516,28 +516,28 @@ impl Shared {
         let slot = ops
             .get_mut(index)
             .expect("completions are for outstanding operations");
-        match std::mem::replace(slot, OpSlot::Ended(completion.outcome)) {
-            OpSlot::Submitted => {}
-            OpSlot::Waiting(waker) => {
+        match std::mem::replace(slot, OpState::Ended(completion.outcome)) {
+            OpState::Submitted => {}
+            OpState::Waiting(waker) => {
                 drop(ops);
                 waker.wake();
             }
-            OpSlot::Abandoned => {
+            OpState::Abandoned => {
                 let ended = ops.remove(index);
                 drop(ops);
-                // A disk that nobody waits for any more is closed again.
-                if let Some(OpSlot::Ended(Outcome::Opened(Ok((id, _))))) = ended {
+                // A disk whose open was abandoned is closed again.
+                if let Some(OpState::Ended(Outcome::Opened(Ok((id, _))))) = ended {
                     self.driver.borrow_mut().close(id);
                 }
             }
-            OpSlot::Ended(_) => unreachable!("an operation ends once"),
+            OpState::Ended(_) => unreachable!("an operation ends once"),
         }
     }
 }
 
 impl Handle {
     /// Returns how many handles there are, this one and the runtime's own among them. Once the runtime is dropped,
-    /// more than one mean that somebody holds himself alive.
+    /// more than one mean a reference cycle.
     #[must_use]
     pub fn holders(&self) -> usize {
         Rc::strong_count(&self.shared)
@@ -555,7 +555,7 @@ impl Handle {
         self.shared.driver.borrow().wall_clock()
     }
 
-    /// Ends the process at once, after saying why on standard error: for those who asked for that rather than wait.
+    /// Ends the process at once, after printing `why` on standard error (`failmode=panic`).
     pub fn abort(&self, why: &str) -> ! {
         eprintln!("{why}");
         std::process::abort()
@@ -638,9 +638,9 @@ impl Handle {
         J: FnOnce() -> T + Send + 'static,
     {
         type Ran<T> = Result<T, Box<dyn Any + Send>>;
-        let place: Arc<Mutex<Option<Ran<T>>>> = Arc::new(Mutex::new(None));
-        let target = place.clone();
-        let token = self.shared.ops.borrow_mut().insert(OpSlot::Submitted);
+        let output: Arc<Mutex<Option<Ran<T>>>> = Arc::new(Mutex::new(None));
+        let target = output.clone();
+        let token = self.shared.ops.borrow_mut().insert(OpState::Submitted);
         self.shared.stats.borrow_mut().compute_jobs += 1;
         self.shared.driver.borrow_mut().offload(
             Box::new(move || {
@@ -655,7 +655,7 @@ impl Handle {
             wait: "compute job",
         }
         .await;
-        let result = place.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let result = output.lock().unwrap_or_else(PoisonError::into_inner).take();
         match result.expect("the driver ran the job before completing it") {
             Ok(value) => value,
             Err(panic) => std::panic::resume_unwind(panic),
@@ -765,7 +765,7 @@ impl Handle {
                 DiskOp::Open { .. } | DiskOp::List { .. } => {}
             }
         }
-        let token = self.shared.ops.borrow_mut().insert(OpSlot::Submitted);
+        let token = self.shared.ops.borrow_mut().insert(OpState::Submitted);
         self.shared.driver.borrow_mut().submit(op, Token(token));
         Operation {
             shared: self.shared.clone(),
@@ -807,8 +807,8 @@ impl Future for Operation {
         let slot = ops
             .get_mut(token)
             .expect("the slot lives as long as this future");
-        if matches!(slot, OpSlot::Ended(_)) {
-            let Some(OpSlot::Ended(outcome)) = ops.remove(token) else {
+        if matches!(slot, OpState::Ended(_)) {
+            let Some(OpState::Ended(outcome)) = ops.remove(token) else {
                 unreachable!("just looked")
             };
             drop(ops);
@@ -816,8 +816,8 @@ impl Future for Operation {
             return Poll::Ready(outcome);
         }
         match slot {
-            OpSlot::Waiting(waker) => waker.clone_from(cx.waker()),
-            slot => *slot = OpSlot::Waiting(cx.waker().clone()),
+            OpState::Waiting(waker) => waker.clone_from(cx.waker()),
+            slot => *slot = OpState::Waiting(cx.waker().clone()),
         }
         drop(ops);
         note_wait(self.wait);
@@ -832,13 +832,13 @@ impl Drop for Operation {
         let Some(slot) = ops.get_mut(token) else {
             return;
         };
-        let ended = if matches!(slot, OpSlot::Ended(_)) {
+        let ended = if matches!(slot, OpState::Ended(_)) {
             ops.remove(token)
         } else {
-            Some(std::mem::replace(slot, OpSlot::Abandoned))
+            Some(std::mem::replace(slot, OpState::Abandoned))
         };
         drop(ops);
-        if let Some(OpSlot::Ended(Outcome::Opened(Ok((id, _))))) = &ended {
+        if let Some(OpState::Ended(Outcome::Opened(Ok((id, _))))) = &ended {
             self.shared.driver.borrow_mut().close(*id);
         }
     }

@@ -46,7 +46,7 @@ impl<T> std::fmt::Debug for TrySendError<T> {
     }
 }
 
-struct State<T> {
+struct MailboxState<T> {
     queue: VecDeque<T>,
     receiver_waker: Option<Waker>,
     /// Waiting senders by ticket.
@@ -58,11 +58,11 @@ struct State<T> {
 
 struct Shared<T> {
     bound: usize,
-    state: Mutex<State<T>>,
+    state: Mutex<MailboxState<T>>,
 }
 
 impl<T> Shared<T> {
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, MailboxState<T>> {
         // No user code runs under this lock, so a poisoned state is still consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -81,7 +81,7 @@ pub struct Receiver<T> {
 /// Makes a mailbox for at most `bound` (at least 1) undelivered messages.
 #[must_use]
 pub fn mailbox<T: Send>(bound: usize) -> (Sender<T>, Receiver<T>) {
-    let state = State {
+    let state = MailboxState {
         queue: VecDeque::new(),
         receiver_waker: None,
         waiting: BTreeMap::new(),
@@ -237,7 +237,7 @@ impl<T> Drop for Sending<'_, T> {
         let next = {
             let mut state = self.sender.shared.lock();
             let was_woken = state.waiting.remove(&ticket).is_none();
-            // It was told of a free place and did not take it: tell the next.
+            // It was woken for a free place and did not take it: wake the next.
             if was_woken && state.queue.len() < self.sender.shared.bound {
                 state.waiting.pop_first().map(|(_, waker)| waker)
             } else {
@@ -392,7 +392,7 @@ mod tests {
             thread::yield_now();
         }
         assert_eq!(receiver.try_receive(), Some(1));
-        // The first was told of the free place; it leaves without taking it.
+        // The first was woken for the free place; it leaves without taking it.
         drop(first);
         second
             .join()

@@ -1,4 +1,4 @@
-//! The way back: one value from the engine thread to whoever asked, on any thread.
+//! The answer to a request: one value from the engine thread to the requesting thread.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use crate::host::block_thread_on;
 #[error("the request was dropped without a reply")]
 pub struct NoReply;
 
-enum State<T> {
+enum ReplyState<T> {
     Empty(Option<Waker>),
     Sent(T),
     Taken,
@@ -25,18 +25,18 @@ enum State<T> {
 
 /// Sends the reply.
 pub struct ReplySender<T> {
-    state: Arc<Mutex<State<T>>>,
+    state: Arc<Mutex<ReplyState<T>>>,
 }
 
 /// Future of the reply.
 pub struct Reply<T> {
-    state: Arc<Mutex<State<T>>>,
+    state: Arc<Mutex<ReplyState<T>>>,
 }
 
 /// Makes both ends.
 #[must_use]
 pub fn reply<T: Send>() -> (ReplySender<T>, Reply<T>) {
-    let state = Arc::new(Mutex::new(State::Empty(None)));
+    let state = Arc::new(Mutex::new(ReplyState::Empty(None)));
     (
         ReplySender {
             state: state.clone(),
@@ -45,20 +45,20 @@ pub fn reply<T: Send>() -> (ReplySender<T>, Reply<T>) {
     )
 }
 
-fn replace<T>(state: &Mutex<State<T>>, change: impl FnOnce(&mut State<T>)) {
+fn replace<T>(state: &Mutex<ReplyState<T>>, change: impl FnOnce(&mut ReplyState<T>)) {
     change(&mut state.lock().unwrap_or_else(PoisonError::into_inner));
 }
 
 impl<T> ReplySender<T> {
-    /// Sends. When nobody waits any more the value is dropped.
+    /// Sends. The value is dropped when the reply future is gone.
     pub fn send(self, value: T) {
         let mut waker = None;
         let mut unwanted = None;
         replace(&self.state, |state| {
-            match std::mem::replace(state, State::Taken) {
-                State::Empty(waiting) => {
+            match std::mem::replace(state, ReplyState::Taken) {
+                ReplyState::Empty(waiting) => {
                     waker = waiting;
-                    *state = State::Sent(value);
+                    *state = ReplyState::Sent(value);
                 }
                 other => {
                     *state = other;
@@ -72,12 +72,12 @@ impl<T> ReplySender<T> {
         drop(unwanted);
     }
 
-    /// Returns true when nobody waits for the reply any more.
+    /// Returns true when the reply future is gone.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         let mut closed = false;
         replace(&self.state, |state| {
-            closed = matches!(state, State::ReplyGone);
+            closed = matches!(state, ReplyState::ReplyGone);
         });
         closed
     }
@@ -87,9 +87,9 @@ impl<T> Drop for ReplySender<T> {
     fn drop(&mut self) {
         let mut waker = None;
         replace(&self.state, |state| {
-            if let State::Empty(waiting) = state {
+            if let ReplyState::Empty(waiting) = state {
                 waker = waiting.take();
-                *state = State::SenderGone;
+                *state = ReplyState::SenderGone;
             }
         });
         if let Some(waker) = waker {
@@ -114,14 +114,14 @@ impl<T> Future for Reply<T> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *state {
-            State::Empty(waker) => {
+            ReplyState::Empty(waker) => {
                 *waker = Some(cx.waker().clone());
                 note_wait("a reply");
                 Poll::Pending
             }
-            State::SenderGone => Poll::Ready(Err(NoReply)),
-            _ => match std::mem::replace(&mut *state, State::Taken) {
-                State::Sent(value) => Poll::Ready(Ok(value)),
+            ReplyState::SenderGone => Poll::Ready(Err(NoReply)),
+            _ => match std::mem::replace(&mut *state, ReplyState::Taken) {
+                ReplyState::Sent(value) => Poll::Ready(Ok(value)),
                 _ => panic!("a reply is taken once"),
             },
         }
@@ -132,7 +132,7 @@ impl<T> Drop for Reply<T> {
     fn drop(&mut self) {
         let mut unwanted = None;
         replace(&self.state, |state| {
-            unwanted = Some(std::mem::replace(state, State::ReplyGone));
+            unwanted = Some(std::mem::replace(state, ReplyState::ReplyGone));
         });
         drop(unwanted);
     }

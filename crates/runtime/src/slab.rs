@@ -1,4 +1,4 @@
-//! A table with stable small indices, reusing the most recently freed place first (so order is deterministic).
+//! A table with stable small indices, reusing the most recently freed entry first (so order is deterministic).
 
 pub(crate) struct Slab<T> {
     entries: Vec<Option<T>>,

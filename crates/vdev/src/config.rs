@@ -118,7 +118,7 @@ pub struct VdevConfig {
     pub metaslab_shift: u8,
     /// Holds intent-log blocks only (top-level).
     pub is_log: bool,
-    /// Which blocks it is for (top-level). Stored in the vdev's own dictionary, never in these lists; [`VdevConfig::is_log`]
+    /// Which blocks it is for (top-level). Stored in the vdev's own ZAP, never in these lists; [`VdevConfig::is_log`]
     /// implies [`AllocationBias::Log`].
     pub bias: AllocationBias,
     /// No new blocks may be placed here (top-level).
@@ -156,7 +156,7 @@ pub struct TreeConfig {
 
 /// Where a configuration is going to be stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ConfigPlace {
+pub enum ConfigTarget {
     /// A device label: without the per-vdev ZAP object numbers.
     Label,
     /// The pool's config object.
@@ -216,7 +216,7 @@ impl TreeConfig {
         let children: Vec<NvList> = self
             .tops
             .iter()
-            .map(|top| top.to_nvlist(ConfigPlace::PoolConfig, true))
+            .map(|top| top.to_nvlist(ConfigTarget::PoolConfig, true))
             .collect();
         list.insert("children", children);
         list
@@ -435,7 +435,7 @@ impl VdevConfig {
 
     /// Encodes the vdev with its children, in OpenZFS's order of keys. `top` says that it is a top-level vdev.
     #[must_use]
-    pub fn to_nvlist(&self, place: ConfigPlace, top: bool) -> NvList {
+    pub fn to_nvlist(&self, target: ConfigTarget, top: bool) -> NvList {
         let mut list = NvList::new();
         list.insert("type", self.kind.as_str());
         list.insert("id", self.id);
@@ -466,7 +466,7 @@ impl VdevConfig {
         if self.create_txg != 0 {
             list.insert("create_txg", self.create_txg);
         }
-        if place == ConfigPlace::PoolConfig {
+        if target == ConfigTarget::PoolConfig {
             if let Some(zap) = self.zap_leaf {
                 list.insert("com.delphix:vdev_zap_leaf", zap);
             }
@@ -485,7 +485,7 @@ impl VdevConfig {
         }
         for (name, value) in self.extra.iter().filter(|(name, _)| late(name)) {
             // Per-vdev ZAP numbers belong to the config object only.
-            if place == ConfigPlace::PoolConfig || !name.starts_with(b"com.klarasystems:") {
+            if target == ConfigTarget::PoolConfig || !name.starts_with(b"com.klarasystems:") {
                 list.insert(name, value.clone());
             }
         }
@@ -493,7 +493,7 @@ impl VdevConfig {
             let children: Vec<NvList> = self
                 .children
                 .iter()
-                .map(|child| child.to_nvlist(place, false))
+                .map(|child| child.to_nvlist(target, false))
                 .collect();
             list.insert("children", children);
         }
@@ -543,7 +543,7 @@ mod tests {
 
     #[test]
     fn labels_carry_no_object_numbers_of_zaps() {
-        let label = mirror().tops[0].to_nvlist(ConfigPlace::Label, true);
+        let label = mirror().tops[0].to_nvlist(ConfigTarget::Label, true);
         let decoded = VdevConfig::from_nvlist(&label).expect("decodes");
         assert_eq!(decoded.zap_top, None);
         assert_eq!(decoded.children[0].zap_leaf, None);

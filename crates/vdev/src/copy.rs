@@ -1,4 +1,4 @@
-//! Copying bytes from one top-level vdev to another when nobody can tell which of several copies is the right one.
+//! Copying bytes from one top-level vdev to another when it is unknown which of several copies is the right one.
 //!
 //! Guarantees: what one device of the source has, one device of the target has afterwards, as far as the target has as many:
 //! as long as some copy is good, some copy stays good. Not durable before [`Tree::flush`].
@@ -63,10 +63,10 @@ impl Tree {
         if leaves.iter().any(|leaf| !leaf.is_stale()) {
             leaves.retain(|leaf| !leaf.is_stale());
         }
-        let patience = self.patience(&top);
+        let timeout = self.timeout(&top);
         let reads = leaves
             .iter()
-            .map(|leaf| leaf.read(LEAF_DATA_START + at.offset, len, IoClass::Scrub, patience));
+            .map(|leaf| leaf.read(LEAF_DATA_START + at.offset, len, IoClass::Scrub, timeout));
         let results = runtime::join_all(reads).await;
         let mut failure: Option<DiskError> = None;
         let mut found: Vec<Option<IoBuf>> = Vec::new();

@@ -15,7 +15,7 @@ use crate::{
     VdevConfig, VdevError, VdevKind,
 };
 
-/// Sector shift of files when nobody asks for another: 4 KiB, the page and the sector of nearly all storage below.
+/// Sector shift of files unless another is asked for: 4 KiB, the page and the sector of nearly all storage below.
 const FILE_ASHIFT: u8 = 12;
 /// Largest sector shift taken from a device's own word (`zfs_vdev_max_auto_ashift`).
 const ASHIFT_DEVICE_MAX: u8 = 14;
@@ -111,7 +111,7 @@ pub struct Conflict {
 }
 
 /// Opens and measures every device of `spec` and returns the configuration of a new tree with fresh guids. Nothing is
-/// written. The second value lists devices that hold somebody's data; the caller refuses those unless forced
+/// written. The second value lists devices that hold data; the caller refuses those unless forced
 /// (exported and destroyed pools are listed too, so that the caller can tell).
 ///
 /// # Errors

@@ -35,7 +35,7 @@ impl Tree {
             Layout::Raidz(raidz) => vec![slot_ranges(raidz, top.ashift, range).get(slot)?.clone()],
             Layout::Draid(draid) => {
                 let ranges = draid.slot_ranges(top.ashift, range).into_iter();
-                let own = ranges.filter(|(place, _)| *place == slot);
+                let own = ranges.filter(|(child, _)| *child == slot);
                 own.map(|(_, range)| range).collect()
             }
         };
@@ -45,7 +45,7 @@ impl Tree {
         Some(inner)
     }
 
-    /// Tells a leaf that a range of its bytes holds nothing. Returns false when it cannot be told such things.
+    /// Tells a leaf that a range of its bytes holds nothing. Returns false when it cannot discard.
     ///
     /// # Errors
     /// [`VdevError::NoSuchLeaf`], [`VdevError::Unavailable`], [`VdevError::Device`].

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: either all of the new vdevs are part of the tree when the call returns, or none; ids that are in use do not
 //! change. Nothing is written here.
-//! Does not know when blocks may be placed on them: the store is told by the pool once the tree is durable.
+//! Does not know when blocks may be placed on them: the pool informs the store once the tree is durable.
 
 use std::rc::Rc;
 

@@ -22,9 +22,9 @@ const DEPTH_MAX: usize = 64;
 // OpenZFS: module/zfs/vdev_indirect.c, zfs_reconstruct_indirect_combinations_max
 const COMBINATIONS_MAX: usize = 4096;
 
-/// A run of bytes of a removed vdev and where it is now.
+/// An entry of an indirect vdev's mapping: a run of its bytes and where they are now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moved {
+pub struct MappingEntry {
     /// Offset on the removed vdev in bytes.
     pub from: u64,
     /// Length in bytes.
@@ -38,13 +38,13 @@ pub struct Moved {
 /// The table of one vdev, by offset.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Mapping {
-    runs: Vec<Moved>,
+    runs: Vec<MappingEntry>,
     /// What lies before an offset, and not before that of the entry before, was copied in this txg.
     copied: Vec<(u64, Txg)>,
 }
 
 impl Mapping {
-    fn new(mut runs: Vec<Moved>, copied: Vec<(u64, Txg)>) -> Option<Self> {
+    fn new(mut runs: Vec<MappingEntry>, copied: Vec<(u64, Txg)>) -> Option<Self> {
         runs.sort_unstable_by_key(|run| run.from);
         let sound = runs.iter().all(|run| {
             run.len > 0
@@ -102,7 +102,7 @@ impl Tree {
     pub fn set_mapping(
         &self,
         vdev: u32,
-        runs: Vec<Moved>,
+        runs: Vec<MappingEntry>,
         copied: Vec<(u64, Txg)>,
     ) -> Result<(), VdevError> {
         let bad = VdevError::BadConfig {
@@ -118,7 +118,7 @@ impl Tree {
 
     /// Whether a run leads to itself or to what is not known. Tables are set newest first, and can only lead to vdevs that
     /// were there later.
-    fn leads_on(&self, vdev: u32, run: &Moved) -> bool {
+    fn leads_on(&self, vdev: u32, run: &MappingEntry) -> bool {
         run.vdev == vdev
             || self.top(run.vdev).is_none_or(|top| {
                 top.is_removed() && !self.0.mappings.borrow().contains_key(&run.vdev)
@@ -129,7 +129,12 @@ impl Tree {
     ///
     /// # Errors
     /// [`VdevError::BadConfig`] for runs that do not follow; no table was set.
-    pub fn extend_mapping(&self, vdev: u32, runs: &[Moved], txg: Txg) -> Result<(), VdevError> {
+    pub fn extend_mapping(
+        &self,
+        vdev: u32,
+        runs: &[MappingEntry],
+        txg: Txg,
+    ) -> Result<(), VdevError> {
         let bad = VdevError::BadConfig {
             what: "the table of a vdev that is being evacuated",
         };
@@ -175,7 +180,7 @@ impl Tree {
     /// Returns where a range of a vdev was copied to, in pieces; `None` when some of it was not. The pieces may lie on a
     /// removed vdev in turn.
     #[must_use]
-    pub fn moved_to(&self, vdev: u32, range: &Range<u64>) -> Option<Vec<Location>> {
+    pub fn remap(&self, vdev: u32, range: &Range<u64>) -> Option<Vec<Location>> {
         let mapping = self.0.mappings.borrow().get(&vdev).cloned()?;
         mapping.pieces(Location {
             vdev,
@@ -196,7 +201,7 @@ impl Tree {
 
     /// Whether blocks of removed vdevs were copied in one of these txgs.
     #[must_use]
-    pub fn moved_in(&self, txgs: &Range<u64>) -> bool {
+    pub fn was_copied_in(&self, txgs: &Range<u64>) -> bool {
         let mappings = self.0.mappings.borrow();
         let mut copied = mappings.values().flat_map(|mapping| &mapping.copied);
         copied.any(|(_, txg)| txgs.contains(&txg.0))
@@ -230,7 +235,7 @@ impl Tree {
     }
 
     /// [`Tree::read_with`] for a removed vdev.
-    pub(crate) async fn read_moved<T: Send + 'static>(
+    pub(crate) async fn read_indirect<T: Send + 'static>(
         &self,
         at: Location,
         class: IoClass,
@@ -250,7 +255,7 @@ impl Tree {
     }
 
     /// [`Tree::scrub`] for a removed vdev.
-    pub(crate) async fn scrub_moved(
+    pub(crate) async fn scrub_indirect(
         &self,
         at: Location,
         class: IoClass,
@@ -350,8 +355,8 @@ impl Tree {
         let mut found = Vec::new();
         for leaf in top.leaves().into_iter().filter(|leaf| leaf.is_readable()) {
             let offset = LEAF_DATA_START + at.offset;
-            let patience = self.patience(&top);
-            found.extend(leaf.read(offset, len, class, patience).await);
+            let timeout = self.timeout(&top);
+            found.extend(leaf.read(offset, len, class, timeout).await);
         }
         found
     }
@@ -372,8 +377,8 @@ fn join(parts: &[&IoBuf]) -> IoBuf {
 mod tests {
     use super::*;
 
-    fn run(from: u64, len: u64, vdev: u32, offset: u64) -> Moved {
-        Moved {
+    fn run(from: u64, len: u64, vdev: u32, offset: u64) -> MappingEntry {
+        MappingEntry {
             from,
             len,
             vdev,

@@ -103,7 +103,7 @@ impl Tree {
     ) -> Result<T, VdevError> {
         let top = self.top_for(at)?;
         if top.is_removed() {
-            return self.read_moved(at, class, check, expected).await;
+            return self.read_indirect(at, class, check, expected).await;
         }
         if top.is_striped() {
             return self.read_striped(&top, at, class, check, expected).await;
@@ -116,7 +116,7 @@ impl Tree {
         let mut device_error: Option<DiskError> = None;
         for leaf in read_order(&top, at) {
             match leaf
-                .read(LEAF_DATA_START + at.offset, len, class, self.patience(&top))
+                .read(LEAF_DATA_START + at.offset, len, class, self.timeout(&top))
                 .await
             {
                 Ok(bytes) => {
@@ -130,7 +130,7 @@ impl Tree {
                         leaf.count_checksum_error(at);
                     }
                     answered += 1;
-                    rejected |= expected || !leaf.lacks(at.born);
+                    rejected |= expected || !leaf.dtl_contains(at.born);
                 }
                 Err(LeafError::Device(error)) => device_error = Some(error),
                 Err(LeafError::Stuck) => {}
@@ -143,7 +143,7 @@ impl Tree {
         }
         if self.is_removed(at.vdev) {
             // It was removed meanwhile, and its devices are closed.
-            return self.read_moved(at, class, check, expected).await;
+            return self.read_indirect(at, class, check, expected).await;
         }
         if rejected || (answered > 0 && answered == top.leaves().len()) {
             return Err(VdevError::Rejected {
@@ -201,7 +201,7 @@ impl Tree {
     ) -> Result<Scrubbed, VdevError> {
         let top = self.top_for(at)?;
         if top.is_removed() {
-            return self.scrub_moved(at, class, check, expected).await;
+            return self.scrub_indirect(at, class, check, expected).await;
         }
         if top.is_striped() {
             return Ok(self.scrub_striped(&top, at, class, check, expected).await);
@@ -210,19 +210,19 @@ impl Tree {
         let suspect = self.suspect(at);
         let mut order = top.leaves();
         order.retain(|leaf| leaf.is_usable());
-        order.sort_by_key(|leaf| leaf.lacks(at.born));
+        order.sort_by_key(|leaf| leaf.dtl_contains(at.born));
         let mut result = Scrubbed::default();
         let mut bad = Vec::new();
         for leaf in order {
-            if leaf.lacks(at.born) && result.good.is_some() {
+            if leaf.dtl_contains(at.born) && result.good.is_some() {
                 // What it holds is not worth reading.
                 result.bad_copies += 1;
                 bad.push(leaf);
                 continue;
             }
             let offset = LEAF_DATA_START + at.offset;
-            let patience = self.patience(&top);
-            let Ok(bytes) = leaf.read(offset, len, class, patience).await else {
+            let timeout = self.timeout(&top);
+            let Ok(bytes) = leaf.read(offset, len, class, timeout).await else {
                 result.bad_copies += 1;
                 bad.push(leaf);
                 continue;
@@ -240,7 +240,7 @@ impl Tree {
             }
         }
         if result.good.is_none() && self.is_removed(at.vdev) {
-            return self.scrub_moved(at, class, check, expected).await;
+            return self.scrub_indirect(at, class, check, expected).await;
         }
         if let Some(good) = &result.good
             && !bad.is_empty()
@@ -354,7 +354,7 @@ impl Tree {
     }
 
     /// Makes every write that was reported done durable, on all leaves written since the last flush. A log vdev that fails
-    /// is no error: nothing of a group is there, and whoever writes intent logs flushes them for himself
+    /// is no error: nothing of a txg is there, and the writer of an intent log flushes it itself
     /// ([`Tree::flush_vdev`]).
     ///
     /// # Errors
@@ -494,7 +494,7 @@ impl Tree {
     }
 
     /// How long a leaf may take before the others go on without it; without others, for ever.
-    pub(crate) fn patience(&self, top: &Top) -> Option<Duration> {
+    pub(crate) fn timeout(&self, top: &Top) -> Option<Duration> {
         let spare = if top.is_striped() {
             top.closed_slots().len() < top.spare_slots()
         } else {
@@ -513,18 +513,18 @@ impl Tree {
         through: bool,
     ) -> Result<(), VdevError> {
         let offset = LEAF_DATA_START + at.offset;
-        let patience = self.patience(top);
+        let timeout = self.timeout(top);
         let leaves = top.leaves();
         let results = if let [only] = leaves.as_slice() {
             vec![
-                only.put(offset, data(0), class, patience, Some(at.born), through)
+                only.put(offset, data(0), class, timeout, Some(at.born), through)
                     .await,
             ]
         } else {
             let write = |(index, leaf): (usize, &Rc<Leaf>)| {
                 let (leaf, data) = (Rc::clone(leaf), data(index));
                 async move {
-                    leaf.put(offset, data, class, patience, Some(at.born), through)
+                    leaf.put(offset, data, class, timeout, Some(at.born), through)
                         .await
                 }
             };
@@ -583,8 +583,8 @@ impl Tree {
         let mut whole = leaves.iter().any(durable);
         // The interval ends for all leaves now: later writes belong to the next flush.
         let missed: Vec<bool> = flushed.iter().map(|leaf| leaf.begin_flush()).collect();
-        let patience = self.patience(top);
-        let results = runtime::join_all(flushed.iter().map(|leaf| leaf.flush(patience))).await;
+        let timeout = self.timeout(top);
+        let results = runtime::join_all(flushed.iter().map(|leaf| leaf.flush(timeout))).await;
         let mut error = None;
         for ((leaf, result), missed) in flushed.iter().zip(results).zip(missed) {
             match result {
@@ -602,7 +602,7 @@ impl Tree {
 }
 
 impl Suspect {
-    /// Writes good bytes over the whole range on every leaf, unless somebody wrote there since the watch began. Returns
+    /// Writes good bytes over the whole range on every leaf, unless the range was written since the watch began. Returns
     /// how many leaves took them.
     pub async fn repair(&self, good: &IoBuf) -> u32 {
         if !self.pieces.is_empty() {
@@ -644,23 +644,23 @@ impl Suspect {
         let writes = bad
             .iter()
             .map(|leaf| (Rc::clone(leaf), at.offset, good.clone()));
-        self.mend(writes.collect()).await.0
+        self.write_repairs(writes.collect()).await.0
     }
 
-    /// Returns whether somebody wrote to the range since the watch began: what was read of it before is old.
+    /// Returns whether the range was written since the watch began: what was read of it before is old.
     pub(crate) fn is_overwritten(&self) -> bool {
         self.state.overwritten.get()
     }
 
-    /// Writes bytes at offsets of the data areas of leaves, unless somebody wrote to the range since the watch began.
+    /// Writes bytes at offsets of the data areas of leaves, unless the range was written since the watch began.
     /// Returns how many writes, and how many bytes, were taken.
-    pub(crate) async fn mend(&self, writes: Vec<(Rc<Leaf>, u64, IoBuf)>) -> (u32, u64) {
+    pub(crate) async fn write_repairs(&self, writes: Vec<(Rc<Leaf>, u64, IoBuf)>) -> (u32, u64) {
         let born = Some(self.state.at.born);
-        self.mend_as(writes, IoClass::Scrub, born).await
+        self.write_repairs_as(writes, IoClass::Scrub, born).await
     }
 
-    /// As [`Suspect::mend`], as I/O of a class; `born` is the group whose writes a leaf lacks if it loses what it took.
-    pub(crate) async fn mend_as(
+    /// As [`Suspect::write_repairs`], as I/O of a class; `born` is the txg whose writes a leaf lacks if it loses what it took.
+    pub(crate) async fn write_repairs_as(
         &self,
         writes: Vec<(Rc<Leaf>, u64, IoBuf)>,
         class: IoClass,
@@ -674,8 +674,8 @@ impl Suspect {
             return (0, 0);
         }
         self.state.repairing.set(true);
-        // A device that hangs must not hold up the reader, nor who waits to overwrite the range.
-        let patience = top.and_then(|top| self.tree.patience(&top));
+        // A device that hangs must not hold up the reader, nor a write that waits to overwrite the range.
+        let timeout = top.and_then(|top| self.tree.timeout(&top));
         let writes = writes
             .into_iter()
             .filter(|(leaf, _, _)| leaf.is_usable())
@@ -684,7 +684,7 @@ impl Suspect {
                 // A failure is counted by the leaf; the good copy is still there.
                 let offset = LEAF_DATA_START + offset;
                 let healed = leaf
-                    .write(offset, bytes, class, patience, born)
+                    .write(offset, bytes, class, timeout, born)
                     .await
                     .is_ok();
                 if healed {
@@ -716,7 +716,13 @@ fn read_order(top: &Top, at: Location) -> Vec<Rc<Leaf>> {
         .map(|(index, leaf)| {
             let is_out = !leaf.is_usable();
             let is_other = index != favourite;
-            (is_out, leaf.lacks(at.born), leaf.load(), is_other, index)
+            (
+                is_out,
+                leaf.dtl_contains(at.born),
+                leaf.load(),
+                is_other,
+                index,
+            )
         })
         .collect();
     order.sort_unstable();

@@ -116,7 +116,7 @@ impl Tree {
             Some(top) => Some(top.flushing.lock().await),
             None => None,
         };
-        leaf.flush(self.patience_with(&leaf))
+        leaf.flush(self.timeout_for(&leaf))
             .await
             .map_err(|error| leaf_failure(&leaf, 0, 0, error))
     }
@@ -184,10 +184,10 @@ impl Tree {
         }
     }
 
-    /// How long a leaf may take before the group goes on without it; without others that could stand in, for ever.
-    fn patience_with(&self, leaf: &Leaf) -> Option<Duration> {
+    /// How long a leaf may take before the others go on without it; without others that could stand in, for ever.
+    fn timeout_for(&self, leaf: &Leaf) -> Option<Duration> {
         let top = self.top(leaf.top);
-        top.and_then(|top| self.patience(&top))
+        top.and_then(|top| self.timeout(&top))
     }
 
     async fn write_reserved(
@@ -197,8 +197,8 @@ impl Tree {
         block: IoBuf,
     ) -> Result<(), VdevError> {
         let size = block.len() as u64;
-        let patience = self.patience_with(leaf);
-        leaf.write(offset, block, IoClass::SyncWrite, patience, None)
+        let timeout = self.timeout_for(leaf);
+        leaf.write(offset, block, IoClass::SyncWrite, timeout, None)
             .await
             .map_err(|error| leaf_failure(leaf, offset, size, error))
     }

@@ -15,10 +15,10 @@ use ondisk::{Guid, Txg, label};
 use runtime::sync::Mutex;
 use runtime::{Disk, DiskAction, DiskError, DiskKind, DiskMode, Handle, IoBuf};
 
-use crate::gaps::Gaps;
+use crate::events::{LeafEventKind, LeafEvents};
 use crate::labels;
-use crate::notices::{Happening, Notices};
 use crate::queue::Queue;
+use crate::txg_set::TxgSet;
 use crate::{
     Health, IoClass, LEAF_DATA_START, Location, OpenMode, QueueTuning, VdevConfig, VdevError,
     VdevStats,
@@ -27,7 +27,7 @@ use crate::{
 /// Bytes of a probe: a read at the start of a label, aligned for every sector size.
 const PROBE_BYTES: usize = 64 << 10;
 /// A device that has failed and then does not answer a probe for this long is out of service.
-const PROBE_PATIENCE: Duration = Duration::from_secs(60);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often and how far apart a busy device is tried again: for two seconds, since whoever closes a block device that was
 /// written makes udev lock and probe it, which took more than half a second on a loaded machine.
 const BUSY_TRIES: u32 = 80;
@@ -43,7 +43,7 @@ const BURST_WITHIN: Duration = Duration::from_secs(600);
 // OpenZFS: module/zfs/zio.c, zio_slow_io_ms
 const SLOW: Duration = Duration::from_secs(30);
 
-/// Why a leaf did not do what it was asked.
+/// Why an operation of a leaf failed.
 #[derive(Debug, Clone)]
 pub(crate) enum LeafError {
     /// It is not open.
@@ -62,7 +62,7 @@ pub(crate) struct Leaf {
     pub(crate) spare: Option<u32>,
     handle: Handle,
     disk: RefCell<Option<Disk>>,
-    /// Held by whoever opens it again.
+    /// Held while it is opened again.
     pub(crate) opening: Mutex<()>,
     health: Cell<Health>,
     reason: RefCell<Option<String>>,
@@ -72,28 +72,28 @@ pub(crate) struct Leaf {
     dirty: Cell<bool>,
     /// Missed a write since the last flush of its top-level vdev.
     missed_since_flush: Cell<bool>,
-    /// Groups it missed a write of since the pool last asked.
-    missed: RefCell<Gaps>,
-    /// Groups of which it took writes since the last good flush.
-    unflushed: RefCell<Gaps>,
+    /// Txgs it missed a write of since [`Leaf::take_missed`].
+    missed: RefCell<TxgSet>,
+    /// Txgs of which it took writes since the last good flush.
+    unflushed: RefCell<TxgSet>,
     /// May have lost writes it had taken since the last flush of its top-level vdev.
     lost: Cell<bool>,
-    /// Groups of which it may lack writes (those of its DTL, and what it missed in this session): for their blocks other
+    /// Its DTL: txgs of which it may lack writes (what the pool stored, and what it missed in this session). For their blocks other
     /// copies are read first.
-    lacking: RefCell<Gaps>,
+    dtl: RefCell<TxgSet>,
     probing: Cell<bool>,
-    /// Out of service for a flush that failed; what it holds can be read as long as nobody else has it.
+    /// Out of service for a flush that failed; what it holds can be read as long as no other leaf has it.
     only_read: Cell<bool>,
     /// How often it stopped being online.
     absences: Cell<u64>,
     /// Times of the last errors: of the device, and of wrong bytes.
-    failures: RefCell<VecDeque<runtime::Instant>>,
-    lies: RefCell<VecDeque<runtime::Instant>>,
-    /// Taken out by the administrator, until told otherwise.
-    put_away: Cell<bool>,
+    io_error_times: RefCell<VecDeque<runtime::Instant>>,
+    checksum_error_times: RefCell<VecDeque<runtime::Instant>>,
+    /// Taken offline by the administrator, until brought online.
+    admin_offline: Cell<bool>,
     /// When it stops taking writes, because another host may have the pool then.
     writable_until: Cell<Option<runtime::Instant>>,
-    notices: Notices,
+    events: LeafEvents,
 }
 
 impl Leaf {
@@ -102,7 +102,7 @@ impl Leaf {
         config: &VdevConfig,
         top: u32,
         tuning: &QueueTuning,
-        notices: Notices,
+        events: LeafEvents,
     ) -> Self {
         Self {
             guid: config.guid,
@@ -121,18 +121,18 @@ impl Leaf {
             unflushed: RefCell::default(),
             lost: Cell::new(false),
             // Until the pool has read the DTL, anything may be missing.
-            lacking: RefCell::new(match config.dtl {
-                Some(_) => Gaps::everything(),
-                None => Gaps::default(),
+            dtl: RefCell::new(match config.dtl {
+                Some(_) => TxgSet::everything(),
+                None => TxgSet::default(),
             }),
             probing: Cell::new(false),
             only_read: Cell::new(false),
             absences: Cell::new(0),
-            failures: RefCell::default(),
-            lies: RefCell::default(),
-            put_away: Cell::new(false),
+            io_error_times: RefCell::default(),
+            checksum_error_times: RefCell::default(),
+            admin_offline: Cell::new(false),
             writable_until: Cell::new(None),
-            notices,
+            events,
         }
     }
 
@@ -160,7 +160,7 @@ impl Leaf {
         least_asize: u64,
         fresh: bool,
     ) {
-        if config.offline || self.put_away.get() {
+        if config.offline || self.admin_offline.get() {
             self.set_health(Health::Offline, None);
             return;
         }
@@ -179,7 +179,7 @@ impl Leaf {
         let opened = self
             .try_open(&path, [config.guid, pool], mode, ashift, least_asize, fresh)
             .await;
-        if self.put_away.get() {
+        if self.admin_offline.get() {
             // Meanwhile.
             self.set_health(Health::Offline, None);
             return;
@@ -188,8 +188,8 @@ impl Leaf {
             Ok(disk) => {
                 *self.disk.borrow_mut() = Some(disk);
                 // What happened before is not held against it a second time.
-                self.failures.borrow_mut().clear();
-                self.lies.borrow_mut().clear();
+                self.io_error_times.borrow_mut().clear();
+                self.checksum_error_times.borrow_mut().clear();
                 self.set_health(Health::Online, None);
             }
             Err(error) => {
@@ -267,7 +267,7 @@ impl Leaf {
 
     /// Returns whether the leaf lacks anything at all.
     pub(crate) fn is_stale(&self) -> bool {
-        !self.lacking.borrow().is_empty()
+        !self.dtl.borrow().is_empty()
     }
 
     /// Returns operations waiting or at the device.
@@ -304,27 +304,27 @@ impl Leaf {
 
     /// Counts wrong bytes in place of a block.
     pub(crate) fn count_checksum_error(&self, at: Location) {
-        if self.lacks(at.born) {
+        if self.dtl_contains(at.born) {
             // It is known to lack the block: no fault of the device.
             return;
         }
         self.stats.borrow_mut().checksum_errors += 1;
-        self.note_time(&self.lies);
+        self.note_time(&self.checksum_error_times);
         let offset = LEAF_DATA_START + at.offset;
-        self.tell(Happening::WrongBytes {
+        self.post(LeafEventKind::ChecksumError {
             offset,
             size: at.size,
         });
     }
 
-    fn tell(&self, what: Happening) {
-        self.notices.tell(self.guid, what);
+    fn post(&self, what: LeafEventKind) {
+        self.events.post(self.guid, what);
     }
 
-    /// Tells that an operation took too long, if so.
-    fn tell_if_slow(&self, offset: u64, size: u64, [asked, ended]: [runtime::Instant; 2]) {
+    /// Posts an event if an operation took too long.
+    fn post_if_slow(&self, offset: u64, size: u64, [asked, ended]: [runtime::Instant; 2]) {
         if ended > asked + SLOW {
-            self.tell(Happening::Slow {
+            self.post(LeafEventKind::Slow {
                 offset,
                 size,
                 nanoseconds: nanos(asked, ended),
@@ -332,14 +332,14 @@ impl Leaf {
         }
     }
 
-    fn tell_failed(&self, offset: u64, size: u64, error: &DiskError) {
+    fn post_failed(&self, offset: u64, size: u64, error: &DiskError) {
         // OpenZFS: EIO; ENXIO of a device that is gone
         let errno = match error {
             DiskError::Io { errno, .. } => *errno,
             DiskError::Gone { .. } => 6,
             _ => 5,
         };
-        self.tell(Happening::Failed {
+        self.post(LeafEventKind::IoError {
             offset,
             size,
             errno,
@@ -358,14 +358,14 @@ impl Leaf {
         stats.checksum_errors = 0;
         stats.slow_ios = 0;
         drop(stats);
-        self.failures.borrow_mut().clear();
-        self.lies.borrow_mut().clear();
+        self.io_error_times.borrow_mut().clear();
+        self.checksum_error_times.borrow_mut().clear();
         if self.health() == Health::Degraded {
             self.set_health(Health::Online, None);
         }
     }
 
-    /// Remembers that a write of the group did not reach this leaf.
+    /// Records that a write of `txg` did not reach this leaf.
     pub(crate) fn note_missed(&self, txg: Txg) {
         self.missed_since_flush.set(true);
         self.note_lack(txg);
@@ -378,7 +378,7 @@ impl Leaf {
 
     fn note_gap(&self, range: Range<u64>) {
         self.missed.borrow_mut().add(range.clone());
-        self.lacking.borrow_mut().add(range);
+        self.dtl.borrow_mut().add(range);
     }
 
     /// Remembers that what it took since the last good flush may be gone.
@@ -407,27 +407,27 @@ impl Leaf {
     }
 
     /// Returns whether the leaf may lack what was written in `txg`.
-    pub(crate) fn lacks(&self, txg: Txg) -> bool {
-        self.lacking.borrow().contains(txg)
+    pub(crate) fn dtl_contains(&self, txg: Txg) -> bool {
+        self.dtl.borrow().contains(txg)
     }
 
-    /// Returns and clears the groups of which writes were missed since the last call.
+    /// Returns and clears the txgs of which writes were missed since the last call.
     pub(crate) fn take_missed(&self) -> Vec<Range<u64>> {
         self.missed.borrow_mut().take()
     }
 
-    /// Says which groups the leaf lacks writes of, besides those it missed since the pool last asked.
-    pub(crate) fn set_lacking(&self, ranges: &[Range<u64>]) {
-        let mut lacking = self.missed.borrow().clone();
+    /// Sets the DTL: the txgs of which the leaf lacks writes, besides those it missed since [`Leaf::take_missed`].
+    pub(crate) fn set_dtl(&self, ranges: &[Range<u64>]) {
+        let mut dtl = self.missed.borrow().clone();
         for range in ranges {
-            lacking.add(range.clone());
+            dtl.add(range.clone());
         }
-        *self.lacking.borrow_mut() = lacking;
+        *self.dtl.borrow_mut() = dtl;
     }
 
-    /// Forgets that the leaf may lack writes of these groups.
-    pub(crate) fn note_whole(&self, range: &Range<u64>) {
-        self.lacking.borrow_mut().subtract(range);
+    /// Removes txgs from the DTL: the leaf was resilvered.
+    pub(crate) fn note_resilvered(&self, range: &Range<u64>) {
+        self.dtl.borrow_mut().subtract(range);
     }
 
     /// Closes the device.
@@ -436,14 +436,14 @@ impl Leaf {
         self.set_health(Health::Unavailable, None);
     }
 
-    /// Reads device bytes. With a patience, a device that takes longer is taken out of service: only given when another
+    /// Reads device bytes. With a timeout, a device that takes longer is taken out of service: only given when another
     /// leaf holds the same bytes.
     pub(crate) async fn read(
         &self,
         offset: u64,
         len: usize,
         class: IoClass,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
     ) -> Result<IoBuf, LeafError> {
         let disk = self.is_readable().then(|| self.disk.borrow().clone());
         let disk = disk.flatten().ok_or(LeafError::Closed)?;
@@ -453,9 +453,9 @@ impl Leaf {
             return Err(LeafError::Closed);
         }
         let started = self.handle.now();
-        let mut result = self.patiently(patience, disk.read(offset, len)).await?;
+        let mut result = self.within(timeout, disk.read(offset, len)).await?;
         if result.as_ref().is_err_and(may_retry) {
-            result = self.patiently(patience, disk.read(offset, len)).await?;
+            result = self.within(timeout, disk.read(offset, len)).await?;
         }
         drop(permit);
         let ended = self.handle.now();
@@ -468,29 +468,29 @@ impl Leaf {
                 stats.slow_ios += u64::from(ended > asked + SLOW);
                 count_class(&mut stats, class, len as u64, [asked, started, ended]);
                 drop(stats);
-                self.tell_if_slow(offset, len as u64, [asked, ended]);
+                self.post_if_slow(offset, len as u64, [asked, ended]);
                 Ok(buf)
             }
             Err(error) => {
                 self.stats.borrow_mut().read_errors += 1;
-                self.note_time(&self.failures);
-                self.tell_failed(offset, len as u64, &error);
+                self.note_time(&self.io_error_times);
+                self.post_failed(offset, len as u64, &error);
                 self.after_error(&error).await;
                 Err(LeafError::Device(error))
             }
         }
     }
 
-    /// Writes device bytes of a block of the group `born` (labels have none). On failure the caller notes the miss.
+    /// Writes device bytes of a block born in `born` (labels have none). On failure the caller notes the miss.
     pub(crate) async fn write(
         &self,
         offset: u64,
         data: IoBuf,
         class: IoClass,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
         born: Option<Txg>,
     ) -> Result<(), LeafError> {
-        self.put(offset, data, class, patience, born, false).await
+        self.put(offset, data, class, timeout, born, false).await
     }
 
     /// As [`Leaf::write`]. What goes `through` is durable at the end, and no flush is owed for it.
@@ -499,7 +499,7 @@ impl Leaf {
         offset: u64,
         data: IoBuf,
         class: IoClass,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
         born: Option<Txg>,
         through: bool,
     ) -> Result<(), LeafError> {
@@ -522,16 +522,16 @@ impl Leaf {
         if !through {
             self.note_taken(born);
         }
-        let mut result = self.patiently(patience, write(data.clone())).await?;
+        let mut result = self.within(timeout, write(data.clone())).await?;
         if result.as_ref().is_err_and(may_retry) {
-            result = self.patiently(patience, write(data)).await?;
+            result = self.within(timeout, write(data)).await?;
         }
         drop(permit);
         if !through {
             // Again after the write: a flush that ran meanwhile did not cover it.
             self.note_taken(born);
             if !self.is_usable() {
-                // Nobody will flush it.
+                // It gets no further flush.
                 self.note_unflushed_missed();
             }
         }
@@ -549,7 +549,7 @@ impl Leaf {
                 stats.slow_ios += u64::from(ended > asked + SLOW);
                 count_class(&mut stats, class, len, [asked, started, written]);
                 drop(stats);
-                self.tell_if_slow(offset, len, [asked, ended]);
+                self.post_if_slow(offset, len, [asked, ended]);
                 Ok(())
             }
             Err(error) if is_of_flush(&error) => {
@@ -559,8 +559,8 @@ impl Leaf {
             }
             Err(error) => {
                 self.stats.borrow_mut().write_errors += 1;
-                self.note_time(&self.failures);
-                self.tell_failed(offset, len, &error);
+                self.note_time(&self.io_error_times);
+                self.post_failed(offset, len, &error);
                 self.after_error(&error).await;
                 Err(LeafError::Device(error))
             }
@@ -584,7 +584,7 @@ impl Leaf {
 
     /// Makes completed writes durable. After a failure nothing is known about writes since the last good flush, so the
     /// leaf is taken out.
-    pub(crate) async fn flush(&self, patience: Option<Duration>) -> Result<(), LeafError> {
+    pub(crate) async fn flush(&self, timeout: Option<Duration>) -> Result<(), LeafError> {
         let disk = self.disk().ok_or(LeafError::Closed)?;
         self.dirty.set(false);
         let covered = self.unflushed.take();
@@ -596,7 +596,7 @@ impl Leaf {
             }
         };
         let asked = self.handle.now();
-        match self.patiently(patience, disk.flush()).await {
+        match self.within(timeout, disk.flush()).await {
             Ok(Ok(())) => {
                 let taken = nanos(asked, self.handle.now());
                 self.stats.borrow_mut().flushes.record(taken);
@@ -628,7 +628,7 @@ impl Leaf {
         self.only_read.set(health == Health::Faulted);
     }
 
-    /// Tells the device that a range holds nothing. Devices that cannot are left alone.
+    /// Discards a range that holds nothing. Devices that cannot are left alone.
     pub(crate) async fn trim(&self, offset: u64, len: u64) -> Result<(), LeafError> {
         let disk = self.disk().ok_or(LeafError::Closed)?;
         let permit = self.queue.enter(IoClass::Trim).await;
@@ -642,17 +642,17 @@ impl Leaf {
         Ok(())
     }
 
-    /// Waits for the device, but no longer than the patience: then the leaf is out of service, and what it was asked may
+    /// Waits for the device, but no longer than the timeout: then the leaf is out of service, and what it was asked may
     /// or may not happen. (A write that happens much later can only make a copy wrong, which its checksum tells.)
-    async fn patiently<T>(
+    async fn within<T>(
         &self,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
         operation: impl Future<Output = T>,
     ) -> Result<T, LeafError> {
-        let Some(patience) = patience else {
+        let Some(timeout) = timeout else {
             return Ok(operation.await);
         };
-        match runtime::timeout(&self.handle, patience, operation).await {
+        match runtime::timeout(&self.handle, timeout, operation).await {
             Some(result) => Ok(result),
             None => {
                 self.set_health(Health::Faulted, Some("too many slow I/Os".into()));
@@ -671,9 +671,9 @@ impl Leaf {
     }
 
     /// Takes it out of service, or marks it, for a reason from above.
-    pub(crate) fn take_out(&self, health: Health, reason: Option<String>) {
+    pub(crate) fn take_out_of_service(&self, health: Health, reason: Option<String>) {
         if health == Health::Offline {
-            self.put_away.set(true);
+            self.admin_offline.set(true);
         }
         if health != Health::Degraded {
             *self.disk.borrow_mut() = None;
@@ -681,22 +681,22 @@ impl Leaf {
         self.set_health(health, reason);
     }
 
-    /// Lets it be opened again after [`Leaf::take_out`].
-    pub(crate) fn take_back(&self) {
-        self.put_away.set(false);
+    /// Lets it be opened again after [`Leaf::take_out_of_service`].
+    pub(crate) fn allow_reopen(&self) {
+        self.admin_offline.set(false);
     }
 
     /// Puts a distributed spare into service.
-    pub(crate) fn take_up(&self) {
+    pub(crate) fn start_spare(&self) {
         self.set_health(Health::Online, None);
     }
 
     /// Notes that it lacks what was written before it came.
     pub(crate) fn mark_stale(&self) {
-        *self.lacking.borrow_mut() = Gaps::everything();
+        *self.dtl.borrow_mut() = TxgSet::everything();
     }
 
-    /// Notes a write of the group on its way or taken: not durable before the next flush.
+    /// Notes a write of txg `born` on its way or taken: not durable before the next flush.
     fn note_taken(&self, born: Option<Txg>) {
         self.dirty.set(true);
         if let Some(Txg(txg)) = born {
@@ -713,7 +713,7 @@ impl Leaf {
     }
 
     /// Returns and forgets whether the device failed, and whether it gave wrong bytes, too often.
-    pub(crate) fn take_verdict(&self) -> (bool, bool) {
+    pub(crate) fn take_diagnosis(&self) -> (bool, bool) {
         let now = self.handle.now();
         let too_often = |times: &RefCell<VecDeque<runtime::Instant>>| {
             let mut times = times.borrow_mut();
@@ -726,7 +726,10 @@ impl Leaf {
             }
             often
         };
-        (too_often(&self.failures), too_often(&self.lies))
+        (
+            too_often(&self.io_error_times),
+            too_often(&self.checksum_error_times),
+        )
     }
 
     /// Returns how often it stopped being online since it was first opened.
@@ -743,7 +746,7 @@ impl Leaf {
         self.only_read.set(false);
         let from = self.health.replace(health);
         if from != health {
-            self.tell(Happening::Health { from, to: health });
+            self.post(LeafEventKind::Health { from, to: health });
         }
         *self.reason.borrow_mut() = reason;
     }
@@ -768,9 +771,9 @@ impl Leaf {
         }
         let disk = self.disk.borrow().clone();
         if let Some(disk) = disk {
-            let answer = runtime::timeout(&self.handle, PROBE_PATIENCE, probe(&disk)).await;
+            let answer = runtime::timeout(&self.handle, PROBE_TIMEOUT, probe(&disk)).await;
             if !matches!(answer, Some(Ok(()))) {
-                self.tell(Happening::ProbeFailed);
+                self.post(LeafEventKind::ProbeFailed);
             }
             match answer {
                 Some(Ok(())) => {}

@@ -16,8 +16,8 @@ mod config;
 mod copy;
 mod create;
 mod error;
+mod events;
 mod free_space;
-mod gaps;
 mod grow;
 mod indirect;
 mod io;
@@ -25,27 +25,27 @@ mod label_io;
 pub mod labels;
 mod layout;
 mod leaf;
-mod notices;
 mod queue;
 mod raidz;
 mod rebuild;
 mod reconfigure;
 mod stats;
 mod tree;
+mod txg_set;
 mod types;
 
-pub use config::{ConfigPlace, TreeConfig, VdevConfig, VdevKind};
+pub use config::{ConfigTarget, TreeConfig, VdevConfig, VdevKind};
 pub use copy::CopyFailure;
 pub use create::{
     Conflict, DiskUse, DraidSpec, LeafSpec, TopSpec, TreeSpec, disk_use, metaslab_shift_for, plan,
     plan_tops,
 };
 pub use error::VdevError;
-pub use indirect::Moved;
+pub use events::{LeafEvent, LeafEventKind, LeafEvents};
+pub use indirect::MappingEntry;
 pub use io::Suspect;
 pub use layout::{Layout, Raidz};
 pub use leaf::open_disk;
-pub use notices::{Happening, Notice, Notices};
 pub use queue::{ClassLimits, IoClass, QueueTuning};
 pub use raidz::draid::Draid;
 pub use rebuild::Rebuilt;

@@ -13,9 +13,9 @@ use std::task::{Context, Poll, Waker};
 /// Why an I/O is done; decides its priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum IoClass {
-    /// Somebody waits for the bytes.
+    /// A reader waits for the bytes.
     SyncRead,
-    /// Somebody waits for durability (intent log, labels).
+    /// A writer waits for durability (intent log, labels).
     SyncWrite,
     /// Prefetch.
     AsyncRead,
@@ -60,7 +60,7 @@ pub struct ClassLimits {
 }
 
 /// Limits of one leaf's queue. The minima follow OpenZFS's `zfs_vdev_*_min_active`; the maxima are higher, for flash. What is done in
-/// the background has the device for itself only while nobody else wants it.
+/// the background has the device for itself only while no client uses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueTuning {
     /// Most operations at the device.
@@ -94,11 +94,11 @@ impl Default for QueueTuning {
 /// The queue of one leaf.
 pub(crate) struct Queue {
     tuning: QueueTuning,
-    state: RefCell<State>,
+    state: RefCell<QueueState>,
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     active: [u32; 7],
     total: u32,
     waiting: [VecDeque<Rc<RefCell<Ticket>>>; 7],
@@ -116,9 +116,9 @@ pub(crate) struct Permit<'a> {
     class: IoClass,
 }
 
-struct Turn(Rc<RefCell<Ticket>>);
+struct QueueWait(Rc<RefCell<Ticket>>);
 
-impl Future for Turn {
+impl Future for QueueWait {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -155,7 +155,7 @@ impl Queue {
             }
         };
         if let Some(ticket) = ticket {
-            Turn(ticket).await;
+            QueueWait(ticket).await;
         }
         Permit { queue: self, class }
     }
@@ -173,7 +173,7 @@ impl Queue {
         state.total as usize + state.waiting.iter().map(VecDeque::len).sum::<usize>()
     }
 
-    fn may_start(&self, state: &State, class: IoClass) -> bool {
+    fn may_start(&self, state: &QueueState, class: IoClass) -> bool {
         let active = state.active[class.index()];
         if state.total >= self.tuning.total || active >= self.bound(state, class.index()) {
             return false;
@@ -190,7 +190,7 @@ impl Queue {
     }
 
     /// How many of a class may be at the device now.
-    fn bound(&self, state: &State, class: usize) -> u32 {
+    fn bound(&self, state: &QueueState, class: usize) -> u32 {
         let limits = &self.tuning.classes[class];
         let clients = ..IoClass::Scrub.index();
         let is_wanted = state.active[clients].iter().any(|&active| active > 0)
@@ -220,7 +220,7 @@ impl Queue {
     }
 
     /// Returns the class whose first waiter starts next, if any may.
-    fn next(&self, state: &State) -> Option<usize> {
+    fn next(&self, state: &QueueState) -> Option<usize> {
         if state.total >= self.tuning.total {
             return None;
         }
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scrub_has_more_at_a_device_that_nobody_else_wants() {
+    fn a_scrub_has_more_at_a_device_without_clients() {
         let queue = Queue::new(QueueTuning::default());
         let alone: Vec<_> = std::iter::from_fn(|| enter_at_once(&queue, IoClass::Scrub)).collect();
         assert_eq!(alone.len(), 16);

@@ -1,7 +1,7 @@
 //! Sequential reconstruction: what a range of a top-level vdev holds is put on devices that lack it, without knowing blocks.
 //!
-//! Guarantees: the bytes come from devices that lack nothing, and go to the devices told and to no others; whatever is written
-//! to the range meanwhile stays. Nobody checks the bytes: damage of a source is copied, for a scrub to find.
+//! Guarantees: the bytes come from devices that lack nothing, and go to the given devices and to no others; whatever is written
+//! to the range meanwhile stays. The bytes are not checked: damage of a source is copied, for a scrub to find.
 //! Does not know what is allocated, nor how far a rebuild has come.
 // OpenZFS: module/zfs/vdev_rebuild.c; vdev_mirror.c, vdev_draid.c (vdev_op_rebuild_asize: how much at a time)
 
@@ -18,7 +18,7 @@ use crate::leaf::{Leaf, LeafError};
 use crate::tree::{Top, out_of_range};
 use crate::{IoClass, LEAF_DATA_START, Location, OpenMode, Tree, VdevError};
 
-/// What is waited when somebody writes to the range at this moment.
+/// How long to wait when the range is being written.
 const BUSY_PAUSE: Duration = Duration::from_millis(1);
 
 /// What became of a range.
@@ -28,7 +28,7 @@ pub struct Rebuilt {
     pub bytes: u64,
     /// Some device has something of the range to get.
     pub was_needed: bool,
-    /// Every device that was told has all of the range now.
+    /// Every given device has all of the range now.
     pub is_whole: bool,
 }
 
@@ -39,7 +39,7 @@ pub(crate) type Writes = Vec<(Rc<Leaf>, u64, IoBuf)>;
 #[derive(Default)]
 pub(crate) struct Plan {
     pub(crate) writes: Writes,
-    /// Some device that was told cannot be given what it should have.
+    /// Some given device cannot be given what it should have.
     pub(crate) is_short: bool,
 }
 
@@ -142,8 +142,8 @@ impl Tree {
         let len = usize::try_from(at.size).map_err(|_| out_of_range(at))?;
         let offset = LEAF_DATA_START + at.offset;
         for source in sources {
-            let patience = self.patience(top);
-            match source.read(offset, len, IoClass::Rebuild, patience).await {
+            let timeout = self.timeout(top);
+            match source.read(offset, len, IoClass::Rebuild, timeout).await {
                 Ok(bytes) => {
                     let write = |leaf: &Rc<Leaf>| (Rc::clone(leaf), at.offset, bytes.clone());
                     plan.writes = wanting.into_iter().map(write).collect();
@@ -159,7 +159,9 @@ impl Tree {
 
 async fn carry_out(suspect: &Suspect, plan: Plan) -> Rebuilt {
     let wanted = plan.writes.len();
-    let (count, bytes) = suspect.mend_as(plan.writes, IoClass::Rebuild, None).await;
+    let (count, bytes) = suspect
+        .write_repairs_as(plan.writes, IoClass::Rebuild, None)
+        .await;
     Rebuilt {
         bytes,
         was_needed: wanted > 0 || plan.is_short,

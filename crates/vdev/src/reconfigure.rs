@@ -67,7 +67,7 @@ impl Tree {
         without > top.spare_slots()
     }
 
-    /// Takes a leaf out of service. What it misses from now on is told by [`Tree::take_missed_writes`].
+    /// Takes a leaf out of service. What it misses from now on is returned by [`Tree::take_missed_writes`].
     ///
     /// # Errors
     /// [`VdevError::NoSuchLeaf`]; [`VdevError::Required`] when data would be out of reach.
@@ -78,10 +78,10 @@ impl Tree {
         }
         if leaf.is_usable() && leaf.is_dirty() {
             // Of a failure the leaf takes note itself.
-            let patience = self.top(leaf.top).and_then(|top| self.patience(&top));
-            drop(leaf.flush(patience).await);
+            let timeout = self.top(leaf.top).and_then(|top| self.timeout(&top));
+            drop(leaf.flush(timeout).await);
         }
-        leaf.take_out(Health::Offline, None);
+        leaf.take_out_of_service(Health::Offline, None);
         Ok(())
     }
 
@@ -96,7 +96,7 @@ impl Tree {
             vdev.faulted = false;
             vdev.removed = false;
         });
-        leaf.take_back();
+        leaf.allow_reopen();
         self.reopen_leaf(&leaf).await;
         Ok(leaf.health())
     }
@@ -104,20 +104,20 @@ impl Tree {
     /// Takes leaves out that have failed too often and are not needed, marks those degraded that gave wrong bytes too
     /// often. Returns the leaves whose health changed.
     #[must_use]
-    pub fn judge(&self) -> Vec<Guid> {
+    pub fn diagnose(&self) -> Vec<Guid> {
         let mut changed = Vec::new();
         for leaf in self.all_leaves() {
-            let (fails, lies) = leaf.take_verdict();
-            if !leaf.is_usable() || !(fails || lies) {
+            let (io_errors, checksum_errors) = leaf.take_diagnosis();
+            if !leaf.is_usable() || !(io_errors || checksum_errors) {
                 continue;
             }
-            let health = if fails && !self.is_required(leaf.guid) {
+            let health = if io_errors && !self.is_required(leaf.guid) {
                 Health::Faulted
             } else {
                 Health::Degraded
             };
             if leaf.health() != health {
-                leaf.take_out(health, Some("too many errors".to_owned()));
+                leaf.take_out_of_service(health, Some("too many errors".to_owned()));
                 changed.push(leaf.guid);
             }
         }
@@ -164,7 +164,7 @@ impl Tree {
             &config,
             old.top,
             &self.0.tuning.queue,
-            self.0.notices.clone(),
+            self.0.events.clone(),
         ));
         let pool = self.0.config.borrow().guid;
         leaf.open(&config, self.0.mode, pool, top.ashift, least, true)
@@ -217,9 +217,9 @@ impl Tree {
         let mut config = spare.clone();
         (config.id, config.ashift, config.create_txg) = (0, 0, 0);
         config.extra.insert("is_spare", 1_u64);
-        let (queue, notices) = (&self.0.tuning.queue, self.0.notices.clone());
-        let leaf = Rc::new(Leaf::new(&self.0.handle, &config, old.top, queue, notices));
-        leaf.take_up();
+        let (queue, events) = (&self.0.tuning.queue, self.0.events.clone());
+        let leaf = Rc::new(Leaf::new(&self.0.handle, &config, old.top, queue, events));
+        leaf.start_spare();
         leaf.mark_stale();
         self.insert_config(target, config, Join::Spare);
         let slot = top.slot_of(target);

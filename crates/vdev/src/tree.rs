@@ -9,10 +9,10 @@ use ondisk::{Guid, RaidzReflow, Txg};
 use runtime::Handle;
 use runtime::sync::{Event, Mutex};
 
+use crate::events::LeafEvents;
 use crate::indirect::Mapping;
 use crate::layout::{Layout, Raidz};
 use crate::leaf::{Leaf, LeafError};
-use crate::notices::Notices;
 use crate::raidz::draid::Draid;
 use crate::raidz::{Interval, Map};
 use crate::{
@@ -25,9 +25,9 @@ const METASLABS_MAX: u64 = 1 << 20;
 
 /// The open device tree of one pool. Clones share it.
 #[derive(Clone)]
-pub struct Tree(pub(crate) Rc<Inner>);
+pub struct Tree(pub(crate) Rc<TreeShared>);
 
-pub(crate) struct Inner {
+pub(crate) struct TreeShared {
     pub(crate) handle: Handle,
     pub(crate) mode: OpenMode,
     pub(crate) tuning: TreeTuning,
@@ -40,28 +40,28 @@ pub(crate) struct Inner {
     pub(crate) writing: RefCell<BTreeMap<(u32, u64), (u64, u32)>>,
     /// Where the blocks of removed vdevs are.
     pub(crate) mappings: RefCell<BTreeMap<u32, Rc<Mapping>>>,
-    pub(crate) notices: Notices,
+    pub(crate) events: LeafEvents,
     /// Ranges some copy of which is known to be bad and may be rewritten.
     pub(crate) suspects: RefCell<Vec<Rc<SuspectState>>>,
 }
 
-/// A place of a top-level vdev that holds one set of bytes, on one leaf or several.
-pub(crate) struct Slot {
+/// A child of a top-level vdev that holds one set of bytes, on one leaf or several (a replacement or spare beside it).
+pub(crate) struct ChildSlot {
     leaves: RefCell<Vec<Rc<Leaf>>>,
 }
 
-/// A device that should hold the bytes of a slot at some offset.
+/// A leaf that should hold the bytes of a child slot at some offset.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct ColumnReplica {
     pub(crate) leaf: Rc<Leaf>,
     /// The distributed spares it holds them for.
     via: Vec<Rc<Leaf>>,
 }
 
-impl Place {
+impl ColumnReplica {
     /// Whether it may lack what was written there in `txg`.
-    pub(crate) fn lacks(&self, txg: Txg) -> bool {
-        self.leaf.lacks(txg) || self.via.iter().any(|spare| spare.lacks(txg))
+    pub(crate) fn dtl_contains(&self, txg: Txg) -> bool {
+        self.leaf.dtl_contains(txg) || self.via.iter().any(|spare| spare.dtl_contains(txg))
     }
 
     /// Whether it may lack anything at all.
@@ -79,15 +79,15 @@ impl Place {
 /// One top-level vdev: one slot (a leaf, or leaves that hold the same bytes), or several with parity among them.
 pub(crate) struct Top {
     pub(crate) id: u32,
-    /// Its blocks live elsewhere.
+    /// It was removed: its blocks are where its mapping says.
     pub(crate) removed: bool,
     pub(crate) ashift: u8,
     pub(crate) asize: Cell<u64>,
     pub(crate) layout: Layout,
-    pub(crate) slots: Vec<Slot>,
+    pub(crate) slots: Vec<ChildSlot>,
     /// Written since the last flush.
     pub(crate) dirty: Cell<bool>,
-    /// Held over a flush: whoever finds nothing dirty must know that it is durable, not on its way.
+    /// Held over a flush: a caller that finds nothing dirty relies on it being durable, not on its way.
     pub(crate) flushing: Mutex<()>,
     /// What places missed since the last flush (with parity).
     pub(crate) interval: RefCell<Interval>,
@@ -101,7 +101,7 @@ pub(crate) struct SuspectState {
     pub(crate) at: Location,
     /// End of its space on the vdev, parity and padding included.
     pub(crate) end: u64,
-    /// Somebody wrote here since: the bytes in hand are old.
+    /// The range was written since: the bytes in hand are old.
     pub(crate) overwritten: Cell<bool>,
     pub(crate) repairing: Cell<bool>,
     pub(crate) repaired: Event,
@@ -121,7 +121,7 @@ impl Tree {
         tuning: TreeTuning,
         fresh: bool,
     ) -> Result<Self, VdevError> {
-        let tree = Self(Rc::new(Inner {
+        let tree = Self(Rc::new(TreeShared {
             handle: handle.clone(),
             mode,
             tuning,
@@ -131,7 +131,7 @@ impl Tree {
             writing: RefCell::default(),
             mappings: RefCell::default(),
             suspects: RefCell::default(),
-            notices: Notices::default(),
+            events: LeafEvents::default(),
         }));
         // All shapes first, so that an unsupported tree is refused before any device is touched.
         for top in &config.tops {
@@ -178,10 +178,10 @@ impl Tree {
         let slots = slots_of(vdev).into_iter().map(|configs| {
             let leaves = configs.into_iter().map(|config| {
                 let queue = &self.0.tuning.queue;
-                let notices = self.0.notices.clone();
-                Rc::new(Leaf::new(&self.0.handle, config, id, queue, notices))
+                let events = self.0.events.clone();
+                Rc::new(Leaf::new(&self.0.handle, config, id, queue, events))
             });
-            Slot {
+            ChildSlot {
                 leaves: RefCell::new(leaves.collect()),
             }
         });
@@ -200,10 +200,10 @@ impl Tree {
         })
     }
 
-    /// Returns the news of the devices.
+    /// Returns the events of the leaves.
     #[must_use]
-    pub fn notices(&self) -> Notices {
-        self.0.notices.clone()
+    pub fn events(&self) -> LeafEvents {
+        self.0.events.clone()
     }
 
     /// Returns the counters of a leaf; `None` when there is no such leaf.
@@ -308,7 +308,7 @@ impl Tree {
             .collect()
     }
 
-    /// Returns the leaves that missed writes since the last call, with the groups (ranges of txgs) these belong to. The
+    /// Returns the leaves that missed writes since the last call, with the txgs (as ranges) these belong to. The
     /// pool adds them to their DTLs.
     #[must_use]
     pub fn take_missed_writes(&self) -> Vec<(Guid, Vec<Range<u64>>)> {
@@ -372,9 +372,9 @@ impl Tree {
             .any(|top| top.id == u64::from(vdev) && top.is_log)
     }
 
-    /// A log vdev whose devices are back may be written to again: no group depends on a flush it lost, and what the
+    /// Clears a lost flush of a log vdev whose devices are back, so that it is written to again: no txg depends on a flush it lost, and what the
     /// intent log had there was made durable elsewhere.
-    fn forgive(&self, vdev: u32) {
+    fn clear_lost_flush(&self, vdev: u32) {
         if self.is_log(vdev)
             && let Some(top) = self.top(vdev)
         {
@@ -457,37 +457,37 @@ impl Tree {
                 leaf.clear_counters();
                 self.reopen_leaf(&leaf).await;
                 if leaf.is_usable() {
-                    self.forgive(leaf.top);
+                    self.clear_lost_flush(leaf.top);
                 }
             }
         }
     }
 
     /// Tries to open every leaf that is not open and may be. Returns how many came back. What they missed meanwhile
-    /// they still lack: they are read last until [`Tree::note_whole`].
+    /// they still lack: they are read last until [`Tree::note_resilvered`].
     pub async fn reopen(&self) -> usize {
         let mut back = 0;
         for leaf in self.all_leaves() {
             let away = matches!(leaf.health(), Health::Unavailable | Health::Removed);
             if away && self.reopen_leaf(&leaf).await {
-                self.forgive(leaf.top);
+                self.clear_lost_flush(leaf.top);
                 back += 1;
             }
         }
         back
     }
 
-    /// Says that a leaf has everything of the groups in `range`: it was resilvered.
-    pub fn note_whole(&self, guid: Guid, range: &Range<u64>) {
+    /// Says that a leaf has everything of the txgs in `range`: it was resilvered.
+    pub fn note_resilvered(&self, guid: Guid, range: &Range<u64>) {
         if let Some(leaf) = self.0.leaves.borrow().get(&guid) {
-            leaf.note_whole(range);
+            leaf.note_resilvered(range);
         }
     }
 
-    /// Says what a leaf lacks: the groups of its DTL. What it missed since [`Tree::take_missed_writes`] stays.
-    pub fn set_lacking(&self, guid: Guid, ranges: &[Range<u64>]) {
+    /// Sets a leaf's DTL: the txgs of which it lacks writes. What it missed since [`Tree::take_missed_writes`] stays.
+    pub fn set_dtl(&self, guid: Guid, ranges: &[Range<u64>]) {
         if let Some(leaf) = self.0.leaves.borrow().get(&guid) {
-            leaf.set_lacking(ranges);
+            leaf.set_dtl(ranges);
         }
     }
 
@@ -629,7 +629,7 @@ impl Tree {
     }
 }
 
-impl Slot {
+impl ChildSlot {
     /// Returns the leaves, each of which should hold the slot's bytes.
     pub(crate) fn leaves(&self) -> Vec<Rc<Leaf>> {
         self.leaves.borrow().clone()
@@ -651,21 +651,27 @@ impl Slot {
 impl Top {
     /// Returns all leaves in tree order.
     pub(crate) fn leaves(&self) -> Vec<Rc<Leaf>> {
-        self.slots.iter().flat_map(Slot::leaves).collect()
+        self.slots.iter().flat_map(ChildSlot::leaves).collect()
     }
 
     /// Returns the devices that should hold what a slot has at `offset` from the start of its data area.
-    pub(crate) fn places(&self, slot: usize, offset: u64) -> Vec<Place> {
-        let mut places = Vec::new();
-        self.add_places(slot, offset, &[], &mut places);
-        places
+    pub(crate) fn replicas(&self, slot: usize, offset: u64) -> Vec<ColumnReplica> {
+        let mut replicas = Vec::new();
+        self.add_replicas(slot, offset, &[], &mut replicas);
+        replicas
     }
 
-    fn add_places(&self, slot: usize, offset: u64, via: &[Rc<Leaf>], places: &mut Vec<Place>) {
+    fn add_replicas(
+        &self,
+        slot: usize,
+        offset: u64,
+        via: &[Rc<Leaf>],
+        replicas: &mut Vec<ColumnReplica>,
+    ) {
         for leaf in self.slots[slot].leaves() {
             let Some(number) = leaf.spare else {
                 let via = via.to_vec();
-                places.push(Place { leaf, via });
+                replicas.push(ColumnReplica { leaf, via });
                 continue;
             };
             // Spares may stand in for each other's disks, but none for itself.
@@ -676,13 +682,13 @@ impl Top {
                 && let Some(other) = draid.spare_slot(number, offset)
             {
                 let via: Vec<_> = via.iter().cloned().chain([leaf]).collect();
-                self.add_places(other, offset, &via, places);
+                self.add_replicas(other, offset, &via, replicas);
             }
         }
     }
 
     /// Returns the slot a leaf belongs to.
-    pub(crate) fn slot_of(&self, guid: Guid) -> Option<&Slot> {
+    pub(crate) fn slot_of(&self, guid: Guid) -> Option<&ChildSlot> {
         let mut slots = self.slots.iter();
         slots.find(|slot| slot.any(|leaf| leaf.guid == guid))
     }
@@ -700,7 +706,7 @@ impl Top {
     pub(crate) fn doubtful_slots(&self, txg: Txg) -> Vec<usize> {
         let slots = self.slots.iter().enumerate();
         slots
-            .filter(|(_, slot)| !slot.any(|leaf| leaf.is_usable() && !leaf.lacks(txg)))
+            .filter(|(_, slot)| !slot.any(|leaf| leaf.is_usable() && !leaf.dtl_contains(txg)))
             .map(|(index, _)| index)
             .collect()
     }

@@ -1,4 +1,4 @@
-//! The plain types of the tree: places, checks, modes, health, and what is told about vdevs.
+//! The plain types of the tree: locations, checks, modes, health, and the status of vdevs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,7 +98,7 @@ pub enum AllocationBias {
 }
 
 impl AllocationBias {
-    /// Returns the bias stored under this word in a top-level vdev's dictionary; unknown words are no bias.
+    /// Returns the bias stored under this word in a top-level vdev's ZAP; unknown words are no bias.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         match text {

@@ -1,10 +1,10 @@
 //! The allocator of the pool: which vdev, which metaslab, which bytes; frees, deferral, accounting.
 //!
-//! Allocation is synchronous and mostly a pointer bump: each vdev has a few *slots* (data, metadata, second and third
-//! copies), and each slot holds a run of free space taken out of one metaslab. Only a used-up run costs a search.
+//! Allocation is synchronous and mostly a pointer bump: each vdev has a few *cursors* (data, metadata, second and third
+//! copies), and each cursor holds a run of free space taken out of one metaslab. Only a used-up run costs a search.
 //! Guarantees: no byte is handed out twice before it was freed and two further txgs have synced; the copies of a block
 //! go to different vdevs, else different metaslabs, as long as there are any.
-//! Does not know I/O; when a space map must be read first it says so ([`Step::Load`]).
+//! Does not know I/O; when a space map must be read first it says so ([`AllocStep::Load`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -15,7 +15,7 @@ use ondisk::{BlockPointer, Dva, Txg};
 use vdev::{AllocationBias, TopInfo};
 
 use crate::ZioError;
-use crate::kept::{Kept, KeptRanges};
+use crate::checkpoint::{CheckpointFrees, PendingCheckpointFrees};
 use crate::metaslab::Metaslab;
 use crate::ranges::Mismatch;
 
@@ -96,7 +96,7 @@ pub struct Space {
     pub slop: u64,
 }
 
-/// Longest run a slot takes at once; bounded further by the metaslab size.
+/// Longest run a cursor takes at once; bounded further by the metaslab size.
 const RUN_BYTES_MAX: u64 = 16 << 20;
 /// A metaslab whose longest free run is shorter counts as fragmented.
 const RUN_BYTES_GOOD: u64 = 1 << 20;
@@ -112,9 +112,9 @@ const SLOP_SHIFT: u32 = 5;
 const SLOP_MIN: u64 = 128 << 20;
 const SLOP_MAX: u64 = 128 << 30;
 
-/// Where consecutive blocks of one kind go. Also the index into a vdev's slots.
+/// Where consecutive blocks of one kind go. Also the index into a vdev's cursors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Slot {
+pub(crate) enum AllocCursor {
     Data = 0,
     Metadata = 1,
     SecondCopy = 2,
@@ -122,18 +122,20 @@ pub(crate) enum Slot {
     Log = 4,
 }
 
-const SLOTS: usize = 5;
+const CURSORS: usize = 5;
 /// Percent of the special vdevs that file data leaves to metadata.
 // OpenZFS: module/zfs/spa_misc.c, zfs_special_class_metadata_reserve_pct
 const SPECIAL_RESERVE_PERCENT: u64 = 25;
 
-/// The vdevs of one allocation class and whose turn it is.
+/// The vdevs of one allocation class, which take turns.
 #[derive(Debug, Default)]
-struct Group {
+struct ClassRotor {
     /// Ids in rotor order.
     ids: Vec<u32>,
-    rotor: usize,
-    rotor_left: u64,
+    /// Index in `ids` of the vdev whose turn it is.
+    next: usize,
+    /// Bytes to be placed before the next vdev's turn.
+    bytes_left: u64,
 }
 
 /// Sizes of stored blocks, in bytes: a smaller one than the least saves nothing, and above it only whole steps do.
@@ -191,7 +193,7 @@ pub(crate) enum Placement {
 
 /// What to do next for an allocation.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum AllocStep {
     /// All copies have a place.
     Done,
     /// Load this metaslab and ask again.
@@ -206,7 +208,7 @@ pub(crate) struct Request {
     pub(crate) txg: Txg,
     pub(crate) psize: u64,
     pub(crate) copies: u8,
-    pub(crate) slot: Slot,
+    pub(crate) cursor: AllocCursor,
     /// Vdevs tried first; ordinary ones take what does not fit there.
     pub(crate) class: AllocationBias,
     /// Ordinary vdevs do not take it: it fits its class or nothing.
@@ -216,7 +218,7 @@ pub(crate) struct Request {
 }
 
 #[derive(Debug)]
-struct Run {
+struct FreeRun {
     metaslab: u32,
     next: u64,
     end: u64,
@@ -230,15 +232,15 @@ struct VdevSpace {
     deflate: u64,
     bias: AllocationBias,
     metaslabs: Vec<Metaslab>,
-    /// Sums over the metaslabs, so that nobody has to walk them.
+    /// Sums over the metaslabs, so that they need not be walked.
     allocated: u64,
     deferred: u64,
-    runs: [Option<Run>; SLOTS],
-    /// Metaslab a slot allocates from, and refills left before a new choice.
-    homes: [Option<(u32, u32)>; SLOTS],
+    runs: [Option<FreeRun>; CURSORS],
+    /// Metaslab a cursor allocates from, and refills left before a new choice.
+    active: [Option<(u32, u32)>; CURSORS],
 }
 
-enum Take {
+enum TakeResult {
     Done(u64),
     Load(u32),
     Full,
@@ -249,19 +251,19 @@ enum Take {
 pub(crate) struct Allocator {
     vdevs: BTreeMap<u32, VdevSpace>,
     /// Vdevs that take new blocks, by class.
-    groups: BTreeMap<AllocationBias, Group>,
+    classes: BTreeMap<AllocationBias, ClassRotor>,
     /// Metaslabs with changes that were not taken, by txg.
     changed: BTreeMap<Txg, BTreeSet<(u32, u32)>>,
     /// Metaslabs with frees that are not usable yet.
     deferring: BTreeSet<(u32, u32)>,
     /// Log vdevs whose devices do not take writes now.
     closed_logs: BTreeSet<u32>,
-    /// What is free but for a checkpoint.
-    kept: Kept,
+    /// Freed, but still allocated for a checkpoint.
+    checkpoint_frees: PendingCheckpointFrees,
     /// Vdevs that take no new blocks: datasets cannot count on their room.
     idle: BTreeSet<u32>,
-    /// What was freed on vdevs whose blocks were, or are being, moved elsewhere.
-    pub(crate) left: crate::moved::Left,
+    /// What was freed on vdevs that were, or are being, removed.
+    pub(crate) removal_frees: crate::remap::RemovalFrees,
 }
 
 impl Allocator {
@@ -272,13 +274,13 @@ impl Allocator {
             .collect();
         let mut allocator = Self {
             vdevs: BTreeMap::new(),
-            groups: BTreeMap::new(),
+            classes: BTreeMap::new(),
             changed: BTreeMap::new(),
             deferring: BTreeSet::new(),
             closed_logs: BTreeSet::new(),
-            kept: Kept::default(),
+            checkpoint_frees: PendingCheckpointFrees::default(),
             idle: BTreeSet::new(),
-            left: crate::moved::Left::default(),
+            removal_frees: crate::remap::RemovalFrees::default(),
         };
         for (top, deflate) in tops {
             allocator.add(top, *deflate, &known);
@@ -299,22 +301,22 @@ impl Allocator {
         let bias = space.bias;
         if allocating {
             self.idle.remove(&vdev);
-            let group = self.groups.entry(bias).or_default();
-            if !group.ids.contains(&vdev) {
-                group.ids.push(vdev);
-                group.rotor_left = ROTOR_BYTES;
+            let rotor = self.classes.entry(bias).or_default();
+            if !rotor.ids.contains(&vdev) {
+                rotor.ids.push(vdev);
+                rotor.bytes_left = ROTOR_BYTES;
             }
             return;
         }
         self.idle.insert(vdev);
         space.return_runs();
-        space.homes = [None; SLOTS];
-        if let Some(group) = self.groups.get_mut(&bias) {
-            group.ids.retain(|id| *id != vdev);
-            group.rotor = 0;
-            group.rotor_left = ROTOR_BYTES;
-            if group.ids.is_empty() {
-                self.groups.remove(&bias);
+        space.active = [None; CURSORS];
+        if let Some(rotor) = self.classes.get_mut(&bias) {
+            rotor.ids.retain(|id| *id != vdev);
+            rotor.next = 0;
+            rotor.bytes_left = ROTOR_BYTES;
+            if rotor.ids.is_empty() {
+                self.classes.remove(&bias);
             }
         }
     }
@@ -361,9 +363,9 @@ impl Allocator {
             })
             .collect();
         if top.allocating {
-            let group = self.groups.entry(top.bias).or_default();
-            group.ids.push(top.id);
-            group.rotor_left = ROTOR_BYTES;
+            let rotor = self.classes.entry(top.bias).or_default();
+            rotor.ids.push(top.id);
+            rotor.bytes_left = ROTOR_BYTES;
         } else {
             self.idle.insert(top.id);
         }
@@ -378,18 +380,18 @@ impl Allocator {
                 allocated: metaslabs.iter().map(|metaslab| metaslab.allocated).sum(),
                 deferred: 0,
                 metaslabs,
-                runs: [const { None }; SLOTS],
-                homes: [None; SLOTS],
+                runs: [const { None }; CURSORS],
+                active: [None; CURSORS],
             },
         );
     }
 
     /// The sizes that blocks should have, as far as there is a choice.
     pub(crate) fn sizes(&self) -> Sizes {
-        let normal = self.groups.get(&AllocationBias::None);
+        let normal = self.classes.get(&AllocationBias::None);
         let mut sizes = normal
             .iter()
-            .flat_map(|group| &group.ids)
+            .flat_map(|rotor| &rotor.ids)
             .filter_map(|id| self.vdevs.get(id))
             .map(|v| v.layout.least_psize(v.ashift));
         let Some(first) = sizes.next() else {
@@ -403,8 +405,8 @@ impl Allocator {
 
     /// Returns the vdevs that take intent logs and nothing else.
     pub(crate) fn log_vdevs(&self) -> Vec<u32> {
-        let logs = self.groups.get(&AllocationBias::Log);
-        logs.map(|group| group.ids.clone()).unwrap_or_default()
+        let logs = self.classes.get(&AllocationBias::Log);
+        logs.map(|rotor| rotor.ids.clone()).unwrap_or_default()
     }
 
     /// Says which log vdevs do not take writes now.
@@ -415,7 +417,7 @@ impl Allocator {
     /// Returns the class a block goes to first.
     // OpenZFS: module/zfs/spa_misc.c, spa_preferred_class
     pub(crate) fn preferred(&self, kind: Placement) -> AllocationBias {
-        let has = |class| self.groups.contains_key(&class);
+        let has = |class| self.classes.contains_key(&class);
         let special = || {
             if has(AllocationBias::Special) {
                 AllocationBias::Special
@@ -439,17 +441,17 @@ impl Allocator {
         }
     }
 
-    /// Continues an allocation. On [`Step::Full`] places found so far stay in the request (for [`Allocator::undo`]);
+    /// Continues an allocation. On [`AllocStep::Full`] places found so far stay in the request (for [`Allocator::undo`]);
     /// a block that has its first copy is content with fewer than it asked for.
-    pub(crate) fn step(&mut self, request: &mut Request) -> Step {
+    pub(crate) fn step(&mut self, request: &mut Request) -> AllocStep {
         while request.dvas.len() < usize::from(request.copies) {
             match self.place(request) {
                 Ok(dva) => request.dvas.push(dva),
-                Err(Step::Full) if !request.dvas.is_empty() => break,
+                Err(AllocStep::Full) if !request.dvas.is_empty() => break,
                 Err(step) => return step,
             }
         }
-        Step::Done
+        AllocStep::Done
     }
 
     /// Takes back the places of a request nothing was written to.
@@ -466,31 +468,33 @@ impl Allocator {
     }
 
     /// Finds the place of one more copy: in the preferred class, then among the ordinary vdevs.
-    fn place(&mut self, request: &Request) -> Result<Dva, Step> {
+    fn place(&mut self, request: &Request) -> Result<Dva, AllocStep> {
         match self.place_in(request.class, request) {
-            Err(Step::Full) if request.class != AllocationBias::None && !request.only_class => {
+            Err(AllocStep::Full)
+                if request.class != AllocationBias::None && !request.only_class =>
+            {
                 self.place_in(AllocationBias::None, request)
             }
             result => result,
         }
     }
 
-    fn place_in(&mut self, class: AllocationBias, request: &Request) -> Result<Dva, Step> {
-        let Some(group) = self.groups.get(&class) else {
-            return Err(Step::Full);
+    fn place_in(&mut self, class: AllocationBias, request: &Request) -> Result<Dva, AllocStep> {
+        let Some(rotor) = self.classes.get(&class) else {
+            return Err(AllocStep::Full);
         };
         let copy = request.dvas.len();
-        let slot = match (copy, request.slot) {
-            (0, slot) => slot,
-            (1, _) => Slot::SecondCopy,
-            _ => Slot::ThirdCopy,
+        let cursor = match (copy, request.cursor) {
+            (0, cursor) => cursor,
+            (1, _) => AllocCursor::SecondCopy,
+            _ => AllocCursor::ThirdCopy,
         };
-        let (rotor, count) = (group.rotor, group.ids.len());
+        let (rotor, count) = (rotor.next, rotor.ids.len());
         let mut wanted_load = None;
         // First round: vdevs without a copy of this block; second round: any.
         for fresh in [true, false] {
             for turn in 0..count {
-                let id = self.groups[&class].ids[(rotor + turn + copy) % count];
+                let id = self.classes[&class].ids[(rotor + turn + copy) % count];
                 if class == AllocationBias::Log && self.closed_logs.contains(&id) {
                     continue;
                 }
@@ -509,8 +513,8 @@ impl Allocator {
                     .map(|dva| vdev.metaslab_index(dva.offset))
                     .collect();
                 let asize = vdev.layout.asize_of(vdev.ashift, request.psize);
-                match vdev.take(slot, asize, &avoid) {
-                    Take::Done(offset) => {
+                match vdev.take(cursor, asize, &avoid) {
+                    TakeResult::Done(offset) => {
                         let key = (id, vdev.metaslab_index(offset));
                         self.change(key, |metaslab| {
                             metaslab.record_alloc(request.txg, offset..offset + asize);
@@ -526,40 +530,40 @@ impl Allocator {
                             gang: false,
                         });
                     }
-                    Take::Load(metaslab) => {
-                        wanted_load.get_or_insert(Step::Load { vdev: id, metaslab });
+                    TakeResult::Load(metaslab) => {
+                        wanted_load.get_or_insert(AllocStep::Load { vdev: id, metaslab });
                         // A vdev that has room after a load is as good as one that has room now, and spreading copies
                         // is worth the read.
                         break;
                     }
-                    Take::Full => {}
+                    TakeResult::Full => {}
                 }
             }
             if let Some(step) = wanted_load {
                 return Err(step);
             }
         }
-        Err(Step::Full)
+        Err(AllocStep::Full)
     }
 
     /// Moves a class's rotor when the vdev has had its share.
     fn advance(&mut self, class: AllocationBias, id: u32, asize: u64) {
-        let Some(group) = self.groups.get_mut(&class) else {
+        let Some(rotor) = self.classes.get_mut(&class) else {
             return;
         };
-        if group.ids[group.rotor % group.ids.len()] == id && group.rotor_left > asize {
-            group.rotor_left -= asize;
+        if rotor.ids[rotor.next % rotor.ids.len()] == id && rotor.bytes_left > asize {
+            rotor.bytes_left -= asize;
             return;
         }
-        let position = group.ids.iter().position(|other| *other == id).unwrap_or(0);
-        group.rotor = (position + 1) % group.ids.len();
+        let position = rotor.ids.iter().position(|other| *other == id).unwrap_or(0);
+        rotor.next = (position + 1) % rotor.ids.len();
         // A vdev with twice the average share of free space gets twice the turn, so that vdevs fill up together.
         let free_share = |id: &u32| {
             let space = self.vdevs.get(id).map(VdevSpace::space).unwrap_or_default();
             (space.free >> 10, (space.size >> 10).max(1))
         };
-        let (free, size) = free_share(&group.ids[group.rotor]);
-        let (all_free, all_size) = group
+        let (free, size) = free_share(&rotor.ids[rotor.next]);
+        let (all_free, all_size) = rotor
             .ids
             .iter()
             .map(free_share)
@@ -567,7 +571,7 @@ impl Allocator {
         let share = u128::from(ROTOR_BYTES) * u128::from(free) * u128::from(all_size.max(1))
             / (u128::from(size) * u128::from(all_free.max(1)));
         let share = u64::try_from(share).unwrap_or(u64::MAX);
-        group.rotor_left = share.clamp(ROTOR_BYTES / 16, ROTOR_BYTES * 4);
+        rotor.bytes_left = share.clamp(ROTOR_BYTES / 16, ROTOR_BYTES * 4);
     }
 
     /// Frees one copy.
@@ -579,19 +583,24 @@ impl Allocator {
         Ok(())
     }
 
-    /// Takes note that one copy is freed but for a checkpoint: it stays allocated.
-    pub(crate) fn keep(&mut self, txg: Txg, vdev: u32, range: &Range<u64>) -> Result<(), Mismatch> {
+    /// Records that one copy is freed, but stays allocated for a checkpoint.
+    pub(crate) fn free_for_checkpoint(
+        &mut self,
+        txg: Txg,
+        vdev: u32,
+        range: &Range<u64>,
+    ) -> Result<(), Mismatch> {
         let key = self.key_of(vdev, range).ok_or(Mismatch)?;
         let metaslab = self.metaslab(key.0, key.1).ok_or(Mismatch)?;
         if metaslab.is_known_free(range) {
             return Err(Mismatch);
         }
-        self.kept.add(txg, key, range.clone())
+        self.checkpoint_frees.add(txg, key, range.clone())
     }
 
-    /// Takes what was kept in `txg`.
-    pub(crate) fn take_kept(&mut self, txg: Txg) -> Vec<KeptRanges> {
-        self.kept.take(txg)
+    /// Takes the frees of checkpointed blocks in `txg`.
+    pub(crate) fn take_checkpoint_frees(&mut self, txg: Txg) -> Vec<CheckpointFrees> {
+        self.checkpoint_frees.take(txg)
     }
 
     /// Allocates a given place. `Ok(Some(..))` names a metaslab to load first.
@@ -607,7 +616,7 @@ impl Allocator {
         if !metaslab.is_loaded() {
             return Ok(Some(key));
         }
-        // The place may be inside a run a slot holds.
+        // The place may be inside a run a cursor holds.
         space.return_runs_of(key.1);
         self.change(key, |metaslab| metaslab.claim(txg, range))?;
         self.note_change(txg, key);
@@ -687,7 +696,7 @@ impl Allocator {
     }
 
     /// Returns the metaslabs in which something came free.
-    pub(crate) fn freed_places(&self) -> Vec<(u32, u32)> {
+    pub(crate) fn freed_metaslabs(&self) -> Vec<(u32, u32)> {
         let mut places = Vec::new();
         for (&id, vdev) in &self.vdevs {
             let indices = (0_u32..).zip(&vdev.metaslabs);
@@ -745,8 +754,8 @@ impl Allocator {
     }
 
     pub(crate) fn has_changes(&self, txg: Txg) -> bool {
-        self.kept.has(txg)
-            || self.left.has(txg)
+        self.checkpoint_frees.has(txg)
+            || self.removal_frees.has(txg)
             || self.changed.get(&txg).is_some_and(|keys| {
                 keys.iter().any(|&(vdev, metaslab)| {
                     self.vdevs
@@ -797,8 +806,8 @@ impl Allocator {
             }
             let vdev = self.vdevs.get_mut(&id).expect("listed just now");
             vdev.return_runs_of(index);
-            for home in &mut vdev.homes {
-                *home = home.filter(|(metaslab, _)| *metaslab != index);
+            for active in &mut vdev.active {
+                *active = active.filter(|(metaslab, _)| *metaslab != index);
             }
             if vdev.metaslabs[index as usize].unload() {
                 loaded -= ranges;
@@ -938,36 +947,36 @@ impl VdevSpace {
     }
 
     /// Takes `asize` bytes, preferably outside the metaslabs to avoid.
-    fn take(&mut self, slot: Slot, asize: u64, avoid: &[u32]) -> Take {
-        let at = slot as usize;
+    fn take(&mut self, cursor: AllocCursor, asize: u64, avoid: &[u32]) -> TakeResult {
+        let at = cursor as usize;
         if let Some(run) = &mut self.runs[at]
             && run.end - run.next >= asize
             && !avoid.contains(&run.metaslab)
         {
             let offset = run.next;
             run.next += asize;
-            return Take::Done(offset);
+            return TakeResult::Done(offset);
         }
         self.return_run(at);
         let mut reclaimed = false;
         loop {
             match self.choose(at, asize, avoid) {
-                Choice::Use(index) => {
+                MetaslabChoice::Use(index) => {
                     let unit = self.unit();
                     let most = RUN_BYTES_MAX.min(1 << (self.shift - 3)) / unit * unit;
                     let taken = self.metaslabs[index as usize].take_run(asize, most);
                     let run = taken.expect("the chosen metaslab has a long enough run");
-                    self.runs[at] = Some(Run {
+                    self.runs[at] = Some(FreeRun {
                         metaslab: index,
                         next: run.start + asize,
                         end: run.end,
                     });
-                    return Take::Done(run.start);
+                    return TakeResult::Done(run.start);
                 }
-                Choice::Load(index) => return Take::Load(index),
-                Choice::None if reclaimed => return Take::Full,
-                Choice::None => {
-                    // Other slots may sit on the last free space.
+                MetaslabChoice::Load(index) => return TakeResult::Load(index),
+                MetaslabChoice::None if reclaimed => return TakeResult::Full,
+                MetaslabChoice::None => {
+                    // Other cursors may sit on the last free space.
                     self.return_runs();
                     reclaimed = true;
                 }
@@ -975,18 +984,18 @@ impl VdevSpace {
         }
     }
 
-    /// Chooses the metaslab for the next run of a slot.
-    fn choose(&mut self, at: usize, asize: u64, avoid: &[u32]) -> Choice {
-        if let Some((home, left)) = self.homes[at]
+    /// Chooses the metaslab for the next run of a cursor.
+    fn choose(&mut self, at: usize, asize: u64, avoid: &[u32]) -> MetaslabChoice {
+        if let Some((active, left)) = self.active[at]
             && left > 0
-            && !avoid.contains(&home)
-            && self.metaslabs[home as usize].longest() >= asize
+            && !avoid.contains(&active)
+            && self.metaslabs[active as usize].longest() >= asize
         {
-            self.homes[at] = Some((home, left - 1));
-            return Choice::Use(home);
+            self.active[at] = Some((active, left - 1));
+            return MetaslabChoice::Use(active);
         }
         let good = asize.max(RUN_BYTES_GOOD);
-        let mut best: Option<(Worth, u32)> = None;
+        let mut best: Option<(MetaslabWeight, u32)> = None;
         for (index, metaslab) in self.metaslabs.iter().enumerate() {
             let index = u32::try_from(index).expect("metaslab indices fit");
             let loaded = metaslab.is_loaded();
@@ -1003,12 +1012,12 @@ impl VdevSpace {
             if !fits {
                 continue;
             }
-            let shared = (0..SLOTS).any(|other| {
+            let shared = (0..CURSORS).any(|other| {
                 other != at
                     && (self.runs[other]
                         .as_ref()
                         .is_some_and(|run| run.metaslab == index)
-                        || self.homes[other].is_some_and(|(home, _)| home == index))
+                        || self.active[other].is_some_and(|(active, _)| active == index))
             });
             let key = (
                 !avoid.contains(&index),
@@ -1022,12 +1031,12 @@ impl VdevSpace {
             }
         }
         match best {
-            None => Choice::None,
+            None => MetaslabChoice::None,
             Some((_, index)) if self.metaslabs[index as usize].is_loaded() => {
-                self.homes[at] = Some((index, REFILLS_BEFORE_SCAN));
-                Choice::Use(index)
+                self.active[at] = Some((index, REFILLS_BEFORE_SCAN));
+                MetaslabChoice::Use(index)
             }
-            Some((_, index)) => Choice::Load(index),
+            Some((_, index)) => MetaslabChoice::Load(index),
         }
     }
 
@@ -1040,13 +1049,13 @@ impl VdevSpace {
     }
 
     fn return_runs(&mut self) {
-        for at in 0..SLOTS {
+        for at in 0..CURSORS {
             self.return_run(at);
         }
     }
 
     fn return_runs_of(&mut self, metaslab: u32) {
-        for at in 0..SLOTS {
+        for at in 0..CURSORS {
             if self.runs[at]
                 .as_ref()
                 .is_some_and(|run| run.metaslab == metaslab)
@@ -1057,10 +1066,11 @@ impl VdevSpace {
     }
 }
 
-/// What speaks for a metaslab: outside the ones to avoid, long runs, not used by another slot, loaded, bytes free.
-type Worth = (bool, bool, bool, bool, u64);
+/// The weight of a metaslab for a new run, compared in this order: outside the ones to avoid, long runs, not used by another
+/// cursor, loaded, bytes free.
+type MetaslabWeight = (bool, bool, bool, bool, u64);
 
-enum Choice {
+enum MetaslabChoice {
     Use(u32),
     Load(u32),
     None,

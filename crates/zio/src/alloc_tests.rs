@@ -74,20 +74,20 @@ impl World {
         tree.drain()
     }
 
-    fn alloc(&mut self, units: u64, copies: u8, slot: Slot) {
+    fn alloc(&mut self, units: u64, copies: u8, cursor: AllocCursor) {
         let mut request = Request {
             txg: Txg(self.txg),
             psize: units * UNIT,
             copies,
-            slot,
+            cursor,
             class: AllocationBias::None,
             only_class: false,
             dvas: Vec::new(),
         };
         loop {
             match self.allocator.step(&mut request) {
-                Step::Done => break,
-                Step::Full => {
+                AllocStep::Done => break,
+                AllocStep::Full => {
                     self.allocator.undo(&mut request);
                     let fits = self
                         .units
@@ -96,7 +96,7 @@ impl World {
                     assert!(!fits, "there was room for {units} units");
                     return;
                 }
-                Step::Load { vdev, metaslab } => {
+                AllocStep::Load { vdev, metaslab } => {
                     let free = self.free_list(vdev, metaslab);
                     self.allocator
                         .metaslab(vdev, metaslab)
@@ -265,7 +265,7 @@ proptest! {
         for op in ops {
             match op {
                 Op::Alloc { units, copies, metadata } => {
-                    world.alloc(units, copies, if metadata { Slot::Metadata } else { Slot::Data });
+                    world.alloc(units, copies, if metadata { AllocCursor::Metadata } else { AllocCursor::Data });
                 }
                 Op::Free(which) => world.free(which),
                 Op::TakeChanges => world.apply_changes(),
@@ -287,7 +287,7 @@ proptest! {
 #[test]
 fn copies_go_to_different_vdevs_then_to_different_metaslabs() {
     let mut world = World::new(2);
-    world.alloc(1, 3, Slot::Metadata);
+    world.alloc(1, 3, AllocCursor::Metadata);
     let (dvas, _) = &world.live[0];
     assert_eq!(dvas.len(), 3);
     assert_ne!(dvas[0].vdev, dvas[1].vdev);
@@ -305,13 +305,13 @@ fn freed_space_waits_for_two_more_txgs() {
     let mut world = World::new(1);
     let all = UNITS as u64 / METASLABS;
     for _ in 0..METASLABS {
-        world.alloc(all, 1, Slot::Data);
+        world.alloc(all, 1, AllocCursor::Data);
     }
     assert_eq!(world.live.len(), METASLABS as usize);
     world.free(0);
     world.sync();
     for _ in 0..2 {
-        world.alloc(1, 1, Slot::Data);
+        world.alloc(1, 1, AllocCursor::Data);
         assert_eq!(
             world.live.len(),
             METASLABS as usize - 1,
@@ -319,7 +319,7 @@ fn freed_space_waits_for_two_more_txgs() {
         );
         world.sync();
     }
-    world.alloc(all, 1, Slot::Data);
+    world.alloc(all, 1, AllocCursor::Data);
     assert_eq!(world.live.len(), METASLABS as usize);
 }
 
@@ -335,12 +335,12 @@ fn vdevs_fill_up_together() {
             txg: Txg(5),
             psize: UNIT,
             copies: 1,
-            slot: Slot::Data,
+            cursor: AllocCursor::Data,
             class: AllocationBias::None,
             only_class: false,
             dvas: Vec::new(),
         };
-        assert_eq!(allocator.step(&mut request), Step::Done);
+        assert_eq!(allocator.step(&mut request), AllocStep::Done);
         placed[request.dvas[0].vdev as usize] += UNIT;
     }
     assert_eq!(
@@ -358,7 +358,7 @@ fn vdevs_fill_up_together() {
 #[test]
 fn hostile_frees_are_refused() {
     let mut world = World::new(1);
-    world.alloc(4, 1, Slot::Data);
+    world.alloc(4, 1, AllocCursor::Data);
     let mut refuse = |vdev, range: Range<u64>| {
         assert!(
             world.allocator.free(Txg(10), vdev, &range).is_err(),

@@ -61,7 +61,7 @@ pub(crate) fn check_stored(bp: &BlockPointer) -> Result<(), &'static str> {
 }
 
 /// Checks one place of a block of `psize` bytes. Returns the bytes to read there.
-pub(crate) fn check_place(tree: &Tree, dva: &Dva, psize: u64) -> Result<u64, &'static str> {
+pub(crate) fn check_dva(tree: &Tree, dva: &Dva, psize: u64) -> Result<u64, &'static str> {
     let held = if dva.gang { GANG_HEADER_BYTES } else { psize };
     let asize = tree
         .asize_of(dva.vdev, held)

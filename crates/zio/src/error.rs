@@ -5,7 +5,7 @@ use std::fmt;
 use ondisk::BlockPointer;
 use vdev::VdevError;
 
-/// Whose block it is. Only for error reports.
+/// The position of a block in the pool. Only for error reports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bookmark {
     /// Objset (dataset object number), 0 = meta-objset.
@@ -47,7 +47,7 @@ pub enum ZioError {
     /// The block's bytes cannot be had from any copy.
     #[error("block {bookmark} is corrupt: {reason:?}")]
     Corrupt {
-        /// Whose block.
+        /// The block's position.
         bookmark: Bookmark,
         /// Its pointer.
         pointer: Box<BlockPointer>,
@@ -57,7 +57,7 @@ pub enum ZioError {
     /// The devices failed.
     #[error("block {bookmark}: {source}")]
     Device {
-        /// Whose block.
+        /// The block's position.
         bookmark: Bookmark,
         /// What the device tree said.
         source: VdevError,
@@ -65,19 +65,19 @@ pub enum ZioError {
     /// The block is encrypted and no key is at hand.
     #[error("block {bookmark} is encrypted")]
     Encrypted {
-        /// Whose block.
+        /// The block's position.
         bookmark: Bookmark,
     },
     /// The block was written by a big-endian machine.
     #[error("block {bookmark} was written in big-endian byte order, which is not supported")]
     ForeignByteOrder {
-        /// Whose block.
+        /// The block's position.
         bookmark: Bookmark,
     },
     /// A redacted block: its content was left out on purpose when it was received.
     #[error("block {bookmark} is redacted")]
     Redacted {
-        /// Whose block.
+        /// The block's position.
         bookmark: Bookmark,
     },
     /// The pool has no room.

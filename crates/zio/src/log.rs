@@ -9,7 +9,7 @@ use ondisk::{BlockPointer, ChecksumKind, Compression, Dva, NewBlock, ObjectType,
 use runtime::IoBuf;
 use vdev::{AllocationBias, IoClass, Location};
 
-use crate::alloc::{Request, Slot};
+use crate::alloc::{AllocCursor, Request};
 use crate::read::{corrupt, padded};
 use crate::{BlockStore, Bookmark, CorruptReason, ZioError, checks};
 
@@ -46,7 +46,7 @@ impl BlockStore {
         if size == 0 || size > ondisk::MAX_BLOCK_SIZE || !size.is_multiple_of(512) {
             return Err(ZioError::BadSize { size });
         }
-        // Devices come and go; who asks here is about to wait for one.
+        // Devices come and go; the caller is about to wait for one.
         self.with_allocator(|allocator| {
             let logs = allocator.log_vdevs().into_iter();
             allocator.close_logs(logs.filter(|&id| !self.tree().takes_writes(id)).collect());
@@ -55,7 +55,7 @@ impl BlockStore {
             txg,
             psize: size,
             copies: 1,
-            slot: Slot::Log,
+            cursor: AllocCursor::Log,
             class: AllocationBias::Log,
             only_class: !anywhere,
             dvas: Vec::new(),
@@ -97,7 +97,7 @@ impl BlockStore {
             return Err(fail("not a log block of this size"));
         }
         for dva in bp.copies() {
-            let mut at = self.log_place(bp, &dva)?;
+            let mut at = self.log_location(bp, &dva)?;
             let ashift = self.tree().ashift(dva.vdev).unwrap_or(9);
             // Where columns and parity depend on the size, only the whole block can be written.
             if dva.asize == at.size {
@@ -128,7 +128,7 @@ impl BlockStore {
         let bookmark = Bookmark::default();
         let mut failure = corrupt(bp, bookmark, CorruptReason::Pointer("no place"));
         for dva in bp.copies() {
-            let at = self.log_place(bp, &dva)?;
+            let at = self.log_location(bp, &dva)?;
             let class = IoClass::SyncRead;
             match self.tree().read_speculative(at, class, check.clone()).await {
                 Ok(Some(value)) => return Ok(value),
@@ -155,7 +155,7 @@ impl BlockStore {
         check: vdev::Check<()>,
     ) -> Result<(), ZioError> {
         for dva in bp.copies() {
-            let at = self.log_place(bp, &dva)?;
+            let at = self.log_location(bp, &dva)?;
             let completed = self
                 .tree()
                 .complete(at, IoClass::SyncRead, check.clone())
@@ -168,12 +168,12 @@ impl BlockStore {
         Ok(())
     }
 
-    fn log_place(&self, bp: &BlockPointer, dva: &Dva) -> Result<Location, ZioError> {
+    fn log_location(&self, bp: &BlockPointer, dva: &Dva) -> Result<Location, ZioError> {
         let fail = |what| corrupt(bp, Bookmark::default(), CorruptReason::Pointer(what));
         if bp.is_hole() || bp.is_embedded() || bp.is_gang() {
             return Err(fail("not a log block"));
         }
-        let size = checks::check_place(self.tree(), dva, bp.psize()).map_err(fail)?;
+        let size = checks::check_dva(self.tree(), dva, bp.psize()).map_err(fail)?;
         Ok(Location {
             vdev: dva.vdev,
             offset: dva.offset,

@@ -20,7 +20,7 @@ const FREED_MAX: usize = 8192;
 
 /// How much of a metaslab's free space is in memory.
 #[derive(Debug)]
-enum Load {
+enum LoadState {
     /// Not in memory.
     Unloaded,
     /// Being read. Frees that became reusable meanwhile wait here, since the map being read may miss them.
@@ -47,14 +47,14 @@ pub(crate) struct Metaslab {
     pub(crate) size: u64,
     /// Allocated as the space map counts (frees are subtracted at once).
     pub(crate) allocated: u64,
-    load: Load,
+    load: LoadState,
     pending: BTreeMap<Txg, Pending>,
     /// Frees by txg that are not usable yet.
     deferred: BTreeMap<Txg, RangeTree>,
     deferred_bytes: u64,
-    /// Free ranges that nobody gets for a moment, because somebody works on them.
+    /// Free ranges that are not allocated for a moment, because they are being trimmed or initialized.
     held: RangeTree,
-    /// What came free and somebody wants to know of, free or in use again; `None` when nobody does.
+    /// What came free since it was last asked for, free or in use again; `None` when frees are not collected.
     freed: Option<RangeTree>,
     /// Where the next first-fit search starts.
     cursor: u64,
@@ -68,9 +68,9 @@ impl Metaslab {
         let load = if untouched {
             let mut usable = RangeTree::searchable();
             usable.union(start..start + size);
-            Load::Loaded(usable)
+            LoadState::Loaded(usable)
         } else {
-            Load::Unloaded
+            LoadState::Unloaded
         };
         Self {
             start,
@@ -105,25 +105,25 @@ impl Metaslab {
     }
 
     pub(crate) fn is_loaded(&self) -> bool {
-        matches!(self.load, Load::Loaded(_))
+        matches!(self.load, LoadState::Loaded(_))
     }
 
     pub(crate) fn is_unloaded(&self) -> bool {
-        matches!(self.load, Load::Unloaded)
+        matches!(self.load, LoadState::Unloaded)
     }
 
     pub(crate) fn is_broken(&self) -> bool {
-        matches!(self.load, Load::Broken)
+        matches!(self.load, LoadState::Broken)
     }
 
     pub(crate) fn is_loading(&self) -> bool {
-        matches!(self.load, Load::Loading { .. })
+        matches!(self.load, LoadState::Loading { .. })
     }
 
     /// Returns the longest usable range, 0 if not loaded.
     pub(crate) fn longest(&self) -> u64 {
         match &self.load {
-            Load::Loaded(usable) => usable.longest(),
+            LoadState::Loaded(usable) => usable.longest(),
             _ => 0,
         }
     }
@@ -131,13 +131,14 @@ impl Metaslab {
     /// Marks the start of a load.
     pub(crate) fn begin_load(&mut self) {
         debug_assert!(self.is_unloaded());
-        self.load = Load::Loading { late: Vec::new() };
+        self.load = LoadState::Loading { late: Vec::new() };
     }
 
     /// Ends a load with the free ranges of the space map. Ranges outside the metaslab are an error, and so is a sum
     /// above what the counters allow; the metaslab is then broken.
     pub(crate) fn end_load(&mut self, free: &[Range<u64>]) -> Result<(), Mismatch> {
-        let Load::Loading { late } = std::mem::replace(&mut self.load, Load::Broken) else {
+        let LoadState::Loading { late } = std::mem::replace(&mut self.load, LoadState::Broken)
+        else {
             return Err(Mismatch);
         };
         let span = self.span();
@@ -165,19 +166,19 @@ impl Metaslab {
         }
         // The map itself is the truth; the count that was known before may have come from a damaged header.
         self.allocated = self.size - usable.space() - self.deferred_bytes;
-        self.load = Load::Loaded(usable);
+        self.load = LoadState::Loaded(usable);
         Ok(())
     }
 
     /// Ends a load that failed.
     pub(crate) fn fail_load(&mut self) {
-        self.load = Load::Broken;
+        self.load = LoadState::Broken;
     }
 
     /// Returns how many ranges are held in memory.
     pub(crate) fn loaded_ranges(&self) -> usize {
         match &self.load {
-            Load::Loaded(usable) => usable.len(),
+            LoadState::Loaded(usable) => usable.len(),
             _ => 0,
         }
     }
@@ -192,7 +193,7 @@ impl Metaslab {
     pub(crate) fn unload(&mut self) -> bool {
         let can = self.is_loaded() && self.pending.is_empty() && self.held.len() == 0;
         if can {
-            self.load = Load::Unloaded;
+            self.load = LoadState::Unloaded;
         }
         can
     }
@@ -202,7 +203,7 @@ impl Metaslab {
     pub(crate) fn take_run(&mut self, least: u64, most: u64) -> Option<Range<u64>> {
         /// Ranges looked at behind the cursor before the length index decides.
         const TRIES: usize = 16;
-        let Load::Loaded(usable) = &mut self.load else {
+        let LoadState::Loaded(usable) = &mut self.load else {
             return None;
         };
         let longest = usable.longest();
@@ -228,7 +229,7 @@ impl Metaslab {
 
     /// Gives back the unused part of a run.
     pub(crate) fn return_run(&mut self, run: Range<u64>) {
-        if let Load::Loaded(usable) = &mut self.load {
+        if let LoadState::Loaded(usable) = &mut self.load {
             usable.add(run).expect("a run is given back once");
         }
     }
@@ -236,7 +237,7 @@ impl Metaslab {
     /// Takes free ranges from `from` on, at most `most` bytes, out of reach of allocations until [`Metaslab::release`].
     /// Needs a loaded metaslab, else nothing is found. Runs must have been returned before.
     pub(crate) fn hold(&mut self, from: u64, most: u64) -> Vec<Range<u64>> {
-        let Load::Loaded(usable) = &mut self.load else {
+        let LoadState::Loaded(usable) = &mut self.load else {
             return Vec::new();
         };
         let mut left = most;
@@ -279,7 +280,7 @@ impl Metaslab {
     /// As [`Metaslab::hold`], of what came free since the last call, in pieces of at least `least` bytes. Shorter ones are
     /// remembered.
     pub(crate) fn hold_freed(&mut self, least: u64, most: u64) -> Vec<Range<u64>> {
-        let (Load::Loaded(usable), Some(freed)) = (&mut self.load, &mut self.freed) else {
+        let (LoadState::Loaded(usable), Some(freed)) = (&mut self.load, &mut self.freed) else {
             return Vec::new();
         };
         let mut ranges = Vec::new();
@@ -357,7 +358,7 @@ impl Metaslab {
         {
             return Ok(());
         }
-        let Load::Loaded(usable) = &mut self.load else {
+        let LoadState::Loaded(usable) = &mut self.load else {
             return Err(Mismatch);
         };
         usable.remove(range)?;
@@ -384,7 +385,7 @@ impl Metaslab {
 
     /// Returns whether some of a range is free, as far as that is known without a load.
     pub(crate) fn is_known_free(&self, range: &Range<u64>) -> bool {
-        let usable = matches!(&self.load, Load::Loaded(usable) if usable.overlaps(range));
+        let usable = matches!(&self.load, LoadState::Loaded(usable) if usable.overlaps(range));
         usable
             || self.held.overlaps(range)
             || self
@@ -419,14 +420,14 @@ impl Metaslab {
                     freed.union(range.clone());
                 }
                 match &mut self.load {
-                    Load::Loaded(usable) => {
+                    LoadState::Loaded(usable) => {
                         // Checked when it was freed, so this can only fail on our own mistake.
                         usable
                             .add(range)
                             .expect("deferred space is not usable before");
                     }
-                    Load::Loading { late } => late.push(range),
-                    Load::Unloaded | Load::Broken => {}
+                    LoadState::Loading { late } => late.push(range),
+                    LoadState::Unloaded | LoadState::Broken => {}
                 }
             }
         }
@@ -442,7 +443,7 @@ impl Metaslab {
     /// Returns the free ranges as a space map states them when all changes taken so far have been applied: usable and
     /// deferred ones, with changes not taken yet undone. Runs must have been returned before. `None` if not loaded.
     pub(crate) fn map_free(&self) -> Option<Vec<Range<u64>>> {
-        let Load::Loaded(usable) = &self.load else {
+        let LoadState::Loaded(usable) = &self.load else {
             return None;
         };
         let mut free = usable.clone();
@@ -461,7 +462,7 @@ impl Metaslab {
     /// Returns what is allocated within a range of it, in order; `None` if it is not loaded. Runs must have been returned
     /// before.
     pub(crate) fn allocated_in(&self, within: &Range<u64>) -> Option<Vec<Range<u64>>> {
-        let Load::Loaded(usable) = &self.load else {
+        let LoadState::Loaded(usable) = &self.load else {
             return None;
         };
         let mut parts = usable.gaps(within);
@@ -473,7 +474,7 @@ impl Metaslab {
 
     /// Returns the free segments (usable or deferred, not merged) counted by log2 of their size; `None` if not loaded.
     pub(crate) fn histogram(&self) -> Option<[u64; 64]> {
-        let Load::Loaded(usable) = &self.load else {
+        let LoadState::Loaded(usable) = &self.load else {
             return None;
         };
         let mut counts = [0; 64];

@@ -25,9 +25,9 @@ pub(crate) enum GangPart {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expect {
     /// It was written.
-    TheBlock,
+    Written,
     /// It may have been: other bytes at its place are no damage.
-    Perhaps,
+    MaybeWritten,
 }
 
 /// What a check makes of the right bytes: the stored bytes (for repairing other copies) and the logical ones, or `None`
@@ -60,7 +60,7 @@ impl Forms {
 
 impl BlockStore {
     /// Returns a block from bytes that may be its stored ones (psize long, perhaps with more behind them): `None` when they are
-    /// not. Holes, embedded blocks and what [`BlockStore::read`] refuses are nobody's bytes.
+    /// not. Holes, embedded blocks and what [`BlockStore::read`] refuses have none.
     pub async fn verify(&self, bp: &BlockPointer, bytes: IoBuf) -> Option<Forms> {
         if bp.is_hole() || bp.is_embedded() || bp.is_sealed() || !bp.is_little_endian() {
             return None;
@@ -81,15 +81,15 @@ impl BlockStore {
         self.offload(len, move || decompressed(&bp, &stored)).await
     }
 
-    /// Whether a block is at its place: for those who do not know whether it was ever written. Nobody is told of one that
-    /// is not.
+    /// Whether a block is where its pointer says, for callers that do not know whether it was ever written. A block that
+    /// is not there is not reported as damaged.
     ///
     /// # Errors
     /// When that cannot be known: [`ZioError::Device`], [`ZioError::Encrypted`], [`ZioError::ForeignByteOrder`].
     pub async fn is_whole(&self, bp: &BlockPointer, class: IoClass) -> Result<bool, ZioError> {
         let bookmark = Bookmark::default();
         let props = ReadProps { class, bookmark };
-        match self.read_checked(bp, props, Expect::Perhaps).await {
+        match self.read_checked(bp, props, Expect::MaybeWritten).await {
             Ok(_) => Ok(true),
             Err(ZioError::Corrupt { .. }) => Ok(false),
             Err(error) => Err(error),
@@ -101,7 +101,7 @@ impl BlockStore {
         bp: &BlockPointer,
         props: ReadProps,
     ) -> Result<Forms, ZioError> {
-        let result = self.read_checked(bp, props, Expect::TheBlock).await;
+        let result = self.read_checked(bp, props, Expect::Written).await;
         if let Err(ZioError::Corrupt { .. } | ZioError::Device { .. }) = &result {
             self.note_damaged(bp, props);
         }
@@ -135,14 +135,14 @@ impl BlockStore {
             return Err(ZioError::Encrypted { bookmark });
         }
         checks::check_stored(bp).map_err(|what| corrupt(CorruptReason::Pointer(what)))?;
-        self.arrived(bp).await;
+        self.wait_pending_write(bp).await;
         self.count(|stats| stats.reads += 1);
         let result = if bp.is_gang() {
             Box::pin(self.read_gang_block(bp, props, expect)).await
         } else {
             self.read_copies(bp, props, expect).await
         };
-        if expect == Expect::TheBlock && matches!(result, Err(ZioError::Corrupt { .. })) {
+        if expect == Expect::Written && matches!(result, Err(ZioError::Corrupt { .. })) {
             self.count(|stats| stats.corrupt += 1);
         }
         result
@@ -159,7 +159,7 @@ impl BlockStore {
         let mut bad: Vec<(Suspect, u64)> = Vec::new();
         let mut failure = None;
         for dva in bp.copies() {
-            let size = match checks::check_place(self.tree(), &dva, bp.psize()) {
+            let size = match checks::check_dva(self.tree(), &dva, bp.psize()) {
                 Ok(size) if !dva.gang => size,
                 Ok(_) => continue,
                 Err(what) => {
@@ -179,8 +179,8 @@ impl BlockStore {
             };
             let (tree, class, check) = (self.tree(), props.class, Arc::clone(&check));
             let read = match expect {
-                Expect::TheBlock => tree.read_with(at, class, check).await,
-                Expect::Perhaps => {
+                Expect::Written => tree.read_with(at, class, check).await,
+                Expect::MaybeWritten => {
                     let found = tree.read_speculative(at, class, check).await;
                     let none = VdevError::Rejected {
                         vdev: at.vdev,
@@ -203,7 +203,7 @@ impl BlockStore {
                     bad.push((self.tree().suspect(at), size));
                     // Wrong bytes outrank a device that is away: the block is known to be damaged. But where it was perhaps
                     // never written, the device that is away may have it.
-                    if failure.is_none() || rejected == (expect == Expect::TheBlock) {
+                    if failure.is_none() || rejected == (expect == Expect::Written) {
                         failure = Some(device_error(bp, props.bookmark, error));
                     }
                 }
@@ -334,7 +334,7 @@ impl BlockStore {
         let mut bad: Vec<(Suspect, u64)> = Vec::new();
         let mut failure = None;
         for dva in bp.copies().filter(|dva: &Dva| dva.gang) {
-            let size = match checks::check_place(self.tree(), &dva, bp.psize()) {
+            let size = match checks::check_dva(self.tree(), &dva, bp.psize()) {
                 Ok(size) => size,
                 Err(what) => {
                     failure.get_or_insert(corrupt(bp, bookmark, CorruptReason::Pointer(what)));

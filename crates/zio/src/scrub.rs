@@ -23,7 +23,7 @@ impl BlockStore {
         }
         let fail = |what| corrupt(bp, props.bookmark, CorruptReason::Pointer(what));
         checks::check_stored(bp).map_err(fail)?;
-        self.arrived(bp).await;
+        self.wait_pending_write(bp).await;
         let mut blocks = vec![*bp];
         if bp.is_gang() {
             let walked = self
@@ -57,7 +57,7 @@ impl BlockStore {
         let mut good: Option<IoBuf> = None;
         let mut without: Vec<(Suspect, u64, u32)> = Vec::new();
         for dva in bp.copies() {
-            let size = checks::check_place(self.tree(), &dva, bp.psize()).map_err(fail)?;
+            let size = checks::check_dva(self.tree(), &dva, bp.psize()).map_err(fail)?;
             let at = Location {
                 vdev: dva.vdev,
                 offset: dva.offset,
@@ -70,8 +70,8 @@ impl BlockStore {
                 self.stored_check(bp)
             };
             let scrubbed = match expect {
-                Expect::TheBlock => self.tree().scrub(at, props.class, check).await,
-                Expect::Perhaps => self.tree().complete(at, props.class, check).await,
+                Expect::Written => self.tree().scrub(at, props.class, check).await,
+                Expect::MaybeWritten => self.tree().complete(at, props.class, check).await,
             };
             let scrubbed = scrubbed.map_err(|source| ZioError::Device {
                 bookmark: props.bookmark,

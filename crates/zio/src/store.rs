@@ -1,4 +1,4 @@
-//! The block store: the one door to the blocks of a pool.
+//! The block store: the interface to the blocks of a pool.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,11 +13,11 @@ use runtime::{Handle, IoBuf};
 use vdev::{IoClass, Tree, VdevError};
 
 use crate::alloc::{Allocator, Sizes};
+use crate::checkpoint::CheckpointFrees;
 use crate::checks;
 use crate::embedded::Embedded;
-use crate::kept::KeptRanges;
-use crate::later::Later;
 use crate::read::{Expect, Forms, GangPart, corrupt};
+use crate::write_behind::WriteBehind;
 use crate::{
     Bookmark, CorruptReason, MetaSource, MetaslabChange, MetaslabSummary, Space, ZioError, write,
 };
@@ -61,7 +61,7 @@ impl Default for StoreTuning {
 pub struct ReadProps {
     /// Priority.
     pub class: IoClass,
-    /// Whose block, for errors.
+    /// The block's position, for errors.
     pub bookmark: Bookmark,
 }
 
@@ -94,7 +94,7 @@ pub struct WriteProps {
     pub hole_birth: bool,
     /// Priority.
     pub class: IoClass,
-    /// Whose block, for errors.
+    /// The block's position, for errors.
     pub bookmark: Bookmark,
 }
 
@@ -136,9 +136,9 @@ pub struct ScrubOutcome {
 
 /// The blocks of one pool. Clones share it.
 #[derive(Clone)]
-pub struct BlockStore(Rc<Inner>);
+pub struct BlockStore(Rc<StoreShared>);
 
-struct Inner {
+struct StoreShared {
     handle: Handle,
     tree: Tree,
     tuning: StoreTuning,
@@ -155,8 +155,8 @@ struct Inner {
     /// The newest txg of the state that a checkpoint keeps.
     checkpoint: Cell<Option<Txg>>,
     /// Deflated bytes that are allocated for it alone.
-    kept_bytes: Cell<u64>,
-    later: Later,
+    checkpoint_bytes: Cell<u64>,
+    pending_writes: WriteBehind,
     embedded: Embedded,
 }
 
@@ -178,7 +178,7 @@ impl BlockStore {
         let ratio = |id| tree.deflate_ratio(id).unwrap_or(512);
         let deflate = tree.tops().into_iter().map(|top| (top.id, ratio(top.id)));
         let deflate = RefCell::new(deflate.collect());
-        Self(Rc::new(Inner {
+        Self(Rc::new(StoreShared {
             handle: handle.clone(),
             tree,
             throttle: write::throttle(options.tuning.writing_bytes_max),
@@ -191,8 +191,8 @@ impl BlockStore {
             gate: RefCell::new(None),
             damaged: RefCell::default(),
             checkpoint: Cell::new(None),
-            kept_bytes: Cell::new(0),
-            later: Later::default(),
+            checkpoint_bytes: Cell::new(0),
+            pending_writes: WriteBehind::default(),
             embedded: Embedded::default(),
         }))
     }
@@ -266,7 +266,7 @@ impl BlockStore {
         }
     }
 
-    /// Sets who decides what happens when no device of a top-level vdev takes a write (the pool suspends and waits).
+    /// Sets the function that decides what happens when no device of a top-level vdev takes a write (the pool suspends and waits).
     pub fn set_failure_gate(&self, gate: FailureGate) {
         *self.0.gate.borrow_mut() = Some(gate);
     }
@@ -287,7 +287,7 @@ impl BlockStore {
         bp: &BlockPointer,
         props: ReadProps,
     ) -> Result<ScrubOutcome, ZioError> {
-        self.scrub_block(bp, props, Expect::TheBlock).await
+        self.scrub_block(bp, props, Expect::Written).await
     }
 
     /// Like [`BlockStore::scrub`], of a block that may have been on its way to the devices when the power failed: what of
@@ -302,7 +302,7 @@ impl BlockStore {
     ) -> Result<ScrubOutcome, ZioError> {
         let bookmark = Bookmark::default();
         let props = ReadProps { class, bookmark };
-        self.scrub_block(bp, props, Expect::Perhaps).await
+        self.scrub_block(bp, props, Expect::MaybeWritten).await
     }
 
     /// Returns the logical bytes of a block: exactly lsize, verified and decompressed. Holes read as zeros.
@@ -353,23 +353,23 @@ impl BlockStore {
         self.write_block(txg, data, props, false).await
     }
 
-    /// As [`BlockStore::write_forms`], but the devices may not have taken the bytes yet: that is awaited, and failures are
-    /// told, by [`BlockStore::settle`]. Reads of the block wait by themselves.
+    /// As [`BlockStore::write_forms`], but the devices may not have taken the bytes yet: that is awaited, and
+    /// failures are reported, by [`BlockStore::wait_writes`]. Reads of the block wait by themselves.
     ///
     /// # Errors
     /// As [`BlockStore::write`]; of writes begun before, too.
-    pub async fn write_later(
+    pub async fn write_behind(
         &self,
         txg: Txg,
         data: IoBuf,
         props: &WriteProps,
     ) -> Result<(BlockPointer, Option<IoBuf>), ZioError> {
-        self.check_later()?;
+        self.check_write_behind()?;
         self.write_block(txg, data, props, true).await
     }
 
-    pub(crate) fn later(&self) -> &Later {
-        &self.0.later
+    pub(crate) fn pending_writes(&self) -> &WriteBehind {
+        &self.0.pending_writes
     }
 
     pub(crate) fn embedded(&self) -> &Embedded {
@@ -400,7 +400,7 @@ impl BlockStore {
         }
         let fail = |what| corrupt(bp, Bookmark::default(), CorruptReason::Pointer(what));
         for dva in bp.copies() {
-            checks::check_place(&self.0.tree, &dva, bp.psize()).map_err(fail)?;
+            checks::check_dva(&self.0.tree, &dva, bp.psize()).map_err(fail)?;
             let range = dva.offset..dva.offset + checks::held_space(&self.0.tree, &dva);
             loop {
                 let step =
@@ -436,31 +436,36 @@ impl BlockStore {
     }
 
     /// From now on blocks born in `txg` or before stay allocated when they are freed later: a checkpoint refers to them.
-    /// What is freed of them is told by [`BlockStore::take_kept`]. `None` ends that for new frees.
+    /// What is freed of them is returned by [`BlockStore::take_checkpoint_frees`]. `None` ends that for new frees.
     pub fn set_checkpoint(&self, txg: Option<Txg>) {
         self.0.checkpoint.set(txg);
     }
 
-    /// Takes note how many bytes of each top-level vdev are allocated for a checkpoint alone: datasets cannot have them.
-    pub fn set_kept(&self, kept: impl IntoIterator<Item = (u32, u64)>) {
+    /// Sets how many bytes of each top-level vdev are allocated for a checkpoint alone: datasets cannot have them.
+    pub fn set_checkpoint_space(&self, kept: impl IntoIterator<Item = (u32, u64)>) {
         let deflated = kept
             .into_iter()
             .map(|(vdev, bytes)| (bytes >> 9) * self.deflate_ratio(vdev));
-        self.0.kept_bytes.set(deflated.sum());
+        self.0.checkpoint_bytes.set(deflated.sum());
     }
 
-    /// Returns and forgets what was freed in `txg` but for the checkpoint, since the last call (once per sync pass).
+    /// Returns and forgets the frees of checkpointed blocks in `txg`, since the last call (once per sync pass).
     #[must_use]
-    pub fn take_kept(&self, txg: Txg) -> Vec<KeptRanges> {
-        self.with_allocator(|allocator| allocator.take_kept(txg))
+    pub fn take_checkpoint_frees(&self, txg: Txg) -> Vec<CheckpointFrees> {
+        self.with_allocator(|allocator| allocator.take_checkpoint_frees(txg))
             .unwrap_or_default()
     }
 
-    /// Frees in `txg` what a checkpoint kept.
+    /// Frees in `txg` a range that stayed allocated for a checkpoint.
     ///
     /// # Errors
     /// [`ZioError::SpaceMap`] when it is not allocated; [`ZioError::ReadOnly`].
-    pub fn free_kept(&self, txg: Txg, vdev: u32, range: &Range<u64>) -> Result<(), ZioError> {
+    pub fn free_checkpointed(
+        &self,
+        txg: Txg,
+        vdev: u32,
+        range: &Range<u64>,
+    ) -> Result<(), ZioError> {
         let freed = self.with_allocator(|allocator| allocator.free(txg, vdev, range))?;
         freed.map_err(|_| ZioError::SpaceMap {
             vdev,
@@ -484,7 +489,7 @@ impl BlockStore {
         sum.deflated_size = sum
             .deflated_size
             .saturating_add(space.source.saved_bytes())
-            .saturating_sub(self.0.kept_bytes.get());
+            .saturating_sub(self.0.checkpoint_bytes.get());
         sum
     }
 
@@ -577,8 +582,8 @@ impl BlockStore {
 
     /// Returns the metaslabs (with their vdev before them) in which something came free since it was asked for.
     #[must_use]
-    pub fn freed_places(&self) -> Vec<(u32, u32)> {
-        self.with_allocator(|allocator| allocator.freed_places())
+    pub fn freed_metaslabs(&self) -> Vec<(u32, u32)> {
+        self.with_allocator(|allocator| allocator.freed_metaslabs())
             .unwrap_or_default()
     }
 
@@ -612,7 +617,7 @@ impl BlockStore {
         .unwrap_or(0)
     }
 
-    /// Tells the store that `txg` is durable: space freed in `txg - 2` and before becomes usable.
+    /// Notes that `txg` is durable: space freed in `txg - 2` and before becomes usable.
     pub fn txg_synced(&self, txg: Txg) {
         if let Some(space) = self.0.space.borrow_mut().as_mut() {
             space.allocator.txg_synced(txg);
@@ -671,7 +676,7 @@ impl BlockStore {
         self.free_space(txg, bp, bookmark).await
     }
 
-    /// Frees the space of a block nobody refers to any more.
+    /// Frees the space of a block that has no references any more.
     async fn free_space(
         &self,
         txg: Txg,
@@ -697,7 +702,7 @@ impl BlockStore {
         let fail = |what| corrupt(bp, bookmark, CorruptReason::Pointer(what));
         let mut ranges = Vec::with_capacity(3);
         for dva in bp.copies() {
-            checks::check_place(&self.0.tree, &dva, bp.psize()).map_err(fail)?;
+            checks::check_dva(&self.0.tree, &dva, bp.psize()).map_err(fail)?;
             let size = checks::held_space(&self.0.tree, &dva);
             ranges.push((dva.vdev, dva.offset..dva.offset + size));
         }
@@ -706,13 +711,13 @@ impl BlockStore {
         let checkpoint = self.0.checkpoint.get();
         let keep = checkpoint.is_some_and(|kept| bp.physical_birth() <= kept && txg > kept);
         for (vdev, range) in ranges {
-            let freed = self.free_place(txg, vdev, &range, keep);
+            let freed = self.free_copy_range(txg, vdev, &range, keep);
             freed?.map_err(|_| fail("the place is free already"))?;
         }
         Ok(())
     }
 
-    /// Reads the space map of a metaslab; one read however many ask.
+    /// Reads the space map of a metaslab, once for all concurrent callers.
     pub(crate) async fn load_metaslab(&self, vdev: u32, metaslab: u32) -> Result<(), ZioError> {
         let fail = |reason: &str| ZioError::SpaceMap {
             vdev,

@@ -9,10 +9,10 @@ use runtime::sync::Permit;
 use runtime::{IoBuf, IoBufMut};
 use vdev::{AllocationBias, IoClass, Location, VdevError};
 
-use crate::alloc::{Placement, Request, Sizes, Slot, Step};
+use crate::alloc::{AllocCursor, AllocStep, Placement, Request, Sizes};
 use crate::checks::{self, GANG_DEPTH_MAX, GANG_HEADER_BYTES};
-use crate::later::Placed;
 use crate::read::{GANG_CHILDREN, padded, sha256, to_usize};
+use crate::write_behind::PlacedBlock;
 use crate::{BlockStore, Bookmark, WriteProps, ZioError};
 
 /// Unit of the semaphore that bounds bytes being written.
@@ -33,7 +33,7 @@ enum Prepared {
 }
 
 /// The part of a write that only needs the bytes; runs on the compute pool for large blocks.
-struct Recipe {
+struct PrepareJob {
     compression: Option<codec::compress::Algorithm>,
     kind: Compression,
     checksum: codec::checksum::Algorithm,
@@ -54,7 +54,7 @@ impl BlockStore {
         if lsize == 0 || lsize > MAX_BLOCK_SIZE || !lsize.is_multiple_of(512) {
             return Err(ZioError::BadSize { size: lsize });
         }
-        let recipe = self.recipe(props)?;
+        let job = self.job(props)?;
         let units = to_usize(lsize.div_ceil(THROTTLE_UNIT));
         let room = self.write_throttle().acquire(units).await;
         // The work is in the bytes that are not zero, of which an indirect block mostly has few.
@@ -62,7 +62,7 @@ impl BlockStore {
             0 => data.len(),
             _ => bytes_in_use(&data),
         };
-        let prepared = self.offload(work, move || recipe.prepare(data)).await;
+        let prepared = self.offload(work, move || job.prepare(data)).await;
         let (bytes, compression, checksum) = match prepared {
             Prepared::Hole => {
                 self.count(|stats| stats.holes += 1);
@@ -101,7 +101,7 @@ impl BlockStore {
                 if later {
                     self.write_placed(txg, &dvas, &bytes, props, room);
                 } else {
-                    self.arrived(&old).await;
+                    self.wait_pending_write(&old).await;
                     self.write_copies(txg, &dvas, &bytes, props.class, props.bookmark)
                         .await?;
                 }
@@ -145,7 +145,7 @@ impl BlockStore {
         Ok((bp, (compression != Compression::OFF).then_some(bytes)))
     }
 
-    fn recipe(&self, props: &WriteProps) -> Result<Recipe, ZioError> {
+    fn job(&self, props: &WriteProps) -> Result<PrepareJob, ZioError> {
         let checksum = checks::checksum_algorithm(props.checksum).ok_or(ZioError::Unsupported {
             what: "checksum",
             number: props.checksum.0,
@@ -159,7 +159,7 @@ impl BlockStore {
             && props.level == 0
             && props.object_type != ObjectType::DNODE
             && props.object_type != ObjectType::OBJSET;
-        Ok(Recipe {
+        Ok(PrepareJob {
             compression,
             kind: props.compression,
             checksum,
@@ -177,7 +177,7 @@ impl BlockStore {
         props: &WriteProps,
         room: Permit,
     ) {
-        self.begin_later(Placed {
+        self.begin_write_behind(PlacedBlock {
             txg,
             dvas: dvas.to_vec(),
             bytes: bytes.clone(),
@@ -188,7 +188,7 @@ impl BlockStore {
     }
 
     /// What all pieces of a block have in common.
-    fn piece(&self, txg: Txg, bytes: &IoBuf, props: &WriteProps) -> Result<Piece, ZioError> {
+    fn piece(&self, txg: Txg, bytes: &IoBuf, props: &WriteProps) -> Result<PieceProps, ZioError> {
         let metadata = props.level > 0 || props.object_type.is_metadata();
         let kind = if props.object_type == ObjectType::DDT_ZAP {
             Placement::Dedup
@@ -201,10 +201,14 @@ impl BlockStore {
         } else {
             Placement::Data
         };
-        Ok(Piece {
+        Ok(PieceProps {
             txg,
             copies: props.copies.clamp(1, 3),
-            slot: if metadata { Slot::Metadata } else { Slot::Data },
+            cursor: if metadata {
+                AllocCursor::Metadata
+            } else {
+                AllocCursor::Data
+            },
             class: self.with_allocator(|allocator| allocator.preferred(kind))?,
             checksum: props.checksum,
             io_class: props.class,
@@ -213,7 +217,7 @@ impl BlockStore {
     }
 
     /// Boxed where it is called: rare, and half the size of the future of every write otherwise.
-    async fn place_gang(&self, piece: &Piece, bytes: &IoBuf) -> Result<Vec<Dva>, ZioError> {
+    async fn place_gang(&self, piece: &PieceProps, bytes: &IoBuf) -> Result<Vec<Dva>, ZioError> {
         let dvas = self.write_gang(piece, bytes, 0).await?;
         self.count(|stats| stats.gangs += 1);
         Ok(dvas)
@@ -222,7 +226,7 @@ impl BlockStore {
     /// Finds places for bytes in one piece; `None` when there is no room for that.
     async fn place(
         &self,
-        piece: &Piece,
+        piece: &PieceProps,
         bytes: &IoBuf,
         copies: u8,
     ) -> Result<Option<Vec<Dva>>, ZioError> {
@@ -234,7 +238,7 @@ impl BlockStore {
             txg: piece.txg,
             psize,
             copies,
-            slot: piece.slot,
+            cursor: piece.cursor,
             class: piece.class,
             only_class: false,
             dvas: Vec::new(),
@@ -245,7 +249,7 @@ impl BlockStore {
     /// Places and writes bytes in one piece; `None` when there is no room for that.
     async fn write_contiguous(
         &self,
-        piece: &Piece,
+        piece: &PieceProps,
         bytes: &IoBuf,
         copies: u8,
     ) -> Result<Option<Vec<Dva>>, ZioError> {
@@ -257,7 +261,7 @@ impl BlockStore {
             .await
         {
             // The place may hold anything now; it goes through the same quarantine as any freed space.
-            self.free_places(piece.txg, &dvas);
+            self.free_dvas(piece.txg, &dvas);
             return Err(error);
         }
         Ok(Some(dvas))
@@ -270,13 +274,15 @@ impl BlockStore {
     ) -> Result<Option<Vec<Dva>>, ZioError> {
         loop {
             match self.with_allocator(|allocator| allocator.step(&mut request))? {
-                Step::Done => return Ok(Some(request.dvas)),
-                Step::Full => {
+                AllocStep::Done => return Ok(Some(request.dvas)),
+                AllocStep::Full => {
                     self.with_allocator(|allocator| allocator.undo(&mut request))?;
                     return Ok(None);
                 }
                 // A space map that cannot be read takes its metaslab out; there may be room elsewhere.
-                Step::Load { vdev, metaslab } => drop(self.load_metaslab(vdev, metaslab).await),
+                AllocStep::Load { vdev, metaslab } => {
+                    drop(self.load_metaslab(vdev, metaslab).await);
+                }
             }
         }
     }
@@ -304,17 +310,17 @@ impl BlockStore {
             writes.push((at, padded(bytes, size)));
         }
         if let [(at, bytes)] = writes.as_slice() {
-            return self.write_place(*at, bytes, class).await.map_err(fail);
+            return self.write_dva(*at, bytes, class).await.map_err(fail);
         }
         let writes = writes
             .iter()
-            .map(|(at, bytes)| self.write_place(*at, bytes, class));
+            .map(|(at, bytes)| self.write_dva(*at, bytes, class));
         let results = runtime::join_all(writes).await;
         results.into_iter().collect::<Result<(), _>>().map_err(fail)
     }
 
     /// Writes one place; when no device takes it, the pool decides whether to try again.
-    async fn write_place(
+    async fn write_dva(
         &self,
         at: Location,
         bytes: &IoBuf,
@@ -338,7 +344,7 @@ impl BlockStore {
     /// Writes bytes as a tree of gang headers and pieces. On failure everything placed is given back.
     async fn write_gang(
         &self,
-        piece: &Piece,
+        piece: &PieceProps,
         bytes: &IoBuf,
         depth: u32,
     ) -> Result<Vec<Dva>, ZioError> {
@@ -355,7 +361,7 @@ impl BlockStore {
             txg: piece.txg,
             psize: GANG_HEADER_BYTES,
             copies,
-            slot: Slot::Metadata,
+            cursor: AllocCursor::Metadata,
             class: piece.class,
             only_class: false,
             dvas: Vec::new(),
@@ -364,7 +370,7 @@ impl BlockStore {
             return Err(full);
         };
         // Every copy of a child is counted with a copy of the header, so there must be no more of them.
-        let limited = Piece {
+        let limited = PieceProps {
             copies: piece.copies.min(u8::try_from(headers.len()).unwrap_or(1)),
             ..*piece
         };
@@ -374,7 +380,7 @@ impl BlockStore {
         {
             Ok(children) => children,
             Err(error) => {
-                self.free_places(piece.txg, &headers);
+                self.free_dvas(piece.txg, &headers);
                 return Err(error);
             }
         };
@@ -392,7 +398,7 @@ impl BlockStore {
             .write_copies(piece.txg, &headers, &block, piece.io_class, piece.bookmark)
             .await
         {
-            self.free_places(piece.txg, &headers);
+            self.free_dvas(piece.txg, &headers);
             for child in &children {
                 self.free_tree(piece.txg, child).await;
             }
@@ -411,7 +417,7 @@ impl BlockStore {
 
     async fn write_gang_children(
         &self,
-        piece: &Piece,
+        piece: &PieceProps,
         bytes: &IoBuf,
         sizes: Sizes,
         depth: u32,
@@ -443,7 +449,7 @@ impl BlockStore {
 
     async fn write_gang_child(
         &self,
-        piece: &Piece,
+        piece: &PieceProps,
         part: IoBuf,
         depth: u32,
     ) -> Result<BlockPointer, ZioError> {
@@ -478,7 +484,7 @@ impl BlockStore {
         drop(self.free_block(txg, bp, Bookmark::default()).await);
     }
 
-    fn free_places(&self, txg: Txg, dvas: &[Dva]) {
+    fn free_dvas(&self, txg: Txg, dvas: &[Dva]) {
         for dva in dvas {
             let range = dva.offset..dva.offset + dva.asize;
             let freed = self.with_allocator(|allocator| allocator.free(txg, dva.vdev, &range));
@@ -492,17 +498,17 @@ impl BlockStore {
 
 /// What all pieces of one block share.
 #[derive(Clone, Copy)]
-struct Piece {
+struct PieceProps {
     txg: Txg,
     copies: u8,
-    slot: Slot,
+    cursor: AllocCursor,
     class: AllocationBias,
     checksum: ChecksumKind,
     io_class: IoClass,
     bookmark: Bookmark,
 }
 
-impl Recipe {
+impl PrepareJob {
     fn prepare(self, data: IoBuf) -> Prepared {
         let Some(algorithm) = self.compression else {
             return self.stored(data, Compression::OFF);

@@ -10,11 +10,11 @@ use codec::compress;
 use ondisk::l2arc::{HEADER_AT, LOG_BLOCK_BYTES, LogEntry};
 use runtime::{IoBuf, IoBufMut};
 
-use super::table::Place;
+use super::address_table::L2Address;
 use super::{Device, name};
 use crate::identity::Identity;
 use crate::policy::{List, PREFETCHED};
-use crate::{Cache, Inner};
+use crate::{Cache, CacheShared};
 
 /// Bytes written at once.
 const WRITE_BYTES: usize = 1 << 20;
@@ -181,7 +181,7 @@ impl Cache {
             return 0;
         }
         if moved {
-            // The header first: nobody may be told of log blocks that are being overwritten.
+            // The header first: it must not refer to log blocks that are being overwritten.
             self.write_header(device).await;
         }
         let mut run = Run::default();
@@ -190,12 +190,12 @@ impl Cache {
         for candidate in chosen {
             let (sector, daddr, due) = {
                 let mut ring = device.ring.borrow_mut();
-                let (daddr, due) = ring.place(candidate.entry);
+                let (daddr, due) = ring.append(candidate.entry);
                 (ring.sector, daddr, due)
             };
             run.add(daddr, &candidate.bytes, sector);
-            if let Some(place) = Place::new(device.number, daddr, candidate.entry.psize) {
-                placed.push((candidate.identity, place));
+            if let Some(address) = L2Address::new(device.number, daddr, candidate.entry.psize) {
+                placed.push((candidate.identity, address));
             }
             if due {
                 let at = device.ring.borrow().hand;
@@ -213,9 +213,9 @@ impl Cache {
         }
         {
             let mut l2 = self.0.l2.borrow_mut();
-            for (identity, place) in placed {
+            for (identity, address) in placed {
                 let name = name(&identity);
-                if let Some(before) = l2.table.insert(name, place) {
+                if let Some(before) = l2.table.insert(name, address) {
                     l2.give_up(before);
                 }
                 device.ring.borrow_mut().order.push_newest(name);
@@ -293,7 +293,7 @@ impl Run {
 }
 
 /// Feeds the devices of a cache for as long as there are both.
-async fn feed(cache: Weak<Inner>) {
+async fn feed(cache: Weak<CacheShared>) {
     let mut soon = false;
     loop {
         let Some((handle, wait)) = cache.upgrade().map(|inner| {

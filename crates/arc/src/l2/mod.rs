@@ -4,13 +4,13 @@
 //! device's size a day; a miss in memory looks there before it goes to the pool. The devices keep a log of what they hold, which is
 //! read at import.
 //!
-//! Guarantees: a cache device can lie, rot, hang or vanish: what comes from it is checked against the block's own checksum,
-//! waits for it end, and after an error of a write, or many of reads, it is left alone. At most 40 bytes of memory a block.
+//! Guarantees: a cache device may return wrong bytes, hang or vanish: what comes from it is checked against the block's own checksum,
+//! waits for it end, and after a write error, or many read errors, it is not used any more. At most 40 bytes of memory a block.
 
+mod address_table;
 mod feed;
 mod rebuild;
 mod ring;
-mod table;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -21,13 +21,13 @@ use runtime::{Disk, IoBuf};
 use zio::Forms;
 
 use crate::Cache;
-use crate::identity::{Identity, place_hash};
-use crate::state::is_metadata;
+use crate::entries::is_metadata;
+use crate::identity::{Identity, block_hash};
+use address_table::{L2Address, Table};
 use ring::Ring;
-use table::{Place, Table};
 
 /// A cache device takes longer than this: the pool is asked instead.
-const PATIENCE: Duration = Duration::from_secs(1);
+const READ_TIMEOUT: Duration = Duration::from_secs(1);
 /// Reads in a row that failed before a device is left alone.
 const READ_FAILURES_MAX: u32 = 16;
 /// Reads of one device at once; more go to the pool.
@@ -47,7 +47,7 @@ pub struct CacheDevice {
     pub size: u64,
     /// The pool may be written.
     pub writable: bool,
-    /// It is new to the pool: what a header on it says is forgotten.
+    /// It is new to the pool: what a header on it says is ignored.
     pub fresh: bool,
 }
 
@@ -218,8 +218,8 @@ impl L2 {
 
     /// A block was freed.
     pub(crate) fn forget(&mut self, identity: &Identity) {
-        if let Some(place) = self.table.remove(name(identity)) {
-            self.give_up(place);
+        if let Some(address) = self.table.remove(name(identity)) {
+            self.give_up(address);
         }
     }
 
@@ -235,9 +235,9 @@ impl L2 {
         self.table.bytes() + orders
     }
 
-    fn give_up(&self, place: Place) {
-        if let Some(device) = self.device(place.device()) {
-            device.ring.borrow_mut().give_up(place.psize());
+    fn give_up(&self, address: L2Address) {
+        if let Some(device) = self.device(address.device()) {
+            device.ring.borrow_mut().give_up(address.psize());
         }
     }
 
@@ -252,19 +252,19 @@ impl L2 {
             if self
                 .table
                 .get(name)
-                .is_some_and(|place| place.device() == device.number)
+                .is_some_and(|address| address.device() == device.number)
             {
                 self.table.remove(name);
             }
         }
-        ring.order = table::Order::default();
+        ring.order = address_table::Order::default();
         ring.allocated = 0;
     }
 }
 
-/// What a block is called on cache devices.
+/// Returns the key of a block in the index of cache devices.
 fn name(identity: &Identity) -> u64 {
-    place_hash(identity.vdev, identity.offset, identity.birth)
+    block_hash(identity.vdev, identity.offset, identity.birth)
 }
 
 impl Cache {
@@ -329,7 +329,7 @@ impl Cache {
             device
         };
         // The rebuild and a feed under way see that it is gone between two steps.
-        let deadline = self.0.handle.now() + PATIENCE;
+        let deadline = self.0.handle.now() + READ_TIMEOUT;
         while (device.reading.get() > 0 || device.rebuilding.get())
             && self.0.handle.now() < deadline
         {
@@ -342,7 +342,7 @@ impl Cache {
                 .0
                 .handle
                 .spawn("flush of a cache device", async move { disk.flush().await });
-            drop(runtime::timeout(&self.0.handle, PATIENCE, flush).await);
+            drop(runtime::timeout(&self.0.handle, READ_TIMEOUT, flush).await);
         }
         self.charge_index();
         true
@@ -401,18 +401,18 @@ impl Cache {
         identity: &Identity,
         bp: &BlockPointer,
     ) -> Option<Forms> {
-        let (device, place) = {
+        let (device, address) = {
             let mut l2 = self.0.l2.borrow_mut();
             if l2.devices.is_empty() {
                 return None;
             }
             let found = l2.table.get(name(identity));
             let found =
-                found.and_then(|place| Some((Rc::clone(l2.device(place.device())?), place)));
-            let usable = found.filter(|(device, place)| {
+                found.and_then(|address| Some((Rc::clone(l2.device(address.device())?), address)));
+            let usable = found.filter(|(device, address)| {
                 !device.failed.get()
                     && device.reading.get() < READS_MAX
-                    && place.psize() == bp.psize()
+                    && address.psize() == bp.psize()
             });
             let Some(found) = usable else {
                 l2.stats.misses += 1;
@@ -421,7 +421,7 @@ impl Cache {
             found
         };
         device.reading.set(device.reading.get() + 1);
-        let bytes = self.read_place(&device, place).await;
+        let bytes = self.read_at(&device, address).await;
         device.reading.set(device.reading.get() - 1);
         let forms = match bytes {
             Some(bytes) => self.0.store.verify(bp, bytes).await,
@@ -437,7 +437,7 @@ impl Cache {
         } else {
             // Rotten, or overwritten in the meantime.
             l2.stats.misses += 1;
-            if l2.table.get(name(identity)) == Some(place) {
+            if l2.table.get(name(identity)) == Some(address) {
                 l2.stats.checksum_errors += 1;
                 device.stats.borrow_mut().checksum_errors += 1;
                 l2.forget(identity);
@@ -446,16 +446,16 @@ impl Cache {
         forms
     }
 
-    /// Reads from a device, for as long as patience lasts.
-    async fn read_place(&self, device: &Rc<Device>, place: Place) -> Option<IoBuf> {
+    /// Reads from a device, for at most [`READ_TIMEOUT`].
+    async fn read_at(&self, device: &Rc<Device>, address: L2Address) -> Option<IoBuf> {
         let disk = device.disk.clone();
         let sector = device.ring.borrow().sector;
-        let len = usize::try_from(place.psize().next_multiple_of(sector)).ok()?;
-        // A task of its own: it goes on when nobody waits any more.
+        let len = usize::try_from(address.psize().next_multiple_of(sector)).ok()?;
+        // A task of its own: it goes on after the timeout.
         let read = self.0.handle.spawn("read of a cache device", async move {
-            disk.read(place.daddr(), len).await
+            disk.read(address.daddr(), len).await
         });
-        let result = runtime::timeout(&self.0.handle, PATIENCE, read).await;
+        let result = runtime::timeout(&self.0.handle, READ_TIMEOUT, read).await;
         let mut stats = device.stats.borrow_mut();
         if let Some(Ok(bytes)) = result {
             device.failures.set(0);

@@ -1,7 +1,7 @@
 //! Finding out what a cache device holds, from the log it keeps.
 //!
 //! The chain is followed from the newest log block backwards, until one is not what its pointer says or was overwritten.
-//! Nothing is believed but places: a wrong entry costs a read.
+//! Nothing is believed but addresses: a wrong entry costs a read.
 
 use std::rc::Rc;
 
@@ -10,10 +10,10 @@ use ondisk::l2arc::{HEADER_AT, Header, LOG_BLOCK_BYTES, LogBlock, LogPointer, in
 use ondisk::label;
 
 use super::Device;
+use super::address_table::L2Address;
 use super::feed::{fletcher4, sha256};
-use super::table::Place;
 use crate::Cache;
-use crate::identity::place_hash;
+use crate::identity::block_hash;
 
 impl Cache {
     /// Reads the header and begins to read the log, or writes a new header. A header that does not fit is no error.
@@ -130,10 +130,10 @@ impl Cache {
                     .daddr
                     .checked_add(asize)
                     .is_some_and(|last| last <= end);
-            let name = place_hash(entry.vdev, entry.offset, entry.birth);
-            let place = Place::new(device.number, entry.daddr, entry.psize);
-            if let (true, Some(place), None) = (inside, place, l2.table.get(name)) {
-                l2.table.insert(name, place);
+            let name = block_hash(entry.vdev, entry.offset, entry.birth);
+            let address = L2Address::new(device.number, entry.daddr, entry.psize);
+            if let (true, Some(address), None) = (inside, address, l2.table.get(name)) {
+                l2.table.insert(name, address);
                 names.push(name);
                 bytes += asize;
             }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use ondisk::l2arc::{self, Header, LogBlock, LogEntry, LogPointer};
 
-use super::table::{Order, Table};
+use super::address_table::{Order, Table};
 
 /// Devices smaller than this are not refilled by OpenZFS after an import.
 // OpenZFS: module/zfs/arc.c, l2arc_rebuild_blocks_min_l2size
@@ -135,12 +135,12 @@ impl Ring {
         let evicted = self.hand..self.header.evict;
         while let Some(name) = self.order.oldest() {
             match table.get(name) {
-                Some(place) if place.device() == device => {
-                    if !evicted.contains(&place.daddr()) {
+                Some(address) if address.device() == device => {
+                    if !evicted.contains(&address.daddr()) {
                         break;
                     }
                     table.remove(name);
-                    self.give_up(place.psize());
+                    self.give_up(address.psize());
                 }
                 // Freed meanwhile, or cached on another device since.
                 _ => {}
@@ -168,7 +168,7 @@ impl Ring {
     }
 
     /// Places a block at the hand; returns true when a log block is due.
-    pub(super) fn place(&mut self, mut entry: LogEntry) -> (u64, bool) {
+    pub(super) fn append(&mut self, mut entry: LogEntry) -> (u64, bool) {
         entry.daddr = self.hand;
         let asize = self.asize(entry.psize);
         if self.entries.is_empty() {
@@ -221,7 +221,7 @@ impl Ring {
 
 #[cfg(test)]
 mod tests {
-    use super::super::table::Place;
+    use super::super::address_table::L2Address;
     use super::*;
 
     #[test]
@@ -240,8 +240,8 @@ mod tests {
                     birth: next,
                     ..LogEntry::default()
                 };
-                let (daddr, due) = ring.place(entry);
-                table.insert(name, Place::new(0, daddr, 8192).expect("fits"));
+                let (daddr, due) = ring.append(entry);
+                table.insert(name, L2Address::new(0, daddr, 8192).expect("fits"));
                 ring.order.push_newest(name);
                 if due {
                     ring.place_log(|_| Some(vec![1; 4000]), |_| [0; 4]);

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use dmu::Tx;
 use ondisk::{NvList, Txg};
-use vdev::{CopyFailure, Location, Moved, VdevError, labels};
+use vdev::{CopyFailure, Location, MappingEntry, VdevError, labels};
 
 use super::table::CopiedRun;
 use super::{Evacuation, none_active};
@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 #[derive(Default)]
 pub(super) struct CopiedInTxg {
     /// In order.
-    copied: Vec<Moved>,
+    copied: Vec<MappingEntry>,
     /// Places that were found and are not needed.
     unused: Vec<(u32, Range<u64>)>,
 }
@@ -133,7 +133,7 @@ impl ImportedPool {
         let mut table = evacuation.table.get();
         table.append(&self.mos, &entries, tx).await?;
         evacuation.table.set(table);
-        let runs: Vec<Moved> = entries.iter().map(|entry| entry.moved).collect();
+        let runs: Vec<MappingEntry> = entries.iter().map(|entry| entry.moved).collect();
         self.tree.extend_mapping(id, &runs, txg)?;
         self.note_copied(live_bytes, tx).await
     }
@@ -182,7 +182,7 @@ impl ImportedPool {
                 pending.copied.extend(places);
             } else {
                 let unused = places.into_iter();
-                let range = |moved: &Moved| moved.offset..moved.offset + moved.len;
+                let range = |moved: &MappingEntry| moved.offset..moved.offset + moved.len;
                 pending
                     .unused
                     .extend(unused.map(|moved| (moved.vdev, range(&moved))));
@@ -253,7 +253,7 @@ impl ImportedPool {
         evacuation: &Evacuation,
         txg: Txg,
         mut segment: Segment,
-        places: &mut Vec<Moved>,
+        places: &mut Vec<MappingEntry>,
     ) -> Result<(), PoolError> {
         let unit = 1_u64 << evacuation.ashift;
         let mut most = self.removal.tuning.segment_bytes;
@@ -267,7 +267,8 @@ impl ImportedPool {
                 ends.take_while(|&end| end <= most).last().unwrap_or(most)
             };
             let class = evacuation.class;
-            let Some((vdev, offset)) = self.store().place_moved(txg, size, class).await? else {
+            let Some((vdev, offset)) = self.store().allocate_for_removal(txg, size, class).await?
+            else {
                 let tried = span.min(most);
                 if tried <= unit {
                     return Err(PoolError::NoSpace);
@@ -279,7 +280,7 @@ impl ImportedPool {
                 size > 0 && size <= span,
                 "a segment of {span} bytes is copied in parts, not in {size}"
             );
-            places.push(Moved {
+            places.push(MappingEntry {
                 from: start,
                 len: size,
                 vdev,
@@ -298,7 +299,7 @@ impl ImportedPool {
         &self,
         evacuation: &Evacuation,
         txg: Txg,
-        moved: &Moved,
+        moved: &MappingEntry,
     ) -> Result<(), PoolError> {
         let from = Location {
             vdev: evacuation.vdev,

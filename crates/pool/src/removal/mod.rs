@@ -521,7 +521,7 @@ impl ImportedPool {
             let metaslab = u32::try_from(metaslab).map_err(|_| PoolError::NoSuchDevice)?;
             let live = self.store().allocated_in(id, metaslab, &within).await?;
             for range in live {
-                self.store().free_copy(tx.txg(), id, &range)?;
+                self.store().free_remapped(tx.txg(), id, &range)?;
             }
         }
         let config = self.top_config(id)?;

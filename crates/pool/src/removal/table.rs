@@ -14,7 +14,7 @@
 use dmu::{AllocSpec, Objset, Tx, zap};
 use ondisk::bytes::{index, len64, put_u64, u64_at};
 use ondisk::{ObjectId, ObjectType, Txg};
-use vdev::{Moved, Tree, VdevConfig, VdevKind};
+use vdev::{MappingEntry, Tree, VdevConfig, VdevKind};
 
 use crate::PoolError;
 use crate::pool::DIRECTORY;
@@ -113,7 +113,7 @@ impl RemovalPhys {
 /// An entry to be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CopiedRun {
-    pub(super) moved: Moved,
+    pub(super) moved: MappingEntry,
     /// Bytes of it that were freed already.
     pub(super) obsolete: u64,
 }
@@ -252,7 +252,7 @@ impl IndirectTable {
     }
 
     /// Reads all runs, and when they were copied.
-    async fn read(&self, mos: &Objset) -> Result<(Vec<Moved>, Vec<(u64, Txg)>), PoolError> {
+    async fn read(&self, mos: &Objset) -> Result<(Vec<MappingEntry>, Vec<(u64, Txg)>), PoolError> {
         let damaged = || bad("table is damaged");
         if self.entries > ENTRIES_MAX || self.births_count > ENTRIES_MAX {
             return Err(bad("table has an impossible length"));
@@ -267,7 +267,7 @@ impl IndirectTable {
                 let (source, place, offset) =
                     (u64_at(entry, 0), u64_at(entry, 8), u64_at(entry, 16));
                 let scaled = |word: u64| (word & !(1 << 63)).checked_mul(512);
-                runs.push(Moved {
+                runs.push(MappingEntry {
                     from: scaled(source).ok_or_else(damaged)?,
                     len: (place & 0xff_ffff) << 9,
                     vdev: u32::try_from(place >> 32 & 0xff_ffff).unwrap_or(u32::MAX),

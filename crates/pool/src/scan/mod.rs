@@ -406,7 +406,7 @@ impl ImportedPool {
         }
         // Blocks of removed vdevs may have been copied in a txg that a device lacks, and be of any age.
         let moved = leaves.values().flatten();
-        let first = match moved.clone().any(|range| self.tree.moved_in(range)) {
+        let first = match moved.clone().any(|range| self.tree.was_copied_in(range)) {
             true => 0,
             false => first,
         };
@@ -608,7 +608,7 @@ impl ImportedPool {
             self.dtls
                 .subtract(&self.mos, leaf, std::slice::from_ref(&done), tx)
                 .await?;
-            self.tree.note_whole(Guid(leaf), &done);
+            self.tree.note_resilvered(Guid(leaf), &done);
         }
         Ok(())
     }

@@ -333,7 +333,7 @@ impl ImportedPool {
         if bp.is_gang() {
             // Its pieces may lie anywhere.
             let mut ranges = outdated.values().flatten().flatten();
-            return ranges.any(|range| self.tree.moved_in(range));
+            return ranges.any(|range| self.tree.was_copied_in(range));
         }
         bp.copies().any(|dva| {
             if !self.tree.is_removed(dva.vdev) {

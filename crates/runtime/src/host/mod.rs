@@ -6,9 +6,9 @@
 mod clock;
 mod file;
 mod parker;
-mod patience;
 mod peer;
 mod pool;
+mod spin;
 mod threads;
 mod uring;
 
@@ -17,8 +17,8 @@ use std::thread;
 
 use thiserror::Error;
 
-pub use patience::{Patience, Patiently, block_thread_on, patiently};
 pub use peer::peer_groups;
+pub use spin::{SpinPolicy, SpinThenPark, block_thread_on, spin_then_park};
 pub use threads::Threads;
 pub use uring::Uring;
 

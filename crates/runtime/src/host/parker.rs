@@ -5,10 +5,10 @@
 //!
 //! ```text
 //!            prepare           unpark: write eventfd
-//!   AWAKE ----------> SLEEPING ----------------------> CALLED
+//!   AWAKE ----------> SLEEPING ----------------------> NOTIFIED
 //!     ^ \                 | finish                       |
 //!     |  \ unpark         v                              |
-//!     |   `-----------> CALLED ---- prepare: do not sleep / finish
+//!     |   `-----------> NOTIFIED ---- prepare: do not sleep / finish
 //!     `---------------------------------------------------
 //! ```
 
@@ -23,7 +23,7 @@ use crate::driver::Unpark;
 
 const AWAKE: u8 = 0;
 const SLEEPING: u8 = 1;
-const CALLED: u8 = 2;
+const NOTIFIED: u8 = 2;
 
 pub(crate) struct Parker {
     state: AtomicU8,
@@ -39,19 +39,19 @@ impl Parker {
         }
     }
 
-    /// Announces a sleep. Returns false when there was a call since the last [`Parker::finish`]: then do not sleep.
+    /// Announces a sleep. Returns false when it was notified since the last [`Parker::finish`]: then do not sleep.
     pub(crate) fn prepare(&self) -> bool {
         self.state
             .compare_exchange(AWAKE, SLEEPING, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok()
     }
 
-    /// Returns true when there was a call since the last [`Parker::finish`].
-    pub(crate) fn is_called(&self) -> bool {
-        self.state.load(Ordering::Acquire) == CALLED
+    /// Returns true when it was notified since the last [`Parker::finish`].
+    pub(crate) fn is_notified(&self) -> bool {
+        self.state.load(Ordering::Acquire) == NOTIFIED
     }
 
-    /// Ends a sleep or a refused one. After it, look at everything that callers may have left.
+    /// Ends a sleep or a refused one. After it, look at everything that other threads may have left.
     pub(crate) fn finish(&self) {
         self.state.store(AWAKE, Ordering::SeqCst);
     }
@@ -83,14 +83,14 @@ impl Unpark for Parker {
         reason = "an eventfd takes the machine's own order"
     )]
     fn unpark(&self) {
-        if self.state.swap(CALLED, Ordering::SeqCst) == SLEEPING {
+        if self.state.swap(NOTIFIED, Ordering::SeqCst) == SLEEPING {
             // Can only fail when the counter is full, and then the engine will wake anyway.
             let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
         }
     }
 }
 
-/// Things other threads hand to the engine thread.
+/// What other threads hand to the engine thread.
 pub(crate) struct Inbox<T> {
     list: Mutex<Vec<T>>,
     pub(crate) parker: std::sync::Arc<Parker>,

@@ -1,4 +1,4 @@
-//! Who is at the other end of a local socket.
+//! The credentials of the peer of a local socket.
 //!
 //! Guarantees: the answer is about the process as it was when it connected, whatever it has become since; nothing is looked
 //! up by process number. Does not know what the groups mean.

@@ -13,12 +13,12 @@ pub(crate) struct Pool {
 struct Shared {
     name: &'static str,
     threads_max: usize,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     work: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     jobs: VecDeque<ComputeJob>,
     threads: usize,
     idle: usize,
@@ -28,7 +28,7 @@ struct State {
 impl Pool {
     /// Threads start when they are first needed.
     pub(crate) fn new(name: &'static str, threads_max: usize) -> Self {
-        let (state, work) = (Mutex::new(State::default()), Condvar::new());
+        let (state, work) = (Mutex::new(PoolState::default()), Condvar::new());
         Self {
             shared: Arc::new(Shared {
                 name,

@@ -80,13 +80,13 @@ impl Threads {
             self.inbox
                 .take()
                 .into_iter()
-                .map(|finished| admit(files, finished)),
+                .map(|finished| completion_of(files, finished)),
         );
     }
 }
 
 /// Turns what a pool thread left into a completion, entering new files in the table.
-pub(crate) fn admit(files: &mut FileTable, finished: Finished) -> Completion {
+pub(crate) fn completion_of(files: &mut FileTable, finished: Finished) -> Completion {
     match finished {
         Finished::Op(completion) => completion,
         Finished::Opened(token, result) => Completion {

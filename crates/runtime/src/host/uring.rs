@@ -1,13 +1,13 @@
 //! The driver on io_uring: one ring per engine thread, direct I/O, registered files and buffers.
 //!
 //! Submissions gather until the executor looks ([`Driver::wait`]) and go to the kernel in one call. Sleep and
-//! completions are one call too: the ring polls the eventfd with which other threads call.
+//! completions are one call too: the ring polls the eventfd with which other threads wake the engine.
 //!
-//! Transfers that are neighbours on a disk and wait at the same time go to the kernel as one (a [`Convoy`]): a device
+//! Transfers that are adjacent on a disk and wait at the same time go to the kernel as one vectored transfer ([`MergedOp`]): a device
 //! does one of 1 MiB in less time, and with less of ours, than eight of 128 KiB.
 //!
 //! What must hold for soundness: a buffer given to the kernel stays alive and untouched until its completion. Buffers
-//! are owned by [`Flight`] entries, which are removed only on completion; dropping the driver waits for all of them.
+//! are owned by [`InFlightOp`] entries, which are removed only on completion; dropping the driver waits for all of them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,9 +21,9 @@ use rustix::io::Errno;
 
 use super::file::{OpenFile, aligned_copy};
 use super::parker::Inbox;
-use super::patience::{Patience, look};
 use super::pool::Pool;
-use super::threads::{FileTable, Finished, admit, run_blocking, run_compute};
+use super::spin::{SpinPolicy, spin};
+use super::threads::{FileTable, Finished, completion_of, run_blocking, run_compute};
 use super::{HostConfig, clock};
 use crate::arena::{self, Arena, arena};
 use crate::buf::{IoBuf, IoBufMut};
@@ -34,26 +34,26 @@ use crate::driver::{
 use crate::slab::Slab;
 use crate::time::{Instant, Timestamp};
 
-/// Places for registered files: two for each of the first 128 disks. Later ones are used by descriptor.
-const FILE_PLACES: u32 = 256;
+/// Entries of the ring's table of registered files: two for each of the first 128 disks. Later ones are used by descriptor.
+const FIXED_FILES: u32 = 256;
 
 /// Arena chunks that may be registered: 256 are 512 MiB. Buffers elsewhere are used by address.
-const BUFFER_PLACES: u32 = 256;
+const FIXED_BUFFERS: u32 = 256;
 
-/// `user_data` of the poll on the eventfd; all others are indices of flights or, with [`CONVOY`], of convoys.
-const CALL: u64 = u64::MAX;
-/// See [`CALL`].
-const CONVOY: u64 = 1 << 63;
+/// `user_data` of the poll on the eventfd; all others are indices of operations or, with [`MERGED`], of merged ones.
+const WAKE_UP: u64 = u64::MAX;
+/// See [`WAKE_UP`].
+const MERGED: u64 = 1 << 63;
 
 /// The most bytes that go as one: what devices take without cutting it up again.
-const CONVOY_BYTES_MAX: usize = 1 << 20;
+const MERGED_BYTES_MAX: usize = 1 << 20;
 /// The most transfers that go as one.
-const CONVOY_MEMBERS_MAX: usize = 64;
-/// Waits for the only operation under way, none broken into, after which nobody else is expected to call: four writes with
+const MERGED_OPS_MAX: usize = 64;
+/// Uninterrupted waits for the only operation under way, after which no wake-up by another thread is expected: four writes with
 /// their flushes.
 const QUIET_WAITS_MIN: u8 = 8;
-/// How far into the backlog a transfer's neighbour is looked for.
-const CONVOY_LOOK: usize = 64;
+/// How far into the backlog an adjacent transfer is looked for.
+const MERGE_SCAN_MAX: usize = 64;
 
 /// The io_uring driver.
 pub struct Uring {
@@ -63,59 +63,59 @@ pub struct Uring {
     /// By chunk: registered with this ring.
     chunks: Vec<bool>,
     may_register_chunks: bool,
-    flights: Slab<Flight>,
-    convoys: Slab<Convoy>,
-    /// Flights not yet in the submission queue.
+    ops: Slab<InFlightOp>,
+    merged: Slab<MergedOp>,
+    /// Operations not yet in the submission queue.
     backlog: VecDeque<usize>,
     in_kernel: usize,
     in_kernel_max: usize,
-    /// Flights by disk, and whether the disk is to be closed after its last one: until then its places must not
+    /// Operations in op by disk, and whether the disk is to be closed after its last one: until then its table entries must not
     /// be given to another disk.
     usage: Vec<(usize, bool)>,
     poll_is_armed: bool,
     inbox: Arc<Inbox<Finished>>,
-    /// With calls from other threads, while no operation is under way.
-    patience: Patience,
-    /// With the only operation under way.
-    disk_patience: Patience,
-    /// Waits in a row for the only operation under way that no call broke into.
+    /// For wake-ups by other threads, while no operation is under way.
+    wake_spin: SpinPolicy,
+    /// For the completion of the only operation under way.
+    disk_spin: SpinPolicy,
+    /// Waits in a row for the only operation under way that no wake-up interrupted.
     quiet_waits: u8,
     pool: Pool,
 }
 
-struct Flight {
+struct InFlightOp {
     token: Token,
     disk: DiskId,
     file: Arc<OpenFile>,
     offset: u64,
     /// Bytes already transferred by a short operation.
     done: usize,
-    /// Was in a convoy that did not arrive whole: the next try is its own.
+    /// Was in a merged transfer that was short or failed: the next try is its own.
     alone: bool,
-    through: Through,
-    cargo: Cargo,
+    through: WriteThrough,
+    transfer: Transfer,
 }
 
-/// Whether a flight is a write that becomes a flush when it has arrived. In one (`RWF_DSYNC`) the kernel would do both with less
+/// Whether an operation is a write that is followed by a flush when the device has it. In one (`RWF_DSYNC`) the kernel would do both with less
 /// CPU, but the flush then waits for the very CPU where the write ended: 13 ms where others compute, instead of 0.2 ms.
 #[derive(Clone, Copy)]
-enum Through {
+enum WriteThrough {
     No,
     Yes,
     /// It is a flush now.
-    Arrived(Instant),
+    Flushing(Instant),
 }
 
-/// Flights that the kernel carries as one transfer.
-struct Convoy {
-    /// In order of their places on the disk, without gaps.
-    members: Vec<usize>,
-    /// Where their bytes are. The kernel has read this when the submission is done.
-    places: Vec<libc::iovec>,
+/// Operations that are one vectored transfer for the kernel.
+struct MergedOp {
+    /// In order of their offsets on the disk, without gaps.
+    ops: Vec<usize>,
+    /// Their buffers. The kernel has read this when the submission is done.
+    iovecs: Vec<libc::iovec>,
     len: usize,
 }
 
-enum Cargo {
+enum Transfer {
     Read(IoBufMut),
     Write(Bytes),
     Flush,
@@ -167,36 +167,36 @@ impl Uring {
         if !needed.iter().all(|&code| probe.is_supported(code)) {
             return Err(Errno::NOSYS.into());
         }
-        let has_fixed_files = ring.submitter().register_files_sparse(FILE_PLACES).is_ok();
+        let has_fixed_files = ring.submitter().register_files_sparse(FIXED_FILES).is_ok();
         let may_register_chunks = arena().is_some()
             && ring
                 .submitter()
-                .register_buffers_sparse(BUFFER_PLACES)
+                .register_buffers_sparse(FIXED_BUFFERS)
                 .is_ok();
         Ok(Self {
             in_kernel_max: ring.params().sq_entries() as usize,
             ring,
             files: FileTable::default(),
             has_fixed_files,
-            chunks: vec![false; BUFFER_PLACES as usize],
+            chunks: vec![false; FIXED_BUFFERS as usize],
             may_register_chunks,
-            flights: Slab::new(),
-            convoys: Slab::new(),
+            ops: Slab::new(),
+            merged: Slab::new(),
             backlog: VecDeque::new(),
             in_kernel: 0,
             usage: Vec::new(),
             poll_is_armed: false,
             inbox: Arc::new(Inbox::new()),
-            patience: Patience::default(),
-            disk_patience: Patience::default(),
+            wake_spin: SpinPolicy::default(),
+            disk_spin: SpinPolicy::default(),
             quiet_waits: 0,
             // Only for opening, listing and discarding.
             pool: Pool::new("disk", 2),
         })
     }
 
-    /// The registered place of the chunk that holds the buffer, registering it at first use.
-    fn chunk_place(&mut self, address: usize, len: usize) -> Option<u16> {
+    /// Returns the registered-buffer index of the chunk that holds the buffer, registering it at first use.
+    fn buffer_index(&mut self, address: usize, len: usize) -> Option<u16> {
         let arena = arena()?;
         let number = arena.chunk_of(address)?;
         let known = *self.chunks.get(number)?;
@@ -212,12 +212,12 @@ impl Uring {
                 iov_base: std::ptr::with_exposed_provenance_mut(base),
                 iov_len: arena::CHUNK,
             };
-            let place = u32::try_from(number).expect("below the number of places");
+            let index = u32::try_from(number).expect("below the number of registered buffers");
             // SAFETY: the chunk is mapped for the life of the process and pinned, so it keeps its pages.
             let registered = unsafe {
                 self.ring
                     .submitter()
-                    .register_buffers_update(place, &[iovec], None)
+                    .register_buffers_update(index, &[iovec], None)
             };
             if registered.is_err() {
                 // The limit on locked memory is reached; what is registered stays useful.
@@ -229,56 +229,56 @@ impl Uring {
         u16::try_from(number).ok()
     }
 
-    /// The registered place of a disk's file: direct ones at odd places.
-    fn file_place(&self, disk: DiskId, direct: bool) -> Option<Fixed> {
-        let place = disk.0.checked_mul(2)? + u32::from(direct);
-        (self.has_fixed_files && place < FILE_PLACES).then_some(Fixed(place))
+    /// Returns the registered-file index of a disk: that of its direct descriptor is odd.
+    fn file_index(&self, disk: DiskId, direct: bool) -> Option<Fixed> {
+        let index = disk.0.checked_mul(2)? + u32::from(direct);
+        (self.has_fixed_files && index < FIXED_FILES).then_some(Fixed(index))
     }
 
     fn register_file(&self, disk: DiskId, file: Option<&OpenFile>) {
         for direct in [false, true] {
-            if let Some(Fixed(place)) = self.file_place(disk, direct) {
+            if let Some(Fixed(index)) = self.file_index(disk, direct) {
                 let fd = match file {
                     Some(file) if direct => file.direct_fd().map_or(-1, |fd| fd.as_raw_fd()),
                     Some(file) => file.buffered_fd().as_raw_fd(),
                     None => -1,
                 };
-                // Cannot fail for a place within the table and a descriptor that is open.
+                // Cannot fail for an index within the table and a descriptor that is open.
                 self.ring
                     .submitter()
-                    .register_files_update(place, &[fd])
+                    .register_files_update(index, &[fd])
                     .expect("registering an open file");
             }
         }
     }
 
-    /// Describes the rest of a flight to the kernel.
+    /// Makes the submission entry of what is left of an operation.
     fn entry(&mut self, index: usize) -> squeue::Entry {
-        let flight = self
-            .flights
+        let op = self
+            .ops
             .get_mut(index)
-            .expect("a flight in the backlog");
-        let (disk, offset, done) = (flight.disk, flight.offset + flight.done as u64, flight.done);
-        let (address, len, is_read) = match &mut flight.cargo {
-            Cargo::Read(buf) => (buf[done..].as_mut_ptr(), buf.len() - done, true),
-            Cargo::Write(data) => {
+            .expect("an operation in the backlog");
+        let (disk, offset, done) = (op.disk, op.offset + op.done as u64, op.done);
+        let (address, len, is_read) = match &mut op.transfer {
+            Transfer::Read(buf) => (buf[done..].as_mut_ptr(), buf.len() - done, true),
+            Transfer::Write(data) => {
                 let bytes = &data.bytes()[done..];
                 (bytes.as_ptr().cast_mut(), bytes.len(), false)
             }
-            Cargo::Flush => (std::ptr::null_mut(), 0, false),
+            Transfer::Flush => (std::ptr::null_mut(), 0, false),
         };
-        let is_flush = matches!(flight.cargo, Cargo::Flush);
-        let direct = flight
+        let is_flush = matches!(op.transfer, Transfer::Flush);
+        let direct = op
             .file
             .direct_for(offset, address as usize, len)
             .filter(|_| !is_flush)
             .map(|file| file.as_raw_fd());
-        let raw_fd = direct.unwrap_or_else(|| flight.file.buffered_fd().as_raw_fd());
-        let fixed = self.file_place(disk, direct.is_some());
+        let raw_fd = direct.unwrap_or_else(|| op.file.buffered_fd().as_raw_fd());
+        let fixed = self.file_index(disk, direct.is_some());
         let len_u32 = u32::try_from(len).expect("operations are below 4 GiB");
         let entry = if is_flush {
             match fixed {
-                Some(place) => opcode::Fsync::new(place)
+                Some(fixed) => opcode::Fsync::new(fixed)
                     .flags(FsyncFlags::DATASYNC)
                     .build(),
                 None => opcode::Fsync::new(io_uring::types::Fd(raw_fd))
@@ -286,9 +286,9 @@ impl Uring {
                     .build(),
             }
         } else {
-            let place = self.chunk_place(address as usize, len);
+            let buffer = self.buffer_index(address as usize, len);
             let fd = io_uring::types::Fd(raw_fd);
-            match (is_read, place, fixed) {
+            match (is_read, buffer, fixed) {
                 (true, Some(buf), Some(fixed)) => {
                     opcode::ReadFixed::new(fixed, address, len_u32, buf)
                         .offset(offset)
@@ -327,16 +327,16 @@ impl Uring {
         while self.in_kernel < self.in_kernel_max
             && let Some(index) = self.backlog.pop_front()
         {
-            let entry = match self.assemble(index) {
-                Some(convoy) => self.convoy_entry(convoy),
+            let entry = match self.merge(index) {
+                Some(merged) => self.merged_entry(merged),
                 None => self.entry(index),
             };
-            // SAFETY: the entry points into the flight's own buffer (or the convoy's list of such, or a descriptor its
-            // `file` keeps open), and flight and convoy are kept until the completion is seen.
+            // SAFETY: the entry points into the operation's own buffer (or the merged transfer's list of such, or a descriptor its
+            // `file` keeps open), and operation and merged transfer are kept until the completion is seen.
             let pushed = unsafe { self.ring.submission().push(&entry) };
             if pushed.is_err() {
                 match entry.get_user_data() {
-                    convoy if convoy & CONVOY != 0 => self.dissolve(convoy, false),
+                    merged if merged & MERGED != 0 => self.split(merged, false),
                     _ => self.backlog.push_front(index),
                 }
                 return;
@@ -345,41 +345,36 @@ impl Uring {
         }
     }
 
-    /// Where a flight that may go in a convoy begins and ends, on which disk, and whether it reads: direct transfers
+    /// Returns disk, direction (whether it reads), start and end of an operation that may be merged: direct transfers
     /// only, of which nothing has been done.
-    fn stretch(&self, index: usize) -> Option<(DiskId, bool, u64, u64)> {
-        let flight = self.flights.get(index)?;
-        let (address, len, is_read) = match &flight.cargo {
-            Cargo::Read(buf) => (buf.as_ptr(), buf.len(), true),
-            Cargo::Write(data) => (data.bytes().as_ptr(), data.bytes().len(), false),
-            Cargo::Flush => return None,
+    fn mergeable(&self, index: usize) -> Option<(DiskId, bool, u64, u64)> {
+        let op = self.ops.get(index)?;
+        let (address, len, is_read) = match &op.transfer {
+            Transfer::Read(buf) => (buf.as_ptr(), buf.len(), true),
+            Transfer::Write(data) => (data.bytes().as_ptr(), data.bytes().len(), false),
+            Transfer::Flush => return None,
         };
-        let may = !flight.alone
-            && flight.done == 0
-            && len < CONVOY_BYTES_MAX
-            && flight
+        let may = !op.alone
+            && op.done == 0
+            && len < MERGED_BYTES_MAX
+            && op
                 .file
-                .direct_for(flight.offset, address as usize, len)
+                .direct_for(op.offset, address as usize, len)
                 .is_some();
-        may.then_some((
-            flight.disk,
-            is_read,
-            flight.offset,
-            flight.offset + len as u64,
-        ))
+        may.then_some((op.disk, is_read, op.offset, op.offset + len as u64))
     }
 
-    /// Takes the flights out of the backlog that continue this one, and makes a convoy of them if there are any.
-    fn assemble(&mut self, index: usize) -> Option<usize> {
+    /// Takes the operations out of the backlog that continue this one, and merges them if there are any.
+    fn merge(&mut self, index: usize) -> Option<usize> {
         if self.backlog.is_empty() {
             return None;
         }
-        let (disk, is_read, start, mut end) = self.stretch(index)?;
-        let mut members = vec![index];
-        while members.len() < CONVOY_MEMBERS_MAX {
-            let room = start + CONVOY_BYTES_MAX as u64;
-            let near = self.backlog.iter().take(CONVOY_LOOK).enumerate();
-            let next = near.filter_map(|(at, &other)| match self.stretch(other) {
+        let (disk, is_read, start, mut end) = self.mergeable(index)?;
+        let mut ops = vec![index];
+        while ops.len() < MERGED_OPS_MAX {
+            let room = start + MERGED_BYTES_MAX as u64;
+            let near = self.backlog.iter().take(MERGE_SCAN_MAX).enumerate();
+            let next = near.filter_map(|(at, &other)| match self.mergeable(other) {
                 Some((on, reads, from, to))
                     if (on, reads, from) == (disk, is_read, end) && to <= room =>
                 {
@@ -391,22 +386,22 @@ impl Uring {
                 break;
             };
             self.backlog.remove(at);
-            members.push(next);
+            ops.push(next);
             end = to;
         }
-        if members.len() == 1 {
+        if ops.len() == 1 {
             return None;
         }
-        let places = members
+        let iovecs = ops
             .iter()
-            .filter_map(|&member| {
-                let (start, len) = match &mut self.flights.get_mut(member)?.cargo {
-                    Cargo::Read(buf) => (buf.as_mut_ptr(), buf.len()),
-                    Cargo::Write(data) => {
+            .filter_map(|&op| {
+                let (start, len) = match &mut self.ops.get_mut(op)?.transfer {
+                    Transfer::Read(buf) => (buf.as_mut_ptr(), buf.len()),
+                    Transfer::Write(data) => {
                         let bytes = data.bytes();
                         (bytes.as_ptr().cast_mut(), bytes.len())
                     }
-                    Cargo::Flush => return None,
+                    Transfer::Flush => return None,
                 };
                 Some(libc::iovec {
                     iov_base: start.cast(),
@@ -414,68 +409,68 @@ impl Uring {
                 })
             })
             .collect::<Vec<_>>();
-        let len = places.iter().map(|place| place.iov_len).sum();
-        Some(self.convoys.insert(Convoy {
-            members,
-            places,
-            len,
-        }))
+        let len = iovecs.iter().map(|iovec| iovec.iov_len).sum();
+        Some(self.merged.insert(MergedOp { ops, iovecs, len }))
     }
 
-    /// Describes a convoy to the kernel.
-    fn convoy_entry(&mut self, convoy: usize) -> squeue::Entry {
-        let Convoy {
-            members, places, ..
-        } = self.convoys.get_mut(convoy).expect("just assembled");
-        let count = u32::try_from(places.len()).expect("few members");
-        let (first, places) = (members[0], places.as_ptr());
-        let flight = self.flights.get(first).expect("a flight of a convoy");
-        let (disk, offset) = (flight.disk, flight.offset);
-        let reads = matches!(flight.cargo, Cargo::Read(_));
-        let fd = flight
+    /// Makes the submission entry of a merged transfer.
+    fn merged_entry(&mut self, merged: usize) -> squeue::Entry {
+        let MergedOp { ops, iovecs, .. } = self.merged.get_mut(merged).expect("just assembled");
+        let count = u32::try_from(iovecs.len()).expect("few operations");
+        let (first, iovecs) = (ops[0], iovecs.as_ptr());
+        let op = self.ops.get(first).expect("a merged operation");
+        let (disk, offset) = (op.disk, op.offset);
+        let reads = matches!(op.transfer, Transfer::Read(_));
+        let fd = op
             .file
             .direct_fd()
-            .expect("convoys are direct")
+            .expect("merged transfers are direct")
             .as_raw_fd();
         let fd = io_uring::types::Fd(fd);
-        let entry = match (reads, self.file_place(disk, true)) {
-            (true, Some(fixed)) => opcode::Readv::new(fixed, places, count)
+        let entry = match (reads, self.file_index(disk, true)) {
+            (true, Some(fixed)) => opcode::Readv::new(fixed, iovecs, count)
                 .offset(offset)
                 .build(),
-            (true, None) => opcode::Readv::new(fd, places, count).offset(offset).build(),
-            (false, Some(fixed)) => opcode::Writev::new(fixed, places, count)
+            (true, None) => opcode::Readv::new(fd, iovecs, count).offset(offset).build(),
+            (false, Some(fixed)) => opcode::Writev::new(fixed, iovecs, count)
                 .offset(offset)
                 .build(),
-            (false, None) => opcode::Writev::new(fd, places, count)
+            (false, None) => opcode::Writev::new(fd, iovecs, count)
                 .offset(offset)
                 .build(),
         };
-        entry.user_data(CONVOY | convoy as u64)
+        entry.user_data(MERGED | merged as u64)
     }
 
-    /// Ends a convoy whose flights go to the kernel again: each alone, if it was `broken` on its way.
-    fn dissolve(&mut self, convoy: u64, broken: bool) {
-        let index = usize::try_from(convoy & !CONVOY).expect("an index we gave");
-        let convoy = self.convoys.remove(index).expect("a convoy under way");
-        for member in convoy.members.into_iter().rev() {
-            if let Some(flight) = self.flights.get_mut(member) {
-                flight.alone = broken;
+    /// Puts the operations of a merged transfer back into the backlog: each to go on its own, if the transfer was `short`.
+    fn split(&mut self, merged: u64, short: bool) {
+        let index = usize::try_from(merged & !MERGED).expect("an index we gave");
+        let merged = self
+            .merged
+            .remove(index)
+            .expect("a merged transfer in the kernel");
+        for index in merged.ops.into_iter().rev() {
+            if let Some(op) = self.ops.get_mut(index) {
+                op.alone = short;
             }
-            self.backlog.push_front(member);
+            self.backlog.push_front(index);
         }
     }
 
-    /// Deals with the end of a convoy. One that did not arrive whole says nothing about its members.
-    fn land_convoy(&mut self, convoy: u64, result: i32, done: &mut Vec<Completion>) {
-        let index = usize::try_from(convoy & !CONVOY).expect("an index we gave");
-        let len = self.convoys.get(index).map_or(0, |convoy| convoy.len);
+    /// Deals with the completion of a merged transfer. One that was short or failed says nothing about its operations.
+    fn complete_merged(&mut self, merged: u64, result: i32, done: &mut Vec<Completion>) {
+        let index = usize::try_from(merged & !MERGED).expect("an index we gave");
+        let len = self.merged.get(index).map_or(0, |merged| merged.len);
         if usize::try_from(result).ok() != Some(len) {
-            return self.dissolve(convoy, true);
+            return self.split(merged, true);
         }
-        let convoy = self.convoys.remove(index).expect("a convoy under way");
-        for (member, place) in convoy.members.into_iter().zip(convoy.places) {
-            let count = i32::try_from(place.iov_len).expect("a convoy is small");
-            self.land(member, count, done);
+        let merged = self
+            .merged
+            .remove(index)
+            .expect("a merged transfer in the kernel");
+        for (op, iovec) in merged.ops.into_iter().zip(merged.iovecs) {
+            let count = i32::try_from(iovec.iov_len).expect("a merged transfer is small");
+            self.complete(op, count, done);
         }
     }
 
@@ -489,7 +484,7 @@ impl Uring {
         let entry = opcode::PollAdd::new(fd, events)
             .multi(true)
             .build()
-            .user_data(CALL);
+            .user_data(WAKE_UP);
         // SAFETY: refers to no memory; the descriptor lives as long as the ring.
         self.poll_is_armed = unsafe { self.ring.submission().push(&entry) }.is_ok();
     }
@@ -521,33 +516,33 @@ impl Uring {
         }
     }
 
-    /// Awaits a call, or the end of the only operation under way, for a moment without sleeping, where that has been worth it.
-    /// Where others call meanwhile they have use for the processor: a look cost 32 writers a third of their rate.
-    fn look(&mut self, now: Instant, until: Option<Instant>) {
-        let patience = match self.in_kernel {
-            0 => &self.patience,
-            1 if self.quiet_waits >= QUIET_WAITS_MIN => &self.disk_patience,
+    /// Spins for a moment, for a wake-up or the completion of the only operation under way, where that has been worth it.
+    /// Where other threads send requests meanwhile they have use for the processor: spinning cost 32 writers a third of their rate.
+    fn spin(&mut self, now: Instant, until: Option<Instant>) {
+        let policy = match self.in_kernel {
+            0 => &self.wake_spin,
+            1 if self.quiet_waits >= QUIET_WAITS_MIN => &self.disk_spin,
             _ => return,
         };
-        let Some(how) = patience.look(now) else {
+        let Some(plan) = policy.plan(now) else {
             return;
         };
         if !self.ring.submission().is_empty() {
             self.enter(None);
         }
         let Self { ring, inbox, .. } = self;
-        look(how.at_most(until), || {
-            inbox.parker.is_called() || has_completions(ring)
+        spin(plan.at_most(until), || {
+            inbox.parker.is_notified() || has_completions(ring)
         });
     }
 
-    /// Takes note of a wait that began with so many operations under way: how long it was, and whether somebody called.
-    fn waited(&mut self, in_kernel: usize, took: Duration, was_called: bool) {
+    /// Records a wait that began with `in_kernel` operations under way: its duration, and whether another thread ended it.
+    fn record_wait(&mut self, in_kernel: usize, took: Duration, was_notified: bool) {
         if in_kernel == 0 {
-            return self.patience.waited(took);
+            return self.wake_spin.record_wait(took);
         }
-        self.quiet_waits = if in_kernel == 1 && !was_called {
-            self.disk_patience.waited(took);
+        self.quiet_waits = if in_kernel == 1 && !was_notified {
+            self.disk_spin.record_wait(took);
             self.quiet_waits.saturating_add(1)
         } else {
             0
@@ -559,23 +554,23 @@ impl Uring {
             let Some(entry) = self.ring.completion().next() else {
                 break;
             };
-            if entry.user_data() == CALL {
+            if entry.user_data() == WAKE_UP {
                 self.poll_is_armed = io_uring::cqueue::more(entry.flags());
                 continue;
             }
             self.in_kernel -= 1;
             let (data, result) = (entry.user_data(), entry.result());
-            if data & CONVOY != 0 {
-                self.land_convoy(data, result, done);
+            if data & MERGED != 0 {
+                self.complete_merged(data, result, done);
             } else {
                 let index = usize::try_from(data).expect("an index we gave");
-                self.land(index, result, done);
+                self.complete(index, result, done);
             }
         }
         let files = &mut self.files;
         let mut opened = Vec::new();
         for finished in self.inbox.take() {
-            let completion = admit(files, finished);
+            let completion = completion_of(files, finished);
             if let Outcome::Opened(Ok((id, _))) = &completion.outcome {
                 opened.push(*id);
             }
@@ -592,22 +587,22 @@ impl Uring {
     }
 
     /// Deals with the result of one kernel operation: done, to be continued, or failed.
-    fn land(&mut self, index: usize, result: i32, done: &mut Vec<Completion>) {
-        let flight = self
-            .flights
+    fn complete(&mut self, index: usize, result: i32, done: &mut Vec<Completion>) {
+        let op = self
+            .ops
             .get_mut(index)
-            .expect("completions are for flights");
-        let (action, len) = match &flight.cargo {
-            Cargo::Read(buf) => (DiskAction::Read, buf.len()),
-            Cargo::Write(data) => (DiskAction::Write, data.bytes().len()),
-            Cargo::Flush => (DiskAction::Flush, 0),
+            .expect("completions are for operations in op");
+        let (action, len) = match &op.transfer {
+            Transfer::Read(buf) => (DiskAction::Read, buf.len()),
+            Transfer::Write(data) => (DiskAction::Write, data.bytes().len()),
+            Transfer::Flush => (DiskAction::Flush, 0),
         };
         let error = match usize::try_from(result) {
             // The file was truncated under us.
-            Ok(0) if flight.done < len => Some(Errno::IO),
+            Ok(0) if op.done < len => Some(Errno::IO),
             Ok(count) => {
-                flight.done += count;
-                if flight.done < len {
+                op.done += count;
+                if op.done < len {
                     self.backlog.push_front(index);
                     return;
                 }
@@ -621,30 +616,30 @@ impl Uring {
                 errno => Some(errno),
             },
         };
-        if error.is_none() && matches!(flight.through, Through::Yes) {
-            flight.through = Through::Arrived(clock::now());
-            (flight.cargo, flight.done) = (Cargo::Flush, 0);
+        if error.is_none() && matches!(op.through, WriteThrough::Yes) {
+            op.through = WriteThrough::Flushing(clock::now());
+            (op.transfer, op.done) = (Transfer::Flush, 0);
             self.backlog.push_front(index);
             return;
         }
-        let flight = self.flights.remove(index).expect("just seen");
-        let (count, is_closing) = &mut self.usage[flight.disk.0 as usize];
+        let op = self.ops.remove(index).expect("just seen");
+        let (count, is_closing) = &mut self.usage[op.disk.0 as usize];
         *count -= 1;
         if *count == 0 && *is_closing {
-            self.close_now(flight.disk);
+            self.close_now(op.disk);
         }
-        let error = error.map(|errno| flight.file.error(action, flight.offset, len, errno));
-        let outcome = match flight.cargo {
-            Cargo::Read(buf) => Outcome::Read(error.map_or(Ok(buf), Err)),
-            Cargo::Write(_) | Cargo::Flush => match (flight.through, error) {
-                (Through::No, error) => Outcome::Done(error.map_or(Ok(()), Err)),
+        let error = error.map(|errno| op.file.error(action, op.offset, len, errno));
+        let outcome = match op.transfer {
+            Transfer::Read(buf) => Outcome::Read(error.map_or(Ok(buf), Err)),
+            Transfer::Write(_) | Transfer::Flush => match (op.through, error) {
+                (WriteThrough::No, error) => Outcome::Done(error.map_or(Ok(()), Err)),
                 (_, Some(error)) => Outcome::Through(Err(error)),
-                (Through::Arrived(at), None) => Outcome::Through(Ok(at)),
-                (Through::Yes, None) => unreachable!("it went on as a flush"),
+                (WriteThrough::Flushing(at), None) => Outcome::Through(Ok(at)),
+                (WriteThrough::Yes, None) => unreachable!("it went on as a flush"),
             },
         };
         done.push(Completion {
-            token: flight.token,
+            token: op.token,
             outcome,
         });
     }
@@ -654,10 +649,17 @@ impl Uring {
         self.files.remove(disk);
     }
 
-    fn start(&mut self, token: Token, disk: DiskId, offset: u64, cargo: Cargo, through: Through) {
+    fn start(
+        &mut self,
+        token: Token,
+        disk: DiskId,
+        offset: u64,
+        transfer: Transfer,
+        through: WriteThrough,
+    ) {
         let file = self.files.file(disk);
         self.usage[disk.0 as usize].0 += 1;
-        let index = self.flights.insert(Flight {
+        let index = self.ops.insert(InFlightOp {
             token,
             disk,
             file,
@@ -665,7 +667,7 @@ impl Uring {
             done: 0,
             alone: false,
             through,
-            cargo,
+            transfer,
         });
         self.backlog.push_back(index);
     }
@@ -704,7 +706,7 @@ impl Driver for Uring {
                 self.inbox.push(Finished::Op(Completion { token, outcome }));
             }
             DiskOp::Read { disk, offset, buf } => {
-                self.start(token, disk, offset, Cargo::Read(buf), Through::No);
+                self.start(token, disk, offset, Transfer::Read(buf), WriteThrough::No);
             }
             DiskOp::Write {
                 disk,
@@ -723,12 +725,12 @@ impl Driver for Uring {
                     Bytes::Shared(data)
                 };
                 let through = match through {
-                    true => Through::Yes,
-                    false => Through::No,
+                    true => WriteThrough::Yes,
+                    false => WriteThrough::No,
                 };
-                self.start(token, disk, offset, Cargo::Write(data), through);
+                self.start(token, disk, offset, Transfer::Write(data), through);
             }
-            DiskOp::Flush { disk } => self.start(token, disk, 0, Cargo::Flush, Through::No),
+            DiskOp::Flush { disk } => self.start(token, disk, 0, Transfer::Flush, WriteThrough::No),
             DiskOp::Open { .. } | DiskOp::List { .. } | DiskOp::Discard { .. } => {
                 run_blocking(&self.pool, &self.files, &self.inbox, op, token);
             }
@@ -746,7 +748,7 @@ impl Driver for Uring {
         let wants_sleep = until.is_none_or(|until| until > now);
         let in_kernel = self.in_kernel;
         if wants_sleep {
-            self.look(now, until);
+            self.spin(now, until);
         }
         if wants_sleep
             && !has_completions(&mut self.ring)
@@ -761,10 +763,10 @@ impl Driver for Uring {
                 self.enter(None);
             }
         }
-        let was_called = self.inbox.parker.is_called();
+        let was_notified = self.inbox.parker.is_notified();
         self.inbox.parker.finish();
         if wants_sleep {
-            self.waited(in_kernel, clock::now().since(now), was_called);
+            self.record_wait(in_kernel, clock::now().since(now), was_notified);
         }
         self.reap(done);
         // Continuations of short transfers, and what waited for room, go out before the next tasks run.

@@ -1,4 +1,4 @@
-//! An event without memory: a notification reaches those who wait when it happens, nobody else.
+//! An event without memory: a notification reaches only the waits under way when it happens.
 //!
 //! Because tasks are atomic between awaits, "look at the state; if not as wanted, wait" has no lost wake-up, provided
 //! there is no await between the look and the call of [`Event::wait`].

@@ -1,4 +1,4 @@
-//! Waiting for each other on one thread: logical locks, permits, events and values.
+//! Synchronization of tasks on one thread: logical locks, permits, events and values.
 //!
 //! All primitives are cheap handles (`Clone` shares the same primitive), are fair (first come, first served), carry
 //! the name that stall reports show, and give guards that own what they need, so a guard may live in a struct or

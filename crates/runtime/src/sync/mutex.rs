@@ -38,7 +38,7 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// Takes access if the lock is free and nobody waits.
+    /// Takes access if the lock is free and the queue is empty.
     #[must_use]
     pub fn try_lock(&self) -> Option<MutexGuard<T>> {
         Some(MutexGuard {
@@ -46,7 +46,7 @@ impl<T> Mutex<T> {
         })
     }
 
-    /// Returns true when somebody holds the lock.
+    /// Returns true when the lock is held.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.lock.is_held()

@@ -15,7 +15,7 @@ use crate::executor::note_wait;
 #[error("the sending side is gone")]
 pub struct Closed;
 
-struct State<T> {
+struct OneshotState<T> {
     name: &'static str,
     value: Option<T>,
     waker: Option<Waker>,
@@ -25,18 +25,18 @@ struct State<T> {
 
 /// Sends the value.
 pub struct OneshotSender<T> {
-    state: Rc<RefCell<State<T>>>,
+    state: Rc<RefCell<OneshotState<T>>>,
 }
 
 /// Future of the value.
 pub struct OneshotReceiver<T> {
-    state: Rc<RefCell<State<T>>>,
+    state: Rc<RefCell<OneshotState<T>>>,
 }
 
 /// Makes both ends; `name` reads well after "waits for".
 #[must_use]
 pub fn oneshot<T>(name: &'static str) -> (OneshotSender<T>, OneshotReceiver<T>) {
-    let state = State {
+    let state = OneshotState {
         name,
         value: None,
         waker: None,

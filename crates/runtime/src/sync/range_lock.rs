@@ -1,6 +1,6 @@
 //! Locks on ranges of bytes (of a file, a volume), shared or exclusive, in order of arrival.
 //!
-//! A range that conflicts with one held, or with one that waits since longer, waits; so nobody starves. Single-threaded;
+//! A range that conflicts with one held, or with one that waits since longer, waits; so no request starves. Single-threaded;
 //! a lock is held until its guard is dropped.
 
 use std::cell::RefCell;
@@ -13,27 +13,27 @@ use std::task::{Context, Poll, Waker};
 /// All bytes.
 pub const WHOLE_RANGE: Range<u64> = 0..u64::MAX;
 
-/// Who holds and who waits for which ranges of one file or volume.
+/// The held and the awaited ranges of one file or volume.
 #[derive(Debug, Default)]
 pub struct RangeLock {
-    state: RefCell<State>,
+    state: RefCell<RangeLockState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RangeLockState {
     next_ticket: u64,
-    held: Vec<Entry>,
-    waiting: VecDeque<(Entry, Option<Waker>)>,
+    held: Vec<LockRequest>,
+    waiting: VecDeque<(LockRequest, Option<Waker>)>,
 }
 
 #[derive(Debug, Clone)]
-struct Entry {
+struct LockRequest {
     ticket: u64,
     range: Range<u64>,
     exclusive: bool,
 }
 
-impl Entry {
+impl LockRequest {
     fn conflicts(&self, other: &Self) -> bool {
         (self.exclusive || other.exclusive)
             && self.range.start < other.range.end
@@ -60,7 +60,7 @@ impl RangeLock {
         }
     }
 
-    /// Waits for a range nobody else holds.
+    /// Waits for a range without another holder.
     #[must_use]
     pub fn exclusive(&self, range: Range<u64>) -> Acquire<'_> {
         Acquire {
@@ -74,8 +74,8 @@ impl RangeLock {
     fn release(&self, ticket: u64) {
         let mut state = self.state.borrow_mut();
         state.held.retain(|e| e.ticket != ticket);
-        // Wakes those who can go now, in order; each takes its range when it is polled.
-        let State { held, waiting, .. } = &mut *state;
+        // Wakes the requests that can be granted now, in order; each takes its range when it is polled.
+        let RangeLockState { held, waiting, .. } = &mut *state;
         for i in 0..waiting.len() {
             let free = {
                 let entry = &waiting[i].0;
@@ -111,7 +111,7 @@ impl<'a> Future for Acquire<'a> {
         let lock = self.lock;
         let mut state = lock.state.borrow_mut();
         let ticket = self.ticket.unwrap_or(state.next_ticket);
-        let entry = Entry {
+        let entry = LockRequest {
             ticket,
             range: self.range.clone(),
             exclusive: self.exclusive,
@@ -155,7 +155,7 @@ impl Drop for Acquire<'_> {
                 .borrow_mut()
                 .waiting
                 .retain(|(w, _)| w.ticket != ticket);
-            // Those behind may have waited for this one only.
+            // Later requests may have waited for this one only.
             self.lock.release(ticket);
         }
     }

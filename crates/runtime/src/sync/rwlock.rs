@@ -66,7 +66,7 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// Takes shared access if nobody has or waits for exclusive access.
+    /// Takes shared access if exclusive access is neither held nor awaited.
     #[must_use]
     pub fn try_read(&self) -> Option<RwLockReadGuard<T>> {
         let permit = self.permits.try_acquire(1)?;
@@ -86,7 +86,7 @@ impl<T> RwLock<T> {
         })
     }
 
-    /// Returns true when somebody holds the lock.
+    /// Returns true when the lock is held.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.permits.available() < ALL

@@ -55,7 +55,7 @@ impl Semaphore {
         }
     }
 
-    /// Takes `count` permits if they are free and nobody waits.
+    /// Takes `count` permits if they are free and the queue is empty.
     #[must_use]
     pub fn try_acquire(&self, count: usize) -> Option<Permit> {
         self.shared.take(count).then(|| Permit {

@@ -1,7 +1,7 @@
 //! The common part: a first-in-first-out queue of waiting futures, each asking for an amount.
 //!
 //! A waiter is *granted* by the side that releases; the grant is made (the permits are taken) before the waiter runs,
-//! so nobody can overtake it. A future dropped while waiting leaves the queue; dropped after its grant but before it
+//! so no other waiter can overtake it. A future dropped while waiting leaves the queue; dropped after its grant but before it
 //! saw it, it reports the grant as lost so that the owner can pass it on.
 
 use std::cell::{Cell, RefCell};

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use engine::{IoBufMut, Patience, patiently};
+use engine::{IoBufMut, SpinPolicy, spin_then_park};
 use futures_util::StreamExt as _;
 use futures_util::stream::{FuturesUnordered, unfold};
 use nfs::record::{Assembler, IncomingWrite, Next, Record, reply_header};
@@ -529,11 +529,11 @@ async fn connection(mut stream: TcpStream, peer: SocketAddr, server: Server, pla
     let mut silence = pin!(sleep(shared.limits.idle));
     let mut reading = true;
     let mut under_way = CallsUnderWay::default();
-    let mut patience = Patience::default();
+    let mut spin = SpinPolicy::default();
     // The connection ends when the calls under way have been answered.
     while reading || !calls.is_empty() || !answers.is_empty() {
         under_way.set(calls.len());
-        let call = patiently(&mut patience, CallsUnderWay::is_one, calls.next());
+        let call = spin_then_park(&mut spin, CallsUnderWay::is_one, calls.next());
         tokio::select! {
             biased;
             Some(answer) = call, if under_way.any() => answers.extend(answer),

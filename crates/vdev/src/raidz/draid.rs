@@ -178,7 +178,7 @@ impl Draid {
             sectors % u64::from(self.data),
         );
         let height = (full + u64::from(rest != 0)) << ashift;
-        let mut place = at;
+        let mut position = at;
         // Also columns without data count in the parity.
         let columns = (0..width).map(|index| {
             let tall = rest != 0 && index < rest + parity;
@@ -187,9 +187,9 @@ impl Draid {
             // A group that does not fit beside the others of its row goes on in the next row.
             let wrapped = u64::from(start + index >= disks);
             let is_parity = index < parity;
-            let mine = if is_parity { 0 } else { place };
+            let mine = if is_parity { 0 } else { position };
             if !is_parity {
-                place += data;
+                position += data;
             }
             Column {
                 slot: self.child(permutation, (start + index) % disks),

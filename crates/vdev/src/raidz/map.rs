@@ -175,7 +175,7 @@ impl Shape {
 
     /// Returns the child and the offset on it of the sector at this distance from the block's first, where the sectors
     /// are spread over so many children.
-    fn place(&self, distance: u64, children: u64) -> (usize, u64) {
+    fn locate(&self, distance: u64, children: u64) -> (usize, u64) {
         let sector = self.first + distance;
         let slot = to_usize(sector % children);
         (slot, (sector / children) << self.ashift)
@@ -185,7 +185,7 @@ impl Shape {
     fn whole(&self) -> Stripe {
         let mut at = 0;
         let columns = (0..self.used()).map(|column| {
-            let (slot, offset) = self.place(column, self.children);
+            let (slot, offset) = self.locate(column, self.children);
             let len = to_usize(self.height(column) << self.ashift);
             let mine = if column < self.parity { 0 } else { at };
             if column >= self.parity {
@@ -218,7 +218,7 @@ impl Shape {
             None => (self.children, false),
         };
         let columns = (0..self.used()).map(|column| {
-            let (slot, offset) = self.place(first + column, children);
+            let (slot, offset) = self.locate(first + column, children);
             let len = if row < self.height(column) {
                 1 << self.ashift
             } else {
@@ -440,7 +440,7 @@ mod tests {
     }
 
     /// (child, row on it, bytes, scratch) of the columns of every stripe.
-    fn places(map: &Map) -> Vec<Vec<(usize, u64, usize, bool)>> {
+    fn locations(map: &Map) -> Vec<Vec<(usize, u64, usize, bool)>> {
         let of = |column: &Column| {
             let Column { slot, len, .. } = *column;
             (slot, column.offset >> 9, len, column.scratch)
@@ -460,7 +460,7 @@ mod tests {
         };
         let block = |state: u64, moved: u64| {
             let reflow = RaidzReflow(state << 55 | moved);
-            places(&Map::of_raidz(&raidz, reflow, 9, at(6 << 9, 5 << 9, 70)))
+            locations(&Map::of_raidz(&raidz, reflow, 9, at(6 << 9, 5 << 9, 70)))
         };
         let old = [
             vec![
@@ -533,7 +533,7 @@ mod tests {
         let reflow = RaidzReflow(4 << 55 | 12);
         let first = Map::of_raidz(&raidz, reflow, 9, at(9 << 9, 4 << 9, 99));
         assert_eq!(
-            places(&first),
+            locations(&first),
             [
                 vec![(4, 1, 512, false), (0, 2, 512, false), (1, 2, 512, false)],
                 vec![(0, 3, 512, false), (1, 3, 512, false), (2, 3, 512, false)],
@@ -546,7 +546,7 @@ mod tests {
             (3, 2, 512, false),
             (0, 3, 512, false),
         ]];
-        assert_eq!(places(&second), unmoved);
+        assert_eq!(locations(&second), unmoved);
     }
 
     #[test]

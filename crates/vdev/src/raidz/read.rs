@@ -12,7 +12,7 @@ use super::map::{Column, Map};
 use super::solve::{self, Held};
 use crate::io::Suspect;
 use crate::leaf::{Leaf, LeafError};
-use crate::tree::{Place, Top};
+use crate::tree::{ColumnReplica, Top};
 use crate::{Check, IoClass, Location, Scrubbed, Tree, VdevError};
 
 /// Index of a column: (stripe, column).
@@ -31,9 +31,9 @@ pub(super) struct Reading {
     expected: bool,
     pub(super) held: Held,
     /// Where each column held came from.
-    sources: BTreeMap<Index, Place>,
+    sources: BTreeMap<Index, ColumnReplica>,
     /// What further places of the same columns hold instead; asked only when what is held does not do.
-    others: Vec<(Index, Place, IoBuf)>,
+    others: Vec<(Index, ColumnReplica, IoBuf)>,
     /// Columns no leaf could give.
     pub(super) failed: Vec<Index>,
     /// Leaves that refused, with what.
@@ -44,12 +44,12 @@ pub(super) struct Reading {
 /// What reading one range of a place gave.
 #[derive(Default)]
 struct Fetched {
-    found: Option<(IoBuf, Place)>,
+    found: Option<(IoBuf, ColumnReplica)>,
     refused: Vec<(Rc<Leaf>, Option<DiskError>)>,
 }
 
 impl Tree {
-    /// [`Tree::read_with`] for blocks with parity. `expected`: it is somebody's fault if no bytes pass the check.
+    /// [`Tree::read_with`] for blocks with parity. `expected`: if no bytes pass the check, that is a device's checksum error.
     pub(crate) async fn read_striped<T: Send + 'static>(
         &self,
         top: &Top,
@@ -79,16 +79,16 @@ impl Tree {
             }
             return Ok(value);
         }
-        // Somebody lies. With all columns at hand, find out who.
+        // Some column is wrong. With all columns at hand, find out which.
         let all: Vec<Index> = reading.unread(&[]);
         self.fetch(top, &mut reading, &all, at, class).await;
         let found = self.search_places(top, &mut reading, at, class, &check);
         let Some((value, block)) = found.await else {
-            let mut told: Vec<&Rc<Leaf>> = Vec::new();
-            for Place { leaf, .. } in reading.sources.values().filter(|_| expected) {
-                if !told.iter().any(|other| Rc::ptr_eq(other, leaf)) {
+            let mut counted: Vec<&Rc<Leaf>> = Vec::new();
+            for ColumnReplica { leaf, .. } in reading.sources.values().filter(|_| expected) {
+                if !counted.iter().any(|other| Rc::ptr_eq(other, leaf)) {
                     leaf.count_checksum_error(at);
-                    told.push(leaf);
+                    counted.push(leaf);
                 }
             }
             let all_answered =
@@ -103,7 +103,7 @@ impl Tree {
             });
         };
         let columns = solve::columns_of(&reading.map, &block);
-        let bad = reading.judge(&columns, at);
+        let bad = reading.diagnose(&columns, at);
         self.repair_columns(&suspect, &reading.map, &block, &bad)
             .await;
         Ok(value)
@@ -142,12 +142,12 @@ impl Tree {
             return result;
         };
         let columns = solve::columns_of(&map, &block);
-        let mut bad = reading.judge(&columns, at);
+        let mut bad = reading.diagnose(&columns, at);
         self.judge_others(top, &reading, &columns, at, class, &mut bad)
             .await;
         result.bad_copies = u32::try_from(bad.len()).unwrap_or(u32::MAX);
         if !bad.is_empty() {
-            let unexpected = bad.iter().any(|bad| !bad.leaf.lacks(at.born));
+            let unexpected = bad.iter().any(|bad| !bad.leaf.dtl_contains(at.born));
             let (count, bytes) = self.repair_columns(&suspect, &map, &block, &bad).await;
             result.repaired_copies = count;
             result.repaired_bytes = bytes;
@@ -215,12 +215,12 @@ impl Tree {
                 continue;
             }
             match fetched.found {
-                Some((bytes, place)) => {
+                Some((bytes, replica)) => {
                     let mut from = 0;
                     for index in members {
                         let to = from + reading.map.stripes[index.0].columns[index.1].len;
                         let part = Fetched {
-                            found: Some((bytes.slice(from..to), place.clone())),
+                            found: Some((bytes.slice(from..to), replica.clone())),
                             refused: Vec::new(),
                         };
                         reading.note(index, part);
@@ -243,18 +243,18 @@ impl Tree {
     async fn fetch_range(&self, top: &Top, column: &Column, born: Txg, class: IoClass) -> Fetched {
         let len = column.len;
         let mut fetched = Fetched::default();
-        let mut places = top.places(column.slot, column.offset);
-        places.retain(|place| place.leaf.is_usable());
-        places.sort_by_key(|place| (place.lacks(born), place.leaf.load()));
-        for place in places {
-            let patience = self.patience(top);
-            match place.leaf.read(column.start(), len, class, patience).await {
+        let mut replicas = top.replicas(column.slot, column.offset);
+        replicas.retain(|replica| replica.leaf.is_usable());
+        replicas.sort_by_key(|replica| (replica.dtl_contains(born), replica.leaf.load()));
+        for replica in replicas {
+            let timeout = self.timeout(top);
+            match replica.leaf.read(column.start(), len, class, timeout).await {
                 Ok(bytes) => {
-                    fetched.found = Some((bytes, place));
+                    fetched.found = Some((bytes, replica));
                     break;
                 }
-                Err(LeafError::Device(error)) => fetched.refused.push((place.leaf, Some(error))),
-                Err(LeafError::Stuck) => fetched.refused.push((place.leaf, None)),
+                Err(LeafError::Device(error)) => fetched.refused.push((replica.leaf, Some(error))),
+                Err(LeafError::Stuck) => fetched.refused.push((replica.leaf, None)),
                 Err(LeafError::Closed) => {}
             }
         }
@@ -311,23 +311,24 @@ impl Tree {
     async fn fetch_others(&self, top: &Top, reading: &mut Reading, at: Location, class: IoClass) {
         let columns: Vec<(Index, Column)> = reading.map.columns().map(|(i, c)| (i, *c)).collect();
         for (index, column) in columns {
-            let mut places = top.places(column.slot, column.offset);
-            if places.len() < 2 || column.len == 0 {
+            let mut replicas = top.replicas(column.slot, column.offset);
+            if replicas.len() < 2 || column.len == 0 {
                 continue;
             }
             let source = reading.sources.get(&index).map(|source| &source.leaf);
-            places.retain(|place| {
-                place.leaf.is_usable() && source.is_none_or(|leaf| !Rc::ptr_eq(leaf, &place.leaf))
+            replicas.retain(|replica| {
+                replica.leaf.is_usable()
+                    && source.is_none_or(|leaf| !Rc::ptr_eq(leaf, &replica.leaf))
             });
-            places.sort_by_key(|place| place.lacks(at.born));
-            for place in places {
-                let patience = self.patience(top);
+            replicas.sort_by_key(|replica| replica.dtl_contains(at.born));
+            for replica in replicas {
+                let timeout = self.timeout(top);
                 let start = column.start();
-                let read = place.leaf.read(start, column.len, class, patience).await;
+                let read = replica.leaf.read(start, column.len, class, timeout).await;
                 if let Ok(bytes) = read
                     && reading.held[index.0][index.1].as_ref() != Some(&bytes)
                 {
-                    reading.others.push((index, place, bytes));
+                    reading.others.push((index, replica, bytes));
                 }
             }
         }
@@ -356,8 +357,8 @@ impl Tree {
         bad: &mut Vec<Bad>,
     ) {
         for (index, column) in reading.map.columns() {
-            for place in top.places(column.slot, column.offset) {
-                let leaf = Rc::clone(&place.leaf);
+            for replica in top.replicas(column.slot, column.offset) {
+                let leaf = Rc::clone(&replica.leaf);
                 let seen = reading
                     .sources
                     .get(&index)
@@ -368,12 +369,12 @@ impl Tree {
                 if seen || !leaf.is_usable() {
                     continue;
                 }
-                let patience = self.patience(top);
-                let read = leaf.read(column.start(), column.len, class, patience).await;
+                let timeout = self.timeout(top);
+                let read = leaf.read(column.start(), column.len, class, timeout).await;
                 if read.is_ok_and(|bytes| bytes == columns[index.0][index.1]) {
                     continue;
                 }
-                if reading.expected && !place.lacks(at.born) {
+                if reading.expected && !replica.dtl_contains(at.born) {
                     leaf.count_checksum_error(at);
                 }
                 bad.push(Bad { index, leaf });
@@ -408,7 +409,7 @@ impl Tree {
                 (Rc::clone(leaf), offset, columns[index.0][index.1].clone())
             })
             .collect();
-        suspect.mend(writes).await
+        suspect.write_repairs(writes).await
     }
 }
 
@@ -416,9 +417,9 @@ impl Tree {
 /// last sector, of which the checksum sees only a part, so that what was right on them may not fit any more.
 fn note_absent(top: &Top, map: &Map, born: Txg) {
     for (_, column) in map.columns().filter(|(_, column)| column.len > 0) {
-        for place in top.places(column.slot, column.offset) {
-            if !place.leaf.is_usable() && !place.lacks(born) {
-                place.leaf.note_lack(born);
+        for replica in top.replicas(column.slot, column.offset) {
+            if !replica.leaf.is_usable() && !replica.dtl_contains(born) {
+                replica.leaf.note_lack(born);
             }
         }
     }
@@ -451,8 +452,8 @@ impl Reading {
     fn can_do_without(&self, avoided: &[usize]) -> bool {
         self.map.stripes.iter().all(|stripe| {
             let without = stripe.columns.iter();
-            let lacking = |c: &&Column| c.len > 0 && avoided.contains(&c.slot);
-            without.filter(lacking).count() <= self.map.parity
+            let missing = |c: &&Column| c.len > 0 && avoided.contains(&c.slot);
+            without.filter(missing).count() <= self.map.parity
         })
     }
 
@@ -495,9 +496,9 @@ impl Reading {
                 .clone()
                 .filter(|&c| self.is_open((s, c)) && !far(c))
                 .collect();
-            let lacking = data.clone().filter(|c| !held(c)).count() - near.len();
+            let missing = data.clone().filter(|c| !held(c)).count() - near.len();
             let spare = parity.clone().filter(held).count();
-            let needed = lacking.saturating_sub(spare);
+            let needed = missing.saturating_sub(spare);
             wanted.extend(near.iter().map(|&c| (s, c)));
             if needed == 0 {
                 continue;
@@ -529,9 +530,9 @@ impl Reading {
             self.bad.push(Bad { index, leaf });
         }
         match fetched.found {
-            Some((bytes, place)) => {
+            Some((bytes, replica)) => {
                 self.held[index.0][index.1] = Some(bytes);
-                self.sources.insert(index, place);
+                self.sources.insert(index, replica);
             }
             None => self.failed.push(index),
         }
@@ -551,7 +552,7 @@ impl Reading {
 
     /// Returns the columns that could not be read or are not what they should be; those that were wrong without an
     /// excuse are counted as checksum errors if the block was expected, once for each leaf.
-    fn judge(&self, columns: &[Vec<IoBuf>], at: Location) -> Vec<Bad> {
+    fn diagnose(&self, columns: &[Vec<IoBuf>], at: Location) -> Vec<Bad> {
         let mut counted: Vec<&Rc<Leaf>> = Vec::new();
         let mut bad: Vec<Bad> = self
             .bad
@@ -561,18 +562,18 @@ impl Reading {
                 leaf: Rc::clone(&bad.leaf),
             })
             .collect();
-        let held = self.sources.iter().map(|(&index, place)| {
+        let held = self.sources.iter().map(|(&index, replica)| {
             let bytes = self.held[index.0][index.1].as_ref();
-            (index, place, bytes)
+            (index, replica, bytes)
         });
         let others = self.others.iter();
-        let others = others.map(|(index, place, bytes)| (*index, place, Some(bytes)));
-        for (index, place, bytes) in held.chain(others) {
-            let leaf = &place.leaf;
+        let others = others.map(|(index, replica, bytes)| (*index, replica, Some(bytes)));
+        for (index, replica, bytes) in held.chain(others) {
+            let leaf = &replica.leaf;
             if bytes == Some(&columns[index.0][index.1]) {
                 continue;
             }
-            let counts = self.expected && !place.lacks(at.born);
+            let counts = self.expected && !replica.dtl_contains(at.born);
             if counts && !counted.iter().any(|other| Rc::ptr_eq(other, leaf)) {
                 leaf.count_checksum_error(at);
                 counted.push(leaf);

@@ -9,7 +9,7 @@ use super::map::Column;
 use super::read::{Index, Reading};
 use super::solve;
 use crate::rebuild::Plan;
-use crate::tree::{Place, Top};
+use crate::tree::{ColumnReplica, Top};
 use crate::{IoClass, LEAF_DATA_START, Location, Tree, VdevError};
 
 impl Tree {
@@ -22,14 +22,14 @@ impl Tree {
     ) -> Result<Plan, VdevError> {
         let map = Arc::new(top.whole_map(at));
         let mut plan = Plan::default();
-        let mut wanting: Vec<(Index, u64, Place)> = Vec::new();
+        let mut wanting: Vec<(Index, u64, ColumnReplica)> = Vec::new();
         for (index, column) in map.columns() {
-            for place in top.places(column.slot, column.offset) {
-                if !place.is_for(targets) {
+            for replica in top.replicas(column.slot, column.offset) {
+                if !replica.is_for(targets) {
                     continue;
                 }
-                if place.leaf.is_usable() {
-                    wanting.push((index, column.offset, place));
+                if replica.leaf.is_usable() {
+                    wanting.push((index, column.offset, replica));
                 } else {
                     plan.is_short = true;
                 }
@@ -41,7 +41,7 @@ impl Tree {
         let mut reading = Reading::new(Arc::clone(&map), true);
         let without = map
             .columns()
-            .filter(|(_, column)| sound_places(top, column).next().is_none())
+            .filter(|(_, column)| sound_replicas(top, column).next().is_none())
             .map(|(index, _)| index);
         reading.failed = without.collect();
         if !reading.wanted(&[]).1 {
@@ -77,8 +77,8 @@ impl Tree {
             plan.is_short = true;
             return Ok(plan);
         };
-        let write = |(index, offset, place): (Index, u64, Place)| {
-            (place.leaf, offset, columns[index.0][index.1].clone())
+        let write = |(index, offset, replica): (Index, u64, ColumnReplica)| {
+            (replica.leaf, offset, columns[index.0][index.1].clone())
         };
         plan.writes = wanting.into_iter().map(write).collect();
         Ok(plan)
@@ -87,11 +87,11 @@ impl Tree {
     /// Reads a column from the first device that lacks nothing and gives it.
     async fn read_sound(&self, top: &Top, column: &Column) -> Option<IoBuf> {
         let offset = LEAF_DATA_START + column.offset;
-        for place in sound_places(top, column) {
-            let patience = self.patience(top);
-            let read = place
+        for replica in sound_replicas(top, column) {
+            let timeout = self.timeout(top);
+            let read = replica
                 .leaf
-                .read(offset, column.len, IoClass::Rebuild, patience);
+                .read(offset, column.len, IoClass::Rebuild, timeout);
             if let Ok(bytes) = read.await {
                 return Some(bytes);
             }
@@ -101,7 +101,7 @@ impl Tree {
 }
 
 /// Returns the devices in service that have a column and lack nothing.
-fn sound_places(top: &Top, column: &Column) -> impl Iterator<Item = Place> + use<> {
-    let places = top.places(column.slot, column.offset).into_iter();
-    places.filter(|place| place.leaf.is_usable() && !place.is_stale())
+fn sound_replicas(top: &Top, column: &Column) -> impl Iterator<Item = ColumnReplica> + use<> {
+    let replicas = top.replicas(column.slot, column.offset).into_iter();
+    replicas.filter(|replica| replica.leaf.is_usable() && !replica.is_stale())
 }

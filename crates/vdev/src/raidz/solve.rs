@@ -2,7 +2,7 @@
 //!
 //! Guarantees: pure computation, fit for the compute pool; every choice of at most as many lying children as there is
 //! parity left is tried before a block is given up, and as many as [`SPREAD_BYTES_MAX`] allows of those among which a child
-//! lied before an expansion moved what it held.
+//! held wrong bytes before an expansion moved them.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use crate::Check;
 /// Most choices among the places of columns tried for one block.
 const CHOICES_MAX: usize = 64;
 
-/// Most bytes put together for one block to find out who lied before an expansion: a second or two of one core. All pairs of
+/// Most bytes put together for one block to find the columns that were wrong before an expansion: a second or two of one core. All pairs of
 /// the children of several widths fit, of records up to 1 MiB; a raidz3 has tens of thousands of threes.
 const SPREAD_BYTES_MAX: usize = 2 << 30;
 
@@ -83,8 +83,8 @@ fn assemble_without(
             .iter()
             .map(|&c| vec![0; stripe.columns[c].data])
             .collect();
-        let mut places: Vec<&mut [u8]> = lost.iter_mut().map(Vec::as_mut_slice).collect();
-        codec::parity::reconstruct(&known, &parity, &mut places).ok()?;
+        let mut outputs: Vec<&mut [u8]> = lost.iter_mut().map(Vec::as_mut_slice).collect();
+        codec::parity::reconstruct(&known, &parity, &mut outputs).ok()?;
         for (c, bytes) in gone.into_iter().zip(&lost) {
             let at = stripe.columns[c].at;
             block[at..at + bytes.len()].copy_from_slice(bytes);
@@ -93,7 +93,7 @@ fn assemble_without(
     Some(block.freeze())
 }
 
-/// Returns what `check` makes of the block, and the block, distrusting first `doubtful` children, then nobody, then every
+/// Returns what `check` makes of the block, and the block, distrusting first `doubtful` children, then none, then every
 /// group of children that parity can stand in for, small groups first. `None` when the check accepts nothing.
 pub(crate) fn search<T>(
     map: &Map,
@@ -136,35 +136,35 @@ fn search_within<T>(
         .collect();
     children.sort_unstable();
     children.dedup();
-    let spread = spread_liars(map, held, &children);
-    let all: Vec<Liar> = spread
+    let spread = spread_suspects(map, held, &children);
+    let all: Vec<Suspected> = spread
         .iter()
         .copied()
-        .chain(children.iter().map(|&slot| Liar::Now { slot }))
+        .chain(children.iter().map(|&slot| Suspected::Now { slot }))
         .collect();
     // Some(None) when no more may be tried.
-    let attempt_spread = |liars: &[Liar]| {
+    let attempt_spread = |suspects: &[Suspected]| {
         let Some(left) = spread_tries.get().checked_sub(1) else {
             return Some(None);
         };
         spread_tries.set(left);
-        let is_lie = |column: &Column| liars.iter().any(|liar| liar.holds(column));
-        let block = assemble_without(map, held, is_lie)?;
+        let is_suspected = |column: &Column| suspects.iter().any(|suspect| suspect.holds(column));
+        let block = assemble_without(map, held, is_suspected)?;
         Some(Some((check(&block)?, block)))
     };
     let with_spread = |size: usize| {
         let first = spread.iter().enumerate();
-        let mut found = first.filter_map(|(index, &liar)| {
+        let mut found = first.filter_map(|(index, &suspected)| {
             groups(
                 &all[index + 1..],
                 size - 1,
-                &mut vec![liar],
+                &mut vec![suspected],
                 &attempt_spread,
             )
         });
         found.next().flatten()
     };
-    // One child that lied once is likelier than two that lie today.
+    // One child that was wrong once is likelier than two that are wrong today.
     (1..=map.parity).find_map(|size| {
         groups(&children, size, &mut Vec::new(), &attempt).or_else(|| with_spread(size))
     })
@@ -173,7 +173,7 @@ fn search_within<T>(
 /// Returns the children of former widths that may have held something wrong: those whose columns are not those of another or
 /// of one of today's `children`. An expansion moves sectors without looking, and spreads over several what one child held.
 // OpenZFS: module/zfs/vdev_raidz.c, raidz_simulate_failure
-fn spread_liars(map: &Map, held: &Held, children: &[usize]) -> Vec<Liar> {
+fn spread_suspects(map: &Map, held: &Held, children: &[usize]) -> Vec<Suspected> {
     if map.former.is_empty() {
         return Vec::new();
     }
@@ -182,23 +182,23 @@ fn spread_liars(map: &Map, held: &Held, children: &[usize]) -> Vec<Liar> {
         .filter(|(_, ((s, c), column))| column.data > 0 && held[*s][*c].is_some())
         .map(|(number, (_, column))| (number, column))
         .collect();
-    let share = |liar: Liar| -> Vec<u32> {
-        let lies = columns.iter().filter(|(_, column)| liar.holds(column));
-        lies.map(|(number, _)| *number).collect()
+    let share = |suspected: Suspected| -> Vec<u32> {
+        let suspect_columns = columns.iter().filter(|(_, column)| suspected.holds(column));
+        suspect_columns.map(|(number, _)| *number).collect()
     };
-    let today = children.iter().map(|&slot| share(Liar::Now { slot }));
+    let today = children.iter().map(|&slot| share(Suspected::Now { slot }));
     let mut known: BTreeSet<Vec<u32>> = today.collect();
     known.insert(Vec::new());
     let widths = map.former.clone();
     widths
-        .flat_map(|width| (0..width).map(move |child| Liar::Once { child, width }))
-        .filter(|&liar| known.insert(share(liar)))
+        .flat_map(|width| (0..width).map(move |child| Suspected::Once { child, width }))
+        .filter(|&suspected| known.insert(share(suspected)))
         .collect()
 }
 
 /// A child that may hold something wrong.
 #[derive(Debug, Clone, Copy)]
-enum Liar {
+enum Suspected {
     Now {
         slot: usize,
     },
@@ -209,7 +209,7 @@ enum Liar {
     },
 }
 
-impl Liar {
+impl Suspected {
     fn holds(self, column: &Column) -> bool {
         match self {
             Self::Now { slot } => column.slot == slot,
@@ -302,8 +302,8 @@ pub(crate) fn columns_of(map: &Map, block: &IoBuf) -> Vec<Vec<IoBuf>> {
                 .map(|column| IoBufMut::zeroed(column.len))
                 .collect();
             let sources: Vec<&[u8]> = data.iter().map(|column| &column[..]).collect();
-            let mut places: Vec<&mut [u8]> = rows.iter_mut().map(|row| &mut row[..]).collect();
-            codec::parity::generate(&sources, &mut places);
+            let mut outputs: Vec<&mut [u8]> = rows.iter_mut().map(|row| &mut row[..]).collect();
+            codec::parity::generate(&sources, &mut outputs);
             rows.into_iter().map(IoBufMut::freeze).chain(data).collect()
         })
         .collect()
@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn former_children_with_the_same_share_of_a_block_count_once() {
-        // One row: whoever lied, it is one of its columns.
+        // One row: whichever is wrong, it is one of its columns.
         let (map, held) = held_after_three_expansions(5 << 12, |_| true);
         let (check, seen) = counting_check();
         assert!(search(&map, &held, &[], &check).is_none());

@@ -8,7 +8,7 @@ use super::read::Bad;
 use super::solve;
 use crate::io::Suspect;
 use crate::leaf::{Leaf, LeafError};
-use crate::tree::{Place, Top, leaf_failure};
+use crate::tree::{ColumnReplica, Top, leaf_failure};
 use crate::{IoClass, LEAF_DATA_START, Location, Tree, VdevError};
 
 /// Most different sets of places remembered of one flush interval; beyond, they are thrown together, which only makes the
@@ -41,18 +41,18 @@ impl Tree {
             .await;
         let mut writes = Vec::new();
         for ((s, c), column) in map.columns() {
-            for place in top.places(column.slot, column.offset) {
-                writes.push(((s, c), place.leaf, column.offset, columns[s][c].clone()));
+            for replica in top.replicas(column.slot, column.offset) {
+                writes.push(((s, c), replica.leaf, column.offset, columns[s][c].clone()));
             }
         }
-        let patience = self.patience(top);
+        let timeout = self.timeout(top);
         let results = runtime::join_all(writes.iter().map(|(_, leaf, offset, bytes)| {
             let born = Some(at.born);
             leaf.write(
                 LEAF_DATA_START + offset,
                 bytes.clone(),
                 class,
-                patience,
+                timeout,
                 born,
             )
         }))
@@ -125,9 +125,9 @@ impl Tree {
         if flushed.is_empty() && interval.missed.is_empty() && lost_slots.len() == 0 {
             return Ok(());
         }
-        let patience = self.patience(top);
+        let timeout = self.timeout(top);
         let results =
-            runtime::join_all(flushed.iter().map(|(_, leaf, _)| leaf.flush(patience))).await;
+            runtime::join_all(flushed.iter().map(|(_, leaf, _)| leaf.flush(timeout))).await;
         let mut whole = SlotSet::default();
         let mut error = None;
         for ((slot, leaf, complete), result) in flushed.iter().zip(results) {
@@ -167,8 +167,8 @@ impl Tree {
         }
         let mut all = Vec::new();
         for (index, column) in map.columns() {
-            let places = top.places(column.slot, column.offset).into_iter();
-            all.extend(places.map(|Place { leaf, .. }| Bad { index, leaf }));
+            let replicas = top.replicas(column.slot, column.offset).into_iter();
+            all.extend(replicas.map(|ColumnReplica { leaf, .. }| Bad { index, leaf }));
         }
         all.retain(|bad| bad.leaf.is_usable());
         let (count, _) = self.repair_columns(suspect, &map, good, &all).await;

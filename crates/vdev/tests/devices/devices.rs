@@ -1,11 +1,11 @@
-//! Labels and the uberblock ring on a device; refusing devices that are in use, too small or somebody else's.
+//! Labels and the uberblock ring on a device; refusing devices that are in use, too small or of another pool.
 
 use ondisk::nvlist::NvList;
 use ondisk::{BlockPointer, Txg, Uberblock};
 use runtime::{DiskError, DiskMode, Handle};
 use vdev::labels::{self, LabelSet, LabelState};
 use vdev::{
-    ConfigPlace, DiskUse, Health, LeafSpec, OpenMode, TopSpec, Tree, TreeConfig, TreeSpec,
+    ConfigTarget, DiskUse, Health, LeafSpec, OpenMode, TopSpec, Tree, TreeConfig, TreeSpec,
     TreeTuning, VdevError, disk_use, plan,
 };
 use world::{DiskModel, Ended, World};
@@ -31,7 +31,7 @@ pub(crate) fn spec(paths: &[&str], ashift: Option<u8>) -> TreeSpec {
 pub(crate) fn done<T>(ended: Ended<T>) -> T {
     match ended {
         Ended::Done(value) => value,
-        Ended::PowerCut => panic!("nobody cut the power"),
+        Ended::PowerCut => panic!("the power was not cut"),
     }
 }
 
@@ -64,7 +64,7 @@ pub(crate) async fn make_spec(handle: &Handle, spec: &TreeSpec) -> (TreeConfig, 
             .with("guid", leaf.guid.0)
             .with(
                 "vdev_tree",
-                config.tops[0].to_nvlist(ConfigPlace::Label, true),
+                config.tops[0].to_nvlist(ConfigTarget::Label, true),
             );
         let packed = label.encode_xdr();
         for which in [0, 2, 1, 3] {
@@ -252,7 +252,7 @@ fn a_foreign_or_missing_device_is_not_used() {
         let (mut config, tree) = make(&handle, &["/a", "/b"], 12).await;
         tree.close();
         drop(tree);
-        // Somebody's disk in place of /b, then nothing there at all, then both gone.
+        // A foreign disk in place of /b, then nothing there at all, then both gone.
         for (b, a, health) in [
             ("/c", "/a", Some(Health::Degraded)),
             ("/none", "/a", Some(Health::Degraded)),
@@ -276,7 +276,7 @@ fn a_foreign_or_missing_device_is_not_used() {
     }));
 }
 
-/// Devices that somebody else is just closing can be used; one that is not given up is refused by name, in bounded time.
+/// Devices that another program is just closing can be used; one that is not given up is refused by name, in bounded time.
 #[test]
 fn a_busy_device_is_waited_for_but_not_for_ever() {
     let second = std::time::Duration::from_secs(1);

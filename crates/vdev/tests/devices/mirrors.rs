@@ -95,7 +95,7 @@ fn a_half_that_vanishes_is_left_behind_and_told() {
             .await
             .expect("scrubs");
         assert_eq!((scrubbed.bad_copies, scrubbed.repaired_copies), (1, 1));
-        tree.note_whole(config.tops[0].children[0].guid, &(0..u64::MAX));
+        tree.note_resilvered(config.tops[0].children[0].guid, &(0..u64::MAX));
         inner.vanish("/b");
         for block in 0..2 {
             tree.read(at(block), IoClass::SyncRead, is(content(block, 1)))
@@ -349,7 +349,7 @@ fn a_device_that_two_bring_back_at_once_is_back() {
     }));
 }
 
-/// An administrator takes a device offline in the moment in which somebody else opens it again.
+/// An administrator takes a device offline in the moment in which it is opened again.
 #[test]
 fn a_device_taken_offline_while_it_is_opened_stays_offline() {
     let world = world_of(5, &["/a", "/b"]);

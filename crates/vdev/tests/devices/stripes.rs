@@ -95,7 +95,7 @@ async fn scrub_all(tree: &Tree, blocks: u64, version: u64) -> u32 {
 async fn join_spare(tree: &Tree, path: &str) {
     let first = tree.leaves()[0].guid;
     let spare = tree.join(first, path.as_ref(), Join::Spare, None).await;
-    tree.note_whole(spare.expect("joins"), &(0..u64::MAX));
+    tree.note_resilvered(spare.expect("joins"), &(0..u64::MAX));
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn a_disk_that_was_away_is_read_last_and_mended() {
             let scrubbed = tree.scrub(at(block), IoClass::Scrub, check).await;
             assert!(scrubbed.expect("scrubs").good.is_some());
         }
-        tree.note_whole(missed[0].0, &(0..u64::MAX));
+        tree.note_resilvered(missed[0].0, &(0..u64::MAX));
         inner.vanish("/0");
         read_all(&tree, 20, 2).await;
     }));
@@ -234,11 +234,11 @@ fn a_disk_that_is_away_lacks_what_a_scrub_mends() {
         assert!(tree.take_missed_writes().is_empty());
         // A write shows that a disk has gone, and is missed.
         let notice = async |block: u64| {
-            let place = Location {
+            let at = Location {
                 born: Txg(1 + block),
                 ..at(block)
             };
-            let wrote = tree.write(place, content(block, 1), IoClass::AsyncWrite);
+            let wrote = tree.write(at, content(block, 1), IoClass::AsyncWrite);
             wrote.await.expect("writes");
             tree.flush().await.expect("flushes");
             assert_eq!(tree.take_missed_writes().len(), 1);
@@ -262,7 +262,7 @@ fn a_disk_that_is_away_lacks_what_a_scrub_mends() {
         assert!(tree.take_missed_writes().is_empty());
         inner.bring_back("/0");
         assert_eq!(tree.reopen().await, 1);
-        tree.note_whole(away, &(0..u64::MAX));
+        tree.note_resilvered(away, &(0..u64::MAX));
         assert_eq!(scrub().await, (0, 0));
         // The first was blamed: its parity did not fit.
         assert_eq!(tree.status().stats.checksum_errors, 1);
@@ -276,11 +276,11 @@ fn disks_that_lack_more_than_parity_makes_up_for_say_nothing_of_a_block() {
     done(world.run(|handle| async move {
         let tree = make(&handle, 4, 1).await;
         let ask = |block: u64, born: u64| {
-            let place = Location {
+            let at = Location {
                 born: Txg(born),
                 ..at(block)
             };
-            tree.read_speculative(place, IoClass::SyncRead, check_of(content(block, 2)))
+            tree.read_speculative(at, IoClass::SyncRead, check_of(content(block, 2)))
         };
         write_all(&tree, 20, 1).await;
         inner.vanish("/2");

@@ -509,7 +509,7 @@ fn hostile_pointers_give_errors() {
             assert!(error.is_corruption(), "{index}: {error}");
         }
         assert!(!world.store.take_damaged().is_empty());
-        // Only asked whether it is there: nothing to tell anybody.
+        // Only asked whether it is there: nothing is reported.
         for bp in &hostile {
             assert!(matches!(
                 world.store.is_whole(bp, READ.class).await,

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use ::iscsi::{BHS_BYTES, Connection, Next, Out, Rest, Server, Transport, Work};
-use engine::{IoBufMut, Patience, patiently};
+use engine::{IoBufMut, SpinPolicy, spin_then_park};
 use futures_util::StreamExt as _;
 use futures_util::stream::{FuturesUnordered, unfold};
 use tokio::io::{AsyncRead, AsyncReadExt as _, BufReader};
@@ -192,7 +192,7 @@ async fn exchange(
     let mut login = pin!(sleep(LOGIN_TIMEOUT));
     let mut waiting = Some(waiting);
     let mut under_way = CallsUnderWay::default();
-    let mut patience = Patience::default();
+    let mut spin = SpinPolicy::default();
     loop {
         if wire.take(calls, outbox) {
             return true;
@@ -202,7 +202,7 @@ async fn exchange(
         }
         let reads = outbox.bytes() <= QUEUED_BYTES_MAX;
         under_way.set(calls.len());
-        let call = patiently(&mut patience, CallsUnderWay::is_one, calls.next());
+        let call = spin_then_park(&mut spin, CallsUnderWay::is_one, calls.next());
         tokio::select! {
             biased;
             Some(()) = call, if under_way.any() => {}

@@ -1,6 +1,6 @@
-//! What happens to devices, told to whoever reports it: errors, wrong bytes, slowness, changes of health.
+//! Events of leaves, queued for the pool's ereports: errors, wrong bytes, slowness, changes of health.
 //!
-//! Guarantees: bounded; nobody waits for it to be read. Does not know what blocks hold.
+//! Guarantees: bounded; posting never waits for the reader. Does not know what blocks hold.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -11,30 +11,30 @@ use runtime::sync::Event;
 
 use crate::Health;
 
-/// Most notices kept until somebody reads them; further ones are dropped.
-const KEPT: usize = 512;
+/// Most events kept until they are taken; further ones are dropped.
+const EVENTS_MAX: usize = 512;
 
-/// Something that happened to a leaf.
+/// An event of a leaf.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Notice {
+pub struct LeafEvent {
     /// The leaf.
     pub leaf: Guid,
     /// What.
-    pub what: Happening,
+    pub what: LeafEventKind,
 }
 
 /// What happened. Offsets and sizes are bytes of the device, for vdevs with parity of the vdev.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Happening {
+pub enum LeafEventKind {
     /// Wrong bytes were read.
-    WrongBytes {
+    ChecksumError {
         /// See above.
         offset: u64,
         /// See above.
         size: u64,
     },
     /// An operation failed.
-    Failed {
+    IoError {
         /// See above.
         offset: u64,
         /// See above.
@@ -62,17 +62,17 @@ pub enum Happening {
     },
 }
 
-/// The notices of a tree. Clones are the same queue.
+/// The events of a tree. Clones are the same queue.
 #[derive(Clone)]
-pub struct Notices(Rc<Queue>);
+pub struct LeafEvents(Rc<Queue>);
 
 struct Queue {
-    waiting: RefCell<VecDeque<Notice>>,
+    waiting: RefCell<VecDeque<LeafEvent>>,
     dropped: Cell<u64>,
     changed: Event,
 }
 
-impl Default for Notices {
+impl Default for LeafEvents {
     fn default() -> Self {
         Self(Rc::new(Queue {
             waiting: RefCell::default(),
@@ -82,11 +82,11 @@ impl Default for Notices {
     }
 }
 
-impl Notices {
-    pub(crate) fn tell(&self, leaf: Guid, what: Happening) {
+impl LeafEvents {
+    pub(crate) fn post(&self, leaf: Guid, what: LeafEventKind) {
         let mut waiting = self.0.waiting.borrow_mut();
-        if waiting.len() < KEPT {
-            waiting.push_back(Notice { leaf, what });
+        if waiting.len() < EVENTS_MAX {
+            waiting.push_back(LeafEvent { leaf, what });
         } else {
             self.0.dropped.set(self.0.dropped.get() + 1);
         }
@@ -96,11 +96,11 @@ impl Notices {
 
     /// Takes what happened since the last call.
     #[must_use]
-    pub fn take(&self) -> Vec<Notice> {
+    pub fn take(&self) -> Vec<LeafEvent> {
         self.0.waiting.borrow_mut().drain(..).collect()
     }
 
-    /// Waits until something happens, or [`Notices::wake`] is called.
+    /// Waits until something happens, or [`LeafEvents::wake`] is called.
     pub async fn wait(&self) {
         if self.0.waiting.borrow().is_empty() {
             self.0.changed.wait().await;

@@ -10,10 +10,10 @@ use ondisk::{BlockPointer, Compression};
 use runtime::IoBuf;
 
 use crate::identity::Identity;
-use crate::policy::{Arrival, Found, List, PREFETCHED, Policy};
+use crate::policy::{Found, List, NewEntry, PREFETCHED, Policy};
 use crate::stats::CacheStats;
 use crate::whatif::Models;
-use crate::{CacheTuning, Flight, SecondLevel};
+use crate::{CacheTuning, InFlightRead, SecondLevel};
 
 /// Bytes charged for an entry besides its block: node, forms, its share of the index, what the allocator adds.
 pub(crate) const OVERHEAD_BYTES: usize = 224;
@@ -21,13 +21,13 @@ pub(crate) const OVERHEAD_BYTES: usize = 224;
 const PAGE: usize = 4096;
 
 /// A block in memory.
-pub(crate) struct Body {
+pub(crate) struct CachedBlock {
     /// The logical bytes.
     pub(crate) open: Option<IoBuf>,
     /// The compressed bytes, of a block that is stored so and is smaller for it in memory.
     pub(crate) stored: Option<IoBuf>,
     pub(crate) lsize: u32,
-    pub(crate) facts: Facts,
+    pub(crate) facts: BlockFacts,
     /// Names the body in the queue of those held in both forms.
     ticket: u64,
     /// Used since the queue was last looked at.
@@ -36,7 +36,7 @@ pub(crate) struct Body {
 
 /// What a cache device's log says of a block, and whether it may go there.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Facts {
+pub(crate) struct BlockFacts {
     /// Allocated 512-byte sectors of its first copy.
     pub(crate) sectors: u32,
     pub(crate) gang: bool,
@@ -45,7 +45,7 @@ pub(crate) struct Facts {
     pub(crate) second_level: bool,
 }
 
-impl Facts {
+impl BlockFacts {
     pub(crate) fn of(bp: &BlockPointer, second_level: SecondLevel) -> Self {
         let dva = bp.dvas()[0];
         Self {
@@ -57,7 +57,7 @@ impl Facts {
     }
 }
 
-impl Body {
+impl CachedBlock {
     /// The bytes as devices have them, if they are in memory.
     pub(crate) fn on_disk(&self) -> Option<&IoBuf> {
         if self.facts.compression == Compression::OFF.0 {
@@ -95,17 +95,17 @@ pub(crate) fn charge(buf: &IoBuf) -> usize {
 /// What a look-up found.
 pub(crate) enum Hit {
     /// The logical bytes.
-    Open(IoBuf),
+    Decompressed(IoBuf),
     /// Compressed bytes.
     Stored(IoBuf),
 }
 
-pub(crate) struct State {
+pub(crate) struct Entries {
     pub(crate) tuning: CacheTuning,
     /// The limit now, at most that of the tuning.
     pub(crate) limit: usize,
-    pub(crate) policy: Policy<Box<Body>>,
-    pub(crate) flights: BTreeMap<Identity, Rc<Flight>>,
+    pub(crate) policy: Policy<Box<CachedBlock>>,
+    pub(crate) reads: BTreeMap<Identity, Rc<InFlightRead>>,
     pub(crate) models: Models,
     pub(crate) stats: CacheStats,
     /// Blocks held in both forms, those that came first in front: place and ticket.
@@ -124,7 +124,7 @@ pub(crate) struct State {
     index_bytes: usize,
 }
 
-impl State {
+impl Entries {
     pub(crate) fn new(tuning: CacheTuning) -> Self {
         let limit = tuning.limit_bytes;
         let correlated_ms = tuning.correlated_ms;
@@ -132,7 +132,7 @@ impl State {
             tuning,
             limit,
             policy: Policy::new(limit, correlated_ms),
-            flights: BTreeMap::new(),
+            reads: BTreeMap::new(),
             models: Models::new(limit, correlated_ms),
             stats: CacheStats::default(),
             both: VecDeque::new(),
@@ -189,7 +189,7 @@ impl State {
             body.open = Some(IoBuf::copy_from(open));
         }
         let hit = match (&body.open, &body.stored) {
-            (Some(open), _) => Hit::Open(open.clone()),
+            (Some(open), _) => Hit::Decompressed(open.clone()),
             (None, Some(stored)) => Hit::Stored(stored.clone()),
             (None, None) => unreachable!("a block is held in some form"),
         };
@@ -211,7 +211,7 @@ impl State {
         self.stats.hits.count(true, self.policy.is_metadata(at));
         let body = self.policy.payload(at);
         match (&body.open, &body.stored) {
-            (Some(open), _) => Some(Hit::Open(open.clone())),
+            (Some(open), _) => Some(Hit::Decompressed(open.clone())),
             (None, stored) => stored.clone().map(Hit::Stored),
         }
     }
@@ -252,9 +252,9 @@ impl State {
         &mut self,
         identity: Identity,
         bp: &BlockPointer,
-        facts: Facts,
+        facts: BlockFacts,
         (open, stored): (IoBuf, Option<IoBuf>),
-        arrival: Arriving,
+        arrival: EntryOrigin,
         now_ms: u32,
     ) {
         self.remove(&identity);
@@ -266,7 +266,7 @@ impl State {
         }
         self.next_ticket += 1;
         let lsize = u32::try_from(open.len()).unwrap_or(u32::MAX);
-        let body = Body {
+        let body = CachedBlock {
             open: Some(open),
             stored,
             lsize,
@@ -277,24 +277,24 @@ impl State {
         let (size, spare, ticket) = (body.charge(), body.spare(), body.ticket);
         self.make_room(size);
         let metadata = is_metadata(bp);
-        let (at, _) = self.policy.admit(Arrival {
+        let (at, _) = self.policy.admit(NewEntry {
             identity,
             payload: Box::new(body),
             size,
             metadata,
-            flags: if arrival == Arriving::ReadAhead {
+            flags: if arrival == EntryOrigin::ReadAhead {
                 PREFETCHED
             } else {
                 0
             },
             now_ms,
-            demanded: arrival == Arriving::Demanded,
+            demanded: arrival == EntryOrigin::Demanded,
         });
         self.stats.uncompressed_bytes += u64::from(lsize);
-        if arrival == Arriving::ReadAhead {
+        if arrival == EntryOrigin::ReadAhead {
             self.stats.prefetch_unused_bytes += lsize as usize;
         }
-        if arrival == Arriving::Written && self.models.is_sampled(identity.hash()) {
+        if arrival == EntryOrigin::Written && self.models.is_sampled(identity.hash()) {
             self.models
                 .written(&identity, lsize as usize, metadata, now_ms);
         }
@@ -405,7 +405,7 @@ impl State {
     }
 
     /// Takes a block that left out of the sums.
-    fn gone(&mut self, body: &Body, flags: u8) {
+    fn gone(&mut self, body: &CachedBlock, flags: u8) {
         self.spare_bytes -= body.spare();
         self.stats.uncompressed_bytes -= u64::from(body.lsize);
         if flags & PREFETCHED != 0 {
@@ -432,8 +432,8 @@ impl State {
 
 /// How a block came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Arriving {
-    /// Somebody read it.
+pub(crate) enum EntryOrigin {
+    /// It was read.
     Demanded,
     /// It was read ahead.
     ReadAhead,

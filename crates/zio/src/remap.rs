@@ -1,4 +1,4 @@
-//! Blocks that move to other vdevs while their pointers stay: finding their new places, and freeing them wherever they are.
+//! Remapping: blocks of removed vdevs are allocated elsewhere, while their pointers stay. Allocating for the copy, and freeing.
 //!
 //! ```text
 //! free of a range of an ordinary vdev         its own metaslab
@@ -16,7 +16,7 @@ use std::ops::Range;
 use ondisk::Txg;
 use vdev::AllocationBias;
 
-use crate::alloc::{Request, Slot};
+use crate::alloc::{AllocCursor, Request};
 use crate::ranges::{Mismatch, RangeTree};
 use crate::{BlockStore, ZioError};
 
@@ -26,16 +26,16 @@ const DEPTH_MAX: u32 = 64;
 /// Ranges of one vdev.
 pub type VdevRanges = (u32, Vec<Range<u64>>);
 
-/// What frees have left behind on vdevs whose blocks are elsewhere, by txg, until the pool takes it.
+/// What was freed on vdevs that were, or are being, removed, by txg, until the pool takes it.
 #[derive(Debug, Default)]
-pub(crate) struct Left {
+pub(crate) struct RemovalFrees {
     /// Copied, and no longer in use.
     obsolete: BTreeMap<Txg, BTreeMap<u32, RangeTree>>,
     /// Bytes that need not be copied any more.
     uncopied: BTreeMap<Txg, u64>,
 }
 
-impl Left {
+impl RemovalFrees {
     pub(crate) fn has(&self, txg: Txg) -> bool {
         self.obsolete.contains_key(&txg) || self.uncopied.contains_key(&txg)
     }
@@ -53,7 +53,7 @@ impl BlockStore {
     ///
     /// # Errors
     /// [`ZioError::ReadOnly`].
-    pub async fn place_moved(
+    pub async fn allocate_for_removal(
         &self,
         txg: Txg,
         size: u64,
@@ -63,7 +63,7 @@ impl BlockStore {
             txg,
             psize: size,
             copies: 1,
-            slot: Slot::Data,
+            cursor: AllocCursor::Data,
             class,
             only_class: false,
             dvas: Vec::new(),
@@ -95,23 +95,23 @@ impl BlockStore {
         }
     }
 
-    /// Frees in `txg` a range that no block pointer names: of a place found with [`BlockStore::place_moved`], or all that a
+    /// Frees in `txg` a range that no block pointer names: of a place found with [`BlockStore::allocate_for_removal`], or all that a
     /// table refers to.
     ///
     /// # Errors
     /// [`ZioError::SpaceMap`] when it is not allocated, or nowhere; [`ZioError::ReadOnly`].
     pub fn free_range(&self, txg: Txg, vdev: u32, range: &Range<u64>) -> Result<(), ZioError> {
-        let freed = self.free_place(txg, vdev, range, false)?;
-        freed.map_err(|Mismatch| not_there(vdev, range))
+        let freed = self.free_copy_range(txg, vdev, range, false)?;
+        freed.map_err(|Mismatch| not_allocated(vdev, range))
     }
 
     /// Frees in `txg` what a range of a vdev was copied to, but not the range itself.
     ///
     /// # Errors
     /// As [`BlockStore::free_range`].
-    pub fn free_copy(&self, txg: Txg, vdev: u32, range: &Range<u64>) -> Result<(), ZioError> {
-        let freed = self.free_moved(txg, vdev, range, false, 0)?;
-        freed.map_err(|Mismatch| not_there(vdev, range))
+    pub fn free_remapped(&self, txg: Txg, vdev: u32, range: &Range<u64>) -> Result<(), ZioError> {
+        let freed = self.free_remapped_at(txg, vdev, range, false, 0)?;
+        freed.map_err(|Mismatch| not_allocated(vdev, range))
     }
 
     /// Notes in `txg` that no pointer names a range of a removed vdev any more. What it was copied to stays allocated: pointers
@@ -120,22 +120,22 @@ impl BlockStore {
     /// # Errors
     /// [`ZioError::SpaceMap`] when it was not copied, or is noted already; [`ZioError::ReadOnly`].
     pub fn note_obsolete(&self, txg: Txg, vdev: u32, range: &Range<u64>) -> Result<(), ZioError> {
-        let is_moved = !range.is_empty()
+        let is_remapped = !range.is_empty()
             && self.tree().is_removed(vdev)
-            && self.tree().moved_to(vdev, range).is_some();
-        let noted = if is_moved {
-            self.with_allocator(|allocator| allocator.left.note(txg, vdev, range.clone()))?
+            && self.tree().remap(vdev, range).is_some();
+        let noted = if is_remapped {
+            self.with_allocator(|allocator| allocator.removal_frees.note(txg, vdev, range.clone()))?
         } else {
             Err(Mismatch)
         };
-        noted.map_err(|Mismatch| not_there(vdev, range))
+        noted.map_err(|Mismatch| not_allocated(vdev, range))
     }
 
     /// Returns and forgets what was freed in `txg` of removed vdevs, and of one that is being evacuated where it was copied
     /// already.
     #[must_use]
     pub fn take_obsolete(&self, txg: Txg) -> Vec<VdevRanges> {
-        let taken = self.with_allocator(|allocator| allocator.left.obsolete.remove(&txg));
+        let taken = self.with_allocator(|allocator| allocator.removal_frees.obsolete.remove(&txg));
         let vdevs = taken.ok().flatten().unwrap_or_default().into_iter();
         vdevs
             .map(|(vdev, mut ranges)| (vdev, ranges.drain()))
@@ -145,14 +145,14 @@ impl BlockStore {
     /// Returns and forgets how many bytes freed in `txg` need not be copied off their vdev any more.
     #[must_use]
     pub fn take_uncopied(&self, txg: Txg) -> u64 {
-        let taken = self.with_allocator(|allocator| allocator.left.uncopied.remove(&txg));
+        let taken = self.with_allocator(|allocator| allocator.removal_frees.uncopied.remove(&txg));
         taken.ok().flatten().unwrap_or(0)
     }
 
     /// Forgets what was freed of a vdev whose table goes, too.
     pub fn forget_obsolete(&self, vdev: u32) {
         drop(self.with_allocator(|allocator| {
-            let txgs = &mut allocator.left.obsolete;
+            let txgs = &mut allocator.removal_frees.obsolete;
             for vdevs in txgs.values_mut() {
                 vdevs.remove(&vdev);
             }
@@ -161,17 +161,17 @@ impl BlockStore {
     }
 
     /// Frees a range wherever its bytes are; with `keep` they stay allocated for a checkpoint.
-    pub(crate) fn free_place(
+    pub(crate) fn free_copy_range(
         &self,
         txg: Txg,
         vdev: u32,
         range: &Range<u64>,
         keep: bool,
     ) -> Result<Result<(), Mismatch>, ZioError> {
-        self.free_place_at(txg, vdev, range, keep, 0)
+        self.free_range_at(txg, vdev, range, keep, 0)
     }
 
-    fn free_place_at(
+    fn free_range_at(
         &self,
         txg: Txg,
         vdev: u32,
@@ -180,10 +180,10 @@ impl BlockStore {
         depth: u32,
     ) -> Result<Result<(), Mismatch>, ZioError> {
         if self.tree().is_removed(vdev) {
-            return self.free_moved(txg, vdev, range, keep, depth);
+            return self.free_remapped_at(txg, vdev, range, keep, depth);
         }
         let freed = self.with_allocator(|allocator| match keep {
-            true => allocator.keep(txg, vdev, range),
+            true => allocator.free_for_checkpoint(txg, vdev, range),
             false => allocator.free(txg, vdev, range),
         })?;
         if freed.is_err() {
@@ -195,17 +195,17 @@ impl BlockStore {
         let uncopied = range.end - range.start.max(until).min(range.end);
         if uncopied > 0 {
             self.with_allocator(|allocator| {
-                *allocator.left.uncopied.entry(txg).or_insert(0) += uncopied;
+                *allocator.removal_frees.uncopied.entry(txg).or_insert(0) += uncopied;
             })?;
         }
         let copied = range.start..range.end.min(until);
         if copied.start >= copied.end {
             return Ok(Ok(()));
         }
-        self.free_moved(txg, vdev, &copied, keep, depth)
+        self.free_remapped_at(txg, vdev, &copied, keep, depth)
     }
 
-    fn free_moved(
+    fn free_remapped_at(
         &self,
         txg: Txg,
         vdev: u32,
@@ -213,18 +213,18 @@ impl BlockStore {
         keep: bool,
         depth: u32,
     ) -> Result<Result<(), Mismatch>, ZioError> {
-        let pieces = self.tree().moved_to(vdev, range);
+        let pieces = self.tree().remap(vdev, range);
         let Some(pieces) = pieces.filter(|_| depth < DEPTH_MAX) else {
             return Ok(Err(Mismatch));
         };
-        let noted =
-            self.with_allocator(|allocator| allocator.left.note(txg, vdev, range.clone()))?;
+        let noted = self
+            .with_allocator(|allocator| allocator.removal_frees.note(txg, vdev, range.clone()))?;
         if noted.is_err() {
             return Ok(noted);
         }
         for piece in pieces {
             let place = piece.offset..piece.offset + piece.size;
-            let freed = self.free_place_at(txg, piece.vdev, &place, keep, depth + 1)?;
+            let freed = self.free_range_at(txg, piece.vdev, &place, keep, depth + 1)?;
             if freed.is_err() {
                 return Ok(freed);
             }
@@ -233,7 +233,7 @@ impl BlockStore {
     }
 }
 
-fn not_there(vdev: u32, range: &Range<u64>) -> ZioError {
+fn not_allocated(vdev: u32, range: &Range<u64>) -> ZioError {
     ZioError::SpaceMap {
         vdev,
         metaslab: 0,

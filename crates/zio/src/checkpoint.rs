@@ -1,6 +1,6 @@
-//! What a checkpoint keeps: places freed although an older state of the pool, to which it may be rewound, refers to them.
+//! Frees of checkpointed blocks: ranges freed although the checkpointed state of the pool refers to them.
 //!
-//! They stay allocated in their metaslabs; the pool writes them down apart until the checkpoint is discarded.
+//! They stay allocated in their metaslabs; the pool records them in space maps of their own until the checkpoint is discarded.
 //! Does not know which blocks belong to a checkpoint.
 
 use std::collections::BTreeMap;
@@ -10,21 +10,21 @@ use ondisk::Txg;
 
 use crate::ranges::{Mismatch, RangeTree};
 
-/// Places of one metaslab that were freed in one txg but for the checkpoint.
+/// Ranges of one metaslab that were freed in one txg, and stay allocated for the checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeptRanges {
+pub struct CheckpointFrees {
     /// Top-level vdev.
     pub vdev: u32,
     /// Ranges, bytes of the top-level vdev, sorted, merged; none crosses the end of a metaslab.
     pub ranges: Vec<Range<u64>>,
 }
 
-/// Places not yet taken by the pool, by txg, vdev and metaslab.
+/// Frees of checkpointed blocks not yet taken by the pool, by txg, vdev and metaslab.
 #[derive(Debug, Default)]
-pub(crate) struct Kept(BTreeMap<Txg, BTreeMap<(u32, u32), RangeTree>>);
+pub(crate) struct PendingCheckpointFrees(BTreeMap<Txg, BTreeMap<(u32, u32), RangeTree>>);
 
-impl Kept {
-    /// Adds a place; fails when it was added before.
+impl PendingCheckpointFrees {
+    /// Adds a range; fails when it was added before.
     pub(crate) fn add(
         &mut self,
         txg: Txg,
@@ -39,12 +39,12 @@ impl Kept {
         self.0.contains_key(&txg)
     }
 
-    /// Takes the places of a txg, in order of vdev and metaslab.
-    pub(crate) fn take(&mut self, txg: Txg) -> Vec<KeptRanges> {
+    /// Takes the ranges of a txg, in order of vdev and metaslab.
+    pub(crate) fn take(&mut self, txg: Txg) -> Vec<CheckpointFrees> {
         let places = self.0.remove(&txg).unwrap_or_default();
         places
             .into_iter()
-            .map(|((vdev, _), mut ranges)| KeptRanges {
+            .map(|((vdev, _), mut ranges)| CheckpointFrees {
                 vdev,
                 ranges: ranges.drain(),
             })

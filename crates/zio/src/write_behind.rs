@@ -1,8 +1,8 @@
-//! Writes whose pointers are there before the devices have taken the bytes: a transaction group need not wait for a level of its
-//! trees before it writes the next.
+//! Write-behind: writes whose pointers are returned before the devices have taken the bytes, so that a txg need not wait for a
+//! level of its trees before it writes the next.
 //!
 //! Guarantees: two writes of one place reach it in their order; a read of a place waits for what is on its way there;
-//! [`BlockStore::settle`] tells of every write that failed.
+//! [`BlockStore::wait_writes`] reports every write that failed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,21 +15,21 @@ use vdev::IoClass;
 
 use crate::{BlockStore, Bookmark, ZioError};
 
-/// Writes under way.
-pub(crate) struct Later {
-    /// The newest write of each place, by the first of its places: all are the same in two blocks, or none is.
-    places: RefCell<BTreeMap<(u32, u64), Rc<Arrival>>>,
+/// Writes whose bytes the devices have not taken yet.
+pub(crate) struct WriteBehind {
+    /// The newest pending write by first DVA (vdev and offset): the DVAs of two blocks are all the same, or all different.
+    places: RefCell<BTreeMap<(u32, u64), Rc<PendingWrite>>>,
     under_way: Cell<usize>,
     failure: RefCell<Option<ZioError>>,
-    settled: Event,
+    idle: Event,
 }
 
-struct Arrival {
+struct PendingWrite {
     over: Cell<bool>,
     event: Event,
 }
 
-impl Arrival {
+impl PendingWrite {
     async fn wait(&self) {
         while !self.over.get() {
             self.event.wait().await;
@@ -37,41 +37,41 @@ impl Arrival {
     }
 }
 
-impl Default for Later {
+impl Default for WriteBehind {
     fn default() -> Self {
         Self {
             places: RefCell::default(),
             under_way: Cell::new(0),
             failure: RefCell::new(None),
-            settled: Event::new("writes of the group to be taken by the devices"),
+            idle: Event::new("writes of the txg to be taken by the devices"),
         }
     }
 }
 
-/// What the write of a block to its places needs.
-pub(crate) struct Placed {
+/// A block with its DVAs, ready to be written.
+pub(crate) struct PlacedBlock {
     pub(crate) txg: Txg,
     pub(crate) dvas: Vec<Dva>,
     pub(crate) bytes: IoBuf,
     pub(crate) class: IoClass,
     pub(crate) bookmark: Bookmark,
-    /// Room among the bytes being written, given back at the end.
+    /// Its share of [`StoreTuning::writing_bytes_max`](crate::StoreTuning::writing_bytes_max), released at the end.
     pub(crate) room: Permit,
 }
 
 impl BlockStore {
-    /// Begins to write a block to places that are its own.
-    pub(crate) fn begin_later(&self, block: Placed) {
+    /// Begins to write a block to DVAs that are allocated for it.
+    pub(crate) fn begin_write_behind(&self, block: PlacedBlock) {
         let Some(first) = block.dvas.first() else {
             return;
         };
         let key = (first.vdev, first.offset);
-        let arrival = Rc::new(Arrival {
+        let pending = Rc::new(PendingWrite {
             over: Cell::new(false),
             event: Event::new("bytes on their way to a device"),
         });
-        let later = self.later();
-        let before = later.places.borrow_mut().insert(key, arrival.clone());
+        let later = self.pending_writes();
+        let before = later.places.borrow_mut().insert(key, pending.clone());
         later.under_way.set(later.under_way.get() + 1);
         let store = self.clone();
         let write = async move {
@@ -88,49 +88,53 @@ impl BlockStore {
                 )
                 .await;
             drop(block.room);
-            let later = store.later();
+            let later = store.pending_writes();
             if let Err(error) = written {
                 later.failure.borrow_mut().get_or_insert(error);
             }
-            arrival.over.set(true);
+            pending.over.set(true);
             let mut places = later.places.borrow_mut();
             if places
                 .get(&key)
-                .is_some_and(|now| Rc::ptr_eq(now, &arrival))
+                .is_some_and(|now| Rc::ptr_eq(now, &pending))
             {
                 places.remove(&key);
             }
             drop(places);
-            arrival.event.notify_all();
+            pending.event.notify_all();
             later.under_way.set(later.under_way.get() - 1);
             if later.under_way.get() == 0 {
-                later.settled.notify_all();
+                later.idle.notify_all();
             }
         };
-        drop(self.handle().spawn("a write of a group", write));
+        drop(self.handle().spawn("a write of a txg", write));
     }
 
-    /// Waits until the devices have taken everything that [`BlockStore::write_later`] began.
+    /// Waits until the devices have taken everything that [`BlockStore::write_behind`] began.
     ///
     /// # Errors
-    /// The first failure since the last call: the group must not commit.
-    pub async fn settle(&self) -> Result<(), ZioError> {
-        let later = self.later();
+    /// The first failure since the last call: the txg must not commit.
+    pub async fn wait_writes(&self) -> Result<(), ZioError> {
+        let later = self.pending_writes();
         while later.under_way.get() > 0 {
-            later.settled.wait().await;
+            later.idle.wait().await;
         }
         later.failure.borrow_mut().take().map_or(Ok(()), Err)
     }
 
-    /// Why the group cannot commit, if a write has failed already.
-    pub(crate) fn check_later(&self) -> Result<(), ZioError> {
-        self.later().failure.borrow().clone().map_or(Ok(()), Err)
+    /// Returns the first failure of a pending write, if one has failed already: the txg cannot commit.
+    pub(crate) fn check_write_behind(&self) -> Result<(), ZioError> {
+        self.pending_writes()
+            .failure
+            .borrow()
+            .clone()
+            .map_or(Ok(()), Err)
     }
 
-    /// Waits until the bytes of a block are at its places, if they are on their way.
-    pub(crate) async fn arrived(&self, bp: &BlockPointer) {
+    /// Waits for the pending write of a block, if there is one.
+    pub(crate) async fn wait_pending_write(&self, bp: &BlockPointer) {
         loop {
-            let later = self.later();
+            let later = self.pending_writes();
             if later.under_way.get() == 0 {
                 return;
             }
@@ -142,8 +146,8 @@ impl BlockStore {
                 .borrow()
                 .get(&(first.vdev, first.offset))
                 .cloned();
-            let Some(arrival) = found else { return };
-            arrival.wait().await;
+            let Some(pending) = found else { return };
+            pending.wait().await;
         }
     }
 }

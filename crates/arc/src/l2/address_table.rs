@@ -1,6 +1,6 @@
-//! Which block lies where on the cache devices, in little memory.
+//! Addresses of blocks on the cache devices, in little memory.
 //!
-//! A block is named by 64 bits of hash of its place and birth, and its address is one word: 16 bytes a block, in tables that
+//! A block is named by 64 bits of hash of its address and birth, and its address is one word: 16 bytes a block, in tables that
 //! grow by a quarter, so at most 24; the order on a device costs 8 more. Two blocks of one name, or an address that was
 //! overwritten meanwhile, cost a re-read: what comes from a cache device is checked against the block's own checksum.
 
@@ -15,9 +15,9 @@ const CHUNK: usize = 1024;
 
 /// An address: bit 63 set, device (8 bits), sectors less one (15 bits), first sector (40 bits).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place(u64);
+pub(super) struct L2Address(u64);
 
-impl Place {
+impl L2Address {
     /// `daddr` and `psize` in bytes, multiples of 512; `None` when they do not fit (512 TiB, 16 MiB).
     pub(super) fn new(device: u8, daddr: u64, psize: u64) -> Option<Self> {
         let (sector, count) = (daddr >> 9, (psize >> 9).checked_sub(1)?);
@@ -63,27 +63,29 @@ impl Default for Table {
 }
 
 impl Table {
-    pub(super) fn get(&self, name: u64) -> Option<Place> {
+    pub(super) fn get(&self, name: u64) -> Option<L2Address> {
         let segment = &self.segments[segment_of(name)];
-        segment.find(name).map(|slot| Place(segment.slots[slot].1))
+        segment
+            .find(name)
+            .map(|slot| L2Address(segment.slots[slot].1))
     }
 
     /// Adds a block, or moves it; returns where it was.
-    pub(super) fn insert(&mut self, name: u64, place: Place) -> Option<Place> {
+    pub(super) fn insert(&mut self, name: u64, address: L2Address) -> Option<L2Address> {
         let segment = &mut self.segments[segment_of(name)];
         if let Some(slot) = segment.find(name) {
-            let old = std::mem::replace(&mut segment.slots[slot].1, place.0);
-            return Some(Place(old));
+            let old = std::mem::replace(&mut segment.slots[slot].1, address.0);
+            return Some(L2Address(old));
         }
         if (segment.used + 1) * 100 > segment.slots.len() * 85 {
             segment.grow();
         }
-        segment.put(name, place.0);
+        segment.put(name, address.0);
         segment.used += 1;
         None
     }
 
-    pub(super) fn remove(&mut self, name: u64) -> Option<Place> {
+    pub(super) fn remove(&mut self, name: u64) -> Option<L2Address> {
         self.segments[segment_of(name)].remove(name)
     }
 
@@ -132,17 +134,17 @@ impl Segment {
         None
     }
 
-    fn put(&mut self, name: u64, place: u64) {
+    fn put(&mut self, name: u64, address: u64) {
         let mut slot = self.home(name);
         while self.slots[slot].1 != 0 {
             slot = self.next(slot);
         }
-        self.slots[slot] = (name, place);
+        self.slots[slot] = (name, address);
     }
 
-    fn remove(&mut self, name: u64) -> Option<Place> {
+    fn remove(&mut self, name: u64) -> Option<L2Address> {
         let mut hole = self.find(name)?;
-        let place = Place(self.slots[hole].1);
+        let address = L2Address(self.slots[hole].1);
         self.used -= 1;
         let len = self.slots.len();
         let distance = |from: usize, to: usize| (to + len - from) % len;
@@ -157,7 +159,7 @@ impl Segment {
             at = self.next(at);
         }
         self.slots[hole] = (0, 0);
-        Some(place)
+        Some(address)
     }
 
     fn grow(&mut self) {
@@ -165,9 +167,9 @@ impl Segment {
         let mut larger = Vec::with_capacity(len);
         larger.resize(len, (0, 0));
         let old = std::mem::replace(&mut self.slots, larger);
-        for (name, place) in old {
-            if place != 0 {
-                self.put(name, place);
+        for (name, address) in old {
+            if address != 0 {
+                self.put(name, address);
             }
         }
     }
@@ -242,16 +244,16 @@ mod tests {
             if step % 3 == 0 {
                 assert_eq!(table.remove(name(number)), model.remove(&number));
             } else {
-                let place = Place::new(3, step << 12, 4096).expect("fits");
+                let address = L2Address::new(3, step << 12, 4096).expect("fits");
                 assert_eq!(
-                    table.insert(name(number), place),
-                    model.insert(number, place)
+                    table.insert(name(number), address),
+                    model.insert(number, address)
                 );
             }
         }
         assert_eq!(table.len(), model.len());
-        for (&number, &place) in &model {
-            assert_eq!(table.get(name(number)), Some(place));
+        for (&number, &address) in &model {
+            assert_eq!(table.get(name(number)), Some(address));
         }
     }
 
@@ -261,8 +263,8 @@ mod tests {
         let mut order = Order::default();
         let mut worst = 0;
         for number in 0..2_000_000_u64 {
-            let place = Place::new(0, number << 13, 8192).expect("fits");
-            table.insert(name(number), place);
+            let address = L2Address::new(0, number << 13, 8192).expect("fits");
+            table.insert(name(number), address);
             order.push_newest(name(number));
             if number > 200_000 && number % 1009 == 0 {
                 let bytes = table.bytes() + order.bytes();
@@ -274,13 +276,13 @@ mod tests {
 
     #[test]
     fn places_keep_their_parts() {
-        let place = Place::new(200, 0x1234_5678_9a00, 16 << 20).expect("fits");
+        let address = L2Address::new(200, 0x1234_5678_9a00, 16 << 20).expect("fits");
         assert_eq!(
-            (place.device(), place.daddr(), place.psize()),
+            (address.device(), address.daddr(), address.psize()),
             (200, 0x1234_5678_9a00, 16 << 20)
         );
-        assert_eq!(Place::new(0, 1 << 50, 512), None);
-        assert_eq!(Place::new(0, 512, 17 << 20), None);
-        assert_eq!(Place::new(0, 512, 0), None);
+        assert_eq!(L2Address::new(0, 1 << 50, 512), None);
+        assert_eq!(L2Address::new(0, 512, 17 << 20), None);
+        assert_eq!(L2Address::new(0, 512, 0), None);
     }
 }

@@ -1,17 +1,17 @@
-//! What a leaf lacks: the groups of transactions of which it may not hold every write.
+//! Sets of txgs, such as a leaf's DTL: the txgs of which it may not hold every write.
 
 use std::ops::Range;
 
 use ondisk::Txg;
 
-/// Most ranges kept: beyond, all are thrown together, which only means that more is brought again.
+/// Most ranges kept: beyond, all are merged into one, which only means that more is resilvered.
 const RANGES_MAX: usize = 1024;
 
 /// A set of txgs as sorted ranges that do not touch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Gaps(Vec<Range<u64>>);
+pub(crate) struct TxgSet(Vec<Range<u64>>);
 
-impl Gaps {
+impl TxgSet {
     /// Returns the set of all txgs.
     pub(crate) fn everything() -> Self {
         Self(std::iter::once(0..u64::MAX).collect())
@@ -72,17 +72,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_grow_together_and_are_cut() {
-        let mut gaps = Gaps::default();
+    fn ranges_are_merged_and_cut() {
+        let mut txgs = TxgSet::default();
         for range in [10..12, 20..21, 12..13, 5..6, 7..7] {
-            gaps.add(range);
+            txgs.add(range);
         }
-        assert_eq!(gaps.0, [5..6, 10..13, 20..21]);
-        assert!(gaps.contains(Txg(12)) && !gaps.contains(Txg(13)));
-        gaps.subtract(&(11..20));
-        assert_eq!(gaps.0, [5..6, 10..11, 20..21]);
-        gaps.subtract(&(0..u64::MAX));
-        assert!(gaps.is_empty());
-        assert!(Gaps::everything().contains(Txg(0)));
+        assert_eq!(txgs.0, [5..6, 10..13, 20..21]);
+        assert!(txgs.contains(Txg(12)) && !txgs.contains(Txg(13)));
+        txgs.subtract(&(11..20));
+        assert_eq!(txgs.0, [5..6, 10..11, 20..21]);
+        txgs.subtract(&(0..u64::MAX));
+        assert!(txgs.is_empty());
+        assert!(TxgSet::everything().contains(Txg(0)));
     }
 }
