@@ -723,6 +723,7 @@ fn kill_subtree(
         if level > 0 {
             let buf = tree.read_indirect(level, index, &bp).await?;
             let mut under_way: VecDeque<JoinHandle<Result<()>>> = VecDeque::new();
+            let mut outcome = Ok(());
             for (i, child) in BlockPointer::decode_all(&buf).enumerate() {
                 if child.is_hole() {
                     continue;
@@ -746,12 +747,18 @@ fn kill_subtree(
                 if under_way.len() >= WINDOW_L1
                     && let Some(first) = under_way.pop_front()
                 {
-                    first.await?;
+                    outcome = first.await;
+                    if outcome.is_err() {
+                        break;
+                    }
                 }
             }
+            // Nothing may still be reading when a failure is reported.
             for task in under_way {
-                task.await?;
+                let result = task.await;
+                outcome = outcome.and(result);
             }
+            outcome?;
         }
         tree.kill(&bp);
         Ok(())

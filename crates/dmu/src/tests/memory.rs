@@ -122,6 +122,12 @@ impl MemoryStore {
         }))
     }
 
+    /// Loses a block: reads of it fail from now on.
+    pub(crate) fn lose(&self, bp: &BlockPointer) {
+        let key = bp.dvas()[0].offset / 512;
+        self.0.blocks.borrow_mut().remove(&key);
+    }
+
     /// Bytes stored.
     pub(crate) fn bytes(&self) -> u64 {
         self.0

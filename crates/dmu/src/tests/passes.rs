@@ -9,7 +9,10 @@ use ondisk::{ObjectId, ObjectType, ObjsetType, Txg};
 use super::driver::Random;
 use super::rig::{Rig, options, run};
 use crate::zap::{self, ZapSpec};
-use crate::{AllocSpec, DmuError, NoLedger, ObjsetOptions, Owner, TxWeight, TxgClock, TxgOptions};
+use crate::{
+    AllocSpec, DmuError, NoLedger, ObjsetOptions, Owner, Traversal, TraverseOptions, TxWeight,
+    TxgClock, TxgOptions,
+};
 
 /// As the meta-objset does: later passes change what the first one wrote, in the same group, and its blocks are rewritten in
 /// place. Births and kills must still be what is reachable.
@@ -101,6 +104,57 @@ fn later_passes_rewrite_in_place() {
                     );
                 }
             }
+        });
+    }
+}
+
+/// The first indirect block that the free of an object reads is lost; those beside it are being read. The sync reports the
+/// failure when all of them have ended: a read that outlives its sync would meet a pool that is suspended or closed, and what
+/// it frees would reach no ledger.
+#[test]
+fn a_failed_free_of_a_subtree_ends_with_all_its_reads() {
+    for seed in 0..10 {
+        run(seed, |handle| async move {
+            let mut rig = Rig::new(&handle, ObjsetType::ZFS, options())
+                .await
+                .expect("a new objset");
+            let clock = rig.services.clock.clone();
+            let tx = clock.begin(TxWeight::default()).await.expect("open");
+            let spec = AllocSpec::new(ObjectType::PLAIN_FILE_CONTENTS)
+                .block_size(512)
+                .indirect_shift(12);
+            let object = rig.os.allocate(spec, &tx).await.expect("allocates");
+            // 32 pointers an indirect block: 16 of level 1 below one of level 2.
+            let bytes = vec![1; 512 * 32 * 16];
+            rig.os.write(object, 0, &bytes, &tx).await.expect("writes");
+            drop(tx);
+            let root = rig.sync().await.expect("syncs");
+            let mut traversal = Traversal::new(&rig.services, root, TraverseOptions::default());
+            let lost = loop {
+                let item = traversal
+                    .next()
+                    .await
+                    .expect("reads")
+                    .expect("a level-1 block");
+                if item.object == object && item.level == 1 {
+                    break item.bp;
+                }
+            };
+            rig.store.lose(&lost);
+            let tx = clock.begin(TxWeight::default()).await.expect("open");
+            rig.os.free_object(object, &tx).await.expect("frees");
+            drop(tx);
+            let txg = clock.quiesce_next().await;
+            let result = rig.os.sync(txg, 1, &mut rig.ledger).await;
+            assert!(
+                matches!(result, Err(DmuError::Read { level: 1, .. })),
+                "{result:?}"
+            );
+            let reads = rig.store.reads();
+            for _ in 0..100 {
+                handle.yield_now().await;
+            }
+            assert_eq!(rig.store.reads(), reads, "nothing is read after the sync");
         });
     }
 }
