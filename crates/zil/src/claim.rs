@@ -1,4 +1,4 @@
-//! Taking over the log of a pool that was not left cleanly, and freeing one.
+//! Claiming the log of a pool that was not exported, and freeing one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use zio::{BlockStore, IoClass, ZioError};
 use crate::error::{Result, ZilError};
 use crate::walk::{Walk, complete_block, read_block, records_of};
 
-/// What a claim comes to.
+/// The result of a claim.
 #[derive(Clone, Debug)]
 pub struct Claimed {
-    /// To be stored in the same group.
+    /// To be stored in the same txg.
     pub header: ZilHeader,
     /// Blocks of files that the log refers to as well (clones that were logged and not written): each of these is one more
-    /// reference, to be counted in the same group, since whoever has the block now may free it before the replay. The replay
-    /// gives these references up.
+    /// reference, to be counted in the same txg, since the file that has the block now may free it before the replay. The replay
+    /// gives these references back.
     pub referenced: Vec<BlockPointer>,
 }
 
@@ -30,17 +30,17 @@ impl From<ZilHeader> for Claimed {
     }
 }
 
-/// Claims the log of a header in `first`, the first group after the import: marks its blocks as allocated, so that
-/// nothing else is put there, and remembers how far it reaches. To be called before anything is allocated in this
+/// Claims the log of a header in `first`, the first txg after the import: marks its blocks as allocated, so that
+/// nothing else is allocated there, and records how far it reaches. To be called before anything is allocated in this
 /// session. A claimed or empty header is returned as it is. An empty
-/// header for one that was not means that nothing of the log can be had: its first block is to be freed, if it is older
+/// header for one that was not means that nothing of the log can be read: its first block is to be freed, if it is older
 /// than `first`.
 ///
 /// A log ends where something else was found, never where a device did not answer: what is there may have been
-/// acknowledged. But with it may end what lies on top-level vdevs that are `given_up`.
+/// acknowledged. Only on top-level vdevs that are `given_up` an unreadable block ends it.
 ///
-/// What of the claimed blocks was still on its way to some of the devices is written there: after the claim they count as
-/// much as any other block, and redundancy must hold for them, too.
+/// Copies of claimed blocks that had not reached their devices are written: after the claim they count as much as any other
+/// block, and redundancy must hold for them, too.
 ///
 /// # Errors
 /// [`ZilError::Unreadable`], [`ZilError::UnreadableData`] and [`ZilError::Block`] when a device fails;
@@ -121,7 +121,7 @@ pub async fn claim(
                     })?,
                 };
                 if !whole || !claim_block(store, &data, first).await? {
-                    // The record reached the disk before its data did, so nobody was told that it is safe.
+                    // The record reached the disk before its data did, so its commit was never acknowledged.
                     break 'chain;
                 }
                 store.complete(&data, IoClass::SyncRead).await?;
@@ -146,8 +146,8 @@ pub async fn claim(
     Ok(Claimed { header, referenced })
 }
 
-/// Returns the blocks of an unclaimed log that were allocated in `newest` or before, in the order of the chain: what a state
-/// to which the pool was rewound holds of it. Later blocks are not of that state.
+/// Returns the blocks of an unclaimed log that were allocated in `newest` or before, in the order of the chain: what the state
+/// to which the pool was rewound has of it. Later blocks are not of that state.
 ///
 /// # Errors
 /// [`ZilError::Unreadable`].
@@ -157,7 +157,7 @@ pub async fn blocks_until(
     header: &ZilHeader,
     newest: Txg,
 ) -> Result<Vec<BlockPointer>> {
-    let mut garbage = Garbage::new(header);
+    let mut frees = LogFrees::new(header);
     let mut last = 0;
     let mut bp = header.log;
     while !bp.is_hole() && bp.birth() <= newest {
@@ -166,16 +166,16 @@ pub async fn blocks_until(
             break;
         }
         last = seq;
-        garbage.chain_block(&bp);
+        frees.chain_block(&bp);
         match read_block(store, &bp).await? {
             Some(block) => bp = block.next,
             None => break,
         }
     }
-    Ok(garbage.blocks)
+    Ok(frees.blocks)
 }
 
-/// Marks a block as allocated unless the space maps have it already. `false` when its place is another's, or no place.
+/// Marks a block as allocated unless the space maps have it already. `false` when its space is another block's, or outside the vdev.
 async fn claim_block(store: &BlockStore, bp: &BlockPointer, first: Txg) -> Result<bool> {
     if bp.birth() < first {
         return Ok(true);
@@ -187,32 +187,32 @@ async fn claim_block(store: &BlockStore, bp: &BlockPointer, first: Txg) -> Resul
     }
 }
 
-/// Returns all blocks of a claimed log, to be freed when it is given up: those of the chain, and the data of indirect
+/// Returns all blocks of a claimed log, to be freed with it: those of the chain, and the data of indirect
 /// writes that nothing else refers to.
 ///
 /// # Errors
 /// [`ZilError::Unreadable`].
 pub async fn blocks_to_free(store: &BlockStore, header: &ZilHeader) -> Result<Vec<BlockPointer>> {
     let mut walk = Walk::new(store, header);
-    let mut garbage = Garbage::new(header);
+    let mut frees = LogFrees::new(header);
     while let Some(step) = walk.next().await? {
-        garbage.chain_block(&step.bp);
+        frees.chain_block(&step.bp);
         for record in records_of(&step.records).filter(|record| walk.is_claimed(record.seq)) {
-            garbage.record(&record);
+            frees.record(&record);
         }
     }
-    Ok(garbage.blocks)
+    Ok(frees.blocks)
 }
 
-/// Collects the blocks that go with a log.
+/// Collects the blocks to be freed with a log.
 #[derive(Debug)]
-pub(crate) struct Garbage {
+pub(crate) struct LogFrees {
     claim_txg: Txg,
     seen: BTreeSet<(u32, u64)>,
     pub(crate) blocks: Vec<BlockPointer>,
 }
 
-impl Garbage {
+impl LogFrees {
     pub(crate) fn new(header: &ZilHeader) -> Self {
         Self {
             claim_txg: Txg(header.claim_txg),
@@ -228,7 +228,7 @@ impl Garbage {
         }
     }
 
-    /// What a claimed record has.
+    /// Adds the blocks that only this claimed record refers to.
     pub(crate) fn record(&mut self, record: &LogRecord<'_>) {
         if let Some(data) = record.indirect_write() {
             self.data(&data);
@@ -236,12 +236,12 @@ impl Garbage {
         if record.is_clone_range()
             && let Some(range) = CloneRange::decode(record.body)
         {
-            // One reference for each time it is named.
+            // One reference for each mention.
             self.blocks.extend(range.shared().copied());
         }
     }
 
-    /// Data of an indirect write: only the log has it if it was written after the last synced group.
+    /// Data of an indirect write: only the log has it if it was written after the last synced txg.
     fn data(&mut self, bp: &BlockPointer) {
         if bp.birth() >= self.claim_txg && !bp.is_embedded() {
             self.chain_block(bp);

@@ -14,7 +14,7 @@ pub enum ZilError {
     /// The transaction clock or the objset failed.
     #[error(transparent)]
     Dmu(#[from] DmuError),
-    /// A block could not be set aside, written or freed.
+    /// A block could not be allocated, written or freed.
     #[error("{0}")]
     Block(Arc<ZioError>),
     /// A block that holds acknowledged changes cannot be read.
@@ -22,10 +22,10 @@ pub enum ZilError {
     Unreadable {
         /// Object of the dataset.
         objset: u64,
-        /// Place in the chain.
+        /// Its number in the chain.
         block: u64,
     },
-    /// Whether data that the log points to was written cannot be known, for a device does not give it.
+    /// It is unknown whether data that the log points to was written, for a device cannot be read.
     #[error(
         "data of record {seq} of the intent log of dataset object {objset} cannot be read: {source}"
     )]
@@ -34,7 +34,7 @@ pub enum ZilError {
         objset: u64,
         /// Number of the record.
         seq: u64,
-        /// What was met.
+        /// Why it cannot be read.
         source: Arc<ZioError>,
     },
     /// The log holds something that cannot be replayed here.
@@ -45,7 +45,7 @@ pub enum ZilError {
         /// What it holds.
         what: &'static str,
     },
-    /// A record's bytes make no sense.
+    /// A record's lengths or fields contradict each other.
     #[error("record {seq} of the intent log of dataset object {objset} is damaged")]
     Damaged {
         /// Object of the dataset.
@@ -53,13 +53,13 @@ pub enum ZilError {
         /// Number of the record.
         seq: u64,
     },
-    /// The log was given up; changes are made durable by their transaction group.
+    /// The log is being freed; changes become durable with their txg.
     #[error("the intent log cannot be written")]
     Broken,
 }
 
 impl ZilError {
-    /// Whether the log was not written for want of room, or because it is being given up, and not because a device failed.
+    /// Whether the log was not written for want of room, or because it is being freed, and not because a device failed.
     pub(crate) fn is_want_of_room(&self) -> bool {
         match self {
             Self::Broken => true,

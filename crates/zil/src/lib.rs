@@ -1,33 +1,36 @@
-//! The intent log of one objset: what was promised to be durable before its transaction group is.
+//! The intent log of one objset: changes that must be durable before their txg is.
 //!
 //! ```text
-//!  append --> records in memory, dropped when their group has synced
-//!  commit --> block --> block --> block (set aside, not written) : a chain on disk, one flush for all who wait
-//!  sync of a group: header points at the oldest block still needed, older ones are freed
+//!  append --> records in memory (itxs), dropped when their txg has synced
+//!  commit --> block --> block --> block (allocated, not written) : a chain on disk, one flush for all commits of a batch
+//!  sync of a txg: header points at the oldest block still needed, older ones are freed
 //!  import: claim --> replay (pulled by the file system or volume) --> the chain is freed
 //! ```
-//! Guarantees: when [`Zilog::commit`] returns, the records it speaks for are in a chain on stable storage that a later
-//! import finds, or their group has synced. A log that cannot be written is replaced by syncing the group.
-//! Does not know what records mean, except how a write is split over blocks, nor who stores them again.
+//! Guarantees: when [`Zilog::commit`] returns, its records are in a chain on stable storage that a later import finds, or
+//! their txg has synced. A log that cannot be written is replaced by syncing the txg.
+//! Does not know what records mean, except how a write is split over blocks, nor how they are replayed.
 //! Facts: docs/format/10-zil-arc.md; OpenZFS: include/sys/zil.h, module/zfs/zil.c.
 
 #![forbid(unsafe_code)]
 
+mod batch;
 mod chain;
 mod claim;
-mod crowd;
 mod error;
+mod group_commit;
+mod itx;
 mod log;
 mod pack;
-mod pending;
 mod replay;
+mod stats;
 mod walk;
 
 pub use claim::{Claimed, blocks_to_free, blocks_until, claim};
 pub use error::{Result, ZilError};
-pub use log::{LogBlocks, SyncOutcome, ZilStats, Zilog};
-pub use pending::{Intent, ItxKind};
+pub use itx::{Intent, ItxKind};
+pub use log::{SyncOutcome, Zilog};
 pub use replay::{Record, ReplayStream, WriteBody};
+pub use stats::{LogBlocks, ZilStats};
 
 use ondisk::zil::ZilHeader;
 
@@ -46,7 +49,7 @@ pub fn needs_replay(header: &ZilHeader) -> bool {
 }
 
 /// Whether a header belongs to the dataset with this object number. A clone's first objset block is its origin's, with
-/// the origin's header in it; that log is none of the clone's business.
+/// the origin's header in it; that log is the origin's.
 #[must_use]
 pub fn is_own(header: &ZilHeader, dataset: u64) -> bool {
     header.is_empty() || ondisk::zil::ChainId::of(&header.log).objset == dataset

@@ -7,13 +7,13 @@ use ondisk::zil::{LogRecord, SLIM_HEADER, record_kind};
 use ondisk::{ObjectId, Txg};
 use runtime::{IoBuf, IoBufMut};
 
-use crate::pending::{Entry, Intent};
+use crate::itx::{Intent, Itx};
 
 /// Largest log block. OpenZFS: module/zfs/zil.c, `zil_maxblocksize`.
 pub(crate) const BLOCK_MAX: usize = 128 << 10;
 /// Smallest log block; also the unit in which they are written. OpenZFS: include/sys/zil.h, ZIL_MIN_BLKSZ.
 pub(crate) const BLOCK_MIN: usize = 4 << 10;
-/// Sizes blocks are set aside in: room for one, two, four, eight and sixteen pages of data with their headers, and the
+/// Sizes in which blocks are allocated: room for one, two, four, eight and sixteen pages of data with their headers, and the
 /// largest. Only what is used is written, so a block too large costs space for some seconds, one too small a second write.
 const BLOCK_SIZES: [usize; 7] = [
     BLOCK_MIN,
@@ -27,7 +27,7 @@ const BLOCK_SIZES: [usize; 7] = [
 /// A write too long for any block is not split for less than this much room. One that fits a block is not split at all:
 /// after a power cut all of it is found, or nothing.
 const SPLIT_MIN: usize = 4 << 10;
-/// How many commits the size of the next block is guessed from.
+/// Commits from which the size of the next block is guessed.
 const HISTORY: usize = 8;
 
 const _: () = assert!(BLOCK_SIZES[0] == BLOCK_MIN && BLOCK_SIZES[6] == BLOCK_MAX);
@@ -42,7 +42,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Takes note of the record bytes of a commit.
+    /// Records the record bytes of a commit.
     pub(crate) fn note(&mut self, bytes: usize) {
         if self.recent.len() == HISTORY {
             self.recent.pop_front();
@@ -64,12 +64,12 @@ pub(crate) fn block_size(records: usize) -> u64 {
 }
 
 /// A block being filled.
-pub(crate) struct Filled {
+pub(crate) struct FilledBlock {
     /// Zeros in front for the header, records, zeros up to the next 4 KiB.
     pub(crate) bytes: IoBufMut,
     /// Bytes used, with the header.
     pub(crate) used: usize,
-    /// Newest group of its records; 0 without any.
+    /// Newest txg of its records; 0 without any.
     pub(crate) newest: Txg,
     /// Writes among its records that hold their data.
     pub(crate) copied: u64,
@@ -77,18 +77,18 @@ pub(crate) struct Filled {
     pub(crate) copied_bytes: u64,
 }
 
-/// Moves records from the front of `entries` into a block of `size` bytes, splitting the last write if need be. Gives
+/// Moves records from the front of `itxs` into a block of `size` bytes, splitting the last write if need be. Gives
 /// each record the number after `seq`.
-pub(crate) fn fill(entries: &mut VecDeque<Entry>, size: usize, seq: &mut u64) -> Filled {
+pub(crate) fn fill(itxs: &mut VecDeque<Itx>, size: usize, seq: &mut u64) -> FilledBlock {
     // First what goes in, so that the buffer is as large as needed and no larger.
     let mut used = SLIM_HEADER;
-    let mut pieces: Vec<Entry> = Vec::new();
-    while let Some(entry) = entries.front_mut() {
+    let mut pieces: Vec<Itx> = Vec::new();
+    while let Some(itx) = itxs.front_mut() {
         let room = size - used;
-        let whole = entry.intent.size();
+        let whole = itx.intent.size();
         if whole <= room {
             used += whole;
-            pieces.extend(entries.pop_front());
+            pieces.extend(itxs.pop_front());
             continue;
         }
         if let Intent::Write {
@@ -96,7 +96,7 @@ pub(crate) fn fill(entries: &mut VecDeque<Entry>, size: usize, seq: &mut u64) ->
             offset,
             data,
             ..
-        } = &mut entry.intent
+        } = &mut itx.intent
             && whole > RECORD_MAX
             && room >= LogRecord::WRITE_HEADER + SPLIT_MIN
         {
@@ -110,9 +110,9 @@ pub(crate) fn fill(entries: &mut VecDeque<Entry>, size: usize, seq: &mut u64) ->
             *offset += len as u64;
             *data = data.slice(len..data.len());
             used += piece.size();
-            pieces.push(Entry {
-                order: entry.order,
-                txg: entry.txg,
+            pieces.push(Itx {
+                order: itx.order,
+                txg: itx.txg,
                 intent: piece,
             });
         }
@@ -129,7 +129,7 @@ pub(crate) fn fill(entries: &mut VecDeque<Entry>, size: usize, seq: &mut u64) ->
         copied_bytes += data;
         put(&mut bytes, &mut at, &piece.intent, piece.txg, seq);
     }
-    Filled {
+    FilledBlock {
         bytes,
         used,
         newest,
@@ -192,8 +192,8 @@ mod tests {
     use super::*;
     use ondisk::bytes::u64_at;
 
-    fn write(len: usize) -> Entry {
-        Entry {
+    fn write(len: usize) -> Itx {
+        Itx {
             order: 0,
             txg: Txg(7),
             intent: Intent::Write {
@@ -215,11 +215,11 @@ mod tests {
 
     #[test]
     fn a_long_write_is_split_and_loses_nothing() {
-        let mut entries = VecDeque::from([write(300_001)]);
+        let mut itxs = VecDeque::from([write(300_001)]);
         let (mut seq, mut total, mut next) = (0, 0, 100);
         let mut blocks = 0;
-        while !entries.is_empty() {
-            let filled = fill(&mut entries, BLOCK_MAX, &mut seq);
+        while !itxs.is_empty() {
+            let filled = fill(&mut itxs, BLOCK_MAX, &mut seq);
             assert!(filled.used <= BLOCK_MAX && filled.newest == Txg(7));
             let record = &filled.bytes[SLIM_HEADER..];
             assert_eq!(u64_at(record, 24), blocks + 1);
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_waits_for_the_next_block() {
-        let record = |len| Entry {
+        let record = |len| Itx {
             order: 0,
             txg: Txg(4),
             intent: Intent::Record {
@@ -243,14 +243,11 @@ mod tests {
                 body: vec![1; len],
             },
         };
-        let mut entries = VecDeque::from([record(100), record(5000), record(7)]);
+        let mut itxs = VecDeque::from([record(100), record(5000), record(7)]);
         let mut seq = 9;
-        let filled = fill(&mut entries, BLOCK_MIN, &mut seq);
+        let filled = fill(&mut itxs, BLOCK_MIN, &mut seq);
         assert_eq!((filled.copied, filled.copied_bytes), (0, 0));
-        assert_eq!(
-            (filled.used, entries.len(), seq),
-            (SLIM_HEADER + 136, 2, 10)
-        );
+        assert_eq!((filled.used, itxs.len(), seq), (SLIM_HEADER + 136, 2, 10));
         assert_eq!(filled.bytes.len(), BLOCK_MIN);
     }
 }

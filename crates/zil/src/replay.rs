@@ -1,4 +1,4 @@
-//! Replay: the records of a claimed log as a stream, pulled by whoever knows what they mean.
+//! Replay: the records of a claimed log as a stream, pulled by the file system or volume that knows what they mean.
 
 use ondisk::bytes::{index, u64_at};
 use ondisk::zil::{CloneRange, LogRecord, record_kind};
@@ -6,7 +6,7 @@ use ondisk::{BlockPointer, ObjectId};
 use runtime::IoBuf;
 use zio::{Bookmark, IoClass, ReadProps};
 
-use crate::claim::Garbage;
+use crate::claim::LogFrees;
 use crate::error::{Result, ZilError};
 use crate::log::Zilog;
 use crate::walk::{Walk, records_of};
@@ -81,7 +81,7 @@ impl Record {
     }
 }
 
-/// The records of a log, in order. After the last one [`ReplayStream::finish`] gives the log up.
+/// The records of a log, in order. After the last one [`ReplayStream::finish`] frees the log.
 pub struct ReplayStream {
     log: Zilog,
     walk: Walk,
@@ -90,7 +90,7 @@ pub struct ReplayStream {
     /// Records of the block being read, and how far.
     block: Vec<u8>,
     at: usize,
-    garbage: Garbage,
+    frees: LogFrees,
     ended: bool,
 }
 
@@ -109,7 +109,7 @@ impl ReplayStream {
             replayed: header.replay_seq,
             block: Vec::new(),
             at: 0,
-            garbage: Garbage::new(&header),
+            frees: LogFrees::new(&header),
             log: log.clone(),
             ended: false,
         }
@@ -118,7 +118,7 @@ impl ReplayStream {
     /// Returns the next record that has not taken effect yet.
     ///
     /// # Errors
-    /// [`ZilError::Unreadable`] when a part of the log that was there at the claim is not to be had now.
+    /// [`ZilError::Unreadable`] when a part of the log that was there at the claim cannot be read now.
     pub async fn next(&mut self) -> Result<Option<Record>> {
         loop {
             while let Some(record) = records_of(&self.block[self.at..]).next() {
@@ -127,8 +127,8 @@ impl ReplayStream {
                     self.at = self.block.len();
                     break;
                 }
-                self.garbage.record(&record);
-                // Older ones are on disk with their group.
+                self.frees.record(&record);
+                // Older ones are on disk with their txg.
                 if record.seq > self.replayed && record.txg >= self.claim_txg {
                     return self.load(&record).await.map(Some);
                 }
@@ -137,7 +137,7 @@ impl ReplayStream {
                 self.ended = true;
                 return Ok(None);
             };
-            self.garbage.chain_block(&step.bp);
+            self.frees.chain_block(&step.bp);
             self.block = step.records;
             self.at = 0;
         }
@@ -205,7 +205,7 @@ impl ReplayStream {
         Ok(self.log.store().read(bp, props).await?)
     }
 
-    /// Gives the log up, with everything replayed: on return its blocks are free and the header is empty, on disk.
+    /// Frees the log after everything was replayed: on return its blocks are free and the header is empty, on disk.
     ///
     /// # Errors
     /// Of the transaction clock; the log stays as it is then.
@@ -215,8 +215,8 @@ impl ReplayStream {
     pub async fn finish(self) -> Result<()> {
         assert!(
             self.ended,
-            "a log is given up only when all of it was replayed"
+            "a log is freed only when all of it was replayed"
         );
-        self.log.discard(self.garbage.blocks).await
+        self.log.discard(self.frees.blocks).await
     }
 }

@@ -94,7 +94,7 @@ pub(crate) struct Walk {
     header: ZilHeader,
     next: BlockPointer,
     last_block: u64,
-    /// Highest record met.
+    /// Highest record number read.
     last_record: u64,
 }
 
@@ -119,7 +119,7 @@ impl Walk {
     /// Returns the next block that was claimed.
     ///
     /// # Errors
-    /// [`ZilError::Unreadable`] when a block that held records at the claim is not to be had now.
+    /// [`ZilError::Unreadable`] when a block that held records at the claim cannot be read now.
     pub(crate) async fn next(&mut self) -> Result<Option<Step>> {
         let bp = self.next;
         let id = ChainId::of(&bp);
@@ -129,7 +129,7 @@ impl Walk {
         self.last_block = id.seq;
         self.next = BlockPointer::HOLE;
         if id.seq == self.header.claim_blk_seq && self.last_record == self.claimed_records() {
-            // Set aside, never written.
+            // Allocated, never written.
             let records = Vec::new();
             return Ok(Some(Step { bp, records }));
         }

@@ -1,8 +1,8 @@
-//! Records in memory: what was appended and is on disk nowhere yet.
+//! Intent transactions (itxs): records in memory, appended and not yet on disk.
 //!
-//! Records that any commit writes (changes of names) keep their order among each other; records of one object keep
-//! theirs. Between the two kinds order may change on disk, as in OpenZFS: replay passes over records of objects that are
-//! gone. What is left of a removed object must be dropped ([`Pending::remove_async`]), for its number may come back.
+//! Sync itxs (changes of names) keep their order among each other; async itxs of one object keep theirs. Between the two
+//! kinds order may change on disk, as in OpenZFS: replay passes over records of objects that no longer exist. The async itxs
+//! of a removed object must be dropped ([`Itxs::remove_async`]), for its number may be used again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -20,10 +20,10 @@ pub enum ItxKind {
     Async(ObjectId),
 }
 
-/// A change to be remembered.
+/// A change, as the log stores it.
 #[derive(Debug, Clone)]
 pub enum Intent {
-    /// A record of which the log knows nothing.
+    /// A record that is opaque to the log.
     Record {
         /// One of [`ondisk::zil::record_kind`].
         kind: u64,
@@ -38,11 +38,11 @@ pub enum Intent {
         offset: u64,
         /// The bytes; shared, not copied.
         data: IoBuf,
-        /// Size of the object's blocks, if those written whole may be written to their place at a commit instead of being
-        /// copied to the log; else 0.
+        /// Size of the object's blocks, if those written whole may be written to their final location at a commit instead
+        /// of being copied to the log; else 0.
         block: u32,
     },
-    /// A whole block that is at its place. Made of a write by its commit.
+    /// A whole block that is at its final location. A commit makes it of a write.
     Indirect {
         /// The object.
         object: ObjectId,
@@ -53,7 +53,7 @@ pub enum Intent {
     },
     /// Records of one change: all of them are found after a crash, or none. Together at most some 128,000 bytes.
     Group(Vec<Self>),
-    /// A change there is no record for: a commit that should write it waits for its group instead.
+    /// A change without a record type: a commit that should write it waits for its txg instead.
     Unlogged,
 }
 
@@ -92,7 +92,7 @@ impl Intent {
 }
 
 impl Intent {
-    /// The part of a write, as a range of its data, that is whole blocks which may go to their place.
+    /// The part of a write, as a range of its data, that is whole blocks which may be written early.
     pub(crate) fn whole_blocks(&self) -> Option<Range<usize>> {
         let &Self::Write {
             offset,
@@ -112,12 +112,12 @@ impl Intent {
         if first >= last {
             return None;
         }
-        let at = |place: u64| usize::try_from(place - offset).ok();
+        let at = |byte: u64| usize::try_from(byte - offset).ok();
         Some(at(first)?..at(last)?)
     }
 }
 
-impl Entry {
+impl Itx {
     /// Cuts a write in pieces: what is before its whole blocks, each of these, and what is after.
     pub(crate) fn cut(self, blocks: Range<usize>) -> Vec<Self> {
         let Intent::Write {
@@ -158,84 +158,92 @@ impl Entry {
     }
 }
 
-/// A record with its place in order.
+/// A record in memory.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct Itx {
+    /// Position among all records appended.
     pub(crate) order: u64,
     pub(crate) txg: Txg,
     pub(crate) intent: Intent,
 }
 
 /// The records of one log that are in memory.
+// OpenZFS: include/sys/zil_impl.h, itxs_t and zl_itx_commit_list
 #[derive(Debug, Default)]
-pub(crate) struct Pending {
+pub(crate) struct Itxs {
     next_order: u64,
-    always: VecDeque<Entry>,
-    objects: BTreeMap<ObjectId, VecDeque<Entry>>,
+    sync_list: VecDeque<Itx>,
+    async_lists: BTreeMap<ObjectId, VecDeque<Itx>>,
     /// Chosen to be written, in the order in which they will be.
-    queue: VecDeque<Entry>,
+    commit_list: VecDeque<Itx>,
     /// Records ever chosen.
-    queued: u64,
+    chosen: u64,
 }
 
-impl Pending {
-    pub(crate) fn append(&mut self, scope: ItxKind, intent: Intent, txg: Txg) {
-        let entry = Entry {
+impl Itxs {
+    pub(crate) fn append(&mut self, kind: ItxKind, intent: Intent, txg: Txg) {
+        let itx = Itx {
             order: self.next_order,
             txg,
             intent,
         };
         self.next_order += 1;
-        match scope {
-            ItxKind::Sync => self.always.push_back(entry),
-            ItxKind::Async(object) => self.objects.entry(object).or_default().push_back(entry),
+        match kind {
+            ItxKind::Sync => self.sync_list.push_back(itx),
+            ItxKind::Async(object) => self.async_lists.entry(object).or_default().push_back(itx),
         }
     }
 
-    /// Drops the records of an object that no commit has chosen.
+    /// Drops the async itxs of an object that no commit has chosen.
+    // OpenZFS: module/zfs/zil.c, zil_remove_async
     pub(crate) fn remove_async(&mut self, object: ObjectId) {
-        self.objects.remove(&object);
+        self.async_lists.remove(&object);
     }
 
-    /// Makes an object's records ones that every commit writes: a change of names depends on them.
+    /// Makes an object's async itxs sync ones: a change of names depends on them.
+    // OpenZFS: module/zfs/zil.c, zil_async_to_sync
     pub(crate) fn async_to_sync(&mut self, object: ObjectId) {
-        self.always
-            .extend(self.objects.remove(&object).unwrap_or_default());
+        self.sync_list
+            .extend(self.async_lists.remove(&object).unwrap_or_default());
     }
 
     /// Chooses what a commit of `object`, or of everything, writes. Returns the number of records ever chosen: when so
     /// many are durable, the commit is done.
     pub(crate) fn choose(&mut self, object: Option<ObjectId>) -> u64 {
-        let mut chosen: Vec<Entry> = self.always.drain(..).collect();
+        let mut list: Vec<Itx> = self.sync_list.drain(..).collect();
         match object {
-            Some(object) => chosen.extend(self.objects.remove(&object).unwrap_or_default()),
-            None => chosen.extend(std::mem::take(&mut self.objects).into_values().flatten()),
+            Some(object) => list.extend(self.async_lists.remove(&object).unwrap_or_default()),
+            None => list.extend(
+                std::mem::take(&mut self.async_lists)
+                    .into_values()
+                    .flatten(),
+            ),
         }
-        chosen.sort_unstable_by_key(|entry| entry.order);
-        self.queued += chosen.len() as u64;
-        self.queue.extend(chosen);
-        self.queued
+        list.sort_unstable_by_key(|itx| itx.order);
+        self.chosen += list.len() as u64;
+        self.commit_list.extend(list);
+        self.chosen
     }
 
     /// Takes everything chosen; with it the number of records ever chosen.
-    pub(crate) fn take_queue(&mut self) -> (VecDeque<Entry>, u64) {
-        (std::mem::take(&mut self.queue), self.queued)
+    pub(crate) fn take_commit_list(&mut self) -> (VecDeque<Itx>, u64) {
+        (std::mem::take(&mut self.commit_list), self.chosen)
     }
 
-    /// Drops what a synced group has made durable.
+    /// Drops what a synced txg has made durable.
     pub(crate) fn synced(&mut self, txg: Txg) {
-        self.always.retain(|entry| entry.txg > txg);
-        self.queue.retain(|entry| entry.txg > txg);
-        self.objects.retain(|_, entries| {
-            entries.retain(|entry| entry.txg > txg);
-            !entries.is_empty()
+        self.sync_list.retain(|itx| itx.txg > txg);
+        self.commit_list.retain(|itx| itx.txg > txg);
+        self.async_lists.retain(|_, itxs| {
+            itxs.retain(|itx| itx.txg > txg);
+            !itxs.is_empty()
         });
     }
 
     /// Records in memory that no commit has chosen, and those that wait to be written.
     pub(crate) fn counts(&self) -> (usize, usize) {
-        let objects: usize = self.objects.values().map(VecDeque::len).sum();
-        (self.always.len() + objects, self.queue.len())
+        let objects: usize = self.async_lists.values().map(VecDeque::len).sum();
+        (self.sync_list.len() + objects, self.commit_list.len())
     }
 }
 
@@ -250,11 +258,11 @@ mod tests {
         }
     }
 
-    fn kinds(pending: &mut Pending) -> Vec<u64> {
-        let (queue, _) = pending.take_queue();
+    fn kinds(itxs: &mut Itxs) -> Vec<u64> {
+        let (queue, _) = itxs.take_commit_list();
         queue
             .into_iter()
-            .map(|entry| match entry.intent {
+            .map(|itx| match itx.intent {
                 Intent::Record { kind, .. } => kind,
                 _ => 0,
             })
@@ -263,21 +271,21 @@ mod tests {
 
     #[test]
     fn a_commit_of_one_object_leaves_the_others() {
-        let mut pending = Pending::default();
+        let mut itxs = Itxs::default();
         let (a, b) = (ObjectId(7), ObjectId(8));
-        pending.append(ItxKind::Async(a), note(1), Txg(4));
-        pending.append(ItxKind::Sync, note(2), Txg(4));
-        pending.append(ItxKind::Async(b), note(3), Txg(4));
-        pending.append(ItxKind::Async(a), note(4), Txg(5));
-        assert_eq!(pending.choose(Some(a)), 3);
-        assert_eq!(kinds(&mut pending), [1, 2, 4]);
-        assert_eq!(pending.choose(None), 4);
-        assert_eq!(kinds(&mut pending), [3]);
+        itxs.append(ItxKind::Async(a), note(1), Txg(4));
+        itxs.append(ItxKind::Sync, note(2), Txg(4));
+        itxs.append(ItxKind::Async(b), note(3), Txg(4));
+        itxs.append(ItxKind::Async(a), note(4), Txg(5));
+        assert_eq!(itxs.choose(Some(a)), 3);
+        assert_eq!(kinds(&mut itxs), [1, 2, 4]);
+        assert_eq!(itxs.choose(None), 4);
+        assert_eq!(kinds(&mut itxs), [3]);
     }
 
     #[test]
     fn a_write_is_cut_at_whole_blocks() {
-        let entry = |offset: u64, len: usize| Entry {
+        let itx = |offset: u64, len: usize| Itx {
             order: 3,
             txg: Txg(4),
             intent: Intent::Write {
@@ -287,9 +295,9 @@ mod tests {
                 block: 4096,
             },
         };
-        assert_eq!(entry(100, 5000).intent.whole_blocks(), None);
-        assert_eq!(entry(0, 4095).intent.whole_blocks(), None);
-        assert_eq!(entry(5000, 100).intent.whole_blocks(), None);
+        assert_eq!(itx(100, 5000).intent.whole_blocks(), None);
+        assert_eq!(itx(0, 4095).intent.whole_blocks(), None);
+        assert_eq!(itx(5000, 100).intent.whole_blocks(), None);
         for (offset, len, expected) in [
             (0, 4096, vec![(0, 4096)]),
             (
@@ -303,9 +311,9 @@ mod tests {
                 vec![(8192, 4096), (12288, 4096), (16384, 4096)],
             ),
         ] {
-            let entry = entry(offset, len);
-            let blocks = entry.intent.whole_blocks().expect("whole blocks");
-            let pieces: Vec<(u64, usize)> = entry
+            let itx = itx(offset, len);
+            let blocks = itx.intent.whole_blocks().expect("whole blocks");
+            let pieces: Vec<(u64, usize)> = itx
                 .cut(blocks)
                 .into_iter()
                 .map(|piece| match piece.intent {
@@ -319,15 +327,15 @@ mod tests {
 
     #[test]
     fn what_has_synced_or_is_gone_is_dropped() {
-        let mut pending = Pending::default();
+        let mut itxs = Itxs::default();
         let a = ObjectId(7);
-        pending.append(ItxKind::Async(a), note(1), Txg(4));
-        pending.append(ItxKind::Sync, note(2), Txg(5));
-        pending.append(ItxKind::Async(ObjectId(9)), note(3), Txg(5));
-        pending.synced(Txg(4));
-        pending.remove_async(ObjectId(9));
-        assert_eq!(pending.choose(None), 1);
-        assert_eq!(kinds(&mut pending), [2]);
-        assert_eq!(pending.counts(), (0, 0));
+        itxs.append(ItxKind::Async(a), note(1), Txg(4));
+        itxs.append(ItxKind::Sync, note(2), Txg(5));
+        itxs.append(ItxKind::Async(ObjectId(9)), note(3), Txg(5));
+        itxs.synced(Txg(4));
+        itxs.remove_async(ObjectId(9));
+        assert_eq!(itxs.choose(None), 1);
+        assert_eq!(kinds(&mut itxs), [2]);
+        assert_eq!(itxs.counts(), (0, 0));
     }
 }
