@@ -14,7 +14,7 @@ use ondisk::bookmark::{BookmarkPhys, bookmark_flags};
 use ondisk::dsl::{DslDatasetPhys, zapified_keys};
 use ondisk::{ObjectId, ObjectType};
 
-use crate::dataset::DatasetState;
+use crate::dataset_state::DatasetState;
 use crate::deadlist::Deadlist;
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
@@ -164,7 +164,7 @@ impl DslPool {
         loop {
             line.push((dir.object.0, newest));
             let origin = ObjectId(dir.phys().origin_obj);
-            if origin.0 == 0 || origin == self.special.get().origin_snap {
+            if origin.0 == 0 || self.is_origin_snap(origin) {
                 return Ok(line);
             }
             let phys = self.dataset_phys(origin).await?;
@@ -313,7 +313,7 @@ impl DslPool {
         {
             self.remove_clones_key(&dir, txg, tx).await?;
             let list = self.deadlist_of(&state).await?;
-            list.remove_key(txg, &self.empty, tx).await?;
+            list.remove_key(txg, &self.empty_bpobj, tx).await?;
         }
         let map = self.bookmarks_of(head).await?.ok_or_else(missing)?;
         zap::remove(&self.mos, map, short, tx).await?;
@@ -361,7 +361,7 @@ impl DslPool {
         for (_, bookmark) in self.bookmarks_with_space(head.object).await? {
             let txg = bookmark.creation_txg;
             if txg > after && txg != last {
-                list.add_key(txg, &self.empty, tx).await?;
+                list.add_key(txg, &self.empty_bpobj, tx).await?;
                 last = txg;
             }
         }
@@ -390,7 +390,7 @@ impl DslPool {
             } else {
                 let list = self.deadlist_of(next).await?;
                 let mut freed = freed_before_next(&bookmark);
-                freed.add(list.space_range(0, txg, &self.empty).await?);
+                freed.add(list.space_range(0, txg, &self.empty_bpobj).await?);
                 bookmark.freed_before_next = freed.words();
             }
             self.store_bookmark(head.object, &name, &bookmark, tx)
@@ -420,10 +420,10 @@ impl DslPool {
     pub(crate) async fn bookmarks_blocks_freed(
         &self,
         head: &DatasetState,
-        killed: &[(u64, Sizes)],
+        freed_births: &[(u64, Sizes)],
         tx: &Tx,
     ) -> Result<()> {
-        if killed.is_empty() {
+        if freed_births.is_empty() {
             return Ok(());
         }
         let since = head.phys().prev_snap_txg;
@@ -433,7 +433,7 @@ impl DslPool {
                 continue;
             }
             let mut freed = freed_before_next(&bookmark);
-            for (birth, sizes) in killed.iter().filter(|(birth, _)| *birth <= txg) {
+            for (birth, sizes) in freed_births.iter().filter(|(birth, _)| *birth <= txg) {
                 debug_assert!(*birth <= txg, "filtered");
                 freed.add(*sizes);
             }

@@ -18,7 +18,6 @@ use ondisk::dsl::{
 };
 use ondisk::{BlockPointer, Compression, ObjectId, ObjectType};
 
-use crate::empty_bpobj::EmptyBpobj;
 use crate::error::{DslError, Result};
 use crate::object_directory::LIST_BLOCK;
 use crate::space::{Sizes, sizes_of};
@@ -253,17 +252,9 @@ impl Bpobj {
 
     /// Appends a whole list, which then belongs to this one: small ones are copied and freed, so
     /// that nesting stays flat. Syncing context. OpenZFS: `bpobj_enqueue_subobj`.
-    pub(crate) async fn enqueue(
-        &self,
-        object: ObjectId,
-        empty: &EmptyBpobj,
-        tx: &Tx,
-    ) -> Result<()> {
+    pub(crate) async fn enqueue(&self, object: ObjectId, tx: &Tx) -> Result<()> {
         let shared = &self.0;
         let mos = &shared.mos;
-        if empty.is_shared(object) {
-            return empty.release(tx).await;
-        }
         let sub = Self::open(mos, object).await?;
         if sub.is_empty() {
             return Self::destroy(mos, object, tx).await;

@@ -7,9 +7,9 @@ use dmu::zap::{self, ZapValue};
 use ondisk::dsl::{UsedBy, dataset_flags, zapified_keys};
 use ondisk::{ObjectId, ObjectType};
 
-use crate::dataset::DatasetState;
+use crate::dataset_state::DatasetState;
 use crate::deadlist::Deadlist;
-use crate::dir::{DslDir, available_below};
+use crate::dsl_dir::{DslDir, available_below};
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
 use crate::namecheck::{self, split};
@@ -103,15 +103,13 @@ impl DslPool {
             self.features.decr(feature, tx).await?;
         }
         self.unlink_from_origin(state, tx).await?;
-        Deadlist::destroy(mos, ObjectId(phys.deadlist_obj), &self.empty, tx).await?;
+        Deadlist::destroy(mos, ObjectId(phys.deadlist_obj), &self.empty_bpobj, tx).await?;
         self.destroy_remap_deadlist(state.object, tx).await?;
         self.destroy_blocks(state, tx).await?;
         mos.free_object(ObjectId(phys.snapnames_zapobj), tx).await?;
         self.destroy_all_bookmarks(state.object, tx).await?;
         self.free_zapified(state.object, tx).await?;
-        self.datasets.borrow_mut().remove(&state.object);
-        self.dirty_datasets.borrow_mut().remove(&state.object);
-        state.set_objset(None);
+        self.loaded.remove_dataset(state);
         self.destroy_dir(&dir, tx).await?;
         self.clear_bootfs(state.object, tx).await?;
         self.event("destroy", &name, state.object, String::new(), tx);
@@ -189,7 +187,7 @@ impl DslPool {
             .await?;
         let delta = Delta::from(sizes);
         state.dir().did_use(UsedBy::Head, -delta);
-        self.dir(self.special.get().free_dir)
+        self.dir(self.special().free_dir)
             .await?
             .did_use(UsedBy::Head, delta);
         Ok(())
@@ -219,8 +217,7 @@ impl DslPool {
         let name = dir.name.borrow().clone();
         zap::remove(mos, ObjectId(parent.phys().child_dir_zapobj), &name, tx).await?;
         self.free_zapified(dir.object, tx).await?;
-        self.dirs.borrow_mut().remove(&dir.object);
-        self.dirty_dirs.borrow_mut().remove(&dir.object);
+        self.loaded.remove_dir(dir.object);
         Ok(())
     }
 
@@ -431,7 +428,7 @@ impl DslPool {
                     zap::remove(mos, snapnames, &old, tx).await?;
                     zap::add_u64(mos, snapnames, &new, object.0, tx).await?;
                     self.snapshots_changed(&dir, tx).await?;
-                    if let Some(state) = self.datasets.borrow().get(&object) {
+                    if let Some(state) = self.loaded.dataset(object) {
                         *state.snapshot.borrow_mut() = Some(new.clone());
                     }
                 }

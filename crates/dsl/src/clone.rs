@@ -13,8 +13,8 @@ use ondisk::zil::ZilHeader;
 use ondisk::{ObjectId, Txg};
 
 use crate::bptree;
-use crate::dataset::DatasetState;
-use crate::dir::{DslDir, available, available_below};
+use crate::dataset_state::DatasetState;
+use crate::dsl_dir::{DslDir, available, available_below};
 use crate::dsl_pool::{DslPool, Found};
 use crate::error::{DslError, Result};
 use crate::namecheck;
@@ -114,10 +114,7 @@ impl DslPool {
         let not_a_clone = || DslError::NotAClone { name: name.into() };
         let dir = found.dir;
         let origin_object = ObjectId(dir.phys().origin_obj);
-        if found.snapshot.is_some()
-            || origin_object.0 == 0
-            || origin_object == self.special.get().origin_snap
-        {
+        if found.snapshot.is_some() || origin_object.0 == 0 || self.is_origin_snap(origin_object) {
             return Err(not_a_clone());
         }
         self.require_key(&dir).await?;
@@ -186,7 +183,10 @@ impl DslPool {
         let mut sum = 0;
         for state in line {
             let list = self.deadlist_of(state).await?;
-            sum += list.space_range(since, u64::MAX, &self.empty).await?.used;
+            sum += list
+                .space_range(since, u64::MAX, &self.empty_bpobj)
+                .await?
+                .used;
         }
         Ok(sum)
     }
@@ -224,7 +224,7 @@ impl DslPool {
         let origin_unique = self
             .deadlist_of(first)
             .await?
-            .space_range(o.prev_snap_txg, u64::MAX, &self.empty)
+            .space_range(o.prev_snap_txg, u64::MAX, &self.empty_bpobj)
             .await?
             .used;
         Ok(PromotedSpace {
@@ -378,7 +378,7 @@ impl DslPool {
         let state = self.load_dataset(found.dataset, None).await?;
         let phys = state.phys();
         let prev = ObjectId(phys.prev_snap_obj);
-        if prev.0 == 0 || prev == self.special.get().origin_snap {
+        if prev.0 == 0 || self.is_origin_snap(prev) {
             return Err(DslError::NoSnapshot { name: name.into() });
         }
         if tx.is_some_and(|txg| phys.prev_snap_txg >= txg.0) {
@@ -434,7 +434,7 @@ impl DslPool {
         let list = self.deadlist_of(state).await?;
         let dead = list.totals();
         let dead_young = list
-            .space_range(dir.origin_txg.get(), u64::MAX, &self.empty)
+            .space_range(dir.origin_txg.get(), u64::MAX, &self.empty_bpobj)
             .await?;
         // Referenced now, plus on the deadlist since the snapshot, less what the snapshot refers to.
         let mut freed = Sizes {
@@ -452,14 +452,14 @@ impl DslPool {
         self.add_to_bptree(h.bp, h.prev_snap_txg, freed, tx).await?;
         let delta = Delta::from(freed);
         dir.did_use(UsedBy::Head, -delta);
-        let free_dir = self.dir(self.special.get().free_dir).await?;
+        let free_dir = self.dir(self.special().free_dir).await?;
         free_dir.did_use(UsedBy::Head, delta);
         dir.move_part(-signed(dead_young.used), UsedBy::Head, UsedBy::Snapshots);
         // For a clone the origin's next snapshot is another dataset, and its unique space did not change.
         if s.next_snap_obj == state.object.0 {
             prev.change(|s| s.unique_bytes = 0);
         }
-        list.clear(&self.empty, tx).await?;
+        list.clear(&self.empty_bpobj, tx).await?;
         self.destroy_remap_deadlist(state.object, tx).await?;
         let charge = h.unique_bytes.min(state.ref_reserved.get());
         state.change(|p| {
@@ -513,12 +513,16 @@ impl DslPool {
         sizes: Sizes,
         tx: &Tx,
     ) -> Result<()> {
-        if self.bptree.get().0 == 0 {
-            self.features.incr("async_destroy", tx).await?;
-            let object = bptree::create(&self.mos, tx).await?;
-            zap::add_u64(&self.mos, OBJECT_DIRECTORY, BPTREE_OBJ, object.0, tx).await?;
-            self.bptree.set(object);
-        }
-        bptree::add(&self.mos, self.bptree.get(), bp, min_birth, sizes, tx).await
+        let object = match self.async_destroy.bptree() {
+            Some(object) => object,
+            None => {
+                self.features.incr("async_destroy", tx).await?;
+                let object = bptree::create(&self.mos, tx).await?;
+                zap::add_u64(&self.mos, OBJECT_DIRECTORY, BPTREE_OBJ, object.0, tx).await?;
+                self.async_destroy.set_bptree(Some(object));
+                object
+            }
+        };
+        bptree::add(&self.mos, object, bp, min_birth, sizes, tx).await
     }
 }

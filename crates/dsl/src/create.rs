@@ -8,9 +8,9 @@ use ondisk::dsl::{DslDatasetPhys, DslDirPhys, dataset_flags, dir_flags, zapified
 use ondisk::{ObjectId, ObjectType, ObjsetType, TXG_INITIAL};
 
 use crate::bpobj::Bpobj;
-use crate::dataset::DatasetState;
+use crate::dataset_state::DatasetState;
 use crate::deadlist::Deadlist;
-use crate::dir::DslDir;
+use crate::dsl_dir::DslDir;
 use crate::dsl_pool::{DslPool, SpecialObjects};
 use crate::empty_bpobj::EmptyBpobj;
 use crate::error::{DslError, Result};
@@ -56,24 +56,10 @@ impl DslPool {
         let sync_bplist = Bpobj::open(mos, sync_bplist).await?;
         let free_bpobj = Bpobj::open(mos, free_bpobj).await?;
         let empty = EmptyBpobj::open(mos, &features).await?;
-        let zero = ObjectId(0);
-        let special = SpecialObjects {
-            root_dir: zero,
-            mos_dir: zero,
-            free_dir: zero,
-            origin_snap: zero,
-        };
-        let pool = Self::assemble(
-            mos,
-            options,
-            features,
-            empty,
-            special,
-            sync_bplist,
-            free_bpobj,
-        );
+        let pool = Self::new(mos, options, features, empty, sync_bplist, free_bpobj);
         pool.apply_mos_policy();
         let root = pool.create_dir(None, "", tx).await?;
+        pool.set_root_dir(root.object);
         add(object_directory::ROOT_DATASET, root.object.0).await?;
         let mos_dir = pool
             .create_dir(Some(&root), object_directory::MOS_DIR, tx)
@@ -82,8 +68,7 @@ impl DslPool {
             .create_dir(Some(&root), object_directory::FREE_DIR, tx)
             .await?;
         let origin_snap = pool.create_origin(&root, tx).await?;
-        pool.special.set(SpecialObjects {
-            root_dir: root.object,
+        pool.set_special(SpecialObjects {
             mos_dir: mos_dir.object,
             free_dir: free_dir.object,
             origin_snap,
@@ -103,7 +88,7 @@ impl DslPool {
         let head_deadlist = Deadlist::create(&self.mos, tx).await?;
         Deadlist::open(&self.mos, head_deadlist)
             .await?
-            .add_key(0, &self.empty, tx)
+            .add_key(0, &self.empty_bpobj, tx)
             .await?;
         let common = DslDatasetPhys {
             dir_obj: dir.object.0,
@@ -174,17 +159,9 @@ impl DslPool {
         self.mos
             .set_bonus(object, ObjectType::DSL_DIR, &phys.encode(), tx)
             .await?;
-        let dirty = self.dirty_dirs.clone();
-        let dir = Rc::new(DslDir::new(
-            object,
-            parent.cloned(),
-            name.into(),
-            phys,
-            0,
-            dirty,
-        ));
-        self.dirs.borrow_mut().insert(object, dir.clone());
-        Ok(dir)
+        let dirty = self.loaded.dirty_dirs();
+        let dir = DslDir::new(object, parent.cloned(), name.into(), phys, 0, dirty);
+        Ok(self.loaded.add_dir(dir))
     }
 
     pub(crate) async fn allocate_dataset(&self, tx: &Tx) -> Result<ObjectId> {
@@ -209,7 +186,7 @@ impl DslPool {
         flags: u64,
         tx: &Tx,
     ) -> Result<Rc<DatasetState>> {
-        let origin_object = self.special.get().origin_snap;
+        let origin_object = self.special().origin_snap;
         let origin = self
             .load_dataset(origin_object, Some(object_directory::ORIGIN_DIR.into()))
             .await?;
@@ -232,7 +209,9 @@ impl DslPool {
         let origin_head = self.head_of(&origin_dir).await?;
         let o = origin.phys();
         let keys = self.deadlist_of(&origin_head).await?;
-        let deadlist = keys.clone_keys(o.creation_txg, &self.empty, tx).await?;
+        let deadlist = keys
+            .clone_keys(o.creation_txg, &self.empty_bpobj, tx)
+            .await?;
         let phys = DslDatasetPhys {
             dir_obj: dir.object.0,
             prev_snap_obj: origin.object.0,
@@ -267,7 +246,7 @@ impl DslPool {
             d.head_dataset_obj = object.0;
             d.origin_obj = origin.object.0;
         });
-        if origin.object != self.special.get().origin_snap {
+        if !self.is_origin_snap(origin.object) {
             dir.origin_txg.set(o.creation_txg);
         }
         let state = self.load_dataset(object, None).await?;
@@ -331,7 +310,7 @@ impl DslPool {
         objset.mark_dirty(tx);
         state.set_objset(Some(objset));
         state.dir().kind.set(Some(kind));
-        state.apply_scope(&scope, self);
+        state.apply_scope(&scope, &self.features);
         Ok(())
     }
 

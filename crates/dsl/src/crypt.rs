@@ -9,7 +9,7 @@ use dmu::zap;
 use ondisk::ObjectId;
 use ondisk::dsl::zapified_keys;
 
-use crate::dir::DslDir;
+use crate::dsl_dir::DslDir;
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
 use crate::property::{DatasetKind, Property, Source, Value};

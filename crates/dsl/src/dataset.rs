@@ -1,240 +1,21 @@
 //! One open file system, volume or snapshot.
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use dmu::{Objset, ObjsetOptions, Tx, TxWeight, zap};
-use ondisk::dsl::DslDatasetPhys;
-use ondisk::feature::{self, Feature};
-use ondisk::{Guid, ObjectId, ObjectType, Txg};
+use dmu::{Objset, Tx, TxWeight};
+use ondisk::feature::Feature;
+use ondisk::{Guid, ObjectId, Txg};
 use zil::Zilog;
 
-use crate::deadlist::Deadlist;
-use crate::dir::{DslDir, available};
+use crate::dataset_state::DatasetState;
+use crate::dsl_dir::{DslDir, available};
 use crate::dsl_pool::{DslPool, Found};
 use crate::error::{DslError, Result};
-use crate::file_owner::owner_of;
-use crate::property::{DatasetKind, PROPERTIES, Property, Value};
-use crate::property_zap::PropertyScope;
+use crate::property::{DatasetKind, Property, Value};
 use crate::space::{self, charged, signed};
 use crate::types::{Estimate, SpaceInfo, Traffic};
-use crate::userspace::QuotaObjects;
-use crate::write_policy::write_policy;
-
-/// A dataset in memory: its stored fields, and its objects while it is open.
-pub(crate) struct DatasetState {
-    pub(crate) object: ObjectId,
-    /// Where it lies; a promotion moves snapshots.
-    dir: RefCell<Rc<DslDir>>,
-    pub(crate) snapshot: RefCell<Option<String>>,
-    phys: Cell<DslDatasetPhys>,
-    dirty: Rc<RefCell<BTreeSet<ObjectId>>>,
-    /// The previous snapshot (of the origin, for a clone), for heads.
-    pub(crate) prev: RefCell<Option<Rc<Self>>>,
-    pub(crate) deadlist: RefCell<Option<Rc<Deadlist>>>,
-    objset: RefCell<Option<Objset>>,
-    log: RefCell<Option<Zilog>>,
-    handles: Cell<u32>,
-    pub(crate) ref_quota: Cell<u64>,
-    pub(crate) ref_reserved: Cell<u64>,
-    /// Features counted for this dataset, by short name.
-    pub(crate) features: RefCell<BTreeSet<&'static str>>,
-    /// Features it needs since the last sync.
-    pub(crate) wanted: RefCell<BTreeSet<&'static str>>,
-    effective: RefCell<BTreeMap<Property, Value>>,
-    version: Cell<u64>,
-    /// Its quota ZAPs, once looked for.
-    pub(crate) quotas: Cell<Option<QuotaObjects>>,
-    traffic: Cell<Traffic>,
-}
-
-impl DatasetState {
-    pub(crate) fn new(
-        object: ObjectId,
-        dir: Rc<DslDir>,
-        snapshot: Option<String>,
-        phys: DslDatasetPhys,
-        dirty: Rc<RefCell<BTreeSet<ObjectId>>>,
-    ) -> Self {
-        Self {
-            object,
-            dir: RefCell::new(dir),
-            snapshot: RefCell::new(snapshot),
-            phys: Cell::new(phys),
-            dirty,
-            prev: RefCell::default(),
-            deadlist: RefCell::default(),
-            objset: RefCell::default(),
-            log: RefCell::default(),
-            handles: Cell::new(0),
-            ref_quota: Cell::new(0),
-            ref_reserved: Cell::new(0),
-            features: RefCell::default(),
-            wanted: RefCell::default(),
-            effective: RefCell::default(),
-            version: Cell::new(1),
-            quotas: Cell::new(None),
-            traffic: Cell::default(),
-        }
-    }
-
-    /// The last snapshot of a head is loaded by its object, without its name; the name is set by the first lookup by name.
-    fn set_name_if_unknown(&self, snapshot: Option<String>) {
-        let mut known = self.snapshot.borrow_mut();
-        *known = known.take().or(snapshot);
-    }
-
-    pub(crate) fn phys(&self) -> DslDatasetPhys {
-        self.phys.get()
-    }
-
-    pub(crate) fn dir(&self) -> Rc<DslDir> {
-        self.dir.borrow().clone()
-    }
-
-    /// Moves it to another directory, as a promotion does with snapshots.
-    pub(crate) fn set_dir(&self, dir: Rc<DslDir>) {
-        let object = dir.object.0;
-        *self.dir.borrow_mut() = dir;
-        self.change(|phys| phys.dir_obj = object);
-    }
-
-    /// Changes the stored fields; they are written back at the end of the pass.
-    pub(crate) fn change(&self, f: impl FnOnce(&mut DslDatasetPhys)) {
-        let mut phys = self.phys.get();
-        f(&mut phys);
-        if phys != self.phys.get() {
-            self.phys.set(phys);
-            self.dirty.borrow_mut().insert(self.object);
-        }
-    }
-
-    pub(crate) fn objset(&self) -> Option<Objset> {
-        self.objset.borrow().clone()
-    }
-
-    /// Sets its objects; a head gets its intent log with them.
-    pub(crate) fn set_objset(&self, objset: Option<Objset>) {
-        let head = objset.as_ref().filter(|_| !self.phys().is_snapshot());
-        *self.log.borrow_mut() = head.map(Zilog::new);
-        // The ZAPs of the quotas are of the old objset.
-        self.quotas.set(None);
-        *self.objset.borrow_mut() = objset;
-    }
-
-    /// The intent log of an open head.
-    pub(crate) fn log(&self) -> Option<Zilog> {
-        self.log.borrow().clone()
-    }
-
-    pub(crate) fn handles(&self) -> u32 {
-        self.handles.get()
-    }
-
-    /// Whether txgs after `txg` have dirty data of its objset.
-    pub(crate) fn is_dirty_later(&self, txg: Txg) -> bool {
-        let later = [Txg(txg.0 + 1), Txg(txg.0 + 2)];
-        self.objset()
-            .is_some_and(|os| later.iter().any(|t| os.is_dirty(*t)))
-    }
-
-    /// What more is charged to the directory when `unique` changes, under the refreservation.
-    pub(crate) fn charged(&self, change: i64) -> i64 {
-        charged(
-            self.phys.get().unique_bytes,
-            self.ref_reserved.get(),
-            change,
-        )
-    }
-
-    /// Takes over the properties in force and the write policy that follows from them.
-    pub(crate) fn apply_scope(&self, scope: &PropertyScope, pool: &DslPool) {
-        let mut effective = BTreeMap::new();
-        for descriptor in PROPERTIES {
-            effective.insert(descriptor.property, scope.native(descriptor.property).value);
-        }
-        if !self.phys().is_snapshot() {
-            self.ref_quota.set(scope.number(Property::RefQuota));
-            self.ref_reserved
-                .set(scope.number(Property::RefReservation));
-        }
-        if *self.effective.borrow() != effective {
-            *self.effective.borrow_mut() = effective;
-            self.version.set(self.version.get() + 1);
-        }
-        if let Some(objset) = self.objset() {
-            objset.set_policy(write_policy(scope, &pool.features));
-        }
-    }
-}
 
 impl DslPool {
-    /// Loads a dataset's fields and what accounting needs; its objects stay closed.
-    pub(crate) async fn load_dataset(
-        self: &Rc<Self>,
-        object: ObjectId,
-        snapshot: Option<String>,
-    ) -> Result<Rc<DatasetState>> {
-        if let Some(state) = self.datasets.borrow().get(&object) {
-            state.set_name_if_unknown(snapshot);
-            return Ok(state.clone());
-        }
-        let phys = self.dataset_phys(object).await?;
-        let dir = self.dir(ObjectId(phys.dir_obj)).await?;
-        let state = DatasetState::new(
-            object,
-            dir.clone(),
-            snapshot.clone(),
-            phys,
-            self.dirty_datasets.clone(),
-        );
-        if !phys.is_snapshot() {
-            let scope = self.scope(&dir, None).await?;
-            state.apply_scope(&scope, self);
-            if phys.prev_snap_obj != 0 {
-                let prev = ObjectId(phys.prev_snap_obj);
-                let prev = Box::pin(self.load_dataset(prev, None)).await?;
-                *state.prev.borrow_mut() = Some(prev);
-            }
-        }
-        *state.features.borrow_mut() = self.dataset_features(object).await?;
-        let state = Rc::new(state);
-        // Another task may have loaded it meanwhile; there must be one of each.
-        let mut datasets = self.datasets.borrow_mut();
-        let state = datasets.entry(object).or_insert(state);
-        state.set_name_if_unknown(snapshot);
-        Ok(state.clone())
-    }
-
-    /// Features counted for a dataset: keys of its object when that is zapified.
-    async fn dataset_features(&self, object: ObjectId) -> Result<BTreeSet<&'static str>> {
-        let mut active = BTreeSet::new();
-        if self.mos.object_info(object).await?.object_type != ObjectType::ZAP_METADATA {
-            return Ok(active);
-        }
-        for feature in feature::ALL.iter().filter(|f| f.per_dataset) {
-            if zap::lookup(&self.mos, object, feature.guid)
-                .await?
-                .is_some()
-            {
-                active.insert(feature.name);
-            }
-        }
-        Ok(active)
-    }
-
-    /// The deadlist of a dataset, open.
-    pub(crate) async fn deadlist_of(&self, state: &DatasetState) -> Result<Rc<Deadlist>> {
-        if let Some(list) = state.deadlist.borrow().clone() {
-            return Ok(list);
-        }
-        let object = ObjectId(state.phys().deadlist_obj);
-        let list = Rc::new(Deadlist::open(&self.mos, object).await?);
-        *state.deadlist.borrow_mut() = Some(list.clone());
-        Ok(list)
-    }
-
     /// Opens a dataset's objects and returns a handle.
     pub(crate) async fn open_dataset(self: &Rc<Self>, found: Found) -> Result<Dataset> {
         let state = self.load_dataset(found.dataset, found.snapshot).await?;
@@ -242,61 +23,6 @@ impl DslPool {
         self.open_objset(&state).await?;
         self.kind_of(&state.dir()).await?;
         Ok(dataset)
-    }
-
-    /// Opens a dataset's objects, if they are not.
-    pub(crate) async fn open_objset(self: &Rc<Self>, state: &Rc<DatasetState>) -> Result<()> {
-        if state.objset().is_some() {
-            return Ok(());
-        }
-        let phys = state.phys();
-        if phys.bp.uses_crypt() {
-            let name = self.name_of(&state.dir());
-            return Err(DslError::KeyNotLoaded { name });
-        }
-        let snapshot = phys.is_snapshot();
-        let props = snapshot.then_some(ObjectId(phys.props_obj));
-        let scope = self.scope(&state.dir(), props).await?;
-        let options = ObjsetOptions {
-            policy: write_policy(&scope, &self.features),
-            read_only: snapshot || self.read_only,
-            owner_of: Some(owner_of),
-            ..ObjsetOptions::dataset(state.object.0)
-        };
-        let objset = Objset::open(&self.services, phys.bp, options).await?;
-        // There must be one objset of each, also if two tasks opened it at once.
-        if state.objset().is_none() {
-            state.set_objset(Some(objset));
-        }
-        state.apply_scope(&scope, self);
-        Ok(())
-    }
-
-    /// Space numbers of a loaded head.
-    pub(crate) fn head_space(&self, dir: &Rc<DslDir>, phys: &DslDatasetPhys) -> SpaceInfo {
-        let d = dir.phys();
-        let [
-            head,
-            snapshots,
-            children,
-            child_reservations,
-            refreservation,
-        ] = d.used_breakdown;
-        SpaceInfo {
-            used: d.used_bytes,
-            available: 0,
-            referenced: phys.referenced_bytes,
-            used_by_snapshots: snapshots,
-            used_by_dataset: head,
-            used_by_children: children.saturating_add(child_reservations),
-            used_by_refreservation: refreservation,
-            logical_used: d.uncompressed_bytes,
-            logical_referenced: phys.uncompressed_bytes,
-            written: 0,
-            compress_ratio: space::ratio(d.uncompressed_bytes, d.compressed_bytes),
-            ref_compress_ratio: space::ratio(phys.uncompressed_bytes, phys.compressed_bytes),
-            unique: phys.unique_bytes,
-        }
     }
 }
 
@@ -314,7 +40,7 @@ impl Clone for Dataset {
 
 impl Drop for Dataset {
     fn drop(&mut self) {
-        self.state.handles.set(self.state.handles.get() - 1);
+        self.state.close_handle();
     }
 }
 
@@ -328,7 +54,7 @@ impl std::fmt::Debug for Dataset {
 
 impl Dataset {
     fn new(pool: Rc<DslPool>, state: Rc<DatasetState>) -> Self {
-        state.handles.set(state.handles.get() + 1);
+        state.open_handle();
         Self { pool, state }
     }
 
@@ -347,23 +73,23 @@ impl Dataset {
     /// Returns what was read and written since it was opened.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
-        self.state.traffic.get()
+        self.state.traffic()
     }
 
     /// Counts a request that read `bytes` of its contents.
     pub fn note_read(&self, bytes: u64) {
-        let mut traffic = self.state.traffic.get();
-        traffic.reads += 1;
-        traffic.read_bytes += bytes;
-        self.state.traffic.set(traffic);
+        self.state.count_traffic(|traffic| {
+            traffic.reads += 1;
+            traffic.read_bytes += bytes;
+        });
     }
 
     /// Counts a request that wrote `bytes` of its contents.
     pub fn note_written(&self, bytes: u64) {
-        let mut traffic = self.state.traffic.get();
-        traffic.writes += 1;
-        traffic.written_bytes += bytes;
-        self.state.traffic.set(traffic);
+        self.state.count_traffic(|traffic| {
+            traffic.writes += 1;
+            traffic.written_bytes += bytes;
+        });
     }
 
     /// Returns its full name now (a rename changes it).
@@ -531,7 +257,7 @@ impl Dataset {
                 }
             }
             if used >= limit {
-                let soon = root && used - limit < deferred + pool.sync_bplist.sizes().used;
+                let soon = root && used - limit < deferred + pool.sync.sync_bplist.sizes().used;
                 return Err(if soon {
                     Shortage::Soon(error)
                 } else {
@@ -566,28 +292,21 @@ impl Dataset {
     /// their defaults.
     #[must_use]
     pub fn number(&self, property: Property) -> u64 {
-        let effective = self.state.effective.borrow();
-        effective
-            .get(&property)
-            .and_then(Value::number)
-            .unwrap_or(0)
+        self.state.effective(property, Value::number).unwrap_or(0)
     }
 
     /// Returns the effective text of a native property, from memory.
     #[must_use]
     pub fn text(&self, property: Property) -> String {
-        let effective = self.state.effective.borrow();
-        effective
-            .get(&property)
-            .and_then(Value::text)
-            .unwrap_or("")
-            .to_owned()
+        self.state
+            .effective(property, |value| value.text().map(str::to_owned))
+            .unwrap_or_default()
     }
 
     /// Grows whenever a property in force here changed.
     #[must_use]
     pub fn properties_version(&self) -> u64 {
-        self.state.version.get()
+        self.state.properties_version()
     }
 
     /// Returns its space as `statfs` wants it: referenced and available are exact as of the last

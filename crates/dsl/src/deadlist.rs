@@ -332,7 +332,7 @@ impl Deadlist {
             if !empty.is_shared(object) {
                 moved.add(Bpobj::open(&self.mos, object).await?.sizes());
             }
-            list.enqueue(object, empty, tx).await?;
+            empty.enqueue(object, list, tx).await?;
         }
         let mut totals = self.totals.get();
         totals.sub(moved);
@@ -431,7 +431,7 @@ impl Deadlist {
             Some(list) => list,
             None => Bpobj::open(&self.mos, entry.object).await?,
         };
-        list.enqueue(object, empty, tx).await
+        empty.enqueue(object, &list, tx).await
     }
 
     async fn set_totals(&self, totals: Sizes, tx: &Tx) -> Result<()> {

@@ -14,7 +14,7 @@ use dmu::zap::{self, ZapSpec, ZapValue};
 use ondisk::deleg::{is_key, keys_of_user};
 use ondisk::{ObjectId, ObjectType};
 
-use crate::dir::DslDir;
+use crate::dsl_dir::DslDir;
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
 use crate::hierarchy::Hierarchy;

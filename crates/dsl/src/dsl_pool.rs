@@ -1,95 +1,69 @@
 //! The datasets of an open pool (`dsl_pool`): loading directories and datasets, finding them by name.
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::future::Future;
-use std::pin::Pin;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use dmu::zap::{self, ZapValue};
-use dmu::{Objset, Services, Tx};
+use dmu::{Objset, ObjsetOptions, Services, Tx, WritePolicy};
 use ondisk::bytes::u64_at;
 use ondisk::dsl::{DslDatasetPhys, DslDirPhys};
-use ondisk::{BlockPointer, Guid, ObjectId, ObjectType, Txg};
+use ondisk::{BlockPointer, Compression, Guid, ObjectId, ObjectType, feature};
 use runtime::sync::RwLock;
 use zio::{Bookmark, IoClass, ReadProps};
 
+use crate::async_destroy::AsyncDestroy;
 use crate::bpobj::Bpobj;
-use crate::dataset::DatasetState;
-use crate::dir::DslDir;
+use crate::dataset_state::DatasetState;
+use crate::deadlist::Deadlist;
+use crate::dsl_dir::{DslDir, PropMap};
 use crate::empty_bpobj::EmptyBpobj;
 use crate::error::{DslError, Result};
 use crate::features::Features;
-use crate::hierarchy::Hierarchy;
-use crate::livelist::{self, SublistFrees};
+use crate::file_owner::owner_of;
+use crate::loaded::Loaded;
 use crate::namecheck::{NameParts, split};
 use crate::object_directory;
 use crate::property::DatasetKind;
-use crate::space::Delta;
-use crate::types::{Estimate, HierarchyOptions, HistoryEvent};
+use crate::property_zap::{PropertyScope, read_map};
+use crate::space;
+use crate::sync_state::SyncState;
+use crate::types::{Estimate, HierarchyOptions, HistoryEvent, SpaceInfo};
+use crate::write_policy::write_policy;
 
-pub(crate) type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
-pub(crate) type LocalTask<T> =
-    Box<dyn for<'a> FnOnce(Hierarchy, &'a Tx) -> Pin<Box<dyn Future<Output = Result<T>> + 'a>>>;
-pub(crate) type Task = Box<dyn FnOnce(Hierarchy, Rc<Tx>) -> LocalFuture<()>>;
-
+/// Blocks of an entry of a livelist after which the next txg begins a new one: 8 MiB of pointers. (OpenZFS: 500,000, a
+/// tunable.)
+const LIVELIST_BLOCKS_MAX: u64 = 1 << 16;
 /// A cycle or absurd depth of directories is corruption.
 const DIR_DEPTH_MAX: usize = 256;
 
-/// Blocks freed asynchronously in one txg, unless set otherwise: some hundred milliseconds.
-const BACKGROUND_BLOCKS: u64 = 20_000;
-
-/// Objects every hierarchy has.
+/// Objects of every pool, beside the root directory.
 #[derive(Clone, Copy)]
 pub(crate) struct SpecialObjects {
-    pub(crate) root_dir: ObjectId,
     pub(crate) mos_dir: ObjectId,
     pub(crate) free_dir: ObjectId,
     /// The empty snapshot all datasets descend from.
     pub(crate) origin_snap: ObjectId,
 }
 
+/// The datasets of an open pool.
 pub(crate) struct DslPool {
     pub(crate) mos: Objset,
     pub(crate) services: Services,
-    pub(crate) pool_name: RefCell<String>,
-    pub(crate) altroot: RefCell<Option<String>>,
     pub(crate) read_only: bool,
     pub(crate) features: Features,
-    pub(crate) empty: EmptyBpobj,
-    pub(crate) special: Cell<SpecialObjects>,
-    /// Blocks whose freeing is deferred to the next txg.
-    pub(crate) sync_bplist: Bpobj,
-    /// Blocks of destroyed snapshots.
-    pub(crate) free_bpobj: Bpobj,
-    /// Destroyed datasets, 0 when there are none.
-    pub(crate) bptree: Cell<ObjectId>,
-    /// The queue of livelists of destroyed clones, 0 when there is none.
-    pub(crate) deleted_clones: Cell<ObjectId>,
-    /// Pointers to be noted for their removed vdevs, 0 when there are none.
-    pub(crate) obsolete_bpobj: Cell<ObjectId>,
-    /// Blocks of the clone that is being freed now.
-    pub(crate) sublist_frees: RefCell<Option<SublistFrees>>,
-    /// Blocks freed asynchronously in one txg.
-    pub(crate) background_blocks_max: Cell<u64>,
-    /// Blocks of an entry of a clone's livelist after which the next txg begins a new one.
-    pub(crate) livelist_blocks: Cell<u64>,
-    /// Background freeing ran into an error and rests until the next import.
-    pub(crate) background_error: RefCell<Option<DslError>>,
-    pub(crate) dirs: RefCell<BTreeMap<ObjectId, Rc<DslDir>>>,
-    pub(crate) dirty_dirs: Rc<RefCell<BTreeSet<ObjectId>>>,
-    pub(crate) datasets: RefCell<BTreeMap<ObjectId, Rc<DatasetState>>>,
-    pub(crate) dirty_datasets: Rc<RefCell<BTreeSet<ObjectId>>>,
-    pub(crate) tasks: RefCell<VecDeque<(Txg, Task)>>,
-    /// Names and links of the tree: tasks hold it exclusively.
+    pub(crate) empty_bpobj: EmptyBpobj,
+    root_dir: OnceCell<ObjectId>,
+    special: OnceCell<SpecialObjects>,
+    pool_name: RefCell<String>,
+    altroot: RefCell<Option<String>>,
+    /// Names and links of the tree: sync tasks hold it exclusively.
     pub(crate) config: RwLock<()>,
-    /// Space of the meta-objset that is not in `$MOS` yet.
-    pub(crate) mos_delta: Cell<Delta>,
-    /// The pass running now; 0 outside.
-    pub(crate) pass: Cell<u32>,
-    pub(crate) events: RefCell<Vec<HistoryEvent>>,
-    /// A task failed after it changed something.
-    pub(crate) poison: RefCell<Option<DslError>>,
+    pub(crate) loaded: Loaded,
+    pub(crate) sync: SyncState<Self>,
+    pub(crate) async_destroy: AsyncDestroy,
+    /// Blocks of an entry of a clone's livelist after which the next txg begins a new one.
+    livelist_blocks_max: Cell<u64>,
 }
 
 /// What a name stands for.
@@ -110,98 +84,119 @@ impl DslPool {
                 _ => Err(DslError::corrupt("object directory", directory)),
             }
         };
+        let find_optional = async |name: &str| -> Result<Option<ObjectId>> {
+            let found = zap::lookup_u64(mos, directory, name).await?;
+            Ok(found.filter(|object| *object != 0).map(ObjectId))
+        };
         let root_dir = find(object_directory::ROOT_DATASET).await?;
         let sync_bplist = Bpobj::open(mos, find(object_directory::SYNC_BPLIST).await?).await?;
         let free_bpobj = Bpobj::open(mos, find(object_directory::FREE_BPOBJ).await?).await?;
         let bptree = if features.is_active("async_destroy") {
-            zap::lookup_u64(mos, directory, object_directory::BPTREE_OBJ)
-                .await?
-                .unwrap_or(0)
+            find_optional(object_directory::BPTREE_OBJ).await?
         } else {
-            0
+            None
         };
-        let empty = EmptyBpobj::open(mos, &features).await?;
-        let zero = ObjectId(0);
-        let special = SpecialObjects {
-            root_dir,
-            mos_dir: zero,
-            free_dir: zero,
-            origin_snap: zero,
-        };
-        let pool = Self::assemble(
-            mos,
-            options,
-            features,
-            empty,
-            special,
-            sync_bplist,
-            free_bpobj,
-        );
-        pool.bptree.set(ObjectId(bptree));
-        let deleted = zap::lookup_u64(mos, directory, livelist::DELETED_CLONES).await?;
-        pool.deleted_clones.set(ObjectId(deleted.unwrap_or(0)));
+        let empty_bpobj = EmptyBpobj::open(mos, &features).await?;
+        let pool = Self::new(mos, options, features, empty_bpobj, sync_bplist, free_bpobj);
+        pool.set_root_dir(root_dir);
+        pool.async_destroy.set_bptree(bptree);
+        let deleted_clones = find_optional(object_directory::DELETED_CLONES).await?;
+        pool.async_destroy.set_deleted_clones(deleted_clones);
         pool.load_obsolete_bpobj().await?;
         pool.find_special().await?;
         pool.apply_mos_policy();
         Ok(pool)
     }
 
-    pub(crate) fn assemble(
+    /// A pool without its root directory and special objects, which the caller creates or finds.
+    pub(crate) fn new(
         mos: &Objset,
         options: HierarchyOptions,
         features: Features,
-        empty: EmptyBpobj,
-        special: SpecialObjects,
+        empty_bpobj: EmptyBpobj,
         sync_bplist: Bpobj,
         free_bpobj: Bpobj,
     ) -> Rc<Self> {
         Rc::new(Self {
             mos: mos.clone(),
             services: mos.services().clone(),
-            pool_name: RefCell::new(options.pool_name),
-            altroot: RefCell::new(None),
             read_only: options.read_only,
             features,
-            empty,
-            special: Cell::new(special),
-            sync_bplist,
-            free_bpobj,
-            bptree: Cell::new(ObjectId(0)),
-            deleted_clones: Cell::new(ObjectId(0)),
-            obsolete_bpobj: Cell::new(ObjectId(0)),
-            sublist_frees: RefCell::default(),
-            background_blocks_max: Cell::new(BACKGROUND_BLOCKS),
-            livelist_blocks: Cell::new(crate::livelist::ENTRY_BLOCKS),
-            background_error: RefCell::default(),
-            dirs: RefCell::default(),
-            dirty_dirs: Rc::default(),
-            datasets: RefCell::default(),
-            dirty_datasets: Rc::default(),
-            tasks: RefCell::default(),
+            empty_bpobj,
+            root_dir: OnceCell::new(),
+            special: OnceCell::new(),
+            pool_name: RefCell::new(options.pool_name),
+            altroot: RefCell::new(None),
             config: RwLock::new("the names of datasets", ()),
-            mos_delta: Cell::new(Delta::default()),
-            pass: Cell::new(0),
-            events: RefCell::default(),
-            poison: RefCell::default(),
+            loaded: Loaded::default(),
+            sync: SyncState::new(sync_bplist),
+            async_destroy: AsyncDestroy::new(free_bpobj),
+            livelist_blocks_max: Cell::new(LIVELIST_BLOCKS_MAX),
         })
     }
 
     async fn find_special(self: &Rc<Self>) -> Result<()> {
-        let mut special = self.special.get();
-        let root = self.dir(special.root_dir).await?;
+        let root = self.dir(self.root_dir()).await?;
         let child = async |name: &str| -> Result<Rc<DslDir>> {
             let dir = self.child(&root, name).await?;
             dir.ok_or_else(|| DslError::corrupt("special directories", root.object))
         };
-        special.mos_dir = child(object_directory::MOS_DIR).await?.object;
-        special.free_dir = child(object_directory::FREE_DIR).await?.object;
+        let mos_dir = child(object_directory::MOS_DIR).await?.object;
+        let free_dir = child(object_directory::FREE_DIR).await?.object;
         let origin = child(object_directory::ORIGIN_DIR).await?;
         let head = self
             .dataset_phys(ObjectId(origin.phys().head_dataset_obj))
             .await?;
-        special.origin_snap = ObjectId(head.prev_snap_obj);
-        self.special.set(special);
+        self.set_special(SpecialObjects {
+            mos_dir,
+            free_dir,
+            origin_snap: ObjectId(head.prev_snap_obj),
+        });
         Ok(())
+    }
+
+    pub(crate) fn set_root_dir(&self, object: ObjectId) {
+        let set = self.root_dir.set(object);
+        assert!(set.is_ok(), "the root directory is set once");
+    }
+
+    pub(crate) fn root_dir(&self) -> ObjectId {
+        *self.root_dir.get().expect("set when the pool was opened")
+    }
+
+    pub(crate) fn set_special(&self, special: SpecialObjects) {
+        let set = self.special.set(special);
+        assert!(set.is_ok(), "the special objects are set once");
+    }
+
+    pub(crate) fn special(&self) -> &SpecialObjects {
+        self.special.get().expect("set when the pool was opened")
+    }
+
+    /// Whether this is the empty snapshot that datasets which are no clones descend from.
+    pub(crate) fn is_origin_snap(&self, object: ObjectId) -> bool {
+        let special = self.special.get();
+        special.is_some_and(|special| special.origin_snap == object)
+    }
+
+    pub(crate) fn set_pool_name(&self, name: &str) {
+        *self.pool_name.borrow_mut() = name.into();
+    }
+
+    pub(crate) fn altroot(&self) -> Option<String> {
+        self.altroot.borrow().clone()
+    }
+
+    pub(crate) fn set_altroot(&self, altroot: Option<String>) {
+        *self.altroot.borrow_mut() = altroot;
+    }
+
+    pub(crate) fn livelist_blocks_max(&self) -> u64 {
+        self.livelist_blocks_max.get()
+    }
+
+    pub(crate) fn set_livelist_blocks_max(&self, blocks: u64) {
+        self.livelist_blocks_max.set(blocks.max(1));
     }
 
     pub(crate) fn pool_name(&self) -> String {
@@ -219,8 +214,8 @@ impl DslPool {
         let mut missing = Vec::new();
         let mut at = object;
         let mut above = loop {
-            if let Some(dir) = self.dirs.borrow().get(&at) {
-                break Some(dir.clone());
+            if let Some(dir) = self.loaded.dir(at) {
+                break Some(dir);
             }
             if missing.len() > DIR_DEPTH_MAX {
                 return Err(DslError::corrupt("chain of directories", object));
@@ -265,8 +260,8 @@ impl DslPool {
         name: &str,
         object: ObjectId,
     ) -> Result<Rc<DslDir>> {
-        if let Some(dir) = self.dirs.borrow().get(&object) {
-            return Ok(dir.clone());
+        if let Some(dir) = self.loaded.dir(object) {
+            return Ok(dir);
         }
         let phys = self.read_dir(object).await?;
         self.load_dir(object, phys, Some(parent.clone()), name.to_owned())
@@ -293,7 +288,7 @@ impl DslPool {
         name: String,
     ) -> Result<Rc<DslDir>> {
         let origin = phys.origin_obj;
-        let origin_txg = if origin == 0 || origin == self.special.get().origin_snap.0 {
+        let origin_txg = if origin == 0 || self.is_origin_snap(ObjectId(origin)) {
             0
         } else {
             self.dataset_phys(ObjectId(origin)).await?.creation_txg
@@ -304,15 +299,9 @@ impl DslPool {
             name,
             phys,
             origin_txg,
-            self.dirty_dirs.clone(),
+            self.loaded.dirty_dirs(),
         );
-        // Another task may have loaded it meanwhile; there must be one of each.
-        Ok(self
-            .dirs
-            .borrow_mut()
-            .entry(object)
-            .or_insert_with(|| Rc::new(dir))
-            .clone())
+        Ok(self.loaded.add_dir(dir))
     }
 
     async fn child_name(&self, parent: &Rc<DslDir>, object: ObjectId) -> Result<String> {
@@ -345,7 +334,7 @@ impl DslPool {
 
     /// The stored fields of a dataset, in their newest version.
     pub(crate) async fn dataset_phys(&self, object: ObjectId) -> Result<DslDatasetPhys> {
-        if let Some(state) = self.datasets.borrow().get(&object) {
+        if let Some(state) = self.loaded.dataset(object) {
             return Ok(state.phys());
         }
         let bonus = self.mos.bonus(object).await?;
@@ -365,7 +354,7 @@ impl DslPool {
         if components.next() != Some(self.pool_name.borrow().as_str()) {
             return Ok(None);
         }
-        let mut dir = self.dir(self.special.get().root_dir).await?;
+        let mut dir = self.dir(self.root_dir()).await?;
         for component in components {
             // `$MOS` and the like are not for users.
             if component.starts_with('$') {
@@ -430,11 +419,7 @@ impl DslPool {
             return Ok(kind);
         }
         let head = ObjectId(dir.phys().head_dataset_obj);
-        let open = self
-            .datasets
-            .borrow()
-            .get(&head)
-            .and_then(|state| state.objset());
+        let open = self.loaded.dataset(head).and_then(|state| state.objset());
         let kind = match open {
             Some(objset) => kind_of_code(objset.kind().0),
             None => {
@@ -481,7 +466,7 @@ impl DslPool {
     /// is divided by `2^reserve`.
     pub(crate) fn pool_size(&self, reserve: u32) -> u64 {
         let space = self.services.store().space();
-        let deferred = self.sync_bplist.sizes().used;
+        let deferred = self.sync.sync_bplist.sizes().used;
         space
             .deflated_size
             .saturating_sub(deferred)
@@ -510,12 +495,7 @@ impl DslPool {
     pub(crate) fn new_fsid(&self) -> u64 {
         loop {
             let id = self.services.handle.random_u64() >> 8;
-            let taken = self
-                .datasets
-                .borrow()
-                .values()
-                .any(|d| d.phys().fsid_guid == id);
-            if id != 0 && !taken {
+            if id != 0 && !self.loaded.has_fsid(id) {
                 return id;
             }
         }
@@ -545,12 +525,177 @@ impl DslPool {
             text,
             txg: tx.txg(),
         };
-        self.events.borrow_mut().push(event);
+        self.sync.add_event(event);
     }
 
     /// Seconds since 1970.
     pub(crate) fn seconds(&self) -> u64 {
         u64::try_from(self.services.handle.wall_clock().seconds).unwrap_or(0)
+    }
+
+    /// Loads a dataset's fields and what accounting needs; its objects stay closed.
+    pub(crate) async fn load_dataset(
+        self: &Rc<Self>,
+        object: ObjectId,
+        snapshot: Option<String>,
+    ) -> Result<Rc<DatasetState>> {
+        if let Some(state) = self.loaded.dataset(object) {
+            state.set_name_if_unknown(snapshot);
+            return Ok(state);
+        }
+        let phys = self.dataset_phys(object).await?;
+        let dir = self.dir(ObjectId(phys.dir_obj)).await?;
+        let state = DatasetState::new(
+            object,
+            dir.clone(),
+            snapshot.clone(),
+            phys,
+            self.loaded.dirty_datasets(),
+        );
+        if !phys.is_snapshot() {
+            let scope = self.scope(&dir, None).await?;
+            state.apply_scope(&scope, &self.features);
+            if phys.prev_snap_obj != 0 {
+                let prev = ObjectId(phys.prev_snap_obj);
+                let prev = Box::pin(self.load_dataset(prev, None)).await?;
+                *state.prev.borrow_mut() = Some(prev);
+            }
+        }
+        *state.features.borrow_mut() = self.dataset_features(object).await?;
+        let state = self.loaded.add_dataset(state);
+        state.set_name_if_unknown(snapshot);
+        Ok(state)
+    }
+
+    /// Features counted for a dataset: keys of its object when that is zapified.
+    async fn dataset_features(&self, object: ObjectId) -> Result<BTreeSet<&'static str>> {
+        let mut active = BTreeSet::new();
+        if self.mos.object_info(object).await?.object_type != ObjectType::ZAP_METADATA {
+            return Ok(active);
+        }
+        for feature in feature::ALL.iter().filter(|f| f.per_dataset) {
+            if zap::lookup(&self.mos, object, feature.guid)
+                .await?
+                .is_some()
+            {
+                active.insert(feature.name);
+            }
+        }
+        Ok(active)
+    }
+
+    /// The deadlist of a dataset, open.
+    pub(crate) async fn deadlist_of(&self, state: &DatasetState) -> Result<Rc<Deadlist>> {
+        if let Some(list) = state.deadlist.borrow().clone() {
+            return Ok(list);
+        }
+        let object = ObjectId(state.phys().deadlist_obj);
+        let list = Rc::new(Deadlist::open(&self.mos, object).await?);
+        *state.deadlist.borrow_mut() = Some(list.clone());
+        Ok(list)
+    }
+
+    /// Opens a dataset's objects, if they are not.
+    pub(crate) async fn open_objset(self: &Rc<Self>, state: &Rc<DatasetState>) -> Result<()> {
+        if state.objset().is_some() {
+            return Ok(());
+        }
+        let phys = state.phys();
+        if phys.bp.uses_crypt() {
+            let name = self.name_of(&state.dir());
+            return Err(DslError::KeyNotLoaded { name });
+        }
+        let snapshot = phys.is_snapshot();
+        let props = snapshot.then_some(ObjectId(phys.props_obj));
+        let scope = self.scope(&state.dir(), props).await?;
+        let options = ObjsetOptions {
+            policy: write_policy(&scope, &self.features),
+            read_only: snapshot || self.read_only,
+            owner_of: Some(owner_of),
+            ..ObjsetOptions::dataset(state.object.0)
+        };
+        let objset = Objset::open(&self.services, phys.bp, options).await?;
+        // There must be one objset of each, also if two tasks opened it at once.
+        if state.objset().is_none() {
+            state.set_objset(Some(objset));
+        }
+        state.apply_scope(&scope, &self.features);
+        Ok(())
+    }
+
+    /// Space numbers of a loaded head.
+    pub(crate) fn head_space(&self, dir: &Rc<DslDir>, phys: &DslDatasetPhys) -> SpaceInfo {
+        let d = dir.phys();
+        let [
+            head,
+            snapshots,
+            children,
+            child_reservations,
+            refreservation,
+        ] = d.used_breakdown;
+        SpaceInfo {
+            used: d.used_bytes,
+            available: 0,
+            referenced: phys.referenced_bytes,
+            used_by_snapshots: snapshots,
+            used_by_dataset: head,
+            used_by_children: children.saturating_add(child_reservations),
+            used_by_refreservation: refreservation,
+            logical_used: d.uncompressed_bytes,
+            logical_referenced: phys.uncompressed_bytes,
+            written: 0,
+            compress_ratio: space::ratio(d.uncompressed_bytes, d.compressed_bytes),
+            ref_compress_ratio: space::ratio(phys.uncompressed_bytes, phys.compressed_bytes),
+            unique: phys.unique_bytes,
+        }
+    }
+
+    /// The stored properties of a directory, from memory after the first time.
+    pub(crate) async fn props_of(&self, dir: &Rc<DslDir>) -> Result<Rc<PropMap>> {
+        if let Some(map) = dir.props.borrow().clone() {
+            return Ok(map);
+        }
+        let map = Rc::new(read_map(&self.mos, ObjectId(dir.phys().props_zapobj)).await?);
+        *dir.props.borrow_mut() = Some(map.clone());
+        Ok(map)
+    }
+
+    /// Everything a property lookup of a dataset needs. `snapshot` is the snapshot's own
+    /// ZAP (0 if it has none), for snapshots.
+    pub(crate) async fn scope(
+        &self,
+        dir: &Rc<DslDir>,
+        snapshot: Option<ObjectId>,
+    ) -> Result<PropertyScope> {
+        let mut levels = Vec::new();
+        for level in dir.chain() {
+            let map = self.props_of(&level).await?;
+            levels.push((self.name_of(&level), map));
+        }
+        let snapshot = match snapshot {
+            Some(object) => Some(read_map(&self.mos, object).await?),
+            None => None,
+        };
+        let levels = Rc::new(levels);
+        Ok(PropertyScope { snapshot, levels })
+    }
+
+    /// Applies the features to the write policy of the meta-objset: lz4, embedded blocks, births of holes.
+    pub(crate) fn apply_mos_policy(&self) {
+        let features = &self.features;
+        let lz4 = features.is_active("lz4_compress");
+        let compression = if lz4 {
+            Compression::LZ4
+        } else {
+            Compression::LZJB
+        };
+        self.mos.set_policy(WritePolicy {
+            compression,
+            metadata_compression: compression,
+            embedded_data: features.is_active("embedded_data"),
+            hole_birth: features.is_active("hole_birth"),
+            ..WritePolicy::meta_objset()
+        });
     }
 }
 

@@ -80,6 +80,15 @@ impl EmptyBpobj {
         self.release_many(1, tx).await
     }
 
+    /// Appends a whole list to another one; of the shared list only a reference is released. Syncing context.
+    pub(crate) async fn enqueue(&self, object: ObjectId, to: &Bpobj, tx: &Tx) -> Result<()> {
+        if self.is_shared(object) {
+            self.release(tx).await
+        } else {
+            to.enqueue(object, tx).await
+        }
+    }
+
     /// Releases several references. Syncing context.
     pub(crate) async fn release_many(&self, count: u64, tx: &Tx) -> Result<()> {
         if count == 0 {

@@ -8,12 +8,13 @@ use ondisk::{BlockPointer, ObjectId, Txg};
 use runtime::sync::oneshot;
 
 use crate::dataset::Dataset;
-use crate::dsl_pool::{DslPool, Found, Task};
+use crate::dsl_pool::{DslPool, Found};
 use crate::error::{DslError, Result};
 use crate::features::Features;
 use crate::list::PropertySelection;
 use crate::namecheck;
 use crate::property::{DatasetKind, Property, Setting, Value};
+use crate::sync_state::QueuedTask;
 use crate::types::{
     DatasetInfo, DatasetProperties, HierarchyOptions, HistoryEvent, ListSpec, NewDataset,
     NewHierarchy,
@@ -29,10 +30,6 @@ pub struct Hierarchy(Rc<DslPool>);
 impl Hierarchy {
     pub(crate) fn pool(&self) -> &Rc<DslPool> {
         &self.0
-    }
-
-    pub(crate) fn from_pool(pool: Rc<DslPool>) -> Self {
-        Self(pool)
     }
 
     /// Makes the hierarchy of a new pool in an empty meta-objset: the object directory (object 1),
@@ -52,7 +49,7 @@ impl Hierarchy {
         let pool = DslPool::create(mos, options, &new, tx).await?;
         let kind = DatasetKind::Filesystem;
         let settings = pool.complete_for_creation(None, kind, new.settings).await?;
-        let root = pool.dir(pool.special.get().root_dir).await?;
+        let root = pool.dir(pool.root_dir()).await?;
         let state = pool
             .create_head(&root, case_insensitive_flag(&settings), tx)
             .await?;
@@ -96,7 +93,7 @@ impl Hierarchy {
     pub async fn enable_feature(&self, name: &str, tx: &Tx) -> Result<()> {
         self.0.features.enable(name, tx).await?;
         self.0.apply_mos_policy();
-        let root = self.0.dir(self.0.special.get().root_dir).await?;
+        let root = self.0.dir(self.0.root_dir()).await?;
         self.0.refresh_properties(&root).await
     }
 
@@ -108,12 +105,12 @@ impl Hierarchy {
 
     /// Changes the pool's name in memory (import under a new name).
     pub fn set_pool_name(&self, name: &str) {
-        *self.0.pool_name.borrow_mut() = name.into();
+        self.0.set_pool_name(name);
     }
 
     /// Sets the directory all mount points are shown below.
     pub fn set_altroot(&self, altroot: Option<String>) {
-        *self.0.altroot.borrow_mut() = altroot;
+        self.0.set_altroot(altroot);
     }
 
     /// Opens a file system, volume or snapshot by name. The handle keeps it from being destroyed.
@@ -265,8 +262,8 @@ impl Hierarchy {
     /// # Errors
     /// Of reading.
     pub async fn available_bytes(&self) -> Result<u64> {
-        let root = self.0.dir(self.0.special.get().root_dir).await?;
-        Ok(crate::dir::available(&root, self.0.pool_size(0), false))
+        let root = self.0.dir(self.0.root_dir()).await?;
+        Ok(crate::dsl_dir::available(&root, self.0.pool_size(0), false))
     }
 
     /// Names of the datasets whose intent log may have blocks on a top-level vdev: of those in use the ones that do, of
@@ -332,7 +329,7 @@ impl Hierarchy {
         .await
     }
 
-    async fn check_create(&self, new: &NewDataset) -> Result<Rc<crate::dir::DslDir>> {
+    async fn check_create(&self, new: &NewDataset) -> Result<Rc<crate::dsl_dir::DslDir>> {
         namecheck::check(&new.name, new.kind)?;
         self.check_new(&new.name, &new.settings).await
     }
@@ -342,7 +339,7 @@ impl Hierarchy {
         &self,
         name: &str,
         settings: &[Setting],
-    ) -> Result<Rc<crate::dir::DslDir>> {
+    ) -> Result<Rc<crate::dsl_dir::DslDir>> {
         let pool = &self.0;
         if pool.find_dir(name).await?.is_some() {
             return Err(DslError::Exists { name: name.into() });
@@ -372,7 +369,7 @@ impl Hierarchy {
                     }
                     let reserves =
                         matches!(property, Property::Reservation | Property::RefReservation);
-                    let room = crate::dir::available(&parent, pool.pool_size(0), true);
+                    let room = crate::dsl_dir::available(&parent, pool.pool_size(0), true);
                     if reserves && value.number().unwrap_or(0) > room {
                         return Err(DslError::NoSpace);
                     }
@@ -381,7 +378,7 @@ impl Hierarchy {
             }
         }
         // A new dataset takes a few hundred kilobytes; a full pool refuses it here.
-        if crate::dir::available(&parent, pool.pool_size(0), true) < (1 << 18) {
+        if crate::dsl_dir::available(&parent, pool.pool_size(0), true) < (1 << 18) {
             return Err(DslError::NoSpace);
         }
         Ok(parent)
@@ -499,15 +496,15 @@ impl Hierarchy {
         }
         let clock = self.0.services.clock.clone();
         let (send, receive) = oneshot(name);
-        let boxed: Task = Box::new(move |this, tx| {
+        let boxed: QueuedTask<DslPool> = Box::new(move |pool, tx| {
             Box::pin(async move {
                 // The caller may be gone; the change is made nevertheless.
-                let _ = send.send(task(&this, &tx).await);
+                let _ = send.send(task(&Self(pool), &tx).await);
             })
         });
         let tx = clock.begin(TxWeight::unthrottled()).await?;
         let txg = tx.txg();
-        self.0.tasks.borrow_mut().push_back((txg, boxed));
+        self.0.sync.queue(txg, boxed);
         drop(tx);
         clock.wait_synced(txg).await?;
         match receive.await {
@@ -523,7 +520,7 @@ impl Hierarchy {
     pub(crate) async fn apply<T>(&self, change: impl Future<Output = Result<T>>) -> Result<T> {
         let result = change.await;
         if let Err(error) = &result {
-            *self.0.poison.borrow_mut() = Some(error.clone());
+            self.0.sync.poison(error.clone());
         }
         result
     }
@@ -541,7 +538,7 @@ impl Hierarchy {
 
     /// Tells that `txg` is on disk: reservations of its transactions end.
     pub fn synced(&self, txg: Txg) {
-        self.0.synced(txg);
+        self.0.loaded.synced(txg);
     }
 
     /// Whether blocks of destroyed datasets wait to be freed: the pool should keep syncing.
@@ -552,18 +549,18 @@ impl Hierarchy {
 
     /// Sets how many blocks of destroyed datasets are freed in one txg.
     pub fn set_background_blocks(&self, blocks: u64) {
-        self.0.background_blocks_max.set(blocks.max(1));
+        self.0.async_destroy.set_blocks_max(blocks);
     }
 
     /// Sets how many blocks an entry of a clone's livelist has before the next one is begun, and after two are made one.
     pub fn set_livelist_blocks(&self, blocks: u64) {
-        self.0.livelist_blocks.set(blocks.max(1));
+        self.0.set_livelist_blocks_max(blocks);
     }
 
     /// Returns why asynchronous freeing is suspended, if a block it needs cannot be read.
     #[must_use]
     pub fn background_error(&self) -> Option<DslError> {
-        self.0.background_error.borrow().clone()
+        self.0.async_destroy.error()
     }
 
     /// Whether anything of `txg` waits to be synced: dirty datasets, queued tasks, the
@@ -576,15 +573,14 @@ impl Hierarchy {
     /// Returns the bytes still to be freed in the background (the pool property `freeing`).
     #[must_use]
     pub fn freeing_bytes(&self) -> u64 {
-        let dirs = self.0.dirs.borrow();
-        dirs.get(&self.0.special.get().free_dir)
-            .map_or(0, |dir| dir.phys().used_bytes)
+        let free_dir = self.0.loaded.dir(self.0.special().free_dir);
+        free_dir.map_or(0, |dir| dir.phys().used_bytes)
     }
 
     /// Returns what happened to datasets since the last call, for the pool's history.
     #[must_use]
     pub fn take_events(&self) -> Vec<HistoryEvent> {
-        std::mem::take(&mut *self.0.events.borrow_mut())
+        self.0.sync.take_events()
     }
 
     /// Frees a block of the pool's own at the right time for the current pass. Syncing context.

@@ -9,7 +9,7 @@ use dmu::zap::{self, ZapSpec, ZapValue};
 use ondisk::dsl::dataset_flags;
 use ondisk::{ObjectId, ObjectType};
 
-use crate::dataset::DatasetState;
+use crate::dataset_state::DatasetState;
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
 

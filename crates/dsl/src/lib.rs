@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod async_destroy;
 mod bookmark;
 mod bpobj;
 mod bptree;
@@ -17,9 +18,10 @@ mod clone;
 mod create;
 mod crypt;
 mod dataset;
+mod dataset_state;
 mod deadlist;
 mod deleg;
-mod dir;
+mod dsl_dir;
 mod dsl_pool;
 mod empty_bpobj;
 mod error;
@@ -29,6 +31,7 @@ mod hierarchy;
 mod hold;
 mod list;
 mod livelist;
+mod loaded;
 pub mod namecheck;
 mod object_directory;
 pub mod property;
@@ -41,6 +44,7 @@ mod snapshot_list;
 mod snapshots;
 mod space;
 mod sync;
+mod sync_state;
 mod types;
 mod userspace;
 mod write_policy;

@@ -11,7 +11,7 @@ use ondisk::{BlockPointer, Guid, ObjectId, ObjsetPhys, Txg};
 use zio::{Bookmark, IoClass, ReadProps};
 
 use crate::deadlist::Deadlist;
-use crate::dir::{DslDir, available};
+use crate::dsl_dir::{DslDir, available};
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
 use crate::namecheck::split;
@@ -307,7 +307,7 @@ impl DslPool {
             space.written = self.written(&phys).await?;
         }
         let origin = ObjectId(dir.phys().origin_obj);
-        let origin = if origin.0 == 0 || origin == self.special.get().origin_snap {
+        let origin = if origin.0 == 0 || self.is_origin_snap(origin) {
             None
         } else {
             Some(self.snapshot_name(origin).await?)
@@ -465,7 +465,7 @@ impl DslPool {
         let mut names = Vec::new();
         for dir in self.all_dirs().await? {
             let head = ObjectId(dir.phys().head_dataset_obj);
-            let open = self.datasets.borrow().get(&head).cloned();
+            let open = self.loaded.dataset(head);
             let may_be = match open.and_then(|state| state.log()) {
                 Some(log) => log.may_be_on(vdev),
                 None => self.has_log_on_disk(&dir).await?,
@@ -479,7 +479,7 @@ impl DslPool {
 
     /// The pool's root and everything below it, in no order.
     async fn all_dirs(self: &Rc<Self>) -> Result<Vec<Rc<DslDir>>> {
-        let root = self.dir(self.special.get().root_dir).await?;
+        let root = self.dir(self.root_dir()).await?;
         let mut dirs = self.dirs_below(&root).await?;
         dirs.push(root);
         Ok(dirs)
@@ -522,7 +522,7 @@ impl DslPool {
 
     /// Opens a dataset's objects for reading, or returns those that are open.
     pub(crate) async fn objset_for_reading(&self, object: ObjectId) -> Result<Objset> {
-        let open = self.datasets.borrow().get(&object).and_then(|s| s.objset());
+        let open = self.loaded.dataset(object).and_then(|s| s.objset());
         match open {
             Some(objset) => Ok(objset),
             None => {
@@ -836,7 +836,7 @@ impl DslPool {
             _ => "",
         };
         let below = below.trim_start_matches('/');
-        let root = self.altroot.borrow().clone().unwrap_or_default();
+        let root = self.altroot().unwrap_or_default();
         let root = if root == "/" { "" } else { root.as_str() };
         let mut path = path.as_str();
         if path == "/" && (!root.is_empty() || !below.is_empty()) {

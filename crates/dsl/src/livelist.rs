@@ -19,30 +19,19 @@ use dmu::{Objset, Tx};
 use ondisk::dsl::{UsedBy, zapified_keys};
 use ondisk::{BlockPointer, ObjectId, ObjectType};
 
+use crate::async_destroy::SublistFrees;
 use crate::bpobj::Bpobj;
-use crate::dataset::DatasetState;
+use crate::dataset_state::DatasetState;
 use crate::deadlist::Deadlist;
-use crate::dir::DslDir;
+use crate::dsl_dir::DslDir;
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
-use crate::object_directory::OBJECT_DIRECTORY;
+use crate::object_directory::{DELETED_CLONES, OBJECT_DIRECTORY};
 use crate::space::{Delta, Sizes, sizes_of};
 
-/// The queue of livelists of destroyed clones, in the object directory.
-pub(crate) const DELETED_CLONES: &str = "com.delphix:deleted_clones";
 const FEATURE: &str = "livelist";
-/// Blocks of an entry after which the next txg begins a new one: 8 MiB of pointers. (OpenZFS: 500,000, a tunable.)
-pub(crate) const ENTRY_BLOCKS: u64 = 1 << 16;
 /// A clone that shares no more than so many percent with its origin is quicker to read than to keep lists of.
 const SHARED_PERCENT_MIN: u64 = 75;
-
-/// Blocks of a sublist of a destroyed clone that are still to be freed.
-#[derive(Debug)]
-pub(crate) struct SublistFrees {
-    livelist: ObjectId,
-    key: u64,
-    blocks: Vec<BlockPointer>,
-}
 
 /// Whether a livelist would have a block: the clone wrote it, and it takes space.
 pub(crate) fn is_tracked(bp: &BlockPointer, origin_txg: u64) -> bool {
@@ -124,7 +113,7 @@ impl DslPool {
     /// Destroys a directory's livelist, if it has one: it no longer equals the blocks that only the head has. Syncing context.
     pub(crate) async fn remove_livelist(&self, dir: &DslDir, tx: &Tx) -> Result<()> {
         if let Some(object) = self.unset_livelist(dir, tx).await? {
-            Deadlist::destroy(&self.mos, object, &self.empty, tx).await?;
+            Deadlist::destroy(&self.mos, object, &self.empty_bpobj, tx).await?;
             self.features.decr(FEATURE, tx).await?;
         }
         Ok(())
@@ -136,24 +125,24 @@ impl DslPool {
         state: &DatasetState,
         list: &Deadlist,
         born: &[BlockPointer],
-        ended: &[BlockPointer],
+        freed: &[BlockPointer],
         tx: &Tx,
     ) -> Result<()> {
         let key = tx.txg().0 - 1;
         match list.newest().await? {
-            None => list.add_key(key, &self.empty, tx).await?,
+            None => list.add_key(key, &self.empty_bpobj, tx).await?,
             // Once in a txg: blocks born in one txg belong to one entry.
             Some((newest, Some(blocks))) if list.kept.get() != tx.txg() => {
                 let written = blocks.blocks().saturating_sub(blocks.freed());
-                if written > self.livelist_blocks.get() && newest < key {
-                    list.add_key(key, &self.empty, tx).await?;
+                if written > self.livelist_blocks_max() && newest < key {
+                    list.add_key(key, &self.empty_bpobj, tx).await?;
                 }
             }
             Some(_) => {}
         }
         let first = list.kept.replace(tx.txg()) != tx.txg();
-        list.insert(born, &self.empty, tx).await?;
-        list.insert_freed(ended, &self.empty, tx).await?;
+        list.insert(born, &self.empty_bpobj, tx).await?;
+        list.insert_freed(freed, &self.empty_bpobj, tx).await?;
         if first {
             self.condense(list, tx).await?;
         }
@@ -183,16 +172,16 @@ impl DslPool {
                     .map_or((0, 0), |list| (list.blocks(), list.freed()));
                 blocks.saturating_sub(2 * freed)
             };
-            if count(&first) + count(&next) >= self.livelist_blocks.get() {
+            if count(&first) + count(&next) >= self.livelist_blocks_max() {
                 continue;
             }
             let mut live = Vec::new();
             for list in [first, next].into_iter().flatten() {
                 live.extend(live_blocks(&self.mos, list.object()).await?);
             }
-            list.clear_key(pair[0], &self.empty, tx).await?;
-            list.destroy_key(pair[1], &self.empty, tx).await?;
-            return list.insert(&live, &self.empty, tx).await;
+            list.clear_key(pair[0], &self.empty_bpobj, tx).await?;
+            list.destroy_key(pair[1], &self.empty_bpobj, tx).await?;
+            return list.insert(&live, &self.empty_bpobj, tx).await;
         }
         Ok(())
     }
@@ -222,14 +211,14 @@ impl DslPool {
         }
         let queue = ObjectId(queue.unwrap_or_default());
         zap::add_int(mos, queue, object.0, tx).await?;
-        self.deleted_clones.set(queue);
+        self.async_destroy.set_deleted_clones(Some(queue));
         // Embedded blocks are in the clone's sums and in no list.
         let gone = Sizes {
             uncompressed: d.uncompressed_bytes,
             ..sizes
         };
         dir.did_use(UsedBy::Head, -Delta::from(gone));
-        self.dir(self.special.get().free_dir)
+        self.dir(self.special().free_dir)
             .await?
             .did_use(UsedBy::Head, Delta::from(sizes));
         Ok(true)
@@ -237,9 +226,11 @@ impl DslPool {
 
     /// Frees up to `max` blocks of destroyed clones. Returns how many. Syncing context.
     pub(crate) async fn free_deleted_clones(self: &Rc<Self>, max: u64, tx: &Tx) -> Result<u64> {
-        let queue = self.deleted_clones.get();
+        let Some(queue) = self.async_destroy.deleted_clones() else {
+            return Ok(0);
+        };
         let mut freed = 0;
-        while queue.0 != 0 && self.deleted_clones.get() == queue && freed < max {
+        while self.async_destroy.deleted_clones() == Some(queue) && freed < max {
             freed += self.free_sublist(queue, max - freed, tx).await?;
         }
         Ok(freed)
@@ -259,15 +250,14 @@ impl DslPool {
         let list = Deadlist::open(mos, object).await?;
         let Some(key) = list.keys().first().copied() else {
             zap::remove_int(mos, queue, object.0, tx).await?;
-            Deadlist::destroy(mos, object, &self.empty, tx).await?;
+            Deadlist::destroy(mos, object, &self.empty_bpobj, tx).await?;
             self.features.decr(FEATURE, tx).await?;
             if zap::count(mos, queue).await? == 0 {
                 self.destroy_deleted_clones(queue, tx).await?;
             }
             return Ok(0);
         };
-        let known = self.sublist_frees.borrow_mut().take();
-        let mut left = match known.filter(|left| left.livelist == object && left.key == key) {
+        let mut left = match self.async_destroy.take_sublist(object, key) {
             Some(left) => left,
             None => SublistFrees {
                 livelist: object,
@@ -290,16 +280,16 @@ impl DslPool {
             self.services.cache().forget(bp);
             store.free(tx.txg(), bp).await?;
         }
-        self.dir(self.special.get().free_dir)
+        self.dir(self.special().free_dir)
             .await?
             .did_use(UsedBy::Head, -Delta::from(sizes));
         if left.blocks.is_empty() {
-            list.clear_key(key, &self.empty, tx).await?;
-            list.destroy_key(key, &self.empty, tx).await?;
+            list.clear_key(key, &self.empty_bpobj, tx).await?;
+            list.destroy_key(key, &self.empty_bpobj, tx).await?;
         } else {
             // Freed blocks are marked in the entry, so that an import after a crash continues behind them.
-            list.insert_freed(&blocks, &self.empty, tx).await?;
-            *self.sublist_frees.borrow_mut() = Some(left);
+            list.insert_freed(&blocks, &self.empty_bpobj, tx).await?;
+            self.async_destroy.keep_sublist(left);
         }
         Ok(blocks.len() as u64)
     }
@@ -307,7 +297,7 @@ impl DslPool {
     async fn destroy_deleted_clones(&self, queue: ObjectId, tx: &Tx) -> Result<()> {
         zap::remove(&self.mos, OBJECT_DIRECTORY, DELETED_CLONES, tx).await?;
         self.mos.free_object(queue, tx).await?;
-        self.deleted_clones.set(ObjectId(0));
+        self.async_destroy.set_deleted_clones(None);
         Ok(())
     }
 }

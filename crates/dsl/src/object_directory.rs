@@ -9,6 +9,10 @@ pub(crate) const SYNC_BPLIST: &str = "sync_bplist";
 pub(crate) const FREE_BPOBJ: &str = "free_bpobj";
 pub(crate) const EMPTY_BPOBJ: &str = "empty_bpobj";
 pub(crate) const BPTREE_OBJ: &str = "bptree_obj";
+/// ZAP of the livelists of destroyed clones.
+pub(crate) const DELETED_CLONES: &str = "com.delphix:deleted_clones";
+/// Bpobj of pointers to be marked obsolete at their removed vdevs.
+pub(crate) const OBSOLETE_BPOBJ: &str = "com.delphix:obsolete_bpobj";
 pub(crate) const FEATURES_FOR_READ: &str = "features_for_read";
 pub(crate) const FEATURES_FOR_WRITE: &str = "features_for_write";
 pub(crate) const FEATURE_DESCRIPTIONS: &str = "feature_descriptions";

@@ -11,8 +11,7 @@ use dmu::zap::{self, ZapSpec, ZapValue};
 use dmu::{Objset, Tx};
 use ondisk::{ObjectId, ObjectType};
 
-use crate::dir::{DslDir, PropMap};
-use crate::dsl_pool::DslPool;
+use crate::dsl_dir::PropMap;
 use crate::error::Result;
 use crate::property::{Property, Source, Value};
 
@@ -251,38 +250,6 @@ pub(crate) async fn write(
 /// Makes a property ZAP. Syncing context.
 pub(crate) async fn create_map(mos: &Objset, tx: &Tx) -> Result<ObjectId> {
     Ok(zap::create(mos, &ZapSpec::new(ObjectType::DSL_PROPS), tx).await?)
-}
-
-impl DslPool {
-    /// The stored properties of a directory, from memory after the first time.
-    pub(crate) async fn props_of(&self, dir: &Rc<DslDir>) -> Result<Rc<PropMap>> {
-        if let Some(map) = dir.props.borrow().clone() {
-            return Ok(map);
-        }
-        let map = Rc::new(read_map(&self.mos, ObjectId(dir.phys().props_zapobj)).await?);
-        *dir.props.borrow_mut() = Some(map.clone());
-        Ok(map)
-    }
-
-    /// Everything a property lookup of a dataset needs. `snapshot` is the snapshot's own
-    /// ZAP (0 if it has none), for snapshots.
-    pub(crate) async fn scope(
-        &self,
-        dir: &Rc<DslDir>,
-        snapshot: Option<ObjectId>,
-    ) -> Result<PropertyScope> {
-        let mut levels = Vec::new();
-        for level in dir.chain() {
-            let map = self.props_of(&level).await?;
-            levels.push((self.name_of(&level), map));
-        }
-        let snapshot = match snapshot {
-            Some(object) => Some(read_map(&self.mos, object).await?),
-            None => None,
-        };
-        let levels = Rc::new(levels);
-        Ok(PropertyScope { snapshot, levels })
-    }
 }
 
 #[cfg(test)]

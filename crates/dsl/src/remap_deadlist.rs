@@ -18,14 +18,12 @@ use ondisk::dsl::zapified_keys::REMAP_DEADLIST;
 use ondisk::{ObjectId, ObjectType};
 
 use crate::bpobj::Bpobj;
-use crate::dataset::DatasetState;
+use crate::dataset_state::DatasetState;
 use crate::deadlist::Deadlist;
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
-use crate::object_directory::{LIST_BLOCK, OBJECT_DIRECTORY};
+use crate::object_directory::{LIST_BLOCK, OBJECT_DIRECTORY, OBSOLETE_BPOBJ};
 
-/// Key of the directory.
-const OBSOLETE_BPOBJ: &str = "com.delphix:obsolete_bpobj";
 const FEATURE: &str = "obsolete_counts";
 
 impl DslPool {
@@ -72,7 +70,7 @@ impl DslPool {
         let Some(list) = self.unset_remap_deadlist(head, tx).await? else {
             return Ok(());
         };
-        Deadlist::destroy(&self.mos, list, &self.empty, tx).await?;
+        Deadlist::destroy(&self.mos, list, &self.empty_bpobj, tx).await?;
         self.features.decr(FEATURE, tx).await
     }
 
@@ -91,7 +89,8 @@ impl DslPool {
         if let Some(list) = &of_next {
             let obsolete = self.open_obsolete_bpobj(tx).await?;
             let since = snapshot.phys().prev_snap_txg;
-            list.move_to(&obsolete, since, &self.empty, tx).await?;
+            list.move_to(&obsolete, since, &self.empty_bpobj, tx)
+                .await?;
         }
         let Some(object) = self.unset_remap_deadlist(snapshot.object, tx).await? else {
             return Ok(());
@@ -99,13 +98,13 @@ impl DslPool {
         let own = Deadlist::open(&self.mos, object).await?;
         if of_next.is_none() {
             let keys = self.deadlist_of(next).await?;
-            let object = keys.clone_keys(u64::MAX, &self.empty, tx).await?;
+            let object = keys.clone_keys(u64::MAX, &self.empty_bpobj, tx).await?;
             self.set_remap_deadlist(next.object, object, tx).await?;
             self.features.incr(FEATURE, tx).await?;
             of_next = Some(Deadlist::open(&self.mos, object).await?);
         }
         if let Some(list) = &of_next {
-            list.merge(&own, &self.empty, tx).await?;
+            list.merge(&own, &self.empty_bpobj, tx).await?;
         }
         self.features.decr(FEATURE, tx).await
     }
@@ -116,40 +115,43 @@ impl DslPool {
             return Ok(());
         };
         let list = Deadlist::open(&self.mos, object).await?;
-        list.remove_key(key, &self.empty, tx).await
+        list.remove_key(key, &self.empty_bpobj, tx).await
     }
 
     /// Looks for the pool's list.
     pub(crate) async fn load_obsolete_bpobj(&self) -> Result<()> {
         if self.features.is_active(FEATURE) {
             let found = zap::lookup_u64(&self.mos, OBJECT_DIRECTORY, OBSOLETE_BPOBJ).await?;
-            let object = ObjectId(found.unwrap_or(0));
-            if object.0 != 0 && !self.read_only {
+            let object = found.filter(|object| *object != 0).map(ObjectId);
+            if let Some(object) = object.filter(|_| !self.read_only) {
                 Bpobj::open(&self.mos, object).await?;
             }
-            self.obsolete_bpobj.set(object);
+            self.async_destroy.set_obsolete_bpobj(object);
         }
         Ok(())
     }
 
     /// The pool's list, made when there is none. Syncing context.
     async fn open_obsolete_bpobj(&self, tx: &Tx) -> Result<Bpobj> {
-        if self.obsolete_bpobj.get().0 == 0 {
-            let object = Bpobj::create(&self.mos, LIST_BLOCK, tx).await?;
-            zap::add_u64(&self.mos, OBJECT_DIRECTORY, OBSOLETE_BPOBJ, object.0, tx).await?;
-            self.features.incr(FEATURE, tx).await?;
-            self.obsolete_bpobj.set(object);
-        }
-        Bpobj::open(&self.mos, self.obsolete_bpobj.get()).await
+        let object = match self.async_destroy.obsolete_bpobj() {
+            Some(object) => object,
+            None => {
+                let object = Bpobj::create(&self.mos, LIST_BLOCK, tx).await?;
+                zap::add_u64(&self.mos, OBJECT_DIRECTORY, OBSOLETE_BPOBJ, object.0, tx).await?;
+                self.features.incr(FEATURE, tx).await?;
+                self.async_destroy.set_obsolete_bpobj(Some(object));
+                object
+            }
+        };
+        Bpobj::open(&self.mos, object).await
     }
 
     /// Marks up to `max` pointers of the pool's list obsolete at their vdevs; the emptied list is destroyed. Returns how many.
     /// After an error the rest is kept for the next import: indirect mappings longer than needed do no harm. Syncing context.
-    pub(crate) async fn note_obsolete(&self, max: u64, tx: &Tx) -> Result<u64> {
-        let object = self.obsolete_bpobj.get();
-        if object.0 == 0 {
+    pub(crate) async fn drain_obsolete_bpobj(&self, max: u64, tx: &Tx) -> Result<u64> {
+        let Some(object) = self.async_destroy.obsolete_bpobj() else {
             return Ok(0);
-        }
+        };
         let list = Bpobj::open(&self.mos, object).await?;
         let store = self.services.store();
         let mut wrong = false;
@@ -166,12 +168,12 @@ impl DslPool {
             .await;
         if wrong {
             let error = DslError::corrupt("list of obsolete pointers", object);
-            *self.background_error.borrow_mut() = Some(error);
+            self.async_destroy.suspend(error);
         }
         let noted = match noted {
             Ok(noted) => noted,
             Err(error) => {
-                *self.background_error.borrow_mut() = Some(error);
+                self.async_destroy.suspend(error);
                 return Ok(0);
             }
         };
@@ -179,7 +181,7 @@ impl DslPool {
             zap::remove(&self.mos, OBJECT_DIRECTORY, OBSOLETE_BPOBJ, tx).await?;
             Bpobj::destroy(&self.mos, object, tx).await?;
             self.features.decr(FEATURE, tx).await?;
-            self.obsolete_bpobj.set(ObjectId(0));
+            self.async_destroy.set_obsolete_bpobj(None);
         }
         Ok(noted)
     }

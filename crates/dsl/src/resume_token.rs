@@ -12,7 +12,7 @@ use dmu::zap::{self, ZapValue};
 use ondisk::nvlist::NvList;
 use ondisk::{ObjectId, ObjectType};
 
-use crate::dir::DslDir;
+use crate::dsl_dir::DslDir;
 use crate::dsl_pool::DslPool;
 use crate::error::Result;
 

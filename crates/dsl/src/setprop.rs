@@ -7,8 +7,8 @@ use dmu::zap;
 use ondisk::dsl::zapified_keys;
 use ondisk::{Compression, ObjectId};
 
-use crate::dataset::DatasetState;
-use crate::dir::{DslDir, available};
+use crate::dataset_state::DatasetState;
+use crate::dsl_dir::{DslDir, available};
 use crate::dsl_pool::{DslPool, Found};
 use crate::error::{DslError, Result};
 use crate::property::{DatasetKind, Property, PropertyError, Setting, Value};
@@ -318,19 +318,11 @@ impl DslPool {
     /// Reads stored properties anew for a directory and what is open below it.
     pub(crate) async fn refresh_properties(self: &Rc<Self>, dir: &Rc<DslDir>) -> Result<()> {
         *dir.props.borrow_mut() = None;
-        let open: Vec<Rc<DatasetState>> = {
-            let datasets = self.datasets.borrow();
-            datasets
-                .values()
-                .filter(|s| dir.contains(&s.dir()))
-                .cloned()
-                .collect()
-        };
-        for state in open {
+        for state in self.loaded.datasets_below(dir) {
             let phys = state.phys();
             let props = phys.is_snapshot().then_some(ObjectId(phys.props_obj));
             let scope = self.scope(&state.dir(), props).await?;
-            state.apply_scope(&scope, self);
+            state.apply_scope(&scope, &self.features);
         }
         Ok(())
     }

@@ -13,8 +13,8 @@ use dmu::zap::{self, ZapValue};
 use ondisk::dsl::{DslDatasetPhys, UsedBy, dataset_flags, zapified_keys};
 use ondisk::{ObjectId, ObjectType, Txg};
 
-use crate::dataset::DatasetState;
-use crate::dir::{DslDir, available};
+use crate::dataset_state::DatasetState;
+use crate::dsl_dir::{DslDir, available};
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
 use crate::namecheck::{self, split};
@@ -41,7 +41,7 @@ impl DslPool {
     ) -> Result<Vec<(String, DslError)>> {
         let mut refused = Vec::new();
         // The last space of a full pool is reserved for changes that free space.
-        let root = self.dir(self.special.get().root_dir).await?;
+        let root = self.dir(self.root_dir()).await?;
         if available(&root, self.pool_size(0), false) < ROOM_BYTES
             && let Some(name) = wanted.first()
         {
@@ -201,9 +201,9 @@ impl DslPool {
             dir.did_use(UsedBy::Refreservation, used(signed(charge)));
         }
         let old = self.deadlist_of(&head).await?;
-        let new = old.clone_keys(u64::MAX, &self.empty, tx).await?;
+        let new = old.clone_keys(u64::MAX, &self.empty_bpobj, tx).await?;
         let new = Rc::new(crate::deadlist::Deadlist::open(mos, new).await?);
-        new.add_key(h.prev_snap_txg, &self.empty, tx).await?;
+        new.add_key(h.prev_snap_txg, &self.empty_bpobj, tx).await?;
         self.add_bookmark_keys(&head, &new, tx).await?;
         self.move_remap_deadlist(head.object, object, tx).await?;
         head.change(|p| {
@@ -343,12 +343,13 @@ impl DslPool {
             let shared = self
                 .deadlist_of(&after)
                 .await?
-                .space_range(s.prev_snap_txg, s.creation_txg, &self.empty)
+                .space_range(s.prev_snap_txg, s.creation_txg, &self.empty_bpobj)
                 .await?;
             next.change(|n| n.unique_bytes += shared.used);
             if !bookmarked {
                 let list = self.deadlist_of(&head).await?;
-                list.remove_key(s.creation_txg, &self.empty, tx).await?;
+                list.remove_key(s.creation_txg, &self.empty_bpobj, tx)
+                    .await?;
             }
             // Bookmarks do not need keys of remap deadlists.
             self.remove_remap_key(head.object, s.creation_txg, tx)
@@ -383,21 +384,30 @@ impl DslPool {
         let list = self.deadlist_of(next).await?;
         if let Some(prev) = prev {
             let shared = list
-                .space_range(prev.phys().prev_snap_txg, s.prev_snap_txg, &self.empty)
+                .space_range(
+                    prev.phys().prev_snap_txg,
+                    s.prev_snap_txg,
+                    &self.empty_bpobj,
+                )
                 .await?;
             prev.change(|p| p.unique_bytes += shared.used);
         }
         let freed: Sizes = list
-            .space_range(s.prev_snap_txg, u64::MAX, &self.empty)
+            .space_range(s.prev_snap_txg, u64::MAX, &self.empty_bpobj)
             .await?;
         let delta = Delta::from(freed);
         state.dir().did_use(UsedBy::Snapshots, -delta);
-        list.move_to(&self.free_bpobj, s.prev_snap_txg, &self.empty, tx)
-            .await?;
-        let free_dir = self.dir(self.special.get().free_dir).await?;
+        list.move_to(
+            &self.async_destroy.free_bpobj,
+            s.prev_snap_txg,
+            &self.empty_bpobj,
+            tx,
+        )
+        .await?;
+        let free_dir = self.dir(self.special().free_dir).await?;
         free_dir.did_use(UsedBy::Head, delta);
         let own = self.deadlist_of(state).await?;
-        list.merge(&own, &self.empty, tx).await?;
+        list.merge(&own, &self.empty_bpobj, tx).await?;
         *state.deadlist.borrow_mut() = None;
         Ok(())
     }
@@ -424,7 +434,7 @@ impl DslPool {
                 let clone = self.load_dataset(clone, None).await?;
                 if clone.dir().origin_txg.get() > key {
                     let list = self.deadlist_of(&clone).await?;
-                    list.remove_key(key, &self.empty, tx).await?;
+                    list.remove_key(key, &self.empty_bpobj, tx).await?;
                     self.remove_remap_key(clone.object, key, tx).await?;
                     work.push(clone.dir());
                 }
@@ -458,9 +468,7 @@ impl DslPool {
             }
         }
         self.free_zapified(state.object, tx).await?;
-        self.datasets.borrow_mut().remove(&state.object);
-        self.dirty_datasets.borrow_mut().remove(&state.object);
-        state.set_objset(None);
+        self.loaded.remove_dataset(state);
         Ok(())
     }
 
@@ -483,7 +491,7 @@ impl DslPool {
             let list = crate::deadlist::Deadlist::open(&self.mos, ObjectId(phys.deadlist_obj));
             sizes.add(
                 list.await?
-                    .space_range(from.prev_snap_txg, u64::MAX, &self.empty)
+                    .space_range(from.prev_snap_txg, u64::MAX, &self.empty_bpobj)
                     .await?,
             );
             if phys.prev_snap_obj == 0 {

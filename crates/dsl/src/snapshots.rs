@@ -1,8 +1,10 @@
 //! Snapshots, clones, bookmarks and holds: the public interface.
 
+use std::pin::Pin;
 use std::rc::Rc;
 
 use dmu::Tx;
+use ondisk::ObjectId;
 use ondisk::dsl::zapified_keys;
 
 use crate::bookmark::{freed_before_next, referenced};
@@ -13,7 +15,10 @@ use crate::hierarchy::Hierarchy;
 use crate::namecheck::{self, split};
 use crate::property::{DatasetKind, Setting};
 use crate::space::Sizes;
-use ondisk::ObjectId;
+
+/// A task that can be made anew when it has to run again.
+type LocalTask<T> =
+    Box<dyn for<'a> FnOnce(Hierarchy, &'a Tx) -> Pin<Box<dyn Future<Output = Result<T>> + 'a>>>;
 
 /// Names that stood in the way, each with its reason. When there is one, nothing was done.
 pub type Refusals = Vec<(String, DslError)>;
@@ -22,11 +27,11 @@ pub type Refusals = Vec<(String, DslError)>;
 const DESTROYED_AT_ONCE: usize = 500;
 
 impl Hierarchy {
-    /// Runs a task again in the next group as long as it answers `Again`.
+    /// Runs a task again in the next txg as long as it answers `Again`.
     async fn submit_until_done<T: 'static>(
         &self,
         name: &'static str,
-        mut task: impl FnMut() -> crate::dsl_pool::LocalTask<T>,
+        mut task: impl FnMut() -> LocalTask<T>,
     ) -> Result<T> {
         loop {
             let once = task();
@@ -106,7 +111,7 @@ impl Hierarchy {
         Ok(Vec::new())
     }
 
-    /// Destroys snapshots in one group.
+    /// Destroys snapshots in one txg.
     async fn destroy_together(&self, targets: Vec<String>, defer: bool) -> Result<Refusals> {
         self.submit("destroy snapshots", async move |this: &Self, tx: &Tx| {
             let pool = this.pool();
@@ -192,7 +197,7 @@ impl Hierarchy {
         snapshot: &str,
         name: &str,
         settings: &[Setting],
-    ) -> Result<Rc<crate::dir::DslDir>> {
+    ) -> Result<Rc<crate::dsl_dir::DslDir>> {
         let pool = self.pool();
         let found = pool.find(snapshot).await?;
         if found.snapshot.is_none() {
@@ -479,7 +484,7 @@ impl DslPool {
         let mut at = phys;
         while at.prev_snap_txg > txg {
             let list = Deadlist::open(&self.mos, ObjectId(at.deadlist_obj)).await?;
-            written += list.space_range(0, txg, &self.empty).await?.used;
+            written += list.space_range(0, txg, &self.empty_bpobj).await?.used;
             at = self.dataset_phys(ObjectId(at.prev_snap_obj)).await?;
         }
         written += match freed {

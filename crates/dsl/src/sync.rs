@@ -10,33 +10,27 @@
 
 use std::rc::Rc;
 
-use dmu::{Ledger, Objset, Tx, zap};
+use dmu::{Ledger, Tx, zap};
 use ondisk::dsl::UsedBy;
 use ondisk::feature::Feature;
 use ondisk::{BlockPointer, ObjectId, ObjectType, ObjsetType, Txg};
 use zio::BlockStore;
 
 use crate::bptree::{self, Progress};
-use crate::dataset::DatasetState;
+use crate::dataset_state::DatasetState;
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
-use crate::hierarchy::Hierarchy;
 use crate::livelist::is_tracked;
 use crate::object_directory;
 use crate::space::{Delta, Sizes, Transfer, sizes_of};
 use crate::write_policy::features_of_block;
-
-/// The first pass whose frees are deferred to the next txg. OpenZFS: `zfs_sync_pass_deferred_free`.
-const PASS_DEFERRED_FREE: u32 = 2;
-/// A pass count that means the txg does not converge: a broken invariant of ours.
-const PASS_MAX: u32 = 64;
 
 /// Collects the blocks born and freed while an objset is written.
 struct Collector {
     store: BlockStore,
     born: Sizes,
     /// Blocks that are no longer referenced.
-    killed: Vec<BlockPointer>,
+    freed: Vec<BlockPointer>,
     /// For a clone with a livelist: the creation txg of its origin, and the blocks written.
     livelist: Option<(u64, Vec<BlockPointer>)>,
     wanted: Vec<&'static str>,
@@ -47,7 +41,7 @@ impl Collector {
         Self {
             store,
             born: Sizes::default(),
-            killed: Vec::new(),
+            freed: Vec::new(),
             livelist: None,
             wanted: Vec::new(),
         }
@@ -74,20 +68,19 @@ impl Ledger for Collector {
 
     fn block_freed(&mut self, bp: &BlockPointer) {
         if !bp.is_hole() {
-            self.killed.push(*bp);
+            self.freed.push(*bp);
         }
     }
 }
 
 impl DslPool {
     pub(crate) async fn sync_pass(self: &Rc<Self>, txg: Txg, pass: u32) -> Result<BlockPointer> {
-        assert!(pass > 0 && pass < PASS_MAX, "the sync of a group converges");
         if self.read_only {
             return Err(DslError::ReadOnly);
         }
-        self.pass.set(pass);
+        self.sync.begin_pass(pass);
         let result = self.sync_pass_steps(txg, pass).await;
-        self.pass.set(0);
+        self.sync.end_pass();
         result
     }
 
@@ -99,19 +92,19 @@ impl DslPool {
         let mut changed = self.sync_datasets(txg, pass, &tx).await?;
         if pass == 1 {
             changed |= self.run_tasks(txg, &tx).await?;
-            if let Some(error) = self.poison.borrow().clone() {
+            if let Some(error) = self.sync.poisoned() {
                 return Err(error);
             }
             changed |= self.sync_datasets(txg, pass, &tx).await?;
             changed |= self.mos.is_dirty(txg);
-            changed |= self.background_step(&tx).await?;
+            changed |= self.async_destroy_step(&tx).await?;
             // A txg without changes must stay one: deferred frees wait for the next with changes.
             if changed {
                 self.free_deferred(&tx).await?;
             }
         }
-        let mos_dir = self.dir(self.special.get().mos_dir).await?;
-        let delta = self.mos_delta.take();
+        let mos_dir = self.dir(self.special().mos_dir).await?;
+        let delta = self.sync.take_mos_delta();
         if !delta.is_zero() {
             mos_dir.did_use(UsedBy::Head, delta);
         }
@@ -120,11 +113,11 @@ impl DslPool {
             let mut ledger = Collector::new(self.services.store().clone());
             self.mos.sync(txg, pass, &mut ledger).await?;
             let mut delta = Delta::from(ledger.born);
-            for bp in &ledger.killed {
+            for bp in &ledger.freed {
                 delta += -Delta::from(sizes_of(bp, ledger.store.dsize(bp)));
             }
-            self.mos_delta.set(delta);
-            self.free_blocks(&ledger.killed, &tx).await?;
+            self.sync.set_mos_delta(delta);
+            self.free_blocks(&ledger.freed, &tx).await?;
         }
         Ok(self.mos.root())
     }
@@ -132,26 +125,18 @@ impl DslPool {
     /// Whether a further pass has something to do.
     pub(crate) fn needs_pass(&self, txg: Txg) -> bool {
         self.mos.is_dirty(txg)
-            || !self.mos_delta.get().is_zero()
-            || !self.dirty_dirs.borrow().is_empty()
-            || !self.dirty_datasets.borrow().is_empty()
-            || self.tasks.borrow().iter().any(|(t, _)| *t <= txg)
+            || self.sync.has_mos_delta()
+            || self.loaded.is_dirty()
+            || self.sync.has_tasks(txg)
             || self
+                .loaded
                 .open_objsets()
                 .iter()
                 .any(|(_, objset)| objset.is_dirty(txg))
     }
 
-    fn open_objsets(&self) -> Vec<(Rc<DatasetState>, Objset)> {
-        let datasets = self.datasets.borrow();
-        datasets
-            .values()
-            .filter_map(|s| Some((s.clone(), s.objset()?)))
-            .collect()
-    }
-
     pub(crate) fn retire_logs(&self) {
-        for (state, _) in self.open_objsets() {
+        for (state, _) in self.loaded.open_objsets() {
             if let Some(log) = state.log() {
                 log.retire();
             }
@@ -160,7 +145,7 @@ impl DslPool {
 
     /// Puts the headers of running intent logs into their objsets, and frees log blocks whose changes are in this txg.
     async fn sync_logs(&self, txg: Txg, tx: &Tx) -> Result<()> {
-        for (state, objset) in self.open_objsets() {
+        for (state, objset) in self.loaded.open_objsets() {
             let Some(log) = state.log() else { continue };
             let outcome = log.sync(txg, tx);
             self.free_blocks(&outcome.freed, tx).await?;
@@ -174,7 +159,7 @@ impl DslPool {
 
     async fn sync_datasets(self: &Rc<Self>, txg: Txg, pass: u32, tx: &Tx) -> Result<bool> {
         let mut any = false;
-        for (state, objset) in self.open_objsets() {
+        for (state, objset) in self.loaded.open_objsets() {
             if !objset.is_dirty(txg) {
                 continue;
             }
@@ -201,8 +186,8 @@ impl DslPool {
         tx: &Tx,
     ) -> Result<()> {
         let phys = state.phys();
-        let mut freed = Vec::new();
-        let mut freed_sizes = Sizes::default();
+        let mut free_now = Vec::new();
+        let mut free_now_sizes = Sizes::default();
         let mut dead = Vec::new();
         let mut dead_sizes = Sizes::default();
         // Dead blocks unique to the previous snapshot now, and those born after the origin.
@@ -215,19 +200,19 @@ impl DslPool {
             .filter(|p| p.phys().next_snap_obj == state.object.0)
             .map(|p| p.phys().prev_snap_txg);
         let bookmarks = self.features.is_active("bookmark_written");
-        let mut killed = Vec::new();
-        let mut ended = Vec::new();
-        for bp in ledger.killed {
+        let mut freed_births = Vec::new();
+        let mut freed_in_livelist = Vec::new();
+        for bp in ledger.freed {
             if ledger.livelist.is_some() && is_tracked(&bp, origin_txg) {
-                ended.push(bp);
+                freed_in_livelist.push(bp);
             }
             let sizes = sizes_of(&bp, ledger.store.dsize(&bp));
             if bookmarks {
-                killed.push((bp.birth().0, sizes));
+                freed_births.push((bp.birth().0, sizes));
             }
             if bp.birth().0 > phys.prev_snap_txg {
-                freed_sizes.add(sizes);
-                freed.push(bp);
+                free_now_sizes.add(sizes);
+                free_now.push(bp);
             } else {
                 dead_sizes.add(sizes);
                 if prev_holds.is_some_and(|older| bp.birth().0 > older) {
@@ -240,7 +225,7 @@ impl DslPool {
             }
         }
         let mut delta = Delta::from(ledger.born);
-        delta += -Delta::from(freed_sizes);
+        delta += -Delta::from(free_now_sizes);
         let charge = state.charged(delta.used);
         state.dir().transfer(Transfer {
             charge,
@@ -273,15 +258,17 @@ impl DslPool {
             for bp in &dead {
                 self.services.cache().forget(bp);
             }
-            deadlist.insert(&dead, &self.empty, tx).await?;
+            deadlist.insert(&dead, &self.empty_bpobj, tx).await?;
         }
-        self.bookmarks_blocks_freed(state, &killed, tx).await?;
+        self.bookmarks_blocks_freed(state, &freed_births, tx)
+            .await?;
         if let Some((_, born)) = &ledger.livelist
             && let Some(list) = self.livelist_of(&state.dir()).await?
         {
-            self.update_livelist(state, &list, born, &ended, tx).await?;
+            self.update_livelist(state, &list, born, &freed_in_livelist, tx)
+                .await?;
         }
-        self.free_blocks(&freed, tx).await?;
+        self.free_blocks(&free_now, tx).await?;
         let mut wanted = ledger.wanted;
         wanted.extend(std::mem::take(&mut *state.wanted.borrow_mut()));
         for feature in wanted {
@@ -336,7 +323,7 @@ impl DslPool {
         for bp in blocks {
             self.services.cache().forget(bp);
         }
-        if self.pass.get() < PASS_DEFERRED_FREE {
+        if !self.sync.defers_frees() {
             for bp in blocks {
                 self.services.store().free(tx.txg(), bp).await?;
             }
@@ -346,14 +333,15 @@ impl DslPool {
                 .filter(|bp| !bp.is_embedded())
                 .copied()
                 .collect();
-            self.sync_bplist.append(&real, tx).await?;
+            self.sync.sync_bplist.append(&real, tx).await?;
         }
         Ok(())
     }
 
     async fn free_deferred(&self, tx: &Tx) -> Result<()> {
         let store = self.services.store();
-        self.sync_bplist
+        self.sync
+            .sync_bplist
             .drain(u64::MAX, tx, async |blocks, _| {
                 for bp in blocks {
                     store.free(tx.txg(), bp).await?;
@@ -365,14 +353,15 @@ impl DslPool {
     }
 
     /// Frees some blocks of destroyed snapshots and datasets. Returns whether anything changed.
-    async fn background_step(self: &Rc<Self>, tx: &Tx) -> Result<bool> {
+    async fn async_destroy_step(self: &Rc<Self>, tx: &Tx) -> Result<bool> {
         if !self.has_background_work() {
             return Ok(false);
         }
-        let free_dir = self.dir(self.special.get().free_dir).await?;
+        let free_dir = self.dir(self.special().free_dir).await?;
         let store = self.services.store().clone();
-        let mut left = self.background_blocks_max.get();
+        let mut left = self.async_destroy.blocks_max();
         let drained = self
+            .async_destroy
             .free_bpobj
             .drain(left, tx, async |blocks, sizes| {
                 for bp in blocks {
@@ -385,11 +374,10 @@ impl DslPool {
             .await?;
         left = left.saturating_sub(drained);
         left = left.saturating_sub(self.free_deleted_clones(left, tx).await?);
-        left = left.saturating_sub(self.note_obsolete(left, tx).await?);
-        let object = self.bptree.get();
-        if object.0 == 0 || left == 0 {
+        left = left.saturating_sub(self.drain_obsolete_bpobj(left, tx).await?);
+        let Some(object) = self.async_destroy.bptree().filter(|_| left > 0) else {
             return Ok(true);
-        }
+        };
         let result = bptree::step(&self.mos, object, left, tx, async |bp: &BlockPointer| {
             let sizes = sizes_of(bp, store.dsize(bp));
             self.services.cache().forget(bp);
@@ -410,48 +398,34 @@ impl DslPool {
                 )
                 .await?;
                 self.mos.free_object(object, tx).await?;
-                self.bptree.set(ObjectId(0));
+                self.async_destroy.set_bptree(None);
             }
             // Blocks below the unreadable one stay allocated; the next import tries again.
-            Progress::Failed(error) => *self.background_error.borrow_mut() = Some(error),
+            Progress::Failed(error) => self.async_destroy.suspend(error),
         }
         Ok(true)
     }
 
     pub(crate) fn has_background_work(&self) -> bool {
-        !self.read_only
-            && self.background_error.borrow().is_none()
-            && (self.bptree.get().0 != 0
-                || self.deleted_clones.get().0 != 0
-                || self.obsolete_bpobj.get().0 != 0
-                || !self.free_bpobj.is_empty())
+        !self.read_only && self.async_destroy.has_work()
     }
 
     async fn run_tasks(self: &Rc<Self>, txg: Txg, tx: &Rc<Tx>) -> Result<bool> {
         let mut any = false;
-        loop {
-            let next = {
-                let mut tasks = self.tasks.borrow_mut();
-                match tasks.front() {
-                    Some((t, _)) if *t <= txg => tasks.pop_front(),
-                    _ => None,
-                }
-            };
-            let Some((_, task)) = next else {
-                return Ok(any);
-            };
+        while let Some(task) = self.sync.next_task(txg) {
             any = true;
             let guard = self.config.write().await;
-            task(Hierarchy::from_pool(self.clone()), tx.clone()).await;
+            task(self.clone(), tx.clone()).await;
             drop(guard);
         }
+        Ok(any)
     }
 
     /// Writes changed fields of directories and datasets into their objects.
     pub(crate) async fn write_back(&self, tx: &Tx) -> Result<()> {
-        let dirs = std::mem::take(&mut *self.dirty_dirs.borrow_mut());
+        let dirs = self.loaded.take_dirty_dirs();
         for object in dirs {
-            let Some(dir) = self.dirs.borrow().get(&object).cloned() else {
+            let Some(dir) = self.loaded.dir(object) else {
                 continue;
             };
             let bytes = dir.phys().encode();
@@ -459,9 +433,9 @@ impl DslPool {
                 .set_bonus(object, ObjectType::DSL_DIR, &bytes, tx)
                 .await?;
         }
-        let datasets = std::mem::take(&mut *self.dirty_datasets.borrow_mut());
+        let datasets = self.loaded.take_dirty_datasets();
         for object in datasets {
-            let Some(state) = self.datasets.borrow().get(&object).cloned() else {
+            let Some(state) = self.loaded.dataset(object) else {
                 continue;
             };
             let bytes = state.phys().encode();
@@ -470,45 +444,5 @@ impl DslPool {
                 .await?;
         }
         Ok(())
-    }
-
-    /// A txg is on disk: the space of its transactions is no longer in flight, and closed datasets are evicted.
-    pub(crate) fn synced(&self, txg: Txg) {
-        for dir in self.dirs.borrow().values() {
-            dir.end_inflight(txg);
-        }
-        for state in self.datasets.borrow().values() {
-            let Some(log) = state.log() else { continue };
-            log.synced(txg);
-            if state.handles() == 0 {
-                log.retire();
-            }
-        }
-        let idle: Vec<ObjectId> = {
-            let datasets = self.datasets.borrow();
-            let later = [Txg(txg.0 + 1), Txg(txg.0 + 2)];
-            let is_idle = |s: &DatasetState| {
-                s.handles() == 0
-                    && s.log().is_none_or(|log| !log.has_chain())
-                    && s.objset()
-                        .is_none_or(|os| later.iter().all(|t| !os.is_dirty(*t)))
-            };
-            datasets
-                .values()
-                .filter(|s| is_idle(s))
-                .map(|s| s.object)
-                .collect()
-        };
-        let dirty = self.dirty_datasets.borrow();
-        for object in idle.into_iter().filter(|object| !dirty.contains(object)) {
-            let mut datasets = self.datasets.borrow_mut();
-            // Still reachable as the previous snapshot of an open head: there must be one of each.
-            if datasets
-                .get(&object)
-                .is_some_and(|state| Rc::strong_count(state) == 1)
-            {
-                datasets.remove(&object);
-            }
-        }
     }
 }

@@ -11,6 +11,7 @@ use dmu::{Objset, Owner};
 use ondisk::{ObjectId, ObjectType};
 
 use crate::dataset::Dataset;
+use crate::dataset_state::QuotaObjects;
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
 use crate::hierarchy::Hierarchy;
@@ -58,9 +59,6 @@ const QUOTAS: [&str; 6] = [
     "projectquota@",
     "projectobjquota@",
 ];
-
-/// The quota ZAPs of a file system, in the order of [`QUOTAS`]; 0 for those it has not.
-pub(crate) type QuotaObjects = [u64; 6];
 
 /// What one user, group or project uses and may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,7 +3,6 @@
 use dmu::{SecondLevel, WritePolicy};
 use ondisk::{ChecksumKind, Compression};
 
-use crate::dsl_pool::DslPool;
 use crate::features::Features;
 use crate::property::Property;
 use crate::property_zap::PropertyScope;
@@ -95,24 +94,4 @@ pub(crate) fn features_of_block(bp: &ondisk::BlockPointer) -> impl Iterator<Item
         }
     };
     [large, zstd, checksum].into_iter().flatten()
-}
-
-impl DslPool {
-    /// Applies the features to the write policy of the meta-objset: lz4, embedded blocks, births of holes.
-    pub(crate) fn apply_mos_policy(&self) {
-        let features = &self.features;
-        let lz4 = features.is_active("lz4_compress");
-        let compression = if lz4 {
-            Compression::LZ4
-        } else {
-            Compression::LZJB
-        };
-        self.mos.set_policy(WritePolicy {
-            compression,
-            metadata_compression: compression,
-            embedded_data: features.is_active("embedded_data"),
-            hole_birth: features.is_active("hole_birth"),
-            ..WritePolicy::meta_objset()
-        });
-    }
 }

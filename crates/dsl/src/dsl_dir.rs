@@ -14,6 +14,9 @@ use crate::deadlist::Deadlist;
 use crate::property::{DatasetKind, Value};
 use crate::space::{self, Delta, Transfer};
 
+/// Objects to be written back at the end of a pass, shared by all of a pool.
+pub(crate) type DirtySet = Rc<RefCell<BTreeSet<ObjectId>>>;
+
 /// Stored properties of one directory or snapshot, as named on disk.
 pub(crate) type PropMap = BTreeMap<String, Value>;
 
@@ -25,7 +28,7 @@ pub(crate) struct DslDir {
     pub(crate) name: RefCell<String>,
     phys: Cell<DslDirPhys>,
     /// Directories to be written back, shared by all of a pool.
-    dirty: Rc<RefCell<BTreeSet<ObjectId>>>,
+    dirty: DirtySet,
     /// Bytes that transactions of each txg not yet synced may still add.
     inflight: RefCell<BTreeMap<Txg, u64>>,
     /// Stored properties, once read.
@@ -45,7 +48,7 @@ impl DslDir {
         name: String,
         phys: DslDirPhys,
         origin_txg: u64,
-        dirty: Rc<RefCell<BTreeSet<ObjectId>>>,
+        dirty: DirtySet,
     ) -> Self {
         Self {
             object,
