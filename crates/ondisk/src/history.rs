@@ -45,6 +45,7 @@ impl HistoryPhys {
 }
 
 /// Keys of history records.
+// OpenZFS: include/sys/fs/zfs.h, ZPOOL_HIST_TIME and those after it
 pub mod keys {
     pub const TIME: &str = "history time";
     pub const HOST: &str = "history hostname";
@@ -53,10 +54,11 @@ pub mod keys {
     pub const COMMAND: &str = "history command";
     pub const TXG: &str = "history txg";
     pub const INTERNAL_EVENT: &str = "history internal event";
-    pub const INTERNAL_NAME: &str = "history internal name";
+    pub const INTERNAL_NAME: &str = "internal_name";
     pub const INTERNAL_STR: &str = "history internal str";
-    pub const DATASET_NAME: &str = "history dsname";
-    pub const DATASET_ID: &str = "history dsid";
+    pub const DATASET_NAME: &str = "dsname";
+    pub const DATASET_ID: &str = "dsid";
+    pub const IOCTL: &str = "ioctl";
 }
 
 /// Encodes one record.

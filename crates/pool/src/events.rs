@@ -9,6 +9,7 @@ use std::fmt;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ondisk::history::keys;
 use ondisk::scan::DamagedBlock;
 use ondisk::{Guid, NvList, NvValue};
 use runtime::{Handle, Timestamp};
@@ -367,16 +368,16 @@ impl ImportedPool {
     // OpenZFS: module/zfs/spa_history.c, spa_history_log_notify (order); include/sys/fs/zfs.h, ZFS_EV_HIST_CMD and its like
     pub(crate) fn notify_history(&self, record: &NvList) {
         const NAMES: [(&str, &str); 10] = [
-            ("history command", "history_command"),
-            ("internal_name", "history_internal_name"),
-            ("history zone", "history_zone"),
-            ("history hostname", "history_hostname"),
-            ("dsname", "history_dsname"),
-            ("history internal str", "history_internal_str"),
-            ("dsid", "history_dsid"),
-            ("history txg", "history_txg"),
-            ("history time", "history_time"),
-            ("history who", "history_who"),
+            (keys::COMMAND, "history_command"),
+            (keys::INTERNAL_NAME, "history_internal_name"),
+            (keys::ZONE, "history_zone"),
+            (keys::HOST, "history_hostname"),
+            (keys::DATASET_NAME, "history_dsname"),
+            (keys::INTERNAL_STR, "history_internal_str"),
+            (keys::DATASET_ID, "history_dsid"),
+            (keys::TXG, "history_txg"),
+            (keys::TIME, "history_time"),
+            (keys::WHO, "history_who"),
         ];
         let mut more = NvList::new();
         for (stored, shown) in NAMES {

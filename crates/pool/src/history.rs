@@ -7,6 +7,7 @@
 
 use dmu::{AllocSpec, Objset, Tx};
 use ondisk::bytes::{index, len64, put_u64, u64_at};
+use ondisk::history::keys;
 use ondisk::{NvList, NvValue, ObjectId, ObjectType};
 
 use crate::status::{HistoryEvent, HistoryRecord};
@@ -105,11 +106,11 @@ pub(crate) async fn create(mos: &Objset, pool_bytes: u64, tx: &Tx) -> Result<Obj
 /// Makes the list of a command record.
 pub(crate) fn command_record(command: &str, user: u64, time: u64, host: &HostIdentity) -> NvList {
     NvList::new()
-        .with("history command", command)
-        .with("history zone", "linux")
-        .with("history who", user)
-        .with("history time", time)
-        .with("history hostname", host.hostname.as_str())
+        .with(keys::COMMAND, command)
+        .with(keys::ZONE, "linux")
+        .with(keys::WHO, user)
+        .with(keys::TIME, time)
+        .with(keys::HOST, host.hostname.as_str())
 }
 
 /// Makes the list of an internal record.
@@ -123,14 +124,14 @@ pub(crate) fn internal_record(
 ) -> NvList {
     let mut list = NvList::new();
     if let Some((dataset, id)) = dataset {
-        list.insert("dsname", dataset);
-        list.insert("dsid", id);
+        list.insert(keys::DATASET_NAME, dataset);
+        list.insert(keys::DATASET_ID, id);
     }
-    list.with("history internal str", text)
-        .with("internal_name", name)
-        .with("history txg", txg)
-        .with("history time", time)
-        .with("history hostname", host.hostname.as_str())
+    list.with(keys::INTERNAL_STR, text)
+        .with(keys::INTERNAL_NAME, name)
+        .with(keys::TXG, txg)
+        .with(keys::TIME, time)
+        .with(keys::HOST, host.hostname.as_str())
 }
 
 /// Appends a record. What is there stays as it is when it is damaged: no pool is worth less for want of its history.
@@ -168,7 +169,7 @@ pub(crate) async fn append(
             .await?;
     }
     offsets.eof += len;
-    if record.has("history command") {
+    if record.has(keys::COMMAND) {
         offsets.keep_creation();
     }
     store(mos, object, &offsets, tx).await
@@ -224,16 +225,17 @@ async fn parse_at(
 
 fn interpret(list: &NvList) -> HistoryRecord {
     let text = |key: &str| list.str(key).map(str::to_owned);
-    let event = if let Some(command) = text("history command") {
+    let event = if let Some(command) = text(keys::COMMAND) {
         HistoryEvent::Command(command)
-    } else if let Some(name) = text("internal_name") {
-        let dataset = text("dsname").map(|ds| (ds, list.u64("dsid").unwrap_or(0)));
+    } else if let Some(name) = text(keys::INTERNAL_NAME) {
+        let dataset =
+            text(keys::DATASET_NAME).map(|ds| (ds, list.u64(keys::DATASET_ID).unwrap_or(0)));
         HistoryEvent::Internal {
             name,
             dataset,
-            text: text("history internal str").unwrap_or_default(),
+            text: text(keys::INTERNAL_STR).unwrap_or_default(),
         }
-    } else if let Some(name) = text("ioctl") {
+    } else if let Some(name) = text(keys::IOCTL) {
         HistoryEvent::Other(name)
     } else {
         HistoryEvent::Other(
@@ -246,11 +248,11 @@ fn interpret(list: &NvList) -> HistoryRecord {
         )
     };
     HistoryRecord {
-        time: list.u64("history time").unwrap_or(0),
-        hostname: text("history hostname").unwrap_or_default(),
-        zone: text("history zone"),
-        user: list.u64("history who"),
-        txg: list.u64("history txg"),
+        time: list.u64(keys::TIME).unwrap_or(0),
+        hostname: text(keys::HOST).unwrap_or_default(),
+        zone: text(keys::ZONE),
+        user: list.u64(keys::WHO),
+        txg: list.u64(keys::TXG),
         event,
     }
 }
