@@ -74,6 +74,28 @@ impl Identity {
     }
 }
 
+/// What must be written again because the configuration changed.
+#[derive(Default)]
+struct UnwrittenConfig {
+    object: Cell<bool>,
+    labels: Cell<bool>,
+}
+
+impl UnwrittenConfig {
+    fn mark(&self) {
+        self.object.set(true);
+        self.labels.set(true);
+    }
+
+    fn is_any(&self) -> bool {
+        self.object.get() || self.labels.get()
+    }
+
+    fn take_labels(&self) -> bool {
+        self.labels.replace(false)
+    }
+}
+
 /// The configuration of an imported pool.
 pub(crate) struct PoolConfig {
     identity: RefCell<Identity>,
@@ -81,10 +103,7 @@ pub(crate) struct PoolConfig {
     name: String,
     /// State number the labels carry.
     label_state: Cell<u64>,
-    /// The config object must be written again.
-    object_dirty: Cell<bool>,
-    /// The labels must be written again.
-    labels_dirty: Cell<bool>,
+    unwritten: UnwrittenConfig,
     /// Version of the feature table that labels and config object were made from.
     features_version: Cell<u64>,
     /// Features the labels named last.
@@ -103,8 +122,7 @@ impl PoolConfig {
             identity: RefCell::new(identity),
             name,
             label_state: Cell::new(label_state),
-            object_dirty: Cell::new(false),
-            labels_dirty: Cell::new(false),
+            unwritten: UnwrittenConfig::default(),
             features_version: Cell::new(features.version()),
             features_in_labels: RefCell::new(features_in_labels(features)),
         }
@@ -146,33 +164,28 @@ impl PoolConfig {
 
     /// Has the next txg write config object and labels.
     pub(crate) fn mark_dirty(&self) {
-        self.object_dirty.set(true);
-        self.labels_dirty.set(true);
+        self.unwritten.mark();
     }
 
     /// Whether config object or labels must be written.
     pub(crate) fn is_dirty(&self) -> bool {
-        self.object_dirty.get() || self.labels_dirty.get()
+        self.unwritten.is_any()
     }
 
     /// Whether the config object must be written.
     pub(crate) fn is_object_dirty(&self) -> bool {
-        self.object_dirty.get()
+        self.unwritten.object.get()
     }
 
-    /// Whether the labels must be written.
-    pub(crate) fn are_labels_dirty(&self) -> bool {
-        self.labels_dirty.get()
+    /// Whether the labels must be written; the caller writes them. A change from now on is for the next txg, as the labels of
+    /// this one may be on their way: it marks them again.
+    pub(crate) fn take_labels_dirty(&self) -> bool {
+        self.unwritten.take_labels()
     }
 
     /// Takes note that the config object was written.
     pub(crate) fn object_written(&self) {
-        self.object_dirty.set(false);
-    }
-
-    /// Takes note that all labels were written.
-    pub(crate) fn labels_written(&self) {
-        self.labels_dirty.set(false);
+        self.unwritten.object.set(false);
     }
 
     /// Whether features were enabled or became active since labels and config object were made.
@@ -275,5 +288,22 @@ pub(crate) fn pool_state(number: u64) -> Option<PoolState> {
         STATE_EXPORTED => Some(PoolState::Exported),
         STATE_DESTROYED => Some(PoolState::Destroyed),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_while_labels_are_written_is_for_the_next_txg() {
+        let unwritten = UnwrittenConfig::default();
+        unwritten.mark();
+        unwritten.object.set(false);
+        assert!(unwritten.take_labels(), "the txg writes the labels");
+        unwritten.mark();
+        unwritten.object.set(false);
+        assert!(unwritten.is_any(), "the next txg has labels to write");
+        assert!(unwritten.take_labels() && !unwritten.is_any());
     }
 }

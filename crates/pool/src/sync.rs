@@ -478,7 +478,7 @@ impl ImportedPool {
         // Flush before the uberblock: it must never point at unwritten blocks.
         self.tree.flush().await?;
         self.check_lease()?;
-        let labels = self.config.are_labels_dirty();
+        let labels = self.config.take_labels_dirty();
         if labels {
             self.write_labels(txg, [0, 2]).await?;
             self.tree.flush().await?;
@@ -493,7 +493,6 @@ impl ImportedPool {
         if labels {
             self.write_labels(txg, [1, 3]).await?;
             self.tree.flush().await?;
-            self.config.labels_written();
             self.notify("config_sync", None, NvList::new());
         }
         assert!(
