@@ -56,7 +56,25 @@ impl DslPool {
         if state.handles() != 0 {
             return Err(DslError::Busy { name: name.into() });
         }
+        // An origin that goes with its last clone must not be open either.
+        let origin = state.prev.borrow().clone();
+        if let Some(origin) = origin
+            && origin.handles() != 0
+            && self.goes_with_children(&origin, 2).await?
+        {
+            return Err(DslError::Busy { name: name.into() });
+        }
         Ok(state)
+    }
+
+    /// Whether a snapshot is marked for deferred destruction, has no hold, and has `children` datasets after it: the one
+    /// that follows it in its own line, and its clones.
+    // OpenZFS: module/zfs/dsl_destroy.c, dsl_destroy_head_check_impl and dsl_destroy_head_sync_impl
+    async fn goes_with_children(&self, origin: &DatasetState, children: u64) -> Result<bool> {
+        let phys = origin.phys();
+        Ok(phys.flags & dataset_flags::DEFER_DESTROY != 0
+            && phys.num_children == children
+            && self.user_refs(&phys).await? == 0)
     }
 
     /// Frees the intent log of a dataset that is being destroyed: a running one, or one that was never replayed.
@@ -115,14 +133,10 @@ impl DslPool {
         self.event("destroy", &name, state.object, String::new(), tx);
         // The origin may be marked for deferred destruction, and this was its last clone.
         let origin = state.prev.borrow_mut().take();
-        if let Some(origin) = origin {
-            let phys = origin.phys();
-            if phys.flags & dataset_flags::DEFER_DESTROY != 0
-                && phys.num_children == 1
-                && self.user_refs(&phys).await? == 0
-            {
-                self.destroy_snapshot(&origin, false, tx).await?;
-            }
+        if let Some(origin) = origin
+            && self.goes_with_children(&origin, 1).await?
+        {
+            self.destroy_snapshot(&origin, false, tx).await?;
         }
         Ok(())
     }

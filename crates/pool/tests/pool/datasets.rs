@@ -241,6 +241,37 @@ fn datasets_come_and_go() {
     }
 }
 
+/// A snapshot marked for deferred destruction goes with its last clone, which is refused while the snapshot is open.
+#[test]
+fn an_open_origin_keeps_its_last_clone() {
+    let world = world(171, 1, 128 * MIB);
+    run(&world, async |handle| {
+        let pool = create(&handle, single()).await;
+        let hierarchy = pool.hierarchy();
+        new_dataset(hierarchy, "tank/a", Vec::new())
+            .await
+            .expect("create");
+        let snapshot = ["tank/a@s".to_owned()];
+        hierarchy.snapshot(&snapshot, &[]).await.expect("snapshot");
+        hierarchy
+            .clone_snapshot("tank/a@s", "tank/c", Vec::new(), 0)
+            .await
+            .expect("clone");
+        let refused = hierarchy.destroy_snapshots(&snapshot, true).await;
+        assert!(refused.expect("deferred").is_empty());
+        let open = hierarchy.dataset("tank/a@s").await.expect("open it");
+        let busy = hierarchy.destroy("tank/c").await;
+        assert!(matches!(busy, Err(dsl::DslError::Busy { .. })), "{busy:?}");
+        assert!(open.objset().is_read_only());
+        drop(open);
+        hierarchy.destroy("tank/c").await.expect("destroy");
+        let gone = hierarchy.info("tank/a@s").await;
+        assert!(gone.is_err(), "it went with its clone: {gone:?}");
+        pool.export().await.expect("export");
+    });
+    zdb_clean(&world, "without the snapshot");
+}
+
 /// Blocks a snapshot holds go to the deadlist when the dataset lets go of them.
 #[test]
 fn writing_under_snapshots_of_openzfs() {
