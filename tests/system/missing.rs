@@ -91,7 +91,7 @@ fn disks_of_another_pool_are_named_as_such() {
     check(
         &place,
         "truncate -s 128M a b && zpool create tank $PWD/a && zpool create lake $PWD/b && zpool export lake && \
-         mv a away && mv b a",
+         mkdir aside && mv a aside && mv b a",
         "",
     );
     let began = std::time::Instant::now();
@@ -100,7 +100,7 @@ fn disks_of_another_pool_are_named_as_such() {
     assert!(shown.contains("part of pool 'lake'"), "{shown}");
     // Devices in use are waited for, for five seconds; one of another pool is not in use.
     assert!(began.elapsed().as_secs() < 4, "{:?}", began.elapsed());
-    check(&place, "mv a b; truncate -s 128M a", "");
+    check(&place, "mv a aside/b; truncate -s 128M a", "");
     let shown = place.run("zpool status tank");
     assert!(shown.contains("ZFS-8000-5E"), "{shown}");
     assert!(
@@ -110,7 +110,7 @@ fn disks_of_another_pool_are_named_as_such() {
     assert!(!shown.contains("Destroy"), "{shown}");
     check(
         &place,
-        "mv away a; zpool status -x",
+        "mv aside/a a; zpool status -x",
         "all pools are healthy\n",
     );
 }

@@ -687,13 +687,18 @@ impl Appliance {
         let pool = self.engine.pool(name)?;
         let mounted = self.mounts.list();
         let inside = |dataset: &String| crate::cli::pool_part(dataset) == name;
-        for (dataset, _) in mounted
+        let derived = derived_mountpoints(&pool).await;
+        let mut directories = Vec::new();
+        for (dataset, point) in mounted
             .into_iter()
             .rev()
             .filter(|(dataset, _)| inside(dataset))
         {
             if self.mounts.unmount_name(&dataset, force).await.is_err() {
                 return Err(EngineError::Busy(dataset));
+            }
+            if derived.contains(&dataset) {
+                directories.push(point);
             }
         }
         if let Some(devices) = self.devices.get() {
@@ -712,6 +717,7 @@ impl Appliance {
                 change_cache_file(&path, pool.guid(), None).await;
             }
             self.forget(pool.guid()).await;
+            remove_directories(directories).await;
         }
         self.datasets_changed().await;
         ended
@@ -974,6 +980,41 @@ async fn change_cache_file(path: &str, guid: u64, entry: Option<(String, Vec<u8>
     if let Err(error) = changed.and_then(|changed| changed.map_err(|error| error.to_string())) {
         // The pool is as it should be; only the file is behind.
         eprintln!("sanbox: {}: {error}", named.display());
+    }
+}
+
+/// Returns the file systems of a pool whose mount point follows from their name: its directory was made for them.
+// OpenZFS: lib/libzfs/libzfs_mount.c, remove_mountpoint
+async fn derived_mountpoints(pool: &PoolHandle) -> BTreeSet<String> {
+    let filter = engine::DatasetFilter {
+        root: pool.name().to_owned(),
+        depth: None,
+        kinds: vec![DatasetKind::Filesystem],
+    };
+    let datasets = pool.datasets(&filter, &mount_query()).await;
+    let is_derived = |info: &DatasetInfo| {
+        let property = info.property("mountpoint");
+        property.is_some_and(|property| {
+            matches!(property.source, Source::Default | Source::Inherited(_))
+        })
+    };
+    let derived = datasets.unwrap_or_default().into_iter().filter(is_derived);
+    derived.map(|info| info.name).collect()
+}
+
+/// Removes directories that are empty, in this order.
+async fn remove_directories(directories: Vec<PathBuf>) {
+    let Some(first) = directories.first().cloned() else {
+        return;
+    };
+    let remove = move || {
+        for directory in directories {
+            // One that is not empty stays.
+            let _ = std::fs::remove_dir(directory);
+        }
+    };
+    if let Err(why) = paths::call(&first, remove).await {
+        eprintln!("sanbox: {why}");
     }
 }
 
