@@ -75,6 +75,31 @@ pub const TARGETS: &[Target] = &[
         memory_max: proportional,
     },
     Target {
+        name: "ddt",
+        run: records::ddt,
+        memory_max: proportional,
+    },
+    Target {
+        name: "brt",
+        run: records::brt,
+        memory_max: proportional,
+    },
+    Target {
+        name: "removal",
+        run: records::removal,
+        memory_max: proportional,
+    },
+    Target {
+        name: "rebuild",
+        run: records::rebuild,
+        memory_max: proportional,
+    },
+    Target {
+        name: "l2arc",
+        run: records::l2arc,
+        memory_max: |len| len * 40 + (256 << 10),
+    },
+    Target {
         name: "bookmark",
         run: records::bookmark,
         memory_max: proportional,

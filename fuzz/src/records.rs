@@ -8,6 +8,8 @@ use ondisk::zil::{CloneRange, LogBlock, ZilHeader};
 use ondisk::{BlockPointer, DnodePhys, ObjsetPhys, sa as attributes};
 
 pub(crate) fn dnode(data: &[u8]) {
+    let (starts, taken) = (ondisk::dnode_starts(data), ondisk::dnode_slots(data));
+    assert_eq!(starts & !taken, 0, "a dnode takes the slot it starts in");
     if let Ok(dn) = DnodePhys::decode(data) {
         let mut again = vec![0; dn.size()];
         dn.encode(&mut again);
@@ -49,6 +51,111 @@ pub(crate) fn bptree(data: &[u8]) {
     }
     if let Ok(entry) = BptreeEntryPhys::decode(data) {
         assert_eq!(BptreeEntryPhys::decode(&entry.encode()), Ok(entry));
+    }
+}
+
+/// Entries, their stored values, histograms, and logs.
+pub(crate) fn ddt(data: &[u8]) {
+    use ondisk::ddt::{DdtEntry, DdtHistogram, DdtLogHeader, DdtLogRecord};
+    for flat in [false, true] {
+        if let Ok(entry) = DdtEntry::decode(data, flat) {
+            assert_eq!(
+                DdtEntry::decode(&entry.encode(flat), flat).as_ref(),
+                Ok(&entry)
+            );
+            std::hint::black_box(entry.references(flat));
+        }
+        let unzle = |packed: &[u8], len: usize| {
+            codec::compress::decompress(codec::compress::Algorithm::Zle, packed, len).ok()
+        };
+        if let Ok(entry) = DdtEntry::unpack(data, flat, unzle) {
+            let again = entry.pack(flat, |_, _| None);
+            assert_eq!(DdtEntry::unpack(&again, flat, unzle), Ok(entry));
+        }
+        let mut rest = data;
+        while let Ok(Some((record, len))) = DdtLogRecord::decode(rest, flat) {
+            std::hint::black_box((record.key.sizes(), record.key.is_encrypted()));
+            rest = &rest[len..];
+        }
+    }
+    if DdtLogHeader::decode(data).is_ok() {
+        let mut bonus = data.to_vec();
+        DdtLogHeader::clear(&mut bonus);
+        let cleared = DdtLogHeader::decode(&bonus).expect("its version stays");
+        assert_eq!((cleared.length, cleared.checkpoint), (0, None));
+    }
+    let words: Vec<u64> = ondisk::bytes::u64s(data).collect();
+    if let Some(mut histogram) = DdtHistogram::from_words(&words) {
+        assert_eq!(histogram.to_words(), words);
+        let sums = std::array::from_fn(|i| words[i]);
+        histogram.change(&sums, true);
+        histogram.change(&sums, false);
+        assert_eq!(histogram.to_words(), words);
+        std::hint::black_box(histogram.bytes());
+    }
+}
+
+pub(crate) fn brt(data: &[u8]) {
+    use ondisk::brt::{BrtVdevPhys, decode_counts, decode_entry, encode_counts, encode_entry};
+    if let Ok(header) = BrtVdevPhys::decode(data) {
+        assert_eq!(BrtVdevPhys::decode(&header.encode()), Ok(header));
+    }
+    let counts = decode_counts(data);
+    assert_eq!(decode_counts(&encode_counts(&counts)), counts);
+    if let Some(references) = decode_entry(data) {
+        assert_eq!(encode_entry(references), data);
+    }
+}
+
+/// The state of removals, and mappings of removed vdevs with their births.
+pub(crate) fn removal(data: &[u8]) {
+    use ondisk::removal::{IndirectBirthPhys, IndirectMappingEntryPhys, IndirectMappingPhys};
+    let words: Vec<u64> = ondisk::bytes::u64s(data).collect();
+    if let Ok(Some(phys)) = ondisk::removal::RemovalPhys::from_words(&words) {
+        assert_eq!(phys.to_words(), words[..7]);
+    }
+    if let Ok(header) = IndirectMappingPhys::decode(data) {
+        assert_eq!(IndirectMappingPhys::decode(&header.encode()), Ok(header));
+    }
+    for bytes in data.chunks(IndirectMappingEntryPhys::SIZE) {
+        if let Ok(entry) = IndirectMappingEntryPhys::decode(bytes) {
+            let again = IndirectMappingEntryPhys::decode(&entry.encode());
+            assert_eq!(again, Ok(entry));
+        }
+    }
+    if let Ok(birth) = IndirectBirthPhys::decode(data) {
+        assert_eq!(IndirectBirthPhys::decode(&birth.encode()), Ok(birth));
+    }
+}
+
+pub(crate) fn rebuild(data: &[u8]) {
+    use ondisk::rebuild::RebuildPhys;
+    let words: Vec<u64> = ondisk::bytes::u64s(data).collect();
+    if let Some(phys) = RebuildPhys::from_words(&words) {
+        assert_eq!(phys.to_words(), words[..RebuildPhys::WORDS]);
+    }
+}
+
+/// The header of a cache device, and its log blocks: the first two bytes say how many entries one has.
+pub(crate) fn l2arc(data: &[u8]) {
+    use ondisk::l2arc::{Header, LogBlock};
+    if let Ok(header) = Header::decode(data) {
+        let again = header.encode(512, |_| [0; 4]);
+        let again = Header::decode(&again).expect("what was encoded can be read");
+        assert_eq!((again.start, again.end), (header.start, header.end));
+        for pointer in &header.newest {
+            std::hint::black_box(pointer.is_valid(&header, header.evict));
+        }
+    }
+    if let Some((entries, block)) = data.split_at_checked(2) {
+        let entries = usize::from(u16::from_le_bytes([entries[0], entries[1]]));
+        if let Ok(block) = LogBlock::decode(block, entries) {
+            let again = LogBlock::decode(&block.encode(), entries);
+            assert_eq!(
+                again.map(|again| again.entries.len()),
+                Ok(block.entries.len())
+            );
+        }
     }
 }
 

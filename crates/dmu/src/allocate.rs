@@ -12,7 +12,7 @@ use ondisk::{ChecksumKind, Compression, ObjectId, ObjectType, Txg, block_pointer
 
 use crate::dnode::{Base, Core, Dnode, NEWEST};
 use crate::error::{DmuError, Result};
-use crate::objset::{OBJECT_MAX, Objset, SLOTS, dnode_slots, dnode_starts};
+use crate::objset::{OBJECT_MAX, Objset, SLOTS};
 use crate::txg::Tx;
 use crate::types::AllocSpec;
 use crate::wait::Gate;
@@ -288,8 +288,8 @@ impl Objset {
             if self.0.meta.state.borrow().generation != generation {
                 continue;
             }
-            let mut taken = bytes.as_ref().map_or(0, |b| dnode_slots(b));
-            let mut starts = bytes.as_ref().map_or(0, |b| dnode_starts(b));
+            let mut taken = bytes.as_ref().map_or(0, |b| ondisk::dnode_slots(b));
+            let mut starts = bytes.as_ref().map_or(0, |b| ondisk::dnode_starts(b));
             let table = self.0.table.borrow();
             let here = || table.range(ObjectId(block * SLOTS)..ObjectId((block + 1) * SLOTS));
             if from.is_some() {

@@ -27,6 +27,7 @@ const SWEEP: usize = 32;
 pub(crate) const DNODE_BLOCK: u32 = 16 << 10;
 /// 512-byte slots in a block of dnodes.
 pub(crate) const SLOTS: u64 = 32;
+const _: () = assert!(SLOTS << ondisk::DNODE_SHIFT == DNODE_BLOCK as u64);
 /// Largest object number (format: 2^48 - 1).
 pub(crate) const OBJECT_MAX: u64 = (1 << 48) - 1;
 /// Levels a dataset's table of dnodes is created with (enough for 2^48 objects).
@@ -463,7 +464,7 @@ impl Objset {
                 return Ok(Some(dnode));
             }
             let slot = usize::try_from(object.0 % SLOTS).expect("a slot number fits");
-            let starts = dnode_starts(&bytes);
+            let starts = ondisk::dnode_starts(&bytes);
             if starts & (1 << slot) == 0 {
                 return Ok(None);
             }
@@ -522,37 +523,4 @@ impl Objset {
         }
         at
     }
-}
-
-/// Bit `i` is set when a dnode starts in slot `i` of a block of dnodes.
-pub(crate) fn dnode_starts(bytes: &[u8]) -> u32 {
-    let mut starts = 0_u32;
-    let mut slot = 0;
-    while slot < 32 && (slot + 1) * 512 <= bytes.len() {
-        if bytes[slot * 512] == 0 {
-            slot += 1;
-        } else {
-            starts |= 1 << slot;
-            slot += 1 + usize::from(bytes[slot * 512 + 12]);
-        }
-    }
-    starts
-}
-
-/// Bits of the slots taken in a block of dnodes.
-pub(crate) fn dnode_slots(bytes: &[u8]) -> u32 {
-    let mut taken = 0_u32;
-    let mut slot = 0;
-    while slot < 32 && (slot + 1) * 512 <= bytes.len() {
-        let size = if bytes[slot * 512] == 0 {
-            0
-        } else {
-            1 + usize::from(bytes[slot * 512 + 12])
-        };
-        for s in slot..(slot + size).min(32) {
-            taken |= 1 << s;
-        }
-        slot += size.max(1);
-    }
-    taken
 }

@@ -14,6 +14,8 @@ use crate::{BlockPointer, ChecksumKind, Compression, DecodeError, ObjectType, Re
 pub const DNODE_SHIFT: u32 = 9;
 /// Bytes of a dnode without extra slots.
 pub const DNODE_MIN_SIZE: usize = 512;
+/// Byte of a dnode that holds the number of slots it takes beyond the first.
+const EXTRA_SLOTS_AT: usize = 12;
 /// Largest bonus buffer of a dnode without extra slots and without spill.
 pub const BONUS_MAX_SMALL: usize = 320;
 
@@ -86,10 +88,10 @@ impl DnodePhys {
             return Ok(Self::default());
         }
         let bad = |what, offset| Err(DecodeError::new(what, offset));
-        let extra_slots = u8_at(buf, 12);
+        let extra_slots = u8_at(buf, EXTRA_SLOTS_AT);
         let size = DNODE_MIN_SIZE * (1 + usize::from(extra_slots));
         if buf.len() < size || extra_slots > 31 {
-            return bad("dnode extra slots", 12);
+            return bad("dnode extra slots", EXTRA_SLOTS_AT);
         }
         let levels = u8_at(buf, 2);
         if levels == 0 || levels > 32 {
@@ -189,7 +191,7 @@ impl DnodePhys {
         );
         put_u16(buf, 8, self.data_block_sectors);
         put_u16(buf, 10, u16::try_from(self.bonus.len()).unwrap_or(u16::MAX));
-        put_u8(buf, 12, self.extra_slots);
+        put_u8(buf, EXTRA_SLOTS_AT, self.extra_slots);
         put_u64(buf, 16, self.max_block_id);
         put_u64(buf, 24, self.used);
         for (i, bp) in self.block_pointers.iter().take(3).enumerate() {
@@ -280,6 +282,39 @@ impl DnodePhys {
     }
 }
 
+/// First slot and number of slots of each dnode in a block of at most 32 slots.
+fn dnodes_in(block: &[u8]) -> impl Iterator<Item = (u32, u32)> {
+    let count = u32::try_from(block.len() / DNODE_MIN_SIZE).map_or(32, |count| count.min(32));
+    let mut slot = 0;
+    std::iter::from_fn(move || {
+        while slot < count {
+            let first = slot;
+            let at = first as usize * DNODE_MIN_SIZE;
+            slot += 1;
+            if u8_at(block, at) != 0 {
+                slot += u32::from(u8_at(block, at + EXTRA_SLOTS_AT));
+                return Some((first, slot - first));
+            }
+        }
+        None
+    })
+}
+
+/// Slots of a block of dnodes in which a dnode starts: bit `i` is slot `i`. A block has at most 32 slots.
+#[must_use]
+pub fn dnode_starts(block: &[u8]) -> u32 {
+    dnodes_in(block).fold(0, |starts, (slot, _)| starts | 1 << slot)
+}
+
+/// Slots of a block of dnodes that are taken, as in [`dnode_starts`].
+#[must_use]
+pub fn dnode_slots(block: &[u8]) -> u32 {
+    dnodes_in(block).fold(0, |taken, (slot, slots)| {
+        let mask = u32::MAX.checked_shr(32_u32.saturating_sub(slots));
+        taken | mask.unwrap_or(0) << slot
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -367,5 +402,23 @@ mod tests {
             );
         }
         assert_eq!(block_pointers_for_bonus(ObjectType::SA, 0, 0), 1);
+    }
+
+    #[test]
+    fn slots_of_a_block() {
+        let mut block = vec![0; 32 * DNODE_MIN_SIZE];
+        assert_eq!((dnode_starts(&block), dnode_slots(&block)), (0, 0));
+        for (slot, extra) in [(1, 0), (4, 2), (30, 200)] {
+            block[slot * DNODE_MIN_SIZE] = 1;
+            block[slot * DNODE_MIN_SIZE + EXTRA_SLOTS_AT] = extra;
+        }
+        // Inside a dnode nothing starts.
+        block[5 * DNODE_MIN_SIZE] = 1;
+        assert_eq!(dnode_starts(&block), 1 << 1 | 1 << 4 | 1 << 30);
+        assert_eq!(dnode_slots(&block), 1 << 1 | 7 << 4 | 3 << 30);
+        assert_eq!(dnode_slots(&block[..4 * DNODE_MIN_SIZE]), 1 << 1);
+        block[0] = 1;
+        block[EXTRA_SLOTS_AT] = 31;
+        assert_eq!((dnode_starts(&block), dnode_slots(&block)), (1, u32::MAX));
     }
 }

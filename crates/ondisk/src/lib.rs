@@ -21,7 +21,9 @@ pub mod acl;
 mod block_pointer;
 pub mod bookmark;
 pub mod bptree;
+pub mod brt;
 pub mod bytes;
+pub mod ddt;
 pub mod deleg;
 mod dnode;
 pub mod dsl;
@@ -36,6 +38,7 @@ pub mod nvlist;
 mod object_type;
 mod objset;
 pub mod rebuild;
+pub mod removal;
 pub mod sa;
 pub mod scan;
 pub mod space_map;
@@ -49,6 +52,7 @@ pub mod znode;
 pub use block_pointer::{BlockPointer, Dva, EmbeddedKind, NewBlock};
 pub use dnode::{
     BONUS_MAX_SMALL, DNODE_MIN_SIZE, DNODE_SHIFT, DnodePhys, block_pointers_for_bonus, dnode_flags,
+    dnode_slots, dnode_starts,
 };
 pub use error::{DecodeError, Result};
 pub use kinds::{ChecksumKind, Compression};

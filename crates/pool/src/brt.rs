@@ -18,7 +18,8 @@ use std::collections::BTreeMap;
 
 use dmu::{AllocSpec, DmuError, Objset, Tx, zap};
 use dsl::Features;
-use ondisk::bytes::{index, len64, put_u64, u64_at};
+use ondisk::brt::{BrtVdevPhys, decode_counts, decode_entry, encode_counts, encode_entry};
+use ondisk::bytes::{index, len64};
 use ondisk::{BlockPointer, Dva, ObjectId, ObjectType};
 use vdev::TopInfo;
 use zap::ZapValue;
@@ -27,9 +28,8 @@ use crate::PoolError;
 use crate::pool::DIRECTORY;
 
 const PREFIX: &str = "com.fudosecurity:brt:vdev:";
-const HEADER_BYTES: usize = 56;
-const HEADER_BYTES_U16: u16 = 56;
-const _: () = assert!(HEADER_BYTES == HEADER_BYTES_U16 as usize);
+const HEADER_BYTES: u16 = 56;
+const _: () = assert!(BrtVdevPhys::SIZE == HEADER_BYTES as usize);
 /// Bytes of a vdev that one count is for, in tables we make. OpenZFS: BRT_RANGESIZE.
 const REGION_BYTES: u64 = 16 << 20;
 /// Block size of the object of counts. OpenZFS: BRT_BLOCKSIZE.
@@ -75,27 +75,21 @@ impl BlockReferenceTables {
             let bonus = mos.bonus(object).await?.bytes;
             let bad =
                 || PoolError::Corrupt(format!("the table of cloned blocks of vdev {}", top.id));
-            if bonus.len() < HEADER_BYTES {
+            let header = BrtVdevPhys::decode(&bonus).map_err(|_| bad())?;
+            let is_known = header.regions <= REGIONS_MAX && header.byte_order == 0;
+            if !is_known || header.region_bytes == 0 || header.entries_object == 0 {
                 return Err(bad());
             }
-            let word = |n: usize| u64_at(&bonus, 8 * n);
-            let (regions, order, region_bytes) = (word(1), word(2), word(4));
-            if regions > REGIONS_MAX || order != 0 || region_bytes == 0 || word(0) == 0 {
-                return Err(bad());
-            }
-            let counts = mos.read(object, 0, index(2 * regions)).await?;
-            let counts = counts
-                .chunks_exact(2)
-                .map(|c| u16::from_le_bytes([c[0], c[1]]));
+            let counts = mos.read(object, 0, index(2 * header.regions)).await?;
             tables.insert(
                 top.id,
                 ReferenceTable {
-                    objects: Some((object, ObjectId(word(0)))),
-                    region_bytes,
-                    regions: counts.collect(),
-                    total: word(3),
-                    used: word(5),
-                    saved: word(6),
+                    objects: Some((object, ObjectId(header.entries_object))),
+                    region_bytes: header.region_bytes,
+                    regions: decode_counts(&counts),
+                    total: header.total,
+                    used: header.used,
+                    saved: header.saved,
                     changed: BTreeMap::new(),
                 },
             );
@@ -153,7 +147,7 @@ impl BlockReferenceTables {
         };
         match zap::lookup_u64_key(&self.mos, entries, &[dva.offset]).await? {
             None => Ok(0),
-            Some(ZapValue::U8(value)) if value.len() == 8 => Ok(u64_at(&value, 0)),
+            Some(ZapValue::U8(value)) => decode_entry(&value).ok_or_else(|| bad_entry(dva)),
             Some(_) => Err(bad_entry(dva)),
         }
     }
@@ -235,13 +229,15 @@ impl BlockReferenceTables {
         let entries = zap::create(&self.mos, &spec, tx).await?;
         let spec = AllocSpec::new(ObjectType::UINT64_METADATA)
             .block_size(COUNTS_BLOCK_BYTES)
-            .bonus(ObjectType::UINT64_METADATA, HEADER_BYTES_U16);
+            .bonus(ObjectType::UINT64_METADATA, HEADER_BYTES);
         let object = self.mos.allocate(spec, tx).await?;
-        let mut header = [0; HEADER_BYTES];
-        put_u64(&mut header, 0, entries.0);
-        put_u64(&mut header, 32, REGION_BYTES);
+        let header = BrtVdevPhys {
+            entries_object: entries.0,
+            region_bytes: REGION_BYTES,
+            ..BrtVdevPhys::default()
+        };
         self.mos
-            .set_bonus(object, ObjectType::UINT64_METADATA, &header, tx)
+            .set_bonus(object, ObjectType::UINT64_METADATA, &header.encode(), tx)
             .await?;
         zap::add_u64(
             &self.mos,
@@ -290,7 +286,7 @@ impl BlockReferenceTables {
                         Err(error) => return Err(error.into()),
                     }
                 } else {
-                    let value = ZapValue::U8(count.to_le_bytes().to_vec());
+                    let value = ZapValue::U8(encode_entry(count));
                     zap::update_u64_key(mos, entries, &[offset], &value, tx).await?;
                 }
             }
@@ -298,14 +294,12 @@ impl BlockReferenceTables {
                 .tables
                 .borrow()
                 .get(&vdev)
-                .and_then(ReferenceTable::stored);
-            if let Some((counts, words)) = stored {
+                .and_then(|table| table.stored(entries));
+            if let Some((counts, phys)) = stored {
                 mos.write(object, 0, &counts, tx).await?;
                 let header = mos.bonus(object).await?;
                 let mut bytes = header.bytes.to_vec();
-                for (n, word) in words {
-                    put_u64(&mut bytes, 8 * n, word);
-                }
+                bytes[..BrtVdevPhys::SIZE].copy_from_slice(&phys.encode());
                 mos.set_bonus(object, header.bonus_type, &bytes, tx).await?;
             } else {
                 mos.free_object(entries, tx).await?;
@@ -318,9 +312,6 @@ impl BlockReferenceTables {
         Ok(())
     }
 }
-
-/// Words of a table's header, each with its index.
-type HeaderWords = [(usize, u64); 4];
 
 impl ReferenceTable {
     fn new(asize: u64) -> Self {
@@ -335,19 +326,21 @@ impl ReferenceTable {
         }
     }
 
-    /// The counts and the words of the header that change; `None` when no entry is left.
-    fn stored(&self) -> Option<(Vec<u8>, HeaderWords)> {
+    /// The counts and the header to be stored, for a table with these entries; `None` when no entry is left.
+    fn stored(&self, entries: ObjectId) -> Option<(Vec<u8>, BrtVdevPhys)> {
         if self.total == 0 {
             return None;
         }
-        let counts = self.regions.iter().flat_map(|c| c.to_le_bytes()).collect();
-        let words = [
-            (1, len64(self.regions.len())),
-            (3, self.total),
-            (5, self.used),
-            (6, self.saved),
-        ];
-        Some((counts, words))
+        let header = BrtVdevPhys {
+            entries_object: entries.0,
+            regions: len64(self.regions.len()),
+            byte_order: 0,
+            total: self.total,
+            region_bytes: self.region_bytes,
+            used: self.used,
+            saved: self.saved,
+        };
+        Some((encode_counts(&self.regions), header))
     }
 }
 

@@ -6,8 +6,8 @@
 // OpenZFS: include/sys/spa_impl.h (spa_history_phys_t), module/zfs/spa_history.c (ring rules)
 
 use dmu::{AllocSpec, Objset, Tx};
-use ondisk::bytes::{index, len64, put_u64, u64_at};
-use ondisk::history::keys;
+use ondisk::bytes::{index, len64, u64_at};
+use ondisk::history::{HistoryPhys, keys};
 use ondisk::{NvList, NvValue, ObjectId, ObjectType};
 
 use crate::status::{HistoryEvent, HistoryRecord};
@@ -21,72 +21,36 @@ const RECORD_MAX: u64 = 1 << 20;
 const RING_MAX: u64 = 1 << 30;
 const RING_MIN: u64 = 128 << 10;
 const _: () = assert!(RING_MIN < RING_MAX && RECORD_MAX <= RING_MAX);
+const _: () = assert!(HistoryPhys::SIZE == BONUS_LEN as usize);
 
-/// The bonus of the history object.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Offsets {
-    /// End of the record of the creation; the ring begins here.
-    create_len: u64,
-    /// End of the ring in the object.
-    phys_max: u64,
-    /// Logical offset of the oldest record.
-    bof: u64,
-    /// Logical offset behind the newest record.
-    eof: u64,
-    /// Records that gave way.
-    lost: u64,
+/// Decodes the bonus of the history object; `None` when the ring it describes cannot be.
+fn decode(bonus: &[u8]) -> Option<HistoryPhys> {
+    let offsets = HistoryPhys::decode(bonus).ok()?;
+    let sound = offsets.pool_create_len < offsets.phys_max_off
+        && offsets.phys_max_off <= RING_MAX
+        && offsets.pool_create_len <= offsets.bof
+        && offsets.bof <= offsets.eof
+        && offsets.eof - offsets.bof <= offsets.phys_max_off - offsets.pool_create_len;
+    sound.then_some(offsets)
 }
 
-impl Offsets {
-    fn decode(bonus: &[u8]) -> Option<Self> {
-        if bonus.len() < usize::from(BONUS_LEN) {
-            return None;
-        }
-        let offsets = Self {
-            create_len: u64_at(bonus, 0),
-            phys_max: u64_at(bonus, 8),
-            bof: u64_at(bonus, 16),
-            eof: u64_at(bonus, 24),
-            lost: u64_at(bonus, 32),
-        };
-        let sound = offsets.create_len < offsets.phys_max
-            && offsets.phys_max <= RING_MAX
-            && offsets.create_len <= offsets.bof
-            && offsets.bof <= offsets.eof
-            && offsets.eof - offsets.bof <= offsets.phys_max - offsets.create_len;
-        sound.then_some(offsets)
+/// Makes what was written so far the part that is kept for ever: the record of the creation. Too late once the ring has
+/// wrapped, or is mostly full: a pool that was made without a command has no such part.
+fn keep_creation(offsets: &mut HistoryPhys) {
+    if offsets.pool_create_len == 0 && offsets.bof == 0 && offsets.eof <= offsets.phys_max_off / 2 {
+        offsets.pool_create_len = offsets.eof;
+        offsets.bof = offsets.eof;
     }
+}
 
-    fn encode(&self) -> [u8; BONUS_LEN as usize] {
-        let mut bonus = [0; BONUS_LEN as usize];
-        for (i, word) in [
-            self.create_len,
-            self.phys_max,
-            self.bof,
-            self.eof,
-            self.lost,
-        ]
-        .into_iter()
-        .enumerate()
-        {
-            put_u64(&mut bonus, 8 * i, word);
-        }
-        bonus
-    }
-
-    /// Makes what was written so far the part that is kept for ever: the record of the creation. Too late once the ring has
-    /// wrapped, or is mostly full: a pool that was made without a command has no such part.
-    fn keep_creation(&mut self) {
-        if self.create_len == 0 && self.bof == 0 && self.eof <= self.phys_max / 2 {
-            self.create_len = self.eof;
-            self.bof = self.eof;
-        }
-    }
-
-    fn physical(&self, logical: u64) -> u64 {
-        let ring = self.phys_max - self.create_len;
-        (logical - self.create_len) % ring + self.create_len
-    }
+/// The byte in the object of a logical offset in the ring.
+fn physical(offsets: &HistoryPhys, logical: u64) -> u64 {
+    assert!(
+        logical >= offsets.pool_create_len,
+        "offset {logical} lies in the ring, which begins at {}",
+        offsets.pool_create_len
+    );
+    offsets.physical(logical).expect("the ring has room")
 }
 
 /// Creates the history object of a pool of `pool_bytes`.
@@ -95,9 +59,9 @@ pub(crate) async fn create(mos: &Objset, pool_bytes: u64, tx: &Tx) -> Result<Obj
         .block_size(BLOCK_SIZE)
         .bonus(ObjectType::SPA_HISTORY_OFFSETS, BONUS_LEN);
     let object = mos.allocate(spec, tx).await?;
-    let offsets = Offsets {
-        phys_max: (pool_bytes / 1000).clamp(RING_MIN, RING_MAX),
-        ..Offsets::default()
+    let offsets = HistoryPhys {
+        phys_max_off: (pool_bytes / 1000).clamp(RING_MIN, RING_MAX),
+        ..HistoryPhys::default()
     };
     store(mos, object, &offsets, tx).await?;
     Ok(object)
@@ -141,36 +105,36 @@ pub(crate) async fn append(
     record: &NvList,
     tx: &Tx,
 ) -> Result<(), PoolError> {
-    let Some(mut offsets) = Offsets::decode(&mos.bonus(object).await?.bytes) else {
+    let Some(mut offsets) = decode(&mos.bonus(object).await?.bytes) else {
         return Ok(());
     };
     let packed = record.encode_native();
     let mut bytes = len64(packed.len()).to_le_bytes().to_vec();
     bytes.extend_from_slice(&packed);
     let len = len64(bytes.len());
-    if len >= offsets.phys_max - offsets.create_len {
+    if len >= offsets.phys_max_off - offsets.pool_create_len {
         // A record larger than the whole ring is not kept.
         return Ok(());
     }
-    while offsets.phys_max - offsets.create_len - (offsets.eof - offsets.bof) <= len {
+    while offsets.phys_max_off - offsets.pool_create_len - (offsets.eof - offsets.bof) <= len {
         let head = read_ring(mos, object, &offsets, offsets.bof, 8).await?;
         let old = u64_at(&head, 0).saturating_add(8);
         if old > offsets.eof - offsets.bof {
             return Ok(());
         }
         offsets.bof += old;
-        offsets.lost += 1;
+        offsets.records_lost += 1;
     }
-    let at = offsets.physical(offsets.eof);
-    let first = index((offsets.phys_max - at).min(len));
+    let at = physical(&offsets, offsets.eof);
+    let first = index((offsets.phys_max_off - at).min(len));
     mos.write(object, at, &bytes[..first], tx).await?;
     if first < bytes.len() {
-        mos.write(object, offsets.create_len, &bytes[first..], tx)
+        mos.write(object, offsets.pool_create_len, &bytes[first..], tx)
             .await?;
     }
     offsets.eof += len;
     if record.has(keys::COMMAND) {
-        offsets.keep_creation();
+        keep_creation(&mut offsets);
     }
     store(mos, object, &offsets, tx).await
 }
@@ -180,8 +144,9 @@ pub(crate) async fn list(mos: &Objset, object: ObjectId) -> Result<Vec<HistoryRe
     let offsets = read_offsets(mos, object).await?;
     let mut records = Vec::new();
     let mut at = 0;
-    while at < offsets.create_len {
-        let Some((record, len)) = parse_at(mos, object, None, at, offsets.create_len).await? else {
+    while at < offsets.pool_create_len {
+        let Some((record, len)) = parse_at(mos, object, None, at, offsets.pool_create_len).await?
+        else {
             break;
         };
         records.extend(record);
@@ -203,7 +168,7 @@ pub(crate) async fn list(mos: &Objset, object: ObjectId) -> Result<Vec<HistoryRe
 async fn parse_at(
     mos: &Objset,
     object: ObjectId,
-    ring: Option<&Offsets>,
+    ring: Option<&HistoryPhys>,
     at: u64,
     end: u64,
 ) -> Result<Option<(Option<HistoryRecord>, u64)>, PoolError> {
@@ -260,32 +225,31 @@ fn interpret(list: &NvList) -> HistoryRecord {
 async fn read_ring(
     mos: &Objset,
     object: ObjectId,
-    offsets: &Offsets,
+    offsets: &HistoryPhys,
     logical: u64,
     len: u64,
 ) -> Result<Vec<u8>, PoolError> {
-    let at = offsets.physical(logical);
-    let first = (offsets.phys_max - at).min(len);
+    let at = physical(offsets, logical);
+    let first = (offsets.phys_max_off - at).min(len);
     let mut bytes = mos.read(object, at, index(first)).await?.to_vec();
     if first < len {
         bytes.extend_from_slice(
-            &mos.read(object, offsets.create_len, index(len - first))
+            &mos.read(object, offsets.pool_create_len, index(len - first))
                 .await?,
         );
     }
     Ok(bytes)
 }
 
-async fn read_offsets(mos: &Objset, object: ObjectId) -> Result<Offsets, PoolError> {
+async fn read_offsets(mos: &Objset, object: ObjectId) -> Result<HistoryPhys, PoolError> {
     let bonus = mos.bonus(object).await?;
-    Offsets::decode(&bonus.bytes)
-        .ok_or_else(|| PoolError::Corrupt("the pool history is damaged".into()))
+    decode(&bonus.bytes).ok_or_else(|| PoolError::Corrupt("the pool history is damaged".into()))
 }
 
 async fn store(
     mos: &Objset,
     object: ObjectId,
-    offsets: &Offsets,
+    offsets: &HistoryPhys,
     tx: &Tx,
 ) -> Result<(), PoolError> {
     mos.set_bonus(
@@ -304,51 +268,51 @@ mod tests {
 
     #[test]
     fn the_ring_wraps_behind_the_creation_record() {
-        let offsets = Offsets {
-            create_len: 100,
-            phys_max: 1100,
+        let offsets = HistoryPhys {
+            pool_create_len: 100,
+            phys_max_off: 1100,
             bof: 900,
             eof: 1500,
-            lost: 3,
+            records_lost: 3,
         };
-        assert_eq!(Offsets::decode(&offsets.encode()), Some(offsets));
-        assert_eq!(offsets.physical(100), 100);
-        assert_eq!(offsets.physical(1099), 1099);
-        assert_eq!(offsets.physical(1100), 100);
+        assert_eq!(decode(&offsets.encode()), Some(offsets));
+        assert_eq!(physical(&offsets, 100), 100);
+        assert_eq!(physical(&offsets, 1099), 1099);
+        assert_eq!(physical(&offsets, 1100), 100);
     }
 
     #[test]
     fn a_ring_that_wrapped_keeps_no_creation_record() {
         // As ztest leaves a pool that no command created: the first command comes when the ring has long wrapped.
-        let before = Offsets {
-            create_len: 0,
-            phys_max: 150_994,
+        let before = HistoryPhys {
+            pool_create_len: 0,
+            phys_max_off: 150_994,
             bof: 153_088,
             eof: 304_016,
-            lost: 483,
+            records_lost: 483,
         };
         let mut after = before;
-        after.keep_creation();
+        keep_creation(&mut after);
         assert_eq!(after, before);
-        assert!(Offsets::decode(&after.encode()).is_some());
-        let mut first = Offsets {
-            phys_max: 150_994,
+        assert!(decode(&after.encode()).is_some());
+        let mut first = HistoryPhys {
+            phys_max_off: 150_994,
             eof: 300,
-            ..Offsets::default()
+            ..HistoryPhys::default()
         };
-        first.keep_creation();
-        assert_eq!((first.create_len, first.bof), (300, 300));
+        keep_creation(&mut first);
+        assert_eq!((first.pool_create_len, first.bof), (300, 300));
     }
 
     #[test]
     fn impossible_offsets_are_refused() {
-        let offsets = Offsets {
-            create_len: 0,
-            phys_max: 1100,
+        let offsets = HistoryPhys {
+            pool_create_len: 0,
+            phys_max_off: 1100,
             bof: 900,
             eof: 5000,
-            lost: 0,
+            records_lost: 0,
         };
-        assert_eq!(Offsets::decode(&offsets.encode()), None);
+        assert_eq!(decode(&offsets.encode()), None);
     }
 }

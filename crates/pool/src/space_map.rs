@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use dmu::{AllocSpec, Objset, Tx};
-use ondisk::bytes::{put_u64, u64_at};
+use ondisk::space_map::SpaceMapHeader;
 use ondisk::{ObjectId, ObjectType};
 
 use crate::PoolError;
@@ -25,7 +25,10 @@ const RUN_ONE_WORD: u64 = 1 << 15;
 const OFFSET_ONE_WORD: u64 = 1 << 47;
 const RUN_TWO_WORDS: u64 = 1 << 36;
 const PAD: u64 = 2 << 62;
-const _: () = assert!(BONUS_HISTOGRAM as usize == 64 + 8 * BUCKETS);
+const _: () = assert!(
+    SpaceMapHeader::SIZES.0 == BONUS_PLAIN as usize
+        && SpaceMapHeader::SIZES.1 == BONUS_HISTOGRAM as usize
+);
 /// Entries are read in pieces of this many bytes, so that a huge map does not need huge memory.
 const READ_PIECE: u64 = 1 << 20;
 const _: () = assert!(READ_PIECE.is_multiple_of(8) && RUN_ONE_WORD < RUN_TWO_WORDS);
@@ -62,40 +65,23 @@ impl Header {
 
     /// Decodes a bonus of 24 or 320 bytes.
     pub(crate) fn decode(bonus: &[u8]) -> Option<Self> {
-        if bonus.len() < usize::from(BONUS_PLAIN) {
-            return None;
-        }
-        let histogram = (bonus.len() >= usize::from(BONUS_HISTOGRAM)).then(|| {
-            let mut buckets = [0; BUCKETS];
-            for (i, bucket) in buckets.iter_mut().enumerate() {
-                *bucket = u64_at(bonus, 64 + 8 * i);
-            }
-            buckets
-        });
+        let phys = SpaceMapHeader::decode(bonus).ok()?;
         Some(Self {
-            length: u64_at(bonus, 8),
-            allocated: u64_at(bonus, 16).cast_signed(),
-            histogram,
+            length: phys.length,
+            allocated: phys.allocated,
+            histogram: phys.histogram,
         })
     }
 
     /// Encodes, naming the map's own object number.
     pub(crate) fn encode(&self, object: ObjectId) -> Vec<u8> {
-        let len = if self.histogram.is_some() {
-            BONUS_HISTOGRAM
-        } else {
-            BONUS_PLAIN
+        let phys = SpaceMapHeader {
+            object: object.0,
+            length: self.length,
+            allocated: self.allocated,
+            histogram: self.histogram,
         };
-        let mut bonus = vec![0; usize::from(len)];
-        put_u64(&mut bonus, 0, object.0);
-        put_u64(&mut bonus, 8, self.length);
-        put_u64(&mut bonus, 16, self.allocated.cast_unsigned());
-        if let Some(buckets) = &self.histogram {
-            for (i, bucket) in buckets.iter().enumerate() {
-                put_u64(&mut bonus, 64 + 8 * i, *bucket);
-            }
-        }
-        bonus
+        phys.encode()
     }
 }
 

@@ -30,7 +30,8 @@ use crate::spec::RemovalTuning;
 use crate::status::{RemovalStage, RemovalStatus};
 use crate::sync::leaves_of;
 use evacuate::CopiedInTxg;
-use table::{IndirectTable, RemovalPhys, Stage};
+use ondisk::removal::{NO_VDEV, RemovalPhys, Stage};
+use table::IndirectTable;
 
 const FEATURE: &str = "device_removal";
 /// How often the intent logs are asked to leave a vdev.
@@ -336,13 +337,13 @@ impl ImportedPool {
         let phys = RemovalPhys {
             stage: Stage::Evacuating,
             vdev: u64::from(id),
-            previous: before.map_or(table::NONE, |phys| phys.previous),
+            previous: before.map_or(NO_VDEV, |phys| phys.previous),
             start: self.unix_time(),
             end: 0,
             to_copy: self.store().vdev_space(id).allocated,
             copied: 0,
         };
-        phys.write(&self.mos, tx).await?;
+        table::write_state(&phys, &self.mos, tx).await?;
         self.rewrite_directory(tx).await?;
         self.removal.phys.set(Some(phys));
         self.adopt_evacuation(id, table, 0)?;
@@ -388,7 +389,7 @@ impl ImportedPool {
 
     /// Reads at import how far the newest removal is. After the tables, and before the space of the vdevs.
     pub(crate) async fn load_removal(&self) -> Result<(), PoolError> {
-        let phys = RemovalPhys::read(&self.mos).await?;
+        let phys = table::read_state(&self.mos).await?;
         self.removal.phys.set(phys);
         let Some(phys) = phys.filter(|phys| phys.stage == Stage::Evacuating) else {
             return Ok(());
@@ -410,7 +411,7 @@ impl ImportedPool {
     /// Whether vdevs were removed, or one is.
     pub(crate) fn has_removals(&self) -> bool {
         let phys = self.removal.phys.get();
-        phys.is_some_and(|phys| phys.stage == Stage::Evacuating || phys.previous != table::NONE)
+        phys.is_some_and(|phys| phys.stage == Stage::Evacuating || phys.previous != NO_VDEV)
     }
 
     /// Counts bytes that need not be copied any more, or were. Syncing context.
@@ -421,7 +422,7 @@ impl ImportedPool {
         if phys.stage == Stage::Evacuating {
             phys.copied += bytes;
             self.removal.phys.set(Some(phys));
-            phys.write(&self.mos, tx).await?;
+            table::write_state(&phys, &self.mos, tx).await?;
         }
         Ok(())
     }
@@ -471,7 +472,7 @@ impl ImportedPool {
             self.free_leaf_objects(leaf, tx).await?;
         }
         let config = self.top_config(id)?;
-        if phys.previous != table::NONE {
+        if phys.previous != NO_VDEV {
             self.tree.update_config(config.guid, |vdev| {
                 vdev.extra.insert(table::PREVIOUS, phys.previous);
             });
@@ -492,7 +493,7 @@ impl ImportedPool {
     ) -> Result<(), PoolError> {
         phys.stage = stage;
         phys.end = self.unix_time();
-        phys.write(&self.mos, tx).await?;
+        table::write_state(&phys, &self.mos, tx).await?;
         self.removal.phys.set(Some(phys));
         self.removal.evacuation.replace(None);
         self.dirty_config();

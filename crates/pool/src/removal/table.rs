@@ -1,18 +1,21 @@
 //! The tables of removed vdevs on disk: where their blocks are now, and in which txgs they were copied.
 //!
 //! ```text
-//! configuration of the vdev  com.delphix:indirect_object -> entries of 24 bytes { source, place }, sorted by source;
-//!                            bonus { end, bytes, entries [, object of counts: u32 per entry, obsolete bytes] }
-//!                            com.delphix:indirect_births -> { end, txg }; bonus { entries }
+//! configuration of the vdev  com.delphix:indirect_object -> mapping (and object of counts: u32 per entry, obsolete bytes)
+//!                            com.delphix:indirect_births -> in which txgs
 //!                            com.delphix:prev_indirect_vdev -> the vdev removed before
-//! directory                  com.delphix:removing -> state, vdev, vdev removed last, start, end, bytes, bytes done
+//! directory                  com.delphix:removing -> how far the newest removal is
 //! ```
+//! The layouts are `ondisk::removal`'s.
 //! The newest removal's table lies on vdevs that are still there; an older one may lie on a vdev removed since, so the
 //! tables are read newest first.
 // OpenZFS: include/sys/vdev_indirect_mapping.h, vdev_indirect_births.h, spa_impl.h (spa_removing_phys), and their users
 
 use dmu::{AllocSpec, Objset, Tx, zap};
-use ondisk::bytes::{index, len64, put_u64, u64_at};
+use ondisk::bytes::{index, len64};
+use ondisk::removal::{
+    IndirectBirthPhys, IndirectMappingEntryPhys, IndirectMappingPhys, NO_VDEV, RemovalPhys, Stage,
+};
 use ondisk::{ObjectId, ObjectType, Txg};
 use vdev::{MappingEntry, Tree, VdevConfig, VdevKind};
 
@@ -28,86 +31,46 @@ pub(super) const PREVIOUS: &str = "com.delphix:prev_indirect_vdev";
 /// Key of one that is being evacuated.
 pub(super) const IS_REMOVING: &str = "removing";
 
-/// Bytes of an entry: source, then the two words of a block address.
-pub(super) const ENTRY: u64 = 24;
+/// Bytes of an entry.
+pub(super) const ENTRY: u64 = IndirectMappingEntryPhys::SIZE as u64;
 /// Entries read or written at a time.
 const BATCH: u64 = 5461;
 /// Most entries believed of one vdev (1.5 GiB of blocks of 128 KiB each need 12,288).
 const ENTRIES_MAX: u64 = 1 << 24;
 const _: () = assert!(ENTRY * BATCH <= BLOCK_SIZE as u64);
 /// Bytes of an entry of births, and of a count.
-const BIRTH: u64 = 16;
+const BIRTH: u64 = IndirectBirthPhys::SIZE as u64;
 const COUNT: u64 = 4;
 /// Data blocks of all these objects.
 const BLOCK_SIZE: u32 = 128 << 10;
 /// Bonus of a table without and with counts.
 const BONUS: u16 = 24;
 const BONUS_WITH_COUNTS: u16 = 32;
-/// "No vdev".
-pub(super) const NONE: u64 = u64::MAX;
+const _: () = assert!(
+    IndirectMappingPhys::SIZES.0 == BONUS as usize
+        && IndirectMappingPhys::SIZES.1 == BONUS_WITH_COUNTS as usize
+);
 
-/// How far the newest removal is. The numbers are the on-disk ones.
-// OpenZFS: include/sys/fs/zfs.h, dsl_scan_state_t
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    Evacuating = 1,
-    Finished = 2,
-    Canceled = 3,
+/// Reads the state of removals; `None` in a pool that nothing was ever removed from.
+pub(super) async fn read_state(mos: &Objset) -> Result<Option<RemovalPhys>, PoolError> {
+    match zap::lookup(mos, DIRECTORY, REMOVING).await? {
+        None => Ok(None),
+        Some(zap::ZapValue::U64(words)) => {
+            RemovalPhys::from_words(&words).map_err(|error| bad(error.what))
+        }
+        Some(_) => Err(bad("state is damaged")),
+    }
 }
 
-/// What the directory says of removals.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RemovalPhys {
-    pub(super) stage: Stage,
-    pub(super) vdev: u64,
-    /// The vdev that was removed last.
-    pub(super) previous: u64,
-    pub(super) start: u64,
-    pub(super) end: u64,
-    pub(super) to_copy: u64,
-    pub(super) copied: u64,
-}
-
-impl RemovalPhys {
-    /// Reads the state; `None` in a pool that nothing was ever removed from.
-    pub(super) async fn read(mos: &Objset) -> Result<Option<Self>, PoolError> {
-        let words = match zap::lookup(mos, DIRECTORY, REMOVING).await? {
-            None => return Ok(None),
-            Some(zap::ZapValue::U64(words)) if words.len() >= 7 => words,
-            Some(_) => return Err(bad("state is damaged")),
-        };
-        let stage = match words[0] {
-            0 => return Ok(None),
-            1 => Stage::Evacuating,
-            2 => Stage::Finished,
-            3 => Stage::Canceled,
-            _ => return Err(bad("state is unknown")),
-        };
-        Ok(Some(Self {
-            stage,
-            vdev: words[1],
-            previous: words[2],
-            start: words[3],
-            end: words[4],
-            to_copy: words[5],
-            copied: words[6],
-        }))
-    }
-
-    pub(super) async fn write(&self, mos: &Objset, tx: &Tx) -> Result<(), PoolError> {
-        let words = vec![
-            self.stage as u64,
-            self.vdev,
-            self.previous,
-            self.start,
-            self.end,
-            self.to_copy,
-            self.copied,
-        ];
-        let value = zap::ZapValue::U64(words);
-        zap::update(mos, DIRECTORY, REMOVING, &value, tx).await?;
-        Ok(())
-    }
+/// Stores the state of removals.
+pub(super) async fn write_state(
+    phys: &RemovalPhys,
+    mos: &Objset,
+    tx: &Tx,
+) -> Result<(), PoolError> {
+    let value = zap::ZapValue::U64(phys.to_words());
+    zap::update(mos, DIRECTORY, REMOVING, &value, tx).await?;
+    Ok(())
 }
 
 /// An entry to be added.
@@ -167,11 +130,8 @@ impl IndirectTable {
         if mapping.0 == 0 || births.0 == 0 {
             return Err(bad("table is missing"));
         }
-        let bonus = mos.bonus(mapping).await?.bytes;
-        if bonus.len() < usize::from(BONUS) {
-            return Err(bad("table has no header"));
-        }
-        let counts = (bonus.len() >= usize::from(BONUS_WITH_COUNTS)).then(|| u64_at(&bonus, 24));
+        let header = IndirectMappingPhys::decode(&mos.bonus(mapping).await?.bytes);
+        let header = header.map_err(|_| bad("table has no header"))?;
         let born = mos.bonus(births).await?.bytes;
         if born.len() < 8 {
             return Err(bad("table of births has no header"));
@@ -179,28 +139,24 @@ impl IndirectTable {
         Ok(Self {
             mapping,
             births,
-            counts: counts.filter(|&object| object != 0).map(ObjectId),
-            end: u64_at(&bonus, 0),
-            bytes: u64_at(&bonus, 8),
-            entries: u64_at(&bonus, 16),
-            births_count: u64_at(&born, 0),
+            counts: header.counts_object.map(ObjectId),
+            end: header.end,
+            bytes: header.bytes,
+            entries: header.entries,
+            births_count: ondisk::bytes::u64_at(&born, 0),
         })
     }
 
     async fn write_headers(&self, mos: &Objset, tx: &Tx) -> Result<(), PoolError> {
         let kind = ObjectType::UINT64_METADATA;
-        let len = match self.counts {
-            Some(_) => BONUS_WITH_COUNTS,
-            None => BONUS,
+        let header = IndirectMappingPhys {
+            end: self.end,
+            bytes: self.bytes,
+            entries: self.entries,
+            counts_object: self.counts.map(|object| object.0),
         };
-        let mut bonus = vec![0; usize::from(len)];
-        put_u64(&mut bonus, 0, self.end);
-        put_u64(&mut bonus, 8, self.bytes);
-        put_u64(&mut bonus, 16, self.entries);
-        if let Some(counts) = self.counts {
-            put_u64(&mut bonus, 24, counts.0);
-        }
-        mos.set_bonus(self.mapping, kind, &bonus, tx).await?;
+        mos.set_bonus(self.mapping, kind, &header.encode(), tx)
+            .await?;
         let count = self.births_count.to_le_bytes();
         Ok(mos.set_bonus(self.births, kind, &count, tx).await?)
     }
@@ -215,11 +171,13 @@ impl IndirectTable {
         for batch in entries.chunks(index(BATCH)) {
             let (mut bytes, mut counts) = (Vec::new(), Vec::new());
             for CopiedRun { moved, obsolete } in batch {
-                // Format page on block pointers, DVA: size in the low 24 bits, vdev above 32, all in units of 512.
-                let place = u64::from(moved.vdev) << 32 | moved.len >> 9;
-                for word in [moved.from >> 9, place, moved.offset >> 9] {
-                    bytes.extend_from_slice(&word.to_le_bytes());
-                }
+                let entry = IndirectMappingEntryPhys {
+                    source: moved.from,
+                    len: moved.len,
+                    vdev: moved.vdev,
+                    offset: moved.offset,
+                };
+                bytes.extend_from_slice(&entry.encode());
                 let obsolete = u32::try_from(*obsolete).unwrap_or(u32::MAX);
                 counts.extend_from_slice(&obsolete.to_le_bytes());
                 self.bytes += moved.len;
@@ -233,11 +191,12 @@ impl IndirectTable {
             }
             self.entries += len64(batch.len());
         }
-        let mut birth = [0; 16];
-        put_u64(&mut birth, 0, self.end);
-        put_u64(&mut birth, 8, tx.txg().0);
+        let birth = IndirectBirthPhys {
+            end: self.end,
+            txg: tx.txg().0,
+        };
         let at = self.births_count * BIRTH;
-        mos.write(self.births, at, &birth, tx).await?;
+        mos.write(self.births, at, &birth.encode(), tx).await?;
         self.births_count += 1;
         self.write_headers(mos, tx).await
     }
@@ -264,14 +223,12 @@ impl IndirectTable {
             let len = index(batch * ENTRY);
             let bytes = mos.read(self.mapping, from * ENTRY, len).await?;
             for entry in bytes.chunks_exact(index(ENTRY)) {
-                let (source, place, offset) =
-                    (u64_at(entry, 0), u64_at(entry, 8), u64_at(entry, 16));
-                let scaled = |word: u64| (word & !(1 << 63)).checked_mul(512);
+                let entry = IndirectMappingEntryPhys::decode(entry).map_err(|_| damaged())?;
                 runs.push(MappingEntry {
-                    from: scaled(source).ok_or_else(damaged)?,
-                    len: (place & 0xff_ffff) << 9,
-                    vdev: u32::try_from(place >> 32 & 0xff_ffff).unwrap_or(u32::MAX),
-                    offset: scaled(offset).ok_or_else(damaged)?,
+                    from: entry.source,
+                    len: entry.len,
+                    vdev: entry.vdev,
+                    offset: entry.offset,
                 });
             }
             from += batch;
@@ -282,8 +239,10 @@ impl IndirectTable {
             let batch = (self.births_count - from).min(BATCH);
             let len = index(batch * BIRTH);
             let bytes = mos.read(self.births, from * BIRTH, len).await?;
-            let entries = bytes.chunks_exact(index(BIRTH));
-            births.extend(entries.map(|entry| (u64_at(entry, 0), Txg(u64_at(entry, 8)))));
+            for entry in bytes.chunks_exact(index(BIRTH)) {
+                let birth = IndirectBirthPhys::decode(entry).map_err(|_| damaged())?;
+                births.push((birth.end, Txg(birth.txg)));
+            }
             from += batch;
         }
         Ok((runs, births))
@@ -297,7 +256,7 @@ fn bad(what: &str) -> PoolError {
 /// Tells the tree where the blocks of removed vdevs are, and those of one that is being evacuated.
 pub(crate) async fn load_mappings(mos: &Objset, tree: &Tree) -> Result<(), PoolError> {
     let config = tree.config();
-    let Some(phys) = RemovalPhys::read(mos).await? else {
+    let Some(phys) = read_state(mos).await? else {
         let removed = config.tops.iter().any(|top| top.kind == VdevKind::Indirect);
         return if removed {
             Err(bad("state is missing"))
@@ -313,15 +272,15 @@ pub(crate) async fn load_mappings(mos: &Objset, tree: &Tree) -> Result<(), PoolE
     }
     let mut next = phys.previous;
     for _ in 0..config.tops.len() {
-        if next == NONE {
+        if next == NO_VDEV {
             return Ok(());
         }
         let top = known(next).filter(|top| top.kind == VdevKind::Indirect);
         let top = top.ok_or_else(|| bad("order names a vdev that is not removed"))?;
         load(mos, tree, top).await?;
-        next = top.extra.u64(PREVIOUS).unwrap_or(NONE);
+        next = top.extra.u64(PREVIOUS).unwrap_or(NO_VDEV);
     }
-    if next == NONE {
+    if next == NO_VDEV {
         Ok(())
     } else {
         Err(bad("order leads round in a circle"))
