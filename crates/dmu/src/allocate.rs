@@ -25,6 +25,8 @@ const FRUITLESS_MAX: u32 = 8;
 const FREED_BLOCKS_MAX: usize = 1 << 16;
 /// Largest block, in bytes.
 pub(crate) const BLOCK_SIZE_MAX: u32 = 16 << 20;
+const _: () = assert!(BLOCK_SIZE_MAX as u64 == ondisk::MAX_BLOCK_SIZE);
+const _: () = assert!(FILL_WORTH_A_LOOK < SLOTS && FRUITLESS_MAX > 0 && FREED_BLOCKS_MAX > 0);
 
 /// Search state of one objset.
 pub(crate) struct Allocator {
@@ -55,6 +57,10 @@ impl Allocator {
     }
 
     fn take_here(&self, slots: u8) -> Option<u64> {
+        assert!(
+            slots > 0 && u64::from(slots) <= SLOTS,
+            "a dnode has 1 to {SLOTS} slots, not {slots}"
+        );
         let taken = self.taken.get();
         let want = slot_mask(slots);
         let slot = (0..=SLOTS - u64::from(slots)).find(|&s| taken & (want << s) == 0)?;
@@ -64,6 +70,7 @@ impl Allocator {
 
     /// The free of an object has reached the disk: only now its slots can be used again, whatever the group.
     pub(crate) fn note_freed(&self, object: ObjectId) {
+        assert!(object.0 > 0, "the table of dnodes is not freed");
         let block = object.0 / SLOTS;
         if block == self.block.get() {
             // Its bits are found out again when it is next looked at.
@@ -190,6 +197,14 @@ impl Objset {
     }
 
     async fn install(&self, object: ObjectId, core: Core, tx: &Tx) -> Result<()> {
+        assert!(
+            object.0 > 0 && object.0 <= OBJECT_MAX,
+            "object {object} is an ordinary one"
+        );
+        assert!(
+            object.0 % SLOTS + u64::from(core.slots()) <= SLOTS,
+            "object {object} lies in one block of dnodes"
+        );
         let existing = match self.in_memory(object) {
             Some(dnode) => Some(dnode),
             None => self.dnode_any(object).await?,

@@ -19,6 +19,7 @@ use crate::txg::Tx;
 const COPY_OUT_BYTES: usize = 32 << 10;
 /// Blocks that may share one buffer: an NFS write of 1 MiB in blocks of 128 KiB.
 const SLICES_MAX: usize = 8;
+const _: () = assert!(SLICES_MAX > 0 && COPY_OUT_BYTES > 0);
 
 /// The part of one block that an operation touches.
 struct Part {

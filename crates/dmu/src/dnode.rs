@@ -137,6 +137,10 @@ impl Base {
         if self.core.is_free() {
             return DnodePhys::default();
         }
+        assert!(
+            self.core.block_size.is_multiple_of(512) && (1..=3).contains(&self.core.pointers),
+            "a dnode is stored as it can be"
+        );
         DnodePhys {
             object_type: self.core.object_type,
             indirect_shift: self.core.indirect_shift,
@@ -356,6 +360,7 @@ impl Dnode {
             .layers
             .iter_mut()
             .find(|l| l.txg == txg && !l.frozen)?;
+        assert!(!layer.frozen, "a layer is frozen once");
         layer.frozen = true;
         Some(Frozen {
             core: layer.core.clone(),

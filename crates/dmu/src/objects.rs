@@ -14,6 +14,7 @@ use crate::types::{Bonus, ObjectInfo};
 
 /// Largest spill block, in bytes.
 const SPILL_MAX: usize = 128 << 10;
+const _: () = assert!(SPILL_MAX <= crate::allocate::BLOCK_SIZE_MAX as usize);
 
 impl Objset {
     /// Describes an object.

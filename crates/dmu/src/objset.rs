@@ -30,6 +30,8 @@ pub(crate) const SLOTS: u64 = 32;
 const _: () = assert!(SLOTS << ondisk::DNODE_SHIFT == DNODE_BLOCK as u64);
 /// Largest object number (format: 2^48 - 1).
 pub(crate) const OBJECT_MAX: u64 = (1 << 48) - 1;
+const _: () = assert!((OBJECT_MAX + 1).is_multiple_of(SLOTS));
+const _: () = assert!(SWEEP < DNODES_MAX);
 /// Levels a dataset's table of dnodes is created with (enough for 2^48 objects).
 const META_LEVELS_DATASET: u8 = 6;
 /// Bytes of dirty memory charged per changed object.

@@ -36,6 +36,10 @@ const STRIDE_MAX: u64 = 64 << 20;
 const STEPS_MIN: u32 = 2;
 /// Steps read ahead of a strided reader, at first and at most.
 const STEPS_AHEAD: (u64, u64) = (4, 64);
+const _: () = assert!(WINDOW.0 <= WINDOW.1 && PIECE <= WINDOW.1);
+const _: () = assert!(AT_ONCE <= BLOCKS_MAX && READERS_MAX > 0);
+const _: () = assert!(STEPS_AHEAD.0 <= STEPS_AHEAD.1 && STEPS_MIN > 0);
+const _: () = assert!(FIRST_READ_MIN <= WINDOW.0 && WINDOW.1 <= STRIDE_MAX);
 
 /// One reader of an object, in bytes.
 #[derive(Debug, Clone, Copy, Default)]

@@ -30,6 +30,7 @@ impl Ranges {
             self.0.remove(&s);
             end = end.max(e);
         }
+        assert!(start < end, "a range has blocks");
         self.0.insert(start, end);
     }
 

@@ -20,6 +20,11 @@ use crate::wait::Limit;
 const WINDOW_OBJECTS: usize = 64;
 /// Writes under way at once per objset.
 const WRITES_MAX: usize = 128;
+const _: () = assert!(WINDOW_OBJECTS > 0 && WRITES_MAX > 0);
+const _: () = assert!(
+    crate::objset::OBJECT_MAX < u64::MAX - 3,
+    "usage is no ordinary object"
+);
 
 /// An object whose new dnode must go into the table.
 struct Synced {
@@ -44,6 +49,7 @@ impl Objset {
             return Ok(self.0.root.get());
         }
         self.check_writable()?;
+        assert!(pass > 0, "passes count from one");
         assert!(
             !self.0.syncing.replace(true),
             "one sync of an object set at a time"
@@ -67,7 +73,10 @@ impl Objset {
         });
         let work = self.sync_all(Rc::clone(&context));
         let result = context.effects.draining(ledger, work).await;
-        self.0.syncing.set(false);
+        assert!(
+            self.0.syncing.replace(false),
+            "the sync of an object set ends once"
+        );
         result
     }
 
@@ -219,6 +228,10 @@ impl Objset {
             used: Cell::new(0),
         });
         new.levels = tree.levels_for(new.core.max_block_id);
+        assert!(
+            new.levels >= old.levels,
+            "the table of dnodes does not lose levels"
+        );
         new.bps = tree.write(new.levels).await?;
         new.used = apply(new.used, tree.used.get());
         new.flags |= dnode_flags::USED_BYTES;
@@ -269,6 +282,10 @@ impl Objset {
                 what: "an object set block cannot be a hole",
             });
         }
+        assert!(
+            root.birth() == context.txg,
+            "the root of an object set is written in its group"
+        );
         Ok(root)
     }
 }

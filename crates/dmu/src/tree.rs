@@ -32,6 +32,8 @@ const WINDOW_L1: usize = 8;
 const WINDOW_UPPER: usize = 2;
 /// Recorded births and kills that wake the one who drains them.
 const EFFECTS_PENDING_MAX: usize = 4096;
+const _: () = assert!(0 < WINDOW_UPPER && WINDOW_UPPER <= WINDOW_L1 && WINDOW_L1 <= WINDOW_DATA);
+const _: () = assert!(PASS_WITHOUT_COMPRESSION > 1 && EFFECTS_PENDING_MAX > 0);
 
 /// Births and kills on their way to the ledger.
 #[derive(Default)]
@@ -73,6 +75,10 @@ impl Effects {
         .await;
         self.waker.borrow_mut().take();
         self.drain(ledger);
+        assert!(
+            self.list.borrow().is_empty(),
+            "every birth and free is in the ledger"
+        );
         out
     }
 }
@@ -99,6 +105,7 @@ impl SyncContext {
     }
 
     pub(crate) fn kill(&self, bp: &BlockPointer) {
+        assert!(!bp.is_hole(), "a hole is not freed");
         self.effects.push(false, bp);
     }
 
@@ -192,6 +199,10 @@ impl SyncContext {
             }
             return Ok((new, 0));
         }
+        assert!(
+            new.birth() == self.txg,
+            "a block is born in the group that writes it"
+        );
         let mut used = self.signed_dsize(&new);
         if !old.is_hole() {
             self.kill(old);
@@ -369,6 +380,11 @@ impl Tree {
 
     /// Writes all changes; returns the dnode's new pointers. `levels` is the number of levels it has from now on.
     pub(crate) async fn write(self: &Rc<Self>, levels: u8) -> Result<[BlockPointer; 3]> {
+        assert!(
+            levels >= self.levels_old,
+            "the tree of object {} does not lose levels",
+            self.object
+        );
         let mut out = [BlockPointer::HOLE; 3];
         for (i, slot) in out.iter_mut().enumerate().take(usize::from(self.pointers)) {
             let index = i as u64;
@@ -385,6 +401,11 @@ impl Tree {
                 old => node(Rc::clone(self), levels - 1, index, old).await?,
             };
         }
+        assert!(
+            self.dirty.borrow().is_empty(),
+            "every dirty block of object {} was written",
+            self.object
+        );
         Ok(out)
     }
 

@@ -202,6 +202,10 @@ impl TxgClock {
     /// Makes a clock whose first open group is `first_open`; everything before counts as synced.
     #[must_use]
     pub fn new(handle: Handle, first_open: Txg, options: TxgOptions) -> Self {
+        assert!(
+            options.sync_dirty_percent <= 100 && options.delay_min_dirty_percent <= 100,
+            "shares of the limit of dirty bytes are at most all of it"
+        );
         let last_synced = Txg(first_open.0.saturating_sub(1));
         Self(Rc::new(Clock {
             handle,
@@ -370,7 +374,15 @@ impl TxgClock {
         while self.0.syncing.get().is_some() {
             self.0.synced.wait("the syncing group").await;
         }
-        self.0.holds.borrow_mut().remove(&txg);
+        let left = self.0.holds.borrow_mut().remove(&txg);
+        assert!(
+            left.unwrap_or(0) == 0,
+            "group {txg} has no transaction when it is synced"
+        );
+        assert!(
+            self.0.last_synced.get() < txg && txg < self.0.open.get(),
+            "group {txg} is synced after the one before, and before the open one"
+        );
         self.0.quiescing.set(None);
         self.0.syncing.set(Some(txg));
         txg
@@ -385,6 +397,10 @@ impl TxgClock {
             self.0.syncing.get(),
             Some(txg),
             "only the syncing group can be synced"
+        );
+        assert!(
+            self.0.last_synced.get() < txg,
+            "groups are synced in their order"
         );
         self.0.syncing.set(None);
         self.0.last_synced.set(txg);
@@ -491,6 +507,10 @@ impl TxgClock {
             return;
         };
         let bytes = bytes.min(*left);
+        assert!(
+            self.0.dirty_total.get() >= bytes,
+            "the dirty bytes of all groups are their sum"
+        );
         *left -= bytes;
         self.0
             .dirty_total
@@ -518,6 +538,7 @@ impl TxgClock {
         let count = holds
             .get_mut(&txg)
             .expect("a transaction's group keeps its hold count");
+        assert!(*count > 0, "a transaction of group {txg} ends once");
         *count -= 1;
         if *count == 0 {
             drop(holds);

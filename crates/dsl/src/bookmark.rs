@@ -209,6 +209,10 @@ impl DslPool {
         source: BookmarkSource,
         tx: &Tx,
     ) -> Result<()> {
+        assert!(
+            tx.is_syncing(),
+            "create bookmark happens in syncing context"
+        );
         let parts = split(name);
         let missing = || DslError::NotFound { name: name.into() };
         let dir = self.find_dir(parts.head).await?.ok_or_else(missing)?;
@@ -289,6 +293,10 @@ impl DslPool {
 
     /// Destroys a bookmark. Syncing context; the checks were made.
     pub(crate) async fn destroy_bookmark(self: &Rc<Self>, name: &str, tx: &Tx) -> Result<()> {
+        assert!(
+            tx.is_syncing(),
+            "destroy bookmark happens in syncing context"
+        );
         let parts = split(name);
         let missing = || DslError::NotFound { name: name.into() };
         let short = parts.bookmark.ok_or_else(missing)?;
@@ -339,6 +347,10 @@ impl DslPool {
 
     /// Destroys the bookmarks of a head that is being destroyed. Syncing context.
     pub(crate) async fn destroy_all_bookmarks(&self, head: ObjectId, tx: &Tx) -> Result<()> {
+        assert!(
+            tx.is_syncing(),
+            "destroy all bookmarks happens in syncing context"
+        );
         let Some(map) = self.bookmarks_of(head).await? else {
             return Ok(());
         };

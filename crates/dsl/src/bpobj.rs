@@ -27,6 +27,8 @@ const POINTER: u64 = 128;
 const CHUNK: u64 = LIST_BLOCK as u64 / POINTER;
 /// Lists in lists in lists: OpenZFS flattens them to one level.
 const NESTING_MAX: usize = 8;
+const _: () = assert!(POINTER * CHUNK == LIST_BLOCK as u64 && NESTING_MAX > 0);
+const _: () = assert!(POINTER == BlockPointer::SIZE as u64);
 
 /// An open list. Clones are handles to the same one.
 #[derive(Clone)]
@@ -44,11 +46,16 @@ struct BpobjShared {
 impl Bpobj {
     /// Makes an empty list with the given block size. Syncing context.
     pub(crate) async fn create(mos: &Objset, block_size: u32, tx: &Tx) -> Result<ObjectId> {
+        assert!(tx.is_syncing(), "create happens in syncing context");
         Self::create_with(mos, block_size, BpobjPhys::SIZE, tx).await
     }
 
     /// Makes an empty list that also takes entries that mark a block as freed. Syncing context.
     pub(crate) async fn create_counting_freed(mos: &Objset, tx: &Tx) -> Result<ObjectId> {
+        assert!(
+            tx.is_syncing(),
+            "create counting freed happens in syncing context"
+        );
         Self::create_with(mos, LIST_BLOCK, BPOBJ_FREED_SIZE, tx).await
     }
 
@@ -123,11 +130,13 @@ impl Bpobj {
 
     /// Appends blocks; holes are left out. Syncing context.
     pub(crate) async fn append(&self, blocks: &[BlockPointer], tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "append happens in syncing context");
         self.append_as(blocks, false, tx).await
     }
 
     /// Appends entries that mark blocks as freed: totals shrink. Syncing context.
     pub(crate) async fn append_freed(&self, blocks: &[BlockPointer], tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "append freed happens in syncing context");
         if bpobj_num_freed(&self.0.bonus.borrow()).is_none() {
             return Err(DslError::corrupt("list of a clone's blocks", self.object()));
         }
@@ -207,6 +216,7 @@ impl Bpobj {
         tx: &Tx,
         mut each: impl AsyncFnMut(&[BlockPointer], Sizes) -> Result<()>,
     ) -> Result<u64> {
+        assert!(tx.is_syncing(), "drain happens in syncing context");
         let mut removed = 0;
         while removed < max && !self.is_empty() {
             // Down to the last list that has something in it or nothing below it.
@@ -253,6 +263,7 @@ impl Bpobj {
     /// Appends a whole list, which then belongs to this one: small ones are copied and freed, so
     /// that nesting stays flat. Syncing context. OpenZFS: `bpobj_enqueue_subobj`.
     pub(crate) async fn enqueue(&self, object: ObjectId, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "enqueue happens in syncing context");
         let shared = &self.0;
         let mos = &shared.mos;
         let sub = Self::open(mos, object).await?;
@@ -390,6 +401,7 @@ impl Bpobj {
 
     /// Frees a list's objects, with its sub-lists; the blocks in it are not freed. Syncing context.
     pub(crate) async fn destroy(mos: &Objset, object: ObjectId, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "destroy happens in syncing context");
         let mut work = vec![object];
         while let Some(object) = work.pop() {
             let list = Self::open(mos, object).await?;

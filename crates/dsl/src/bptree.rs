@@ -33,6 +33,8 @@ const ENTRY_BYTES: u64 = BptreeEntryPhys::SIZE as u64;
 const USER_USED: u64 = u64::MAX;
 const GROUP_USED: u64 = u64::MAX - 1;
 const PROJECT_USED: u64 = u64::MAX - 2;
+const _: () = assert!(DNODES_PER_BLOCK * DNODE_MIN_SIZE as u64 == 16 << 10);
+const _: () = assert!(PROJECT_USED < GROUP_USED && GROUP_USED < USER_USED);
 
 /// Where a walk stands: the first level-0 block that was not freed. All zero before the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,6 +84,7 @@ fn set_sizes(phys: &mut BptreePhys, sizes: Sizes) {
 
 /// Makes an empty list of destroyed datasets. Syncing context.
 pub(crate) async fn create(mos: &Objset, tx: &Tx) -> Result<ObjectId> {
+    assert!(tx.is_syncing(), "create happens in syncing context");
     let len = u16::try_from(BptreePhys::SIZE).expect("40 bytes");
     let spec = AllocSpec::new(ObjectType::UINT64_METADATA)
         .block_size(LIST_BLOCK)
@@ -111,6 +114,7 @@ pub(crate) async fn add(
     sizes: Sizes,
     tx: &Tx,
 ) -> Result<()> {
+    assert!(tx.is_syncing(), "add happens in syncing context");
     let mut phys = read(mos, object).await?;
     let entry = BptreeEntryPhys {
         bp,
@@ -145,6 +149,7 @@ pub(crate) async fn step(
     tx: &Tx,
     mut free: impl AsyncFnMut(&BlockPointer) -> Result<Sizes>,
 ) -> Result<Progress> {
+    assert!(tx.is_syncing(), "step happens in syncing context");
     let mut phys = read(mos, object).await?;
     let mut left = budget;
     while phys.begin < phys.end {

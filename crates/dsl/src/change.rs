@@ -107,6 +107,7 @@ impl DslPool {
         state: &Rc<DatasetState>,
         tx: &Tx,
     ) -> Result<()> {
+        assert!(tx.is_syncing(), "destroy head happens in syncing context");
         let mos = &self.mos;
         let dir = state.dir();
         let phys = state.phys();
@@ -431,6 +432,7 @@ impl DslPool {
 
     /// Renames. Syncing context; the checks were made.
     pub(crate) async fn rename(self: &Rc<Self>, rename: Rename, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "rename happens in syncing context");
         let mos = &self.mos;
         let (dir, parent, name) = match rename {
             Rename::Snapshots { each, old, new } => {

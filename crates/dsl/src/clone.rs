@@ -55,6 +55,7 @@ impl DslPool {
         settings: &[Setting],
         tx: &Tx,
     ) -> Result<Rc<DatasetState>> {
+        assert!(tx.is_syncing(), "create clone happens in syncing context");
         let kept = dataset_flags::INCONSISTENT | dataset_flags::CASE_INSENSITIVE;
         let flags = origin.phys().flags & kept;
         let kind = self.kind_of(&origin.dir()).await?;
@@ -237,6 +238,7 @@ impl DslPool {
 
     /// Promotes a clone. Syncing context; the checks were made.
     pub(crate) async fn promote(self: &Rc<Self>, p: &Promotion, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "promote happens in syncing context");
         let mos = &self.mos;
         let moved = self.promoted_space(p).await?;
         let dir = p.clone.dir();
@@ -425,6 +427,7 @@ impl DslPool {
     /// Makes a head what its newest snapshot is; blocks written since are freed asynchronously.
     /// Syncing context; the checks were made.
     pub(crate) async fn rollback(self: &Rc<Self>, state: &Rc<DatasetState>, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "rollback happens in syncing context");
         let dir = state.dir();
         let h = state.phys();
         let prev = state.prev.borrow().clone();

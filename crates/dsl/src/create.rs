@@ -138,6 +138,7 @@ impl DslPool {
         name: &str,
         tx: &Tx,
     ) -> Result<Rc<DslDir>> {
+        assert!(tx.is_syncing(), "create dir happens in syncing context");
         let len = u16::try_from(DslDirPhys::SIZE).expect("256 bytes");
         let spec = AllocSpec::new(ObjectType::DSL_DIR).bonus(ObjectType::DSL_DIR, len);
         let object = self.mos.allocate(spec, tx).await?;
@@ -186,6 +187,7 @@ impl DslPool {
         flags: u64,
         tx: &Tx,
     ) -> Result<Rc<DatasetState>> {
+        assert!(tx.is_syncing(), "create head happens in syncing context");
         let origin_object = self.special().origin_snap;
         let origin = self
             .load_dataset(origin_object, Some(object_directory::ORIGIN_DIR.into()))
@@ -202,6 +204,10 @@ impl DslPool {
         flags: u64,
         tx: &Tx,
     ) -> Result<Rc<DatasetState>> {
+        assert!(
+            tx.is_syncing(),
+            "create head from happens in syncing context"
+        );
         let mos = &self.mos;
         let origin_dir = origin.dir();
         let object = self.allocate_dataset(tx).await?;
@@ -277,6 +283,7 @@ impl DslPool {
         init: impl AsyncFnOnce(&Objset, &Tx, &[Setting]) -> Result<()>,
         tx: &Tx,
     ) -> Result<()> {
+        assert!(tx.is_syncing(), "create objects happens in syncing context");
         let scope = self.scope(&state.dir(), None).await?;
         let objset_type = match kind {
             DatasetKind::Volume => ObjsetType::ZVOL,
@@ -346,6 +353,7 @@ impl DslPool {
 
     /// Gives a new directory its counts, if such are kept. Syncing context.
     pub(crate) async fn start_counts(&self, dir: &DslDir, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "start counts happens in syncing context");
         if self.features.is_active("filesystem_limits") {
             self.zapify(dir.object, tx).await?;
             for key in [

@@ -212,6 +212,10 @@ impl Dataset {
     /// Checks the rules for adding `asize` bytes, from the dataset up to the pool, and notes the
     /// bytes as in flight. OpenZFS: module/zfs/dsl_dir.c, `dsl_dir_tempreserve_impl`.
     fn reserve(&self, asize: u64, net_free: bool, txg: Txg) -> std::result::Result<(), Shortage> {
+        assert!(
+            !self.state.phys().is_snapshot(),
+            "nothing is added to a snapshot"
+        );
         let pool = &self.pool;
         let phys = self.state.phys();
         let reserved = self.state.ref_reserved.get();

@@ -37,6 +37,7 @@ struct Entry {
 impl Deadlist {
     /// Makes an empty deadlist without entries. Syncing context.
     pub(crate) async fn create(mos: &Objset, tx: &Tx) -> Result<ObjectId> {
+        assert!(tx.is_syncing(), "create happens in syncing context");
         let spec = ZapSpec {
             bonus: (
                 ObjectType::DEADLIST_HDR,
@@ -102,6 +103,7 @@ impl Deadlist {
         empty: &EmptyBpobj,
         tx: &Tx,
     ) -> Result<ObjectId> {
+        assert!(tx.is_syncing(), "clone keys happens in syncing context");
         let object = Self::create(&self.mos, tx).await?;
         let keys: Vec<u64> = self
             .entries
@@ -126,6 +128,7 @@ impl Deadlist {
 
     /// Adds an entry for blocks born after `min_txg`. Syncing context.
     pub(crate) async fn add_key(&self, min_txg: u64, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "add key happens in syncing context");
         let list = empty.alloc(tx).await?;
         zap::add_int_key(&self.mos, self.object, min_txg, list.0, tx).await?;
         self.entries.borrow_mut().insert(
@@ -145,6 +148,7 @@ impl Deadlist {
         empty: &EmptyBpobj,
         tx: &Tx,
     ) -> Result<()> {
+        assert!(tx.is_syncing(), "insert happens in syncing context");
         let mut by_key: BTreeMap<u64, Vec<BlockPointer>> = BTreeMap::new();
         let store = self.mos.services().store().clone();
         let mut totals = self.totals.get();
@@ -167,6 +171,7 @@ impl Deadlist {
         empty: &EmptyBpobj,
         tx: &Tx,
     ) -> Result<()> {
+        assert!(tx.is_syncing(), "insert freed happens in syncing context");
         let store = self.mos.services().store().clone();
         let mut by_key: BTreeMap<u64, Vec<BlockPointer>> = BTreeMap::new();
         let mut totals = self.totals.get();
@@ -224,6 +229,7 @@ impl Deadlist {
 
     /// Empties an entry but keeps it. Syncing context.
     pub(crate) async fn clear_key(&self, key: u64, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "clear key happens in syncing context");
         let Some(entry) = self.entries.borrow().get(&key).cloned() else {
             return Ok(());
         };
@@ -243,6 +249,7 @@ impl Deadlist {
 
     /// Destroys an entry with the blocks in it. Syncing context.
     pub(crate) async fn destroy_key(&self, key: u64, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "destroy key happens in syncing context");
         self.clear_key(key, empty, tx).await?;
         if !self.has_key(key) {
             return Ok(());
@@ -322,6 +329,7 @@ impl Deadlist {
         empty: &EmptyBpobj,
         tx: &Tx,
     ) -> Result<()> {
+        assert!(tx.is_syncing(), "move to happens in syncing context");
         let keys: Vec<u64> = {
             let entries = self.entries.borrow();
             entries.range(from..).map(|(key, _)| *key).collect()
@@ -342,6 +350,7 @@ impl Deadlist {
     /// Moves the lists of another deadlist to the entries of their birth txgs, and frees the other
     /// deadlist. Syncing context.
     pub(crate) async fn merge(&self, other: &Self, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "merge happens in syncing context");
         let mut totals = self.totals.get();
         let theirs: Vec<(u64, ObjectId)> = {
             let entries = std::mem::take(&mut *other.entries.borrow_mut());
@@ -363,6 +372,7 @@ impl Deadlist {
 
     /// Removes an entry, if there is one; its blocks move to the next older one. Syncing context.
     pub(crate) async fn remove_key(&self, key: u64, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "remove key happens in syncing context");
         if !self.entries.borrow().contains_key(&key) {
             return Ok(());
         }
@@ -375,6 +385,7 @@ impl Deadlist {
 
     /// Empties all entries but keeps them. Syncing context.
     pub(crate) async fn clear(&self, empty: &EmptyBpobj, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "clear happens in syncing context");
         let keys: Vec<(u64, ObjectId)> = {
             let entries = self.entries.borrow();
             entries.iter().map(|(key, e)| (*key, e.object)).collect()
@@ -454,6 +465,7 @@ impl Deadlist {
         empty: &EmptyBpobj,
         tx: &Tx,
     ) -> Result<()> {
+        assert!(tx.is_syncing(), "destroy happens in syncing context");
         let list = Self::open(mos, object).await?;
         let objects: Vec<ObjectId> = list.entries.borrow().values().map(|e| e.object).collect();
         let mut shared = 0;

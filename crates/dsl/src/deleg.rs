@@ -311,6 +311,10 @@ impl DslPool {
         creator: u32,
         tx: &Tx,
     ) -> Result<()> {
+        assert!(
+            tx.is_syncing(),
+            "grant to creator happens in syncing context"
+        );
         for above in dir.chain().into_iter().skip(1) {
             let grants = self.grants_of(&above).await?;
             for (granted, own) in [("c-$", 'u'), ("C-$", 'U')] {

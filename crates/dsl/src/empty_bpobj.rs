@@ -51,6 +51,7 @@ impl EmptyBpobj {
 
     /// An empty list: the shared one if the feature allows, else a new one. Syncing context.
     pub(crate) async fn alloc(&self, tx: &Tx) -> Result<ObjectId> {
+        assert!(tx.is_syncing(), "alloc happens in syncing context");
         match self.alloc_many(1, tx).await? {
             Some(object) => Ok(object),
             None if self.counts_freed() => Bpobj::create_counting_freed(&self.mos, tx).await,
@@ -77,11 +78,13 @@ impl EmptyBpobj {
 
     /// Releases one reference; the last one frees the bpobj. Syncing context.
     pub(crate) async fn release(&self, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "release happens in syncing context");
         self.release_many(1, tx).await
     }
 
     /// Appends a whole list to another one; of the shared list only a reference is released. Syncing context.
     pub(crate) async fn enqueue(&self, object: ObjectId, to: &Bpobj, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "enqueue happens in syncing context");
         if self.is_shared(object) {
             self.release(tx).await
         } else {
@@ -91,6 +94,7 @@ impl EmptyBpobj {
 
     /// Releases several references. Syncing context.
     pub(crate) async fn release_many(&self, count: u64, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "release many happens in syncing context");
         if count == 0 {
             return Ok(());
         }

@@ -91,6 +91,7 @@ impl Features {
 
     /// Makes the feature objects of a new pool. Syncing context.
     pub(crate) async fn create(mos: &Objset, tx: &Tx) -> Result<Self> {
+        assert!(tx.is_syncing(), "create happens in syncing context");
         let mut objects = [ObjectId(0); 3];
         let names = [
             object_directory::FEATURES_FOR_READ,
@@ -243,6 +244,7 @@ impl Features {
     /// # Errors
     /// `FeatureDisabled` when it is not enabled.
     pub async fn incr(&self, name: &'static str, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "incr happens in syncing context");
         let uses = self
             .refcount(name)
             .ok_or(DslError::FeatureDisabled { feature: name })?;
@@ -254,6 +256,7 @@ impl Features {
     /// # Errors
     /// `FeatureDisabled` when it is not enabled.
     pub async fn decr(&self, name: &'static str, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "decr happens in syncing context");
         let uses = self
             .refcount(name)
             .ok_or(DslError::FeatureDisabled { feature: name })?;

@@ -91,6 +91,7 @@ impl Hierarchy {
     /// # Errors
     /// `Unsupported` for an unknown name.
     pub async fn enable_feature(&self, name: &str, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "enable feature happens in syncing context");
         self.0.features.enable(name, tx).await?;
         self.0.apply_mos_policy();
         let root = self.0.dir(self.0.root_dir()).await?;
@@ -588,6 +589,7 @@ impl Hierarchy {
     /// # Errors
     /// Of the block store.
     pub async fn free_block(&self, bp: &BlockPointer, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "free block happens in syncing context");
         self.0.free_blocks(&[*bp], tx).await
     }
 }

@@ -55,6 +55,7 @@ impl DslPool {
         tag: &str,
         tx: &Tx,
     ) -> Result<()> {
+        assert!(tx.is_syncing(), "add hold happens in syncing context");
         let mut map = ObjectId(state.phys().userrefs_obj);
         if map.0 == 0 {
             map = zap::create(&self.mos, &ZapSpec::new(ObjectType::USERREFS), tx).await?;
@@ -93,6 +94,7 @@ impl DslPool {
         tag: &str,
         tx: &Tx,
     ) -> Result<()> {
+        assert!(tx.is_syncing(), "remove hold happens in syncing context");
         let phys = state.phys();
         let map = ObjectId(phys.userrefs_obj);
         zap::remove(&self.mos, map, tag, tx).await?;

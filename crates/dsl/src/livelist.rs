@@ -87,6 +87,10 @@ impl DslPool {
 
     /// Gives a new clone an empty livelist, where the feature is enabled. Syncing context.
     pub(crate) async fn create_livelist(&self, dir: &DslDir, tx: &Tx) -> Result<()> {
+        assert!(
+            tx.is_syncing(),
+            "create livelist happens in syncing context"
+        );
         if dir.origin_txg.get() == 0 || !self.features.is_enabled(FEATURE) {
             return Ok(());
         }
@@ -102,6 +106,7 @@ impl DslPool {
 
     /// Removes the livelist from a directory; the list itself is the caller's to destroy. Syncing context.
     async fn unset_livelist(&self, dir: &DslDir, tx: &Tx) -> Result<Option<ObjectId>> {
+        assert!(tx.is_syncing(), "unset livelist happens in syncing context");
         let Some(list) = self.livelist_of(dir).await? else {
             return Ok(None);
         };
@@ -112,6 +117,10 @@ impl DslPool {
 
     /// Destroys a directory's livelist, if it has one: it no longer equals the blocks that only the head has. Syncing context.
     pub(crate) async fn remove_livelist(&self, dir: &DslDir, tx: &Tx) -> Result<()> {
+        assert!(
+            tx.is_syncing(),
+            "remove livelist happens in syncing context"
+        );
         if let Some(object) = self.unset_livelist(dir, tx).await? {
             Deadlist::destroy(&self.mos, object, &self.empty_bpobj, tx).await?;
             self.features.decr(FEATURE, tx).await?;
@@ -128,6 +137,10 @@ impl DslPool {
         freed: &[BlockPointer],
         tx: &Tx,
     ) -> Result<()> {
+        assert!(
+            tx.is_syncing(),
+            "update livelist happens in syncing context"
+        );
         let key = tx.txg().0 - 1;
         match list.newest().await? {
             None => list.add_key(key, &self.empty_bpobj, tx).await?,
@@ -189,6 +202,7 @@ impl DslPool {
     /// Queues the livelist of a clone that is being destroyed, if it has one: the clone itself need not be traversed.
     /// Returns whether it has. Syncing context.
     pub(crate) async fn queue_livelist(self: &Rc<Self>, dir: &Rc<DslDir>, tx: &Tx) -> Result<bool> {
+        assert!(tx.is_syncing(), "queue livelist happens in syncing context");
         let Some(list) = self.livelist_of(dir).await? else {
             return Ok(false);
         };
@@ -226,6 +240,10 @@ impl DslPool {
 
     /// Frees up to `max` blocks of destroyed clones. Returns how many. Syncing context.
     pub(crate) async fn free_deleted_clones(self: &Rc<Self>, max: u64, tx: &Tx) -> Result<u64> {
+        assert!(
+            tx.is_syncing(),
+            "free deleted clones happens in syncing context"
+        );
         let Some(queue) = self.async_destroy.deleted_clones() else {
             return Ok(0);
         };

@@ -9,6 +9,7 @@ use crate::property::DatasetKind;
 pub const NAME_BYTES_MAX: usize = 255;
 /// Levels of nesting at most.
 pub const DEPTH_MAX: usize = 50;
+const _: () = assert!(DEPTH_MAX < NAME_BYTES_MAX);
 
 /// A name taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

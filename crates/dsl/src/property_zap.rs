@@ -210,6 +210,7 @@ pub(crate) async fn write(
     how: PropertyWrite,
     tx: &Tx,
 ) -> Result<()> {
+    assert!(tx.is_syncing(), "write happens in syncing context");
     let remove = async |key: &str| -> Result<()> {
         if zap::lookup(mos, map, key).await?.is_some() {
             zap::remove(mos, map, key, tx).await?;
@@ -249,6 +250,7 @@ pub(crate) async fn write(
 
 /// Makes a property ZAP. Syncing context.
 pub(crate) async fn create_map(mos: &Objset, tx: &Tx) -> Result<ObjectId> {
+    assert!(tx.is_syncing(), "create map happens in syncing context");
     Ok(zap::create(mos, &ZapSpec::new(ObjectType::DSL_PROPS), tx).await?)
 }
 

@@ -40,6 +40,10 @@ impl DslPool {
 
     /// Removes the list from a dataset; the list itself is the caller's. Syncing context.
     async fn unset_remap_deadlist(&self, dataset: ObjectId, tx: &Tx) -> Result<Option<ObjectId>> {
+        assert!(
+            tx.is_syncing(),
+            "unset remap deadlist happens in syncing context"
+        );
         let found = self.remap_deadlist_of(dataset).await?;
         if found.is_some() {
             zap::remove(&self.mos, dataset, REMAP_DEADLIST, tx).await?;
@@ -59,6 +63,10 @@ impl DslPool {
         snapshot: ObjectId,
         tx: &Tx,
     ) -> Result<()> {
+        assert!(
+            tx.is_syncing(),
+            "move remap deadlist happens in syncing context"
+        );
         match self.unset_remap_deadlist(head, tx).await? {
             Some(list) => self.set_remap_deadlist(snapshot, list, tx).await,
             None => Ok(()),
@@ -67,6 +75,10 @@ impl DslPool {
 
     /// Destroys the list of a head that is destroyed or rolled back: the snapshot has the old pointers, too. Syncing context.
     pub(crate) async fn destroy_remap_deadlist(&self, head: ObjectId, tx: &Tx) -> Result<()> {
+        assert!(
+            tx.is_syncing(),
+            "destroy remap deadlist happens in syncing context"
+        );
         let Some(list) = self.unset_remap_deadlist(head, tx).await? else {
             return Ok(());
         };
@@ -82,6 +94,10 @@ impl DslPool {
         next: &DatasetState,
         tx: &Tx,
     ) -> Result<()> {
+        assert!(
+            tx.is_syncing(),
+            "merge remap deadlist into next happens in syncing context"
+        );
         let mut of_next = match self.remap_deadlist_of(next.object).await? {
             Some(object) => Some(Deadlist::open(&self.mos, object).await?),
             None => None,
@@ -111,6 +127,10 @@ impl DslPool {
 
     /// Drops a key from a head's list, as from its deadlist. Syncing context.
     pub(crate) async fn remove_remap_key(&self, head: ObjectId, key: u64, tx: &Tx) -> Result<()> {
+        assert!(
+            tx.is_syncing(),
+            "remove remap key happens in syncing context"
+        );
         let Some(object) = self.remap_deadlist_of(head).await? else {
             return Ok(());
         };
@@ -133,6 +153,10 @@ impl DslPool {
 
     /// The pool's list, made when there is none. Syncing context.
     async fn open_obsolete_bpobj(&self, tx: &Tx) -> Result<Bpobj> {
+        assert!(
+            tx.is_syncing(),
+            "open obsolete bpobj happens in syncing context"
+        );
         let object = match self.async_destroy.obsolete_bpobj() {
             Some(object) => object,
             None => {
@@ -149,6 +173,10 @@ impl DslPool {
     /// Marks up to `max` pointers of the pool's list obsolete at their vdevs; the emptied list is destroyed. Returns how many.
     /// After an error the rest is kept for the next import: indirect mappings longer than needed do no harm. Syncing context.
     pub(crate) async fn drain_obsolete_bpobj(&self, max: u64, tx: &Tx) -> Result<u64> {
+        assert!(
+            tx.is_syncing(),
+            "drain obsolete bpobj happens in syncing context"
+        );
         let Some(object) = self.async_destroy.obsolete_bpobj() else {
             return Ok(0);
         };

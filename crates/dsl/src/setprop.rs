@@ -155,6 +155,7 @@ impl DslPool {
         settings: &[Setting],
         tx: &Tx,
     ) -> Result<()> {
+        assert!(tx.is_syncing(), "apply settings happens in syncing context");
         let map = match &found.snapshot {
             None => ObjectId(found.dir.phys().props_zapobj),
             Some(_) => self.snapshot_props(found.dataset, tx).await?,
@@ -249,6 +250,7 @@ impl DslPool {
         limit: Option<Setting>,
         tx: &Tx,
     ) -> Result<()> {
+        assert!(tx.is_syncing(), "clear property happens in syncing context");
         let map = match &found.snapshot {
             None => ObjectId(found.dir.phys().props_zapobj),
             Some(_) => ObjectId(self.dataset_phys(found.dataset).await?.props_obj),

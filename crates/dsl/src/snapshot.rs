@@ -149,6 +149,10 @@ impl DslPool {
         name: &str,
         tx: &Tx,
     ) -> Result<Rc<DatasetState>> {
+        assert!(
+            tx.is_syncing(),
+            "create snapshot happens in syncing context"
+        );
         let parts = split(name);
         let missing = || DslError::NotFound { name: name.into() };
         let dir = self.find_dir(parts.head).await?.ok_or_else(missing)?;
@@ -288,6 +292,10 @@ impl DslPool {
         defer: bool,
         tx: &Tx,
     ) -> Result<()> {
+        assert!(
+            tx.is_syncing(),
+            "destroy snapshot happens in syncing context"
+        );
         let mos = &self.mos;
         let s = state.phys();
         let object = state.object;

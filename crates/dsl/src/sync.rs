@@ -186,6 +186,11 @@ impl DslPool {
         tx: &Tx,
     ) -> Result<()> {
         let phys = state.phys();
+        assert!(
+            !phys.is_snapshot(),
+            "snapshot {} does not change",
+            state.object
+        );
         let mut free_now = Vec::new();
         let mut free_now_sizes = Sizes::default();
         let mut dead = Vec::new();
@@ -284,6 +289,7 @@ impl DslPool {
         feature: &'static str,
         tx: &Tx,
     ) -> Result<()> {
+        assert!(tx.is_syncing(), "activate happens in syncing context");
         if state.features.borrow().contains(feature) || !self.features.is_enabled(feature) {
             return Ok(());
         }
@@ -297,6 +303,7 @@ impl DslPool {
 
     /// Zapifies a dataset or directory object: makes it a ZAP and keeps its bonus. Syncing context.
     pub(crate) async fn zapify(&self, object: ObjectId, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "zapify happens in syncing context");
         if self.mos.object_info(object).await?.object_type == ObjectType::ZAP_METADATA {
             return Ok(());
         }
@@ -310,6 +317,7 @@ impl DslPool {
 
     /// Frees an object that may have been zapified. Syncing context.
     pub(crate) async fn free_zapified(&self, object: ObjectId, tx: &Tx) -> Result<()> {
+        assert!(tx.is_syncing(), "free zapified happens in syncing context");
         if self.mos.object_info(object).await?.object_type == ObjectType::ZAP_METADATA {
             self.features.decr("extensible_dataset", tx).await?;
         }
@@ -323,6 +331,10 @@ impl DslPool {
         for bp in blocks {
             self.services.cache().forget(bp);
         }
+        assert!(
+            tx.is_syncing(),
+            "blocks are freed while their txg is synced"
+        );
         if !self.sync.defers_frees() {
             for bp in blocks {
                 self.services.store().free(tx.txg(), bp).await?;

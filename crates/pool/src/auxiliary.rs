@@ -353,6 +353,10 @@ impl ImportedPool {
 
     /// Stores the lists that changed. Syncing context.
     pub(crate) async fn write_auxiliaries(&self, tx: &Tx) -> Result<(), PoolError> {
+        assert!(
+            tx.is_syncing(),
+            "write auxiliaries happens in syncing context"
+        );
         for kind in [AuxiliaryKind::Spare, AuxiliaryKind::Cache] {
             let list = self.auxiliary_devices(kind);
             if list.dirty.replace(false) {

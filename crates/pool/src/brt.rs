@@ -36,6 +36,8 @@ const REGION_BYTES: u64 = 16 << 20;
 const COUNTS_BLOCK_BYTES: u32 = 32 << 10;
 /// Most regions believed of one vdev.
 const REGIONS_MAX: u64 = 1 << 24;
+const _: () = assert!(2 * REGIONS_MAX <= u32::MAX as u64);
+const _: () = assert!(REGION_BYTES.is_power_of_two() && COUNTS_BLOCK_BYTES.is_power_of_two());
 
 /// The table of one top-level vdev.
 struct ReferenceTable {
@@ -221,6 +223,7 @@ impl BlockReferenceTables {
         features: &Features,
         tx: &Tx,
     ) -> Result<(ObjectId, ObjectId), PoolError> {
+        assert!(tx.is_syncing(), "create happens in syncing context");
         let mut spec = zap::ZapSpec::new(ObjectType::ZAP_METADATA);
         // 48 bits of hash, integer keys.
         spec.flags = 1 | 2;
@@ -259,6 +262,7 @@ impl BlockReferenceTables {
     /// # Errors
     /// Errors of reading and writing the meta-objset.
     pub(crate) async fn write(&self, features: &Features, tx: &Tx) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "write happens in syncing context");
         let mos = &self.mos;
         let vdevs: Vec<u32> = self.tables.borrow().keys().copied().collect();
         for vdev in vdevs {

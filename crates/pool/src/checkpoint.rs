@@ -26,6 +26,7 @@ const ENTRY: &str = "com.delphix:zpool_checkpoint";
 const FEATURE: &str = "zpool_checkpoint";
 /// Entries freed in one txg while a checkpoint is discarded, in bytes.
 const DISCARD_BYTES: u64 = 1 << 20;
+const _: () = assert!(DISCARD_BYTES.is_multiple_of(8), "entries are words");
 
 /// The checkpoint of a pool, and its discarding.
 #[derive(Default)]
@@ -96,6 +97,10 @@ impl Pool {
 impl ImportedPool {
     /// The task of [`Pool::checkpoint`], before anything of its txg is freed.
     async fn create_checkpoint(&self, tx: &Tx) -> Result<(), PoolError> {
+        assert!(
+            tx.is_syncing(),
+            "create checkpoint happens in syncing context"
+        );
         self.refuse_with_checkpoint()?;
         self.refuse_with_removal()?;
         let mut uberblock = self.sync.last_uberblock();
@@ -171,6 +176,10 @@ impl ImportedPool {
         pass: u32,
         tx: &Tx,
     ) -> Result<(), PoolError> {
+        assert!(
+            tx.is_syncing(),
+            "write checkpoint frees happens in syncing context"
+        );
         let checkpointed = self.store().take_checkpoint_frees(txg);
         if checkpointed.is_empty() {
             return Ok(());

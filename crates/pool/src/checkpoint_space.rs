@@ -90,6 +90,10 @@ impl SpaceMaps {
         (txg, pass): (Txg, u32),
         tx: &Tx,
     ) -> Result<u64, PoolError> {
+        assert!(
+            tx.is_syncing(),
+            "write checkpoint frees happens in syncing context"
+        );
         let mut created = 0;
         for change in changes {
             let place = places.iter().find(|place| place.top.id == change.vdev);
@@ -135,6 +139,10 @@ impl SpaceMaps {
         places: &[CheckpointVdev],
         tx: &Tx,
     ) -> Result<Option<(u32, Vec<Range<u64>>, bool)>, PoolError> {
+        assert!(
+            tx.is_syncing(),
+            "take checkpoint frees happens in syncing context"
+        );
         let first = {
             let maps = self.checkpoint_maps.borrow();
             maps.iter().next().map(|(&id, map)| (id, map.clone()))

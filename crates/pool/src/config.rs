@@ -185,6 +185,10 @@ impl PoolConfig {
 
     /// Takes note that the config object was written.
     pub(crate) fn object_written(&self) {
+        assert!(
+            self.unwritten.object.get(),
+            "the config object is written when it is dirty"
+        );
         self.unwritten.object.set(false);
     }
 

@@ -220,6 +220,10 @@ impl ImportedPool {
         command: Option<&str>,
         tx: &Tx,
     ) -> Result<(), PoolError> {
+        assert!(
+            tx.is_syncing(),
+            "create pool objects happens in syncing context"
+        );
         let mos = &self.mos;
         let history = history::create(mos, self.store().space().deflated_size, tx).await?;
         zap::add_u64(mos, DIRECTORY, "history", history.0, tx).await?;
@@ -252,6 +256,10 @@ impl ImportedPool {
 
     /// Creates the per-vdev ZAPs and metaslab arrays that are missing.
     pub(crate) async fn create_vdev_objects(&self, tx: &Tx) -> Result<(), PoolError> {
+        assert!(
+            tx.is_syncing(),
+            "create vdev objects happens in syncing context"
+        );
         // OpenZFS: module/zfs/vdev.c, vdev_construct_zaps
         let mos = &self.mos;
         let plain = zap::ZapSpec::new(ObjectType::ZAP_METADATA);
@@ -317,6 +325,7 @@ impl ImportedPool {
         vdev_zap: ObjectId,
         tx: &Tx,
     ) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "store bias happens in syncing context");
         let Some(word) = bias.as_str() else {
             return Ok(());
         };

@@ -42,6 +42,7 @@ const CHECKSUMS: [(ChecksumKind, &str); 5] = [
 const CLASSES: [&str; 3] = ["ditto", "duplicate", "unique"];
 const DUPLICATE: usize = 1;
 const UNIQUE: usize = 2;
+const _: () = assert!(DUPLICATE < CLASSES.len() && UNIQUE < CLASSES.len());
 /// Version and flags (flat entries, log) of the only fast form there is.
 const FAST_VERSION: u64 = 1;
 const FAST_FLAGS: u64 = 3;
@@ -326,6 +327,7 @@ impl DedupTables {
     /// Makes every logged entry a change of this txg and empties the logs. Returns blocks to be freed: those whose
     /// last reference was given up in a log.
     pub(crate) async fn merge_logs(&self, tx: &Tx) -> Result<Vec<BlockPointer>, PoolError> {
+        assert!(tx.is_syncing(), "merge logs happens in syncing context");
         let mut freed = Vec::new();
         for table in self.all() {
             let logged = std::mem::take(&mut *table.logged.borrow_mut());
@@ -372,6 +374,7 @@ impl DedupTables {
         features: &Features,
         tx: &Tx,
     ) -> Result<Vec<BlockPointer>, PoolError> {
+        assert!(tx.is_syncing(), "write happens in syncing context");
         let mut freed = Vec::new();
         for table in self.all() {
             let changed = std::mem::take(&mut *table.changed.borrow_mut());
@@ -396,6 +399,7 @@ impl DedupTables {
         freed: &mut Vec<BlockPointer>,
         tx: &Tx,
     ) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "write entry happens in syncing context");
         let mut now = change.now;
         if !table.flat && now.variants[0].birth != 0 {
             freed.push(table.block(key, &now.variants[0]));
@@ -403,6 +407,10 @@ impl DedupTables {
         }
         let references = now.references(table.flat);
         let class = if references > 1 { DUPLICATE } else { UNIQUE };
+        assert!(
+            change.counted.is_none() || change.class.is_some(),
+            "what a histogram counts is in an object"
+        );
         if let Some(old) = change.class {
             if let Some(counted) = &change.counted {
                 let sums = self.sums(key, counted);
@@ -433,6 +441,7 @@ impl DedupTables {
         class: usize,
         tx: &Tx,
     ) -> Result<ObjectId, PoolError> {
+        assert!(tx.is_syncing(), "create object happens in syncing context");
         // 48 bits of hash, integer keys; a cryptographic sum is a hash already, and edonr does not pass for one.
         // OpenZFS: module/zfs/ddt_zap.c, ddt_zap_create; module/zfs/zio_checksum.c, zio_checksum_table
         let hashed = table.kind != ChecksumKind::EDONR;
@@ -458,6 +467,7 @@ impl DedupTables {
         features: &Features,
         tx: &Tx,
     ) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "finish txg happens in syncing context");
         let mos = &self.mos;
         let mut entries = 0;
         for (class, object) in table.objects.get().into_iter().enumerate() {

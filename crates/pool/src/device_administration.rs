@@ -267,6 +267,10 @@ impl ImportedPool {
         guid: Guid,
         tx: &Tx,
     ) -> Result<(), PoolError> {
+        assert!(
+            tx.is_syncing(),
+            "initialize joined leaf happens in syncing context"
+        );
         // The labels of a spare are those of one that waits until this txg writes its own: it must not be lost sight of.
         if !self.is_active_spare(guid) {
             self.tree.init_labels(guid).await?;
@@ -323,6 +327,10 @@ impl ImportedPool {
         leaf: &VdevConfig,
         tx: &Tx,
     ) -> Result<(), PoolError> {
+        assert!(
+            tx.is_syncing(),
+            "free leaf objects happens in syncing context"
+        );
         self.dtls.forget(leaf.guid.0);
         if let Some(object) = leaf.dtl.filter(|&object| object != 0) {
             let bonus = self.mos.object_info(ObjectId(object)).await?.bonus_len;

@@ -23,6 +23,7 @@ use crate::scan::all_datasets;
 const LOG_MAX: usize = 65_536;
 /// Most blocks visited when looking for one by its place.
 const LOOKUP_MAX: u64 = 1 << 20;
+const _: () = assert!(LOG_MAX as u64 <= LOOKUP_MAX);
 
 /// One log.
 #[derive(Clone, Debug, Default)]
@@ -264,6 +265,10 @@ impl ImportedPool {
 
     /// Writes what was met since the last txg. Syncing context.
     pub(crate) async fn write_error_logs(&self, tx: &Tx) -> Result<(), PoolError> {
+        assert!(
+            tx.is_syncing(),
+            "write error logs happens in syncing context"
+        );
         self.collect_damaged_blocks();
         if self.error_logs.by_head.replace(self.heads_have_logs()) != self.heads_have_logs() {
             // The feature was enabled: stored logs have the old form.
@@ -304,6 +309,7 @@ impl ImportedPool {
     }
 
     async fn append_log(&self, log: &mut ErrorLog, tx: &Tx) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "append log happens in syncing context");
         let pending = std::mem::take(&mut log.pending);
         if pending.is_empty() {
             return Ok(());

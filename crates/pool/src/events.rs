@@ -24,6 +24,7 @@ const KEPT: usize = 512;
 /// Reports of one kind about one device in a second.
 // OpenZFS: module/zfs/vdev.c, zfs_checksum_events_per_second, zfs_slow_io_events_per_second
 const REPORTS_PER_SECOND: u32 = 20;
+const _: () = assert!(KEPT > REPORTS_PER_SECOND as usize);
 /// `ECKSUM`: what wrong bytes are called.
 const ECKSUM: i32 = 52;
 

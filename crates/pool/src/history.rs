@@ -20,6 +20,7 @@ const RECORD_MAX: u64 = 1 << 20;
 /// Most bytes of history returned by one listing: the largest ring.
 const RING_MAX: u64 = 1 << 30;
 const RING_MIN: u64 = 128 << 10;
+const _: () = assert!(RING_MIN >= BLOCK_SIZE as u64);
 const _: () = assert!(RING_MIN < RING_MAX && RECORD_MAX <= RING_MAX);
 const _: () = assert!(HistoryPhys::SIZE == BONUS_LEN as usize);
 
@@ -55,6 +56,7 @@ fn physical(offsets: &HistoryPhys, logical: u64) -> u64 {
 
 /// Creates the history object of a pool of `pool_bytes`.
 pub(crate) async fn create(mos: &Objset, pool_bytes: u64, tx: &Tx) -> Result<ObjectId, PoolError> {
+    assert!(tx.is_syncing(), "create happens in syncing context");
     let spec = AllocSpec::new(ObjectType::SPA_HISTORY)
         .block_size(BLOCK_SIZE)
         .bonus(ObjectType::SPA_HISTORY_OFFSETS, BONUS_LEN);
@@ -105,6 +107,7 @@ pub(crate) async fn append(
     record: &NvList,
     tx: &Tx,
 ) -> Result<(), PoolError> {
+    assert!(tx.is_syncing(), "append happens in syncing context");
     let Some(mut offsets) = decode(&mos.bonus(object).await?.bytes) else {
         return Ok(());
     };
@@ -252,6 +255,7 @@ async fn store(
     offsets: &HistoryPhys,
     tx: &Tx,
 ) -> Result<(), PoolError> {
+    assert!(tx.is_syncing(), "store happens in syncing context");
     mos.set_bonus(
         object,
         ObjectType::SPA_HISTORY_OFFSETS,

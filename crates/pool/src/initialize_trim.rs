@@ -35,6 +35,8 @@ const INITIALIZE_BYTES_MAX: u64 = 1 << 20;
 /// Shorter ranges are not worth a discard.
 // OpenZFS: module/zfs/vdev_trim.c, zfs_trim_extent_bytes_min
 pub(crate) const TRIM_BYTES_MIN: u64 = 32 << 10;
+const _: () = assert!(TRIM_BYTES_MIN <= TRIM_BYTES_MAX);
+const _: () = assert!(INITIALIZE_BYTES_MAX <= INITIALIZE_HELD);
 const _: () = assert!(TRIM_BYTES_MIN < TRIM_BYTES_MAX && TRIM_BYTES_MIN < TRIM_HELD);
 const _: () =
     assert!(INITIALIZE_BYTES_MAX <= INITIALIZE_HELD && INITIALIZE_BYTES_MAX.is_multiple_of(8));

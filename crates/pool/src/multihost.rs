@@ -34,6 +34,7 @@ const ACTIVITY_CHECK_MIN: Duration = Duration::from_secs(1);
 const SAFETY_FACTOR: u32 = 2;
 /// Shares of the new value in the average of the time between heartbeats.
 const AVERAGE_OVER: u64 = 128;
+const _: () = assert!(AVERAGE_OVER > 0 && SAFETY_FACTOR > 1);
 
 /// Heartbeats of a pool.
 pub(crate) struct MultihostState {

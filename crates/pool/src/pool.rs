@@ -324,6 +324,7 @@ impl ImportedPool {
         record: &ondisk::NvList,
         tx: &Tx,
     ) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "append history happens in syncing context");
         let mut object = self.objects.get().history;
         if object.0 == 0 {
             let bytes = self.store().space().deflated_size;
@@ -342,6 +343,7 @@ impl ImportedPool {
         text: &str,
         tx: &Tx,
     ) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "log internal happens in syncing context");
         let record = history::internal_record(
             name,
             None,
@@ -359,6 +361,7 @@ impl ImportedPool {
         event: &dsl::HistoryEvent,
         tx: &Tx,
     ) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "append event happens in syncing context");
         let record = history::internal_record(
             event.name,
             Some((&event.dataset, event.object.0)),
@@ -372,6 +375,10 @@ impl ImportedPool {
 
     /// Encodes and stores the config object, creating it the first time.
     pub(crate) async fn write_config_object(&self, tx: &Tx) -> Result<(), PoolError> {
+        assert!(
+            tx.is_syncing(),
+            "write config object happens in syncing context"
+        );
         // OpenZFS: module/zfs/spa.c, spa_sync_nvlist (packed nvlist in 16 KiB blocks, size in the bonus)
         let list = config::for_mos(
             &self.config.identity(),
@@ -396,6 +403,7 @@ impl ImportedPool {
         list: &ondisk::NvList,
         tx: &Tx,
     ) -> Result<ObjectId, PoolError> {
+        assert!(tx.is_syncing(), "write packed happens in syncing context");
         const BLOCK_SIZE: usize = 16 << 10;
         let mut packed = list.encode_xdr();
         let len = ondisk::bytes::len64(packed.len());

@@ -39,6 +39,7 @@ const REBUILD_TXG: &str = "rebuild_txg";
 const WINDOW_BYTES: u64 = 64 << 20;
 /// Pieces brought at the same time.
 const BATCH_PIECES: usize = 64;
+const _: () = assert!(BATCH_PIECES > 0 && WINDOW_BYTES.is_power_of_two());
 /// How often a paused rebuild looks whether it may go on.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -322,6 +323,10 @@ impl ImportedPool {
 
     /// Records that a leaf which has just joined is to be rebuilt, with all others of its vdev that are. Syncing context.
     pub(crate) async fn initiate_rebuild(&self, leaf: Guid, tx: &Tx) -> Result<(), PoolError> {
+        assert!(
+            tx.is_syncing(),
+            "initiate rebuild happens in syncing context"
+        );
         let vdev = self.top_of_leaf(leaf).ok_or(PoolError::NoSuchDevice)?;
         let txg = tx.txg().0;
         self.tree.update_config(leaf, |vdev| {
@@ -361,6 +366,10 @@ impl ImportedPool {
     /// Forgets the rebuilds that have ended: an ordinary resilver begins. Syncing context.
     // OpenZFS: module/zfs/dsl_scan.c, dsl_scan_setup_sync
     pub(crate) async fn forget_rebuilds(&self, tx: &Tx) -> Result<(), PoolError> {
+        assert!(
+            tx.is_syncing(),
+            "forget rebuilds happens in syncing context"
+        );
         for job in self.rebuild.all() {
             if !job.is_active() && job.phys.get().state != rebuild_state::NONE {
                 job.phys.set(RebuildPhys::default());
@@ -372,6 +381,10 @@ impl ImportedPool {
 
     /// Forgets the rebuild of a vdev that has gone, with its ZAP. Syncing context.
     pub(crate) async fn forget_rebuild_of(&self, vdev: u64, tx: &Tx) -> Result<(), PoolError> {
+        assert!(
+            tx.is_syncing(),
+            "forget rebuild of happens in syncing context"
+        );
         let Ok(vdev) = u32::try_from(vdev) else {
             return Ok(());
         };
@@ -383,6 +396,7 @@ impl ImportedPool {
     }
 
     async fn store_rebuild(&self, vdev: u32, tx: &Tx) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "store rebuild happens in syncing context");
         let vdev_zap = self.top_config_of(vdev).and_then(|top| top.zap_top);
         if let (Some(vdev_zap), Some(job)) = (vdev_zap, self.rebuild.job(vdev)) {
             let value = zap::ZapValue::U64(job.phys.get().to_words());
@@ -392,6 +406,7 @@ impl ImportedPool {
     }
 
     async fn log_rebuild(&self, vdev: u32, word: &str, tx: &Tx) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "log rebuild happens in syncing context");
         let guid = self.top_config_of(vdev).map_or(0, |top| top.guid.0);
         let text = format!("vdev_id={vdev} vdev_guid={guid} {word}");
         self.log_internal("rebuild", &text, tx).await

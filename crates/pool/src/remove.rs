@@ -150,6 +150,10 @@ impl ImportedPool {
         top: &VdevConfig,
         tx: &Tx,
     ) -> Result<(), PoolError> {
+        assert!(
+            tx.is_syncing(),
+            "free top objects happens in syncing context"
+        );
         for _ in 0..long_headers {
             self.hierarchy
                 .features()

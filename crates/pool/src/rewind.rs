@@ -19,6 +19,7 @@ const TXG_DEFER_SIZE: u64 = 2;
 
 /// A safe rewind looks at the metadata of so many txgs.
 pub(crate) const VERIFIED_TXGS: u64 = TXG_DEFER_SIZE + 1;
+const _: () = assert!(VERIFIED_TXGS > TXG_DEFER_SIZE);
 
 /// How far back an import may go when the newest state is damaged (`-F`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

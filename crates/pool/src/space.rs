@@ -29,6 +29,7 @@ const CONDENSE_FACTOR: u64 = 2;
 /// ... and longer than this many of its blocks.
 // OpenZFS: module/zfs/metaslab.c, metaslab_should_condense (zfs_condense_pct 200, 4 blocks)
 const CONDENSE_BLOCKS_MIN: u64 = 4;
+const _: () = assert!(CONDENSE_FACTOR > 1 && CONDENSE_BLOCKS_MIN > 0);
 
 /// One metaslab's map.
 #[derive(Clone, Debug)]
@@ -151,6 +152,10 @@ impl SpaceMaps {
 
     /// Merges the logs of deduplication tables at the start of a txg; returns blocks to be freed.
     pub(crate) async fn merge_dedup_logs(&self, tx: &Tx) -> Result<Vec<BlockPointer>, PoolError> {
+        assert!(
+            tx.is_syncing(),
+            "merge dedup logs happens in syncing context"
+        );
         let dedup = self.dedup.borrow().clone();
         match dedup {
             Some(tables) if tables.has_logs() => tables.merge_logs(tx).await,
@@ -164,6 +169,7 @@ impl SpaceMaps {
         features: &Features,
         tx: &Tx,
     ) -> Result<Vec<BlockPointer>, PoolError> {
+        assert!(tx.is_syncing(), "write tables happens in syncing context");
         let (dedup, clones) = (self.dedup.borrow().clone(), self.clones.borrow().clone());
         if let Some(clones) = clones {
             clones.write(features, tx).await?;
@@ -207,6 +213,7 @@ impl SpaceMaps {
     /// Merges all logs into the metaslabs' own maps and removes them, at the start of a txg. Returns how many long
     /// headers are fewer or more: removed logs, created maps.
     pub(crate) async fn merge_logs(&self, txg: Txg, tx: &Tx) -> Result<(u64, u64), PoolError> {
+        assert!(tx.is_syncing(), "merge logs happens in syncing context");
         let Some(objects) = self.logs.borrow().clone() else {
             return Ok((0, 0));
         };
@@ -240,6 +247,7 @@ impl SpaceMaps {
 
     /// Creates the metaslab array of a new top-level vdev and returns its object.
     pub(crate) async fn add_vdev(&self, top: &TopInfo, tx: &Tx) -> Result<ObjectId, PoolError> {
+        assert!(tx.is_syncing(), "add vdev happens in syncing context");
         let array = self
             .mos
             .allocate(AllocSpec::new(ObjectType::OBJECT_ARRAY), tx)
@@ -267,6 +275,7 @@ impl SpaceMaps {
 
     /// Frees the array and all maps of a top-level vdev that has gone. Returns how many of the maps had a long header.
     pub(crate) async fn remove_vdev(&self, id: u32, tx: &Tx) -> Result<u64, PoolError> {
+        assert!(tx.is_syncing(), "remove vdev happens in syncing context");
         let removed = self.vdevs.borrow_mut().remove(&id);
         match removed {
             Some(vdev) => self.free_maps(vdev.array, vdev.count, tx).await,
@@ -281,6 +290,7 @@ impl SpaceMaps {
         count: u64,
         tx: &Tx,
     ) -> Result<u64, PoolError> {
+        assert!(tx.is_syncing(), "free maps happens in syncing context");
         if array.0 == 0 {
             return Ok(0);
         }
@@ -402,6 +412,7 @@ impl SpaceMaps {
         changes: Vec<MetaslabChange>,
         tx: &Tx,
     ) -> Result<u64, PoolError> {
+        assert!(tx.is_syncing(), "write happens in syncing context");
         let mut created = 0;
         for change in changes {
             if self.write_one(store, txg, pass, &change, tx).await? {
@@ -419,6 +430,7 @@ impl SpaceMaps {
         change: &MetaslabChange,
         tx: &Tx,
     ) -> Result<bool, PoolError> {
+        assert!(tx.is_syncing(), "write one happens in syncing context");
         let (id, metaslab) = (change.vdev, change.metaslab);
         let (mut map, scale, created) = self.map_of(id, metaslab, tx).await?;
         let segments = store.segment_histogram(id, metaslab);
@@ -506,6 +518,10 @@ impl SpaceMaps {
         let vdev = vdevs
             .get_mut(&id)
             .expect("vdevs do not vanish during a sync");
+        assert!(
+            u64::from(metaslab) < vdev.count && map.object.0 != 0,
+            "metaslab {metaslab} of vdev {id} has a map"
+        );
         vdev.maps.insert(metaslab, map);
     }
 
@@ -523,6 +539,7 @@ impl SpaceMaps {
         frees: &[Range<u64>],
         tx: &Tx,
     ) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "append happens in syncing context");
         let mut encoder = Encoder::new(scale, &map.header, map.block_size, self.two_words.get());
         for (kind, ranges) in [(MapType::Alloc, allocs), (MapType::Free, frees)] {
             if ranges.is_empty() {
@@ -694,6 +711,7 @@ impl Dtls {
         histogram: bool,
         tx: &Tx,
     ) -> Result<Option<ObjectId>, PoolError> {
+        assert!(tx.is_syncing(), "record happens in syncing context");
         let known = self.leaves.borrow().get(&leaf).is_some_and(|dtl| {
             let mut ranges = dtl.missing.iter();
             ranges.any(|range| range.start <= txgs.start && txgs.end <= range.end)
@@ -713,6 +731,7 @@ impl Dtls {
         histogram: bool,
         tx: &Tx,
     ) -> Result<Option<ObjectId>, PoolError> {
+        assert!(tx.is_syncing(), "record range happens in syncing context");
         let mut dtl = self.leaves.borrow().get(&leaf).cloned().unwrap_or_default();
         dtl.missing.union(txgs);
         let created = dtl.stored.is_none();
@@ -753,6 +772,7 @@ impl Dtls {
         ranges: &[Range<u64>],
         tx: &Tx,
     ) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "subtract happens in syncing context");
         let Some(mut dtl) = self.leaves.borrow().get(&leaf).cloned() else {
             return Ok(());
         };

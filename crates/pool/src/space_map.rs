@@ -25,6 +25,8 @@ const RUN_ONE_WORD: u64 = 1 << 15;
 const OFFSET_ONE_WORD: u64 = 1 << 47;
 const RUN_TWO_WORDS: u64 = 1 << 36;
 const PAD: u64 = 2 << 62;
+const _: () = assert!(BLOCK_SIZE == 1 << INDIRECT_SHIFT);
+const _: () = assert!(OFFSET_ONE_WORD < 1 << 63);
 const _: () = assert!(
     SpaceMapHeader::SIZES.0 == BONUS_PLAIN as usize
         && SpaceMapHeader::SIZES.1 == BONUS_HISTOGRAM as usize
@@ -118,6 +120,7 @@ pub(crate) async fn create(
     histogram: bool,
     tx: &Tx,
 ) -> Result<(ObjectId, Header), PoolError> {
+    assert!(tx.is_syncing(), "create happens in syncing context");
     let bonus_len = if histogram {
         BONUS_HISTOGRAM
     } else {
@@ -147,6 +150,7 @@ pub(crate) async fn set_header(
     header: &Header,
     tx: &Tx,
 ) -> Result<(), PoolError> {
+    assert!(tx.is_syncing(), "set header happens in syncing context");
     let kind = ObjectType::SPACE_MAP_HEADER;
     mos.set_bonus(object, kind, &header.encode(object), tx)
         .await?;
@@ -160,6 +164,7 @@ pub(crate) async fn truncate(
     header: &mut Header,
     tx: &Tx,
 ) -> Result<(), PoolError> {
+    assert!(tx.is_syncing(), "truncate happens in syncing context");
     mos.free_range(object, 0, u64::MAX, tx).await?;
     *header = Header::empty(header.histogram.is_some());
     Ok(())
@@ -251,6 +256,7 @@ impl Encoder {
         header: &mut Header,
         tx: &Tx,
     ) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "append happens in syncing context");
         let bytes: Vec<u8> = self
             .words
             .iter()

@@ -287,6 +287,10 @@ impl ImportedPool {
         logs: &[VdevConfig],
         tx: &Tx,
     ) -> Result<(), PoolError> {
+        assert!(
+            tx.is_syncing(),
+            "free other devices happens in syncing context"
+        );
         for leaf in leaves {
             self.free_leaf_objects(leaf, tx).await?;
         }

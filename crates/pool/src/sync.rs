@@ -395,6 +395,10 @@ impl ImportedPool {
 
     /// Brings every metaslab's own map up to date with the logs OpenZFS left, and ends the feature's use.
     async fn merge_log_space_maps(&self, txg: Txg, tx: &Tx) -> Result<(), PoolError> {
+        assert!(
+            tx.is_syncing(),
+            "merge log space maps happens in syncing context"
+        );
         let (removed, created) = self.space.merge_logs(txg, tx).await?;
         let features = self.hierarchy.features();
         if let Some(uses) = features.refcount("spacemap_histogram") {
@@ -431,6 +435,10 @@ impl ImportedPool {
 
     /// Adds to the dirty-time logs of leaves the txgs of which they did not take every write.
     async fn record_missed_writes(&self, tx: &Tx) -> Result<(), PoolError> {
+        assert!(
+            tx.is_syncing(),
+            "record missed writes happens in syncing context"
+        );
         let mut missed = self.dtls.take_unrecorded();
         missed.extend(self.tree.take_missed_writes());
         let histogram = self.hierarchy.features().is_enabled("spacemap_histogram");
@@ -458,6 +466,7 @@ impl ImportedPool {
         histogram: bool,
         tx: &Tx,
     ) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "note dtl happens in syncing context");
         let Some(object) = created else {
             return Ok(());
         };
@@ -487,6 +496,10 @@ impl ImportedPool {
         let mut uberblock = Uberblock::new(txg, self.tree.guid_sum(), now, self.mos.root());
         self.mark_multihost(&mut uberblock);
         let began = self.handle.now();
+        assert!(
+            uberblock.txg == txg && !self.session.readonly,
+            "a commit writes the uberblock of its txg, to a pool that is writable"
+        );
         self.write_uberblocks(&uberblock, labels).await?;
         self.note_heartbeat(began);
         self.tree.flush().await?;
@@ -562,6 +575,10 @@ impl ImportedPool {
                 .map(|i| chosen[(start + i) % count])
                 .collect();
         }
+        assert!(
+            everywhere || chosen.len() <= UBERBLOCK_VDEVS,
+            "few vdevs take an uberblock while the configuration stays"
+        );
         let mut writes = Vec::new();
         for top in tree
             .tops

@@ -13,6 +13,7 @@ const DEPTH_MAX: usize = 8;
 const EXPANDING: &str = "raidz_expanding";
 /// Most vdevs accepted in one tree.
 const VDEVS_MAX: usize = 4096;
+const _: () = assert!(DEPTH_MAX > 1 && VDEVS_MAX <= u32::MAX as usize);
 
 /// Kind of a vdev, by its type string.
 #[derive(Debug, Clone, PartialEq, Eq)]

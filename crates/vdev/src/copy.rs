@@ -13,6 +13,7 @@ use crate::{IoClass, LEAF_DATA_START, Location, Tree, VdevError};
 
 /// Bytes copied at a time.
 const CHUNK: u64 = 1 << 20;
+const _: () = assert!(CHUNK.is_multiple_of(1 << crate::ASHIFT_MAX));
 
 /// Why a copy was not made.
 #[derive(Debug, Clone)]
@@ -30,6 +31,7 @@ impl Tree {
     /// # Errors
     /// Which side failed, and how.
     pub async fn copy(&self, from: Location, to: Location) -> Result<(), CopyFailure> {
+        assert_eq!(from.size, to.size, "a copy is as long as its source");
         let mut done = 0;
         while done < from.size {
             let size = CHUNK.min(from.size - done);
@@ -48,6 +50,7 @@ impl Tree {
             written.map_err(CopyFailure::Target)?;
             done += size;
         }
+        assert!(done == from.size, "a copy is whole");
         Ok(())
     }
 

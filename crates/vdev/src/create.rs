@@ -21,6 +21,8 @@ const FILE_ASHIFT: u8 = 12;
 const ASHIFT_DEVICE_MAX: u8 = 14;
 /// Bytes at the front of a device that are searched for foreign signatures.
 const SIGNATURE_BYTES: u64 = 128 << 10;
+const _: () = assert!(FILE_ASHIFT <= ASHIFT_DEVICE_MAX && ASHIFT_DEVICE_MAX <= crate::ASHIFT_MAX);
+const _: () = assert!(SIGNATURE_BYTES <= crate::MIN_DEVICE_BYTES);
 /// Offset, magic and name of what a device may hold (values as libblkid documents them).
 const SIGNATURES: &[(usize, &[u8], &str)] = &[
     (0x438, b"\x53\xef", "an ext2, ext3 or ext4 file system"),

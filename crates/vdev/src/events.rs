@@ -90,6 +90,7 @@ impl LeafEvents {
         } else {
             self.0.dropped.set(self.0.dropped.get() + 1);
         }
+        assert!(waiting.len() <= EVENTS_MAX, "events do not pile up");
         drop(waiting);
         self.0.changed.notify_all();
     }

@@ -21,6 +21,7 @@ const DEPTH_MAX: usize = 64;
 /// Combinations of different copies of the pieces of one block that are tried.
 // OpenZFS: module/zfs/vdev_indirect.c, zfs_reconstruct_indirect_combinations_max
 const COMBINATIONS_MAX: usize = 4096;
+const _: () = assert!(COMBINATIONS_MAX > 0 && DEPTH_MAX > 0);
 
 /// An entry of an indirect vdev's mapping: a run of its bytes and where they are now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +85,7 @@ impl Mapping {
             });
             from += len;
         }
+        assert!(from == end, "the pieces make up the range");
         Some(pieces)
     }
 

@@ -248,6 +248,10 @@ impl Tree {
             result.repaired_copies = suspect.repair_leaves(&bad, good).await;
             result.repaired_bytes = u64::from(result.repaired_copies) * at.size;
         }
+        assert!(
+            result.repaired_copies <= result.bad_copies,
+            "what is repaired was bad"
+        );
         Ok(result)
     }
 
@@ -314,6 +318,11 @@ impl Tree {
             return Err(out_of_range(at));
         }
         let end = top.end_of(at);
+        assert!(
+            end <= top.asize.get(),
+            "a write to {:x} ends in its vdev, not at {end:x}",
+            at.offset
+        );
         self.begin_write(at, end).await;
         let result = if top.is_striped() {
             self.write_striped(&top, at, data, class).await
@@ -456,6 +465,7 @@ impl Tree {
 
     /// Registers a write, and waits for repairs of the same range that have started.
     async fn begin_write(&self, at: Location, end: u64) {
+        assert!(at.offset < end, "a write has bytes");
         self.0
             .writing
             .borrow_mut()
@@ -485,11 +495,12 @@ impl Tree {
 
     fn end_write(&self, at: Location) {
         let mut writing = self.0.writing.borrow_mut();
-        if let Some((_, count)) = writing.get_mut(&(at.vdev, at.offset)) {
-            *count -= 1;
-            if *count == 0 {
-                writing.remove(&(at.vdev, at.offset));
-            }
+        let entry = writing.get_mut(&(at.vdev, at.offset));
+        let (_, count) = entry.expect("a write that ends has begun");
+        assert!(*count > 0, "a write ends once");
+        *count -= 1;
+        if *count == 0 {
+            writing.remove(&(at.vdev, at.offset));
         }
     }
 
@@ -593,6 +604,11 @@ impl Tree {
             }
         }
         if whole {
+            assert!(
+                !top.lost.get(),
+                "a flush of vdev {} that lost writes does not succeed",
+                top.id
+            );
             return Ok(());
         }
         // A device that failed a flush may have dropped what it had, and will not say so a second time.

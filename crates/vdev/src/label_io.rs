@@ -3,14 +3,14 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use ondisk::label::LABEL_COUNT;
+use ondisk::label::{END_RESERVED, LABEL_COUNT};
 use ondisk::{Guid, Txg, Uberblock};
 use runtime::{Instant, IoBuf};
 
 use crate::labels::{self, LabelSet};
 use crate::leaf::Leaf;
 use crate::tree::leaf_failure;
-use crate::{IoClass, OpenMode, Tree, VdevError};
+use crate::{IoClass, LEAF_DATA_START, OpenMode, Tree, VdevError};
 
 impl Tree {
     /// Writes the configuration nvlist (packed, with its 4-byte header) into label `which` (0-3) of a leaf.
@@ -19,6 +19,7 @@ impl Tree {
     /// # Errors
     /// [`VdevError::NoSuchLeaf`], [`VdevError::LabelTooLarge`], or the device's failure.
     pub async fn write_label(&self, leaf: Guid, which: u8, packed: &[u8]) -> Result<(), VdevError> {
+        assert!(usize::from(which) < LABEL_COUNT, "a leaf has four labels");
         let (leaf, size) = self.leaf_for_label(leaf)?;
         let (offset, block) = labels::config_block(size, usize::from(which), packed)?;
         self.write_reserved(&leaf, offset, block).await
@@ -92,6 +93,7 @@ impl Tree {
         which: u8,
         uberblock: &Uberblock,
     ) -> Result<(), VdevError> {
+        assert!(usize::from(which) < LABEL_COUNT, "a leaf has four labels");
         let (leaf, size) = self.leaf_for_label(leaf)?;
         let ashift = self.ashift(leaf.top)?;
         let (offset, block) = labels::heartbeat_slot(size, usize::from(which), ashift, uberblock)?;
@@ -197,6 +199,12 @@ impl Tree {
         block: IoBuf,
     ) -> Result<(), VdevError> {
         let size = block.len() as u64;
+        // A leaf that was closed meanwhile has no size, and takes no write.
+        let data_end = leaf.psize().saturating_sub(END_RESERVED);
+        assert!(
+            offset + size <= LEAF_DATA_START || offset >= data_end,
+            "a label at {offset:x} lies outside the blocks, which end at {data_end:x}"
+        );
         let timeout = self.timeout_for(leaf);
         leaf.write(offset, block, IoClass::SyncWrite, timeout, None)
             .await

@@ -17,6 +17,11 @@ use runtime::{Disk, IoBuf, IoBufMut};
 
 use crate::VdevError;
 
+// The parts of a label follow each other without a gap, and the ring ends it.
+const _: () = assert!(BOOT_ENV.0 + BOOT_ENV.1 as u64 == NVLIST.0);
+const _: () = assert!(NVLIST.0 + NVLIST.1 as u64 == RING.0);
+const _: () = assert!(RING.0 + RING.1 as u64 == LABEL_SIZE);
+
 /// One label's configuration as read.
 #[derive(Debug, Clone)]
 pub enum LabelState {
@@ -318,6 +323,10 @@ pub(crate) fn config_block(
         return Err(VdevError::LabelTooLarge { len: packed.len() });
     }
     let offset = offset_of(size_bytes, which)? + NVLIST.0;
+    assert!(
+        packed.len() + label::ECK_SIZE <= NVLIST.1,
+        "a configuration leaves room for its checksum"
+    );
     let mut block = IoBufMut::zeroed(NVLIST.1);
     block[..packed.len()].copy_from_slice(packed);
     label::seal(&mut block, label_verifier(offset), sha256);
@@ -346,6 +355,10 @@ pub(crate) fn uberblock_slot(
 ) -> Result<(u64, IoBuf), VdevError> {
     let ashift = u64::from(ashift);
     let slot = label::uberblock_slot_for(uberblock.txg.0, ashift, uberblock.is_multihost());
+    assert!(
+        !uberblock.is_multihost() || slot + 1 < label::uberblock_slots(ashift),
+        "the last slot is for heartbeats"
+    );
     ring_slot(size_bytes, which, ashift, slot, uberblock)
 }
 
@@ -369,6 +382,10 @@ fn ring_slot(
     uberblock: &Uberblock,
 ) -> Result<(u64, IoBuf), VdevError> {
     let size = label::uberblock_slot_size(ashift);
+    assert!(
+        (slot + 1) * size <= RING.1,
+        "slot {slot} of {size} bytes lies in the ring"
+    );
     let offset = offset_of(size_bytes, which)? + RING.0 + (slot * size) as u64;
     let mut block = IoBufMut::zeroed(size);
     uberblock.encode(&mut block);

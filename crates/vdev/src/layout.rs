@@ -108,6 +108,7 @@ impl Layout {
 
 /// Block size by which the deflate ratio is defined.
 const DEFLATE_BLOCK: u64 = 128 << 10;
+const _: () = assert!(DEFLATE_BLOCK >= 1 << crate::ASHIFT_MAX);
 
 impl Raidz {
     /// Returns the width of the stripes of blocks born in `txg`.
@@ -128,6 +129,10 @@ impl Raidz {
     // that no hole is left that could never be used.
     fn asize_of(&self, width: u32, ashift: u8, psize: u64) -> u64 {
         let parity = u64::from(self.parity);
+        assert!(
+            u64::from(width) > parity,
+            "a raidz of {width} has data beside its parity of {parity}"
+        );
         let data_columns = u64::from(width) - parity;
         let sectors = psize.div_ceil(1 << ashift);
         let all = sectors + parity * sectors.div_ceil(data_columns);

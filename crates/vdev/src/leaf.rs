@@ -26,6 +26,8 @@ use crate::{
 
 /// Bytes of a probe: a read at the start of a label, aligned for every sector size.
 const PROBE_BYTES: usize = 64 << 10;
+const _: () = assert!(PROBE_BYTES as u64 <= label::LABEL_SIZE);
+const _: () = assert!(BURST > 1 && BUSY_TRIES > 0);
 /// A device that has failed and then does not answer a probe for this long is out of service.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often and how far apart a busy device is tried again: for two seconds, since whoever closes a block device that was
@@ -377,6 +379,7 @@ impl Leaf {
     }
 
     fn note_gap(&self, range: Range<u64>) {
+        assert!(!range.is_empty(), "a gap of {range:?} has txgs");
         self.missed.borrow_mut().add(range.clone());
         self.dtl.borrow_mut().add(range);
     }
@@ -630,6 +633,10 @@ impl Leaf {
 
     /// Discards a range that holds nothing. Devices that cannot are left alone.
     pub(crate) async fn trim(&self, offset: u64, len: u64) -> Result<(), LeafError> {
+        assert!(
+            offset >= LEAF_DATA_START,
+            "a trim at {offset:x} leaves labels and boot area alone"
+        );
         let disk = self.disk().ok_or(LeafError::Closed)?;
         let permit = self.queue.enter(IoClass::Trim).await;
         self.still_writable()?;
@@ -706,6 +713,7 @@ impl Leaf {
 
     fn note_time(&self, times: &RefCell<VecDeque<runtime::Instant>>) {
         let mut times = times.borrow_mut();
+        assert!(times.len() <= BURST, "no more times than a burst has");
         if times.len() == BURST {
             times.pop_front();
         }

@@ -68,3 +68,8 @@ pub const MIN_DEVICE_BYTES: u64 = 64 << 20;
 pub const ASHIFT_MIN: u8 = 9;
 /// See [`ASHIFT_MIN`].
 pub const ASHIFT_MAX: u8 = 16;
+const _: () = assert!(LEAF_DATA_START == ondisk::label::DATA_START);
+const _: () = assert!(BOOT_AREA_START < LEAF_DATA_START);
+const _: () = assert!(MIN_DEVICE_BYTES == ondisk::label::MIN_DEVICE_SIZE);
+const _: () = assert!(MIN_DEVICE_BYTES > LEAF_DATA_START + ondisk::label::END_RESERVED);
+const _: () = assert!(ASHIFT_MIN < ASHIFT_MAX && 1 << ASHIFT_MAX <= LEAF_DATA_START);

@@ -48,6 +48,10 @@ impl IoClass {
     }
 }
 
+// Classes are counted by their index, and those before scrubs are the clients'.
+const _: () = assert!(IoClass::Rebuild.index() + 1 == IoClass::ALL.len());
+const _: () = assert!(IoClass::AsyncWrite.index() < IoClass::Scrub.index());
+
 /// How many operations of a class may be at one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClassLimits {
@@ -134,6 +138,7 @@ impl Future for QueueWait {
 
 impl Queue {
     pub(crate) fn new(tuning: QueueTuning) -> Self {
+        assert!(tuning.total > 0, "a device queue lets requests through");
         Self {
             tuning,
             state: RefCell::default(),
@@ -203,6 +208,10 @@ impl Queue {
 
     fn leave(&self, class: IoClass) {
         let mut state = self.state.borrow_mut();
+        assert!(
+            state.active[class.index()] > 0 && state.total > 0,
+            "a permit of {class:?} is given back once"
+        );
         state.active[class.index()] -= 1;
         state.total -= 1;
         while let Some(next) = self.next(&state) {
@@ -212,6 +221,7 @@ impl Queue {
             state.active[next] += 1;
             state.total += 1;
             let mut ticket = ticket.borrow_mut();
+            assert!(!ticket.granted, "a ticket is granted once");
             ticket.granted = true;
             if let Some(waker) = ticket.waker.take() {
                 waker.wake();

@@ -162,6 +162,7 @@ async fn carry_out(suspect: &Suspect, plan: Plan) -> Rebuilt {
     let (count, bytes) = suspect
         .write_repairs_as(plan.writes, IoClass::Rebuild, None)
         .await;
+    assert!(count as usize <= wanted, "what is written was wanted");
     Rebuilt {
         bytes,
         was_needed: wanted > 0 || plan.is_short,

@@ -82,6 +82,7 @@ impl Tree {
             drop(leaf.flush(timeout).await);
         }
         leaf.take_out_of_service(Health::Offline, None);
+        assert!(!leaf.is_usable(), "a device that is offline takes nothing");
         Ok(())
     }
 
@@ -180,6 +181,7 @@ impl Tree {
             return Err(error);
         }
         leaf.mark_stale();
+        assert!(leaf.is_stale(), "a device that joins has nothing yet");
         let guid = leaf.guid;
         if how == Join::Spare {
             config.extra.insert("is_spare", 1_u64);
@@ -284,7 +286,8 @@ impl Tree {
         if let Some(slot) = top.slot_of(guid) {
             slot.remove(guid);
         }
-        self.0.leaves.borrow_mut().remove(&guid);
+        let known = self.0.leaves.borrow_mut().remove(&guid);
+        assert!(known.is_some(), "a device is detached once");
         leaf.close();
         removed.ok_or(VdevError::NoSuchLeaf { guid })
     }

@@ -2,6 +2,7 @@
 
 /// Number of buckets of a latency histogram: bucket i counts times in [2^i, 2^(i+1)) nanoseconds.
 pub const LATENCY_BUCKETS: usize = 40;
+const _: () = assert!(LATENCY_BUCKETS <= u64::BITS as usize);
 
 /// Latencies by power of two.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +51,10 @@ impl LatencyHistogram {
 
 /// Number of buckets of a histogram of sizes: bucket i counts requests of [2^i, 2^(i+1)) bytes, the last all larger ones.
 pub const SIZE_BUCKETS: usize = 25;
+const _: () = assert!(
+    1 << (SIZE_BUCKETS - 1) == 16 << 20,
+    "the last is for the largest block"
+);
 
 /// Counters of one class of I/O on one vdev.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -22,6 +22,10 @@ use crate::{
 
 /// Most metaslabs accepted of one vdev. OpenZFS makes at most 131,072 of a new vdev, more only by growing it.
 const METASLABS_MAX: u64 = 1 << 20;
+const _: () = assert!(
+    METASLABS_MAX <= u32::MAX as u64,
+    "metaslabs are numbered in 32 bits"
+);
 
 /// The open device tree of one pool. Clones share it.
 #[derive(Clone)]

@@ -6,6 +6,7 @@ use ondisk::Txg;
 
 /// Most ranges kept: beyond, all are merged into one, which only means that more is resilvered.
 const RANGES_MAX: usize = 1024;
+const _: () = assert!(RANGES_MAX > 1, "the first and the last range become one");
 
 /// A set of txgs as sorted ranges that do not touch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -38,6 +39,14 @@ impl TxgSet {
             apart
         });
         let at = self.0.partition_point(|other| other.start < range.start);
+        assert!(
+            at == 0 || self.0[at - 1].end < range.start,
+            "ranges of txgs are apart and in order"
+        );
+        assert!(
+            self.0.get(at).is_none_or(|next| range.end < next.start),
+            "ranges of txgs are apart and in order"
+        );
         self.0.insert(at, range);
         if self.0.len() > RANGES_MAX
             && let (Some(first), Some(last)) = (self.0.first(), self.0.last())

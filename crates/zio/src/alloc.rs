@@ -111,6 +111,8 @@ const ROTOR_BYTES: u64 = 1 << 20;
 const SLOP_SHIFT: u32 = 5;
 const SLOP_MIN: u64 = 128 << 20;
 const SLOP_MAX: u64 = 128 << 30;
+const _: () = assert!(RUN_BYTES_GOOD <= RUN_BYTES_MAX && ROTOR_BYTES >= 16);
+const _: () = assert!(SLOP_MIN < SLOP_MAX);
 
 /// Where consecutive blocks of one kind go. Also the index into a vdev's cursors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,9 +125,11 @@ pub(crate) enum AllocCursor {
 }
 
 const CURSORS: usize = 5;
+const _: () = assert!(AllocCursor::Log as usize + 1 == CURSORS);
 /// Percent of the special vdevs that file data leaves to metadata.
 // OpenZFS: module/zfs/spa_misc.c, zfs_special_class_metadata_reserve_pct
 const SPECIAL_RESERVE_PERCENT: u64 = 25;
+const _: () = assert!(SPECIAL_RESERVE_PERCENT < 100);
 
 /// The vdevs of one allocation class, which take turns.
 #[derive(Debug, Default)]
@@ -460,7 +464,7 @@ impl Allocator {
             let range = dva.offset..dva.offset + dva.asize;
             if let Some(key) = self.key_of(dva.vdev, &range) {
                 let undone = self.change(key, |metaslab| metaslab.undo_alloc(request.txg, &range));
-                debug_assert!(undone.is_ok(), "the request holds this range");
+                assert!(undone.is_ok(), "the request holds this range");
                 self.note_change(request.txg, key);
                 self.deferring.insert(key);
             }
@@ -876,6 +880,12 @@ impl Allocator {
         let space = self.vdevs.get_mut(&key.0).expect("keys name vdevs");
         let metaslab = &mut space.metaslabs[key.1 as usize];
         let (allocated, deferred) = (metaslab.allocated, metaslab.deferred_bytes());
+        assert!(
+            space.allocated >= allocated && space.deferred >= deferred,
+            "the sums of vdev {} count metaslab {}",
+            key.0,
+            key.1
+        );
         let result = change(metaslab);
         space.allocated = space.allocated - allocated + metaslab.allocated;
         space.deferred = space.deferred - deferred + metaslab.deferred_bytes();
@@ -955,6 +965,7 @@ impl VdevSpace {
         {
             let offset = run.next;
             run.next += asize;
+            assert!(run.next <= run.end, "a block ends in its run");
             return TakeResult::Done(offset);
         }
         self.return_run(at);
@@ -1041,7 +1052,12 @@ impl VdevSpace {
     }
 
     fn return_run(&mut self, at: usize) {
-        if let Some(run) = self.runs[at].take()
+        let run = self.runs[at].take();
+        assert!(
+            run.as_ref().is_none_or(|run| run.next <= run.end),
+            "no more than a run has was placed in it"
+        );
+        if let Some(run) = run
             && run.end > run.next
         {
             self.metaslabs[run.metaslab as usize].return_run(run.next..run.end);

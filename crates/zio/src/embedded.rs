@@ -15,6 +15,7 @@ use crate::{Bookmark, CorruptReason, ZioError};
 const KEPT_MAX: usize = 16;
 /// The largest block kept open, in bytes.
 const KEPT_BLOCK_MAX: usize = 128 << 10;
+const _: () = assert!(KEPT_MAX > 0);
 
 /// The embedded blocks opened last, the newest at the end.
 #[derive(Default)]

@@ -17,6 +17,7 @@ pub(crate) const DEFER_TXGS: u64 = 2;
 
 /// Most freed ranges that are remembered for [`Metaslab::hold_freed`]; further ones are not.
 const FREED_MAX: usize = 8192;
+const _: () = assert!(DEFER_TXGS > 0 && FREED_MAX > 0);
 
 /// How much of a metaslab's free space is in memory.
 #[derive(Debug)]
@@ -130,7 +131,7 @@ impl Metaslab {
 
     /// Marks the start of a load.
     pub(crate) fn begin_load(&mut self) {
-        debug_assert!(self.is_unloaded());
+        assert!(self.is_unloaded(), "a metaslab is loaded once at a time");
         self.load = LoadState::Loading { late: Vec::new() };
     }
 
@@ -165,6 +166,10 @@ impl Metaslab {
             }
         }
         // The map itself is the truth; the count that was known before may have come from a damaged header.
+        assert!(
+            usable.space() + self.deferred_bytes <= self.size,
+            "what is free and what becomes free fit into the metaslab"
+        );
         self.allocated = self.size - usable.space() - self.deferred_bytes;
         self.load = LoadState::Loaded(usable);
         Ok(())
@@ -222,6 +227,10 @@ impl Metaslab {
             usable.best_fit(least)
         }?;
         let run = found.start..found.end.min(found.start + most.max(least));
+        assert!(
+            run.end - run.start >= least,
+            "a run of {run:?} has the {least} bytes asked for"
+        );
         usable.remove(&run).expect("the run was just found");
         self.cursor = run.end;
         Some(run)
@@ -328,6 +337,10 @@ impl Metaslab {
 
     /// Records an allocation out of a run taken before.
     pub(crate) fn record_alloc(&mut self, txg: Txg, range: Range<u64>) {
+        assert!(
+            self.span().start <= range.start && range.end <= self.span().end,
+            "{range:?} is allocated inside its metaslab"
+        );
         self.allocated += range.end - range.start;
         self.used_at = txg;
         let pending = self.pending.entry(txg).or_default();
@@ -342,6 +355,10 @@ impl Metaslab {
             .get_mut(&txg)
             .is_some_and(|p| p.allocs.remove(range).is_ok());
         if recorded {
+            assert!(
+                self.allocated >= range.end - range.start,
+                "what is given back was counted"
+            );
             self.allocated -= range.end - range.start;
             self.return_run(range.clone());
             return Ok(());
@@ -368,6 +385,10 @@ impl Metaslab {
 
     /// Frees a range in `txg`. Fails if it is free already, as far as that is known without a load.
     pub(crate) fn free(&mut self, txg: Txg, range: &Range<u64>) -> Result<(), Mismatch> {
+        assert!(
+            self.span().start <= range.start && range.end <= self.span().end,
+            "{range:?} is freed inside its metaslab"
+        );
         let length = range.end - range.start;
         if self.allocated < length || self.is_known_free(range) {
             return Err(Mismatch);
@@ -431,6 +452,10 @@ impl Metaslab {
                 }
             }
         }
+        assert!(
+            matured <= self.deferred_bytes,
+            "what becomes usable was deferred"
+        );
         self.deferred_bytes -= matured;
         matured
     }

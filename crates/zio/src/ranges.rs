@@ -133,7 +133,7 @@ impl RangeTree {
     pub(crate) fn union(&mut self, range: Range<u64>) {
         self.subtract(&range);
         let added = self.add(range);
-        debug_assert!(added.is_ok(), "the range was just cleared");
+        assert!(added.is_ok(), "the range was just cleared");
     }
 
     /// Removes whatever part of the range is in the set.
@@ -204,7 +204,7 @@ impl RangeTree {
     }
 
     fn put(&mut self, start: u64, end: u64) {
-        debug_assert!(start < end);
+        assert!(start < end, "a range has bytes");
         self.by_start.insert(start, end);
         if let Some(lengths) = &mut self.by_length {
             lengths.insert((end - start, start));
@@ -213,7 +213,8 @@ impl RangeTree {
     }
 
     fn take(&mut self, start: u64, end: u64) {
-        self.by_start.remove(&start);
+        let known = self.by_start.remove(&start);
+        assert!(known == Some(end), "a range that is taken is known");
         if let Some(lengths) = &mut self.by_length {
             lengths.remove(&(end - start, start));
         }

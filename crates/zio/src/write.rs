@@ -17,6 +17,11 @@ use crate::{BlockStore, Bookmark, WriteProps, ZioError};
 
 /// Unit of the semaphore that bounds bytes being written.
 const THROTTLE_UNIT: u64 = 4096;
+const _: () = assert!(MAX_BLOCK_SIZE.is_multiple_of(THROTTLE_UNIT));
+const _: () = assert!(
+    (GANG_CHILDREN * BlockPointer::SIZE + label::ECK_SIZE) as u64 <= GANG_HEADER_BYTES,
+    "the children and the checksum of a gang fit its header"
+);
 
 /// A block ready to be placed.
 enum Prepared {
@@ -94,6 +99,10 @@ impl BlockStore {
             } => (bytes, compression, checksum),
         };
         let psize = bytes.len() as u64;
+        assert!(
+            psize > 0 && psize <= lsize,
+            "a block of {lsize} bytes is not stored as {psize}"
+        );
         let dvas = match props.rewrite.filter(|old| may_overwrite(old, txg, psize)) {
             Some(old) => {
                 self.count(|stats| stats.rewrites += 1);
@@ -296,6 +305,10 @@ impl BlockStore {
         class: IoClass,
         bookmark: Bookmark,
     ) -> Result<(), ZioError> {
+        assert!(
+            (1..=3).contains(&dvas.len()),
+            "a block has one to three copies"
+        );
         let psize = bytes.len() as u64;
         let fail = |source| ZioError::Device { bookmark, source };
         let mut writes = Vec::with_capacity(dvas.len());
@@ -444,6 +457,7 @@ impl BlockStore {
             }
             from += share;
         }
+        assert!(from == bytes.len(), "the children of a gang hold the block");
         Ok(children)
     }
 
@@ -537,6 +551,10 @@ impl PrepareJob {
         if psize >= data.len() {
             return self.stored(data, Compression::OFF);
         }
+        assert!(
+            packed.len() <= psize,
+            "compressed bytes are padded, not cut"
+        );
         packed.resize(psize, 0);
         let kind = self.kind;
         self.stored(IoBuf::copy_from(&packed), kind)

@@ -102,6 +102,7 @@ impl BlockStore {
             }
             drop(places);
             pending.event.notify_all();
+            assert!(later.under_way.get() > 0, "a write ends once");
             later.under_way.set(later.under_way.get() - 1);
             if later.under_way.get() == 0 {
                 later.idle.notify_all();

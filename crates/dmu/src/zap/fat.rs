@@ -14,6 +14,7 @@ use crate::txg::Tx;
 
 /// Bytes of a table entry.
 const ENTRY: usize = 8;
+const _: () = assert!(ENTRY == size_of::<u64>());
 
 /// The header.
 pub(crate) async fn header(view: &View<'_>) -> Result<FatHeader> {

@@ -13,6 +13,7 @@ use crate::txg::Tx;
 const LINEAR_BYTES: usize = 4096;
 /// Blocks grow by this many bytes.
 const GROWTH: usize = 512;
+const _: () = assert!(GROWTH.is_multiple_of(64) && LINEAR_BYTES.is_multiple_of(GROWTH));
 
 /// Index of the newest version of a micro dictionary.
 pub(crate) struct MicroIndex {

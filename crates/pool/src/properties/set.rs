@@ -267,6 +267,7 @@ impl Pool {
 impl ImportedPool {
     /// Applies a checked setting in syncing context.
     async fn apply(&self, change: PropertyChange, tx: &Tx) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "apply happens in syncing context");
         match change {
             PropertyChange::Store(key, value) => {
                 store_all(self, &BTreeMap::from([(key, value)]), tx).await
@@ -349,6 +350,7 @@ pub(crate) async fn store_all(
     stored: &BTreeMap<String, StoredValue>,
     tx: &Tx,
 ) -> Result<(), PoolError> {
+    assert!(tx.is_syncing(), "store all happens in syncing context");
     if stored.is_empty() {
         return Ok(());
     }

@@ -25,6 +25,7 @@ const BATCH_RUNS: usize = 256;
 const WINDOW_BYTES: u64 = 64 << 20;
 /// Runs copied by a txg before it is asked to be written.
 const PENDING_RUNS: usize = 16_384;
+const _: () = assert!(BATCH_RUNS <= PENDING_RUNS && WINDOW_BYTES > 0);
 /// How often a paused evacuation looks whether it may go on.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -98,6 +99,7 @@ impl ImportedPool {
     /// The part of an evacuation in the sync of `txg`, before anything of the txg is freed: writes the entries of what it
     /// copied.
     pub(crate) async fn sync_removal(&self, txg: Txg, tx: &Tx) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "sync removal happens in syncing context");
         let Some(evacuation) = self.removal.evacuation() else {
             return Ok(());
         };
@@ -122,6 +124,10 @@ impl ImportedPool {
                 self.store().free_range(txg, moved.vdev, &place)?;
                 obsolete += dead.end - dead.start;
             }
+            assert!(
+                obsolete <= moved.len,
+                "no more of a copy is obsolete than was copied"
+            );
             live_bytes += moved.len - obsolete;
             if obsolete < moved.len {
                 entries.push(CopiedRun { moved, obsolete });

@@ -41,6 +41,7 @@ const RETIRE_PAUSE: Duration = Duration::from_millis(50);
 /// Txgs that can have placed something on a vdev before it stopped taking blocks.
 // OpenZFS: include/sys/txg.h, TXG_CONCURRENT_STATES
 const TXGS_UNDER_WAY: u32 = 3;
+const _: () = assert!(RETIRE_TRIES > 0 && TXGS_UNDER_WAY > 2);
 
 const BUSY: &str = "Pool busy; removal may already be in progress";
 const IN_PROGRESS: &str = "removal for this vdev is already in progress.";
@@ -369,6 +370,7 @@ impl ImportedPool {
     }
 
     async fn log_removal(&self, event: &str, vdev: &VdevConfig, tx: &Tx) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "log removal happens in syncing context");
         let path = vdev.path.as_deref().unwrap_or("-");
         let text = format!("{} vdev {} {path}", self.config.name(), vdev.id);
         self.log_internal(event, &text, tx).await
@@ -416,6 +418,7 @@ impl ImportedPool {
 
     /// Counts bytes that need not be copied any more, or were. Syncing context.
     async fn note_copied(&self, bytes: u64, tx: &Tx) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "note copied happens in syncing context");
         let Some(mut phys) = self.removal.phys.get() else {
             return Ok(());
         };
@@ -449,6 +452,10 @@ impl ImportedPool {
 
     /// The last txg of an evacuation: the vdev becomes a table. Returns its devices.
     async fn complete_removal(&self, tx: &Tx) -> Result<Vec<runtime::Disk>, PoolError> {
+        assert!(
+            tx.is_syncing(),
+            "complete removal happens in syncing context"
+        );
         let Some(evacuation) = self.removal.evacuation() else {
             return Ok(Vec::new());
         };
@@ -491,6 +498,7 @@ impl ImportedPool {
         stage: Stage,
         tx: &Tx,
     ) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "end evacuation happens in syncing context");
         phys.stage = stage;
         phys.end = self.unix_time();
         table::write_state(&phys, &self.mos, tx).await?;
@@ -502,6 +510,10 @@ impl ImportedPool {
 
     /// Makes a vdev that is being evacuated an ordinary one again: what was copied is freed, the vdev still has it.
     async fn cancel_evacuation(&self, tx: &Tx) -> Result<(), PoolError> {
+        assert!(
+            tx.is_syncing(),
+            "cancel evacuation happens in syncing context"
+        );
         let Some(evacuation) = self.removal.evacuation() else {
             return Err(none_active());
         };

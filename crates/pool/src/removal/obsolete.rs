@@ -36,6 +36,7 @@ impl ImportedPool {
         vdev_zap: ObjectId,
         tx: &Tx,
     ) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "begin counting happens in syncing context");
         let features = self.hierarchy.features();
         // Once for this note, once for the counts of the table.
         features.incr(FEATURE, tx).await?;
@@ -51,6 +52,7 @@ impl ImportedPool {
         has_counts: bool,
         tx: &Tx,
     ) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "end counting happens in syncing context");
         let features = self.hierarchy.features();
         self.store().forget_obsolete(vdev);
         if has_counts {
@@ -82,6 +84,7 @@ impl ImportedPool {
         pass: u32,
         tx: &Tx,
     ) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "write obsolete happens in syncing context");
         let uncopied = self.store().take_uncopied(txg);
         if uncopied > 0 {
             self.note_copied(uncopied, tx).await?;
@@ -129,6 +132,10 @@ impl ImportedPool {
         vdev_zap: ObjectId,
         tx: &Tx,
     ) -> Result<ObsoleteMap, PoolError> {
+        assert!(
+            tx.is_syncing(),
+            "create obsolete map happens in syncing context"
+        );
         let features = self.hierarchy.features();
         let histogram = self.space.histogram.get();
         let (object, header) = space_map::create(&self.mos, histogram, tx).await?;

@@ -46,6 +46,7 @@ const BLOCK_SIZE: u32 = 128 << 10;
 /// Bonus of a table without and with counts.
 const BONUS: u16 = 24;
 const BONUS_WITH_COUNTS: u16 = 32;
+const _: () = assert!(BIRTH < ENTRY && COUNT * BATCH <= BLOCK_SIZE as u64);
 const _: () = assert!(
     IndirectMappingPhys::SIZES.0 == BONUS as usize
         && IndirectMappingPhys::SIZES.1 == BONUS_WITH_COUNTS as usize
@@ -68,6 +69,7 @@ pub(super) async fn write_state(
     mos: &Objset,
     tx: &Tx,
 ) -> Result<(), PoolError> {
+    assert!(tx.is_syncing(), "write state happens in syncing context");
     let value = zap::ZapValue::U64(phys.to_words());
     zap::update(mos, DIRECTORY, REMOVING, &value, tx).await?;
     Ok(())
@@ -96,6 +98,7 @@ pub(super) struct IndirectTable {
 impl IndirectTable {
     /// Creates an empty table.
     pub(super) async fn create(mos: &Objset, counts: bool, tx: &Tx) -> Result<Self, PoolError> {
+        assert!(tx.is_syncing(), "create happens in syncing context");
         let kind = ObjectType::UINT64_METADATA;
         let spec = |bonus| {
             AllocSpec::new(kind)
@@ -148,6 +151,7 @@ impl IndirectTable {
     }
 
     async fn write_headers(&self, mos: &Objset, tx: &Tx) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "write headers happens in syncing context");
         let kind = ObjectType::UINT64_METADATA;
         let header = IndirectMappingPhys {
             end: self.end,
@@ -168,6 +172,12 @@ impl IndirectTable {
         entries: &[CopiedRun],
         tx: &Tx,
     ) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "append happens in syncing context");
+        assert!(!entries.is_empty(), "a txg without copies has no birth");
+        assert!(
+            entries.is_sorted_by_key(|entry| entry.moved.from),
+            "entries are in the order of the removed vdev"
+        );
         for batch in entries.chunks(index(BATCH)) {
             let (mut bytes, mut counts) = (Vec::new(), Vec::new());
             for CopiedRun { moved, obsolete } in batch {
@@ -203,6 +213,7 @@ impl IndirectTable {
 
     /// Frees all objects of the table.
     pub(super) async fn free(self, mos: &Objset, tx: &Tx) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "free happens in syncing context");
         let objects = [Some(self.mapping), Some(self.births), self.counts];
         for object in objects.into_iter().flatten() {
             mos.free_object(object, tx).await?;

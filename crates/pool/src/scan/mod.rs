@@ -438,6 +438,7 @@ impl ImportedPool {
     /// Records the start of a scrub with the end of a sequential resilver: none of what it brought was looked at. Not while
     /// something else runs, or devices are outdated that can be resilvered. Syncing context.
     pub(crate) async fn setup_scrub(&self, tx: &Tx) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "setup scrub happens in syncing context");
         let busy = self.scan.is_scanning() || self.rebuild.is_active();
         if busy || !self.leaves_to_resilver().is_empty() {
             return Ok(());
@@ -511,6 +512,7 @@ impl ImportedPool {
         max_txg: u64,
         tx: &Tx,
     ) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "setup scan happens in syncing context");
         let mut phys = self.new_scan(func, min_txg, max_txg);
         let spec = zap::ZapSpec::new(ObjectType::SCAN_QUEUE);
         phys.queue_obj = zap::create(&self.mos, &spec, tx).await?.0;
@@ -593,6 +595,10 @@ impl ImportedPool {
         max_txg: u64,
         tx: &Tx,
     ) -> Result<(), PoolError> {
+        assert!(
+            tx.is_syncing(),
+            "subtract resilvered txgs happens in syncing context"
+        );
         let clean = self.scan.phys.borrow().errors == 0
             && self.scan.pass.get().unrepaired_copies == 0
             && self.scan.is_resilver();
@@ -658,6 +664,7 @@ impl ImportedPool {
 
     /// Stores progress, if there is any. Syncing context.
     pub(crate) async fn write_scan(&self, tx: &Tx) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "write scan happens in syncing context");
         if self.scan.dirty.replace(false) && self.scan.is_scanning() {
             self.store_scan(tx).await?;
         }
@@ -665,6 +672,7 @@ impl ImportedPool {
     }
 
     async fn store_scan(&self, tx: &Tx) -> Result<(), PoolError> {
+        assert!(tx.is_syncing(), "store scan happens in syncing context");
         let phys = *self.scan.phys.borrow();
         let changes = self.scan.order.borrow_mut().take_changes();
         if phys.queue_obj != 0 {

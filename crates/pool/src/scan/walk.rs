@@ -29,6 +29,7 @@ const WINDOW_BYTES: u64 = 128 << 20;
 /// Block pointers examined for one window: a resilver skips most of them.
 const WINDOW_VISITS: usize = 65_536;
 const _: () = assert!(CONCURRENT <= WINDOW_BLOCKS && WINDOW_BLOCKS <= WINDOW_VISITS);
+const _: () = assert!(WINDOW_BYTES >= ondisk::MAX_BLOCK_SIZE);
 /// How often a window is walked again from a newer root.
 const ATTEMPTS: u32 = 4;
 /// Progress is made durable this often.

@@ -23,6 +23,8 @@ const ROW_HEIGHT: u64 = 16 << 20;
 const LARGEST_BLOCK: u64 = 16 << 20;
 /// Bytes at the end of every child that are kept free.
 const RESERVE: u64 = 32 << 20;
+const _: () = assert!(RESERVE.is_multiple_of(ROW_HEIGHT));
+const _: () = assert!(LARGEST_BLOCK <= ROW_HEIGHT);
 
 /// Shape of a draid vdev.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,6 +156,7 @@ impl Draid {
             done += part;
             at = group_end;
         }
+        assert!(done == size, "the stripes hold the block");
         Map {
             parity: usize::from(self.parity),
             len: to_usize(size),
@@ -201,9 +204,9 @@ impl Draid {
                 sector: 0,
             }
         });
-        Stripe {
-            columns: columns.collect(),
-        }
+        let columns = columns.collect();
+        assert!(position == at + size, "the data columns hold the part");
+        Stripe { columns }
     }
 
     /// Returns the child that has the bytes at `offset` (from the start of its data area) of a distributed spare.

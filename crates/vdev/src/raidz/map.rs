@@ -14,6 +14,7 @@ use crate::{BOOT_AREA_START, LEAF_DATA_START, Location};
 /// Offsets with this bit have the parity of single-parity stripes and the first data column change places, which spread
 /// the parity before the first column rotated with the offset.
 const SWAP_BIT: u64 = 1 << 20;
+const _: () = assert!(SWAP_BIT.is_power_of_two());
 
 /// One column: a range of one child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +71,11 @@ impl Map {
     pub(crate) fn of_raidz(raidz: &Raidz, reflow: RaidzReflow, ashift: u8, at: Location) -> Self {
         let Location { offset, size, .. } = at;
         let width = raidz.width_at(at.born);
+        assert!(
+            width > u32::from(raidz.parity),
+            "a raidz of {width} has data beside its parity of {}",
+            raidz.parity
+        );
         let shape = Shape {
             children: u64::from(raidz.width),
             reflow: raidz.expanding.then_some(reflow),
@@ -201,7 +207,12 @@ impl Shape {
                 sector: 0,
             }
         });
-        self.swapped(columns.collect())
+        let columns = columns.collect();
+        assert!(
+            at as u64 == self.sectors << self.ashift,
+            "the data columns hold the block"
+        );
+        self.swapped(columns)
     }
 
     /// One row of a block that is narrower than the vdev: a sector per column. The columns that the last row does not

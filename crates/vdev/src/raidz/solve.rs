@@ -21,6 +21,7 @@ const SPREAD_BYTES_MAX: usize = 2 << 30;
 
 /// Small blocks count as this much, for what it costs to choose the columns.
 const SPREAD_BYTES_LEAST: usize = 64 << 10;
+const _: () = assert!(SPREAD_BYTES_LEAST <= SPREAD_BYTES_MAX && CHOICES_MAX > 0);
 
 /// The columns that were read, by stripe and column.
 pub(crate) type Held = Vec<Vec<Option<IoBuf>>>;

@@ -14,6 +14,7 @@ use crate::{IoClass, LEAF_DATA_START, Location, Tree, VdevError};
 /// Most different sets of places remembered of one flush interval; beyond, they are thrown together, which only makes the
 /// flush more careful.
 const SETS_MAX: usize = 64;
+const _: () = assert!(SETS_MAX > 0);
 
 /// Places of a vdev, at most 255.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -35,6 +36,10 @@ impl Tree {
         class: IoClass,
     ) -> Result<(), VdevError> {
         let map = top.whole_map(at);
+        assert!(
+            map.parity == top.layout.parity() && map.len == data.len(),
+            "a block is laid out whole, with the parity of its vdev"
+        );
         let map_of_job = map.clone();
         let columns = self
             .run_job(map.len, move || solve::columns_of(&map_of_job, &data))
@@ -80,6 +85,10 @@ impl Tree {
                 }
             }
             // A write that too few places took is not missed by any: it has failed, and may be tried again as a whole.
+            assert!(
+                missed.len() <= stripe.columns.len(),
+                "a column is missed once"
+            );
             if missed.len() > map.parity {
                 return Err(first_error.unwrap_or(VdevError::Unavailable { vdev: at.vdev }));
             }
@@ -151,6 +160,11 @@ impl Tree {
             }
         }
         if interval.worst_with(lost_slots) <= top.layout.parity() {
+            assert!(
+                !top.lost.get(),
+                "a flush of vdev {} that lost writes does not succeed",
+                top.id
+            );
             return Ok(());
         }
         // A device that failed a flush may have dropped what it had, and will not say so a second time.
@@ -178,6 +192,7 @@ impl Tree {
 
 impl SlotSet {
     fn insert(&mut self, slot: usize) {
+        assert!(slot < 256, "a vdev has at most 255 slots");
         self.0[slot / 64 % 4] |= 1 << (slot % 64);
     }
 
@@ -208,6 +223,7 @@ impl Interval {
                 .fold(SlotSet::default(), SlotSet::with);
             self.missed.push(all);
         }
+        assert!(self.missed.len() <= SETS_MAX, "sets are merged in time");
     }
 
     /// Returns the most places that any stripe lacks when all lack `lost` as well.
