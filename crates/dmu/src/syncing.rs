@@ -33,7 +33,7 @@ struct Synced {
 }
 
 impl Objset {
-    /// Writes everything changed in `txg`, bottom-up, and returns the new root pointer; births and kills (of the objset block
+    /// Writes everything changed in `txg`, bottom-up, and returns the new root pointer; births and frees (of the objset block
     /// too) go to the ledger. May be called again in the same group after further changes in syncing context: blocks born in
     /// `txg` are then rewritten in place where their size allows. Without changes it returns the old root.
     ///
@@ -314,9 +314,9 @@ async fn sync_object(
     if gone {
         if !old.core.is_free() {
             let tree = tree_of(&context, &dnode, &old, BTreeMap::new(), Ranges::default());
-            tree.kill_all().await?;
+            tree.free_all().await?;
             if old.core.has_spill && !old.spill.is_hole() {
-                context.kill(&old.spill);
+                context.free_block(&old.spill);
             }
         }
         new = Base::free();
@@ -354,7 +354,7 @@ async fn sync_object(
                 note_used(&mut new, used);
             }
             Some(None) if !new.spill.is_hole() => {
-                context.kill(&new.spill);
+                context.free_block(&new.spill);
                 let used = -context.signed_dsize(&new.spill);
                 new.spill = BlockPointer::HOLE;
                 note_used(&mut new, used);

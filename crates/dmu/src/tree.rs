@@ -30,12 +30,12 @@ const WINDOW_DATA: usize = 32;
 const WINDOW_L1: usize = 8;
 /// Higher indirect blocks of one object under way at once.
 const WINDOW_UPPER: usize = 2;
-/// Recorded births and kills that wake the one who drains them.
+/// Recorded births and frees that wake the task which drains them.
 const EFFECTS_PENDING_MAX: usize = 4096;
 const _: () = assert!(0 < WINDOW_UPPER && WINDOW_UPPER <= WINDOW_L1 && WINDOW_L1 <= WINDOW_DATA);
 const _: () = assert!(PASS_WITHOUT_COMPRESSION > 1 && EFFECTS_PENDING_MAX > 0);
 
-/// Births and kills on their way to the ledger.
+/// Births and frees on their way to the ledger.
 #[derive(Default)]
 pub(crate) struct Effects {
     list: RefCell<Vec<(bool, BlockPointer)>>,
@@ -104,7 +104,7 @@ impl SyncContext {
         self.services.blocks()
     }
 
-    pub(crate) fn kill(&self, bp: &BlockPointer) {
+    pub(crate) fn free_block(&self, bp: &BlockPointer) {
         assert!(!bp.is_hole(), "a hole is not freed");
         self.effects.push(false, bp);
     }
@@ -149,7 +149,7 @@ impl SyncContext {
             })
     }
 
-    /// Writes one block in place of `old` and records birth and kill. Returns the new pointer and the change of used bytes.
+    /// Writes one block in place of `old` and records birth and free. Returns the new pointer and the change of used bytes.
     pub(crate) async fn write(
         &self,
         data: IoBuf,
@@ -186,7 +186,7 @@ impl SyncContext {
             if old.is_hole() {
                 return Ok((*old, 0));
             }
-            self.kill(old);
+            self.free_block(old);
             let used = -self.signed_dsize(old);
             return Ok((
                 self.hole_for(old, lsize, what.object_type, what.level),
@@ -205,7 +205,7 @@ impl SyncContext {
         );
         let mut used = self.signed_dsize(&new);
         if !old.is_hole() {
-            self.kill(old);
+            self.free_block(old);
             used -= self.signed_dsize(old);
         }
         self.effects.push(true, &new);
@@ -410,9 +410,9 @@ impl Tree {
     }
 
     /// Frees the whole old tree.
-    pub(crate) async fn kill_all(self: &Rc<Self>) -> Result<()> {
+    pub(crate) async fn free_all(self: &Rc<Self>) -> Result<()> {
         for i in 0..usize::from(self.pointers) {
-            kill_subtree(
+            free_subtree(
                 Rc::clone(self),
                 self.levels_old - 1,
                 i as u64,
@@ -427,9 +427,9 @@ impl Tree {
         self.used.set(self.used.get() + delta);
     }
 
-    fn kill(&self, bp: &BlockPointer) {
+    fn free_block(&self, bp: &BlockPointer) {
         self.add_used(-self.context.signed_dsize(bp));
-        self.context.kill(bp);
+        self.context.free_block(bp);
     }
 
     async fn write_block(
@@ -473,7 +473,7 @@ impl Tree {
         let leaf = self.dirty.borrow_mut().remove(&index);
         let (data, fill) = match leaf {
             None if self.freed.contains(index) && !old.is_hole() => {
-                self.kill(&old);
+                self.free_block(&old);
                 return Ok(self
                     .context
                     .hole_for(&old, self.block_size, self.object_type, 0));
@@ -561,7 +561,7 @@ fn node(
                 return Ok(bp);
             }
             if tree.freed.covers(&range) {
-                kill_subtree(Rc::clone(&tree), level, index, bp).await?;
+                free_subtree(Rc::clone(&tree), level, index, bp).await?;
                 return Ok(tree.context.hole_for(&bp, lsize, tree.object_type, level));
             }
         }
@@ -615,7 +615,7 @@ fn node(
                     continue;
                 }
                 if level == 1 {
-                    tree.kill(&child_old);
+                    tree.free_block(&child_old);
                     let hole =
                         tree.context
                             .hole_for(&child_old, tree.block_size, tree.object_type, 0);
@@ -666,7 +666,7 @@ fn node(
         if all_holes {
             // An indirect block without data below is not stored.
             if !old_bp.is_hole() {
-                tree.kill(&old_bp);
+                tree.free_block(&old_bp);
             }
             return Ok(tree
                 .context
@@ -731,7 +731,7 @@ fn fresh_indirect(tree: &Tree, level: u8, hole: &BlockPointer) -> IoBufMut {
 }
 
 /// Frees everything at and below a pointer.
-fn kill_subtree(
+fn free_subtree(
     tree: Rc<Tree>,
     level: u8,
     index: u64,
@@ -750,10 +750,10 @@ fn kill_subtree(
                     continue;
                 }
                 if level == 1 {
-                    tree.kill(&child);
+                    tree.free_block(&child);
                     continue;
                 }
-                let below = kill_subtree(
+                let below = free_subtree(
                     Rc::clone(&tree),
                     level - 1,
                     shl(index, tree.fan_shift()) + i as u64,
@@ -781,7 +781,7 @@ fn kill_subtree(
             }
             outcome?;
         }
-        tree.kill(&bp);
+        tree.free_block(&bp);
         Ok(())
     })
 }
