@@ -73,6 +73,69 @@ impl Ledger for Collector {
     }
 }
 
+/// The blocks that a pass freed in a head dataset, by what becomes of them.
+#[derive(Default)]
+struct FreedBlocks {
+    /// Younger than the newest snapshot: freed at once.
+    now: Vec<BlockPointer>,
+    now_sizes: Sizes,
+    /// A snapshot still has them: they go to the deadlist.
+    dead: Vec<BlockPointer>,
+    dead_sizes: Sizes,
+    /// Bytes of dead blocks unique to the previous snapshot now.
+    unique_to_prev: u64,
+    /// Bytes of dead blocks born after the origin.
+    moved_to_snapshots: u64,
+    /// Birth and sizes of each, where bookmarks count them.
+    births: Vec<(u64, Sizes)>,
+    /// Those that the clone's livelist tracks.
+    in_livelist: Vec<BlockPointer>,
+}
+
+impl FreedBlocks {
+    /// Sorts what a pass freed in a dataset whose previous snapshot is `prev`.
+    fn sort(
+        ledger: &Collector,
+        state: &DatasetState,
+        prev: Option<&DatasetState>,
+        bookmarks: bool,
+    ) -> Self {
+        let prev_snap_txg = state.phys().prev_snap_txg;
+        let origin_txg = state.dir().origin_txg.get();
+        let prev_holds = prev
+            .filter(|p| p.phys().next_snap_obj == state.object.0)
+            .map(|p| p.phys().prev_snap_txg);
+        let mut sorted = Self::default();
+        for &bp in &ledger.freed {
+            if ledger.livelist.is_some() && is_tracked(&bp, origin_txg) {
+                sorted.in_livelist.push(bp);
+            }
+            let sizes = sizes_of(&bp, ledger.store.dsize(&bp));
+            if bookmarks {
+                sorted.births.push((bp.birth().0, sizes));
+            }
+            if bp.birth().0 > prev_snap_txg {
+                sorted.now_sizes.add(sizes);
+                sorted.now.push(bp);
+                continue;
+            }
+            sorted.dead_sizes.add(sizes);
+            if prev_holds.is_some_and(|older| bp.birth().0 > older) {
+                sorted.unique_to_prev += sizes.used;
+            }
+            if bp.birth().0 > origin_txg {
+                sorted.moved_to_snapshots += sizes.used;
+            }
+            sorted.dead.push(bp);
+        }
+        assert!(
+            sorted.now.len() + sorted.dead.len() == ledger.freed.len(),
+            "every freed block is freed now or dead"
+        );
+        sorted
+    }
+}
+
 impl DslPool {
     pub(crate) async fn sync_pass(self: &Rc<Self>, txg: Txg, pass: u32) -> Result<BlockPointer> {
         if self.read_only {
@@ -191,46 +254,11 @@ impl DslPool {
             "snapshot {} does not change",
             state.object
         );
-        let mut free_now = Vec::new();
-        let mut free_now_sizes = Sizes::default();
-        let mut dead = Vec::new();
-        let mut dead_sizes = Sizes::default();
-        // Dead blocks unique to the previous snapshot now, and those born after the origin.
-        let mut unique_to_prev = 0;
-        let mut moved_to_snapshots = 0;
-        let origin_txg = state.dir().origin_txg.get();
         let prev = state.prev.borrow().clone();
-        let prev_holds = prev
-            .as_ref()
-            .filter(|p| p.phys().next_snap_obj == state.object.0)
-            .map(|p| p.phys().prev_snap_txg);
         let bookmarks = self.features.is_active("bookmark_written");
-        let mut freed_births = Vec::new();
-        let mut freed_in_livelist = Vec::new();
-        for bp in ledger.freed {
-            if ledger.livelist.is_some() && is_tracked(&bp, origin_txg) {
-                freed_in_livelist.push(bp);
-            }
-            let sizes = sizes_of(&bp, ledger.store.dsize(&bp));
-            if bookmarks {
-                freed_births.push((bp.birth().0, sizes));
-            }
-            if bp.birth().0 > phys.prev_snap_txg {
-                free_now_sizes.add(sizes);
-                free_now.push(bp);
-            } else {
-                dead_sizes.add(sizes);
-                if prev_holds.is_some_and(|older| bp.birth().0 > older) {
-                    unique_to_prev += sizes.used;
-                }
-                if bp.birth().0 > origin_txg {
-                    moved_to_snapshots += sizes.used;
-                }
-                dead.push(bp);
-            }
-        }
+        let freed = FreedBlocks::sort(&ledger, state, prev.as_deref(), bookmarks);
         let mut delta = Delta::from(ledger.born);
-        delta += -Delta::from(free_now_sizes);
+        delta += -Delta::from(freed.now_sizes);
         let charge = state.charged(delta.used);
         state.dir().transfer(Transfer {
             charge,
@@ -240,17 +268,17 @@ impl DslPool {
             from: UsedBy::Refreservation,
             to: UsedBy::Head,
         });
-        if moved_to_snapshots > 0 {
-            let bytes = crate::space::signed(moved_to_snapshots);
+        if freed.moved_to_snapshots > 0 {
+            let bytes = crate::space::signed(freed.moved_to_snapshots);
             state
                 .dir()
                 .move_part(bytes, UsedBy::Head, UsedBy::Snapshots);
         }
-        if let Some(prev) = prev.filter(|_| unique_to_prev > 0) {
-            prev.change(|p| p.unique_bytes += unique_to_prev);
+        if let Some(prev) = prev.filter(|_| freed.unique_to_prev > 0) {
+            prev.change(|p| p.unique_bytes += freed.unique_to_prev);
         }
         let mut total = delta;
-        total += -Delta::from(dead_sizes);
+        total += -Delta::from(freed.dead_sizes);
         state.change(|p| {
             crate::space::apply(&mut p.unique_bytes, delta.used);
             crate::space::apply(&mut p.referenced_bytes, total.used);
@@ -258,22 +286,22 @@ impl DslPool {
             crate::space::apply(&mut p.uncompressed_bytes, total.uncompressed);
             p.bp = root;
         });
-        if !dead.is_empty() {
+        if !freed.dead.is_empty() {
             let deadlist = self.deadlist_of(state).await?;
-            for bp in &dead {
+            for bp in &freed.dead {
                 self.services.cache().forget(bp);
             }
-            deadlist.insert(&dead, &self.empty_bpobj, tx).await?;
+            deadlist.insert(&freed.dead, &self.empty_bpobj, tx).await?;
         }
-        self.bookmarks_blocks_freed(state, &freed_births, tx)
+        self.bookmarks_blocks_freed(state, &freed.births, tx)
             .await?;
         if let Some((_, born)) = &ledger.livelist
             && let Some(list) = self.livelist_of(&state.dir()).await?
         {
-            self.update_livelist(state, &list, born, &freed_in_livelist, tx)
+            self.update_livelist(state, &list, born, &freed.in_livelist, tx)
                 .await?;
         }
-        self.free_blocks(&free_now, tx).await?;
+        self.free_blocks(&freed.now, tx).await?;
         let mut wanted = ledger.wanted;
         wanted.extend(std::mem::take(&mut *state.wanted.borrow_mut()));
         for feature in wanted {
