@@ -48,7 +48,7 @@ pub(crate) const PROJECT_USED: ObjectId = ObjectId(u64::MAX - 2);
 
 /// An object set. Clones are handles to the same one; open a root pointer once only.
 #[derive(Clone)]
-pub struct Objset(pub(crate) Rc<Inner>);
+pub struct Objset(pub(crate) Rc<ObjsetShared>);
 
 /// Changes of the header in one transaction group.
 #[derive(Debug, Clone, Copy, Default)]
@@ -57,7 +57,7 @@ pub(crate) struct HeaderChange {
     pub(crate) zil: Option<ZilHeader>,
 }
 
-pub(crate) struct Inner {
+pub(crate) struct ObjsetShared {
     pub(crate) services: Services,
     pub(crate) id: u64,
     pub(crate) kind: ObjsetType,
@@ -207,7 +207,7 @@ impl Objset {
         let special = |id, phys: &DnodePhys| Dnode::new(id, Base::from_phys(phys));
         let meta = special(META_DNODE, &phys.meta_dnode);
         let first_free = meta.base().core.max_block_id + 1;
-        Self(Rc::new(Inner {
+        Self(Rc::new(ObjsetShared {
             services: services.clone(),
             id: options.objset_id,
             kind: phys.objset_type,

@@ -60,7 +60,7 @@ pub use nvlist::{NvList, NvValue};
 pub use object_type::{ByteswapClass, ObjectType};
 pub use objset::{OBJSET_SIZE, ObjsetPhys, ObjsetType, objset_flags};
 pub use uberblock::{Heartbeat, RaidzReflow, Uberblock};
-pub use units::{Asize, BlockId, Guid, Lsize, ObjectId, Psize, Txg};
+pub use units::{Guid, ObjectId, Txg};
 
 /// Smallest unit of block sizes and DVA offsets, in bytes.
 pub const SECTOR: u64 = 512;

@@ -32,16 +32,8 @@ unit!(/// Transaction group number.
     Txg);
 unit!(/// Object number within an objset.
     ObjectId);
-unit!(/// Number of a block within one level of an object.
-    BlockId);
 unit!(/// Random identity of a pool, vdev or dataset.
     Guid);
-unit!(/// Logical (uncompressed) size in bytes.
-    Lsize);
-unit!(/// Physical (stored) size in bytes.
-    Psize);
-unit!(/// Allocated size in bytes, with redundancy and padding.
-    Asize);
 
 impl Txg {
     /// The next transaction group.

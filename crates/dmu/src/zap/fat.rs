@@ -44,7 +44,7 @@ pub(crate) fn create(view: &View<'_>, header: &FatHeader, block_size: usize, tx:
 }
 
 /// Where a key belongs.
-struct Place {
+struct LeafPosition {
     header: FatHeader,
     hash: u64,
     leaf: u64,
@@ -89,7 +89,7 @@ fn word(bytes: &[u8], slot: usize) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
 }
 
-async fn locate(view: &View<'_>, key: Key<'_>) -> Result<Place> {
+async fn locate(view: &View<'_>, key: Key<'_>) -> Result<LeafPosition> {
     let (header, hash, embedded) = view
         .with(0, |bytes| -> Result<_> {
             let header = FatHeader::decode(bytes).map_err(|e| view.corrupt(0, &e))?;
@@ -103,7 +103,7 @@ async fn locate(view: &View<'_>, key: Key<'_>) -> Result<Place> {
         })
         .await??;
     let leaf = leaf_of(view, &header, embedded, hash).await?;
-    Ok(Place { header, hash, leaf })
+    Ok(LeafPosition { header, hash, leaf })
 }
 
 /// Runs `f` on a leaf that must cover `hash`.
@@ -292,7 +292,7 @@ async fn act(
     view: &View<'_>,
     key: Key<'_>,
     stored: &[u8],
-    place: &Place,
+    place: &LeafPosition,
     action: &Action<'_>,
     tx: &Tx,
 ) -> Result<bool> {
@@ -370,7 +370,7 @@ fn edit_header(view: &View<'_>, change: impl FnOnce(&mut FatHeader)) -> Result<(
 }
 
 /// Splits a leaf in two by the next bit of the hash; grows the table first when it has no such bit.
-async fn split(view: &View<'_>, place: &Place, name_int_size: u8, tx: &Tx) -> Result<()> {
+async fn split(view: &View<'_>, place: &LeafPosition, name_int_size: u8, tx: &Tx) -> Result<()> {
     let table = place.header.pointer_table;
     let (prefix, prefix_len) = with_leaf(view, place.leaf, place.hash, |leaf| {
         Ok((leaf.prefix(), u64::from(leaf.prefix_len())))
