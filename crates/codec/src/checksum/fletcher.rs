@@ -178,8 +178,8 @@ mod x86 {
                 let want = super::fletcher4_portable(part);
                 assert_eq!(scalar([0; 4], part), want, "scalar, {} bytes", part.len());
                 if std::arch::is_x86_feature_detected!("avx2") {
-                    // SAFETY: the feature was just detected.
                     assert_eq!(
+                        // SAFETY: the feature was just detected.
                         unsafe { fletcher4_avx2(part) },
                         want,
                         "avx2, {} bytes",
@@ -187,8 +187,8 @@ mod x86 {
                     );
                 }
                 if std::arch::is_x86_feature_detected!("avx512f") {
-                    // SAFETY: the feature was just detected.
                     assert_eq!(
+                        // SAFETY: the feature was just detected.
                         unsafe { fletcher4_avx512(part) },
                         want,
                         "avx512, {} bytes",
