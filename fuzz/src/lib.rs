@@ -144,6 +144,12 @@ pub const TARGETS: &[Target] = &[
         run: records::zil_block,
         memory_max: proportional,
     },
+    // Payloads are passed in place; the list of a BEGIN is decoded.
+    Target {
+        name: "send_stream",
+        run: records::send_stream,
+        memory_max: |len| len * 150 + (64 << 10),
+    },
     Target {
         name: "zap_micro",
         run: dictionaries::micro,

@@ -1,5 +1,6 @@
 //! Structures inside blocks that verified, but which any writer may have made.
 
+use engine::stream::{ByteOrder, NvList, RECORD_SIZE, StreamReader, StreamRecord};
 use ondisk::bookmark::BookmarkPhys;
 use ondisk::bptree::{BptreeEntryPhys, BptreePhys};
 use ondisk::dsl::{BpobjPhys, DeadlistPhys, DslDatasetPhys, DslDirPhys};
@@ -271,5 +272,35 @@ pub(crate) fn zil_block(data: &[u8]) {
             std::hint::black_box((record.indirect_write(), record.body.len()));
             std::hint::black_box(CloneRange::decode(record.body).is_some());
         }
+    }
+}
+
+/// A whole stream, with its checksums taken for good: what stands behind them must be safe, too.
+pub(crate) fn send_stream(data: &[u8]) {
+    let mut reader = StreamReader::unverified();
+    let mut rest = data;
+    while let Some((bytes, behind)) = rest.split_first_chunk::<RECORD_SIZE>() {
+        let Ok(record) = reader.record(bytes) else {
+            return;
+        };
+        if !matches!(record, StreamRecord::Begin(_)) {
+            assert!(
+                record.payload_len() <= ondisk::MAX_BLOCK_SIZE,
+                "{record:?} has a payload above the largest block"
+            );
+        }
+        let again = StreamRecord::decode(&record.encode(), ByteOrder::Little);
+        assert_eq!(again.as_ref(), Ok(&record));
+        let here =
+            usize::try_from(record.payload_len()).map_or(behind.len(), |n| n.min(behind.len()));
+        let (payload, behind) = behind.split_at(here);
+        if matches!(record, StreamRecord::Begin(_)) {
+            std::hint::black_box(NvList::decode(payload).is_ok());
+        }
+        if record.payload_len() > here as u64 {
+            return;
+        }
+        reader.payload(payload);
+        rest = behind;
     }
 }

@@ -33,6 +33,7 @@ mod received;
 mod removal;
 mod rpc;
 mod snapdir;
+mod streams;
 mod tour;
 mod volumes;
 mod watching;

@@ -43,6 +43,7 @@ mod snapshot;
 mod snapshot_list;
 mod snapshots;
 mod space;
+pub mod stream;
 mod sync;
 mod sync_state;
 mod types;

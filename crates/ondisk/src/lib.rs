@@ -42,6 +42,7 @@ pub mod removal;
 pub mod sa;
 pub mod scan;
 pub mod space_map;
+pub mod stream;
 mod uberblock;
 mod units;
 mod words;

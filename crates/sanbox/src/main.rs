@@ -41,6 +41,10 @@ fn main() -> ExitCode {
     {
         return serve::fuse::guard::main(process);
     }
+    // It needs neither a daemon nor a state directory.
+    if own == "zstream" {
+        return cli::zstream::main(&arguments);
+    }
     let state = std::env::var_os("SANBOX_STATE").map(PathBuf::from);
     let invocation = match own.as_str() {
         "zpool" | "zfs" => Invocation {
@@ -70,9 +74,12 @@ fn main() -> ExitCode {
     }
     if invocation.tool == "sanbox"
         && let Some((command, rest)) = invocation.arguments.split_first()
-        && command == "lab"
     {
-        return become_lab(rest);
+        match command.as_str() {
+            "lab" => return become_lab(rest),
+            "zstream" => return cli::zstream::main(rest),
+            _ => {}
+        }
     }
     if let Some(outcome) = invocation.ask_daemon() {
         return match outcome {

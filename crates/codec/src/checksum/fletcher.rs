@@ -42,6 +42,75 @@ pub fn fletcher4(data: &[u8]) -> [u64; 4] {
     fletcher4_portable(data)
 }
 
+/// Fletcher4 over data that comes in pieces, as send streams need it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RunningFletcher4 {
+    sums: [u64; 4],
+}
+
+impl RunningFletcher4 {
+    /// Returns the sums so far.
+    #[must_use]
+    pub const fn sums(&self) -> [u64; 4] {
+        self.sums
+    }
+
+    /// Goes on with `data`, whose length is a multiple of 4 bytes.
+    ///
+    /// # Panics
+    /// On any other length: the words of the sum would not be those of the whole.
+    pub fn update(&mut self, data: &[u8]) {
+        assert!(
+            data.len().is_multiple_of(4),
+            "a running fletcher4 sum goes on with {} bytes",
+            data.len()
+        );
+        self.append(fletcher4(data), (data.len() / 4) as u64);
+    }
+
+    /// Goes on with `data` of a writer of the other byte order; like [`Self::update`] otherwise.
+    ///
+    /// # Panics
+    /// As [`Self::update`].
+    pub fn update_swapped(&mut self, data: &[u8]) {
+        for piece in data.chunks(4096) {
+            let swapped: Vec<u8> = piece
+                .chunks_exact(4)
+                .flat_map(|w| word32(w).to_be_bytes())
+                .collect();
+            assert!(
+                swapped.len() == piece.len(),
+                "a running fletcher4 sum goes on with {} bytes",
+                data.len()
+            );
+            self.update(&swapped);
+        }
+    }
+
+    /// The sums of `words` more words, computed from zero, put behind the sums so far: each earlier word is seen `words` times more
+    /// by the second sum, and by the next ones as often as there are pairs and triples of the later words.
+    fn append(&mut self, later: [u64; 4], words: u64) {
+        // Products of up to three consecutive numbers, divided before they can wrap.
+        let n = u128::from(words);
+        let low = |v: u128| u64::try_from(v & u128::from(u64::MAX)).expect("64 bits are left");
+        let pairs = low(n * (n + 1) / 2);
+        let triples = low(n * (n + 1) * (n + 2) / 6);
+        let [a, b, c, d] = self.sums;
+        let times = u64::wrapping_mul;
+        self.sums = [
+            a.wrapping_add(later[0]),
+            b.wrapping_add(times(words, a)).wrapping_add(later[1]),
+            c.wrapping_add(times(words, b))
+                .wrapping_add(times(pairs, a))
+                .wrapping_add(later[2]),
+            d.wrapping_add(times(words, c))
+                .wrapping_add(times(pairs, b))
+                .wrapping_add(times(triples, a))
+                .wrapping_add(later[3]),
+        ];
+    }
+}
+
 /// Fletcher4 without processor-specific code: the twin the vector forms are tested against.
 #[must_use]
 pub fn fletcher4_portable(data: &[u8]) -> [u64; 4] {
@@ -197,5 +266,34 @@ mod x86 {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{RunningFletcher4, fletcher4};
+
+    #[test]
+    fn pieces_sum_to_what_the_whole_does() {
+        let data: Vec<u8> = (0..10_000u32)
+            .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
+            .collect();
+        for piece in [4, 280, 312, 4096, 10_000] {
+            let mut running = RunningFletcher4::default();
+            data.chunks(piece).for_each(|p| running.update(p));
+            assert_eq!(running.sums(), fletcher4(&data), "pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn the_other_byte_order_sums_to_the_same() {
+        let data: Vec<u8> = (0..=255).cycle().take(9000).collect();
+        let swapped: Vec<u8> = data
+            .chunks_exact(4)
+            .flat_map(|w| [w[3], w[2], w[1], w[0]])
+            .collect();
+        let mut running = RunningFletcher4::default();
+        running.update_swapped(&swapped);
+        assert_eq!(running.sums(), fletcher4(&data));
     }
 }

@@ -9,7 +9,7 @@ mod skein;
 
 use sha2::Digest as _;
 
-pub use fletcher::{fletcher2, fletcher4, fletcher4_portable};
+pub use fletcher::{RunningFletcher4, fletcher2, fletcher4, fletcher4_portable};
 
 /// A checksum function. The embedded kinds (labels, gang headers, intent log) are these functions with a verifier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -11,6 +11,7 @@ pub(crate) mod sanbox;
 pub(crate) mod usage;
 pub(crate) mod zfs;
 pub(crate) mod zpool;
+pub(crate) mod zstream;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,12 @@
+//! Send streams: how they are read, with every checksum on the way verified.
+//!
+//! Knows the order of bytes, records and payloads; what a receiver makes of them is not here.
+
+mod reader;
+
+pub use ondisk::stream::{
+    Begin, ByteOrder, CryptParams, MAGIC, Object, ObjectExtent, ObjectRange, RECORD_SIZE, Spill,
+    StreamKind, StreamRecord, Write, WriteByRef, WriteEmbedded, record_checksum,
+};
+pub use ondisk::{NvList, NvValue};
+pub use reader::{StreamError, StreamReader};

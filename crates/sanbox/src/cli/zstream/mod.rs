@@ -1,0 +1,83 @@
+//! `zstream`: looks into send streams, without a pool. Called as `sanbox zstream`, or through a link of that name.
+
+mod dump;
+mod nvlist;
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, IsTerminal as _, Read, Write as _};
+use std::process::ExitCode;
+
+/// As OpenZFS's, less what is not here yet.
+const USAGE: &str = "usage: zstream command args ...
+Available commands are:
+
+\tzstream dump [-vCd] FILE
+\t... | zstream dump [-vCd]
+
+";
+
+const ON_A_TERMINAL: &str = "Error: The send stream is a binary format and can not be read from a
+terminal.  Standard input must be redirected, or a file must be
+specified as a command-line argument.";
+
+/// Runs `zstream` with its arguments, and returns the exit status: 1 also for a stream that is cut short or damaged.
+pub(crate) fn main(arguments: &[String]) -> ExitCode {
+    match arguments.split_first() {
+        Some((command, rest)) if command == "dump" => dump(rest),
+        Some((command, _)) if command == "--help" || command == "-h" => {
+            eprint!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        _ => usage(),
+    }
+}
+
+fn usage() -> ExitCode {
+    eprint!("{USAGE}");
+    ExitCode::FAILURE
+}
+
+fn dump(arguments: &[String]) -> ExitCode {
+    let mut options = dump::Options::default();
+    let mut file = None;
+    for argument in arguments {
+        match argument.strip_prefix('-') {
+            Some(letters) if file.is_none() && !letters.is_empty() => {
+                for letter in letters.chars() {
+                    if !options.set(letter) {
+                        eprintln!("invalid option '{letter}'");
+                        return usage();
+                    }
+                }
+            }
+            _ => file = file.or(Some(argument)),
+        }
+    }
+    let input: Box<dyn Read> = match file {
+        Some(name) => match File::open(name) {
+            Ok(file) => Box::new(BufReader::with_capacity(1 << 20, file)),
+            Err(error) => {
+                eprintln!("Error while opening file '{name}': {error}");
+                return ExitCode::FAILURE;
+            }
+        },
+        None if io::stdin().is_terminal() => {
+            eprintln!("{ON_A_TERMINAL}");
+            return ExitCode::FAILURE;
+        }
+        None => Box::new(BufReader::with_capacity(1 << 20, io::stdin())),
+    };
+    let mut out = BufWriter::new(io::stdout().lock());
+    let ended = dump::dump(input, &mut out, options).and_then(|()| Ok(out.flush()?));
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader of the output ended: it has seen enough.
+        Err(dump::DumpError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
