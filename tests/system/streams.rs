@@ -1,13 +1,15 @@
-//! Send streams made by OpenZFS, looked into by `zstream dump`: the same text as OpenZFS's own command gives, record by record.
+//! Send streams. Those made by OpenZFS are looked into by `zstream dump`: the same text as OpenZFS's own command gives, record by
+//! record. Those we make of a pool of OpenZFS are the ones that OpenZFS made of it, byte for byte.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
+use tests::golden::Golden;
 use tests::{root, skip};
 
-use crate::cli::program;
+use crate::cli::{Place, program};
 
 /// Unpacks the golden streams into a directory that goes away with the value.
 fn unpack() -> (TempDir, Vec<PathBuf>) {
@@ -101,4 +103,106 @@ fn a_damaged_stream_ends_with_a_message() {
     );
     check("shorter", &whole[..1000], "the stream is cut short");
     check("none", &[0; 1000], "Invalid stream (bad magic number)");
+}
+
+/// What `zfs send` of OpenZFS wrote and the arguments it was given, from the manifest's list: those that we send too.
+const SENT: [(&str, &str); 16] = [
+    ("full", "s-send/fs@a"),
+    ("full-L-e-c", "-L -e -c s-send/fs@a"),
+    ("incr-a-b", "-i @a s-send/fs@b"),
+    ("incr-a-b-Lec", "-L -e -c -i @a s-send/fs@b"),
+    ("incr-b-c", "-i @b s-send/fs@c"),
+    ("incr-I-a-c", "-I @a s-send/fs@c"),
+    ("incr-bookmark-a-c", "-i s-send/fs#a s-send/fs@c"),
+    ("big-split", "s-send/big@a"),
+    ("big-L", "-L s-send/big@a"),
+    ("big-Lc", "-L -c s-send/big@a"),
+    ("big-Lc-incr", "-L -c -i @a s-send/big@b"),
+    ("dnode", "s-send/dn@a"),
+    ("vol-full", "s-send/vol@a"),
+    ("vol-incr-c", "-c -i @a s-send/vol@b"),
+    ("raw-plain", "-w s-send/big@a"),
+    ("clone-origin", "-i s-send/top/kid@r1 s-send/top/clone@r2"),
+];
+
+#[test]
+fn streams_are_those_of_openzfs_byte_for_byte() {
+    let (_directory, streams) = unpack();
+    let golden = Golden::unpack("s-send").expect("unpack the golden pool");
+    let place = Place::new();
+    let import = format!(
+        "zpool import -d {} -o readonly=on -N s-send",
+        golden.directory().display()
+    );
+    assert_eq!(place.run(&import), "");
+    for (name, arguments) in SENT {
+        let theirs = streams
+            .iter()
+            .find(|path| path.ends_with(format!("{name}.zfs")));
+        let theirs = theirs.expect("a golden stream of that name");
+        let compared = place.run(&format!(
+            "zfs send {arguments} > sent; cmp sent {}",
+            theirs.display()
+        ));
+        assert_eq!(compared, "", "{name}: zfs send {arguments}");
+        let told = place.run(&format!("zfs send -nP {arguments} | tail -n 1"));
+        let packed = if name.starts_with("incr-I") {
+            3 * 312
+        } else {
+            0
+        };
+        let length = fs::metadata(theirs).expect("a golden stream").len() - packed;
+        assert_eq!(
+            told,
+            format!("size\t{length}\n"),
+            "zfs send -nP {arguments}"
+        );
+    }
+}
+
+/// Streams that cannot be made: the words that scripts know, on standard error, with exit code 1, and nothing on standard output.
+#[test]
+fn what_cannot_be_sent_is_refused() {
+    let place = Place::new();
+    let made = place.run(
+        "truncate -s 256M disk && zpool create tank $PWD/disk && zfs create tank/a && zfs create tank/b && \
+         zfs snapshot tank/a@1 && zfs snapshot tank/a@2 && zfs snapshot tank/b@1",
+    );
+    assert_eq!(made, "");
+    for (arguments, expect) in [
+        (
+            "tank/a@none",
+            "cannot open 'tank/a@none': dataset does not exist",
+        ),
+        (
+            "-i @none tank/a@2",
+            "cannot open 'tank/a@none': dataset does not exist",
+        ),
+        (
+            "-i @2 tank/a@1",
+            "warning: cannot send 'tank/a@1': not an earlier snapshot from the same fs",
+        ),
+        (
+            "-i tank/b@1 tank/a@2",
+            "warning: cannot send 'tank/a@2': not an earlier snapshot from the same fs",
+        ),
+        (
+            "-i '#none' tank/a@2",
+            "warning: cannot send 'tank/a@2': incremental source (tank/a#none) does not exist",
+        ),
+        (
+            "-I tank/b@1 tank/a@2",
+            "incremental source must be in same filesystem",
+        ),
+    ] {
+        let shown = place.run(&format!("zfs send {arguments} > out; echo $?; wc -c < out"));
+        assert_eq!(shown, format!("{expect}\n1\n0\n"), "zfs send {arguments}");
+    }
+    // A snapshot that is being sent stays; once its reader has gone, it can be destroyed.
+    let shown = place.run(
+        "zfs send -nv -i @1 tank/a@2 | head -n 1 | sed 's/size is .*/size is/'; zfs send tank/a@1 | head -c 100 | wc -c; \
+         zfs destroy tank/a@1 && zfs list -Ho name -t snapshot",
+    );
+    let expect = "send from tank/a@1 to tank/a@2 estimated size is\n100\ntank/a@2\ntank/b@1\n";
+    assert_eq!(shown, expect);
 }

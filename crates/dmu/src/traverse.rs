@@ -23,6 +23,10 @@ pub struct TraverseOptions {
     pub min_birth: Txg,
     /// Visit holes that have a birth too.
     pub holes: bool,
+    /// Visit holes without a birth as well: those that were never anything else, and those of pools without `hole_birth`.
+    pub unborn_holes: bool,
+    /// Visit every dnode, free ones too, before what it points to.
+    pub dnodes: bool,
     /// A damaged or unreadable block is reported as an item and passed over, instead of ending the traversal.
     pub skip_errors: bool,
     /// Reads are those of a scan: of low priority, and not remembered as damage when they fail.
@@ -65,14 +69,25 @@ impl TraverseOptions {
 pub struct TraverseItem {
     /// The object; 0 for the table of dnodes and for the objset block.
     pub object: ObjectId,
-    /// Level; -1 for the objset block, -2 for a spill block.
+    /// Level; [`TraverseItem::OBJSET`], [`TraverseItem::SPILL`] and [`TraverseItem::DNODE`] are none.
     pub level: i8,
     /// Number of the block in its level.
     pub block: u64,
-    /// The pointer.
+    /// The pointer; a hole for a dnode.
     pub bp: BlockPointer,
+    /// The dnode, of an item that stands for one.
+    pub dnode: Option<Box<DnodePhys>>,
     /// Why what is below could not be visited.
     pub error: Option<DmuError>,
+}
+
+impl TraverseItem {
+    /// "Level" of the objset block.
+    pub const OBJSET: i8 = -1;
+    /// "Level" of a spill block.
+    pub const SPILL: i8 = -2;
+    /// "Level" of a dnode.
+    pub const DNODE: i8 = -3;
 }
 
 /// A traversal under way. `next` gives the items one by one; memory is bounded by the depth of the trees.
@@ -168,7 +183,8 @@ impl Traversal {
 
     fn wanted(&self, bp: &BlockPointer) -> bool {
         if bp.is_hole() {
-            return self.options.holes && bp.birth() > self.options.min_birth;
+            let unborn = self.options.unborn_holes && bp.birth() == Txg(0);
+            return self.options.holes && (unborn || bp.birth() > self.options.min_birth);
         }
         bp.birth() > self.options.min_birth
     }
@@ -240,7 +256,8 @@ impl Traversal {
                             at: at + dnode.slots(),
                             bytes,
                         });
-                        if !dnode.is_free() && !self.options.is_object_done(object) {
+                        let visited = self.options.dnodes || !dnode.is_free();
+                        if visited && !self.options.is_object_done(object) {
                             self.stack.push(Work::Dnode {
                                 object,
                                 dnode: Box::new(dnode),
@@ -271,9 +288,10 @@ impl Traversal {
         }
         let item = TraverseItem {
             object: ObjectId(0),
-            level: -1,
+            level: TraverseItem::OBJSET,
             block: 0,
             bp,
+            dnode: None,
             error: None,
         };
         self.ready.push_back(item);
@@ -318,14 +336,25 @@ impl Traversal {
     }
 
     fn dnode(&mut self, object: ObjectId, dnode: &DnodePhys) {
+        if self.options.dnodes {
+            self.ready.push_back(TraverseItem {
+                object,
+                level: TraverseItem::DNODE,
+                block: 0,
+                bp: BlockPointer::HOLE,
+                dnode: Some(Box::new(dnode.clone())),
+                error: None,
+            });
+        }
         if let Some(bp) = dnode.spill
             && self.wanted(&bp)
         {
             self.stack.push(Work::Item(TraverseItem {
                 object,
-                level: -2,
+                level: TraverseItem::SPILL,
                 block: 0,
                 bp,
+                dnode: None,
                 error: None,
             }));
         }
@@ -363,6 +392,7 @@ impl Traversal {
             level: shown,
             block,
             bp,
+            dnode: None,
             error: None,
         });
         if bp.is_hole() || (level == 0 && !is_table) {
@@ -408,6 +438,7 @@ impl Traversal {
             level,
             block,
             bp,
+            dnode: None,
             error: Some(error),
         });
         Ok(())

@@ -11,6 +11,7 @@ use crate::dataset_state::DatasetState;
 use crate::dsl_dir::{DslDir, available};
 use crate::dsl_pool::{DslPool, Found};
 use crate::error::{DslError, Result};
+use crate::features::Features;
 use crate::property::{DatasetKind, Property, Value};
 use crate::space::{self, charged, signed};
 use crate::types::{Estimate, SpaceInfo, Traffic};
@@ -60,6 +61,10 @@ impl Dataset {
 
     pub(crate) fn state(&self) -> &DatasetState {
         &self.state
+    }
+
+    pub(crate) fn pool_features(&self) -> &Features {
+        &self.pool.features
     }
 
     pub(crate) fn needs_enabled(&self, feature: &'static str) -> Result<()> {

@@ -108,6 +108,12 @@ pub enum DslError {
         /// The source's name.
         name: String,
     },
+    /// A stream cannot count from this: it does not come before what is sent.
+    #[error("not an earlier snapshot from the same fs")]
+    NotEarlier {
+        /// The snapshot or bookmark.
+        name: String,
+    },
     /// Another change in the same txg prevents this one; it is retried in the next txg.
     #[error("try again")]
     Again,

@@ -64,6 +64,9 @@ pub enum EngineError {
     /// A bookmark of something that is no earlier point of its dataset.
     #[error("source is not an ancestor of the new bookmark's dataset")]
     NotAncestor(String),
+    /// A stream cannot count from this: it does not come before what is sent.
+    #[error("not an earlier snapshot from the same fs")]
+    NotEarlier(String),
     /// The operation is not for datasets of this kind.
     #[error("operation not applicable to datasets of this type")]
     WrongKind(String),
@@ -117,6 +120,7 @@ impl From<DslError> for EngineError {
             DslError::Conflicts { names, origin } => Self::Conflicts { names, origin },
             DslError::NotNewest { name } => Self::NotNewest(name),
             DslError::NotAncestor { name } => Self::NotAncestor(name),
+            DslError::NotEarlier { name } => Self::NotEarlier(name),
             DslError::WrongKind { name } => Self::WrongKind(name),
             DslError::NoSpace | DslError::Quota { .. } => Self::OutOfSpace,
             DslError::Property(error) => Self::Property(error),

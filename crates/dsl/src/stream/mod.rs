@@ -1,8 +1,11 @@
-//! Send streams: how they are read, with every checksum on the way verified.
+//! Send streams: how they are made of a snapshot, and how they are read, with every checksum on the way verified.
 //!
 //! Knows the order of bytes, records and payloads; what a receiver makes of them is not here.
 
 mod reader;
+mod send;
+mod source;
+mod writer;
 
 pub use ondisk::stream::{
     Begin, ByteOrder, CryptParams, MAGIC, Object, ObjectExtent, ObjectRange, RECORD_SIZE, Spill,
@@ -10,3 +13,5 @@ pub use ondisk::stream::{
 };
 pub use ondisk::{NvList, NvValue};
 pub use reader::{StreamError, StreamReader};
+pub use send::{SendFrom, SendOptions, Sender};
+pub use writer::{package_begin, package_end};

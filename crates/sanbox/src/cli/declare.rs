@@ -424,6 +424,19 @@ pub(crate) const COMMANDS: &[Command] = &[
         ],
     },
     Command {
+        name: "zstream",
+        summary: "look into a send stream",
+        operands: "dump [-vCd] [FILE]",
+        flags: &[
+            short('v', "each record on a line; said twice, the same"),
+            short('C', "do not verify checksums"),
+            short('d', "the bytes of each payload too; implies -v"),
+        ],
+        text: &[
+            "Prints what a stream holds in the words of OpenZFS's zstream, and fails where its checksums are wrong or it ends too early. Without a file it reads standard input. A link named zstream to this program is the same command.",
+        ],
+    },
+    Command {
         name: "lab",
         summary: "try power cuts in simulated machines",
         operands: "crash | ledger FILE",

@@ -72,6 +72,11 @@ pub(crate) fn date_with_seconds(seconds: u64) -> String {
     local(seconds, "%a %b %e %H:%M:%S %Y")
 }
 
+/// The local time of day, to the second: what progress lines begin with.
+pub(crate) fn clock() -> String {
+    jiff::Zoned::now().strftime("%H:%M:%S").to_string()
+}
+
 /// Seconds since 1970 as `zpool history` shows them: `2026-11-21.13:52:14`.
 pub(crate) fn history_date(seconds: u64) -> String {
     local(seconds, "%Y-%m-%d.%H:%M:%S")

@@ -8,6 +8,7 @@ mod diff;
 mod get;
 mod list;
 mod mount;
+mod send;
 mod snapshot;
 mod upgrade;
 mod userspace;
@@ -63,6 +64,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "unmount" => mount::unmount(session, rest).await,
         "share" => mount::share(session, rest).await,
         "unshare" => mount::unshare(session, rest).await,
+        "send" => send::run(session, rest).await,
         "upgrade" => upgrade::run(session, rest).await,
         other => Err(session.fail(format!(
             "zfs {other}: not supported by this version of sanbox yet"

@@ -1,0 +1,732 @@
+//! Sending a snapshot: its records in the order of object and offset, with what changed since an earlier snapshot only.
+//!
+//! ```text
+//!   blocks of the snapshot, by birth -> planned records, reads under way -> records -> chunks
+//! ```
+//!
+//! The order of records, the merging of frees and what each feature changes are those of OpenZFS, so that both send the same
+//! bytes. OpenZFS: module/zfs/dmu_send.c, module/zfs/dmu_traverse.c.
+
+use std::collections::VecDeque;
+
+use arc::SecondLevel;
+use dmu::{Objset, Services, Traversal, TraverseItem, TraverseOptions};
+use ondisk::stream::{
+    Begin, CryptParams, Object, ObjectExtent, Spill, StreamKind, StreamRecord, TO_THE_END, Write,
+    WriteEmbedded, begin_flags, record_flags, stream_feature,
+};
+use ondisk::{
+    BlockPointer, ChecksumKind, Compression, DnodePhys, OLD_MAX_BLOCK_SIZE, ObjectId, ObjectType,
+    ObjsetType, Txg,
+};
+use runtime::{IoBuf, JoinHandle};
+use zio::{Bookmark, IoClass, ReadProps, ZioError};
+
+use super::writer::StreamWriter;
+use crate::dataset::Dataset;
+use crate::error::{DslError, Result};
+
+/// Bytes of blocks that are read ahead of what is written.
+const READ_AHEAD_BYTES: u64 = 16 << 20;
+/// Records that are planned ahead.
+const READ_AHEAD_RECORDS: usize = 512;
+/// A chunk is handed out when it has so many bytes; it may be longer by the largest block.
+const CHUNK_BYTES: usize = 1 << 20;
+/// Dnodes of a block of the table, and bytes of one.
+const DNODE_SHIFT: u32 = 9;
+const TABLE_BLOCK: u64 = 16 << 10;
+/// Block number of spill blocks. OpenZFS: include/sys/dmu.h, DMU_SPILL_BLKID.
+const SPILL_BLOCK: u64 = u64::MAX - 1;
+/// Objects from here on are the accounting ones, which are not sent.
+const ACCOUNTING: u64 = u64::MAX - 2;
+
+/// What a stream may contain, as `zfs send` is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendOptions {
+    /// Blocks above 128 KiB stay whole (`-L`).
+    pub large_blocks: bool,
+    /// Data embedded in block pointers is sent as such (`-e`).
+    pub embedded: bool,
+    /// Blocks are sent compressed as they are stored (`-c`).
+    pub compressed: bool,
+    /// Nothing is read and no payload is written: for the size alone (`-n`).
+    pub dry_run: bool,
+}
+
+/// What a stream counts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendFrom {
+    /// Guid of the snapshot or bookmark.
+    pub guid: u64,
+    /// The txg it was made in.
+    pub creation_txg: Txg,
+    /// It belongs to another dataset, of which the one sent is a clone.
+    pub is_clone: bool,
+}
+
+/// A block that is read, or its error.
+type Reading = JoinHandle<std::result::Result<Payload, ZioError>>;
+
+/// Bytes of a block as they are sent.
+struct Payload {
+    bytes: IoBuf,
+    /// They are compressed as stored.
+    compressed: bool,
+}
+
+/// A record in the making.
+enum Planned {
+    Dnode {
+        object: u64,
+        dnode: Box<DnodePhys>,
+        /// An older spill block that goes along, so that a receiver never has to keep one.
+        spill: Option<(BlockPointer, Option<Reading>)>,
+    },
+    Hole(ObjectExtent),
+    FreeObjects {
+        first: u64,
+        count: u64,
+    },
+    Block {
+        object: u64,
+        object_type: ObjectType,
+        offset: u64,
+        bp: BlockPointer,
+        reading: Option<Reading>,
+    },
+    Spill {
+        object: u64,
+        bp: BlockPointer,
+        reading: Option<Reading>,
+    },
+}
+
+/// The object whose blocks the traversal visits.
+#[derive(Clone, Copy, Default)]
+struct Current {
+    object_type: ObjectType,
+    block_size: u64,
+    indirect_shift: u32,
+    max_block_id: u64,
+}
+
+/// A stream of one snapshot under way. The snapshot cannot be destroyed while it exists.
+pub struct Sender {
+    /// Held, not used again.
+    _snapshot: Dataset,
+    services: Services,
+    objset: u64,
+    traversal: Traversal,
+    options: SendOptions,
+    features: u64,
+    to_guid: u64,
+    from_txg: Txg,
+    /// Objects the table of dnodes has room for, and the shift of its pointers.
+    objects_max: u64,
+    table_shift: u32,
+    current: Current,
+    ahead: VecDeque<Planned>,
+    ahead_bytes: u64,
+    visited_all: bool,
+    ended: bool,
+    writer: StreamWriter,
+    /// Bytes of payload that a dry run did not write.
+    skipped_bytes: u64,
+}
+
+impl std::fmt::Debug for Sender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sender")
+            .field("to_guid", &self.to_guid)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Sender {
+    /// Begins the stream of a snapshot, from an earlier one or as a whole. The caller has checked that `from` is one.
+    ///
+    /// # Errors
+    /// Of reading the snapshot's root and master node.
+    pub async fn new(
+        snapshot: Dataset,
+        from: Option<SendFrom>,
+        options: SendOptions,
+    ) -> Result<Self> {
+        let objset = snapshot.objset();
+        let features = features(&snapshot, &objset, options).await?;
+        let phys = snapshot.state().phys();
+        let services = objset.services().clone();
+        let from_txg = from.map_or(Txg(0), |from| from.creation_txg);
+        let visit = TraverseOptions {
+            objset_id: objset.id(),
+            min_birth: from_txg,
+            holes: true,
+            unborn_holes: true,
+            dnodes: true,
+            ..TraverseOptions::default()
+        };
+        let mut flags = begin_flags::FREE_RECORDS | begin_flags::SPILL_BLOCK;
+        if from.is_some_and(|from| from.is_clone) {
+            flags |= begin_flags::CLONE;
+        }
+        if phys.flags & ondisk::dsl::dataset_flags::CASE_INSENSITIVE != 0 {
+            flags |= begin_flags::CASE_INSENSITIVE;
+        }
+        let mut writer = StreamWriter::default();
+        let begin = Begin {
+            kind: StreamKind::Substream,
+            features,
+            creation_time: phys.creation_time,
+            objset_type: u32::try_from(objset.kind().0).unwrap_or(0),
+            flags,
+            to_guid: phys.guid,
+            from_guid: from.map_or(0, |from| from.guid),
+            to_name: snapshot.name().into_bytes(),
+            payload_len: 0,
+        };
+        writer.put(&StreamRecord::Begin(begin), &[]);
+        Ok(Self {
+            objset: objset.id(),
+            traversal: Traversal::new(&services, objset.root(), visit),
+            services,
+            options,
+            features,
+            to_guid: phys.guid,
+            from_txg,
+            objects_max: 0,
+            table_shift: 0,
+            current: Current::default(),
+            ahead: VecDeque::new(),
+            ahead_bytes: 0,
+            visited_all: false,
+            ended: false,
+            writer,
+            skipped_bytes: 0,
+            _snapshot: snapshot,
+        })
+    }
+
+    /// Returns the next bytes of the stream, about 1 MiB of them; `None` at its end.
+    ///
+    /// # Errors
+    /// Of reading: the stream is of no use then.
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
+        while !self.ended && self.writer.len() < CHUNK_BYTES {
+            self.plan_ahead().await?;
+            match self.ahead.pop_front() {
+                Some(planned) => self.write(planned).await?,
+                None => {
+                    self.writer.end(self.to_guid);
+                    self.ended = true;
+                }
+            }
+        }
+        let chunk = self.writer.take();
+        Ok((!chunk.is_empty()).then_some(chunk))
+    }
+
+    /// Returns the bytes of the whole stream, of one that is a dry run.
+    ///
+    /// # Errors
+    /// Of reading.
+    pub async fn size(mut self) -> Result<u64> {
+        let mut bytes = 0;
+        while let Some(chunk) = self.next().await? {
+            bytes += chunk.len() as u64;
+        }
+        Ok(bytes + self.skipped_bytes)
+    }
+
+    async fn plan_ahead(&mut self) -> Result<()> {
+        while !self.visited_all
+            && self.ahead_bytes < READ_AHEAD_BYTES
+            && self.ahead.len() < READ_AHEAD_RECORDS
+        {
+            match self.traversal.next().await? {
+                Some(item) => self.plan(item)?,
+                None => self.visited_all = true,
+            }
+        }
+        Ok(())
+    }
+
+    fn plan(&mut self, item: TraverseItem) -> Result<()> {
+        let object = item.object.0;
+        if object >= ACCOUNTING {
+            return Ok(());
+        }
+        if let Some(dnode) = item.dnode {
+            return Ok(self.plan_dnode(object, dnode));
+        }
+        if item.level == TraverseItem::SPILL {
+            let reading = if self.is_sent_embedded(&item.bp) {
+                None
+            } else {
+                self.read(object, &item.bp, SPILL_BLOCK)
+            };
+            self.ahead.push_back(Planned::Spill {
+                object,
+                bp: item.bp,
+                reading,
+            });
+            return Ok(());
+        }
+        let Ok(level) = u32::try_from(item.level) else {
+            return Ok(());
+        };
+        if item.bp.is_hole() {
+            self.plan_hole(object, level, item.block);
+            return Ok(());
+        }
+        if level > 0 || object == 0 {
+            return Ok(());
+        }
+        if item.bp.is_redacted() {
+            return Err(DslError::Unsupported {
+                what: "sending a redacted dataset",
+            });
+        }
+        let Some(offset) = item.block.checked_mul(self.current.block_size) else {
+            return Err(DslError::corrupt("block numbers", item.object));
+        };
+        if item.bp.lsize() != self.current.block_size {
+            return Err(DslError::corrupt("block sizes", item.object));
+        }
+        let embedded = self.is_sent_embedded(&item.bp);
+        let reading = if embedded {
+            None
+        } else {
+            self.read(object, &item.bp, item.block)
+        };
+        self.ahead.push_back(Planned::Block {
+            object,
+            object_type: self.current.object_type,
+            offset,
+            bp: item.bp,
+            reading,
+        });
+        Ok(())
+    }
+
+    fn plan_dnode(&mut self, object: u64, dnode: Box<DnodePhys>) {
+        // The table's own dnode comes as object 0, and so does the slot of that number, which is never used.
+        if object == 0 && dnode.is_free() {
+            return;
+        }
+        if object == 0 {
+            self.table_shift = dnode.pointers_shift();
+            self.objects_max = dnode
+                .max_block_id
+                .saturating_add(1)
+                .saturating_mul(TABLE_BLOCK >> DNODE_SHIFT);
+            return;
+        }
+        self.current = Current {
+            object_type: dnode.object_type,
+            block_size: u64::from(dnode.data_block_sectors) << DNODE_SHIFT,
+            indirect_shift: dnode.pointers_shift(),
+            max_block_id: dnode.max_block_id,
+        };
+        let old = dnode.spill.filter(|bp| bp.birth() <= self.from_txg);
+        let spill = old.map(|bp| {
+            if self.is_sent_embedded(&bp) {
+                (bp, None)
+            } else {
+                (bp, self.read(object, &bp, SPILL_BLOCK))
+            }
+        });
+        self.ahead.push_back(Planned::Dnode {
+            object,
+            dnode,
+            spill,
+        });
+    }
+
+    /// A hole of any level; those beyond what the object ever had are not sent.
+    fn plan_hole(&mut self, object: u64, level: u32, block: u64) {
+        let fan_shift = if object == 0 {
+            self.table_shift
+        } else {
+            self.current.indirect_shift
+        };
+        let shift = fan_shift.saturating_mul(level);
+        let Some(span) = 1_u64.checked_shl(shift) else {
+            return;
+        };
+        let Some(start) = span.checked_mul(block) else {
+            return;
+        };
+        if object == 0 {
+            let slots = TABLE_BLOCK >> DNODE_SHIFT;
+            self.ahead.push_back(Planned::FreeObjects {
+                first: start.saturating_mul(slots),
+                count: span.saturating_mul(slots),
+            });
+            return;
+        }
+        if !self.current.object_type.is_metadata() && start > self.current.max_block_id {
+            return;
+        }
+        let Some(offset) = start.checked_mul(self.current.block_size) else {
+            return;
+        };
+        let end = start
+            .checked_add(span)
+            .and_then(|end| end.checked_mul(self.current.block_size));
+        let length = end.map_or(u64::MAX, |end| end) - offset;
+        self.ahead.push_back(Planned::Hole(ObjectExtent {
+            object,
+            offset,
+            length,
+            to_guid: self.to_guid,
+        }));
+    }
+
+    fn has(&self, feature: u64) -> bool {
+        self.features & feature != 0
+    }
+
+    /// Whether a block above 128 KiB is cut.
+    fn is_split(&self, bp: &BlockPointer) -> bool {
+        bp.lsize() > OLD_MAX_BLOCK_SIZE && !self.has(stream_feature::LARGE_BLOCKS)
+    }
+
+    fn is_sent_embedded(&self, bp: &BlockPointer) -> bool {
+        bp.embedded_kind() == Some(ondisk::EmbeddedKind::Data)
+            && self.has(stream_feature::EMBED_DATA)
+            && (bp.compression() < Compression::LZ4 || self.has(stream_feature::LZ4))
+            && (bp.compression() != Compression::ZSTD || self.has(stream_feature::ZSTD))
+    }
+
+    fn is_sent_compressed(&self, bp: &BlockPointer) -> bool {
+        self.has(stream_feature::COMPRESSED)
+            && !self.is_split(bp)
+            && !bp.is_embedded()
+            && bp.compression() != Compression::OFF
+            && !bp.object_type().is_metadata()
+    }
+
+    /// Begins to read a block. What is not in memory is read past the cache, which others need more.
+    fn read(&mut self, object: u64, bp: &BlockPointer, block: u64) -> Option<Reading> {
+        self.ahead_bytes += bp.lsize();
+        if self.options.dry_run {
+            return None;
+        }
+        let compressed = self.is_sent_compressed(bp);
+        let (cache, store, bp) = (
+            self.services.cache().clone(),
+            self.services.store().clone(),
+            *bp,
+        );
+        let bookmark = Bookmark {
+            objset: self.objset,
+            object,
+            level: 0,
+            block,
+        };
+        let props = ReadProps {
+            class: IoClass::SyncRead,
+            bookmark,
+        };
+        Some(self.services.handle.spawn("read of a send", async move {
+            if compressed {
+                let forms = store.read_forms(&bp, props).await?;
+                if let Some(bytes) = forms.stored {
+                    return Ok(Payload {
+                        bytes,
+                        compressed: true,
+                    });
+                }
+                return Ok(Payload {
+                    bytes: forms.logical,
+                    compressed: false,
+                });
+            }
+            let bytes = if cache.has(&bp) {
+                cache.read_for(&bp, props, SecondLevel::Nothing).await?
+            } else {
+                store.read(&bp, props).await?
+            };
+            Ok(Payload {
+                bytes,
+                compressed: false,
+            })
+        }))
+    }
+
+    async fn write(&mut self, planned: Planned) -> Result<()> {
+        match planned {
+            Planned::Dnode {
+                object,
+                dnode,
+                spill,
+            } => {
+                self.write_dnode(object, &dnode);
+                if let Some((bp, reading)) = spill {
+                    self.write_spill(object, &bp, reading).await?;
+                }
+            }
+            Planned::Hole(extent) => self.writer.free(extent),
+            Planned::FreeObjects { first, count } => self.free_objects(first, count),
+            Planned::Spill {
+                object,
+                bp,
+                reading,
+            } => self.write_spill(object, &bp, reading).await?,
+            Planned::Block {
+                object,
+                object_type,
+                offset,
+                bp,
+                reading,
+            } => {
+                if self.is_sent_embedded(&bp) {
+                    self.write_embedded(object, offset, &bp);
+                    return Ok(());
+                }
+                let payload = self.payload(object, &bp, offset, reading).await?;
+                self.write_block(object, object_type, offset, &bp, payload.as_ref());
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for a block; `None` in a dry run.
+    async fn payload(
+        &mut self,
+        object: u64,
+        bp: &BlockPointer,
+        offset: u64,
+        reading: Option<Reading>,
+    ) -> Result<Option<Payload>> {
+        self.ahead_bytes -= bp.lsize();
+        let Some(reading) = reading else {
+            return Ok(None);
+        };
+        let payload = reading.await.map_err(|source| dmu::DmuError::Read {
+            objset: self.objset,
+            object: ObjectId(object),
+            level: 0,
+            block: offset / bp.lsize().max(1),
+            source: std::sync::Arc::new(source),
+        })?;
+        Ok(Some(payload))
+    }
+
+    /// Writes a record with its payload; in a dry run the payload is counted.
+    fn put(&mut self, record: &StreamRecord, payload: Option<&[u8]>) {
+        if let Some(bytes) = payload {
+            self.writer.put(record, bytes);
+        } else {
+            self.skipped_bytes += ondisk::stream::RECORD_SIZE as u64 + record.payload_len();
+            self.writer.flush();
+        }
+    }
+
+    fn free_objects(&mut self, first: u64, count: u64) {
+        if first < self.objects_max {
+            let count = count.min(self.objects_max - first);
+            self.writer.free_objects(first, count, self.to_guid);
+        }
+    }
+
+    fn write_dnode(&mut self, object: u64, dnode: &DnodePhys) {
+        if dnode.is_free() {
+            self.free_objects(object, 1);
+            return;
+        }
+        let block_size = u64::from(dnode.data_block_sectors) << DNODE_SHIFT;
+        let sent_size = if self.has(stream_feature::LARGE_BLOCKS) {
+            block_size
+        } else {
+            block_size.min(OLD_MAX_BLOCK_SIZE)
+        };
+        let has_spill = dnode.spill.is_some();
+        let record = Object {
+            object,
+            object_type: u32::from(dnode.object_type.0),
+            bonus_type: u32::from(dnode.bonus_type.0),
+            block_size: u32::try_from(sent_size).expect("blocks are at most 16 MiB"),
+            bonus_len: u32::try_from(dnode.bonus.len()).expect("a bonus is at most 16 KiB"),
+            checksum: dnode.checksum.0,
+            compression: dnode.compression.0,
+            dnode_slots: dnode.extra_slots + 1,
+            flags: if has_spill { record_flags::SPILL } else { 0 },
+            raw_bonus_len: 0,
+            to_guid: self.to_guid,
+            indirect_shift: 0,
+            levels: 0,
+            block_pointers: 0,
+            max_block_id: 0,
+        };
+        self.writer.put(&StreamRecord::Object(record), &dnode.bonus);
+        self.writer.free(ObjectExtent {
+            object,
+            offset: dnode
+                .max_block_id
+                .saturating_add(1)
+                .saturating_mul(block_size),
+            length: TO_THE_END,
+            to_guid: self.to_guid,
+        });
+    }
+
+    async fn write_spill(
+        &mut self,
+        object: u64,
+        bp: &BlockPointer,
+        reading: Option<Reading>,
+    ) -> Result<()> {
+        if self.is_sent_embedded(bp) {
+            // OpenZFS sends it so, as a block with the number of spill blocks, and its receivers know it.
+            let offset = SPILL_BLOCK.wrapping_mul(bp.lsize());
+            self.write_embedded(object, offset, bp);
+            return Ok(());
+        }
+        let payload = self.payload(object, bp, SPILL_BLOCK, reading).await?;
+        let unmodified = bp.birth() <= self.from_txg;
+        let record = Spill {
+            object,
+            length: bp.lsize(),
+            to_guid: self.to_guid,
+            flags: if unmodified { record_flags::SPILL } else { 0 },
+            compression: 0,
+            compressed_size: 0,
+            crypt: CryptParams::default(),
+            object_type: 0,
+        };
+        let bytes = payload.as_ref().map(|payload| &payload.bytes[..]);
+        self.put(&StreamRecord::Spill(record), bytes);
+        Ok(())
+    }
+
+    fn write_embedded(&mut self, object: u64, offset: u64, bp: &BlockPointer) {
+        let size = |bytes: u64| u32::try_from(bytes).expect("embedded data is at most 112 bytes");
+        let record = WriteEmbedded {
+            object,
+            offset,
+            length: bp.lsize(),
+            to_guid: self.to_guid,
+            compression: bp.compression().0,
+            embedded_kind: 0,
+            logical_size: size(bp.lsize()),
+            physical_size: size(bp.psize()),
+        };
+        self.writer
+            .put(&StreamRecord::WriteEmbedded(record), &bp.embedded_payload());
+    }
+
+    fn write_block(
+        &mut self,
+        object: u64,
+        object_type: ObjectType,
+        offset: u64,
+        bp: &BlockPointer,
+        payload: Option<&Payload>,
+    ) {
+        let mut record = Write {
+            object,
+            object_type: u32::from(object_type.0),
+            offset,
+            logical_size: bp.lsize(),
+            to_guid: self.to_guid,
+            checksum: ChecksumKind::OFF.0,
+            flags: 0,
+            compression: 0,
+            key_checksum: [0; 4],
+            key_prop: 0,
+            compressed_size: 0,
+            crypt: CryptParams::default(),
+        };
+        if self.is_split(bp) {
+            let mut at = 0;
+            while at < bp.lsize() {
+                let len = (bp.lsize() - at).min(OLD_MAX_BLOCK_SIZE);
+                record.offset = offset + at;
+                record.logical_size = len;
+                let piece = payload.map(|whole| &whole.bytes[to_usize(at)..to_usize(at + len)]);
+                self.put(&StreamRecord::Write(record.clone()), piece);
+                at += len;
+            }
+            return;
+        }
+        if payload.map_or(self.is_sent_compressed(bp), |payload| payload.compressed) {
+            record.compression = bp.compression().0;
+            record.compressed_size = bp.psize();
+        }
+        if !bp.is_embedded() {
+            record.checksum = bp.checksum_kind().0;
+            if is_trusted_by_dedup(bp.checksum_kind()) {
+                record.flags |= record_flags::CHECKSUM_CAN_DEDUP;
+            }
+            record.key_checksum = bp.checksum();
+            record.key_prop = (bp.lsize() / 512 - 1)
+                | (bp.psize() / 512 - 1) << 16
+                | u64::from(bp.compression().0) << 32;
+        }
+        let bytes = payload.map(|whole| &whole.bytes[..]);
+        self.put(&StreamRecord::Write(record), bytes);
+    }
+}
+
+fn to_usize(bytes: u64) -> usize {
+    usize::try_from(bytes).expect("blocks are at most 16 MiB")
+}
+
+/// Whether a checksum is one that deduplication takes for equality.
+fn is_trusted_by_dedup(kind: ChecksumKind) -> bool {
+    matches!(
+        kind,
+        ChecksumKind::SHA256 | ChecksumKind::SHA512 | ChecksumKind::SKEIN | ChecksumKind::BLAKE3
+    )
+}
+
+/// The features a stream of the snapshot has.
+async fn features(snapshot: &Dataset, objset: &Objset, options: SendOptions) -> Result<u64> {
+    let pool = snapshot.pool_features();
+    let state = snapshot.state();
+    let of_dataset = |name: &str| state.features.borrow().contains(name);
+    let mut all = 0;
+    if objset.kind() == ObjsetType::ZFS && zpl_version(objset).await? >= 5 {
+        all |= stream_feature::SA_SPILL;
+    }
+    if options.large_blocks && of_dataset("large_blocks") {
+        all |= stream_feature::LARGE_BLOCKS;
+    }
+    if options.embedded && pool.is_active("embedded_data") {
+        all |= stream_feature::EMBED_DATA;
+    }
+    if options.compressed {
+        all |= stream_feature::COMPRESSED;
+    }
+    if all & (stream_feature::EMBED_DATA | stream_feature::COMPRESSED) != 0
+        && pool.is_active("lz4_compress")
+    {
+        all |= stream_feature::LZ4;
+    }
+    if options.compressed && of_dataset("zstd_compress") {
+        all |= stream_feature::ZSTD;
+    }
+    if of_dataset("large_dnode") {
+        all |= stream_feature::LARGE_DNODE;
+    }
+    if of_dataset("longname") {
+        all |= stream_feature::LONG_NAMES;
+    }
+    if of_dataset("large_microzap") {
+        if all & stream_feature::LARGE_BLOCKS == 0 {
+            return Err(DslError::Unsupported {
+                what: "sending large directories without large blocks (-L)",
+            });
+        }
+        all |= stream_feature::LARGE_MICROZAP;
+    }
+    Ok(all)
+}
+
+/// The version of a file system's own format, in its master node.
+async fn zpl_version(objset: &Objset) -> Result<u64> {
+    const MASTER_NODE: ObjectId = ObjectId(1);
+    let version = dmu::zap::lookup_u64(objset, MASTER_NODE, "VERSION").await?;
+    Ok(version.unwrap_or(0))
+}

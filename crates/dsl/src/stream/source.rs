@@ -1,0 +1,115 @@
+//! What a stream is of and counts from: names to snapshots, and whether one comes before the other.
+
+use std::rc::Rc;
+
+use ondisk::{ObjectId, Txg};
+
+use super::send::{SendFrom, SendOptions, Sender};
+use crate::dataset::Dataset;
+use crate::dsl_dir::DslDir;
+use crate::dsl_pool::DslPool;
+use crate::error::{DslError, Result};
+use crate::hierarchy::Hierarchy;
+use crate::namecheck::split;
+
+impl Hierarchy {
+    /// Begins the stream of a snapshot: as a whole, or from an earlier snapshot or bookmark of its dataset or of one it is a clone
+    /// of. The snapshot cannot be destroyed until the sender is dropped.
+    ///
+    /// # Errors
+    /// `NotFound`; `WrongKind` for what is no snapshot; `NotEarlier` when `from` does not come before it; `KeyNotLoaded`; errors of
+    /// reading.
+    pub async fn send(
+        &self,
+        snapshot: &str,
+        from: Option<&str>,
+        options: SendOptions,
+    ) -> Result<Sender> {
+        let (snapshot, from) = {
+            let pool = self.pool();
+            let _names = pool.config.read().await;
+            let found = pool.find(snapshot).await?;
+            if found.snapshot.is_none() {
+                return Err(DslError::WrongKind {
+                    name: snapshot.into(),
+                });
+            }
+            pool.require_key(&found.dir).await?;
+            let dataset = pool.open_dataset(found).await?;
+            let from = match from {
+                Some(from) => Some(pool.send_from(&dataset, from).await?),
+                None => None,
+            };
+            (dataset, from)
+        };
+        Sender::new(snapshot, from, options).await
+    }
+}
+
+impl DslPool {
+    async fn send_from(self: &Rc<Self>, to: &Dataset, from: &str) -> Result<SendFrom> {
+        let dir = to.state().dir();
+        let parts = split(from);
+        let (from_dir, source) = if let Some(short) = parts.bookmark {
+            let missing = || DslError::NotFound { name: from.into() };
+            let from_dir = self.find_dir(parts.head).await?.ok_or_else(missing)?;
+            let head = ObjectId(from_dir.phys().head_dataset_obj);
+            let bookmarks = self.stored_bookmarks(head).await?;
+            let (_, bookmark) = bookmarks
+                .into_iter()
+                .find(|(name, _)| name == short)
+                .ok_or_else(missing)?;
+            let source = SendFrom {
+                guid: bookmark.guid,
+                creation_txg: Txg(bookmark.creation_txg),
+                is_clone: false,
+            };
+            (from_dir, source)
+        } else {
+            let found = self.find(from).await?;
+            if found.snapshot.is_none() {
+                return Err(DslError::WrongKind { name: from.into() });
+            }
+            let state = self.load_dataset(found.dataset, found.snapshot).await?;
+            let source = SendFrom {
+                guid: state.phys().guid,
+                creation_txg: Txg(state.phys().creation_txg),
+                is_clone: found.dir.object != dir.object,
+            };
+            (found.dir, source)
+        };
+        if self
+            .is_earlier(&from_dir, source.creation_txg, dir, to.create_txg())
+            .await?
+        {
+            Ok(source)
+        } else {
+            Err(DslError::NotEarlier { name: from.into() })
+        }
+    }
+
+    /// Whether what was made of a directory in `from_txg` comes before what `dir` held in `to_txg`: in the same directory, or in
+    /// one that it descends from by clones.
+    async fn is_earlier(
+        self: &Rc<Self>,
+        from_dir: &Rc<DslDir>,
+        from_txg: Txg,
+        mut dir: Rc<DslDir>,
+        to_txg: Txg,
+    ) -> Result<bool> {
+        if from_dir.object == dir.object {
+            return Ok(from_txg < to_txg);
+        }
+        loop {
+            let origin = ObjectId(dir.phys().origin_obj);
+            if origin == ObjectId(0) {
+                return Ok(false);
+            }
+            let origin = self.load_dataset(origin, None).await?;
+            dir = origin.dir();
+            if dir.object == from_dir.object {
+                return Ok(from_txg.0 <= origin.phys().creation_txg);
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Records to a stream, with the running checksum.
+
+use codec::checksum::RunningFletcher4;
+use ondisk::stream::put_record_checksum;
+use ondisk::stream::{Begin, CHECKSUM_OFFSET, ObjectExtent, StreamKind, StreamRecord, TO_THE_END};
+
+/// Writes records and payloads into a buffer, which its owner empties. Adjacent frees become one record.
+#[derive(Debug, Default)]
+pub(super) struct StreamWriter {
+    out: Vec<u8>,
+    sum: RunningFletcher4,
+    /// A FREE or FREEOBJECTS that the next record may still lengthen.
+    pending: Option<StreamRecord>,
+}
+
+impl StreamWriter {
+    /// Bytes that were not taken yet.
+    pub(super) fn len(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Takes what was written; what may still be lengthened stays.
+    pub(super) fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// Writes a record and its payload, padded with zeros to the length that the record says.
+    ///
+    /// # Panics
+    /// When the payload is longer than the record says.
+    pub(super) fn put(&mut self, record: &StreamRecord, payload: &[u8]) {
+        self.flush();
+        self.put_now(record, payload);
+    }
+
+    /// Writes what waited to be lengthened.
+    pub(super) fn flush(&mut self) {
+        if let Some(pending) = self.pending.take() {
+            self.put_now(&pending, &[]);
+        }
+    }
+
+    /// Writes an END with the checksum so far in it.
+    pub(super) fn end(&mut self, to_guid: u64) {
+        self.flush();
+        let checksum = self.sum.sums();
+        self.put_now(&StreamRecord::End { checksum, to_guid }, &[]);
+    }
+
+    /// Frees `length` bytes of an object, or all from `offset` on ([`TO_THE_END`]).
+    pub(super) fn free(&mut self, extent: ObjectExtent) {
+        let ObjectExtent {
+            object,
+            offset,
+            length,
+            ..
+        } = extent;
+        if let Some(StreamRecord::Free(last)) = &mut self.pending
+            && last.object == object
+            && last.offset.checked_add(last.length) == Some(offset)
+        {
+            last.length = if length == TO_THE_END || offset.checked_add(length).is_none() {
+                TO_THE_END
+            } else {
+                last.length + length
+            };
+            return;
+        }
+        let beyond = offset.checked_add(length).is_none();
+        let length = if beyond { TO_THE_END } else { length };
+        let record = StreamRecord::Free(ObjectExtent { length, ..extent });
+        self.flush();
+        if extent.length == TO_THE_END {
+            // OpenZFS lengthens no such record.
+            self.put_now(&record, &[]);
+        } else {
+            self.pending = Some(record);
+        }
+    }
+
+    /// Frees `count` objects.
+    pub(super) fn free_objects(&mut self, first_object: u64, count: u64, to_guid: u64) {
+        if let Some(StreamRecord::FreeObjects {
+            first_object: first,
+            count: known,
+            ..
+        }) = &mut self.pending
+            && *first + *known == first_object
+        {
+            *known += count;
+            return;
+        }
+        self.flush();
+        self.pending = Some(StreamRecord::FreeObjects {
+            first_object,
+            count,
+            to_guid,
+        });
+    }
+
+    fn put_now(&mut self, record: &StreamRecord, payload: &[u8]) {
+        let mut bytes = record.encode();
+        if matches!(record, StreamRecord::Begin(_)) {
+            self.sum = RunningFletcher4::default();
+            self.sum.update(&bytes);
+        } else {
+            self.sum.update(&bytes[..CHECKSUM_OFFSET]);
+            put_record_checksum(&mut bytes, self.sum.sums());
+            self.sum.update(&bytes[CHECKSUM_OFFSET..]);
+        }
+        self.out.extend_from_slice(&bytes);
+        let len = usize::try_from(record.payload_len()).expect("payloads are at most 16 MiB");
+        assert!(
+            payload.len() <= len,
+            "a payload of {} bytes where the record says {len}",
+            payload.len()
+        );
+        let at = self.out.len();
+        self.out.extend_from_slice(payload);
+        self.out.resize(at + len, 0);
+        self.sum.update(&self.out[at..]);
+    }
+}
+
+/// Returns the records that open a package of streams: a BEGIN without a list of datasets, as `zfs send -I` writes it, and its END.
+///
+/// # Panics
+/// When the name has more than 255 bytes.
+#[must_use]
+pub fn package_begin(to_name: &str) -> Vec<u8> {
+    let begin = Begin {
+        kind: StreamKind::Compound,
+        features: 0,
+        creation_time: 0,
+        objset_type: 0,
+        flags: 0,
+        to_guid: 0,
+        from_guid: 0,
+        to_name: to_name.as_bytes().to_vec(),
+        payload_len: 0,
+    };
+    let begin = StreamRecord::Begin(begin).encode();
+    let mut sum = RunningFletcher4::default();
+    sum.update(&begin);
+    let end = StreamRecord::End {
+        checksum: sum.sums(),
+        to_guid: 0,
+    };
+    // The ENDs of a package carry no running checksum. OpenZFS: lib/libzfs/libzfs_sendrecv.c, send_prelim_records.
+    [begin, end.encode()].concat()
+}
+
+/// Returns the record that closes a package of streams.
+#[must_use]
+pub fn package_end() -> Vec<u8> {
+    let end = StreamRecord::End {
+        checksum: [0; 4],
+        to_guid: 0,
+    };
+    end.encode().to_vec()
+}
