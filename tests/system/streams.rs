@@ -196,7 +196,7 @@ fn what_cannot_be_sent_is_refused() {
         ),
     ] {
         let shown = place.run(&format!("zfs send {arguments} > out; echo $?; wc -c < out"));
-        assert_eq!(shown, format!("{expect}\n1\n0\n"), "zfs send {arguments}");
+        assert_eq!(shown, format!("1\n0\n! {expect}\n"), "zfs send {arguments}");
     }
     // A snapshot that is being sent stays; once its reader has gone, it can be destroyed.
     let shown = place.run(

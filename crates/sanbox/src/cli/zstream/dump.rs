@@ -102,8 +102,8 @@ fn records(
     } else {
         StreamReader::default()
     };
-    // Only a stream that ended with an END is whole.
-    let mut ended = true;
+    // A stream is whole with its END, a package with the END behind that of its last stream.
+    let (mut ended, mut packed, mut after_end) = (true, false, false);
     while let Some(bytes) = next_record(input)? {
         let record = match reader.record(&bytes) {
             Ok(record) => record,
@@ -115,12 +115,15 @@ fn records(
             }
             Err(error @ StreamError::Malformed(_)) => return Err(DumpError::Malformed(error)),
         };
-        ended = matches!(record, StreamRecord::End { .. });
+        let is_end = matches!(record, StreamRecord::End { .. });
+        ended = is_end && (!packed || after_end);
+        after_end = is_end;
         let payload = record.payload_len();
         let sums = &mut totals.by_type[record.type_number() as usize];
         sums.0 += 1;
         totals.length += RECORD_SIZE as u64;
         if let StreamRecord::Begin(begin) = &record {
+            packed |= begin.kind == StreamKind::Compound;
             print_begin(out, begin)?;
             if options.verbose {
                 writeln!(out)?;
@@ -201,10 +204,7 @@ fn begin_payload(
         Ok(())
     })?;
     match NvList::decode(&packed) {
-        Ok(list) => {
-            nvlist::print(out, &list, 0)?;
-            writeln!(out)?;
-        }
+        Ok(list) => nvlist::print(out, &list, 0)?,
         Err(error) => writeln!(out, "the list cannot be read: {error}")?,
     }
     Ok(())
