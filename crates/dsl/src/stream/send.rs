@@ -256,7 +256,8 @@ impl Sender {
             return Ok(());
         }
         if let Some(dnode) = item.dnode {
-            return Ok(self.plan_dnode(object, dnode));
+            self.plan_dnode(object, dnode);
+            return Ok(());
         }
         if item.level == TraverseItem::SPILL {
             let reading = if self.is_sent_embedded(&item.bp) {
