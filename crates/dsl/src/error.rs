@@ -114,6 +114,21 @@ pub enum DslError {
         /// The snapshot or bookmark.
         name: String,
     },
+    /// The newest snapshot is not the one that a stream counts from.
+    #[error("most recent snapshot does not match incremental source")]
+    NoSource {
+        /// The dataset.
+        name: String,
+    },
+    /// A stream cannot be received: the dataset changed since its newest snapshot.
+    #[error("destination has been modified since most recent snapshot")]
+    Modified {
+        /// The dataset.
+        name: String,
+    },
+    /// A stream is damaged, or no stream.
+    #[error("invalid stream ({0})")]
+    Stream(#[from] crate::stream::StreamError),
     /// Another change in the same txg prevents this one; it is retried in the next txg.
     #[error("try again")]
     Again,

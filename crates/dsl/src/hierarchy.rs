@@ -248,6 +248,21 @@ impl Hierarchy {
             .await
     }
 
+    /// Destroys what receives left that did not end before the pool was closed, and that cannot go on.
+    ///
+    /// # Errors
+    /// Of reading. What cannot be destroyed stays.
+    pub async fn destroy_left_receives(&self) -> Result<()> {
+        let left = {
+            let _names = self.0.config.read().await;
+            self.0.left_receives().await?
+        };
+        for name in left {
+            let _ = self.destroy(&name).await;
+        }
+        Ok(())
+    }
+
     /// Names of the datasets whose intent log is not empty: they must not be written before it is
     /// replayed.
     ///

@@ -102,7 +102,32 @@ pub(crate) struct ListedDataset {
 }
 
 impl DslPool {
-    /// The children of a directory that users see.
+    /// The children of a directory that are listed: not what a receive fills.
+    async fn children_shown(self: &Rc<Self>, dir: &Rc<DslDir>) -> Result<Vec<Rc<DslDir>>> {
+        let mut children = self.children(dir).await?;
+        children.retain(|child| !child.name.borrow().starts_with('%'));
+        Ok(children)
+    }
+
+    /// Names of the heads that receives left which did not end, and which cannot go on: nothing refers to them.
+    // OpenZFS: module/zfs/dsl_destroy.c, dsl_destroy_inconsistent
+    pub(crate) async fn left_receives(self: &Rc<Self>) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for dir in self.all_dirs().await? {
+            let head = ObjectId(dir.phys().head_dataset_obj);
+            let phys = self.dataset_phys(head).await?;
+            if phys.flags & dataset_flags::INCONSISTENT == 0 {
+                continue;
+            }
+            let snapshots = zap::count(&self.mos, ObjectId(phys.snapnames_zapobj)).await?;
+            if snapshots == 0 && self.resume_token(&dir).await?.is_none() {
+                names.push(self.name_of(&dir));
+            }
+        }
+        Ok(names)
+    }
+
+    /// The children of a directory, but for those of the pool itself.
     pub(crate) async fn children(self: &Rc<Self>, dir: &Rc<DslDir>) -> Result<Vec<Rc<DslDir>>> {
         let map = ObjectId(dir.phys().child_dir_zapobj);
         let mut children = Vec::new();
@@ -163,7 +188,7 @@ impl DslPool {
                 datasets.push((self.name_of(&dir), found));
             }
             if below {
-                for child in self.children(&dir).await? {
+                for child in self.children_shown(&dir).await? {
                     work.push((child, depth + 1));
                 }
             }
@@ -183,7 +208,7 @@ impl DslPool {
                 names.push(self.name_of(&dir));
             }
             if spec.depth.is_none_or(|max| depth < max) {
-                for child in self.children(&dir).await? {
+                for child in self.children_shown(&dir).await? {
                     work.push((child, depth + 1));
                 }
             }

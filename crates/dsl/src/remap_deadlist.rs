@@ -56,6 +56,24 @@ impl DslPool {
         Ok(zap::add_u64(&self.mos, dataset, REMAP_DEADLIST, list.0, tx).await?)
     }
 
+    /// Exchanges the lists of two heads. Syncing context.
+    pub(crate) async fn swap_remap_deadlists(
+        &self,
+        head: ObjectId,
+        clone: ObjectId,
+        tx: &Tx,
+    ) -> Result<()> {
+        let of_head = self.unset_remap_deadlist(head, tx).await?;
+        let of_clone = self.unset_remap_deadlist(clone, tx).await?;
+        if let Some(list) = of_clone {
+            self.set_remap_deadlist(head, list, tx).await?;
+        }
+        if let Some(list) = of_head {
+            self.set_remap_deadlist(clone, list, tx).await?;
+        }
+        Ok(())
+    }
+
     /// Gives a head's list to the snapshot just taken of it. Syncing context.
     pub(crate) async fn move_remap_deadlist(
         &self,

@@ -67,6 +67,12 @@ pub enum EngineError {
     /// A stream cannot count from this: it does not come before what is sent.
     #[error("not an earlier snapshot from the same fs")]
     NotEarlier(String),
+    /// The newest snapshot is not the one that a stream counts from.
+    #[error("most recent snapshot of {0} does not\nmatch incremental source")]
+    NoSource(String),
+    /// A stream is for a dataset that changed since its newest snapshot.
+    #[error("destination {0} has been modified\nsince most recent snapshot")]
+    Modified(String),
     /// The operation is not for datasets of this kind.
     #[error("operation not applicable to datasets of this type")]
     WrongKind(String),
@@ -120,6 +126,8 @@ impl From<DslError> for EngineError {
             DslError::Conflicts { names, origin } => Self::Conflicts { names, origin },
             DslError::NotNewest { name } => Self::NotNewest(name),
             DslError::NotAncestor { name } => Self::NotAncestor(name),
+            DslError::NoSource { name } => Self::NoSource(name),
+            DslError::Modified { name } => Self::Modified(name),
             DslError::NotEarlier { name } => Self::NotEarlier(name),
             DslError::WrongKind { name } => Self::WrongKind(name),
             DslError::NoSpace | DslError::Quota { .. } => Self::OutOfSpace,

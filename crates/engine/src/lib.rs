@@ -25,6 +25,7 @@ mod objects;
 mod operations;
 mod pool_handle;
 mod pool_mailbox;
+mod receive;
 mod send;
 mod snapshot;
 mod statistics;
@@ -43,6 +44,7 @@ pub use fs::FsHandle;
 pub use objects::ObjectSum;
 pub use pool_handle::PoolHandle;
 pub use pool_mailbox::{Ending, Request};
+pub use receive::{ReceiveRequest, ReceiveStream, ReceivedSnapshot};
 pub use send::{SendRequest, SendStream};
 pub use snapshot::{Hold, Refusal, SnapshotRequest};
 pub use statistics::{

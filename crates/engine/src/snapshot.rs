@@ -315,7 +315,7 @@ impl PoolHandle {
     }
 
     /// Notifies the watches of a dataset (`None`: of all).
-    async fn notify(&self, guid: Option<u64>, invalidation: Invalidation) {
+    pub(crate) async fn notify(&self, guid: Option<u64>, invalidation: Invalidation) {
         self.mailbox
             .watches()
             .notify(guid, 0, &[invalidation])

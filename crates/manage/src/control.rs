@@ -16,6 +16,8 @@ use tokio::net::{UnixListener, UnixStream};
 
 /// Largest frame taken; senders split what is longer.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
+/// Bytes of input in a frame.
+const INPUT_BYTES: usize = 256 << 10;
 
 /// A command as its user gave it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +34,9 @@ pub struct Request {
     /// User who gave it.
     #[serde(default)]
     pub uid: u32,
+    /// Frames of input follow: the command reads them.
+    #[serde(default)]
+    pub input: bool,
 }
 
 /// What goes over the socket.
@@ -39,6 +44,8 @@ pub struct Request {
 pub enum Frame {
     /// Client to appliance: the command.
     Request(Request),
+    /// Client to appliance: bytes of standard input; none at its end.
+    In(Vec<u8>),
     /// Bytes for standard output.
     Out(Vec<u8>),
     /// Bytes for standard error.
@@ -57,6 +64,7 @@ impl Frame {
             Self::Request(request) => {
                 (b'R', serde_json::to_vec(request).map_err(io::Error::other)?)
             }
+            Self::In(bytes) => (b'I', bytes.clone()),
             Self::Out(bytes) => (b'O', bytes.clone()),
             Self::Err(bytes) => (b'E', bytes.clone()),
             Self::Exit(code) => (b'X', vec![*code]),
@@ -97,6 +105,7 @@ impl Frame {
                 serde_json::from_slice(bytes)
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?,
             ),
+            (b'I', _) => Self::In(payload),
             (b'O', _) => Self::Out(payload),
             (b'E', _) => Self::Err(payload),
             (b'X', [code]) => Self::Exit(*code),
@@ -123,8 +132,15 @@ pub fn environment() -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Has the appliance at `socket` run a command of this process's user, with this process's output; `None` when no appliance
-/// listens. Returns the exit code. See [`ask`].
+/// Whether a command reads standard input.
+#[must_use]
+pub fn reads_input(tool: &str, arguments: &[String]) -> bool {
+    let command = arguments.first().map_or("", String::as_str);
+    tool == "zfs" && matches!(command, "receive" | "recv")
+}
+
+/// Has the appliance at `socket` run a command of this process's user, with this process's input and output; `None` when no
+/// appliance listens. Returns the exit code. See [`ask`].
 ///
 /// # Errors
 /// As [`ask`].
@@ -135,6 +151,7 @@ pub fn run(socket: &Path, tool: &str, arguments: &[String]) -> io::Result<Option
         directory: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
         environment: environment(),
         uid: rustix::process::getuid().as_raw(),
+        input: reads_input(tool, arguments),
     };
     let (mut out, mut err) = (io::stdout().lock(), io::stderr().lock());
     let answer = ask(socket, &request, &mut out, &mut err)?;
@@ -173,6 +190,12 @@ pub fn ask(
     };
     let payload = serde_json::to_vec(request).map_err(io::Error::other)?;
     stream.write_all(&frame_bytes(b'R', &payload)?)?;
+    if request.input {
+        let to = stream.try_clone()?;
+        std::thread::Builder::new()
+            .name("input".to_owned())
+            .spawn(move || send_input(to))?;
+    }
     loop {
         let mut header = [0; 5];
         match stream.read_exact(&mut header) {
@@ -194,10 +217,30 @@ pub fn ask(
             Frame::Out(bytes) => out.write_all(&bytes).and_then(|()| out.flush()),
             Frame::Err(bytes) => err.write_all(&bytes),
             Frame::Exit(code) => return Ok(Some(Answer::Exit(code))),
-            Frame::Request(_) => Ok(()),
+            Frame::Request(_) | Frame::In(_) => Ok(()),
         };
         if written.is_err() {
             return Ok(Some(Answer::OutputClosed));
+        }
+    }
+}
+
+/// Hands standard input on until it ends, or nobody takes it any more.
+fn send_input(mut to: std::os::unix::net::UnixStream) {
+    let mut input = io::stdin().lock();
+    let mut bytes = vec![0; INPUT_BYTES];
+    loop {
+        let len = match input.read(&mut bytes) {
+            Ok(len) => len,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            // The command sees a stream that ends too early.
+            Err(_) => 0,
+        };
+        let Ok(frame) = frame_bytes(b'I', &bytes[..len]) else {
+            return;
+        };
+        if to.write_all(&frame).is_err() || len == 0 {
+            return;
         }
     }
 }
@@ -314,6 +357,7 @@ mod tests {
                 directory: PathBuf::from("/"),
                 environment: BTreeMap::new(),
                 uid: 0,
+                input: false,
             }),
             Frame::Out(b"tank\n".to_vec()),
             Frame::Err(Vec::new()),
@@ -342,6 +386,7 @@ mod tests {
             directory: PathBuf::from("/"),
             environment: BTreeMap::new(),
             uid: 0,
+            input: false,
         };
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let unserved = ask(&socket, &request, &mut out, &mut err).expect("asks");

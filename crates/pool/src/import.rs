@@ -293,6 +293,7 @@ impl Pool {
         }
         pool.sync().await?;
         drop(claimed);
+        pool.0.hierarchy.destroy_left_receives().await?;
         pool.0.continue_scans().await?;
         pool.0.expand_measured_if_auto().await?;
         pool.0.discard_in_background();

@@ -25,6 +25,7 @@ use manage::state::{StateDirectory, StateLock};
 use tokio::signal::unix::{SignalKind, signal};
 
 use appliance::Appliance;
+use cli::input::Input;
 use cli::out::Out;
 use cli::{Caller, Session};
 
@@ -281,12 +282,15 @@ impl Invocation {
             environment: manage::control::environment(),
             uid: rustix::process::getuid().as_raw(),
         };
+        let reads = manage::control::reads_input(&self.tool, &self.arguments);
+        let input = reads.then(Input::process);
         PreparedCommand(Session::new(
             appliance,
             Out::process(),
             caller,
             &self.tool,
             &self.arguments,
+            input,
         ))
     }
 

@@ -3,8 +3,10 @@
 //! Knows the order of bytes, records and payloads; what a receiver makes of them is not here.
 
 mod reader;
+mod receive;
 mod send;
 mod source;
+mod target;
 mod writer;
 
 pub use ondisk::stream::{
@@ -13,5 +15,6 @@ pub use ondisk::stream::{
 };
 pub use ondisk::{NvList, NvValue};
 pub use reader::{StreamError, StreamReader};
+pub use receive::{ReceiveTarget, Receiver};
 pub use send::{SendFrom, SendOptions, Sender};
 pub use writer::{package_begin, package_end};

@@ -500,6 +500,10 @@ impl Sender {
         offset: u64,
         reading: Option<Reading>,
     ) -> Result<Option<Payload>> {
+        assert!(
+            self.ahead_bytes >= bp.lsize(),
+            "what is read ahead is counted"
+        );
         self.ahead_bytes -= bp.lsize();
         let Some(reading) = reading else {
             return Ok(None);

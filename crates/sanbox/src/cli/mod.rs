@@ -5,6 +5,7 @@ pub(crate) mod declare;
 pub(crate) mod format;
 pub(crate) mod getopt;
 pub(crate) mod help;
+pub(crate) mod input;
 pub(crate) mod json;
 pub(crate) mod out;
 pub(crate) mod sanbox;
@@ -21,6 +22,7 @@ use engine::EngineError;
 
 use crate::appliance::Appliance;
 use getopt::{Getopt, Long, Opt};
+use input::Input;
 use out::{Out, OutputClosed};
 use usage::Entry;
 
@@ -56,6 +58,8 @@ pub(crate) struct Session {
     pub(crate) appliance: Arc<Appliance>,
     /// Where the output goes.
     pub(crate) out: Out,
+    /// Standard input, of a command that reads it.
+    pub(crate) input: Option<Input>,
     /// The client.
     pub(crate) caller: Caller,
     /// The command as typed, for the pool's history (`zpool create tank ...`).
@@ -72,6 +76,7 @@ impl Session {
         caller: Caller,
         tool: &str,
         arguments: &[String],
+        input: Option<Input>,
     ) -> Self {
         let mut line = tool.to_owned();
         for argument in arguments {
@@ -81,6 +86,7 @@ impl Session {
         Self {
             appliance,
             out,
+            input,
             caller,
             line,
             usage: String::new(),

@@ -7,12 +7,13 @@ use std::time::Duration;
 use engine::Subject;
 use futures_util::future::{AbortHandle, abortable};
 use manage::control::Frame;
-use tokio::net::unix::OwnedWriteHalf;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::log;
 use crate::appliance::{Appliance, as_subject};
+use crate::cli::input::Input;
 use crate::cli::out::{Out, Stream};
 use crate::cli::{Caller, Session};
 
@@ -119,6 +120,14 @@ fn on_own_thread<T: Send + 'static>(
     Ok((outcome, abort))
 }
 
+/// Hands the input of a command on until the connection is closed.
+async fn take_input(reader: &mut OwnedReadHalf, feed: mpsc::Sender<Vec<u8>>) {
+    while let Ok(Some(Frame::In(bytes))) = Frame::receive(reader).await {
+        // A command that has ended takes no more; its answer is on the way.
+        let _ = feed.send(bytes).await;
+    }
+}
+
 async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
     let subject = subject(&stream);
     let (mut reader, mut writer) = stream.into_split();
@@ -147,7 +156,16 @@ async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
         return refuse(&mut writer, &refusal).await;
     }
     let out = Out::channel(sender);
-    let session = Session::new(appliance, out, caller, &request.tool, &request.arguments);
+    let (feed, input) = Input::channel();
+    let input = request.input.then_some(input);
+    let session = Session::new(
+        appliance,
+        out,
+        caller,
+        &request.tool,
+        &request.arguments,
+        input,
+    );
     let tool = request.tool.clone();
     let command = async move {
         // The session, and with it the sender of output, goes when the command ends.
@@ -172,6 +190,6 @@ async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
     tokio::select! {
         _ = relay => {}
         // The client closed the connection: interrupted, or gone.
-        _ = Frame::receive(&mut reader) => abort.abort(),
+        () = take_input(&mut reader, feed) => abort.abort(),
     }
 }

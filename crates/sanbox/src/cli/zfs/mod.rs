@@ -8,6 +8,7 @@ mod diff;
 mod get;
 mod list;
 mod mount;
+mod receive;
 mod send;
 mod snapshot;
 mod upgrade;
@@ -65,6 +66,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "share" => mount::share(session, rest).await,
         "unshare" => mount::unshare(session, rest).await,
         "send" => send::run(session, rest).await,
+        "receive" => receive::run(session, rest).await,
         "upgrade" => upgrade::run(session, rest).await,
         other => Err(session.fail(format!(
             "zfs {other}: not supported by this version of sanbox yet"

@@ -130,7 +130,7 @@ fn records(
             }
             begin_payload(input, out, &mut reader)?;
         } else {
-            if options.verbose || ended {
+            if options.verbose || is_end {
                 writeln!(out, "{}", line(&record))?;
             }
             data_payload(input, out, &mut reader, options)?;

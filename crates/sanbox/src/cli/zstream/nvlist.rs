@@ -17,7 +17,7 @@ pub(super) fn print(out: &mut dyn Write, list: &NvList, depth: usize) -> io::Res
         let name = String::from_utf8_lossy(name);
         write!(out, "{tabs}{name}")?;
         match value {
-            NvValue::Boolean => writeln!(out)?,
+            NvValue::Boolean => writeln!(out, " = 1")?,
             NvValue::List(inner) => {
                 writeln!(out, " = (embedded nvlist)")?;
                 print(out, inner, depth + 1)?;

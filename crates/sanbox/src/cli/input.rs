@@ -1,0 +1,55 @@
+//! Where the input of a command comes from: the process's own standard input, or the frames of a control connection. It comes in
+//! chunks through a bounded channel, so that a slow command holds up the sender and not the memory.
+
+use std::io::{self, Read as _};
+use std::sync::Arc;
+
+use tokio::sync::{Mutex, mpsc};
+
+/// Chunks on their way to a command.
+const CHUNKS_MAX: usize = 4;
+/// Bytes of a chunk that is read here.
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// The input of one command. An empty chunk is its end; where the sender is gone before, it was cut off.
+#[derive(Clone)]
+pub(crate) struct Input(Arc<Mutex<mpsc::Receiver<Vec<u8>>>>);
+
+impl Input {
+    /// Input that somebody else brings.
+    pub(crate) fn channel() -> (mpsc::Sender<Vec<u8>>, Self) {
+        let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
+        (sender, Self(Arc::new(Mutex::new(receiver))))
+    }
+
+    /// Standard input of this process, read by a thread of its own.
+    pub(crate) fn process() -> Self {
+        let (sender, input) = Self::channel();
+        let read = move || {
+            let mut stdin = io::stdin().lock();
+            loop {
+                let mut chunk = vec![0; CHUNK_BYTES];
+                match stdin.read(&mut chunk) {
+                    Ok(len) => chunk.truncate(len),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(_) => return,
+                }
+                let ended = chunk.is_empty();
+                if sender.blocking_send(chunk).is_err() || ended {
+                    return;
+                }
+            }
+        };
+        // Without a thread the input is cut off, which the command reports.
+        let _ = std::thread::Builder::new()
+            .name("input".to_owned())
+            .spawn(read);
+        input
+    }
+
+    /// The next bytes; `None` at the end.
+    pub(crate) async fn next(&self) -> Option<Vec<u8>> {
+        let chunk = self.0.lock().await.recv().await?;
+        (!chunk.is_empty()).then_some(chunk)
+    }
+}
