@@ -67,7 +67,7 @@ grep -q GUEST-OK "$w/out" || fail "the guest said: $(cat "$w/out")"
 cat "$w/out"
 truncate -s "$(zfs get -Hpo value volsize tank/root)" "$w/root.copy" && dd if="$machine/root.img" of="$w/root.copy" conv=notrunc,sparse bs=1M status=none
 qemu-img compare -f raw -F raw "$w/root.copy" "$(url 1)" | grep -q identical || fail "the LUN is not what was written"
-sessions=$(sanbox target sessions | wc -l); [ "$sessions" = 0 ] || fail "$sessions sessions are left"
+sessions=$(sanbox target sessions -H | wc -l); [ "$sessions" = 0 ] || fail "$sessions sessions are left"
 stop
 judge tank
 echo "interop boot: Linux ran with its root file system on a LUN; the image is unchanged, zdb clean"

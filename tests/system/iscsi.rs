@@ -135,11 +135,13 @@ fn targets_are_managed_and_guarded() {
     }
     let mut place = Place::new();
     pool(&place);
-    let shown = place.run(&format!("sanbox target list; sanbox target show {IQN}"));
+    let shown = place.run("sanbox target list; sanbox target list -H; sanbox target show");
     assert_eq!(
         shown,
         format!(
-            "{IQN}\t2\nname\t{IQN}\nchap\t-\nmutual\t-\nallow\tall\nlun\t0\ttank/v\nlun\t7\ttank/w\n"
+            "NAME{:width$}LUNS\n{IQN}  2\n{IQN}\t2\nname\t{IQN}\nchap\t-\nmutual\t-\nallow\tall\nlun\t0\ttank/v\nlun\t7\ttank/w\n",
+            "",
+            width = IQN.len() + 2 - "NAME".len(),
         )
     );
     for (line, says) in [
@@ -399,7 +401,7 @@ fn initiators_see_what_is_for_them() {
          sanbox target group one iqn.2026-11.org.example:h1; sanbox target group two iqn.2026-11.org.example:h2
          sanbox target map {IQN} tank/x --lun 5 --for one; sanbox target map {IQN} tank/y --lun 5 --for two
          sanbox target map all tank/z --lun 6 --for one
-         sanbox target map {IQN} tank/w --lun 5 --for one; sanbox target group one; sanbox target groups"
+         sanbox target map {IQN} tank/w --lun 5 --for one; sanbox target group one; sanbox target groups -H"
     ));
     assert_eq!(
         made,

@@ -160,3 +160,31 @@ fn hostname() -> String {
         .expect("uname runs");
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
+
+#[test]
+fn a_changed_host_id_hides_no_pool_of_this_system() {
+    let here = Place::on_host(HOSTS[0]);
+    let there = Place::on_host(HOSTS[1]);
+    let work = here.work();
+    here.run("truncate -s 128M a; zpool create tank $PWD/a; zfs create tank/fs");
+    let changed = format!("export ZFS_HOSTID={};", HOSTS[1]);
+    let note = "sanbox: the host id changed from aaaa1111 to bbbb2222; 'tank' is opened, because this system used it last\n";
+    let listed = here.run(&format!("{changed} zfs list -H -o name 2>&1"));
+    assert_eq!(listed, format!("{note}tank\ntank/fs\n"));
+    // Once is enough: the labels and the state directory have the new one now.
+    let listed = here.run(&format!("{changed} zfs list -H -o name 2>&1"));
+    assert_eq!(listed, "tank\ntank/fs\n");
+    // A pool that another host took over in the meantime is not taken back.
+    assert_eq!(
+        here.run(&format!("{changed} zpool get -H -o value health tank")),
+        "ONLINE\n"
+    );
+    let elsewhere = format!("export ZFS_HOSTID={};", HOSTS[2]);
+    there.run(&format!("{elsewhere} zpool import -f -d {work} tank"));
+    let refused = here.run(&format!("{changed} zpool status tank 2>&1"));
+    assert!(
+        refused.contains("The pool was last accessed by another system."),
+        "{refused}"
+    );
+    assert!(refused.contains("zpool import -f tank"), "{refused}");
+}

@@ -108,6 +108,9 @@ pub struct CachedPool {
     /// Imported read-only at its checkpoint.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub at_checkpoint: bool,
+    /// Host id that this program had when it opened the pool last; none when a version before this one remembered it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostid: Option<u64>,
     /// The property `cachefile`, when set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cachefile: Option<String>,

@@ -326,7 +326,7 @@ impl Appliance {
 
     /// Returns the pool of a name, if it is known as imported, opening it.
     pub(crate) async fn known_pool(&self, name: &str) -> Option<KnownPool> {
-        let cache = self.cache.lock().await;
+        let mut cache = self.cache.lock().await;
         if let Ok(pool) = self.engine.pool(name) {
             return Some(KnownPool::Open(handed(pool)));
         }
@@ -337,6 +337,12 @@ impl Appliance {
         }
         match self.reopen(&cached).await {
             Ok(pool) => {
+                let hostid = Some(self.identity.hostid);
+                // A read-only import leaves the host id of before on the labels.
+                if cached.hostid != hostid && !cached.readonly {
+                    cache.put(CachedPool { hostid, ..cached });
+                    self.write(&cache);
+                }
                 drop(cache);
                 self.opened(&pool, true).await;
                 Some(KnownPool::Open(handed(pool)))
@@ -448,9 +454,19 @@ impl Appliance {
                     .to_owned(),
             ));
         }
+        // The labels name the host id that this state directory had: it is the machine's that changed, not the machine.
+        let hostid_changed =
+            candidate.hostid != self.identity.hostid && cached.hostid == Some(candidate.hostid);
+        if hostid_changed {
+            eprintln!(
+                "sanbox: the host id changed from {:x} to {:x}; '{}' is opened, because this system used it last",
+                candidate.hostid, self.identity.hostid, cached.name
+            );
+        }
         let new_name = (candidate.name != cached.name).then(|| cached.name.clone());
         let cachefile = cached.cachefile.clone();
         let policy = ImportPolicy {
+            force: hostid_changed,
             readonly: cached.readonly,
             missing_logs: cached.missing_logs,
             rewind_to_checkpoint: cached.at_checkpoint,
@@ -578,6 +594,7 @@ impl Appliance {
             readonly: pool.readonly(),
             missing_logs: how.missing_logs,
             at_checkpoint: how.at_checkpoint,
+            hostid: Some(self.identity.hostid),
             cachefile,
             until_boot: if temporary {
                 manage::state::boot_identifier()

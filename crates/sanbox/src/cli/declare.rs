@@ -504,8 +504,12 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "target",
         summary: "manage iSCSI targets and the volumes they show",
-        operands: "create IQN | delete IQN | list | show IQN | map IQN VOLUME | unmap IQN VOLUME | chap IQN | allow IQN [INITIATOR ...] | portal IQN [ADDRESS[:PORT][,GROUP] ...] | redirect IQN ADDRESS[:PORT] | discovery | group NAME [INITIATOR ...] | groups | sessions",
+        operands: "create IQN | delete IQN | list | show [IQN] | map IQN VOLUME | unmap IQN VOLUME | chap IQN | allow IQN [INITIATOR ...] | portal IQN [ADDRESS[:PORT][,GROUP] ...] | redirect IQN ADDRESS[:PORT] | discovery | group NAME [INITIATOR ...] | groups | sessions",
         flags: &[
+            short(
+                'H',
+                "list, groups, sessions: no headings, tabs between the cells",
+            ),
             long(
                 "alias",
                 Some("TEXT"),
@@ -554,6 +558,15 @@ pub(crate) const COMMANDS: &[Command] = &[
             long("off", None, "chap, discovery: anybody may log in"),
         ],
         text: &[
+            "create: a target without volumes, that nobody outside can log in to yet: sanbox target create iqn.2026-11.lan.box:vm",
+            "map: the volume becomes a logical unit of the target: sanbox target map --lun 1 iqn.2026-11.lan.box:vm tank/vm1; unmap takes it away: sanbox target unmap iqn.2026-11.lan.box:vm tank/vm1",
+            "allow: which initiators may log in, in place of those that might before: sanbox target allow iqn.2026-11.lan.box:vm 10.0.0.0/8 'iqn.1998-01.com.vmware:*'",
+            "chap: the name and secret that initiators must give: sanbox target chap --user esx1 --secret-file /root/chap iqn.2026-11.lan.box:vm; with --mutual-user and --mutual-secret-file the target proves itself, too; --off ends both. discovery: the same for the list of targets: sanbox target discovery --off",
+            "portal: the addresses that discovery tells: sanbox target portal iqn.2026-11.lan.box:vm 10.0.0.5 10.0.1.5:3261,2",
+            "redirect: initiators are sent to another address: sanbox target redirect iqn.2026-11.lan.box:vm 10.0.0.6",
+            "group: initiators under one name, for map --for; without members it is deleted: sanbox target group esx iqn.1998-01.com.vmware:esx1 iqn.1998-01.com.vmware:esx2. groups: lists them: sanbox target groups",
+            "list: names, and how many volumes each shows: sanbox target list. show: everything about one target or all: sanbox target show. sessions: initiators that are logged in, and from where: sanbox target sessions",
+            "delete: a target that shows no volumes: sanbox target delete iqn.2026-11.lan.box:vm",
             "Which volumes a target shows is a property of the volumes (org.sanbox:lun, as IQN/NUMBER), so it travels with import and replication; names, secrets and access lists stay in the state directory. Changes take effect at once.",
             "Without secrets and access lists targets can be reached from this machine only; with them, from everywhere, unless addresses were chosen with serve --listen. INITIATOR is an iSCSI name, a name with * at its end, an address or a network (10.0.0.0/8); none, or 'all', is everybody.",
             "IQN may be 'all' in map and unmap: every target shows the volume then. With --for, several volumes can be the same LUN to different initiators.",

@@ -103,6 +103,17 @@ pub(crate) struct Column {
     pub(crate) width_min: usize,
 }
 
+impl Column {
+    /// A column of words, as wide as its widest cell.
+    pub(crate) fn left(title: &str) -> Self {
+        Self {
+            title: title.to_owned(),
+            right: false,
+            width_min: 0,
+        }
+    }
+}
+
 /// A table whose columns are as wide as their widest cell, two spaces apart; with `scripted`, tabs
 /// between the cells and no headings, as `-H` wants it.
 pub(crate) fn table(columns: &[Column], rows: &[Vec<String>], scripted: bool) -> String {

@@ -40,6 +40,10 @@ impl From<OutputClosed> for Exit {
 /// The result of a command.
 pub(crate) type Outcome = Result<(), Exit>;
 
+/// What a person is told who makes a pool or dataset while no daemon runs.
+pub(crate) const NOTHING_SERVED: &str =
+    "note: nothing is mounted or shared until 'sanbox serve' or 'sanbox mount' runs";
+
 /// The client of a command, as far as commands need to know it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Caller {

@@ -2,7 +2,7 @@
 //! control connection. Text is gathered and handed on in order, so that standard output and standard
 //! error keep their sequence, and a slow reader holds up the command and not the memory.
 
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Which of the two streams.
@@ -79,6 +79,14 @@ impl Out {
     pub(crate) fn error(&self, text: impl AsRef<str>) {
         self.push(Stream::Err, text.as_ref().as_bytes());
         self.push(Stream::Err, b"\n");
+    }
+
+    /// Adds a line for a person at the terminal of this process: to standard error, or nowhere when that is no terminal or
+    /// the command runs in a daemon.
+    pub(crate) fn hint(&self, text: impl AsRef<str>) {
+        if matches!(self.0.sink, Sink::Process) && io::stderr().is_terminal() {
+            self.error(text);
+        }
     }
 
     /// Hands everything on. Commands that write much call it now and then; the end of a command

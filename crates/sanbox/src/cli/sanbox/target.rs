@@ -8,6 +8,7 @@ use manage::targets::{
 };
 
 use super::Arguments;
+use crate::cli::format::{Column, table};
 use crate::cli::{Exit, Outcome, Session, dataset_clause};
 use crate::serve::iscsi::{MAP_PROPERTY, check_target_name};
 
@@ -20,7 +21,8 @@ pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
     match words.as_slice() {
         ["create", name] => create(session, args, name).await,
         ["delete", name] => delete(session, name).await,
-        ["list"] => list(session).await,
+        ["list"] => list(session, args).await,
+        ["show"] => show_all(session).await,
         ["show", name] => show(session, name).await,
         ["map", name, volume] => map(session, args, name, volume).await,
         ["unmap", name, volume] => unmap(session, name, volume).await,
@@ -30,8 +32,8 @@ pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
         ["redirect", name, address] => redirect(session, name, address).await,
         ["discovery"] => discovery(session, args).await,
         ["group", name, initiators @ ..] => group(session, name, initiators).await,
-        ["groups"] => groups(session),
-        ["sessions"] => sessions(session),
+        ["groups"] => groups(session, args),
+        ["sessions"] => sessions(session, args),
         [] => Err(session.misuse("missing command")),
         _ => Err(session.misuse("wrong arguments")),
     }
@@ -124,15 +126,34 @@ async fn volumes(pool: &PoolHandle) -> Vec<(String, Vec<Mapping>)> {
     datasets.into_iter().filter_map(of).collect()
 }
 
-async fn list(session: &Session) -> Outcome {
+/// Prints a table with headings; with `-H` its cells alone, between tabs.
+fn print_table(session: &Session, args: &Arguments, titles: &[&str], rows: &[Vec<String>]) {
+    let columns: Vec<Column> = titles.iter().map(|title| Column::left(title)).collect();
+    session.out.text(table(&columns, rows, args.has('H')));
+}
+
+async fn list(session: &Session, args: &Arguments) -> Outcome {
     let targets = read(session)?;
     let mapped = mapped(session).await;
-    for target in &targets.targets {
-        let count = mapped
+    let row = |target: &Target| {
+        let shown = mapped
             .iter()
-            .filter(|(_, mapping)| targets.covers(&mapping.scope, &target.name))
-            .count();
-        session.out.line(format!("{}\t{count}", target.name));
+            .filter(|(_, mapping)| targets.covers(&mapping.scope, &target.name));
+        vec![target.name.clone(), shown.count().to_string()]
+    };
+    let rows: Vec<Vec<String>> = targets.targets.iter().map(row).collect();
+    print_table(session, args, &["NAME", "LUNS"], &rows);
+    Ok(())
+}
+
+async fn show_all(session: &Session) -> Outcome {
+    let targets = read(session)?;
+    let mapped = mapped(session).await;
+    for (index, target) in targets.targets.iter().enumerate() {
+        if index > 0 {
+            session.out.line("");
+        }
+        describe(session, &targets, target, &mapped);
     }
     Ok(())
 }
@@ -140,6 +161,12 @@ async fn list(session: &Session) -> Outcome {
 async fn show(session: &Session, name: &str) -> Outcome {
     let targets = read(session)?;
     let target = targets.find(name).ok_or_else(|| missing(session, name))?;
+    describe(session, &targets, target, &mapped(session).await);
+    Ok(())
+}
+
+/// Prints what a target is and shows, a line each: a word, a tab, its value.
+fn describe(session: &Session, targets: &Targets, target: &Target, mapped: &[(String, Mapping)]) {
     let line = |key: &str, value: &str| session.out.line(format!("{key}\t{value}"));
     line("name", &target.name);
     if !target.alias.is_empty() {
@@ -163,21 +190,19 @@ async fn show(session: &Session, name: &str) -> Outcome {
     if let Some(address) = target.redirect {
         line("redirect", &address.to_string());
     }
-    let mut luns: Vec<(u16, String, Option<String>)> = mapped(session)
-        .await
-        .into_iter()
-        .filter(|(_, mapping)| targets.covers(&mapping.scope, name))
-        .map(|(volume, mapping)| (mapping.lun, volume, mapping.seen_by))
+    let mut luns: Vec<(u16, &str, Option<&str>)> = mapped
+        .iter()
+        .filter(|(_, mapping)| targets.covers(&mapping.scope, &target.name))
+        .map(|(volume, mapping)| (mapping.lun, volume.as_str(), mapping.seen_by.as_deref()))
         .collect();
-    luns.sort();
+    luns.sort_unstable();
     for (lun, volume, seen_by) in luns {
         let seen_by = seen_by.map(|group| format!("\t{group}"));
-        session.out.line(format!(
-            "lun\t{lun}\t{volume}{}",
-            seen_by.unwrap_or_default()
-        ));
+        line(
+            "lun",
+            &format!("{lun}\t{volume}{}", seen_by.unwrap_or_default()),
+        );
     }
-    Ok(())
 }
 
 pub(super) async fn volume_of(
@@ -462,22 +487,24 @@ async fn group(session: &Session, name: &str, initiators: &[&str]) -> Outcome {
     write(session, &targets).await
 }
 
-fn groups(session: &Session) -> Outcome {
-    for (name, members) in &read(session)?.initiator_groups {
-        session.out.line(format!("{name}\t{}", members.join(",")));
-    }
+fn groups(session: &Session, args: &Arguments) -> Outcome {
+    let targets = read(session)?;
+    let groups = targets.initiator_groups.iter();
+    let rows: Vec<Vec<String>> = groups
+        .map(|(name, members)| vec![name.clone(), members.join(",")])
+        .collect();
+    print_table(session, args, &["NAME", "INITIATORS"], &rows);
     Ok(())
 }
 
-fn sessions(session: &Session) -> Outcome {
-    for info in session.appliance.iscsi_sessions() {
-        let peers: Vec<String> = info.peers.iter().map(ToString::to_string).collect();
-        session.out.line(format!(
-            "{}\t{}\t{}",
-            info.target,
-            info.initiator,
-            peers.join(",")
-        ));
-    }
+fn sessions(session: &Session, args: &Arguments) -> Outcome {
+    let sessions = session.appliance.iscsi_sessions().into_iter();
+    let rows: Vec<Vec<String>> = sessions
+        .map(|info| {
+            let peers: Vec<String> = info.peers.iter().map(ToString::to_string).collect();
+            vec![info.target, info.initiator, peers.join(",")]
+        })
+        .collect();
+    print_table(session, args, &["TARGET", "INITIATOR", "ADDRESSES"], &rows);
     Ok(())
 }

@@ -5,7 +5,7 @@ use engine::{CreateDataset, EngineError, PoolHandle, PropertyQuery};
 
 use super::{bad_name, flag, open};
 use crate::cli::getopt::Opt;
-use crate::cli::{Exit, Outcome, Session, pool_part, setting};
+use crate::cli::{Exit, NOTHING_SERVED, Outcome, Session, pool_part, setting};
 use crate::follow::{self, Affected, Change};
 
 pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
@@ -160,6 +160,7 @@ pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
         if !unmounted && !volume {
             session.appliance.mount_created(&pool, name).await;
         }
+        session.out.hint(NOTHING_SERVED);
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use super::bad_name;
 use super::compatibility::Requested;
 use super::layout::{Layout, device_line, in_use, in_use_here, vdev_lines};
 use crate::cli::getopt::Opt;
-use crate::cli::{Outcome, Session, setting};
+use crate::cli::{NOTHING_SERVED, Outcome, Session, setting};
 
 #[derive(Default)]
 struct Options {
@@ -144,7 +144,10 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         return Ok(());
     }
     match session.appliance.create_pool(spec, &root_properties).await {
-        Ok(_) => Ok(()),
+        Ok(_) => {
+            session.out.hint(NOTHING_SERVED);
+            Ok(())
+        }
         Err(EngineError::Pool(error @ PoolError::DeviceInUse { .. })) => {
             Err(in_use(session, &error))
         }

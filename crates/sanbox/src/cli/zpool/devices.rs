@@ -151,6 +151,11 @@ async fn join(session: &Session, arguments: &[String], replace: bool) -> Outcome
     } else {
         format!("cannot attach {new} to {old}")
     };
+    if !replace && is_raidz(&pool, old).await {
+        return Err(session.fail(format!(
+            "{subject}: attaching a device to a raidz expands it, which is not supported yet"
+        )));
+    }
     let Some(guid) = vdev_guid(&pool, old).await? else {
         return Err(session.fail(format!("{subject}: no such device in pool")));
     };
@@ -283,6 +288,15 @@ async fn leaf(session: &Session, pool: &PoolHandle, word: &str, verb: &str) -> R
         Some(guid) => Ok(guid),
         None => Err(session.fail(format!("cannot {verb} {word}: no such device in pool"))),
     }
+}
+
+/// Whether a top-level vdev of this name is a raidz, whatever its health.
+async fn is_raidz(pool: &PoolHandle, name: &str) -> bool {
+    let Ok(status) = pool.status().await else {
+        return false;
+    };
+    let mut tops = status.root.children.iter();
+    name.starts_with("raidz") && tops.any(|top| top.name == name)
 }
 
 async fn path_of(pool: &PoolHandle, guid: u64) -> Option<std::path::PathBuf> {
