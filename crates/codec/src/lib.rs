@@ -1,8 +1,9 @@
-//! Pure transforms of buffers: checksums, compression and raidz parity, with their SIMD forms.
+//! Pure transforms of buffers: checksums, compression, encryption and raidz parity, with their SIMD forms.
 //!
 //! Guarantees: no I/O, no state, no panics on any input; decoders never produce more than the caller allows.
 //! What it does not know: block pointers, objects, or which function a block should use.
 
 pub mod checksum;
 pub mod compress;
+pub mod crypt;
 pub mod parity;
