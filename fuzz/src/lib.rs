@@ -65,6 +65,11 @@ pub const TARGETS: &[Target] = &[
         memory_max: proportional,
     },
     Target {
+        name: "crypt",
+        run: records::crypt,
+        memory_max: proportional,
+    },
+    Target {
         name: "dsl",
         run: records::dsl,
         memory_max: proportional,

@@ -33,6 +33,37 @@ pub(crate) fn objset(data: &[u8]) {
     }
 }
 
+/// What of encrypted blocks is authenticated, and key objects: entries are pieces of the input.
+pub(crate) fn crypt(data: &[u8]) {
+    use ondisk::crypt::{
+        DnodeBlockAuth, KeyPhys, indirect_auth, objset_local_auth, objset_portable_auth,
+    };
+    if let Ok(auth) = DnodeBlockAuth::of(data) {
+        let mut end = 0;
+        for range in &auth.encrypted {
+            assert!(end <= range.start && range.end <= data.len());
+            end = range.end;
+        }
+    }
+    let pointers = data.len() / BlockPointer::SIZE;
+    assert_eq!(indirect_auth(data).len(), pointers * 32);
+    std::hint::black_box((
+        objset_portable_auth(data).is_ok(),
+        objset_local_auth(data).is_ok(),
+    ));
+    let number = |name: &str| data.get(name.len()).map(|byte| u64::from(*byte));
+    let bytes = |name: &str| {
+        let len = usize::from(*data.get(name.len())?);
+        data.get(..len)
+    };
+    if let Ok(key) = KeyPhys::from_entries(number, bytes) {
+        assert_eq!(
+            key.numbers().map(|(name, _)| number(name)),
+            key.numbers().map(|(_, value)| Some(value))
+        );
+    }
+}
+
 pub(crate) fn dsl(data: &[u8]) {
     if let Ok(dir) = DslDirPhys::decode(data) {
         assert_eq!(DslDirPhys::decode(&dir.encode()), Ok(dir));

@@ -11,7 +11,7 @@
 
 use std::fmt;
 
-use crate::bytes::{low8, need, put_u64, u64_at};
+use crate::bytes::{low8, low32, need, put_u32, put_u64, u64_at};
 use crate::{
     ChecksumKind, Compression, DecodeError, MAX_BLOCK_SIZE, ObjectType, Result, SECTOR, Txg,
 };
@@ -99,6 +99,14 @@ pub struct NewBlock {
     /// Number of non-hole leaf blocks below (or allocated dnodes); 1 for data.
     pub fill: u64,
     pub checksum: [u64; 4],
+}
+
+/// What an encrypted block carries for whoever has the key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CryptParams {
+    /// From it and the dataset's master key the block's key is derived.
+    pub salt: [u8; 8],
+    pub iv: [u8; 12],
 }
 
 /// A block pointer, as its sixteen words.
@@ -385,6 +393,30 @@ impl BlockPointer {
             && self.level() == 0
             && object_type != ObjectType::DNODE
             && object_type.is_encrypted()
+    }
+
+    /// Salt and IV with which a block of level 0 is encrypted; meaningless unless [`Self::uses_crypt`].
+    // OpenZFS: module/os/linux/zfs/zio_crypt.c, zio_crypt_decode_params_bp
+    #[must_use]
+    pub fn crypt_params(&self) -> CryptParams {
+        let [_, _, _, _, salt, iv_low, .., fill, _, _, _, _] = self.words;
+        let mut iv = [0; 12];
+        put_u64(&mut iv, 0, iv_low);
+        put_u32(&mut iv, 8, low32(fill >> 32));
+        CryptParams {
+            salt: salt.to_le_bytes(),
+            iv,
+        }
+    }
+
+    /// MAC of a block of an encrypted dataset, but for objset blocks, which hold theirs.
+    #[must_use]
+    pub fn mac(&self) -> [u8; 16] {
+        let [.., low, high] = self.words;
+        let mut mac = [0; 16];
+        put_u64(&mut mac, 0, low);
+        put_u64(&mut mac, 8, high);
+        mac
     }
 
     #[must_use]
@@ -750,5 +782,26 @@ mod tests {
             BlockPointer::HOLE.to_string(),
             "HOLE [L0 unallocated] size=200L birth=0L"
         );
+    }
+
+    #[test]
+    fn encryption_parameters_are_where_the_third_copy_would_be() {
+        let bp = BlockPointer::from_words(std::array::from_fn(|i| match i {
+            4 => 0x0807_0605_0403_0201,
+            5 => 0x1817_1615_1413_1211,
+            6 => 1 << 61,
+            11 => 0x2423_2221_0000_0003,
+            14 => 0x3837_3635_3433_3231,
+            15 => 0x4847_4645_4443_4241,
+            _ => 0,
+        }));
+        let params = bp.crypt_params();
+        assert_eq!(params.salt, [1, 2, 3, 4, 5, 6, 7, 8]);
+        let iv = [
+            0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x21, 0x22, 0x23, 0x24,
+        ];
+        assert_eq!(params.iv, iv);
+        assert_eq!((bp.mac()[0], bp.mac()[15]), (0x31, 0x48));
+        assert_eq!(bp.fill(), 3);
     }
 }

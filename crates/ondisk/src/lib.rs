@@ -23,6 +23,7 @@ pub mod bookmark;
 pub mod bptree;
 pub mod brt;
 pub mod bytes;
+pub mod crypt;
 pub mod ddt;
 pub mod deleg;
 mod dnode;
@@ -50,7 +51,7 @@ pub mod zap;
 pub mod zil;
 pub mod znode;
 
-pub use block_pointer::{BlockPointer, Dva, EmbeddedKind, NewBlock};
+pub use block_pointer::{BlockPointer, CryptParams, Dva, EmbeddedKind, NewBlock};
 pub use dnode::{
     BONUS_MAX_SMALL, DNODE_MIN_SIZE, DNODE_SHIFT, DnodePhys, block_pointers_for_bonus, dnode_flags,
     dnode_slots, dnode_starts,
