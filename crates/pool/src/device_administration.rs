@@ -27,7 +27,23 @@ impl Pool {
         let imported = &self.0;
         imported.writable()?;
         let guid = Guid(leaf);
-        imported.tree.take_offline(guid).await?;
+        // A log vdev is dispensable: when it holds nothing, it can go as a whole, and intent logs do without.
+        // OpenZFS: module/zfs/vdev.c, vdev_offline_locked
+        let log = imported.tree.log_that_requires(guid);
+        if let Some(id) = log {
+            imported.store().set_allocating(id, false);
+            let emptied = imported.empty_log_vdev(id).await;
+            if emptied.is_err() {
+                imported.store().set_allocating(id, true);
+                return emptied;
+            }
+        }
+        let taken = imported.tree.take_offline(guid).await;
+        if let Some(id) = log {
+            // Nothing is allocated on a vdev that takes no writes; it is used again as soon as its device is back.
+            imported.store().set_allocating(id, true);
+        }
+        taken?;
         if temporary {
             return Ok(());
         }

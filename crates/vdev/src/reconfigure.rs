@@ -67,13 +67,20 @@ impl Tree {
         without > top.spare_slots()
     }
 
-    /// Takes a leaf out of service. What it misses from now on is returned by [`Tree::take_missed_writes`].
+    /// Returns the log vdev that cannot be read any more without this leaf, if there is one.
+    #[must_use]
+    pub fn log_that_requires(&self, guid: Guid) -> Option<u32> {
+        let top = self.leaf(guid).ok()?.top;
+        (self.is_log(top) && self.is_required(guid)).then_some(top)
+    }
+
+    /// Takes a leaf out of service; the last one of a log vdev only when that is empty. What it misses from now on is returned by [`Tree::take_missed_writes`].
     ///
     /// # Errors
     /// [`VdevError::NoSuchLeaf`]; [`VdevError::Required`] when data would be out of reach.
     pub async fn take_offline(&self, guid: Guid) -> Result<(), VdevError> {
         let leaf = self.leaf(guid)?;
-        if self.is_required(guid) {
+        if self.is_required(guid) && !self.is_log(leaf.top) {
             return Err(VdevError::Required);
         }
         if leaf.is_usable() && leaf.is_dirty() {

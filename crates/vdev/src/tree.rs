@@ -169,7 +169,14 @@ impl Tree {
         }))
         .await;
         for top in tree.0.tops.borrow().iter().flatten() {
-            let dispensable = tree.0.tuning.missing_logs && tree.is_log(top.id);
+            // A log vdev is empty when its last device is taken out of service.
+            let out_of_service = || {
+                let leaves = top.leaves();
+                let mut away = leaves.iter().filter(|leaf| !leaf.is_usable());
+                away.all(|leaf| leaf.health() == Health::Offline)
+            };
+            let dispensable =
+                tree.is_log(top.id) && (tree.0.tuning.missing_logs || out_of_service());
             if top.closed_slots().len() > top.spare_slots() && !dispensable {
                 return Err(VdevError::Unavailable { vdev: top.id });
             }

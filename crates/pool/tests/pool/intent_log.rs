@@ -402,3 +402,78 @@ fn a_log_can_be_begun_at_once_where_an_empty_one_was_left() {
     });
     zdb_clean(&world, "a log begun anew");
 }
+
+/// A log device is dispensable: it can be taken out of service, the pool goes on without, also after another import, and uses
+/// it again when it is back. What was acknowledged at any time is there.
+#[test]
+fn a_log_device_is_taken_out_of_service_and_put_back() {
+    let world = world(79, 2, 128 * MIB);
+    let mut written = Vec::new();
+    let mut objects = Vec::new();
+    run(&world, async |handle| {
+        let mut spec = spec(single());
+        spec.logs = vec![VdevSpec::Single(path(1))];
+        let pool = Pool::create(&handle, spec, empty_root)
+            .await
+            .expect("create");
+        let dataset = root(&pool).await;
+        for seed in 0..3 {
+            objects.push(make(&dataset, BLOCK).await);
+            written.push(logged(&dataset, objects[seed], 4096, seed as u64).await);
+        }
+        let separate = |dataset: &Dataset| dataset.log().expect("a log").stats().separate.count;
+        let before = separate(&dataset);
+        assert!(before > 0, "blocks go to the log device");
+        let device = pool.status().root.children[1].clone();
+        assert!(device.is_log);
+        pool.offline(device.guid, false).await.expect("offline");
+        let status = pool.status();
+        assert_eq!(status.root.health, pool::Health::Degraded);
+        written[0] = logged(&dataset, objects[0], 4096, 10).await;
+        assert_eq!(separate(&dataset), before, "it gets nothing");
+        pool.abandon();
+    });
+    zdb_clean(&world, "without its log device");
+    run(&world, async |handle| {
+        let pool = try_import(&handle, 2, false).await.expect("import");
+        let device = pool.status().root.children[1].clone();
+        assert_eq!(device.health, pool::Health::Offline, "it stays so");
+        let dataset = root(&pool).await;
+        let mut stream = dataset.log().expect("a log").replay();
+        let mut records = 0;
+        while let Some(record) = stream.next().await.expect("a record") {
+            assert_eq!(record.kind, record_kind::WRITE);
+            records += 1;
+        }
+        assert_eq!(records, 1, "what was acknowledged after the last txg");
+        let tx = dataset
+            .begin(Estimate::bytes(1 << 20))
+            .await
+            .expect("begin");
+        dataset
+            .objset()
+            .write(objects[0], 0, &written[0], &tx)
+            .await
+            .expect("write");
+        drop(tx);
+        stream.finish().await.expect("the log is freed");
+        assert!(pool.online(device.guid).await.expect("online"));
+        assert_eq!(pool.status().root.health, pool::Health::Online);
+        written[1] = logged(&dataset, objects[1], 4096, 11).await;
+        written[2] = logged(&dataset, objects[2], 4096, 12).await;
+        let stats = dataset.log().expect("a log").stats();
+        assert!(stats.separate.count > 0, "it is used again: {stats:?}");
+        pool.sync().await.expect("sync");
+        for (object, bytes) in objects.iter().zip(&written) {
+            let found = dataset
+                .objset()
+                .read(*object, 0, bytes.len())
+                .await
+                .expect("read");
+            assert_eq!(&found[..], &bytes[..]);
+        }
+        drop(dataset);
+        pool.export().await.expect("export");
+    });
+    zdb_clean(&world, "with its log device again");
+}
