@@ -374,14 +374,16 @@ impl Engine {
             Box::pin(async move {
                 match opening(handle.clone()).await {
                     Ok(pool) => {
+                        let context = PoolContext::new(handle, pool);
+                        let pool = &context.pool;
                         let facts = PoolFacts {
                             name: pool_name,
                             guid: pool.guid().into(),
                             altroot: pool.altroot(),
                             readonly: pool.is_read_only(),
                             rewound: pool.rewound(),
+                            replays: context.replays.clone(),
                         };
-                        let context = PoolContext::new(handle, pool);
                         came_up.send(Ok((facts, context.fast_path.clone())));
                         context.serve(receiver).await;
                     }

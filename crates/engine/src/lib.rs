@@ -48,7 +48,7 @@ pub use receive::{ReceiveRequest, ReceiveStream, ReceivedSnapshot};
 pub use send::{SendRequest, SendStream};
 pub use snapshot::{Hold, Refusal, SnapshotRequest};
 pub use statistics::{
-    Client, DatasetStatistics, PHASES, Phase, PoolStatistics, RequestTimes, TuningChange,
+    Client, DatasetStatistics, PHASES, Phase, PoolStatistics, Replay, RequestTimes, TuningChange,
 };
 pub use volume::{VolumeHandle, VolumeInfo, VolumePlan};
 

@@ -10,7 +10,7 @@ use pool::{HistoryRecord, PoolStatus, Rewound};
 use crate::delegation::{creation, of_property, on, with_below};
 use crate::pool_mailbox::{Ending, PoolMailbox, Request};
 use crate::pool_property::PropertyEntry;
-use crate::statistics::{PoolStatistics, TuningChange};
+use crate::statistics::{PoolStatistics, Replay, Replays, TuningChange};
 use crate::{
     CreateDataset, DatasetFilter, DatasetInfo, DatasetProperty, DestroyOptions, EngineError,
     FsHandle, PropertyQuery, VolumeHandle, VolumePlan,
@@ -34,6 +34,8 @@ pub(crate) struct PoolFacts {
     pub(crate) altroot: Option<PathBuf>,
     pub(crate) readonly: bool,
     pub(crate) rewound: Option<Rewound>,
+    /// Of the intent logs that were replayed, those nobody has asked for yet.
+    pub(crate) replays: Replays,
 }
 
 /// The cache file that remembers a pool, when that is not the usual one, and the entry for the pool in it.
@@ -80,6 +82,12 @@ impl PoolHandle {
     #[must_use]
     pub fn rewound(&self) -> Option<Rewound> {
         self.facts.rewound
+    }
+
+    /// Returns the intent logs that were replayed since the last call (at most the first 1024), as datasets were opened.
+    #[must_use]
+    pub fn take_replays(&self) -> Vec<Replay> {
+        self.facts.replays.take()
     }
 
     /// Returns the state of the pool and its vdevs, with their error and I/O counters.

@@ -19,7 +19,7 @@ use zvol::{Volume, VolumeOptions};
 use crate::EngineError;
 use crate::fast_path::FastPath;
 use crate::invalidation::Watches;
-use crate::statistics::{Client, DatasetStatistics, RequestStatistics};
+use crate::statistics::{Client, DatasetStatistics, Replays, RequestStatistics};
 
 /// Requests under way at once in one pool; more wait in the mailbox.
 ///
@@ -168,6 +168,7 @@ pub(crate) struct PoolContext {
     pub(crate) handle: Handle,
     pub(crate) pool: pool::Pool,
     pub(crate) fast_path: Arc<FastPath>,
+    pub(crate) replays: Replays,
     open: RefCell<BTreeMap<u64, Rc<OpenDataset>>>,
     /// Datasets that are about to go: not to be opened again.
     leaving: RefCell<BTreeSet<u64>>,
@@ -207,6 +208,14 @@ impl OpenDataset {
 }
 
 impl Content {
+    /// The dataset, unless it is a snapshot.
+    fn dataset(&self) -> Option<&dsl::Dataset> {
+        match self {
+            Self::Fs(fs) => fs.dataset(),
+            Self::Volume(volume) => Some(volume.dataset()),
+        }
+    }
+
     async fn close(&self) -> Result<(), EngineError> {
         match self {
             Self::Fs(fs) => Ok(fs.close().await?),
@@ -264,6 +273,7 @@ impl PoolContext {
             handle,
             pool,
             fast_path,
+            replays: Replays::default(),
             open: RefCell::new(BTreeMap::new()),
             leaving: RefCell::new(BTreeSet::new()),
             opening: runtime::sync::Mutex::new("the opening of a dataset", ()),
@@ -390,6 +400,9 @@ impl PoolContext {
             };
             Content::Fs(Fs::open(opened, options).await?)
         };
+        if let Some(dataset) = content.dataset() {
+            self.replays.note(dataset);
+        }
         let requests = RequestStatistics::default();
         self.fast_path.opened(guid, &requests);
         let entry = OpenDataset {
@@ -510,10 +523,7 @@ impl PoolContext {
             .map(|(&id, o)| (id, o.clone()))
             .collect();
         let seen = open.into_iter().filter_map(|(id, open)| {
-            let dataset = match &open.content {
-                Content::Fs(fs) => fs.dataset()?,
-                Content::Volume(volume) => volume.dataset(),
-            };
+            let dataset = open.content.dataset()?;
             Some(DatasetStatistics {
                 name: dataset.name(),
                 id,

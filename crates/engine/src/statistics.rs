@@ -9,6 +9,7 @@ use std::future::{Future, poll_fn};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
+use std::time::Duration;
 
 use arc::{CacheDeviceStats, CacheStats, L2Stats, L2Tuning};
 use dmu::TxgCounters;
@@ -151,6 +152,43 @@ impl RequestTimes {
         for (mine, theirs) in self.waited_ns.iter_mut().zip(&other.waited_ns) {
             *mine += theirs;
         }
+    }
+}
+
+/// An intent log of an earlier session that was replayed when its dataset was opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replay {
+    /// The dataset's name.
+    pub dataset: String,
+    /// Records that took effect.
+    pub records: u64,
+    /// How long that took.
+    pub took: Duration,
+}
+
+/// Most replays that are kept until they are asked for.
+const REPLAYS_MAX: usize = 1024;
+
+/// Replays that were not asked for yet.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Replays(Arc<Mutex<Vec<Replay>>>);
+
+impl Replays {
+    /// Remembers what the log of a dataset that was just opened had held, if anything.
+    pub(crate) fn note(&self, dataset: &dsl::Dataset) {
+        let stats = dataset.log().map(|log| log.stats()).unwrap_or_default();
+        let mut replays = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if stats.replayed > 0 && replays.len() < REPLAYS_MAX {
+            replays.push(Replay {
+                dataset: dataset.name(),
+                records: stats.replayed,
+                took: Duration::from_nanos(stats.replay_ns),
+            });
+        }
+    }
+
+    pub(crate) fn take(&self) -> Vec<Replay> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -134,6 +134,16 @@ impl Zilog {
         }
     }
 
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.0.handle
+    }
+
+    pub(crate) fn count_replay(&self, records: u64, replay_ns: u64) {
+        let mut stats = self.0.stats.borrow_mut();
+        stats.replayed += records;
+        stats.replay_ns += replay_ns;
+    }
+
     /// Returns the counters.
     #[must_use]
     pub fn stats(&self) -> ZilStats {

@@ -3,7 +3,7 @@
 use ondisk::bytes::{index, u64_at};
 use ondisk::zil::{CloneRange, LogRecord, record_kind};
 use ondisk::{BlockPointer, ObjectId};
-use runtime::IoBuf;
+use runtime::{Instant, IoBuf};
 use zio::{Bookmark, IoClass, ReadProps};
 
 use crate::claim::LogFrees;
@@ -92,6 +92,8 @@ pub struct ReplayStream {
     at: usize,
     frees: LogFrees,
     ended: bool,
+    began: Instant,
+    records: u64,
 }
 
 impl std::fmt::Debug for ReplayStream {
@@ -112,6 +114,8 @@ impl ReplayStream {
             frees: LogFrees::new(&header),
             log: log.clone(),
             ended: false,
+            began: log.handle().now(),
+            records: 0,
         }
     }
 
@@ -130,6 +134,7 @@ impl ReplayStream {
                 self.frees.record(&record);
                 // Older ones are on disk with their txg.
                 if record.seq > self.replayed && record.txg >= self.claim_txg {
+                    self.records += 1;
                     return self.load(&record).await.map(Some);
                 }
             }
@@ -217,6 +222,9 @@ impl ReplayStream {
             self.ended,
             "a log is freed only when all of it was replayed"
         );
+        let took = self.log.handle().now().since(self.began);
+        let replay_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.log.count_replay(self.records, replay_ns);
         self.log.discard(self.frees.blocks).await
     }
 }

@@ -23,6 +23,10 @@ pub struct ZilStats {
     pub indirect: u64,
     /// Bytes of those blocks.
     pub indirect_bytes: u64,
+    /// Records of an earlier session that were replayed when the log was opened.
+    pub replayed: u64,
+    /// Nanoseconds that took.
+    pub replay_ns: u64,
     /// Log blocks on the devices of the data.
     pub normal: LogBlocks,
     /// Log blocks on log devices.
@@ -50,6 +54,8 @@ impl ZilStats {
         self.copied_bytes += other.copied_bytes;
         self.indirect += other.indirect;
         self.indirect_bytes += other.indirect_bytes;
+        self.replayed += other.replayed;
+        self.replay_ns += other.replay_ns;
         self.normal.add(&other.normal);
         self.separate.add(&other.separate);
     }
