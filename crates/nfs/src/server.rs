@@ -20,6 +20,8 @@ pub const RECORD_BYTES_MAX: usize = v3::TRANSFER_BYTES_MAX + 64 * 1024;
 const ACCESS_AGE_MAX_NS: u64 = 60_000_000_000;
 /// Decisions kept.
 const CACHED_ACCESS_MAX: usize = 4096;
+/// Clients remembered that asked for a version of NFS that is not served.
+const REFUSED_VERSIONS_MAX: usize = 256;
 
 /// One share, as its dataset's properties say.
 #[derive(Debug, Clone)]
@@ -120,6 +122,8 @@ struct ServerState {
     access_cache: Mutex<BTreeMap<(u64, IpAddr, bool), CachedAccess>>,
     replies: Mutex<ReplyCache>,
     mounts: Mutex<mount::Mounts>,
+    /// Clients that asked for a version that is not served, and whether that was reported.
+    refused_versions: Mutex<BTreeMap<(IpAddr, u32), bool>>,
 }
 
 /// The NFS service. Clones share everything; calls run concurrently.
@@ -179,6 +183,7 @@ impl Server {
                 access_cache: Mutex::default(),
                 replies: Mutex::default(),
                 mounts: Mutex::default(),
+                refused_versions: Mutex::default(),
             }),
         }
     }
@@ -220,6 +225,28 @@ impl Server {
     /// Tells the time, in nanoseconds from any fixed start; about once a second is enough.
     pub fn tick(&self, now_ns: u64) {
         self.shared.now_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// Returns the clients that asked for a version of NFS that is not served, and which, each once.
+    #[must_use]
+    pub fn take_refused_versions(&self) -> Vec<(IpAddr, u32)> {
+        let mut refused = lock(&self.shared.refused_versions);
+        let fresh = refused.iter_mut().filter(|(_, reported)| !**reported);
+        fresh
+            .map(|(client, reported)| {
+                *reported = true;
+                *client
+            })
+            .collect()
+    }
+
+    fn note_refused_version(&self, client: IpAddr, version: u32) {
+        let mut refused = lock(&self.shared.refused_versions);
+        if refused.len() >= REFUSED_VERSIONS_MAX {
+            // Reported again then: rather that than memory without a bound.
+            refused.clear();
+        }
+        refused.entry((client, version)).or_insert(false);
     }
 
     /// Answers one RPC message that came from `peer`. `None` says nothing: the message is no call.
@@ -274,7 +301,10 @@ impl Server {
                 Outcome::Denied(AuthProblem::TooWeak)
             }
             (v3::PROGRAM, v3::VERSION) => v3::call(self, peer, call, arguments, data).await,
-            (v3::PROGRAM, _) => mismatch(v3::VERSION, v3::VERSION),
+            (v3::PROGRAM, version) => {
+                self.note_refused_version(peer.ip(), version);
+                mismatch(v3::VERSION, v3::VERSION)
+            }
             (mount::PROGRAM, 1 | 3) => mount::call(self, peer, call, arguments).await,
             (mount::PROGRAM, _) => mismatch(1, 3),
             (portmap::PROGRAM, 2..=4) => {
