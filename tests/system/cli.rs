@@ -132,7 +132,11 @@ impl Place {
         command.args(flags).stdout(Stdio::null()).stderr(file);
         self.daemon = Some(command.spawn().expect("the daemon starts"));
         let began = Instant::now();
-        while !self.log().contains("sanbox: ready") {
+        // As text, or as JSON.
+        while !["sanbox: ready", "\"message\":\"ready\""]
+            .iter()
+            .any(|line| self.log().contains(line))
+        {
             assert!(
                 began.elapsed() < Duration::from_secs(60),
                 "no daemon: {}",
@@ -357,7 +361,7 @@ macro_rules! transcripts {
 
 transcripts! {
     usage pools removal draid checkpoint events freespace growth spares reshape rebuild datasets properties files
-    import snapshots volumes scrub upgrade damage
+    import snapshots volumes scrub upgrade damage history
 }
 
 /// The short way to the daemon says, exits and fails as the long one, and is not taken twice.

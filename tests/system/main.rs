@@ -22,6 +22,7 @@ mod intent_log;
 mod iscsi;
 mod lists;
 mod livelists;
+mod logs;
 mod missing;
 mod mount_stress;
 mod multihost;

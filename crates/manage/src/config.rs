@@ -54,6 +54,41 @@ pub struct Config {
     pub tuning: BTreeMap<String, String>,
     /// Commands.
     pub control: Control,
+    /// The daemon's log.
+    pub log: Log,
+}
+
+/// Settings of the daemon's log, which goes to standard error.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// Which events are written: `LEVEL,MODULE=LEVEL,...`, as `sanbox log` takes it. Empty: `info`.
+    pub level: String,
+    /// How they are written.
+    pub format: LogFormat,
+}
+
+/// How an event of the log is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Time, level, module and message in a line.
+    #[default]
+    Text,
+    /// The same as an object of JSON in a line.
+    Json,
+}
+
+impl LogFormat {
+    /// Reads `text` or `json`.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        match word {
+            "text" => Some(Self::Text),
+            "json" => Some(Self::Json),
+            _ => None,
+        }
+    }
 }
 
 /// Settings of the metrics.

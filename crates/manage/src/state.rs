@@ -209,6 +209,25 @@ impl StateDirectory {
         self.path.join("sanbox.toml")
     }
 
+    /// Remembers that a daemon runs, until [`Self::mark_ended`]. Returns whether an earlier one did not come that far: it was
+    /// killed, or the machine went down. The caller has the lock.
+    ///
+    /// # Errors
+    /// The mark cannot be written; a later start then does not know.
+    pub fn mark_running(&self) -> Result<bool, StateError> {
+        let path = self.path.join("running");
+        let was_running = path.exists();
+        fs::write(&path, format!("{}\n", std::process::id()))
+            .map_err(|source| StateError::Io { path, source })?;
+        Ok(was_running)
+    }
+
+    /// Remembers that the daemon ended as it should.
+    pub fn mark_ended(&self) {
+        // One that stays is a warning too much at the next start.
+        let _ = fs::remove_file(self.path.join("running"));
+    }
+
     /// Takes the lock if no process has it.
     ///
     /// # Errors

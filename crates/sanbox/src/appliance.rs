@@ -20,6 +20,7 @@ use manage::config::Config;
 use manage::state::{CachedVdev, PoolCache, StateDirectory};
 use tokio::sync::Mutex;
 
+use crate::logging::SANBOX;
 use crate::memory::{self, Plan};
 use crate::paths;
 use crate::serve::devices::Devices;
@@ -200,7 +201,7 @@ impl Appliance {
         let clear = move || paths::clear_stale(&pools, &at);
         let cleared = paths::call_within(STALE_MOUNTS_TIMEOUT, &volumes, clear);
         if let Err(why) = cleared.await {
-            eprintln!("sanbox: mounts that a killed process may have left: {why}");
+            tracing::warn!(target: SANBOX, "mounts that a killed process may have left: {why}");
         }
     }
 
@@ -283,6 +284,14 @@ impl Appliance {
             tuning::set(&mut now, name, value)?;
             now.clone()
         };
+        self.set_tunables(after).await;
+        Ok(())
+    }
+
+    /// Sets all limits, of open pools too.
+    pub(crate) async fn set_tunables(&self, after: Tunables) {
+        let now = self.tunables.lock();
+        *now.unwrap_or_else(std::sync::PoisonError::into_inner) = after.clone();
         let pools = self.engine.pools();
         let share = self.cache_bytes(&after) / pools.len().max(1);
         for pool in pools {
@@ -295,7 +304,6 @@ impl Appliance {
             // One that was exported meanwhile needs none.
             let _ = pool.tune(tunes).await;
         }
-        Ok(())
     }
 
     /// Most bytes of all caches together.
@@ -458,9 +466,12 @@ impl Appliance {
         let hostid_changed =
             candidate.hostid != self.identity.hostid && cached.hostid == Some(candidate.hostid);
         if hostid_changed {
-            eprintln!(
-                "sanbox: the host id changed from {:x} to {:x}; '{}' is opened, because this system used it last",
-                candidate.hostid, self.identity.hostid, cached.name
+            tracing::warn!(
+                target: SANBOX,
+                "the host id changed from {:x} to {:x}; '{}' is opened, because this system used it last",
+                candidate.hostid,
+                self.identity.hostid,
+                cached.name
             );
         }
         let new_name = (candidate.name != cached.name).then(|| cached.name.clone());
@@ -690,7 +701,10 @@ impl Appliance {
     fn write(&self, cache: &PoolCache) {
         if let Err(error) = self.state.write_pools(cache) {
             // The pools are as they should be; only the memory of them is behind.
-            eprintln!("sanbox: the list of imported pools could not be written: {error}");
+            tracing::warn!(
+                target: SANBOX,
+                "the list of imported pools could not be written: {error}"
+            );
         }
     }
 
@@ -866,7 +880,7 @@ impl Appliance {
             return;
         }
         if let Err(why) = self.mount(pool, info, Path::new(&point)).await {
-            eprintln!("sanbox: cannot mount '{}' at {point}: {why}", info.name);
+            tracing::warn!(target: SANBOX, "cannot mount '{}' at {point}: {why}", info.name);
         }
     }
 
@@ -996,7 +1010,7 @@ async fn change_cache_file(path: &str, guid: u64, entry: Option<(String, Vec<u8>
     let changed = paths::call(named, change).await;
     if let Err(error) = changed.and_then(|changed| changed.map_err(|error| error.to_string())) {
         // The pool is as it should be; only the file is behind.
-        eprintln!("sanbox: {}: {error}", named.display());
+        tracing::warn!(target: SANBOX, "{}: {error}", named.display());
     }
 }
 
@@ -1031,7 +1045,7 @@ async fn remove_directories(directories: Vec<PathBuf>) {
         }
     };
     if let Err(why) = paths::call(&first, remove).await {
-        eprintln!("sanbox: {why}");
+        tracing::warn!(target: SANBOX, "{why}");
     }
 }
 

@@ -8,6 +8,7 @@
 mod appliance;
 mod cli;
 mod follow;
+mod logging;
 mod memory;
 mod paths;
 mod serve;
@@ -213,11 +214,16 @@ impl Invocation {
         let state = StateDirectory::open(&path)?;
         if self.is_daemon() {
             let config = serve::settings(&state, &self.arguments[1..])?;
+            let levels = logging::Levels::default()
+                .with(&config.log.level)
+                .map_err(|why| anyhow::anyhow!("log level: {why}"))?;
+            logging::start(levels, config.log.format);
             let lock = lock_for_daemon(&state).await?;
             let appliance = Appliance::new(engine, state, config)?;
             serve::run(appliance, lock).await?;
             return Ok(0);
         }
+        logging::start_plain();
         let lock = match self.reach(&state).await? {
             Route::Done(code) => return Ok(code),
             Route::Locked(lock) => lock,

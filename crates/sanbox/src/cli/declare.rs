@@ -238,6 +238,16 @@ pub(crate) const COMMANDS: &[Command] = &[
                 "port of this machine where Prometheus finds /metrics; 0 is none (9134)",
             ),
             long(
+                "log-level",
+                Some("LEVELS"),
+                "which events are logged: LEVEL,MODULE=LEVEL,... (info); see sanbox log",
+            ),
+            long(
+                "log-format",
+                Some("text|json"),
+                "how they are written (text)",
+            ),
+            long(
                 "no-portmap",
                 None,
                 "neither answer at port 111 nor register with rpcbind",
@@ -252,7 +262,7 @@ pub(crate) const COMMANDS: &[Command] = &[
             "Opens the pools that the state directory remembers as imported and serves those datasets whose sharenfs property says so. Logs to standard error, prints the line 'sanbox: ready' and notifies systemd when it is up, and ends cleanly on SIGTERM and SIGINT. A killed daemon loses nothing it acknowledged: start it again.",
             "Volumes are offered by NBD: all of them at the socket nbd.sock in the state directory, for its owner, and those whose property org.sanbox:nbd is on or readonly at the TCP port (zfs set org.sanbox:nbd=on tank/vol; then nbd://HOST/tank/vol).",
             "While it runs, zpool, zfs and sanbox commands of the same state directory are carried out by it, through a socket there.",
-            "Settings come from sanbox.toml in the state directory, and flags override them.",
+            "Settings come from sanbox.toml in the state directory, and flags override them. On SIGHUP the file is read again: [log] level and [tuning] take effect at once, and the log names what waits for the next start.",
         ],
     },
     Command {
@@ -598,6 +608,17 @@ pub(crate) const COMMANDS: &[Command] = &[
         operands: "create-target | modify-target IQN | delete-target IQN ... | list-target [IQN ...] | create-tpg NAME ADDRESS ... | delete-tpg NAME | list-tpg",
         flags: ITADM_FLAGS,
         text: &["For scripts that manage COMSTAR (also when the program is called itadm)."],
+    },
+    Command {
+        name: "log",
+        summary: "show or change which events the daemon logs",
+        operands: "[LEVELS]",
+        flags: &[],
+        text: &[
+            "LEVELS is a level for everything (off, error, warn, info, debug, trace), levels of modules as MODULE=LEVEL, or several with commas between. Modules are sanbox, control, devices, iscsi, mount, nbd and nfs.",
+            "sanbox log nfs=debug shows each connection of NFS clients from now on; sanbox log nfs=info ends that; sanbox log alone shows the levels.",
+            "A change lasts until the daemon ends; for every start, put level = 'LEVELS' under [log] in sanbox.toml.",
+        ],
     },
     Command {
         name: "doctor",

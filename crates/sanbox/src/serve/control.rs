@@ -11,11 +11,11 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use super::log;
 use crate::appliance::{Appliance, as_subject};
 use crate::cli::input::Input;
 use crate::cli::out::{Out, Stream};
 use crate::cli::{Caller, Session};
+use crate::logging::CONTROL;
 
 /// Output on its way to a client.
 const CHUNKS_MAX: usize = 16;
@@ -33,7 +33,7 @@ pub(crate) async fn serve(listener: UnixListener, appliance: Arc<Appliance>) {
                 tokio::spawn(client(stream, appliance.clone()));
             }
             Err(error) => {
-                log(format!("a command could not be accepted: {error}"));
+                tracing::warn!(target: CONTROL, "a command could not be accepted: {error}");
                 tokio::time::sleep(std::time::Duration::from_millis(200)).await;
             }
         }
@@ -167,6 +167,13 @@ async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
         input,
     );
     let tool = request.tool.clone();
+    let asked = format!(
+        "{} {} by user {}",
+        tool,
+        request.arguments.join(" "),
+        session.caller.uid
+    );
+    let began = tokio::time::Instant::now();
     let command = async move {
         // The session, and with it the sender of output, goes when the command ends.
         let run = crate::cli::run(session, &request.tool, &request.arguments);
@@ -185,6 +192,11 @@ async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
         }
         // A command that panicked is reported as an error; the daemon goes on.
         let code = command.await.map_or(1, |exit| exit.0);
+        tracing::debug!(
+            target: CONTROL,
+            "{asked}: exit code {code} after {} ms",
+            began.elapsed().as_millis()
+        );
         Frame::Exit(code).send(&mut writer).await
     };
     tokio::select! {

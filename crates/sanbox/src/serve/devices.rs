@@ -25,8 +25,8 @@ use fuser::{
     ReplyEntry, ReplyOpen, ReplyWrite, Request, Session, SessionUnmounter, WriteFlags,
 };
 
-use super::log;
 use crate::appliance::Appliance;
+use crate::logging::DEVICES;
 use crate::paths;
 
 /// Where the links are.
@@ -136,7 +136,7 @@ impl Devices {
                 continue;
             }
             if let Err(why) = self.attach(&mut state, guid, &volume).await {
-                log(format!("volumes get no devices here: {why}"));
+                tracing::warn!(target: DEVICES, "volumes get no devices here: {why}");
                 state.given_up = true;
                 return;
             }
@@ -233,7 +233,7 @@ impl Devices {
         };
         unlink(&attached.dataset).await;
         if let Err(why) = losetup(vec!["-d".into(), attached.device.into()]).await {
-            log(format!("{}: {why}", attached.dataset));
+            tracing::warn!(target: DEVICES, "{}: {why}", attached.dataset);
         }
         self.files.locked().remove(&attached.file);
     }
@@ -305,7 +305,7 @@ impl Devices {
                 .name("fuse volumes".to_owned())
                 .spawn(move || {
                     if let Err(error) = session.run() {
-                        log(format!("the files of volumes are gone: {error}"));
+                        tracing::warn!(target: DEVICES, "the files of volumes are gone: {error}");
                     }
                     if let Some((guard, connection)) = guarded {
                         guard.ended(connection);
@@ -358,7 +358,7 @@ async fn link(dataset: &str, device: &Path) {
             .map_err(|error| error.to_string())
     };
     if let Err(error) = paths::call(&path, make).await.flatten() {
-        log(format!("{}: {error}", path.display()));
+        tracing::warn!(target: DEVICES, "{}: {error}", path.display());
     }
 }
 
@@ -378,7 +378,7 @@ async fn unlink(dataset: &str) {
         }
     };
     if let Err(error) = paths::call(&path, remove).await {
-        log(error);
+        tracing::warn!(target: DEVICES, "{error}");
     }
 }
 

@@ -18,7 +18,7 @@ use engine::wake_after_turn;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Handle};
 
-use super::log;
+use crate::logging::SANBOX;
 
 /// Threads at most: one connection's work is small beside that of the pools behind it.
 const LANES_MAX: usize = 16;
@@ -75,7 +75,12 @@ impl Lanes {
     {
         let stream = match stream.into_std() {
             Ok(stream) => stream,
-            Err(error) => return log(format!("a connection could not be handed over: {error}")),
+            Err(error) => {
+                return tracing::warn!(
+                    target: SANBOX,
+                    "a connection could not be handed over: {error}"
+                );
+            }
         };
         let connections = |index: &usize| {
             let lane = self.0.get(*index);
@@ -92,7 +97,9 @@ impl Lanes {
         lane.runtime.spawn(async move {
             match TcpStream::from_std(stream) {
                 Ok(stream) => at_desk(desk, serve(stream)).await,
-                Err(error) => log(format!("a connection could not be taken over: {error}")),
+                Err(error) => {
+                    tracing::warn!(target: SANBOX, "a connection could not be taken over: {error}");
+                }
             }
             drop(place);
         });

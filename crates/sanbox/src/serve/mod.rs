@@ -17,21 +17,20 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
-use manage::config::Config;
+use manage::config::{Config, LogFormat};
 use manage::state::{StateDirectory, StateLock};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::appliance::{Appliance, KnownPool};
 use crate::cli::declare::COMMANDS;
 use crate::cli::getopt::{Getopt, Opt};
+use crate::logging::{self, Levels, NFS, SANBOX};
+use crate::tuning;
 
 /// How long after being told to end a further ^C is still taken for the same one.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// Says something to whoever reads the daemon's standard error.
-pub(crate) fn log(text: impl AsRef<str>) {
-    eprintln!("sanbox: {}", text.as_ref());
-}
+/// How often an end that takes long says what it waits for.
+const AWAITED_EVERY: Duration = Duration::from_secs(3);
 
 /// The settings of a run: the file's, overridden by flags.
 pub(crate) fn settings(state: &StateDirectory, arguments: &[String]) -> anyhow::Result<Config> {
@@ -77,6 +76,11 @@ pub(crate) fn settings(state: &StateDirectory, arguments: &[String]) -> anyhow::
                     .parse()
                     .with_context(|| format!("--metrics-port {text}: not a port"))?;
             }
+            Ok(Some(Opt::Long("log-level", Some(text)))) => config.log.level = text,
+            Ok(Some(Opt::Long("log-format", Some(text)))) => {
+                config.log.format = LogFormat::parse(&text)
+                    .with_context(|| format!("--log-format {text}: neither text nor json"))?;
+            }
             Ok(Some(Opt::Long("no-portmap", _))) => config.nfs.portmap = false,
             Ok(Some(Opt::Long("mount", _))) => config.mount.automatic = true,
             Ok(Some(other)) => bail!("unexpected option {other:?}"),
@@ -97,6 +101,8 @@ pub(crate) fn settings(state: &StateDirectory, arguments: &[String]) -> anyhow::
 pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
+    let mut hangup = signal(SignalKind::hangup()).context("waiting for SIGHUP")?;
+    note_start(&appliance);
     let config = appliance.config().clone();
     allow_descriptors();
     let since_epoch = SystemTime::now()
@@ -159,12 +165,29 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
             .with_context(|| format!("opening {} to users", socket.display()))?;
     }
     let control = tokio::spawn(control::serve(control, appliance.clone()));
+    let watched = appliance.clone();
     let ticking = tokio::spawn(async move {
         let start = tokio::time::Instant::now();
         let mut each = tokio::time::interval(Duration::from_secs(1));
         loop {
             let now = each.tick().await.duration_since(start);
             server.tick(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
+            note_replays(&watched);
+            for (client, version) in server.take_refused_versions() {
+                tracing::warn!(
+                    target: NFS,
+                    "{client} asked for NFSv{version}, which is not served: clients mount with vers=3"
+                );
+            }
+        }
+    });
+    let reloading = tokio::spawn({
+        let appliance = appliance.clone();
+        async move {
+            let mut before = Config::read(&appliance.state().config()).unwrap_or_default();
+            while hangup.recv().await.is_some() {
+                reload(&appliance, &mut before).await;
+            }
         }
     });
 
@@ -174,7 +197,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
         port => match metrics::listen(port).await {
             Ok(listener) => Some(tokio::spawn(metrics::serve(listener, appliance.clone()))),
             Err(error) => {
-                log(format!("no metrics at port {port}: {error}"));
+                tracing::warn!(target: SANBOX, "no metrics at port {port}: {error}");
                 None
             }
         },
@@ -184,9 +207,15 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
         appliance.clear_stale_mounts().await;
         for known in appliance.pools().await {
             match known {
-                KnownPool::Open(pool) => log(format!("pool '{}' is open", pool.name())),
+                KnownPool::Open(pool) => {
+                    tracing::info!(target: SANBOX, "pool '{}' is open", pool.name());
+                }
                 KnownPool::Closed(cached, error) => {
-                    log(format!("pool '{}' cannot be opened: {error}", cached.name));
+                    tracing::error!(
+                        target: SANBOX,
+                        "pool '{}' cannot be opened: {error}",
+                        cached.name
+                    );
                 }
             }
         }
@@ -201,7 +230,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     let told = match told {
         Some(told) => told,
         None => {
-            log("ready");
+            tracing::info!(target: SANBOX, "ready");
             notify("READY=1");
             tokio::select! {
                 _ = terminate.recv() => "SIGTERM",
@@ -209,11 +238,13 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
             }
         }
     };
-    log(format!("ending on {told}"));
+    tracing::info!(target: SANBOX, "ending on {told}");
     notify("STOPPING=1");
     control.abort();
+    reloading.abort();
     let _ = std::fs::remove_file(&socket);
-    appliance.stop_sharing().await;
+    let requests = appliance.stop_sharing();
+    saying_what_is_awaited("requests of clients to end", requests).await;
     ticking.abort();
     if let Some(metrics) = metrics {
         metrics.abort();
@@ -227,14 +258,132 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
             Err(_) => std::future::pending().await,
         }
     };
+    let pools: Vec<String> = appliance
+        .engine()
+        .pools()
+        .iter()
+        .map(|pool| format!("'{}'", pool.name()))
+        .collect();
+    let awaited = format!(
+        "mounts to be released and pools to be written out: {}",
+        pools.join(", ")
+    );
     let closed = tokio::select! {
-        closed = appliance.close() => closed,
+        closed = saying_what_is_awaited(&awaited, appliance.close()) => closed,
         () = impatient => bail!("ended before the pools were written out, as a crash would"),
     };
     keeping.abort();
     closed.context("writing out the pools")?;
-    log("ended");
+    appliance.state().mark_ended();
+    tracing::info!(target: SANBOX, "ended");
     Ok(())
+}
+
+/// Logs how the last run ended, when not in order.
+fn note_start(appliance: &Appliance) {
+    tracing::info!(
+        target: SANBOX,
+        "version {}, process {}",
+        env!("CARGO_PKG_VERSION"),
+        std::process::id()
+    );
+    match appliance.state().mark_running() {
+        Ok(false) => {}
+        Ok(true) => tracing::warn!(
+            target: SANBOX,
+            "the last run did not end in order: it was killed, or the machine went down. What was acknowledged is in the pools \
+             and their intent logs, which are replayed as datasets are opened"
+        ),
+        Err(error) => tracing::warn!(target: SANBOX, "{error}"),
+    }
+}
+
+/// Logs what the intent logs held of datasets that were opened since the last call.
+fn note_replays(appliance: &Appliance) {
+    for pool in appliance.engine().pools() {
+        for replay in pool.take_replays() {
+            tracing::info!(
+                target: SANBOX,
+                "intent log of {}: {} records replayed in {:.1} s",
+                replay.dataset,
+                replay.records,
+                replay.took.as_secs_f64()
+            );
+        }
+    }
+}
+
+/// Reads the configuration again: what can change while the daemon runs does, and the log names the rest.
+async fn reload(appliance: &Appliance, before: &mut Config) {
+    let path = appliance.state().config();
+    let config = match tokio::task::spawn_blocking(move || Config::read(&path)).await {
+        Ok(Ok(config)) => config,
+        Ok(Err(error)) => {
+            return tracing::error!(target: SANBOX, "SIGHUP: {error}; nothing is changed");
+        }
+        Err(_) => return,
+    };
+    let levels = Levels::default().with(&config.log.level);
+    let levels = match levels {
+        Ok(levels) => levels,
+        Err(why) => {
+            return tracing::error!(
+                target: SANBOX,
+                "SIGHUP: [log] level: {why}; nothing is changed"
+            );
+        }
+    };
+    let tunables = match tuning::from_config(&config.tuning) {
+        Ok(tunables) => tunables,
+        Err(why) => return tracing::error!(target: SANBOX, "SIGHUP: {why}; nothing is changed"),
+    };
+    if config.log.level != before.log.level
+        && let Err(why) = logging::set_levels(levels)
+    {
+        tracing::error!(target: SANBOX, "SIGHUP: the levels of the log: {why}");
+    }
+    if config.tuning != before.tuning {
+        appliance.set_tunables(tunables).await;
+    }
+    let waiting: Vec<&str> = [
+        ("listen", config.listen != before.listen),
+        ("memory", config.memory != before.memory),
+        ("[nfs]", config.nfs != before.nfs),
+        ("[nbd]", config.nbd != before.nbd),
+        ("[iscsi]", config.iscsi != before.iscsi),
+        ("[mount]", config.mount != before.mount),
+        ("[metrics]", config.metrics != before.metrics),
+        ("[control]", config.control != before.control),
+        ("[log] format", config.log.format != before.log.format),
+    ]
+    .into_iter()
+    .filter_map(|(name, changed)| changed.then_some(name))
+    .collect();
+    *before = config;
+    tracing::info!(target: SANBOX, "SIGHUP: the configuration was read again");
+    if !waiting.is_empty() {
+        tracing::warn!(
+            target: SANBOX,
+            "changes of {} take effect at the next start",
+            waiting.join(", ")
+        );
+    }
+}
+
+/// Waits for the last work of this process, and logs every few seconds what it is that is waited for.
+async fn saying_what_is_awaited<T>(what: &str, work: impl Future<Output = T>) -> T {
+    let mut work = std::pin::pin!(work);
+    let began = tokio::time::Instant::now();
+    loop {
+        match tokio::time::timeout(AWAITED_EVERY, &mut work).await {
+            Ok(outcome) => return outcome,
+            Err(_) => tracing::warn!(
+                target: SANBOX,
+                "still waiting for {what} ({} s)",
+                began.elapsed().as_secs()
+            ),
+        }
+    }
 }
 
 /// Takes as many file descriptors as the system allows this process: every connection and disk needs one, and the usual

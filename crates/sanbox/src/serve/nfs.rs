@@ -29,8 +29,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::lanes::{CallsUnderWay, Lanes};
-use super::log;
 use super::outbox::{Outbox, Outgoing};
+use crate::logging::NFS;
 
 /// Calls of one connection under way at once. Linux keeps up to 128 slots on the client side.
 const CALLS_MAX: usize = 128;
@@ -269,14 +269,17 @@ impl Listeners {
                         open.tasks.push(tokio::spawn(accept));
                     }
                 }
-                Err(error) => log(format!(
-                    "NFS cannot be served at {address} port {port}: {error}"
-                )),
+                Err(error) => {
+                    tracing::error!(
+                        target: NFS,
+                        "NFS cannot be served at {address} port {port}: {error}"
+                    );
+                }
             }
         }
         open.addresses = wanted;
         for address in &open.bound {
-            log(format!("NFS is served at {address}"));
+            tracing::info!(target: NFS, "NFS is served at {address}");
         }
         if self.portmap && shares && open.portmap.is_empty() && !open.registered {
             self.announce(server, &mut open).await;
@@ -293,12 +296,17 @@ impl Listeners {
             match tell(stream, nfs::rpcbind::set_calls(port)).await {
                 Ok(true) => {
                     open.registered = true;
-                    log("NFS is registered with this machine's rpcbind");
+                    tracing::info!(target: NFS, "NFS is registered with this machine's rpcbind");
                 }
-                Ok(false) => log(
-                    "this machine's rpcbind refuses to register NFS; clients need port= and mountport=",
-                ),
-                Err(error) => log(format!("this machine's rpcbind does not answer: {error}")),
+                Ok(false) => {
+                    tracing::warn!(
+                        target: NFS,
+                        "this machine's rpcbind refuses to register NFS; clients need port= and mountport="
+                    );
+                }
+                Err(error) => {
+                    tracing::warn!(target: NFS, "this machine's rpcbind does not answer: {error}");
+                }
             }
             return;
         }
@@ -319,12 +327,13 @@ impl Listeners {
                 open.portmap.push(tokio::spawn(accept));
                 open.portmap
                     .push(tokio::spawn(datagrams(udp, server.clone())));
-                log("port queries are answered at port 111");
+                tracing::info!(target: NFS, "port queries are answered at port 111");
             }
             (Err(error), _) | (_, Err(error)) => {
-                log(format!(
+                tracing::warn!(
+                    target: NFS,
                     "port 111 cannot be served ({error}); clients need port={port},mountport={port}"
-                ));
+                );
             }
         }
     }
@@ -413,13 +422,22 @@ async fn accept(listener: TcpListener, server: Server, shared: Arc<Shared>) {
                 // Dropped when there is no place: the client tries again later.
                 if let Some(place) = shared.admit() {
                     let server = server.clone();
-                    let serve = move |stream| connection(stream, peer, server, place);
+                    let serve = move |stream| async move {
+                        tracing::debug!(target: NFS, "{peer} is connected");
+                        connection(stream, peer, server, place).await;
+                        tracing::debug!(target: NFS, "{peer} is disconnected");
+                    };
                     shared.lanes.serve(stream, serve);
+                } else {
+                    tracing::debug!(
+                        target: NFS,
+                        "{peer} is turned away: all connections are in use"
+                    );
                 }
             }
             Err(error) => {
                 // Out of descriptors, most likely: existing connections free some.
-                log(format!("a connection could not be accepted: {error}"));
+                tracing::warn!(target: NFS, "a connection could not be accepted: {error}");
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         }

@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use engine::property::{DatasetKind, Value};
 use engine::{DatasetFilter, DatasetInfo, Engine, PropertyQuery};
 
-use super::log;
 use super::nfs::Listeners;
+use crate::logging::NFS;
 
 /// The shares of a daemon.
 pub(crate) struct Shares {
@@ -88,10 +88,11 @@ impl Shares {
             let datasets = match pool.datasets(&filter, &query).await {
                 Ok(datasets) => datasets,
                 Err(error) => {
-                    log(format!(
+                    tracing::warn!(
+                        target: NFS,
                         "the datasets of '{}' cannot be listed: {error}",
                         pool.name()
-                    ));
+                    );
                     continue;
                 }
             };
@@ -116,7 +117,7 @@ impl Shares {
         }
         let any = !exports.is_empty();
         for (export, error) in self.server.set_exports(exports) {
-            log(format!("'{}' is not shared: {error}", export.dataset));
+            tracing::warn!(target: NFS, "'{}' is not shared: {error}", export.dataset);
         }
         self.listeners.follow(&self.server, any).await;
     }

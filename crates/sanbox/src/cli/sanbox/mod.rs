@@ -9,6 +9,7 @@ pub(crate) mod directory;
 mod doctor;
 mod documents;
 mod files;
+mod log;
 mod remote_path;
 pub(crate) mod sample;
 mod tar;
@@ -51,6 +52,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "sums" => digests::run(session, &args).await,
         "top" => top::run(session, &args).await,
         "tune" => tune::run(session, &args).await,
+        "log" => log::run(session, &args),
         "stmfadm" | "sbdadm" => comstar::units(session, command.name, &args).await,
         "itadm" => comstar::targets(session, &args).await,
         "doctor" => doctor::run(session).await,

@@ -147,6 +147,8 @@ pub(crate) fn log_since(now: &ZilStats, then: &ZilStats) -> ZilStats {
         copied_bytes: now.copied_bytes.saturating_sub(then.copied_bytes),
         indirect: now.indirect.saturating_sub(then.indirect),
         indirect_bytes: now.indirect_bytes.saturating_sub(then.indirect_bytes),
+        replayed: now.replayed.saturating_sub(then.replayed),
+        replay_ns: now.replay_ns.saturating_sub(then.replay_ns),
         normal: blocks(&now.normal, &then.normal),
         separate: blocks(&now.separate, &then.separate),
     }

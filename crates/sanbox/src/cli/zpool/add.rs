@@ -112,6 +112,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     };
     match pool.add(spec).await {
         Ok(()) => {
+            session.record(&pool).await;
             session.appliance.devices_changed(&pool).await;
             Ok(())
         }

@@ -56,6 +56,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     if let Err(error) = outcome {
         return Err(session.fail(format!("cannot {what} '{name}': {error}")));
     }
+    session.record(&pool).await;
     if wait {
         wait_for(session, &pool, super::scan::is_discarding).await?;
     }

@@ -32,7 +32,7 @@ pub(super) async fn offline(session: &Session, arguments: &[String]) -> Outcome 
         Ok(())
     })?;
     let (pool, devices) = pool_and_devices(session, &operands).await?;
-    let mut failed = false;
+    let (mut failed, mut changed) = (false, false);
     for word in devices {
         let outcome = match leaf(session, &pool, word, "offline").await {
             Ok(guid) => pool.offline(guid, temporary).await,
@@ -41,10 +41,16 @@ pub(super) async fn offline(session: &Session, arguments: &[String]) -> Outcome 
                 continue;
             }
         };
-        if let Err(error) = outcome {
-            session.out.error(format!("cannot offline {word}: {error}"));
-            failed = true;
+        match outcome {
+            Ok(()) => changed = true,
+            Err(error) => {
+                session.out.error(format!("cannot offline {word}: {error}"));
+                failed = true;
+            }
         }
+    }
+    if changed {
+        session.record(&pool).await;
     }
     if failed { Err(Exit(1)) } else { Ok(()) }
 }
@@ -60,15 +66,16 @@ pub(super) async fn online(session: &Session, arguments: &[String]) -> Outcome {
         Err(session.fail("zpool online --power: disk slots cannot be powered"))
     })?;
     let (pool, devices) = pool_and_devices(session, &operands).await?;
-    let mut failed = false;
+    let (mut failed, mut changed) = (false, false);
     for word in devices {
         let Ok(guid) = leaf(session, &pool, word, "online").await else {
             failed = true;
             continue;
         };
         match pool.online(guid).await {
-            Ok(true) => {}
+            Ok(true) => changed = true,
             Ok(false) => {
+                changed = true;
                 session.out.line(format!(
                     "warning: device '{word}' onlined, but remains in faulted state"
                 ));
@@ -88,6 +95,9 @@ pub(super) async fn online(session: &Session, arguments: &[String]) -> Outcome {
             .out
             .error(format!("cannot expand {}: {error}", devices.join(" ")));
         failed = true;
+    }
+    if changed {
+        session.record(&pool).await;
     }
     finish_here(session, &pool).await?;
     if failed { Err(Exit(1)) } else { Ok(()) }
@@ -192,6 +202,7 @@ async fn join(session: &Session, arguments: &[String], replace: bool) -> Outcome
     if let Err(error) = joined {
         return Err(refuse(session, &subject, error));
     }
+    session.record(&pool).await;
     session.appliance.devices_changed(&pool).await;
     if wait {
         return wait_for(session, &pool, |status| is_joining(status, replace)).await;
@@ -237,6 +248,7 @@ pub(super) async fn detach(session: &Session, arguments: &[String]) -> Outcome {
     let guid = leaf(session, &pool, word, "detach").await?;
     match pool.detach(guid).await {
         Ok(()) => {
+            session.record(&pool).await;
             session.appliance.devices_changed(&pool).await;
             finish_here(session, &pool).await
         }
@@ -254,7 +266,10 @@ pub(super) async fn reopen(session: &Session, arguments: &[String]) -> Outcome {
             continue;
         };
         match pool.reopen().await {
-            Ok(_) => finish_here(session, pool).await?,
+            Ok(_) => {
+                session.record(pool).await;
+                finish_here(session, pool).await?;
+            }
             Err(error) => {
                 session
                     .out

@@ -123,7 +123,7 @@ async fn apply(
         LeafActivity::Initialize => "initialize",
     };
     let mut leaves = Vec::new();
-    let mut failed = false;
+    let (mut failed, mut changed) = (false, false);
     if words.is_empty() {
         let status = pool.status().await.map_err(|_| Exit(1))?;
         collect(&status.root, &mut leaves);
@@ -142,12 +142,18 @@ async fn apply(
         return Err(Exit(1));
     }
     for (word, guid) in leaves {
-        if let Err(error) = pool.request_leaf_activity(what, guid, request).await {
-            session
-                .out
-                .error(format!("cannot {verb} '{word}': {error}"));
-            failed = true;
+        match pool.request_leaf_activity(what, guid, request).await {
+            Ok(()) => changed = true,
+            Err(error) => {
+                session
+                    .out
+                    .error(format!("cannot {verb} '{word}': {error}"));
+                failed = true;
+            }
         }
+    }
+    if changed {
+        session.record(&pool).await;
     }
     // Without a daemon the work ends with this process.
     let starts = matches!(request, LeafActivityRequest::Start { .. });

@@ -43,12 +43,14 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         if wait {
             return Err(session.misuse("invalid option combination: -w cannot be used with -s"));
         }
-        return canceled.map_err(|error| session.fail(format!("cannot cancel removal: {error}")));
+        canceled.map_err(|error| session.fail(format!("cannot cancel removal: {error}")))?;
+        session.record(&pool).await;
+        return Ok(());
     }
     if devices.is_empty() {
         return Err(session.misuse("missing device"));
     }
-    let mut failed = false;
+    let (mut failed, mut changed) = (false, false);
     for word in devices {
         let Some(guid) = vdev_guid(&pool, word).await? else {
             let what = if estimate { UNKNOWN } else { "cannot remove" };
@@ -79,14 +81,19 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
             });
             continue;
         }
-        if let Err(error) = pool.remove(guid).await {
-            let closed = matches!(error, EngineError::PoolClosed);
-            session.out.error(format!("cannot remove {word}: {error}"));
-            failed = true;
-            if closed {
-                break;
+        match pool.remove(guid).await {
+            Ok(()) => changed = true,
+            Err(error) => {
+                session.out.error(format!("cannot remove {word}: {error}"));
+                failed = true;
+                if matches!(error, EngineError::PoolClosed) {
+                    break;
+                }
             }
         }
+    }
+    if changed {
+        session.record(&pool).await;
     }
     session.appliance.devices_changed(&pool).await;
     if wait && !failed || !session.appliance.lives_on() {

@@ -67,6 +67,9 @@ pub(super) async fn scrub(session: &Session, arguments: &[String]) -> Outcome {
             _ if go_on => (pool.start_scrub_of_new().await, "scrub"),
             _ => (pool.start_scrub().await, "scrub"),
         };
+        if outcome.is_ok() {
+            session.record(pool).await;
+        }
         match outcome {
             Ok(()) if !stop && !pause => {
                 if pool.status().await.is_ok_and(|s| s.checkpoint.is_some()) {
@@ -118,7 +121,10 @@ pub(super) async fn resilver(session: &Session, arguments: &[String]) -> Outcome
             Err("this action requires the resilver_defer feature".to_owned())
         };
         match outcome {
-            Ok(()) => finish_here(session, pool).await?,
+            Ok(()) => {
+                session.record(pool).await;
+                finish_here(session, pool).await?;
+            }
             Err(error) => {
                 session.out.error(format!(
                     "cannot restart resilver on {}: {error}",
@@ -187,7 +193,10 @@ pub(super) async fn clear(session: &Session, arguments: &[String]) -> Outcome {
         return Ok(());
     }
     match pool.clear(vdev).await {
-        Ok(()) => finish_here(session, &pool).await,
+        Ok(()) => {
+            session.record(&pool).await;
+            finish_here(session, &pool).await
+        }
         Err(error) => Err(session.fail(format!(
             "cannot clear errors for {}: {error}",
             devices.first().unwrap_or(name)

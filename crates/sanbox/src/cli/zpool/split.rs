@@ -86,6 +86,7 @@ pub(super) async fn split(session: &Session, arguments: &[String]) -> Outcome {
             other => other.to_string(),
         }));
     }
+    session.record(&pool).await;
     session.appliance.devices_changed(&pool).await;
     let Some(altroot) = options.altroot else {
         return Ok(());
@@ -164,6 +165,7 @@ pub(super) async fn reguid(session: &Session, arguments: &[String]) -> Outcome {
     let before = pool.guid();
     match pool.reguid(guid).await {
         Ok(_) => {
+            session.record(&pool).await;
             session.appliance.guid_changed(before, &pool).await;
             Ok(())
         }

@@ -24,6 +24,7 @@ use adapter::Adapter;
 use guard::Guard;
 use nodes::Shared;
 
+use crate::logging::MOUNT;
 use crate::paths;
 
 /// How often the thread that tells a kernel of changes looks whether the mount has ended.
@@ -117,9 +118,12 @@ impl Mounts {
         if guard.is_none() {
             match Guard::start() {
                 Ok(started) => *guard = Some(Arc::new(started)),
-                Err(error) => super::log(format!(
-                    "mounts have no guard, so their users may hang if this process is killed: {error}"
-                )),
+                Err(error) => {
+                    tracing::warn!(
+                        target: MOUNT,
+                        "mounts have no guard, so their users may hang if this process is killed: {error}"
+                    );
+                }
             }
         }
         guard.clone()
@@ -265,7 +269,7 @@ impl Mounts {
         let (list, ended) = (self.list.clone(), self.ended.clone());
         let run = move || {
             if let Err(error) = session.run() {
-                super::log(format!("a mount ended: {error}"));
+                tracing::warn!(target: MOUNT, "a mount ended: {error}");
             }
             ends.store(true, Ordering::Relaxed);
             if let Some((guard, connection)) = guarded {

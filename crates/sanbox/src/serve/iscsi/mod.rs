@@ -23,8 +23,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::lanes::Lanes;
-use super::log;
 use crate::appliance::Appliance;
+use crate::logging::ISCSI;
 
 /// The property of a volume that says where it is shown.
 pub(crate) const MAP_PROPERTY: &str = "org.sanbox:lun";
@@ -123,7 +123,7 @@ impl Iscsi {
         let targets = match appliance.state().read_targets() {
             Ok(targets) => targets,
             Err(error) => {
-                log(format!("the targets cannot be read: {error}"));
+                tracing::error!(target: ISCSI, "the targets cannot be read: {error}");
                 return;
             }
         };
@@ -159,13 +159,14 @@ impl Iscsi {
         for pool in appliance.engine().pools() {
             for (mapping, mut lun) in luns(&pool).await {
                 let Some(initiators) = targets.seen_by(&mapping) else {
-                    log(format!(
+                    tracing::warn!(
+                        target: ISCSI,
                         "'{}' is not shown as LUN {} of '{}': there is no initiator group '{}' here",
                         lun.name,
                         lun.number,
                         mapping.scope,
                         mapping.seen_by.as_deref().unwrap_or_default()
-                    ));
+                    );
                     continue;
                 };
                 lun.initiators = initiators;
@@ -180,19 +181,27 @@ impl Iscsi {
                             && (known.initiators == lun.initiators || known.initiators.is_empty())
                     });
                     match taken {
-                        Some(known) => log(format!(
-                            "'{}' is not shown: LUN {} of '{}' is '{}'",
-                            lun.name, lun.number, spec.name, known.name
-                        )),
+                        Some(known) => {
+                            tracing::warn!(
+                                target: ISCSI,
+                                "'{}' is not shown: LUN {} of '{}' is '{}'",
+                                lun.name,
+                                lun.number,
+                                spec.name,
+                                known.name
+                            );
+                        }
                         None => spec.luns.push(lun.clone()),
                     }
                 }
                 if !shown {
-                    log(format!(
+                    tracing::warn!(
+                        target: ISCSI,
                         "'{}' is mapped to target '{}', which does not exist here: \
                          'sanbox target create' makes it",
-                        lun.name, mapping.scope
-                    ));
+                        lun.name,
+                        mapping.scope
+                    );
                 }
             }
         }
@@ -250,7 +259,11 @@ impl Iscsi {
             };
             match bound {
                 Ok(listener) => {
-                    log(format!("iSCSI is served at {ip} port {}", address.port()));
+                    tracing::info!(
+                        target: ISCSI,
+                        "iSCSI is served at {ip} port {}",
+                        address.port()
+                    );
                     open.tasks.push(tokio::spawn(accept(
                         listener,
                         self.server.clone(),
@@ -265,10 +278,13 @@ impl Iscsi {
                 Err(error)
                     if error.kind() == io::ErrorKind::AddrNotAvailable
                         && address.port() != self.settings.port => {}
-                Err(error) => log(format!(
-                    "iSCSI cannot be served at {ip} port {}: {error}",
-                    address.port()
-                )),
+                Err(error) => {
+                    tracing::error!(
+                        target: ISCSI,
+                        "iSCSI cannot be served at {ip} port {}: {error}",
+                        address.port()
+                    );
+                }
             }
         }
         open.addresses = wanted;
@@ -446,18 +462,22 @@ async fn accept(
                 let place = Place(connections.clone());
                 if count > connections_max {
                     // Dropped: the initiator tries again later.
+                    tracing::debug!(
+                        target: ISCSI,
+                        "{peer} is turned away: all connections are in use"
+                    );
                     continue;
                 }
                 let waiting = pending.enter();
                 let server = server.clone();
-                lanes.serve(stream, move |stream| {
-                    connection::serve(stream, peer, server, place, waiting)
+                lanes.serve(stream, move |stream| async move {
+                    tracing::debug!(target: ISCSI, "{peer} is connected");
+                    connection::serve(stream, peer, server, place, waiting).await;
+                    tracing::debug!(target: ISCSI, "{peer} is disconnected");
                 });
             }
             Err(error) => {
-                log(format!(
-                    "an iSCSI connection could not be accepted: {error}"
-                ));
+                tracing::warn!(target: ISCSI, "an iSCSI connection could not be accepted: {error}");
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         }

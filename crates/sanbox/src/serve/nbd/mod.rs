@@ -21,8 +21,8 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-use super::log;
 use crate::appliance::Appliance;
+use crate::logging::NBD;
 
 /// The property of a volume that offers it at the TCP port.
 pub(crate) const PROPERTY: &str = "org.sanbox:nbd";
@@ -106,17 +106,18 @@ impl Server {
         let listener = match UnixListener::bind(path) {
             Ok(listener) => listener,
             Err(error) => {
-                log(format!(
+                tracing::error!(
+                    target: NBD,
                     "NBD cannot be served at {}: {error}",
                     path.display()
-                ));
+                );
                 return;
             }
         };
         // The state directory is its owner's alone already; this is for directories made otherwise.
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         if let Err(error) = std::fs::set_permissions(path, mode) {
-            log(format!("{}: {error}", path.display()));
+            tracing::warn!(target: NBD, "{}: {error}", path.display());
             return;
         }
         let shared = self.shared.clone();
@@ -159,7 +160,7 @@ impl Server {
             let address = SocketAddr::new(*address, port);
             match TcpListener::bind(address).await {
                 Ok(listener) => {
-                    log(format!("NBD is served at {address}"));
+                    tracing::info!(target: NBD, "NBD is served at {address}");
                     let shared = self.shared.clone();
                     tasks.tcp.push(tokio::spawn(async move {
                         loop {
@@ -179,7 +180,9 @@ impl Server {
                         }
                     }));
                 }
-                Err(error) => log(format!("NBD cannot be served at {address}: {error}")),
+                Err(error) => {
+                    tracing::error!(target: NBD, "NBD cannot be served at {address}: {error}");
+                }
             }
         }
     }
@@ -198,7 +201,7 @@ impl Server {
 
 async fn pause(error: &std::io::Error) {
     // Out of descriptors, most likely: existing connections free some.
-    log(format!("an NBD connection could not be accepted: {error}"));
+    tracing::warn!(target: NBD, "an NBD connection could not be accepted: {error}");
     tokio::time::sleep(Duration::from_millis(200)).await;
 }
 
