@@ -429,6 +429,8 @@ fn a_log_device_is_taken_out_of_service_and_put_back() {
         pool.offline(device.guid, false).await.expect("offline");
         let status = pool.status();
         assert_eq!(status.root.health, pool::Health::Degraded);
+        // The first commit of a log waits for a txg.
+        written[1] = logged(&dataset, objects[1], 4096, 9).await;
         written[0] = logged(&dataset, objects[0], 4096, 10).await;
         assert_eq!(separate(&dataset), before, "it gets nothing");
         pool.abandon();
