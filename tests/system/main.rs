@@ -7,6 +7,7 @@ mod bootfs;
 mod caches;
 mod ceiling;
 mod cli;
+mod console;
 mod crossing;
 mod daemon;
 mod draid;

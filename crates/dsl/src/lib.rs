@@ -56,7 +56,7 @@ pub use error::{DslError, Result};
 pub use features::{FeatureUses, Features};
 pub use file_owner::owner_of;
 pub use hierarchy::Hierarchy;
-pub use snapshot_list::SnapshotName;
+pub use snapshot_list::{SnapshotEntry, SnapshotName, SnapshotPage, SnapshotPosition};
 pub use snapshots::Refusals;
 pub use types::{
     DatasetInfo, DatasetProperties, Estimate, HierarchyOptions, HistoryEvent, ListSpec, NewDataset,

@@ -1,4 +1,6 @@
-//! The snapshots of one head for `.zfs/snapshot`: lookup by name, listing by cookie.
+//! The snapshots of one head: lookup by name, listing by cookie for `.zfs/snapshot`, and by age in pages.
+
+use std::collections::BTreeMap;
 
 use dmu::zap::{self, ZapValue};
 use ondisk::dsl::{dataset_flags, zapified_keys};
@@ -18,7 +20,140 @@ pub struct SnapshotName {
     pub next_cookie: u64,
 }
 
+/// Where a page of snapshots ends. It stays valid while snapshots are created and destroyed, this one too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotPosition {
+    /// Object of the last snapshot looked at.
+    pub object: u64,
+    /// Transaction group of its creation.
+    pub create_txg: u64,
+}
+
+/// One snapshot of a page: what its own object and the list of names know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotEntry {
+    /// The name behind the `@`.
+    pub name: String,
+    /// Unique number.
+    pub guid: u64,
+    /// Transaction group of its creation.
+    pub create_txg: u64,
+    /// Creation, seconds since 1970.
+    pub creation_time: u64,
+    /// Bytes that it refers to (`referenced`).
+    pub referenced_bytes: u64,
+    /// Bytes that only it refers to (`used`).
+    pub unique_bytes: u64,
+}
+
+/// Snapshots from the newest to the oldest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotPage {
+    /// Those whose names match; fewer than asked for, or none, where few of those looked at do.
+    pub snapshots: Vec<SnapshotEntry>,
+    /// Where the next page begins; none at the end.
+    pub next: Option<SnapshotPosition>,
+    /// How many snapshots the head has.
+    pub total: u64,
+}
+
+/// Names read from the list at a time.
+const NAMES_A_BATCH: usize = 1024;
+
+/// Snapshots looked at for one page: what a filter that matches little may cost.
+const PAGE_EXAMINED_MAX: usize = 8192;
+
 impl Hierarchy {
+    /// Returns the snapshots of the head `dataset` that are older than `after`, the newest first: at most `max` whose names contain
+    /// `filter`. A page costs the reading of all names, once, and of the objects on it: not of all objects.
+    ///
+    /// # Errors
+    /// There is no such dataset; errors of reading.
+    pub async fn snapshot_page(
+        &self,
+        dataset: &str,
+        after: Option<SnapshotPosition>,
+        filter: &str,
+        max: usize,
+    ) -> Result<SnapshotPage> {
+        let pool = self.pool();
+        let _names = pool.config.read().await;
+        let head = pool.find(dataset).await?.dataset;
+        let head = pool.dataset_phys(head).await?;
+        let mut names = BTreeMap::new();
+        let map = ObjectId(head.snapnames_zapobj);
+        let mut cookie = 0;
+        loop {
+            let entries = match map.0 {
+                0 => Vec::new(),
+                _ => zap::cursor(&pool.mos, map, cookie, NAMES_A_BATCH).await?,
+            };
+            let Some(last) = entries.last() else {
+                break;
+            };
+            cookie = last.next_cookie;
+            for entry in entries {
+                if let ZapValue::U64(words) = entry.value
+                    && let Some(object) = words.first()
+                {
+                    names.insert(*object, entry.name);
+                }
+            }
+            pool.services.handle.yield_now().await;
+        }
+        let mut page = SnapshotPage {
+            total: names.len() as u64,
+            ..SnapshotPage::default()
+        };
+        let mut at = head.prev_snap_obj;
+        let mut bound = u64::MAX;
+        if let Some(after) = after {
+            bound = after.create_txg;
+            if names.contains_key(&after.object) {
+                let phys = pool.dataset_phys(ObjectId(after.object)).await?;
+                // An object number is given out again when its snapshot is gone: then the list is walked from its start.
+                if phys.creation_txg == after.create_txg {
+                    at = phys.prev_snap_obj;
+                }
+            }
+        }
+        let mut examined = 0;
+        // Behind the oldest snapshot of a clone stands its origin, which is another head's.
+        while let Some(name) = names.get(&at) {
+            let phys = pool.dataset_phys(ObjectId(at)).await?;
+            let (object, older) = (at, phys.prev_snap_obj);
+            at = older;
+            if phys.creation_txg >= bound {
+                continue;
+            }
+            // The chain ends even where damage made a ring of it.
+            bound = phys.creation_txg;
+            examined += 1;
+            let name = String::from_utf8_lossy(name);
+            if name.contains(filter) {
+                page.snapshots.push(SnapshotEntry {
+                    name: name.into_owned(),
+                    guid: phys.guid,
+                    create_txg: phys.creation_txg,
+                    creation_time: phys.creation_time,
+                    referenced_bytes: phys.referenced_bytes,
+                    unique_bytes: phys.unique_bytes,
+                });
+            }
+            pool.yield_every(examined).await;
+            if (page.snapshots.len() >= max || examined >= PAGE_EXAMINED_MAX)
+                && names.contains_key(&older)
+            {
+                page.next = Some(SnapshotPosition {
+                    object,
+                    create_txg: phys.creation_txg,
+                });
+                break;
+            }
+        }
+        Ok(page)
+    }
+
     /// Lists snapshots of the head `head` from `cookie` on (0: from the start), at most `max`; none at the end.
     ///
     /// # Errors

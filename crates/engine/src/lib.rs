@@ -57,7 +57,10 @@ pub use invalidation::{Invalidation, InvalidationEvent, Watch};
 pub use dsl::property;
 pub use dsl::property::DatasetKind;
 pub use dsl::stream;
-pub use dsl::{GrantChange, Grants, Subject, Traffic, Usage, UsageOf};
+pub use dsl::{
+    GrantChange, Grants, SnapshotEntry, SnapshotPage, SnapshotPosition, Subject, Traffic, Usage,
+    UsageOf,
+};
 pub use ondisk::feature::Feature;
 /// The form of events.
 pub use ondisk::{NvList, NvValue};

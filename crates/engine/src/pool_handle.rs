@@ -13,7 +13,7 @@ use crate::pool_property::PropertyEntry;
 use crate::statistics::{PoolStatistics, Replay, Replays, TuningChange};
 use crate::{
     CreateDataset, DatasetFilter, DatasetInfo, DatasetProperty, DestroyOptions, EngineError,
-    FsHandle, PropertyQuery, VolumeHandle, VolumePlan,
+    FsHandle, PropertyQuery, SnapshotPage, SnapshotPosition, VolumeHandle, VolumePlan,
 };
 
 /// An imported pool. Calls after its export answer [`EngineError::PoolClosed`].
@@ -259,6 +259,29 @@ impl PoolHandle {
             let (filter, query) = (filter.clone(), query.clone());
             self.query(move |context| async move { context.datasets(&filter, &query).await })
                 .await
+        })
+    }
+
+    /// Returns the snapshots of a dataset that are older than `after` (none: all), the newest first: at most `max` whose names contain
+    /// `filter`.
+    ///
+    /// # Errors
+    /// [`EngineError::DatasetNotFound`].
+    pub fn snapshot_page<'a>(
+        &'a self,
+        dataset: &'a str,
+        after: Option<SnapshotPosition>,
+        filter: &'a str,
+        max: usize,
+    ) -> Request<'a, Result<SnapshotPage, EngineError>> {
+        Box::pin(async move {
+            let (dataset, filter) = (dataset.to_owned(), filter.to_owned());
+            self.query(move |context| async move {
+                let hierarchy = context.pool.hierarchy();
+                let page = hierarchy.snapshot_page(&dataset, after, &filter, max);
+                Ok(page.await?)
+            })
+            .await
         })
     }
 

@@ -50,6 +50,8 @@ pub struct Config {
     pub mount: Mount,
     /// Metrics for Prometheus.
     pub metrics: Metrics,
+    /// The REST API and the console in the browser.
+    pub console: Console,
     /// Limits by the names of `sanbox tune`, such as `l2arc_write_max = '64M'`.
     pub tuning: BTreeMap<String, String>,
     /// Commands.
@@ -102,6 +104,25 @@ pub struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         Self { port: 9134 }
+    }
+}
+
+/// Settings of the REST API and of the console in the browser.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Console {
+    /// TCP port of HTTPS, at the addresses of `listen` or at loopback; 0 is none.
+    pub port: u16,
+    /// Connections at once; more are turned away.
+    pub connections_max: usize,
+}
+
+impl Default for Console {
+    fn default() -> Self {
+        Self {
+            port: 8443,
+            connections_max: 512,
+        }
     }
 }
 

@@ -1,12 +1,18 @@
-//! The management plane: what an appliance remembers between runs, how it is configured, and how
-//! commands reach a running one.
+//! The management plane: what an appliance remembers between runs, how it is configured, how commands
+//! reach a running one, and the REST API with its users.
 //!
-//! It knows JSON, TOML and local sockets, and no on-disk structures; the engine is reached only
-//! through its handles.
+//! It knows JSON, TOML, SQLite, HTTP requests and local sockets, and no on-disk structures; the engine is reached only
+//! through its handles. The API is a service without sockets: requests in, answers out.
 
 #![forbid(unsafe_code)]
 
+pub mod accounts;
+pub mod api;
+pub mod attempts;
+pub mod certificate;
 pub mod config;
 pub mod control;
+pub mod database;
+pub mod secret;
 pub mod state;
 pub mod targets;

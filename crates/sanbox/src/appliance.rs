@@ -264,6 +264,25 @@ impl Appliance {
         self.engine.pools()
     }
 
+    /// Returns the names of the pools known as imported; of those that are open when another task has the list, as while a
+    /// pool is being opened.
+    pub(crate) fn remembered_pools(&self) -> Vec<String> {
+        match self.cache.try_lock() {
+            Ok(cache) => cache.pools.iter().map(|pool| pool.name.clone()).collect(),
+            Err(_) => self
+                .open_pools()
+                .iter()
+                .map(|pool| pool.name().to_owned())
+                .collect(),
+        }
+    }
+
+    /// Returns this machine's name, if it has one.
+    pub(crate) fn host_name(&self) -> Option<String> {
+        let name = &self.identity.hostname;
+        (!name.is_empty()).then(|| name.clone())
+    }
+
     /// What is planned of the memory.
     pub(crate) fn memory_plan(&self) -> Plan {
         self.memory

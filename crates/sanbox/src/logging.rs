@@ -20,6 +20,8 @@ use tracing_subscriber::{Registry, reload};
 
 /// The start, the end, pools, and what has no module of its own.
 pub(crate) const SANBOX: &str = "sanbox";
+/// The REST API.
+pub(crate) const CONSOLE: &str = "console";
 /// Commands that come through the control socket.
 pub(crate) const CONTROL: &str = "control";
 /// Block devices of volumes on this machine.
@@ -34,7 +36,7 @@ pub(crate) const NBD: &str = "nbd";
 pub(crate) const NFS: &str = "nfs";
 
 /// All modules, as levels and lines name them.
-const MODULES: &[&str] = &[SANBOX, CONTROL, DEVICES, ISCSI, MOUNT, NBD, NFS];
+const MODULES: &[&str] = &[SANBOX, CONSOLE, CONTROL, DEVICES, ISCSI, MOUNT, NBD, NFS];
 
 /// Which events are written: a level for all, and others for single modules.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -220,7 +222,7 @@ mod tests {
         );
         check(
             "smb=info",
-            "'smb' is not a module of the log (they are sanbox, control, devices, iscsi, mount, nbd, nfs)",
+            "'smb' is not a module of the log (they are sanbox, console, control, devices, iscsi, mount, nbd, nfs)",
         );
     }
 }

@@ -228,6 +228,11 @@ pub(crate) const COMMANDS: &[Command] = &[
                 "TCP port of NBD, open while a volume's property org.sanbox:nbd is on or readonly; 0 is none (10809)",
             ),
             long(
+                "https-port",
+                Some("N"),
+                "TCP port of the console in the browser and of the REST API (HTTPS); 0 is none (8443)",
+            ),
+            long(
                 "memory",
                 Some("SIZE"),
                 "memory that the whole process stays below (half of the machine's or the container's)",
@@ -615,7 +620,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         operands: "[LEVELS]",
         flags: &[],
         text: &[
-            "LEVELS is a level for everything (off, error, warn, info, debug, trace), levels of modules as MODULE=LEVEL, or several with commas between. Modules are sanbox, control, devices, iscsi, mount, nbd and nfs.",
+            "LEVELS is a level for everything (off, error, warn, info, debug, trace), levels of modules as MODULE=LEVEL, or several with commas between. Modules are sanbox, console, control, devices, iscsi, mount, nbd and nfs.",
             "sanbox log nfs=debug shows each connection of NFS clients from now on; sanbox log nfs=info ends that; sanbox log alone shows the levels.",
             "A change lasts until the daemon ends; for every start, put level = 'LEVELS' under [log] in sanbox.toml.",
         ],

@@ -1,5 +1,6 @@
 //! `sanbox serve`: the daemon.
 
+mod console;
 pub(crate) mod control;
 pub(crate) mod devices;
 pub(crate) mod fuse;
@@ -80,6 +81,11 @@ pub(crate) fn settings(state: &StateDirectory, arguments: &[String]) -> anyhow::
             Ok(Some(Opt::Long("log-format", Some(text)))) => {
                 config.log.format = LogFormat::parse(&text)
                     .with_context(|| format!("--log-format {text}: neither text nor json"))?;
+            }
+            Ok(Some(Opt::Long("https-port", Some(text)))) => {
+                config.console.port = text
+                    .parse()
+                    .with_context(|| format!("--https-port {text}: not a port"))?;
             }
             Ok(Some(Opt::Long("no-portmap", _))) => config.nfs.portmap = false,
             Ok(Some(Opt::Long("mount", _))) => config.mount.automatic = true,
@@ -203,6 +209,12 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
         },
     };
 
+    // Before the pools: a page says that one is slow to open.
+    let console = match config.console.port {
+        0 => None,
+        _ => Some(tokio::spawn(console::serve(appliance.clone()))),
+    };
+
     let opening = async {
         appliance.clear_stale_mounts().await;
         for known in appliance.pools().await {
@@ -246,8 +258,8 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     let requests = appliance.stop_sharing();
     saying_what_is_awaited("requests of clients to end", requests).await;
     ticking.abort();
-    if let Some(metrics) = metrics {
-        metrics.abort();
+    for task in [metrics, console].into_iter().flatten() {
+        task.abort();
     }
     let impatient = async {
         // One ^C often arrives as several signals; only one well after the first means it.
@@ -353,6 +365,7 @@ async fn reload(appliance: &Appliance, before: &mut Config) {
         ("[iscsi]", config.iscsi != before.iscsi),
         ("[mount]", config.mount != before.mount),
         ("[metrics]", config.metrics != before.metrics),
+        ("[console]", config.console != before.console),
         ("[control]", config.control != before.control),
         ("[log] format", config.log.format != before.log.format),
     ]

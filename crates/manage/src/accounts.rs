@@ -1,0 +1,797 @@
+//! Who may use the API: the one-time setup, users with their roles, sessions.
+//!
+//! Everything needed to answer a request is in memory; the database is written, never waited for by a request that only reads.
+//! Users are changed in the database first: what was answered holds after a restart. Sessions and setup links are stored where that
+//! is possible, and hold for this run where it is not. Passwords are kept as argon2id hashes, secrets as SHA-256 hashes.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use argon2::password_hash::phc::PasswordHash;
+use argon2::{Argon2, PasswordHasher as _, PasswordVerifier as _};
+use rusqlite::params;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+use utoipa::ToSchema;
+
+use crate::attempts::Attempts;
+use crate::database::{Database, DatabaseError, Opened};
+use crate::secret::{self, SecretHash};
+
+/// Seconds without a request after which a session ends (OWASP ASVS 4.0, 3.3.2).
+pub const SESSION_IDLE_SECONDS: u64 = 30 * 60;
+/// Seconds after which a session ends in any case.
+pub const SESSION_SECONDS: u64 = 12 * 3600;
+/// Characters of a password, at least (OWASP ASVS 4.0, 2.1.1).
+pub const PASSWORD_CHARACTERS_MIN: usize = 12;
+/// Bytes of a password, at most.
+pub const PASSWORD_BYTES_MAX: usize = 256;
+/// Sessions of one user; for one more the oldest ends.
+const SESSIONS_OF_USER_MAX: usize = 32;
+/// Users.
+const USERS_MAX: usize = 1000;
+/// Setup links that are valid at a time: those of the last starts.
+const SETUP_TOKENS_MAX: usize = 8;
+/// Passwords hashed at a time: each takes 19 MiB and a processor for some time.
+const HASHINGS_MAX: usize = 2;
+/// How long a log-in waits for its turn.
+const HASHING_TIMEOUT: Duration = Duration::from_secs(5);
+/// The use of a session is stored no more often than this, in seconds.
+const USE_STORED_SECONDS: u64 = 60;
+
+/// What a user may do. Each may do what those before it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Look.
+    Viewer,
+    /// Change datasets, snapshots and shares.
+    Operator,
+    /// Everything.
+    Owner,
+}
+
+impl Role {
+    /// Returns its name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::Operator => "operator",
+            Self::Owner => "owner",
+        }
+    }
+
+    fn from_name(name: &str) -> Option<Self> {
+        [Self::Viewer, Self::Operator, Self::Owner]
+            .into_iter()
+            .find(|role| role.as_str() == name)
+    }
+}
+
+/// Why a request about accounts failed.
+#[derive(Debug, thiserror::Error)]
+pub enum AccountError {
+    /// The setup link was used already, or was never valid.
+    #[error(
+        "this setup link is not valid: 'sanbox serve' prints a new one at its next start while there is no owner"
+    )]
+    SetupToken,
+    /// Wrong name or wrong password.
+    #[error("wrong name or password")]
+    Credentials,
+    /// Too many log-ins failed.
+    #[error("too many log-ins failed: try again in {0} s")]
+    Wait(u64),
+    /// Too many log-ins at a time.
+    #[error("too many log-ins at once: try again")]
+    Busy,
+    /// The name is none.
+    #[error(
+        "a name has 1 to 32 of the characters a-z, 0-9, '.', '_' and '-', and begins with a letter"
+    )]
+    Name,
+    /// The password is too short or too long.
+    #[error(
+        "a password has at least {PASSWORD_CHARACTERS_MIN} characters and at most {PASSWORD_BYTES_MAX} bytes"
+    )]
+    Password,
+    /// There is such a user.
+    #[error("user '{0}' exists already")]
+    Exists(String),
+    /// There is no such user.
+    #[error("there is no user '{0}'")]
+    Missing(String),
+    /// One owner must be left.
+    #[error("'{0}' is the only owner")]
+    LastOwner(String),
+    /// No more users.
+    #[error("there are {USERS_MAX} users already")]
+    Full,
+    /// The change cannot be stored.
+    #[error("{0}")]
+    Database(#[from] DatabaseError),
+    /// The kernel gives no random bytes, or the hash cannot be made.
+    #[error("no secret can be made: {0}")]
+    Secret(String),
+}
+
+#[derive(Clone, Debug)]
+struct User {
+    role: Role,
+    /// PHC string of argon2id.
+    password: String,
+    created: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Session {
+    user: String,
+    csrf: String,
+    created: u64,
+    used: u64,
+    /// `used` as it is in the database.
+    stored: u64,
+}
+
+impl Session {
+    fn is_over(&self, now: u64) -> bool {
+        now.saturating_sub(self.used) >= SESSION_IDLE_SECONDS
+            || now.saturating_sub(self.created) >= SESSION_SECONDS
+    }
+}
+
+/// A session that has just begun.
+#[derive(Clone, Debug)]
+pub struct NewSession {
+    /// What the client shows from now on.
+    pub secret: String,
+    /// The session.
+    pub session: SessionUser,
+}
+
+/// The user of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionUser {
+    /// Name.
+    pub name: String,
+    /// Role now.
+    pub role: Role,
+    /// What the client repeats in each change that it asks for.
+    pub csrf: String,
+    /// The session.
+    pub session: SecretHash,
+}
+
+/// A user, for a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct UserEntry {
+    /// Name.
+    pub name: String,
+    /// Role.
+    pub role: Role,
+    /// Creation, seconds since 1970.
+    pub created: u64,
+}
+
+#[derive(Debug, Default)]
+struct AccountTables {
+    users: BTreeMap<String, User>,
+    sessions: BTreeMap<SecretHash, Session>,
+    setup_tokens: Vec<SecretHash>,
+    attempts: Attempts,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Accounts {
+    database: Database,
+    tables: Mutex<AccountTables>,
+    hashings: Semaphore,
+    /// Changes of users, one at a time: each is checked, stored, and then in force.
+    changes: tokio::sync::Mutex<()>,
+    /// Compared with when there is no such user, so that the answer takes as long.
+    no_user: String,
+}
+
+impl Accounts {
+    /// Opens the accounts in the database at `path`, making it if need be. `now` is in seconds since 1970, here and everywhere.
+    ///
+    /// # Errors
+    /// The database can be neither read nor made.
+    pub async fn open(path: PathBuf, now: u64) -> Result<(Self, Opened), AccountError> {
+        let (database, how) = Database::open(path).await?;
+        let tables = database.call(move |sql| load(sql, now)).await?;
+        let no_user = hash_password(&secret::generate().map_err(no_secret)?)?;
+        let accounts = Self {
+            database,
+            tables: Mutex::new(tables),
+            hashings: Semaphore::new(HASHINGS_MAX),
+            changes: tokio::sync::Mutex::default(),
+            no_user,
+        };
+        Ok((accounts, how))
+    }
+
+    /// Returns the database, for what else is kept in it.
+    #[must_use]
+    pub fn database(&self) -> &Database {
+        &self.database
+    }
+
+    /// Whether there is no owner yet.
+    #[must_use]
+    pub fn needs_setup(&self) -> bool {
+        !self
+            .tables()
+            .users
+            .values()
+            .any(|user| user.role == Role::Owner)
+    }
+
+    /// Makes a setup token, valid until an owner was made with one. It is on the disk when this returns, if the disk takes it.
+    ///
+    /// # Errors
+    /// The kernel gives no random bytes.
+    pub async fn new_setup_token(&self, now: u64) -> Result<String, AccountError> {
+        let token = secret::generate().map_err(no_secret)?;
+        let hash = secret::hash(&token);
+        {
+            let mut tables = self.tables();
+            let beyond = (tables.setup_tokens.len() + 1).saturating_sub(SETUP_TOKENS_MAX);
+            tables.setup_tokens.drain(..beyond);
+            tables.setup_tokens.push(hash);
+        }
+        let _ = self
+            .database
+            .call(move |sql| {
+                sql.execute(
+                    "INSERT INTO setup_token VALUES (?1, ?2)",
+                    params![hash, now],
+                )?;
+                sql.execute(
+                    "DELETE FROM setup_token WHERE hash NOT IN
+                     (SELECT hash FROM setup_token ORDER BY created DESC, rowid DESC LIMIT ?1)",
+                    [SETUP_TOKENS_MAX as u64],
+                )
+            })
+            .await;
+        Ok(token)
+    }
+
+    /// Makes the owner with a setup token, which ends all of these, and begins a session. Durable on return.
+    ///
+    /// # Errors
+    /// [`AccountError::SetupToken`], [`AccountError::Wait`], a bad name or password, [`AccountError::Database`].
+    pub async fn set_up(
+        &self,
+        token: &str,
+        name: &str,
+        password: &str,
+        address: IpAddr,
+        now: u64,
+    ) -> Result<NewSession, AccountError> {
+        let _changes = self.changes.lock().await;
+        let hash = secret::hash(token);
+        let is_valid = self.needs_setup() && {
+            let mut tables = self.tables();
+            if let Some(seconds) = tables.attempts.wait(address, "", now) {
+                return Err(AccountError::Wait(seconds));
+            }
+            let is_valid = tables.setup_tokens.contains(&hash);
+            if !is_valid {
+                tables.attempts.failed(address, "", now);
+            }
+            is_valid
+        };
+        if !is_valid {
+            return Err(AccountError::SetupToken);
+        }
+        self.insert_user(name, password, Role::Owner, now).await?;
+        self.tables().setup_tokens.clear();
+        self.begin_session(name, now)
+    }
+
+    /// Begins a session of a user who knows the password.
+    ///
+    /// # Errors
+    /// [`AccountError::Credentials`], [`AccountError::Wait`], [`AccountError::Busy`].
+    pub async fn log_in(
+        &self,
+        name: &str,
+        password: &str,
+        address: IpAddr,
+        now: u64,
+    ) -> Result<NewSession, AccountError> {
+        // Names that are none are counted as one, so that they fill no memory.
+        let counted = if check_name(name).is_ok() { name } else { "" };
+        let (known, stored) = {
+            let tables = self.tables();
+            if let Some(seconds) = tables.attempts.wait(address, counted, now) {
+                return Err(AccountError::Wait(seconds));
+            }
+            let user = tables.users.get(name);
+            let stored = user.map_or(&self.no_user, |user| &user.password);
+            (user.is_some(), stored.clone())
+        };
+        let is_right = password.len() <= PASSWORD_BYTES_MAX && {
+            let password = password.to_owned();
+            self.hashing(move || verify_password(&password, &stored))
+                .await?
+        };
+        if !(known && is_right) {
+            self.tables().attempts.failed(address, counted, now);
+            return Err(AccountError::Credentials);
+        }
+        self.tables().attempts.succeeded(address, counted);
+        self.begin_session(name, now)
+    }
+
+    /// Returns the user of the session with this secret, and counts the use; `None` when it has ended or never was.
+    #[must_use]
+    pub fn session(&self, secret: &str, now: u64) -> Option<SessionUser> {
+        let hash = secret::hash(secret);
+        let mut tables = self.tables();
+        let session = tables.sessions.get_mut(&hash)?;
+        if session.is_over(now) {
+            tables.sessions.remove(&hash);
+            self.forget_session(hash);
+            return None;
+        }
+        session.used = now.max(session.used);
+        if session.used - session.stored >= USE_STORED_SECONDS {
+            let used = session.used;
+            session.stored = used;
+            self.database.record(move |sql| {
+                sql.execute(
+                    "UPDATE session SET used = ?2 WHERE hash = ?1",
+                    params![hash, used],
+                )
+                .map(|_| ())
+            });
+        }
+        let (name, csrf) = (session.user.clone(), session.csrf.clone());
+        let role = tables.users.get(&name)?.role;
+        Some(SessionUser {
+            name,
+            role,
+            csrf,
+            session: hash,
+        })
+    }
+
+    /// Ends a session.
+    pub fn log_out(&self, session: SecretHash) {
+        self.tables().sessions.remove(&session);
+        self.forget_session(session);
+    }
+
+    /// Lists the users in the order of their names.
+    #[must_use]
+    pub fn users(&self) -> Vec<UserEntry> {
+        let entry = |(name, user): (&String, &User)| UserEntry {
+            name: name.clone(),
+            role: user.role,
+            created: user.created,
+        };
+        self.tables().users.iter().map(entry).collect()
+    }
+
+    /// Makes a user. Durable on return.
+    ///
+    /// # Errors
+    /// A bad name or password, [`AccountError::Exists`], [`AccountError::Database`].
+    pub async fn add_user(
+        &self,
+        name: &str,
+        password: &str,
+        role: Role,
+        now: u64,
+    ) -> Result<(), AccountError> {
+        let _changes = self.changes.lock().await;
+        self.insert_user(name, password, role, now).await
+    }
+
+    /// Removes a user and ends the user's sessions. Durable on return.
+    ///
+    /// # Errors
+    /// [`AccountError::Missing`], [`AccountError::LastOwner`], [`AccountError::Database`].
+    pub async fn remove_user(&self, name: &str) -> Result<(), AccountError> {
+        let _changes = self.changes.lock().await;
+        {
+            let tables = self.tables();
+            let user = tables.users.get(name);
+            let user = user.ok_or_else(|| AccountError::Missing(name.to_owned()))?;
+            let is_owner = |user: &&User| user.role == Role::Owner;
+            if is_owner(&user) && tables.users.values().filter(is_owner).count() == 1 {
+                return Err(AccountError::LastOwner(name.to_owned()));
+            }
+        }
+        let stored = name.to_owned();
+        self.database
+            .call(move |sql| {
+                let transaction = sql.transaction()?;
+                transaction.execute("DELETE FROM user WHERE name = ?1", [&stored])?;
+                transaction.execute("DELETE FROM session WHERE user = ?1", [&stored])?;
+                transaction.commit()
+            })
+            .await?;
+        let mut tables = self.tables();
+        tables.users.remove(name);
+        tables.sessions.retain(|_, session| session.user != name);
+        Ok(())
+    }
+
+    /// Changes a user's own password, and ends the user's other sessions. Durable on return.
+    ///
+    /// # Errors
+    /// [`AccountError::Credentials`] when `current` is not the password, a bad password, [`AccountError::Wait`],
+    /// [`AccountError::Database`].
+    pub async fn change_password(
+        &self,
+        user: &SessionUser,
+        current: &str,
+        new: &str,
+        address: IpAddr,
+        now: u64,
+    ) -> Result<(), AccountError> {
+        check_password(new)?;
+        let proof = self.log_in(&user.name, current, address, now).await?;
+        self.log_out(proof.session.session);
+        let _changes = self.changes.lock().await;
+        let password = new.to_owned();
+        let hashed = self.hashing(move || hash_password(&password)).await??;
+        let (name, stored, own) = (user.name.clone(), hashed.clone(), user.session);
+        self.database
+            .call(move |sql| {
+                let transaction = sql.transaction()?;
+                transaction.execute(
+                    "UPDATE user SET password = ?2 WHERE name = ?1",
+                    params![name, stored],
+                )?;
+                transaction.execute(
+                    "DELETE FROM session WHERE user = ?1 AND hash <> ?2",
+                    params![name, own],
+                )?;
+                transaction.commit()
+            })
+            .await?;
+        let mut tables = self.tables();
+        if let Some(known) = tables.users.get_mut(&user.name) {
+            known.password = hashed;
+        }
+        tables
+            .sessions
+            .retain(|hash, session| session.user != user.name || *hash == own);
+        Ok(())
+    }
+
+    /// Makes a user; the caller holds `changes`. The setup tokens end with the first owner.
+    async fn insert_user(
+        &self,
+        name: &str,
+        password: &str,
+        role: Role,
+        now: u64,
+    ) -> Result<(), AccountError> {
+        check_name(name)?;
+        check_password(password)?;
+        {
+            let tables = self.tables();
+            if tables.users.contains_key(name) {
+                return Err(AccountError::Exists(name.to_owned()));
+            }
+            if tables.users.len() >= USERS_MAX {
+                return Err(AccountError::Full);
+            }
+        }
+        let password = password.to_owned();
+        let hashed = self.hashing(move || hash_password(&password)).await??;
+        let user = User {
+            role,
+            password: hashed,
+            created: now,
+        };
+        let (key, stored) = (name.to_owned(), user.clone());
+        self.database
+            .call(move |sql| {
+                let transaction = sql.transaction()?;
+                transaction.execute(
+                    "INSERT INTO user VALUES (?1, ?2, ?3, ?4)",
+                    params![key, stored.role.as_str(), stored.password, stored.created],
+                )?;
+                if stored.role == Role::Owner {
+                    transaction.execute("DELETE FROM setup_token", [])?;
+                }
+                transaction.commit()
+            })
+            .await?;
+        self.tables().users.insert(name.to_owned(), user);
+        Ok(())
+    }
+
+    fn begin_session(&self, name: &str, now: u64) -> Result<NewSession, AccountError> {
+        let secret = secret::generate().map_err(no_secret)?;
+        let hash = secret::hash(&secret);
+        let session = Session {
+            user: name.to_owned(),
+            csrf: secret::derived(&secret, "csrf"),
+            created: now,
+            used: now,
+            stored: now,
+        };
+        let mut tables = self.tables();
+        let Some(role) = tables.users.get(name).map(|user| user.role) else {
+            return Err(AccountError::Credentials);
+        };
+        let over = |(hash, session): (&SecretHash, &Session)| session.is_over(now).then_some(*hash);
+        let mut ended: Vec<SecretHash> = tables.sessions.iter().filter_map(over).collect();
+        let own = tables
+            .sessions
+            .iter()
+            .filter(|(hash, session)| session.user == name && !ended.contains(hash));
+        let mut own: Vec<(u64, SecretHash)> =
+            own.map(|(hash, session)| (session.used, *hash)).collect();
+        own.sort_unstable();
+        let beyond = (own.len() + 1).saturating_sub(SESSIONS_OF_USER_MAX);
+        ended.extend(own.iter().take(beyond).map(|(_, hash)| *hash));
+        for hash in ended {
+            tables.sessions.remove(&hash);
+            self.forget_session(hash);
+        }
+        tables.sessions.insert(hash, session.clone());
+        let csrf = session.csrf.clone();
+        self.database.record(move |sql| {
+            sql.execute(
+                "INSERT INTO session VALUES (?1, ?2, ?3, ?4, ?4)",
+                params![hash, session.user, session.csrf, now],
+            )
+            .map(|_| ())
+        });
+        Ok(NewSession {
+            secret,
+            session: SessionUser {
+                name: name.to_owned(),
+                role,
+                csrf,
+                session: hash,
+            },
+        })
+    }
+
+    fn forget_session(&self, hash: SecretHash) {
+        self.database.record(move |sql| {
+            sql.execute("DELETE FROM session WHERE hash = ?1", [hash])
+                .map(|_| ())
+        });
+    }
+
+    /// Runs work that costs memory and time on a thread of its own, a few at a time.
+    async fn hashing<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, AccountError> {
+        let turn = tokio::time::timeout(HASHING_TIMEOUT, self.hashings.acquire()).await;
+        let Ok(Ok(_turn)) = turn else {
+            return Err(AccountError::Busy);
+        };
+        let done = tokio::task::spawn_blocking(work).await;
+        done.map_err(|error| AccountError::Secret(error.to_string()))
+    }
+
+    fn tables(&self) -> MutexGuard<'_, AccountTables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn load(sql: &rusqlite::Connection, now: u64) -> rusqlite::Result<AccountTables> {
+    let mut tables = AccountTables::default();
+    let mut users = sql.prepare("SELECT name, role, password, created FROM user")?;
+    let mut rows = users.query([])?;
+    while let Some(row) = rows.next()? {
+        let role: String = row.get(1)?;
+        // A role that is not known gives nothing.
+        let Some(role) = Role::from_name(&role) else {
+            continue;
+        };
+        let user = User {
+            role,
+            password: row.get(2)?,
+            created: row.get(3)?,
+        };
+        tables.users.insert(row.get(0)?, user);
+    }
+    let mut sessions = sql.prepare("SELECT hash, user, csrf, created, used FROM session")?;
+    let mut rows = sessions.query([])?;
+    while let Some(row) = rows.next()? {
+        let used = row.get(4)?;
+        let session = Session {
+            user: row.get(1)?,
+            csrf: row.get(2)?,
+            created: row.get(3)?,
+            used,
+            stored: used,
+        };
+        if !session.is_over(now) && tables.users.contains_key(&session.user) {
+            tables.sessions.insert(row.get(0)?, session);
+        }
+    }
+    let mut tokens = sql.prepare("SELECT hash FROM setup_token ORDER BY created, rowid")?;
+    let hashes = tokens.query_map([], |row| row.get(0))?;
+    tables.setup_tokens = hashes.collect::<rusqlite::Result<_>>()?;
+    Ok(tables)
+}
+
+fn check_name(name: &str) -> Result<(), AccountError> {
+    let allowed =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
+    let begins = name.as_bytes().first().is_some_and(u8::is_ascii_lowercase);
+    if begins && name.len() <= 32 && name.bytes().all(allowed) {
+        Ok(())
+    } else {
+        Err(AccountError::Name)
+    }
+}
+
+fn check_password(password: &str) -> Result<(), AccountError> {
+    if password.chars().count() >= PASSWORD_CHARACTERS_MIN && password.len() <= PASSWORD_BYTES_MAX {
+        Ok(())
+    } else {
+        Err(AccountError::Password)
+    }
+}
+
+fn hash_password(password: &str) -> Result<String, AccountError> {
+    let salt = secret::random::<16>().map_err(no_secret)?;
+    let hash = Argon2::default().hash_password_with_salt(password.as_bytes(), &salt);
+    let hash: PasswordHash = hash.map_err(|error| AccountError::Secret(error.to_string()))?;
+    Ok(hash.to_string())
+}
+
+fn verify_password(password: &str, stored: &str) -> bool {
+    let verify = |stored| Argon2::default().verify_password(password.as_bytes(), &stored);
+    PasswordHash::new(stored).is_ok_and(|stored| verify(stored).is_ok())
+}
+
+fn no_secret(error: std::io::Error) -> AccountError {
+    AccountError::Secret(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+    const PASSWORD: &str = "correct horse battery";
+
+    async fn opened(directory: &tempfile::TempDir, now: u64) -> Accounts {
+        let path = directory.path().join("state.db");
+        Accounts::open(path, now).await.expect("opens").0
+    }
+
+    async fn with_owner(directory: &tempfile::TempDir) -> (Accounts, NewSession) {
+        let accounts = opened(directory, 0).await;
+        let token = accounts.new_setup_token(0).await.expect("a token");
+        let session = accounts.set_up(&token, "ann", PASSWORD, HOME, 0).await;
+        (accounts, session.expect("set up"))
+    }
+
+    #[tokio::test]
+    async fn setup_links_hold_over_a_restart_until_one_is_used() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let first = opened(&directory, 0).await.new_setup_token(0).await;
+        let first = first.expect("a token");
+        let accounts = opened(&directory, 1).await;
+        let second = accounts.new_setup_token(1).await.expect("a token");
+        let wrong = accounts.set_up("nonsense", "ann", PASSWORD, HOME, 1).await;
+        assert!(matches!(wrong, Err(AccountError::SetupToken)));
+        let short = accounts.set_up(&first, "ann", "short", HOME, 1).await;
+        assert!(matches!(short, Err(AccountError::Password)));
+        assert!(accounts.needs_setup());
+        accounts
+            .set_up(&first, "ann", PASSWORD, HOME, 1)
+            .await
+            .expect("set up");
+        assert!(!accounts.needs_setup());
+        for token in [&first, &second] {
+            let used = accounts.set_up(token, "eve", PASSWORD, HOME, 2).await;
+            assert!(matches!(used, Err(AccountError::SetupToken)));
+        }
+        assert!(!opened(&directory, 3).await.needs_setup());
+    }
+
+    #[tokio::test]
+    async fn sessions_end_idle_or_old_and_hold_over_a_restart() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (accounts, new) = with_owner(&directory).await;
+        let known = accounts.session(&new.secret, 60).expect("a session");
+        assert_eq!((known.name.as_str(), known.role), ("ann", Role::Owner));
+        assert_eq!(known, new.session);
+        // Calls are done in order: after this one the use is stored.
+        accounts.database().call(|_| Ok(())).await.expect("stored");
+        drop(accounts);
+        let accounts = opened(&directory, 60 + SESSION_IDLE_SECONDS - 1).await;
+        let mut now = 60 + SESSION_IDLE_SECONDS - 1;
+        assert!(accounts.session(&new.secret, now).is_some());
+        while now + SESSION_IDLE_SECONDS / 2 < SESSION_SECONDS {
+            now += SESSION_IDLE_SECONDS / 2;
+            assert!(accounts.session(&new.secret, now).is_some(), "at {now}");
+        }
+        assert!(accounts.session(&new.secret, SESSION_SECONDS).is_none());
+        let again = accounts.log_in("ann", PASSWORD, HOME, 5).await.expect("in");
+        assert!(
+            accounts
+                .session(&again.secret, 5 + SESSION_IDLE_SECONDS)
+                .is_none()
+        );
+        assert!(accounts.session("", 5).is_none());
+    }
+
+    #[tokio::test]
+    async fn log_ins_fail_alike_and_not_for_ever() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (accounts, _) = with_owner(&directory).await;
+        for name in ["ann", "nobody", "no name!"] {
+            let wrong = accounts.log_in(name, "wrong password", HOME, 0).await;
+            assert!(matches!(wrong, Err(AccountError::Credentials)), "{name}");
+        }
+        accounts.log_in("ann", PASSWORD, HOME, 0).await.expect("in");
+        for _ in 0..5 {
+            let _ = accounts.log_in("ann", "wrong password", HOME, 0).await;
+        }
+        let blocked = accounts.log_in("ann", PASSWORD, HOME, 0).await;
+        assert!(matches!(blocked, Err(AccountError::Wait(_))));
+        accounts
+            .log_in("ann", PASSWORD, HOME, 10)
+            .await
+            .expect("in");
+    }
+
+    #[tokio::test]
+    async fn users_come_and_go_with_their_sessions() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (accounts, ann) = with_owner(&directory).await;
+        let bad = accounts.add_user("Bob", PASSWORD, Role::Viewer, 1).await;
+        assert!(matches!(bad, Err(AccountError::Name)));
+        accounts
+            .add_user("bob", PASSWORD, Role::Viewer, 1)
+            .await
+            .expect("added");
+        let twice = accounts.add_user("bob", PASSWORD, Role::Owner, 1).await;
+        assert!(matches!(twice, Err(AccountError::Exists(_))));
+        let bob = accounts.log_in("bob", PASSWORD, HOME, 2).await.expect("in");
+        assert_eq!(bob.session.role, Role::Viewer);
+        accounts.remove_user("bob").await.expect("removed");
+        assert!(accounts.session(&bob.secret, 2).is_none());
+        let last = accounts.remove_user("ann").await;
+        assert!(matches!(last, Err(AccountError::LastOwner(_))));
+        let other = accounts.log_in("ann", PASSWORD, HOME, 3).await.expect("in");
+        accounts
+            .change_password(&ann.session, PASSWORD, "another password", HOME, 3)
+            .await
+            .expect("changed");
+        assert!(accounts.session(&ann.secret, 3).is_some());
+        assert!(accounts.session(&other.secret, 3).is_none());
+        assert!(accounts.log_in("ann", PASSWORD, HOME, 4).await.is_err());
+        let accounts = opened(&directory, 5).await;
+        accounts
+            .log_in("ann", "another password", HOME, 5)
+            .await
+            .expect("in");
+        assert_eq!(accounts.users().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_user_has_a_bounded_number_of_sessions() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (accounts, first) = with_owner(&directory).await;
+        for at in 1..=SESSIONS_OF_USER_MAX as u64 {
+            accounts.begin_session("ann", at).expect("a session");
+        }
+        assert!(accounts.session(&first.secret, 40).is_none());
+        assert_eq!(accounts.tables().sessions.len(), SESSIONS_OF_USER_MAX);
+    }
+}

@@ -1,0 +1,341 @@
+//! Calls about datasets and snapshots: lists in pages.
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use engine::property::{DatasetKind, Property, Source, Value};
+use engine::{DatasetFilter, DatasetInfo, DatasetProperty, PropertyQuery, SnapshotPosition};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::{Problem, Shared};
+
+/// Entries of a page when none are asked for.
+const PAGE: usize = 200;
+/// Entries of a page at most.
+const PAGE_MAX: usize = 1000;
+/// What a list shows of each dataset.
+const LISTED: &[&str] = &[
+    "used",
+    "available",
+    "referenced",
+    "mountpoint",
+    "volsize",
+    "origin",
+];
+
+/// Which part of a list.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct DatasetPage {
+    /// Only this dataset and those below it.
+    root: Option<String>,
+    /// Only names that contain this.
+    filter: Option<String>,
+    /// Entries, at most 1000 (200).
+    limit: Option<usize>,
+    /// Where a page before ended: its `next`.
+    cursor: Option<String>,
+}
+
+/// Which part of a dataset's snapshots.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct SnapshotQuery {
+    /// The dataset.
+    dataset: String,
+    /// Only names (behind the `@`) that contain this.
+    filter: Option<String>,
+    /// Entries, at most 1000 (200).
+    limit: Option<usize>,
+    /// Where a page before ended: its `next`.
+    cursor: Option<String>,
+}
+
+/// A page of datasets, in the order of their names.
+#[derive(Serialize, ToSchema)]
+pub(super) struct DatasetList {
+    datasets: Vec<DatasetView>,
+    /// Where the next page begins; none at the end.
+    next: Option<String>,
+    /// Pools that did not answer, and whose datasets are missing here.
+    unanswered: Vec<String>,
+}
+
+/// A dataset.
+#[derive(Serialize, ToSchema)]
+pub(super) struct DatasetView {
+    /// Name.
+    name: String,
+    /// `filesystem`, `volume`, `snapshot` or `bookmark`.
+    kind: &'static str,
+    /// Unique number, as text.
+    guid: String,
+    /// Properties in the order of `zfs get`.
+    properties: Vec<PropertyView>,
+}
+
+/// A property.
+#[derive(Serialize, ToSchema)]
+pub(super) struct PropertyView {
+    /// Name.
+    name: String,
+    /// A number of bytes, seconds or things, or a word.
+    value: PropertyValue,
+    /// As `zfs get` says it: `local`, `default`, `inherited from ...`, `received`, `temporary`, `-`.
+    source: String,
+    /// The dataset it is inherited from.
+    inherited_from: Option<String>,
+}
+
+/// A value.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(super) enum PropertyValue {
+    /// A number.
+    Number(u64),
+    /// A word.
+    Text(String),
+}
+
+/// A page of snapshots, the newest first.
+#[derive(Serialize, ToSchema)]
+pub(super) struct SnapshotList {
+    snapshots: Vec<SnapshotView>,
+    /// Where the next page begins; none at the end. A page may be empty and have a next one, where few names match the filter.
+    next: Option<String>,
+    /// Snapshots of the dataset.
+    total: u64,
+}
+
+/// A snapshot.
+#[derive(Serialize, ToSchema)]
+pub(super) struct SnapshotView {
+    /// Name, behind the `@`.
+    name: String,
+    /// Unique number, as text.
+    guid: String,
+    /// Seconds since 1970.
+    creation: u64,
+    /// Transaction group.
+    create_txg: u64,
+    /// Bytes that only it refers to.
+    used_bytes: u64,
+    /// Bytes that it refers to.
+    referenced_bytes: u64,
+}
+
+impl From<&DatasetInfo> for DatasetView {
+    fn from(info: &DatasetInfo) -> Self {
+        Self {
+            name: info.name.clone(),
+            kind: kind_name(info.kind),
+            guid: info.guid.to_string(),
+            properties: info.properties.iter().map(PropertyView::from).collect(),
+        }
+    }
+}
+
+impl From<&DatasetProperty> for PropertyView {
+    fn from(property: &DatasetProperty) -> Self {
+        let value = match &property.value {
+            Value::Text(text) => PropertyValue::Text(text.clone()),
+            Value::Number(number) => match word(property.native, *number) {
+                Some(word) => PropertyValue::Text(word),
+                None => PropertyValue::Number(*number),
+            },
+        };
+        let inherited_from = match &property.source {
+            Source::Inherited(from) => Some(from.clone()),
+            _ => None,
+        };
+        Self {
+            name: property.name.clone(),
+            value,
+            source: property.source.to_string(),
+            inherited_from,
+        }
+    }
+}
+
+/// The word for the number of a property that has words.
+fn word(native: Option<Property>, number: u64) -> Option<String> {
+    let words = native?.descriptor().index;
+    let known = words.iter().find(|(_, known)| *known == number);
+    known.map(|(word, _)| (*word).to_owned())
+}
+
+fn kind_name(kind: DatasetKind) -> &'static str {
+    match kind {
+        DatasetKind::Filesystem => "filesystem",
+        DatasetKind::Volume => "volume",
+        DatasetKind::Snapshot => "snapshot",
+        DatasetKind::Bookmark => "bookmark",
+    }
+}
+
+fn page_size(limit: Option<usize>) -> Result<usize, Problem> {
+    match limit {
+        None => Ok(PAGE),
+        Some(limit) if (1..=PAGE_MAX).contains(&limit) => Ok(limit),
+        Some(_) => Err(Problem::bad_request(format!("limit is 1 to {PAGE_MAX}"))),
+    }
+}
+
+fn pool_of(dataset: &str) -> &str {
+    &dataset[..dataset.find(['/', '@', '#']).unwrap_or(dataset.len())]
+}
+
+fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Problem> {
+    let query = query.map_err(|error| Problem::bad_request(error.body_text()))?;
+    Ok(query.0)
+}
+
+/// Lists file systems and volumes.
+#[utoipa::path(get, path = "/api/v1/datasets", params(DatasetPage),
+    responses((status = 200, body = DatasetList), (status = 400, body = Problem), (status = 404, body = Problem)))]
+pub(super) async fn list_datasets(
+    State(api): Shared,
+    asked: Result<Query<DatasetPage>, QueryRejection>,
+) -> Result<Json<DatasetList>, Problem> {
+    let asked = query(asked)?;
+    let limit = page_size(asked.limit)?;
+    let filter = asked.filter.unwrap_or_default();
+    let mut pools = match &asked.root {
+        Some(root) => vec![api.pool(pool_of(root))?],
+        None => api.backend.open_pools(),
+    };
+    pools.sort_by(|left, right| left.name().cmp(right.name()));
+    let mut list = DatasetList {
+        datasets: Vec::new(),
+        next: None,
+        unanswered: Vec::new(),
+    };
+    for pool in &pools {
+        let root = asked.root.clone().unwrap_or_else(|| pool.name().to_owned());
+        let about = root.clone();
+        let names = api.asking.ask(pool, &about, |pool| async move {
+            let kinds = vec![DatasetKind::Filesystem, DatasetKind::Volume];
+            let all = DatasetFilter {
+                root,
+                depth: None,
+                kinds,
+            };
+            pool.datasets(&all, &PropertyQuery::None).await
+        });
+        let found = match names.await {
+            Ok(found) => found,
+            Err(problem) if asked.root.is_some() => return Err(problem),
+            Err(_) => {
+                list.unanswered.push(pool.name().to_owned());
+                continue;
+            }
+        };
+        let wanted = found.into_iter().map(|info| info.name).filter(|name| {
+            name.contains(&filter)
+                && asked
+                    .cursor
+                    .as_ref()
+                    .is_none_or(|cursor| after(name, cursor))
+        });
+        for name in wanted {
+            if list.datasets.len() == limit {
+                list.next = list.datasets.last().map(|last| last.name.clone());
+                return Ok(Json(list));
+            }
+            let dataset = name.clone();
+            let info = api.asking.ask(pool, &name, |pool| async move {
+                let listed = LISTED.iter().map(|name| (*name).to_owned()).collect();
+                pool.dataset(&dataset, &PropertyQuery::Named(listed)).await
+            });
+            // One that was destroyed meanwhile is left out.
+            if let Ok(info) = info.await {
+                list.datasets.push(DatasetView::from(&info));
+            }
+        }
+    }
+    Ok(Json(list))
+}
+
+/// Whether a name comes after another in the order of lists: component by component, parents first.
+fn after(name: &str, other: &str) -> bool {
+    name.split('/').gt(other.split('/'))
+}
+
+/// A dataset with all its properties and where they come from. The slashes of its name are written `%2F`.
+#[utoipa::path(get, path = "/api/v1/datasets/{name}", params(("name" = String, Path)),
+    responses((status = 200, body = DatasetView), (status = 404, body = Problem), (status = 503, body = Problem)))]
+pub(super) async fn show_dataset(
+    State(api): Shared,
+    Path(name): Path<String>,
+) -> Result<Json<DatasetView>, Problem> {
+    let pool = api.pool(pool_of(&name))?;
+    let dataset = name.clone();
+    let info = api.asking.ask(&pool, &name, |pool| async move {
+        pool.dataset(&dataset, &PropertyQuery::All).await
+    });
+    Ok(Json(DatasetView::from(&info.await?)))
+}
+
+/// Lists the snapshots of a dataset, the newest first.
+#[utoipa::path(get, path = "/api/v1/snapshots", params(SnapshotQuery),
+    responses((status = 200, body = SnapshotList), (status = 400, body = Problem), (status = 404, body = Problem)))]
+pub(super) async fn list_snapshots(
+    State(api): Shared,
+    asked: Result<Query<SnapshotQuery>, QueryRejection>,
+) -> Result<Json<SnapshotList>, Problem> {
+    let asked = query(asked)?;
+    let limit = page_size(asked.limit)?;
+    let position = match &asked.cursor {
+        Some(cursor) => Some(position(cursor)?),
+        None => None,
+    };
+    let pool = api.pool(pool_of(&asked.dataset))?;
+    let (dataset, filter) = (asked.dataset.clone(), asked.filter.unwrap_or_default());
+    let page = api.asking.ask(&pool, &asked.dataset, |pool| async move {
+        pool.snapshot_page(&dataset, position, &filter, limit).await
+    });
+    let page = page.await?;
+    let view = |entry: engine::SnapshotEntry| SnapshotView {
+        name: entry.name,
+        guid: entry.guid.to_string(),
+        creation: entry.creation_time,
+        create_txg: entry.create_txg,
+        used_bytes: entry.unique_bytes,
+        referenced_bytes: entry.referenced_bytes,
+    };
+    Ok(Json(SnapshotList {
+        snapshots: page.snapshots.into_iter().map(view).collect(),
+        next: page
+            .next
+            .map(|next| format!("{}-{}", next.create_txg, next.object)),
+        total: page.total,
+    }))
+}
+
+fn position(cursor: &str) -> Result<SnapshotPosition, Problem> {
+    let parts = cursor.split_once('-');
+    let numbers = parts.and_then(|(txg, object)| Some((txg.parse().ok()?, object.parse().ok()?)));
+    match numbers {
+        Some((create_txg, object)) => Ok(SnapshotPosition { object, create_txg }),
+        None => Err(Problem::bad_request("cursor is none that a page gave")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_follow_the_order_of_the_list() {
+        assert!(after("tank/a/b", "tank/a"));
+        // '-' sorts before '/', and the children of 'a' come before 'a-b' all the same.
+        assert!(after("tank/a-b", "tank/a/b"));
+        assert!(!after("tank/a", "tank/a"));
+        let cursor = position("12-7").ok().map(|at| (at.create_txg, at.object));
+        assert_eq!(cursor, Some((12, 7)));
+        assert!(position("12").is_err() && position("x-7").is_err());
+    }
+}

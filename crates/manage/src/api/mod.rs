@@ -1,0 +1,216 @@
+//! The REST API `/api/v1`: requests in, answers out, without sockets.
+//!
+//! Guarantees: a call that [`CALLS`] does not name is refused; each call is checked for the role that it needs before its handler runs; a
+//! change needs the session's own header besides its cookie; no request waits for a disk without a bound (see `asking`). Which
+//! sockets and which certificate there are, it does not know.
+
+mod access;
+mod asking;
+mod datasets;
+mod pools;
+mod problem;
+mod session;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::Response;
+use axum::{Json, Router};
+use engine::PoolHandle;
+use serde::de::DeserializeOwned;
+use utoipa::OpenApi as _;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+pub use access::{Access, CALLS};
+pub use problem::Problem;
+pub use session::{COOKIE, CSRF_HEADER};
+
+use crate::accounts::Accounts;
+use asking::Asking;
+
+/// Bytes of a request's body.
+const BODY_BYTES_MAX: usize = 64 << 10;
+/// How long a request may take, its body included.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What the API asks of the appliance.
+pub trait Backend: Send + Sync + 'static {
+    /// Returns the pools that are open.
+    fn open_pools(&self) -> Vec<PoolHandle>;
+
+    /// Returns the names of the pools that are known as imported and are not open; as far as known without waiting.
+    fn closed_pools(&self) -> Vec<String>;
+}
+
+/// The client of a request: the server puts it among the request's extensions.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub SocketAddr);
+
+/// What the calls share.
+pub struct Api {
+    /// Users and sessions.
+    pub accounts: Accounts,
+    backend: Box<dyn Backend>,
+    asking: Asking,
+}
+
+impl Api {
+    /// Sets up the API of an appliance.
+    #[must_use]
+    pub fn new(accounts: Accounts, backend: Box<dyn Backend>) -> Arc<Self> {
+        Arc::new(Self {
+            accounts,
+            backend,
+            asking: Asking::default(),
+        })
+    }
+
+    /// Returns an open pool.
+    fn pool(&self, name: &str) -> Result<PoolHandle, Problem> {
+        let mut open = self.backend.open_pools().into_iter();
+        match open.find(|pool| pool.name() == name) {
+            Some(pool) => Ok(pool),
+            None if self
+                .backend
+                .closed_pools()
+                .iter()
+                .any(|known| known == name) =>
+            {
+                let detail = format!("pool '{name}' is not open: 'zpool status {name}' says why");
+                Err(Problem::new(StatusCode::CONFLICT, detail))
+            }
+            None => Err(Problem::not_found(format!("no such pool '{name}'"))),
+        }
+    }
+}
+
+#[derive(utoipa::OpenApi)]
+#[openapi(info(
+    title = "sanbox",
+    description = "The API of a sanbox storage appliance. Sizes are in bytes, times in seconds since 1970 (UTC). Errors are problem details \
+                   (RFC 9457). Lists take `limit`, `cursor` and `filter`; a list goes on while it gives a `next` cursor. Changes need the \
+                   header `X-Sanbox-Csrf` with the value that the session tells.",
+    license(name = "MIT OR Apache-2.0")
+))]
+struct Description;
+
+fn calls() -> OpenApiRouter<Arc<Api>> {
+    OpenApiRouter::with_openapi(Description::openapi())
+        .routes(routes!(session::setup_state, session::set_up))
+        .routes(routes!(
+            session::who_am_i,
+            session::log_in,
+            session::log_out
+        ))
+        .routes(routes!(session::change_password))
+        .routes(routes!(session::list_users, session::add_user))
+        .routes(routes!(session::remove_user))
+        .routes(routes!(pools::version))
+        .routes(routes!(pools::list_pools))
+        .routes(routes!(pools::show_pool))
+        .routes(routes!(datasets::list_datasets))
+        .routes(routes!(datasets::show_dataset))
+        .routes(routes!(datasets::list_snapshots))
+}
+
+/// Returns the description of the API: OpenAPI 3.1, as JSON.
+///
+/// # Panics
+/// Never: the description has no value that JSON cannot hold.
+#[must_use]
+pub fn description() -> String {
+    let (_, description) = calls().split_for_parts();
+    description
+        .to_pretty_json()
+        .expect("a description is plain data")
+}
+
+/// Returns the service. Every request carries a [`Peer`].
+pub fn router(api: Arc<Api>) -> Router {
+    let (router, _) = calls().split_for_parts();
+    let text: Arc<str> = description().into();
+    let openapi = move || async move {
+        let kind = [(header::CONTENT_TYPE, "application/json")];
+        (kind, text.to_string())
+    };
+    router
+        .route("/api/v1/openapi.json", axum::routing::get(openapi))
+        .route("/healthz", axum::routing::get(|| async { "ok\n" }))
+        .layer(from_fn_with_state(api.clone(), access::authorise))
+        .fallback(|| async { Problem::not_found("there is nothing here") })
+        .method_not_allowed_fallback(|| async {
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "not with this method")
+        })
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(from_fn(within_time))
+        .layer(from_fn(secured))
+        .with_state(api)
+}
+
+/// Ends requests that take too long: bodies that do not come.
+async fn within_time(request: Request, next: Next) -> Result<Response, Problem> {
+    let answer = tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await;
+    answer.map_err(|_| Problem::new(StatusCode::REQUEST_TIMEOUT, "the request took too long"))
+}
+
+/// Headers of each answer. There is no Strict-Transport-Security: with a certificate of our own it would lock people out.
+const HEADERS: &[(&str, &str)] = &[
+    (
+        "content-security-policy",
+        "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    ),
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+    (
+        "permissions-policy",
+        "camera=(), geolocation=(), microphone=()",
+    ),
+];
+
+async fn secured(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    for (name, value) in HEADERS {
+        headers.insert(
+            HeaderName::from_static(name),
+            HeaderValue::from_static(value),
+        );
+    }
+    headers
+        .entry(header::CACHE_CONTROL)
+        .or_insert(HeaderValue::from_static("no-store"));
+    response
+}
+
+/// The body of a request, as JSON. Its type of content is asked for: pages of other sites cannot send it without being asked first.
+struct Body<T>(T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<Api>> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, Problem> {
+        match Json::from_request(request, api).await {
+            Ok(Json(value)) => Ok(Self(value)),
+            Err(rejection) => Err(bad_body(&rejection)),
+        }
+    }
+}
+
+fn bad_body(rejection: &JsonRejection) -> Problem {
+    Problem::new(rejection.status(), rejection.body_text())
+}
+
+/// What the calls share, as handlers take it.
+type Shared = State<Arc<Api>>;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,286 @@
+//! The SQLite database of the state directory: users, sessions, jobs.
+//!
+//! One thread owns the connection and takes work from a bounded queue. A caller waits for an answer until a deadline and no longer:
+//! the disk of the state directory may be slow, full, read-only or hang, and the appliance goes on.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+use tokio::sync::oneshot;
+
+/// How long a caller waits.
+const CALL_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a start waits for the database to open.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Calls that wait for the thread.
+const QUEUE_MAX: usize = 64;
+/// The form of the tables; a program refuses what a newer one made.
+const SCHEMA_VERSION: i64 = 1;
+/// The tables. Times are seconds since 1970.
+const SCHEMA: &str = "
+    CREATE TABLE user (
+        name TEXT PRIMARY KEY, role TEXT NOT NULL, password TEXT NOT NULL, created INTEGER NOT NULL
+    ) STRICT;
+    CREATE TABLE session (
+        hash BLOB PRIMARY KEY, user TEXT NOT NULL, csrf TEXT NOT NULL, created INTEGER NOT NULL, used INTEGER NOT NULL
+    ) STRICT;
+    CREATE TABLE setup_token (hash BLOB PRIMARY KEY, created INTEGER NOT NULL) STRICT;
+";
+
+/// Why the database gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum DatabaseError {
+    /// It has not answered in time, or too many wait for it.
+    #[error("the disk of the state directory does not answer")]
+    Unanswered,
+    /// Its thread cannot be started.
+    #[error("starting the thread of the database: {0}")]
+    Thread(std::io::Error),
+    /// A newer version of the program made it.
+    #[error("{}: made by a newer version of sanbox", .0.display())]
+    Newer(PathBuf),
+    /// SQLite's own.
+    #[error("the state directory's database: {0}")]
+    Sqlite(#[from] rusqlite::Error),
+}
+
+/// How the database was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Opened {
+    /// It is there, or was made.
+    Whole,
+    /// It was damaged, is kept at this path, and an empty one has taken its place.
+    Replaced(PathBuf),
+    /// It cannot be written, for this reason.
+    ReadOnly(String),
+}
+
+type Work = Box<dyn FnOnce(&mut Connection) + Send>;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Database {
+    queue: SyncSender<Work>,
+}
+
+impl Database {
+    /// Opens the database at `path`, or makes one.
+    ///
+    /// # Errors
+    /// It can be neither read nor made, or not in time.
+    pub async fn open(path: PathBuf) -> Result<(Self, Opened), DatabaseError> {
+        let (queue, work) = sync_channel(QUEUE_MAX);
+        let (sender, opened) = oneshot::channel();
+        std::thread::Builder::new()
+            .name("database".to_owned())
+            .spawn(move || match open(&path) {
+                Ok((connection, how)) => {
+                    let _ = sender.send(Ok(how));
+                    serve(connection, &work);
+                }
+                Err(error) => {
+                    let _ = sender.send(Err(error));
+                }
+            })
+            .map_err(DatabaseError::Thread)?;
+        let opened = tokio::time::timeout(OPEN_TIMEOUT, opened).await;
+        let how = opened
+            .map_err(|_| DatabaseError::Unanswered)?
+            .map_err(|_| DatabaseError::Unanswered)??;
+        Ok((Self { queue }, how))
+    }
+
+    /// Does work on the connection and returns its result. The work is done even when the caller has stopped waiting.
+    ///
+    /// # Errors
+    /// SQLite's, or no answer in time.
+    pub async fn call<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, DatabaseError> {
+        let (sender, result) = oneshot::channel();
+        let work: Work = Box::new(move |connection| {
+            let _ = sender.send(work(connection));
+        });
+        if self.queue.try_send(work).is_err() {
+            return Err(DatabaseError::Unanswered);
+        }
+        match tokio::time::timeout(CALL_TIMEOUT, result).await {
+            Ok(Ok(result)) => Ok(result?),
+            _ => Err(DatabaseError::Unanswered),
+        }
+    }
+
+    /// Has work done whose result decides nothing; it is dropped when too much waits.
+    pub fn record(
+        &self,
+        work: impl FnOnce(&mut Connection) -> rusqlite::Result<()> + Send + 'static,
+    ) {
+        let _ = self.queue.try_send(Box::new(move |connection| {
+            let _ = work(connection);
+        }));
+    }
+}
+
+fn serve(mut connection: Connection, work: &Receiver<Work>) {
+    while let Ok(work) = work.recv() {
+        work(&mut connection);
+    }
+}
+
+fn open(path: &Path) -> Result<(Connection, Opened), DatabaseError> {
+    // SQLite would make it readable as the umask says. Without this the directory, which is its owner's alone, protects it.
+    let _ = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path);
+    match prepare(path) {
+        Ok(connection) => Ok((connection, Opened::Whole)),
+        Err(DatabaseError::Sqlite(error)) if is_damage(&error) => {
+            let aside = set_aside(path);
+            Ok((prepare(path)?, Opened::Replaced(aside)))
+        }
+        Err(DatabaseError::Sqlite(error)) => {
+            let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            let connection = Connection::open_with_flags(path, flags)?;
+            check(&connection, path)?;
+            Ok((connection, Opened::ReadOnly(error.to_string())))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn prepare(path: &Path) -> Result<Connection, DatabaseError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(Duration::from_secs(1))?;
+    // One file beside a journal of its own, which a read-only disk does not need.
+    connection.query_row("PRAGMA journal_mode = TRUNCATE", [], |_| Ok(()))?;
+    connection.execute_batch("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")?;
+    if check(&connection, path)? == 0 {
+        let transaction = connection.transaction()?;
+        transaction.execute_batch(SCHEMA)?;
+        transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+        transaction.commit()?;
+    } else {
+        // What cannot be written is found out here, not by the first user.
+        connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK;")?;
+    }
+    Ok(connection)
+}
+
+/// Returns the version of the tables of a whole database; 0 of an empty one.
+fn check(connection: &Connection, path: &Path) -> Result<i64, DatabaseError> {
+    let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    if verdict != "ok" {
+        let damage = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
+        return Err(rusqlite::Error::SqliteFailure(damage, Some(verdict)).into());
+    }
+    let version = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    if version > SCHEMA_VERSION {
+        return Err(DatabaseError::Newer(path.to_owned()));
+    }
+    Ok(version)
+}
+
+fn is_damage(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+    )
+}
+
+/// Moves a damaged database, and its journal, out of the way.
+fn set_aside(path: &Path) -> PathBuf {
+    let seconds = seconds_since_epoch();
+    let named = |suffix: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    let aside = named(&format!(".damaged-{seconds}"));
+    let _ = std::fs::rename(path, &aside);
+    let journal = format!(".damaged-{seconds}-journal");
+    let _ = std::fs::rename(named("-journal"), named(&journal));
+    aside
+}
+
+/// Returns the time in seconds since 1970.
+#[must_use]
+pub fn seconds_since_epoch() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn count(database: &Database) -> i64 {
+        let count = database
+            .call(|sql| sql.query_row("SELECT count(*) FROM setup_token", [], |row| row.get(0)));
+        count.await.expect("a number")
+    }
+
+    #[tokio::test]
+    async fn a_damaged_database_is_set_aside_and_kept() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("state.db");
+        std::fs::write(
+            &path,
+            "this is no database, and long enough to be taken for one".repeat(100),
+        )
+        .expect("written");
+        let (database, how) = Database::open(path.clone()).await.expect("made anew");
+        let Opened::Replaced(aside) = how else {
+            panic!("{how:?}");
+        };
+        assert!(aside.exists());
+        assert_eq!(count(&database).await, 0);
+        drop(database);
+        let (_, how) = Database::open(path).await.expect("opens");
+        assert_eq!(how, Opened::Whole);
+    }
+
+    #[tokio::test]
+    async fn a_newer_database_is_left_alone() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("state.db");
+        let connection = Connection::open(&path).expect("made");
+        connection
+            .pragma_update(None, "user_version", SCHEMA_VERSION + 1)
+            .expect("set");
+        drop(connection);
+        let error = Database::open(path).await.expect_err("refused");
+        assert!(matches!(error, DatabaseError::Newer(_)), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_hanging_disk_is_waited_for_no_longer_than_the_deadline() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (database, _) = Database::open(directory.path().join("state.db"))
+            .await
+            .expect("made");
+        let (free, held) = std::sync::mpsc::channel::<()>();
+        database.record(move |_| {
+            let _ = held.recv();
+            Ok(())
+        });
+        let began = std::time::Instant::now();
+        let answer = database.call(|_| Ok(())).await;
+        assert!(matches!(answer, Err(DatabaseError::Unanswered)));
+        assert!(began.elapsed() < 2 * CALL_TIMEOUT);
+        drop(free);
+        assert_eq!(count(&database).await, 0);
+    }
+}

@@ -1,0 +1,381 @@
+//! HTTPS: the socket of the REST API and of the console in the browser.
+//!
+//! Guarantees: connections at once are bounded, as a whole and for one client; one that sends no request, or takes no answer, is
+//! closed. A state directory that cannot be written, or a port that is taken, is logged and stops nothing else.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use engine::PoolHandle;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use manage::accounts::Accounts;
+use manage::api::{self, Api, Backend, Peer};
+use manage::certificate;
+use manage::config::Config;
+use manage::database::{Opened, seconds_since_epoch};
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use crate::appliance::Appliance;
+use crate::logging::CONSOLE;
+
+/// How long a client may take for the handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection may be without a request, or a request's head be on its way.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a client may take nothing of an answer.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes of a request's head.
+const HEAD_BYTES_MAX: usize = 32 << 10;
+/// Connections of one client, as a share of all: a browser needs six.
+const CLIENT_SHARE: usize = 4;
+
+/// What the API sees of the appliance.
+struct ApplianceBackend(Weak<Appliance>);
+
+impl Backend for ApplianceBackend {
+    fn open_pools(&self) -> Vec<PoolHandle> {
+        let appliance = self.0.upgrade();
+        appliance.map_or_else(Vec::new, |appliance| appliance.open_pools())
+    }
+
+    fn closed_pools(&self) -> Vec<String> {
+        let Some(appliance) = self.0.upgrade() else {
+            return Vec::new();
+        };
+        let open = appliance.open_pools();
+        let is_open = |name: &String| open.iter().any(|pool| pool.name() == name);
+        let mut names = appliance.remembered_pools();
+        names.retain(|name| !is_open(name));
+        names
+    }
+}
+
+/// Serves the console until the task is ended; returns when it cannot.
+pub(crate) async fn serve(appliance: Arc<Appliance>) {
+    if let Err(error) = run(&appliance).await {
+        tracing::error!(target: CONSOLE, "no console: {error:#}");
+    }
+}
+
+async fn run(appliance: &Arc<Appliance>) -> anyhow::Result<()> {
+    let config = appliance.config();
+    let addresses = addresses(config);
+    let mut listeners = Vec::new();
+    for address in &addresses {
+        match TcpListener::bind(address).await {
+            Ok(listener) => listeners.push(listener),
+            // A machine without IPv6 has no such loopback.
+            Err(error) if config.listen.is_empty() && address.is_ipv6() => {
+                let _ = error;
+            }
+            Err(error) => {
+                tracing::warn!(target: CONSOLE, "no console at {address}: {error}");
+            }
+        }
+    }
+    if listeners.is_empty() {
+        return Ok(());
+    }
+    let database = appliance.state().path().join("state.db");
+    let opened = Accounts::open(database, seconds_since_epoch()).await;
+    let (accounts, how) = opened.context("opening the accounts")?;
+    match how {
+        Opened::Whole => {}
+        Opened::Replaced(aside) => tracing::warn!(
+            target: CONSOLE,
+            "the database of users and sessions was damaged and is kept as {}: set up the console anew",
+            aside.display()
+        ),
+        Opened::ReadOnly(why) => tracing::warn!(
+            target: CONSOLE,
+            "users cannot be changed, and sessions end with this process: the state directory cannot be written ({why})"
+        ),
+    }
+    let (tls, fingerprint) = tls(appliance, &addresses)?;
+    let token = match accounts.needs_setup() {
+        true => Some(accounts.new_setup_token(seconds_since_epoch()).await?),
+        false => None,
+    };
+    announce(&listeners, token.as_deref(), &fingerprint);
+    let backend = ApplianceBackend(Arc::downgrade(appliance));
+    let server = Arc::new(ConsoleServer {
+        tls,
+        router: api::router(Api::new(accounts, Box::new(backend))),
+        admission: Admission::new(config.console.connections_max),
+    });
+    let accepting = listeners
+        .into_iter()
+        .map(|listener| accept(listener, server.clone()));
+    futures_util::future::join_all(accepting).await;
+    Ok(())
+}
+
+/// Where to listen: as chosen, or at this machine alone.
+fn addresses(config: &Config) -> Vec<SocketAddr> {
+    let loopback = [
+        IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(Ipv6Addr::LOCALHOST),
+    ];
+    let chosen = match config.listen.as_slice() {
+        [] => &loopback,
+        chosen => chosen,
+    };
+    let port = config.console.port;
+    chosen
+        .iter()
+        .map(|address| SocketAddr::new(*address, port))
+        .collect()
+}
+
+/// Says where the console is, how to set it up, and by what the browser knows it.
+fn announce(listeners: &[TcpListener], token: Option<&str>, fingerprint: &str) {
+    let at = listeners.first().and_then(|known| known.local_addr().ok());
+    let Some(mut at) = at else {
+        return;
+    };
+    if at.ip().is_unspecified() {
+        at.set_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    }
+    match token {
+        // Behind '#': browsers send that part to no one.
+        Some(token) => tracing::warn!(
+            target: CONSOLE,
+            "no owner yet: set up the console at https://{at}/setup#{token} (valid until it is used)"
+        ),
+        None => tracing::info!(target: CONSOLE, "console at https://{at}/"),
+    }
+    tracing::warn!(
+            target: CONSOLE,
+        "its certificate has the SHA-256 fingerprint {fingerprint}"
+    );
+}
+
+fn tls(appliance: &Appliance, addresses: &[SocketAddr]) -> anyhow::Result<(TlsAcceptor, String)> {
+    let mut names = vec![
+        "localhost".to_owned(),
+        Ipv4Addr::LOCALHOST.to_string(),
+        Ipv6Addr::LOCALHOST.to_string(),
+    ];
+    names.extend(appliance.host_name());
+    for address in addresses
+        .iter()
+        .filter(|known| !known.ip().is_unspecified())
+    {
+        let name = address.ip().to_string();
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let files = certificate::load_or_make(appliance.state().path(), names)?;
+    let chain: Vec<CertificateDer<'static>> =
+        CertificateDer::pem_slice_iter(files.certificates.as_bytes())
+            .collect::<Result<_, _>>()
+            .context("reading console-cert.pem")?;
+    let own = chain
+        .first()
+        .context("console-cert.pem holds no certificate")?;
+    let fingerprint = certificate::fingerprint(own);
+    let key = PrivateKeyDer::from_pem_slice(files.key.as_bytes());
+    let key = key.context("reading console-key.pem")?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .context("choosing the versions of TLS")?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .context("using console-cert.pem and console-key.pem")?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok((TlsAcceptor::from(Arc::new(config)), fingerprint))
+}
+
+/// What the connections share.
+struct ConsoleServer {
+    tls: TlsAcceptor,
+    router: axum::Router,
+    admission: Arc<Admission>,
+}
+
+async fn accept(listener: TcpListener, server: Arc<ConsoleServer>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                // One too many is turned away.
+                if let Some(admitted) = server.admission.admit(peer.ip()) {
+                    let server = server.clone();
+                    tokio::spawn(async move {
+                        let _admitted = admitted;
+                        connection(stream, peer, &server).await;
+                    });
+                }
+            }
+            // No descriptor is left: others may close theirs.
+            Err(_) => sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, peer: SocketAddr, server: &ConsoleServer) {
+    let _ = stream.set_nodelay(true);
+    let stream = WatchedStream {
+        stream,
+        stalled: None,
+    };
+    let handshake = timeout(HANDSHAKE_TIMEOUT, server.tls.accept(stream));
+    let Ok(Ok(stream)) = handshake.await else {
+        return;
+    };
+    let service = server.router.clone().layer(axum::Extension(Peer(peer)));
+    // A broken connection is the client's affair.
+    let _ = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE_TIMEOUT)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
+        .await;
+}
+
+/// The connections there are, by client.
+struct Admission {
+    most: usize,
+    clients: Mutex<BTreeMap<IpAddr, usize>>,
+}
+
+/// A connection that was let in.
+struct Admitted {
+    admission: Arc<Admission>,
+    client: IpAddr,
+}
+
+impl Admission {
+    fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self {
+            most: most.max(CLIENT_SHARE),
+            clients: Mutex::default(),
+        })
+    }
+
+    fn admit(self: &Arc<Self>, client: IpAddr) -> Option<Admitted> {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: usize = clients.values().sum();
+        let own = clients.get(&client).copied().unwrap_or(0);
+        if all >= self.most || own >= self.most / CLIENT_SHARE {
+            return None;
+        }
+        clients.insert(client, own + 1);
+        Some(Admitted {
+            admission: self.clone(),
+            client,
+        })
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let clients = self.admission.clients.lock();
+        let mut clients = clients.unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = clients.get_mut(&self.client) {
+            *own -= 1;
+            if *own == 0 {
+                clients.remove(&self.client);
+            }
+        }
+    }
+}
+
+/// A connection that breaks when the client takes nothing for a while.
+struct WatchedStream {
+    stream: TcpStream,
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl WatchedStream {
+    fn watch<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        polled: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if polled.is_ready() {
+            self.stalled = None;
+            return polled;
+        }
+        let deadline = || Box::pin(tokio::time::sleep_until(Instant::now() + WRITE_TIMEOUT));
+        let stalled = self.stalled.get_or_insert_with(deadline);
+        stalled
+            .as_mut()
+            .poll(context)
+            .map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncRead for WatchedStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for WatchedStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.watch(context, polled)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.stream).poll_flush(context);
+        self.watch(context, polled)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.watch(context, polled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_client_does_not_take_every_connection() {
+        let admission = Admission::new(8);
+        let client = |last| IpAddr::V4(Ipv4Addr::new(192, 0, 2, last));
+        let first: Vec<_> = (0..3).map(|_| admission.admit(client(1))).collect();
+        assert_eq!(first.iter().flatten().count(), 2);
+        let others: Vec<_> = (2..10).map(|last| admission.admit(client(last))).collect();
+        assert_eq!(others.iter().flatten().count(), 6);
+        drop(first);
+        assert!(admission.admit(client(20)).is_some());
+        assert_eq!(admission.clients.lock().expect("whole").len(), 6);
+    }
+
+    #[test]
+    fn the_console_is_for_this_machine_unless_addresses_are_chosen() {
+        let mut config = Config::default();
+        assert!(addresses(&config).iter().all(|at| at.ip().is_loopback()));
+        config.listen = vec!["192.0.2.1".parse().expect("an address")];
+        assert_eq!(
+            addresses(&config),
+            vec!["192.0.2.1:8443".parse().expect("one")]
+        );
+    }
+}

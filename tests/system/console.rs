@@ -1,0 +1,206 @@
+//! The REST API over TLS: the setup link of a new appliance, log-in, and lists of what is there. The client is curl.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tests::free_port;
+
+use crate::cli::Place;
+
+const PASSWORD: &str = "correct horse battery";
+
+/// A client that knows the certificate, and keeps cookies in a file.
+struct Browser<'a> {
+    place: &'a Place,
+    port: u16,
+    csrf: String,
+}
+
+impl Browser<'_> {
+    /// Returns status and body; asserts that the connection was good.
+    fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
+        let mut curl = Command::new("curl");
+        curl.args([
+            "-sS",
+            "--max-time",
+            "20",
+            "-w",
+            "\n%{http_code}",
+            "-X",
+            method,
+        ])
+        .arg("--cacert")
+        .arg(self.place.path("state/console-cert.pem"))
+        .arg("-b")
+        .arg(self.place.path("cookies"))
+        .arg("-c")
+        .arg(self.place.path("cookies"))
+        .args(["-H", &format!("x-sanbox-csrf: {}", self.csrf)])
+        .arg(format!("https://localhost:{}{path}", self.port));
+        if let Some(body) = body {
+            curl.args([
+                "-H",
+                "content-type: application/json",
+                "-d",
+                &body.to_string(),
+            ]);
+        }
+        let output = curl.output().expect("curl runs");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let failure = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{path}: {failure}{text}");
+        let (body, status) = text.rsplit_once('\n').expect("a status");
+        let body = serde_json::from_str(body).unwrap_or(Value::Null);
+        (status.parse().expect("a number"), body)
+    }
+
+    fn get(&self, path: &str) -> Value {
+        let (status, body) = self.ask("GET", path, None);
+        assert_eq!(status, 200, "{path}: {body}");
+        body
+    }
+}
+
+/// Starts a daemon with a console; returns its port.
+fn serve(place: &mut Place) -> u16 {
+    let port = free_port();
+    place.serve(&[
+        "--nfs-port",
+        "0",
+        "--iscsi-port",
+        "0",
+        "--metrics-port",
+        "0",
+        "--https-port",
+        &port.to_string(),
+    ]);
+    for _ in 0..500 {
+        if place.log().contains("fingerprint") {
+            return port;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("no console: {}", place.log());
+}
+
+fn setup_token(place: &Place) -> String {
+    let log = place.log();
+    let behind = log.split("/setup#").nth(1).expect("a setup link");
+    behind.chars().take_while(char::is_ascii_hexdigit).collect()
+}
+
+fn browser(place: &Place, port: u16) -> Browser<'_> {
+    Browser {
+        place,
+        port,
+        csrf: String::new(),
+    }
+}
+
+#[test]
+fn a_new_appliance_is_set_up_and_looked_at_over_tls() {
+    let mut place = Place::new();
+    let made = place.run(
+        "truncate -s 128M a b && zpool create tank mirror $PWD/a $PWD/b && zfs create tank/fs && zfs create -V 8M tank/vol
+         for i in 1 2 3 4 5; do zfs snapshot tank/fs@s$i; done",
+    );
+    assert_eq!(made, "");
+    let port = serve(&mut place);
+    let token = setup_token(&place);
+    assert_eq!(token.len(), 64);
+    {
+        let mut browser = browser(&place, port);
+        assert_eq!(browser.get("/api/v1/setup")["needed"], true);
+        assert_eq!(browser.get("/api/v1/openapi.json")["openapi"], "3.1.0");
+        assert_eq!(browser.ask("GET", "/api/v1/pools", None).0, 401);
+        let owner = json!({"token": token, "name": "ann", "password": PASSWORD});
+        let (status, session) = browser.ask("POST", "/api/v1/setup", Some(&owner));
+        assert_eq!(status, 201, "{session}");
+        browser.csrf = session["csrf"].as_str().expect("a value").to_owned();
+        let pools = browser.get("/api/v1/pools");
+        assert_eq!(pools[0]["name"], "tank");
+        assert_eq!(pools[0]["health"], "ONLINE");
+        let pool = browser.get("/api/v1/pools/tank");
+        assert_eq!(
+            pool["root"]["children"][0]["children"]
+                .as_array()
+                .map(Vec::len),
+            Some(2)
+        );
+        let datasets = browser.get("/api/v1/datasets?limit=2");
+        let names: Vec<&Value> = (0..2).map(|at| &datasets["datasets"][at]["name"]).collect();
+        assert_eq!(names, ["tank", "tank/fs"]);
+        let rest = browser.get(&format!(
+            "/api/v1/datasets?cursor={}",
+            datasets["next"].as_str().expect("more")
+        ));
+        assert_eq!(rest["datasets"][0]["name"], "tank/vol");
+        assert_eq!(rest["next"], Value::Null);
+        let whole = browser.get("/api/v1/datasets/tank%2Ffs");
+        let compression = whole["properties"].as_array().expect("properties").iter();
+        let compression = compression
+            .clone()
+            .find(|known| known["name"] == "compression");
+        assert_eq!(compression.expect("there")["source"], "default");
+        pages_of_snapshots(&browser);
+        assert_eq!(browser.ask("DELETE", "/api/v1/session", None).0, 204);
+        assert_eq!(browser.ask("GET", "/api/v1/session", None).0, 401);
+        let again = browser.ask("POST", "/api/v1/setup", Some(&owner));
+        assert_eq!(again.0, 403);
+    }
+    place.stop();
+    let certificate = std::fs::read(place.path("state/console-cert.pem")).expect("there");
+    let port = serve(&mut place);
+    assert!(!place.log().contains("/setup#"), "{}", place.log());
+    let same = std::fs::read(place.path("state/console-cert.pem")).expect("there");
+    assert_eq!(certificate, same);
+    let known = json!({"name": "ann", "password": PASSWORD});
+    let (status, session) = browser(&place, port).ask("POST", "/api/v1/session", Some(&known));
+    assert_eq!((status, &session["role"]), (201, &json!("owner")));
+    place.stop();
+}
+
+/// The newest first; a page goes on where the one before ended, also when that snapshot is gone.
+fn pages_of_snapshots(browser: &Browser<'_>) {
+    let page = |query: &str| browser.get(&format!("/api/v1/snapshots?dataset=tank/fs&{query}"));
+    let names = |page: &Value| -> Vec<String> {
+        let snapshots = page["snapshots"].as_array().expect("snapshots").iter();
+        let name = |snapshot: &Value| snapshot["name"].as_str().map(str::to_owned);
+        snapshots.filter_map(name).collect()
+    };
+    let first = page("limit=2");
+    assert_eq!(names(&first), ["s5", "s4"]);
+    assert_eq!(first["total"], 5);
+    let cursor = first["next"].as_str().expect("more").to_owned();
+    assert_eq!(
+        names(&page(&format!("limit=2&cursor={cursor}"))),
+        ["s3", "s2"]
+    );
+    assert_eq!(browser.place.run("zfs destroy tank/fs@s4"), "");
+    let rest = page(&format!("cursor={cursor}"));
+    assert_eq!(names(&rest), ["s3", "s2", "s1"]);
+    assert_eq!(rest["next"], Value::Null);
+    assert_eq!(names(&page("filter=3")), ["s3"]);
+    let (status, _) = browser.ask("GET", "/api/v1/snapshots?dataset=tank/none", None);
+    assert_eq!(status, 404);
+}
+
+/// A database that is none is kept aside, and the appliance serves.
+#[test]
+fn a_damaged_database_of_users_stops_nothing() {
+    let mut place = Place::new();
+    assert_eq!(
+        place.run("mkdir -p $SANBOX_STATE && yes damage | head -c 9999 > $SANBOX_STATE/state.db"),
+        ""
+    );
+    serve(&mut place);
+    assert!(
+        place.log().contains("was damaged and is kept as"),
+        "{}",
+        place.log()
+    );
+    assert_eq!(setup_token(&place).len(), 64);
+    assert!(place.run("ls $SANBOX_STATE").contains("state.db.damaged-"));
+    place.stop();
+}
