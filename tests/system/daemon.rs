@@ -80,7 +80,7 @@ fn the_service_manager_is_told() {
         place.path("notify").display()
     );
     let output = place.run(&line);
-    assert!(output.contains("! sanbox: ended"), "{output}");
+    assert!(output.contains("INFO sanbox: ended"), "{output}");
     let mut said = Vec::new();
     for _ in 0..2 {
         let mut buffer = [0; 100];

@@ -20,7 +20,7 @@ use tracing_subscriber::{Registry, reload};
 
 /// The start, the end, pools, and what has no module of its own.
 pub(crate) const SANBOX: &str = "sanbox";
-/// The REST API.
+/// HTTPS: the REST API and the console in the browser.
 pub(crate) const CONSOLE: &str = "console";
 /// Commands that come through the control socket.
 pub(crate) const CONTROL: &str = "control";

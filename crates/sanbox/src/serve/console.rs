@@ -82,7 +82,7 @@ async fn run(appliance: &Arc<Appliance>) -> anyhow::Result<()> {
                 let _ = error;
             }
             Err(error) => {
-                tracing::warn!(target: CONSOLE, "no console at {address}: {error}");
+                tracing::error!(target: CONSOLE, "no console at {address}: {error}");
             }
         }
     }
@@ -94,7 +94,7 @@ async fn run(appliance: &Arc<Appliance>) -> anyhow::Result<()> {
     let (accounts, how) = opened.context("opening the accounts")?;
     match how {
         Opened::Whole => {}
-        Opened::Replaced(aside) => tracing::warn!(
+        Opened::Replaced(aside) => tracing::error!(
             target: CONSOLE,
             "the database of users and sessions was damaged and is kept as {}: set up the console anew",
             aside.display()
@@ -157,8 +157,8 @@ fn announce(listeners: &[TcpListener], token: Option<&str>, fingerprint: &str) {
         ),
         None => tracing::info!(target: CONSOLE, "console at https://{at}/"),
     }
-    tracing::warn!(
-            target: CONSOLE,
+    tracing::info!(
+        target: CONSOLE,
         "its certificate has the SHA-256 fingerprint {fingerprint}"
     );
 }
