@@ -260,7 +260,13 @@ fn golden_streams_are_received() {
         ("full-props", "tank/props", "s-send/fs", "a"),
     ] {
         let received = place.run(&format!("zfs receive -u {dataset} < {}", stream(name)));
-        assert_eq!(received, "", "zfs receive of {name}");
+        let warning = match name {
+            "full-props" => {
+                "! warning: the stream carries properties or holds, which are not taken over by this version of sanbox yet\n"
+            }
+            _ => "",
+        };
+        assert_eq!(received, warning, "zfs receive of {name}");
         for snapshot in snapshots.split(' ') {
             let ours = sums(&place, &format!("{dataset}@{snapshot}"));
             let theirs = sums(&place, &format!("{from}@{snapshot}"));

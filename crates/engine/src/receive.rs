@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use dsl::stream::{
-    ByteOrder, NvList, RECORD_SIZE, ReceiveTarget, Receiver, StreamKind, StreamReader, StreamRecord,
+    ByteOrder, NvList, NvValue, RECORD_SIZE, ReceiveTarget, Receiver, StreamKind, StreamReader,
+    StreamRecord,
 };
 use runtime::mailbox::{self, Sender, mailbox};
 use runtime::reply::Reply;
@@ -38,6 +39,8 @@ pub struct ReceivedSnapshot {
     pub incremental: bool,
     /// Bytes of the stream.
     pub bytes: u64,
+    /// The stream's package carries properties or holds (`zfs send -p`, `-h`), which were not taken over.
+    pub without_properties: bool,
 }
 
 /// A receive under way: the bytes of a stream, or of a package of streams, go in. Dropped before [`ReceiveStream::finish`], the stream
@@ -100,6 +103,7 @@ impl PoolHandle {
                         request,
                         creator,
                         input: Input::new(input),
+                        without_properties: false,
                     };
                     sender.send(work.run().await);
                 };
@@ -166,6 +170,8 @@ struct Work {
     request: ReceiveRequest,
     creator: u32,
     input: Input,
+    /// The package that is read carries properties or holds.
+    without_properties: bool,
 }
 
 fn invalid(why: impl std::fmt::Display) -> EngineError {
@@ -197,7 +203,7 @@ impl Work {
                         return Err(invalid("a package inside a package"));
                     }
                     packed = true;
-                    self.package_head(&mut reader).await?;
+                    self.without_properties = self.package_head(&mut reader).await?;
                 }
                 StreamRecord::Begin(begin) => {
                     received.push(self.stream(&mut reader, begin).await?);
@@ -247,9 +253,11 @@ impl Work {
         Ok(payload)
     }
 
-    /// What stands at the beginning of a package: a list, which names nothing where it is that of `zfs send -I`, and an END.
-    async fn package_head(&mut self, reader: &mut StreamReader) -> Result<(), EngineError> {
+    /// What stands at the beginning of a package: a list, which names nothing where it is that of `zfs send -I`, and an END. Returns
+    /// whether the list carries properties or holds.
+    async fn package_head(&mut self, reader: &mut StreamReader) -> Result<bool, EngineError> {
         let list = self.payload(reader, LIST_BYTES_MAX).await?;
+        let mut carries = false;
         if !list.is_empty() {
             let list = NvList::decode(&list).map_err(invalid)?;
             if list.get("not_recursive").is_none() {
@@ -257,9 +265,10 @@ impl Work {
                     "receiving replication streams (-R) is not supported".to_owned(),
                 ));
             }
+            carries = list.list("fss").is_some_and(carries_properties);
         }
         match self.record(reader).await? {
-            Some(StreamRecord::End { .. }) => Ok(()),
+            Some(StreamRecord::End { .. }) => Ok(carries),
             _ => Err(invalid("no END record")),
         }
     }
@@ -308,6 +317,7 @@ impl Work {
             name: format!("{}@{snapshot}", self.request.dataset),
             incremental,
             bytes: self.input.taken,
+            without_properties: self.without_properties,
         })
     }
 
@@ -327,4 +337,27 @@ impl Work {
             }
         }
     }
+}
+
+/// The lists in a list.
+fn nested(list: &NvList) -> impl Iterator<Item = &NvList> {
+    list.iter().filter_map(|(_, value)| match value {
+        NvValue::List(list) => Some(list),
+        _ => None,
+    })
+}
+
+/// Whether the file systems of a package's list have properties or holds, of their own or of their snapshots.
+// Format: docs/format/11-send-stream.md: "fss" holds a list by guid, with the lists "props", "snapprops", "snapholds".
+fn carries_properties(filesystems: &NvList) -> bool {
+    nested(filesystems).any(|filesystem| {
+        let own = filesystem.list("props");
+        let of_snapshots = ["snapprops", "snapholds"]
+            .iter()
+            .filter_map(|name| filesystem.list(name))
+            .flat_map(nested);
+        own.into_iter()
+            .chain(of_snapshots)
+            .any(|list| !list.is_empty())
+    })
 }

@@ -71,6 +71,11 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     }
     let received = stream.finish().await;
     let received = received.map_err(|error| refused(session, &error))?;
+    if received.iter().any(|one| one.without_properties) {
+        session.out.error(
+            "warning: the stream carries properties or holds, which are not taken over by this version of sanbox yet",
+        );
+    }
     if options.verbose {
         for one in &received {
             let kind = if one.incremental {
