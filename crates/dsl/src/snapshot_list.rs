@@ -117,17 +117,22 @@ impl Hierarchy {
                 }
             }
         }
-        let mut examined = 0;
+        let (mut examined, mut walked, mut newer) = (0, 0, u64::MAX);
         // Behind the oldest snapshot of a clone stands its origin, which is another head's.
         while let Some(name) = names.get(&at) {
             let phys = pool.dataset_phys(ObjectId(at)).await?;
             let (object, older) = (at, phys.prev_snap_obj);
             at = older;
+            // The chain ends even where damage made a ring of it.
+            if phys.creation_txg >= newer {
+                break;
+            }
+            newer = phys.creation_txg;
+            walked += 1;
+            pool.yield_every(walked).await;
             if phys.creation_txg >= bound {
                 continue;
             }
-            // The chain ends even where damage made a ring of it.
-            bound = phys.creation_txg;
             examined += 1;
             let name = String::from_utf8_lossy(name);
             if name.contains(filter) {
@@ -140,7 +145,6 @@ impl Hierarchy {
                     unique_bytes: phys.unique_bytes,
                 });
             }
-            pool.yield_every(examined).await;
             if (page.snapshots.len() >= max || examined >= PAGE_EXAMINED_MAX)
                 && names.contains_key(&older)
             {

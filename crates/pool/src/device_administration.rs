@@ -31,12 +31,7 @@ impl Pool {
         // OpenZFS: module/zfs/vdev.c, vdev_offline_locked
         let log = imported.tree.log_that_requires(guid);
         if let Some(id) = log {
-            imported.store().set_allocating(id, false);
-            let emptied = imported.empty_log_vdev(id).await;
-            if emptied.is_err() {
-                imported.store().set_allocating(id, true);
-                return emptied;
-            }
+            imported.empty_log_vdev(id).await?;
         }
         let taken = imported.tree.take_offline(guid).await;
         if let Some(id) = log {

@@ -93,11 +93,7 @@ impl ImportedPool {
     }
 
     async fn remove_log(self: &Rc<Self>, id: u32) -> Result<(), PoolError> {
-        self.store().set_allocating(id, false);
-        if let Err(error) = self.empty_log_vdev(id).await {
-            self.store().set_allocating(id, true);
-            return Err(error);
-        }
+        self.empty_log_vdev(id).await?;
         self.stop_rebuild(id).await;
         let disks = Rc::new(RefCell::new(Vec::new()));
         let kept = disks.clone();
@@ -124,8 +120,18 @@ impl ImportedPool {
         Ok(())
     }
 
-    /// Waits until nothing is allocated on a vdev that takes no new blocks.
+    /// Allocates nothing more on a log vdev and waits until nothing is left there. It takes blocks again when that fails.
     pub(crate) async fn empty_log_vdev(&self, id: u32) -> Result<(), PoolError> {
+        self.store().set_allocating(id, false);
+        let emptied = self.wait_until_empty(id).await;
+        if emptied.is_err() {
+            self.store().set_allocating(id, true);
+        }
+        emptied
+    }
+
+    /// Waits until nothing is allocated on a log vdev that takes no new blocks.
+    async fn wait_until_empty(&self, id: u32) -> Result<(), PoolError> {
         for attempt in 0..RETIRE_TRIES {
             let space = self.store().vdev_space(id);
             if space.allocated == 0 && space.deferred == 0 {

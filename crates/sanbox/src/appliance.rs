@@ -1120,13 +1120,6 @@ pub(crate) fn check_share_settings(settings: &[(String, String)]) -> Option<Stri
     ))
 }
 
-/// Seconds since 1970.
-pub(crate) fn now_seconds() -> u64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs())
-}
-
 fn hostname() -> String {
     rustix::system::uname()
         .nodename()

@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use engine::property::{DatasetKind, Property, Source, Value};
+use engine::property::{DatasetKind, Source, Value};
 use engine::{DatasetFilter, DatasetInfo, DatasetProperty, PropertyQuery, SnapshotPosition};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -131,7 +131,7 @@ impl From<&DatasetInfo> for DatasetView {
     fn from(info: &DatasetInfo) -> Self {
         Self {
             name: info.name.clone(),
-            kind: kind_name(info.kind),
+            kind: info.kind.as_str(),
             guid: info.guid.to_string(),
             properties: info.properties.iter().map(PropertyView::from).collect(),
         }
@@ -142,8 +142,8 @@ impl From<&DatasetProperty> for PropertyView {
     fn from(property: &DatasetProperty) -> Self {
         let value = match &property.value {
             Value::Text(text) => PropertyValue::Text(text.clone()),
-            Value::Number(number) => match word(property.native, *number) {
-                Some(word) => PropertyValue::Text(word),
+            Value::Number(number) => match property.native.and_then(|p| p.index_name(*number)) {
+                Some(word) => PropertyValue::Text(word.to_owned()),
                 None => PropertyValue::Number(*number),
             },
         };
@@ -157,22 +157,6 @@ impl From<&DatasetProperty> for PropertyView {
             source: property.source.to_string(),
             inherited_from,
         }
-    }
-}
-
-/// The word for the number of a property that has words.
-fn word(native: Option<Property>, number: u64) -> Option<String> {
-    let words = native?.descriptor().index;
-    let known = words.iter().find(|(_, known)| *known == number);
-    known.map(|(word, _)| (*word).to_owned())
-}
-
-fn kind_name(kind: DatasetKind) -> &'static str {
-    match kind {
-        DatasetKind::Filesystem => "filesystem",
-        DatasetKind::Volume => "volume",
-        DatasetKind::Snapshot => "snapshot",
-        DatasetKind::Bookmark => "bookmark",
     }
 }
 

@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use engine::pool_property::PROPERTIES;
 use engine::{AllocationBias, EngineError, Health, PoolHandle, PoolStatus, VdevStatus};
+use manage::database::seconds_since_epoch;
 
 use super::{Exit, Outcome, Session, find, usage};
 use crate::appliance::{CachedPool, KnownPool};
@@ -372,7 +373,7 @@ impl Stamp {
     }
 
     pub(super) fn print(self, session: &Session) {
-        let now = crate::appliance::now_seconds();
+        let now = seconds_since_epoch();
         match self {
             Self::None => {}
             Self::Date => session.out.line(super::format::date_with_seconds(now)),

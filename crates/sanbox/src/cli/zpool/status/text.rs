@@ -4,6 +4,7 @@ use engine::{
     CheckpointStatus, Health, LeafActivityState, LeafActivityStatus, PoolStatus, RebuildState,
     RebuildStatus, RemovalStage, RemovalStatus, ScanStatus, VdevStatus,
 };
+use manage::database::seconds_since_epoch;
 
 use super::super::{sections, status_width};
 use super::Options;
@@ -31,14 +32,10 @@ pub(super) fn pool_text(model: &PoolModel, damaged: Option<&[String]>, options: 
             ));
         }
     }
-    text.push_str(&scans_text(status, crate::appliance::now_seconds()));
+    text.push_str(&scans_text(status, seconds_since_epoch()));
     if let Some(removal) = &status.removal {
         let name = removed_name(status, removal, options.style);
-        text.push_str(&removal_text(
-            removal,
-            &name,
-            crate::appliance::now_seconds(),
-        ));
+        text.push_str(&removal_text(removal, &name, seconds_since_epoch()));
     }
     if let Some(kept) = &status.checkpoint {
         text.push_str(&checkpoint_text(kept, status.scan.as_ref()));
