@@ -144,6 +144,7 @@ fn a_new_appliance_is_set_up_and_looked_at_over_tls() {
             .find(|known| known["name"] == "compression");
         assert_eq!(compression.expect("there")["source"], "default");
         pages_of_snapshots(&browser);
+        commands_are_jobs(&browser);
         assert_eq!(browser.ask("DELETE", "/api/v1/session", None).0, 204);
         assert_eq!(browser.ask("GET", "/api/v1/session", None).0, 401);
         let again = browser.ask("POST", "/api/v1/setup", Some(&owner));
@@ -184,6 +185,39 @@ fn pages_of_snapshots(browser: &Browser<'_>) {
     assert_eq!(names(&page("filter=3")), ["s3"]);
     let (status, _) = browser.ask("GET", "/api/v1/snapshots?dataset=tank/none", None);
     assert_eq!(status, 404);
+}
+
+/// A command over the API does what it does in a shell, and a shell's change is in the same log.
+fn commands_are_jobs(browser: &Browser<'_>) {
+    let give = |words: &[&str]| {
+        let command = json!({"tool": "zfs", "arguments": words});
+        let (status, job) = browser.ask("POST", "/api/v1/commands", Some(&command));
+        assert_eq!(status, 202, "{job}");
+        let output = format!("/api/v1/jobs/{}/output?wait=10&offset=0", job["id"]);
+        let ended = |output: &Value| output["job"]["state"] != "running";
+        let mut said = browser.get(&output);
+        while !ended(&said) {
+            said = browser.get(&output);
+        }
+        said
+    };
+    let made = give(&["snapshot", "tank/fs@console"]);
+    assert_eq!(made["job"]["state"], "done");
+    let again = give(&["snapshot", "tank/fs@console"]);
+    assert_eq!(
+        (&again["job"]["state"], &again["job"]["exit"]),
+        (&json!("failed"), &json!(1))
+    );
+    let text = again["text"].as_str().expect("text");
+    assert!(text.contains("dataset already exists"), "{text}");
+    assert_eq!(browser.place.run("zfs destroy tank/fs@console"), "");
+    let jobs = browser.get("/api/v1/jobs?filter=destroy");
+    let newest = &jobs["jobs"][0];
+    assert_eq!(newest["command"], "zfs destroy tank/fs@console");
+    assert_eq!(
+        (&newest["origin"], &newest["state"]),
+        (&json!("shell"), &json!("done"))
+    );
 }
 
 /// A database that is none is kept aside, and the appliance serves.

@@ -363,6 +363,14 @@ impl Accounts {
         })
     }
 
+    /// Whether a session goes on; this does not count as a use of it.
+    #[must_use]
+    pub fn is_current(&self, session: SecretHash, now: u64) -> bool {
+        let tables = self.tables();
+        let session = tables.sessions.get(&session);
+        session.is_some_and(|session| !session.is_over(now))
+    }
+
     /// Ends a session.
     pub fn log_out(&self, session: SecretHash) {
         self.tables().sessions.remove(&session);

@@ -30,6 +30,13 @@ const SCHEMA: &str = "
     ) STRICT;
     CREATE TABLE setup_token (hash BLOB PRIMARY KEY, created INTEGER NOT NULL) STRICT;
 ";
+/// Tables that a database of this version may lack: an older program, which does without, made it.
+const LATER_TABLES: &str = "
+    CREATE TABLE IF NOT EXISTS job (
+        id INTEGER PRIMARY KEY, user TEXT NOT NULL, origin TEXT NOT NULL, command TEXT NOT NULL, state TEXT NOT NULL,
+        exit INTEGER, started INTEGER NOT NULL, ended INTEGER, output TEXT NOT NULL
+    ) STRICT;
+";
 
 /// Why the database gave no answer.
 #[derive(Debug, thiserror::Error)]
@@ -174,6 +181,7 @@ fn prepare(path: &Path) -> Result<Connection, DatabaseError> {
         // What cannot be written is found out here, not by the first user.
         connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK;")?;
     }
+    connection.execute_batch(LATER_TABLES)?;
     Ok(connection)
 }
 

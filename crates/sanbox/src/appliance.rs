@@ -17,6 +17,7 @@ use engine::{
     StatusReason, Subject, TuningChange, VdevStatus,
 };
 use manage::config::Config;
+use manage::jobs::Jobs;
 use manage::state::{CachedVdev, PoolCache, StateDirectory};
 use tokio::sync::Mutex;
 
@@ -93,6 +94,8 @@ pub(crate) struct Appliance {
     iscsi: OnceLock<Iscsi>,
     /// Present in a daemon that makes block devices of volumes.
     devices: OnceLock<Devices>,
+    /// Present in a daemon that serves the console.
+    jobs: OnceLock<Arc<Jobs>>,
     /// Limits that can be changed.
     tunables: std::sync::Mutex<Tunables>,
     memory: Plan,
@@ -106,6 +109,17 @@ struct How {
 }
 
 impl Appliance {
+    /// Has changes by commands in shells put into the log of the console's jobs.
+    pub(crate) fn keep_jobs(&self, jobs: Arc<Jobs>) {
+        // The console is served once in a process.
+        let _ = self.jobs.set(jobs);
+    }
+
+    /// Returns the console's jobs; none without a console.
+    pub(crate) fn jobs(&self) -> Option<Arc<Jobs>> {
+        self.jobs.get().cloned()
+    }
+
     /// Sets up an appliance on a state directory whose lock the caller holds.
     pub(crate) fn new(
         engine: Engine,
@@ -136,6 +150,7 @@ impl Appliance {
             nbd: OnceLock::new(),
             iscsi: OnceLock::new(),
             devices: OnceLock::new(),
+            jobs: OnceLock::new(),
         }))
     }
 
@@ -156,6 +171,7 @@ impl Appliance {
             nbd: OnceLock::new(),
             iscsi: OnceLock::new(),
             devices: OnceLock::new(),
+            jobs: OnceLock::new(),
         })
     }
 

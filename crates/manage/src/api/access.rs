@@ -60,6 +60,21 @@ pub const CALLS: &[(Method, &str, Access)] = &[
         Access::Role(Role::Viewer),
     ),
     (Method::GET, "/api/v1/snapshots", Access::Role(Role::Viewer)),
+    // Which role a command needs, the command decides.
+    (Method::POST, "/api/v1/commands", Access::Role(Role::Viewer)),
+    (Method::GET, "/api/v1/jobs", Access::Role(Role::Viewer)),
+    (Method::GET, "/api/v1/jobs/{id}", Access::Role(Role::Viewer)),
+    (
+        Method::POST,
+        "/api/v1/jobs/{id}/cancel",
+        Access::Role(Role::Viewer),
+    ),
+    (
+        Method::GET,
+        "/api/v1/jobs/{id}/output",
+        Access::Role(Role::Viewer),
+    ),
+    (Method::GET, "/api/v1/events", Access::Role(Role::Viewer)),
 ];
 
 fn needed(method: &Method, path: &str) -> Option<Access> {

@@ -6,11 +6,13 @@
 
 mod access;
 mod asking;
+mod commands;
 mod datasets;
 mod pools;
 mod problem;
 mod session;
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +25,7 @@ use axum::response::Response;
 use axum::{Json, Router};
 use engine::PoolHandle;
 use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
 use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -32,12 +35,15 @@ pub use problem::Problem;
 pub use session::{COOKIE, CSRF_HEADER};
 
 use crate::accounts::Accounts;
+use crate::jobs::{Jobs, StartedCommand};
 use asking::Asking;
 
 /// Bytes of a request's body.
 const BODY_BYTES_MAX: usize = 64 << 10;
 /// How long a request may take, its body included.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
+/// Streams of events that are open at a time.
+const EVENT_STREAMS_MAX: usize = 100;
 
 /// What the API asks of the appliance.
 pub trait Backend: Send + Sync + 'static {
@@ -46,6 +52,12 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Returns the names of the pools that are known as imported and are not open; as far as known without waiting.
     fn closed_pools(&self) -> Vec<String>;
+
+    /// Starts a command: `zpool`, `zfs` or `sanbox`, and what follows the tool's name.
+    ///
+    /// # Errors
+    /// No thread is left, or the appliance is ending.
+    fn start(&self, tool: String, arguments: Vec<String>) -> io::Result<StartedCommand>;
 }
 
 /// The client of a request: the server puts it among the request's extensions.
@@ -56,6 +68,8 @@ pub struct Peer(pub SocketAddr);
 pub struct Api {
     /// Users and sessions.
     pub accounts: Accounts,
+    jobs: Arc<Jobs>,
+    event_streams: Arc<Semaphore>,
     backend: Box<dyn Backend>,
     asking: Asking,
 }
@@ -63,9 +77,11 @@ pub struct Api {
 impl Api {
     /// Sets up the API of an appliance.
     #[must_use]
-    pub fn new(accounts: Accounts, backend: Box<dyn Backend>) -> Arc<Self> {
+    pub fn new(accounts: Accounts, jobs: Arc<Jobs>, backend: Box<dyn Backend>) -> Arc<Self> {
         Arc::new(Self {
             accounts,
+            jobs,
+            event_streams: Arc::new(Semaphore::new(EVENT_STREAMS_MAX)),
             backend,
             asking: Asking::default(),
         })
@@ -117,6 +133,12 @@ fn calls() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(datasets::list_datasets))
         .routes(routes!(datasets::show_dataset))
         .routes(routes!(datasets::list_snapshots))
+        .routes(routes!(commands::give_command))
+        .routes(routes!(commands::list_jobs))
+        .routes(routes!(commands::show_job))
+        .routes(routes!(commands::cancel_job))
+        .routes(routes!(commands::job_output))
+        .routes(routes!(commands::follow_events))
 }
 
 /// Returns the description of the API: OpenAPI 3.1, as JSON.

@@ -2,8 +2,10 @@
 
 use axum::body::Body as HttpBody;
 use axum::http::{Method, Request as HttpRequest};
+use futures_util::{FutureExt as _, StreamExt as _, stream};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 use tower::ServiceExt as _;
 
 use super::*;
@@ -19,6 +21,27 @@ impl Backend for NoPools {
 
     fn closed_pools(&self) -> Vec<String> {
         vec!["away".to_owned()]
+    }
+
+    /// A command that says its words, and ends with 0 unless it is `zpool wait`, which has to be cancelled.
+    fn start(&self, tool: String, arguments: Vec<String>) -> io::Result<StartedCommand> {
+        let (cancel, cancelled) = oneshot::channel::<()>();
+        let waits = arguments[0] == "wait";
+        let said = format!("{tool} {}\n", arguments.join(" ")).into_bytes();
+        Ok(StartedCommand {
+            output: stream::iter([said]).boxed(),
+            exit: async move {
+                match waits {
+                    true => {
+                        let _ = cancelled.await;
+                        None
+                    }
+                    false => Some(0),
+                }
+            }
+            .boxed(),
+            cancel: Box::new(move || drop(cancel)),
+        })
     }
 }
 
@@ -49,7 +72,9 @@ impl World {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("state.db");
         let opened = Accounts::open(path, seconds_since_epoch()).await;
-        let api = Api::new(opened.expect("opens").0, Box::new(NoPools));
+        let accounts = opened.expect("opens").0;
+        let jobs = Jobs::open(accounts.database().clone()).await;
+        let api = Api::new(accounts, jobs.expect("read"), Box::new(NoPools));
         for role in [Role::Owner, Role::Operator, Role::Viewer] {
             let now = seconds_since_epoch();
             let added = api.accounts.add_user(role.as_str(), PASSWORD, role, now);
@@ -87,7 +112,11 @@ impl World {
         let request = request.extension(peer).body(content).expect("a request");
         let response = self.router.clone().oneshot(request).await.expect("answers");
         let (parts, body) = response.into_parts();
-        let bytes = body.collect().await.expect("a body").to_bytes();
+        // A stream of events has no end.
+        let bytes = match parts.headers.get("content-type") {
+            Some(kind) if kind == "text/event-stream" => Default::default(),
+            _ => body.collect().await.expect("a body").to_bytes(),
+        };
         Answer {
             status: parts.status.as_u16(),
             headers: parts.headers,
@@ -265,4 +294,111 @@ async fn too_many_failures_have_to_wait() {
     }
     assert_eq!(statuses[..5], [401; 5]);
     assert!(statuses.contains(&429), "{statuses:?}");
+}
+
+#[tokio::test]
+async fn commands_are_jobs_of_those_who_may() {
+    let world = World::new().await;
+    let post = &Method::POST;
+    let commands = "/api/v1/commands";
+    let give = |tool: &str, words: &str| {
+        let words: Vec<_> = words.split(' ').collect();
+        json!({"tool": tool, "arguments": words})
+    };
+    let (viewer, operator) = (
+        world.session(Role::Viewer).await,
+        world.session(Role::Operator).await,
+    );
+    for (shown, command, status) in [
+        (&viewer, give("zfs", "list tank"), 202),
+        (&viewer, give("zfs", "snapshot tank@a"), 403),
+        (&operator, give("zfs", "snapshot tank@a"), 202),
+        (&operator, give("zfs", "set mountpoint=/etc tank"), 403),
+        (&operator, give("zpool", "wait tank"), 403),
+        (&operator, give("zfs", "send tank@a"), 422),
+        (&operator, give("rm", "-rf /"), 422),
+        (
+            &operator,
+            json!({"tool": "zfs", "arguments": ["list", "a\0b"]}),
+            400,
+        ),
+        (&operator, json!({"tool": "zfs"}), 422),
+    ] {
+        let answer = world.ask(post, commands, shown, Some(&command)).await;
+        assert_eq!(answer.status, status, "{command}: {}", answer.body);
+    }
+    let list = world
+        .ask(&Method::GET, "/api/v1/jobs?limit=1", &viewer, None)
+        .await
+        .body;
+    assert_eq!(list["jobs"][0]["command"], "zfs snapshot tank@a");
+    assert_eq!(list["jobs"][0]["user"], "operator");
+    let older = format!("/api/v1/jobs?cursor={}", list["next"]);
+    let older = world.ask(&Method::GET, &older, &viewer, None).await.body;
+    assert_eq!(older["jobs"][0]["command"], "zfs list tank");
+    let output = "/api/v1/jobs/2/output?wait=5&offset=4";
+    assert_eq!(
+        world.ask(&Method::GET, output, &viewer, None).await.status,
+        403
+    );
+    let said = world.ask(&Method::GET, output, &operator, None).await.body;
+    assert_eq!(
+        (&said["text"], &said["next"]),
+        (&json!("snapshot tank@a\n"), &json!(20))
+    );
+    let owner = world.session(Role::Owner).await;
+    let waits = world
+        .ask(post, commands, &owner, Some(&give("zpool", "wait tank")))
+        .await;
+    let at = waits.headers["location"].to_str().expect("text").to_owned();
+    let cancel = format!("{at}/cancel");
+    assert_eq!(world.ask(post, &cancel, &operator, None).await.status, 403);
+    assert_eq!(world.ask(post, &cancel, &owner, None).await.status, 204);
+    let mut progress = world.api.jobs.progress(3).expect("a job");
+    while world.ask(&Method::GET, &at, &viewer, None).await.body["state"] == "running" {
+        progress.changed().await.expect("kept");
+    }
+    assert_eq!(
+        world.ask(&Method::GET, &at, &viewer, None).await.body["state"],
+        "cancelled"
+    );
+    assert_eq!(world.ask(post, &cancel, &owner, None).await.status, 409);
+}
+
+#[tokio::test]
+async fn events_reach_an_open_session_and_no_ended_one() {
+    let world = World::new().await;
+    let shown = world.session(Role::Viewer).await;
+    let cookie = format!("{COOKIE}={}", shown.cookie.as_deref().expect("one"));
+    let request = HttpRequest::get("/api/v1/events").header("cookie", cookie);
+    let peer = Peer("127.0.0.1:9".parse().expect("an address"));
+    let request = request
+        .extension(peer)
+        .body(HttpBody::empty())
+        .expect("a request");
+    let response = world
+        .router
+        .clone()
+        .oneshot(request)
+        .await
+        .expect("answers");
+    assert_eq!(response.headers()["content-type"], "text/event-stream");
+    let mut body = response.into_body();
+    let event = |data: &str| crate::jobs::Notice {
+        event: "pool",
+        data: data.to_owned(),
+    };
+    world.api.jobs.publish(event("{\"a\":1}"));
+    let frame = body.frame().await.expect("an event").expect("whole");
+    let bytes = frame.into_data().expect("data");
+    assert_eq!(&bytes[..], b"event: pool\ndata: {\"a\":1}\n\n");
+    assert_eq!(
+        world
+            .ask(&Method::DELETE, "/api/v1/session", &shown, None)
+            .await
+            .status,
+        204
+    );
+    world.api.jobs.publish(event("{\"a\":2}"));
+    assert!(body.frame().await.is_none());
 }

@@ -55,6 +55,17 @@ pub(crate) struct Caller {
     pub(crate) uid: u32,
 }
 
+/// The name of a user in the machine's own list.
+pub(crate) fn user_name(user: u64) -> Option<String> {
+    let list = std::fs::read_to_string("/etc/passwd").ok()?;
+    list.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        let number: u64 = fields.nth(1)?.parse().ok()?;
+        (number == user).then(|| name.to_owned())
+    })
+}
+
 /// One run of one command.
 #[derive(Clone)]
 pub(crate) struct Session {

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll};
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use engine::PoolHandle;
+use futures_util::{FutureExt as _, StreamExt as _, stream};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use manage::accounts::Accounts;
@@ -20,6 +22,7 @@ use manage::api::{self, Api, Backend, Peer};
 use manage::certificate;
 use manage::config::Config;
 use manage::database::{Opened, seconds_since_epoch};
+use manage::jobs::{Jobs, Notice, StartedCommand};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -29,7 +32,9 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::appliance::Appliance;
+use crate::cli::Caller;
 use crate::logging::CONSOLE;
+use crate::serve::control::{self, GivenCommand, RunningCommand};
 
 /// How long a client may take for the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,6 +42,8 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a client may take nothing of an answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often the events of the pools are passed on.
+const EVENTS_EVERY: Duration = Duration::from_millis(500);
 /// Bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 32 << 10;
 /// Connections of one client, as a share of all: a browser needs six.
@@ -60,6 +67,44 @@ impl Backend for ApplianceBackend {
         let mut names = appliance.remembered_pools();
         names.retain(|name| !is_open(name));
         names
+    }
+
+    fn start(&self, tool: String, arguments: Vec<String>) -> io::Result<StartedCommand> {
+        let ending = || io::Error::other("the appliance is ending");
+        let appliance = self.0.upgrade().ok_or_else(ending)?;
+        let given = GivenCommand {
+            caller: Caller {
+                directory: PathBuf::from("/"),
+                ..Caller::default()
+            },
+            subject: None,
+            tool,
+            arguments,
+            input: None,
+        };
+        let RunningCommand {
+            output,
+            exit,
+            abort,
+        } = control::start(appliance, given)?;
+        let aborted = abort.clone();
+        Ok(StartedCommand {
+            output: stream::unfold(output, |mut output| async {
+                let (_, bytes) = output.recv().await?;
+                Some((bytes, output))
+            })
+            .boxed(),
+            exit: async move {
+                match exit.await {
+                    Ok(exit) => Some(exit.0),
+                    Err(_) if aborted.is_aborted() => None,
+                    // A command that panicked is reported as an error; the daemon goes on.
+                    Err(_) => Some(1),
+                }
+            }
+            .boxed(),
+            cancel: Box::new(move || abort.abort()),
+        })
     }
 }
 
@@ -109,18 +154,50 @@ async fn run(appliance: &Arc<Appliance>) -> anyhow::Result<()> {
         true => Some(accounts.new_setup_token(seconds_since_epoch()).await?),
         false => None,
     };
+    let jobs = Jobs::open(accounts.database().clone()).await;
+    let jobs = jobs.context("reading the log of jobs")?;
+    appliance.keep_jobs(jobs.clone());
     announce(&listeners, token.as_deref(), &fingerprint);
     let backend = ApplianceBackend(Arc::downgrade(appliance));
     let server = Arc::new(ConsoleServer {
         tls,
-        router: api::router(Api::new(accounts, Box::new(backend))),
+        router: api::router(Api::new(accounts, jobs.clone(), Box::new(backend))),
         admission: Admission::new(config.console.connections_max),
     });
     let accepting = listeners
         .into_iter()
         .map(|listener| accept(listener, server.clone()));
-    futures_util::future::join_all(accepting).await;
+    let publishing = publish_events(Arc::downgrade(appliance), jobs);
+    tokio::join!(futures_util::future::join_all(accepting), publishing);
     Ok(())
+}
+
+/// Passes the events of the pools on to the clients that follow, from now on.
+async fn publish_events(appliance: Weak<Appliance>, jobs: Arc<Jobs>) {
+    let mut seen = None;
+    loop {
+        {
+            let Some(appliance) = appliance.upgrade() else {
+                return;
+            };
+            let events = appliance.engine().events().after(seen.unwrap_or(0));
+            let first = seen.is_none();
+            seen = Some(events.last().map_or(seen.unwrap_or(0), |(id, _)| *id));
+            // What was before is in the lists that a client reads.
+            for (id, event) in events.iter().filter(|_| !first) {
+                let data = serde_json::json!({
+                    "id": id,
+                    "class": event.str("class"),
+                    "pool": event.str("pool"),
+                });
+                jobs.publish(Notice {
+                    event: "pool",
+                    data: data.to_string(),
+                });
+            }
+        }
+        sleep(EVENTS_EVERY).await;
+    }
 }
 
 /// Where to listen: as chosen, or at this machine alone.

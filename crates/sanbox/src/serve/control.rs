@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use engine::Subject;
 use futures_util::future::{AbortHandle, abortable};
+use manage::commands;
 use manage::control::Frame;
+use manage::jobs::{JobOrigin, Jobs};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -14,7 +16,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use crate::appliance::{Appliance, as_subject};
 use crate::cli::input::Input;
 use crate::cli::out::{Out, Stream};
-use crate::cli::{Caller, Session};
+use crate::cli::{Caller, Exit, Session, user_name};
 use crate::logging::CONTROL;
 
 /// Output on its way to a client.
@@ -120,6 +122,95 @@ fn on_own_thread<T: Send + 'static>(
     Ok((outcome, abort))
 }
 
+/// A command, and who gave it.
+pub(crate) struct GivenCommand {
+    /// Where, and by which user.
+    pub(crate) caller: Caller,
+    /// Who it is, if not who runs the appliance: only what was delegated is done.
+    pub(crate) subject: Option<Subject>,
+    /// `zpool`, `zfs` or `sanbox`.
+    pub(crate) tool: String,
+    /// What follows the tool's name.
+    pub(crate) arguments: Vec<String>,
+    /// Standard input, if it has one.
+    pub(crate) input: Option<Input>,
+}
+
+/// A command that runs.
+pub(crate) struct RunningCommand {
+    /// Its output, to its end.
+    pub(crate) output: mpsc::Receiver<(Stream, Vec<u8>)>,
+    /// Its exit code, after the output; dropped when it was aborted, or panicked.
+    pub(crate) exit: oneshot::Receiver<Exit>,
+    /// Aborts it.
+    pub(crate) abort: AbortHandle,
+}
+
+/// Starts a command.
+///
+/// # Errors
+/// No thread is left.
+pub(crate) fn start(
+    appliance: Arc<Appliance>,
+    given: GivenCommand,
+) -> std::io::Result<RunningCommand> {
+    let GivenCommand {
+        caller,
+        subject,
+        tool,
+        arguments,
+        input,
+    } = given;
+    let (sender, output) = mpsc::channel(CHUNKS_MAX);
+    let out = Out::channel(sender);
+    let session = Session::new(appliance, out, caller, &tool, &arguments, input);
+    let thread = tool.clone();
+    let command = async move {
+        // The session, and with it the sender of output, goes when the command ends.
+        let run = crate::cli::run(session, &tool, &arguments);
+        as_subject(subject, run).await
+    };
+    let (exit, abort) = on_own_thread(&thread, command)?;
+    Ok(RunningCommand {
+        output,
+        exit,
+        abort,
+    })
+}
+
+/// The job that a change by a shell's command is in the log of the console; cancelled unless its end is told.
+struct ShellJob(Option<(Arc<Jobs>, u64)>);
+
+impl ShellJob {
+    fn finish(&self, code: u8) {
+        if let Some((jobs, id)) = &self.0 {
+            jobs.finish(*id, Some(code));
+        }
+    }
+}
+
+impl Drop for ShellJob {
+    fn drop(&mut self) {
+        if let Some((jobs, id)) = self.0.take() {
+            jobs.finish(id, None);
+        }
+    }
+}
+
+fn job_of_shell(appliance: &Appliance, uid: u32, tool: &str, arguments: &[String]) -> ShellJob {
+    let change = commands::is_change(tool, arguments);
+    let jobs = appliance.jobs().filter(|_| change);
+    ShellJob(jobs.map(|jobs| {
+        let id = jobs.begin(JobOrigin {
+            user: user_name(u64::from(uid)).unwrap_or_else(|| uid.to_string()),
+            origin: "shell".to_owned(),
+            line: commands::line(tool, arguments),
+            change,
+        });
+        (jobs, id)
+    }))
+}
+
 /// Hands the input of a command on until the connection is closed.
 async fn take_input(reader: &mut OwnedReadHalf, feed: mpsc::Sender<Vec<u8>>) {
     while let Ok(Some(Frame::In(bytes))) = Frame::receive(reader).await {
@@ -145,45 +236,37 @@ async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
     let Ok(Some(Frame::Request(request))) = received else {
         return;
     };
-    let (sender, mut chunks) = mpsc::channel(CHUNKS_MAX);
-    let caller = Caller {
-        directory: request.directory,
-        environment: request.environment,
-        uid: subject.as_ref().map_or(request.uid, |subject| subject.uid),
-    };
     if subject.is_some() && !may_ask(&request.tool, &request.arguments) {
         let refusal = format!("{}: permission denied\n", request.tool);
         return refuse(&mut writer, &refusal).await;
     }
-    let out = Out::channel(sender);
+    let uid = subject.as_ref().map_or(request.uid, |subject| subject.uid);
+    let (tool, arguments) = (request.tool, request.arguments);
+    let asked = format!("{tool} {} by user {uid}", arguments.join(" "));
+    let job = job_of_shell(&appliance, uid, &tool, &arguments);
     let (feed, input) = Input::channel();
-    let input = request.input.then_some(input);
-    let session = Session::new(
-        appliance,
-        out,
-        caller,
-        &request.tool,
-        &request.arguments,
-        input,
-    );
-    let tool = request.tool.clone();
-    let asked = format!(
-        "{} {} by user {}",
+    let given = GivenCommand {
+        caller: Caller {
+            directory: request.directory,
+            environment: request.environment,
+            uid,
+        },
+        subject,
+        input: request.input.then_some(input),
         tool,
-        request.arguments.join(" "),
-        session.caller.uid
-    );
-    let began = tokio::time::Instant::now();
-    let command = async move {
-        // The session, and with it the sender of output, goes when the command ends.
-        let run = crate::cli::run(session, &request.tool, &request.arguments);
-        as_subject(subject, run).await
+        arguments,
     };
-    let Ok((command, abort)) = on_own_thread(&tool, command) else {
+    let began = tokio::time::Instant::now();
+    let Ok(running) = start(appliance, given) else {
         return refuse(&mut writer, "sanbox: no thread is left\n").await;
     };
+    let RunningCommand {
+        mut output,
+        exit,
+        abort,
+    } = running;
     let relay = async {
-        while let Some((stream, bytes)) = chunks.recv().await {
+        while let Some((stream, bytes)) = output.recv().await {
             let frame = match stream {
                 Stream::Out => Frame::Out(bytes),
                 Stream::Err => Frame::Err(bytes),
@@ -191,7 +274,8 @@ async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
             frame.send(&mut writer).await?;
         }
         // A command that panicked is reported as an error; the daemon goes on.
-        let code = command.await.map_or(1, |exit| exit.0);
+        let code = exit.await.map_or(1, |exit| exit.0);
+        job.finish(code);
         tracing::debug!(
             target: CONTROL,
             "{asked}: exit code {code} after {} ms",

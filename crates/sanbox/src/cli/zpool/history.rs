@@ -60,7 +60,7 @@ pub(super) async fn history(session: &Session, arguments: &[String]) -> Outcome 
                 line.push_str(" [");
                 if let Some(user) = record.user {
                     line.push_str(&format!("user {user} "));
-                    if let Some(name) = user_name(user) {
+                    if let Some(name) = crate::cli::user_name(user) {
                         line.push_str(&format!("({name}) "));
                     }
                 }
@@ -76,17 +76,6 @@ pub(super) async fn history(session: &Session, arguments: &[String]) -> Outcome 
         session.out.flush().await?;
     }
     if failed { Err(Exit(1)) } else { Ok(()) }
-}
-
-/// The name of a user in the machine's own list.
-fn user_name(user: u64) -> Option<String> {
-    let list = std::fs::read_to_string("/etc/passwd").ok()?;
-    list.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        let number: u64 = fields.nth(1)?.parse().ok()?;
-        (number == user).then(|| name.to_owned())
-    })
 }
 
 pub(super) async fn sync(session: &Session, arguments: &[String]) -> Outcome {

@@ -1,0 +1,270 @@
+//! Calls about commands and the jobs that they become, and the stream of events.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::sse::{Event, Sse};
+use axum::response::{IntoResponse as _, Response};
+use axum::{Extension, Json};
+use futures_util::stream::{self, Stream};
+use serde::{Deserialize, Serialize};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use utoipa::{IntoParams, ToSchema};
+
+use super::{Api, Body, Peer, Problem, Shared};
+use crate::accounts::{Role, SessionUser};
+use crate::commands;
+use crate::database::seconds_since_epoch;
+use crate::jobs::{JobOrigin, JobOutput, JobState, JobView, Notice};
+use crate::secret::SecretHash;
+
+/// Entries of a page when none are asked for.
+const PAGE: usize = 100;
+/// Entries of a page at most.
+const PAGE_MAX: usize = 1000;
+/// How long a call for output waits for more, in seconds, at most.
+const WAIT_SECONDS_MAX: u64 = 10;
+/// Time between signs of life on a stream of events; the session is looked at as often.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// A command.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Command {
+    /// `zpool`, `zfs` or `sanbox`.
+    tool: String,
+    /// What follows the tool's name, word by word.
+    arguments: Vec<String>,
+}
+
+/// Which part of the list of jobs.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct JobPage {
+    /// Only jobs whose command or user contains this.
+    filter: Option<String>,
+    /// Entries, at most 1000 (100).
+    limit: Option<usize>,
+    /// Where a page before ended: its `next`.
+    cursor: Option<u64>,
+}
+
+/// A page of jobs, the newest first.
+#[derive(Serialize, ToSchema)]
+pub(super) struct JobList {
+    jobs: Vec<JobView>,
+    /// Where the next page begins; none at the end.
+    next: Option<u64>,
+}
+
+/// Which part of a job's output.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct OutputQuery {
+    /// Where the part begins (0).
+    offset: Option<u64>,
+    /// Seconds, at most 10 (0), that the call waits while the job runs and there is nothing behind the offset.
+    wait: Option<u64>,
+}
+
+fn number(id: Result<Path<u64>, PathRejection>) -> Result<u64, Problem> {
+    let id = id.map_err(|_| Problem::not_found("there is no such job"))?;
+    Ok(id.0)
+}
+
+fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Problem> {
+    let query = query.map_err(|error| Problem::bad_request(error.body_text()))?;
+    Ok(query.0)
+}
+
+fn no_job() -> Problem {
+    Problem::not_found("there is no such job")
+}
+
+/// Whether a user may see the output of a job, and end it: whose it is, and owners.
+fn is_theirs(user: &SessionUser, job: &JobView) -> Result<(), Problem> {
+    if user.role == Role::Owner || user.name == job.user {
+        return Ok(());
+    }
+    let detail = format!("job {} is of '{}'", job.id, job.user);
+    Err(Problem::new(StatusCode::FORBIDDEN, detail))
+}
+
+/// Gives a command: the same as in a shell. It becomes a job. What a role may do: a viewer looks, an operator changes datasets,
+/// snapshots and shares, an owner everything.
+#[utoipa::path(post, path = "/api/v1/commands", request_body = Command,
+    responses((status = 202, body = JobView), (status = 403, body = Problem), (status = 422, body = Problem), (status = 503, body = Problem)))]
+pub(super) async fn give_command(
+    State(api): Shared,
+    Extension(Peer(peer)): Extension<Peer>,
+    Extension(user): Extension<SessionUser>,
+    Body(command): Body<Command>,
+) -> Result<Response, Problem> {
+    let Command { tool, arguments } = command;
+    let line = commands::line(&tool, &arguments);
+    let Some(role) = commands::role_needed(&tool, &arguments) else {
+        let detail = format!("'{line}' cannot be given here: use a shell");
+        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
+    };
+    if user.role < role {
+        let detail = format!("'{line}' needs the role {}", role.as_str());
+        return Err(Problem::new(StatusCode::FORBIDDEN, detail));
+    }
+    if arguments.iter().any(|word| word.contains('\0')) {
+        return Err(Problem::bad_request("a word holds a zero byte"));
+    }
+    if !api.jobs.has_room() {
+        let detail = "too many commands run: cancel one, or wait for its end";
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail));
+    }
+    let given = JobOrigin {
+        user: user.name,
+        origin: peer.ip().to_canonical().to_string(),
+        change: commands::is_change(&tool, &arguments),
+        line,
+    };
+    let started = api.backend.start(tool, arguments);
+    let started = started
+        .map_err(|error| Problem::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;
+    let job = api.jobs.start(given, started);
+    let location = [(header::LOCATION, format!("/api/v1/jobs/{}", job.id))];
+    Ok((StatusCode::ACCEPTED, location, Json(job)).into_response())
+}
+
+/// Lists jobs: those that run, those that ran, and changes made by commands in a shell.
+#[utoipa::path(get, path = "/api/v1/jobs", params(JobPage), responses((status = 200, body = JobList), (status = 400, body = Problem)))]
+pub(super) async fn list_jobs(
+    State(api): Shared,
+    asked: Result<Query<JobPage>, QueryRejection>,
+) -> Result<Json<JobList>, Problem> {
+    let asked = query(asked)?;
+    let limit = asked.limit.unwrap_or(PAGE);
+    if !(1..=PAGE_MAX).contains(&limit) {
+        return Err(Problem::bad_request(format!("limit is 1 to {PAGE_MAX}")));
+    }
+    let filter = asked.filter.unwrap_or_default();
+    let jobs = api.jobs.list(asked.cursor, &filter, limit);
+    let next = jobs
+        .last()
+        .map(|job| job.id)
+        .filter(|_| jobs.len() == limit);
+    Ok(Json(JobList { jobs, next }))
+}
+
+/// A job.
+#[utoipa::path(get, path = "/api/v1/jobs/{id}", params(("id" = u64, Path)),
+    responses((status = 200, body = JobView), (status = 404, body = Problem)))]
+pub(super) async fn show_job(
+    State(api): Shared,
+    id: Result<Path<u64>, PathRejection>,
+) -> Result<Json<JobView>, Problem> {
+    api.jobs.job(number(id)?).map(Json).ok_or_else(no_job)
+}
+
+/// Ends a running job. What it has changed until then stays.
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/cancel", params(("id" = u64, Path)),
+    responses((status = 204), (status = 403, body = Problem), (status = 404, body = Problem), (status = 409, body = Problem)))]
+pub(super) async fn cancel_job(
+    State(api): Shared,
+    Extension(user): Extension<SessionUser>,
+    id: Result<Path<u64>, PathRejection>,
+) -> Result<StatusCode, Problem> {
+    let id = number(id)?;
+    is_theirs(&user, &api.jobs.job(id).ok_or_else(no_job)?)?;
+    if api.jobs.cancel(id) {
+        Ok(StatusCode::NO_CONTENT)
+    } else {
+        let detail = "the job has ended, or was given by a shell";
+        Err(Problem::new(StatusCode::CONFLICT, detail))
+    }
+}
+
+/// The output of a job, to its user and to owners. With `wait`, the call waits for more while the job runs.
+#[utoipa::path(get, path = "/api/v1/jobs/{id}/output", params(("id" = u64, Path), OutputQuery),
+    responses((status = 200, body = JobOutput), (status = 403, body = Problem), (status = 404, body = Problem)))]
+pub(super) async fn job_output(
+    State(api): Shared,
+    Extension(user): Extension<SessionUser>,
+    id: Result<Path<u64>, PathRejection>,
+    asked: Result<Query<OutputQuery>, QueryRejection>,
+) -> Result<Json<JobOutput>, Problem> {
+    let (id, asked) = (number(id)?, query(asked)?);
+    let offset = asked.offset.unwrap_or(0);
+    let wait = Duration::from_secs(asked.wait.unwrap_or(0).min(WAIT_SECONDS_MAX));
+    is_theirs(&user, &api.jobs.job(id).ok_or_else(no_job)?)?;
+    let mut progress = api.jobs.progress(id).ok_or_else(no_job)?;
+    let more = async {
+        loop {
+            let output = api.jobs.output(id, offset)?;
+            if output.next > offset || output.job.state != JobState::Running {
+                return Some(output);
+            }
+            progress.changed().await.ok()?;
+        }
+    };
+    let output = match tokio::time::timeout(wait, more).await {
+        Ok(output) => output,
+        Err(_) => api.jobs.output(id, offset),
+    };
+    output.map(Json).ok_or_else(no_job)
+}
+
+/// A stream of events to one client.
+struct EventStream {
+    api: Arc<Api>,
+    notices: Receiver<Notice>,
+    session: SecretHash,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl EventStream {
+    /// Returns the next event; none when the session has ended.
+    async fn next(&mut self) -> Option<Event> {
+        let notice = tokio::time::timeout(HEARTBEAT, self.notices.recv()).await;
+        if !self
+            .api
+            .accounts
+            .is_current(self.session, seconds_since_epoch())
+        {
+            return None;
+        }
+        match notice {
+            Ok(Ok(notice)) => Some(Event::default().event(notice.event).data(notice.data)),
+            Ok(Err(RecvError::Lagged(_))) => Some(Event::default().event("missed").data("{}")),
+            Ok(Err(RecvError::Closed)) => None,
+            Err(_) => Some(Event::default().comment("alive")),
+        }
+    }
+}
+
+/// A stream of server-sent events, until the session ends: `job` with a job at its begin and end, those of a shell too; `pool` with an
+/// event of `zpool events`; `missed` when the client was too slow and has to look anew.
+#[utoipa::path(get, path = "/api/v1/events",
+    responses((status = 200, content_type = "text/event-stream", body = String), (status = 503, body = Problem)))]
+pub(super) async fn follow_events(
+    State(api): Shared,
+    Extension(user): Extension<SessionUser>,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
+    let Ok(permit) = api.event_streams.clone().try_acquire_owned() else {
+        let detail = "too many streams of events are open";
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail));
+    };
+    let events = EventStream {
+        notices: api.jobs.follow(),
+        session: user.session,
+        api,
+        _permit: permit,
+    };
+    Ok(Sse::new(stream::unfold(events, |mut events| async {
+        let event = events.next().await?;
+        Some((Ok(event), events))
+    })))
+}
