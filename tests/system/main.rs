@@ -39,4 +39,5 @@ mod streams;
 mod tour;
 mod volumes;
 mod watching;
+mod web;
 mod written_pools;

@@ -1,4 +1,4 @@
-//! The REST API `/api/v1`: requests in, answers out, without sockets.
+//! The REST API `/api/v1`, and the files of the console: requests in, answers out, without sockets.
 //!
 //! Guarantees: a call that [`CALLS`] does not name is refused; each call is checked for the role that it needs before its handler runs; a
 //! change needs the session's own header besides its cookie; no request waits for a disk without a bound (see `asking`). Which
@@ -6,6 +6,7 @@
 
 mod access;
 mod asking;
+mod assets;
 mod commands;
 mod datasets;
 mod pools;
@@ -165,7 +166,7 @@ pub fn router(api: Arc<Api>) -> Router {
         .route("/api/v1/openapi.json", axum::routing::get(openapi))
         .route("/healthz", axum::routing::get(|| async { "ok\n" }))
         .layer(from_fn_with_state(api.clone(), access::authorise))
-        .fallback(|| async { Problem::not_found("there is nothing here") })
+        .fallback(assets::serve)
         .method_not_allowed_fallback(|| async {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "not with this method")
         })

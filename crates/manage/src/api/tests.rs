@@ -402,3 +402,43 @@ async fn events_reach_an_open_session_and_no_ended_one() {
     world.api.jobs.publish(event("{\"a\":2}"));
     assert!(body.frame().await.is_none());
 }
+
+#[tokio::test]
+async fn the_console_is_there_without_a_session_and_is_kept_by_browsers() {
+    let world = World::new().await;
+    let nobody = Shown::default();
+    let page = world
+        .ask(&Method::GET, "/datasets/tank%2Ffs", &nobody, None)
+        .await;
+    assert_eq!(page.status, 200);
+    assert_eq!(page.headers["content-type"], "text/html; charset=utf-8");
+    assert_eq!(page.headers["cache-control"], "no-cache");
+    for (name, value) in HEADERS {
+        assert_eq!(page.headers[*name], *value);
+    }
+    let etag = page.headers["etag"].to_str().expect("text");
+    let request = HttpRequest::get("/").header("if-none-match", format!("\"x\", {etag}"));
+    let peer = Peer("127.0.0.1:9".parse().expect("an address"));
+    let request = request
+        .extension(peer)
+        .body(HttpBody::empty())
+        .expect("a request");
+    let response = world
+        .router
+        .clone()
+        .oneshot(request)
+        .await
+        .expect("answers");
+    assert_eq!(response.status(), 304);
+    assert_eq!(
+        world.ask(&Method::POST, "/", &nobody, None).await.status,
+        405
+    );
+    assert_eq!(
+        world
+            .ask(&Method::GET, "/api/v2/pools", &nobody, None)
+            .await
+            .status,
+        404
+    );
+}

@@ -1,0 +1,19 @@
+#!/bin/bash
+# The console in Chromium: from the setup link to a destroyed snapshot, each screen in light, dark and at a phone's width, judged by axe.
+# Pictures are kept in $PICTURES, if set.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+export CHROMIUM=${CHROMIUM:-$(command -v chromium || true)}
+[ -n "$CHROMIUM" ] || skip "chromium is not installed"
+command -v npm >/dev/null || skip "npm is not installed"
+cp -r "$root/web" "$w/web"
+(cd "$w/web" && npm ci --no-audit --no-fund) >"$w/npm" 2>&1 || { tail -5 "$w/npm" >&2; skip "npm ci failed"; }
+truncate -s 128M "$w/disks/a" "$w/disks/b"
+zpool create tank mirror "$w/disks/a" "$w/disks/b"
+zfs create tank/fs
+serve --https-port $((port + 1))
+for _ in $(seq 100); do grep -q fingerprint "$w/log" && break; sleep 0.1; done
+link=$(grep -o 'https://[^ ]*/setup#[0-9a-f]*' "$w/log") || fail "no setup link"
+node "$w/web/tests/console.mjs" "$link" "${PICTURES:-}" || fail "the console"
+stop
+judge tank

@@ -1,0 +1,22 @@
+// Which page is shown: the path of the address, one name for each segment. Links are plain links.
+
+function segments(): string[] {
+  return location.pathname.split('/').filter(Boolean).map(decodeURIComponent);
+}
+
+export const route = $state({ path: segments() });
+
+export function go(path: string): void {
+  history.pushState(null, '', path);
+  route.path = segments();
+  window.scrollTo(0, 0);
+}
+
+addEventListener('popstate', () => (route.path = segments()));
+addEventListener('click', (event) => {
+  const link = event.target instanceof Element ? event.target.closest('a') : null;
+  const plain = event.button === 0 && !event.ctrlKey && !event.metaKey && !event.shiftKey && !event.defaultPrevented;
+  if (!link || !plain || link.origin !== location.origin || link.hash || link.target) return;
+  event.preventDefault();
+  go(link.pathname);
+});
