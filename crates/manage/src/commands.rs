@@ -96,9 +96,11 @@ pub fn role_needed(tool: &str, arguments: &[String]) -> Option<Role> {
         return Some(if clears { Role::Owner } else { Role::Viewer });
     }
     if names(OPERATIONS) {
-        let machine = arguments
-            .iter()
-            .any(|word| OF_THE_MACHINE.iter().any(|name| word.contains(name)));
+        let sets = |word: &String| OF_THE_MACHINE.iter().any(|name| word.contains(name));
+        // 'zfs mount -o suid' is 'setuid=on' until the file system is unmounted.
+        let mounts =
+            |word: &String| command == "mount" && word.starts_with('-') && word.contains('o');
+        let machine = arguments.iter().any(|word| sets(word) || mounts(word));
         return Some(if machine { Role::Owner } else { Role::Operator });
     }
     names(ADMINISTRATION).then_some(Role::Owner)
@@ -131,16 +133,26 @@ pub fn is_change(tool: &str, arguments: &[String]) -> bool {
 #[must_use]
 pub fn line(tool: &str, arguments: &[String]) -> String {
     let mut line = tool.to_owned();
-    let has_secret = tool == "sanbox" && arguments.iter().take(2).any(|word| word == "chap");
+    let named: Vec<_> = arguments.iter().take(2).map(String::as_str).collect();
+    let has_secret = tool == "sanbox" && matches!(named[..], ["target", "chap" | "discovery"]);
     for (index, argument) in arguments.iter().enumerate() {
         line.push(' ');
-        if has_secret && index > 2 {
-            line.push_str("***");
+        if has_secret && index >= 2 {
+            line.push_str(&without_secret(argument));
         } else {
             quote(&mut line, argument);
         }
     }
     line
+}
+
+/// What is shown of a word behind a command that takes secrets: names of options and of targets, which are no secrets anywhere.
+fn without_secret(word: &str) -> String {
+    match word.split_once('=') {
+        Some((option, _)) if option.starts_with("--") => format!("{option}=***"),
+        None if word.starts_with("--") || word.starts_with("iqn.") => word.to_owned(),
+        _ => "***".to_owned(),
+    }
 }
 
 fn quote(line: &mut String, word: &str) {
@@ -171,6 +183,9 @@ mod tests {
             ("zfs", "set quota=1G tank", Some(Role::Operator), true),
             ("zfs", "set mountpoint=/etc tank", Some(Role::Owner), true),
             ("zfs", "create -o setuid=on tank/x", Some(Role::Owner), true),
+            ("zfs", "mount tank/x", Some(Role::Operator), true),
+            ("zfs", "mount -o suid tank/x", Some(Role::Owner), true),
+            ("zfs", "mount -vosuid tank/x", Some(Role::Owner), true),
             ("zfs", "allow ann create tank", Some(Role::Owner), true),
             ("zpool", "create tank /dev/sda", Some(Role::Owner), true),
             ("zfs", "send tank@a", None, false),
@@ -193,7 +208,21 @@ mod tests {
     fn lines_can_be_pasted_and_hold_no_secret() {
         let arguments = ["snapshot".to_owned(), "tank/a b@it's".to_owned()];
         assert_eq!(line("zfs", &arguments), "zfs snapshot 'tank/a b@it'\\''s'");
-        let chap = words("target chap iqn.x user topsecret");
-        assert_eq!(line("sanbox", &chap), "sanbox target chap iqn.x *** ***");
+        for (words_given, shown) in [
+            (
+                "target chap iqn.x user topsecret",
+                "sanbox target chap iqn.x *** ***",
+            ),
+            (
+                "target chap --secret=topsecret iqn.x",
+                "sanbox target chap --secret=*** iqn.x",
+            ),
+            (
+                "target discovery --user a --secret topsecret",
+                "sanbox target discovery --user *** --secret ***",
+            ),
+        ] {
+            assert_eq!(line("sanbox", &words(words_given)), shown);
+        }
     }
 }

@@ -242,7 +242,7 @@ async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
     }
     let uid = subject.as_ref().map_or(request.uid, |subject| subject.uid);
     let (tool, arguments) = (request.tool, request.arguments);
-    let asked = format!("{tool} {} by user {uid}", arguments.join(" "));
+    let asked = format!("{} by user {uid}", commands::line(&tool, &arguments));
     let job = job_of_shell(&appliance, uid, &tool, &arguments);
     let (feed, input) = Input::channel();
     let given = GivenCommand {
