@@ -1,7 +1,10 @@
 //! What may only get better: assertions, long functions, invented words, types that do not say what they are of.
 //!
-//! Each number is what the repository had when it was written here. Whoever improves it puts the better one here; a worse one is a
-//! finding. Counted is what ships: not tests, not examples.
+//! The rule. A `..._MAX` below is what the repository had when it was written here, a `..._MIN` likewise; a worse count is a finding.
+//! A change that makes a count better writes the new count here in the same commit (`cargo xtask tidy` prints the counts, `--lists`
+//! what they are made of): down for `MAX`, up for `MIN`, never the other way. A number that has become too easy (`SLACK_MAX`) is a
+//! finding, too, so that what was gained cannot be lost again unseen. When two changes lower one number at once, the merged one is
+//! what tidy counts then. Counted is what ships: not tests, not examples; wide lines are counted everywhere.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,19 +23,22 @@ const ASSERTIONS_MIN: &[(&str, usize)] = &[
 const FUNCTION_LINES_MAX: usize = 70;
 
 /// Long functions of all crates, at most.
-const LONG_FUNCTIONS_MAX: usize = 10_000;
+const LONG_FUNCTIONS_MAX: usize = 104;
 
 /// Names that say nothing when they are the whole name of a type.
 const BARE: &[&str] = &["Inner", "Kind", "Place", "State", "Thing"];
 
 /// Types with a bare name, at most.
-const BARE_TYPES_MAX: usize = 10_000;
+const BARE_TYPES_MAX: usize = 7;
 
 /// Columns of a line, comments and texts included.
 const COLUMNS_MAX: usize = 150;
 
 /// Wider lines of all sources, at most.
-const WIDE_LINES_MAX: usize = 10_000;
+const WIDE_LINES_MAX: usize = 54;
+
+/// How far a count may be below its number above before the number must follow.
+const SLACK_MAX: usize = 10;
 
 /// Words that were invented here and are gone, with the word of the field. Identifiers are compared as wholes and by their parts
 /// between underscores.
@@ -137,13 +143,7 @@ impl Ratchet {
             ("lines above 150 columns", &self.wide, WIDE_LINES_MAX),
         ];
         for (what, list, most) in lists {
-            if list.len() > most {
-                findings.push(format!(
-                    "{} {what} (at most {most}):\n  {}",
-                    list.len(),
-                    list.join("\n  ")
-                ));
-            }
+            at_most(what, list, most, findings);
         }
     }
 
@@ -177,6 +177,22 @@ impl Crate {
         (self.assertions * 10_000)
             .checked_div(self.lines)
             .unwrap_or(0)
+    }
+}
+
+/// Refuses a list that is longer than its number, and a number that its list has left far behind.
+fn at_most(what: &str, list: &[String], most: usize, findings: &mut Vec<String>) {
+    let count = list.len();
+    if count > most {
+        findings.push(format!(
+            "{count} {what} (at most {most}):\n  {}",
+            list.join("\n  ")
+        ));
+    }
+    if count + SLACK_MAX < most {
+        findings.push(format!(
+            "{count} {what}: write {count} in place of {most} in xtask/src/ratchet.rs"
+        ));
     }
 }
 
@@ -316,6 +332,22 @@ mod tests {
         check("// one lane", 1);
         check("fn next_lane(lane: Lane) {}", 3);
         check("planet, LaneKeeper, airplane", 0);
+    }
+
+    #[test]
+    fn a_number_is_neither_passed_nor_left_behind() {
+        let check = |count: usize, most: usize, expect: usize| {
+            let list = vec!["a.rs:1: f".to_owned(); count];
+            let mut findings = Vec::new();
+            at_most("long functions", &list, most, &mut findings);
+            assert_eq!(findings.len(), expect, "{count} of {most}");
+        };
+        check(0, 0, 0);
+        check(1, 0, 1);
+        check(20, 20, 0);
+        check(21, 20, 1);
+        check(10, 20, 0);
+        check(9, 20, 1);
     }
 
     #[test]
