@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a command line tool")]
 
+mod circles;
 mod ratchet;
 mod test;
 mod tidy;
@@ -15,7 +16,7 @@ usage: cargo xtask COMMAND
 
   test    build every test once and run them, several binaries at a time (cargo xtask test --help)
   tidy    check the repository's own rules: layers, banned names, headers, file sizes, documents, and what may only get
-          better (--lists: every long function and bare type name)
+          better (--lists: every long function, bare type name, wide line, and circle of files)
 ";
 
 fn main() -> Result<()> {

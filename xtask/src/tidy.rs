@@ -1,9 +1,10 @@
 //! The rules of the house as a test. Each rule says in its message what to do instead.
 //!
 //! What is checked: the layers (arrows go down), names banned in the engine, file headers, `unsafe`, file sizes
-//! (ratchets, so that a large file can only shrink), ASCII sources, crates named in ARCHITECTURE.md, and paths or
+//! (ratchets, so that a large file can only shrink), circles of files inside a crate, ASCII sources, crates named in ARCHITECTURE.md, and paths or
 //! names that belong to a machine rather than to the project.
 
+use crate::circles::{CIRCLES_MAX, Circles};
 use crate::ratchet::Ratchet;
 use anyhow::{Context as _, Result, bail};
 use std::collections::BTreeMap;
@@ -66,7 +67,7 @@ struct Package {
     dependencies: Vec<String>,
 }
 
-/// Checks every rule. With `lists` it prints every long function and bare type.
+/// Checks every rule. With `lists` it prints every long function, bare type, wide line, and circle of files.
 ///
 /// # Errors
 /// All findings, one per line, when any rule is broken.
@@ -90,6 +91,7 @@ pub(crate) fn run(root: &Path, lists: bool) -> Result<()> {
     }
     let mut files = 0;
     let mut ratchet = Ratchet::default();
+    let mut circles = Circles::default();
     for file in sources(root)? {
         files += 1;
         let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
@@ -100,13 +102,15 @@ pub(crate) fn run(root: &Path, lists: bool) -> Result<()> {
             .to_string();
         source(&shown, &text, layer_of(&file, &packages), &mut findings);
         ratchet.add(&shown, &text, &mut findings);
+        circles.add(&shown, &text);
     }
     if files == 0 {
         bail!("tidy found no source file: it looked in the wrong place");
     }
     ratchet.judge(&mut findings);
+    circles.judge(CIRCLES_MAX, &mut findings);
     if lists {
-        println!("{}", ratchet.lists());
+        println!("{}\n{}", ratchet.lists(), circles.lists());
     }
     if findings.is_empty() {
         eprintln!(
