@@ -349,6 +349,56 @@ fn users_may_do_what_was_delegated() {
     place.stop();
 }
 
+/// A user of the machine who is the appliance's user of the same name, where the configuration says so, has that user's role.
+#[test]
+fn users_of_the_machine_have_the_roles_of_the_appliance() {
+    let mut place = Place::new();
+    let as_user = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+    let ready = place.run(&format!(
+        "chmod 711 .. . ../bin && for tool in zfs zpool sanbox; do cp --remove-destination \"$(readlink -f ../bin/$tool)\" ../bin/$tool; done; \
+         {as_user} zfs version >out 2>&1 && grep -q ^nobody:x:65534: /etc/passwd && echo ready"
+    ));
+    if ready != "ready\n" {
+        skip(
+            "roles of users",
+            "not root, no setpriv, or nobody has another number",
+        );
+        return;
+    }
+    let made = place.run(
+        "truncate -s 128M a && zpool create tank $PWD/a && zfs snapshot tank@s && sanbox user add nobody --no-password --role operator
+         printf '[control]\nusers = true\n' > ../state/sanbox.toml",
+    );
+    assert_eq!(made, "");
+    let denied = |place: &Place, line: &str| {
+        let said = place.run(&format!("{as_user} {line}"));
+        assert!(said.contains("permission denied"), "{line}: {said}");
+    };
+    place.serve(&["--nfs-port", "0"]);
+    denied(&place, "zfs snapshot tank@a");
+    place.stop();
+    place.run("echo 'roles = true' >> ../state/sanbox.toml");
+    place.serve(&["--nfs-port", "0"]);
+    for line in [
+        "zfs snapshot tank@a",
+        "zfs rollback -r tank@s",
+        "zpool scrub tank",
+    ] {
+        assert_eq!(place.run(&format!("{as_user} {line}")), "", "{line}");
+    }
+    for line in [
+        "zpool export tank",
+        "zfs set mountpoint=/etc tank",
+        "sanbox user add eve",
+        "sanbox ls tank:/",
+    ] {
+        denied(&place, line);
+    }
+    assert_eq!(place.run("sanbox user role nobody viewer"), "");
+    denied(&place, "zfs snapshot tank@b");
+    place.stop();
+}
+
 #[test]
 fn no_name_changes_hands_between_check_and_change() {
     let directory = tempfile::TempDir::new().expect("a directory");

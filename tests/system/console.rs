@@ -238,3 +238,98 @@ fn a_damaged_database_of_users_stops_nothing() {
     assert!(place.run("ls $SANBOX_STATE").contains("state.db.damaged-"));
     place.stop();
 }
+
+/// Users and keys from the shell: what a key may over TLS, with a daemon and without.
+#[test]
+fn keys_made_in_a_shell_open_the_api() {
+    let mut place = Place::new();
+    let made = place.run(
+        "truncate -s 128M a && zpool create tank $PWD/a && zfs create tank/ci && echo 'correct horse battery' |
+         sanbox user add ann --role owner && sanbox user list -H | cut -f1-3",
+    );
+    assert_eq!(made, "ann\towner\tpassword\n");
+    let without_daemon = place.run("sanbox user key create ann --expires 90d 2>&1");
+    let port = serve(&mut place);
+    // The owner was made in a shell: there is no link.
+    assert!(!place.log().contains("/setup#"), "{}", place.log());
+    let of_datasets =
+        place.run("sanbox user key create ci --role operator --dataset tank/ci 2>note; cat note");
+    let (key, note) = of_datasets.split_once('\n').expect("a key and a note");
+    assert!(
+        note.contains("'ci' is a new user with the role operator"),
+        "{note}"
+    );
+    let ask = |key: &str, method: &str, path: &str, body: &str| {
+        place.run(&format!(
+            "curl -sS --max-time 20 --cacert $SANBOX_STATE/console-cert.pem -X {method} -H 'Authorization: Bearer {key}' \
+             -H 'content-type: application/json' -d '{body}' -o answer -w '%{{http_code}}' 'https://localhost:{port}{path}'"
+        ))
+    };
+    let command = r#"{"tool": "zfs", "arguments": ["snapshot", "tank/ci@a"]}"#;
+    let beside = r#"{"tool": "zfs", "arguments": ["snapshot", "tank@a"]}"#;
+    let owners = without_daemon.trim();
+    for (key, method, path, body, status) in [
+        (owners, "GET", "/api/v1/pools", "", "200\n"),
+        (owners, "POST", "/api/v1/keys", r#"{"name": "x"}"#, "403\n"),
+        (key, "GET", "/api/v1/pools", "", "403\n"),
+        (key, "GET", "/api/v1/datasets?root=tank/ci", "", "200\n"),
+        (key, "POST", "/api/v1/commands", beside, "403\n"),
+        (key, "POST", "/api/v1/commands", command, "202\n"),
+        ("sanbox_0", "GET", "/api/v1/pools", "", "401\n"),
+    ] {
+        assert_eq!(
+            ask(key, method, path, body),
+            status,
+            "{method} {path}: {}",
+            place.run("cat answer")
+        );
+    }
+    let job = || place.run("sanbox job list -H -n 1 | cut -f1-3,5");
+    while job().contains("running") {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // The first was that a key was made.
+    assert_eq!(job(), "2\tdone\tci (key ci)\tzfs snapshot tank/ci@a\n");
+    let shown = place.run("sanbox job show 2 | head -n 3; sanbox job cancel 2; sanbox job show 9");
+    assert_eq!(
+        shown,
+        "command\tzfs snapshot tank/ci@a\nstate\tdone\nuser\tci (key ci)\n! job 2 does not run: it is done\n! there is no job 9\n[1]\n"
+    );
+    // A new password ends sessions; the name of the new user is no way in.
+    let passwords = place.run(
+        "echo 'another long password' > p && sanbox user passwd --password-file p ann; sanbox user passwd ann --password-file /dev/null
+         sanbox user delete ann; sanbox user role ann viewer; sanbox user role ci owner",
+    );
+    assert_eq!(
+        passwords,
+        "! a password has at least 12 characters and at most 256 bytes\n! 'ann' is the only owner\n! 'ann' is the only owner\n"
+    );
+    let credentials = |password: &str| json!({"name": "ann", "password": password}).to_string();
+    assert_eq!(
+        ask("", "POST", "/api/v1/session", &credentials(PASSWORD)),
+        "401\n"
+    );
+    assert_eq!(
+        ask(
+            "",
+            "POST",
+            "/api/v1/session",
+            &credentials("another long password")
+        ),
+        "201\n"
+    );
+    let revoked = place.run(
+        "sanbox user key list -H | cut -f1-5; sanbox user key revoke 1; sanbox user delete ci",
+    );
+    assert_eq!(
+        revoked,
+        "1\tann\tann\towner\t-\n2\tci\tci\toperator\ttank/ci\n"
+    );
+    for key in [owners, key] {
+        assert_eq!(
+            ask(key, "GET", "/api/v1/datasets?root=tank/ci", ""),
+            "401\n"
+        );
+    }
+    place.stop();
+}

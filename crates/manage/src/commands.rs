@@ -106,6 +106,77 @@ pub fn role_needed(tool: &str, arguments: &[String]) -> Option<Role> {
     names(ADMINISTRATION).then_some(Role::Owner)
 }
 
+/// Commands of `zfs` that a key for some datasets may give, with the letters of their options that take a value, and how many operands
+/// come before the names of datasets.
+const WITHIN: &[(&str, &str, usize)] = &[
+    ("bookmark", "", 0),
+    ("clone", "o", 0),
+    ("create", "obV", 0),
+    ("destroy", "", 0),
+    ("get", "dost", 1),
+    ("groupspace", "oSst", 0),
+    ("hold", "", 1),
+    ("holds", "", 0),
+    ("inherit", "", 1),
+    ("list", "dosSt", 0),
+    ("projectspace", "oSst", 0),
+    ("release", "", 1),
+    ("rename", "", 0),
+    ("rollback", "", 0),
+    ("set", "", 0),
+    ("snap", "o", 0),
+    ("snapshot", "o", 0),
+    ("userspace", "oSst", 0),
+];
+
+/// Whether a command names datasets that `reached` holds for and no others, and touches no others by itself.
+#[must_use]
+pub fn stays_within(tool: &str, arguments: &[String], reached: impl Fn(&str) -> bool) -> bool {
+    let Some((command, words)) = arguments.split_first().filter(|_| tool == "zfs") else {
+        return false;
+    };
+    let known = WITHIN.iter().find(|(known, ..)| known == command);
+    let Some((_, valued, before)) = known else {
+        return false;
+    };
+    let mut operands = Vec::new();
+    let mut words = words.iter().map(String::as_str);
+    while let Some(word) = words.next() {
+        let letters = match word.strip_prefix('-') {
+            // 'zfs rename' and others take what follows as names.
+            Some("-") => {
+                operands.extend(words.by_ref());
+                break;
+            }
+            Some(letters) if !letters.is_empty() => letters,
+            _ => {
+                operands.push(word);
+                continue;
+            }
+        };
+        if letters.starts_with('-') {
+            continue;
+        }
+        let at = letters.find(|letter| valued.contains(letter));
+        let flags = &letters[..at.unwrap_or(letters.len())];
+        // 'zfs destroy -R' and 'zfs rollback -R' destroy clones, wherever they are.
+        if flags.contains('R') {
+            return false;
+        }
+        if at.is_some_and(|at| at + 1 == letters.len()) {
+            words.next();
+        }
+    }
+    let settings = |word: &&str| command == "set" && word.contains('=');
+    let mut names = operands
+        .into_iter()
+        .skip(*before)
+        .filter(|word| !settings(word))
+        .peekable();
+    // Without a name some of them list everything.
+    names.peek().is_some() && names.all(|name| name.starts_with('@') || reached(name))
+}
+
 /// Whether a command may change anything, as far as its name tells.
 #[must_use]
 pub fn is_change(tool: &str, arguments: &[String]) -> bool {
@@ -116,17 +187,27 @@ pub fn is_change(tool: &str, arguments: &[String]) -> bool {
     });
     match tool {
         "zfs" if arguments.first().is_some_and(|word| word == "diff") => false,
-        "sanbox" if lists => false,
+        "sanbox" if lists || is_look(arguments) => false,
         _ => match role_needed(tool, arguments) {
             Some(Role::Viewer) => false,
             Some(_) => true,
             // What comes by the control socket and cannot be given here.
             None => matches!(
                 arguments.first().map(String::as_str),
-                Some("put" | "receive" | "recv")
+                Some("alert" | "config" | "put" | "receive" | "recv" | "user")
             ),
         },
     }
+}
+
+/// Whether a command of our own that has parts is one of those that only look.
+fn is_look(arguments: &[String]) -> bool {
+    let mut words = arguments.iter().map(String::as_str);
+    let (first, second) = (words.next(), words.next());
+    matches!(
+        (first, second),
+        (Some("config"), Some("export" | "diff")) | (Some("user"), Some("key"))
+    ) && (first != Some("user") || words.next() == Some("list"))
 }
 
 /// Returns a command line as it is shown and kept: quoted for a shell, without secrets.
@@ -195,6 +276,12 @@ mod tests {
             ("sanbox", "target list", Some(Role::Operator), false),
             ("sanbox", "target create iqn.x", Some(Role::Operator), true),
             ("sanbox", "tune", Some(Role::Owner), true),
+            ("sanbox", "user add ann", None, true),
+            ("sanbox", "user list", None, false),
+            ("sanbox", "user key create ci", None, true),
+            ("sanbox", "user key list", None, false),
+            ("sanbox", "config export", None, false),
+            ("sanbox", "config import FILE", None, true),
             ("sh", "-c true", None, false),
             ("zfs", "", None, false),
         ] {
@@ -202,6 +289,44 @@ mod tests {
             assert_eq!(role_needed(tool, &arguments), role, "{tool} {arguments:?}");
             assert_eq!(is_change(tool, &arguments), change, "{tool} {arguments:?}");
         }
+    }
+
+    #[test]
+    fn keys_for_datasets_reach_no_others() {
+        let reached = |name: &str| {
+            name == "tank/ci" || name.starts_with("tank/ci/") || name.starts_with("tank/ci@")
+        };
+        for (line, within) in [
+            ("list tank/ci", true),
+            ("list", false),
+            ("list -Ho name tank/ci", true),
+            ("list -o tank/other", false),
+            ("list -t snapshot -r tank/ci", true),
+            ("get -H used tank/ci tank", false),
+            ("get used tank/ci", true),
+            ("get tank/ci", false),
+            ("snapshot -r tank/ci@a tank/ci/b@a", true),
+            ("snapshot tank/ci@a tank/other@a", false),
+            ("destroy -r tank/ci@a", true),
+            ("destroy -R tank/ci@a", false),
+            ("destroy -rR tank/ci@a", false),
+            ("rollback -R tank/ci@a", false),
+            ("create -s -V 1G tank/ci/v", true),
+            ("create -s tank/other", false),
+            ("create -V tank/ci/v tank/other", false),
+            ("clone tank/other@a tank/ci/x", false),
+            ("set quota=1G tank/ci", true),
+            ("set quota=1G", false),
+            ("hold tag tank/ci@a", true),
+            ("rename tank/ci@a @b", true),
+            ("rename tank/ci/a tank/a", false),
+            ("rename -- tank/ci/a -x", false),
+            ("promote tank/ci", false),
+            ("mount -a", false),
+        ] {
+            assert_eq!(stays_within("zfs", &words(line), reached), within, "{line}");
+        }
+        assert!(!stays_within("zpool", &words("list tank/ci"), reached));
     }
 
     #[test]

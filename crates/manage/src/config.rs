@@ -133,6 +133,9 @@ pub struct Control {
     /// All users of this machine may list datasets and pools, and change what was delegated to them by `zfs allow`. Otherwise
     /// only root and the daemon's own user reach the socket.
     pub users: bool,
+    /// With `users`: a user of this machine with the name of a user of the appliance may give all commands that the role of the
+    /// latter allows. For machines whose users are the appliance's.
+    pub roles: bool,
 }
 
 /// Settings of the NFS server.

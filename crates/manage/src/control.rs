@@ -136,7 +136,21 @@ pub fn environment() -> BTreeMap<String, String> {
 #[must_use]
 pub fn reads_input(tool: &str, arguments: &[String]) -> bool {
     let command = arguments.first().map_or("", String::as_str);
-    tool == "zfs" && matches!(command, "receive" | "recv")
+    match tool {
+        "zfs" => matches!(command, "receive" | "recv"),
+        "sanbox" => asks_password(arguments),
+        _ => false,
+    }
+}
+
+/// Whether a command of our own reads a password from standard input: no file and no other way is given.
+#[must_use]
+pub fn asks_password(arguments: &[String]) -> bool {
+    let words: Vec<_> = arguments.iter().take(2).map(String::as_str).collect();
+    matches!(words[..], ["user", "add" | "passwd"])
+        && !arguments
+            .iter()
+            .any(|word| word.starts_with("--password-file") || word == "--no-password")
 }
 
 /// Has the appliance at `socket` run a command of this process's user, with this process's input and output; `None` when no

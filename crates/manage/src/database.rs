@@ -36,6 +36,16 @@ const LATER_TABLES: &str = "
         id INTEGER PRIMARY KEY, user TEXT NOT NULL, origin TEXT NOT NULL, command TEXT NOT NULL, state TEXT NOT NULL,
         exit INTEGER, started INTEGER NOT NULL, ended INTEGER, output TEXT NOT NULL
     ) STRICT;
+    CREATE TABLE IF NOT EXISTS api_key (
+        id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, user TEXT NOT NULL, name TEXT NOT NULL, role TEXT NOT NULL,
+        datasets TEXT NOT NULL, created INTEGER NOT NULL, expires INTEGER, used INTEGER
+    ) STRICT;
+    CREATE TABLE IF NOT EXISTS second_factor (
+        user TEXT PRIMARY KEY, secret BLOB NOT NULL, confirmed INTEGER NOT NULL, step INTEGER NOT NULL, recovery TEXT NOT NULL
+    ) STRICT;
+    CREATE TABLE IF NOT EXISTS audit (
+        id INTEGER PRIMARY KEY, time INTEGER NOT NULL, user TEXT NOT NULL, origin TEXT NOT NULL, event TEXT NOT NULL
+    ) STRICT;
 ";
 
 /// Why the database gave no answer.
@@ -197,6 +207,15 @@ fn check(connection: &Connection, path: &Path) -> Result<i64, DatabaseError> {
         return Err(DatabaseError::Newer(path.to_owned()));
     }
     Ok(version)
+}
+
+/// Whether there is such a table.
+///
+/// # Errors
+/// SQLite's.
+pub fn has_table(connection: &Connection, name: &str) -> rusqlite::Result<bool> {
+    let count = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?1";
+    connection.query_row(count, [name], |row| row.get::<_, bool>(0))
 }
 
 fn is_damage(error: &rusqlite::Error) -> bool {

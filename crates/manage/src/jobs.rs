@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
-use rusqlite::{OptionalExtension as _, params};
+use rusqlite::params;
 use serde::Serialize;
 use tokio::sync::{broadcast, watch};
 use utoipa::ToSchema;
 
-use crate::database::{Database, DatabaseError, seconds_since_epoch};
+use crate::database::{self, Database, DatabaseError, seconds_since_epoch};
 
 /// Jobs in memory, finished ones included.
 const JOBS_MAX: usize = 1000;
@@ -56,7 +56,9 @@ impl JobState {
         Self::Interrupted,
     ];
 
-    fn as_str(self) -> &'static str {
+    /// Returns its name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Running => "running",
             Self::Done => "done",
@@ -427,9 +429,7 @@ impl JobTable {
 
 fn load(sql: &mut rusqlite::Connection) -> rusqlite::Result<Vec<(JobView, Vec<u8>)>> {
     // A database that cannot be written may be one that an older program made.
-    let table = "SELECT 1 FROM sqlite_master WHERE name = 'job'";
-    let found: Option<i64> = sql.query_row(table, [], |row| row.get(0)).optional()?;
-    if found.is_none() {
+    if !database::has_table(sql, "job")? {
         return Ok(Vec::new());
     }
     let mut rows = sql.prepare(

@@ -9,6 +9,7 @@
 pub mod accounts;
 pub mod api;
 pub mod attempts;
+pub mod audit;
 pub mod certificate;
 pub mod commands;
 pub mod config;

@@ -52,6 +52,19 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Returns the hash that 64 hexadecimal digits are of; `None` of anything else.
+#[must_use]
+pub fn unhex(text: &str) -> Option<SecretHash> {
+    let mut hash = SecretHash::default();
+    if text.len() != 2 * hash.len() || !text.is_ascii() {
+        return None;
+    }
+    for (index, byte) in hash.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
+    }
+    Some(hash)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,5 +77,7 @@ mod tests {
         assert_ne!(derived(&first, "csrf"), derived(&first, "other"));
         assert_ne!(derived(&first, "csrf"), derived(&second, "csrf"));
         assert_eq!(hash(&first), hash(&first));
+        assert_eq!(unhex(&hex(&hash(&first))), Some(hash(&first)));
+        assert_eq!(unhex("12"), None);
     }
 }

@@ -16,6 +16,7 @@ use engine::{
     ImportPolicy, PoolError, PoolHandle, PoolSpec, PoolState, PoolStatus, PropertyQuery, Rewound,
     StatusReason, Subject, TuningChange, VdevStatus,
 };
+use manage::api::Api;
 use manage::config::Config;
 use manage::jobs::Jobs;
 use manage::state::{CachedVdev, PoolCache, StateDirectory};
@@ -94,8 +95,8 @@ pub(crate) struct Appliance {
     iscsi: OnceLock<Iscsi>,
     /// Present in a daemon that makes block devices of volumes.
     devices: OnceLock<Devices>,
-    /// Present in a daemon that serves the console.
-    jobs: OnceLock<Arc<Jobs>>,
+    /// Present in a daemon, and in a command about what it holds.
+    api: OnceLock<Arc<Api>>,
     /// Limits that can be changed.
     tunables: std::sync::Mutex<Tunables>,
     memory: Plan,
@@ -109,15 +110,20 @@ struct How {
 }
 
 impl Appliance {
-    /// Has changes by commands in shells put into the log of the console's jobs.
-    pub(crate) fn keep_jobs(&self, jobs: Arc<Jobs>) {
-        // The console is served once in a process.
-        let _ = self.jobs.set(jobs);
+    /// Has commands use what manages the appliance; what shells change is in its log of jobs from now on.
+    pub(crate) fn keep_api(&self, api: Arc<Api>) {
+        // It is opened once in a process.
+        let _ = self.api.set(api);
     }
 
-    /// Returns the console's jobs; none without a console.
+    /// Returns what manages the appliance, if it was opened.
+    pub(crate) fn api(&self) -> Option<Arc<Api>> {
+        self.api.get().cloned()
+    }
+
+    /// Returns the log of jobs, if it was opened.
     pub(crate) fn jobs(&self) -> Option<Arc<Jobs>> {
-        self.jobs.get().cloned()
+        self.api.get().map(|api| api.jobs.clone())
     }
 
     /// Sets up an appliance on a state directory whose lock the caller holds.
@@ -150,7 +156,7 @@ impl Appliance {
             nbd: OnceLock::new(),
             iscsi: OnceLock::new(),
             devices: OnceLock::new(),
-            jobs: OnceLock::new(),
+            api: OnceLock::new(),
         }))
     }
 
@@ -171,7 +177,7 @@ impl Appliance {
             nbd: OnceLock::new(),
             iscsi: OnceLock::new(),
             devices: OnceLock::new(),
-            jobs: OnceLock::new(),
+            api: OnceLock::new(),
         })
     }
 

@@ -12,6 +12,7 @@ mod logging;
 mod memory;
 mod paths;
 mod serve;
+mod terminal;
 mod tuning;
 
 use std::os::unix::process::CommandExt as _;
@@ -83,7 +84,12 @@ fn main() -> ExitCode {
             _ => {}
         }
     }
+    let hidden = match invocation.tool.as_str() {
+        "sanbox" => terminal::HiddenInput::ask(&invocation.arguments),
+        _ => None,
+    };
     if let Some(outcome) = invocation.ask_daemon() {
+        drop(hidden);
         return match outcome {
             Ok(code) => ExitCode::from(code),
             Err(error) => {
@@ -102,7 +108,9 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let code = match runtime.block_on(invocation.run()) {
+    let ended = runtime.block_on(invocation.run());
+    drop(hidden);
+    let code = match ended {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("sanbox: {error:#}");

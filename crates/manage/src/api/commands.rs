@@ -89,9 +89,15 @@ fn no_job() -> Problem {
     Problem::not_found("there is no such job")
 }
 
-/// Whether a user may see the output of a job, and end it: whose it is, and owners.
+/// Whether a user may see the output of a job, and end it: whose it is, with the user's keys, and owners. A key for some datasets
+/// has its own jobs alone.
 fn is_theirs(user: &SessionUser, job: &JobView) -> Result<(), Problem> {
-    if user.role == Role::Owner || user.name == job.user {
+    let is_scoped = user.is_for_datasets();
+    let of_keys = format!("{} (key ", user.name);
+    if user.shown() == job.user
+        || !is_scoped
+            && (user.role == Role::Owner || user.name == job.user || job.user.starts_with(&of_keys))
+    {
         return Ok(());
     }
     let detail = format!("job {} is of '{}'", job.id, job.user);
@@ -118,6 +124,11 @@ pub(super) async fn give_command(
         let detail = format!("'{line}' needs the role {}", role.as_str());
         return Err(Problem::new(StatusCode::FORBIDDEN, detail));
     }
+    if user.is_for_datasets()
+        && !commands::stays_within(&tool, &arguments, |name| user.reaches(name))
+    {
+        return Err(Problem::beyond_key(&format!("all that '{line}' does")));
+    }
     if arguments.iter().any(|word| word.contains('\0')) {
         return Err(Problem::bad_request("a word holds a zero byte"));
     }
@@ -126,7 +137,7 @@ pub(super) async fn give_command(
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail));
     }
     let given = JobOrigin {
-        user: user.name,
+        user: user.shown(),
         origin: peer.ip().to_canonical().to_string(),
         change: commands::is_change(&tool, &arguments),
         line,
@@ -164,9 +175,14 @@ pub(super) async fn list_jobs(
     responses((status = 200, body = JobView), (status = 404, body = Problem)))]
 pub(super) async fn show_job(
     State(api): Shared,
+    Extension(user): Extension<SessionUser>,
     id: Result<Path<u64>, PathRejection>,
 ) -> Result<Json<JobView>, Problem> {
-    api.jobs.job(number(id)?).map(Json).ok_or_else(no_job)
+    let job = api.jobs.job(number(id)?).ok_or_else(no_job)?;
+    if user.is_for_datasets() {
+        is_theirs(&user, &job)?;
+    }
+    Ok(Json(job))
 }
 
 /// Ends a running job. What it has changed until then stays.

@@ -1,14 +1,15 @@
 //! Calls about datasets and snapshots: lists in pages.
 
-use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
+use axum::{Extension, Json};
 use engine::property::{DatasetKind, Source, Value};
 use engine::{DatasetFilter, DatasetInfo, DatasetProperty, PropertyQuery, SnapshotPosition};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{Problem, Shared};
+use crate::accounts::SessionUser;
 
 /// Entries of a page when none are asked for.
 const PAGE: usize = 200;
@@ -177,14 +178,24 @@ fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Problem> {
     Ok(query.0)
 }
 
-/// Lists file systems and volumes.
+/// Refuses a dataset that the key shown is not for.
+fn within_key(user: &SessionUser, dataset: &str) -> Result<(), Problem> {
+    match user.reaches(dataset) {
+        true => Ok(()),
+        false => Err(Problem::beyond_key(&format!("'{dataset}'"))),
+    }
+}
+
+/// Lists file systems and volumes. With a key for some datasets, `root` is one of them, or below.
 #[utoipa::path(get, path = "/api/v1/datasets", params(DatasetPage),
     responses((status = 200, body = DatasetList), (status = 400, body = Problem), (status = 404, body = Problem)))]
 pub(super) async fn list_datasets(
     State(api): Shared,
+    Extension(user): Extension<SessionUser>,
     asked: Result<Query<DatasetPage>, QueryRejection>,
 ) -> Result<Json<DatasetList>, Problem> {
     let asked = query(asked)?;
+    within_key(&user, asked.root.as_deref().unwrap_or_default())?;
     let limit = page_size(asked.limit)?;
     let filter = asked.filter.unwrap_or_default();
     let mut pools = match &asked.root {
@@ -253,8 +264,10 @@ fn after(name: &str, other: &str) -> bool {
     responses((status = 200, body = DatasetView), (status = 404, body = Problem), (status = 503, body = Problem)))]
 pub(super) async fn show_dataset(
     State(api): Shared,
+    Extension(user): Extension<SessionUser>,
     Path(name): Path<String>,
 ) -> Result<Json<DatasetView>, Problem> {
+    within_key(&user, &name)?;
     let pool = api.pool(pool_of(&name))?;
     let dataset = name.clone();
     let info = api.asking.ask(&pool, &name, |pool| async move {
@@ -268,9 +281,11 @@ pub(super) async fn show_dataset(
     responses((status = 200, body = SnapshotList), (status = 400, body = Problem), (status = 404, body = Problem)))]
 pub(super) async fn list_snapshots(
     State(api): Shared,
+    Extension(user): Extension<SessionUser>,
     asked: Result<Query<SnapshotQuery>, QueryRejection>,
 ) -> Result<Json<SnapshotList>, Problem> {
     let asked = query(asked)?;
+    within_key(&user, &asked.dataset)?;
     let limit = page_size(asked.limit)?;
     let position = match &asked.cursor {
         Some(cursor) => Some(position(cursor)?),

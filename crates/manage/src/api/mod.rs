@@ -9,12 +9,14 @@ mod asking;
 mod assets;
 mod commands;
 mod datasets;
+mod keys;
 mod pools;
 mod problem;
 mod session;
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,7 +37,9 @@ pub use access::{Access, CALLS};
 pub use problem::Problem;
 pub use session::{COOKIE, CSRF_HEADER};
 
-use crate::accounts::Accounts;
+use crate::accounts::{AccountError, Accounts, SessionUser};
+use crate::audit::Audit;
+use crate::database::{Opened, seconds_since_epoch};
 use crate::jobs::{Jobs, StartedCommand};
 use asking::Asking;
 
@@ -67,25 +71,43 @@ pub struct Peer(pub SocketAddr);
 
 /// What the calls share.
 pub struct Api {
-    /// Users and sessions.
+    /// Users, sessions and keys.
     pub accounts: Accounts,
-    jobs: Arc<Jobs>,
+    /// The log of accounts.
+    pub audit: Arc<Audit>,
+    /// Commands that run and ran.
+    pub jobs: Arc<Jobs>,
     event_streams: Arc<Semaphore>,
     backend: Box<dyn Backend>,
     asking: Asking,
 }
 
 impl Api {
-    /// Sets up the API of an appliance.
-    #[must_use]
-    pub fn new(accounts: Accounts, jobs: Arc<Jobs>, backend: Box<dyn Backend>) -> Arc<Self> {
-        Arc::new(Self {
+    /// Opens what the API keeps in the database at `path`, making it if need be.
+    ///
+    /// # Errors
+    /// The database can be neither read nor made.
+    pub async fn open(
+        path: PathBuf,
+        backend: Box<dyn Backend>,
+    ) -> Result<(Arc<Self>, Opened), AccountError> {
+        let (accounts, how) = Accounts::open(path, seconds_since_epoch()).await?;
+        let database = accounts.database().clone();
+        let api = Self {
+            audit: Audit::open(database.clone()).await?,
+            jobs: Jobs::open(database).await?,
             accounts,
-            jobs,
             event_streams: Arc::new(Semaphore::new(EVENT_STREAMS_MAX)),
             backend,
             asking: Asking::default(),
-        })
+        };
+        Ok((Arc::new(api), how))
+    }
+
+    /// Writes into the log of accounts what a user did.
+    fn note(&self, user: &SessionUser, peer: SocketAddr, event: impl Into<String>) {
+        let origin = peer.ip().to_canonical().to_string();
+        self.audit.note(&user.shown(), &origin, event);
     }
 
     /// Returns an open pool.
@@ -112,7 +134,8 @@ impl Api {
     title = "sanbox",
     description = "The API of a sanbox storage appliance. Sizes are in bytes, times in seconds since 1970 (UTC). Errors are problem details \
                    (RFC 9457). Lists take `limit`, `cursor` and `filter`; a list goes on while it gives a `next` cursor. Changes need the \
-                   header `X-Sanbox-Csrf` with the value that the session tells.",
+                   header `X-Sanbox-Csrf` with the value that the session tells. Scripts show an API key as `Authorization: Bearer KEY` \
+                   in place of a session, and need no such header.",
     license(name = "MIT OR Apache-2.0")
 ))]
 struct Description;
@@ -128,6 +151,18 @@ fn calls() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(session::change_password))
         .routes(routes!(session::list_users, session::add_user))
         .routes(routes!(session::remove_user))
+        .routes(routes!(keys::change_role))
+        .routes(routes!(keys::reset_password))
+        .routes(routes!(keys::reset_totp))
+        .routes(routes!(keys::list_keys, keys::make_key))
+        .routes(routes!(keys::revoke_key))
+        .routes(routes!(
+            keys::show_totp,
+            keys::enrol_totp,
+            keys::confirm_totp
+        ))
+        .routes(routes!(keys::remove_totp))
+        .routes(routes!(keys::list_audit))
         .routes(routes!(pools::version))
         .routes(routes!(pools::list_pools))
         .routes(routes!(pools::show_pool))

@@ -18,6 +18,9 @@ pub struct Problem {
     pub title: String,
     /// What went wrong, and what to do.
     pub detail: String,
+    /// A word for programs, where one status has several causes: `second-factor-needed`, `second-factor-wrong`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'static str>,
     #[serde(skip)]
     retry_seconds: Option<u64>,
 }
@@ -29,13 +32,23 @@ impl Problem {
             status: status.as_u16(),
             title: status.canonical_reason().unwrap_or_default().to_owned(),
             detail: detail.into(),
+            reason: None,
             retry_seconds: None,
         }
     }
 
     /// The request needs a session.
     pub(crate) fn unauthorized() -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, "log in first")
+        Self::new(
+            StatusCode::UNAUTHORIZED,
+            "log in first, or show an API key that is valid",
+        )
+    }
+
+    /// A key that is for some datasets alone was shown for something else.
+    pub(crate) fn beyond_key(what: &str) -> Self {
+        let detail = format!("the key is for some datasets alone, and does not reach {what}");
+        Self::new(StatusCode::FORBIDDEN, detail)
     }
 
     /// What was asked of a pool was not answered in time.
@@ -71,17 +84,27 @@ impl From<AccountError> for Problem {
     fn from(error: AccountError) -> Self {
         let status = match &error {
             AccountError::SetupToken => StatusCode::FORBIDDEN,
-            AccountError::Credentials => StatusCode::UNAUTHORIZED,
+            AccountError::Credentials | AccountError::SecondFactorNeeded => {
+                StatusCode::UNAUTHORIZED
+            }
+            AccountError::SecondFactor | AccountError::Key(_) => StatusCode::UNPROCESSABLE_ENTITY,
             AccountError::Wait(_) => StatusCode::TOO_MANY_REQUESTS,
             AccountError::Name | AccountError::Password => StatusCode::UNPROCESSABLE_ENTITY,
             AccountError::Missing(_) => StatusCode::NOT_FOUND,
-            AccountError::Exists(_) | AccountError::LastOwner(_) | AccountError::Full => {
-                StatusCode::CONFLICT
-            }
+            AccountError::Exists(_)
+            | AccountError::LastOwner(_)
+            | AccountError::SecondFactorExists(_)
+            | AccountError::SecondFactorMissing(_)
+            | AccountError::Full => StatusCode::CONFLICT,
             AccountError::Busy | AccountError::Database(_) => StatusCode::SERVICE_UNAVAILABLE,
             AccountError::Secret(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let mut problem = Self::new(status, error.to_string());
+        problem.reason = match &error {
+            AccountError::SecondFactorNeeded => Some("second-factor-needed"),
+            AccountError::SecondFactor => Some("second-factor-wrong"),
+            _ => None,
+        };
         if let AccountError::Wait(seconds) = error {
             problem.retry_seconds = Some(seconds);
         }
@@ -93,10 +116,16 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let retry = self.retry_seconds;
+        let asks = status == StatusCode::UNAUTHORIZED;
         let mut response = (status, Json(self)).into_response();
         let headers = response.headers_mut();
         let kind = HeaderValue::from_static("application/problem+json");
         headers.insert(header::CONTENT_TYPE, kind);
+        if asks {
+            // RFC 9110, 15.5.2: the answer says how to authenticate.
+            let schemes = HeaderValue::from_static("Bearer realm=\"sanbox\"");
+            headers.insert(header::WWW_AUTHENTICATE, schemes);
+        }
         if let Some(seconds) = retry {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

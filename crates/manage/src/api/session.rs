@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::{Api, Body, Peer, Problem, Shared};
 use crate::accounts::{
-    NewSession, Role, SESSION_IDLE_SECONDS, SESSION_SECONDS, SessionUser, UserEntry,
+    AccountError, NewSession, Role, SESSION_IDLE_SECONDS, SESSION_SECONDS, SessionUser, UserEntry,
 };
 use crate::database::seconds_since_epoch;
 use crate::secret;
@@ -29,6 +29,13 @@ pub(super) fn cookie(headers: &HeaderMap) -> Option<&str> {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(';'))
         .find_map(|pair| pair.trim().strip_prefix(COOKIE)?.strip_prefix('='))
+}
+
+/// Returns the API key that a request shows (RFC 6750, 2.1).
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let shown = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, key) = shown.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
 }
 
 /// Whether a request repeats what its session told. The hashes are compared: the time taken tells nothing of the value.
@@ -66,6 +73,8 @@ pub(super) struct Credentials {
     name: String,
     /// Password.
     password: String,
+    /// Code of the authenticator, or a recovery code, of a user with a second factor.
+    code: Option<String>,
 }
 
 /// A session. The client shows it by its cookie.
@@ -108,8 +117,8 @@ pub(super) struct PasswordChange {
 pub(super) struct NewUser {
     /// 1 to 32 of a-z, 0-9, `.`, `_`, `-`; a letter first.
     name: String,
-    /// At least 12 characters.
-    password: String,
+    /// At least 12 characters; a user without one has API keys only.
+    password: Option<String>,
     /// Role.
     role: Role,
 }
@@ -148,6 +157,7 @@ pub(super) async fn set_up(
         .accounts
         .set_up(&token, &name, &password, peer.ip(), now)
         .await?;
+    api.note(&new.session, peer, "made the first owner with a setup link");
     Ok(begun(&new))
 }
 
@@ -159,13 +169,29 @@ pub(super) async fn log_in(
     Extension(Peer(peer)): Extension<Peer>,
     Body(credentials): Body<Credentials>,
 ) -> Result<Response, Problem> {
-    let Credentials { name, password } = credentials;
+    let Credentials {
+        name,
+        password,
+        code,
+    } = credentials;
     let now = seconds_since_epoch();
     let new = api
         .accounts
-        .log_in(&name, &password, peer.ip(), now)
-        .await?;
-    Ok(begun(&new))
+        .log_in(&name, &password, code.as_deref(), peer.ip(), now)
+        .await;
+    let failed = match &new {
+        Ok(_) => None,
+        Err(AccountError::Credentials) => Some("log-in failed"),
+        Err(AccountError::SecondFactor) => {
+            Some("log-in failed: wrong code behind the right password")
+        }
+        Err(AccountError::SecondFactorNeeded) => return Ok(new.map(|new| begun(&new))?),
+        Err(_) => Some("log-in refused"),
+    };
+    let origin = peer.ip().to_canonical().to_string();
+    api.audit
+        .note(&name, &origin, failed.unwrap_or("logged in"));
+    Ok(begun(&new?))
 }
 
 /// The session's user.
@@ -199,6 +225,7 @@ pub(super) async fn change_password(
     api.accounts
         .change_password(&user, &current, &new, peer.ip(), now)
         .await?;
+    api.note(&user, peer, "changed the own password");
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -213,15 +240,23 @@ pub(super) async fn list_users(State(api): State<Arc<Api>>) -> Json<Vec<UserEntr
     responses((status = 201), (status = 409, body = Problem), (status = 422, body = Problem)))]
 pub(super) async fn add_user(
     State(api): Shared,
-    Body(user): Body<NewUser>,
+    Extension(Peer(peer)): Extension<Peer>,
+    Extension(user): Extension<SessionUser>,
+    Body(new): Body<NewUser>,
 ) -> Result<StatusCode, Problem> {
     let NewUser {
         name,
         password,
         role,
-    } = user;
+    } = new;
     let now = seconds_since_epoch();
-    api.accounts.add_user(&name, &password, role, now).await?;
+    let password = password.as_deref();
+    api.accounts.add_user(&name, password, role, now).await?;
+    api.note(
+        &user,
+        peer,
+        format!("made user '{name}' ({})", role.as_str()),
+    );
     Ok(StatusCode::CREATED)
 }
 
@@ -230,8 +265,11 @@ pub(super) async fn add_user(
     responses((status = 204), (status = 404, body = Problem), (status = 409, body = Problem)))]
 pub(super) async fn remove_user(
     State(api): Shared,
+    Extension(Peer(peer)): Extension<Peer>,
+    Extension(user): Extension<SessionUser>,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Problem> {
     api.accounts.remove_user(&name).await?;
+    api.note(&user, peer, format!("removed user '{name}'"));
     Ok(StatusCode::NO_CONTENT)
 }

@@ -9,8 +9,7 @@ use tokio::sync::oneshot;
 use tower::ServiceExt as _;
 
 use super::*;
-use crate::accounts::Role;
-use crate::database::seconds_since_epoch;
+use crate::accounts::{NewKey, Role};
 
 struct NoPools;
 
@@ -52,6 +51,7 @@ struct World {
     _directory: tempfile::TempDir,
     router: Router,
     api: Arc<Api>,
+    begun: std::sync::Mutex<std::collections::BTreeMap<Role, Shown>>,
 }
 
 struct Answer {
@@ -65,25 +65,27 @@ struct Answer {
 struct Shown {
     cookie: Option<String>,
     csrf: Option<String>,
+    key: Option<String>,
 }
 
 impl World {
     async fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("state.db");
-        let opened = Accounts::open(path, seconds_since_epoch()).await;
-        let accounts = opened.expect("opens").0;
-        let jobs = Jobs::open(accounts.database().clone()).await;
-        let api = Api::new(accounts, jobs.expect("read"), Box::new(NoPools));
+        let opened = Api::open(path, Box::new(NoPools)).await;
+        let api = opened.expect("opens").0;
         for role in [Role::Owner, Role::Operator, Role::Viewer] {
             let now = seconds_since_epoch();
-            let added = api.accounts.add_user(role.as_str(), PASSWORD, role, now);
+            let added = api
+                .accounts
+                .add_user(role.as_str(), Some(PASSWORD), role, now);
             added.await.expect("added");
         }
         Self {
             _directory: directory,
             router: router(api.clone()),
             api,
+            begun: std::sync::Mutex::default(),
         }
     }
 
@@ -100,6 +102,9 @@ impl World {
         }
         if let Some(csrf) = &shown.csrf {
             request = request.header(CSRF_HEADER, csrf);
+        }
+        if let Some(key) = &shown.key {
+            request = request.header("authorization", format!("Bearer {key}"));
         }
         let content = match body {
             Some(body) => {
@@ -124,46 +129,108 @@ impl World {
         }
     }
 
+    /// A session of the user with this role: one that was begun before, or a new one.
     async fn session(&self, role: Role) -> Shown {
+        if let Some(begun) = self.begun.lock().expect("whole").get(&role)
+            && let Some(cookie) = &begun.cookie
+            && self
+                .api
+                .accounts
+                .session(cookie, seconds_since_epoch())
+                .is_some()
+        {
+            return begun.clone();
+        }
         let now = seconds_since_epoch();
         let address = "127.0.0.1".parse().expect("an address");
         let new = self
             .api
             .accounts
-            .log_in(role.as_str(), PASSWORD, address, now);
+            .log_in(role.as_str(), PASSWORD, None, address, now);
         let new = new.await.expect("in");
-        Shown {
+        let shown = Shown {
             cookie: Some(new.secret),
             csrf: Some(new.session.csrf),
+            key: None,
+        };
+        let mut begun = self.begun.lock().expect("whole");
+        begun.insert(role, shown.clone());
+        shown
+    }
+
+    /// A key of the owner with this role, for these datasets.
+    async fn key(&self, role: Role, datasets: &[&str]) -> Shown {
+        let new = NewKey {
+            name: "test".to_owned(),
+            role: Some(role),
+            datasets: datasets.iter().map(|name| (*name).to_owned()).collect(),
+            expires: None,
+        };
+        let now = seconds_since_epoch();
+        let made = self.api.accounts.make_key("owner", new, Role::Owner, now);
+        Shown {
+            key: Some(made.await.expect("made").1),
+            ..Shown::default()
         }
     }
 }
 
-/// Each role times each call: refused without a session, refused below the role, and otherwise let through to the handler.
+/// Each role times each call, with a session, a key, and a key for one dataset: refused without any, refused below the role, and
+/// otherwise let through to the handler.
 #[tokio::test]
 async fn each_role_makes_the_calls_it_may() {
     let world = World::new().await;
+    let mut keys = Vec::new();
+    for role in [Role::Viewer, Role::Operator, Role::Owner] {
+        let (all, one) = (world.key(role, &[]), world.key(role, &["tank/ci"]));
+        keys.push((role, all.await, one.await));
+    }
     for (method, path, access) in CALLS {
         let path = path.replace("{name}", "nothing").replace("{id}", "0");
-        let shown = Shown::default();
-        let status = world.ask(method, &path, &shown, None).await.status;
-        match access {
-            Access::Public => assert!(!matches!(status, 401 | 403), "{method} {path}: {status}"),
-            Access::Role(_) => assert_eq!(status, 401, "{method} {path} without a session"),
-        }
-        for role in [Role::Viewer, Role::Operator, Role::Owner] {
-            let shown = world.session(role).await;
-            let status = world.ask(method, &path, &shown, None).await.status;
+        let nobody = Shown::default();
+        let wrong = Shown {
+            key: Some("sanbox_0".to_owned()),
+            ..Shown::default()
+        };
+        for shown in [&nobody, &wrong] {
+            let status = world.ask(method, &path, shown, None).await.status;
             match access {
-                Access::Role(least) if role < *least => {
-                    assert_eq!(status, 403, "{method} {path} as {role:?}");
+                Access::Public => {
+                    assert!(!matches!(status, 401 | 403), "{method} {path}: {status}");
                 }
-                _ => assert!(
-                    !matches!(status, 401 | 403 | 405 | 500),
-                    "{method} {path} as {role:?}: {status}"
-                ),
+                _ => assert_eq!(status, 401, "{method} {path} without a session"),
             }
-            if matches!(access, Access::Role(_)) && !method.is_safe() {
+        }
+        for (role, key, key_for_dataset) in &keys {
+            let role = *role;
+            let within = access.role().is_none_or(|least| role >= least);
+            let is_session = matches!(access, Access::Session(_));
+            let is_of_datasets = matches!(access, Access::Public | Access::Datasets(_));
+            for (how, allowed) in [
+                ("session", within),
+                ("key", within && !is_session),
+                ("key for a dataset", within && is_of_datasets),
+            ] {
+                let shown = match how {
+                    "session" => world.session(role).await,
+                    "key" => key.clone(),
+                    _ => key_for_dataset.clone(),
+                };
+                let answer = world.ask(method, &path, &shown, None).await;
+                let refused = matches!(answer.status, 401 | 403 | 405 | 500);
+                // What the handler of a call says about a dataset that the key does not reach.
+                let beyond = answer.body["detail"]
+                    .as_str()
+                    .is_some_and(|why| why.contains("does not reach"));
+                assert_eq!(
+                    !refused || beyond,
+                    allowed,
+                    "{method} {path} as {role:?} by {how}: {} {}",
+                    answer.status,
+                    answer.body
+                );
+            }
+            if access.role().is_some() && !method.is_safe() {
                 let shown = world.session(role).await;
                 for csrf in [None, Some("nonsense".to_owned())] {
                     let shown = Shown {
@@ -176,6 +243,162 @@ async fn each_role_makes_the_calls_it_may() {
             }
         }
     }
+}
+
+/// A key is made, used and revoked; one for a dataset reaches that alone.
+#[tokio::test]
+async fn keys_open_what_they_are_for() {
+    let world = World::new().await;
+    let (get, post, delete) = (&Method::GET, &Method::POST, &Method::DELETE);
+    let operator = world.session(Role::Operator).await;
+    let too_much = json!({"name": "ci", "role": "owner"});
+    let refused = world
+        .ask(post, "/api/v1/keys", &operator, Some(&too_much))
+        .await;
+    assert_eq!(refused.status, 422, "{}", refused.body);
+    let wanted = json!({"name": "ci", "datasets": ["tank/ci"], "expires_seconds": 3600});
+    let made = world
+        .ask(post, "/api/v1/keys", &operator, Some(&wanted))
+        .await;
+    assert_eq!(made.status, 201, "{}", made.body);
+    let shown = Shown {
+        key: made.body["secret"].as_str().map(str::to_owned),
+        ..Shown::default()
+    };
+    let command = |words: &str| {
+        let words: Vec<_> = words.split(' ').collect();
+        json!({"tool": "zfs", "arguments": words})
+    };
+    for (method, path, body, status) in [
+        (get, "/api/v1/datasets?root=tank/ci", None, 404),
+        (get, "/api/v1/datasets", None, 403),
+        (get, "/api/v1/datasets/tank%2Fother", None, 403),
+        (get, "/api/v1/snapshots?dataset=tank/cid", None, 403),
+        (
+            post,
+            "/api/v1/commands",
+            Some(command("snapshot tank/ci@a")),
+            202,
+        ),
+        (
+            post,
+            "/api/v1/commands",
+            Some(command("snapshot tank/b@a")),
+            403,
+        ),
+        (
+            post,
+            "/api/v1/commands",
+            Some(command("set exec=on tank/ci")),
+            403,
+        ),
+        (get, "/api/v1/jobs/1", None, 200),
+    ] {
+        let answer = world.ask(method, path, &shown, body.as_ref()).await;
+        assert_eq!(answer.status, status, "{path} {body:?}: {}", answer.body);
+    }
+    let job = world.ask(get, "/api/v1/jobs/1", &operator, None).await;
+    assert_eq!(job.body["user"], "operator (key ci)");
+    let other = world.key(Role::Owner, &["tank"]).await;
+    assert_eq!(
+        world.ask(get, "/api/v1/jobs/1", &other, None).await.status,
+        403
+    );
+    let listed = world.ask(get, "/api/v1/keys", &operator, None).await.body;
+    assert_eq!(listed.as_array().map(Vec::len), Some(1));
+    assert!(
+        !listed
+            .to_string()
+            .contains(shown.key.as_deref().expect("a key"))
+    );
+    let path = format!("/api/v1/keys/{}", listed[0]["id"]);
+    let viewer = world.session(Role::Viewer).await;
+    assert_eq!(world.ask(delete, &path, &viewer, None).await.status, 404);
+    assert_eq!(world.ask(delete, &path, &operator, None).await.status, 204);
+    let ended = world.ask(get, "/api/v1/version", &shown, None).await;
+    assert_eq!(ended.status, 401);
+    assert!(ended.headers.contains_key("www-authenticate"));
+    let owner = world.session(Role::Owner).await;
+    let audit = world
+        .ask(get, "/api/v1/audit?filter=key", &owner, None)
+        .await
+        .body;
+    assert_eq!(
+        audit["entries"][0]["event"],
+        "revoked key 1 'ci' of 'operator'"
+    );
+    assert_eq!(audit["entries"][1]["event"], "made key 1 'ci' (operator)");
+}
+
+/// Log-ins with a second factor, and what the log of accounts says of them.
+#[tokio::test]
+async fn a_second_factor_is_asked_for_behind_the_password() {
+    let world = World::new().await;
+    let nobody = Shown::default();
+    let (post, put) = (&Method::POST, &Method::PUT);
+    let viewer = world.session(Role::Viewer).await;
+    let totp = "/api/v1/session/totp";
+    let enrolment = world.ask(post, totp, &viewer, None).await;
+    assert_eq!(enrolment.status, 201);
+    assert!(
+        enrolment.body["uri"]
+            .as_str()
+            .is_some_and(|uri| uri.starts_with("otpauth://totp/"))
+    );
+    let wrong = world
+        .ask(put, totp, &viewer, Some(&json!({"code": "12"})))
+        .await;
+    assert_eq!(
+        (wrong.status, &wrong.body["reason"]),
+        (422, &json!("second-factor-wrong"))
+    );
+    let now = seconds_since_epoch();
+    let secret = enrolment.body["secret"].as_str().expect("text");
+    let code = crate::accounts::code_of_base32(secret, now).expect("a secret");
+    let confirmed = world
+        .ask(put, totp, &viewer, Some(&json!({"code": code})))
+        .await;
+    assert_eq!(confirmed.status, 200, "{}", confirmed.body);
+    let recovery = confirmed.body["recovery_codes"][0].clone();
+    let mut credentials = json!({"name": "viewer", "password": PASSWORD});
+    let session = "/api/v1/session";
+    let needed = world.ask(post, session, &nobody, Some(&credentials)).await;
+    assert_eq!(
+        (needed.status, &needed.body["reason"]),
+        (401, &json!("second-factor-needed"))
+    );
+    credentials["code"] = json!("000000");
+    let wrong = world.ask(post, session, &nobody, Some(&credentials)).await;
+    assert_eq!(wrong.status, 422);
+    credentials["code"] = recovery;
+    let begun = world.ask(post, session, &nobody, Some(&credentials)).await;
+    assert_eq!(begun.status, 201);
+    let owner = world.session(Role::Owner).await;
+    let reset = "/api/v1/users/viewer/totp";
+    assert_eq!(
+        world.ask(&Method::DELETE, reset, &owner, None).await.status,
+        204
+    );
+    world.session(Role::Viewer).await;
+    let events = world
+        .ask(&Method::GET, "/api/v1/audit", &owner, None)
+        .await
+        .body;
+    let events: Vec<_> = events["entries"]
+        .as_array()
+        .expect("entries")
+        .iter()
+        .map(|entry| entry["event"].as_str().expect("text").to_owned())
+        .collect();
+    assert_eq!(
+        events,
+        [
+            "removed the second factor of 'viewer'",
+            "logged in",
+            "log-in failed: wrong code behind the right password",
+            "turned the second factor on",
+        ]
+    );
 }
 
 /// What is described is in the table of calls, and the other way round.
@@ -219,6 +442,7 @@ async fn cookies_and_headers_protect_the_session() {
     let shown = Shown {
         cookie: Some(secret),
         csrf: begun.body["csrf"].as_str().map(str::to_owned),
+        key: None,
     };
     let mine = world.ask(&Method::GET, path, &shown, None).await;
     assert_eq!(mine.body["name"], "viewer");

@@ -603,6 +603,22 @@ const EXAMPLES: &[(&str, &str, &[Example])] = &[
     ),
     (
         "sanbox",
+        "user",
+        &[
+            ("sanbox user add ann --role operator", "asks for a password"),
+            (
+                "sanbox user key create backup --role operator --expires 90d",
+                "prints a key for scripts",
+            ),
+        ],
+    ),
+    (
+        "sanbox",
+        "job",
+        &[("sanbox job show 17", "what became of it, and its output")],
+    ),
+    (
+        "sanbox",
         "doctor",
         &[("sanbox doctor", "what is wrong, and what to do about it")],
     ),

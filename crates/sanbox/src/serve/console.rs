@@ -6,23 +6,19 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use engine::PoolHandle;
-use futures_util::{FutureExt as _, StreamExt as _, stream};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use manage::accounts::Accounts;
-use manage::api::{self, Api, Backend, Peer};
+use manage::api::{self, Api, Peer};
 use manage::certificate;
 use manage::config::Config;
-use manage::database::{Opened, seconds_since_epoch};
-use manage::jobs::{Jobs, Notice, StartedCommand};
+use manage::database::seconds_since_epoch;
+use manage::jobs::{Jobs, Notice};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -32,9 +28,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::appliance::Appliance;
-use crate::cli::Caller;
 use crate::logging::CONSOLE;
-use crate::serve::control::{self, GivenCommand, RunningCommand};
 
 /// How long a client may take for the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -49,73 +43,14 @@ const HEAD_BYTES_MAX: usize = 32 << 10;
 /// Connections of one client, as a share of all: a browser needs six.
 const CLIENT_SHARE: usize = 4;
 
-/// What the API sees of the appliance.
-struct ApplianceBackend(Weak<Appliance>);
-
-impl Backend for ApplianceBackend {
-    fn open_pools(&self) -> Vec<PoolHandle> {
-        let appliance = self.0.upgrade();
-        appliance.map_or_else(Vec::new, |appliance| appliance.open_pools())
-    }
-
-    fn closed_pools(&self) -> Vec<String> {
-        let Some(appliance) = self.0.upgrade() else {
-            return Vec::new();
-        };
-        let open = appliance.open_pools();
-        let is_open = |name: &String| open.iter().any(|pool| pool.name() == name);
-        let mut names = appliance.remembered_pools();
-        names.retain(|name| !is_open(name));
-        names
-    }
-
-    fn start(&self, tool: String, arguments: Vec<String>) -> io::Result<StartedCommand> {
-        let ending = || io::Error::other("the appliance is ending");
-        let appliance = self.0.upgrade().ok_or_else(ending)?;
-        let given = GivenCommand {
-            caller: Caller {
-                directory: PathBuf::from("/"),
-                ..Caller::default()
-            },
-            subject: None,
-            tool,
-            arguments,
-            input: None,
-        };
-        let RunningCommand {
-            output,
-            exit,
-            abort,
-        } = control::start(appliance, given)?;
-        let aborted = abort.clone();
-        Ok(StartedCommand {
-            output: stream::unfold(output, |mut output| async {
-                let (_, bytes) = output.recv().await?;
-                Some((bytes, output))
-            })
-            .boxed(),
-            exit: async move {
-                match exit.await {
-                    Ok(exit) => Some(exit.0),
-                    Err(_) if aborted.is_aborted() => None,
-                    // A command that panicked is reported as an error; the daemon goes on.
-                    Err(_) => Some(1),
-                }
-            }
-            .boxed(),
-            cancel: Box::new(move || abort.abort()),
-        })
-    }
-}
-
 /// Serves the console until the task is ended; returns when it cannot.
-pub(crate) async fn serve(appliance: Arc<Appliance>) {
-    if let Err(error) = run(&appliance).await {
+pub(crate) async fn serve(appliance: Arc<Appliance>, api: Arc<Api>) {
+    if let Err(error) = run(&appliance, api).await {
         tracing::error!(target: CONSOLE, "no console: {error:#}");
     }
 }
 
-async fn run(appliance: &Arc<Appliance>) -> anyhow::Result<()> {
+async fn run(appliance: &Arc<Appliance>, api: Arc<Api>) -> anyhow::Result<()> {
     let config = appliance.config();
     let addresses = addresses(config);
     let mut listeners = Vec::new();
@@ -134,34 +69,16 @@ async fn run(appliance: &Arc<Appliance>) -> anyhow::Result<()> {
     if listeners.is_empty() {
         return Ok(());
     }
-    let database = appliance.state().path().join("state.db");
-    let opened = Accounts::open(database, seconds_since_epoch()).await;
-    let (accounts, how) = opened.context("opening the accounts")?;
-    match how {
-        Opened::Whole => {}
-        Opened::Replaced(aside) => tracing::error!(
-            target: CONSOLE,
-            "the database of users and sessions was damaged and is kept as {}: set up the console anew",
-            aside.display()
-        ),
-        Opened::ReadOnly(why) => tracing::warn!(
-            target: CONSOLE,
-            "users cannot be changed, and sessions end with this process: the state directory cannot be written ({why})"
-        ),
-    }
     let (tls, fingerprint) = tls(appliance, &addresses)?;
-    let token = match accounts.needs_setup() {
-        true => Some(accounts.new_setup_token(seconds_since_epoch()).await?),
+    let token = match api.accounts.needs_setup() {
+        true => Some(api.accounts.new_setup_token(seconds_since_epoch()).await?),
         false => None,
     };
-    let jobs = Jobs::open(accounts.database().clone()).await;
-    let jobs = jobs.context("reading the log of jobs")?;
-    appliance.keep_jobs(jobs.clone());
     announce(&listeners, token.as_deref(), &fingerprint);
-    let backend = ApplianceBackend(Arc::downgrade(appliance));
+    let jobs = api.jobs.clone();
     let server = Arc::new(ConsoleServer {
         tls,
-        router: api::router(Api::new(accounts, jobs.clone(), Box::new(backend))),
+        router: api::router(api),
         admission: Admission::new(config.console.connections_max),
     });
     let accepting = listeners

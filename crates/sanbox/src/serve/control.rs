@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use engine::Subject;
 use futures_util::future::{AbortHandle, abortable};
+use manage::accounts::Role;
 use manage::commands;
-use manage::control::Frame;
+use manage::control::{Frame, Request};
 use manage::jobs::{JobOrigin, Jobs};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
@@ -96,6 +97,22 @@ fn may_ask(tool: &str, arguments: &[String]) -> bool {
         "zpool" => matches!(command, "get" | "iostat" | "list" | "status"),
         _ => false,
     }
+}
+
+/// Whether a user of this machine has the role for a command, and gives it as over the API; to others the rights apply that were
+/// delegated to them.
+fn has_role(appliance: &Appliance, uid: u32, request: &Request) -> bool {
+    let role = role_of(appliance, uid);
+    let needed = commands::role_needed(&request.tool, &request.arguments);
+    role.zip(needed)
+        .is_some_and(|(role, needed)| role >= needed)
+}
+
+/// The role of a user of this machine who is taken for the appliance's user of the same name.
+fn role_of(appliance: &Appliance, uid: u32) -> Option<Role> {
+    let control = &appliance.config().control;
+    let name = user_name(u64::from(uid)).filter(|_| control.users && control.roles)?;
+    appliance.api()?.accounts.role(&name)
 }
 
 async fn refuse(writer: &mut OwnedWriteHalf, message: &str) {
@@ -219,28 +236,38 @@ async fn take_input(reader: &mut OwnedReadHalf, feed: mpsc::Sender<Vec<u8>>) {
     }
 }
 
+/// The command that a client gives; one who is not trusted has a bounded time to give it.
+async fn receive(reader: &mut OwnedReadHalf, bounded: bool) -> Option<Request> {
+    let received = match bounded {
+        true => {
+            let received = tokio::time::timeout(PATIENCE, Frame::receive(reader)).await;
+            received.unwrap_or(Ok(None))
+        }
+        false => Frame::receive(reader).await,
+    };
+    match received {
+        Ok(Some(Frame::Request(request))) => Some(request),
+        _ => None,
+    }
+}
+
 async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
     let subject = subject(&stream);
+    let peer = subject.as_ref().map(|known| known.uid);
     let (mut reader, mut writer) = stream.into_split();
-    let mut _place = None;
-    let received = if subject.is_some() {
-        let Ok(place) = OF_USERS.try_acquire() else {
-            return refuse(&mut writer, "sanbox: too many commands at once\n").await;
-        };
-        _place = Some(place);
-        let received = tokio::time::timeout(PATIENCE, Frame::receive(&mut reader)).await;
-        received.unwrap_or(Ok(None))
-    } else {
-        Frame::receive(&mut reader).await
-    };
-    let Ok(Some(Frame::Request(request))) = received else {
+    let place = subject.as_ref().map(|_| OF_USERS.try_acquire());
+    if matches!(place, Some(Err(_))) {
+        return refuse(&mut writer, "sanbox: too many commands at once\n").await;
+    }
+    let Some(request) = receive(&mut reader, subject.is_some()).await else {
         return;
     };
+    let subject = subject.filter(|known| !has_role(&appliance, known.uid, &request));
     if subject.is_some() && !may_ask(&request.tool, &request.arguments) {
         let refusal = format!("{}: permission denied\n", request.tool);
         return refuse(&mut writer, &refusal).await;
     }
-    let uid = subject.as_ref().map_or(request.uid, |subject| subject.uid);
+    let uid = peer.unwrap_or(request.uid);
     let (tool, arguments) = (request.tool, request.arguments);
     let asked = format!("{} by user {uid}", commands::line(&tool, &arguments));
     let job = job_of_shell(&appliance, uid, &tool, &arguments);

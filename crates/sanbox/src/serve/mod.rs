@@ -6,6 +6,7 @@ pub(crate) mod devices;
 pub(crate) mod fuse;
 pub(crate) mod iscsi;
 mod lanes;
+pub(crate) mod management;
 pub(crate) mod metrics;
 pub(crate) mod nbd;
 pub(crate) mod nfs;
@@ -210,10 +211,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     };
 
     // Before the pools: a page says that one is slow to open.
-    let console = match config.console.port {
-        0 => None,
-        _ => Some(tokio::spawn(console::serve(appliance.clone()))),
-    };
+    let managing = tokio::spawn(manage(appliance.clone()));
 
     let opening = async {
         appliance.clear_stale_mounts().await;
@@ -258,9 +256,8 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     let requests = appliance.stop_sharing();
     saying_what_is_awaited("requests of clients to end", requests).await;
     ticking.abort();
-    for task in [metrics, console].into_iter().flatten() {
-        task.abort();
-    }
+    managing.abort();
+    metrics.inspect(|task| task.abort());
     let impatient = async {
         // One ^C often arrives as several signals; only one well after the first means it.
         tokio::time::sleep(PATIENCE).await;
@@ -289,6 +286,17 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     appliance.state().mark_ended();
     tracing::info!(target: SANBOX, "ended");
     Ok(())
+}
+
+/// Opens what manages the appliance, and serves the console.
+async fn manage(appliance: Arc<Appliance>) {
+    match management::open(&appliance).await {
+        Ok(api) if appliance.config().console.port != 0 => console::serve(appliance, api).await,
+        Ok(_) => {}
+        Err(error) => {
+            tracing::error!(target: SANBOX, "no console, no users and no log of jobs: {error:#}");
+        }
+    }
 }
 
 /// Logs how the last run ended, when not in order.

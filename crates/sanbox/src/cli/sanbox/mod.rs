@@ -9,6 +9,7 @@ pub(crate) mod directory;
 mod doctor;
 mod documents;
 mod files;
+mod job;
 mod log;
 mod remote_path;
 pub(crate) mod sample;
@@ -16,6 +17,7 @@ mod tar;
 mod target;
 mod top;
 mod tune;
+mod user;
 mod volume;
 mod zilstat;
 
@@ -53,6 +55,8 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "top" => top::run(session, &args).await,
         "tune" => tune::run(session, &args).await,
         "log" => log::run(session, &args),
+        "user" => user::run(session, &args).await,
+        "job" => job::run(session, &args).await,
         "stmfadm" | "sbdadm" => comstar::units(session, command.name, &args).await,
         "itadm" => comstar::targets(session, &args).await,
         "doctor" => doctor::run(session).await,
@@ -128,6 +132,12 @@ impl Arguments {
             .filter_map(|(_, value)| value.as_deref())
             .chain(longs.filter_map(|(_, value)| value.as_deref()))
             .collect()
+    }
+
+    /// All values of a long option.
+    pub(crate) fn longs(&self, name: &str) -> Vec<&str> {
+        let given = self.longs.iter().filter(|(given, _)| *given == name);
+        given.filter_map(|(_, value)| value.as_deref()).collect()
     }
 
     /// The last value of a letter.

@@ -1,8 +1,11 @@
-//! Who may use the API: the one-time setup, users with their roles, sessions.
+//! Who may use the API: the one-time setup, users with their roles, sessions; API keys (`keys`) and second factors (`totp`).
 //!
 //! Everything needed to answer a request is in memory; the database is written, never waited for by a request that only reads.
 //! Users are changed in the database first: what was answered holds after a restart. Sessions and setup links are stored where that
 //! is possible, and hold for this run where it is not. Passwords are kept as argon2id hashes, secrets as SHA-256 hashes.
+
+mod keys;
+mod totp;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,8 +21,15 @@ use tokio::sync::Semaphore;
 use utoipa::ToSchema;
 
 use crate::attempts::Attempts;
-use crate::database::{Database, DatabaseError, Opened};
+use crate::database::{self, Database, DatabaseError, Opened};
 use crate::secret::{self, SecretHash};
+
+use keys::ApiKey;
+pub use keys::{KeyUse, KeyView, NewKey};
+use totp::SecondFactor;
+#[cfg(test)]
+pub(crate) use totp::code_of_base32;
+pub use totp::{Enrolment, SecondFactorState};
 
 /// Seconds without a request after which a session ends (OWASP ASVS 4.0, 3.3.2).
 pub const SESSION_IDLE_SECONDS: u64 = 30 * 60;
@@ -65,7 +75,9 @@ impl Role {
         }
     }
 
-    fn from_name(name: &str) -> Option<Self> {
+    /// Returns the role of this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
         [Self::Viewer, Self::Operator, Self::Owner]
             .into_iter()
             .find(|role| role.as_str() == name)
@@ -83,6 +95,21 @@ pub enum AccountError {
     /// Wrong name or wrong password.
     #[error("wrong name or password")]
     Credentials,
+    /// Name and password are right, and the user has a second factor.
+    #[error("the code of the authenticator is needed, or a recovery code")]
+    SecondFactorNeeded,
+    /// The code is not the one of this moment, or was used already.
+    #[error("this code is not valid: it may be too old, or the clocks differ")]
+    SecondFactor,
+    /// There is a second factor already.
+    #[error("'{0}' has a second factor already: remove it first")]
+    SecondFactorExists(String),
+    /// There is none.
+    #[error("'{0}' has no second factor")]
+    SecondFactorMissing(String),
+    /// What was asked for a key is more than its user may, or makes no sense.
+    #[error("{0}")]
+    Key(String),
     /// Too many log-ins failed.
     #[error("too many log-ins failed: try again in {0} s")]
     Wait(u64),
@@ -122,7 +149,7 @@ pub enum AccountError {
 #[derive(Clone, Debug)]
 struct User {
     role: Role,
-    /// PHC string of argon2id.
+    /// PHC string of argon2id; empty when no password lets the user in.
     password: String,
     created: u64,
 }
@@ -160,10 +187,37 @@ pub struct SessionUser {
     pub name: String,
     /// Role now.
     pub role: Role,
-    /// What the client repeats in each change that it asks for.
+    /// What the client repeats in each change that it asks for; empty with a key, which no page can make a browser show.
     pub csrf: String,
-    /// The session.
+    /// The session, or the key.
     pub session: SecretHash,
+    /// The API key that was shown in place of a session.
+    pub key: Option<KeyUse>,
+}
+
+impl SessionUser {
+    /// Whether it is a key for some datasets alone.
+    #[must_use]
+    pub fn is_for_datasets(&self) -> bool {
+        self.key
+            .as_ref()
+            .is_some_and(|key| !key.datasets.is_empty())
+    }
+
+    /// Whether what was shown reaches a dataset, snapshot or bookmark: a key may be for some alone.
+    #[must_use]
+    pub fn reaches(&self, name: &str) -> bool {
+        self.key.as_ref().is_none_or(|key| key.reaches(name))
+    }
+
+    /// Returns who it is as logs show it.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        match &self.key {
+            Some(key) => format!("{} (key {})", self.name, key.name),
+            None => self.name.clone(),
+        }
+    }
 }
 
 /// A user, for a list.
@@ -175,12 +229,18 @@ pub struct UserEntry {
     pub role: Role,
     /// Creation, seconds since 1970.
     pub created: u64,
+    /// A password lets the user in; without one only API keys do.
+    pub password: bool,
+    /// A log-in needs a second factor.
+    pub second_factor: bool,
 }
 
 #[derive(Debug, Default)]
 struct AccountTables {
     users: BTreeMap<String, User>,
     sessions: BTreeMap<SecretHash, Session>,
+    keys: BTreeMap<SecretHash, ApiKey>,
+    factors: BTreeMap<String, SecondFactor>,
     setup_tokens: Vec<SecretHash>,
     attempts: Attempts,
 }
@@ -222,14 +282,11 @@ impl Accounts {
         &self.database
     }
 
-    /// Whether there is no owner yet.
+    /// Whether there is no owner yet who can log in.
     #[must_use]
     pub fn needs_setup(&self) -> bool {
-        !self
-            .tables()
-            .users
-            .values()
-            .any(|user| user.role == Role::Owner)
+        let is_owner = |user: &User| user.role == Role::Owner && !user.password.is_empty();
+        !self.tables().users.values().any(is_owner)
     }
 
     /// Makes a setup token, valid until an owner was made with one. It is on the disk when this returns, if the disk takes it.
@@ -290,22 +347,45 @@ impl Accounts {
         if !is_valid {
             return Err(AccountError::SetupToken);
         }
-        self.insert_user(name, password, Role::Owner, now).await?;
+        self.insert_user(name, Some(password), Role::Owner, now)
+            .await?;
         self.tables().setup_tokens.clear();
         self.begin_session(name, now)
     }
 
-    /// Begins a session of a user who knows the password.
+    /// Begins a session of a user who knows the password, and shows the code of the second factor if there is one.
     ///
     /// # Errors
-    /// [`AccountError::Credentials`], [`AccountError::Wait`], [`AccountError::Busy`].
+    /// [`AccountError::Credentials`], [`AccountError::SecondFactorNeeded`], [`AccountError::SecondFactor`], [`AccountError::Wait`],
+    /// [`AccountError::Busy`].
     pub async fn log_in(
+        &self,
+        name: &str,
+        password: &str,
+        code: Option<&str>,
+        address: IpAddr,
+        now: u64,
+    ) -> Result<NewSession, AccountError> {
+        self.verify(name, password, address, now).await?;
+        match self.check_second_factor(name, code, now).await {
+            Err(AccountError::SecondFactor) => {
+                self.tables().attempts.failed(address, name, now);
+                return Err(AccountError::SecondFactor);
+            }
+            checked => checked?,
+        }
+        self.tables().attempts.succeeded(address, name);
+        self.begin_session(name, now)
+    }
+
+    /// Checks a password, and counts a wrong one.
+    async fn verify(
         &self,
         name: &str,
         password: &str,
         address: IpAddr,
         now: u64,
-    ) -> Result<NewSession, AccountError> {
+    ) -> Result<(), AccountError> {
         // Names that are none are counted as one, so that they fill no memory.
         let counted = if check_name(name).is_ok() { name } else { "" };
         let (known, stored) = {
@@ -314,20 +394,20 @@ impl Accounts {
                 return Err(AccountError::Wait(seconds));
             }
             let user = tables.users.get(name);
-            let stored = user.map_or(&self.no_user, |user| &user.password);
-            (user.is_some(), stored.clone())
+            let stored = user.map(|user| &user.password);
+            let stored = stored.filter(|password| !password.is_empty());
+            (stored.is_some(), stored.unwrap_or(&self.no_user).clone())
         };
         let is_right = password.len() <= PASSWORD_BYTES_MAX && {
             let password = password.to_owned();
             self.hashing(move || verify_password(&password, &stored))
                 .await?
         };
-        if !(known && is_right) {
-            self.tables().attempts.failed(address, counted, now);
-            return Err(AccountError::Credentials);
+        if known && is_right {
+            return Ok(());
         }
-        self.tables().attempts.succeeded(address, counted);
-        self.begin_session(name, now)
+        self.tables().attempts.failed(address, counted, now);
+        Err(AccountError::Credentials)
     }
 
     /// Returns the user of the session with this secret, and counts the use; `None` when it has ended or never was.
@@ -360,15 +440,24 @@ impl Accounts {
             role,
             csrf,
             session: hash,
+            key: None,
         })
     }
 
-    /// Whether a session goes on; this does not count as a use of it.
+    /// Whether a session goes on, or a key is valid; this does not count as a use of it.
     #[must_use]
     pub fn is_current(&self, session: SecretHash, now: u64) -> bool {
         let tables = self.tables();
+        let key = tables.keys.get(&session);
         let session = tables.sessions.get(&session);
         session.is_some_and(|session| !session.is_over(now))
+            || key.is_some_and(|key| !key.is_over(now))
+    }
+
+    /// Returns the role of a user.
+    #[must_use]
+    pub fn role(&self, name: &str) -> Option<Role> {
+        self.tables().users.get(name).map(|user| user.role)
     }
 
     /// Ends a session.
@@ -380,22 +469,25 @@ impl Accounts {
     /// Lists the users in the order of their names.
     #[must_use]
     pub fn users(&self) -> Vec<UserEntry> {
+        let tables = self.tables();
         let entry = |(name, user): (&String, &User)| UserEntry {
             name: name.clone(),
             role: user.role,
             created: user.created,
+            password: !user.password.is_empty(),
+            second_factor: tables.has_second_factor(name),
         };
-        self.tables().users.iter().map(entry).collect()
+        tables.users.iter().map(entry).collect()
     }
 
-    /// Makes a user. Durable on return.
+    /// Makes a user; without a password one who has API keys only. Durable on return.
     ///
     /// # Errors
     /// A bad name or password, [`AccountError::Exists`], [`AccountError::Database`].
     pub async fn add_user(
         &self,
         name: &str,
-        password: &str,
+        password: Option<&str>,
         role: Role,
         now: u64,
     ) -> Result<(), AccountError> {
@@ -403,33 +495,58 @@ impl Accounts {
         self.insert_user(name, password, role, now).await
     }
 
-    /// Removes a user and ends the user's sessions. Durable on return.
+    /// Removes a user, and ends the user's sessions and keys. Durable on return.
     ///
     /// # Errors
     /// [`AccountError::Missing`], [`AccountError::LastOwner`], [`AccountError::Database`].
     pub async fn remove_user(&self, name: &str) -> Result<(), AccountError> {
         let _changes = self.changes.lock().await;
-        {
-            let tables = self.tables();
-            let user = tables.users.get(name);
-            let user = user.ok_or_else(|| AccountError::Missing(name.to_owned()))?;
-            let is_owner = |user: &&User| user.role == Role::Owner;
-            if is_owner(&user) && tables.users.values().filter(is_owner).count() == 1 {
-                return Err(AccountError::LastOwner(name.to_owned()));
-            }
-        }
+        self.tables().check_not_last_owner(name)?;
         let stored = name.to_owned();
         self.database
             .call(move |sql| {
                 let transaction = sql.transaction()?;
-                transaction.execute("DELETE FROM user WHERE name = ?1", [&stored])?;
-                transaction.execute("DELETE FROM session WHERE user = ?1", [&stored])?;
+                for of_user in [
+                    "DELETE FROM user WHERE name = ?1",
+                    "DELETE FROM session WHERE user = ?1",
+                    "DELETE FROM api_key WHERE user = ?1",
+                    "DELETE FROM second_factor WHERE user = ?1",
+                ] {
+                    transaction.execute(of_user, [&stored])?;
+                }
                 transaction.commit()
             })
             .await?;
         let mut tables = self.tables();
         tables.users.remove(name);
         tables.sessions.retain(|_, session| session.user != name);
+        tables.keys.retain(|_, key| key.user != name);
+        tables.factors.remove(name);
+        Ok(())
+    }
+
+    /// Changes a user's role, that of the user's sessions and keys with it. Durable on return.
+    ///
+    /// # Errors
+    /// [`AccountError::Missing`], [`AccountError::LastOwner`], [`AccountError::Database`].
+    pub async fn change_role(&self, name: &str, role: Role) -> Result<(), AccountError> {
+        let _changes = self.changes.lock().await;
+        if role == Role::Owner {
+            self.role(name)
+                .ok_or_else(|| AccountError::Missing(name.to_owned()))?;
+        } else {
+            self.tables().check_not_last_owner(name)?;
+        }
+        let stored = name.to_owned();
+        self.database
+            .call(move |sql| {
+                let change = "UPDATE user SET role = ?2 WHERE name = ?1";
+                sql.execute(change, params![stored, role.as_str()])
+            })
+            .await?;
+        if let Some(user) = self.tables().users.get_mut(name) {
+            user.role = role;
+        }
         Ok(())
     }
 
@@ -447,33 +564,54 @@ impl Accounts {
         now: u64,
     ) -> Result<(), AccountError> {
         check_password(new)?;
-        let proof = self.log_in(&user.name, current, address, now).await?;
-        self.log_out(proof.session.session);
+        self.verify(&user.name, current, address, now).await?;
+        self.store_password(&user.name, new, Some(user.session))
+            .await
+    }
+
+    /// Gives a user a new password, and ends all of the user's sessions. Durable on return.
+    ///
+    /// # Errors
+    /// [`AccountError::Missing`], a bad password, [`AccountError::Database`].
+    pub async fn reset_password(&self, name: &str, new: &str) -> Result<(), AccountError> {
+        check_password(new)?;
+        self.store_password(name, new, None).await
+    }
+
+    /// Stores a password, and ends all sessions of the user but `own`.
+    async fn store_password(
+        &self,
+        name: &str,
+        new: &str,
+        own: Option<SecretHash>,
+    ) -> Result<(), AccountError> {
         let _changes = self.changes.lock().await;
+        self.role(name)
+            .ok_or_else(|| AccountError::Missing(name.to_owned()))?;
         let password = new.to_owned();
         let hashed = self.hashing(move || hash_password(&password)).await??;
-        let (name, stored, own) = (user.name.clone(), hashed.clone(), user.session);
+        let (user, stored) = (name.to_owned(), hashed.clone());
         self.database
             .call(move |sql| {
                 let transaction = sql.transaction()?;
                 transaction.execute(
                     "UPDATE user SET password = ?2 WHERE name = ?1",
-                    params![name, stored],
+                    params![user, stored],
                 )?;
                 transaction.execute(
-                    "DELETE FROM session WHERE user = ?1 AND hash <> ?2",
-                    params![name, own],
+                    "DELETE FROM session WHERE user = ?1 AND hash IS NOT ?2",
+                    params![user, own],
                 )?;
                 transaction.commit()
             })
             .await?;
         let mut tables = self.tables();
-        if let Some(known) = tables.users.get_mut(&user.name) {
+        if let Some(known) = tables.users.get_mut(name) {
             known.password = hashed;
         }
         tables
             .sessions
-            .retain(|hash, session| session.user != user.name || *hash == own);
+            .retain(|hash, session| session.user != name || Some(*hash) == own);
         Ok(())
     }
 
@@ -481,12 +619,12 @@ impl Accounts {
     async fn insert_user(
         &self,
         name: &str,
-        password: &str,
+        password: Option<&str>,
         role: Role,
         now: u64,
     ) -> Result<(), AccountError> {
         check_name(name)?;
-        check_password(password)?;
+        password.map_or(Ok(()), check_password)?;
         {
             let tables = self.tables();
             if tables.users.contains_key(name) {
@@ -496,8 +634,10 @@ impl Accounts {
                 return Err(AccountError::Full);
             }
         }
-        let password = password.to_owned();
-        let hashed = self.hashing(move || hash_password(&password)).await??;
+        let hashed = match password.map(str::to_owned) {
+            Some(password) => self.hashing(move || hash_password(&password)).await??,
+            None => String::new(),
+        };
         let user = User {
             role,
             password: hashed,
@@ -511,7 +651,7 @@ impl Accounts {
                     "INSERT INTO user VALUES (?1, ?2, ?3, ?4)",
                     params![key, stored.role.as_str(), stored.password, stored.created],
                 )?;
-                if stored.role == Role::Owner {
+                if stored.role == Role::Owner && !stored.password.is_empty() {
                     transaction.execute("DELETE FROM setup_token", [])?;
                 }
                 transaction.commit()
@@ -566,6 +706,7 @@ impl Accounts {
                 role,
                 csrf,
                 session: hash,
+                key: None,
             },
         })
     }
@@ -592,6 +733,19 @@ impl Accounts {
 
     fn tables(&self) -> MutexGuard<'_, AccountTables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AccountTables {
+    /// Fails when the user is the only owner who can log in, or is none.
+    fn check_not_last_owner(&self, name: &str) -> Result<(), AccountError> {
+        let user = self.users.get(name);
+        let user = user.ok_or_else(|| AccountError::Missing(name.to_owned()))?;
+        let is_owner = |user: &&User| user.role == Role::Owner && !user.password.is_empty();
+        if is_owner(&user) && self.users.values().filter(is_owner).count() == 1 {
+            return Err(AccountError::LastOwner(name.to_owned()));
+        }
+        Ok(())
     }
 }
 
@@ -630,6 +784,11 @@ fn load(sql: &rusqlite::Connection, now: u64) -> rusqlite::Result<AccountTables>
     let mut tokens = sql.prepare("SELECT hash FROM setup_token ORDER BY created, rowid")?;
     let hashes = tokens.query_map([], |row| row.get(0))?;
     tables.setup_tokens = hashes.collect::<rusqlite::Result<_>>()?;
+    // A database that cannot be written may be one that an older program made.
+    if database::has_table(sql, "api_key")? {
+        tables.load_keys(sql)?;
+        tables.load_second_factors(sql)?;
+    }
     Ok(tables)
 }
 
@@ -673,14 +832,14 @@ mod tests {
     use super::*;
 
     const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
-    const PASSWORD: &str = "correct horse battery";
+    pub(super) const PASSWORD: &str = "correct horse battery";
 
-    async fn opened(directory: &tempfile::TempDir, now: u64) -> Accounts {
+    pub(super) async fn opened(directory: &tempfile::TempDir, now: u64) -> Accounts {
         let path = directory.path().join("state.db");
         Accounts::open(path, now).await.expect("opens").0
     }
 
-    async fn with_owner(directory: &tempfile::TempDir) -> (Accounts, NewSession) {
+    pub(super) async fn with_owner(directory: &tempfile::TempDir) -> (Accounts, NewSession) {
         let accounts = opened(directory, 0).await;
         let token = accounts.new_setup_token(0).await.expect("a token");
         let session = accounts.set_up(&token, "ann", PASSWORD, HOME, 0).await;
@@ -729,7 +888,10 @@ mod tests {
             assert!(accounts.session(&new.secret, now).is_some(), "at {now}");
         }
         assert!(accounts.session(&new.secret, SESSION_SECONDS).is_none());
-        let again = accounts.log_in("ann", PASSWORD, HOME, 5).await.expect("in");
+        let again = accounts
+            .log_in("ann", PASSWORD, None, HOME, 5)
+            .await
+            .expect("in");
         assert!(
             accounts
                 .session(&again.secret, 5 + SESSION_IDLE_SECONDS)
@@ -743,17 +905,22 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let (accounts, _) = with_owner(&directory).await;
         for name in ["ann", "nobody", "no name!"] {
-            let wrong = accounts.log_in(name, "wrong password", HOME, 0).await;
+            let wrong = accounts.log_in(name, "wrong password", None, HOME, 0).await;
             assert!(matches!(wrong, Err(AccountError::Credentials)), "{name}");
         }
-        accounts.log_in("ann", PASSWORD, HOME, 0).await.expect("in");
+        accounts
+            .log_in("ann", PASSWORD, None, HOME, 0)
+            .await
+            .expect("in");
         for _ in 0..5 {
-            let _ = accounts.log_in("ann", "wrong password", HOME, 0).await;
+            let _ = accounts
+                .log_in("ann", "wrong password", None, HOME, 0)
+                .await;
         }
-        let blocked = accounts.log_in("ann", PASSWORD, HOME, 0).await;
+        let blocked = accounts.log_in("ann", PASSWORD, None, HOME, 0).await;
         assert!(matches!(blocked, Err(AccountError::Wait(_))));
         accounts
-            .log_in("ann", PASSWORD, HOME, 10)
+            .log_in("ann", PASSWORD, None, HOME, 10)
             .await
             .expect("in");
     }
@@ -762,31 +929,46 @@ mod tests {
     async fn users_come_and_go_with_their_sessions() {
         let directory = tempfile::tempdir().expect("a directory");
         let (accounts, ann) = with_owner(&directory).await;
-        let bad = accounts.add_user("Bob", PASSWORD, Role::Viewer, 1).await;
+        let bad = accounts
+            .add_user("Bob", Some(PASSWORD), Role::Viewer, 1)
+            .await;
         assert!(matches!(bad, Err(AccountError::Name)));
         accounts
-            .add_user("bob", PASSWORD, Role::Viewer, 1)
+            .add_user("bob", Some(PASSWORD), Role::Viewer, 1)
             .await
             .expect("added");
-        let twice = accounts.add_user("bob", PASSWORD, Role::Owner, 1).await;
+        let twice = accounts
+            .add_user("bob", Some(PASSWORD), Role::Owner, 1)
+            .await;
         assert!(matches!(twice, Err(AccountError::Exists(_))));
-        let bob = accounts.log_in("bob", PASSWORD, HOME, 2).await.expect("in");
+        let bob = accounts
+            .log_in("bob", PASSWORD, None, HOME, 2)
+            .await
+            .expect("in");
         assert_eq!(bob.session.role, Role::Viewer);
         accounts.remove_user("bob").await.expect("removed");
         assert!(accounts.session(&bob.secret, 2).is_none());
         let last = accounts.remove_user("ann").await;
         assert!(matches!(last, Err(AccountError::LastOwner(_))));
-        let other = accounts.log_in("ann", PASSWORD, HOME, 3).await.expect("in");
+        let other = accounts
+            .log_in("ann", PASSWORD, None, HOME, 3)
+            .await
+            .expect("in");
         accounts
             .change_password(&ann.session, PASSWORD, "another password", HOME, 3)
             .await
             .expect("changed");
         assert!(accounts.session(&ann.secret, 3).is_some());
         assert!(accounts.session(&other.secret, 3).is_none());
-        assert!(accounts.log_in("ann", PASSWORD, HOME, 4).await.is_err());
+        assert!(
+            accounts
+                .log_in("ann", PASSWORD, None, HOME, 4)
+                .await
+                .is_err()
+        );
         let accounts = opened(&directory, 5).await;
         accounts
-            .log_in("ann", "another password", HOME, 5)
+            .log_in("ann", "another password", None, HOME, 5)
             .await
             .expect("in");
         assert_eq!(accounts.users().len(), 1);

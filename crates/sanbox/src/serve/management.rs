@@ -1,0 +1,105 @@
+//! What manages the appliance beside its pools: users, keys, jobs and the API behind which they are. The console serves it to browsers,
+//! commands use it directly.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+
+use anyhow::Context as _;
+use engine::PoolHandle;
+use futures_util::{FutureExt as _, StreamExt as _, stream};
+use manage::api::{Api, Backend};
+use manage::database::Opened;
+use manage::jobs::StartedCommand;
+
+use crate::appliance::Appliance;
+use crate::cli::Caller;
+use crate::logging::CONSOLE;
+use crate::serve::control::{self, GivenCommand, RunningCommand};
+
+/// What the API sees of the appliance.
+struct ApplianceBackend(Weak<Appliance>);
+
+impl Backend for ApplianceBackend {
+    fn open_pools(&self) -> Vec<PoolHandle> {
+        let appliance = self.0.upgrade();
+        appliance.map_or_else(Vec::new, |appliance| appliance.open_pools())
+    }
+
+    fn closed_pools(&self) -> Vec<String> {
+        let Some(appliance) = self.0.upgrade() else {
+            return Vec::new();
+        };
+        let open = appliance.open_pools();
+        let is_open = |name: &String| open.iter().any(|pool| pool.name() == name);
+        let mut names = appliance.remembered_pools();
+        names.retain(|name| !is_open(name));
+        names
+    }
+
+    fn start(&self, tool: String, arguments: Vec<String>) -> io::Result<StartedCommand> {
+        let ending = || io::Error::other("the appliance is ending");
+        let appliance = self.0.upgrade().ok_or_else(ending)?;
+        let given = GivenCommand {
+            caller: Caller {
+                directory: PathBuf::from("/"),
+                ..Caller::default()
+            },
+            subject: None,
+            tool,
+            arguments,
+            input: None,
+        };
+        let RunningCommand {
+            output,
+            exit,
+            abort,
+        } = control::start(appliance, given)?;
+        let aborted = abort.clone();
+        Ok(StartedCommand {
+            output: stream::unfold(output, |mut output| async {
+                let (_, bytes) = output.recv().await?;
+                Some((bytes, output))
+            })
+            .boxed(),
+            exit: async move {
+                match exit.await {
+                    Ok(exit) => Some(exit.0),
+                    Err(_) if aborted.is_aborted() => None,
+                    // A command that panicked is reported as an error; the daemon goes on.
+                    Err(_) => Some(1),
+                }
+            }
+            .boxed(),
+            cancel: Box::new(move || abort.abort()),
+        })
+    }
+}
+
+/// Opens what manages the appliance, once in a process. A state directory that cannot be written is logged.
+///
+/// # Errors
+/// Its database can be neither read nor made.
+pub(crate) async fn open(appliance: &Arc<Appliance>) -> anyhow::Result<Arc<Api>> {
+    if let Some(api) = appliance.api() {
+        return Ok(api);
+    }
+    let backend = ApplianceBackend(Arc::downgrade(appliance));
+    let database = appliance.state().path().join("state.db");
+    let opened = Api::open(database, Box::new(backend)).await;
+    let (api, how) = opened.context("opening the database of users and jobs")?;
+    match how {
+        Opened::Whole => {}
+        Opened::Replaced(aside) => tracing::error!(
+            target: CONSOLE,
+            "the database of users and sessions was damaged and is kept as {}: set up the console anew",
+            aside.display()
+        ),
+        Opened::ReadOnly(why) => tracing::warn!(
+            target: CONSOLE,
+            "users cannot be changed, and sessions end with this process: the state directory cannot be written ({why})"
+        ),
+    }
+    appliance.keep_api(api.clone());
+    Ok(api)
+}
