@@ -29,6 +29,7 @@ mod mount_stress;
 mod multihost;
 mod nbd;
 mod nonsense;
+mod policies;
 mod properties;
 mod quotas;
 mod received;

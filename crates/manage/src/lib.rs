@@ -16,6 +16,7 @@ pub mod config;
 pub mod control;
 pub mod database;
 pub mod jobs;
+pub mod policy;
 pub mod secret;
 pub mod state;
 pub mod targets;

@@ -34,9 +34,13 @@ pub(crate) const MOUNT: &str = "mount";
 pub(crate) const NBD: &str = "nbd";
 /// NFS, its port mapper, and which datasets are shared.
 pub(crate) const NFS: &str = "nfs";
+/// Snapshot policies.
+pub(crate) const POLICY: &str = "policy";
 
 /// All modules, as levels and lines name them.
-const MODULES: &[&str] = &[SANBOX, CONSOLE, CONTROL, DEVICES, ISCSI, MOUNT, NBD, NFS];
+const MODULES: &[&str] = &[
+    SANBOX, CONSOLE, CONTROL, DEVICES, ISCSI, MOUNT, NBD, NFS, POLICY,
+];
 
 /// Which events are written: a level for all, and others for single modules.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,6 +11,7 @@ pub(crate) mod metrics;
 pub(crate) mod nbd;
 pub(crate) mod nfs;
 mod outbox;
+mod policies;
 pub(crate) mod resolve;
 pub(crate) mod shares;
 
@@ -199,6 +200,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     });
 
     let keeping = tokio::spawn(crate::memory::keep(Arc::downgrade(&appliance)));
+    let policies = tokio::spawn(policies::keep(Arc::downgrade(&appliance)));
     let metrics = match config.metrics.port {
         0 => None,
         port => match metrics::listen(port).await {
@@ -252,6 +254,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     notify("STOPPING=1");
     control.abort();
     reloading.abort();
+    policies.abort();
     let _ = std::fs::remove_file(&socket);
     let requests = appliance.stop_sharing();
     saying_what_is_awaited("requests of clients to end", requests).await;

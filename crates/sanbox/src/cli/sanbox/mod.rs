@@ -11,6 +11,7 @@ mod documents;
 mod files;
 mod job;
 mod log;
+mod policy;
 mod remote_path;
 pub(crate) mod sample;
 mod tar;
@@ -57,6 +58,8 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "log" => log::run(session, &args),
         "user" => user::run(session, &args).await,
         "job" => job::run(session, &args).await,
+        "policy" => policy::run(session, &args).await,
+        "snapshots" => policy::snapshots(session, &args).await,
         "stmfadm" | "sbdadm" => comstar::units(session, command.name, &args).await,
         "itadm" => comstar::targets(session, &args).await,
         "doctor" => doctor::run(session).await,

@@ -1,0 +1,344 @@
+//! What the policies of a pool ask for at a moment: computed from what exists, and nothing else.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::retention::CLOCK_SLACK;
+use super::{Decision, Period, Policy, SnapshotState, decide, latest_boundary, next_boundary};
+
+/// Where a dataset's policy comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PolicySource {
+    /// Set on this dataset.
+    Local,
+    /// Set on the ancestor of this name.
+    Inherited(String),
+    /// It came with a received stream, here or at an ancestor: it is not in force.
+    Received,
+}
+
+/// A dataset that has the property.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatasetState {
+    /// Full name.
+    pub name: String,
+    /// The value of the property.
+    pub policy: String,
+    /// Where that comes from.
+    pub source: PolicySource,
+    /// Bytes written since the newest snapshot.
+    pub written_bytes: u64,
+    /// Its snapshots, in any order.
+    pub snapshots: Vec<SnapshotState>,
+}
+
+/// Snapshots to be taken in one txg.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotGroup {
+    /// Full names.
+    pub names: Vec<String>,
+    /// Their classes, separated by commas: the value of [`super::CLASSES_PROPERTY`].
+    pub classes: String,
+}
+
+/// What is to be done now, and when to look again.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// What is to be taken.
+    pub take: Vec<SnapshotGroup>,
+    /// What is to be destroyed, by full name, the oldest of each dataset first.
+    pub destroy: Vec<String>,
+    /// What a person must mend: the dataset, and why nothing is done for it.
+    pub problems: Vec<(String, String)>,
+    /// The next moment at which something is due; `None` where nothing ever is.
+    pub next: Option<Timestamp>,
+}
+
+/// Computes what is due for the datasets of one pool.
+#[must_use]
+pub fn plan(datasets: &[DatasetState], now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    let mut groups: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    for dataset in datasets {
+        if dataset.source == PolicySource::Received {
+            continue;
+        }
+        let policy: Policy = match dataset.policy.parse() {
+            Ok(policy) => policy,
+            Err(error) => {
+                let why = format!("the policy '{}' cannot be read: {error}", dataset.policy);
+                plan.problems.push((dataset.name.clone(), why));
+                continue;
+            }
+        };
+        if policy.take {
+            let next = policy
+                .classes
+                .iter()
+                .filter_map(|class| next_boundary(&policy, &class.period, now))
+                .min();
+            plan.next = [plan.next, next].into_iter().flatten().min();
+            take(dataset, &policy, now, &mut groups, &mut plan.problems);
+        }
+        let decisions = decide(&policy, &dataset.snapshots, now);
+        let expired = decisions.into_iter().filter(|decision| !decision.is_kept());
+        let name = |decision: Decision| format!("{}@{}", dataset.name, decision.snapshot);
+        plan.destroy.extend(expired.map(name));
+    }
+    plan.take = groups
+        .into_iter()
+        .map(|((_, classes), names)| SnapshotGroup { names, classes })
+        .collect();
+    plan
+}
+
+/// Adds what is due for one dataset to the groups, which are by name of the snapshot and classes.
+fn take(
+    dataset: &DatasetState,
+    policy: &Policy,
+    now: Timestamp,
+    groups: &mut BTreeMap<(String, String), Vec<String>>,
+    problems: &mut Vec<(String, String)>,
+) {
+    let due: Vec<&Period> = policy
+        .classes
+        .iter()
+        .map(|class| &class.period)
+        .filter(|period| is_due(dataset, policy, period, now))
+        .collect();
+    let Some(longest) = due.last() else {
+        return;
+    };
+    if policy.skip_unchanged && dataset.written_bytes == 0 && !dataset.snapshots.is_empty() {
+        return;
+    }
+    let name = policy.naming.snapshot_name(longest, now, &policy.zone);
+    if dataset
+        .snapshots
+        .iter()
+        .any(|snapshot| snapshot.name == name)
+    {
+        let why = format!(
+            "the snapshot '{name}' exists already, and is not one of this policy's; 'naming' chooses other names"
+        );
+        problems.push((dataset.name.clone(), why));
+        return;
+    }
+    let classes: Vec<String> = due.into_iter().map(Period::name).collect();
+    let full = format!("{}@{name}", dataset.name);
+    groups
+        .entry((name, classes.join(",")))
+        .or_default()
+        .push(full);
+}
+
+/// Whether the period that `now` is in has no snapshot yet. Snapshots ahead of the clock do not count: after the clock was set back to the
+/// right time, they would else stand for every period until their time comes.
+fn is_due(dataset: &DatasetState, policy: &Policy, period: &Period, now: Timestamp) -> bool {
+    let Some(start) = latest_boundary(policy, period, now) else {
+        return false;
+    };
+    let end = now.saturating_add(CLOCK_SLACK).unwrap_or(Timestamp::MAX);
+    let class = period.name();
+    !dataset.snapshots.iter().any(|snapshot| {
+        let is_of_class = snapshot
+            .classes
+            .as_ref()
+            .is_some_and(|classes| classes.contains(&class));
+        is_of_class && (start..=end).contains(&snapshot.creation)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use jiff::{SignedDuration, ToSpan as _};
+
+    use super::*;
+
+    fn dataset(name: &str, policy: &str) -> DatasetState {
+        DatasetState {
+            name: name.to_owned(),
+            policy: policy.to_owned(),
+            source: PolicySource::Local,
+            written_bytes: 1,
+            snapshots: Vec::new(),
+        }
+    }
+
+    /// Does what the plan says, as the pool would; returns how many snapshots were taken.
+    fn apply(datasets: &mut [DatasetState], plan: &Plan, now: Timestamp, txg: &mut u64) -> usize {
+        *txg += 1;
+        let mut taken = 0;
+        for group in &plan.take {
+            for full in &group.names {
+                let (name, snapshot) = full.split_once('@').expect("a snapshot");
+                let dataset = datasets
+                    .iter_mut()
+                    .find(|dataset| dataset.name == name)
+                    .expect("a dataset");
+                dataset.snapshots.push(SnapshotState {
+                    name: snapshot.to_owned(),
+                    creation: now,
+                    create_txg: *txg,
+                    classes: Some(group.classes.split(',').map(str::to_owned).collect()),
+                    holds: 0,
+                    has_clones: false,
+                });
+                taken += 1;
+            }
+        }
+        let gone: BTreeSet<&String> = plan.destroy.iter().collect();
+        for dataset in datasets {
+            let name = dataset.name.clone();
+            dataset
+                .snapshots
+                .retain(|snapshot| !gone.contains(&format!("{name}@{}", snapshot.name)));
+        }
+        taken
+    }
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().expect("a time")
+    }
+
+    #[test]
+    fn one_snapshot_serves_all_classes_that_are_due_and_all_datasets_at_once() {
+        let datasets = [
+            dataset("tank/a", "hourly=2 daily=2"),
+            dataset("tank/b", "hourly=2 daily=2"),
+        ];
+        let first = plan(&datasets, at("2026-11-25T02:15:00Z"));
+        let expected = SnapshotGroup {
+            names: vec![
+                "tank/a@auto-20261125T021500Z".to_owned(),
+                "tank/b@auto-20261125T021500Z".to_owned(),
+            ],
+            classes: "hourly,daily".to_owned(),
+        };
+        assert_eq!(first.take, [expected]);
+        assert_eq!(first.next, Some(at("2026-11-25T03:00:00Z")));
+    }
+
+    /// The appliance was off for 30 days, was restarted every seven minutes, and its clock jumped: never more than one snapshot a period,
+    /// and never more than the policy keeps.
+    #[test]
+    fn nothing_makes_it_run_amok() {
+        let mut datasets = [dataset("tank/a", "hourly=24 daily=7 monthly=2")];
+        let (mut now, mut txg) = (at("2026-01-01T00:00:30Z"), 0);
+        let mut taken = 0;
+        for round in 0..20_000 {
+            let todo = plan(&datasets, now);
+            taken += apply(&mut datasets, &todo, now, &mut txg);
+            let todo = plan(&datasets, now);
+            assert!(todo.take.is_empty(), "{round}: {now}: {todo:?}");
+            apply(&mut datasets, &todo, now, &mut txg);
+            assert!(
+                datasets[0].snapshots.len() <= 24 + 7 + 2 + 2,
+                "{round}: {now}"
+            );
+            now = match round {
+                5000 => now + SignedDuration::from_hours(24 * 30),
+                // The clock says 2050 for a while, and is set right again.
+                9000 => now + SignedDuration::from_hours(24 * 365 * 20),
+                9003 => now - SignedDuration::from_hours(24 * 365 * 20),
+                _ => now.checked_add(7.minutes()).expect("a time"),
+            };
+        }
+        // 97 days of hours and a few starts: not one more.
+        let hours = 20_000 * 7 / 60 + 6;
+        assert!(
+            (hours - 10..=hours + 3).contains(&taken),
+            "{taken} of {hours}"
+        );
+    }
+
+    #[test]
+    fn snapshots_of_the_future_neither_count_nor_go() {
+        let mut datasets = [dataset("tank/a", "daily=2")];
+        let mut txg = 0;
+        let future = at("2050-01-01T10:00:00Z");
+        let todo = plan(&datasets, future);
+        assert_eq!(apply(&mut datasets, &todo, future, &mut txg), 1);
+        for day in 1..=5 {
+            let now = at(&format!("2026-11-0{day}T10:00:00Z"));
+            let todo = plan(&datasets, now);
+            assert_eq!(apply(&mut datasets, &todo, now, &mut txg), 1, "{now}");
+        }
+        assert_eq!(datasets[0].snapshots.len(), 4, "{datasets:?}");
+    }
+
+    #[test]
+    fn received_and_unreadable_policies_and_strangers_are_left_alone() {
+        let mut received = dataset("tank/a", "hourly=1");
+        received.source = PolicySource::Received;
+        let mut stranger = dataset("tank/c", "hourly=1");
+        let now = at("2026-11-25T02:15:00Z");
+        stranger.snapshots.push(SnapshotState {
+            name: "auto-20261125T021500Z".to_owned(),
+            creation: now,
+            create_txg: 1,
+            classes: None,
+            holds: 0,
+            has_clones: false,
+        });
+        let plan = plan(&[received, dataset("tank/b", "hourly"), stranger], now);
+        assert_eq!((plan.take, plan.destroy), (Vec::new(), Vec::new()));
+        let names: Vec<&str> = plan
+            .problems
+            .iter()
+            .map(|(name, _)| name.as_str())
+            .collect();
+        assert_eq!(names, ["tank/b", "tank/c"]);
+    }
+
+    #[test]
+    fn unchanged_datasets_are_skipped_where_that_is_wanted() {
+        let mut datasets = [
+            dataset("tank/a", "hourly=3 unchanged=skip"),
+            dataset("tank/b", "hourly=3"),
+        ];
+        let mut txg = 0;
+        for hour in 1..=5 {
+            for dataset in &mut datasets {
+                dataset.written_bytes = u64::from(hour == 1 || hour == 4);
+            }
+            let now = at(&format!("2026-11-25T0{hour}:00:00Z"));
+            let todo = plan(&datasets, now);
+            apply(&mut datasets, &todo, now, &mut txg);
+        }
+        let names = |dataset: &DatasetState| {
+            dataset
+                .snapshots
+                .iter()
+                .map(|s| s.name[14..16].to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(names(&datasets[0]), ["01", "04"]);
+        assert_eq!(
+            datasets[1].snapshots.len(),
+            4,
+            "the fifth is taken before the oldest goes"
+        );
+    }
+
+    #[test]
+    fn a_hundred_thousand_snapshots_are_decided_in_a_moment() {
+        let mut big = dataset("tank/a", "hourly=50000");
+        let now = at("2026-11-25T02:15:00Z");
+        big.snapshots = (0..100_000_u64)
+            .map(|index| SnapshotState {
+                name: format!("s{index}"),
+                creation: now
+                    - SignedDuration::from_mins(100_000 - i64::try_from(index).expect("small")),
+                create_txg: index,
+                classes: Some(vec!["hourly".to_owned()]),
+                holds: 0,
+                has_clones: false,
+            })
+            .collect();
+        assert_eq!(plan(&[big], now).destroy.len(), 50_000);
+    }
+}

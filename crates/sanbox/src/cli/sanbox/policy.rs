@@ -1,0 +1,287 @@
+//! `sanbox policy` and `sanbox snapshots`: which snapshots are taken and kept, set, shown, foreseen and explained.
+
+use std::io::IsTerminal as _;
+
+use engine::{EngineError, PoolHandle};
+use jiff::{Timestamp, ToSpan as _, Zoned};
+use manage::policy::{self, DatasetState, PROPERTY, Policy, PolicySource, SnapshotState};
+
+use super::Arguments;
+use crate::cli::format::{Column, table};
+use crate::cli::{Exit, Outcome, Session, dataset_clause};
+
+/// Days ahead that `policy preview` looks where no date is given.
+const PREVIEW_DAYS: i64 = 30;
+
+pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
+    let operands: Vec<&str> = args.operands.iter().map(String::as_str).collect();
+    match operands.as_slice() {
+        ["set", dataset, line] => set(session, dataset, line).await,
+        ["clear", dataset] => clear(session, dataset).await,
+        ["show"] => show(session, args, None).await,
+        ["show", dataset] => show(session, args, Some(dataset)).await,
+        ["preview", dataset] => preview(session, args, dataset, None).await,
+        ["preview", dataset, line] => preview(session, args, dataset, Some(line)).await,
+        _ => Err(session.usage_only()),
+    }
+}
+
+/// `sanbox snapshots why`.
+pub(super) async fn snapshots(session: &Session, args: &Arguments) -> Outcome {
+    let ["why", name] = args.operands.iter().map(String::as_str).collect::<Vec<_>>()[..] else {
+        return Err(session.usage_only());
+    };
+    let (dataset, wanted) = match name.split_once('@') {
+        Some((dataset, snapshot)) => (dataset, Some(snapshot)),
+        None => (name, None),
+    };
+    let state = state(session, dataset).await?;
+    let policy = in_force(session, &state)?;
+    let decisions = policy::decide(&policy, &state.snapshots, Timestamp::now());
+    let mut rows = Vec::new();
+    for decision in decisions {
+        if wanted.is_none_or(|wanted| wanted == decision.snapshot) {
+            rows.push(vec![
+                format!("{dataset}@{}", decision.snapshot),
+                decision.reason.to_string(),
+            ]);
+        }
+    }
+    if rows.is_empty() && wanted.is_some() {
+        return Err(session.fail(format!("cannot open '{name}': dataset does not exist")));
+    }
+    print(session, args, &["SNAPSHOT", "WHY"], &rows);
+    Ok(())
+}
+
+async fn set(session: &Session, dataset: &str, line: &str) -> Outcome {
+    let policy = parse(session, line)?;
+    let pool = open(session, dataset).await?;
+    let settings = [(PROPERTY.to_owned(), policy.to_string())];
+    let done = pool.set_dataset_properties(dataset, &settings).await;
+    done.map_err(|error| {
+        session.fail(format!(
+            "cannot set the policy of '{dataset}': {}",
+            dataset_clause(&error)
+        ))
+    })?;
+    session.record(&pool).await;
+    if !session.appliance.lives_on() && std::io::stderr().is_terminal() {
+        session
+            .out
+            .error("no daemon runs: snapshots are taken as soon as 'sanbox serve' does");
+    }
+    Ok(())
+}
+
+async fn clear(session: &Session, dataset: &str) -> Outcome {
+    let pool = open(session, dataset).await?;
+    let done = pool.inherit(dataset, PROPERTY, false).await;
+    done.map_err(|error| {
+        session.fail(format!(
+            "cannot clear the policy of '{dataset}': {}",
+            dataset_clause(&error)
+        ))
+    })?;
+    session.record(&pool).await;
+    Ok(())
+}
+
+async fn show(session: &Session, args: &Arguments, root: Option<&str>) -> Outcome {
+    let pools = match root {
+        Some(root) => vec![open(session, root).await?],
+        None => {
+            session.appliance.pools().await;
+            session.appliance.open_pools()
+        }
+    };
+    let now = Timestamp::now();
+    let mut rows = Vec::new();
+    for pool in pools {
+        let read = async {
+            let found = policy::policies(&pool, root.unwrap_or(pool.name())).await?;
+            policy::states(&pool, &found).await
+        };
+        let states = read.await.map_err(|error| {
+            session.fail(format!(
+                "cannot open '{}': {}",
+                pool.name(),
+                dataset_clause(&error)
+            ))
+        })?;
+        rows.extend(states.iter().map(|state| row(state, now)));
+    }
+    if rows.is_empty() && !args.has('H') {
+        session.out.line("no dataset has a policy ('sanbox policy set DATASET \"hourly=24 daily=7\"' gives it one)");
+        return Ok(());
+    }
+    print(
+        session,
+        args,
+        &["NAME", "SNAPSHOTS", "NEWEST", "NEXT", "SOURCE", "POLICY"],
+        &rows,
+    );
+    Ok(())
+}
+
+/// A line of `policy show`.
+fn row(state: &DatasetState, now: Timestamp) -> Vec<String> {
+    let taken: Vec<&SnapshotState> = state
+        .snapshots
+        .iter()
+        .filter(|snapshot| snapshot.classes.is_some())
+        .collect();
+    let newest = taken.iter().map(|snapshot| snapshot.creation).max();
+    let source = match &state.source {
+        PolicySource::Local => "local".to_owned(),
+        PolicySource::Inherited(from) => format!("inherited from {from}"),
+        PolicySource::Received => "received (not in force)".to_owned(),
+    };
+    let next = match state.policy.parse::<Policy>() {
+        Err(error) => format!("never: {error}"),
+        Ok(_) if state.source == PolicySource::Received => "-".to_owned(),
+        Ok(policy) if policy.is_off() || !policy.take => "-".to_owned(),
+        Ok(_) => {
+            let plan = policy::plan(std::slice::from_ref(state), now);
+            match plan.next {
+                _ if !plan.take.is_empty() => "now".to_owned(),
+                Some(next) => minute(next),
+                None => "never".to_owned(),
+            }
+        }
+    };
+    let newest = newest.map_or_else(|| "-".to_owned(), minute);
+    vec![
+        state.name.clone(),
+        taken.len().to_string(),
+        newest,
+        next,
+        source,
+        state.policy.clone(),
+    ]
+}
+
+async fn preview(
+    session: &Session,
+    args: &Arguments,
+    dataset: &str,
+    line: Option<&str>,
+) -> Outcome {
+    let now = Timestamp::now();
+    let then = match args.long("on") {
+        None => Zoned::now().saturating_add(PREVIEW_DAYS.days()).timestamp(),
+        Some(date) => {
+            let parsed = date.parse::<jiff::civil::DateTime>().ok();
+            let zoned = parsed.and_then(|local| local.to_zoned(jiff::tz::TimeZone::system()).ok());
+            let then = zoned
+                .map(|zoned| zoned.timestamp())
+                .filter(|then| *then > now);
+            then.ok_or_else(|| {
+                session.misuse(format!(
+                    "--on {date}: not a date to come, YYYY-MM-DD or YYYY-MM-DDTHH:MM"
+                ))
+            })?
+        }
+    };
+    let state = state(session, dataset).await?;
+    let policy = match line {
+        Some(line) => parse(session, line)?,
+        None => in_force(session, &state)?,
+    };
+    session.out.line(format!("policy of {dataset}: {policy}"));
+    let decisions = policy::decide(&policy, &state.snapshots, now);
+    let going: Vec<_> = decisions
+        .iter()
+        .filter(|decision| !decision.is_kept())
+        .collect();
+    session.out.line(format!(
+        "now: {} snapshots, {} of them would be destroyed",
+        decisions.len(),
+        going.len()
+    ));
+    for decision in &going {
+        session
+            .out
+            .line(format!("  {dataset}@{}", decision.snapshot));
+    }
+    let found = policy::forecast(&policy, &state.snapshots, now, then);
+    session.out.line(format!(
+        "{}: {} snapshots of the policy, if the appliance runs all the time",
+        minute(then),
+        found.len()
+    ));
+    for class in &policy.classes {
+        let name = class.period.name();
+        let times: Vec<_> = found
+            .iter()
+            .filter(|(_, classes)| classes.contains(&name))
+            .map(|(at, _)| *at)
+            .collect();
+        if let (Some(first), Some(last)) = (times.first(), times.last()) {
+            session.out.line(format!(
+                "  {name:<8} {:>6}  {} to {}",
+                times.len(),
+                minute(*first),
+                minute(*last)
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The moment in the machine's zone, to the minute.
+fn minute(at: Timestamp) -> String {
+    let local = at.to_zoned(jiff::tz::TimeZone::system());
+    local.strftime("%Y-%m-%d %H:%M").to_string()
+}
+
+fn print(session: &Session, args: &Arguments, titles: &[&str], rows: &[Vec<String>]) {
+    let columns: Vec<Column> = titles.iter().map(|title| Column::left(title)).collect();
+    session.out.text(table(&columns, rows, args.has('H')));
+}
+
+fn parse(session: &Session, line: &str) -> Result<Policy, Exit> {
+    line.parse()
+        .map_err(|error| session.fail(format!("bad policy: {error}")))
+}
+
+async fn open(session: &Session, dataset: &str) -> Result<PoolHandle, Exit> {
+    let pool = session.appliance.pool_of(dataset).await;
+    pool.map_err(|error| {
+        session.fail(format!(
+            "cannot open '{dataset}': {}",
+            dataset_clause(&error)
+        ))
+    })
+}
+
+/// Returns a dataset with its policy (`off` where it has none) and its snapshots.
+async fn state(session: &Session, dataset: &str) -> Result<DatasetState, Exit> {
+    let pool = open(session, dataset).await?;
+    let read = async {
+        let found = policy::policies(&pool, dataset).await?;
+        let mut own = found
+            .into_iter()
+            .filter(|(name, ..)| name == dataset)
+            .collect::<Vec<_>>();
+        if own.is_empty() {
+            own.push((dataset.to_owned(), "off".to_owned(), PolicySource::Local));
+        }
+        let state = policy::states(&pool, &own).await?.pop();
+        state.ok_or_else(|| EngineError::DatasetNotFound(dataset.to_owned()))
+    };
+    read.await.map_err(|error| {
+        session.fail(format!(
+            "cannot open '{dataset}': {}",
+            dataset_clause(&error)
+        ))
+    })
+}
+
+/// The policy that a dataset's snapshots are kept by.
+fn in_force(session: &Session, state: &DatasetState) -> Result<Policy, Exit> {
+    match state.source {
+        PolicySource::Received => parse(session, "off"),
+        _ => parse(session, &state.policy),
+    }
+}

@@ -1,0 +1,142 @@
+//! Snapshot policies as an administrator meets them: set in a shell, carried out by the daemon, explained, and never run amok, however
+//! often the daemon is killed.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::cli::Place;
+
+fn snapshots(place: &Place) -> Vec<String> {
+    let listed = place.run("zfs list -Ht snapshot -o name");
+    let names = listed.lines().filter(|line| line.contains('@'));
+    names.map(str::to_owned).collect()
+}
+
+#[track_caller]
+fn wait_until(place: &Place, is_so: impl Fn(&[String]) -> bool) {
+    let start = Instant::now();
+    loop {
+        let list = snapshots(place);
+        if is_so(&list) {
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "{list:?}");
+        sleep(Duration::from_millis(100));
+    }
+}
+
+fn restart(place: &mut Place) {
+    place.kill();
+    place.serve(&["--nfs-port", "0"]);
+}
+
+#[test]
+fn a_policy_takes_one_snapshot_a_period_however_often_the_daemon_is_killed() {
+    let mut place = Place::new();
+    let made = place.run(
+        "truncate -s 256M a && zpool create tank $PWD/a && zfs create -p tank/vm/one && zfs create tank/vm/off && \
+         zfs create tank/other",
+    );
+    assert_eq!(made, "");
+    assert_eq!(
+        place.run(
+            "sanbox policy set tank/vm 'yearly=2 monthly=3' && sanbox policy set tank/vm/off off"
+        ),
+        ""
+    );
+    place.serve(&["--nfs-port", "0"]);
+    wait_until(&place, |list| list.len() == 2);
+    for _ in 0..3 {
+        restart(&mut place);
+        assert!(place.run("sanbox policy show").contains("tank/vm/one"));
+    }
+    let taken = snapshots(&place);
+    // One for each dataset with the policy, all of one moment and one name.
+    assert_eq!(taken.len(), 2, "{taken:?}");
+    assert_eq!(
+        taken[0].split('@').nth(1),
+        taken[1].split('@').nth(1),
+        "{taken:?}"
+    );
+    let txgs = place.run("zfs get -Hpo value createtxg -t snapshot -r tank/vm");
+    let txgs: Vec<&str> = txgs.lines().collect();
+    assert!(txgs.len() == 2 && txgs[0] == txgs[1], "{txgs:?}");
+
+    let why = place.run(&format!("sanbox snapshots why -H {}", taken[0]));
+    assert_eq!(
+        why,
+        format!("{}\tkept: number 1 of the newest 3 monthly\n", taken[0])
+    );
+    let shown = place.run("sanbox policy show -H tank/vm");
+    assert!(
+        shown.contains("inherited from tank/vm\tmonthly=3 yearly=2"),
+        "{shown}"
+    );
+
+    // Snapshots of others are never destroyed; those of a class that left the policy go, held ones when they are released.
+    assert_eq!(place.run("zfs snapshot tank/vm@mine"), "");
+    let held = taken
+        .iter()
+        .find(|name| name.starts_with("tank/vm@"))
+        .expect("of tank/vm")
+        .clone();
+    assert_eq!(place.run(&format!("zfs hold keep {held}")), "");
+    assert_eq!(
+        place.run("sanbox policy set tank/vm 'cron=\"0 0 1 1 *\" keep=1'"),
+        ""
+    );
+    // A start looks at once.
+    restart(&mut place);
+    wait_until(&place, |list| !list.contains(&taken[1]));
+    let why = place.run(&format!("sanbox snapshots why -H {held}"));
+    assert!(why.contains("kept: it is held"), "{why}");
+    assert_eq!(place.run(&format!("zfs release keep {held}")), "");
+    restart(&mut place);
+    wait_until(&place, |list| !list.contains(&held));
+    assert!(snapshots(&place).contains(&"tank/vm@mine".to_owned()));
+    place.stop();
+}
+
+#[test]
+fn policies_that_cannot_be_read_and_previews() {
+    let mut place = Place::new();
+    assert_eq!(
+        place.run("truncate -s 256M a && zpool create tank $PWD/a"),
+        ""
+    );
+    assert_eq!(
+        place.run("sanbox policy set tank 'daily=7 hourly'"),
+        "! bad policy: 'hourly' is not NAME=VALUE\n[1]\n"
+    );
+    assert_eq!(
+        place.run("sanbox policy set tank/none daily=7"),
+        "! cannot set the policy of 'tank/none': dataset does not exist\n[1]\n"
+    );
+    let shown = place.run("sanbox policy preview tank 'daily=7 hourly=24' --on 2090-01-01");
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!(lines[0], "policy of tank: hourly=24 daily=7", "{shown}");
+    assert_eq!(
+        lines[1], "now: 0 snapshots, 0 of them would be destroyed",
+        "{shown}"
+    );
+    assert!(
+        lines[2].starts_with("2090-01-01 00:00: 30 snapshots of the policy"),
+        "{shown}"
+    );
+    assert!(
+        lines[3].trim_start().starts_with("hourly       24  "),
+        "{shown}"
+    );
+    // A policy that some other tool wrote wrongly destroys nothing, and says so.
+    assert_eq!(place.run("zfs set org.sanbox:policy=often tank"), "");
+    let shown = place.run("sanbox policy show");
+    assert!(
+        shown.contains("never: 'often' is not NAME=VALUE"),
+        "{shown}"
+    );
+    assert_eq!(
+        place.run("sanbox policy clear tank && sanbox policy show -H"),
+        ""
+    );
+    place.stop();
+}
