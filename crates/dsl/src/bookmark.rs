@@ -22,6 +22,7 @@ use crate::namecheck::{self, split};
 use crate::object_directory::NORMALIZE_TOUPPER;
 use crate::property::DatasetKind;
 use crate::space::Sizes;
+use crate::sync_task::EachName;
 
 /// What was referenced by the snapshot of a bookmark.
 pub(crate) fn referenced(bookmark: &BookmarkPhys) -> Sizes {
@@ -37,6 +38,82 @@ pub(crate) fn freed_before_next(bookmark: &BookmarkPhys) -> Sizes {
 pub(crate) enum BookmarkSource {
     Snapshot(Rc<DatasetState>),
     Bookmark(BookmarkPhys),
+}
+
+/// A bookmark to be made of a snapshot or of another bookmark.
+pub(crate) struct NewBookmark {
+    pub(crate) name: String,
+    pub(crate) source: String,
+}
+
+impl AsRef<str> for NewBookmark {
+    fn as_ref(&self) -> &str {
+        &self.name
+    }
+}
+
+/// Makes bookmarks.
+pub(crate) struct CreateBookmarks(pub(crate) Vec<NewBookmark>);
+
+impl EachName for CreateBookmarks {
+    type Item = NewBookmark;
+    type Checked = BookmarkSource;
+
+    fn name(&self) -> &'static str {
+        "bookmark"
+    }
+
+    fn items(&self) -> &[NewBookmark] {
+        &self.0
+    }
+
+    async fn check_one(
+        &self,
+        pool: &Rc<DslPool>,
+        new: &NewBookmark,
+    ) -> Result<Option<BookmarkSource>> {
+        pool.check_bookmark(&new.name, &new.source).await.map(Some)
+    }
+
+    async fn apply_one(
+        &self,
+        pool: &Rc<DslPool>,
+        new: &NewBookmark,
+        source: BookmarkSource,
+        tx: &Tx,
+    ) -> Result<()> {
+        pool.create_bookmark(&new.name, source, tx).await
+    }
+}
+
+/// Destroys bookmarks.
+pub(crate) struct DestroyBookmarks(pub(crate) Vec<String>);
+
+impl EachName for DestroyBookmarks {
+    type Item = String;
+    type Checked = BookmarkPhys;
+
+    fn name(&self) -> &'static str {
+        "destroy bookmarks"
+    }
+
+    fn items(&self) -> &[String] {
+        &self.0
+    }
+
+    async fn check_one(&self, pool: &Rc<DslPool>, name: &String) -> Result<Option<BookmarkPhys>> {
+        pool.check_destroy_bookmark(name).await
+    }
+
+    async fn apply_one(
+        &self,
+        pool: &Rc<DslPool>,
+        name: &String,
+        _: BookmarkPhys,
+        tx: &Tx,
+    ) -> Result<()> {
+        pool.destroy_bookmark(name, tx).await
+    }
 }
 
 impl DslPool {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use dmu::Tx;
 use dmu::zap::{self, ZapValue};
 use ondisk::dsl::{UsedBy, dataset_flags, zapified_keys};
-use ondisk::{ObjectId, ObjectType};
+use ondisk::{ObjectId, ObjectType, Txg};
 
 use crate::dataset_state::DatasetState;
 use crate::deadlist::Deadlist;
@@ -15,6 +15,7 @@ use crate::error::{DslError, Result};
 use crate::namecheck::{self, split};
 use crate::property::DatasetKind;
 use crate::space::{Delta, Sizes, signed};
+use crate::sync_task::SyncTask;
 
 /// What a rename will do.
 pub(crate) enum Rename {
@@ -29,6 +30,71 @@ pub(crate) enum Rename {
         old: String,
         new: String,
     },
+}
+
+/// Destroys a file system or volume without snapshots and children.
+pub(crate) struct DestroyDataset {
+    pub(crate) name: String,
+}
+
+impl SyncTask for DestroyDataset {
+    type Checked = Rc<DatasetState>;
+    type Output = ();
+
+    fn name(&self) -> &'static str {
+        "destroy"
+    }
+
+    async fn check(&self, pool: &Rc<DslPool>, txg: Option<Txg>) -> Result<Rc<DatasetState>> {
+        let state = pool.check_destroy(&self.name).await?;
+        if let Some(txg) = txg {
+            let has_log = state.log().is_some_and(|log| log.has_chain());
+            if has_log || state.is_dirty_later(txg) {
+                let name = self.name.clone();
+                return Err(DslError::Busy { name });
+            }
+        }
+        Ok(state)
+    }
+
+    async fn prepare(&self, pool: &Rc<DslPool>, state: Rc<DatasetState>) -> Result<()> {
+        if let Some(log) = state.log() {
+            log.retire();
+        }
+        drop(state);
+        // What was written before its last handle went must not follow the destruction.
+        Ok(pool.services.clock.sync_all().await?)
+    }
+
+    async fn apply(self, pool: &Rc<DslPool>, state: Rc<DatasetState>, tx: &Tx) -> Result<()> {
+        pool.destroy_head(&state, tx).await
+    }
+}
+
+/// Renames a dataset, or a snapshot within its dataset.
+pub(crate) struct RenameDataset {
+    pub(crate) from: String,
+    pub(crate) to: String,
+    /// Snapshots of the same name below are renamed too.
+    pub(crate) recursive: bool,
+}
+
+impl SyncTask for RenameDataset {
+    type Checked = Rename;
+    type Output = ();
+
+    fn name(&self) -> &'static str {
+        "rename"
+    }
+
+    async fn check(&self, pool: &Rc<DslPool>, _: Option<Txg>) -> Result<Rename> {
+        pool.check_rename(&self.from, &self.to, self.recursive)
+            .await
+    }
+
+    async fn apply(self, pool: &Rc<DslPool>, rename: Rename, tx: &Tx) -> Result<()> {
+        pool.rename(rename, tx).await
+    }
 }
 
 impl DslPool {

@@ -19,8 +19,9 @@ use crate::dsl_pool::{DslPool, Found};
 use crate::error::{DslError, Result};
 use crate::namecheck;
 use crate::object_directory::{BPTREE_OBJ, OBJECT_DIRECTORY};
-use crate::property::Setting;
+use crate::property::{DatasetKind, Setting};
 use crate::space::{Delta, Sizes, signed};
+use crate::sync_task::SyncTask;
 
 /// What a promotion needs to know.
 pub(crate) struct Promotion {
@@ -46,7 +47,126 @@ struct PromotedSpace {
     origin_unique: u64,
 }
 
+/// Makes a clone of a snapshot.
+pub(crate) struct CloneSnapshot {
+    pub(crate) snapshot: String,
+    pub(crate) name: String,
+    pub(crate) settings: Vec<Setting>,
+    /// The uid that gets the permissions delegated to creators.
+    pub(crate) creator: u32,
+}
+
+impl SyncTask for CloneSnapshot {
+    /// The parent of the clone, and the snapshot.
+    type Checked = (Rc<DslDir>, Rc<DatasetState>);
+    type Output = ();
+
+    fn name(&self) -> &'static str {
+        "clone"
+    }
+
+    async fn check(&self, pool: &Rc<DslPool>, txg: Option<Txg>) -> Result<Self::Checked> {
+        let found = pool.check_clone(&self.snapshot, &self.name).await?;
+        let parent = pool.check_new(&self.name, &self.settings).await?;
+        let origin = pool.load_dataset(found.dataset, found.snapshot).await?;
+        // What the clone writes must be younger than the snapshot.
+        if txg.is_some_and(|txg| origin.phys().creation_txg >= txg.0) {
+            return Err(DslError::Again);
+        }
+        Ok((parent, origin))
+    }
+
+    async fn apply(self, pool: &Rc<DslPool>, checked: Self::Checked, tx: &Tx) -> Result<()> {
+        let (parent, origin) = checked;
+        let dir = pool
+            .create_child(&parent, &self.name, self.creator, tx)
+            .await?;
+        let state = pool.create_clone(dir, &origin, &self.settings, tx).await?;
+        let text = format!("origin={} ({})", self.snapshot, origin.object);
+        pool.event("clone", &self.name, state.object, text, tx);
+        Ok(())
+    }
+}
+
+/// Promotes a clone.
+pub(crate) struct PromoteClone {
+    pub(crate) name: String,
+}
+
+impl SyncTask for PromoteClone {
+    type Checked = Promotion;
+    type Output = ();
+
+    fn name(&self) -> &'static str {
+        "promote"
+    }
+
+    async fn check(&self, pool: &Rc<DslPool>, _: Option<Txg>) -> Result<Promotion> {
+        pool.check_promote(&self.name).await
+    }
+
+    async fn apply(self, pool: &Rc<DslPool>, promotion: Promotion, tx: &Tx) -> Result<()> {
+        pool.promote(&promotion, tx).await
+    }
+}
+
+/// Rolls a dataset back to its newest snapshot, which must be `target` if given.
+pub(crate) struct RollBack {
+    pub(crate) name: String,
+    pub(crate) target: Option<String>,
+}
+
+impl SyncTask for RollBack {
+    type Checked = Rc<DatasetState>;
+    type Output = ();
+
+    fn name(&self) -> &'static str {
+        "rollback"
+    }
+
+    async fn check(&self, pool: &Rc<DslPool>, txg: Option<Txg>) -> Result<Rc<DatasetState>> {
+        let state = pool
+            .check_rollback(&self.name, self.target.as_deref(), txg)
+            .await?;
+        if txg.is_some_and(|txg| state.is_dirty_later(txg)) {
+            let name = self.name.clone();
+            return Err(DslError::Busy { name });
+        }
+        Ok(state)
+    }
+
+    async fn prepare(&self, pool: &Rc<DslPool>, state: Rc<DatasetState>) -> Result<()> {
+        drop(state);
+        // Data written through handles that are closed must not be synced after the rollback.
+        Ok(pool.services.clock.sync_all().await?)
+    }
+
+    async fn apply(self, pool: &Rc<DslPool>, state: Rc<DatasetState>, tx: &Tx) -> Result<()> {
+        pool.rollback(&state, tx).await
+    }
+}
+
 impl DslPool {
+    /// Checks the snapshot and the name of a clone to be made; returns the snapshot.
+    async fn check_clone(self: &Rc<Self>, snapshot: &str, name: &str) -> Result<Found> {
+        let found = self.find(snapshot).await?;
+        if found.snapshot.is_none() {
+            return Err(DslError::WrongKind {
+                name: snapshot.into(),
+            });
+        }
+        self.require_key(&found.dir).await?;
+        namecheck::check(name, DatasetKind::Filesystem)?;
+        let pool_name = self.pool_name();
+        let in_pool = name
+            .strip_prefix(&pool_name)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        if !in_pool {
+            return Err(DslError::CrossPool);
+        }
+        Ok(found)
+    }
+
     /// Makes a clone of a snapshot in a new directory. Syncing context; the checks were made.
     pub(crate) async fn create_clone(
         self: &Rc<Self>,
@@ -366,7 +486,7 @@ impl DslPool {
     }
 
     /// Checks a rollback to the newest snapshot, which must be `target` if one is named.
-    pub(crate) async fn check_rollback(
+    async fn check_rollback(
         self: &Rc<Self>,
         name: &str,
         target: Option<&str>,

@@ -5,20 +5,22 @@ use std::rc::Rc;
 use dmu::zap::{self, ZapSpec};
 use dmu::{AllocSpec, Objset, ObjsetOptions, Tx};
 use ondisk::dsl::{DslDatasetPhys, DslDirPhys, dataset_flags, dir_flags, zapified_keys};
-use ondisk::{ObjectId, ObjectType, ObjsetType, TXG_INITIAL};
+use ondisk::{ObjectId, ObjectType, ObjsetType, TXG_INITIAL, Txg};
 
 use crate::bpobj::Bpobj;
 use crate::dataset_state::DatasetState;
 use crate::deadlist::Deadlist;
-use crate::dsl_dir::DslDir;
-use crate::dsl_pool::{DslPool, SpecialObjects};
+use crate::dsl_dir::{DslDir, available};
+use crate::dsl_pool::{DslPool, Found, SpecialObjects};
 use crate::empty_bpobj::EmptyBpobj;
 use crate::error::{DslError, Result};
 use crate::features::Features;
 use crate::file_owner::owner_of;
+use crate::namecheck;
 use crate::object_directory::{self, LIST_BLOCK, NORMALIZE_TOUPPER, OBJECT_DIRECTORY};
 use crate::property::{DatasetKind, Property, Setting, Value};
-use crate::types::{HierarchyOptions, NewHierarchy};
+use crate::sync_task::SyncTask;
+use crate::types::{HierarchyOptions, NewDataset, NewHierarchy};
 use crate::write_policy::write_policy;
 
 /// Bits of `os_flags`: the kinds of usage that are counted completely.
@@ -26,7 +28,116 @@ const ACCOUNT_USERS: u64 = 1;
 const ACCOUNT_OBJECTS: u64 = 2;
 const ACCOUNT_PROJECTS: u64 = 4;
 
+/// Creates a file system or volume, whose settings are complete; `init` fills it.
+pub(crate) struct CreateDataset<I> {
+    pub(crate) new: NewDataset,
+    pub(crate) init: I,
+}
+
+impl<I> SyncTask for CreateDataset<I>
+where
+    I: AsyncFnOnce(&Objset, &Tx, &[Setting]) -> Result<()> + 'static,
+{
+    type Checked = Rc<DslDir>;
+    type Output = ();
+
+    fn name(&self) -> &'static str {
+        "create"
+    }
+
+    async fn check(&self, pool: &Rc<DslPool>, _: Option<Txg>) -> Result<Rc<DslDir>> {
+        namecheck::check(&self.new.name, self.new.kind)?;
+        pool.check_new(&self.new.name, &self.new.settings).await
+    }
+
+    async fn apply(self, pool: &Rc<DslPool>, parent: Rc<DslDir>, tx: &Tx) -> Result<()> {
+        let Self { new, init } = self;
+        let dir = pool
+            .create_child(&parent, &new.name, new.creator, tx)
+            .await?;
+        let flags = case_insensitive_flag(&new.settings);
+        let state = pool.create_head(&dir, flags, tx).await?;
+        let found = Found {
+            dir,
+            dataset: state.object,
+            snapshot: None,
+        };
+        pool.apply_settings(&found, &new.settings, tx).await?;
+        pool.create_objects(&state, new.kind, &new.settings, init, tx)
+            .await?;
+        pool.event("create", &new.name, state.object, String::new(), tx);
+        Ok(())
+    }
+}
+
 impl DslPool {
+    /// Checks that a dataset of a well-formed name can be made; returns where.
+    pub(crate) async fn check_new(
+        self: &Rc<Self>,
+        name: &str,
+        settings: &[Setting],
+    ) -> Result<Rc<DslDir>> {
+        if self.find_dir(name).await?.is_some() {
+            return Err(DslError::Exists { name: name.into() });
+        }
+        let Some((above, _)) = name.rsplit_once('/') else {
+            return Err(DslError::ParentNotFound { name: name.into() });
+        };
+        let missing = || DslError::ParentNotFound { name: above.into() };
+        let parent = self.find_dir(above).await?.ok_or_else(missing)?;
+        if self.kind_of(&parent).await? != DatasetKind::Filesystem {
+            return Err(DslError::ParentNotFilesystem { name: above.into() });
+        }
+        self.check_filesystem_limit(&parent, 1).await?;
+        for setting in settings {
+            match setting {
+                Setting::Native(property, value) => {
+                    self.check_feature(*property, value)?;
+                    if *property == Property::Version && value.number() != Some(5) {
+                        return Err(DslError::Unsupported {
+                            what: "this file system version",
+                        });
+                    }
+                    if *property == Property::Dedup && value.number() != Some(2) {
+                        return Err(DslError::Unsupported {
+                            what: "deduplication",
+                        });
+                    }
+                    let reserves =
+                        matches!(property, Property::Reservation | Property::RefReservation);
+                    let room = available(&parent, self.pool_size(0), true);
+                    if reserves && value.number().unwrap_or(0) > room {
+                        return Err(DslError::NoSpace);
+                    }
+                }
+                Setting::UserQuota(..) | Setting::User(..) => {}
+            }
+        }
+        // A new dataset takes a few hundred kilobytes; a full pool refuses it here.
+        if available(&parent, self.pool_size(0), true) < (1 << 18) {
+            return Err(DslError::NoSpace);
+        }
+        Ok(parent)
+    }
+
+    /// Makes the directory of a new dataset whose name was checked, counted above and with what its creator is granted.
+    /// Syncing context.
+    pub(crate) async fn create_child(
+        self: &Rc<Self>,
+        parent: &Rc<DslDir>,
+        name: &str,
+        creator: u32,
+        tx: &Tx,
+    ) -> Result<Rc<DslDir>> {
+        let (_, component) = name.rsplit_once('/').expect("the name was checked");
+        let dir = self.create_dir(Some(parent), component, tx).await?;
+        self.adjust_count(parent, zapified_keys::FILESYSTEM_COUNT, 1, tx)
+            .await?;
+        self.start_counts(&dir, tx).await?;
+        self.grant_to_creator(&dir, creator, tx).await?;
+        Ok(dir)
+    }
+
     /// Makes the hierarchy of a new pool, up to but without the root dataset's contents.
     pub(crate) async fn create(
         mos: &Objset,
@@ -401,5 +512,17 @@ fn creation_txg(tx: &Tx) -> u64 {
         1
     } else {
         tx.txg().0
+    }
+}
+
+/// The dataset flag that tells of case-insensitive file names.
+pub(crate) fn case_insensitive_flag(settings: &[Setting]) -> u64 {
+    let sensitivity = settings.iter().find_map(|s| match s {
+        Setting::Native(Property::CaseSensitivity, Value::Number(n)) => Some(*n),
+        _ => None,
+    });
+    match sensitivity {
+        Some(1 | 2) => dataset_flags::CASE_INSENSITIVE,
+        _ => 0,
     }
 }

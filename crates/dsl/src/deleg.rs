@@ -12,13 +12,14 @@ use std::rc::Rc;
 use dmu::Tx;
 use dmu::zap::{self, ZapSpec, ZapValue};
 use ondisk::deleg::{is_key, keys_of_user};
-use ondisk::{ObjectId, ObjectType};
+use ondisk::{ObjectId, ObjectType, Txg};
 
 use crate::dsl_dir::DslDir;
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
 use crate::hierarchy::Hierarchy;
 use crate::namecheck::split;
+use crate::sync_task::SyncTask;
 
 /// Grants of one dataset: permissions and set names by the key of the entry.
 pub type Grants = BTreeMap<String, BTreeSet<String>>;
@@ -96,7 +97,13 @@ impl Hierarchy {
     /// # Errors
     /// `NotFound`, `BadName` for a malformed key.
     pub async fn allow(&self, name: &str, change: GrantChange) -> Result<()> {
-        self.change_grants("allow", name, change, false).await
+        let name = name.to_owned();
+        let task = ChangeGrants {
+            name,
+            change,
+            remove: false,
+        };
+        self.pool().run(task).await
     }
 
     /// Removes grants of a dataset; those that do not exist are skipped.
@@ -104,18 +111,34 @@ impl Hierarchy {
     /// # Errors
     /// `NotFound`, `BadName` for a malformed key.
     pub async fn unallow(&self, name: &str, change: GrantChange) -> Result<()> {
-        self.change_grants("unallow", name, change, true).await
+        let name = name.to_owned();
+        let task = ChangeGrants {
+            name,
+            change,
+            remove: true,
+        };
+        self.pool().run(task).await
+    }
+}
+
+/// Adds grants to a dataset, or removes them.
+struct ChangeGrants {
+    name: String,
+    change: GrantChange,
+    remove: bool,
+}
+
+impl SyncTask for ChangeGrants {
+    type Checked = Rc<DslDir>;
+    type Output = ();
+
+    fn name(&self) -> &'static str {
+        if self.remove { "unallow" } else { "allow" }
     }
 
-    async fn change_grants(
-        &self,
-        task: &'static str,
-        name: &str,
-        change: GrantChange,
-        remove: bool,
-    ) -> Result<()> {
-        for (key, permissions) in &change {
-            let empty = permissions.as_ref().map_or(!remove, Vec::is_empty);
+    async fn check(&self, pool: &Rc<DslPool>, _: Option<Txg>) -> Result<Rc<DslDir>> {
+        for (key, permissions) in &self.change {
+            let empty = permissions.as_ref().map_or(!self.remove, Vec::is_empty);
             if !is_key(key) || empty {
                 return Err(DslError::BadName {
                     name: key.clone(),
@@ -123,32 +146,24 @@ impl Hierarchy {
                 });
             }
         }
-        if split(name).snapshot.is_some() {
-            return Err(DslError::WrongKind { name: name.into() });
+        if split(&self.name).snapshot.is_some() {
+            let name = self.name.clone();
+            return Err(DslError::WrongKind { name });
         }
-        {
-            let _names = self.pool().config.read().await;
-            self.pool().find(name).await?;
+        Ok(pool.find(&self.name).await?.dir)
+    }
+
+    async fn apply(self, pool: &Rc<DslPool>, dir: Rc<DslDir>, tx: &Tx) -> Result<()> {
+        for (key, permissions) in &self.change {
+            if self.remove {
+                pool.remove_grant(&dir, key, permissions.as_deref(), tx)
+                    .await?;
+            } else {
+                pool.add_grant(&dir, key, permissions.iter().flatten(), tx)
+                    .await?;
+            }
         }
-        let name = name.to_owned();
-        self.submit(task, async move |this: &Self, tx: &Tx| {
-            let pool = this.pool();
-            let dir = pool.find(&name).await?.dir;
-            this.apply(async {
-                for (key, permissions) in &change {
-                    if remove {
-                        pool.remove_grant(&dir, key, permissions.as_deref(), tx)
-                            .await?;
-                    } else {
-                        pool.add_grant(&dir, key, permissions.iter().flatten(), tx)
-                            .await?;
-                    }
-                }
-                Ok(())
-            })
-            .await
-        })
-        .await
+        Ok(())
     }
 }
 

@@ -13,6 +13,9 @@ use crate::property::PropertyError;
 /// Result of the dataset layer.
 pub type Result<T, E = DslError> = std::result::Result<T, E>;
 
+/// Names that were refused, each with its reason. When there is one, nothing was done.
+pub type Refusals = Vec<(String, DslError)>;
+
 /// Why an operation on datasets failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum DslError {
@@ -129,6 +132,9 @@ pub enum DslError {
     /// A stream is damaged, or no stream.
     #[error("invalid stream ({0})")]
     Stream(#[from] crate::stream::StreamError),
+    /// Of several names some were refused; nothing was done.
+    #[error("{}", refused_text(.0))]
+    Refused(Refusals),
     /// Another change in the same txg prevents this one; it is retried in the next txg.
     #[error("try again")]
     Again,
@@ -235,6 +241,14 @@ pub enum DslError {
     Init(String),
 }
 
+fn refused_text(refused: &[(String, DslError)]) -> String {
+    let each: Vec<String> = refused
+        .iter()
+        .map(|(name, error)| format!("{name}: {error}"))
+        .collect();
+    each.join("; ")
+}
+
 impl From<ZioError> for DslError {
     fn from(error: ZioError) -> Self {
         Self::Zio(Arc::new(error))
@@ -255,6 +269,15 @@ impl DslError {
             Self::NoSpace | Self::Quota { .. } => true,
             Self::Dmu(error) => error.is_no_space(),
             _ => false,
+        }
+    }
+
+    /// Fails when names were refused.
+    pub(crate) fn if_refused(refused: Refusals) -> Result<()> {
+        if refused.is_empty() {
+            Ok(())
+        } else {
+            Err(Self::Refused(refused))
         }
     }
 

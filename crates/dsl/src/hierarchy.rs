@@ -2,19 +2,19 @@
 
 use std::rc::Rc;
 
-use dmu::{Objset, Tx, TxWeight};
-use ondisk::dsl::zapified_keys;
+use dmu::{Objset, Tx};
 use ondisk::{BlockPointer, ObjectId, Txg};
-use runtime::sync::oneshot;
 
+use crate::change::{DestroyDataset, RenameDataset};
+use crate::create::{CreateDataset, case_insensitive_flag};
 use crate::dataset::Dataset;
 use crate::dsl_pool::{DslPool, Found};
 use crate::error::{DslError, Result};
 use crate::features::Features;
 use crate::list::PropertySelection;
-use crate::namecheck;
-use crate::property::{DatasetKind, Property, Setting, Value};
-use crate::sync_state::QueuedTask;
+use crate::property::{DatasetKind, Property, Setting};
+use crate::setprop::{InheritProperty, SetProperties};
+use crate::sync_task::SyncTask as _;
 use crate::types::{
     DatasetInfo, DatasetProperties, HierarchyOptions, HistoryEvent, ListSpec, NewDataset,
     NewHierarchy,
@@ -309,95 +309,18 @@ impl Hierarchy {
         new: NewDataset,
         init: impl AsyncFnOnce(&Objset, &Tx, &[Setting]) -> Result<()> + 'static,
     ) -> Result<()> {
-        let settings = {
+        let mut task = CreateDataset { new, init };
+        {
             let _names = self.0.config.read().await;
-            let parent = self.check_create(&new).await?;
-            self.0
-                .complete_for_creation(Some(&parent), new.kind, new.settings.clone())
-                .await?
-        };
-        self.submit("create", async move |this: &Self, tx: &Tx| {
-            let pool = &this.0;
-            let parent = this.check_create(&new).await?;
-            this.apply(async {
-                let (_, component) = new.name.rsplit_once('/').expect("the name was checked");
-                let dir = pool.create_dir(Some(&parent), component, tx).await?;
-                pool.adjust_count(&parent, zapified_keys::FILESYSTEM_COUNT, 1, tx)
-                    .await?;
-                pool.start_counts(&dir, tx).await?;
-                pool.grant_to_creator(&dir, new.creator, tx).await?;
-                let state = pool
-                    .create_head(&dir, case_insensitive_flag(&settings), tx)
-                    .await?;
-                let found = Found {
-                    dir,
-                    dataset: state.object,
-                    snapshot: None,
-                };
-                pool.apply_settings(&found, &settings, tx).await?;
-                pool.create_objects(&state, new.kind, &settings, init, tx)
-                    .await?;
-                pool.event("create", &new.name, state.object, String::new(), tx);
-                Ok(())
-            })
-            .await
-        })
-        .await
-    }
-
-    async fn check_create(&self, new: &NewDataset) -> Result<Rc<crate::dsl_dir::DslDir>> {
-        namecheck::check(&new.name, new.kind)?;
-        self.check_new(&new.name, &new.settings).await
-    }
-
-    /// Checks that a dataset of a well-formed name can be made; returns where.
-    pub(crate) async fn check_new(
-        &self,
-        name: &str,
-        settings: &[Setting],
-    ) -> Result<Rc<crate::dsl_dir::DslDir>> {
-        let pool = &self.0;
-        if pool.find_dir(name).await?.is_some() {
-            return Err(DslError::Exists { name: name.into() });
+            let parent = task.check(&self.0, None).await?;
+            let new = &mut task.new;
+            let given = std::mem::take(&mut new.settings);
+            new.settings = self
+                .0
+                .complete_for_creation(Some(&parent), new.kind, given)
+                .await?;
         }
-        let Some((above, _)) = name.rsplit_once('/') else {
-            return Err(DslError::ParentNotFound { name: name.into() });
-        };
-        let missing = || DslError::ParentNotFound { name: above.into() };
-        let parent = pool.find_dir(above).await?.ok_or_else(missing)?;
-        if pool.kind_of(&parent).await? != DatasetKind::Filesystem {
-            return Err(DslError::ParentNotFilesystem { name: above.into() });
-        }
-        pool.check_filesystem_limit(&parent, 1).await?;
-        for setting in settings {
-            match setting {
-                Setting::Native(property, value) => {
-                    pool.check_feature(*property, value)?;
-                    if *property == Property::Version && value.number() != Some(5) {
-                        return Err(DslError::Unsupported {
-                            what: "this file system version",
-                        });
-                    }
-                    if *property == Property::Dedup && value.number() != Some(2) {
-                        return Err(DslError::Unsupported {
-                            what: "deduplication",
-                        });
-                    }
-                    let reserves =
-                        matches!(property, Property::Reservation | Property::RefReservation);
-                    let room = crate::dsl_dir::available(&parent, pool.pool_size(0), true);
-                    if reserves && value.number().unwrap_or(0) > room {
-                        return Err(DslError::NoSpace);
-                    }
-                }
-                Setting::UserQuota(..) | Setting::User(..) => {}
-            }
-        }
-        // A new dataset takes a few hundred kilobytes; a full pool refuses it here.
-        if crate::dsl_dir::available(&parent, pool.pool_size(0), true) < (1 << 18) {
-            return Err(DslError::NoSpace);
-        }
-        Ok(parent)
+        self.0.run_checked(task).await
     }
 
     /// Destroys a file system or volume that has no snapshots and children and is not open. Its
@@ -406,25 +329,8 @@ impl Hierarchy {
     /// # Errors
     /// `NotFound`, `HasChildren`, `HasSnapshots`, `Busy`, `WrongKind` for a pool's root.
     pub async fn destroy(&self, name: &str) -> Result<()> {
-        {
-            let _names = self.0.config.read().await;
-            let state = self.0.check_destroy(name).await?;
-            if let Some(log) = state.log() {
-                log.retire();
-            }
-        }
-        // What was written before its last handle went must not follow the destruction.
-        self.0.services.clock.sync_all().await?;
         let name = name.to_owned();
-        self.submit("destroy", async move |this: &Self, tx: &Tx| {
-            let state = this.0.check_destroy(&name).await?;
-            let logs = state.log().is_some_and(|log| log.has_chain());
-            if logs || state.is_dirty_later(tx.txg()) {
-                return Err(DslError::Busy { name });
-            }
-            this.apply(this.0.destroy_head(&state, tx)).await
-        })
-        .await
+        self.0.run(DestroyDataset { name }).await
     }
 
     /// Renames a dataset within the pool, or a snapshot within its dataset. Datasets below move
@@ -435,16 +341,13 @@ impl Hierarchy {
     /// `NotFound`, `Exists`, `ParentNotFound`, `ParentNotFilesystem`, `CrossPool`,
     /// `RenameBelowItself`, `NameTooLong`, `BadName`, `NoSpace`, `CountLimit`.
     pub async fn rename(&self, from: &str, to: &str, recursive: bool) -> Result<()> {
-        {
-            let _names = self.0.config.read().await;
-            self.0.check_rename(from, to, recursive).await?;
-        }
         let (from, to) = (from.to_owned(), to.to_owned());
-        self.submit("rename", async move |this: &Self, tx: &Tx| {
-            let rename = this.0.check_rename(&from, &to, recursive).await?;
-            this.apply(this.0.rename(rename, tx)).await
-        })
-        .await
+        let task = RenameDataset {
+            from,
+            to,
+            recursive,
+        };
+        self.0.run(task).await
     }
 
     /// Sets properties of a dataset, or user properties of a snapshot: all or none.
@@ -452,19 +355,8 @@ impl Hierarchy {
     /// # Errors
     /// `NotFound`, `FeatureDisabled`, `QuotaBelowUsed`, `ReservationAboveAvailable`, `Property`.
     pub async fn set_properties(&self, name: &str, settings: Vec<Setting>) -> Result<()> {
-        {
-            let _names = self.0.config.read().await;
-            let found = self.0.find(name).await?;
-            self.0.check_settings(&found, &settings).await?;
-        }
         let name = name.to_owned();
-        self.submit("set", async move |this: &Self, tx: &Tx| {
-            let found = this.0.find(&name).await?;
-            this.0.check_settings(&found, &settings).await?;
-            this.apply(this.0.apply_settings(&found, &settings, tx))
-                .await
-        })
-        .await
+        self.0.run(SetProperties { name, settings }).await
     }
 
     /// Clears a property so that it is inherited or the default again; with `received`, goes back
@@ -477,24 +369,23 @@ impl Hierarchy {
         if let Some(native) = native.filter(|p| !p.inheritable() && !received) {
             return Err(crate::property::PropertyError::ReadOnly(native.name().into()).into());
         }
-        let key = native.map_or_else(|| property.to_owned(), |p| p.name().to_owned());
-        {
-            let _names = self.0.config.read().await;
-            self.0.find(name).await?;
-        }
+        let property = native.map_or_else(|| property.to_owned(), |p| p.name().to_owned());
         let name = name.to_owned();
-        self.submit("inherit", async move |this: &Self, tx: &Tx| {
-            let found = this.0.find(&name).await?;
-            let limit = this.0.received_limit(&found, &key).await?;
-            if let Some(limit) = &limit {
-                this.0
-                    .check_settings(&found, std::slice::from_ref(limit))
-                    .await?;
-            }
-            this.apply(this.0.clear_property(&found, &key, received, limit, tx))
-                .await
-        })
-        .await
+        let task = InheritProperty {
+            name,
+            property,
+            received,
+        };
+        self.0.run(task).await
+    }
+
+    /// As [`DslPool::check_new`].
+    pub(crate) async fn check_new(
+        &self,
+        name: &str,
+        settings: &[Setting],
+    ) -> Result<Rc<crate::dsl_dir::DslDir>> {
+        self.0.check_new(name, settings).await
     }
 
     /// Runs `task` in syncing context and waits until its txg is on disk. The task must check
@@ -507,38 +398,13 @@ impl Hierarchy {
         name: &'static str,
         task: impl AsyncFnOnce(&Self, &Tx) -> Result<T> + 'static,
     ) -> Result<T> {
-        if self.0.read_only {
-            return Err(DslError::ReadOnly);
-        }
-        let clock = self.0.services.clock.clone();
-        let (send, receive) = oneshot(name);
-        let boxed: QueuedTask<DslPool> = Box::new(move |pool, tx| {
-            Box::pin(async move {
-                // The caller may be gone; the change is made nevertheless.
-                let _ = send.send(task(&Self(pool), &tx).await);
-            })
-        });
-        let tx = clock.begin(TxWeight::unthrottled()).await?;
-        let txg = tx.txg();
-        self.0.sync.queue(txg, boxed);
-        drop(tx);
-        clock.wait_synced(txg).await?;
-        match receive.await {
-            Ok(result) => result,
-            Err(_) => Err(dmu::DmuError::Stopped {
-                reason: "a task was dropped",
-            }
-            .into()),
-        }
+        let run = async move |pool: &Rc<DslPool>, tx: &Tx| task(&Self(pool.clone()), tx).await;
+        self.0.submit(name, run).await
     }
 
-    /// Poisons the pool when a change fails half-way: the txg must not be committed.
+    /// As [`DslPool::poison_on_error`].
     pub(crate) async fn apply<T>(&self, change: impl Future<Output = Result<T>>) -> Result<T> {
-        let result = change.await;
-        if let Err(error) = &result {
-            self.0.sync.poison(error.clone());
-        }
-        result
+        self.0.poison_on_error(change).await
     }
 
     /// One pass of the sync of `txg`: dirty datasets, deadlists, directories, the meta-objset, and
@@ -606,17 +472,5 @@ impl Hierarchy {
     pub async fn free_block(&self, bp: &BlockPointer, tx: &Tx) -> Result<()> {
         assert!(tx.is_syncing(), "free block happens in syncing context");
         self.0.free_blocks(&[*bp], tx).await
-    }
-}
-
-/// The dataset flag that tells of case-insensitive file names.
-fn case_insensitive_flag(settings: &[Setting]) -> u64 {
-    let sensitivity = settings.iter().find_map(|s| match s {
-        Setting::Native(Property::CaseSensitivity, Value::Number(n)) => Some(*n),
-        _ => None,
-    });
-    match sensitivity {
-        Some(1 | 2) => ondisk::dsl::dataset_flags::CASE_INSENSITIVE,
-        _ => 0,
     }
 }

@@ -12,9 +12,84 @@ use ondisk::{ObjectId, ObjectType};
 use crate::dataset_state::DatasetState;
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
+use crate::sync_task::EachName;
 
 /// Bytes in a tag at most.
 const TAG_MAX: usize = 256;
+
+/// Adds a hold to snapshots.
+pub(crate) struct Hold {
+    pub(crate) names: Vec<String>,
+    pub(crate) tag: String,
+}
+
+impl EachName for Hold {
+    type Item = String;
+    type Checked = Rc<DatasetState>;
+
+    fn name(&self) -> &'static str {
+        "hold"
+    }
+
+    fn items(&self) -> &[String] {
+        &self.names
+    }
+
+    async fn check_one(
+        &self,
+        pool: &Rc<DslPool>,
+        name: &String,
+    ) -> Result<Option<Rc<DatasetState>>> {
+        pool.check_hold(name, &self.tag).await.map(Some)
+    }
+
+    async fn apply_one(
+        &self,
+        pool: &Rc<DslPool>,
+        _: &String,
+        state: Rc<DatasetState>,
+        tx: &Tx,
+    ) -> Result<()> {
+        pool.add_hold(&state, &self.tag, tx).await
+    }
+}
+
+/// Removes a hold from snapshots.
+pub(crate) struct Release {
+    pub(crate) names: Vec<String>,
+    pub(crate) tag: String,
+}
+
+impl EachName for Release {
+    type Item = String;
+    type Checked = Rc<DatasetState>;
+
+    fn name(&self) -> &'static str {
+        "release"
+    }
+
+    fn items(&self) -> &[String] {
+        &self.names
+    }
+
+    async fn check_one(
+        &self,
+        pool: &Rc<DslPool>,
+        name: &String,
+    ) -> Result<Option<Rc<DatasetState>>> {
+        pool.check_release(name, &self.tag).await.map(Some)
+    }
+
+    async fn apply_one(
+        &self,
+        pool: &Rc<DslPool>,
+        _: &String,
+        state: Rc<DatasetState>,
+        tx: &Tx,
+    ) -> Result<()> {
+        pool.remove_hold(&state, &self.tag, tx).await
+    }
+}
 
 impl DslPool {
     async fn snapshot_state(self: &Rc<Self>, name: &str) -> Result<Rc<DatasetState>> {

@@ -46,18 +46,18 @@ mod space;
 pub mod stream;
 mod sync;
 mod sync_state;
+mod sync_task;
 mod types;
 mod userspace;
 mod write_policy;
 
 pub use dataset::Dataset;
 pub use deleg::{GrantChange, Grants, Subject};
-pub use error::{DslError, Result};
+pub use error::{DslError, Refusals, Result};
 pub use features::{FeatureUses, Features};
 pub use file_owner::owner_of;
 pub use hierarchy::Hierarchy;
 pub use snapshot_list::{SnapshotEntry, SnapshotName, SnapshotPage, SnapshotPosition};
-pub use snapshots::Refusals;
 pub use types::{
     DatasetInfo, DatasetProperties, Estimate, HierarchyOptions, HistoryEvent, ListSpec, NewDataset,
     NewHierarchy, PropertyEntry, SpaceInfo, Traffic,

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use dmu::Tx;
 use dmu::zap;
 use ondisk::dsl::zapified_keys;
-use ondisk::{Compression, ObjectId};
+use ondisk::{Compression, ObjectId, Txg};
 
 use crate::dataset_state::DatasetState;
 use crate::dsl_dir::{DslDir, available};
@@ -13,6 +13,65 @@ use crate::dsl_pool::{DslPool, Found};
 use crate::error::{DslError, Result};
 use crate::property::{DatasetKind, Property, PropertyError, Setting, Value};
 use crate::property_zap::{self, PropertyWrite};
+use crate::sync_task::SyncTask;
+
+/// Sets properties of a dataset, or user properties of a snapshot.
+pub(crate) struct SetProperties {
+    pub(crate) name: String,
+    pub(crate) settings: Vec<Setting>,
+}
+
+impl SyncTask for SetProperties {
+    type Checked = Found;
+    type Output = ();
+
+    fn name(&self) -> &'static str {
+        "set"
+    }
+
+    async fn check(&self, pool: &Rc<DslPool>, _: Option<Txg>) -> Result<Found> {
+        let found = pool.find(&self.name).await?;
+        pool.check_settings(&found, &self.settings).await?;
+        Ok(found)
+    }
+
+    async fn apply(self, pool: &Rc<DslPool>, found: Found, tx: &Tx) -> Result<()> {
+        pool.apply_settings(&found, &self.settings, tx).await
+    }
+}
+
+/// Clears a property, or with `received` goes back to its received value.
+pub(crate) struct InheritProperty {
+    pub(crate) name: String,
+    pub(crate) property: String,
+    pub(crate) received: bool,
+}
+
+impl SyncTask for InheritProperty {
+    /// The limit that comes into force, for a property that is also stored outside of the ZAP.
+    type Checked = (Found, Option<Setting>);
+    type Output = ();
+
+    fn name(&self) -> &'static str {
+        "inherit"
+    }
+
+    async fn check(&self, pool: &Rc<DslPool>, _: Option<Txg>) -> Result<Self::Checked> {
+        let found = pool.find(&self.name).await?;
+        let limit = pool.received_limit(&found, &self.property).await?;
+        if let Some(limit) = &limit {
+            pool.check_settings(&found, std::slice::from_ref(limit))
+                .await?;
+        }
+        Ok((found, limit))
+    }
+
+    async fn apply(self, pool: &Rc<DslPool>, checked: Self::Checked, tx: &Tx) -> Result<()> {
+        let (found, limit) = checked;
+        pool.clear_property(&found, &self.property, self.received, limit, tx)
+            .await
+    }
+}
 
 impl DslPool {
     /// Checks settings of a dataset against features and space.

@@ -16,10 +16,11 @@ use ondisk::{ObjectId, ObjectType, Txg};
 use crate::dataset_state::DatasetState;
 use crate::dsl_dir::{DslDir, available};
 use crate::dsl_pool::DslPool;
-use crate::error::{DslError, Result};
+use crate::error::{DslError, Refusals, Result};
 use crate::namecheck::{self, split};
-use crate::property::{DatasetKind, Property, Value};
+use crate::property::{DatasetKind, Property, Setting, Value};
 use crate::space::{Delta, Sizes, signed};
+use crate::sync_task::{EachName, SyncTask};
 
 /// What the pool must have free for a snapshot to be taken.
 const ROOM_BYTES: u64 = 1 << 18;
@@ -31,21 +32,81 @@ fn used(bytes: i64) -> Delta {
     }
 }
 
+/// Takes snapshots of several datasets at one moment, with user properties.
+pub(crate) struct TakeSnapshots {
+    pub(crate) names: Vec<String>,
+    pub(crate) settings: Vec<Setting>,
+}
+
+impl SyncTask for TakeSnapshots {
+    type Checked = ();
+    type Output = ();
+
+    fn name(&self) -> &'static str {
+        "snapshot"
+    }
+
+    async fn check(&self, pool: &Rc<DslPool>, txg: Option<Txg>) -> Result<()> {
+        pool.check_snapshots(&self.names, txg).await
+    }
+
+    async fn apply(self, pool: &Rc<DslPool>, (): (), tx: &Tx) -> Result<()> {
+        for (number, name) in self.names.iter().enumerate() {
+            pool.yield_every(number).await;
+            let state = pool.create_snapshot(name, tx).await?;
+            if self.settings.is_empty() {
+                continue;
+            }
+            let found = pool.find(name).await?;
+            assert_eq!(found.dataset, state.object, "the snapshot made just now");
+            pool.apply_settings(&found, &self.settings, tx).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Destroys snapshots; with `defer`, those held or cloned are destroyed with their last hold or clone.
+pub(crate) struct DestroySnapshots {
+    pub(crate) names: Vec<String>,
+    pub(crate) defer: bool,
+}
+
+impl EachName for DestroySnapshots {
+    type Item = String;
+    type Checked = ();
+
+    fn name(&self) -> &'static str {
+        "destroy snapshots"
+    }
+
+    fn items(&self) -> &[String] {
+        &self.names
+    }
+
+    async fn check_one(&self, pool: &Rc<DslPool>, name: &String) -> Result<Option<()>> {
+        let found = pool.check_destroy_snapshot(name, self.defer).await?;
+        Ok(found.map(|_| ()))
+    }
+
+    async fn apply_one(&self, pool: &Rc<DslPool>, name: &String, (): (), tx: &Tx) -> Result<()> {
+        // The names may hold one twice, and a destruction changes the next snapshot: it is looked at anew.
+        match pool.check_destroy_snapshot(name, self.defer).await? {
+            Some(state) => pool.destroy_snapshot(&state, self.defer, tx).await,
+            None => Ok(()),
+        }
+    }
+}
+
 impl DslPool {
-    /// Checks snapshots to be taken together; returns for each name why it cannot be, if so.
-    /// `txg` is the txg they would be taken in, when in syncing context.
-    pub(crate) async fn check_snapshots(
-        self: &Rc<Self>,
-        wanted: &[String],
-        txg: Option<u64>,
-    ) -> Result<Vec<(String, DslError)>> {
-        let mut refused = Vec::new();
+    /// Checks snapshots to be taken together. `txg` is the txg they would be taken in, when in syncing context.
+    async fn check_snapshots(self: &Rc<Self>, wanted: &[String], txg: Option<Txg>) -> Result<()> {
+        let mut refused = Refusals::new();
         // The last space of a full pool is reserved for changes that free space.
         let root = self.dir(self.root_dir()).await?;
         if available(&root, self.pool_size(0), false) < ROOM_BYTES
             && let Some(name) = wanted.first()
         {
-            return Ok(vec![(name.clone(), DslError::NoSpace)]);
+            return DslError::if_refused(vec![(name.clone(), DslError::NoSpace)]);
         }
         let mut more: BTreeMap<ObjectId, (Rc<DslDir>, u64)> = BTreeMap::new();
         for (number, name) in wanted.iter().enumerate() {
@@ -68,10 +129,10 @@ impl DslPool {
                 }
             }
         }
-        Ok(refused)
+        DslError::if_refused(refused)
     }
 
-    async fn check_snapshot(self: &Rc<Self>, name: &str, txg: Option<u64>) -> Result<Rc<DslDir>> {
+    async fn check_snapshot(self: &Rc<Self>, name: &str, txg: Option<Txg>) -> Result<Rc<DslDir>> {
         namecheck::check(name, DatasetKind::Snapshot)?;
         let parts = split(name);
         let missing = || DslError::NotFound {
@@ -85,8 +146,8 @@ impl DslPool {
         let phys = head.phys();
         // One snapshot in a txg, and only of an objset that is written out: one created in this txg, or
         // dirtied by another task, is written later in it.
-        let dirty = |txg: u64| head.objset().is_some_and(|os| os.is_dirty(Txg(txg)));
-        if txg.is_some_and(|txg| phys.prev_snap_txg >= txg || dirty(txg)) {
+        let dirty = |txg: Txg| head.objset().is_some_and(|os| os.is_dirty(txg));
+        if txg.is_some_and(|txg| phys.prev_snap_txg >= txg.0 || dirty(txg)) {
             return Err(DslError::Again);
         }
         let snapshot = parts.snapshot.expect("the name was checked");
@@ -250,7 +311,7 @@ impl DslPool {
     }
 
     /// Checks that a snapshot can be destroyed; `None` when it does not exist.
-    pub(crate) async fn check_destroy_snapshot(
+    async fn check_destroy_snapshot(
         self: &Rc<Self>,
         name: &str,
         defer: bool,
