@@ -63,8 +63,8 @@ impl Tree {
         let len = usize::try_from(at.size).map_err(|_| out_of_range(at))?;
         let mut leaves = top.leaves();
         leaves.retain(|leaf| leaf.is_readable());
-        if leaves.iter().any(|leaf| !leaf.is_stale()) {
-            leaves.retain(|leaf| !leaf.is_stale());
+        if leaves.iter().any(|leaf| !leaf.writes.is_stale()) {
+            leaves.retain(|leaf| !leaf.writes.is_stale());
         }
         let timeout = self.timeout(&top);
         let reads = leaves

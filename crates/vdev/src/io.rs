@@ -130,7 +130,7 @@ impl Tree {
                         leaf.count_checksum_error(at);
                     }
                     answered += 1;
-                    rejected |= expected || !leaf.dtl_contains(at.born);
+                    rejected |= expected || !leaf.writes.dtl_contains(at.born);
                 }
                 Err(LeafError::Device(error)) => device_error = Some(error),
                 Err(LeafError::Stuck) => {}
@@ -210,11 +210,11 @@ impl Tree {
         let suspect = self.suspect(at);
         let mut order = top.leaves();
         order.retain(|leaf| leaf.is_usable());
-        order.sort_by_key(|leaf| leaf.dtl_contains(at.born));
+        order.sort_by_key(|leaf| leaf.writes.dtl_contains(at.born));
         let mut result = Scrubbed::default();
         let mut bad = Vec::new();
         for leaf in order {
-            if leaf.dtl_contains(at.born) && result.good.is_some() {
+            if leaf.writes.dtl_contains(at.born) && result.good.is_some() {
                 // What it holds is not worth reading.
                 result.bad_copies += 1;
                 bad.push(leaf);
@@ -561,8 +561,8 @@ impl Tree {
             // A write that no leaf took is not missed by any: it has failed, and may be tried again as a whole.
             for leaf in failed {
                 match through {
-                    true => leaf.note_lack(at.born),
-                    false => leaf.note_missed(at.born),
+                    true => leaf.writes.note_lack(at.born),
+                    false => leaf.writes.note_missed(at.born),
                 }
             }
             return Ok(());
@@ -582,7 +582,7 @@ impl Tree {
         let leaves = top.leaves();
         let flushed: Vec<&Rc<Leaf>> = leaves
             .iter()
-            .filter(|leaf| leaf.is_dirty() && leaf.is_usable())
+            .filter(|leaf| leaf.writes.is_dirty() && leaf.is_usable())
             .collect();
         let needed = top.dirty.replace(false);
         if flushed.is_empty() && !needed {
@@ -590,10 +590,15 @@ impl Tree {
         }
         // One that took everything and was flushed since has nothing to lose: what a device that just came back makes
         // of its old cache does not matter then.
-        let durable = |leaf: &Rc<Leaf>| leaf.is_usable() && !leaf.is_dirty() && !leaf.has_missed();
+        let durable = |leaf: &Rc<Leaf>| {
+            leaf.is_usable() && !leaf.writes.is_dirty() && !leaf.writes.has_missed()
+        };
         let mut whole = leaves.iter().any(durable);
         // The interval ends for all leaves now: later writes belong to the next flush.
-        let missed: Vec<bool> = flushed.iter().map(|leaf| leaf.begin_flush()).collect();
+        let missed: Vec<bool> = flushed
+            .iter()
+            .map(|leaf| leaf.writes.begin_flush())
+            .collect();
         let timeout = self.timeout(top);
         let results = runtime::join_all(flushed.iter().map(|leaf| leaf.flush(timeout))).await;
         let mut error = None;
@@ -734,7 +739,7 @@ fn read_order(top: &Top, at: Location) -> Vec<Rc<Leaf>> {
             let is_other = index != favourite;
             (
                 is_out,
-                leaf.dtl_contains(at.born),
+                leaf.writes.dtl_contains(at.born),
                 leaf.load(),
                 is_other,
                 index,

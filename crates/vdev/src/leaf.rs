@@ -1,13 +1,11 @@
-//! One device: its queue, counters and health.
+//! One device: its queue, counters and state.
 //!
 //! Guarantees: every operation passes the queue and is counted; a device that fails a probe after an error, or that has
 //! vanished, is not asked again until it is reopened.
-//! Does not know mirrors; offsets here are device bytes.
+//! Does not know mirrors; offsets here are device bytes. Its states are in `leaf_state`, what it missed in `leaf_writes`.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::Future;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,10 +13,12 @@ use ondisk::{Guid, Txg, label};
 use runtime::sync::Mutex;
 use runtime::{Disk, DiskAction, DiskError, DiskKind, DiskMode, Handle, IoBuf};
 
+use crate::diagnosis::ErrorTimes;
 use crate::events::{LeafEventKind, LeafEvents};
 use crate::labels;
+use crate::leaf_state::LeafState;
+use crate::leaf_writes::LeafWrites;
 use crate::queue::Queue;
-use crate::txg_set::TxgSet;
 use crate::{
     Health, IoClass, LEAF_DATA_START, Location, OpenMode, QueueTuning, VdevConfig, VdevError,
     VdevStats,
@@ -27,20 +27,15 @@ use crate::{
 /// Bytes of a probe: a read at the start of a label, aligned for every sector size.
 const PROBE_BYTES: usize = 64 << 10;
 const _: () = assert!(PROBE_BYTES as u64 <= label::LABEL_SIZE);
-const _: () = assert!(BURST > 1 && BUSY_TRIES > 0);
+const _: () = assert!(BUSY_TRIES > 0);
 /// A device that has failed and then does not answer a probe for this long is out of service.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often and how far apart a busy device is tried again: for two seconds, since whoever closes a block device that was
+/// How often and how far apart a busy device is tried again: for two seconds, because the closing of a block device that was
 /// written makes udev lock and probe it, which took more than half a second on a loaded machine.
 const BUSY_TRIES: u32 = 80;
 /// See [`BUSY_TRIES`].
 const BUSY_WAIT: Duration = Duration::from_millis(25);
 
-/// So many errors within [`BURST_WITHIN`] take a leaf out or mark it.
-// OpenZFS: cmd/zed/agents/zfs_diagnosis.c (io and checksum, N = 10, T = 10 minutes)
-const BURST: usize = 10;
-/// See [`BURST`].
-const BURST_WITHIN: Duration = Duration::from_secs(600);
 /// An operation that takes longer counts as slow.
 // OpenZFS: module/zfs/zio.c, zio_slow_io_ms
 const SLOW: Duration = Duration::from_secs(30);
@@ -66,33 +61,18 @@ pub(crate) struct Leaf {
     disk: RefCell<Option<Disk>>,
     /// Held while it is opened again.
     pub(crate) opening: Mutex<()>,
-    health: Cell<Health>,
-    reason: RefCell<Option<String>>,
+    state: RefCell<LeafState>,
+    /// Taken offline by the administrator, until brought online: an open that is under way meanwhile does not end that.
+    admin_offline: Cell<bool>,
     queue: Queue,
     stats: RefCell<VdevStats>,
-    /// Written since the last flush that succeeded.
-    dirty: Cell<bool>,
-    /// Missed a write since the last flush of its top-level vdev.
-    missed_since_flush: Cell<bool>,
-    /// Txgs it missed a write of since [`Leaf::take_missed`].
-    missed: RefCell<TxgSet>,
-    /// Txgs of which it took writes since the last good flush.
-    unflushed: RefCell<TxgSet>,
-    /// May have lost writes it had taken since the last flush of its top-level vdev.
-    lost: Cell<bool>,
-    /// Its DTL: txgs of which it may lack writes (what the pool stored, and what it missed in this session). For their blocks other
-    /// copies are read first.
-    dtl: RefCell<TxgSet>,
+    pub(crate) writes: LeafWrites,
     probing: Cell<bool>,
-    /// Out of service for a flush that failed; what it holds can be read as long as no other leaf has it.
-    only_read: Cell<bool>,
     /// How often it stopped being online.
     absences: Cell<u64>,
-    /// Times of the last errors: of the device, and of wrong bytes.
-    io_error_times: RefCell<VecDeque<runtime::Instant>>,
-    checksum_error_times: RefCell<VecDeque<runtime::Instant>>,
-    /// Taken offline by the administrator, until brought online.
-    admin_offline: Cell<bool>,
+    /// Errors of the device, and wrong bytes.
+    io_errors: ErrorTimes,
+    checksum_errors: ErrorTimes,
     /// When it stops taking writes, because another host may have the pool then.
     writable_until: Cell<Option<runtime::Instant>>,
     events: LeafEvents,
@@ -112,27 +92,16 @@ impl Leaf {
             spare: config.spare_number(),
             handle: handle.clone(),
             disk: RefCell::new(None),
-            opening: Mutex::new("whoever opens a device", ()),
-            health: Cell::new(Health::Unavailable),
-            reason: RefCell::new(None),
+            opening: Mutex::new("opening of a device", ()),
+            state: RefCell::new(LeafState::Closed),
+            admin_offline: Cell::new(false),
             queue: Queue::new(tuning.clone()),
             stats: RefCell::default(),
-            dirty: Cell::new(false),
-            missed_since_flush: Cell::new(false),
-            missed: RefCell::default(),
-            unflushed: RefCell::default(),
-            lost: Cell::new(false),
-            // Until the pool has read the DTL, anything may be missing.
-            dtl: RefCell::new(match config.dtl {
-                Some(_) => TxgSet::everything(),
-                None => TxgSet::default(),
-            }),
+            writes: LeafWrites::new(config.dtl.is_some()),
             probing: Cell::new(false),
-            only_read: Cell::new(false),
             absences: Cell::new(0),
-            io_error_times: RefCell::default(),
-            checksum_error_times: RefCell::default(),
-            admin_offline: Cell::new(false),
+            io_errors: ErrorTimes::default(),
+            checksum_errors: ErrorTimes::default(),
             writable_until: Cell::new(None),
             events,
         }
@@ -151,7 +120,7 @@ impl Leaf {
         }
     }
 
-    /// Opens the device of `config` and checks that it is the right one. The outcome is the leaf's health.
+    /// Opens the device of `config` and checks that it is the right one. The outcome is the leaf's state.
     /// `pool` is the guid of its pool, `least_asize` what its top-level vdev needs, 0 for a new one.
     pub(crate) async fn open(
         &self,
@@ -163,36 +132,31 @@ impl Leaf {
         fresh: bool,
     ) {
         if config.offline || self.admin_offline.get() {
-            self.set_health(Health::Offline, None);
-            return;
+            return self.enter(LeafState::Offline);
         }
         if config.faulted {
-            self.set_health(Health::Faulted, Some("external device fault".into()));
-            return;
+            return self.enter(LeafState::faulted("external device fault"));
         }
         if self.spare.is_some() {
-            self.set_health(Health::Online, None);
-            return;
+            return self.enter(LeafState::Online);
         }
         let Some(path) = config.device_path() else {
-            self.set_health(Health::Unavailable, Some("cannot open".into()));
-            return;
+            let reason = "cannot open".to_owned();
+            return self.enter(LeafState::CannotOpen { reason });
         };
         let opened = self
             .try_open(&path, [config.guid, pool], mode, ashift, least_asize, fresh)
             .await;
         if self.admin_offline.get() {
             // Meanwhile.
-            self.set_health(Health::Offline, None);
-            return;
+            return self.enter(LeafState::Offline);
         }
         match opened {
             Ok(disk) => {
                 *self.disk.borrow_mut() = Some(disk);
                 // What happened before is not held against it a second time.
-                self.io_error_times.borrow_mut().clear();
-                self.checksum_error_times.borrow_mut().clear();
-                self.set_health(Health::Online, None);
+                self.forget_errors();
+                self.enter(LeafState::Online);
             }
             Err(error) => {
                 let reason = match &error {
@@ -206,7 +170,7 @@ impl Leaf {
                     } => "device is in use".into(),
                     _ => format!("was {}", path.display()),
                 };
-                self.set_health(Health::Unavailable, Some(reason));
+                self.enter(LeafState::CannotOpen { reason });
             }
         }
     }
@@ -252,24 +216,19 @@ impl Leaf {
     /// Whether reading is worth a try: it is usable, or was until it failed a flush. What it took may be gone with the next
     /// loss of power, but is still there; the reader's checksum decides.
     pub(crate) fn is_readable(&self) -> bool {
-        self.is_usable() || (self.only_read.get() && self.health.get() == Health::Faulted)
+        self.state.borrow().is_readable()
     }
 
     pub(crate) fn is_usable(&self) -> bool {
-        matches!(self.health.get(), Health::Online | Health::Degraded)
+        self.state.borrow().is_in_service()
     }
 
     pub(crate) fn health(&self) -> Health {
-        self.health.get()
+        self.state.borrow().health()
     }
 
     pub(crate) fn reason(&self) -> Option<String> {
-        self.reason.borrow().clone()
-    }
-
-    /// Returns whether the leaf lacks anything at all.
-    pub(crate) fn is_stale(&self) -> bool {
-        !self.dtl.borrow().is_empty()
+        self.state.borrow().reason().map(str::to_owned)
     }
 
     /// Returns operations waiting or at the device.
@@ -306,12 +265,12 @@ impl Leaf {
 
     /// Counts wrong bytes in place of a block.
     pub(crate) fn count_checksum_error(&self, at: Location) {
-        if self.dtl_contains(at.born) {
+        if self.writes.dtl_contains(at.born) {
             // It is known to lack the block: no fault of the device.
             return;
         }
         self.stats.borrow_mut().checksum_errors += 1;
-        self.note_time(&self.checksum_error_times);
+        self.checksum_errors.note(self.handle.now());
         let offset = LEAF_DATA_START + at.offset;
         self.post(LeafEventKind::ChecksumError {
             offset,
@@ -360,83 +319,21 @@ impl Leaf {
         stats.checksum_errors = 0;
         stats.slow_ios = 0;
         drop(stats);
-        self.io_error_times.borrow_mut().clear();
-        self.checksum_error_times.borrow_mut().clear();
+        self.forget_errors();
         if self.health() == Health::Degraded {
-            self.set_health(Health::Online, None);
+            self.enter(LeafState::Online);
         }
     }
 
-    /// Records that a write of `txg` did not reach this leaf.
-    pub(crate) fn note_missed(&self, txg: Txg) {
-        self.missed_since_flush.set(true);
-        self.note_lack(txg);
-    }
-
-    /// As [`Leaf::note_missed`], of a write that is durable elsewhere: whatever the next flush comes to.
-    pub(crate) fn note_lack(&self, txg: Txg) {
-        self.note_gap(txg.0..txg.0 + 1);
-    }
-
-    fn note_gap(&self, range: Range<u64>) {
-        assert!(!range.is_empty(), "a gap of {range:?} has txgs");
-        self.missed.borrow_mut().add(range.clone());
-        self.dtl.borrow_mut().add(range);
-    }
-
-    /// Remembers that what it took since the last good flush may be gone.
-    pub(crate) fn note_unflushed_missed(&self) {
-        self.missed_since_flush.set(true);
-        let ranges = self.unflushed.borrow_mut().take();
-        for range in ranges {
-            self.note_gap(range);
-        }
-    }
-
-    /// Remembers that writes this leaf had taken may be gone again.
-    pub(crate) fn note_lost(&self) {
-        self.note_unflushed_missed();
-        self.lost.set(true);
-    }
-
-    /// Returns and clears whether writes were lost since the last call.
-    pub(crate) fn take_lost(&self) -> bool {
-        self.lost.replace(false)
-    }
-
-    /// Forgets that there are writes to flush: they are known to be missed.
-    pub(crate) fn forget_dirty(&self) {
-        self.dirty.set(false);
-    }
-
-    /// Returns whether the leaf may lack what was written in `txg`.
-    pub(crate) fn dtl_contains(&self, txg: Txg) -> bool {
-        self.dtl.borrow().contains(txg)
-    }
-
-    /// Returns and clears the txgs of which writes were missed since the last call.
-    pub(crate) fn take_missed(&self) -> Vec<Range<u64>> {
-        self.missed.borrow_mut().take()
-    }
-
-    /// Sets the DTL: the txgs of which the leaf lacks writes, besides those it missed since [`Leaf::take_missed`].
-    pub(crate) fn set_dtl(&self, ranges: &[Range<u64>]) {
-        let mut dtl = self.missed.borrow().clone();
-        for range in ranges {
-            dtl.add(range.clone());
-        }
-        *self.dtl.borrow_mut() = dtl;
-    }
-
-    /// Removes txgs from the DTL: the leaf was resilvered.
-    pub(crate) fn note_resilvered(&self, range: &Range<u64>) {
-        self.dtl.borrow_mut().subtract(range);
+    fn forget_errors(&self) {
+        self.io_errors.clear();
+        self.checksum_errors.clear();
     }
 
     /// Closes the device.
     pub(crate) fn close(&self) {
         *self.disk.borrow_mut() = None;
-        self.set_health(Health::Unavailable, None);
+        self.enter(LeafState::Closed);
     }
 
     /// Reads device bytes. With a timeout, a device that takes longer is taken out of service: only given when another
@@ -476,7 +373,7 @@ impl Leaf {
             }
             Err(error) => {
                 self.stats.borrow_mut().read_errors += 1;
-                self.note_time(&self.io_error_times);
+                self.io_errors.note(self.handle.now());
                 self.post_failed(offset, len as u64, &error);
                 self.after_error(&error).await;
                 Err(LeafError::Device(error))
@@ -523,7 +420,7 @@ impl Leaf {
         self.still_writable()?;
         let started = self.handle.now();
         if !through {
-            self.note_taken(born);
+            self.writes.note_taken(born);
         }
         let mut result = self.within(timeout, write(data.clone())).await?;
         if result.as_ref().is_err_and(may_retry) {
@@ -532,10 +429,10 @@ impl Leaf {
         drop(permit);
         if !through {
             // Again after the write: a flush that ran meanwhile did not cover it.
-            self.note_taken(born);
+            self.writes.note_taken(born);
             if !self.is_usable() {
                 // It gets no further flush.
-                self.note_unflushed_missed();
+                self.writes.note_unflushed_missed();
             }
         }
         let ended = self.handle.now();
@@ -556,13 +453,13 @@ impl Leaf {
                 Ok(())
             }
             Err(error) if is_of_flush(&error) => {
-                self.note_unflushed_missed();
+                self.writes.note_unflushed_missed();
                 self.flush_failed(&error);
                 Err(LeafError::Device(error))
             }
             Err(error) => {
                 self.stats.borrow_mut().write_errors += 1;
-                self.note_time(&self.io_error_times);
+                self.io_errors.note(self.handle.now());
                 self.post_failed(offset, len, &error);
                 self.after_error(&error).await;
                 Err(LeafError::Device(error))
@@ -570,34 +467,11 @@ impl Leaf {
         }
     }
 
-    /// Returns whether anything was written since the last good flush.
-    pub(crate) fn is_dirty(&self) -> bool {
-        self.dirty.get()
-    }
-
-    /// Starts a new flush interval; returns whether the leaf missed a write in the one that ends.
-    pub(crate) fn begin_flush(&self) -> bool {
-        self.missed_since_flush.replace(false)
-    }
-
-    /// Returns whether the leaf missed a write since the last flush.
-    pub(crate) fn has_missed(&self) -> bool {
-        self.missed_since_flush.get()
-    }
-
     /// Makes completed writes durable. After a failure nothing is known about writes since the last good flush, so the
     /// leaf is taken out.
     pub(crate) async fn flush(&self, timeout: Option<Duration>) -> Result<(), LeafError> {
         let disk = self.disk().ok_or(LeafError::Closed)?;
-        self.dirty.set(false);
-        let covered = self.unflushed.take();
-        let restore = || {
-            self.dirty.set(true);
-            let mut unflushed = self.unflushed.borrow_mut();
-            for range in covered.clone().take() {
-                unflushed.add(range);
-            }
-        };
+        let covered = self.writes.begin_device_flush();
         let asked = self.handle.now();
         match self.within(timeout, disk.flush()).await {
             Ok(Ok(())) => {
@@ -606,13 +480,11 @@ impl Leaf {
                 Ok(())
             }
             Err(error) => {
-                restore();
-                self.note_unflushed_missed();
+                self.writes.device_flush_failed(covered);
                 Err(error)
             }
             Ok(Err(error)) => {
-                restore();
-                self.note_unflushed_missed();
+                self.writes.device_flush_failed(covered);
                 self.flush_failed(&error);
                 Err(LeafError::Device(error))
             }
@@ -622,13 +494,13 @@ impl Leaf {
     /// Takes it out: it may have dropped what it had taken, and will not say so a second time.
     fn flush_failed(&self, error: &DiskError) {
         self.stats.borrow_mut().write_errors += 1;
-        let (health, reason) = if matches!(error, DiskError::Gone { .. }) {
-            (Health::Removed, None)
-        } else {
-            (Health::Faulted, Some("too many errors".to_owned()))
-        };
-        self.set_health(health, reason);
-        self.only_read.set(health == Health::Faulted);
+        self.fail(match error {
+            DiskError::Gone { .. } => LeafState::Removed,
+            _ => LeafState::Faulted {
+                reason: "too many errors".to_owned(),
+                readable: true,
+            },
+        });
     }
 
     /// Discards a range that holds nothing. Devices that cannot are left alone.
@@ -662,7 +534,7 @@ impl Leaf {
         match runtime::timeout(&self.handle, timeout, operation).await {
             Some(result) => Ok(result),
             None => {
-                self.set_health(Health::Faulted, Some("too many slow I/Os".into()));
+                self.fail(LeafState::faulted("too many slow I/Os"));
                 Err(LeafError::Stuck)
             }
         }
@@ -677,66 +549,42 @@ impl Leaf {
         }
     }
 
-    /// Takes it out of service, or marks it, for a reason from above.
-    pub(crate) fn take_out_of_service(&self, health: Health, reason: Option<String>) {
-        if health == Health::Offline {
-            self.admin_offline.set(true);
-        }
-        if health != Health::Degraded {
-            *self.disk.borrow_mut() = None;
-        }
-        self.set_health(health, reason);
+    /// Takes it out of service for the administrator, until [`Leaf::allow_reopen`].
+    pub(crate) fn take_offline(&self) {
+        self.admin_offline.set(true);
+        *self.disk.borrow_mut() = None;
+        self.enter(LeafState::Offline);
     }
 
-    /// Lets it be opened again after [`Leaf::take_out_of_service`].
+    /// Takes it out of service, because it failed too often.
+    pub(crate) fn fault(&self, reason: &str) {
+        *self.disk.borrow_mut() = None;
+        self.enter(LeafState::faulted(reason));
+    }
+
+    /// Marks it, because it gave wrong bytes too often.
+    pub(crate) fn degrade(&self, reason: &str) {
+        let reason = reason.to_owned();
+        self.enter(LeafState::Degraded { reason });
+    }
+
+    /// Lets it be opened again after [`Leaf::take_offline`].
     pub(crate) fn allow_reopen(&self) {
         self.admin_offline.set(false);
     }
 
     /// Puts a distributed spare into service.
     pub(crate) fn start_spare(&self) {
-        self.set_health(Health::Online, None);
-    }
-
-    /// Notes that it lacks what was written before it came.
-    pub(crate) fn mark_stale(&self) {
-        *self.dtl.borrow_mut() = TxgSet::everything();
-    }
-
-    /// Notes a write of txg `born` on its way or taken: not durable before the next flush.
-    fn note_taken(&self, born: Option<Txg>) {
-        self.dirty.set(true);
-        if let Some(Txg(txg)) = born {
-            self.unflushed.borrow_mut().add(txg..txg + 1);
-        }
-    }
-
-    fn note_time(&self, times: &RefCell<VecDeque<runtime::Instant>>) {
-        let mut times = times.borrow_mut();
-        assert!(times.len() <= BURST, "no more times than a burst has");
-        if times.len() == BURST {
-            times.pop_front();
-        }
-        times.push_back(self.handle.now());
+        assert!(self.spare.is_some(), "a spare of a draid has no device");
+        self.enter(LeafState::Online);
     }
 
     /// Returns and forgets whether the device failed, and whether it gave wrong bytes, too often.
     pub(crate) fn take_diagnosis(&self) -> (bool, bool) {
         let now = self.handle.now();
-        let too_often = |times: &RefCell<VecDeque<runtime::Instant>>| {
-            let mut times = times.borrow_mut();
-            let often = times.len() == BURST
-                && times
-                    .front()
-                    .is_some_and(|first| now <= *first + BURST_WITHIN);
-            if often {
-                times.clear();
-            }
-            often
-        };
         (
-            too_often(&self.io_error_times),
-            too_often(&self.checksum_error_times),
+            self.io_errors.take_burst(now),
+            self.checksum_errors.take_burst(now),
         )
     }
 
@@ -745,26 +593,33 @@ impl Leaf {
         self.absences.get()
     }
 
-    fn set_health(&self, health: Health, reason: Option<String>) {
-        if self.is_usable() && !matches!(health, Health::Online | Health::Degraded) {
+    /// Takes it out of service after a failed operation, unless it left service while the operation was under way.
+    fn fail(&self, to: LeafState) {
+        if self.state.borrow().fails_into(&to) {
+            self.enter(to);
+        }
+    }
+
+    fn enter(&self, to: LeafState) {
+        let health = to.health();
+        if self.is_usable() && !to.is_in_service() {
             self.absences.set(self.absences.get() + 1);
             // What it had in its cache may not be there when it comes back.
-            self.note_unflushed_missed();
+            self.writes.note_unflushed_missed();
         }
-        self.only_read.set(false);
-        let from = self.health.replace(health);
+        let allowed = self.state.borrow().can_become(&to);
+        assert!(allowed, "from {:?} to {to:?}", self.state.borrow());
+        let from = self.state.replace(to).health();
         if from != health {
             self.post(LeafEventKind::Health { from, to: health });
         }
-        *self.reason.borrow_mut() = reason;
     }
 
     /// Decides after a failed operation whether the device is still good for anything.
     async fn after_error(&self, error: &DiskError) {
         match error {
             DiskError::Gone { .. } => {
-                self.set_health(Health::Removed, None);
-                return;
+                return self.fail(LeafState::Removed);
             }
             DiskError::OutOfRange { .. }
             | DiskError::Misaligned { .. }
@@ -785,9 +640,9 @@ impl Leaf {
             }
             match answer {
                 Some(Ok(())) => {}
-                Some(Err(DiskError::Gone { .. })) => self.set_health(Health::Removed, None),
-                Some(Err(_)) => self.set_health(Health::Faulted, Some("too many errors".into())),
-                None => self.set_health(Health::Faulted, Some("too many slow I/Os".into())),
+                Some(Err(DiskError::Gone { .. })) => self.fail(LeafState::Removed),
+                Some(Err(_)) => self.fail(LeafState::faulted("too many errors")),
+                None => self.fail(LeafState::faulted("too many slow I/Os")),
             }
         }
         self.probing.set(false);

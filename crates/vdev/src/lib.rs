@@ -15,6 +15,7 @@
 mod config;
 mod copy;
 mod create;
+mod diagnosis;
 mod error;
 mod events;
 mod free_space;
@@ -25,6 +26,8 @@ mod label_io;
 pub mod labels;
 mod layout;
 mod leaf;
+mod leaf_state;
+mod leaf_writes;
 mod queue;
 mod raidz;
 mod rebuild;

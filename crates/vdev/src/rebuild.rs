@@ -131,7 +131,7 @@ impl Tree {
         if wanting.is_empty() {
             return Ok(plan);
         }
-        let sound = |leaf: &&Rc<Leaf>| leaf.is_usable() && !leaf.is_stale();
+        let sound = |leaf: &&Rc<Leaf>| leaf.is_usable() && !leaf.writes.is_stale();
         let mut sources: Vec<&Rc<Leaf>> = leaves.iter().filter(sound).collect();
         if sources.is_empty() {
             return Err(VdevError::Unavailable { vdev: at.vdev });

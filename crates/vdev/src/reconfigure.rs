@@ -58,10 +58,9 @@ impl Tree {
             .slots
             .iter()
             .filter(|slot| {
-                !slot
-                    .leaves()
-                    .iter()
-                    .any(|other| other.guid != guid && other.is_usable() && !other.is_stale())
+                !slot.leaves().iter().any(|other| {
+                    other.guid != guid && other.is_usable() && !other.writes.is_stale()
+                })
             })
             .count();
         without > top.spare_slots()
@@ -83,12 +82,12 @@ impl Tree {
         if self.is_required(guid) && !self.is_log(leaf.top) {
             return Err(VdevError::Required);
         }
-        if leaf.is_usable() && leaf.is_dirty() {
+        if leaf.is_usable() && leaf.writes.is_dirty() {
             // Of a failure the leaf takes note itself.
             let timeout = self.top(leaf.top).and_then(|top| self.timeout(&top));
             drop(leaf.flush(timeout).await);
         }
-        leaf.take_out_of_service(Health::Offline, None);
+        leaf.take_offline();
         assert!(!leaf.is_usable(), "a device that is offline takes nothing");
         Ok(())
     }
@@ -119,13 +118,13 @@ impl Tree {
             if !leaf.is_usable() || !(io_errors || checksum_errors) {
                 continue;
             }
-            let health = if io_errors && !self.is_required(leaf.guid) {
-                Health::Faulted
-            } else {
-                Health::Degraded
-            };
+            let health = leaf.health();
+            if io_errors && !self.is_required(leaf.guid) {
+                leaf.fault("too many errors");
+            } else if health != Health::Degraded {
+                leaf.degrade("too many errors");
+            }
             if leaf.health() != health {
-                leaf.take_out_of_service(health, Some("too many errors".to_owned()));
                 changed.push(leaf.guid);
             }
         }
@@ -187,8 +186,11 @@ impl Tree {
             leaf.close();
             return Err(error);
         }
-        leaf.mark_stale();
-        assert!(leaf.is_stale(), "a device that joins has nothing yet");
+        leaf.writes.mark_stale();
+        assert!(
+            leaf.writes.is_stale(),
+            "a device that joins has nothing yet"
+        );
         let guid = leaf.guid;
         if how == Join::Spare {
             config.extra.insert("is_spare", 1_u64);
@@ -229,7 +231,7 @@ impl Tree {
         let (queue, events) = (&self.0.tuning.queue, self.0.events.clone());
         let leaf = Rc::new(Leaf::new(&self.0.handle, &config, old.top, queue, events));
         leaf.start_spare();
-        leaf.mark_stale();
+        leaf.writes.mark_stale();
         self.insert_config(target, config, Join::Spare);
         let slot = top.slot_of(target);
         slot.ok_or(VdevError::NoSuchLeaf { guid: target })?
@@ -271,12 +273,11 @@ impl Tree {
         // A spare may go as soon as the pool can be read without it: what it stands in for is no worse off than before.
         let others_stale = !is_spare
             && top.slot_of(guid).is_none_or(|slot| {
-                !slot
-                    .leaves()
-                    .iter()
-                    .any(|other| other.guid != guid && other.is_usable() && !other.is_stale())
+                !slot.leaves().iter().any(|other| {
+                    other.guid != guid && other.is_usable() && !other.writes.is_stale()
+                })
             });
-        if self.is_required(guid) || (others_stale && leaf.is_usable() && !leaf.is_stale()) {
+        if self.is_required(guid) || (others_stale && leaf.is_usable() && !leaf.writes.is_stale()) {
             return Err(VdevError::Required);
         }
         let removed = {
@@ -307,7 +308,7 @@ impl Tree {
         pairs.retain(|(_, new)| {
             leaves
                 .get(new)
-                .is_some_and(|leaf| leaf.is_usable() && !leaf.is_stale())
+                .is_some_and(|leaf| leaf.is_usable() && !leaf.writes.is_stale())
         });
         pairs
     }
@@ -374,7 +375,7 @@ impl Tree {
         let whole = |guid: &Guid| {
             leaves
                 .get(guid)
-                .is_some_and(|leaf| leaf.health() == Health::Online && !leaf.is_stale())
+                .is_some_and(|leaf| leaf.health() == Health::Online && !leaf.writes.is_stale())
         };
         pairs.retain(|(first, _)| whole(first));
         pairs.into_iter().map(|(_, spare)| spare).collect()

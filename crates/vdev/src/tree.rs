@@ -65,12 +65,13 @@ pub(crate) struct ColumnReplica {
 impl ColumnReplica {
     /// Whether it may lack what was written there in `txg`.
     pub(crate) fn dtl_contains(&self, txg: Txg) -> bool {
-        self.leaf.dtl_contains(txg) || self.via.iter().any(|spare| spare.dtl_contains(txg))
+        self.leaf.writes.dtl_contains(txg)
+            || self.via.iter().any(|spare| spare.writes.dtl_contains(txg))
     }
 
     /// Whether it may lack anything at all.
     pub(crate) fn is_stale(&self) -> bool {
-        self.leaf.is_stale() || self.via.iter().any(|spare| spare.is_stale())
+        self.leaf.writes.is_stale() || self.via.iter().any(|spare| spare.writes.is_stale())
     }
 
     /// Whether what is written there is written for one of these devices.
@@ -324,7 +325,9 @@ impl Tree {
     #[must_use]
     pub fn take_missed_writes(&self) -> Vec<(Guid, Vec<Range<u64>>)> {
         let leaves = self.0.leaves.borrow();
-        let missed = leaves.values().map(|leaf| (leaf.guid, leaf.take_missed()));
+        let missed = leaves
+            .values()
+            .map(|leaf| (leaf.guid, leaf.writes.take_missed()));
         missed.filter(|(_, ranges)| !ranges.is_empty()).collect()
     }
 
@@ -491,14 +494,14 @@ impl Tree {
     /// Says that a leaf has everything of the txgs in `range`: it was resilvered.
     pub fn note_resilvered(&self, guid: Guid, range: &Range<u64>) {
         if let Some(leaf) = self.0.leaves.borrow().get(&guid) {
-            leaf.note_resilvered(range);
+            leaf.writes.note_resilvered(range);
         }
     }
 
     /// Sets a leaf's DTL: the txgs of which it lacks writes. What it missed since [`Tree::take_missed_writes`] stays.
     pub fn set_dtl(&self, guid: Guid, ranges: &[Range<u64>]) {
         if let Some(leaf) = self.0.leaves.borrow().get(&guid) {
-            leaf.set_dtl(ranges);
+            leaf.writes.set_dtl(ranges);
         }
     }
 
@@ -534,10 +537,10 @@ impl Tree {
         };
         if let Some((mut vdev, top)) = found {
             vdev.faulted = false;
-            if leaf.is_dirty() {
+            if leaf.writes.is_dirty() {
                 // Whatever took the device away may have taken its cache, too.
-                leaf.note_lost();
-                leaf.forget_dirty();
+                leaf.writes.note_lost();
+                leaf.writes.forget_dirty();
             }
             leaf.close();
             let least_asize = least_asize_of(&top.layout, top.asize.get());
@@ -717,7 +720,9 @@ impl Top {
     pub(crate) fn doubtful_slots(&self, txg: Txg) -> Vec<usize> {
         let slots = self.slots.iter().enumerate();
         slots
-            .filter(|(_, slot)| !slot.any(|leaf| leaf.is_usable() && !leaf.dtl_contains(txg)))
+            .filter(|(_, slot)| {
+                !slot.any(|leaf| leaf.is_usable() && !leaf.writes.dtl_contains(txg))
+            })
             .map(|(index, _)| index)
             .collect()
     }

@@ -147,7 +147,7 @@ impl Tree {
             .await;
         result.bad_copies = u32::try_from(bad.len()).unwrap_or(u32::MAX);
         if !bad.is_empty() {
-            let unexpected = bad.iter().any(|bad| !bad.leaf.dtl_contains(at.born));
+            let unexpected = bad.iter().any(|bad| !bad.leaf.writes.dtl_contains(at.born));
             let (count, bytes) = self.repair_columns(&suspect, &map, &block, &bad).await;
             result.repaired_copies = count;
             result.repaired_bytes = bytes;
@@ -419,7 +419,7 @@ fn note_absent(top: &Top, map: &Map, born: Txg) {
     for (_, column) in map.columns().filter(|(_, column)| column.len > 0) {
         for replica in top.replicas(column.slot, column.offset) {
             if !replica.leaf.is_usable() && !replica.dtl_contains(born) {
-                replica.leaf.note_lack(born);
+                replica.leaf.writes.note_lack(born);
             }
         }
     }

@@ -97,7 +97,7 @@ impl Tree {
         top.dirty.set(true);
         top.interval.borrow_mut().add(&sets);
         for leaf in failed {
-            leaf.note_missed(at.born);
+            leaf.writes.note_missed(at.born);
         }
         Ok(())
     }
@@ -118,9 +118,9 @@ impl Tree {
         for (slot, leaves) in slots.iter().enumerate() {
             let alone = leaves.len() == 1;
             for leaf in leaves {
-                let missed = leaf.begin_flush();
-                let lost = leaf.take_lost();
-                if !leaf.is_dirty() {
+                let missed = leaf.writes.begin_flush();
+                let lost = leaf.writes.take_lost();
+                if !leaf.writes.is_dirty() {
                     // Nothing to lose, unless it lost it before and came back.
                     if lost {
                         lost_slots.insert(slot);
@@ -146,8 +146,8 @@ impl Tree {
                 Err(failure) => {
                     if matches!(failure, LeafError::Closed) {
                         // It went away with what it had not written down: that is missed now, and told once.
-                        leaf.note_unflushed_missed();
-                        leaf.forget_dirty();
+                        leaf.writes.note_unflushed_missed();
+                        leaf.writes.forget_dirty();
                     } else {
                         error = Some(leaf_failure(leaf, 0, 0, failure));
                     }
