@@ -25,7 +25,7 @@ const LOOKS: &[(&str, &[&str])] = &[
             "events", "get", "history", "iostat", "list", "status", "version",
         ],
     ),
-    ("sanbox", &["doctor"]),
+    ("sanbox", &["doctor", "snapshots"]),
 ];
 
 /// Commands that change datasets, snapshots and shares, or look after the disks.
@@ -39,7 +39,7 @@ const OPERATIONS: &[(&str, &[&str])] = &[
         ],
     ),
     ("zpool", &["clear", "scrub", "trim"]),
-    ("sanbox", &["target"]),
+    ("sanbox", &["policy", "target"]),
 ];
 
 /// All other commands that can be given.
@@ -182,8 +182,10 @@ pub fn stays_within(tool: &str, arguments: &[String], reached: impl Fn(&str) -> 
 pub fn is_change(tool: &str, arguments: &[String]) -> bool {
     // Of COMSTAR's tools those that list are told by their names.
     let lists = arguments.iter().take(2).any(|word| {
-        matches!(word.as_str(), "list" | "show" | "groups" | "sessions")
-            || word.starts_with("list-")
+        matches!(
+            word.as_str(),
+            "groups" | "list" | "preview" | "sessions" | "show"
+        ) || word.starts_with("list-")
     });
     match tool {
         "zfs" if arguments.first().is_some_and(|word| word == "diff") => false,
@@ -275,6 +277,20 @@ mod tests {
             ("sanbox", "mount tank /mnt", None, false),
             ("sanbox", "target list", Some(Role::Operator), false),
             ("sanbox", "target create iqn.x", Some(Role::Operator), true),
+            ("sanbox", "policy show", Some(Role::Operator), false),
+            (
+                "sanbox",
+                "policy preview tank daily=7",
+                Some(Role::Operator),
+                false,
+            ),
+            (
+                "sanbox",
+                "policy set tank daily=7",
+                Some(Role::Operator),
+                true,
+            ),
+            ("sanbox", "snapshots why tank", Some(Role::Viewer), false),
             ("sanbox", "tune", Some(Role::Owner), true),
             ("sanbox", "user add ann", None, true),
             ("sanbox", "user list", None, false),
