@@ -10,9 +10,14 @@ use nfs::Resolver;
 use nfs::exports::Rules;
 
 // The same source as the program's, which is no library.
+#[allow(dead_code, reason = "the program uses the rest")]
+#[path = "../../crates/sanbox/src/cli/flag.rs"]
+mod flag;
+#[allow(dead_code, reason = "the program uses the rest")]
 #[path = "../../crates/sanbox/src/cli/getopt.rs"]
 mod getopt;
-use getopt::{Getopt, Long, Opt, OptError};
+use flag::{Flag, both, long, short, valued};
+use getopt::{Getopt, OptError};
 
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 11));
 
@@ -83,41 +88,34 @@ pub(crate) fn config(data: &[u8]) {
 
 /// A command line: the first byte chooses the options there are, newlines end the arguments.
 pub(crate) fn options(data: &[u8]) {
-    const LONGS: &[Long] = &[
-        Long {
-            name: "json",
-            value: false,
-        },
-        Long {
-            name: "json-int",
-            value: false,
-        },
-        Long {
-            name: "limit",
-            value: true,
-        },
+    const MANY: &[Flag] = &[
+        short('H', ""),
+        short('p', ""),
+        valued('o', "LIST", ""),
+        valued('d', "DEPTH", ""),
+        valued('\u{e9}', "VALUE", ""),
+        both('j', "json", None, ""),
+        both('r', "rate", Some("RATE"), ""),
+        long("json-int", None, ""),
+        long("limit", Some("N"), ""),
     ];
-    const LETTERS: &[&str] = &[":fndR:m:o:O:t:", "Hpo:rd:t:s:S:", "", "a:b:\u{e9}"];
+    const SETS: &[&[Flag]] = &[MANY, &[], &[valued('a', "VALUE", "")]];
     let Some((which, text)) = data.split_first() else {
         return;
     };
-    let letters = LETTERS[usize::from(*which) % LETTERS.len()];
+    let flags = SETS[usize::from(*which) % SETS.len()];
     let text = String::from_utf8_lossy(text);
     let arguments: Vec<String> = text.split('\n').map(str::to_owned).collect();
-    let mut options = Getopt::new(&arguments, letters, LONGS);
-    if usize::from(*which) / LETTERS.len() % 2 == 1 {
+    let mut options = Getopt::new(&arguments, flags);
+    if usize::from(*which) / SETS.len() % 2 == 1 {
         options = options.ending_at_operands();
     }
     // Every option takes at least a letter away.
     for _ in 0..=text.len() {
         match options.next() {
-            Ok(Some(Opt::Short(letter, value))) => {
-                assert!(letter != ':' && letters.contains(letter));
-                assert!(value.is_none_or(|value| text.contains(&value)));
-            }
-            Ok(Some(Opt::Long(name, value))) => {
-                let long = LONGS.iter().find(|long| long.name == name);
-                assert_eq!(long.map(|long| long.value), Some(value.is_some()));
+            Ok(Some(given)) => {
+                assert_eq!(flags[given.index].value.is_some(), given.value.is_some());
+                assert!(given.value.is_none_or(|value| text.contains(&value)));
             }
             Ok(None) => {
                 assert!(options.operands().iter().all(|o| arguments.contains(o)));
@@ -125,8 +123,12 @@ pub(crate) fn options(data: &[u8]) {
             }
             Err(OptError::Invalid(letter)) => assert!(text.contains(letter)),
             Err(OptError::InvalidLong(given)) => assert!(text.contains(&given)),
-            Err(OptError::Missing(letter)) => assert!(letters.contains(letter)),
-            Err(OptError::MissingLong(name)) => assert!(LONGS.iter().any(|l| l.name == name)),
+            Err(OptError::Missing(letter)) => {
+                assert!(flags.iter().any(|flag| flag.short == Some(letter)));
+            }
+            Err(OptError::MissingLong(name)) => {
+                assert!(flags.iter().any(|flag| flag.long == Some(name)));
+            }
         }
     }
     panic!("options without end");

@@ -20,7 +20,7 @@ pub(crate) const CIRCLES_MAX: &[(&str, usize)] = &[
     ("nfs", 8),
     ("pool", 35),
     ("runtime", 4),
-    ("sanbox", 16),
+    ("sanbox", 14),
     ("vdev", 10),
     ("zil", 2),
     ("zio", 7),

@@ -1,62 +1,7 @@
-//! One declaration per command of our own: its usage, its options as they are read, its page of the
-//! manual and its shell completion all come from here.
+//! The declarations of our own commands.
 
-use super::getopt::Long;
-
-/// An option.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Flag {
-    /// Letter.
-    pub(crate) short: Option<char>,
-    /// Long name.
-    pub(crate) long: Option<&'static str>,
-    /// What its value is called, if it takes one.
-    pub(crate) value: Option<&'static str>,
-    /// What it does.
-    pub(crate) help: &'static str,
-}
-
-/// A command.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Command {
-    /// Name after `sanbox`.
-    pub(crate) name: &'static str,
-    /// What it does, in a line.
-    pub(crate) summary: &'static str,
-    /// Operands, as the usage shows them after the options.
-    pub(crate) operands: &'static str,
-    /// Options.
-    pub(crate) flags: &'static [Flag],
-    /// The rest of the manual page, paragraph by paragraph.
-    pub(crate) text: &'static [&'static str],
-}
-
-const fn short(short: char, help: &'static str) -> Flag {
-    Flag {
-        short: Some(short),
-        long: None,
-        value: None,
-        help,
-    }
-}
-
-const fn valued(letter: char, value: &'static str, help: &'static str) -> Flag {
-    Flag {
-        short: Some(letter),
-        long: None,
-        value: Some(value),
-        help,
-    }
-}
-
-const fn long(long: &'static str, value: Option<&'static str>, help: &'static str) -> Flag {
-    Flag {
-        short: None,
-        long: Some(long),
-        value,
-        help,
-    }
-}
+use super::command::Command;
+use super::flag::{Flag, both, long, short, valued};
 
 /// Options before the command's name.
 pub(crate) const GLOBAL: &[Flag] = &[
@@ -65,139 +10,100 @@ pub(crate) const GLOBAL: &[Flag] = &[
         Some("DIR"),
         "state directory: pool cache, configuration and control socket (also SANBOX_STATE)",
     ),
-    Flag {
-        short: Some('V'),
-        long: Some("version"),
-        value: None,
-        help: "print the version",
-    },
-    Flag {
-        short: Some('h'),
-        long: Some("help"),
-        value: None,
-        help: "print this help",
-    },
+    both('V', "version", None, "print the version"),
+    both('h', "help", None, "print this help"),
 ];
 
 const PATHS: &str = "A place in a dataset is written DATASET:/PATH, and in a snapshot DATASET@SNAP:/PATH. \
                      Nothing needs to be mounted.";
 
-const fn comstar(
-    short: char,
-    long: Option<&'static str>,
-    value: Option<&'static str>,
-    help: &'static str,
-) -> Flag {
-    Flag {
-        short: Some(short),
-        long,
-        value,
-        help,
-    }
-}
-
 const COMSTAR_FLAGS: &[Flag] = &[
-    comstar(
+    both(
         'p',
-        Some("lu-prop"),
+        "lu-prop",
         Some("NAME=VALUE"),
         "create-lu, modify-lu: guid, wcd, wp, blk, alias",
     ),
-    comstar(
+    both(
         's',
-        Some("size"),
+        "size",
         Some("SIZE"),
         "create-lu, modify-lu: size of the unit",
     ),
-    comstar(
+    both(
         'f',
-        Some("force"),
+        "force",
         None,
         "proceed though initiators use it; the operand of modify-lu is a file",
     ),
-    comstar('k', Some("keep-views"), None, "delete-lu: keep the views"),
-    comstar(
+    both('k', "keep-views", None, "delete-lu: keep the views"),
+    both(
         'l',
-        Some("lu-name"),
+        "lu-name",
         Some("GUID"),
         "list-view, remove-view: the unit",
     ),
-    comstar('a', Some("all"), None, "remove-view: all of them"),
-    comstar(
+    both('a', "all", None, "remove-view: all of them"),
+    both(
         'n',
-        Some("lun"),
+        "lun",
         Some("N"),
         "add-view: logical unit number (the lowest that is free)",
     ),
-    comstar(
+    both(
         't',
-        Some("target-group"),
+        "target-group",
         Some("NAME"),
         "add-view: targets that show it (all)",
     ),
-    comstar(
+    both(
         'h',
-        Some("host-group"),
+        "host-group",
         Some("NAME"),
         "add-view: initiators that see it (all)",
     ),
-    comstar(
+    both(
         'g',
-        Some("group-name"),
+        "group-name",
         Some("NAME"),
         "add-hg-member and its like: the group",
     ),
-    comstar(
-        'v',
-        Some("verbose"),
-        None,
-        "lists: everything that is known",
-    ),
+    both('v', "verbose", None, "lists: everything that is known"),
 ];
 
 const ITADM_FLAGS: &[Flag] = &[
-    comstar(
+    both(
         'n',
-        Some("node-name"),
+        "node-name",
         Some("IQN"),
         "create-target, modify-target: name",
     ),
-    comstar(
+    both(
         'l',
-        Some("alias"),
+        "alias",
         Some("TEXT"),
         "create-target, modify-target: what initiators show to people",
     ),
-    comstar(
+    both(
         'a',
-        Some("auth-method"),
+        "auth-method",
         Some("METHOD"),
         "create-target, modify-target: none or chap",
     ),
-    comstar(
+    both(
         'u',
-        Some("chap-user"),
+        "chap-user",
         Some("NAME"),
         "create-target, modify-target: who the target says it is",
     ),
-    comstar(
+    both(
         't',
-        Some("tpg"),
+        "tpg",
         Some("NAME,..."),
         "create-target, modify-target: portal groups, or 'default'",
     ),
-    comstar(
-        'f',
-        Some("force"),
-        None,
-        "delete-target: though it is in use",
-    ),
-    comstar(
-        'v',
-        Some("verbose"),
-        None,
-        "lists: everything that is known",
-    ),
+    both('f', "force", None, "delete-target: though it is in use"),
+    both('v', "verbose", None, "lists: everything that is known"),
 ];
 
 /// All commands of our own.
@@ -269,6 +175,17 @@ pub(crate) const COMMANDS: &[Command] = &[
             "While it runs, zpool, zfs and sanbox commands of the same state directory are carried out by it, through a socket there.",
             "Settings come from sanbox.toml in the state directory, and flags override them. On SIGHUP the file is read again: [log] level and [tuning] take effect at once, and the log names what waits for the next start.",
         ],
+        examples: &[
+            (
+                "sanbox serve",
+                "the appliance with the pools it knows, ^C ends it",
+            ),
+            (
+                "sanbox --state /srv/sanbox serve --listen 192.0.2.7 --memory 8G",
+                "another place for its state, one address, 8 GiB of memory for everything",
+            ),
+        ],
+        ..Command::NEW
     },
     Command {
         name: "zpool",
@@ -278,6 +195,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         text: &[
             "Called through a link named zpool, the program is this command. See zpool(8) of OpenZFS 2.3.",
         ],
+        ..Command::NEW
     },
     Command {
         name: "zfs",
@@ -287,6 +205,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         text: &[
             "Called through a link named zfs, the program is this command. See zfs(8) of OpenZFS 2.3.",
         ],
+        ..Command::NEW
     },
     Command {
         name: "ls",
@@ -299,6 +218,8 @@ pub(crate) const COMMANDS: &[Command] = &[
             short('i', "with object numbers"),
         ],
         text: &[PATHS],
+        examples: &[("sanbox ls -l tank/home:/anna", "no mount needed")],
+        ..Command::NEW
     },
     Command {
         name: "cat",
@@ -306,6 +227,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         operands: "DATASET[@SNAP]:/PATH ...",
         flags: &[],
         text: &[PATHS],
+        examples: &[("sanbox cat tank/home:/anna/notes.txt", "to the terminal")],
+        ..Command::NEW
     },
     Command {
         name: "get",
@@ -326,6 +249,17 @@ pub(crate) const COMMANDS: &[Command] = &[
             "With --tar everything is kept, whatever the destination's file system can hold: tar --xattrs --xattrs-include='*' -xf, or bsdtar, restores it. Sockets, which archives do not have, are named.",
             "Of a volume the bytes are copied; holes stay holes.",
         ],
+        examples: &[
+            (
+                "sanbox get tank/home:/anna/notes.txt .",
+                "one file into this directory",
+            ),
+            (
+                "sanbox get -r tank/home:/anna /srv/copy",
+                "a directory with everything in it",
+            ),
+        ],
+        ..Command::NEW
     },
     Command {
         name: "put",
@@ -339,6 +273,11 @@ pub(crate) const COMMANDS: &[Command] = &[
             PATHS,
             "With -r everything is kept as with get -r; PATH becomes the copy of SOURCE. The copy is on stable storage when the command ends.",
         ],
+        examples: &[(
+            "sanbox put -r ./photos tank/photos:/2026",
+            "durable when the command ends",
+        )],
+        ..Command::NEW
     },
     Command {
         name: "rm",
@@ -349,6 +288,11 @@ pub(crate) const COMMANDS: &[Command] = &[
             short('f', "no complaint about what is not there"),
         ],
         text: &[PATHS],
+        examples: &[(
+            "sanbox rm -r tank/home:/anna/tmp",
+            "a directory and everything in it",
+        )],
+        ..Command::NEW
     },
     Command {
         name: "mkdir",
@@ -356,14 +300,14 @@ pub(crate) const COMMANDS: &[Command] = &[
         operands: "DATASET:/PATH ...",
         flags: &[
             short('p', "with missing parents; no complaint when it exists"),
-            Flag {
-                short: Some('m'),
-                long: None,
-                value: Some("MODE"),
-                help: "permissions, octal (0755)",
-            },
+            valued('m', "MODE", "permissions, octal (0755)"),
         ],
         text: &[PATHS],
+        examples: &[(
+            "sanbox mkdir -p -m 0750 tank/home:/anna/letters/2026",
+            "with its parents",
+        )],
+        ..Command::NEW
     },
     Command {
         name: "mount",
@@ -373,6 +317,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         text: &[
             "Without a running daemon the command stays in the foreground and holds the mount until it is unmounted or interrupted; other commands of the same state directory work meanwhile.",
         ],
+        examples: &[("sanbox mount tank/home /mnt", "until it is unmounted")],
+        ..Command::NEW
     },
     Command {
         name: "arcstat",
@@ -390,6 +336,14 @@ pub(crate) const COMMANDS: &[Command] = &[
             "The columns are those of OpenZFS's arcstat, for the caches of all pools together. The first line counts since the pools were opened, each further one says how many in a second of the interval.",
             "pused and pwaste tell of blocks read ahead; x0.5%, x2% and x4% estimate the hit rate of a cache of half, twice and four times the size from a sample of the reads.",
         ],
+        examples: &[
+            ("sanbox arcstat 1", "hits and misses, every second"),
+            (
+                "sanbox arcstat -f time,hit%,x0.5%,x2%,x4%,size 5",
+                "whether more memory would help",
+            ),
+        ],
+        ..Command::NEW
     },
     Command {
         name: "zilstat",
@@ -412,6 +366,15 @@ pub(crate) const COMMANDS: &[Command] = &[
         text: &[
             "The columns are those of OpenZFS's zilstat. cc is commits (fsync, synchronous writes, COMMIT), cwc the batches they were written in: commits that wait at the same time share one. ic is records written to the log; of those, writes are idc with their data (idb bytes) and iic with a pointer to their block (iib bytes). imnc and imsc are log blocks on the devices of the data and on log devices, imnw and imsw the bytes written to them. cec and csc count commits that waited for a transaction group since a device failed the log, or there was no room for it.",
         ],
+        examples: &[
+            ("sanbox zilstat -a -i 1", "every second, by dataset"),
+            (
+                "sanbox zilstat -f cc,cwc,imsc,tes%",
+                "how many commits share a write, and how full log blocks are",
+            ),
+            ("sanbox zilstat -w", "why the log device is idle, in words"),
+        ],
+        ..Command::NEW
     },
     Command {
         name: "sums",
@@ -421,6 +384,11 @@ pub(crate) const COMMANDS: &[Command] = &[
         text: &[
             "One line for each object: dataset, number, type, bytes of a block, and a SHA-256 over the digests of its blocks and its bonus, each with its place; a block of zeros counts as a hole. Equal lines mean equal content, whatever the layout, compression or checksum of the pool: replicas can be compared without moving their data. Everything is read and verified on the way.",
         ],
+        examples: &[(
+            "sanbox sums -r tank/fs@monday",
+            "what the snapshot holds, to compare with its copy elsewhere",
+        )],
+        ..Command::NEW
     },
     Command {
         name: "top",
@@ -437,6 +405,11 @@ pub(crate) const COMMANDS: &[Command] = &[
         text: &[
             "Devices are shown as FreeBSD's gstat shows them: operations in the queue, a second, kilobytes, milliseconds each. Below, for each dataset and client: requests, how many had to wait, how long, and for what: queue and device (the disks), cache (a block another request was reading), log, flush, throttle (too much dirty data), txg, lock, compute.",
         ],
+        examples: &[
+            ("sanbox top", "until ^C"),
+            ("sanbox top -b -I 5", "five seconds, as text"),
+        ],
+        ..Command::NEW
     },
     Command {
         name: "zstream",
@@ -450,6 +423,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         text: &[
             "Prints what a stream holds in the words of OpenZFS's zstream, and fails where its checksums are wrong or it ends too early. Without a file it reads standard input. A link named zstream to this program is the same command.",
         ],
+        ..Command::NEW
     },
     Command {
         name: "lab",
@@ -506,6 +480,21 @@ pub(crate) const COMMANDS: &[Command] = &[
             "Each seed is a small machine of its own, with the engine of this program on modelled disks under virtual time: files, datasets and volumes on every layout, with and without log devices, on good, slow and failing disks. The power is cut at a hundred or more moments of its run; after each cut the pool is imported, and what is found is judged against everything that had been acknowledged. No pool of this machine is touched.",
             "Exit status: 0 when nothing was lost, 1 for violations, 2 for bad usage. A ledger keeps what has been run: seeds, cuts, cuts in an hour, and the seeds that showed a violation.",
         ],
+        examples: &[
+            (
+                "sanbox lab crash --minutes 10",
+                "power cuts for ten minutes, in two processes",
+            ),
+            (
+                "sanbox lab crash --seed 112",
+                "one seed with all its cuts, the first violation in full",
+            ),
+            (
+                "sanbox lab ledger sim/ledger.toml",
+                "add up what has been run so far",
+            ),
+        ],
+        ..Command::NEW
     },
     Command {
         name: "tune",
@@ -515,6 +504,14 @@ pub(crate) const COMMANDS: &[Command] = &[
         text: &[
             "Changes take effect at once in the running daemon and last until it ends; what is to hold at every start goes into the section [tuning] of sanbox.toml.",
         ],
+        examples: &[
+            ("sanbox tune", "all limits, their values and effects"),
+            (
+                "sanbox tune zfs_arc_max=4G l2arc_write_max=64M",
+                "smaller caches, faster cache devices, from now on",
+            ),
+        ],
+        ..Command::NEW
     },
     Command {
         name: "target",
@@ -588,6 +585,7 @@ pub(crate) const COMMANDS: &[Command] = &[
             "Portals are what discovery tells, and are opened when they are addresses of this machine; portals with the same GROUP (1) can share a session. redirect sends initiators that log in elsewhere to another address; 'off' ends that, as 'any' does for portals.",
             "More properties of volumes: org.sanbox:lun.sector is 512n, 512e or 4kn; org.sanbox:lun.cache=off makes every write safe before it is answered; org.sanbox:lun.threshold is the percentage of its possible space that a thin volume takes when initiators are warned (90; 0 is never).",
         ],
+        ..Command::NEW
     },
     Command {
         name: "stmfadm",
@@ -597,6 +595,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         text: &[
             "For scripts and plug-ins that manage COMSTAR (also when the program is called stmfadm). A logical unit is a volume that was registered by create-lu; FILE is /dev/zvol/rdsk/POOL/VOLUME or the volume's name. A view is a mapping as of 'sanbox target map'.",
         ],
+        ..Command::NEW
     },
     Command {
         name: "sbdadm",
@@ -606,6 +605,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         text: &[
             "As stmfadm, with the older forms of the commands (also when the program is called sbdadm).",
         ],
+        ..Command::NEW
     },
     Command {
         name: "itadm",
@@ -613,6 +613,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         operands: "create-target | modify-target IQN | delete-target IQN ... | list-target [IQN ...] | create-tpg NAME ADDRESS ... | delete-tpg NAME | list-tpg",
         flags: ITADM_FLAGS,
         text: &["For scripts that manage COMSTAR (also when the program is called itadm)."],
+        ..Command::NEW
     },
     Command {
         name: "log",
@@ -624,6 +625,7 @@ pub(crate) const COMMANDS: &[Command] = &[
             "sanbox log nfs=debug shows each connection of NFS clients from now on; sanbox log nfs=info ends that; sanbox log alone shows the levels.",
             "A change lasts until the daemon ends; for every start, put level = 'LEVELS' under [log] in sanbox.toml.",
         ],
+        ..Command::NEW
     },
     Command {
         name: "user",
@@ -667,6 +669,14 @@ pub(crate) const COMMANDS: &[Command] = &[
                  has at most the role of its user, and ends with the user.",
             "reset-totp takes away the second factor of a user who has lost it. role and delete leave at least one owner who can log in.",
         ],
+        examples: &[
+            ("sanbox user add ann --role operator", "asks for a password"),
+            (
+                "sanbox user key create backup --role operator --expires 90d",
+                "prints a key for scripts",
+            ),
+        ],
+        ..Command::NEW
     },
     Command {
         name: "job",
@@ -680,6 +690,8 @@ pub(crate) const COMMANDS: &[Command] = &[
             "show prints who gave the command, from where, what became of it, and the end of its output. cancel ends one that runs: sanbox \
                  job cancel 17. What it has changed until then stays.",
         ],
+        examples: &[("sanbox job show 17", "what became of it, and its output")],
+        ..Command::NEW
     },
     Command {
         name: "policy",
@@ -707,6 +719,7 @@ pub(crate) const COMMANDS: &[Command] = &[
              not one for each that was missed. A policy that came with 'zfs receive' is not in force until it is set here. The policy is \
              the property org.sanbox:policy.",
         ],
+        ..Command::NEW
     },
     Command {
         name: "snapshots",
@@ -717,6 +730,7 @@ pub(crate) const COMMANDS: &[Command] = &[
             "For one snapshot, or for all of a dataset: which class of the policy keeps it and at which place it stands in the class, or \
              what else keeps it.",
         ],
+        ..Command::NEW
     },
     Command {
         name: "doctor",
@@ -726,6 +740,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         text: &[
             "Checks the state directory, the daemon, the pools and their devices, the shares, and what this machine allows. Exits 1 when something needs attention.",
         ],
+        examples: &[("sanbox doctor", "what is wrong, and what to do about it")],
+        ..Command::NEW
     },
     Command {
         name: "completion",
@@ -733,6 +749,11 @@ pub(crate) const COMMANDS: &[Command] = &[
         operands: "bash|zsh|fish",
         flags: &[],
         text: &[],
+        examples: &[(
+            "sanbox completion bash >/etc/bash_completion.d/sanbox",
+            "for sanbox, zpool and zfs",
+        )],
+        ..Command::NEW
     },
     Command {
         name: "man",
@@ -740,33 +761,23 @@ pub(crate) const COMMANDS: &[Command] = &[
         operands: "DIR",
         flags: &[],
         text: &[],
+        examples: &[("sanbox man /usr/local/share/man/man8", "then: man sanbox")],
+        ..Command::NEW
     },
 ];
 
 impl Command {
-    /// The letters and long names, as the option reader wants them.
-    pub(crate) fn options(&self) -> (String, Vec<Long>) {
-        let mut letters = String::new();
-        let mut longs = Vec::new();
-        for flag in self.flags {
-            if let Some(short) = flag.short {
-                letters.push(short);
-                if flag.value.is_some() {
-                    letters.push(':');
-                }
-            }
-            if let Some(name) = flag.long {
-                longs.push(Long {
-                    name,
-                    value: flag.value.is_some(),
-                });
-            }
+    /// The usage: OpenZFS's, or one that is made of the options and operands.
+    pub(crate) fn usage_text(&self) -> String {
+        if self.usage.is_empty() {
+            self.own_usage()
+        } else {
+            self.usage.to_owned()
         }
-        (letters, longs)
     }
 
-    /// The usage, in a line.
-    pub(crate) fn usage(&self) -> String {
+    /// The usage of a command of our own, in a line.
+    fn own_usage(&self) -> String {
         let mut text = format!("\tsanbox {}", self.name);
         let plain: String = self
             .flags
@@ -803,23 +814,8 @@ pub(crate) fn help() -> String {
     }
     text.push('\n');
     for flag in GLOBAL {
-        text.push_str(&format!("  {:<18} {}\n", spelled(flag), flag.help));
+        text.push_str(&format!("  {:<18} {}\n", flag.spelled(), flag.help));
     }
     text.push_str("\nCalled through links named zpool and zfs, the program is these commands.\n");
-    text
-}
-
-/// An option with its value, as it is written.
-pub(crate) fn spelled(flag: &Flag) -> String {
-    let mut text = match (flag.short, flag.long) {
-        (Some(short), Some(long)) => format!("-{short}, --{long}"),
-        (Some(short), None) => format!("-{short}"),
-        (None, Some(long)) => format!("--{long}"),
-        (None, None) => String::new(),
-    };
-    if let Some(value) = flag.value {
-        text.push(' ');
-        text.push_str(value);
-    }
     text
 }

@@ -5,7 +5,9 @@
 //! The caller asks for one option at a time, so that the order of options is kept and a command
 //! stops at its first mistake as OpenZFS's commands do. What follows the options is in `operands`.
 
-/// A long option.
+use super::flag::{self, Flag};
+
+/// A long option, in the older form.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Long {
     /// Name without dashes.
@@ -14,13 +16,40 @@ pub(crate) struct Long {
     pub(crate) value: bool,
 }
 
-/// One option as given.
+/// One option as given, in the older form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Opt {
     /// A letter, with its value when it takes one.
     Short(char, Option<String>),
     /// A long option, by its full name.
     Long(&'static str, Option<String>),
+}
+
+/// The options of a getopt string, as declarations.
+pub(crate) fn from_letters(letters: &str, longs: &[Long]) -> Vec<Flag> {
+    let mut flags: Vec<Flag> = Vec::new();
+    for letter in letters.trim_start_matches(':').chars() {
+        match flags.last_mut() {
+            Some(last) if letter == ':' => last.value = Some("value"),
+            _ => flags.push(flag::short(letter, "")),
+        }
+    }
+    let valued = |long: &Long| long.value.then_some("value");
+    flags.extend(
+        longs
+            .iter()
+            .map(|long| flag::long(long.name, valued(long), "")),
+    );
+    flags
+}
+
+/// One option as given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Given {
+    /// Which of the options declared.
+    pub(crate) index: usize,
+    /// Its value, when it takes one.
+    pub(crate) value: Option<String>,
 }
 
 /// Why the command line cannot be read.
@@ -32,8 +61,18 @@ pub(crate) enum OptError {
     InvalidLong(String),
     /// The option needs a value.
     Missing(char),
-    /// The long option needs a value.
+    /// The long option, which has no letter, needs a value.
     MissingLong(&'static str),
+}
+
+impl OptError {
+    /// The error as a command tells it whose getopt string does not begin with a colon: a missing value makes the option invalid.
+    pub(crate) fn without_missing(self) -> Self {
+        match self {
+            Self::Missing(letter) => Self::Invalid(letter),
+            other => other,
+        }
+    }
 }
 
 impl std::fmt::Display for OptError {
@@ -50,8 +89,7 @@ impl std::fmt::Display for OptError {
 /// Reads options from a list of arguments (without the command's own name).
 #[derive(Debug)]
 pub(crate) struct Getopt<'a> {
-    letters: &'a str,
-    longs: &'a [Long],
+    flags: &'a [Flag],
     arguments: std::collections::VecDeque<&'a str>,
     cluster: &'a str,
     operands: Vec<String>,
@@ -61,11 +99,10 @@ pub(crate) struct Getopt<'a> {
 }
 
 impl<'a> Getopt<'a> {
-    /// Prepares to read. `letters` is as in C: a letter followed by `:` takes a value.
-    pub(crate) fn new(arguments: &'a [String], letters: &'a str, longs: &'a [Long]) -> Self {
+    /// Prepares to read the options declared.
+    pub(crate) fn new(arguments: &'a [String], flags: &'a [Flag]) -> Self {
         Self {
-            letters,
-            longs,
+            flags,
             arguments: arguments.iter().map(String::as_str).collect(),
             cluster: "",
             operands: Vec::new(),
@@ -81,7 +118,7 @@ impl<'a> Getopt<'a> {
     }
 
     /// Returns the next option, or `None` when only operands are left.
-    pub(crate) fn next(&mut self) -> Result<Option<Opt>, OptError> {
+    pub(crate) fn next(&mut self) -> Result<Option<Given>, OptError> {
         loop {
             if let Some(letter) = self.cluster.chars().next() {
                 self.cluster = &self.cluster[letter.len_utf8()..];
@@ -108,17 +145,13 @@ impl<'a> Getopt<'a> {
         self.operands
     }
 
-    fn letter(&mut self, letter: char) -> Result<Opt, OptError> {
-        let place = if letter == ':' {
-            None
-        } else {
-            self.letters.find(letter)
-        };
-        let Some(place) = place else {
+    fn letter(&mut self, letter: char) -> Result<Given, OptError> {
+        let mut flags = self.flags.iter();
+        let Some(index) = flags.position(|flag| flag.short == Some(letter)) else {
             return Err(OptError::Invalid(letter));
         };
-        if !self.letters[place + letter.len_utf8()..].starts_with(':') {
-            return Ok(Opt::Short(letter, None));
+        if self.flags[index].value.is_none() {
+            return Ok(Given { index, value: None });
         }
         let value = if self.cluster.is_empty() {
             self.arguments
@@ -127,73 +160,87 @@ impl<'a> Getopt<'a> {
         } else {
             std::mem::take(&mut self.cluster)
         };
-        Ok(Opt::Short(letter, Some(value.to_owned())))
+        Ok(Given {
+            index,
+            value: Some(value.to_owned()),
+        })
     }
 
-    fn long(&mut self, given: &'a str) -> Result<Opt, OptError> {
+    /// The option that a long name means: the one of that name, or the only one that begins so.
+    fn named(&self, name: &str) -> Option<(usize, &'static str)> {
+        let flags = self.flags.iter().enumerate();
+        let longs = || {
+            let flags = flags.clone();
+            flags.filter_map(|(index, flag)| Some((index, flag.long?)))
+        };
+        let mut abbreviated = longs().filter(|(_, long)| long.starts_with(name));
+        longs().find(|(_, long)| *long == name).or_else(|| {
+            match (abbreviated.next(), abbreviated.next()) {
+                (Some(only), None) => Some(only),
+                _ => None,
+            }
+        })
+    }
+
+    fn long(&mut self, given: &'a str) -> Result<Given, OptError> {
         let (name, glued) = match given.split_once('=') {
             Some((name, value)) => (name, Some(value)),
             None => (given, None),
         };
-        let exact = self.longs.iter().find(|long| long.name == name);
-        let mut abbreviated = self.longs.iter().filter(|long| long.name.starts_with(name));
-        let found = exact.or_else(|| match (abbreviated.next(), abbreviated.next()) {
-            (Some(only), None) => Some(only),
-            _ => None,
-        });
-        let Some(found) = found else {
+        let Some((index, long)) = self.named(name) else {
             return Err(OptError::InvalidLong(format!("--{given}")));
         };
-        match (found.value, glued) {
-            (false, Some(_)) => Err(OptError::InvalidLong(format!("--{given}"))),
-            (false, None) => Ok(Opt::Long(found.name, None)),
-            (true, Some(value)) => Ok(Opt::Long(found.name, Some(value.to_owned()))),
-            (true, None) => match self.arguments.pop_front() {
-                Some(value) => Ok(Opt::Long(found.name, Some(value.to_owned()))),
-                None => Err(OptError::MissingLong(found.name)),
+        let flag = self.flags[index];
+        let value = match (flag.value.is_some(), glued) {
+            (false, Some(_)) => return Err(OptError::InvalidLong(format!("--{given}"))),
+            (false, None) => None,
+            (true, Some(value)) => Some(value.to_owned()),
+            (true, None) => match (self.arguments.pop_front(), flag.short) {
+                (Some(value), _) => Some(value.to_owned()),
+                (None, Some(letter)) => return Err(OptError::Missing(letter)),
+                (None, None) => return Err(OptError::MissingLong(long)),
             },
-        }
+        };
+        Ok(Given { index, value })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::flag::{both, long, short, valued};
     use super::*;
 
-    fn check(line: &str, letters: &'static str, expect: &str) {
-        const LONGS: &[Long] = &[
-            Long {
-                name: "json",
-                value: false,
-            },
-            Long {
-                name: "json-int",
-                value: false,
-            },
-            Long {
-                name: "json-pool-key-guid",
-                value: false,
-            },
-            Long {
-                name: "limit",
-                value: true,
-            },
-        ];
+    const FLAGS: &[Flag] = &[
+        short('H', ""),
+        short('p', ""),
+        valued('o', "LIST", ""),
+        valued('d', "DEPTH", ""),
+        both('j', "json", None, ""),
+        both('r', "rate", Some("RATE"), ""),
+        long("json-int", None, ""),
+        long("json-pool-key-guid", None, ""),
+        long("limit", Some("N"), ""),
+    ];
+
+    fn check(line: &str, expect: &str) {
         let arguments: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        let mut options = Getopt::new(&arguments, letters, LONGS);
+        let mut options = Getopt::new(&arguments, FLAGS);
         let mut seen = Vec::new();
         let outcome = loop {
             match options.next() {
-                Ok(Some(Opt::Short(letter, value))) => seen.push(match value {
-                    Some(value) => format!("{letter}={value}"),
-                    None => letter.to_string(),
-                }),
-                Ok(Some(Opt::Long(name, value))) => seen.push(match value {
-                    Some(value) => format!("{name}={value}"),
-                    None => name.to_owned(),
-                }),
+                Ok(Some(option)) => {
+                    let flag = FLAGS[option.index];
+                    let name = flag
+                        .short
+                        .map(String::from)
+                        .unwrap_or(flag.long.unwrap_or_default().to_owned());
+                    seen.push(match option.value {
+                        Some(value) => format!("{name}={value}"),
+                        None => name,
+                    });
+                }
                 Ok(None) => break format!("| {}", options.operands().join(" ")),
-                Err(error) => break format!("{error:?}"),
+                Err(error) => break error.to_string(),
             }
         };
         seen.push(outcome);
@@ -202,24 +249,28 @@ mod tests {
 
     #[test]
     fn reads_what_scripts_write() {
-        check("-Hpo name tank", "Hpo:", "H p o=name | tank");
-        check("-Hponame tank", "Hpo:", "H p o=name | tank");
-        check("tank -H -d1 other", "Hd:", "H d=1 | tank other");
-        check("-H -- -p", "Hp", "H | -p");
-        check("-", "H", "| -");
-        check("--json-int -j", "j", "json-int j |");
-        check("--json-p", "", "json-pool-key-guid |");
-        check("--json", "", "json |");
-        check("--limit=3 --limit 4", "", "limit=3 limit=4 |");
+        check("-Hpo name tank", "H p o=name | tank");
+        check("-Hponame tank", "H p o=name | tank");
+        check("tank -H -d1 other", "H d=1 | tank other");
+        check("-H -- -p", "H | -p");
+        check("- x", "| - x");
+        check("--json-int -j", "json-int j |");
+        check("--json-p", "json-pool-key-guid |");
+        check("--json", "j |");
+        check("--limit=3 --limit 4 --rate 5", "limit=3 limit=4 r=5 |");
     }
 
     #[test]
     fn stops_at_the_first_mistake() {
-        check("-Hz tank", "H", "H Invalid('z')");
-        check("-o", "o:", "Missing('o')");
-        check("-:", "o:", "Invalid(':')");
-        check("--nope", "", "InvalidLong(\"--nope\")");
-        check("--json-", "", "InvalidLong(\"--json-\")");
-        check("--limit", "", "MissingLong(\"limit\")");
+        check("-Hz tank", "H invalid option 'z'");
+        check("-o", "missing argument for 'o' option");
+        check("-:", "invalid option ':'");
+        check("--nope", "invalid option '--nope'");
+        check("--json-", "invalid option '--json-'");
+        check("--json=1", "invalid option '--json=1'");
+        check("--limit", "missing argument for 'limit' option");
+        check("--rate", "missing argument for 'r' option");
+        let invalid = OptError::Missing('o').without_missing();
+        assert_eq!(invalid.to_string(), "invalid option 'o'");
     }
 }

@@ -1,7 +1,9 @@
 //! The commands. Each is a function of a [`Session`] and its arguments, and the same function runs
 //! in the daemon, for a client at the control socket, and in a process of its own.
 
+pub(crate) mod command;
 pub(crate) mod declare;
+pub(crate) mod flag;
 pub(crate) mod format;
 pub(crate) mod getopt;
 pub(crate) mod help;
@@ -9,7 +11,7 @@ pub(crate) mod input;
 pub(crate) mod json;
 pub(crate) mod out;
 pub(crate) mod sanbox;
-pub(crate) mod usage;
+pub(crate) mod version;
 pub(crate) mod zfs;
 pub(crate) mod zpool;
 pub(crate) mod zstream;
@@ -21,10 +23,10 @@ use std::sync::Arc;
 use engine::EngineError;
 
 use crate::appliance::Appliance;
-use getopt::{Getopt, Long, Opt};
+use command::{Command, Declared, Entry, Flag, Table, entries};
+use getopt::{Getopt, Given, Long, Opt};
 use input::Input;
 use out::{Out, OutputClosed};
-use usage::Entry;
 
 /// The early end of a command whose messages are printed: its exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +81,8 @@ pub(crate) struct Session {
     pub(crate) caller: Caller,
     /// The command as typed, for the pool's history (`zpool create tank ...`).
     pub(crate) line: String,
+    /// The command's declaration.
+    command: &'static Command,
     /// Usage lines of the command, and the list of properties that goes with some.
     usage: String,
 }
@@ -104,12 +108,24 @@ impl Session {
             input,
             caller,
             line,
+            command: &Command::NEW,
             usage: String::new(),
         }
     }
 
-    pub(crate) fn enter(&mut self, entry: (&'static str, &str), properties: Option<String>) {
-        self.usage = format!("usage:\n{}{}", entry.1, properties.unwrap_or_default());
+    /// Begins a command; `properties` follows its usage.
+    pub(crate) fn enter(&mut self, command: &'static Command, properties: Option<String>) {
+        self.command = command;
+        self.usage = format!(
+            "usage:\n{}{}",
+            command.usage_text(),
+            properties.unwrap_or_default()
+        );
+    }
+
+    /// The declaration of the command that runs.
+    pub(crate) fn command(&self) -> &'static Command {
+        self.command
     }
 
     /// Ends the command with a message on standard error and exit code 1.
@@ -136,7 +152,29 @@ impl Session {
         self.caller.directory.join(path)
     }
 
-    /// Reads options into `take`, which says what is wrong with one, if anything.
+    /// Reads the command's options into `take`, which says what is wrong with one, if anything. Returns the operands.
+    pub(crate) fn read_options<T: Declared>(
+        &self,
+        arguments: &[String],
+        mut take: impl FnMut(&Self, T) -> Outcome,
+    ) -> Result<Vec<String>, Exit> {
+        // What is read is what help and manual say.
+        assert_eq!(self.command.flags, T::DECLARED, "{}", self.command.name);
+        self.each_option(arguments, |session, option| {
+            take(
+                session,
+                T::MAKE[option.index](option.value.unwrap_or_default()),
+            )
+        })
+    }
+
+    /// Returns the operands of a command without options.
+    pub(crate) fn operands(&self, arguments: &[String]) -> Result<Vec<String>, Exit> {
+        assert_eq!(self.command.flags, &[], "{}", self.command.name);
+        self.each_option(arguments, |_, _| Ok(()))
+    }
+
+    /// Reads options by a getopt string, for commands whose options are not declared yet.
     pub(crate) fn options(
         &self,
         arguments: &[String],
@@ -144,7 +182,35 @@ impl Session {
         longs: &[Long],
         mut take: impl FnMut(&Self, Opt) -> Outcome,
     ) -> Result<Vec<String>, Exit> {
-        let mut options = Getopt::new(arguments, letters, longs);
+        let flags = getopt::from_letters(letters, longs);
+        self.each_of(&flags, arguments, |session, given| {
+            let flag = flags[given.index];
+            take(
+                session,
+                match (flag.short, flag.long) {
+                    (Some(letter), _) => Opt::Short(letter, given.value),
+                    (None, name) => Opt::Long(name.unwrap_or_default(), given.value),
+                },
+            )
+        })
+    }
+
+    /// Reads options as they are declared, one after another.
+    pub(crate) fn each_option(
+        &self,
+        arguments: &[String],
+        take: impl FnMut(&Self, Given) -> Outcome,
+    ) -> Result<Vec<String>, Exit> {
+        self.each_of(self.command.flags, arguments, take)
+    }
+
+    fn each_of(
+        &self,
+        flags: &[Flag],
+        arguments: &[String],
+        mut take: impl FnMut(&Self, Given) -> Outcome,
+    ) -> Result<Vec<String>, Exit> {
+        let mut options = Getopt::new(arguments, flags);
         if self.caller.environment.contains_key("POSIXLY_CORRECT") {
             options = options.ending_at_operands();
         }
@@ -152,7 +218,10 @@ impl Session {
             match options.next() {
                 Ok(Some(option)) => take(self, option)?,
                 Ok(None) => return Ok(options.operands()),
-                Err(error) => return Err(self.misuse(error.to_string())),
+                Err(error) if self.command.says_missing => {
+                    return Err(self.misuse(error.to_string()));
+                }
+                Err(error) => return Err(self.misuse(error.without_missing().to_string())),
             }
         }
     }
@@ -203,51 +272,70 @@ pub(crate) async fn run(mut session: Session, tool: &str, arguments: &[String]) 
     }
 }
 
+/// The usage of a tool with all its commands.
+fn usage_of_all(tool: &str, table: Table) -> String {
+    let mut text =
+        format!("usage: {tool} command args ...\nwhere 'command' is one of the following:\n\n");
+    for (index, group) in table.iter().enumerate() {
+        if index > 0 {
+            text.push('\n');
+        }
+        for entry in *group {
+            text.push_str(entry.command.usage);
+        }
+    }
+    if tool == "zfs" {
+        text.push_str("\nEach dataset is of the form: pool/[dataset/]*dataset[@name]\n");
+        text.push_str("\nFor the property list, run: zfs set|get\n");
+        text.push_str("\nFor the delegated permission list, run: zfs allow|unallow\n");
+    }
+    text.push_str("\nFor further help on a command or topic, run: ");
+    text.push_str(tool);
+    text.push_str(" help [<topic>]\n");
+    text
+}
+
 /// Finds a command of `zpool` or `zfs`; says how to use the tool when there is none.
 fn find(
     session: &Session,
     tool: &str,
-    table: &'static [Entry],
-    aliases: &[(&str, &'static str)],
+    table: Table,
     arguments: &[String],
-) -> Result<(&'static str, &'static str), Exit> {
-    let whole = || {
-        let mut text =
-            format!("usage: {tool} command args ...\nwhere 'command' is one of the following:\n\n");
-        for entry in table {
-            text.push_str(entry.map_or("\n", |(_, usage)| usage));
-        }
-        if tool == "zfs" {
-            text.push_str("\nEach dataset is of the form: pool/[dataset/]*dataset[@name]\n");
-            text.push_str("\nFor the property list, run: zfs set|get\n");
-            text.push_str("\nFor the delegated permission list, run: zfs allow|unallow\n");
-        }
-        text.push_str("\nFor further help on a command or topic, run: ");
-        text.push_str(tool);
-        text.push_str(" help [<topic>]\n");
-        text
+) -> Result<&'static Entry, Exit> {
+    let refuse = |why: String| {
+        session.out.error(why);
+        let usage = usage_of_all(tool, table);
+        session.out.push(out::Stream::Err, usage.as_bytes());
+        Exit(2)
     };
     let Some(name) = arguments.first() else {
-        session.out.error("missing command");
-        session.out.push(out::Stream::Err, whole().as_bytes());
-        return Err(Exit(2));
+        return Err(refuse("missing command".to_owned()));
     };
     if matches!(name.as_str(), "-?" | "--help" | "help") {
-        session.out.text(whole());
+        session.out.text(usage_of_all(tool, table));
         return Err(Exit(0));
     }
-    let name = aliases
-        .iter()
-        .find(|(alias, _)| alias == name)
-        .map_or(name.as_str(), |(_, n)| n);
-    match table.iter().flatten().find(|(known, _)| *known == name) {
-        Some(entry) => Ok(*entry),
-        None => {
-            session
-                .out
-                .error(format!("unrecognized command '{}'", arguments[0]));
-            session.out.push(out::Stream::Err, whole().as_bytes());
-            Err(Exit(2))
-        }
+    entries(table)
+        .find(|entry| entry.command.is_called(name))
+        .ok_or_else(|| refuse(format!("unrecognized command '{name}'")))
+}
+
+/// Runs a command of `zpool` or `zfs`; `properties` is what follows the usage of those that list them.
+async fn run_entry(
+    session: &mut Session,
+    tool: &str,
+    table: Table,
+    properties: impl Fn(&str) -> String,
+    arguments: &[String],
+) -> Outcome {
+    let entry = find(session, tool, table, arguments)?;
+    let name = entry.command.name;
+    let listing = entry.command.lists_properties.then(|| properties(name));
+    session.enter(entry.command, listing);
+    match entry.run {
+        Some(run) => run(session, &arguments[1..]).await,
+        None => Err(session.fail(format!(
+            "{tool} {name}: not supported by this version of sanbox yet"
+        ))),
     }
 }

@@ -26,7 +26,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::appliance::{Appliance, KnownPool};
 use crate::cli::declare::COMMANDS;
-use crate::cli::getopt::{Getopt, Opt};
+use crate::cli::getopt::Getopt;
 use crate::logging::{self, Levels, NFS, SANBOX};
 use crate::tuning;
 
@@ -42,62 +42,65 @@ pub(crate) fn settings(state: &StateDirectory, arguments: &[String]) -> anyhow::
         .iter()
         .find(|command| command.name == "serve")
         .context("declared")?;
-    let (letters, longs) = command.options();
-    let mut options = Getopt::new(arguments, &letters, &longs);
+    let mut options = Getopt::new(arguments, command.flags);
     let mut listen: Vec<IpAddr> = Vec::new();
     loop {
-        match options.next() {
-            Ok(Some(Opt::Long("listen", Some(text)))) => {
+        let given = match options.next() {
+            Ok(Some(given)) => given,
+            Ok(None) => break,
+            Err(error) => bail!("{error}\n{}", command.usage_text()),
+        };
+        let name = command.flags[given.index].long.unwrap_or_default();
+        match (name, given.value) {
+            ("listen", Some(text)) => {
                 listen.push(
                     text.parse()
                         .with_context(|| format!("--listen {text}: not an address"))?,
                 );
             }
-            Ok(Some(Opt::Long("nfs-port", Some(text)))) => {
+            ("nfs-port", Some(text)) => {
                 config.nfs.port = text
                     .parse()
                     .with_context(|| format!("--nfs-port {text}: not a port"))?;
                 config.nfs.enabled = config.nfs.port != 0;
             }
-            Ok(Some(Opt::Long("iscsi-port", Some(text)))) => {
+            ("iscsi-port", Some(text)) => {
                 config.iscsi.port = text
                     .parse()
                     .with_context(|| format!("--iscsi-port {text}: not a port"))?;
                 config.iscsi.enabled = config.iscsi.port != 0;
             }
-            Ok(Some(Opt::Long("nbd-port", Some(text)))) => {
+            ("nbd-port", Some(text)) => {
                 config.nbd.port = text
                     .parse()
                     .with_context(|| format!("--nbd-port {text}: not a port"))?;
             }
-            Ok(Some(Opt::Long("memory", Some(text)))) => {
+            ("memory", Some(text)) => {
                 config.memory = text;
                 config.memory_bytes()?;
             }
-            Ok(Some(Opt::Long("metrics-port", Some(text)))) => {
+            ("metrics-port", Some(text)) => {
                 config.metrics.port = text
                     .parse()
                     .with_context(|| format!("--metrics-port {text}: not a port"))?;
             }
-            Ok(Some(Opt::Long("log-level", Some(text)))) => config.log.level = text,
-            Ok(Some(Opt::Long("log-format", Some(text)))) => {
+            ("log-level", Some(text)) => config.log.level = text,
+            ("log-format", Some(text)) => {
                 config.log.format = LogFormat::parse(&text)
                     .with_context(|| format!("--log-format {text}: neither text nor json"))?;
             }
-            Ok(Some(Opt::Long("https-port", Some(text)))) => {
+            ("https-port", Some(text)) => {
                 config.console.port = text
                     .parse()
                     .with_context(|| format!("--https-port {text}: not a port"))?;
             }
-            Ok(Some(Opt::Long("no-portmap", _))) => config.nfs.portmap = false,
-            Ok(Some(Opt::Long("mount", _))) => config.mount.automatic = true,
-            Ok(Some(other)) => bail!("unexpected option {other:?}"),
-            Ok(None) => break,
-            Err(error) => bail!("{error}\n{}", command.usage()),
+            ("no-portmap", _) => config.nfs.portmap = false,
+            ("mount", _) => config.mount.automatic = true,
+            (other, _) => bail!("unexpected option {other}"),
         }
     }
     if let Some(extra) = options.operands().first() {
-        bail!("unexpected argument '{extra}'\n{}", command.usage());
+        bail!("unexpected argument '{extra}'\n{}", command.usage_text());
     }
     if !listen.is_empty() {
         config.listen = listen;

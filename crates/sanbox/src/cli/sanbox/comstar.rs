@@ -219,7 +219,7 @@ fn capital(word: &str) -> String {
 /// The settings that `-p NAME=VALUE` options ask for.
 fn unit_settings(session: &Session, args: &Arguments) -> Result<Vec<(String, String)>, Exit> {
     let mut settings = Vec::new();
-    for text in args.all('p', "lu-prop") {
+    for text in args.all('p') {
         let Some((name, value)) = setting(text) else {
             return Err(session.misuse(format!("stmfadm: {text}: not NAME=VALUE")));
         };
@@ -258,7 +258,7 @@ fn unit_settings(session: &Session, args: &Arguments) -> Result<Vec<(String, Str
 }
 
 fn size_of(session: &Session, args: &Arguments) -> Result<Option<u64>, Exit> {
-    let Some(text) = args.either('s', "size") else {
+    let Some(text) = args.value('s') else {
         return Ok(None);
     };
     match parse_number(text) {
@@ -367,7 +367,7 @@ async fn delete_units(session: &Session, args: &Arguments, guids: &[&str]) -> Ou
             &[pair(UNIT_PROPERTY, "off")],
         )
         .await?;
-        if args.has_either('k', "keep-views") {
+        if args.has('k') {
             session.record(&unit.pool).await;
             session.appliance.datasets_changed().await;
         } else {
@@ -433,7 +433,7 @@ async fn list_units(session: &Session, args: &Arguments, guids: &[&str]) -> Outc
         session
             .out
             .line(format!("LU Name: {}", unit.guid.to_ascii_uppercase()));
-        if !args.has_either('v', "verbose") {
+        if !args.has('v') {
             continue;
         }
         let count = views
@@ -467,7 +467,7 @@ async fn list_units(session: &Session, args: &Arguments, guids: &[&str]) -> Outc
 async fn add_view(session: &Session, args: &Arguments, guid: &str) -> Outcome {
     let unit = find_unit(session, guid).await?;
     let targets = read(session)?;
-    let scope = match args.either('t', "target-group") {
+    let scope = match args.value('t') {
         Some(group) if targets.target_groups.contains_key(group) => {
             MappingScope::Group(group.to_owned())
         }
@@ -476,13 +476,13 @@ async fn add_view(session: &Session, args: &Arguments, guid: &str) -> Outcome {
         }
         None => MappingScope::All,
     };
-    let seen_by = args.either('h', "host-group").map(str::to_owned);
+    let seen_by = args.value('h').map(str::to_owned);
     if let Some(group) = &seen_by
         && !targets.initiator_groups.contains_key(group)
     {
         return Err(session.fail(format!("stmfadm: {group}: host group not found")));
     }
-    let lun = match args.either('n', "lun") {
+    let lun = match args.value('n') {
         None => None,
         Some(text) => match text.parse() {
             Ok(lun) if lun <= manage::targets::LUN_MAX => Some(lun),
@@ -495,7 +495,7 @@ async fn add_view(session: &Session, args: &Arguments, guid: &str) -> Outcome {
 }
 
 async fn views_of(session: &Session, args: &Arguments) -> Result<(Unit, Vec<Mapping>), Exit> {
-    let Some(guid) = args.either('l', "lu-name") else {
+    let Some(guid) = args.value('l') else {
         return Err(session.misuse("stmfadm: -l GUID is needed"));
     };
     let unit = find_unit(session, guid).await?;
@@ -540,7 +540,7 @@ async fn list_view(session: &Session, args: &Arguments, words: &[&str]) -> Outco
 
 async fn remove_view(session: &Session, args: &Arguments, words: &[&str]) -> Outcome {
     let (unit, mappings) = views_of(session, args).await?;
-    let gone = if args.has_either('a', "all") {
+    let gone = if args.has('a') {
         (0..mappings.len()).collect()
     } else if words.is_empty() {
         return Err(session.misuse("stmfadm: which entry, or -a for all"));
@@ -612,7 +612,7 @@ async fn change_members(
     command: &str,
     members: &[&str],
 ) -> Outcome {
-    let Some(name) = args.either('g', "group-name") else {
+    let Some(name) = args.value('g') else {
         return Err(session.misuse("stmfadm: -g GROUP is needed"));
     };
     let mut targets = read(session)?;
@@ -652,7 +652,7 @@ fn list_groups(session: &Session, args: &Arguments, command: &str, names: &[&str
             continue;
         }
         session.out.line(format!("{kind} Group: {name}"));
-        if args.has_either('v', "verbose") {
+        if args.has('v') {
             for member in members {
                 session.out.line(format!("        Member: {member}"));
             }
@@ -674,7 +674,7 @@ fn list_ports(session: &Session, args: &Arguments, names: &[&str]) -> Outcome {
             continue;
         }
         session.out.line(format!("Target: {}", target.name));
-        if !args.has_either('v', "verbose") {
+        if !args.has('v') {
             continue;
         }
         let own: Vec<_> = sessions
@@ -731,7 +731,7 @@ pub(super) async fn targets(session: &Session, args: &Arguments) -> Outcome {
                 .line(format!("{:<45}{}", "TARGET PORTAL GROUP", "PORTAL COUNT"));
             for (name, portals) in &read(session)?.portal_groups {
                 session.out.line(format!("{name:<45}{}", portals.len()));
-                if args.has_either('v', "verbose") {
+                if args.has('v') {
                     for portal in portals {
                         session.out.line(format!("    {}", portal.address));
                     }
@@ -746,15 +746,15 @@ pub(super) async fn targets(session: &Session, args: &Arguments) -> Outcome {
 
 /// Gives a target what options say.
 fn apply(session: &Session, args: &Arguments, targets: &Targets, target: &mut Target) -> Outcome {
-    if let Some(alias) = args.either('l', "alias") {
+    if let Some(alias) = args.value('l') {
         alias.clone_into(&mut target.alias);
     }
-    match args.either('a', "auth-method") {
+    match args.value('a') {
         None | Some("chap" | "default") => {}
         Some("none") => (target.chap, target.mutual) = (None, None),
         Some(other) => return Err(session.fail(format!("itadm: {other}: none or chap"))),
     }
-    if let Some(names) = args.either('t', "tpg") {
+    if let Some(names) = args.value('t') {
         let mut portals: Vec<Portal> = Vec::new();
         for name in names.split(',').filter(|name| *name != "default") {
             let Some(members) = targets.portal_groups.get(name) else {
@@ -769,7 +769,7 @@ fn apply(session: &Session, args: &Arguments, targets: &Targets, target: &mut Ta
 
 async fn create_target(session: &Session, args: &Arguments) -> Outcome {
     let mut targets = read(session)?;
-    let name = match args.either('n', "node-name") {
+    let name = match args.value('n') {
         Some(name) => name.to_owned(),
         None => {
             let mut number = 0;
@@ -793,7 +793,7 @@ async fn create_target(session: &Session, args: &Arguments) -> Outcome {
         ..Target::default()
     };
     apply(session, args, &targets, &mut target)?;
-    if args.either('a', "auth-method") == Some("chap") {
+    if args.value('a') == Some("chap") {
         return Err(session.fail(format!(
             "itadm: secrets are given by 'sanbox target chap {name} --user NAME --secret-file FILE'"
         )));
@@ -825,7 +825,7 @@ async fn delete_targets(session: &Session, args: &Arguments, names: &[&str]) -> 
     let sessions = session.appliance.iscsi_sessions();
     for name in names {
         let busy = sessions.iter().any(|one| one.target == *name);
-        if busy && !args.has_either('f', "force") {
+        if busy && !args.has('f') {
             return Err(session.fail(format!(
                 "itadm: {name}: target is in use (-f ends its sessions)"
             )));
@@ -859,7 +859,7 @@ fn list_targets(session: &Session, args: &Arguments, names: &[&str]) -> Outcome 
         session
             .out
             .line(format!("{:<61}{:<9}{count}", target.name, "online"));
-        if args.has_either('v', "verbose") {
+        if args.has('v') {
             let line = |name: &str, value: &str| session.out.line(format!("\t{name:<20}\t{value}"));
             line(
                 "alias:",

@@ -22,8 +22,8 @@ mod user;
 mod volume;
 mod zilstat;
 
-use super::declare::{COMMANDS, Command, help};
-use super::getopt::Opt;
+use super::command::Flag;
+use super::declare::{COMMANDS, help};
 use super::{Exit, Outcome, Session};
 
 /// Runs a command of our own; the first argument is its name.
@@ -39,8 +39,8 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         session.out.push(super::out::Stream::Err, help().as_bytes());
         return Err(Exit(2));
     };
-    session.enter((command.name, &command.usage()), None);
-    let args = Arguments::read(session, command, rest)?;
+    session.enter(command, None);
+    let args = Arguments::read(session, rest)?;
     match command.name {
         "ls" => files::ls(session, &args).await,
         "cat" => files::cat(session, &args).await,
@@ -70,86 +70,71 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
 }
 
 /// The options and operands given to a command.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Arguments {
-    letters: Vec<(char, Option<String>)>,
-    longs: Vec<(&'static str, Option<String>)>,
+    declared: &'static [Flag],
+    options: Vec<(Flag, Option<String>)>,
     /// What is no option.
     pub(crate) operands: Vec<String>,
 }
 
 impl Arguments {
-    /// Reads the arguments of a command by its declaration.
-    pub(crate) fn read(
-        session: &Session,
-        command: &Command,
-        arguments: &[String],
-    ) -> Result<Self, Exit> {
-        let (letters, longs) = command.options();
-        let mut args = Self::default();
-        args.operands = session.options(arguments, &letters, &longs, |_, option| {
-            match option {
-                Opt::Short(letter, value) => args.letters.push((letter, value)),
-                Opt::Long(name, value) => args.longs.push((name, value)),
-            }
+    /// Reads the arguments of the command that runs, by its declaration.
+    pub(crate) fn read(session: &Session, arguments: &[String]) -> Result<Self, Exit> {
+        let declared = session.command().flags;
+        let mut options = Vec::new();
+        let operands = session.each_option(arguments, |_, given| {
+            options.push((declared[given.index], given.value));
             Ok(())
         })?;
-        Ok(args)
+        Ok(Self {
+            declared,
+            options,
+            operands,
+        })
+    }
+
+    /// The values of an option that is declared with this letter or long name, in order.
+    fn values(&self, is: impl Fn(&Flag) -> bool) -> impl DoubleEndedIterator<Item = Option<&str>> {
+        // What is read is what help and manual say.
+        assert!(self.declared.iter().any(&is));
+        let given = self.options.iter().filter(move |(flag, _)| is(flag));
+        given.map(|(_, value)| value.as_deref())
     }
 
     /// Whether a letter was given.
     pub(crate) fn has(&self, letter: char) -> bool {
-        self.letters.iter().any(|(given, _)| *given == letter)
+        self.values(|flag| flag.short == Some(letter))
+            .next()
+            .is_some()
     }
 
     /// Whether a long option was given.
     pub(crate) fn has_long(&self, name: &str) -> bool {
-        self.longs.iter().any(|(given, _)| *given == name)
+        self.values(|flag| flag.long == Some(name)).next().is_some()
     }
 
     /// The last value of a long option.
     pub(crate) fn long(&self, name: &str) -> Option<&str> {
-        self.longs
-            .iter()
-            .rev()
-            .find(|(given, _)| *given == name)?
-            .1
-            .as_deref()
+        self.values(|flag| flag.long == Some(name)).next_back()?
     }
 
-    /// The last value of an option that has both, or a letter only.
-    pub(crate) fn either(&self, letter: char, name: &str) -> Option<&str> {
-        self.value(letter).or_else(|| self.long(name))
-    }
-
-    /// Whether an option that has both was given.
-    pub(crate) fn has_either(&self, letter: char, name: &str) -> bool {
-        self.has(letter) || self.has_long(name)
-    }
-
-    /// All values of an option that has both, letters first.
-    pub(crate) fn all(&self, letter: char, name: &str) -> Vec<&str> {
-        let letters = self.letters.iter().filter(|(given, _)| *given == letter);
-        let longs = self.longs.iter().filter(|(given, _)| *given == name);
-        letters
-            .filter_map(|(_, value)| value.as_deref())
-            .chain(longs.filter_map(|(_, value)| value.as_deref()))
+    /// All values of an option that has a letter.
+    pub(crate) fn all(&self, letter: char) -> Vec<&str> {
+        self.values(|flag| flag.short == Some(letter))
+            .flatten()
             .collect()
     }
 
     /// All values of a long option.
     pub(crate) fn longs(&self, name: &str) -> Vec<&str> {
-        let given = self.longs.iter().filter(|(given, _)| *given == name);
-        given.filter_map(|(_, value)| value.as_deref()).collect()
+        self.values(|flag| flag.long == Some(name))
+            .flatten()
+            .collect()
     }
 
     /// The last value of a letter.
     pub(crate) fn value(&self, letter: char) -> Option<&str> {
-        self.letters
-            .iter()
-            .rev()
-            .find(|(given, _)| *given == letter)?
-            .1
-            .as_deref()
+        self.values(|flag| flag.short == Some(letter)).next_back()?
     }
 }

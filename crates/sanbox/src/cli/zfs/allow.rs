@@ -7,11 +7,69 @@ use std::collections::{BTreeMap, BTreeSet};
 use engine::property::{Attribute, DatasetKind, PROPERTIES, Property};
 use engine::{DatasetFilter, Grants, PropertyQuery};
 
+use super::open;
 use super::userspace::name_of;
-use super::{flag, open};
+use crate::cli::command::{Command, Word, options};
 use crate::cli::out::Stream;
-use crate::cli::usage::ZFS;
 use crate::cli::{Exit, Outcome, Session};
+
+options! {
+    AllowOption {
+        Local = short('l', "for the dataset itself"),
+        Descendant = short('d', "for what lies below"),
+        User = short('u', "the names are users"),
+        Group = short('g', "the names are groups"),
+        Everyone = short('e', "for everyone"),
+        Create = short('c', "for the creator of what is made below"),
+        Set = short('s', "define a set of permissions"),
+        Help = short('h', "print the permissions there are"),
+    }
+}
+
+/// The declaration of `zfs allow`.
+pub(super) const ALLOW: Command = Command {
+    name: "allow",
+    summary: "show or grant permissions",
+    usage: "\tallow <filesystem|volume>\n\
+         \tallow [-ldug] <\"everyone\"|user|group>[,...] <perm|@setname>[,...]\n\
+         \t    <filesystem|volume>\n\
+         \tallow [-ld] -e <perm|@setname>[,...] <filesystem|volume>\n\
+         \tallow -c <perm|@setname>[,...] <filesystem|volume>\n\
+         \tallow -s @setname <perm|@setname>[,...] <filesystem|volume>\n",
+    flags: AllowOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Text, Word::Text, Word::Dataset],
+    ..Command::NEW
+};
+
+options! {
+    UnallowOption {
+        Local = short('l', "for the dataset itself"),
+        Descendant = short('d', "for what lies below"),
+        User = short('u', "the names are users"),
+        Group = short('g', "the names are groups"),
+        Everyone = short('e', "for everyone"),
+        Create = short('c', "for the creator of what is made below"),
+        Set = short('s', "define a set of permissions"),
+        Recursive = short('r', "also what lies below"),
+        Help = short('h', "print the permissions there are"),
+    }
+}
+
+/// The declaration of `zfs unallow`.
+pub(super) const UNALLOW: Command = Command {
+    name: "unallow",
+    summary: "take permissions back",
+    usage: "\tunallow [-rldug] <\"everyone\"|user|group>[,...]\n\
+         \t    [<perm|@setname>[,...]] <filesystem|volume>\n\
+         \tunallow [-rld] -e [<perm|@setname>[,...]] <filesystem|volume>\n\
+         \tunallow [-r] -c [<perm|@setname>[,...]] <filesystem|volume>\n\
+         \tunallow [-r] -s @setname [<perm|@setname>[,...]] <filesystem|volume>\n",
+    flags: UnallowOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Text, Word::Text, Word::Dataset],
+    ..Command::NEW
+};
 
 /// Permissions that are no properties: name, kind, remark.
 const PERMISSIONS: &[(&str, &str, &str)] = &[
@@ -178,28 +236,51 @@ enum Grantee {
     Set(String),
 }
 
-/// `zfs allow`, or with `remove` `zfs unallow`.
-pub(super) async fn run(session: &Session, arguments: &[String], remove: bool) -> Outcome {
+pub(super) async fn allow(session: &Session, arguments: &[String]) -> Outcome {
     let mut options = Options::default();
-    let letters = if remove { "ldugecsrh" } else { "ldugecsh" };
-    let words = session.options(arguments, letters, &[], |_, option| {
-        options.local |= flag(&option, 'l');
-        options.descendant |= flag(&option, 'd');
-        options.user |= flag(&option, 'u');
-        options.group |= flag(&option, 'g');
-        options.everyone |= flag(&option, 'e');
-        options.create |= flag(&option, 'c');
-        options.set |= flag(&option, 's');
-        options.recursive |= flag(&option, 'r');
-        options.help |= flag(&option, 'h');
+    let words = session.read_options(arguments, |_, option| {
+        match option {
+            AllowOption::Local => options.local = true,
+            AllowOption::Descendant => options.descendant = true,
+            AllowOption::User => options.user = true,
+            AllowOption::Group => options.group = true,
+            AllowOption::Everyone => options.everyone = true,
+            AllowOption::Create => options.create = true,
+            AllowOption::Set => options.set = true,
+            AllowOption::Help => options.help = true,
+        }
         Ok(())
     })?;
+    grant(session, &options, &words, false).await
+}
+
+pub(super) async fn unallow(session: &Session, arguments: &[String]) -> Outcome {
+    let mut options = Options::default();
+    let words = session.read_options(arguments, |_, option| {
+        match option {
+            UnallowOption::Local => options.local = true,
+            UnallowOption::Descendant => options.descendant = true,
+            UnallowOption::User => options.user = true,
+            UnallowOption::Group => options.group = true,
+            UnallowOption::Everyone => options.everyone = true,
+            UnallowOption::Create => options.create = true,
+            UnallowOption::Set => options.set = true,
+            UnallowOption::Recursive => options.recursive = true,
+            UnallowOption::Help => options.help = true,
+        }
+        Ok(())
+    })?;
+    grant(session, &options, &words, true).await
+}
+
+/// Grants permissions, or with `remove` takes them back.
+async fn grant(session: &Session, options: &Options, words: &[String], remove: bool) -> Outcome {
     let usage = Usage { session, remove };
-    let Some((grantee, permissions, dataset)) = usage.read(&options, &words)? else {
+    let Some((grantee, permissions, dataset)) = usage.read(options, words)? else {
         let dataset = words.first().map_or("", String::as_str);
         return show(session, dataset).await;
     };
-    let change = changes(&grantee, &options, permissions.as_deref());
+    let change = changes(&grantee, options, permissions.as_deref());
     let Ok((pool, info)) = open(session, &dataset, &PropertyQuery::None).await else {
         session
             .out
@@ -416,9 +497,7 @@ impl Usage<'_> {
     }
 
     fn print(&self, stream: Stream, end: &str) {
-        let name = if self.remove { "unallow" } else { "allow" };
-        let entry = ZFS.iter().flatten().find(|(known, _)| *known == name);
-        let mut text = format!("Usage: {}\nOptions:\n", entry.map_or("", |(_, text)| text));
+        let mut text = format!("Usage: {}\nOptions:\n", self.session.command().usage);
         for (option, meaning) in OPTIONS {
             if self.remove || *option != "-r" {
                 text.push_str(&format!("  {option:<10}  {meaning}\n"));

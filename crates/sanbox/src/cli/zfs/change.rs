@@ -3,14 +3,66 @@
 use engine::property::{self, Attribute, DatasetKind, Property};
 use engine::{DatasetFilter, PropertyQuery};
 
-use super::{flag, open};
+use super::open;
+use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, Outcome, Session};
 use crate::follow::{self, Affected, Change};
 
+options! {
+    SetOption {
+        Unmounted = short('u', "do not mount, unmount or share because of it"),
+    }
+}
+
+/// The declaration of `zfs set`.
+pub(super) const SET: Command = Command {
+    name: "set",
+    summary: "set properties",
+    usage: "\tset [-u] <property=value> ... <filesystem|volume|snapshot> ...\n",
+    flags: SetOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Setting, Word::Dataset],
+    lists_properties: true,
+    examples: &[
+        (
+            "zfs set quota=100G tank/home",
+            "a limit with everything below",
+        ),
+        (
+            "zfs set sharenfs='rw=@192.0.2.0/24,no_root_squash' tank/vms",
+            "share it over NFS with one network",
+        ),
+    ],
+    ..Command::NEW
+};
+
+options! {
+    InheritOption {
+        Recursive = short('r', "of what lies below, too"),
+        Received = short('S', "to the received value, if there is one"),
+    }
+}
+
+/// The declaration of `zfs inherit`.
+pub(super) const INHERIT: Command = Command {
+    name: "inherit",
+    summary: "let properties come from the parent again",
+    usage: "\tinherit [-rS] <property> <filesystem|volume|snapshot> ...\n",
+    flags: InheritOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Property, Word::Dataset],
+    lists_properties: true,
+    examples: &[(
+        "zfs inherit -r compression tank/home",
+        "back to what the parent says, everywhere below",
+    )],
+    ..Command::NEW
+};
+
 pub(super) async fn set(session: &Session, arguments: &[String]) -> Outcome {
     let mut unmounted = false;
-    let operands = session.options(arguments, "u", &[], |_, option| {
-        unmounted |= flag(&option, 'u');
+    let operands = session.read_options(arguments, |_, SetOption::Unmounted| {
+        unmounted = true;
         Ok(())
     })?;
     if operands.is_empty() {
@@ -108,9 +160,11 @@ fn is_mount_flag(name: &str) -> bool {
 
 pub(super) async fn inherit(session: &Session, arguments: &[String]) -> Outcome {
     let (mut recursive, mut received) = (false, false);
-    let operands = session.options(arguments, "rS", &[], |_, option| {
-        recursive |= flag(&option, 'r');
-        received |= flag(&option, 'S');
+    let operands = session.read_options(arguments, |_, option| {
+        match option {
+            InheritOption::Recursive => recursive = true,
+            InheritOption::Received => received = true,
+        }
         Ok(())
     })?;
     let Some((name, datasets)) = operands.split_first() else {

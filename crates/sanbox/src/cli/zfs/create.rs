@@ -3,33 +3,92 @@
 use engine::property::{DatasetKind, parse_number};
 use engine::{CreateDataset, EngineError, PoolHandle, PropertyQuery};
 
-use super::{bad_name, flag, open};
-use crate::cli::getopt::Opt;
+use super::{bad_name, open};
+use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, NOTHING_SERVED, Outcome, Session, pool_part, setting};
 use crate::follow::{self, Affected, Change};
+
+options! {
+    CreateOption {
+        Parsable = short('P', "say what was made, for scripts"),
+        Volume(String) = valued('V', "size", "a volume of this size"),
+        BlockSize(String) = valued('b', "blocksize", "block size of the volume"),
+        DryRun = short('n', "make nothing"),
+        Sparse = short('s', "a volume without a reservation"),
+        Property(String) = valued('o', "property=value", "a property"),
+        Parents = short('p', "with missing parents"),
+        Unmounted = short('u', "do not mount it"),
+        Verbose = short('v', "say what was made"),
+    }
+}
+
+/// The declaration of `zfs create`.
+pub(super) const CREATE: Command = Command {
+    name: "create",
+    summary: "create a file system or a volume",
+    usage: "\tcreate [-Pnpuv] [-o property=value] ... <filesystem>\n\
+         \tcreate [-Pnpsv] [-b blocksize] [-o property=value] ... -V <size> <volume>\n",
+    flags: CreateOption::FLAGS,
+    words: &[Word::Dataset],
+    examples: &[
+        ("zfs create tank/home", "a file system"),
+        (
+            "zfs create -p -o compression=zstd -o recordsize=1M tank/media/films",
+            "with its parents and properties",
+        ),
+    ],
+    ..Command::NEW
+};
+
+options! {
+    RenameOption {
+        Parents = short('p', "with missing parents"),
+        Recursive = short('r', "the snapshots of everything below, too"),
+        Unmounted = short('u', "leave it mounted where it is"),
+        Force = short('f', "unmount what is in use"),
+    }
+}
+
+/// The declaration of `zfs rename`.
+pub(super) const RENAME: Command = Command {
+    name: "rename",
+    summary: "rename datasets and snapshots",
+    usage: "\trename [-f] <filesystem|volume|snapshot> <filesystem|volume|snapshot>\n\
+         \trename -p [-f] <filesystem|volume> <filesystem|volume>\n\
+         \trename -u [-f] <filesystem> <filesystem>\n\
+         \trename -r <snapshot> <snapshot>\n",
+    flags: RenameOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Dataset],
+    examples: &[(
+        "zfs rename tank/home tank/people",
+        "snapshots and children move along",
+    )],
+    ..Command::NEW
+};
 
 pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
     let (mut parents, mut dry_run, mut verbose, mut parseable) = (false, false, false, false);
     let (mut volume_size, mut sparse, mut volume_only, mut unmounted) = (None, false, false, false);
     let mut properties: Vec<(String, String)> = Vec::new();
-    let operands = session.options(arguments, ":PV:b:nso:puv", &[], |session, option| {
+    let operands = session.read_options(arguments, |session, option| {
         match option {
-            Opt::Short('V', Some(text)) => match parse_number(&text) {
+            CreateOption::Volume(text) => match parse_number(&text) {
                 Ok(size) => volume_size = Some(size),
                 Err(error) => {
                     return Err(session.fail(format!("bad volume size '{text}': {error}")));
                 }
             },
-            Opt::Short('P', _) => {
+            CreateOption::Parsable => {
                 verbose = true;
                 parseable = true;
             }
-            Opt::Short('p', _) => parents = true,
-            Opt::Short('s', _) => {
+            CreateOption::Parents => parents = true,
+            CreateOption::Sparse => {
                 volume_only = true;
                 sparse = true;
             }
-            Opt::Short('b', Some(text)) => {
+            CreateOption::BlockSize(text) => {
                 volume_only = true;
                 match parse_number(&text) {
                     Ok(size) => properties.push(("volblocksize".to_owned(), size.to_string())),
@@ -40,10 +99,10 @@ pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
                     }
                 }
             }
-            Opt::Short('n', _) => dry_run = true,
-            Opt::Short('u', _) => unmounted = true,
-            Opt::Short('v', _) => verbose = true,
-            Opt::Short('o', Some(text)) => {
+            CreateOption::DryRun => dry_run = true,
+            CreateOption::Unmounted => unmounted = true,
+            CreateOption::Verbose => verbose = true,
+            CreateOption::Property(text) => {
                 let Some((name, value)) = setting(&text) else {
                     return Err(session.misuse("missing '=' for property=value argument"));
                 };
@@ -54,7 +113,6 @@ pub(super) async fn create(session: &Session, arguments: &[String]) -> Outcome {
                 }
                 properties.push((super::userspace::numbered(&name), value));
             }
-            _ => {}
         }
         Ok(())
     })?;
@@ -182,11 +240,13 @@ fn warn_of_block_size(session: &Session, size: u64, properties: &[(String, Strin
 
 pub(super) async fn rename(session: &Session, arguments: &[String]) -> Outcome {
     let (mut parents, mut recursive, mut unmounted, mut force) = (false, false, false, false);
-    let operands = session.options(arguments, "pruf", &[], |_, option| {
-        force |= flag(&option, 'f');
-        parents |= flag(&option, 'p');
-        recursive |= flag(&option, 'r');
-        unmounted |= flag(&option, 'u');
+    let operands = session.read_options(arguments, |_, option| {
+        match option {
+            RenameOption::Force => force = true,
+            RenameOption::Parents => parents = true,
+            RenameOption::Recursive => recursive = true,
+            RenameOption::Unmounted => unmounted = true,
+        }
         Ok(())
     })?;
     let (from, to) = match operands.as_slice() {

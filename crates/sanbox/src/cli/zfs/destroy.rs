@@ -9,9 +9,46 @@ use engine::{
     DatasetFilter, DatasetInfo, DestroyOptions, EngineError, PoolHandle, PropertyQuery, Refusal,
 };
 
-use super::{flag, open};
+use super::open;
+use crate::cli::command::{Command, Word, options};
 use crate::cli::format::nice_bytes;
 use crate::cli::{Exit, Outcome, Session, dataset_clause};
+
+options! {
+    DestroyOption {
+        Verbose = short('v', "say what is destroyed"),
+        Parsable = short('p', "the same, for scripts"),
+        DryRun = short('n', "destroy nothing"),
+        Defer = short('d', "snapshots: when the last hold and clone is gone"),
+        Force = short('f', "unmount what is in use"),
+        Recursive = short('r', "with what lies below"),
+        Clones = short('R', "with clones, too"),
+    }
+}
+
+/// The declaration of `zfs destroy`.
+pub(super) const DESTROY: Command = Command {
+    name: "destroy",
+    summary: "destroy datasets, snapshots and bookmarks",
+    usage: "\tdestroy [-fnpRrv] <filesystem|volume>\n\
+         \tdestroy [-dnpRrv] <filesystem|volume>@<snap>[%<snap>][,...]\n\
+         \tdestroy <filesystem|volume>#<bookmark>\n",
+    flags: DestroyOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Dataset],
+    examples: &[
+        ("zfs destroy tank/old", "a file system and its contents"),
+        (
+            "zfs destroy -nvr tank/old",
+            "show what that would destroy, with everything below it",
+        ),
+        (
+            "zfs destroy -nv tank/home@monday%friday",
+            "show what destroying a run of snapshots would free",
+        ),
+    ],
+    ..Command::NEW
+};
 
 #[derive(Clone, Copy, Default)]
 struct Flags {
@@ -32,13 +69,22 @@ pub(super) struct Dependent {
 
 pub(super) async fn destroy(session: &Session, arguments: &[String]) -> Outcome {
     let mut flags = Flags::default();
-    let operands = session.options(arguments, "vpndfrR", &[], |_, option| {
-        flags.verbose |= flag(&option, 'v') || flag(&option, 'p');
-        flags.parseable |= flag(&option, 'p');
-        flags.dry_run |= flag(&option, 'n');
-        flags.defer |= flag(&option, 'd');
-        flags.clones |= flag(&option, 'R');
-        flags.recursive |= flag(&option, 'r') || flag(&option, 'R');
+    let operands = session.read_options(arguments, |_, option| {
+        match option {
+            DestroyOption::Verbose => flags.verbose = true,
+            DestroyOption::Parsable => {
+                flags.verbose = true;
+                flags.parseable = true;
+            }
+            DestroyOption::DryRun => flags.dry_run = true,
+            DestroyOption::Defer => flags.defer = true,
+            DestroyOption::Recursive => flags.recursive = true,
+            DestroyOption::Clones => {
+                flags.recursive = true;
+                flags.clones = true;
+            }
+            DestroyOption::Force => {}
+        }
         Ok(())
     })?;
     let [name] = operands.as_slice() else {

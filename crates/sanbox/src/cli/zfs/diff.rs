@@ -8,10 +8,31 @@ use std::collections::BTreeMap;
 use engine::property::DatasetKind;
 use engine::{Cred, FileId, FileType, FsHandle, FsResult, PoolHandle, PropertyQuery, Timestamp};
 
-use super::{flag, open};
+use super::open;
+use crate::cli::command::{Command, Word, options};
 use crate::cli::out::Stream;
 use crate::cli::sanbox::directory::entries;
 use crate::cli::{Outcome, Session};
+
+options! {
+    DiffOption {
+        Classify = short('F', "with the types of files"),
+        Scripted = short('H', "tabs between the columns, no arrows"),
+        Times = short('t', "with the times of the changes"),
+        Plain = short('h', "do not escape names that are not ASCII"),
+    }
+}
+
+/// The declaration of `zfs diff`.
+pub(super) const DIFF: Command = Command {
+    name: "diff",
+    summary: "show what changed between snapshots",
+    usage: "\tdiff [-FHth] <snapshot> [snapshot|filesystem]\n",
+    flags: DiffOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Snapshot],
+    ..Command::NEW
+};
 
 /// How lines look.
 #[derive(Clone, Copy, Default)]
@@ -33,11 +54,13 @@ struct FileEntry {
 
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     let mut form = LineFormat::default();
-    let operands = session.options(arguments, "FHth", &[], |_, option| {
-        form.classify |= flag(&option, 'F');
-        form.scripted |= flag(&option, 'H');
-        form.times |= flag(&option, 't');
-        form.plain |= flag(&option, 'h');
+    let operands = session.read_options(arguments, |_, option| {
+        match option {
+            DiffOption::Classify => form.classify = true,
+            DiffOption::Scripted => form.scripted = true,
+            DiffOption::Times => form.times = true,
+            DiffOption::Plain => form.plain = true,
+        }
         Ok(())
     })?;
     let (from, to) = match operands.as_slice() {

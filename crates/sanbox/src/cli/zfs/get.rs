@@ -9,10 +9,44 @@ use super::{
     ALL_KINDS, Selection, dataset_json, depth, kinds, name_order, property_names, select, text_of,
     text_of_property, userspace,
 };
+use crate::cli::command::{Command, Word, options};
 use crate::cli::format::table;
-use crate::cli::getopt::{Long, Opt};
 use crate::cli::zpool::get::{Widths, get_fields};
 use crate::cli::{Exit, Outcome, Session, json as forms};
+
+options! {
+    GetOption {
+        Recursive = short('r', "of what lies below, too"),
+        Scripted = short('H', "no headings, tabs between the columns"),
+        Exact = short('p', "exact numbers"),
+        Json = both('j', "json", None, "print JSON"),
+        JsonInt = long("json-int", None, "with -j, numbers as numbers"),
+        Depth(String) = valued('d', "max", "so many levels below"),
+        Fields(String) = valued('o', "all|field[,...]", "these columns: name, property, value, received, source"),
+        Types(String) = valued('t', "type[,...]", "of these types: filesystem, volume, snapshot, bookmark, all"),
+        Sources(String) = valued('s', "source[,...]", "from these: local, default, inherited, received, temporary, none"),
+    }
+}
+
+/// The declaration of `zfs get`.
+pub(super) const GET: Command = Command {
+    name: "get",
+    summary: "show properties",
+    usage: "\tget [-rHp] [-j [--json-int]] [-d max] [-o \"all\" | field[,...]]\n\
+         \t    [-t type[,...]] [-s source[,...]]\n\
+         \t    <\"all\" | property[,...]> [filesystem|volume|snapshot|bookmark] ...\n",
+    flags: GetOption::FLAGS,
+    words: &[Word::Property, Word::Dataset],
+    lists_properties: true,
+    examples: &[
+        ("zfs get all tank/home", "every property"),
+        (
+            "zfs get -r -s local compression tank",
+            "where it was set by hand",
+        ),
+    ],
+    ..Command::NEW
+};
 
 const FIELDS: [&str; 5] = ["name", "property", "value", "received", "source"];
 
@@ -25,54 +59,26 @@ struct Row {
 }
 
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
-    const LONGS: &[Long] = &[
-        Long {
-            name: "json",
-            value: false,
-        },
-        Long {
-            name: "json-int",
-            value: false,
-        },
-    ];
     let mut fields: Vec<&'static str> = vec!["name", "property", "value", "source"];
     let (mut scripted, mut literal, mut as_json, mut integers) = (false, false, false, false);
     let mut recursive = false;
     let mut limit: Option<u32> = None;
     let mut wanted: Option<Vec<DatasetKind>> = None;
     let mut sources: Option<Vec<&'static str>> = None;
-    let operands = session.options(arguments, ":d:o:s:jrt:Hp", LONGS, |session, option| {
+    let operands = session.read_options(arguments, |session, option| {
         match option {
-            Opt::Short('j', _) | Opt::Long("json", _) => as_json = true,
-            Opt::Long(..) => {
+            GetOption::Json => as_json = true,
+            GetOption::JsonInt => {
                 integers = true;
                 literal = true;
             }
-            Opt::Short('H', _) => scripted = true,
-            Opt::Short('p', _) => literal = true,
-            Opt::Short('r', _) => recursive = true,
-            Opt::Short('d', Some(text)) => limit = Some(depth(session, &text)?),
-            Opt::Short('o', Some(list)) => fields = get_fields(session, &list, &FIELDS)?,
-            Opt::Short('s', Some(list)) => {
-                const KNOWN: [&str; 6] = [
-                    "local",
-                    "default",
-                    "inherited",
-                    "received",
-                    "temporary",
-                    "none",
-                ];
-                let mut chosen = Vec::new();
-                for word in list.split(',') {
-                    let Some(source) = KNOWN.iter().find(|known| **known == word) else {
-                        return Err(session.misuse(format!("invalid source '{word}'")));
-                    };
-                    chosen.push(*source);
-                }
-                sources = Some(chosen);
-            }
-            Opt::Short('t', Some(list)) => wanted = Some(kinds(session, &list)?),
-            Opt::Short(..) => {}
+            GetOption::Scripted => scripted = true,
+            GetOption::Exact => literal = true,
+            GetOption::Recursive => recursive = true,
+            GetOption::Depth(text) => limit = Some(depth(session, &text)?),
+            GetOption::Fields(list) => fields = get_fields(session, &list, &FIELDS)?,
+            GetOption::Sources(list) => sources = Some(sources_of(session, &list)?),
+            GetOption::Types(list) => wanted = Some(kinds(session, &list)?),
         }
         Ok(())
     })?;
@@ -242,4 +248,20 @@ fn matches_source(row: &Row, sources: Option<&[&'static str]>) -> bool {
         "inherited" => row.source.starts_with("inherited"),
         other => row.source == other,
     })
+}
+
+/// Reads the `-s` of `get`.
+fn sources_of(session: &Session, list: &str) -> Result<Vec<&'static str>, Exit> {
+    const KNOWN: [&str; 6] = [
+        "local",
+        "default",
+        "inherited",
+        "received",
+        "temporary",
+        "none",
+    ];
+    let known = |word: &str| KNOWN.into_iter().find(|known| *known == word);
+    list.split(',')
+        .map(|word| known(word).ok_or_else(|| session.misuse(format!("invalid source '{word}'"))))
+        .collect()
 }

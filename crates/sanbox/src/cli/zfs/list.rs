@@ -10,51 +10,79 @@ use super::{
     Selection, dataset_json, depth, kinds, name_order, property_name, property_names, select,
     shown, text_of_property,
 };
+use crate::cli::command::{Command, Word, options};
 use crate::cli::format::{Column, table};
-use crate::cli::getopt::{Long, Opt};
 use crate::cli::{Exit, Outcome, Session, json as forms};
+
+options! {
+    ListOption {
+        Json = both('j', "json", None, "print JSON"),
+        JsonInt = long("json-int", None, "with -j, numbers as numbers"),
+        Scripted = short('H', "no headings, tabs between the columns"),
+        Exact = short('p', "exact numbers"),
+        Recursive = short('r', "what lies below, too"),
+        Depth(String) = valued('d', "max", "so many levels below"),
+        Columns(String) = valued('o', "property[,...]", "these columns"),
+        Ascending(String) = valued('s', "property", "sort by this, the smallest first"),
+        Descending(String) = valued('S', "property", "sort by this, the largest first"),
+        Types(String) = valued('t', "type[,...]", "these types: filesystem, volume, snapshot, bookmark, all"),
+    }
+}
+
+/// The declaration of `zfs list`.
+pub(super) const LIST: Command = Command {
+    name: "list",
+    summary: "list datasets with their space",
+    usage: "\tlist [-Hp] [-j [--json-int]] [-r|-d max] [-o property[,...]] [-s property]...\n\
+         \t    [-S property]... [-t type[,...]] [filesystem|volume|snapshot] ...\n",
+    flags: ListOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Dataset],
+    lists_properties: true,
+    examples: &[
+        ("zfs list", "all datasets with their space"),
+        (
+            "zfs list -o name,used,compressratio,sharenfs -S used",
+            "the largest first",
+        ),
+        ("zfs list -Hp -r -d 1 tank", "for a script: one level"),
+    ],
+    ..Command::NEW
+};
 
 const COLUMNS: &str = "name,used,available,referenced,mountpoint";
 const SPACE_COLUMNS: &str =
     "name,available,used,usedbysnapshots,usedbydataset,usedbyrefreservation,usedbychildren";
 
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
-    const LONGS: &[Long] = &[
-        Long {
-            name: "json",
-            value: false,
-        },
-        Long {
-            name: "json-int",
-            value: false,
-        },
-    ];
     let (mut scripted, mut literal, mut as_json, mut integers) = (false, false, false, false);
     let mut recursive = false;
     let mut limit: Option<u32> = None;
     let mut fields = COLUMNS.to_owned();
     let mut order: Vec<(String, bool)> = Vec::new();
     let mut wanted: Option<Vec<DatasetKind>> = None;
-    let names = session.options(arguments, "jHS:d:o:prs:t:", LONGS, |session, option| {
+    let names = session.read_options(arguments, |session, option| {
+        let mut sort_by = |name: &str, descending| match property_name(session, name) {
+            Ok(name) => {
+                order.push((name, descending));
+                Ok(())
+            }
+            Err(_) => Err(Exit(2)),
+        };
         match option {
-            Opt::Short('j', _) | Opt::Long("json", _) => as_json = true,
-            Opt::Long(..) => {
+            ListOption::Json => as_json = true,
+            ListOption::JsonInt => {
                 integers = true;
                 literal = true;
             }
-            Opt::Short('H', _) => scripted = true,
-            Opt::Short('p', _) => literal = true,
-            Opt::Short('r', _) => recursive = true,
-            Opt::Short('d', Some(text)) => limit = Some(depth(session, &text)?),
-            Opt::Short('o', Some(list)) => fields = list,
-            Opt::Short(letter @ ('s' | 'S'), Some(name)) => {
-                let Ok(name) = property_name(session, &name) else {
-                    return Err(Exit(2));
-                };
-                order.push((name, letter == 'S'));
-            }
-            Opt::Short('t', Some(list)) => wanted = Some(kinds(session, &list)?),
-            Opt::Short(..) => {}
+            ListOption::Scripted => scripted = true,
+            ListOption::Exact => literal = true,
+            ListOption::Recursive => recursive = true,
+            ListOption::Depth(text) => limit = Some(depth(session, &text)?),
+            ListOption::Columns(list) => fields = list,
+            ListOption::Ascending(name) => sort_by(&name, false)?,
+            ListOption::Descending(name) => sort_by(&name, true)?,
+            ListOption::Types(list) => wanted = Some(kinds(session, &list)?),
         }
         Ok(())
     })?;

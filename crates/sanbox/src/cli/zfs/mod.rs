@@ -11,6 +11,8 @@ mod mount;
 mod receive;
 mod send;
 mod snapshot;
+mod streams;
+mod unsupported;
 mod upgrade;
 mod userspace;
 
@@ -18,88 +20,70 @@ use engine::property::{Attribute, DatasetKind, PROPERTIES, Property};
 use engine::{DatasetFilter, DatasetInfo, EngineError, PoolHandle, PropertyQuery};
 use serde_json::{Value, json};
 
-use super::getopt::{Long, Opt};
+use super::command::{Table, entry};
 use super::zpool::unavailable;
-use super::{Exit, Outcome, Session, dataset_clause, find, json as forms, pool_part, usage};
+use super::{Exit, Outcome, Session, dataset_clause, json as forms, pool_part, run_entry, version};
 use crate::appliance::KnownPool;
 
-/// The version of OpenZFS whose commands and formats we follow.
-const OPENZFS: &str = "2.3.2";
+/// The commands, in OpenZFS's order.
+pub(crate) const TABLE: Table = &[
+    &[entry!(version::VERSION, version::zfs)],
+    &[
+        entry!(create::CREATE, create::create),
+        entry!(destroy::DESTROY, destroy::destroy),
+    ],
+    &[
+        entry!(snapshot::SNAPSHOT, snapshot::snapshot),
+        entry!(snapshot::ROLLBACK, snapshot::rollback),
+        entry!(snapshot::CLONE, snapshot::clone),
+        entry!(snapshot::PROMOTE, snapshot::promote),
+        entry!(create::RENAME, create::rename),
+        entry!(snapshot::BOOKMARK, snapshot::bookmark),
+        entry!(unsupported::PROGRAM),
+    ],
+    &[entry!(list::LIST, list::run)],
+    &[
+        entry!(change::SET, change::set),
+        entry!(get::GET, get::run),
+        entry!(change::INHERIT, change::inherit),
+        entry!(upgrade::UPGRADE, upgrade::run),
+    ],
+    &[
+        entry!(userspace::USERSPACE, userspace::run),
+        entry!(userspace::GROUPSPACE, userspace::run),
+        entry!(userspace::PROJECTSPACE, userspace::run),
+    ],
+    &[entry!(unsupported::PROJECT)],
+    &[
+        entry!(mount::MOUNT, mount::mount),
+        entry!(mount::UNMOUNT, mount::unmount),
+        entry!(mount::SHARE, mount::share),
+        entry!(mount::UNSHARE, mount::unshare),
+    ],
+    &[
+        entry!(streams::SEND, send::run),
+        entry!(streams::RECEIVE, receive::run),
+    ],
+    &[entry!(allow::ALLOW, allow::allow)],
+    &[entry!(allow::UNALLOW, allow::unallow)],
+    &[
+        entry!(snapshot::HOLD, snapshot::hold),
+        entry!(snapshot::HOLDS, snapshot::holds),
+        entry!(snapshot::RELEASE, snapshot::release),
+        entry!(diff::DIFF, diff::run),
+        entry!(unsupported::LOAD_KEY),
+        entry!(unsupported::UNLOAD_KEY),
+        entry!(unsupported::CHANGE_KEY),
+        entry!(unsupported::REDACT),
+        entry!(unsupported::WAIT),
+        entry!(unsupported::ZONE),
+        entry!(unsupported::UNZONE),
+    ],
+];
 
 /// Runs a `zfs` command.
 pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome {
-    let aliases = [
-        ("-V", "version"),
-        ("--version", "version"),
-        ("umount", "unmount"),
-        ("recv", "receive"),
-        ("snap", "snapshot"),
-    ];
-    let entry = find(session, "zfs", usage::ZFS, &aliases, arguments)?;
-    let listing =
-        matches!(entry.0, "get" | "set" | "inherit" | "list").then(|| property_list(entry.0));
-    session.enter(entry, listing);
-    let rest = &arguments[1..];
-    match entry.0 {
-        "version" => version(session, "zfs version", rest),
-        "create" => create::create(session, rest).await,
-        "destroy" => destroy::destroy(session, rest).await,
-        "snapshot" => snapshot::snapshot(session, rest).await,
-        "rollback" => snapshot::rollback(session, rest).await,
-        "clone" => snapshot::clone(session, rest).await,
-        "promote" => snapshot::promote(session, rest).await,
-        "bookmark" => snapshot::bookmark(session, rest).await,
-        "hold" => snapshot::hold(session, rest, false).await,
-        "release" => snapshot::hold(session, rest, true).await,
-        "diff" => diff::run(session, rest).await,
-        "userspace" | "groupspace" | "projectspace" => userspace::run(session, entry.0, rest).await,
-        "holds" => snapshot::holds(session, rest).await,
-        "rename" => create::rename(session, rest).await,
-        "allow" => allow::run(session, rest, false).await,
-        "unallow" => allow::run(session, rest, true).await,
-        "list" => list::run(session, rest).await,
-        "get" => get::run(session, rest).await,
-        "set" => change::set(session, rest).await,
-        "inherit" => change::inherit(session, rest).await,
-        "mount" => mount::mount(session, rest).await,
-        "unmount" => mount::unmount(session, rest).await,
-        "share" => mount::share(session, rest).await,
-        "unshare" => mount::unshare(session, rest).await,
-        "send" => send::run(session, rest).await,
-        "receive" => receive::run(session, rest).await,
-        "upgrade" => upgrade::run(session, rest).await,
-        other => Err(session.fail(format!(
-            "zfs {other}: not supported by this version of sanbox yet"
-        ))),
-    }
-}
-
-/// `zfs version` and `zpool version`: sanbox's own version, in the two lines scripts expect. There
-/// is no kernel module; the second line tells the format and commands followed.
-pub(super) fn version(session: &Session, command: &str, arguments: &[String]) -> Outcome {
-    const LONGS: &[Long] = &[Long {
-        name: "json",
-        value: false,
-    }];
-    let mut as_json = false;
-    session.options(arguments, "j", LONGS, |_, _| {
-        as_json = true;
-        Ok(())
-    })?;
-    let userland = format!("zfs-{OPENZFS}-sanbox-{}", env!("CARGO_PKG_VERSION"));
-    let kernel = format!("zfs-kmod-{OPENZFS}-sanbox-{}", env!("CARGO_PKG_VERSION"));
-    if as_json {
-        let Value::Object(versions) = json!({ "userland": userland, "kernel": kernel }) else {
-            return Ok(());
-        };
-        session
-            .out
-            .line(forms::envelope(command, "zfs_version", versions));
-    } else {
-        session.out.line(userland);
-        session.out.line(kernel);
-    }
-    Ok(())
+    run_entry(session, "zfs", TABLE, property_list, arguments).await
 }
 
 /// The list of properties that follows the usage of `get`, `set`, `inherit` and `list`.
@@ -498,8 +482,4 @@ fn parts(name: &str) -> (&str, Option<&str>) {
         Some((dataset, snapshot)) => (dataset, Some(snapshot)),
         None => (name, None),
     }
-}
-
-fn flag(option: &Opt, letter: char) -> bool {
-    matches!(option, Opt::Short(given, _) if *given == letter)
 }

@@ -7,10 +7,99 @@ use engine::property::{DatasetKind, Property};
 use engine::{DatasetFilter, DatasetInfo, PoolHandle, PropertyQuery};
 use serde_json::{Map, json};
 
-use super::{flag, open, shown};
+use super::{open, shown};
 use crate::appliance::KnownPool;
-use crate::cli::getopt::{Long, Opt};
+use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, Outcome, Session, json as forms};
+
+options! {
+    MountOption {
+        All = short('a', "all file systems"),
+        Json = both('j', "json", None, "print JSON"),
+        Recursive = short('R', "what lies below, too"),
+        LoadKeys = short('l', "ask for the keys of encrypted file systems"),
+        Verbose = short('v', "say how far it is"),
+        Options(String) = valued('o', "opts", "mount options, for this mount only"),
+        Overlay = short('O', "over a directory that is not empty"),
+        Force = short('f', "as without, which is as much as a mount through FUSE can do"),
+    }
+}
+
+/// The declaration of `zfs mount`.
+pub(super) const MOUNT: Command = Command {
+    name: "mount",
+    summary: "show mounts, or mount file systems",
+    usage: "\tmount [-j]\n\
+         \tmount [-flvO] [-o opts] <-a|-R filesystem|filesystem>\n",
+    flags: MountOption::FLAGS,
+    words: &[Word::Dataset],
+    examples: &[
+        ("zfs mount", "what is mounted"),
+        (
+            "zfs mount tank/home",
+            "at its mount point on this machine, by FUSE",
+        ),
+    ],
+    ..Command::NEW
+};
+
+options! {
+    UnmountOption {
+        All = short('a', "all file systems"),
+        Force = short('f', "though they are in use"),
+        UnloadKeys = short('u', "and unload their keys"),
+    }
+}
+
+/// The declaration of `zfs unmount`.
+pub(super) const UNMOUNT: Command = Command {
+    name: "unmount",
+    aliases: &["umount"],
+    summary: "unmount file systems",
+    usage: "\tunmount [-fu] <-a | filesystem|mountpoint>\n",
+    flags: UnmountOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Dataset],
+    ..Command::NEW
+};
+
+options! {
+    ShareOption {
+        All = short('a', "all file systems whose sharenfs property says so"),
+        LoadKeys = short('l', "ask for the keys of encrypted file systems"),
+    }
+}
+
+/// The declaration of `zfs share`.
+pub(super) const SHARE: Command = Command {
+    name: "share",
+    summary: "share file systems",
+    usage: "\tshare [-l] <-a [nfs|smb] | filesystem>\n",
+    flags: ShareOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Dataset],
+    examples: &[(
+        "zfs share -a",
+        "share everything whose sharenfs property says so",
+    )],
+    ..Command::NEW
+};
+
+options! {
+    UnshareOption {
+        All = short('a', "all file systems"),
+    }
+}
+
+/// The declaration of `zfs unshare`.
+pub(super) const UNSHARE: Command = Command {
+    name: "unshare",
+    summary: "end the sharing of file systems",
+    usage: "\tunshare <-a [nfs|smb] | filesystem|mountpoint>\n",
+    flags: UnshareOption::FLAGS,
+    words: &[Word::Dataset],
+    ..Command::NEW
+};
 
 fn query() -> PropertyQuery {
     let names = ["mountpoint", "canmount", "sharenfs", "sharesmb", "readonly"];
@@ -58,21 +147,18 @@ async fn mount_each(session: &Session, datasets: Vec<(PoolHandle, DatasetInfo)>)
 }
 
 pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
-    const LONGS: &[Long] = &[Long {
-        name: "json",
-        value: false,
-    }];
     let (mut every, mut as_json, mut verbose) = (false, false, false);
     let mut recursive = false;
     let mut words: Vec<String> = Vec::new();
-    let operands = session.options(arguments, ":ajRlvo:Of", LONGS, |_, option| {
-        if let Opt::Short('o', Some(list)) = &option {
-            words.extend(list.split(',').map(str::to_owned));
+    let operands = session.read_options(arguments, |_, option| {
+        match option {
+            MountOption::All => every = true,
+            MountOption::Json => as_json = true,
+            MountOption::Recursive => recursive = true,
+            MountOption::Verbose => verbose = true,
+            MountOption::Options(list) => words.extend(list.split(',').map(str::to_owned)),
+            MountOption::LoadKeys | MountOption::Overlay | MountOption::Force => {}
         }
-        every |= flag(&option, 'a');
-        verbose |= flag(&option, 'v');
-        recursive |= flag(&option, 'R');
-        as_json |= flag(&option, 'j') || matches!(option, Opt::Long(..));
         Ok(())
     })?;
     if every {
@@ -229,9 +315,12 @@ async fn mount_one(session: &Session, pool: &PoolHandle, info: &DatasetInfo) -> 
 
 pub(super) async fn unmount(session: &Session, arguments: &[String]) -> Outcome {
     let (mut every, mut force) = (false, false);
-    let operands = session.options(arguments, "afu", &[], |_, option| {
-        every |= flag(&option, 'a');
-        force |= flag(&option, 'f');
+    let operands = session.read_options(arguments, |_, option| {
+        match option {
+            UnmountOption::All => every = true,
+            UnmountOption::Force => force = true,
+            UnmountOption::UnloadKeys => {}
+        }
         Ok(())
     })?;
     if every {
@@ -283,8 +372,11 @@ pub(super) async fn unmount(session: &Session, arguments: &[String]) -> Outcome 
 
 pub(super) async fn share(session: &Session, arguments: &[String]) -> Outcome {
     let mut every = false;
-    let operands = session.options(arguments, ":al", &[], |_, option| {
-        every |= flag(&option, 'a');
+    let operands = session.read_options(arguments, |_, option| {
+        match option {
+            ShareOption::All => every = true,
+            ShareOption::LoadKeys => {}
+        }
         Ok(())
     })?;
     if every {
@@ -327,8 +419,8 @@ pub(super) async fn share(session: &Session, arguments: &[String]) -> Outcome {
 
 pub(super) async fn unshare(session: &Session, arguments: &[String]) -> Outcome {
     let mut every = false;
-    let operands = session.options(arguments, "afu", &[], |_, option| {
-        every |= flag(&option, 'a');
+    let operands = session.read_options(arguments, |_, UnshareOption::All| {
+        every = true;
         Ok(())
     })?;
     if every {

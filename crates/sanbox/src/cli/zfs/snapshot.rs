@@ -6,10 +6,163 @@ use engine::{
 };
 
 use super::destroy::{Dependent, dependents, destroy_batches};
-use super::{bad_name, flag, open};
+use super::{bad_name, open};
+use crate::cli::command::{Command, Word, options};
 use crate::cli::format::date;
-use crate::cli::getopt::Opt;
 use crate::cli::{Exit, Outcome, Session, pool_part, setting};
+
+options! {
+    SnapshotOption {
+        Recursive = short('r', "of everything below, too, at one moment"),
+        Property(String) = valued('o', "property=value", "a property of the snapshots"),
+    }
+}
+
+/// The declaration of `zfs snapshot`.
+pub(super) const SNAPSHOT: Command = Command {
+    name: "snapshot",
+    aliases: &["snap"],
+    summary: "make snapshots",
+    usage: "\tsnapshot [-r] [-o property=value] ... <filesystem|volume>@<snap> ...\n",
+    flags: SnapshotOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Dataset],
+    examples: &[
+        ("zfs snapshot tank/home@monday", "freeze what is there now"),
+        (
+            "zfs snapshot -r tank@before-upgrade",
+            "everything below too, at one moment",
+        ),
+    ],
+    ..Command::NEW
+};
+
+options! {
+    RollbackOption {
+        Recursive = short('r', "destroy newer snapshots and bookmarks"),
+        Clones = short('R', "and their clones"),
+        Force = short('f', "unmount clones that are in use"),
+    }
+}
+
+/// The declaration of `zfs rollback`.
+pub(super) const ROLLBACK: Command = Command {
+    name: "rollback",
+    summary: "go back to a snapshot",
+    usage: "\trollback [-rRf] <snapshot>\n",
+    flags: RollbackOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Snapshot],
+    examples: &[(
+        "zfs rollback tank/home@monday",
+        "give up everything written since; newer snapshots must go first (-r)",
+    )],
+    ..Command::NEW
+};
+
+options! {
+    CloneOption {
+        Property(String) = valued('o', "property=value", "a property of the clone"),
+        Parents = short('p', "with missing parents"),
+    }
+}
+
+/// The declaration of `zfs clone`.
+pub(super) const CLONE: Command = Command {
+    name: "clone",
+    summary: "make a writable copy of a snapshot",
+    usage: "\tclone [-p] [-o property=value] ... <snapshot> <filesystem|volume>\n",
+    flags: CloneOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Snapshot, Word::Dataset],
+    examples: &[(
+        "zfs clone tank/home@monday tank/trial",
+        "a writable copy that takes no space yet",
+    )],
+    ..Command::NEW
+};
+
+/// The declaration of `zfs promote`.
+pub(super) const PROMOTE: Command = Command {
+    name: "promote",
+    summary: "let a clone own the snapshots it came from",
+    usage: "\tpromote <clone-filesystem>\n",
+    says_missing: false,
+    words: &[Word::Dataset],
+    examples: &[(
+        "zfs promote tank/trial",
+        "let the copy own the snapshots, so that the original can be destroyed",
+    )],
+    ..Command::NEW
+};
+
+/// The declaration of `zfs bookmark`.
+pub(super) const BOOKMARK: Command = Command {
+    name: "bookmark",
+    summary: "make a bookmark of a snapshot or a bookmark",
+    usage: "\tbookmark <snapshot|bookmark> <newbookmark>\n",
+    says_missing: false,
+    words: &[Word::Snapshot, Word::Text],
+    ..Command::NEW
+};
+
+options! {
+    HoldOption {
+        Recursive = short('r', "the snapshots of everything below, too"),
+        Temporary = short('t', "accepted as by OpenZFS, where it is left from an earlier version"),
+    }
+}
+
+/// The declaration of `zfs hold`.
+pub(super) const HOLD: Command = Command {
+    name: "hold",
+    summary: "keep snapshots from being destroyed",
+    usage: "\thold [-r] <tag> <snapshot> ...\n",
+    flags: HoldOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Text, Word::Snapshot],
+    examples: &[(
+        "zfs hold keep tank/home@monday",
+        "nobody destroys it until zfs release keep tank/home@monday",
+    )],
+    ..Command::NEW
+};
+
+options! {
+    HoldsOption {
+        Recursive = short('r', "the snapshots of everything below, too"),
+        Scripted = short('H', "no headings, tabs between the columns"),
+        Exact = short('p', "times in seconds since 1970"),
+    }
+}
+
+/// The declaration of `zfs holds`.
+pub(super) const HOLDS: Command = Command {
+    name: "holds",
+    summary: "show what keeps snapshots",
+    usage: "\tholds [-rHp] <snapshot> ...\n",
+    flags: HoldsOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Snapshot],
+    ..Command::NEW
+};
+
+options! {
+    ReleaseOption {
+        Recursive = short('r', "the snapshots of everything below, too"),
+    }
+}
+
+/// The declaration of `zfs release`.
+pub(super) const RELEASE: Command = Command {
+    name: "release",
+    summary: "let go of held snapshots",
+    usage: "\trelease [-r] <tag> <snapshot> ...\n",
+    flags: ReleaseOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Text, Word::Snapshot],
+    ..Command::NEW
+};
 
 /// Reads an `-o property=value` into a list.
 fn property(session: &Session, text: &str, into: &mut Vec<(String, String)>) -> Outcome {
@@ -39,10 +192,10 @@ pub(super) fn say_refusals(session: &Session, prefix: &str, refused: &[Refusal])
 pub(super) async fn snapshot(session: &Session, arguments: &[String]) -> Outcome {
     let mut recursive = false;
     let mut properties = Vec::new();
-    let names = session.options(arguments, "ro:", &[], |session, option| {
+    let names = session.read_options(arguments, |session, option| {
         match option {
-            Opt::Short('o', Some(text)) => property(session, &text, &mut properties)?,
-            _ => recursive = true,
+            SnapshotOption::Property(text) => property(session, &text, &mut properties)?,
+            SnapshotOption::Recursive => recursive = true,
         }
         Ok(())
     })?;
@@ -140,9 +293,15 @@ async fn open_snapshot(session: &Session, name: &str) -> Result<PoolHandle, Exit
 
 pub(super) async fn rollback(session: &Session, arguments: &[String]) -> Outcome {
     let (mut recursive, mut clones) = (false, false);
-    let operands = session.options(arguments, "rRf", &[], |_, option| {
-        clones |= flag(&option, 'R');
-        recursive |= flag(&option, 'r') || flag(&option, 'R');
+    let operands = session.read_options(arguments, |_, option| {
+        match option {
+            RollbackOption::Recursive => recursive = true,
+            RollbackOption::Clones => {
+                recursive = true;
+                clones = true;
+            }
+            RollbackOption::Force => {}
+        }
         Ok(())
     })?;
     let [target] = operands.as_slice() else {
@@ -257,10 +416,10 @@ pub(super) async fn rollback(session: &Session, arguments: &[String]) -> Outcome
 pub(super) async fn clone(session: &Session, arguments: &[String]) -> Outcome {
     let mut parents = false;
     let mut properties = Vec::new();
-    let operands = session.options(arguments, "o:p", &[], |session, option| {
+    let operands = session.read_options(arguments, |session, option| {
         match option {
-            Opt::Short('o', Some(text)) => property(session, &text, &mut properties)?,
-            _ => parents = true,
+            CloneOption::Property(text) => property(session, &text, &mut properties)?,
+            CloneOption::Parents => parents = true,
         }
         Ok(())
     })?;
@@ -302,7 +461,7 @@ pub(super) async fn clone(session: &Session, arguments: &[String]) -> Outcome {
 }
 
 pub(super) async fn promote(session: &Session, arguments: &[String]) -> Outcome {
-    let operands = session.options(arguments, "", &[], |_, _| Ok(()))?;
+    let operands = session.operands(arguments)?;
     let [name] = operands.as_slice() else {
         return Err(session.misuse(if operands.is_empty() {
             "missing clone filesystem argument"
@@ -328,7 +487,7 @@ pub(super) async fn promote(session: &Session, arguments: &[String]) -> Outcome 
 }
 
 pub(super) async fn bookmark(session: &Session, arguments: &[String]) -> Outcome {
-    let operands = session.options(arguments, "", &[], |_, _| Ok(()))?;
+    let operands = session.operands(arguments)?;
     let (source, name) = match operands.as_slice() {
         [] => return Err(session.misuse("missing source argument")),
         [_] => return Err(session.misuse("missing bookmark argument")),
@@ -382,13 +541,34 @@ pub(super) async fn bookmark(session: &Session, arguments: &[String]) -> Outcome
     }
 }
 
-pub(super) async fn hold(session: &Session, arguments: &[String], release: bool) -> Outcome {
+pub(super) async fn hold(session: &Session, arguments: &[String]) -> Outcome {
     let mut recursive = false;
-    let letters = if release { "r" } else { "rt" };
-    let operands = session.options(arguments, letters, &[], |_, option| {
-        recursive |= flag(&option, 'r');
+    let operands = session.read_options(arguments, |_, option| {
+        match option {
+            HoldOption::Recursive => recursive = true,
+            // OpenZFS reads it and does nothing with it either.
+            HoldOption::Temporary => {}
+        }
         Ok(())
     })?;
+    hold_each(session, &operands, recursive, false).await
+}
+
+pub(super) async fn release(session: &Session, arguments: &[String]) -> Outcome {
+    let mut recursive = false;
+    let operands = session.read_options(arguments, |_, ReleaseOption::Recursive| {
+        recursive = true;
+        Ok(())
+    })?;
+    hold_each(session, &operands, recursive, true).await
+}
+
+async fn hold_each(
+    session: &Session,
+    operands: &[String],
+    recursive: bool,
+    release: bool,
+) -> Outcome {
     let Some((tag, names)) = operands
         .split_first()
         .filter(|(_, names)| !names.is_empty())
@@ -466,10 +646,12 @@ async fn hold_one(
 
 pub(super) async fn holds(session: &Session, arguments: &[String]) -> Outcome {
     let (mut recursive, mut scripted, mut literal) = (false, false, false);
-    let names = session.options(arguments, "rHp", &[], |_, option| {
-        recursive |= flag(&option, 'r');
-        scripted |= flag(&option, 'H');
-        literal |= flag(&option, 'p');
+    let names = session.read_options(arguments, |_, option| {
+        match option {
+            HoldsOption::Recursive => recursive = true,
+            HoldsOption::Scripted => scripted = true,
+            HoldsOption::Exact => literal = true,
+        }
         Ok(())
     })?;
     if names.is_empty() {

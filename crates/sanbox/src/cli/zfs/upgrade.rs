@@ -4,10 +4,31 @@
 use engine::property::DatasetKind;
 use engine::{DatasetFilter, DatasetInfo, PoolHandle, PropertyQuery};
 
-use super::{flag, open};
+use super::open;
 use crate::appliance::KnownPool;
-use crate::cli::getopt::Opt;
+use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, Outcome, Session};
+
+options! {
+    UpgradeOption {
+        Recursive = short('r', "what lies below, too"),
+        Versions = short('v', "list the versions"),
+        Version(String) = valued('V', "version", "to this version"),
+        All = short('a', "all file systems"),
+    }
+}
+
+/// The declaration of `zfs upgrade`.
+pub(super) const UPGRADE: Command = Command {
+    name: "upgrade",
+    summary: "upgrade file systems to a newer version",
+    usage: "\tupgrade [-v]\n\
+         \tupgrade [-r] [-V version] <-a | filesystem ...>\n",
+    flags: UpgradeOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Dataset],
+    ..Command::NEW
+};
 
 /// The newest version of a file system's layout.
 const NEWEST: u64 = 5;
@@ -31,15 +52,17 @@ see the ZFS Administration Guide.
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     let (mut every, mut recursive, mut versions) = (false, false, false);
     let mut wanted = NEWEST;
-    let names = session.options(arguments, "rvV:a", &[], |session, option| {
-        every |= flag(&option, 'a');
-        recursive |= flag(&option, 'r');
-        versions |= flag(&option, 'v');
-        if let Opt::Short('V', Some(text)) = option {
-            wanted = match text.parse() {
-                Ok(number) if (1..=NEWEST).contains(&number) => number,
-                _ => return Err(session.misuse(format!("invalid version {text}"))),
-            };
+    let names = session.read_options(arguments, |session, option| {
+        match option {
+            UpgradeOption::All => every = true,
+            UpgradeOption::Recursive => recursive = true,
+            UpgradeOption::Versions => versions = true,
+            UpgradeOption::Version(text) => {
+                wanted = match text.parse() {
+                    Ok(number) if (1..=NEWEST).contains(&number) => number,
+                    _ => return Err(session.misuse(format!("invalid version {text}"))),
+                };
+            }
         }
         Ok(())
     })?;

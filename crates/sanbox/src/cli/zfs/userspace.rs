@@ -6,9 +6,58 @@ use engine::property::DatasetKind;
 use engine::{EngineError, PropertyQuery, Usage, UsageOf};
 
 use super::open;
+use crate::cli::command::{Command, Word, options};
 use crate::cli::format::{Column, nice_bytes, nice_number, table};
-use crate::cli::getopt::Opt;
 use crate::cli::{Exit, Outcome, Session, dataset_clause};
+
+options! {
+    UserspaceOption {
+        Numeric = short('n', "numbers instead of names"),
+        Scripted = short('H', "no headings, tabs between the columns"),
+        Exact = short('p', "exact numbers"),
+        Fields(String) = valued('o', "field[,...]", "these columns: type, name, used, quota, objused, objquota"),
+        Ascending(String) = valued('s', "field", "sort by this, the smallest first"),
+        Descending(String) = valued('S', "field", "sort by this, the largest first"),
+        Types(String) = valued('t', "type[,...]", "these: posixuser, smbuser, posixgroup, smbgroup, all"),
+        SidToPosix = short('i', "names of SIDs as names of this machine"),
+    }
+}
+
+/// The declaration of `zfs userspace`.
+pub(super) const USERSPACE: Command = Command {
+    name: "userspace",
+    summary: "show space and quotas of users",
+    usage: "\tuserspace [-Hinp] [-o field[,...]] [-s field] ...\n\
+         \t    [-S field] ... [-t type[,...]] <filesystem|snapshot|path>\n",
+    flags: UserspaceOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Dataset],
+    ..Command::NEW
+};
+
+/// The declaration of `zfs groupspace`.
+pub(super) const GROUPSPACE: Command = Command {
+    name: "groupspace",
+    summary: "show space and quotas of groups",
+    usage: "\tgroupspace [-Hinp] [-o field[,...]] [-s field] ...\n\
+         \t    [-S field] ... [-t type[,...]] <filesystem|snapshot|path>\n",
+    flags: UserspaceOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Dataset],
+    ..Command::NEW
+};
+
+/// The declaration of `zfs projectspace`.
+pub(super) const PROJECTSPACE: Command = Command {
+    name: "projectspace",
+    summary: "show space and quotas of projects",
+    usage: "\tprojectspace [-Hp] [-o field[,...]] [-s field] ... \n\
+         \t    [-S field] ... <filesystem|snapshot|path>\n",
+    flags: UserspaceOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Dataset],
+    ..Command::NEW
+};
 
 const FIELDS: [&str; 6] = ["type", "name", "used", "quota", "objused", "objquota"];
 
@@ -19,7 +68,8 @@ struct Row {
     usage: Usage,
 }
 
-pub(super) async fn run(session: &Session, command: &str, arguments: &[String]) -> Outcome {
+pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
+    let command = session.command().name;
     let projects = command == "projectspace";
     let (mut numbers, mut scripted, mut literal) = (projects, false, false);
     let mut fields: Vec<usize> = (0..FIELDS.len()).collect();
@@ -29,18 +79,24 @@ pub(super) async fn run(session: &Session, command: &str, arguments: &[String]) 
         "projectspace" => vec![UsageOf::Projects],
         _ => vec![UsageOf::Users],
     };
-    let operands = session.options(arguments, "nHpo:s:S:t:i", &[], |session, option| {
+    let operands = session.read_options(arguments, |session, option| {
+        let index_of = |field: &str| FIELDS.iter().position(|known| *known == field);
+        let sort_by = |field: &str, descending| match index_of(field) {
+            Some(index) => Ok((index, descending)),
+            None => Err(session.misuse(format!("invalid field '{field}'"))),
+        };
+        let wrong = |letter: char| session.misuse(format!("invalid option '{letter}'"));
         match option {
-            Opt::Short(letter @ ('n' | 't' | 'i'), _) if projects => {
-                return Err(session.misuse(format!("invalid option '{letter}'")));
-            }
-            Opt::Short('n', _) => numbers = true,
-            Opt::Short('H', _) => scripted = true,
-            Opt::Short('p', _) => literal = true,
-            Opt::Short('o', Some(list)) => {
+            UserspaceOption::Numeric if projects => return Err(wrong('n')),
+            UserspaceOption::Types(_) if projects => return Err(wrong('t')),
+            UserspaceOption::SidToPosix if projects => return Err(wrong('i')),
+            UserspaceOption::Numeric => numbers = true,
+            UserspaceOption::Scripted => scripted = true,
+            UserspaceOption::Exact => literal = true,
+            UserspaceOption::Fields(list) => {
                 fields.clear();
                 for word in list.split(',') {
-                    let Some(index) = FIELDS.iter().position(|field| *field == word) else {
+                    let Some(index) = index_of(word) else {
                         session
                             .out
                             .error(format!("invalid type '{word}' for -o option"));
@@ -49,13 +105,9 @@ pub(super) async fn run(session: &Session, command: &str, arguments: &[String]) 
                     fields.push(index);
                 }
             }
-            Opt::Short(letter @ ('s' | 'S'), Some(field)) => {
-                let Some(index) = FIELDS.iter().position(|known| *known == field) else {
-                    return Err(session.misuse(format!("invalid field '{field}'")));
-                };
-                order.push((index, letter == 'S'));
-            }
-            Opt::Short('t', Some(list)) => {
+            UserspaceOption::Ascending(field) => order.push(sort_by(&field, false)?),
+            UserspaceOption::Descending(field) => order.push(sort_by(&field, true)?),
+            UserspaceOption::Types(list) => {
                 of.clear();
                 for word in list.split(',') {
                     match word {
@@ -73,7 +125,8 @@ pub(super) async fn run(session: &Session, command: &str, arguments: &[String]) 
                 of.sort();
                 of.dedup();
             }
-            _ => {}
+            // There are no SIDs: all owners are users and groups of POSIX already.
+            UserspaceOption::SidToPosix => {}
         }
         Ok(())
     })?;

@@ -4,8 +4,51 @@ use engine::{AddSpec, AllocationBias, EngineError, PoolError, PoolStatus, VdevSp
 
 use super::layout::{Layout, device_line, in_use, in_use_here, vdev_lines};
 use super::{NameStyle, bad_name, open_pool};
-use crate::cli::getopt::{Long, Opt};
-use crate::cli::{Outcome, Session, setting};
+use crate::cli::command::{Command, Word, options};
+use crate::cli::{Exit, Outcome, Session, setting};
+
+options! {
+    AddOption {
+        Force = short('f', "all that the --allow options allow"),
+        Guid = short('g', "show devices by guid"),
+        RealPath = short('L', "show devices by the path that links lead to"),
+        DryRun = short('n', "show the pool as it would be, and change nothing"),
+        FullPath = short('P', "show devices by their whole path"),
+        Property(String) = valued('o', "property=value", "ashift=N: sector size of the new vdevs, as a power of two"),
+        AllowInUse = long("allow-in-use", None, "also devices that seem to be in use"),
+        AllowReplicationMismatch = long("allow-replication-mismatch", None, "also another kind of redundancy than the pool has"),
+        AllowAshiftMismatch = long("allow-ashift-mismatch", None, "also another sector size than the pool has"),
+    }
+}
+
+/// The declaration of `zpool add`.
+pub(super) const ADD: Command = Command {
+    name: "add",
+    summary: "add devices to a pool",
+    usage: "\tadd [-afgLnP] [-o property=value] <pool> <vdev> ...\n",
+    flags: AddOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Pool, Word::Device],
+    examples: &[
+        (
+            "zpool add -n tank mirror sde sdf",
+            "show the pool as it would be with two more disks, and change nothing",
+        ),
+        (
+            "zpool add tank log mirror nvme0n1 nvme1n1",
+            "synchronous writes are logged on two fast disks from now on",
+        ),
+        (
+            "zpool add tank spare sdx",
+            "a hot spare, which takes over by itself when a disk fails",
+        ),
+        (
+            "zpool add tank special mirror nvme0n1 nvme1n1",
+            "new metadata goes to two fast disks",
+        ),
+    ],
+    ..Command::NEW
+};
 
 #[derive(Default)]
 struct Options {
@@ -20,49 +63,26 @@ struct Options {
 
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_add; lib/libzfs/libzfs_pool.c, zpool_add (words)
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
-    const LONGS: &[Long] = &[
-        Long {
-            name: "allow-in-use",
-            value: false,
-        },
-        Long {
-            name: "allow-replication-mismatch",
-            value: false,
-        },
-        Long {
-            name: "allow-ashift-mismatch",
-            value: false,
-        },
-    ];
     let mut options = Options::default();
-    let operands = session.options(arguments, "fgLno:P", LONGS, |session, option| {
+    let operands = session.read_options(arguments, |session, option| {
         match option {
-            Opt::Short('f', _) => options.force = true,
-            Opt::Short('g', _) => options.style.guid = true,
-            Opt::Short('L', _) => options.style.real_path = true,
-            Opt::Short('n', _) => options.dry_run = true,
-            Opt::Short('P', _) => options.style.full_path = true,
-            Opt::Short('o', Some(text)) => {
+            AddOption::Force => options.force = true,
+            AddOption::Guid => options.style.guid = true,
+            AddOption::RealPath => options.style.real_path = true,
+            AddOption::DryRun => options.dry_run = true,
+            AddOption::FullPath => options.style.full_path = true,
+            AddOption::Property(text) => {
                 let Some((name, value)) = setting(&text) else {
                     return Err(session.misuse("missing '=' for -o option"));
                 };
                 if name != "ashift" {
                     return Err(session.misuse(format!("property '{name}' cannot be set here")));
                 }
-                options.ashift = match value.parse() {
-                    Ok(0) => None,
-                    Ok(shift @ 9..=16) => Some(shift),
-                    _ => {
-                        return Err(session.misuse(format!(
-                            "property 'ashift' number {value} is invalid, only values between 9 and 16 are allowed."
-                        )));
-                    }
-                };
+                options.ashift = ashift(session, &value)?;
             }
-            Opt::Long("allow-in-use", _) => options.any_device = true,
-            Opt::Long("allow-replication-mismatch", _) => options.any_replication = true,
-            Opt::Long(_, _) => options.any_sector_size = true,
-            Opt::Short(..) => {}
+            AddOption::AllowInUse => options.any_device = true,
+            AddOption::AllowReplicationMismatch => options.any_replication = true,
+            AddOption::AllowAshiftMismatch => options.any_sector_size = true,
         }
         Ok(())
     })?;
@@ -177,5 +197,16 @@ fn present(text: &mut String, vdev: &VdevStatus, depth: usize, style: NameStyle,
     text.push_str(&format!("\t{:depth$}{shown}\n", ""));
     for child in &vdev.children {
         present(text, child, depth + 2, style, numbered);
+    }
+}
+
+/// Reads the value of `-o ashift`; none lets the device decide.
+pub(super) fn ashift(session: &Session, value: &str) -> Result<Option<u8>, Exit> {
+    match value.parse() {
+        Ok(0) => Ok(None),
+        Ok(shift @ 9..=16) => Ok(Some(shift)),
+        _ => Err(session.misuse(format!(
+            "property 'ashift' number {value} is invalid, only values between 9 and 16 are allowed."
+        ))),
     }
 }

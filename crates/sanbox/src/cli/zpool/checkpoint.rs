@@ -2,27 +2,47 @@
 
 use super::open_pool;
 use super::scan::wait_for;
-use crate::cli::getopt::{Long, Opt};
+use crate::cli::command::{Command, Word, options};
 use crate::cli::{Outcome, Session};
+
+options! {
+    CheckpointOption {
+        Discard = both('d', "discard", None, "give the checkpoint up"),
+        Wait = both('w', "wait", None, "with -d, wait until its space is free"),
+    }
+}
+
+/// The declaration of `zpool checkpoint`.
+pub(super) const CHECKPOINT: Command = Command {
+    name: "checkpoint",
+    summary: "keep a state of a whole pool to go back to",
+    usage: "\tcheckpoint [-d [-w]] <pool> ...\n",
+    flags: CheckpointOption::FLAGS,
+    words: &[Word::Pool],
+    examples: &[
+        (
+            "zpool checkpoint tank",
+            "keep the state of the whole pool, for an import to go back to",
+        ),
+        (
+            "zpool import --rewind-to-checkpoint tank",
+            "go back to it; everything since is gone",
+        ),
+        (
+            "zpool checkpoint -d -w tank",
+            "give it up, and wait until its space is free",
+        ),
+    ],
+    ..Command::NEW
+};
 
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_checkpoint; lib/libzfs/libzfs_pool.c, zpool_checkpoint (words)
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
-    const LONGS: &[Long] = &[
-        Long {
-            name: "discard",
-            value: false,
-        },
-        Long {
-            name: "wait",
-            value: false,
-        },
-    ];
     let (mut discard, mut wait) = (false, false);
-    let operands = session.options(arguments, ":dw", LONGS, |_, option| {
+    let operands = session.read_options(arguments, |_, option| {
         match option {
-            Opt::Short('d', _) | Opt::Long("discard", _) => discard = true,
-            Opt::Short('w', _) | Opt::Long("wait", _) => wait = true,
-            _ => {}
+            CheckpointOption::Discard => discard = true,
+            CheckpointOption::Wait => wait = true,
         }
         Ok(())
     })?;

@@ -7,8 +7,55 @@ use engine::{EngineError, FeatureBase, PoolError, PoolSpec, supported_features};
 use super::bad_name;
 use super::compatibility::Requested;
 use super::layout::{Layout, device_line, in_use, in_use_here, vdev_lines};
-use crate::cli::getopt::Opt;
-use crate::cli::{NOTHING_SERVED, Outcome, Session, setting};
+use crate::cli::command::{Command, Word, options};
+use crate::cli::{Exit, NOTHING_SERVED, Outcome, Session, setting};
+
+options! {
+    CreateOption {
+        Force = short('f', "use devices that seem to be in use, and mix kinds of redundancy"),
+        DryRun = short('n', "show what would be made, and make nothing"),
+        NoFeatures = short('d', "enable no feature but those set with -o feature@...=enabled"),
+        Altroot(String) = valued('R', "root", "mount below this directory, and forget the pool at the next start"),
+        Mountpoint(String) = valued('m', "mountpoint", "mount point of the pool's file system"),
+        Property(String) = valued('o', "property=value", "a property of the pool"),
+        RootProperty(String) = valued('O', "file-system-property=value", "a property of the pool's file system"),
+        TemporaryName(String) = valued('t', "name", "import the new pool by another name than it has on disk"),
+    }
+}
+
+/// The declaration of `zpool create`.
+pub(super) const CREATE: Command = Command {
+    name: "create",
+    summary: "create a pool",
+    usage: "\tcreate [-fnd] [-o property=value] ... \n\
+         \t    [-O file-system-property=value] ... \n\
+         \t    [-m mountpoint] [-R root] <pool> <vdev> ...\n",
+    flags: CreateOption::FLAGS,
+    words: &[Word::Text, Word::Device],
+    examples: &[
+        (
+            "zpool create tank mirror /dev/sdb /dev/sdc",
+            "a pool that survives the loss of one disk",
+        ),
+        (
+            "zpool create tank raidz2 /dev/sd[b-g]",
+            "six disks, any two of which may fail",
+        ),
+        (
+            "zpool create -n tank mirror a b mirror c d",
+            "show what would be made, and make nothing",
+        ),
+        (
+            "zpool create tank mirror a b special mirror c d log mirror e f",
+            "metadata on two fast disks, synchronous writes logged on two others",
+        ),
+        (
+            "zpool create -o ashift=12 -O compression=zstd tank /srv/disk0",
+            "a pool on a plain file, for 4 KiB sectors, with zstd for every dataset",
+        ),
+    ],
+    ..Command::NEW
+};
 
 #[derive(Default)]
 struct Options {
@@ -21,52 +68,62 @@ struct Options {
     root_properties: Vec<(String, String)>,
 }
 
-pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
-    let mut options = Options::default();
-    let operands = session.options(arguments, ":fndR:m:o:O:t:", &[], |session, option| {
-        match option {
-            Opt::Short('f', _) => options.force = true,
-            Opt::Short('n', _) => options.dry_run = true,
-            Opt::Short('d', _) => options.no_features = true,
-            Opt::Short('R', Some(root)) => options.altroot = Some(root),
-            Opt::Short('m', Some(mountpoint)) => options.mountpoint = Some(mountpoint),
-            Opt::Short('o', Some(text)) => {
-                let Some((name, value)) = setting(&text) else {
-                    return Err(session.fail("missing '=' for -o option"));
-                };
-                if options.properties.iter().any(|(known, _)| *known == name) {
-                    return Err(
-                        session.misuse(format!("property '{name}' specified multiple times"))
-                    );
-                }
-                if name == "altroot" {
-                    options.altroot = Some(value);
-                } else {
-                    options.properties.push((name, value));
+impl Options {
+    fn read(session: &Session, arguments: &[String]) -> Result<(Self, Vec<String>), Exit> {
+        let mut options = Self::default();
+        let operands = session.read_options(arguments, |session, option| {
+            match option {
+                CreateOption::Force => options.force = true,
+                CreateOption::DryRun => options.dry_run = true,
+                CreateOption::NoFeatures => options.no_features = true,
+                CreateOption::Altroot(root) => options.altroot = Some(root),
+                CreateOption::Mountpoint(mountpoint) => options.mountpoint = Some(mountpoint),
+                CreateOption::Property(text) => options.property(session, &text)?,
+                CreateOption::RootProperty(text) => options.root_property(session, &text)?,
+                CreateOption::TemporaryName(_) => {
+                    return Err(session.fail("temporary names (-t) are not supported yet"));
                 }
             }
-            Opt::Short('O', Some(text)) => {
-                let Some((name, value)) = setting(&text) else {
-                    return Err(session.fail("missing '=' for -O option"));
-                };
-                if name == "mountpoint" {
-                    options.mountpoint = Some(value);
-                } else if options
-                    .root_properties
-                    .iter()
-                    .any(|(known, _)| *known == name)
-                {
-                    return Err(
-                        session.misuse(format!("property '{name}' specified multiple times"))
-                    );
-                } else {
-                    options.root_properties.push((name, value));
-                }
-            }
-            _ => return Err(session.fail("temporary names (-t) are not supported yet")),
+            Ok(())
+        })?;
+        Ok((options, operands))
+    }
+
+    /// Takes `-o`.
+    fn property(&mut self, session: &Session, text: &str) -> Outcome {
+        let Some((name, value)) = setting(text) else {
+            return Err(session.fail("missing '=' for -o option"));
+        };
+        if self.properties.iter().any(|(known, _)| *known == name) {
+            return Err(session.misuse(format!("property '{name}' specified multiple times")));
+        }
+        if name == "altroot" {
+            self.altroot = Some(value);
+        } else {
+            self.properties.push((name, value));
         }
         Ok(())
-    })?;
+    }
+
+    /// Takes `-O`.
+    fn root_property(&mut self, session: &Session, text: &str) -> Outcome {
+        let Some((name, value)) = setting(text) else {
+            return Err(session.fail("missing '=' for -O option"));
+        };
+        if name == "mountpoint" {
+            self.mountpoint = Some(value);
+            return Ok(());
+        }
+        if self.root_properties.iter().any(|(known, _)| *known == name) {
+            return Err(session.misuse(format!("property '{name}' specified multiple times")));
+        }
+        self.root_properties.push((name, value));
+        Ok(())
+    }
+}
+
+pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
+    let (mut options, operands) = Options::read(session, arguments)?;
     let Some((name, layout)) = operands.split_first() else {
         return Err(session.misuse("missing pool name argument"));
     };

@@ -8,26 +8,144 @@ use super::draid::is_spare_name;
 use super::layout::{device, in_use, not_in_other_pools};
 use super::scan::{finish_here, is_joining, vdev_guid, wait_for};
 use super::{bad_name, open_pool, subjects};
-use crate::cli::getopt::{Long, Opt};
+use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, Outcome, Session, setting};
 
-const POWER: &[Long] = &[Long {
-    name: "power",
-    value: false,
-}];
+options! {
+    OnlineOption {
+        Expand = short('e', "use all of a device that has become larger"),
+        Power = long("power", None, "refused: sanbox cannot switch the power of disk slots"),
+    }
+}
+
+/// The declaration of `zpool online`.
+pub(super) const ONLINE: Command = Command {
+    name: "online",
+    summary: "take devices back into service",
+    usage: "\tonline [--power][-e] <pool> <device> ...\n",
+    flags: OnlineOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Pool, Word::Device],
+    examples: &[(
+        "zpool online tank sdb",
+        "put it back and give it what it missed; with -e use all of it, if it has become larger",
+    )],
+    ..Command::NEW
+};
+
+options! {
+    OfflineOption {
+        Fault = short('f', "mark the device as faulted instead"),
+        Temporary = short('t', "until the next import"),
+        Power = long("power", None, "refused: sanbox cannot switch the power of disk slots"),
+    }
+}
+
+/// The declaration of `zpool offline`.
+pub(super) const OFFLINE: Command = Command {
+    name: "offline",
+    summary: "take devices out of service",
+    usage: "\toffline [--power]|[[-f][-t]] <pool> <device> ...\n",
+    flags: OfflineOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Pool, Word::Device],
+    examples: &[(
+        "zpool offline tank sdb",
+        "take a disk out of service; with -t until the next import",
+    )],
+    ..Command::NEW
+};
+
+options! {
+    ReopenOption {
+        NoRestart = short('n', "let a scrub that is under way go on where it is"),
+    }
+}
+
+/// The declaration of `zpool reopen`.
+pub(super) const REOPEN: Command = Command {
+    name: "reopen",
+    summary: "open the devices of pools again",
+    usage: "\treopen [-n] <pool>\n",
+    flags: ReopenOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Pool],
+    ..Command::NEW
+};
+
+options! {
+    AttachOption {
+        Force = short('f', "also a device that seems to be in use"),
+        Property(String) = valued('o', "property=value", "ashift=N: sector size, as a power of two"),
+        Sequential = short('s', "rebuild in the order of the disk, then scrub"),
+        Wait = short('w', "wait until the new device has everything"),
+    }
+}
+
+/// The declaration of `zpool attach`.
+pub(super) const ATTACH: Command = Command {
+    name: "attach",
+    summary: "add a device to a mirror, or make one",
+    usage: "\tattach [-fsw] [-o property=value] <pool> <device> <new-device>\n",
+    flags: AttachOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Pool, Word::Device],
+    examples: &[(
+        "zpool attach tank sda sdi",
+        "one more copy of what sda holds: a single disk becomes a mirror",
+    )],
+    ..Command::NEW
+};
+
+/// The declaration of `zpool detach`.
+pub(super) const DETACH: Command = Command {
+    name: "detach",
+    summary: "take a device out of a mirror",
+    usage: "\tdetach <pool> <device>\n",
+    says_missing: false,
+    words: &[Word::Pool, Word::Device],
+    ..Command::NEW
+};
+
+/// The declaration of `zpool replace`.
+pub(super) const REPLACE: Command = Command {
+    name: "replace",
+    summary: "put a device in the place of another",
+    usage: "\treplace [-fsw] [-o property=value] <pool> <device> [new-device]\n",
+    flags: AttachOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Pool, Word::Device],
+    examples: &[
+        (
+            "zpool replace tank sdb sdh",
+            "a new disk in place of an old or missing one",
+        ),
+        (
+            "zpool replace -w tank sdb sdh",
+            "and wait until it has everything",
+        ),
+        (
+            "zpool replace tank sdb spare1",
+            "a hot spare of the pool stands in for sdb; zpool detach ends it",
+        ),
+    ],
+    ..Command::NEW
+};
 
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_offline; lib/libzfs/libzfs_pool.c, zpool_vdev_offline (words)
 pub(super) async fn offline(session: &Session, arguments: &[String]) -> Outcome {
     let mut temporary = false;
-    let operands = session.options(arguments, "ft", POWER, |session, option| {
+    let operands = session.read_options(arguments, |session, option| {
         match option {
-            Opt::Short('t', _) => temporary = true,
-            Opt::Short('f', _) => {
+            OfflineOption::Temporary => temporary = true,
+            OfflineOption::Fault => {
                 return Err(
                     session.fail("zpool offline -f: not supported by this version of sanbox yet")
                 );
             }
-            _ => return Err(session.fail("zpool offline --power: disk slots cannot be powered")),
+            OfflineOption::Power => {
+                return Err(session.fail("zpool offline --power: disk slots cannot be powered"));
+            }
         }
         Ok(())
     })?;
@@ -58,12 +176,14 @@ pub(super) async fn offline(session: &Session, arguments: &[String]) -> Outcome 
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_online
 pub(super) async fn online(session: &Session, arguments: &[String]) -> Outcome {
     let mut expand = false;
-    let operands = session.options(arguments, "e", POWER, |session, option| {
-        if let Opt::Short(..) = option {
+    let operands = session.read_options(arguments, |session, option| match option {
+        OnlineOption::Expand => {
             expand = true;
-            return Ok(());
+            Ok(())
         }
-        Err(session.fail("zpool online --power: disk slots cannot be powered"))
+        OnlineOption::Power => {
+            Err(session.fail("zpool online --power: disk slots cannot be powered"))
+        }
     })?;
     let (pool, devices) = pool_and_devices(session, &operands).await?;
     let (mut failed, mut changed) = (false, false);
@@ -119,29 +239,20 @@ pub(super) async fn replace(session: &Session, arguments: &[String]) -> Outcome 
 async fn join(session: &Session, arguments: &[String], replace: bool) -> Outcome {
     let (mut force, mut wait, mut sequential) = (false, false, false);
     let mut ashift: Option<u64> = None;
-    let operands = session.options(arguments, "fo:sw", &[], |session, option| {
+    let operands = session.read_options(arguments, |session, option| {
         match option {
-            Opt::Short('f', _) => force = true,
-            Opt::Short('w', _) => wait = true,
-            Opt::Short('s', _) => sequential = true,
-            Opt::Short('o', Some(text)) => match setting(&text) {
+            AttachOption::Force => force = true,
+            AttachOption::Wait => wait = true,
+            AttachOption::Sequential => sequential = true,
+            AttachOption::Property(text) => match setting(&text) {
                 None => return Err(session.misuse("missing '=' for -o option")),
                 Some((name, value)) if name == "ashift" => {
-                    ashift = match value.parse() {
-                        Ok(0) => None,
-                        Ok(shift @ 9..=16) => Some(shift),
-                        _ => {
-                            return Err(session.misuse(format!(
-                                "property 'ashift' number {value} is invalid, only values between 9 and 16 are allowed."
-                            )));
-                        }
-                    };
+                    ashift = super::add::ashift(session, &value)?.map(u64::from);
                 }
                 Some((name, _)) => {
                     return Err(session.fail(format!("property '{name}' cannot be set here")));
                 }
             },
-            _ => {}
         }
         Ok(())
     })?;
@@ -240,7 +351,7 @@ fn refuse(session: &Session, subject: &str, error: EngineError) -> Exit {
 
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_detach; lib/libzfs, zpool_vdev_detach
 pub(super) async fn detach(session: &Session, arguments: &[String]) -> Outcome {
-    let operands = session.options(arguments, "", &[], |_, _| Ok(()))?;
+    let operands = session.operands(arguments)?;
     let (pool, devices) = pool_and_devices(session, &operands).await?;
     let [word] = devices else {
         return Err(session.misuse("too many arguments"));
@@ -258,7 +369,7 @@ pub(super) async fn detach(session: &Session, arguments: &[String]) -> Outcome {
 
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_reopen
 pub(super) async fn reopen(session: &Session, arguments: &[String]) -> Outcome {
-    let names = session.options(arguments, "n", &[], |_, _| Ok(()))?;
+    let names = session.read_options(arguments, |_, ReopenOption::NoRestart| Ok(()))?;
     let (pools, mut failed) = subjects(session, &names).await;
     for subject in &pools {
         let Some(pool) = subject.open(session) else {

@@ -5,9 +5,39 @@ use std::time::Duration;
 use engine::{NvList, NvValue};
 
 use super::bad_name;
+use crate::cli::command::{Command, Word, options};
 use crate::cli::format::date_with_seconds;
-use crate::cli::getopt::Opt;
 use crate::cli::{Outcome, Session};
+
+options! {
+    EventsOption {
+        Verbose = short('v', "with all that is known of each"),
+        Scripted = short('H', "no heading, a tab between the columns"),
+        Follow = short('f', "go on as they happen"),
+        Clear = short('c', "forget the events so far"),
+    }
+}
+
+/// The declaration of `zpool events`.
+pub(super) const EVENTS: Command = Command {
+    name: "events",
+    summary: "show events of pools and devices",
+    usage: "\tevents [-vHf [pool] | -c]\n",
+    flags: EventsOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Pool],
+    examples: &[
+        (
+            "zpool events -f",
+            "show what happens to pools and devices, and go on",
+        ),
+        (
+            "zpool events -v tank",
+            "what happened to the pool tank lately, with all that is known of it",
+        ),
+    ],
+    ..Command::NEW
+};
 
 /// How often a follower looks for news.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -17,12 +47,12 @@ const INDENT: usize = 8;
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_events (words and forms)
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     let (mut verbose, mut scripted, mut follow, mut clear) = (false, false, false, false);
-    let operands = session.options(arguments, "vHfc", &[], |_, option| {
+    let operands = session.read_options(arguments, |_, option| {
         match option {
-            Opt::Short('v', _) => verbose = true,
-            Opt::Short('H', _) => scripted = true,
-            Opt::Short('f', _) => follow = true,
-            _ => clear = true,
+            EventsOption::Verbose => verbose = true,
+            EventsOption::Scripted => scripted = true,
+            EventsOption::Follow => follow = true,
+            EventsOption::Clear => clear = true,
         }
         Ok(())
     })?;

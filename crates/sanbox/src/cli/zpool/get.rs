@@ -4,41 +4,73 @@ use engine::pool_property::{PROPERTIES, PropertyEntry};
 use serde_json::{Map, Value, json};
 
 use super::{open_pool, subjects};
+use crate::cli::command::{Command, Word, options};
 use crate::cli::format::{Column, table};
-use crate::cli::getopt::{Long, Opt};
 use crate::cli::{Exit, Outcome, Session, json as forms};
+
+options! {
+    GetOption {
+        Json = both('j', "json", None, "print JSON"),
+        JsonInt = long("json-int", None, "with -j, numbers as numbers"),
+        JsonPoolKeyGuid = long("json-pool-key-guid", None, "with -j, pools by guid"),
+        Scripted = short('H', "no heading, tabs between the columns"),
+        Exact = short('p', "exact numbers"),
+        Fields(String) = valued('o', "all|field[,...]", "these columns: name, property, value, source"),
+    }
+}
+
+/// The declaration of `zpool get`.
+pub(super) const GET: Command = Command {
+    name: "get",
+    summary: "show properties of pools",
+    usage: "\tget [-Hp] [-j [--json-int, --json-pool-key-guid]] ...\n\
+         \t    [-o \"all\" | field[,...]] <\"all\" | property[,...]> <pool> ...\n",
+    flags: GetOption::FLAGS,
+    words: &[Word::Property, Word::Pool],
+    lists_properties: true,
+    examples: &[
+        ("zpool get all tank", "every property of a pool"),
+        (
+            "zpool get -Hp -o value free tank",
+            "one number, for a script",
+        ),
+    ],
+    ..Command::NEW
+};
+
+/// The declaration of `zpool set`.
+pub(super) const SET: Command = Command {
+    name: "set",
+    summary: "set a property of a pool",
+    usage: "\tset <property=value> <pool>\n\
+         \tset <vdev_property=value> <pool> <vdev>\n",
+    says_missing: false,
+    words: &[Word::Setting, Word::Pool, Word::Device],
+    lists_properties: true,
+    examples: &[(
+        "zpool set comment='shelf 2' tank",
+        "a note that travels with the pool",
+    )],
+    ..Command::NEW
+};
 
 const FIELDS: [&str; 4] = ["name", "property", "value", "source"];
 
 pub(super) async fn get(session: &Session, arguments: &[String]) -> Outcome {
-    const LONGS: &[Long] = &[
-        Long {
-            name: "json",
-            value: false,
-        },
-        Long {
-            name: "json-int",
-            value: false,
-        },
-        Long {
-            name: "json-pool-key-guid",
-            value: false,
-        },
-    ];
     let mut fields: Vec<&'static str> = FIELDS.to_vec();
     let (mut scripted, mut exact, mut as_json) = (false, false, false);
     let (mut integers, mut by_guid) = (false, false);
-    let operands = session.options(arguments, ":jHpo:", LONGS, |session, option| {
+    let operands = session.read_options(arguments, |session, option| {
         match option {
-            Opt::Short('j', _) | Opt::Long("json", _) => as_json = true,
-            Opt::Short('H', _) => scripted = true,
-            Opt::Short('p', _) => exact = true,
-            Opt::Short('o', Some(list)) => fields = get_fields(session, &list, &FIELDS)?,
-            Opt::Long("json-int", _) => {
+            GetOption::Json => as_json = true,
+            GetOption::Scripted => scripted = true,
+            GetOption::Exact => exact = true,
+            GetOption::Fields(list) => fields = get_fields(session, &list, &FIELDS)?,
+            GetOption::JsonInt => {
                 integers = true;
                 exact = true;
             }
-            _ => by_guid = true,
+            GetOption::JsonPoolKeyGuid => by_guid = true,
         }
         Ok(())
     })?;

@@ -3,16 +3,52 @@
 use engine::HistoryEvent;
 
 use super::subjects;
+use crate::cli::command::{Command, Word, options};
 use crate::cli::format::history_date;
-use crate::cli::getopt::Opt;
 use crate::cli::{Exit, Outcome, Session};
+
+options! {
+    HistoryOption {
+        Long = short('l', "with user and host"),
+        Internal = short('i', "with internal events"),
+    }
+}
+
+/// The declaration of `zpool history`.
+pub(super) const HISTORY: Command = Command {
+    name: "history",
+    summary: "show the commands that changed pools",
+    usage: "\thistory [-il] [<pool>] ...\n",
+    flags: HistoryOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Pool],
+    examples: &[("zpool history -il tank", "every change, with who made it")],
+    ..Command::NEW
+};
+
+options! {
+    SyncOption {
+        Force = short('f', "also when nothing has changed"),
+    }
+}
+
+/// The declaration of `zpool sync`.
+pub(super) const SYNC: Command = Command {
+    name: "sync",
+    summary: "write out everything now",
+    usage: "\tsync [pool] ...\n",
+    flags: SyncOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Pool],
+    ..Command::NEW
+};
 
 pub(super) async fn history(session: &Session, arguments: &[String]) -> Outcome {
     let (mut long, mut internal) = (false, false);
-    let names = session.options(arguments, "li", &[], |_, option| {
+    let names = session.read_options(arguments, |_, option| {
         match option {
-            Opt::Short('l', _) => long = true,
-            _ => internal = true,
+            HistoryOption::Long => long = true,
+            HistoryOption::Internal => internal = true,
         }
         Ok(())
     })?;
@@ -79,7 +115,8 @@ pub(super) async fn history(session: &Session, arguments: &[String]) -> Outcome 
 }
 
 pub(super) async fn sync(session: &Session, arguments: &[String]) -> Outcome {
-    let names = session.options(arguments, "", &[], |_, _| Ok(()))?;
+    // What is open is written out whether it has changed or not, so that -f asks for nothing more.
+    let names = session.read_options(arguments, |_, SyncOption::Force| Ok(()))?;
     let (pools, mut failed) = subjects(session, &names).await;
     for pool in &pools {
         let Some(pool) = pool.open(session) else {

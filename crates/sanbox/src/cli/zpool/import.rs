@@ -9,9 +9,116 @@ use engine::{
 };
 
 use super::{NameStyle, Subject, bad_name, name_width, sections, subject, subjects};
+use crate::cli::command::{Command, Word, options};
 use crate::cli::format::{date_with_seconds, plain_words};
-use crate::cli::getopt::{Long, Opt};
 use crate::cli::{Exit, Outcome, Session, setting};
+
+options! {
+    DestroyOption {
+        Force = short('f', "unmount what is in use"),
+    }
+}
+
+/// The declaration of `zpool destroy`.
+pub(super) const DESTROY: Command = Command {
+    name: "destroy",
+    summary: "destroy a pool",
+    usage: "\tdestroy [-f] <pool>\n",
+    flags: DestroyOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Pool],
+    examples: &[(
+        "zpool destroy tank",
+        "give up the pool; until its disks are reused, zpool import -D brings it back",
+    )],
+    ..Command::NEW
+};
+
+options! {
+    ImportOption {
+        All = short('a', "all pools found"),
+        CloseOnExec = short('C', "refused"),
+        Cachefile(String) = valued('c', "cachefile", "take the list of pools from this file"),
+        Directory(String) = valued('d', "dir", "look for devices here; may be repeated"),
+        Destroyed = short('D', "destroyed pools"),
+        Expand = short('E', "refused"),
+        Force = short('f', "though another system may use the pool"),
+        Rewind = short('F', "go back a little when the newest state is damaged"),
+        LoadKeys = short('l', "ask for the keys of encrypted datasets"),
+        MissingLogs = short('m', "without its log devices; what only they hold is lost"),
+        DryRun = short('n', "with -F, only say how far back"),
+        Unmounted = short('N', "mount and share nothing"),
+        Property(String) = valued('o', "property=value", "a property, or mount options"),
+        Altroot(String) = valued('R', "root", "mount below this directory"),
+        Scan = short('s', "look at devices rather than caches, as is done anyhow"),
+        Temporary = short('t', "the new name is for this import only"),
+        Txg(String) = valued('T', "txg", "the state at this transaction group"),
+        Verbatim = short('V', "refused"),
+        Extreme = short('X', "with -F, however far"),
+        RewindToCheckpoint = long("rewind-to-checkpoint", None, "go back to the checkpoint; everything since is lost"),
+    }
+}
+
+/// The declaration of `zpool import`.
+pub(super) const IMPORT: Command = Command {
+    name: "import",
+    summary: "find pools and import them",
+    usage: "\timport [-d dir] [-D]\n\
+         \timport [-o mntopts] [-o property=value] ... \n\
+         \t    [-d dir | -c cachefile] [-D] [-l] [-f] [-m] [-N] [-R root] [-F [-n]] -a\n\
+         \timport [-o mntopts] [-o property=value] ... \n\
+         \t    [-d dir | -c cachefile] [-D] [-l] [-f] [-m] [-N] [-R root] [-F [-n]]\n\
+         \t    [--rewind-to-checkpoint] <pool | id> [newpool]\n",
+    flags: ImportOption::FLAGS,
+    words: &[Word::Text, Word::Text],
+    examples: &[
+        (
+            "zpool import -d /srv/disks",
+            "say which pools the directory's disks hold",
+        ),
+        ("zpool import -d /srv/disks tank", "import one of them"),
+        (
+            "zpool import -o readonly=on -d /srv/disks tank rescue",
+            "look into a pool without writing to it, under another name",
+        ),
+        (
+            "zpool import -m -d /srv/disks tank",
+            "import a pool whose log devices are gone: what only they held is lost",
+        ),
+        (
+            "zpool import -Fn -d /srv/disks tank",
+            "say how far back a pool would have to go whose newest state is damaged; without -n it goes back",
+        ),
+        (
+            "zpool import -T 1234 -o readonly=on -d /srv/disks tank",
+            "look at the pool as it was at a transaction group that its labels still know",
+        ),
+    ],
+    ..Command::NEW
+};
+
+options! {
+    ExportOption {
+        All = short('a', "all pools"),
+        Force = short('f', "unmount what is in use"),
+        HardForce = short('F', "as -f"),
+    }
+}
+
+/// The declaration of `zpool export`.
+pub(super) const EXPORT: Command = Command {
+    name: "export",
+    summary: "let go of pools",
+    usage: "\texport [-af] <pool> ...\n",
+    flags: ExportOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Pool],
+    examples: &[(
+        "zpool export tank",
+        "write everything out and let go of the disks, ready for another machine",
+    )],
+    ..Command::NEW
+};
 
 #[derive(Default)]
 struct Options {
@@ -35,66 +142,68 @@ struct Options {
     properties: BTreeMap<String, String>,
 }
 
-pub(super) async fn import(session: &Session, arguments: &[String]) -> Outcome {
-    const LONGS: &[Long] = &[Long {
-        name: "rewind-to-checkpoint",
-        value: false,
-    }];
-    let mut options = Options::default();
-    let operands = session.options(
-        arguments,
-        ":aCc:d:DEfFlmnNo:R:stT:VX",
-        LONGS,
-        |session, option| {
+impl Options {
+    fn read(session: &Session, arguments: &[String]) -> Result<(Self, Vec<String>), Exit> {
+        let mut options = Self::default();
+        let operands = session.read_options(arguments, |session, option| {
             match option {
-                Opt::Short('a', _) => options.all = true,
-                Opt::Short('d', Some(place)) => options.places.push(session.path(place)),
-                Opt::Short('D', _) => options.destroyed = true,
-                Opt::Short('f', _) => options.force = true,
-                Opt::Short('t', _) => options.temporary = true,
-                Opt::Short('n', _) => options.dry_run = true,
-                Opt::Short('F', _) => options.rewind = true,
-                Opt::Short('X', _) => options.extreme = true,
-                Opt::Short('T', Some(text)) => {
-                    let parsed = match text.strip_prefix("0x") {
-                        Some(digits) => u64::from_str_radix(digits, 16),
-                        None => text.parse(),
-                    };
-                    let Ok(txg) = parsed else {
-                        return Err(session.misuse("invalid txg value"));
-                    };
-                    options.txg = Some(txg);
-                }
-                Opt::Short('c', Some(file)) => options.cachefile = Some(session.path(file)),
-                Opt::Short('m', _) => options.missing_logs = true,
-                // Scanning is what we do anyhow; keys are not loaded here.
-                Opt::Short('s', _) => options.scan = true,
-                Opt::Short('l', _) => options.load_keys = true,
-                Opt::Short('N', _) => options.unmounted = true,
-                Opt::Short('R', Some(root)) => options.altroot = Some(PathBuf::from(root)),
-                Opt::Short('o', Some(text)) => match setting(&text) {
-                    None => {
-                        return Err(session.fail(format!(
-                            "zpool import -o {text}: mount options are not applied at an import; use \
-                             'zfs mount -o {text}'"
-                        )));
-                    }
-                    Some((name, value)) if name == "readonly" => options.readonly = value == "on",
-                    Some((name, value)) if name == "altroot" => {
-                        options.altroot = Some(PathBuf::from(value));
-                    }
-                    Some((name, value)) => {
-                        options.properties.insert(name, value);
-                    }
-                },
-                Opt::Short(letter, _) => {
-                    return Err(session.fail(format!("option '-{letter}' is not supported yet")));
-                }
-                Opt::Long(..) => options.rewind_to_checkpoint = true,
+                ImportOption::All => options.all = true,
+                ImportOption::Directory(path) => options.places.push(session.path(path)),
+                ImportOption::Destroyed => options.destroyed = true,
+                ImportOption::Force => options.force = true,
+                ImportOption::Temporary => options.temporary = true,
+                ImportOption::DryRun => options.dry_run = true,
+                ImportOption::Rewind => options.rewind = true,
+                ImportOption::Extreme => options.extreme = true,
+                ImportOption::Txg(text) => options.txg = Some(txg(session, &text)?),
+                ImportOption::Cachefile(file) => options.cachefile = Some(session.path(file)),
+                ImportOption::MissingLogs => options.missing_logs = true,
+                ImportOption::Scan => options.scan = true,
+                ImportOption::LoadKeys => options.load_keys = true,
+                ImportOption::Unmounted => options.unmounted = true,
+                ImportOption::Altroot(root) => options.altroot = Some(PathBuf::from(root)),
+                ImportOption::Property(text) => options.property(session, &text)?,
+                ImportOption::RewindToCheckpoint => options.rewind_to_checkpoint = true,
+                ImportOption::CloseOnExec => return Err(unsupported(session, 'C')),
+                ImportOption::Expand => return Err(unsupported(session, 'E')),
+                ImportOption::Verbatim => return Err(unsupported(session, 'V')),
             }
             Ok(())
-        },
-    )?;
+        })?;
+        Ok((options, operands))
+    }
+
+    /// Takes `-o`.
+    fn property(&mut self, session: &Session, text: &str) -> Outcome {
+        let Some((name, value)) = setting(text) else {
+            return Err(session.fail(format!(
+                "zpool import -o {text}: mount options are not applied at an import; use 'zfs mount -o {text}'"
+            )));
+        };
+        match name.as_str() {
+            "readonly" => self.readonly = value == "on",
+            "altroot" => self.altroot = Some(PathBuf::from(value)),
+            _ => drop(self.properties.insert(name, value)),
+        }
+        Ok(())
+    }
+}
+
+/// Reads `-T`.
+fn txg(session: &Session, text: &str) -> Result<u64, Exit> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| session.misuse("invalid txg value"))
+}
+
+fn unsupported(session: &Session, letter: char) -> Exit {
+    session.fail(format!("option '-{letter}' is not supported yet"))
+}
+
+pub(super) async fn import(session: &Session, arguments: &[String]) -> Outcome {
+    let (options, operands) = Options::read(session, arguments)?;
     if options.cachefile.is_some() && !options.places.is_empty() {
         return Err(session.misuse("-c is incompatible with -d"));
     }
@@ -580,10 +689,10 @@ fn vdev_lines(
 
 pub(super) async fn export(session: &Session, arguments: &[String]) -> Outcome {
     let (mut all, mut force) = (false, false);
-    let names = session.options(arguments, "afF", &[], |_, option| {
+    let names = session.read_options(arguments, |_, option| {
         match option {
-            Opt::Short('a', _) => all = true,
-            _ => force = true,
+            ExportOption::All => all = true,
+            ExportOption::Force | ExportOption::HardForce => force = true,
         }
         Ok(())
     })?;
@@ -622,7 +731,7 @@ pub(super) async fn export(session: &Session, arguments: &[String]) -> Outcome {
 
 pub(super) async fn destroy(session: &Session, arguments: &[String]) -> Outcome {
     let mut force = false;
-    let names = session.options(arguments, "f", &[], |_, _| {
+    let names = session.read_options(arguments, |_, DestroyOption::Force| {
         force = true;
         Ok(())
     })?;

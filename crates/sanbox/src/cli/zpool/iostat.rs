@@ -12,9 +12,48 @@ use super::{
     NO_SCRIPTS, NameStyle, Stamp, Subject, has_space, repeat, sections, status_width, subject,
     subjects, unavailable,
 };
+use crate::cli::command::{Command, Word, options};
 use crate::cli::format::{nice_number, nice_time};
-use crate::cli::getopt::Opt;
 use crate::cli::{Exit, Outcome, Session};
+
+options! {
+    IostatOption {
+        Scripts(String) = valued('c', "script,...", "refused: scripts are not run"),
+        Guid = short('g', "show devices by guid"),
+        RealPath = short('L', "show devices by the path that links lead to"),
+        FullPath = short('P', "show devices by their whole path"),
+        Stamp(String) = valued('T', "d|u", "print the time before each round, as a date or in seconds since 1970"),
+        Verbose = short('v', "devices, too"),
+        SkipFirst = short('y', "leave out the first round, which counts since the import"),
+        Help = short('h', "print the usage"),
+        Exact = short('p', "exact numbers"),
+        Latency = short('l', "with average latencies"),
+        Queues = short('q', "with operations in queues"),
+        SizeHistogram = short('r', "histograms of request sizes"),
+        LatencyHistogram = short('w', "histograms of latency"),
+        HeaderOnce = short('n', "print the heading once"),
+        Scripted = short('H', "no headings, tabs between the columns"),
+    }
+}
+
+/// The declaration of `zpool iostat`.
+pub(super) const IOSTAT: Command = Command {
+    name: "iostat",
+    summary: "show operations and bytes of pools and devices",
+    usage: "\tiostat [[[-c [script1,script2,...][-lq]]|[-rw]] [-T d | u] [-ghHLpPvy]\n\
+         \t    [[pool ...]|[pool vdev ...]|[vdev ...]] [[-n] interval [count]]\n",
+    flags: IostatOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Pool],
+    text: &[
+        "Scripts of -c are not run: a daemon would run them with its own rights, for any user.",
+    ],
+    examples: &[
+        ("zpool iostat 5", "operations and bytes every five seconds"),
+        ("zpool iostat -v tank 1 10", "by device, ten times"),
+    ],
+    ..Command::NEW
+};
 
 /// A histogram instead of a line for each vdev.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,30 +134,26 @@ const SIZE_FIRST: usize = 9;
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     let mut options = Options::default();
     let mut stamp = Stamp::None;
-    let mut operands =
-        session.options(arguments, "c:gLPT:vyhplqrwnH", &[], |session, option| {
-            match option {
-                Opt::Short('g', _) => options.style.guid = true,
-                Opt::Short('L', _) => options.style.real_path = true,
-                Opt::Short('P', _) => options.style.full_path = true,
-                Opt::Short('T', Some(form)) => stamp = Stamp::of(session, &form)?,
-                Opt::Short('v', _) => options.verbose = true,
-                Opt::Short('p', _) => options.exact = true,
-                Opt::Short('l', _) => options.latency = true,
-                Opt::Short('q', _) => options.queues = true,
-                Opt::Short('w', _) => options.histogram = Some(Histogram::Latency),
-                Opt::Short('r', _) => options.histogram = Some(Histogram::Size),
-                Opt::Short('H', _) => options.scripted = true,
-                Opt::Short('y', _) => options.skip_first = true,
-                Opt::Short('n', _) => options.header_once = true,
-                Opt::Short('h', _) => {
-                    return Err(session.misuse(""));
-                }
-                // The one that is left is -c.
-                _ => return Err(session.fail(NO_SCRIPTS)),
-            }
-            Ok(())
-        })?;
+    let mut operands = session.read_options(arguments, |session, option| {
+        match option {
+            IostatOption::Guid => options.style.guid = true,
+            IostatOption::RealPath => options.style.real_path = true,
+            IostatOption::FullPath => options.style.full_path = true,
+            IostatOption::Stamp(form) => stamp = Stamp::of(session, &form)?,
+            IostatOption::Verbose => options.verbose = true,
+            IostatOption::Exact => options.exact = true,
+            IostatOption::Latency => options.latency = true,
+            IostatOption::Queues => options.queues = true,
+            IostatOption::LatencyHistogram => options.histogram = Some(Histogram::Latency),
+            IostatOption::SizeHistogram => options.histogram = Some(Histogram::Size),
+            IostatOption::Scripted => options.scripted = true,
+            IostatOption::SkipFirst => options.skip_first = true,
+            IostatOption::HeaderOnce => options.header_once = true,
+            IostatOption::Help => return Err(session.misuse("")),
+            IostatOption::Scripts(_) => return Err(session.fail(NO_SCRIPTS)),
+        }
+        Ok(())
+    })?;
     if options.histogram.is_some() && (options.latency || options.queues) {
         session
             .out

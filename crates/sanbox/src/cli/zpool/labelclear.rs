@@ -5,14 +5,35 @@ use std::path::{Path, PathBuf};
 use engine::{DeviceLabel, EngineError, Health, PoolState, VdevStatus};
 
 use crate::appliance::KnownPool;
-use crate::cli::getopt::Opt;
+use crate::cli::command::{Command, Word, options};
 use crate::cli::{Outcome, Session};
+
+options! {
+    LabelClearOption {
+        Force = short('f', "also of a device that an exported pool wants back"),
+    }
+}
+
+/// The declaration of `zpool labelclear`.
+pub(super) const LABELCLEAR: Command = Command {
+    name: "labelclear",
+    summary: "remove the labels of a pool from a device",
+    usage: "\tlabelclear [-f] <vdev>\n",
+    flags: LabelClearOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Device],
+    examples: &[(
+        "zpool labelclear -f /dev/sdz",
+        "remove the label of an exported pool from a disk that is to be used for something else",
+    )],
+    ..Command::NEW
+};
 
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_labelclear (words)
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     let mut force = false;
-    let operands = session.options(arguments, "f", &[], |_, option| {
-        force = matches!(option, Opt::Short('f', _));
+    let operands = session.read_options(arguments, |_, LabelClearOption::Force| {
+        force = true;
         Ok(())
     })?;
     let [word] = operands.as_slice() else {

@@ -6,60 +6,99 @@ use engine::{
 
 use super::open_pool;
 use super::scan::{vdev_guid, wait_for};
-use crate::cli::getopt::{Long, Opt};
+use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, Outcome, Session};
 
-const fn flag(name: &'static str) -> Long {
-    Long { name, value: false }
+options! {
+    InitializeOption {
+        Cancel = both('c', "cancel", None, "cancel it"),
+        Suspend = both('s', "suspend", None, "pause it"),
+        Uninit = both('u', "uninit", None, "forget that it was done"),
+        Wait = both('w', "wait", None, "wait until it is done"),
+    }
 }
+
+/// The declaration of `zpool initialize`.
+pub(super) const INITIALIZE: Command = Command {
+    name: "initialize",
+    summary: "write all free space once",
+    usage: "\tinitialize [-c | -s | -u] [-w] <pool> [<device> ...]\n",
+    flags: InitializeOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Pool, Word::Device],
+    examples: &[(
+        "zpool initialize tank",
+        "write all free space once, for devices that are slow at the first write to a place",
+    )],
+    ..Command::NEW
+};
+
+options! {
+    TrimOption {
+        Cancel = both('c', "cancel", None, "cancel it"),
+        Secure = both('d', "secure", None, "have the devices erase what is free"),
+        Rate(String) = both('r', "rate", Some("rate"), "bytes a second at most, for each device"),
+        Suspend = both('s', "suspend", None, "pause it"),
+        Wait = both('w', "wait", None, "wait until it is done"),
+    }
+}
+
+/// The declaration of `zpool trim`.
+pub(super) const TRIM: Command = Command {
+    name: "trim",
+    summary: "tell devices what is free",
+    usage: "\ttrim [-dw] [-r <rate>] [-c | -s] <pool> [<device> ...]\n",
+    flags: TrimOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Pool, Word::Device],
+    examples: &[
+        (
+            "zpool trim tank",
+            "tell the devices what is free; files below the pool become smaller",
+        ),
+        (
+            "zpool trim -r 200M -w tank sda",
+            "one device, at most 200 MiB a second, and wait until it is done",
+        ),
+        ("zpool wait -t trim tank", "wait until all devices are done"),
+    ],
+    ..Command::NEW
+};
 
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_trim; lib/libzfs/libzfs_pool.c, zpool_trim (words)
 pub(super) async fn trim(session: &Session, arguments: &[String]) -> Outcome {
-    const LONGS: &[Long] = &[
-        flag("cancel"),
-        flag("secure"),
-        Long {
-            name: "rate",
-            value: true,
-        },
-        flag("suspend"),
-        flag("wait"),
-    ];
     let (mut request, mut rate, mut wait) = (None, None, false);
-    let operands = session.options(arguments, "cdr:sw", LONGS, |session, option| {
+    let operands = session.read_options(arguments, |session, option| {
         match option {
-            Opt::Short('c', _) | Opt::Long("cancel", _) => {
+            TrimOption::Cancel => {
                 if !matches!(request, None | Some(LeafActivityRequest::Cancel)) {
                     return Err(session.misuse("-c cannot be combined with other options"));
                 }
                 request = Some(LeafActivityRequest::Cancel);
             }
-            Opt::Short('s', _) | Opt::Long("suspend", _) => {
+            TrimOption::Suspend => {
                 if !matches!(request, None | Some(LeafActivityRequest::Suspend)) {
                     return Err(session.misuse("-s cannot be combined with other options"));
                 }
                 request = Some(LeafActivityRequest::Suspend);
             }
-            Opt::Short('r', Some(text)) | Opt::Long("rate", Some(text)) => {
+            TrimOption::Rate(text) => {
                 if request.is_some() {
                     let what = "-r cannot be combined with the -c or -s options";
                     return Err(session.misuse(what));
                 }
-                match engine::property::parse_number(&text) {
-                    Ok(bytes) => rate = Some(bytes),
-                    Err(_) => {
-                        let what = format!("invalid value for rate: bad numeric value '{text}'");
-                        return Err(session.misuse(what));
-                    }
-                }
+                let Ok(bytes) = engine::property::parse_number(&text) else {
+                    let what = format!("invalid value for rate: bad numeric value '{text}'");
+                    return Err(session.misuse(what));
+                };
+                rate = Some(bytes);
             }
-            Opt::Short('d', _) | Opt::Long("secure", _) => {
+            TrimOption::Secure => {
                 return Err(
                     session.fail("cannot trim: trim operations are not supported by this device")
                 );
             }
-            Opt::Short('w', _) | Opt::Long("wait", _) => wait = true,
-            _ => {}
+            TrimOption::Wait => wait = true,
         }
         Ok(())
     })?;
@@ -75,19 +114,13 @@ pub(super) async fn trim(session: &Session, arguments: &[String]) -> Outcome {
 
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_initialize; lib/libzfs/libzfs_pool.c, zpool_initialize_one (words)
 pub(super) async fn initialize(session: &Session, arguments: &[String]) -> Outcome {
-    const LONGS: &[Long] = &[
-        flag("cancel"),
-        flag("suspend"),
-        flag("uninit"),
-        flag("wait"),
-    ];
     let (mut request, mut wait) = (None, false);
-    let operands = session.options(arguments, "csuw", LONGS, |session, option| {
+    let operands = session.read_options(arguments, |session, option| {
         let (asked, letter) = match option {
-            Opt::Short('c', _) | Opt::Long("cancel", _) => (LeafActivityRequest::Cancel, 'c'),
-            Opt::Short('s', _) | Opt::Long("suspend", _) => (LeafActivityRequest::Suspend, 's'),
-            Opt::Short('u', _) | Opt::Long("uninit", _) => (LeafActivityRequest::Uninit, 'u'),
-            _ => {
+            InitializeOption::Cancel => (LeafActivityRequest::Cancel, 'c'),
+            InitializeOption::Suspend => (LeafActivityRequest::Suspend, 's'),
+            InitializeOption::Uninit => (LeafActivityRequest::Uninit, 'u'),
+            InitializeOption::Wait => {
                 wait = true;
                 return Ok(());
             }

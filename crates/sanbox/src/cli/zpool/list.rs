@@ -5,9 +5,45 @@ use engine::{PoolStatus, VdevStatus};
 use serde_json::{Map, Value, json};
 
 use super::{NameStyle, Stamp, Subject, has_space, repeat, sections, status_width, subjects};
+use crate::cli::command::{Command, Word, options};
 use crate::cli::format::{Column, nice_number, table};
-use crate::cli::getopt::{Long, Opt};
 use crate::cli::{Exit, Outcome, Session, json as forms};
+
+options! {
+    ListOption {
+        Guid = short('g', "show devices by guid"),
+        Json = both('j', "json", None, "print JSON"),
+        JsonInt = long("json-int", None, "with -j, numbers as numbers"),
+        JsonPoolKeyGuid = long("json-pool-key-guid", None, "with -j, pools by guid"),
+        Scripted = short('H', "no headings, tabs between the columns"),
+        RealPath = short('L', "show devices by the path that links lead to"),
+        Columns(String) = valued('o', "property[,...]", "these columns"),
+        Exact = short('p', "exact numbers"),
+        FullPath = short('P', "show devices by their whole path"),
+        Stamp(String) = valued('T', "d|u", "print the time before each round, as a date or in seconds since 1970"),
+        Verbose = short('v', "devices, too"),
+    }
+}
+
+/// The declaration of `zpool list`.
+pub(super) const LIST: Command = Command {
+    name: "list",
+    summary: "list pools with their size, use and health",
+    usage: "\tlist [-gHLpPv] [-o property[,...]] [-j [--json-int, --json-pool-key-guid]] ...\n\
+         \t    [-T d|u] [pool] [interval [count]]\n",
+    flags: ListOption::FLAGS,
+    words: &[Word::Pool],
+    lists_properties: true,
+    examples: &[
+        ("zpool list", "size, use and health of all pools"),
+        (
+            "zpool list -Hp -o name,size,free,health",
+            "for a script: tabs, exact bytes",
+        ),
+        ("zpool list -v tank", "each device too"),
+    ],
+    ..Command::NEW
+};
 
 const COLUMNS: &str = "name,size,allocated,free,checkpoint,expandsize,fragmentation,capacity,\
                        dedupratio,health,altroot";
@@ -30,39 +66,25 @@ struct ShownColumn {
 }
 
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
-    const LONGS: &[Long] = &[
-        Long {
-            name: "json",
-            value: false,
-        },
-        Long {
-            name: "json-int",
-            value: false,
-        },
-        Long {
-            name: "json-pool-key-guid",
-            value: false,
-        },
-    ];
     let mut options = Options::default();
     let mut columns = COLUMNS.to_owned();
     let mut stamp = Stamp::None;
-    let mut operands = session.options(arguments, ":gjHLo:pPT:v", LONGS, |session, option| {
+    let mut operands = session.read_options(arguments, |session, option| {
         match option {
-            Opt::Short('g', _) => options.style.guid = true,
-            Opt::Short('j', _) | Opt::Long("json", _) => options.json = true,
-            Opt::Short('H', _) => options.scripted = true,
-            Opt::Short('L', _) => options.style.real_path = true,
-            Opt::Short('o', Some(list)) => columns = list,
-            Opt::Short('p', _) => options.exact = true,
-            Opt::Short('P', _) => options.style.full_path = true,
-            Opt::Short('T', Some(form)) => stamp = Stamp::of(session, &form)?,
-            Opt::Short('v', _) => options.verbose = true,
-            Opt::Long("json-int", _) => {
+            ListOption::Guid => options.style.guid = true,
+            ListOption::Json => options.json = true,
+            ListOption::Scripted => options.scripted = true,
+            ListOption::RealPath => options.style.real_path = true,
+            ListOption::Columns(list) => columns = list,
+            ListOption::Exact => options.exact = true,
+            ListOption::FullPath => options.style.full_path = true,
+            ListOption::Stamp(form) => stamp = Stamp::of(session, &form)?,
+            ListOption::Verbose => options.verbose = true,
+            ListOption::JsonInt => {
                 options.integers = true;
                 options.exact = true;
             }
-            _ => options.by_guid = true,
+            ListOption::JsonPoolKeyGuid => options.by_guid = true,
         }
         Ok(())
     })?;

@@ -20,6 +20,7 @@ mod replication;
 mod scan;
 mod split;
 mod status;
+mod unsupported;
 mod upgrade;
 
 use std::path::Path;
@@ -29,56 +30,74 @@ use engine::pool_property::PROPERTIES;
 use engine::{AllocationBias, EngineError, Health, PoolHandle, PoolStatus, VdevStatus};
 use manage::database::seconds_since_epoch;
 
-use super::{Exit, Outcome, Session, find, usage};
+use super::command::{Table, entry};
+use super::{Exit, Outcome, Session, run_entry, version};
 use crate::appliance::{CachedPool, KnownPool};
 
 /// What `-c` of `iostat` and `status` is answered: a daemon would run the scripts with its own rights, for any user.
 const NO_SCRIPTS: &str = "Can't run -c, disabled by sanbox (no scripts are run).";
 
+/// The commands, in OpenZFS's order.
+pub(crate) const TABLE: Table = &[
+    &[entry!(version::VERSION, version::zpool)],
+    &[
+        entry!(create::CREATE, create::run),
+        entry!(import::DESTROY, import::destroy),
+    ],
+    &[
+        entry!(add::ADD, add::run),
+        entry!(remove::REMOVE, remove::run),
+    ],
+    &[entry!(labelclear::LABELCLEAR, labelclear::run)],
+    &[
+        entry!(checkpoint::CHECKPOINT, checkpoint::run),
+        entry!(unsupported::PREFETCH),
+    ],
+    &[
+        entry!(list::LIST, list::run),
+        entry!(iostat::IOSTAT, iostat::run),
+        entry!(status::STATUS, status::run),
+    ],
+    &[
+        entry!(devices::ONLINE, devices::online),
+        entry!(devices::OFFLINE, devices::offline),
+        entry!(scan::CLEAR, scan::clear),
+        entry!(devices::REOPEN, devices::reopen),
+    ],
+    &[
+        entry!(devices::ATTACH, devices::attach),
+        entry!(devices::DETACH, devices::detach),
+        entry!(devices::REPLACE, devices::replace),
+        entry!(split::SPLIT, split::split),
+    ],
+    &[
+        entry!(leaf_work::INITIALIZE, leaf_work::initialize),
+        entry!(scan::RESILVER, scan::resilver),
+        entry!(scan::SCRUB, scan::scrub),
+        entry!(leaf_work::TRIM, leaf_work::trim),
+    ],
+    &[
+        entry!(import::IMPORT, import::import),
+        entry!(import::EXPORT, import::export),
+        entry!(upgrade::UPGRADE, upgrade::run),
+        entry!(split::REGUID, split::reguid),
+    ],
+    &[
+        entry!(history::HISTORY, history::history),
+        entry!(events::EVENTS, events::run),
+    ],
+    &[
+        entry!(get::GET, get::get),
+        entry!(get::SET, get::set),
+        entry!(history::SYNC, history::sync),
+    ],
+    &[entry!(scan::WAIT, scan::wait)],
+    &[entry!(unsupported::DDTPRUNE)],
+];
+
 /// Runs a `zpool` command.
 pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome {
-    let aliases = [("-V", "version"), ("--version", "version")];
-    let entry = find(session, "zpool", usage::ZPOOL, &aliases, arguments)?;
-    let listing = matches!(entry.0, "get" | "set" | "list").then(property_list);
-    session.enter(entry, listing);
-    let rest = &arguments[1..];
-    match entry.0 {
-        "remove" => remove::run(session, rest).await,
-        "split" => split::split(session, rest).await,
-        "reguid" => split::reguid(session, rest).await,
-        "labelclear" => labelclear::run(session, rest).await,
-        "trim" => leaf_work::trim(session, rest).await,
-        "initialize" => leaf_work::initialize(session, rest).await,
-        "checkpoint" => checkpoint::run(session, rest).await,
-        "add" => add::run(session, rest).await,
-        "create" => create::run(session, rest).await,
-        "list" => list::run(session, rest).await,
-        "status" => status::run(session, rest).await,
-        "get" => get::get(session, rest).await,
-        "set" => get::set(session, rest).await,
-        "import" => import::import(session, rest).await,
-        "export" => import::export(session, rest).await,
-        "destroy" => import::destroy(session, rest).await,
-        "history" => history::history(session, rest).await,
-        "events" => events::run(session, rest).await,
-        "sync" => history::sync(session, rest).await,
-        "version" => super::zfs::version(session, "zpool version", rest),
-        "scrub" => scan::scrub(session, rest).await,
-        "resilver" => scan::resilver(session, rest).await,
-        "clear" => scan::clear(session, rest).await,
-        "wait" => scan::wait(session, rest).await,
-        "offline" => devices::offline(session, rest).await,
-        "online" => devices::online(session, rest).await,
-        "attach" => devices::attach(session, rest).await,
-        "detach" => devices::detach(session, rest).await,
-        "replace" => devices::replace(session, rest).await,
-        "reopen" => devices::reopen(session, rest).await,
-        "upgrade" => upgrade::run(session, rest).await,
-        "iostat" => iostat::run(session, rest).await,
-        other => Err(session.fail(format!(
-            "zpool {other}: not supported by this version of sanbox yet"
-        ))),
-    }
+    run_entry(session, "zpool", TABLE, |_| property_list(), arguments).await
 }
 
 /// The list of properties that follows the usage of `get`, `set` and `list`.

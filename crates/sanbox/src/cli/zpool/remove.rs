@@ -4,9 +4,51 @@ use engine::EngineError;
 
 use super::scan::{finish_here, is_removing, vdev_guid, wait_for};
 use super::{bad_name, open_pool};
+use crate::cli::command::{Command, Word, options};
 use crate::cli::format::nice_number;
-use crate::cli::getopt::Opt;
 use crate::cli::{Exit, Outcome, Session};
+
+options! {
+    RemoveOption {
+        Estimate = short('n', "say how much memory the removal would take, and remove nothing"),
+        Exact = short('p', "with -n, exact bytes"),
+        Stop = short('s', "stop a removal under way"),
+        Wait = short('w', "wait until the device is free"),
+    }
+}
+
+/// The declaration of `zpool remove`.
+pub(super) const REMOVE: Command = Command {
+    name: "remove",
+    summary: "take devices out of a pool",
+    usage: "\tremove [-npsw] <pool> <device> ...\n",
+    flags: RemoveOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Pool, Word::Device],
+    examples: &[
+        (
+            "zpool remove tank nvme0n1",
+            "take a log vdev, a cache device or a spare that is not in use out of the pool",
+        ),
+        (
+            "zpool remove -n tank mirror-1",
+            "say how much memory it would take for good to remember where the blocks of a vdev went",
+        ),
+        (
+            "zpool remove -w tank mirror-1",
+            "copy all that a vdev holds to the others, and wait until its disks are free",
+        ),
+        (
+            "zpool remove -s tank",
+            "leave the vdev in the pool that is being evacuated",
+        ),
+        (
+            "zpool remove tank mirror-3",
+            "a log of two disks, by its name in zpool status",
+        ),
+    ],
+    ..Command::NEW
+};
 
 /// Prefix of the reasons for which a removal cannot be estimated.
 const UNKNOWN: &str = "cannot determine indirect size of";
@@ -14,13 +56,12 @@ const UNKNOWN: &str = "cannot determine indirect size of";
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_remove; lib/libzfs/libzfs_pool.c, zpool_vdev_remove (words)
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     let (mut estimate, mut exact, mut stop, mut wait) = (false, false, false, false);
-    let operands = session.options(arguments, "npsw", &[], |_, option| {
+    let operands = session.read_options(arguments, |_, option| {
         match option {
-            Opt::Short('n', _) => estimate = true,
-            Opt::Short('p', _) => exact = true,
-            Opt::Short('s', _) => stop = true,
-            Opt::Short('w', _) => wait = true,
-            _ => {}
+            RemoveOption::Estimate => estimate = true,
+            RemoveOption::Exact => exact = true,
+            RemoveOption::Stop => stop = true,
+            RemoveOption::Wait => wait = true,
         }
         Ok(())
     })?;

@@ -7,8 +7,89 @@ use engine::{
 };
 
 use super::{Subject, leaf_work, open_pool, subject, subjects, unavailable};
-use crate::cli::getopt::Opt;
+use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, Outcome, Session};
+
+options! {
+    ClearOption {
+        Rewind = short('F', "go back to an earlier state: refused, 'zpool import -F' does it"),
+        DryRun = short('n', "with -F, only say whether that is possible"),
+        Extreme = short('X', "with -F, however far"),
+        Power = long("power", None, "refused: sanbox cannot switch the power of disk slots"),
+    }
+}
+
+/// The declaration of `zpool clear`.
+pub(super) const CLEAR: Command = Command {
+    name: "clear",
+    summary: "clear errors of devices, and resume a suspended pool",
+    usage: "\tclear [[--power]|[-nF]] <pool> [device]\n",
+    flags: ClearOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Pool, Word::Device],
+    ..Command::NEW
+};
+
+/// The declaration of `zpool resilver`.
+pub(super) const RESILVER: Command = Command {
+    name: "resilver",
+    summary: "begin the resilver of pools again",
+    usage: "\tresilver <pool> ...\n",
+    says_missing: false,
+    words: &[Word::Pool],
+    ..Command::NEW
+};
+
+options! {
+    ScrubOption {
+        Stop = short('s', "stop it"),
+        Pause = short('p', "pause it"),
+        Wait = short('w', "wait until it is done"),
+        Errors = short('e', "only blocks that are known to be damaged"),
+        GoOn = short('C', "begin at the txg where the last scrub ended"),
+    }
+}
+
+/// The declaration of `zpool scrub`.
+pub(super) const SCRUB: Command = Command {
+    name: "scrub",
+    summary: "read and repair everything",
+    usage: "\tscrub [-e | -s | -p | -C] [-w] <pool> ...\n",
+    flags: ScrubOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Pool],
+    examples: &[
+        (
+            "zpool scrub tank",
+            "read every copy of everything, repair what is bad",
+        ),
+        (
+            "zpool scrub -p tank",
+            "pause it; 'zpool scrub tank' goes on",
+        ),
+    ],
+    ..Command::NEW
+};
+
+options! {
+    WaitOption {
+        Scripted = short('H', "no headings, tabs between the columns"),
+        Exact = short('p', "exact numbers"),
+        Stamp(String) = valued('T', "d|u", "print the time before each round, as a date or in seconds since 1970"),
+        Activities(String) = valued('t', "activity[,...]", "these: discard, free, initialize, replace, remove, resilver, scrub, trim, raidz_expand"),
+    }
+}
+
+/// The declaration of `zpool wait`.
+pub(super) const WAIT: Command = Command {
+    name: "wait",
+    summary: "wait until activities have ended",
+    usage: "\twait [-Hp] [-T d|u] [-t <activity>[,...]] <pool> [interval]\n",
+    flags: WaitOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Pool],
+    ..Command::NEW
+};
 
 /// How often a waiting command looks.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -17,14 +98,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 pub(super) async fn scrub(session: &Session, arguments: &[String]) -> Outcome {
     let (mut stop, mut pause, mut wait, mut errors, mut go_on) =
         (false, false, false, false, false);
-    let names = session.options(arguments, "spweC", &[], |_, option| {
+    let names = session.read_options(arguments, |_, option| {
         match option {
-            Opt::Short('s', _) => stop = true,
-            Opt::Short('p', _) => pause = true,
-            Opt::Short('w', _) => wait = true,
-            Opt::Short('e', _) => errors = true,
-            Opt::Short('C', _) => go_on = true,
-            _ => {}
+            ScrubOption::Stop => stop = true,
+            ScrubOption::Pause => pause = true,
+            ScrubOption::Wait => wait = true,
+            ScrubOption::Errors => errors = true,
+            ScrubOption::GoOn => go_on = true,
         }
         Ok(())
     })?;
@@ -100,7 +180,7 @@ pub(super) async fn scrub(session: &Session, arguments: &[String]) -> Outcome {
 }
 
 pub(super) async fn resilver(session: &Session, arguments: &[String]) -> Outcome {
-    let names = session.options(arguments, "", &[], |_, _| Ok(()))?;
+    let names = session.operands(arguments)?;
     if names.is_empty() {
         return Err(session.misuse("missing pool name argument"));
     }
@@ -139,19 +219,14 @@ pub(super) async fn resilver(session: &Session, arguments: &[String]) -> Outcome
 
 pub(super) async fn clear(session: &Session, arguments: &[String]) -> Outcome {
     let (mut dry_run, mut rewind, mut extreme) = (false, false, false);
-    let longs = [crate::cli::getopt::Long {
-        name: "power",
-        value: false,
-    }];
-    let operands = session.options(arguments, "FnX", &longs, |session, option| {
+    let operands = session.read_options(arguments, |session, option| {
         match option {
-            Opt::Short('n', _) => dry_run = true,
-            Opt::Short('F', _) => rewind = true,
-            Opt::Short('X', _) => extreme = true,
-            Opt::Long("power", _) => {
+            ClearOption::DryRun => dry_run = true,
+            ClearOption::Rewind => rewind = true,
+            ClearOption::Extreme => extreme = true,
+            ClearOption::Power => {
                 return Err(session.fail("zpool clear --power: disk slots cannot be powered"));
             }
-            _ => {}
         }
         Ok(())
     })?;
@@ -220,14 +295,17 @@ const ACTIVITIES: [&str; 9] = [
 
 pub(super) async fn wait(session: &Session, arguments: &[String]) -> Outcome {
     let mut wanted: Vec<String> = Vec::new();
-    let operands = session.options(arguments, "HpT:t:", &[], |session, option| {
-        if let Opt::Short('t', Some(list)) = option {
-            for word in list.split(',') {
-                if !ACTIVITIES.contains(&word) {
-                    return Err(session.misuse(format!("invalid activity '{word}'")));
+    let operands = session.read_options(arguments, |session, option| {
+        match option {
+            WaitOption::Activities(list) => {
+                for word in list.split(',') {
+                    if !ACTIVITIES.contains(&word) {
+                        return Err(session.misuse(format!("invalid activity '{word}'")));
+                    }
+                    wanted.push(word.to_owned());
                 }
-                wanted.push(word.to_owned());
             }
+            WaitOption::Scripted | WaitOption::Exact | WaitOption::Stamp(_) => {}
         }
         Ok(())
     })?;

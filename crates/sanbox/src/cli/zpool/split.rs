@@ -7,8 +7,62 @@ use engine::{AllocationBias, EngineError, ImportPolicy, PoolError, PoolHandle, S
 use super::layout::device_line;
 use super::scan::vdev_guid;
 use super::{bad_name, open_pool};
-use crate::cli::getopt::Opt;
+use crate::cli::command::{Command, Word, options};
 use crate::cli::{Outcome, Session, setting};
+
+options! {
+    SplitOption {
+        Guid = short('g', "show devices by guid"),
+        RealPath = short('L', "show devices by the path that links lead to"),
+        Altroot(String) = valued('R', "altroot", "import the new pool below this directory"),
+        LoadKeys = short('l', "refused: 'zfs load-key' loads keys when the pool is imported"),
+        DryRun = short('n', "show what would be made, and make nothing"),
+        Property(String) = valued('o', "property=value", "a property of the new pool"),
+        FullPath = short('P', "show devices by their whole path"),
+    }
+}
+
+/// The declaration of `zpool split`.
+pub(super) const SPLIT: Command = Command {
+    name: "split",
+    summary: "make a pool of one half of each mirror",
+    usage: "\tsplit [-gLnPl] [-R altroot] [-o mntopts]\n\
+         \t    [-o property=value] <pool> <newpool> [<device> ...]\n",
+    flags: SplitOption::FLAGS,
+    words: &[Word::Pool, Word::Text, Word::Device],
+    examples: &[
+        (
+            "zpool split -n tank copy",
+            "show which halves of the mirrors would become the pool copy",
+        ),
+        (
+            "zpool split tank copy",
+            "make them a pool of its own, ready to be imported anywhere",
+        ),
+    ],
+    ..Command::NEW
+};
+
+options! {
+    ReguidOption {
+        Guid(String) = valued('g', "guid", "this one"),
+    }
+}
+
+/// The declaration of `zpool reguid`.
+pub(super) const REGUID: Command = Command {
+    name: "reguid",
+    summary: "give a pool another guid",
+    usage: "\treguid [-g guid] <pool>\n",
+    flags: ReguidOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Pool],
+    examples: &[(
+        "zpool reguid tank",
+        "a new guid, so that the pool and a copy of its disks can be told apart",
+    )],
+    ..Command::NEW
+};
 
 #[derive(Default)]
 struct Options {
@@ -21,19 +75,20 @@ struct Options {
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_split; lib/libzfs/libzfs_pool.c, zpool_vdev_split (words)
 pub(super) async fn split(session: &Session, arguments: &[String]) -> Outcome {
     let mut options = Options::default();
-    let operands = session.options(arguments, ":gLR:lno:P", &[], |session, option| {
+    let operands = session.read_options(arguments, |session, option| {
         match option {
-            Opt::Short('n', _) => options.dry_run = true,
-            Opt::Short('R', Some(root)) => options.altroot = Some(root),
-            Opt::Short('o', Some(text)) => match setting(&text) {
+            // Devices are always shown by their whole path.
+            SplitOption::Guid | SplitOption::RealPath | SplitOption::FullPath => {}
+            SplitOption::DryRun => options.dry_run = true,
+            SplitOption::Altroot(root) => options.altroot = Some(root),
+            SplitOption::Property(text) => match setting(&text) {
                 Some((name, value)) if name == "altroot" => options.altroot = Some(value),
                 Some(pair) => options.properties.push(pair),
                 None => options.mount_options = true,
             },
-            Opt::Short('l', _) => {
+            SplitOption::LoadKeys => {
                 return Err(session.fail("loading keys is only valid when importing the pool"));
             }
-            _ => {}
         }
         Ok(())
     })?;
@@ -139,12 +194,10 @@ fn drawn(name: &str, plan: &[(PathBuf, AllocationBias)]) -> String {
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_reguid; lib/libzfs/libzfs_pool.c, zpool_set_guid
 pub(super) async fn reguid(session: &Session, arguments: &[String]) -> Outcome {
     let mut guid = None;
-    let operands = session.options(arguments, "g:", &[], |session, option| {
-        if let Opt::Short(_, Some(text)) = option {
-            match text.parse() {
-                Ok(number) => guid = Some(number),
-                Err(_) => return Err(session.misuse(format!("invalid GUID: {text}"))),
-            }
+    let operands = session.read_options(arguments, |session, ReguidOption::Guid(text)| {
+        match text.parse() {
+            Ok(number) => guid = Some(number),
+            Err(_) => return Err(session.misuse(format!("invalid GUID: {text}"))),
         }
         Ok(())
     })?;

@@ -5,8 +5,28 @@ use engine::{PoolHandle, supported_features};
 
 use super::compatibility::{Requested, wanted};
 use super::{Subject, subjects, unavailable};
-use crate::cli::getopt::Opt;
+use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, Outcome, Session};
+
+options! {
+    UpgradeOption {
+        All = short('a', "all pools"),
+        List = short('v', "list the features that are known"),
+        Version(String) = valued('V', "version", "to this version instead"),
+    }
+}
+
+/// The declaration of `zpool upgrade`.
+pub(super) const UPGRADE: Command = Command {
+    name: "upgrade",
+    summary: "enable features of newer versions",
+    usage: "\tupgrade\n\
+         \tupgrade -v\n\
+         \tupgrade [-V version] <-a | pool ...>\n",
+    flags: UpgradeOption::FLAGS,
+    words: &[Word::Pool],
+    ..Command::NEW
+};
 
 /// The version that means: look at the features. Pools of older ones are not imported.
 // OpenZFS: include/sys/fs/zfs.h, SPA_VERSION_FEATURES
@@ -17,15 +37,14 @@ const LAST_NUMBERED: u64 = 28;
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_upgrade (words)
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     let (mut all, mut list, mut version) = (false, false, FEATURES);
-    let names = session.options(arguments, ":avV:", &[], |session, option| {
+    let names = session.read_options(arguments, |session, option| {
         match option {
-            Opt::Short('a', _) => all = true,
-            Opt::Short('v', _) => list = true,
-            Opt::Short('V', Some(text)) => match text.parse() {
+            UpgradeOption::All => all = true,
+            UpgradeOption::List => list = true,
+            UpgradeOption::Version(text) => match text.parse() {
                 Ok(number @ (1..=LAST_NUMBERED | FEATURES)) => version = number,
                 _ => return Err(session.misuse(format!("invalid version '{text}'"))),
             },
-            _ => {}
         }
         Ok(())
     })?;

@@ -8,11 +8,59 @@ mod text;
 use serde_json::Map;
 
 use super::{NO_SCRIPTS, NameStyle, Stamp, Subject, repeat, subjects};
-use crate::cli::getopt::{Long, Opt};
+use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, Outcome, Session, json as forms};
 use json::pool_json;
 use model::PoolModel;
 use text::pool_text;
+
+options! {
+    StatusOption {
+        Scripts(String) = valued('c', "script,...", "refused: scripts are not run"),
+        Json = both('j', "json", None, "print JSON"),
+        DirectIo = short('d', "with errors of direct I/O"),
+        DedupTable = short('D', "with statistics of the deduplication tables"),
+        OnlyUnhealthyVdevs = short('e', "only devices that are not healthy"),
+        Guid = short('g', "show devices by guid"),
+        Initialize = short('i', "with the progress of initializing"),
+        RealPath = short('L', "show devices by the path that links lead to"),
+        Exact = short('p', "exact numbers"),
+        FullPath = short('P', "show devices by their whole path"),
+        Slow = short('s', "with operations that were slow"),
+        Trim = short('t', "with the progress of trimming"),
+        Stamp(String) = valued('T', "d|u", "print the time before each round, as a date or in seconds since 1970"),
+        Verbose = short('v', "with damaged files by name"),
+        OnlyUnhealthyPools = short('x', "only pools that need attention"),
+        Power = long("power", None, "refused: sanbox cannot switch the power of disk slots"),
+        JsonInt = long("json-int", None, "with -j, numbers as numbers"),
+        JsonFlatVdevs = long("json-flat-vdevs", None, "with -j, devices without their tree"),
+        JsonPoolKeyGuid = long("json-pool-key-guid", None, "with -j, pools by guid"),
+    }
+}
+
+/// The declaration of `zpool status`.
+pub(super) const STATUS: Command = Command {
+    name: "status",
+    summary: "show the health of pools and devices",
+    usage: "\tstatus [--power] [-j [--json-int, --json-flat-vdevs, ...\n\
+         \t    --json-pool-key-guid]] [-c [script1,script2,...]] [-dDegiLpPstvx] ...\n\
+         \t    [-T d|u] [pool] [interval [count]]\n",
+    flags: StatusOption::FLAGS,
+    says_missing: false,
+    words: &[Word::Pool],
+    text: &[
+        "Scripts of -c are not run: a daemon would run them with its own rights, for any user.",
+    ],
+    examples: &[
+        ("zpool status -x", "only pools that need attention"),
+        (
+            "zpool status -v tank",
+            "every device with its errors, and damaged files by name",
+        ),
+        ("zpool status -j", "the same as JSON"),
+    ],
+    ..Command::NEW
+};
 
 /// What is to be shown, and how.
 #[derive(Clone, Copy, Default)]
@@ -33,54 +81,31 @@ struct Options {
 }
 
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
-    const LONGS: &[Long] = &[
-        Long {
-            name: "power",
-            value: false,
-        },
-        Long {
-            name: "json",
-            value: false,
-        },
-        Long {
-            name: "json-int",
-            value: false,
-        },
-        Long {
-            name: "json-flat-vdevs",
-            value: false,
-        },
-        Long {
-            name: "json-pool-key-guid",
-            value: false,
-        },
-    ];
     let mut options = Options::default();
     let mut stamp = Stamp::None;
-    let mut operands =
-        session.options(arguments, "c:jdDegiLpPstT:vx", LONGS, |session, option| {
-            match option {
-                Opt::Short('c', _) => return Err(session.fail(NO_SCRIPTS)),
-                Opt::Short('j', _) | Opt::Long("json", _) => options.json = true,
-                Opt::Short('d', _) => options.dio = true,
-                Opt::Short('e', _) => options.only_unhealthy_vdevs = true,
-                Opt::Short('g', _) => options.style.guid = true,
-                Opt::Short('i', _) => options.initialize = true,
-                Opt::Short('L', _) => options.style.real_path = true,
-                Opt::Short('p', _) => options.exact = true,
-                Opt::Short('P', _) => options.style.full_path = true,
-                Opt::Short('s', _) => options.slow = true,
-                Opt::Short('t', _) => options.trim = true,
-                Opt::Short('T', Some(form)) => stamp = Stamp::of(session, &form)?,
-                Opt::Short('v', _) => options.verbose = true,
-                Opt::Short('x', _) => options.only_unhealthy_pools = true,
-                Opt::Long("json-int", _) => options.integers = true,
-                Opt::Long("json-flat-vdevs", _) => options.flat = true,
-                Opt::Long("json-pool-key-guid", _) => options.by_guid = true,
-                _ => {}
-            }
-            Ok(())
-        })?;
+    let mut operands = session.read_options(arguments, |session, option| {
+        match option {
+            StatusOption::Scripts(_) => return Err(session.fail(NO_SCRIPTS)),
+            StatusOption::Json => options.json = true,
+            StatusOption::DirectIo => options.dio = true,
+            StatusOption::DedupTable | StatusOption::Power => {}
+            StatusOption::OnlyUnhealthyVdevs => options.only_unhealthy_vdevs = true,
+            StatusOption::Guid => options.style.guid = true,
+            StatusOption::Initialize => options.initialize = true,
+            StatusOption::RealPath => options.style.real_path = true,
+            StatusOption::Exact => options.exact = true,
+            StatusOption::FullPath => options.style.full_path = true,
+            StatusOption::Slow => options.slow = true,
+            StatusOption::Trim => options.trim = true,
+            StatusOption::Stamp(form) => stamp = Stamp::of(session, &form)?,
+            StatusOption::Verbose => options.verbose = true,
+            StatusOption::OnlyUnhealthyPools => options.only_unhealthy_pools = true,
+            StatusOption::JsonInt => options.integers = true,
+            StatusOption::JsonFlatVdevs => options.flat = true,
+            StatusOption::JsonPoolKeyGuid => options.by_guid = true,
+        }
+        Ok(())
+    })?;
     if !options.json {
         for (given, name) in [
             (options.integers, "json-int"),

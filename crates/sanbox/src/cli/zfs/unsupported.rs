@@ -1,0 +1,100 @@
+//! Commands that are declared, because tools look for them in the usage, and not implemented.
+
+use crate::cli::command::{Command, Word};
+
+/// The declaration of `zfs program`.
+pub(super) const PROGRAM: Command = Command {
+    name: "program",
+    summary: "run a channel program",
+    usage: "\tprogram [-jn] [-t <instruction limit>] [-m <memory limit (b)>]\n\
+         \t    <pool> <program file> [lua args...]\n",
+    says_missing: false,
+    words: &[Word::Pool],
+    ..Command::NEW
+};
+
+/// The declaration of `zfs project`.
+pub(super) const PROJECT: Command = Command {
+    name: "project",
+    summary: "set the project of files",
+    usage: "\tproject [-d|-r] <directory|file ...>\n\
+         \tproject -c [-0] [-d|-r] [-p id] <directory|file ...>\n\
+         \tproject -C [-k] [-r] <directory ...>\n\
+         \tproject [-p id] [-r] [-s] <directory ...>\n",
+    says_missing: false,
+    words: &[Word::Text],
+    ..Command::NEW
+};
+
+/// The declaration of `zfs load-key`.
+pub(super) const LOAD_KEY: Command = Command {
+    name: "load-key",
+    summary: "load keys of encrypted datasets",
+    usage: "\tload-key [-rn] [-L <keylocation>] <-a | filesystem|volume>\n",
+    says_missing: false,
+    words: &[Word::Dataset],
+    ..Command::NEW
+};
+
+/// The declaration of `zfs unload-key`.
+pub(super) const UNLOAD_KEY: Command = Command {
+    name: "unload-key",
+    summary: "forget keys of encrypted datasets",
+    usage: "\tunload-key [-r] <-a | filesystem|volume>\n",
+    says_missing: false,
+    words: &[Word::Dataset],
+    ..Command::NEW
+};
+
+/// The declaration of `zfs change-key`.
+pub(super) const CHANGE_KEY: Command = Command {
+    name: "change-key",
+    summary: "change the key of an encrypted dataset",
+    usage: "\tchange-key [-l] [-o keyformat=<value>]\n\
+         \t    [-o keylocation=<value>] [-o pbkdf2iters=<value>]\n\
+         \t    <filesystem|volume>\n\
+         \tchange-key -i [-l] <filesystem|volume>\n",
+    says_missing: false,
+    words: &[Word::Dataset],
+    ..Command::NEW
+};
+
+/// The declaration of `zfs redact`.
+pub(super) const REDACT: Command = Command {
+    name: "redact",
+    summary: "make a bookmark for redacted send streams",
+    usage: "\tredact <snapshot> <bookmark> <redaction_snapshot> ...\n",
+    says_missing: false,
+    words: &[Word::Snapshot, Word::Text, Word::Snapshot],
+    ..Command::NEW
+};
+
+/// The declaration of `zfs wait`.
+pub(super) const WAIT: Command = Command {
+    name: "wait",
+    summary: "wait until an activity has ended",
+    usage: "\twait [-t <activity>] <filesystem>\n",
+    says_missing: false,
+    words: &[Word::Dataset],
+    ..Command::NEW
+};
+
+/// The declaration of `zfs zone`.
+pub(super) const ZONE: Command = Command {
+    name: "zone",
+    summary: "attach a dataset to a user namespace",
+    usage: "\tzone <nsfile> <filesystem>\n",
+    says_missing: false,
+    words: &[Word::Text, Word::Dataset],
+    ..Command::NEW
+};
+
+/// The declaration of `zfs unzone`.
+pub(super) const UNZONE: Command = Command {
+    name: "unzone",
+    summary: "detach a dataset from a user namespace",
+    usage: "\tunzone <nsfile> <filesystem>\n",
+    says_missing: false,
+    words: &[Word::Text, Word::Dataset],
+    ..Command::NEW
+};
