@@ -178,6 +178,11 @@ pub const TARGETS: &[Target] = &[
     },
     // Whole connections: the server's tables, and commands' buffers within its limit of 1 MiB.
     Target {
+        name: "nbd_connection",
+        run: nbd::fuzz::connection,
+        memory_max: |len| len * 40 + (256 << 10),
+    },
+    Target {
         name: "iscsi_connection",
         run: iscsi::fuzz::connection,
         memory_max: |len| len * 40 + (4 << 20),

@@ -29,7 +29,7 @@ const LONG_FUNCTIONS_MAX: usize = 104;
 const BARE: &[&str] = &["Inner", "Kind", "Place", "State", "Thing"];
 
 /// Types with a bare name, at most.
-const BARE_TYPES_MAX: usize = 7;
+const BARE_TYPES_MAX: usize = 0;
 
 /// Columns of a line, comments and texts included.
 const COLUMNS_MAX: usize = 150;
@@ -44,11 +44,18 @@ const SLACK_MAX: usize = 10;
 /// between underscores.
 const INVENTED: &[(&str, &str)] = &[
     ("Arrival", "pending write"),
+    ("Crowd", "commit batcher"),
+    ("Desk", "wake queue"),
+    ("Door", "export scope"),
     ("Errand", "job"),
     ("Flight", "in-flight read"),
     ("Happened", "invalidation"),
     ("Lookaside", "attribute cache"),
     ("Telling", "writer of the cache"),
+    ("come_back", "on_unpark"),
+    ("leave_word", "defer_wake"),
+    ("live_on", "enter daemon"),
+    ("lives_on", "is daemon"),
     ("breathe", "yield_every"),
     ("errand", "job"),
     ("errands", "jobs"),

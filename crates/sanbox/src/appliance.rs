@@ -51,11 +51,11 @@ pub(crate) enum KnownPool {
 }
 
 tokio::task_local! {
-    /// Who gave the command that this task runs, if not who runs the appliance.
+    /// The user that gave the command that this task runs, if it is not the one that runs the appliance.
     static SUBJECT: Subject;
 }
 
-/// Runs a command of somebody who may only do what was delegated to him: the pools it reaches know that.
+/// Runs a command of a user that may only do what was delegated: the pools it reaches check that.
 pub(crate) async fn as_subject<T>(subject: Option<Subject>, command: impl Future<Output = T>) -> T {
     match subject {
         Some(subject) => SUBJECT.scope(subject, command).await,
@@ -64,7 +64,7 @@ pub(crate) async fn as_subject<T>(subject: Option<Subject>, command: impl Future
 }
 
 /// Whether the command that runs may do only what was delegated. Mounting and unmounting never is: this process may be root's,
-/// and the place of a mount would be the user's choice.
+/// and the mount point would be the user's choice.
 pub(crate) fn is_delegated() -> bool {
     SUBJECT.try_with(|_| ()).is_ok()
 }
@@ -228,7 +228,7 @@ impl Appliance {
     }
 
     /// Turns this into a daemon, which serves shares and holds mounts.
-    pub(crate) fn live_on(&self, shares: Shares) {
+    pub(crate) fn enter_daemon(&self, shares: Shares) {
         let _ = self.shares.set(shares);
     }
 
@@ -273,11 +273,11 @@ impl Appliance {
 
     /// Whether this process mounts file systems without being asked.
     pub(crate) fn mounts_by_itself(&self) -> bool {
-        self.lives_on() && self.config.mount.automatic
+        self.is_daemon() && self.config.mount.automatic
     }
 
     /// Whether this process is a daemon.
-    pub(crate) fn lives_on(&self) -> bool {
+    pub(crate) fn is_daemon(&self) -> bool {
         self.shares.get().is_some()
     }
 
@@ -797,7 +797,7 @@ impl Appliance {
 
     /// What is to be done once a pool is open: in a daemon, its shares and mounts come up.
     async fn opened(&self, pool: &PoolHandle, mount: bool) {
-        if !self.lives_on() {
+        if !self.is_daemon() {
             return;
         }
         self.datasets_changed().await;
@@ -941,7 +941,7 @@ impl Appliance {
     fn tuning(&self) -> engine::Tuning {
         let mut tuning = engine::Tuning::default();
         let tunables = self.tunables();
-        // Pools that come later share with those that are there; the keeper of the memory evens it out.
+        // Pools that come later share with those that are there; the task that keeps the memory limit evens it out.
         let pools = self.engine.pools().len() as u64 + 1;
         tuning.cache.limit_bytes = self.cache_bytes(&tunables);
         tuning.cache.devices = tunables.l2;
@@ -1010,7 +1010,7 @@ pub(crate) fn mount_query() -> PropertyQuery {
 
 /// Returns the paths of the leaves of a vdev tree.
 pub(crate) fn devices(root: &VdevStatus) -> Vec<PathBuf> {
-    // Distributed spares are at no place of their own.
+    // Distributed spares have no path.
     let own = root.path.iter().filter(|path| path.is_absolute());
     let mut found: Vec<PathBuf> = own.cloned().collect();
     for child in &root.children {
@@ -1152,8 +1152,8 @@ fn hostname() -> String {
 /// The machine's identifier as OpenZFS reads it, or one of the state directory's own.
 fn hostid(state: &StateDirectory) -> anyhow::Result<u64> {
     // OpenZFS: lib/libspl/os/linux/gethostid.c, get_spl_hostid
-    let told = std::env::var("ZFS_HOSTID").unwrap_or_default();
-    if let Ok(hostid) = u32::from_str_radix(told.trim_start_matches("0x"), 16)
+    let given = std::env::var("ZFS_HOSTID").unwrap_or_default();
+    if let Ok(hostid) = u32::from_str_radix(given.trim_start_matches("0x"), 16)
         && hostid != 0
     {
         return Ok(u64::from(hostid));

@@ -76,7 +76,7 @@ impl Affected {
         change: Option<Change>,
         force: bool,
     ) -> Result<Self, String> {
-        let Some(change) = change.filter(|_| appliance.lives_on()) else {
+        let Some(change) = change.filter(|_| appliance.is_daemon()) else {
             return Ok(Self::default());
         };
         let Ok(found) = pool.datasets(&filesystems(root), &mount_query()).await else {

@@ -1,7 +1,7 @@
 //! How much memory the process takes: the ceiling, what is planned of it, and the caches giving way when it comes close.
 //!
 //! The caches are what gives: their limit starts low and rises while the process as a whole (as the kernel counts it) is well
-//! below the ceiling, and falls when it is close to it, whoever took the rest. Before they fall, buffers that are free but
+//! below the ceiling, and falls when it is close to it, whatever took the rest. Before they fall, buffers that are free but
 //! kept for the next user are given back to the kernel.
 //!
 //! Guarantees: nothing beyond the plan is waited for; with the parts bounded as planned the process stays below the ceiling.
@@ -70,16 +70,16 @@ impl Plan {
         usize::try_from(self.clients).map_or(bound, |planned| planned.min(bound))
     }
 
-    /// What the process should not take more than for long: a part is kept for what comes between two looks.
+    /// What the process should not take more than for long: a part is left for what is allocated between two looks.
     fn high(&self) -> u64 {
         self.ceiling / 100 * 80
     }
 
-    /// How long nobody needs to look at a process of this size: what it takes until it may take too much, between `least` and
+    /// How long a process of this size need not be looked at: the time in which it may come to take too much, between `least` and
     /// [`LOOK_AT_LEAST_EVERY`].
     fn quiet(&self, process: u64, least: Duration) -> Duration {
-        let room = self.high().saturating_sub(process);
-        Duration::from_millis(room / GROWTH_PER_MS).clamp(least, LOOK_AT_LEAST_EVERY)
+        let headroom = self.high().saturating_sub(process);
+        Duration::from_millis(headroom / GROWTH_PER_MS).clamp(least, LOOK_AT_LEAST_EVERY)
     }
 
     /// The most the caches may take now, in bytes, from what they take and the process takes.
@@ -144,7 +144,7 @@ fn container() -> Option<u64> {
 /// Keeps the process below the ceiling for as long as the appliance is there.
 pub(crate) async fn keep(appliance: Weak<Appliance>) {
     if let Some(plan) = appliance.upgrade().map(|a| a.memory_plan()) {
-        // We say when free buffers go back, not whoever frees one.
+        // Free buffers go back when this task says so, not when one is freed.
         runtime::keep_free(usize::try_from(plan.ceiling).unwrap_or(usize::MAX));
     }
     tokio::join!(
@@ -154,7 +154,7 @@ pub(crate) async fn keep(appliance: Weak<Appliance>) {
     );
 }
 
-/// Gives memory back to the kernel that nobody has needed for a while, however much may be taken.
+/// Gives memory back to the kernel that has not been needed for a while, however much may be taken.
 async fn give_back_idle() {
     loop {
         tokio::time::sleep(GIVE_BACK_IDLE_EVERY).await;

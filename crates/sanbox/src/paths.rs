@@ -117,7 +117,7 @@ fn unescape(word: &[u8]) -> OsString {
     OsString::from_vec(bytes)
 }
 
-/// Returns the FUSE connection mounted last at a place.
+/// Returns the FUSE connection mounted last at a path.
 pub(crate) fn connection_at(point: &Path) -> Option<u32> {
     let mut table = mount_table().into_iter().rev();
     let found = table.find(|mount| {

@@ -62,7 +62,7 @@ pub(super) fn salted(salt: &[u8; 32], data: &[u8]) -> [u64; 4] {
 
 /// Edon-R 512 of `prefix` (nothing or whole blocks) followed by `data`.
 fn digest(prefix: &[u8], data: &[u8]) -> [u8; DIGEST] {
-    let mut state = State::new();
+    let mut state = ChainingState::new();
     for block in prefix.chunks_exact(BLOCK) {
         state.absorb(block);
     }
@@ -86,12 +86,12 @@ fn digest(prefix: &[u8], data: &[u8]) -> [u8; DIGEST] {
     state.output()
 }
 
-struct State {
+struct ChainingState {
     p0: Vector,
     p1: Vector,
 }
 
-impl State {
+impl ChainingState {
     fn new() -> Self {
         // The bytes 0x80, 0x81, ... 0xff as big-endian words.
         let word =

@@ -169,7 +169,7 @@ fn numbered(number: u64) -> Vec<u8> {
 
 /// Many writers of numbered bytes, each of which waits for the log after each write.
 #[derive(Clone)]
-struct Crowd {
+struct ConcurrentWriters {
     object: ObjectId,
     last: Rc<Mutex<u64>>,
     /// The newest of those acknowledged.
@@ -177,7 +177,7 @@ struct Crowd {
     batches: Rc<RefCell<zil::ZilStats>>,
 }
 
-impl Crowd {
+impl ConcurrentWriters {
     async fn start(dataset: &Dataset) -> Self {
         let object = make(dataset, BLOCK).await;
         // The first commit of a log waits for a group, which the object is in too.
@@ -274,7 +274,7 @@ fn batches_under_way_at_a_power_cut_are_found_in_their_order() {
         let ended = world.run_on(&machine, async |handle| {
             let pool = create(&handle, single()).await;
             let dataset = root(&pool).await;
-            let started = Crowd::start(&dataset).await;
+            let started = ConcurrentWriters::start(&dataset).await;
             *crowd.borrow_mut() = Some(started.clone());
             inner.plan_cut_after(Duration::from_micros(rng.below(40_000)));
             started.work(&handle, &dataset, 8, 1_000).await;
@@ -344,7 +344,7 @@ fn what_follows_a_batch_that_failed_is_safe_with_its_group() {
             let pool = Pool::create(&handle, spec, empty_root).await;
             let pool = pool.expect("create");
             let dataset = root(&pool).await;
-            let started = Crowd::start(&dataset).await;
+            let started = ConcurrentWriters::start(&dataset).await;
             *crowd.borrow_mut() = Some(started.clone());
             inner.set_faults(
                 path(2),

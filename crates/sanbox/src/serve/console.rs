@@ -3,11 +3,10 @@
 //! Guarantees: connections at once are bounded, as a whole and for one client; one that sends no request, or takes no answer, is
 //! closed. A state directory that cannot be written, or a port that is taken, is logged and stops nothing else.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -29,6 +28,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::appliance::Appliance;
 use crate::logging::CONSOLE;
+use crate::serve::admission::{Admission, AdmissionLimits};
 
 /// How long a client may take for the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -79,7 +79,7 @@ async fn run(appliance: &Arc<Appliance>, api: Arc<Api>) -> anyhow::Result<()> {
     let server = Arc::new(ConsoleServer {
         tls,
         router: api::router(api),
-        admission: Admission::new(config.console.connections_max),
+        admission: Admission::new(admission_limits(config.console.connections_max)),
     });
     let accepting = listeners
         .into_iter()
@@ -195,6 +195,16 @@ fn tls(appliance: &Appliance, addresses: &[SocketAddr]) -> anyhow::Result<(TlsAc
     Ok((TlsAcceptor::from(Arc::new(config)), fingerprint))
 }
 
+/// One client cannot take all connections.
+fn admission_limits(connections_max: usize) -> AdmissionLimits {
+    let connections_max = connections_max.max(CLIENT_SHARE);
+    AdmissionLimits {
+        connections_max,
+        client_max: connections_max / CLIENT_SHARE,
+        ..AdmissionLimits::default()
+    }
+}
+
 /// What the connections share.
 struct ConsoleServer {
     tls: TlsAcceptor,
@@ -207,10 +217,10 @@ async fn accept(listener: TcpListener, server: Arc<ConsoleServer>) {
         match listener.accept().await {
             Ok((stream, peer)) => {
                 // One too many is turned away.
-                if let Some(admitted) = server.admission.admit(peer.ip()) {
+                if let Some(permit) = server.admission.admit(Some(peer.ip())) {
                     let server = server.clone();
                     tokio::spawn(async move {
-                        let _admitted = admitted;
+                        let _permit = permit;
                         connection(stream, peer, &server).await;
                     });
                 }
@@ -239,54 +249,6 @@ async fn connection(stream: TcpStream, peer: SocketAddr, server: &ConsoleServer)
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
         .await;
-}
-
-/// The connections there are, by client.
-struct Admission {
-    most: usize,
-    clients: Mutex<BTreeMap<IpAddr, usize>>,
-}
-
-/// A connection that was let in.
-struct Admitted {
-    admission: Arc<Admission>,
-    client: IpAddr,
-}
-
-impl Admission {
-    fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self {
-            most: most.max(CLIENT_SHARE),
-            clients: Mutex::default(),
-        })
-    }
-
-    fn admit(self: &Arc<Self>, client: IpAddr) -> Option<Admitted> {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: usize = clients.values().sum();
-        let own = clients.get(&client).copied().unwrap_or(0);
-        if all >= self.most || own >= self.most / CLIENT_SHARE {
-            return None;
-        }
-        clients.insert(client, own + 1);
-        Some(Admitted {
-            admission: self.clone(),
-            client,
-        })
-    }
-}
-
-impl Drop for Admitted {
-    fn drop(&mut self) {
-        let clients = self.admission.clients.lock();
-        let mut clients = clients.unwrap_or_else(PoisonError::into_inner);
-        if let Some(own) = clients.get_mut(&self.client) {
-            *own -= 1;
-            if *own == 0 {
-                clients.remove(&self.client);
-            }
-        }
-    }
 }
 
 /// A connection that breaks when the client takes nothing for a while.
@@ -348,19 +310,6 @@ impl AsyncWrite for WatchedStream {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn one_client_does_not_take_every_connection() {
-        let admission = Admission::new(8);
-        let client = |last| IpAddr::V4(Ipv4Addr::new(192, 0, 2, last));
-        let first: Vec<_> = (0..3).map(|_| admission.admit(client(1))).collect();
-        assert_eq!(first.iter().flatten().count(), 2);
-        let others: Vec<_> = (2..10).map(|last| admission.admit(client(last))).collect();
-        assert_eq!(others.iter().flatten().count(), 6);
-        drop(first);
-        assert!(admission.admit(client(20)).is_some());
-        assert_eq!(admission.clients.lock().expect("whole").len(), 6);
-    }
 
     #[test]
     fn the_console_is_for_this_machine_unless_addresses_are_chosen() {

@@ -23,10 +23,10 @@ use crate::logging::CONTROL;
 /// Output on its way to a client.
 const CHUNKS_MAX: usize = 16;
 
-/// Commands of users who are not trusted at a time: they must not use up what everybody's service needs.
+/// Commands of users without privileges at a time: they must not use up what the services of all need.
 static OF_USERS: Semaphore = Semaphore::const_new(32);
 /// How long such a user may take to say what he wants.
-const PATIENCE: Duration = Duration::from_secs(10);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Accepts clients until the task is ended.
 pub(crate) async fn serve(listener: UnixListener, appliance: Arc<Appliance>) {
@@ -43,7 +43,7 @@ pub(crate) async fn serve(listener: UnixListener, appliance: Arc<Appliance>) {
     }
 }
 
-/// Who is at the other end, if not root or who runs the appliance.
+/// The user at the other end; `None` for root and for the user that runs the appliance.
 fn subject(stream: &UnixStream) -> Option<Subject> {
     let nobody = Subject {
         uid: u32::MAX,
@@ -65,7 +65,7 @@ fn subject(stream: &UnixStream) -> Option<Subject> {
     })
 }
 
-/// Whether somebody who is not root may give a command at all. What changes datasets is then checked dataset by dataset.
+/// Whether a user other than root may give a command at all. What changes datasets is then checked dataset by dataset.
 fn may_ask(tool: &str, arguments: &[String]) -> bool {
     let command = arguments.first().map_or("", String::as_str);
     match tool {
@@ -139,11 +139,11 @@ fn on_own_thread<T: Send + 'static>(
     Ok((outcome, abort))
 }
 
-/// A command, and who gave it.
+/// A command, and the user that gave it.
 pub(crate) struct GivenCommand {
     /// Where, and by which user.
     pub(crate) caller: Caller,
-    /// Who it is, if not who runs the appliance: only what was delegated is done.
+    /// The user, if it is not the one that runs the appliance: only what was delegated is done.
     pub(crate) subject: Option<Subject>,
     /// `zpool`, `zfs` or `sanbox`.
     pub(crate) tool: String,
@@ -195,7 +195,7 @@ pub(crate) fn start(
     })
 }
 
-/// The job that a change by a shell's command is in the log of the console; cancelled unless its end is told.
+/// The job that a change by a shell's command is in the log of the console; cancelled unless its end is reported.
 struct ShellJob(Option<(Arc<Jobs>, u64)>);
 
 impl ShellJob {
@@ -236,11 +236,11 @@ async fn take_input(reader: &mut OwnedReadHalf, feed: mpsc::Sender<Vec<u8>>) {
     }
 }
 
-/// The command that a client gives; one who is not trusted has a bounded time to give it.
+/// The command that a client gives; one without privileges has a bounded time to give it.
 async fn receive(reader: &mut OwnedReadHalf, bounded: bool) -> Option<Request> {
     let received = match bounded {
         true => {
-            let received = tokio::time::timeout(PATIENCE, Frame::receive(reader)).await;
+            let received = tokio::time::timeout(COMMAND_TIMEOUT, Frame::receive(reader)).await;
             received.unwrap_or(Ok(None))
         }
         false => Frame::receive(reader).await,
@@ -255,8 +255,8 @@ async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
     let subject = subject(&stream);
     let peer = subject.as_ref().map(|known| known.uid);
     let (mut reader, mut writer) = stream.into_split();
-    let place = subject.as_ref().map(|_| OF_USERS.try_acquire());
-    if matches!(place, Some(Err(_))) {
+    let permit = subject.as_ref().map(|_| OF_USERS.try_acquire());
+    if matches!(permit, Some(Err(_))) {
         return refuse(&mut writer, "sanbox: too many commands at once\n").await;
     }
     let Some(request) = receive(&mut reader, subject.is_some()).await else {

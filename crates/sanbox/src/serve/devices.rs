@@ -5,7 +5,7 @@
 //! to its own. Only a daemon that mounts (`--mount`), as root, does this, and only for volumes whose property `volmode`
 //! asks for devices.
 //!
-//! The kernel caches what goes through a device: who writes to a volume by NBD or iSCSI at the same time is not seen
+//! The kernel caches what goes through a device: what is written to a volume by NBD or iSCSI at the same time is not seen
 //! there. Does not know what is on a volume.
 
 use std::collections::{BTreeMap, HashMap};
@@ -42,11 +42,11 @@ pub(crate) struct Devices {
     /// Where the files are mounted.
     directory: PathBuf,
     files: Arc<Files>,
-    state: tokio::sync::Mutex<State>,
+    state: tokio::sync::Mutex<AttachedDevices>,
 }
 
 #[derive(Default)]
-struct State {
+struct AttachedDevices {
     attached: BTreeMap<u64, Attached>,
     mount: Option<SessionUnmounter>,
     /// Devices cannot be made here; this was said.
@@ -182,7 +182,12 @@ impl Devices {
         wanted
     }
 
-    async fn attach(&self, state: &mut State, guid: u64, volume: &Wanted) -> Result<(), String> {
+    async fn attach(
+        &self,
+        state: &mut AttachedDevices,
+        guid: u64,
+        volume: &Wanted,
+    ) -> Result<(), String> {
         if state.mount.is_none() {
             state.mount = Some(self.mount().await?);
         }
@@ -226,8 +231,8 @@ impl Devices {
         Ok(())
     }
 
-    /// Takes a volume's device away, whoever uses it.
-    async fn detach(&self, state: &mut State, guid: u64) {
+    /// Takes a volume's device away, also one in use.
+    async fn detach(&self, state: &mut AttachedDevices, guid: u64) {
         let Some(attached) = state.attached.remove(&guid) else {
             return;
         };
@@ -331,7 +336,7 @@ async fn losetup(arguments: Vec<std::ffi::OsString>) -> Result<String, String> {
     }
 }
 
-/// Whether somebody has a device for himself: a mounted file system, a volume group, a swap area.
+/// Whether a device is held exclusively: by a mounted file system, a volume group, a swap area.
 async fn in_use(device: &Path) -> bool {
     let opened_device = device.to_owned();
     let open = move || {
@@ -593,8 +598,8 @@ impl Filesystem for Service {
             entries.extend(named);
         }
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
-        for (place, (number, kind, name)) in entries.into_iter().enumerate().skip(from) {
-            if reply.add(INodeNo(number), place as u64 + 1, kind, &name) {
+        for (index, (number, kind, name)) in entries.into_iter().enumerate().skip(from) {
+            if reply.add(INodeNo(number), index as u64 + 1, kind, &name) {
                 break;
             }
         }

@@ -1,11 +1,12 @@
 //! `sanbox serve`: the daemon.
 
+mod admission;
+mod connection_workers;
 mod console;
 pub(crate) mod control;
 pub(crate) mod devices;
 pub(crate) mod fuse;
 pub(crate) mod iscsi;
-mod lanes;
 pub(crate) mod management;
 pub(crate) mod metrics;
 pub(crate) mod nbd;
@@ -30,8 +31,8 @@ use crate::cli::getopt::Getopt;
 use crate::logging::{self, Levels, NFS, SANBOX};
 use crate::tuning;
 
-/// How long after being told to end a further ^C is still taken for the same one.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long after a signal to end a further ^C is still taken for the same one.
+const REPEATED_SIGNAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often an end that takes long says what it waits for.
 const AWAITED_EVERY: Duration = Duration::from_secs(3);
 
@@ -131,15 +132,16 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
         memory_bytes: appliance.memory_plan().for_clients(usize::MAX),
     };
     let port = config.nfs.enabled.then_some(config.nfs.port);
-    let lanes = lanes::Lanes::start().context("starting the threads that serve connections")?;
+    let workers = connection_workers::ConnectionWorkers::start()
+        .context("starting the threads that serve connections")?;
     let listeners = nfs::Listeners::new(
         config.listen.clone(),
         port,
         config.nfs.portmap,
         limits,
-        lanes.clone(),
+        workers.clone(),
     );
-    appliance.live_on(shares::Shares::new(server.clone(), listeners));
+    appliance.enter_daemon(shares::Shares::new(server.clone(), listeners));
 
     if config.nbd.enabled {
         let settings = nbd::Settings {
@@ -160,7 +162,7 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
             connections_max: config.iscsi.connections_max,
             sessions_max: config.iscsi.sessions_max,
         };
-        appliance.serve_iscsi(iscsi::Iscsi::new(&appliance, settings, lanes.clone()));
+        appliance.serve_iscsi(iscsi::Iscsi::new(&appliance, settings, workers.clone()));
     }
 
     let is_root = rustix::process::geteuid().is_root();
@@ -237,13 +239,13 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
         appliance.datasets_changed().await;
     };
     // A signal while a pool is slow to open is obeyed all the same.
-    let told = tokio::select! {
+    let ended_by = tokio::select! {
         () = opening => None,
         _ = terminate.recv() => Some("SIGTERM"),
         _ = interrupt.recv() => Some("SIGINT"),
     };
-    let told = match told {
-        Some(told) => told,
+    let ended_by = match ended_by {
+        Some(signal) => signal,
         None => {
             tracing::info!(target: SANBOX, "ready");
             notify("READY=1");
@@ -253,20 +255,20 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
             }
         }
     };
-    tracing::info!(target: SANBOX, "ending on {told}");
+    tracing::info!(target: SANBOX, "ending on {ended_by}");
     notify("STOPPING=1");
     control.abort();
     reloading.abort();
     policies.abort();
     let _ = std::fs::remove_file(&socket);
     let requests = appliance.stop_sharing();
-    saying_what_is_awaited("requests of clients to end", requests).await;
+    log_while_waiting("requests of clients to end", requests).await;
     ticking.abort();
     managing.abort();
     metrics.inspect(|task| task.abort());
-    let impatient = async {
+    let interrupted_again = async {
         // One ^C often arrives as several signals; only one well after the first means it.
-        tokio::time::sleep(PATIENCE).await;
+        tokio::time::sleep(REPEATED_SIGNAL_TIMEOUT).await;
         match signal(SignalKind::interrupt()) {
             // Listening anew: what came before does not count.
             Ok(mut again) => while again.recv().await.is_none() {},
@@ -284,8 +286,8 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
         pools.join(", ")
     );
     let closed = tokio::select! {
-        closed = saying_what_is_awaited(&awaited, appliance.close()) => closed,
-        () = impatient => bail!("ended before the pools were written out, as a crash would"),
+        closed = log_while_waiting(&awaited, appliance.close()) => closed,
+        () = interrupted_again => bail!("ended before the pools were written out, as a crash would"),
     };
     keeping.abort();
     closed.context("writing out the pools")?;
@@ -398,7 +400,7 @@ async fn reload(appliance: &Appliance, before: &mut Config) {
 }
 
 /// Waits for the last work of this process, and logs every few seconds what it is that is waited for.
-async fn saying_what_is_awaited<T>(what: &str, work: impl Future<Output = T>) -> T {
+async fn log_while_waiting<T>(what: &str, work: impl Future<Output = T>) -> T {
     let mut work = std::pin::pin!(work);
     let began = tokio::time::Instant::now();
     loop {

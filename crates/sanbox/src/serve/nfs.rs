@@ -3,15 +3,14 @@
 //! Each connection is one task that reads calls, runs them all at the same time, so that a client
 //! may keep many in flight, and sends answers back as they come. Everything is bounded:
 //! connections, calls in flight per connection, and the bytes of requests and of answers held in
-//! all. Who keeps others waiting for one of these and does nothing itself is disconnected; NFS
-//! clients reconnect and repeat what was not answered.
+//! all. A client that holds one of these while others wait for it, and makes no progress, is
+//! disconnected; NFS clients reconnect and repeat what was not answered.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use engine::{IoBufMut, SpinPolicy, spin_then_park};
@@ -24,11 +23,12 @@ use tokio::io::{
 };
 use tokio::net::tcp::ReadHalf;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::lanes::{CallsUnderWay, Lanes};
+use super::admission::{Admission, AdmissionLimits, ConnectionPermit, WorkUnderWay};
+use super::connection_workers::{CallsUnderWay, ConnectionWorkers};
 use super::outbox::{Outbox, Outgoing};
 use crate::logging::NFS;
 
@@ -42,10 +42,10 @@ const RECORD_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a client may take to accept an answer.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a client that holds memory others wait for may make no progress; less, the more wait.
-const PATIENCE: Duration = Duration::from_secs(3);
+const STALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// The least it becomes, and how many wait when it has halved.
-const PATIENCE_MIN: Duration = Duration::from_millis(250);
-const PATIENCE_WAITING: u32 = 32;
+const STALL_TIMEOUT_MIN: Duration = Duration::from_millis(250);
+const STALL_TIMEOUT_WAITING: u32 = 32;
 /// What counts as progress within that time, in bytes: 16 KiB.
 const PROGRESS_BYTES: usize = 16 << 10;
 /// Bytes read before they are asked for: a window of small calls in one system call, while of a
@@ -82,29 +82,16 @@ struct Open {
     tasks: Vec<JoinHandle<()>>,
     bound: Vec<SocketAddr>,
     portmap: Vec<JoinHandle<()>>,
-    /// Registered with somebody else's port mapper.
+    /// Registered with a port mapper of this machine that is not ours.
     registered: bool,
 }
 
 struct Shared {
     limits: Limits,
-    lanes: Lanes,
-    lines: Mutex<BTreeMap<u64, Arc<Line>>>,
-    next: AtomicU64,
-    began: Instant,
+    workers: ConnectionWorkers,
+    admission: Arc<Admission>,
     requests: Memory,
     replies: Memory,
-}
-
-/// A connection, as the others see it.
-#[derive(Default)]
-struct Line {
-    /// When it last had a call, in milliseconds since the listeners were made.
-    last_ms: AtomicU64,
-    /// Calls under way.
-    calls: AtomicUsize,
-    /// Told when the connection has to make room.
-    ended: Notify,
 }
 
 /// Memory that connections share.
@@ -133,67 +120,23 @@ impl Memory {
         permit.map_err(io::Error::other)
     }
 
-    /// How long whoever holds memory may make no progress now.
-    fn patience(&self) -> Duration {
+    /// How long a client that holds memory may make no progress now.
+    fn stall_timeout(&self) -> Duration {
         let waiting = u32::try_from(self.waiting.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
-        (PATIENCE / (1 + waiting / PATIENCE_WAITING)).max(PATIENCE_MIN)
+        (STALL_TIMEOUT / (1 + waiting / STALL_TIMEOUT_WAITING)).max(STALL_TIMEOUT_MIN)
     }
 
-    /// Ends in an error when `work`, which holds memory, does not end within [`Self::patience`]
+    /// Ends in an error when `work`, which holds memory, does not end within [`Self::stall_timeout`]
     /// while others wait for memory.
-    async fn while_nobody_waits<T>(
-        &self,
-        work: impl Future<Output = io::Result<T>>,
-    ) -> io::Result<T> {
+    async fn unless_stalled<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         let mut work = pin!(work);
         loop {
-            match timeout(self.patience(), &mut work).await {
+            match timeout(self.stall_timeout(), &mut work).await {
                 Ok(done) => return done,
                 Err(_) if self.waiting.load(Ordering::Relaxed) == 0 => {}
                 Err(_) => return Err(io::ErrorKind::TimedOut.into()),
             }
         }
-    }
-}
-
-impl Shared {
-    fn lines(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Line>>> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    /// How long a connection has had no call.
-    fn silent(&self, line: &Line) -> Duration {
-        let last_ms = line.last_ms.load(Ordering::Relaxed);
-        Duration::from_millis(self.now_ms().saturating_sub(last_ms))
-    }
-
-    /// Takes a new connection in. When there are as many as may be, the one that has been silent
-    /// longest ends; `None` when all of them are at work.
-    fn admit(self: &Arc<Self>) -> Option<Place> {
-        let mut lines = self.lines();
-        if lines.len() >= self.limits.connections_max {
-            let silent = lines
-                .iter()
-                .filter(|(_, line)| line.calls.load(Ordering::Relaxed) == 0)
-                .min_by_key(|(_, line)| line.last_ms.load(Ordering::Relaxed))
-                .map(|(number, _)| *number)?;
-            if let Some(line) = lines.remove(&silent) {
-                line.ended.notify_one();
-            }
-        }
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let line = Arc::new(Line::default());
-        line.last_ms.store(self.now_ms(), Ordering::Relaxed);
-        lines.insert(number, line.clone());
-        Some(Place {
-            shared: self.clone(),
-            number,
-            line,
-        })
     }
 }
 
@@ -203,15 +146,17 @@ impl Listeners {
         port: Option<u16>,
         portmap: bool,
         limits: Limits,
-        lanes: Lanes,
+        workers: ConnectionWorkers,
     ) -> Self {
         let memory_bytes = limits.memory_bytes;
         let shared = Shared {
+            admission: Admission::new(AdmissionLimits {
+                connections_max: limits.connections_max,
+                replaces_idle: true,
+                ..AdmissionLimits::default()
+            }),
             limits,
-            lanes,
-            lines: Mutex::default(),
-            next: AtomicU64::new(0),
-            began: Instant::now(),
+            workers,
             requests: Memory::new(memory_bytes),
             replies: Memory::new(memory_bytes),
         };
@@ -225,7 +170,7 @@ impl Listeners {
     }
 
     /// Opens and closes sockets as what is shared asks for: without shares only this machine can
-    /// connect, with shares everybody (whom the share's own list then admits or not).
+    /// connect, with shares every client (which the share's own list then admits or not).
     pub(crate) async fn follow(&self, server: &Server, shares: bool) {
         let Some(port) = self.port else { return };
         let wanted = match (self.chosen.as_slice(), shares) {
@@ -293,7 +238,7 @@ impl Listeners {
         };
         let rpcbind = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 111);
         if let Ok(stream) = TcpStream::connect(rpcbind).await {
-            match tell(stream, nfs::rpcbind::set_calls(port)).await {
+            match call_all(stream, nfs::rpcbind::set_calls(port)).await {
                 Ok(true) => {
                     open.registered = true;
                     tracing::info!(target: NFS, "NFS is registered with this machine's rpcbind");
@@ -352,7 +297,7 @@ impl Listeners {
             let rpcbind = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 111);
             if let Ok(stream) = TcpStream::connect(rpcbind).await {
                 let port = open.bound.first().map_or(0, SocketAddr::port);
-                let _ = tell(stream, nfs::rpcbind::unset_calls(port)).await;
+                let _ = call_all(stream, nfs::rpcbind::unset_calls(port)).await;
             }
         }
     }
@@ -364,7 +309,7 @@ fn is_absent(error: &io::Error) -> bool {
 }
 
 /// Sends ready calls to a port mapper; true when it agreed to all of them.
-async fn tell(mut stream: TcpStream, calls: Vec<Vec<u8>>) -> io::Result<bool> {
+async fn call_all(mut stream: TcpStream, calls: Vec<Vec<u8>>) -> io::Result<bool> {
     let exchange = async {
         let mut agreed = true;
         for call in calls {
@@ -419,15 +364,15 @@ async fn accept(listener: TcpListener, server: Server, shared: Arc<Shared>) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                // Dropped when there is no place: the client tries again later.
-                if let Some(place) = shared.admit() {
-                    let server = server.clone();
+                // Closed when all connections are at work: the client tries again later.
+                if let Some(permit) = shared.admission.admit(Some(peer.ip())) {
+                    let (server, served) = (server.clone(), shared.clone());
                     let serve = move |stream| async move {
                         tracing::debug!(target: NFS, "{peer} is connected");
-                        connection(stream, peer, server, place).await;
+                        connection(stream, peer, server, &served, permit).await;
                         tracing::debug!(target: NFS, "{peer} is disconnected");
                     };
-                    shared.lanes.serve(stream, serve);
+                    shared.workers.serve(stream, serve);
                 } else {
                     tracing::debug!(
                         target: NFS,
@@ -441,19 +386,6 @@ async fn accept(listener: TcpListener, server: Server, shared: Arc<Shared>) {
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         }
-    }
-}
-
-/// A connection's place among all.
-struct Place {
-    shared: Arc<Shared>,
-    number: u64,
-    line: Arc<Line>,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.shared.lines().remove(&self.number);
     }
 }
 
@@ -479,7 +411,7 @@ impl Incoming {
     }
 }
 
-/// An answer, with the memory that was set aside for it and its call's place.
+/// An answer, with the memory that was set aside for it; its call is under way until it is sent.
 struct Answer {
     header: [u8; 4],
     reply: Reply,
@@ -498,44 +430,33 @@ impl Outgoing for Answer {
     }
 }
 
-/// A call's place among its connection's.
+/// A call under way, one of those that its connection may have.
 struct CallUnderWay {
-    line: Arc<Line>,
-    _place: OwnedSemaphorePermit,
-}
-
-impl CallUnderWay {
-    fn new(line: &Arc<Line>, place: OwnedSemaphorePermit) -> Self {
-        line.calls.fetch_add(1, Ordering::Relaxed);
-        Self {
-            line: line.clone(),
-            _place: place,
-        }
-    }
-}
-
-impl Drop for CallUnderWay {
-    fn drop(&mut self) {
-        self.line.calls.fetch_sub(1, Ordering::Relaxed);
-    }
+    _work: WorkUnderWay,
+    _permit: OwnedSemaphorePermit,
 }
 
 /// Serves one connection, all in one task: what wakes it for one thing finds everything else that
 /// is ready, so that many calls cost few system calls and no thread wakes another.
-async fn connection(mut stream: TcpStream, peer: SocketAddr, server: Server, place: Place) {
+async fn connection(
+    mut stream: TcpStream,
+    peer: SocketAddr,
+    server: Server,
+    shared: &Shared,
+    permit: ConnectionPermit,
+) {
     let _ = stream.set_nodelay(true);
     let Ok(local) = stream.local_addr() else {
         return;
     };
     let (peer, local) = (plain(peer), plain(local));
-    let (shared, line) = (&place.shared, &place.line);
     let (reader, writer) = stream.split();
     let requests = Requests {
         reader: BufReader::with_capacity(READ_AHEAD_BYTES, reader),
         assembler: Assembler::new(RECORD_BYTES_MAX),
-        places: Arc::new(Semaphore::new(CALLS_MAX)),
+        calls: Arc::new(Semaphore::new(CALLS_MAX)),
         shared,
-        line,
+        permit: &permit,
     };
     let mut incoming = pin!(unfold(requests, async |mut requests| {
         let next = requests.next().await.ok()?;
@@ -543,7 +464,7 @@ async fn connection(mut stream: TcpStream, peer: SocketAddr, server: Server, pla
     }));
     let mut calls = FuturesUnordered::new();
     let mut answers = Outbox::new(writer);
-    let mut ended = pin!(line.ended.notified());
+    let mut ended = pin!(permit.evicted());
     let mut silence = pin!(sleep(shared.limits.idle));
     let mut reading = true;
     let mut under_way = CallsUnderWay::default();
@@ -567,11 +488,11 @@ async fn connection(mut stream: TcpStream, peer: SocketAddr, server: Server, pla
             }
             () = &mut ended, if reading => reading = false,
             () = &mut silence, if reading => {
-                let silent = shared.silent(line);
+                let silent = permit.silent_for();
                 if silent >= shared.limits.idle && calls.is_empty() {
                     reading = false;
                 } else {
-                    let rest = shared.limits.idle.saturating_sub(silent).max(PATIENCE);
+                    let rest = shared.limits.idle.saturating_sub(silent).max(STALL_TIMEOUT);
                     silence.as_mut().reset(Instant::now() + rest);
                 }
             }
@@ -585,24 +506,25 @@ struct Requests<'a> {
     reader: BufReader<ReadHalf<'a>>,
     assembler: Assembler,
     /// One per call: a client that asks more than it may waits in its own socket.
-    places: Arc<Semaphore>,
+    calls: Arc<Semaphore>,
     shared: &'a Shared,
-    line: &'a Arc<Line>,
+    permit: &'a ConnectionPermit,
 }
 
 impl Requests<'_> {
-    /// Returns the next call, when there is room for it and its answer.
+    /// Returns the next call, when there is memory for it and its answer.
     async fn next(&mut self) -> io::Result<Incoming> {
-        let place = self.places.clone().acquire_owned().await;
-        let place = place.map_err(io::Error::other)?;
+        let permit = self.calls.clone().acquire_owned().await;
+        let permit = permit.map_err(io::Error::other)?;
         let mut header = [0; 4];
         self.reader.read_exact(&mut header).await?;
         let body = self.record(header);
         let (record, memory) = timeout(RECORD_TIMEOUT, body).await??;
-        self.line
-            .last_ms
-            .store(self.shared.now_ms(), Ordering::Relaxed);
-        let under_way = CallUnderWay::new(self.line, place);
+        self.permit.note_request();
+        let under_way = CallUnderWay {
+            _work: self.permit.begin_work(),
+            _permit: permit,
+        };
         let answer = self.shared.replies.take(record.reply_bytes_max());
         Ok(Incoming {
             memory,
@@ -626,7 +548,7 @@ impl Requests<'_> {
                 Next::Header => {
                     let mut header = [0; 4];
                     let read = self.reader.read_exact(&mut header);
-                    requests.while_nobody_waits(read).await?;
+                    requests.unless_stalled(read).await?;
                     next = self.assembler.header(header).map_err(invalid)?;
                 }
                 Next::Body(length) => {
@@ -639,8 +561,8 @@ impl Requests<'_> {
                     memory.push(if begins {
                         more.await?
                     } else {
-                        // Whoever holds some and needs more may be what all the others wait for.
-                        requests.while_nobody_waits(more).await?
+                        // A client that holds some and needs more may be the one that all others wait for.
+                        requests.unless_stalled(more).await?
                     });
                     if begins && let Some(record) = self.write(length).await? {
                         return Ok((record, memory));
@@ -651,7 +573,7 @@ impl Requests<'_> {
                     while record.len() < end {
                         let enough = end.min(record.len() + PROGRESS_BYTES);
                         let part = fill(&mut self.reader, &mut record, enough, end);
-                        requests.while_nobody_waits(part).await?;
+                        requests.unless_stalled(part).await?;
                     }
                     next = self.assembler.body();
                 }
@@ -668,10 +590,10 @@ impl Requests<'_> {
         let Some(write) = IncomingWrite::decode(self.reader.buffer(), length) else {
             return Ok(None);
         };
-        let place = write.data();
-        let mut head = vec![0; place.start];
+        let range = write.data();
+        let mut head = vec![0; range.start];
         self.reader.read_exact(&mut head).await?;
-        let mut data = IoBufMut::scratch(place.len());
+        let mut data = IoBufMut::scratch(range.len());
         let mut filled = 0;
         while filled < data.len() {
             let enough = data.len().min(filled + PROGRESS_BYTES);
@@ -684,11 +606,11 @@ impl Requests<'_> {
                 }
                 Ok(())
             };
-            requests.while_nobody_waits(part).await?;
+            requests.unless_stalled(part).await?;
         }
-        let mut padding = vec![0; length - place.end];
+        let mut padding = vec![0; length - range.end];
         let read = self.reader.read_exact(&mut padding);
-        requests.while_nobody_waits(read).await?;
+        requests.unless_stalled(read).await?;
         Ok(Some(write.complete(head, data.freeze())))
     }
 }
@@ -717,7 +639,7 @@ async fn send<W>(answers: &mut Outbox<W, Answer>, memory: &Memory) -> io::Result
 where
     W: AsyncWrite + Unpin,
 {
-    let mut look_at = answers.progress() + memory.patience();
+    let mut look_at = answers.progress() + memory.stall_timeout();
     loop {
         let first_since = answers.first_since();
         match timeout_at(look_at, answers.send()).await {
@@ -726,7 +648,7 @@ where
                 if first_since.elapsed() < REPLY_TIMEOUT
                     && memory.waiting.load(Ordering::Relaxed) == 0 =>
             {
-                look_at = Instant::now() + memory.patience();
+                look_at = Instant::now() + memory.stall_timeout();
             }
             Err(_) => return Err(io::ErrorKind::TimedOut.into()),
         }

@@ -44,7 +44,7 @@ impl nfs::Resolver for HostNames {
     }
 
     /// Names of addresses are taken from this machine's hosts file only: asking a name server
-    /// would trust whoever owns the address's reverse zone.
+    /// would trust the owner of the address's reverse zone.
     fn names(&self, address: IpAddr) -> Vec<String> {
         let Ok(hosts) = std::fs::read_to_string("/etc/hosts") else {
             return Vec::new();

@@ -96,7 +96,7 @@ fn state(report: &mut Report<'_>) {
         Ok(_) => report.good(format!("state directory {}", path.display())),
         Err(error) => report.bad(format!("{}: {error}", path.display()), "check the path"),
     }
-    if appliance.lives_on() {
+    if appliance.is_daemon() {
         report.good("a daemon runs and answers");
     } else {
         report.note("no daemon runs: nothing is shared until 'sanbox serve' is started");
@@ -175,7 +175,7 @@ async fn examine(report: &mut Report<'_>, pool: &PoolHandle) {
                 format!("dataset '{}' is not shared: {why}", info.name),
                 format!("zfs set sharenfs=on {}", info.name),
             ),
-            None if report.session.appliance.lives_on() => {
+            None if report.session.appliance.is_daemon() => {
                 report.good(format!("dataset '{}' is shared by NFS", info.name));
             }
             None => report.note(format!("dataset '{}' would be shared by NFS", info.name)),

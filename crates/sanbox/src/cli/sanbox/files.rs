@@ -342,7 +342,7 @@ pub(super) async fn mount(session: &Session, args: &Arguments) -> Outcome {
                 point.display()
             ))
         })?;
-    if !session.appliance.lives_on() {
+    if !session.appliance.is_daemon() {
         hold(session, info.guid, &point).await;
     }
     Ok(())

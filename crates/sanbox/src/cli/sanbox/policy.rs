@@ -66,7 +66,7 @@ async fn set(session: &Session, dataset: &str, line: &str) -> Outcome {
         ))
     })?;
     session.record(&pool).await;
-    if !session.appliance.lives_on() && std::io::stderr().is_terminal() {
+    if !session.appliance.is_daemon() && std::io::stderr().is_terminal() {
         session
             .out
             .error("no daemon runs: snapshots are taken as soon as 'sanbox serve' does");

@@ -28,7 +28,7 @@ pub(super) async fn run(session: &Session, args: &Arguments) -> Outcome {
             return Err(session.fail(format!("cannot set '{name}': {why}")));
         }
     }
-    if !session.appliance.lives_on() {
+    if !session.appliance.is_daemon() {
         session.out.error(
             "no daemon runs: the change ended with this command; for every start, put it under [tuning] in sanbox.toml",
         );

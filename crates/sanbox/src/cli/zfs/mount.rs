@@ -302,7 +302,7 @@ async fn mount_one(session: &Session, pool: &PoolHandle, info: &DatasetInfo) -> 
     if session.appliance.mounts().mounted(info.guid).is_some() {
         return refuse("filesystem already mounted".to_owned());
     }
-    if !session.appliance.lives_on() {
+    if !session.appliance.is_daemon() {
         return refuse(format!(
             "no daemon is running that could hold the mount; start 'sanbox serve', or use 'sanbox mount {name} {point}'"
         ));
@@ -408,7 +408,7 @@ pub(super) async fn share(session: &Session, arguments: &[String]) -> Outcome {
             "cannot share '{name}': SMB is not served by sanbox"
         )));
     }
-    if !session.appliance.lives_on() {
+    if !session.appliance.is_daemon() {
         return Err(session.fail(format!(
             "cannot share '{name}': no daemon is running that would serve it; start 'sanbox serve'"
         )));
@@ -438,7 +438,7 @@ pub(super) async fn unshare(session: &Session, arguments: &[String]) -> Outcome 
     };
     let (_, info) = open(session, name, &query()).await?;
     let value = |name| shown(&info, name, true).map_or_else(String::new, |shown| shown.0);
-    if value("sharenfs") == "off" || !session.appliance.lives_on() {
+    if value("sharenfs") == "off" || !session.appliance.is_daemon() {
         return Err(session.fail(format!("cannot unshare '{name}': not currently shared")));
     }
     session.appliance.unshare(info.guid).await;

@@ -319,7 +319,7 @@ async fn join(session: &Session, arguments: &[String], replace: bool) -> Outcome
         return wait_for(session, &pool, |status| is_joining(status, replace)).await;
     }
     finish_here(session, &pool).await?;
-    if replace && !session.appliance.lives_on() {
+    if replace && !session.appliance.is_daemon() {
         let gone = wait_for(session, &pool, |status| is_joining(status, true));
         return tokio::time::timeout(DETACH_TIMEOUT, gone)
             .await

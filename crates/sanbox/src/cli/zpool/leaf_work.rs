@@ -190,7 +190,7 @@ async fn apply(
     }
     // Without a daemon the work ends with this process.
     let starts = matches!(request, LeafActivityRequest::Start { .. });
-    if starts && (wait || !session.appliance.lives_on()) {
+    if starts && (wait || !session.appliance.is_daemon()) {
         finish(session, &pool, what).await?;
     }
     if failed { Err(Exit(1)) } else { Ok(()) }

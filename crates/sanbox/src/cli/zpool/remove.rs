@@ -137,7 +137,7 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         session.record(&pool).await;
     }
     session.appliance.devices_changed(&pool).await;
-    if wait && !failed || !session.appliance.lives_on() {
+    if wait && !failed || !session.appliance.is_daemon() {
         // Without a daemon the removal stops with this process.
         wait_for(session, &pool, is_removing).await?;
         session.appliance.devices_changed(&pool).await;

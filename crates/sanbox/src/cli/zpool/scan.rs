@@ -428,7 +428,7 @@ pub(super) async fn wait_for(
 
 /// Without a daemon a scan stops with this process: the command stays until it is over.
 pub(super) async fn finish_here(session: &Session, pool: &PoolHandle) -> Outcome {
-    if session.appliance.lives_on() {
+    if session.appliance.is_daemon() {
         return Ok(());
     }
     wait_for(session, pool, |status| {

@@ -28,7 +28,7 @@ use fuser::{
 };
 
 use super::Lists;
-use super::nodes::{Place, Shared};
+use super::nodes::{MountedView, Shared};
 
 /// How long names and attributes are trusted.
 const TTL: Duration = Duration::from_secs(1);
@@ -154,14 +154,14 @@ impl Adapter {
     fn entry<F, Work>(&self, parent: INodeNo, name: &OsStr, reply: ReplyEntry, work: F)
     where
         F: FnOnce(Arc<Shared>) -> Work,
-        Work: Future<Output = Result<(Place, Attr), FsError>> + Send + 'static,
+        Work: Future<Output = Result<(MountedView, Attr), FsError>> + Send + 'static,
     {
         let shared = self.shared.clone();
         let name = name.as_bytes().to_vec();
         self.run(work, move |outcome| {
-            let known = outcome.and_then(|(place, attr)| {
-                let place = shared.remember(&place, attr.id, parent.0, &name)?;
-                Ok((place, attr))
+            let known = outcome.and_then(|(mounted, attr)| {
+                let mounted = shared.remember(&mounted, attr.id, parent.0, &name)?;
+                Ok((mounted, attr))
             });
             match known {
                 Ok((ino, attr)) => {
@@ -230,8 +230,8 @@ impl Filesystem for Adapter {
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         self.run(
             move |shared| async move {
-                let (place, id) = shared.at(ino.0)?;
-                let attr = place.fs.getattr(id).await?;
+                let (mounted, id) = shared.at(ino.0)?;
+                let attr = mounted.fs.getattr(id).await?;
                 Ok(shared.attr(ino.0, &attr))
             },
             move |outcome| match outcome {
@@ -277,8 +277,8 @@ impl Filesystem for Adapter {
         cred.opened |= fh.is_some();
         self.run(
             move |shared| async move {
-                let (place, id) = shared.at(ino.0)?;
-                let change = place.fs.setattr(id, &set, None, &cred).await?;
+                let (mounted, id) = shared.at(ino.0)?;
+                let change = mounted.fs.setattr(id, &set, None, &cred).await?;
                 Ok(shared.attr(ino.0, &change.after))
             },
             move |outcome| match outcome {
@@ -291,8 +291,8 @@ impl Filesystem for Adapter {
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
         self.run(
             move |shared| async move {
-                let (place, id) = shared.at(ino.0)?;
-                place.fs.readlink(id).await
+                let (mounted, id) = shared.at(ino.0)?;
+                mounted.fs.readlink(id).await
             },
             move |outcome| match outcome {
                 Ok(target) => reply.data(&target),
@@ -314,11 +314,11 @@ impl Filesystem for Adapter {
         let (new, uid, gid) = (name.as_bytes().to_vec(), req.uid(), req.gid());
         let cred = self.acting(req);
         self.entry(parent, name, reply, move |shared| async move {
-            let (place, dir) = shared.at(parent.0)?;
+            let (mounted, dir) = shared.at(parent.0)?;
             let file_type = FileType::of_mode(u64::from(mode)).unwrap_or(FileType::Regular);
-            let mut set = owner(&place, dir, uid, gid).await?;
+            let mut set = owner(&mounted, dir, uid, gid).await?;
             (set.mode, set.umask) = (Some(mode & 0o7777), umask);
-            let fs = &place.fs;
+            let fs = &mounted.fs;
             let made = if file_type == FileType::Regular {
                 fs.create(dir, &new, CreateMode::Guarded, &set, &cred)
                     .await?
@@ -326,7 +326,7 @@ impl Filesystem for Adapter {
                 fs.mknod(dir, &new, file_type, device_in(rdev), &set, &cred)
                     .await?
             };
-            Ok((place, made.file))
+            Ok((mounted, made.file))
         });
     }
 
@@ -342,24 +342,24 @@ impl Filesystem for Adapter {
         let (new, caller) = (name.as_bytes().to_vec(), caller(req));
         let cred = self.acting(req);
         self.entry(parent, name, reply, move |shared| async move {
-            let (place, dir) = shared.at(parent.0)?;
+            let (mounted, dir) = shared.at(parent.0)?;
             if is_control(dir) {
                 let set = SetAttr::default();
-                place.fs.mkdir(dir, &new, &set, &caller).await?;
+                mounted.fs.mkdir(dir, &new, &set, &caller).await?;
                 return shared.find(parent.0, &new, &caller).await;
             }
-            let mut set = owner(&place, dir, caller.uid, caller.gid).await?;
+            let mut set = owner(&mounted, dir, caller.uid, caller.gid).await?;
             (set.mode, set.umask) = (Some(mode & 0o7777), umask);
-            let made = place.fs.mkdir(dir, &new, &set, &cred).await?;
-            Ok((place, made.file))
+            let made = mounted.fs.mkdir(dir, &new, &set, &cred).await?;
+            Ok((mounted, made.file))
         });
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (name, cred) = (name.as_bytes().to_vec(), self.acting(req));
         self.empty(reply, move |shared| async move {
-            let (place, dir) = shared.at(parent.0)?;
-            place.fs.remove(dir, &name, &cred).await.map(drop)
+            let (mounted, dir) = shared.at(parent.0)?;
+            mounted.fs.remove(dir, &name, &cred).await.map(drop)
         });
     }
 
@@ -367,9 +367,9 @@ impl Filesystem for Adapter {
         let (name, caller) = (name.as_bytes().to_vec(), caller(req));
         let acting = self.acting(req);
         self.empty(reply, move |shared| async move {
-            let (place, dir) = shared.at(parent.0)?;
+            let (mounted, dir) = shared.at(parent.0)?;
             let cred = if is_control(dir) { caller } else { acting };
-            place.fs.rmdir(dir, &name, &cred).await.map(drop)
+            mounted.fs.rmdir(dir, &name, &cred).await.map(drop)
         });
     }
 
@@ -385,10 +385,10 @@ impl Filesystem for Adapter {
         let target = target.as_os_str().as_bytes().to_vec();
         let cred = self.acting(req);
         self.entry(parent, link_name, reply, move |shared| async move {
-            let (place, dir) = shared.at(parent.0)?;
-            let set = owner(&place, dir, uid, gid).await?;
-            let made = place.fs.symlink(dir, &new, &target, &set, &cred).await?;
-            Ok((place, made.file))
+            let (mounted, dir) = shared.at(parent.0)?;
+            let set = owner(&mounted, dir, uid, gid).await?;
+            let made = mounted.fs.symlink(dir, &new, &target, &set, &cred).await?;
+            Ok((mounted, made.file))
         });
     }
 
@@ -410,12 +410,12 @@ impl Filesystem for Adapter {
         let (from, to) = (name.as_bytes().to_vec(), newname.as_bytes().to_vec());
         let (caller, acting) = (caller(req), self.acting(req));
         self.empty(reply, move |shared| async move {
-            let ((place, from_dir), (there, to_dir)) =
+            let ((mounted, from_dir), (there, to_dir)) =
                 (shared.at(parent.0)?, shared.at(newparent.0)?);
-            if place.view != there.view {
+            if mounted.view != there.view {
                 return Err(FsError::CrossDevice);
             }
-            let fs = &place.fs;
+            let fs = &mounted.fs;
             if no_replace && fs.find(to_dir, &to, &root()).await.is_ok() {
                 return Err(FsError::Exists);
             }
@@ -442,12 +442,12 @@ impl Filesystem for Adapter {
     ) {
         let (new, cred) = (newname.as_bytes().to_vec(), self.acting(req));
         self.entry(newparent, newname, reply, move |shared| async move {
-            let ((place, id), (there, dir)) = (shared.at(ino.0)?, shared.at(newparent.0)?);
-            if place.view != there.view {
+            let ((mounted, id), (there, dir)) = (shared.at(ino.0)?, shared.at(newparent.0)?);
+            if mounted.view != there.view {
                 return Err(FsError::CrossDevice);
             }
-            let made = place.fs.link(id, dir, &new, &cred).await?;
-            Ok((place, made.file))
+            let made = mounted.fs.link(id, dir, &new, &cred).await?;
+            Ok((mounted, made.file))
         });
     }
 
@@ -463,8 +463,8 @@ impl Filesystem for Adapter {
         let cred = self.acting(req);
         self.run(
             move |shared| async move {
-                let (place, id) = shared.at(ino.0)?;
-                let fs = &place.fs;
+                let (mounted, id) = shared.at(ino.0)?;
+                let fs = &mounted.fs;
                 if !cred.opened {
                     let got = fs.access(id, wanted, &cred).await?;
                     // Who may execute a program may have it read.
@@ -508,8 +508,8 @@ impl Filesystem for Adapter {
     ) {
         self.run(
             move |shared| async move {
-                let (place, id) = shared.at(ino.0)?;
-                place.fs.read(id, offset, size as usize, &root()).await
+                let (mounted, id) = shared.at(ino.0)?;
+                mounted.fs.read(id, offset, size as usize, &root()).await
             },
             move |outcome| match outcome {
                 Ok(data) => match data.pieces.as_slice() {
@@ -544,8 +544,8 @@ impl Filesystem for Adapter {
         let data = IoBuf::copy_from(data);
         self.run(
             move |shared| async move {
-                let (place, id) = shared.at(ino.0)?;
-                place.fs.write(id, offset, data, stability, &root()).await
+                let (mounted, id) = shared.at(ino.0)?;
+                mounted.fs.write(id, offset, data, stability, &root()).await
             },
             move |outcome| match outcome {
                 Ok(written) => reply.written(u32::try_from(written.count).unwrap_or(u32::MAX)),
@@ -576,8 +576,8 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         self.empty(reply, move |shared| async move {
-            let (place, id) = shared.at(ino.0)?;
-            place.fs.release(id).await
+            let (mounted, id) = shared.at(ino.0)?;
+            mounted.fs.release(id).await
         });
     }
 
@@ -590,8 +590,8 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         self.empty(reply, move |shared| async move {
-            let (place, id) = shared.at(ino.0)?;
-            place.fs.commit(id, 0, 0).await.map(drop)
+            let (mounted, id) = shared.at(ino.0)?;
+            mounted.fs.commit(id, 0, 0).await.map(drop)
         });
     }
 
@@ -604,8 +604,8 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         self.empty(reply, move |shared| async move {
-            let (place, id) = shared.at(ino.0)?;
-            place.fs.commit(id, 0, 0).await.map(drop)
+            let (mounted, id) = shared.at(ino.0)?;
+            mounted.fs.commit(id, 0, 0).await.map(drop)
         });
     }
 
@@ -621,9 +621,9 @@ impl Filesystem for Adapter {
         let shared = self.shared.clone();
         self.runtime.spawn(async move {
             match shared.list(ino.0, offset, false, &cred).await {
-                Ok((place, listing)) => {
+                Ok((mounted, listing)) => {
                     for entry in &listing.entries {
-                        let number = shared.object_number(place.view, entry.object);
+                        let number = shared.object_number(mounted.view, entry.object);
                         let kind = kind(entry.file_type.unwrap_or(FileType::Regular));
                         let name = OsStr::from_bytes(&entry.name);
                         if reply.add(INodeNo(number), entry.cookie, kind, name) {
@@ -648,14 +648,14 @@ impl Filesystem for Adapter {
         let cred = self.acting(req);
         let shared = self.shared.clone();
         self.runtime.spawn(async move {
-            let (place, listing) = match shared.list(ino.0, offset, true, &cred).await {
+            let (mounted, listing) = match shared.list(ino.0, offset, true, &cred).await {
                 Ok(listed) => listed,
                 Err(error) => return reply.error(errno(error)),
             };
             for entry in &listing.entries {
                 // A file that went while we listed is left out.
                 let Some(found) = &entry.attr else { continue };
-                let number = shared.object_number(place.view, found.id.object);
+                let number = shared.object_number(mounted.view, found.id.object);
                 let attr = shared.attr(number, found);
                 let name = OsStr::from_bytes(&entry.name);
                 let generation = Generation(found.id.generation);
@@ -670,7 +670,7 @@ impl Filesystem for Adapter {
                 }
                 // The kernel counts a lookup for each but these two.
                 if !matches!(entry.name.as_slice(), b"." | b"..") {
-                    let _ = shared.remember(&place, found.id, ino.0, &entry.name);
+                    let _ = shared.remember(&mounted, found.id, ino.0, &entry.name);
                 }
             }
             reply.ok();
@@ -719,8 +719,8 @@ impl Filesystem for Adapter {
         };
         let cred = self.acting(req);
         self.empty(reply, move |shared| async move {
-            let (place, id) = shared.at(ino.0)?;
-            let set = place.fs.set_xattr(id, &name, &value, mode, &cred);
+            let (mounted, id) = shared.at(ino.0)?;
+            let set = mounted.fs.set_xattr(id, &name, &value, mode, &cred);
             set.await?;
             // A list changes the mode. Of POSIX lists the kernel knows that.
             if name.starts_with(b"system.") {
@@ -734,8 +734,8 @@ impl Filesystem for Adapter {
         let name = name.as_bytes().to_vec();
         self.run(
             move |shared| async move {
-                let (place, id) = shared.at(ino.0)?;
-                place.fs.xattr(id, &name, &root()).await
+                let (mounted, id) = shared.at(ino.0)?;
+                mounted.fs.xattr(id, &name, &root()).await
             },
             move |outcome| answer_xattr(outcome, size, reply),
         );
@@ -745,8 +745,8 @@ impl Filesystem for Adapter {
         self.run(
             move |shared| async move {
                 let mut names = Vec::new();
-                let (place, id) = shared.at(ino.0)?;
-                for stored in place.fs.xattrs(id, &root()).await? {
+                let (mounted, id) = shared.at(ino.0)?;
+                for stored in mounted.fs.xattrs(id, &root()).await? {
                     names.extend_from_slice(&stored.name);
                     names.push(0);
                 }
@@ -759,8 +759,8 @@ impl Filesystem for Adapter {
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (name, cred) = (name.as_bytes().to_vec(), self.acting(req));
         self.empty(reply, move |shared| async move {
-            let (place, id) = shared.at(ino.0)?;
-            place.fs.remove_xattr(id, &name, &cred).await?;
+            let (mounted, id) = shared.at(ino.0)?;
+            mounted.fs.remove_xattr(id, &name, &cred).await?;
             if name.starts_with(b"system.") {
                 shared.changed(ino.0);
             }
@@ -786,17 +786,17 @@ impl Filesystem for Adapter {
         let cred = self.acting(req);
         self.run(
             move |shared| async move {
-                let (place, dir) = shared.at(parent.0)?;
-                let mut set = owner(&place, dir, uid, gid).await?;
+                let (mounted, dir) = shared.at(parent.0)?;
+                let mut set = owner(&mounted, dir, uid, gid).await?;
                 (set.mode, set.umask) = (Some(mode & 0o7777), umask);
                 let how = if flags & EXCLUSIVE != 0 {
                     CreateMode::Guarded
                 } else {
                     CreateMode::Unchecked
                 };
-                let made = place.fs.create(dir, &name, how, &set, &cred).await?;
-                let attr = place.fs.hold(made.file.id).await?;
-                let ino = shared.remember(&place, attr.id, parent.0, &named)?;
+                let made = mounted.fs.create(dir, &name, how, &set, &cred).await?;
+                let attr = mounted.fs.hold(made.file.id).await?;
+                let ino = shared.remember(&mounted, attr.id, parent.0, &named)?;
                 Ok((ino, attr))
             },
             move |outcome| match outcome {
@@ -826,8 +826,8 @@ impl Filesystem for Adapter {
             return reply.error(Errno::EOPNOTSUPP);
         }
         self.empty(reply, move |shared| async move {
-            let (place, id) = shared.at(ino.0)?;
-            let fs = &place.fs;
+            let (mounted, id) = shared.at(ino.0)?;
+            let fs = &mounted.fs;
             let end = offset.checked_add(length).ok_or(FsError::TooLarge)?;
             if punch || zero {
                 fs.punch(id, offset, length, &root()).await?;
@@ -864,8 +864,8 @@ impl Filesystem for Adapter {
         };
         self.run(
             move |shared| async move {
-                let (place, id) = shared.at(ino.0)?;
-                place.fs.seek(id, offset, target).await
+                let (mounted, id) = shared.at(ino.0)?;
+                mounted.fs.seek(id, offset, target).await
             },
             move |outcome| match outcome.map(i64::try_from) {
                 Ok(Ok(offset)) => reply.offset(offset),
@@ -877,8 +877,8 @@ impl Filesystem for Adapter {
 }
 
 /// The owner of a new file: the caller, but the directory's group where it says so.
-async fn owner(place: &Place, dir: FileId, uid: u32, gid: u32) -> Result<SetAttr, FsError> {
-    let parent = place.fs.getattr(dir).await?;
+async fn owner(mounted: &MountedView, dir: FileId, uid: u32, gid: u32) -> Result<SetAttr, FsError> {
+    let parent = mounted.fs.getattr(dir).await?;
     let gid = if parent.mode & 0o2000 != 0 {
         parent.gid
     } else {

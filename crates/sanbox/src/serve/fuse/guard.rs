@@ -4,7 +4,7 @@
 //! waits it keeps the descriptors open by which its own process would have answered: without help from outside, a process
 //! that is killed while one of its threads waits for one of its mounts stays for ever, and all users of the mount with it.
 //! Invalidations wait like that for locks of requests under way, and so does whatever opens a path.
-//! The kernel tells the guard when the thread that started it dies; it then aborts the connections it was told of.
+//! The kernel signals the guard when the thread that started it dies; the guard then aborts the connections in its list.
 // Linux: fs/fuse/dev.c, request_wait_answer; fs/fuse/dir.c, fuse_reverse_inval_entry; fs/fuse/control.c (abort).
 
 use std::collections::BTreeSet;
@@ -60,12 +60,12 @@ impl Guard {
                     Err(error) => return drop(started.send(Err(error))),
                 };
                 let _ = started.send(Ok(()));
-                if let Some(mut told) = guard.stdin.take() {
+                if let Some(mut changes) = guard.stdin.take() {
                     for change in received {
                         // A guard that was killed is missed only if this process is killed, too.
                         let _ = match change {
-                            Change::Added(connection) => writeln!(told, "+{connection}"),
-                            Change::Ended(connection) => writeln!(told, "-{connection}"),
+                            Change::Added(connection) => writeln!(changes, "+{connection}"),
+                            Change::Ended(connection) => writeln!(changes, "-{connection}"),
                         };
                     }
                 }
@@ -111,16 +111,16 @@ async fn watch(process: Pid) -> std::io::Result<()> {
     );
     set_parent_process_death_signal(Some(Signal::USR1))?;
     let mut connections = BTreeSet::new();
-    let mut told = BufReader::new(tokio::net::unix::pipe::Receiver::from_owned_fd(
+    let mut changes = BufReader::new(tokio::net::unix::pipe::Receiver::from_owned_fd(
         rustix::io::dup(std::io::stdin())?,
     )?)
     .lines();
     // A parent that died before it was asked for gives no signal.
     while getppid() == Some(process) {
         let line = tokio::select! {
-            // What was told comes first.
+            // What was written before the end comes first.
             biased;
-            line = told.next_line() => line?,
+            line = changes.next_line() => line?,
             _ = death.recv() => None,
         };
         let Some(line) = line else { break };
@@ -143,7 +143,7 @@ async fn watch(process: Pid) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A mount of FUSE's control file system that nobody else sees; for those who may mount.
+/// A mount of FUSE's control file system that no other process sees; for processes that may mount.
 fn control() -> Option<OwnedFd> {
     let context = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC).ok()?;
     fsconfig_create(&context).ok()?;

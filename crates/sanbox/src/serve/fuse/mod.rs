@@ -27,7 +27,7 @@ use nodes::Shared;
 use crate::logging::MOUNT;
 use crate::paths;
 
-/// How often the thread that tells a kernel of changes looks whether the mount has ended.
+/// How often the thread that notifies a kernel of changes looks whether the mount has ended.
 const WATCH_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long a mount that was taken away is waited for to end.

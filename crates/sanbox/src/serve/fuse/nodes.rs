@@ -29,7 +29,7 @@ const NAMES_MAX: usize = 4;
 
 /// A file system that files of a mount lie in: the one mounted (view 0) or one of its snapshots.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct MountedView {
     pub(super) fs: FsHandle,
     pub(super) view: u16,
 }
@@ -95,10 +95,10 @@ impl Shared {
     }
 
     /// Finds the file with a number of the kernel's.
-    pub(super) fn at(&self, ino: u64) -> Result<(Place, FileId), FsError> {
+    pub(super) fn at(&self, ino: u64) -> Result<(MountedView, FileId), FsError> {
         let here = |id| {
             let fs = self.fs.clone();
-            Ok((Place { fs, view: 0 }, id))
+            Ok((MountedView { fs, view: 0 }, id))
         };
         if ino == ROOT {
             return here(self.root);
@@ -108,11 +108,11 @@ impl Shared {
         match known.views.get(&node.view) {
             _ if node.view == 0 => here(node.id),
             Some(view) => {
-                let place = Place {
+                let mounted = MountedView {
                     fs: view.fs.clone(),
                     view: node.view,
                 };
-                Ok((place, node.id))
+                Ok((mounted, node.id))
             }
             None => Err(FsError::Stale),
         }
@@ -133,12 +133,12 @@ impl Shared {
         dir: u64,
         name: &[u8],
         cred: &Cred,
-    ) -> Result<(Place, Attr), FsError> {
-        let (place, id) = self.at(dir)?;
-        let found = place.fs.find(id, name, cred).await?;
-        let place = match found.elsewhere {
-            None => place,
-            Some(fs) => Place {
+    ) -> Result<(MountedView, Attr), FsError> {
+        let (mounted, id) = self.at(dir)?;
+        let found = mounted.fs.find(id, name, cred).await?;
+        let mounted = match found.elsewhere {
+            None => mounted,
+            Some(fs) => MountedView {
                 view: if fs.head().is_some() {
                     self.known().view(&fs)?
                 } else {
@@ -147,7 +147,7 @@ impl Shared {
                 fs,
             },
         };
-        Ok((place, found.attr))
+        Ok((mounted, found.attr))
     }
 
     /// Lists a directory from a cookie on, as much as one answer holds.
@@ -157,35 +157,35 @@ impl Shared {
         offset: u64,
         attrs: bool,
         cred: &Cred,
-    ) -> Result<(Place, Listing), FsError> {
+    ) -> Result<(MountedView, Listing), FsError> {
         let limit = ListLimit {
             entries: ENTRIES,
             bytes: usize::MAX,
             entry_overhead_bytes: 0,
             attrs,
         };
-        let (place, id) = self.at(ino)?;
-        let listing = place.fs.readdir(id, offset, limit, cred).await?;
-        Ok((place, listing))
+        let (mounted, id) = self.at(ino)?;
+        let listing = mounted.fs.readdir(id, offset, limit, cred).await?;
+        Ok((mounted, listing))
     }
 
     /// Counts one more use of a file by the kernel, found by a name; returns its number.
     pub(super) fn remember(
         &self,
-        place: &Place,
+        mounted: &MountedView,
         id: FileId,
         dir: u64,
         name: &[u8],
     ) -> Result<u64, FsError> {
-        let ino = self.object_number(place.view, id.object);
+        let ino = self.object_number(mounted.view, id.object);
         if ino == ROOT {
             return Ok(ino);
         }
         let mut known = self.known();
         // Another file may have had it meanwhile.
-        let view = match place.view {
+        let view = match mounted.view {
             0 => 0,
-            _ => known.view(&place.fs)?,
+            _ => known.view(&mounted.fs)?,
         };
         let ino = self.object_number(view, id.object);
         let mut added = false;
@@ -210,10 +210,10 @@ impl Shared {
 
     /// Takes note of the new name of a file that was renamed.
     pub(super) async fn renamed(&self, dir: u64, name: &[u8]) {
-        let Ok((place, attr)) = self.find(dir, name, &root()).await else {
+        let Ok((mounted, attr)) = self.find(dir, name, &root()).await else {
             return;
         };
-        let ino = self.object_number(place.view, attr.id.object);
+        let ino = self.object_number(mounted.view, attr.id.object);
         if let Some(node) = self.known().nodes.get_mut(&ino) {
             node.add_name(dir, name);
         }
@@ -331,7 +331,7 @@ impl Shared {
         };
         for (dir, name, id, view) in names {
             let found = runtime.block_on(self.find(dir, &name, &root()));
-            let same = found.is_ok_and(|(place, attr)| attr.id == id && place.view == view);
+            let same = found.is_ok_and(|(mounted, attr)| attr.id == id && mounted.view == view);
             if !same {
                 let _ = kernel.inval_entry(INodeNo(dir), OsStr::from_bytes(&name));
             }

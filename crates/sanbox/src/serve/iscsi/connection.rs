@@ -4,7 +4,7 @@
 //!
 //! Commands run to their end even when the connection has gone. Nothing more is read while too much waits to be written.
 
-use std::future::{pending, poll_fn};
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -21,8 +21,8 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::WriteHalf;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::{Place, Waiting};
-use crate::serve::lanes::CallsUnderWay;
+use crate::serve::admission::ConnectionPermit;
+use crate::serve::connection_workers::CallsUnderWay;
 use crate::serve::outbox::{Outbox, Outgoing};
 
 /// Bytes waiting to be written to one connection before nothing more is read from it.
@@ -63,7 +63,7 @@ struct Handed {
     work: Vec<Work>,
     /// Nothing is sent after what was sent.
     closed: bool,
-    /// Nobody takes work any more.
+    /// The connection's task takes no work any more.
     ended: bool,
     waker: Option<Waker>,
 }
@@ -149,8 +149,7 @@ pub(super) async fn serve(
     mut stream: TcpStream,
     peer: SocketAddr,
     server: Server,
-    place: Place,
-    waiting: Waiting,
+    permit: ConnectionPermit,
 ) {
     let _ = stream.set_nodelay(true);
     let Ok(local) = stream.local_addr() else {
@@ -161,7 +160,7 @@ pub(super) async fn serve(
     let mut calls = FuturesUnordered::new();
     let (reader, writer) = stream.split();
     let mut outbox = Outbox::new(writer);
-    let alive = exchange(reader, &connection, &wire, waiting, &mut calls, &mut outbox).await;
+    let alive = exchange(reader, &connection, &wire, &permit, &mut calls, &mut outbox).await;
     // Ends the connection's tasks; those at work go on below.
     drop(connection);
     if alive {
@@ -170,7 +169,7 @@ pub(super) async fn serve(
     outbox.shutdown().await;
     calls.extend(wire.end());
     drop(stream);
-    drop(place);
+    drop(permit);
     while calls.next().await.is_some() {}
 }
 
@@ -179,7 +178,7 @@ async fn exchange(
     reader: impl AsyncRead + Unpin,
     connection: &Connection,
     wire: &Wire,
-    waiting: Waiting,
+    permit: &ConnectionPermit,
     calls: &mut FuturesUnordered<Work>,
     outbox: &mut Outbox<WriteHalf<'_>, Out>,
 ) -> bool {
@@ -190,15 +189,16 @@ async fn exchange(
     }));
     // The login as a whole, however many PDUs it is made of.
     let mut login = pin!(sleep(LOGIN_TIMEOUT));
-    let mut waiting = Some(waiting);
+    // A session is work: only a connection without one ends for others.
+    let mut session = None;
     let mut under_way = CallsUnderWay::default();
     let mut spin = SpinPolicy::default();
     loop {
         if wire.take(calls, outbox) {
             return true;
         }
-        if waiting.is_some() && connection.is_logged_in() {
-            waiting = None;
+        if session.is_none() && connection.is_logged_in() {
+            session = Some(permit.begin_work());
         }
         let reads = outbox.bytes() <= QUEUED_BYTES_MAX;
         under_way.set(calls.len());
@@ -220,8 +220,8 @@ async fn exchange(
                 }
             }
             () = poll_fn(|context| wire.poll(context)) => {}
-            () = crowded_out(waiting.as_ref()) => return true,
-            () = &mut login, if waiting.is_some() => return true,
+            () = permit.evicted(), if session.is_none() => return true,
+            () = &mut login, if session.is_none() => return true,
         }
     }
 }
@@ -240,14 +240,6 @@ async fn finish(
                 return;
             },
         }
-    }
-}
-
-/// Ends when a connection that has not logged in has to make room for others.
-async fn crowded_out(waiting: Option<&Waiting>) {
-    match waiting {
-        Some(waiting) => waiting.ended.notified().await,
-        None => pending().await,
     }
 }
 
@@ -281,7 +273,7 @@ async fn read(
         };
         reader.read_exact(&mut rest.head).await?;
         for len in shape.pieces() {
-            // Taken one by one, as bytes come: who says nothing holds one of them.
+            // Taken one by one, as bytes come: an initiator that sends nothing holds one of them.
             let mut piece = IoBufMut::scratch(len);
             reader.read_exact(&mut piece).await?;
             rest.data.push(piece.freeze());
@@ -300,8 +292,8 @@ async fn first_byte(
 ) -> Option<u8> {
     for round in 0..2 {
         let logged_in = connection.is_logged_in();
-        let patience = if logged_in { SILENCE } else { LOGIN_TIMEOUT };
-        match timeout(patience, reader.read_u8()).await {
+        let silence_max = if logged_in { SILENCE } else { LOGIN_TIMEOUT };
+        match timeout(silence_max, reader.read_u8()).await {
             Ok(Ok(byte)) => return Some(byte),
             Ok(Err(_)) => return None,
             Err(_) if round == 0 && logged_in => connection.ping(),

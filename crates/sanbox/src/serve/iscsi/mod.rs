@@ -1,15 +1,13 @@
-//! iSCSI: the TCP port, the targets that properties and the state directory ask for, and the world the service works in.
+//! iSCSI: the TCP port, the targets that properties and the state directory ask for, and the time, randomness and storage that the service asks for.
 //!
 //! The port is open while there are targets: to this machine only, unless addresses were chosen or a target says who may log in.
 
 mod connection;
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ::iscsi::{
@@ -19,10 +17,10 @@ use engine::property::{DatasetKind, Source, Value};
 use engine::{DatasetFilter, DatasetInfo, PoolHandle, PropertyQuery};
 use manage::targets::{Login, Mapping, Targets, parse_mappings};
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use super::lanes::Lanes;
+use super::admission::{Admission, AdmissionLimits};
+use super::connection_workers::ConnectionWorkers;
 use crate::appliance::Appliance;
 use crate::logging::ISCSI;
 
@@ -42,7 +40,7 @@ const THRESHOLD_PROPERTY: &str = "org.sanbox:lun.threshold";
 const THRESHOLD_PERCENT: u8 = 90;
 /// Bytes of commands' data held at once.
 const MEMORY_BYTES_MAX: usize = 512 << 20;
-/// Connections that have not logged in yet; the oldest ends when there are more.
+/// Connections that have not logged in yet; the oldest of them ends when there are more.
 const PENDING_MAX: usize = 512;
 /// How long initiators may take to log out when we end.
 const LOGOUT_SECONDS: u16 = 3;
@@ -70,9 +68,8 @@ pub(crate) struct Iscsi {
     settings: Settings,
     server: Server,
     appliance: Weak<Appliance>,
-    connections: Arc<AtomicUsize>,
-    pending: Arc<Pending>,
-    lanes: Lanes,
+    admission: Arc<Admission>,
+    workers: ConnectionWorkers,
     open: tokio::sync::Mutex<Open>,
 }
 
@@ -83,23 +80,30 @@ struct Open {
 }
 
 impl Iscsi {
-    pub(crate) fn new(appliance: &Arc<Appliance>, settings: Settings, lanes: Lanes) -> Self {
-        let world = World {
+    pub(crate) fn new(
+        appliance: &Arc<Appliance>,
+        settings: Settings,
+        workers: ConnectionWorkers,
+    ) -> Self {
+        let environment = HostEnvironment {
             began: Instant::now(),
             appliance: Arc::downgrade(appliance),
         };
         let server = Server::new(ServerConfig {
-            environment: Arc::new(world),
+            environment: Arc::new(environment),
             memory_bytes_max: appliance.memory_plan().for_clients(MEMORY_BYTES_MAX),
             sessions_max: settings.sessions_max,
         });
         Self {
+            admission: Admission::new(AdmissionLimits {
+                connections_max: settings.connections_max,
+                idle_max: PENDING_MAX,
+                ..AdmissionLimits::default()
+            }),
             settings,
             server,
             appliance: Arc::downgrade(appliance),
-            connections: Arc::new(AtomicUsize::new(0)),
-            pending: Arc::default(),
-            lanes,
+            workers,
             open: tokio::sync::Mutex::default(),
         }
     }
@@ -226,7 +230,7 @@ impl Iscsi {
             .into_iter()
             .map(|address| SocketAddr::new(address, self.settings.port))
             .collect();
-        // Portals of other ports are opened too, as far as they are addresses of this machine and nobody listens there already.
+        // Portals of other ports are opened too, as far as they are addresses of this machine at which no socket of ours listens already.
         let portals = targets.targets.iter().flat_map(|target| &target.portals);
         for portal in portals.map(|portal| portal.address) {
             let open_already = wanted.iter().any(|known| {
@@ -267,14 +271,12 @@ impl Iscsi {
                     open.tasks.push(tokio::spawn(accept(
                         listener,
                         self.server.clone(),
-                        self.connections.clone(),
-                        self.pending.clone(),
-                        self.lanes.clone(),
-                        self.settings.connections_max,
+                        self.admission.clone(),
+                        self.workers.clone(),
                     )));
                 }
                 Err(_) if ip.is_ipv6() && wanted.len() > 1 => {}
-                // A portal that is told of may be another machine's that forwards to us.
+                // A portal that initiators are told of may be another machine's that forwards to us.
                 Err(error)
                     if error.kind() == io::ErrorKind::AddrNotAvailable
                         && address.port() != self.settings.port => {}
@@ -393,13 +395,13 @@ fn number(info: &DatasetInfo, name: &str) -> u64 {
     property.and_then(|p| p.value.number()).unwrap_or(0)
 }
 
-/// The world of the service.
-struct World {
+/// Time, randomness and storage, as the service asks for them.
+struct HostEnvironment {
     began: Instant,
     appliance: Weak<Appliance>,
 }
 
-impl Environment for World {
+impl Environment for HostEnvironment {
     fn random(&self, bytes: &mut [u8]) {
         let mut at = 0;
         while at < bytes.len() {
@@ -407,7 +409,7 @@ impl Environment for World {
             match rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty()) {
                 Ok(count) => at += count,
                 Err(rustix::io::Errno::INTR) => {}
-                // Without randomness there are no challenges: nobody may log in with known ones.
+                // Without randomness a challenge could be foreseen, and a login be forged.
                 Err(errno) => panic!("the kernel gives no random bytes: {errno}"),
             }
         }
@@ -450,29 +452,24 @@ impl Environment for World {
 async fn accept(
     listener: TcpListener,
     server: Server,
-    connections: Arc<AtomicUsize>,
-    pending: Arc<Pending>,
-    lanes: Lanes,
-    connections_max: usize,
+    admission: Arc<Admission>,
+    workers: ConnectionWorkers,
 ) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let count = connections.fetch_add(1, Ordering::Relaxed) + 1;
-                let place = Place(connections.clone());
-                if count > connections_max {
-                    // Dropped: the initiator tries again later.
+                let Some(permit) = admission.admit(Some(peer.ip())) else {
+                    // Closed: the initiator tries again later.
                     tracing::debug!(
                         target: ISCSI,
                         "{peer} is turned away: all connections are in use"
                     );
                     continue;
-                }
-                let waiting = pending.enter();
+                };
                 let server = server.clone();
-                lanes.serve(stream, move |stream| async move {
+                workers.serve(stream, move |stream| async move {
                     tracing::debug!(target: ISCSI, "{peer} is connected");
-                    connection::serve(stream, peer, server, place, waiting).await;
+                    connection::serve(stream, peer, server, permit).await;
                     tracing::debug!(target: ISCSI, "{peer} is disconnected");
                 });
             }
@@ -481,57 +478,5 @@ async fn accept(
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         }
-    }
-}
-
-/// Connections that have not logged in yet, in the order they came. Whoever opens many and says nothing ends his own first.
-#[derive(Default)]
-struct Pending {
-    waiting: Mutex<VecDeque<(u64, Arc<Notify>)>>,
-    next: AtomicU64,
-}
-
-/// A connection among those, until it is dropped.
-struct Waiting {
-    pending: Arc<Pending>,
-    id: u64,
-    ended: Arc<Notify>,
-}
-
-impl Pending {
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<(u64, Arc<Notify>)>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn enter(self: &Arc<Self>) -> Waiting {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let ended = Arc::new(Notify::new());
-        let mut waiting = self.waiting();
-        if waiting.len() >= PENDING_MAX
-            && let Some((_, oldest)) = waiting.pop_front()
-        {
-            oldest.notify_one();
-        }
-        waiting.push_back((id, ended.clone()));
-        Waiting {
-            pending: self.clone(),
-            id,
-            ended,
-        }
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.pending.waiting().retain(|(id, _)| *id != self.id);
-    }
-}
-
-/// A connection's place among all.
-struct Place(Arc<AtomicUsize>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

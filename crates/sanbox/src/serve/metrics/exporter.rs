@@ -9,7 +9,7 @@ use engine::{DatasetFilter, Health, PoolHandle, PoolStatus, PropertyQuery};
 
 use super::Page;
 
-/// Datasets told of, at most.
+/// Datasets that are listed, at most.
 const DATASETS_MAX: usize = 10_000;
 
 /// What a property's number means.
@@ -17,7 +17,7 @@ const DATASETS_MAX: usize = 10_000;
 enum Unit {
     /// As it is.
     Plain,
-    /// How many times what is stored is larger than its place, in hundredths; told the other way round.
+    /// How many times what is stored is larger than the space that it takes, in hundredths; the metric is the inverse.
     Multiplier,
 }
 
@@ -154,7 +154,7 @@ const POOL: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// What a pool's status tells.
+/// What a pool's status says.
 pub(super) fn pool(page: &mut Page, status: &PoolStatus) {
     let labels = [("pool", status.name.as_str())];
     let root = &status.root;
@@ -306,7 +306,7 @@ pub(super) async fn datasets(page: &mut Page, pools: &[PoolHandle]) {
     }
 }
 
-/// A factor told in hundredths, as the part of one that it leaves.
+/// A factor given in hundredths, as the part of one that it leaves.
 fn multiplier(page: &mut Page, metric: &str, help: &str, labels: &[(&str, &str)], number: u64) {
     let millionths = 100_000_000_u64.checked_div(number).unwrap_or(1_000_000);
     let value = format!("{}.{:06}", millionths / 1_000_000, millionths % 1_000_000);

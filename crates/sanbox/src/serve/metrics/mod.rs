@@ -23,24 +23,24 @@ use crate::cli::sanbox::sample::Sample;
 /// Scrapes at once; more wait.
 const AT_ONCE: usize = 4;
 /// How long a client may take to ask or to take the answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest request looked at.
 const REQUEST_MAX: usize = 8 << 10;
 
 /// Answers scrapes until it is aborted.
 pub(crate) async fn serve(listener: TcpListener, appliance: Arc<Appliance>) {
-    let places = Arc::new(Semaphore::new(AT_ONCE));
+    let permits = Arc::new(Semaphore::new(AT_ONCE));
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else {
+        let Ok(permit) = permits.clone().acquire_owned().await else {
             return;
         };
         match listener.accept().await {
             Ok((stream, _)) => {
                 let appliance = appliance.clone();
                 tokio::spawn(async move {
-                    let _place = place;
+                    let _permit = permit;
                     // Whoever hangs up has had enough.
-                    let _ = timeout(3 * PATIENCE, answer(stream, &appliance)).await;
+                    let _ = timeout(3 * CLIENT_TIMEOUT, answer(stream, &appliance)).await;
                 });
             }
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
@@ -57,7 +57,7 @@ async fn answer(mut stream: TcpStream, appliance: &Appliance) -> std::io::Result
     let mut request = Vec::new();
     while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < REQUEST_MAX {
         let mut piece = [0; 1024];
-        let read = timeout(PATIENCE, stream.read(&mut piece)).await??;
+        let read = timeout(CLIENT_TIMEOUT, stream.read(&mut piece)).await??;
         if read == 0 {
             break;
         }
@@ -94,7 +94,7 @@ async fn answer(mut stream: TcpStream, appliance: &Appliance) -> std::io::Result
     );
     let body = if method == Some("HEAD") { "" } else { &body };
     let whole = format!("{head}{body}");
-    timeout(PATIENCE, stream.write_all(whole.as_bytes())).await??;
+    timeout(CLIENT_TIMEOUT, stream.write_all(whole.as_bytes())).await??;
     stream.shutdown().await
 }
 
@@ -133,7 +133,7 @@ impl Page {
         self.line(name, &help, "untyped", labels, &value.to_string());
     }
 
-    /// A ratio, told in hundredths.
+    /// A ratio, given in hundredths.
     fn hundredths(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: u64) {
         let value = format!("{}.{:02}", value / 100, value % 100);
         self.line(name, help, "gauge", labels, &value);

@@ -1,4 +1,4 @@
-//! What nobody else has a name for: where the time of requests went, what other sizes of the cache would do, each device.
+//! What no other exporter has a name for: where the time of requests went, what other sizes of the cache would do, each device.
 
 use engine::{IoClass, PHASES, VdevStatus};
 

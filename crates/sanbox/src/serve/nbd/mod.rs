@@ -1,4 +1,4 @@
-//! Volumes by NBD: newstyle fixed negotiation, structured replies, `base:allocation`.
+//! Volumes by NBD: the sockets, and which volumes are offered at which. The protocol is the crate `nbd`.
 //!
 //! The socket in the state directory, which only its owner can reach, offers every volume and volume snapshot. The TCP port offers
 //! those volumes whose property `org.sanbox:nbd` is `on` or `readonly`, and is open only while there is one. Everything is
@@ -7,20 +7,21 @@
 //! Several connections may share a volume: a flush covers what any of them was told is written.
 
 mod connection;
-mod wire;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use ::nbd::{Export, Exports};
 use engine::property::{DatasetKind, Value};
 use engine::{DatasetFilter, PropertyQuery, VolumeHandle};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
+use super::admission::{Admission, AdmissionLimits};
 use crate::appliance::Appliance;
 use crate::logging::NBD;
 
@@ -58,33 +59,34 @@ struct Tasks {
 /// What connections share.
 struct Shared {
     appliance: Weak<Appliance>,
-    connections: AtomicUsize,
-    connections_max: usize,
+    admission: Arc<Admission>,
+    /// In KiB.
     memory: Arc<Semaphore>,
 }
 
-/// Who asks: decides what is offered.
+/// Which volumes are offered at a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Door {
-    /// The owner of the state directory.
-    Owner,
-    /// Whoever reaches the TCP port.
-    Network,
+enum ExportScope {
+    /// All, to the owner of the state directory.
+    AllVolumes,
+    /// Those whose property says so, to every client that reaches the TCP port.
+    ByProperty,
 }
 
-/// A volume that is offered.
-struct Export {
-    volume: VolumeHandle,
-    /// Changes are refused, whatever the volume would allow.
-    read_only: bool,
+/// The exports of a connection.
+struct OfferedExports {
+    shared: Arc<Shared>,
+    scope: ExportScope,
 }
 
 impl Server {
     pub(crate) fn new(appliance: &Arc<Appliance>, settings: Settings) -> Self {
         let shared = Shared {
             appliance: Arc::downgrade(appliance),
-            connections: AtomicUsize::new(0),
-            connections_max: settings.connections_max,
+            admission: Admission::new(AdmissionLimits {
+                connections_max: settings.connections_max,
+                ..AdmissionLimits::default()
+            }),
             memory: {
                 let bytes = appliance.memory_plan().for_clients(REQUEST_KIB_MAX << 10);
                 Arc::new(Semaphore::new(bytes >> 10))
@@ -125,10 +127,7 @@ impl Server {
             loop {
                 match listener.accept().await {
                     Ok((stream, _)) => {
-                        if let Some(place) = Place::take(&shared) {
-                            let (reader, writer) = stream.into_split();
-                            tokio::spawn(connection::serve(reader, writer, Door::Owner, place));
-                        }
+                        shared.serve(stream.into_split(), ExportScope::AllVolumes, None);
                     }
                     Err(error) => pause(&error).await,
                 }
@@ -141,7 +140,11 @@ impl Server {
         let Some(port) = self.settings.port else {
             return;
         };
-        let wanted = !self.shared.exports(Door::Network).await.is_empty();
+        let wanted = !self
+            .shared
+            .offered(ExportScope::ByProperty)
+            .await
+            .is_empty();
         let mut tasks = self.tasks.lock().await;
         if wanted != tasks.tcp.is_empty() {
             return;
@@ -165,15 +168,11 @@ impl Server {
                     tasks.tcp.push(tokio::spawn(async move {
                         loop {
                             match listener.accept().await {
-                                Ok((stream, _)) => {
+                                Ok((stream, peer)) => {
                                     let _ = stream.set_nodelay(true);
-                                    if let Some(place) = Place::take(&shared) {
-                                        let (reader, writer) = stream.into_split();
-                                        let door = Door::Network;
-                                        tokio::spawn(connection::serve(
-                                            reader, writer, door, place,
-                                        ));
-                                    }
+                                    let halves = stream.into_split();
+                                    let scope = ExportScope::ByProperty;
+                                    shared.serve(halves, scope, Some(peer.ip()));
                                 }
                                 Err(error) => pause(&error).await,
                             }
@@ -206,8 +205,25 @@ async fn pause(error: &std::io::Error) {
 }
 
 impl Shared {
-    /// The volumes offered at a door, by name.
-    async fn exports(&self, door: Door) -> Vec<(String, bool)> {
+    /// Serves a connection in a task of its own; one too many is closed, and its client tries again later.
+    fn serve<R, W>(self: &Arc<Self>, halves: (R, W), scope: ExportScope, client: Option<IpAddr>)
+    where
+        R: AsyncRead + Unpin + Send + 'static,
+        W: AsyncWrite + Unpin + Send + 'static,
+    {
+        let Some(permit) = self.admission.admit(client) else {
+            return;
+        };
+        let exports = OfferedExports {
+            shared: self.clone(),
+            scope,
+        };
+        let (reader, writer) = halves;
+        tokio::spawn(connection::serve(reader, writer, exports, permit));
+    }
+
+    /// The volumes that are offered, by name, and whether only for reading.
+    async fn offered(&self, scope: ExportScope) -> Vec<(String, bool)> {
         let Some(appliance) = self.appliance.upgrade() else {
             return Vec::new();
         };
@@ -221,51 +237,55 @@ impl Shared {
             let query = PropertyQuery::Named(vec![PROPERTY.to_owned()]);
             for info in pool.datasets(&filter, &query).await.unwrap_or_default() {
                 let property = info.property(PROPERTY).map(|property| &property.value);
-                let offered = match (door, property) {
-                    (Door::Owner, _) => Some(false),
-                    (Door::Network, Some(Value::Text(text))) => match text.as_str() {
+                let offered = match (scope, property) {
+                    (ExportScope::AllVolumes, _) => Some(false),
+                    (ExportScope::ByProperty, Some(Value::Text(text))) => match text.as_str() {
                         "on" => Some(false),
                         "readonly" => Some(true),
                         _ => None,
                     },
-                    (Door::Network, _) => None,
+                    (ExportScope::ByProperty, _) => None,
                 };
                 found.extend(offered.map(|read_only| (info.name, read_only)));
             }
         }
         found
     }
+}
 
-    /// Finds an export by the name clients give.
-    async fn export(&self, door: Door, name: &str) -> Option<Export> {
-        let appliance = self.appliance.upgrade()?;
-        let read_only = match door {
-            Door::Owner => false,
-            Door::Network => {
-                let offered = self.exports(door).await;
+impl OfferedExports {
+    /// The memory that all requests share, in KiB.
+    fn memory(&self) -> Arc<Semaphore> {
+        self.shared.memory.clone()
+    }
+}
+
+impl Exports for OfferedExports {
+    type Volume = VolumeHandle;
+
+    async fn names(&self) -> Vec<String> {
+        let offered = self.shared.offered(self.scope).await;
+        offered.into_iter().map(|(name, _)| name).collect()
+    }
+
+    async fn open(&self, name: &str) -> Option<Export<VolumeHandle>> {
+        let appliance = self.shared.appliance.upgrade()?;
+        let read_only = match self.scope {
+            ExportScope::AllVolumes => false,
+            ExportScope::ByProperty => {
+                let offered = self.shared.offered(self.scope).await;
                 offered.into_iter().find(|(offered, _)| offered == name)?.1
             }
         };
         let pool = appliance.engine().pool_of(name).ok()?;
         let volume = pool.open_volume(name).await.ok()?;
-        Some(Export { volume, read_only })
-    }
-}
-
-/// A connection's place among all.
-struct Place(Arc<Shared>);
-
-impl Place {
-    /// Takes a place; a connection without one is dropped, and its client tries again later.
-    fn take(shared: &Arc<Shared>) -> Option<Self> {
-        let count = shared.connections.fetch_add(1, Ordering::Relaxed) + 1;
-        let place = Self(shared.clone());
-        (count <= shared.connections_max).then_some(place)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+        let info = volume.info().await.ok()?;
+        Some(Export {
+            volume,
+            size: info.size,
+            block_size: info.block_size,
+            volume_read_only: info.read_only,
+            read_only,
+        })
     }
 }

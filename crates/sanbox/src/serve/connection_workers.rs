@@ -1,9 +1,10 @@
-//! The threads that serve connections. Each connection stays on one of them, which polls its socket itself: what wakes a
-//! connection wakes the thread that has its task and no other, where a runtime of many threads would wake one more to look for
-//! work. The threads of the main runtime accept connections and do everything else.
+//! Connection workers: the threads that serve connections. Each connection stays on one of them, which polls its socket itself:
+//! what wakes a connection wakes the worker that has its task and no other, where a runtime of many threads would wake one more to
+//! look for work. The threads of the main runtime accept connections and do everything else.
 //!
-//! A wake from another thread, mostly a pool's with an answer, costs it a system call, and the lane a sleep that ends early. With
-//! eight connections of one call each that was half of what a LOOKUP cost, so the wakes for a lane are gathered (see [`Desk`]).
+//! A wake from another thread, mostly a pool's with an answer, costs that thread a system call, and the worker a sleep that ends
+//! early. With eight connections of one call each that was half of what a LOOKUP cost, so the wakes for a worker are gathered in its
+//! [`WakeQueue`].
 
 use std::cell::Cell;
 use std::future::{Future, pending, poll_fn};
@@ -21,51 +22,52 @@ use tokio::runtime::{Builder, Handle};
 use crate::logging::SANBOX;
 
 /// Threads at most: one connection's work is small beside that of the pools behind it.
-const LANES_MAX: usize = 16;
+const WORKERS_MAX: usize = 16;
 
-/// The threads. Clones share them; they end with the process.
+/// The workers. Clones share them; they end with the process.
 #[derive(Clone)]
-pub(crate) struct Lanes(Arc<[Lane]>);
+pub(crate) struct ConnectionWorkers(Arc<[ConnectionWorker]>);
 
-struct Lane {
+struct ConnectionWorker {
     runtime: Handle,
-    desk: Arc<Desk>,
+    queue: Arc<WakeQueue>,
+    /// Connections that it serves.
     connections: AtomicUsize,
 }
 
-impl Lanes {
+impl ConnectionWorkers {
     /// Starts as many threads as there are processors.
     ///
     /// # Errors
     /// The machine has no thread or descriptor left.
     pub(crate) fn start() -> std::io::Result<Self> {
         let count = thread::available_parallelism().map_or(1, NonZero::get);
-        let lanes = (0..count.min(LANES_MAX)).map(|number| {
-            let desk = Arc::new(Desk::default());
-            let (sleeps, wakes, own) = (desk.clone(), desk.clone(), desk.clone());
+        let workers = (0..count.min(WORKERS_MAX)).map(|number| {
+            let queue = Arc::new(WakeQueue::default());
+            let (parks, unparks, own) = (queue.clone(), queue.clone(), queue.clone());
             let runtime = Builder::new_current_thread()
                 .enable_io()
                 .enable_time()
-                .on_thread_park(move || sleeps.leave())
-                .on_thread_unpark(move || wakes.come_back())
+                .on_thread_park(move || parks.on_park())
+                .on_thread_unpark(move || unparks.on_unpark())
                 .build()?;
             let handle = runtime.handle().clone();
             thread::Builder::new()
-                .name(format!("lane {number}"))
+                .name(format!("connections {number}"))
                 .spawn(move || {
-                    OWN_DESK.set(Arc::as_ptr(&own).addr());
+                    OWN_QUEUE.set(Arc::as_ptr(&own).addr());
                     runtime.block_on(pending::<()>());
                 })?;
-            Ok(Lane {
+            Ok(ConnectionWorker {
                 runtime: handle,
-                desk,
+                queue,
                 connections: AtomicUsize::new(0),
             })
         });
-        Ok(Self(lanes.collect::<std::io::Result<_>>()?))
+        Ok(Self(workers.collect::<std::io::Result<_>>()?))
     }
 
-    /// Serves a connection on the thread that has the fewest.
+    /// Serves a connection on the worker that has the fewest.
     pub(crate) fn serve<F>(
         &self,
         stream: TcpStream,
@@ -83,126 +85,129 @@ impl Lanes {
             }
         };
         let connections = |index: &usize| {
-            let lane = self.0.get(*index);
-            lane.map_or(usize::MAX, |lane| lane.connections.load(Ordering::Relaxed))
+            let worker = self.0.get(*index);
+            worker.map_or(usize::MAX, |worker| {
+                worker.connections.load(Ordering::Relaxed)
+            })
         };
         let Some(index) = (0..self.0.len()).min_by_key(connections) else {
             return;
         };
-        let place = Place::take(self.0.clone(), index);
-        let Some(lane) = self.0.get(index) else {
+        let served = ServedConnection::new(self.0.clone(), index);
+        let Some(worker) = self.0.get(index) else {
             return;
         };
-        let desk = lane.desk.clone();
-        lane.runtime.spawn(async move {
+        let queue = worker.queue.clone();
+        worker.runtime.spawn(async move {
             match TcpStream::from_std(stream) {
-                Ok(stream) => at_desk(desk, serve(stream)).await,
+                Ok(stream) => with_wake_queue(queue, serve(stream)).await,
                 Err(error) => {
                     tracing::warn!(target: SANBOX, "a connection could not be taken over: {error}");
                 }
             }
-            drop(place);
+            drop(served);
         });
     }
 }
 
 thread_local! {
-    /// Calls under way of all connections of this lane.
+    /// Calls under way of all connections of this worker.
     static CALLS: Cell<usize> = const { Cell::new(0) };
-    /// The address of this lane's desk.
-    static OWN_DESK: Cell<usize> = const { Cell::new(0) };
+    /// The address of this worker's wake queue.
+    static OWN_QUEUE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Where other threads leave word for a lane that one of its connections may go on. They call the lane only if it sleeps and
-/// nobody has called it yet.
+/// Wakes for a worker's connections by other threads. A thread that queues one wakes the worker only when it sleeps and no other
+/// thread has woken it for an earlier one.
 #[derive(Default)]
-struct Desk(Mutex<Notes>);
+struct WakeQueue(Mutex<PendingWakes>);
 
 #[derive(Default)]
-struct Notes {
+struct PendingWakes {
     /// Connections to wake.
     connections: Vec<Waker>,
-    /// The lane is awake, or called, and looks here before it sleeps again.
-    will_look: bool,
+    /// The worker is awake, or has been woken, and empties the queue before it sleeps again.
+    will_be_emptied: bool,
 }
 
-impl Desk {
-    fn notes(&self) -> MutexGuard<'_, Notes> {
+impl WakeQueue {
+    fn pending(&self) -> MutexGuard<'_, PendingWakes> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_own(&self) -> bool {
-        OWN_DESK.get() == std::ptr::from_ref(self).addr()
+        OWN_QUEUE.get() == std::ptr::from_ref(self).addr()
     }
 
-    /// Wakes a connection, from another thread.
-    fn leave_word(&self, connection: Waker) {
-        let mut notes = self.notes();
-        if notes.will_look {
-            notes.connections.push(connection);
+    /// Queues a wake of a connection, from another thread.
+    fn defer_wake(&self, connection: Waker) {
+        let mut pending = self.pending();
+        if pending.will_be_emptied {
+            pending.connections.push(connection);
             return;
         }
-        notes.will_look = true;
-        drop(notes);
+        pending.will_be_emptied = true;
+        drop(pending);
         wake_after_turn(connection);
     }
 
-    /// Wakes the connections that others left word for, on the lane.
-    fn look(&self) {
-        let connections = std::mem::take(&mut self.notes().connections);
+    /// Does the queued wakes, on the worker.
+    fn wake_pending(&self) {
+        let connections = std::mem::take(&mut self.pending().connections);
         for connection in connections {
             connection.wake();
         }
     }
 
-    /// The lane is about to sleep, unless there is something to do.
-    fn leave(&self) {
-        let mut notes = self.notes();
-        notes.will_look = !notes.connections.is_empty();
-        drop(notes);
-        self.look();
+    /// The worker is about to sleep, unless a wake is queued.
+    fn on_park(&self) {
+        let mut pending = self.pending();
+        pending.will_be_emptied = !pending.connections.is_empty();
+        drop(pending);
+        self.wake_pending();
     }
 
-    /// The lane is awake.
-    fn come_back(&self) {
-        self.notes().will_look = true;
-        self.look();
+    /// The worker is awake.
+    fn on_unpark(&self) {
+        self.pending().will_be_emptied = true;
+        self.wake_pending();
     }
 }
 
-/// The waker of a connection.
-struct Caller {
-    desk: Arc<Desk>,
+/// The waker of a connection: directly on its own worker, through the queue from other threads.
+struct QueuedWaker {
+    queue: Arc<WakeQueue>,
     connection: Waker,
 }
 
-impl Wake for Caller {
+impl Wake for QueuedWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if self.desk.is_own() {
+        if self.queue.is_own() {
             self.connection.wake_by_ref();
         } else {
-            self.desk.leave_word(self.connection.clone());
+            self.queue.defer_wake(self.connection.clone());
         }
     }
 }
 
-/// Serves a connection whose wakes go by the desk of its lane. A lane that is never idle looks there at each turn of one.
-async fn at_desk(desk: Arc<Desk>, served: impl Future<Output = ()>) {
+/// Serves a connection whose wakes go through the queue of its worker. The queue is emptied at each turn as well, since a worker that
+/// is never idle does not park.
+async fn with_wake_queue(queue: Arc<WakeQueue>, served: impl Future<Output = ()>) {
     let mut served = pin!(served);
     let mut known: Option<(Waker, Waker)> = None;
     poll_fn(|cx| {
-        desk.look();
+        queue.wake_pending();
         if !matches!(&known, Some((connection, _)) if connection.will_wake(cx.waker())) {
             let connection = cx.waker().clone();
-            let caller = Caller {
-                desk: desk.clone(),
+            let queued = QueuedWaker {
+                queue: queue.clone(),
                 connection: connection.clone(),
             };
-            known = Some((connection, Arc::new(caller).into()));
+            known = Some((connection, Arc::new(queued).into()));
         }
         let (_, waker) = known.as_ref().expect("just made");
         served.as_mut().poll(&mut Context::from_waker(waker))
@@ -210,12 +215,12 @@ async fn at_desk(desk: Arc<Desk>, served: impl Future<Output = ()>) {
     .await;
 }
 
-/// A connection's calls under way, as its lane counts them. Lives and dies on the lane's thread.
+/// A connection's calls under way, as its worker counts them. Made and dropped on the worker's thread.
 #[derive(Default)]
 pub(crate) struct CallsUnderWay(usize);
 
 impl CallsUnderWay {
-    /// Takes note of how many there are now.
+    /// Sets how many there are now.
     pub(crate) fn set(&mut self, count: usize) {
         CALLS.set(CALLS.get() - self.0 + count);
         self.0 = count;
@@ -226,7 +231,7 @@ impl CallsUnderWay {
         self.0 > 0
     }
 
-    /// Returns true when the lane serves one call and no other.
+    /// Returns true when the worker serves one call and no other.
     pub(crate) fn is_one() -> bool {
         CALLS.get() == 1
     }
@@ -238,25 +243,25 @@ impl Drop for CallsUnderWay {
     }
 }
 
-/// A connection's place on its thread.
-struct Place {
-    lanes: Arc<[Lane]>,
+/// Counts a connection at its worker until it is dropped.
+struct ServedConnection {
+    workers: Arc<[ConnectionWorker]>,
     index: usize,
 }
 
-impl Place {
-    fn take(lanes: Arc<[Lane]>, index: usize) -> Self {
-        if let Some(lane) = lanes.get(index) {
-            lane.connections.fetch_add(1, Ordering::Relaxed);
+impl ServedConnection {
+    fn new(workers: Arc<[ConnectionWorker]>, index: usize) -> Self {
+        if let Some(worker) = workers.get(index) {
+            worker.connections.fetch_add(1, Ordering::Relaxed);
         }
-        Self { lanes, index }
+        Self { workers, index }
     }
 }
 
-impl Drop for Place {
+impl Drop for ServedConnection {
     fn drop(&mut self) {
-        if let Some(lane) = self.lanes.get(self.index) {
-            lane.connections.fetch_sub(1, Ordering::Relaxed);
+        if let Some(worker) = self.workers.get(self.index) {
+            worker.connections.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -271,13 +276,13 @@ mod tests {
 
     use super::*;
 
-    /// Answers that another thread gives to connections of all lanes, one at a time, many at once, and while a lane falls asleep:
+    /// Answers that another thread gives to connections of all workers, one at a time, many at once, and while a worker falls asleep:
     /// each wakes its connection.
     #[tokio::test]
     async fn no_answer_of_another_thread_is_missed() {
         const CONNECTIONS: usize = 9;
         const ROUNDS: usize = 400;
-        let lanes = Lanes::start().expect("lanes start");
+        let workers = ConnectionWorkers::start().expect("workers start");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
         let address = listener.local_addr().expect("is bound");
         let (asks, asked) = mpsc::channel::<ReplySender<usize>>();
@@ -285,7 +290,7 @@ mod tests {
         for _ in 0..CONNECTIONS {
             let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
             let (asks, ends) = (asks.clone(), ends.clone());
-            lanes.serve(near.expect("connects"), move |stream| async move {
+            workers.serve(near.expect("connects"), move |stream| async move {
                 for round in 0..ROUNDS {
                     let (sender, answer) = runtime::reply();
                     let _ = asks.send(sender);
@@ -301,7 +306,7 @@ mod tests {
             let mut held = Vec::new();
             while let Ok(sender) = asked.recv() {
                 held.push(sender);
-                // All have asked as often: whoever asks waits for one of these.
+                // All have asked as often: each that asks waits for one of these.
                 if held.len() == CONNECTIONS {
                     for (sender, round) in held.drain(..).zip(&mut rounds) {
                         if *round % 7 == 3 {
