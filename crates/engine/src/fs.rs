@@ -846,6 +846,17 @@ impl FsHandle {
         Box::pin(async move { self.call(|fs| async move { fs.statfs().await }).await })
     }
 
+    /// Returns the number of files without a name that are not freed yet.
+    ///
+    /// # Errors
+    /// The file system is gone, or cannot be read.
+    pub fn unlinked_count(&self) -> Request<'_, FsResult<u64>> {
+        Box::pin(async move {
+            self.call(|fs| async move { fs.unlinked_count().await })
+                .await
+        })
+    }
+
     /// Keeps a file alive although its last name goes, until as many releases.
     ///
     /// # Errors

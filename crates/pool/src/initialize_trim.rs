@@ -117,8 +117,22 @@ const TRIM_RATE: &str = "org.zfsonlinux:vdev_trim_rate";
 const TRIM_PARTIAL: &str = "org.zfsonlinux:vdev_trim_partial";
 const TRIM_SECURE: &str = "org.zfsonlinux:vdev_trim_secure";
 
-/// Where a metaslab is on its vdev, and where it ends on a leaf: 0 when it has nothing there.
-type MetaslabSpan = (Range<u64>, u64);
+/// A metaslab, as a leaf of its vdev has it.
+struct MetaslabSpan {
+    /// Where it is on the vdev.
+    on_vdev: Range<u64>,
+    /// Bytes on the leaf.
+    leaf_size: u64,
+    /// Where it ends on the leaf: 0 when it has nothing there.
+    leaf_end: u64,
+}
+
+/// Free bytes of a leaf that an activity is about, and those of them that are done.
+#[derive(Clone, Copy, Default)]
+struct ActivityProgress {
+    done_bytes: u64,
+    all_bytes: u64,
+}
 
 /// One activity on one device.
 #[derive(Default)]
@@ -245,11 +259,20 @@ impl ActivityJob {
         self.stopped.set(false);
     }
 
-    fn status(&self, percent: u64) -> LeafActivityStatus {
+    fn status(&self, progress: ActivityProgress) -> LeafActivityStatus {
+        let state = self.state.get();
+        let active = state == LeafActivityState::Active;
         LeafActivityStatus {
-            state: self.state.get(),
+            state,
             time: self.time.get(),
-            percent,
+            percent: match state {
+                LeafActivityState::Complete => 100,
+                _ => progress.done_bytes * 100 / (progress.all_bytes + 1),
+            },
+            remaining_bytes: match active {
+                true => progress.all_bytes - progress.done_bytes,
+                false => 0,
+            },
             unsupported: self.unsupported.get(),
         }
     }
@@ -428,33 +451,35 @@ impl ImportedPool {
         let Some(job) = known else {
             return LeafActivityStatus::default();
         };
-        let percent = match job.state.get() {
-            LeafActivityState::Complete => 100,
+        let progress = match job.state.get() {
             LeafActivityState::Active | LeafActivityState::Suspended => self.progress(leaf, &job),
-            _ => 0,
+            _ => ActivityProgress::default(),
         };
-        job.status(percent)
+        job.status(progress)
     }
 
-    /// How much of the free space is done, in percent.
-    fn progress(&self, leaf: Guid, job: &ActivityJob) -> u64 {
+    /// How much of the free space is done.
+    fn progress(&self, leaf: Guid, job: &ActivityJob) -> ActivityProgress {
+        let mut progress = ActivityProgress::default();
         let Some((top, spans)) = self.spans(leaf) else {
-            return 0;
+            return progress;
         };
-        let (mut all, mut done) = (0_u64, 0);
-        for (number, (span, on_leaf)) in spans.into_iter().enumerate() {
+        for (number, span) in spans.into_iter().enumerate() {
             let number = u32::try_from(number).unwrap_or(u32::MAX);
-            let size = span.end - span.start;
+            let size = span.on_vdev.end - span.on_vdev.start;
             let free = size.saturating_sub(self.store().metaslab_allocated(top, number));
-            all += free;
-            if on_leaf <= job.offset.get() {
-                done += free;
+            // The leaf's part of it.
+            let part = u128::from(free) * u128::from(span.leaf_size) / u128::from(size.max(1));
+            let part = u64::try_from(part).unwrap_or(free);
+            progress.all_bytes += part;
+            if span.leaf_end <= job.offset.get() {
+                progress.done_bytes += part;
             }
         }
-        done * 100 / (all + 1)
+        progress
     }
 
-    /// The metaslabs of a leaf's vdev: where each is on the vdev and on the leaf.
+    /// The metaslabs of a leaf's vdev.
     fn spans(&self, leaf: Guid) -> Option<(u32, Vec<MetaslabSpan>)> {
         let leaves = self.tree.leaves();
         let id = leaves.iter().find(|known| known.guid == leaf)?.top;
@@ -463,7 +488,11 @@ impl ImportedPool {
         let spans = (0..top.metaslab_count).map(|number| {
             let span = top.metaslab_span(number);
             let on_leaf = self.tree.leaf_ranges(leaf, &span)?;
-            Some((span, on_leaf.last().map_or(0, |last| last.end)))
+            Some(MetaslabSpan {
+                leaf_size: on_leaf.iter().map(|range| range.end - range.start).sum(),
+                leaf_end: on_leaf.last().map_or(0, |last| last.end),
+                on_vdev: span,
+            })
         });
         Some((id, spans.collect::<Option<Vec<_>>>()?))
     }
@@ -616,12 +645,12 @@ async fn work(
     };
     let turn = imported.leaf_activities.turn(top);
     let mut stored = imported.handle.now();
-    for (number, (span, on_leaf)) in spans.into_iter().enumerate() {
-        if on_leaf <= job.offset.get() {
+    for (number, span) in spans.into_iter().enumerate() {
+        if span.leaf_end <= job.offset.get() {
             continue;
         }
         let number = u32::try_from(number).map_err(|_| PoolError::NoSuchDevice)?;
-        let mut from = span.start;
+        let mut from = span.on_vdev.start;
         loop {
             if job.stopped.get() || imported.lifecycle.is_stopped() {
                 return Ok(ActivityEnd::Stopped);
@@ -643,7 +672,7 @@ async fn work(
             }
         }
         if !job.stopped.get() {
-            job.offset.set(job.offset.get().max(on_leaf));
+            job.offset.set(job.offset.get().max(span.leaf_end));
         }
         if imported.handle.now() >= stored + STORE_EVERY {
             stored = imported.handle.now();

@@ -112,6 +112,17 @@ impl Fs {
         Ok(())
     }
 
+    /// Returns the number of files without a name that are not freed yet: those that are held, and those whose turn has not come.
+    ///
+    /// # Errors
+    /// Those of reading the unlinked set.
+    pub async fn unlinked_count(&self) -> FsResult<u64> {
+        match self.0.master.unlinked {
+            Some(set) => Ok(zap::count(self.os(), set).await?),
+            None => Ok(0),
+        }
+    }
+
     /// Waits until everything that can be freed now is free.
     ///
     /// # Errors

@@ -387,6 +387,8 @@ pub struct LeafActivityStatus {
     pub time: u64,
     /// How much of the free space is done.
     pub percent: u64,
+    /// Free bytes of the device that are not done, while it is under way.
+    pub remaining_bytes: u64,
     /// The device cannot.
     pub unsupported: bool,
 }

@@ -245,6 +245,7 @@ mod tests {
         zfs holds rHp
         zfs release r
         zfs diff FHth
+        zfs wait t:
     ";
 
     fn all() -> Vec<(&'static str, &'static Entry)> {

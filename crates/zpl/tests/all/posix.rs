@@ -270,6 +270,7 @@ fn a_held_file_outlives_its_name() {
         fs.remove(root, b"f", &admin).await.expect("removes");
         let attr = fs.getattr(id).await.expect("held");
         assert_eq!((attr.links, attr.size), (0, 5));
+        assert_eq!(fs.unlinked_count().await, Ok(1));
         write(&fs, id, 5, b" world", &admin).await.expect("writes");
         assert_eq!(
             fs.read(id, 0, 100, &admin).await.expect("reads").to_vec(),
@@ -281,6 +282,7 @@ fn a_held_file_outlives_its_name() {
         );
         fs.release(id);
         fs.wait_unlinked_drained().await.expect("open");
+        assert_eq!(fs.unlinked_count().await, Ok(0));
         assert_eq!(fs.getattr(id).await, Err(FsError::Stale));
     });
 }

@@ -15,6 +15,7 @@ mod streams;
 mod unsupported;
 mod upgrade;
 mod userspace;
+mod wait;
 
 use engine::property::{Attribute, DatasetKind, PROPERTIES, Property};
 use engine::{DatasetFilter, DatasetInfo, EngineError, PoolHandle, PropertyQuery};
@@ -75,7 +76,7 @@ pub(crate) const TABLE: Table = &[
         entry!(unsupported::UNLOAD_KEY),
         entry!(unsupported::CHANGE_KEY),
         entry!(unsupported::REDACT),
-        entry!(unsupported::WAIT),
+        entry!(wait::WAIT, wait::run),
         entry!(unsupported::ZONE),
         entry!(unsupported::UNZONE),
     ],

@@ -69,16 +69,6 @@ pub(super) const REDACT: Command = Command {
     ..Command::NEW
 };
 
-/// The declaration of `zfs wait`.
-pub(super) const WAIT: Command = Command {
-    name: "wait",
-    summary: "wait until an activity has ended",
-    usage: "\twait [-t <activity>] <filesystem>\n",
-    says_missing: false,
-    words: &[Word::Dataset],
-    ..Command::NEW
-};
-
 /// The declaration of `zfs zone`.
 pub(super) const ZONE: Command = Command {
     name: "zone",

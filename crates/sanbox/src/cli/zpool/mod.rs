@@ -22,6 +22,7 @@ mod split;
 mod status;
 mod unsupported;
 mod upgrade;
+mod wait;
 
 use std::path::Path;
 use std::time::Duration;
@@ -91,7 +92,7 @@ pub(crate) const TABLE: Table = &[
         entry!(get::SET, get::set),
         entry!(history::SYNC, history::sync),
     ],
-    &[entry!(scan::WAIT, scan::wait)],
+    &[entry!(wait::WAIT, wait::run)],
     &[entry!(unsupported::DDTPRUNE)],
 ];
 

@@ -6,7 +6,7 @@ use engine::{
     EngineError, LeafActivity, PoolHandle, PoolStatus, RebuildState, RemovalStage, VdevStatus,
 };
 
-use super::{Subject, leaf_work, open_pool, subject, subjects, unavailable};
+use super::{Subject, leaf_work, subject, subjects, unavailable};
 use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, Outcome, Session};
 
@@ -71,28 +71,8 @@ pub(super) const SCRUB: Command = Command {
     ..Command::NEW
 };
 
-options! {
-    WaitOption {
-        Scripted = short('H', "no headings, tabs between the columns"),
-        Exact = short('p', "exact numbers"),
-        Stamp(String) = valued('T', "d|u", "print the time before each round, as a date or in seconds since 1970"),
-        Activities(String) = valued('t', "activity[,...]", "these: discard, free, initialize, replace, remove, resilver, scrub, trim, raidz_expand"),
-    }
-}
-
-/// The declaration of `zpool wait`.
-pub(super) const WAIT: Command = Command {
-    name: "wait",
-    summary: "wait until activities have ended",
-    usage: "\twait [-Hp] [-T d|u] [-t <activity>[,...]] <pool> [interval]\n",
-    flags: WaitOption::FLAGS,
-    says_missing: false,
-    words: &[Word::Pool],
-    ..Command::NEW
-};
-
 /// How often a waiting command looks.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 // OpenZFS: cmd/zpool/zpool_main.c, zpool_do_scrub, scrub_callback; lib/libzfs, zpool_scan (words)
 pub(super) async fn scrub(session: &Session, arguments: &[String]) -> Outcome {
@@ -279,80 +259,8 @@ pub(super) async fn clear(session: &Session, arguments: &[String]) -> Outcome {
     }
 }
 
-/// Activities `zpool wait` knows.
-// OpenZFS: cmd/zpool/zpool_main.c, zpool_do_wait
-const ACTIVITIES: [&str; 9] = [
-    "discard",
-    "free",
-    "initialize",
-    "replace",
-    "remove",
-    "resilver",
-    "scrub",
-    "trim",
-    "raidz_expand",
-];
-
-pub(super) async fn wait(session: &Session, arguments: &[String]) -> Outcome {
-    let mut wanted: Vec<String> = Vec::new();
-    let operands = session.read_options(arguments, |session, option| {
-        match option {
-            WaitOption::Activities(list) => {
-                for word in list.split(',') {
-                    if !ACTIVITIES.contains(&word) {
-                        return Err(session.misuse(format!("invalid activity '{word}'")));
-                    }
-                    wanted.push(word.to_owned());
-                }
-            }
-            WaitOption::Scripted | WaitOption::Exact | WaitOption::Stamp(_) => {}
-        }
-        Ok(())
-    })?;
-    if wanted.is_empty() {
-        wanted = ACTIVITIES.iter().map(|word| (*word).to_owned()).collect();
-    }
-    let Some((name, rest)) = operands.split_first() else {
-        return Err(session.misuse("missing 'pool' argument"));
-    };
-    if rest.len() > 1 {
-        return Err(session.misuse("too many arguments"));
-    }
-    if !rest.is_empty() {
-        return Err(session
-            .fail("zpool wait with an interval: not supported by this version of sanbox yet"));
-    }
-    let pool = open_pool(session, name).await?;
-    loop {
-        wait_for(session, &pool, |status| {
-            wanted.iter().any(|word| is_active(status, word))
-        })
-        .await?;
-        let freeing = wanted.iter().any(|word| word == "free");
-        if !freeing || freeing_bytes(&pool).await == 0 {
-            return Ok(());
-        }
-        let status = pool.status().await;
-        let status = status.map_err(|error| session.fail(error.to_string()))?;
-        if let Some(reason) = status.freeing_stopped {
-            return Err(session.fail(format!(
-                "cannot wait for '{name}' to free what was destroyed: {reason}"
-            )));
-        }
-        tokio::time::sleep(LOOK_EVERY).await;
-    }
-}
-
-async fn freeing_bytes(pool: &PoolHandle) -> u64 {
-    let properties = pool.properties().await.unwrap_or_default();
-    let freeing = properties.iter().find(|entry| entry.name == "freeing");
-    match freeing.map(|entry| &entry.value) {
-        Some(engine::pool_property::PropertyValue::Number(bytes)) => *bytes,
-        _ => 0,
-    }
-}
-
-fn is_active(status: &PoolStatus, activity: &str) -> bool {
+/// Whether an activity that `zpool wait` waits for is under way.
+pub(super) fn is_active(status: &PoolStatus, activity: &str) -> bool {
     match activity {
         "discard" => is_discarding(status),
         "trim" => leaf_work::is_active(status, LeafActivity::Trim),
