@@ -21,7 +21,7 @@ seed      runs one seed (fault: of the fault campaign) and tells more; --dump wr
 --histories  long histories of snapshots, clones, volumes, promotions and rollbacks instead of file work
 --devices    vdevs, logs, spares and cache devices join the pool and leave it meanwhile
 --removals   vdevs that hold data join the pool and leave it all the time, in small steps
-hostile   imports, reads, scrubs and writes pools somebody changed to harm, with every checksum computed again
+hostile   imports, reads, scrubs and writes pools changed to harm, with every checksum computed again
 canary    runs seeds whose flushes lie; they must fail
 
 Checks the pool on the given disk images (all disks of one pool, in any order) and prints what is wrong with it.

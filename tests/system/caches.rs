@@ -65,7 +65,8 @@ fn a_cache_device_is_filled_by_reads_and_answers_after_an_import() {
     let made = place.run(
         "truncate -s 512M a; truncate -s 256M c; zpool create tank $PWD/a cache $PWD/c && \
          zfs set compression=off recordsize=16K tank && zfs create tank/fs && head -c 40000000 /dev/urandom > f && \
-         split -n 10 -d -a 1 f f. && for part in f.?; do sanbox put $part tank/fs:/; done; zpool sync tank; sanbox tune zfs_arc_max=8M l2arc_noprefetch=0",
+         split -n 10 -d -a 1 f f. && for part in f.?; do sanbox put $part tank/fs:/; done; zpool sync tank; \
+         sanbox tune zfs_arc_max=8M l2arc_noprefetch=0",
     );
     assert_eq!(made, "");
     let held = fill(&place);

@@ -11,18 +11,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-/// Files that stand in circles, by crate, at most. A crate that is not named has none.
+/// Files that stand in circles, by crate, at most. A crate that is not named has none. What remains: in iscsi a connection, its
+/// session, the session's target and their tasks reach each other at run time, and SCSI commands stand beside the unit that they
+/// change; in runtime a disk and a timer hold the handle of the executor that drives them; in the others, types and behaviour are
+/// not parted yet.
 pub(crate) const CIRCLES_MAX: &[(&str, usize)] = &[
-    ("arc", 2),
     ("dmu", 9),
-    ("engine", 5),
     ("iscsi", 13),
-    ("nfs", 8),
     ("pool", 35),
     ("runtime", 4),
     ("sanbox", 14),
     ("vdev", 10),
-    ("zil", 2),
     ("zio", 7),
     ("zpl", 13),
 ];

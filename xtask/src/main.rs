@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, reason = "a command line tool")]
 
 mod circles;
+mod glossary;
 mod ratchet;
 mod test;
 mod tidy;

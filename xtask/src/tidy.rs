@@ -5,6 +5,7 @@
 //! names that belong to a machine rather than to the project.
 
 use crate::circles::{CIRCLES_MAX, Circles};
+use crate::glossary;
 use crate::ratchet::Ratchet;
 use anyhow::{Context as _, Result, bail};
 use std::collections::BTreeMap;
@@ -24,26 +25,15 @@ const SAME_LAYER: &[(&str, &str)] = &[
 /// Crates of layers 1 to 5: they see the world only through `runtime`.
 const ENGINE_LAYER_MAX: i64 = 5;
 
-/// Names an engine crate may not use, and what to use instead.
+/// Names an engine crate may not use, and what to use instead. Those of the standard library are in clippy.toml.
 const ENGINE_BANS: &[(&str, &str)] = &[
     ("tokio::", "the runtime crate's tasks, timers and mailboxes"),
-    ("std::time::Instant", "runtime::Instant and Handle::now"),
-    ("std::time::SystemTime", "Handle::wall_clock"),
-    ("SystemTime::now", "Handle::wall_clock"),
-    ("Instant::now()", "Handle::now"),
-    ("std::thread", "Handle::spawn or Handle::compute"),
-    ("thread::sleep", "Handle::sleep"),
-    (
-        "collections::HashMap",
-        "BTreeMap (iteration order must not depend on the process)",
-    ),
-    (
-        "collections::HashSet",
-        "BTreeSet (iteration order must not depend on the process)",
-    ),
     ("getrandom", "Handle::random_u64"),
     ("serde::", "plain data; the outermost crates convert"),
 ];
+
+/// What the lib.rs of an engine crate denies.
+const ENGINE_LINTS: &str = "deny(clippy::disallowed_methods, clippy::disallowed_types)";
 
 /// Files above this many lines need an entry in `LARGE`.
 const LINES_MAX: usize = 1500;
@@ -92,6 +82,7 @@ pub(crate) fn run(root: &Path, lists: bool) -> Result<()> {
     let mut files = 0;
     let mut ratchet = Ratchet::default();
     let mut circles = Circles::default();
+    let mut lower_case = String::new();
     for file in sources(root)? {
         files += 1;
         let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
@@ -103,10 +94,16 @@ pub(crate) fn run(root: &Path, lists: bool) -> Result<()> {
         source(&shown, &text, layer_of(&file, &packages), &mut findings);
         ratchet.add(&shown, &text, &mut findings);
         circles.add(&shown, &text);
+        if shown.starts_with("crates/") {
+            lower_case.push_str(&text.to_lowercase());
+        }
     }
     if files == 0 {
         bail!("tidy found no source file: it looked in the wrong place");
     }
+    let words = root.join("docs/glossary.md");
+    let words = fs::read_to_string(words).context("read docs/glossary.md")?;
+    glossary::check(&words, &lower_case, &mut findings);
     ratchet.judge(&mut findings);
     circles.judge(CIRCLES_MAX, &mut findings);
     if lists {
@@ -269,6 +266,13 @@ fn source(shown: &str, text: &str, layer: Option<i64>, findings: &mut Vec<String
     if is_root && in_crates && !may_be_unsafe && !text.contains("#![forbid(unsafe_code)]") {
         findings.push(format!("{shown}: no #![forbid(unsafe_code)]"));
     }
+    let is_engine_root =
+        shown.ends_with("src/lib.rs") && layer.is_some_and(|l| l <= ENGINE_LAYER_MAX);
+    if is_engine_root && in_crates && !text.contains(ENGINE_LINTS) {
+        findings.push(format!(
+            "{shown}: an engine crate without {ENGINE_LINTS} (clippy.toml)"
+        ));
+    }
     let is_host = shown.starts_with("crates/runtime/src/host");
     let is_engine = in_crates && layer.is_some_and(|l| l <= ENGINE_LAYER_MAX);
     let mut in_tests = is_test;
@@ -312,10 +316,15 @@ mod tests {
 
     #[test]
     fn clocks_are_banned_in_the_engine_only() {
-        let text = "//! x\nfn f() { std::time::SystemTime::now(); }\n";
-        assert_eq!(findings("crates/dmu/src/tx.rs", text, Some(3)).len(), 2);
+        let text = "//! x\nfn f() { tokio::time::Instant::now(); }\n";
+        assert_eq!(findings("crates/dmu/src/tx.rs", text, Some(3)).len(), 1);
         assert!(findings("crates/manage/src/x.rs", text, Some(6)).is_empty());
         assert!(findings("crates/runtime/src/host/clock.rs", text, Some(1)).is_empty());
+        let root = "//! x\n#![forbid(unsafe_code)]\n";
+        assert_eq!(findings("crates/dmu/src/lib.rs", root, Some(3)).len(), 1);
+        assert!(findings("crates/nfs/src/lib.rs", root, Some(6)).is_empty());
+        let denied = format!("{root}#![cfg_attr(not(test), {ENGINE_LINTS})]\n");
+        assert!(findings("crates/dmu/src/lib.rs", &denied, Some(3)).is_empty());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use ondisk::{BlockPointer, Compression};
 use runtime::IoBuf;
 
-use crate::identity::Identity;
+use crate::identity::{Identity, is_metadata};
 use crate::policy::{Found, List, NewEntry, PREFETCHED, Policy};
 use crate::stats::CacheStats;
 use crate::whatif::Models;
@@ -439,8 +439,4 @@ pub(crate) enum EntryOrigin {
     ReadAhead,
     /// It was written.
     Written,
-}
-
-pub(crate) fn is_metadata(bp: &BlockPointer) -> bool {
-    bp.level() > 0 || bp.object_type().is_metadata()
 }

@@ -45,3 +45,8 @@ pub(crate) fn block_hash(vdev: u32, offset: u64, birth: u64) -> u64 {
     word = (word ^ (word >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
     word ^ (word >> 32)
 }
+
+/// Whether a block counts as metadata: indirect blocks, and blocks of objects that hold structure.
+pub(crate) fn is_metadata(bp: &BlockPointer) -> bool {
+    bp.level() > 0 || bp.object_type().is_metadata()
+}

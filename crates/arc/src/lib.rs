@@ -11,6 +11,7 @@
 //! What it does not know: objects and datasets, holes and embedded blocks (those are never cached).
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod entries;
 mod identity;
@@ -151,7 +152,10 @@ impl Cache {
                 Some(Hit::Stored(stored)) => ReadPlan::Decompress(stored),
                 None => match state.reads.get(&identity).cloned() {
                     Some(read) => {
-                        state.stats.joined.count(prefetch, entries::is_metadata(bp));
+                        state
+                            .stats
+                            .joined
+                            .count(prefetch, identity::is_metadata(bp));
                         if !prefetch && !read.demanded.replace(true) {
                             // Read ahead, but too late: a demand read waits for it already.
                             state.note_late_prefetch();

@@ -9,6 +9,7 @@
 //!
 //! It does not know datasets, files or the intent log.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod allocate;
 mod blocks;

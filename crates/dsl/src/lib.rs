@@ -8,6 +8,7 @@
 //! It does not know files, volumes' contents, devices or how a pool is imported.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod async_destroy;
 mod bookmark;

@@ -11,9 +11,11 @@
 //! print after `cannot ...: `).
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod control_dir;
 mod dataset;
+mod delegated;
 mod delegation;
 mod engine;
 mod error;
@@ -77,7 +79,7 @@ pub use pool::{
 pub mod pool_property {
     pub use pool::{
         PROPERTIES, PoolProperty, PropertyEntry, PropertyInfo, PropertyKind, PropertySource,
-        PropertyValue, human_bytes, parse_index,
+        PropertyValue, parse_index,
     };
 }
 pub use arc::{ByPurpose, CacheDeviceStats, CacheStats, L2Stats, L2Tuning, WhatIf as CacheWhatIf};

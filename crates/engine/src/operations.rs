@@ -238,7 +238,7 @@ impl PoolHandle {
         })
     }
 
-    /// Gives the checkpoint up; what it kept is freed in the background.
+    /// Gives the checkpoint up; what it held is freed in the background.
     ///
     /// # Errors
     /// There is none; the pool cannot be written.

@@ -34,7 +34,7 @@ pub(crate) struct PoolFacts {
     pub(crate) altroot: Option<PathBuf>,
     pub(crate) readonly: bool,
     pub(crate) rewound: Option<Rewound>,
-    /// Of the intent logs that were replayed, those nobody has asked for yet.
+    /// Intent logs that were replayed and have not been reported yet.
     pub(crate) replays: Replays,
 }
 
@@ -107,7 +107,7 @@ impl PoolHandle {
     /// [`EngineError::PoolClosed`].
     pub fn statistics(&self) -> Request<'_, Result<PoolStatistics, EngineError>> {
         Box::pin(async move {
-            self.query(|context| async move { Ok(crate::statistics::collect(&context)) })
+            self.query(|context| async move { Ok(context.statistics()) })
                 .await
         })
     }
@@ -133,7 +133,7 @@ impl PoolHandle {
     pub fn tune(&self, change: TuningChange) -> Request<'_, Result<(), EngineError>> {
         Box::pin(async move {
             self.run_as_root(|context| async move {
-                crate::statistics::tune(&context, change);
+                context.tune(change);
                 Ok(())
             })
             .await

@@ -19,7 +19,9 @@ use zvol::{Volume, VolumeOptions};
 use crate::EngineError;
 use crate::fast_path::FastPath;
 use crate::invalidation::Watches;
-use crate::statistics::{Client, DatasetStatistics, Replays, RequestStatistics};
+use crate::statistics::{
+    Client, DatasetStatistics, PoolStatistics, Replays, RequestStatistics, TuningChange,
+};
 
 /// Requests under way at once in one pool; more wait in the mailbox.
 ///
@@ -46,12 +48,12 @@ pub enum Ending {
     Close,
     /// `zpool export`: written out and marked as exported.
     Export {
-        /// Command line for the pool's history, and the user who gave it.
+        /// Command line for the pool's history, and the user that gave it.
         command: Option<(String, u32)>,
     },
     /// `zpool destroy`: marked as destroyed.
     Destroy {
-        /// Command line for the pool's history, and the user who gave it.
+        /// Command line for the pool's history, and the user that gave it.
         command: Option<(String, u32)>,
     },
     /// The disks are let go without writing anything, as a crash would: for a pool that cannot be
@@ -262,6 +264,42 @@ impl Drop for Lease {
         self.0.users.set(users - 1);
         if self.0.users.get() == 0 {
             self.0.idle.notify_all();
+        }
+    }
+}
+
+impl PoolContext {
+    /// Collects the statistics of the pool.
+    pub(crate) fn statistics(&self) -> PoolStatistics {
+        let (cache, clock) = (self.pool.cache(), self.pool.clock());
+        PoolStatistics {
+            cache: cache.stats(),
+            l2: cache.l2_stats(),
+            devices: cache.devices(),
+            l2_tuning: cache.l2_tuning(),
+            datasets: self.dataset_statistics(),
+            dirty_bytes: clock.dirty_bytes_total(),
+            dirty_bytes_max: clock.dirty_bytes_max(),
+            open_txg: clock.open_txg().0,
+            synced_txg: clock.last_synced().0,
+            transactions: clock.counters(),
+        }
+    }
+
+    /// Changes limits of the pool.
+    pub(crate) fn tune(&self, change: TuningChange) {
+        let cache = self.pool.cache();
+        if let Some(bytes) = change.cache_bytes {
+            cache.set_limit(bytes);
+        }
+        if let Some(bytes) = change.pressed_bytes {
+            cache.press(bytes);
+        }
+        if let Some(tuning) = change.l2 {
+            cache.set_l2_tuning(tuning);
+        }
+        if let Some(paused) = change.removal_paused {
+            self.pool.pause_removal(paused);
         }
     }
 }

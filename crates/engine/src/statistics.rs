@@ -17,8 +17,6 @@ use dsl::Traffic;
 use runtime::{Handle, Instant};
 use zil::ZilStats;
 
-use crate::pool_mailbox::PoolContext;
-
 /// Clients told apart in one dataset; the requests of more are counted together.
 const CLIENTS_MAX: usize = 256;
 
@@ -57,9 +55,9 @@ pub enum Phase {
     Log,
     /// A device to make durable what it took.
     Flush,
-    /// PoolContext for dirty data: the throttle of the transaction groups.
+    /// Dirty data to fall below its limit: the write throttle.
     Throttle,
-    /// A transaction group to reach the devices.
+    /// A txg to reach the devices.
     Txg,
     /// A device, reading or writing.
     Device,
@@ -328,38 +326,6 @@ impl RequestStatistics {
 
 fn nanoseconds(from: Instant, to: Instant) -> u64 {
     to.as_nanos().saturating_sub(from.as_nanos())
-}
-
-pub(crate) fn collect(context: &PoolContext) -> PoolStatistics {
-    let (cache, clock) = (context.pool.cache(), context.pool.clock());
-    PoolStatistics {
-        cache: cache.stats(),
-        l2: cache.l2_stats(),
-        devices: cache.devices(),
-        l2_tuning: cache.l2_tuning(),
-        datasets: context.dataset_statistics(),
-        dirty_bytes: clock.dirty_bytes_total(),
-        dirty_bytes_max: clock.dirty_bytes_max(),
-        open_txg: clock.open_txg().0,
-        synced_txg: clock.last_synced().0,
-        transactions: clock.counters(),
-    }
-}
-
-pub(crate) fn tune(context: &PoolContext, change: TuningChange) {
-    let cache = context.pool.cache();
-    if let Some(bytes) = change.cache_bytes {
-        cache.set_limit(bytes);
-    }
-    if let Some(bytes) = change.pressed_bytes {
-        cache.press(bytes);
-    }
-    if let Some(tuning) = change.l2 {
-        cache.set_l2_tuning(tuning);
-    }
-    if let Some(paused) = change.removal_paused {
-        context.pool.pause_removal(paused);
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::pin::Pin;
 
 use crate::pdu::Out;
 
-/// The owner of a connection's socket: where its PDUs go and its requests run. Calls come from any thread, in the order in which the PDUs are to be written.
+/// The owner of a connection's socket: where its PDUs go and its requests run. Calls come from any thread, in the order in which
+/// the PDUs are to be written.
 pub trait Transport: Send + Sync {
     /// Writes a PDU after those before it.
     fn send(&self, out: Out);

@@ -2,8 +2,8 @@
 //!
 //! A [`Server`] knows targets and sessions. For each TCP connection the owner of the sockets makes a [`Connection`], asks it for
 //! the [`Shape`] of what follows a header, hands the PDU in with [`Connection::receive`], and writes what comes out of its
-//! [`Transport`], which also runs the work that waits for volumes. Data to be written stays in the buffers it was read into. So the crate knows no sockets, no clocks and no executor, and runs under
-//! simulated time as on the host.
+//! [`Transport`], which also runs the work that waits for volumes. Data to be written stays in the buffers it was read into. So the
+//! crate knows no sockets, no clocks and no executor, and runs under simulated time as on the host.
 //!
 //! Guarantees: no input makes it panic or allocate more than limits say; a command's status says stable only what the engine said
 //! is stable; commands of a session start in the order of their numbers; an aborted command answers nothing, and has ended before

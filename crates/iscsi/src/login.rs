@@ -1,4 +1,4 @@
-//! The login phase: who the initiator is, whether it may come in, and what is agreed on. RFC 7143 section 6.
+//! The login phase: the initiator's name, whether it may log in, and what is negotiated. RFC 7143 section 6.
 
 use std::sync::Arc;
 
@@ -264,7 +264,7 @@ impl Login {
             .as_ref()
             .and_then(|target| target.spec().redirect)
             .filter(|address| *address != connection.local);
-        // Whoever has come by the address that others are sent to is at the right place.
+        // An initiator that came by the address to which others are redirected is at the right portal.
         if let Some(address) = redirect {
             push(&mut answer.text, "TargetAddress", &address.to_string());
             return Err(Refused(status::MOVED));
@@ -274,7 +274,7 @@ impl Login {
         Ok(Some((session, self.terms.clone())))
     }
 
-    /// Learns who asks for what.
+    /// Takes the names of the initiator and the target.
     fn identify(
         &mut self,
         connection: &Arc<ConnectionCore>,

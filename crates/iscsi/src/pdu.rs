@@ -125,7 +125,7 @@ pub struct Rest {
 }
 
 impl Framing {
-    /// Before anybody has logged in: no digests, and little data.
+    /// Before the login: no digests, and little data.
     pub(crate) fn login() -> Self {
         Self {
             header_digest: false,

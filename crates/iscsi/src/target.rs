@@ -1,4 +1,4 @@
-//! Targets: names, who may log in, and which units they show.
+//! Targets: names, initiators that may log in, and the units they show.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -44,7 +44,7 @@ pub struct TargetSpec {
     pub alias: String,
     /// Addresses to be told in discovery; none means the one the initiator has reached.
     pub portals: Vec<Portal>,
-    /// Names and addresses of initiators that may log in; none is everybody.
+    /// Names and addresses of initiators that may log in; none is all.
     pub initiators: Vec<String>,
     /// What initiators must know.
     pub chap: Option<Chap>,
@@ -102,11 +102,11 @@ pub(crate) struct Target {
     state: Mutex<TargetState>,
 }
 
-/// A unit, and who sees it.
+/// A unit, and the initiators that see it.
 #[derive(Clone)]
 pub(crate) struct MappedUnit {
     pub(crate) unit: Arc<LogicalUnit>,
-    /// Names and addresses of initiators; none is everybody.
+    /// Names and addresses of initiators; none is all.
     pub(crate) initiators: Vec<String>,
 }
 
@@ -226,7 +226,7 @@ impl Target {
         seen.map(|(number, _)| *number).collect()
     }
 
-    /// All units, whoever sees them.
+    /// All units, for whichever initiators.
     pub(crate) fn units(&self) -> Vec<Arc<LogicalUnit>> {
         let state = self.state();
         let all = state.units.values().flatten();

@@ -9,10 +9,13 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
+mod dispatch;
 pub mod exports;
 mod handle;
 mod mount;
+mod mounts;
 mod nested;
+mod outcome;
 mod portmap;
 pub mod record;
 mod reply_cache;
@@ -21,8 +24,10 @@ mod server;
 mod v3;
 mod xdr;
 
+pub use dispatch::RECORD_BYTES_MAX;
 pub use exports::Resolver;
-pub use server::{Export, Piece, RECORD_BYTES_MAX, Reply, Server, ServerConfig};
+pub use outcome::{Piece, Reply};
+pub use server::{Export, Server, ServerConfig};
 
 /// Registration with a port mapper that runs already.
 pub mod rpcbind {

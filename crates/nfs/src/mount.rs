@@ -3,12 +3,12 @@
 //! Version 1 is answered for its lists only (`showmount` of old systems); its handles are too short for ours.
 
 use crate::handle::{FileHandle, in_snapshot};
+use crate::outcome::Outcome;
 use crate::rpc::{self, Call, Refusal};
-use crate::server::{Outcome, ServedExport, Server};
+use crate::server::{ServedExport, Server};
 use crate::xdr::{self, Reader};
 use engine::{Cred, FileType, FsError};
-use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Program number of MOUNT.
@@ -29,12 +29,6 @@ enum Status {
     Access = 13,
     NotDirectory = 20,
     ServerFault = 10006,
-}
-
-/// Which client mounted what, as far as it told.
-#[derive(Debug, Default)]
-pub(crate) struct Mounts {
-    entries: BTreeSet<(IpAddr, String)>,
 }
 
 pub(crate) async fn call(

@@ -7,7 +7,6 @@
 use crate::handle::FileHandle;
 use crate::server::{ServedExport, Server};
 use engine::{Attr, FileId};
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -19,27 +18,6 @@ pub(crate) struct NestedExport {
     pub(crate) name: Vec<u8>,
     pub(crate) handle: FileHandle,
     pub(crate) attr: Attr,
-}
-
-/// Returns for each export, by guid, the names in its root that are nested exports, and their guids.
-pub(crate) fn nested_names<'a>(
-    shares: impl Iterator<Item = (u64, &'a str)> + Clone,
-) -> BTreeMap<u64, Vec<(Vec<u8>, u64)>> {
-    let by_path: BTreeMap<&str, u64> = shares
-        .clone()
-        .map(|(guid, path)| (path.trim_end_matches('/'), guid))
-        .collect();
-    let mut nested: BTreeMap<u64, Vec<(Vec<u8>, u64)>> = BTreeMap::new();
-    for (guid, path) in shares {
-        let Some((parent, name)) = path.trim_end_matches('/').rsplit_once('/') else {
-            continue;
-        };
-        if let Some(above) = by_path.get(parent).filter(|above| **above != guid) {
-            let names = nested.entry(*above).or_default();
-            names.push((name.as_bytes().to_vec(), guid));
-        }
-    }
-    nested
 }
 
 impl Server {
@@ -98,25 +76,4 @@ impl Server {
 
 async fn is_root(served: &Arc<ServedExport>, file: FileId) -> bool {
     served.export.fs.root().await.is_ok_and(|r| r.id == file)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_direct_children_lie_below() {
-        let shares = [
-            (1, "/tank"),
-            (2, "/tank/a"),
-            (3, "/tank/a/b"),
-            (4, "/tank/x/y"),
-            (5, "/"),
-        ];
-        let nested = nested_names(shares.into_iter());
-        assert_eq!(nested.get(&1), Some(&vec![(b"a".to_vec(), 2)]));
-        assert_eq!(nested.get(&2), Some(&vec![(b"b".to_vec(), 3)]));
-        assert_eq!(nested.get(&5), Some(&vec![(b"tank".to_vec(), 1)]));
-        assert_eq!(nested.len(), 3);
-    }
 }

@@ -1,7 +1,7 @@
 //! The port mapper (RFC 1833): tells clients on which port NFS and MOUNT are, and registers them with a running one.
 
+use crate::outcome::Outcome;
 use crate::rpc::{self, Call, Refusal};
-use crate::server::Outcome;
 use crate::xdr::{Reader, Writer};
 use crate::{mount, v3};
 use std::net::{IpAddr, SocketAddr};

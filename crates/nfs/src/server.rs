@@ -1,20 +1,16 @@
-//! The service: takes one RPC record, finds the program, the export and the credentials, and answers.
+//! What the service knows between calls: exports, decisions about clients, answers given, mounts. Calls are answered above it, in
+//! `dispatch`.
 
 use crate::exports::{Access, GrammarError, Resolver, Rules};
 use crate::handle::FileHandle;
-use crate::record::Record;
-use crate::reply_cache::{Admission, Key, ReplyCache, digest};
-use crate::rpc::{self, AuthProblem, Call, Credential, Refusal};
-use crate::xdr::{Malformed, Reader, Writer};
-use crate::{mount, nested, portmap, v3};
-use engine::{Client, Cred, FsHandle, IoBuf};
+use crate::mounts::Mounts;
+use crate::reply_cache::ReplyCache;
+use crate::rpc::Credential;
+use engine::{Client, Cred, FsHandle};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-
-/// The longest record the server takes, in bytes: the largest WRITE and its envelope.
-pub const RECORD_BYTES_MAX: usize = v3::TRANSFER_BYTES_MAX + 64 * 1024;
 
 /// How long a decision about a client is kept, in nanoseconds: name servers are slow, and access lists change seldom.
 const ACCESS_AGE_MAX_NS: u64 = 60_000_000_000;
@@ -48,61 +44,6 @@ pub struct ServerConfig {
     pub resolver: Box<dyn Resolver>,
 }
 
-/// One piece of a reply.
-#[derive(Debug, Clone)]
-pub enum Piece {
-    /// Bytes made for this reply.
-    Owned(Vec<u8>),
-    /// Bytes shared with the engine's cache.
-    Shared(IoBuf),
-}
-
-impl AsRef<[u8]> for Piece {
-    fn as_ref(&self) -> &[u8] {
-        match self {
-            Self::Owned(bytes) => bytes,
-            Self::Shared(bytes) => bytes,
-        }
-    }
-}
-
-/// An RPC reply without its record mark, in the pieces it lies in.
-#[derive(Debug, Clone, Default)]
-pub struct Reply {
-    /// The pieces, in order.
-    pub pieces: Vec<Piece>,
-}
-
-impl Reply {
-    /// Returns the length in bytes.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.pieces.iter().map(|piece| piece.as_ref().len()).sum()
-    }
-
-    /// Returns whether there is nothing to send.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    fn to_vec(&self) -> Vec<u8> {
-        self.pieces
-            .iter()
-            .flat_map(|piece| piece.as_ref())
-            .copied()
-            .collect()
-    }
-}
-
-impl From<Vec<u8>> for Reply {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self {
-            pieces: vec![Piece::Owned(bytes)],
-        }
-    }
-}
-
 /// An export with its rules parsed.
 pub(crate) struct ServedExport {
     pub(crate) export: Export,
@@ -121,7 +62,7 @@ struct ServerState {
     exports: RwLock<Arc<BTreeMap<u64, Arc<ServedExport>>>>,
     access_cache: Mutex<BTreeMap<(u64, IpAddr, bool), CachedAccess>>,
     replies: Mutex<ReplyCache>,
-    mounts: Mutex<mount::Mounts>,
+    mounts: Mutex<Mounts>,
     /// Clients that asked for a version that is not served, and whether that was reported.
     refused_versions: Mutex<BTreeMap<(IpAddr, u32), bool>>,
 }
@@ -148,25 +89,6 @@ pub(crate) enum HandleRefusal {
     Stale,
     /// The client is on no list.
     Forbidden,
-}
-
-/// What a procedure makes: a reply, or an answer instead of one.
-pub(crate) enum Outcome {
-    Reply(Reply),
-    Refused(Refusal),
-    Denied(AuthProblem),
-}
-
-impl From<Malformed> for Outcome {
-    fn from(_: Malformed) -> Self {
-        Self::Refused(Refusal::GarbageArguments)
-    }
-}
-
-impl From<Writer> for Outcome {
-    fn from(writer: Writer) -> Self {
-        Self::Reply(writer.into_bytes().into())
-    }
 }
 
 impl Server {
@@ -197,7 +119,7 @@ impl Server {
         let paths = exports
             .iter()
             .map(|export| (export.fs.guid(), export.path.as_str()));
-        let mut nested = nested::nested_names(paths);
+        let mut nested = nested_names(paths);
         for export in exports {
             match Rules::parse(&export.sharenfs) {
                 Ok(rules) => {
@@ -240,7 +162,7 @@ impl Server {
             .collect()
     }
 
-    fn note_refused_version(&self, client: IpAddr, version: u32) {
+    pub(crate) fn note_refused_version(&self, client: IpAddr, version: u32) {
         let mut refused = lock(&self.shared.refused_versions);
         if refused.len() >= REFUSED_VERSIONS_MAX {
             // Reported again then: rather that than memory without a bound.
@@ -249,82 +171,19 @@ impl Server {
         refused.entry((client, version)).or_insert(false);
     }
 
-    /// Answers one RPC message that came from `peer`. `None` says nothing: the message is no call.
-    ///
-    /// What the reply says is stable is stable. The same call repeated (same client, transaction id and bytes) gets the
-    /// first answer again, if running it twice would do harm.
-    pub async fn call(
-        &self,
-        peer: SocketAddr,
-        local: SocketAddr,
-        mut record: Record,
-    ) -> Option<Reply> {
-        let data = record.data.take();
-        let call = match &record.call {
-            Ok(call) => call,
-            Err(rejected) => return rpc::reject(rejected).map(Reply::from),
-        };
-        let arguments = record.arguments();
-        if call.program == v3::PROGRAM && v3::runs_once(call.procedure) {
-            let client = peer.ip().to_canonical();
-            let key = Key {
-                client,
-                xid: call.xid,
-                procedure: call.procedure,
-                digest: digest(&record.head),
-            };
-            let admission = lock(&self.shared.replies).admit(key, self.now_ns());
-            match admission {
-                Admission::Repeat(answer) => return answer.await.map(Reply::from),
-                Admission::Run(running) => {
-                    let reply = self.dispatch(peer, local, call, arguments, data).await;
-                    running.finish(&reply.to_vec());
-                    return Some(reply);
-                }
-            }
-        }
-        Some(self.dispatch(peer, local, call, arguments, data).await)
+    pub(crate) fn nfs_port(&self) -> u16 {
+        self.shared.nfs_port
     }
 
-    async fn dispatch(
-        &self,
-        peer: SocketAddr,
-        local: SocketAddr,
-        call: &Call,
-        arguments: Reader<'_>,
-        data: Option<IoBuf>,
-    ) -> Reply {
-        let mismatch = |low, high| Outcome::Refused(Refusal::ProgramMismatch { low, high });
-        let outcome = match (call.program, call.version) {
-            // RFC 5531, section 9: a flavour that is not taken is answered before the procedure is looked at.
-            (v3::PROGRAM, v3::VERSION) if matches!(call.credential, Credential::Other(_)) => {
-                Outcome::Denied(AuthProblem::TooWeak)
-            }
-            (v3::PROGRAM, v3::VERSION) => v3::call(self, peer, call, arguments, data).await,
-            (v3::PROGRAM, version) => {
-                self.note_refused_version(peer.ip(), version);
-                mismatch(v3::VERSION, v3::VERSION)
-            }
-            (mount::PROGRAM, 1 | 3) => mount::call(self, peer, call, arguments).await,
-            (mount::PROGRAM, _) => mismatch(1, 3),
-            (portmap::PROGRAM, 2..=4) => {
-                portmap::call(self.shared.nfs_port, local, call, arguments)
-            }
-            (portmap::PROGRAM, _) => mismatch(2, 4),
-            _ => Outcome::Refused(Refusal::ProgramUnavailable),
-        };
-        match outcome {
-            Outcome::Reply(reply) => reply,
-            Outcome::Refused(why) => rpc::refuse(call.xid, why).into(),
-            Outcome::Denied(problem) => rpc::deny(call.xid, problem).into(),
-        }
+    pub(crate) fn replies(&self) -> MutexGuard<'_, ReplyCache> {
+        lock(&self.shared.replies)
     }
 
     pub(crate) fn boot_verifier(&self) -> u64 {
         self.shared.boot_verifier
     }
 
-    pub(crate) fn mounts(&self) -> MutexGuard<'_, mount::Mounts> {
+    pub(crate) fn mounts(&self) -> MutexGuard<'_, Mounts> {
         lock(&self.shared.mounts)
     }
 
@@ -338,7 +197,7 @@ impl Server {
         )
     }
 
-    fn now_ns(&self) -> u64 {
+    pub(crate) fn now_ns(&self) -> u64 {
         self.shared.now_ns.load(Ordering::Relaxed)
     }
 
@@ -406,7 +265,49 @@ impl Server {
     }
 }
 
+/// Returns for each export, by guid, the names in its root that are nested exports, and their guids.
+fn nested_names<'a>(
+    shares: impl Iterator<Item = (u64, &'a str)> + Clone,
+) -> BTreeMap<u64, Vec<(Vec<u8>, u64)>> {
+    let by_path: BTreeMap<&str, u64> = shares
+        .clone()
+        .map(|(guid, path)| (path.trim_end_matches('/'), guid))
+        .collect();
+    let mut nested: BTreeMap<u64, Vec<(Vec<u8>, u64)>> = BTreeMap::new();
+    for (guid, path) in shares {
+        let Some((parent, name)) = path.trim_end_matches('/').rsplit_once('/') else {
+            continue;
+        };
+        if let Some(above) = by_path.get(parent).filter(|above| **above != guid) {
+            let names = nested.entry(*above).or_default();
+            names.push((name.as_bytes().to_vec(), guid));
+        }
+    }
+    nested
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic elsewhere cannot leave these maps half-changed in a way that matters: each holds whole entries.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_direct_children_lie_below() {
+        let shares = [
+            (1, "/tank"),
+            (2, "/tank/a"),
+            (3, "/tank/a/b"),
+            (4, "/tank/x/y"),
+            (5, "/"),
+        ];
+        let nested = nested_names(shares.into_iter());
+        assert_eq!(nested.get(&1), Some(&vec![(b"a".to_vec(), 2)]));
+        assert_eq!(nested.get(&2), Some(&vec![(b"b".to_vec(), 3)]));
+        assert_eq!(nested.get(&5), Some(&vec![(b"tank".to_vec(), 1)]));
+        assert_eq!(nested.len(), 3);
+    }
 }

@@ -28,7 +28,7 @@ pub mod ace_flags {
     pub const OWNER: u16 = 0x1000;
     pub const GROUP: u16 = 0x2000;
     pub const EVERYONE: u16 = 0x4000;
-    /// Who an entry is about.
+    /// The user or group that an entry is about.
     pub const WHO: u16 = OWNER | GROUP | EVERYONE | IDENTIFIER_GROUP;
     /// The owning group as entries name it.
     pub const OWNING_GROUP: u16 = GROUP | IDENTIFIER_GROUP;

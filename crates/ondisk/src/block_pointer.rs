@@ -101,7 +101,7 @@ pub struct NewBlock {
     pub checksum: [u64; 4],
 }
 
-/// What an encrypted block carries for whoever has the key.
+/// What an encrypted block carries for a reader with the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CryptParams {
     /// From it and the dataset's master key the block's key is derived.
@@ -384,7 +384,7 @@ impl BlockPointer {
     }
 
     /// Returns whether the block's bytes say nothing without a key. Of an encrypted dataset, indirect blocks, the objset's
-    /// block and some dictionaries are only authenticated; in blocks of dnodes all but the bonus buffers is in the clear.
+    /// block and some ZAPs are only authenticated; in blocks of dnodes all but the bonus buffers is in the clear.
     // OpenZFS: include/sys/spa.h, BP_IS_ENCRYPTED; module/os/linux/zfs/zio_crypt.c, zio_crypt_init_uios_dnode
     #[must_use]
     pub fn is_sealed(&self) -> bool {

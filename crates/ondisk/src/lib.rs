@@ -7,6 +7,7 @@
 //! and what objects mean together (`dmu` and above). Multi-byte integers are little-endian unless a module says
 //! otherwise; blocks of big-endian writers are the caller's to swap.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 #![cfg_attr(
     test,

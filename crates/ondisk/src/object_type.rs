@@ -163,7 +163,7 @@ impl ObjectType {
         }
     }
 
-    /// True for dictionary objects.
+    /// True for ZAP objects.
     #[must_use]
     pub fn is_zap(self) -> bool {
         self.byteswap_class() == Some(ByteswapClass::Zap)

@@ -1,4 +1,4 @@
-//! The state of a sequential resilver of a top-level vdev: an entry of the vdev's dictionary.
+//! The state of a sequential resilver of a top-level vdev: an entry of the vdev's ZAP.
 //!
 //! OpenZFS: include/sys/vdev_rebuild.h (vdev_rebuild_phys_t), include/sys/fs/zfs.h (vdev_rebuild_state_t).
 

@@ -3,7 +3,7 @@
 //! ```text
 //! u32 magic | u16 layout | header size/8 << 10 | u16 lengths of variable attributes | pad to 8 | attributes, 8-aligned
 //! ```
-//! A layout is a list of attribute numbers; each dataset keeps its layouts and attribute numbers in dictionaries.
+//! A layout is a list of attribute numbers; each dataset has its layouts and attribute numbers in ZAPs.
 //! OpenZFS: include/sys/sa_impl.h, zfs_sa.h.
 
 use std::ops::Range;
@@ -36,7 +36,7 @@ pub struct Attribute {
 }
 
 impl Attribute {
-    /// The value of its entry in the registry dictionary.
+    /// The value of its entry in the registry ZAP.
     #[must_use]
     pub fn registry_value(&self) -> u64 {
         u64::from(self.number) | (self.byteswap as u64) << 16 | u64::from(self.length) << 24

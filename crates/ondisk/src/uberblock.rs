@@ -46,7 +46,7 @@ pub struct Heartbeat {
     pub interval_ms: u32,
     /// After so many intervals without one the host writes no more; 0: it never stops.
     pub fail_intervals: u16,
-    /// Number within the second; 0 for the uberblock of a group.
+    /// Number within the second; 0 for the uberblock of a txg.
     pub sequence: u16,
 }
 

@@ -300,7 +300,7 @@ impl CloneRange {
         })
     }
 
-    /// The blocks that somebody else has too, and that each such record counts as one more to have.
+    /// The blocks that the record shares with their other owner; each such record counts as one more reference.
     pub fn shared(&self) -> impl Iterator<Item = &BlockPointer> {
         self.blocks
             .iter()

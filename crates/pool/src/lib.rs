@@ -6,6 +6,7 @@
 //! half-applied (the pool suspends).  It knows no files and no protocols.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod add;
 mod autotrim;
@@ -63,7 +64,7 @@ pub use multihost::is_in_use_elsewhere;
 pub use pool::Pool;
 pub use properties::{
     PROPERTIES, PoolProperty, PropertyEntry, PropertyInfo, PropertyKind, PropertySource,
-    PropertyValue, human_bytes, parse_index,
+    PropertyValue, parse_index,
 };
 pub use rewind::{Rewind, Rewound};
 pub use spec::{

@@ -9,12 +9,19 @@
 //!
 //! Only `host` calls the kernel for time, threads or devices. Does not know ZFS.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod arena;
 mod buf;
 mod combine;
 mod disk;
 mod driver;
 mod executor;
+#[allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the one place where the kernel is asked for time and threads"
+)]
 pub mod host;
 pub mod mailbox;
 pub mod reply;

@@ -11,6 +11,7 @@
 //! What it does not know: block pointers, the meaning of transaction groups, checksum algorithms of blocks.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod config;
 mod copy;

@@ -12,6 +12,7 @@
 //! Facts: docs/format/10-zil-arc.md; OpenZFS: include/sys/zil.h, module/zfs/zil.c.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod batch;
 mod chain;

@@ -18,7 +18,6 @@ use crate::error::{Result, ZilError};
 use crate::group_commit::GroupCommit;
 use crate::itx::{Intent, ItxKind, Itxs};
 use crate::pack::{RECORD_MAX, Sizes};
-use crate::replay::ReplayStream;
 use crate::stats::ZilStats;
 
 /// Syncs to wait for at the close of a log before giving up: one is enough unless commits go on.
@@ -244,12 +243,6 @@ impl Zilog {
             }
             state.written.notify_all();
         }
-    }
-
-    /// Starts the replay of a claimed log. Nothing may be appended before its end.
-    #[must_use]
-    pub fn replay(&self) -> ReplayStream {
-        ReplayStream::new(self)
     }
 
     /// Records that the record `seq` took effect under `tx`.

@@ -11,6 +11,14 @@ use crate::error::{Result, ZilError};
 use crate::log::Zilog;
 use crate::walk::{Walk, records_of};
 
+impl Zilog {
+    /// Starts the replay of a claimed log. Nothing may be appended before its end.
+    #[must_use]
+    pub fn replay(&self) -> ReplayStream {
+        ReplayStream::new(self)
+    }
+}
+
 /// A record to be replayed.
 #[derive(Debug, Clone)]
 pub struct Record {

@@ -11,6 +11,7 @@
 //! What it does not know: objects, datasets (a [`Bookmark`] is carried only for error reports), the cache.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod alloc;
 mod checkpoint;

@@ -442,8 +442,8 @@ impl BlockStore {
     }
 
     /// Sets how many bytes of each top-level vdev are allocated for a checkpoint alone: datasets cannot have them.
-    pub fn set_checkpoint_space(&self, kept: impl IntoIterator<Item = (u32, u64)>) {
-        let deflated = kept
+    pub fn set_checkpoint_space(&self, checkpointed: impl IntoIterator<Item = (u32, u64)>) {
+        let deflated = checkpointed
             .into_iter()
             .map(|(vdev, bytes)| (bytes >> 9) * self.deflate_ratio(vdev));
         self.0.checkpoint_bytes.set(deflated.sum());
@@ -471,7 +471,7 @@ impl BlockStore {
             vdev,
             metaslab: 0,
             reason: format!(
-                "what a checkpoint kept at {:#x} is free already",
+                "what a checkpoint held at {:#x} is free already",
                 range.start
             ),
         })
@@ -709,9 +709,10 @@ impl BlockStore {
         // OpenZFS goes by the logical birth, which is the same but for blocks that were cloned after the checkpoint: those
         // belong to it, too.
         let checkpoint = self.0.checkpoint.get();
-        let keep = checkpoint.is_some_and(|kept| bp.physical_birth() <= kept && txg > kept);
+        let checkpointed =
+            checkpoint.is_some_and(|taken| bp.physical_birth() <= taken && txg > taken);
         for (vdev, range) in ranges {
-            let freed = self.free_copy_range(txg, vdev, &range, keep);
+            let freed = self.free_copy_range(txg, vdev, &range, checkpointed);
             freed?.map_err(|_| fail("the place is free already"))?;
         }
         Ok(())

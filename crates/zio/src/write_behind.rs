@@ -70,9 +70,9 @@ impl BlockStore {
             over: Cell::new(false),
             event: Event::new("bytes on their way to a device"),
         });
-        let later = self.pending_writes();
-        let before = later.places.borrow_mut().insert(key, pending.clone());
-        later.under_way.set(later.under_way.get() + 1);
+        let writes = self.pending_writes();
+        let before = writes.places.borrow_mut().insert(key, pending.clone());
+        writes.under_way.set(writes.under_way.get() + 1);
         let store = self.clone();
         let write = async move {
             if let Some(before) = before {
@@ -88,12 +88,12 @@ impl BlockStore {
                 )
                 .await;
             drop(block.room);
-            let later = store.pending_writes();
+            let writes = store.pending_writes();
             if let Err(error) = written {
-                later.failure.borrow_mut().get_or_insert(error);
+                writes.failure.borrow_mut().get_or_insert(error);
             }
             pending.over.set(true);
-            let mut places = later.places.borrow_mut();
+            let mut places = writes.places.borrow_mut();
             if places
                 .get(&key)
                 .is_some_and(|now| Rc::ptr_eq(now, &pending))
@@ -102,10 +102,10 @@ impl BlockStore {
             }
             drop(places);
             pending.event.notify_all();
-            assert!(later.under_way.get() > 0, "a write ends once");
-            later.under_way.set(later.under_way.get() - 1);
-            if later.under_way.get() == 0 {
-                later.idle.notify_all();
+            assert!(writes.under_way.get() > 0, "a write ends once");
+            writes.under_way.set(writes.under_way.get() - 1);
+            if writes.under_way.get() == 0 {
+                writes.idle.notify_all();
             }
         };
         drop(self.handle().spawn("a write of a txg", write));
@@ -116,11 +116,11 @@ impl BlockStore {
     /// # Errors
     /// The first failure since the last call: the txg must not commit.
     pub async fn wait_writes(&self) -> Result<(), ZioError> {
-        let later = self.pending_writes();
-        while later.under_way.get() > 0 {
-            later.idle.wait().await;
+        let writes = self.pending_writes();
+        while writes.under_way.get() > 0 {
+            writes.idle.wait().await;
         }
-        later.failure.borrow_mut().take().map_or(Ok(()), Err)
+        writes.failure.borrow_mut().take().map_or(Ok(()), Err)
     }
 
     /// Returns the first failure of a pending write, if one has failed already: the txg cannot commit.
@@ -135,14 +135,14 @@ impl BlockStore {
     /// Waits for the pending write of a block, if there is one.
     pub(crate) async fn wait_pending_write(&self, bp: &BlockPointer) {
         loop {
-            let later = self.pending_writes();
-            if later.under_way.get() == 0 {
+            let writes = self.pending_writes();
+            if writes.under_way.get() == 0 {
                 return;
             }
             let Some(first) = bp.copies().next() else {
                 return;
             };
-            let found = later
+            let found = writes
                 .places
                 .borrow()
                 .get(&(first.vdev, first.offset))

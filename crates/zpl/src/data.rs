@@ -1,7 +1,7 @@
 //! The content of regular files: read, write, punch, seek, and getting it onto stable storage.
 //!
 //! A write takes the range, then the file's lock, then a transaction. Blocks that are written in part are read before
-//! the lock is taken, so that nobody waits for a disk while holding it.
+//! the lock is taken, so that no task waits for a disk while it holds the lock.
 
 use std::rc::Rc;
 
@@ -149,6 +149,7 @@ impl Fs {
         while done < total {
             let at = start + done;
             let chunk = self.chunk_len(&znode, at, total - done);
+            assert!(chunk > 0 && chunk <= total - done, "a step of a write");
             let from = usize::try_from(done).map_err(|_| FsError::Invalid)?;
             let to = usize::try_from(done + chunk).map_err(|_| FsError::Invalid)?;
             let piece = if chunk == data.len() as u64 {
@@ -168,6 +169,7 @@ impl Fs {
             }
             done += chunk;
         }
+        assert!(done <= total, "no more is written than was given");
         if let Some(dataset) = self.dataset() {
             dataset.note_written(done);
         }
@@ -323,6 +325,7 @@ impl Fs {
             .free_range(znode.object_id(), offset, len, &tx)
             .await?;
         self.store(&znode, attrs, &plan, &tx).await?;
+        assert_eq!(znode.size(), size, "a hole changes no size");
         self.log_punch(&znode, offset, end.min(size) - offset, &tx);
         drop(tx);
         self.settle(&znode).await?;

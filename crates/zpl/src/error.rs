@@ -130,7 +130,7 @@ impl From<dmu::DmuError> for FsError {
             E::ZapNoEntry { .. } => Self::NotFound,
             E::ZapEntryExists { .. } | E::ObjectExists { .. } => Self::Exists,
             E::ZapLimit { .. } => Self::NoSpace,
-            E::ZapShape { .. } => Self::Corrupt("a dictionary value has an unexpected shape"),
+            E::ZapShape { .. } => Self::Corrupt("a ZAP value has an unexpected shape"),
             E::Corrupt { what, .. } => Self::Corrupt(what),
             E::Decode { what, .. } => Self::Corrupt(what),
             E::ForeignByteOrder { .. } => Self::NotSupported,

@@ -31,7 +31,7 @@ pub(crate) const TYPE_DIRECTORY: ObjectType = ObjectType::DIRECTORY_CONTENTS;
 pub(crate) const MASTER: ObjectId = ObjectId(1);
 /// Greatest size of a file; OpenZFS: MAXOFFSET_T.
 pub(crate) const SIZE_MAX: u64 = i64::MAX.cast_unsigned();
-/// Znodes kept in memory though nobody uses them: some 40 MiB.
+/// Znodes that stay in memory without a user: some 40 MiB.
 const ZNODES_MAX: usize = 65536;
 
 /// How to open a file system.
@@ -80,12 +80,12 @@ pub(crate) struct FsState {
     pub(crate) atime_task: Cell<bool>,
 }
 
-/// Who sees `.zfs` in the root directory, the property `snapdir`.
+/// Which requests see `.zfs` in the root directory, the property `snapdir`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SnapDir {
-    /// Who asks for it by name.
+    /// Look-ups of the name.
     Hidden,
-    /// Also who lists the directory.
+    /// Listings of the directory, too.
     Visible,
     /// Nobody: the name does not exist.
     Disabled,
@@ -322,7 +322,7 @@ impl Fs {
         self.0.backing.fsid()
     }
 
-    /// Returns whether somebody holds a file ([`Fs::hold`]).
+    /// Returns whether a file is held ([`Fs::hold`]).
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.0.znodes.any_held()
@@ -516,7 +516,7 @@ impl Fs {
         self.0.backing.begin(weight, promised).await
     }
 
-    /// Refuses what would take more for an owner who has reached a quota.
+    /// Refuses what would take more space for an owner that has reached a quota.
     ///
     /// # Errors
     /// [`FsError::Quota`]; those of reading.
@@ -608,7 +608,7 @@ impl Fs {
         }
         .await;
         if let Err(error) = result {
-            // What is stored is not known now: who comes next reads it again.
+            // What is stored is not known now: the next access reads it again.
             self.0.znodes.remove(znode.object);
             znode.invalidate_cached();
             return Err(error);

@@ -6,6 +6,7 @@
 //! protocols, of path names (it sees one name at a time), and of how objects are laid out.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod acl;
 mod atime;

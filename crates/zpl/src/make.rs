@@ -125,7 +125,7 @@ impl Fs {
     /// Makes a pipe, socket or device node (or an empty regular file).
     ///
     /// # Errors
-    /// Those of [`Fs::create`]; [`FsError::NotPermitted`] when somebody other than root makes a device;
+    /// Those of [`Fs::create`]; [`FsError::NotPermitted`] when a caller other than root makes a device;
     /// [`FsError::Invalid`] for directories and symbolic links.
     pub async fn mknod(
         &self,

@@ -147,7 +147,7 @@ impl Fs {
         } else {
             self.ancestors(&from).await?
         };
-        // The upper directory first; everybody else locks downwards too.
+        // The upper directory first: every other operation locks downwards, too.
         let (_first, _second) = self
             .lock_pair(&from, &to, ancestors_of_from.contains(&to.object))
             .await?;

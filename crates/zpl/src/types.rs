@@ -1,6 +1,6 @@
 //! The plain data of file operations: what a caller sends and what it gets back.
 //!
-//! Everything here is owned, `Send`, and free of engine state, so the same types cross the engine's door and reach
+//! Everything here is owned, `Send`, and free of engine state, so the same types cross the engine's boundary and reach
 //! the protocol crates unchanged. Nothing here knows how a file system is stored.
 
 pub use runtime::Timestamp;
@@ -181,7 +181,7 @@ pub mod flags {
         | PROJINHERIT;
 }
 
-/// The three attributes by which a client with a cache tells whether somebody else changed a file (RFC 1813, `wcc_attr`).
+/// The three attributes by which a client with a cache sees whether another client changed a file (RFC 1813, `wcc_attr`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WccAttr {
     /// Bytes.

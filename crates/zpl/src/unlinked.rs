@@ -62,7 +62,7 @@ impl Fs {
         Ok(true)
     }
 
-    /// Has an unlinked file freed in the background unless somebody holds it.
+    /// Has an unlinked file freed in the background unless it is held.
     pub(crate) fn queue_free(&self, znode: &Znode) {
         if znode.unlinked.get() && znode.holds.get() == 0 && !znode.dead.get() {
             self.0.reaper.borrow_mut().queue.push_back(znode.object);

@@ -19,7 +19,7 @@ pub(crate) const XATTR: u64 = 0x1;
 pub(crate) const ACL_TRIVIAL: u64 = 0x4;
 /// Flag: set on directories as OpenZFS does.
 pub(crate) const ACL_AUTO_INHERIT: u64 = 0x40;
-/// Flag: a hint that everybody may execute.
+/// Flag: a hint that every user may execute.
 pub(crate) const NO_EXECS_DENIED: u64 = 0x100;
 /// Flag: the object has a project id.
 pub(crate) const PROJID: u64 = 0x8000_0000_0000;
@@ -269,7 +269,7 @@ fn narrow(value: u64) -> u32 {
     u32::try_from(value).expect("masked to 32 bits")
 }
 
-/// Returns the POSIX id of an owner; ids of other domains, which need an identity service, are nobody's.
+/// Returns the POSIX id of an owner; ids of other domains, which need an identity service, have none.
 pub(crate) fn posix_id(fuid: u64) -> u32 {
     u32::try_from(fuid).unwrap_or(65534)
 }
@@ -287,13 +287,13 @@ pub(crate) fn stored_device(number: DeviceNumber) -> u64 {
     u64::from(number.major) << 20 | u64::from(number.minor & 0xf_ffff)
 }
 
-/// The znodes in memory, by object. Those nobody uses are dropped when there are too many.
+/// The znodes in memory, by object. Unused ones are dropped when there are too many.
 #[derive(Debug)]
 pub(crate) struct ZnodeCache {
     map: RefCell<BTreeMap<u64, Rc<Znode>>>,
     hand: Cell<u64>,
     limit: usize,
-    /// Grows whenever a znode leaves, so that who loads one sees that its bytes may be old.
+    /// Grows whenever a znode leaves, so that a task that loads one sees that its bytes may be old.
     departures: Cell<u64>,
 }
 
@@ -381,7 +381,11 @@ impl ZnodeCache {
         }
         self.hand.set(hand);
         for object in &victims[..found] {
-            map.remove(object);
+            let dropped = map.remove(object).expect("found above");
+            assert!(
+                dropped.holds.get() == 0 && !dropped.atime_dirty.get(),
+                "a znode that is held, or not stored, stays in memory"
+            );
         }
         if found > 0 {
             self.departures.set(self.departures.get() + 1);

@@ -1,6 +1,6 @@
 //! A block volume in a dataset: a flat array of bytes that is read, written, flushed and given back.
 //!
-//! On disk a volume is two objects: object 1 holds the bytes in blocks of `volblocksize`, object 2 is a dictionary whose entry
+//! On disk a volume is two objects: object 1 holds the bytes in blocks of `volblocksize`, object 2 is a ZAP whose entry
 //! `size` is the size in bytes (docs/format/09-zpl-sa-zvol.md, section 9). Blocks never written, or discarded, are holes and
 //! read as zeros.
 //!
@@ -9,6 +9,7 @@
 //! refuses changes. It does not know SCSI, NBD or sockets.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod create;
 mod error;
@@ -24,9 +25,9 @@ use ondisk::ObjectId;
 
 /// The object that holds the bytes.
 pub(crate) const DATA: ObjectId = ObjectId(1);
-/// The dictionary that holds the size.
+/// The ZAP that holds the size.
 pub(crate) const PROPERTIES: ObjectId = ObjectId(2);
-/// The only entry of the dictionary: the size in bytes.
+/// The only entry of the ZAP: the size in bytes.
 pub(crate) const SIZE_KEY: &str = "size";
 /// Block size of a volume when none is asked for, in bytes. OpenZFS: include/sys/zvol.h, `ZVOL_DEFAULT_BLOCKSIZE`.
 pub const BLOCK_SIZE_DEFAULT: u64 = 16 << 10;

@@ -224,7 +224,7 @@ impl Volume {
             let bytes = range.end - range.start;
             let tx = self.begin(Estimate::bytes(bytes + META_BYTES)).await?;
             self.dirtied(&tx);
-            // Not in the intent log, which may cut a write in two: the transaction group itself is waited for.
+            // Not in the intent log, which may cut a write in two: the txg itself is waited for.
             self.0.os.write_buf(DATA, offset, data, &tx).await?;
             self.0.dataset.note_written(bytes);
             tx.txg()
@@ -429,7 +429,7 @@ impl Volume {
             os.free_range(DATA, old, u64::MAX, &tx).await?;
         }
         self.dirtied(&tx);
-        // There is no record of a size: whatever is committed from now on waits for this group.
+        // There is no record of a size: whatever is committed from now on waits for this txg.
         self.log(zil::ItxKind::Sync, || Intent::Unlogged, &tx);
         drop(tx);
         if size < old {

@@ -1,4 +1,4 @@
-//! Who references which space: every place may be referenced by one block only.
+//! Which block references which space: every sector may be referenced by one block only.
 
 use std::collections::BTreeMap;
 
@@ -38,13 +38,13 @@ impl Claims {
         }
     }
 
-    /// Claims all copies of a block for its only owner. `who` is for findings.
+    /// Claims all copies of a block for its only owner. `owner` is for findings.
     pub(super) fn claim(
         &mut self,
         bp: &BlockPointer,
         tops: &BTreeMap<u32, Top>,
         report: &mut Report,
-        who: &dyn Fn() -> String,
+        owner: &dyn Fn() -> String,
     ) {
         let mut again = false;
         for dva in bp.copies() {
@@ -63,7 +63,7 @@ impl Claims {
                     dedup: bp.is_dedup(),
                 },
                 report,
-                who,
+                owner,
             );
         }
         if bp.is_gang() && !again {
@@ -74,7 +74,7 @@ impl Claims {
                 .cloned()
                 .unwrap_or_default()
             {
-                self.claim(&child, tops, report, who);
+                self.claim(&child, tops, report, owner);
             }
         }
     }
@@ -85,7 +85,7 @@ impl Claims {
         dva: Dva,
         claim: Claim,
         report: &mut Report,
-        who: &dyn Fn() -> String,
+        owner: &dyn Fn() -> String,
     ) -> bool {
         let key = (dva.vdev, dva.offset);
         match self.places.get_mut(&key) {
@@ -101,7 +101,7 @@ impl Claims {
                         Kind::Double,
                         format!(
                             "{}: vdev {} offset {:#x} is referenced twice",
-                            who(),
+                            owner(),
                             dva.vdev,
                             dva.offset
                         ),

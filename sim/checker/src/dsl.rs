@@ -132,7 +132,7 @@ impl Checker<'_> {
         usage.mark(phys.deleg_zapobj, "permissions");
         usage.mark(phys.clones, "clones");
         if phys.deleg_zapobj != 0 {
-            // Permissions are dictionaries in a dictionary.
+            // Permissions are ZAPs named by a ZAP.
             for (_, inner) in self
                 .read_zap(mos, phys.deleg_zapobj)
                 .iter()
@@ -521,10 +521,10 @@ impl Checker<'_> {
                 self.report.error(Kind::Linkage, text);
             }
         }
-        for (missing, who) in continues {
+        for (missing, datasets) in continues {
             self.report.error(
                 Kind::Linkage,
-                format!("datasets {who:?} continue snapshot {missing}, which does not exist"),
+                format!("datasets {datasets:?} continue snapshot {missing}, which does not exist"),
             );
         }
         for (id, dir) in &world.dirs {
@@ -556,7 +556,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A dictionary of object numbers under their own hexadecimal names.
+    /// A ZAP of object numbers under their own hexadecimal names.
     fn read_set(&mut self, mos: &Tree, object: u64) -> BTreeSet<u64> {
         if object == 0 {
             return BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Removed vdevs, and one that is being emptied: where their blocks are now, and what of it nobody refers to.
+//! Removed vdevs, and one that is being emptied: where their blocks are now, and which of them no block refers to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ struct Run {
     len: u64,
     vdev: u32,
     offset: u64,
-    /// Bytes nobody referred to when they were moved.
+    /// Bytes that no block referred to when they were moved.
     obsolete: u64,
 }
 
@@ -376,7 +376,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Compares what is said to be obsolete of a table with what nobody refers to.
+    /// Compares what is said to be obsolete of a table with what no block refers to.
     fn check_obsolete(
         &mut self,
         mos: &Tree,

@@ -10,7 +10,7 @@ use super::report::Kind;
 use super::usage::Usage;
 use super::zap::Zap;
 
-/// Directory entries that are objects, with what to call them. Lists of block pointers, space maps and dictionaries that
+/// Directory entries that are objects, with what to call them. Lists of block pointers, space maps and ZAPs that
 /// need more are handled where they are checked.
 const PLAIN_OBJECTS: &[&str] = &[
     "errlog_last",
@@ -214,7 +214,7 @@ impl Checker<'_> {
     }
 
     fn mark_error_log(&mut self, mos: &Tree, object: u64, usage: &mut Usage) {
-        // With head_errlog the log lists one dictionary per dataset.
+        // With head_errlog the log lists one ZAP per dataset.
         for (_, inner) in self.read_zap(mos, object).iter().flat_map(Zap::pairs) {
             if mos
                 .objects
@@ -231,7 +231,7 @@ impl Checker<'_> {
         if name.contains("-zap-") || name.contains("-log-") {
             return;
         }
-        // A table of the newer kind is a dictionary of further objects.
+        // A table of the newer kind is a ZAP of further objects.
         for (key, inner) in self.read_zap(mos, object).iter().flat_map(Zap::pairs) {
             if key.starts_with("DDT-") {
                 usage.mark(inner, "deduplication table part");

@@ -181,8 +181,8 @@ impl Checker<'_> {
                 );
             }
         }
-        let kept = self.kept_for_checkpoint(mos, id, used);
-        self.compare(id, &allocated, &kept, moved);
+        let checkpointed = self.checkpointed_space(mos, id, used);
+        self.compare(id, &allocated, &checkpointed, moved);
     }
 
     fn apply_space_map(
@@ -350,24 +350,24 @@ impl Checker<'_> {
         out
     }
 
-    /// What was freed on a vdev but for a checkpoint: it is allocated, and nobody refers to it.
-    fn kept_for_checkpoint(
+    /// What was freed on a vdev but for a checkpoint: it is allocated, and no block refers to it.
+    fn checkpointed_space(
         &mut self,
         mos: &Tree,
         vdev: u32,
         used: &mut super::usage::Usage,
     ) -> Ranges {
-        let mut kept = Ranges::default();
+        let mut checkpointed = Ranges::default();
         let (zap, ashift) = match self.tops.get(&vdev) {
             Some(top) => (top.zap, u32::try_from(top.ashift).unwrap_or(9)),
-            None => return kept,
+            None => return checkpointed,
         };
         if zap == 0 || !mos.objects.contains_key(&zap) {
-            return kept;
+            return checkpointed;
         }
         let attributes = self.read_zap(mos, zap);
         let Some(object) = attributes.and_then(|z| z.u64("com.delphix:pool_checkpoint_sm")) else {
-            return kept;
+            return checkpointed;
         };
         used.mark(object, "checkpoint space map");
         let what = format!("vdev {vdev} checkpoint (space map {object})");
@@ -376,7 +376,7 @@ impl Checker<'_> {
         let Some(header) = header else {
             let text = format!("{what}: it has no header");
             self.report.error(Kind::SpaceMap, text);
-            return kept;
+            return checkpointed;
         };
         if header.histogram.is_some() {
             used.histograms += 1;
@@ -390,28 +390,34 @@ impl Checker<'_> {
                     start,
                     len,
                     ..
-                }) => self.apply(&mut kept, SpaceOp::Alloc, start, len, &what),
+                }) => self.apply(&mut checkpointed, SpaceOp::Alloc, start, len, &what),
                 Ok(_) => self
                     .report
                     .error(Kind::SpaceMap, format!("{what}: it allocates")),
                 Err(e) => self.report.error(Kind::SpaceMap, format!("{what}: {e}")),
             }
         }
-        if kept.total().cast_signed() != -header.allocated {
+        if checkpointed.total().cast_signed() != -header.allocated {
             let text = format!(
                 "{what}: header says {} bytes, entries {}",
                 -header.allocated,
-                kept.total()
+                checkpointed.total()
             );
             self.report.error(Kind::SpaceMap, text);
         }
-        kept
+        checkpointed
     }
 
-    fn compare(&mut self, vdev: u32, allocated: &Ranges, kept: &Ranges, moved: &[(u64, u64)]) {
+    fn compare(
+        &mut self,
+        vdev: u32,
+        allocated: &Ranges,
+        checkpointed: &Ranges,
+        moved: &[(u64, u64)],
+    ) {
         let reached = self.claims.ranges(vdev, &mut self.report);
         let mut held = Ranges::default();
-        for (start, end) in reached.iter().copied().chain(kept.iter()) {
+        for (start, end) in reached.iter().copied().chain(checkpointed.iter()) {
             if !held.add(start, end) {
                 let text = format!("vdev {vdev}: what a checkpoint keeps at {start:#x} is in use");
                 self.report.error(Kind::Double, text);

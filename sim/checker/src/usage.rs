@@ -19,7 +19,7 @@ pub(super) struct Usage {
     pub(super) empty_list: u64,
     /// Livelists of clones, also of destroyed ones.
     pub(super) livelists: u64,
-    /// Datasets and directories that were made dictionaries.
+    /// Datasets and directories whose objects were made ZAPs.
     pub(super) zapified: u64,
     pub(super) bookmarks: u64,
     /// Vdevs that were removed or are being emptied, and what is kept of what is obsolete there.

@@ -1,4 +1,4 @@
-//! Reading dictionaries whole, checking their structure on the way.
+//! Reading ZAPs whole, checking their structure on the way.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::blocks::Checker;
 use super::objset::Tree;
 use super::report::Kind;
 
-/// A dictionary.
+/// A ZAP.
 #[derive(Debug, Default)]
 pub(super) struct Zap {
     /// By name (without NUL); integer keys as big-endian bytes.
@@ -51,13 +51,13 @@ impl Zap {
 }
 
 impl Checker<'_> {
-    /// Reads the dictionary `object`; `None` when it does not exist or cannot be read. Faults are reported.
+    /// Reads the ZAP `object`; `None` when it does not exist or cannot be read. Faults are reported.
     pub(super) fn read_zap(&mut self, tree: &Tree, object: u64) -> Option<Zap> {
         let what = format!("objset {} object {object}", tree.id);
         let blocks = self.object_blocks(tree, object);
         let Some(first) = blocks.get(&0).cloned() else {
             self.report
-                .error(Kind::Zap, format!("{what}: no first block of a dictionary"));
+                .error(Kind::Zap, format!("{what}: no first block of a ZAP"));
             return None;
         };
         match zap::block_kind(&first) {
@@ -72,8 +72,7 @@ impl Checker<'_> {
             }
             Some(BlockKind::FatHeader) => self.read_fat(&blocks, &what),
             _ => {
-                self.report
-                    .error(Kind::Zap, format!("{what}: not a dictionary"));
+                self.report.error(Kind::Zap, format!("{what}: not a ZAP"));
                 None
             }
         }

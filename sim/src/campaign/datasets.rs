@@ -1,4 +1,4 @@
-//! Somebody who creates, renames, changes and destroys datasets while clients work, and takes snapshots of them, clones,
+//! An administrator that creates, renames, changes and destroys datasets while clients work, and takes snapshots of them, clones,
 //! promotes, rolls back and destroys those. Some of them are volumes.
 //!
 //! These operations are on stable storage when they return, so after a cut the datasets are what was acknowledged, or
@@ -186,8 +186,8 @@ fn hash_of<'a>(parts: impl Iterator<Item = &'a [u8]>) -> u64 {
     u64::from_le_bytes(*hash.as_bytes().first_chunk().expect("32 bytes"))
 }
 
-/// Somebody at work.
-struct Somebody {
+/// DatasetAdmin at work.
+struct DatasetAdmin {
     pool: PoolHandle,
     history: Rc<RefCell<DatasetHistory>>,
     rng: Rng,
@@ -204,10 +204,10 @@ pub async fn work(
     rng: Rng,
     operations: u32,
 ) -> Result<(), String> {
-    let mut somebody = Somebody { pool, history, rng };
+    let mut admin = DatasetAdmin { pool, history, rng };
     for _ in 0..operations {
-        somebody.step().await?;
-        let pause = Duration::from_micros(somebody.rng.below(400_000));
+        admin.step().await?;
+        let pause = Duration::from_micros(admin.rng.below(400_000));
         handle.sleep(pause).await;
     }
     Ok(())
@@ -263,7 +263,7 @@ fn renamed(names: &Names, change: impl Fn(&str) -> String) -> Names {
         .collect()
 }
 
-impl Somebody {
+impl DatasetAdmin {
     fn names(&self) -> Names {
         self.history.borrow().acknowledged.clone()
     }
@@ -365,8 +365,8 @@ impl Somebody {
 
     /// Writes a file of a dataset, synchronously, and notes the contents as certain.
     async fn fill(&mut self, name: &str) -> Result<(), String> {
-        let note = |somebody: &Self, print: Option<u64>| {
-            let mut history = somebody.history.borrow_mut();
+        let note = |admin: &Self, print: Option<u64>| {
+            let mut history = admin.history.borrow_mut();
             if let Some(thing) = history.acknowledged.get_mut(name) {
                 thing.print = print;
             }

@@ -1,4 +1,4 @@
-//! Somebody who changes the pool's devices while others work: vdevs, logs and spares join it and leave it, also vdevs with data,
+//! An administrator that changes the pool's devices while clients work: vdevs, logs and spares join it and leave it, also vdevs with data,
 //! half of whose removals are given up, or fail; and cache devices, which may rot. Checkpoints come and go.
 //!
 //! What a power cut leaves of it must import: the pool before or after each change. What was acknowledged stays.
@@ -24,7 +24,7 @@ const LOOKS_MAX: u32 = 600_000;
 /// Changes tried in one boot at most.
 const CHANGES_MAX: u64 = 6;
 
-/// What somebody does with vdevs that hold data.
+/// What the administrator does with vdevs that hold data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Habit {
     /// They stay, once added.
@@ -169,7 +169,7 @@ pub async fn work(
         };
         match outcome {
             Ok(()) => {}
-            // A log of a dataset that nobody has opened yet, or a spare that stands in for a disk.
+            // A log of a dataset that has not been opened yet, or a spare that stands in for a disk.
             Err(EngineError::Pool(PoolError::InUse(_) | PoolError::NoSpace)) => {}
             // Nothing leaves before the checkpoint does.
             Err(EngineError::Pool(
@@ -240,7 +240,7 @@ async fn change_data(
 fn not_refused(outcome: Result<(), EngineError>) -> Result<bool, String> {
     match outcome {
         Ok(()) => Ok(true),
-        // Another sector size, an old log that nobody has opened; it ended meanwhile.
+        // Another sector size, an old log that has not been opened; it ended meanwhile.
         Err(
             EngineError::Pool(
                 PoolError::Invalid(_)
@@ -271,7 +271,7 @@ fn data_vdevs(status: &PoolStatus, disks: &[PathBuf]) -> Vec<u64> {
     tops.filter(is_data).map(|top| top.guid).collect()
 }
 
-/// When nobody else reads: has a vdev that leaves be unreadable here and there until its removal has ended, and begins one if
+/// When no client reads: has a vdev that leaves be unreadable here and there until its removal has ended, and begins one if
 /// there is none. What cannot be read must not leave; all of it is there when the disk is well again.
 ///
 /// # Errors

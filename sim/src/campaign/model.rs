@@ -21,7 +21,7 @@ pub const OPEN_WRITE_BYTES: u64 = 9000;
 pub enum Style {
     /// A bit of everything.
     Mixed,
-    /// Many names in few directories, some of them long: dictionaries grow and change form.
+    /// Many names in few directories, some of them long: ZAPs grow and change form.
     Names,
     /// Fewer files, rewritten and truncated again and again.
     Rewrite,
@@ -241,7 +241,7 @@ impl Op {
     }
 
     /// Whether a full pool may refuse it. Removing must always work, and making
-    /// a file shorter (which is judged by the caller, who knows how long it is).
+    /// a file shorter (which is judged by the caller, which knows how long it is).
     #[must_use]
     pub fn takes_space(&self) -> bool {
         !matches!(

@@ -136,7 +136,7 @@ pub struct Plan {
     pub with_cache: bool,
     /// Somebody adds and removes devices meanwhile: four disks more.
     pub with_devices: bool,
-    /// That somebody mostly has vdevs with data leave, which takes many small steps.
+    /// The administrator mostly has vdevs with data leave, which takes many small steps.
     pub with_removals: bool,
 }
 
@@ -583,7 +583,7 @@ pub fn run(plan: &Plan, world: &World, judge_images: Judge<'_>) -> Result<Outcom
 
 pub(crate) fn set_faults(plan: &Plan, world: &World) {
     for path in plan.cache_disks() {
-        // A cache device may give wrong bytes: nobody must notice.
+        // A cache device may give wrong bytes: no reader must notice.
         match plan.seed % 3 {
             0 => world.set_faults(path, Faults::one_bad_side()),
             1 => world.set_faults(path, Faults::failing()),

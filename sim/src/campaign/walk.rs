@@ -1,4 +1,4 @@
-//! Reads everything below a directory through the engine's door.
+//! Reads everything below a directory at the engine's boundary.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;

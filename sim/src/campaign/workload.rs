@@ -1,4 +1,4 @@
-//! A client: does random operations in its own directory through the engine's door and keeps its history.
+//! A client: does random operations in its own directory at the engine's boundary and keeps its history.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! Pools made to harm: somebody has changed blocks, pointers, dnodes, the uberblock or the labels and computed every checksum
+//! Pools made to harm: an attacker has changed blocks, pointers, dnodes, the uberblock or the labels and computed every checksum
 //! again. Importing such a pool, reading all of it, scrubbing it and writing to it may be refused and may fail, file by file; it
 //! must end, in bounded time and memory, and never with a panic.
 
@@ -199,7 +199,7 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
     run_with(seed, &changes)
 }
 
-/// Does the same to a pool that nobody has harmed: to be whole in the end.
+/// Does the same to an unchanged pool: to be whole in the end.
 ///
 /// # Errors
 /// As [`run`].

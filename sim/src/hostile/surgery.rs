@@ -1,4 +1,4 @@
-//! Changes blocks of a pool and mends every checksum above them, up to the uberblock: a pool that somebody made to harm.
+//! Changes blocks of a pool and computes every checksum above them anew, up to the uberblock: a pool made to harm.
 //!
 //! The changed blocks get new places at the end of the disk, uncompressed, so that anything fits. Knows pools of one top-level
 //! vdev, a disk or a mirror.

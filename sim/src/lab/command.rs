@@ -13,7 +13,8 @@ use crate::campaign::Plan;
 use crate::workers::{self, Seeds};
 
 /// What `lab crash` understands.
-pub const USAGE: &str = "usage: sanbox lab crash [--seeds N] [--start S] [--jobs J] [--minutes M] [--twice] [--check-all] [--caches] [--ledger FILE] [--engine NAME]
+pub const USAGE: &str = "\
+usage: sanbox lab crash [--seeds N] [--start S] [--jobs J] [--minutes M] [--twice] [--check-all] [--caches] [--ledger FILE] [--engine NAME]
        sanbox lab crash --seed S [--caches] [--cut N] [--dump DIR] [--trace FILE]
        sanbox lab ledger FILE
 
@@ -22,7 +23,7 @@ crash   tries power cuts in simulated machines: runs seeds S to S+N-1 (default: 
         --twice   runs each seed a second time and compares
         --check-all  has the checker look for leaked and lost space after every cut, not after one in 24
         --caches  gives every pool a cache device, which may rot or fail
-        --ledger  adds the run to a ledger, and begins with the first seed nobody has run unless --start says otherwise
+        --ledger  adds the run to a ledger, and begins with the first seed that has not been run unless --start says otherwise
         --engine  what the ledger calls the state of the program
         --seed    runs one seed and tells more; --cut tries one of its cuts; --dump writes the disks of a violation
 ledger  adds a ledger up

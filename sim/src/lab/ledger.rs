@@ -66,7 +66,7 @@ pub struct Totals {
     pub cpu_seconds: u64,
     /// Seeds with a violation.
     pub violations: u64,
-    /// The first seed nobody has run.
+    /// The first seed that has not been run.
     pub next_seed: u64,
 }
 

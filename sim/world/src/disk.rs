@@ -278,7 +278,7 @@ impl SimDisk {
         self.latent.clear();
     }
 
-    /// Changes bytes behind everybody's back, durably.
+    /// Changes bytes without a write, durably.
     pub(crate) fn damage(&mut self, offset: u64, data: &[u8]) {
         self.current.write(offset, data);
         self.durable.write(offset, data);

@@ -30,7 +30,7 @@
 //! | lying flush and a power cut                   | lost; the checker says so    | only if on so many disks        |
 //!
 //! A *log device* is written always and read only by the import after a cut. Power cuts and torn blocks it survives like other disks.
-//! Where a write or a flush of it fails, or it does not answer, the group is written to the pool instead and nothing that was
+//! Where a write or a flush of it fails, or it does not answer, the txg is written to the pool instead and nothing that was
 //! acknowledged is lost. A block of the log that cannot be read after a cut refuses the import until it can be, or the log is given
 //! up by name (`-F`, `-m`); a mirror of log devices survives one such device.
 //!
@@ -143,7 +143,7 @@ impl World {
     /// [`World::power_cut`] to lose them.
     ///
     /// # Panics
-    /// When the engine stalls: no runnable task, no timer, nothing outstanding. The message says who waits for what.
+    /// When the engine stalls: no runnable task, no timer, nothing outstanding. The message says which task waits for what.
     pub fn run<T, F: Future<Output = T>>(&self, main: impl FnOnce(Handle) -> F) -> Ended<T> {
         let runtime = self.boot();
         self.run_on(&runtime, main)

@@ -2,7 +2,7 @@
 //!
 //! From one run power cuts can be tried at many moments, and at each moment with many fates of the unflushed writes,
 //! while the run itself goes on. A moment shares its chunks with the world, so keeping one is cheap.
-//! Does not know what was promised to anybody at that moment; who captures it has to note that too.
+//! Does not know what was promised to clients at that moment; the caller that captures it has to note that too.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

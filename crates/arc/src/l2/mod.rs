@@ -21,8 +21,7 @@ use runtime::{Disk, IoBuf};
 use zio::Forms;
 
 use crate::Cache;
-use crate::entries::is_metadata;
-use crate::identity::{Identity, block_hash};
+use crate::identity::{Identity, block_hash, is_metadata};
 use address_table::{L2Address, Table};
 use ring::Ring;
 

@@ -4,10 +4,10 @@
 //! passphrase --PBKDF2--> wrapping key --AEAD--> master key --HKDF(salt)--> key of a block --AEAD--> block
 //!                                        \----> HMAC key ----------------> MACs of objsets and of plain blocks
 //! ```
-//! Guarantees: keys live in memory that is zeroed when dropped, and neither swapped nor dumped where the system allows that ([`secret`]); no type that
-//! holds one prints it; a buffer that failed its authentication is zeroed before the error is returned.
-//! What it does not know: block pointers, which bytes of a block are encrypted, where salts and IVs come from.
-//! OpenZFS: module/os/linux/zfs/zio_crypt.c, include/sys/zio_crypt.h.
+//! Guarantees: keys live in memory that is zeroed when dropped, and neither swapped nor dumped where the system allows that
+//! ([`secret`]); no type that holds one prints it; a buffer that failed its authentication is zeroed before the error is returned.
+//! What it does not know: block pointers, which bytes of a block are encrypted, where salts and IVs come from. OpenZFS:
+//! module/os/linux/zfs/zio_crypt.c, include/sys/zio_crypt.h.
 
 mod aead;
 mod keys;

@@ -1,8 +1,9 @@
 //! Memory for keys: not swapped, not in a core dump, not seen by a forked child, zeroed when dropped.
 //!
 //! Zeroing is certain. The rest is asked of the system and does without where it refuses: beyond the limit on locked memory
-//! (`ulimit -l`) a key may be swapped, since a pool that cannot be opened would be the greater loss. A page of its own for each secret: what is locked and unlocked holds nothing else, and no other secret's lock ends with it.
-//! Not covered: the AES key schedules that the ciphers expand from a key live on the heap and are zeroed by their libraries.
+//! (`ulimit -l`) a key may be swapped, since a pool that cannot be opened would be the greater loss. A page of its own for each
+//! secret: what is locked and unlocked holds nothing else, and no other secret's lock ends with it. Not covered: the AES key
+//! schedules that the ciphers expand from a key live on the heap and are zeroed by their libraries.
 
 use std::ptr::NonNull;
 

@@ -145,8 +145,8 @@ unsafe fn rows_gfni<const ROWS: usize>(
     at
 }
 
-/// Multiplication by each factor (zero's is all zeros) as the bit matrix the affine instruction takes: byte 7-i holds the bits of the operand that make up
-/// bit i of the product.
+/// Multiplication by each factor (zero's is all zeros) as the bit matrix the affine instruction takes: byte 7-i holds the bits of
+/// the operand that make up bit i of the product.
 static BIT_MATRICES: [u64; 256] = {
     let mut matrices = [0; 256];
     let mut factor = 1_u8;

@@ -46,8 +46,17 @@ fn nice_forms() {
     ] {
         assert_eq!(nice_bytes(n), text);
     }
-    assert_eq!(nice_number(0), "0");
-    assert_eq!(nice_number(131_072), "128K");
+    let check = |number: u64, text: &str| assert_eq!(nice_number(number), text, "{number}");
+    check(0, "0");
+    check(1, "1");
+    check(1023, "1023");
+    check(1024, "1K");
+    check(126_976, "124K");
+    check(1536, "1.50K");
+    check(10_240_512, "9.77M");
+    check(100 * 1024 * 1024 + 512 * 1024, "100M");
+    check(1 << 40, "1T");
+    check(131_072, "128K");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! INQUIRY: who we are, and the vital product data pages. SPC-4 sections 6.6 and 7.8, SBC-3 section 6.6.
+//! INQUIRY: the standard data, and the vital product data pages. SPC-4 sections 6.6 and 7.8, SBC-3 section 6.6.
 
 use super::block::atomic_bytes_max;
 use super::provision::{UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX, WRITE_SAME_BLOCKS_MAX};

@@ -66,11 +66,11 @@ pub struct LunSpec {
     pub write_cache: bool,
     /// Changes are refused.
     pub read_only: bool,
-    /// It has no reservation: space is promised to nobody.
+    /// It has no reservation: no space is set aside for it.
     pub thin: bool,
     /// Percent of the space it could take that may be in use before initiators are warned; 0 is never. For thin volumes.
     pub threshold_percent: u8,
-    /// Names and addresses of the initiators that see it; none is everybody who may log in.
+    /// Names and addresses of the initiators that see it; none is every initiator that may log in.
     pub initiators: Vec<String>,
     /// An identifier of the unit to be told instead of our own: NAA, 16 bytes.
     pub naa: Option<[u8; 16]>,

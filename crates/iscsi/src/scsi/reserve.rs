@@ -278,7 +278,7 @@ impl LogicalUnit {
     /// RESERVE(6) and (10): the whole unit for this session. SPC-2 section 7.21.
     pub(super) fn reserve_unit(&self, command: &Command) -> Reply {
         let mut state = self.state();
-        // SPC-4 section 5.13.3: no mixing, except for whoever is registered where it changes nothing.
+        // SPC-4 section 5.13.3: no mixing, except by a registered initiator where it changes nothing.
         if !state.reservations.registrations.is_empty() {
             let registered = state.reservations.find(&command.nexus.port).is_some();
             if registered {

@@ -1,7 +1,7 @@
 //! Token copies (ODX): POPULATE TOKEN, WRITE USING TOKEN, RECEIVE ROD TOKEN INFORMATION. SPC-4 section 5.17.6, SBC-3 sections
 //! 4.28, 5.20 and 5.45.
 //!
-//! A token stands for ranges of a unit as they were; a change of them revokes it. Whoever knows a token may use it, so it is made
+//! A token stands for ranges of a unit as they were; a change of them revokes it. An initiator that knows a token may use it, so it is made
 //! of random bytes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};

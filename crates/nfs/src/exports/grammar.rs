@@ -1,34 +1,8 @@
 //! The two grammars of `sharenfs`, parsed into one form.
 
+use super::error::GrammarError;
 use super::hosts::HostList;
 use super::{Access, NOBODY, Rule, Rules, Squash};
-use thiserror::Error;
-
-/// A `sharenfs` value that is not understood. Nothing is shared by half: the whole value is refused.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum GrammarError {
-    /// Nothing is there.
-    #[error("an empty list of options")]
-    Empty,
-    /// An option that does not exist, or not with this value.
-    #[error("unknown share option '{option}'")]
-    Option {
-        /// The option as written.
-        option: String,
-    },
-    /// A security flavour other than AUTH_SYS.
-    #[error("security flavour '{flavour}' is not supported (only sys is)")]
-    Flavour {
-        /// The flavour as written.
-        flavour: String,
-    },
-    /// A client that is no address, network, name or pattern.
-    #[error("cannot understand the client '{client}'")]
-    Client {
-        /// The client as written.
-        client: String,
-    },
-}
 
 /// Options that change nothing here: what they ask for is always so, or means nothing to this server.
 const ACCEPTED: &[&str] = &[
@@ -120,7 +94,7 @@ fn solaris(value: &str) -> Result<Rules, GrammarError> {
         .or(rules.is_empty().then_some(true))
     {
         rules.push(Rule {
-            clients: HostList::everybody(),
+            clients: HostList::all(),
             access: Access {
                 write,
                 ..options.access
@@ -144,7 +118,7 @@ fn linux(value: &str) -> Result<Rules, GrammarError> {
         let (client, rest) = word.split_once('(').ok_or_else(bad)?;
         let options = options(rest.strip_suffix(')').ok_or_else(bad)?)?;
         let clients = if client.is_empty() {
-            HostList::everybody()
+            HostList::all()
         } else {
             HostList::single(client)?
         };

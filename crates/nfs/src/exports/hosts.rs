@@ -1,7 +1,7 @@
 //! Client lists: addresses, networks, names, domains, and their negation.
 
 use super::Resolver;
-use super::grammar::GrammarError;
+use super::error::GrammarError;
 use std::net::IpAddr;
 
 /// One way to name clients.
@@ -33,7 +33,7 @@ pub struct HostList {
 impl HostList {
     /// Returns the list of all clients.
     #[must_use]
-    pub fn everybody() -> Self {
+    pub fn all() -> Self {
         Self {
             hosts: vec![(true, Host::Everybody)],
         }

@@ -5,10 +5,11 @@
 //!
 //! This module does not resolve names: it asks a [`Resolver`].
 
+mod error;
 mod grammar;
 mod hosts;
 
-pub use grammar::GrammarError;
+pub use error::GrammarError;
 pub use hosts::{Host, HostList};
 
 use std::net::IpAddr;

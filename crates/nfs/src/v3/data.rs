@@ -2,7 +2,8 @@
 //! credential.
 
 use super::{Answer, Request, TRANSFER_BYTES_MAX, attr};
-use crate::server::{Caller, Outcome, Piece, Reply};
+use crate::outcome::{Outcome, Piece, Reply};
+use crate::server::Caller;
 use crate::v3::status::Status;
 use crate::xdr::{self, Malformed};
 use engine::{IoBuf, Stability};

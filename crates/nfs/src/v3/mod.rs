@@ -10,8 +10,9 @@ mod directory;
 mod status;
 
 use crate::handle::{FileHandle, in_snapshot};
+use crate::outcome::Outcome;
 use crate::rpc::{self, Call, Credential, Refusal};
-use crate::server::{Caller, HandleRefusal, Outcome, Server};
+use crate::server::{Caller, HandleRefusal, Server};
 use crate::xdr::{self, Malformed, Reader, Writer};
 use engine::{Access, Attr, FileType, FsError, IoBuf};
 use status::Status;

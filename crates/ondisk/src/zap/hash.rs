@@ -38,7 +38,7 @@ fn step(h: u64, byte: u8) -> u64 {
     (h >> 8) ^ TABLE.get(i).copied().unwrap_or(0)
 }
 
-/// How many top bits of a hash count, by the dictionary's flags.
+/// How many top bits of a hash count, by the ZAP's flags.
 #[must_use]
 pub const fn hash_bits(flags: u64) -> u32 {
     if flags & zap_flags::HASH64 != 0 {

@@ -175,7 +175,7 @@ impl<B: AsRef<[u8]>> Leaf<B> {
         u16_at(self.bytes(), 34)
     }
 
-    /// True when entries of one chain are kept in order of their differentiator (normalized dictionaries).
+    /// True when entries of one chain are kept in order of their differentiator (normalized ZAPs).
     #[must_use]
     pub fn is_sorted_by_cd(&self) -> bool {
         u8_at(self.bytes(), 36) & SORTED_CD != 0
@@ -576,7 +576,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Leaf<B> {
     /// Splits the leaf by the next bit of the hash: this one keeps the entries whose bit is 0, the returned one (same
     /// size, to be written to a new block) has the others.
     ///
-    /// `name_int_size` is 1, or 8 for dictionaries with integer keys.
+    /// `name_int_size` is 1, or 8 for ZAPs with integer keys.
     ///
     /// # Errors
     /// [`DecodeError`] when the leaf is corrupt (then it is unchanged) or cannot be split further.

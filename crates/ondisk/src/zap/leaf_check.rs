@@ -6,7 +6,7 @@ use crate::{DecodeError, Result};
 
 impl<B: AsRef<[u8]>> Leaf<B> {
     /// Checks all invariants of the leaf's structure: free list and counts, chains, hash placement, order and
-    /// uniqueness of differentiators, array lengths. Whether hashes match names needs the dictionary's salt and is the
+    /// uniqueness of differentiators, array lengths. Whether hashes match names needs the ZAP's salt and is the
     /// caller's to check.
     ///
     /// # Errors

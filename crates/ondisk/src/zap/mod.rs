@@ -1,6 +1,6 @@
-//! ZAP blocks: the format's dictionaries, block by block. Which block of an object to read is `dmu`'s business.
+//! ZAP blocks: the format's objects of names and values, block by block. Which block of an object to read is `dmu`'s business.
 //!
-//! A small dictionary is one block of 64-byte entries ([`micro`]); a large one is a header block ([`FatHeader`]), a
+//! A small ZAP is one block of 64-byte entries ([`micro`]); a large one is a header block ([`FatHeader`]), a
 //! table of leaf numbers indexed by the top bits of the key's hash, and leaf blocks ([`Leaf`]).
 //! OpenZFS: include/sys/zap_impl.h, zap_leaf.h.
 
@@ -26,7 +26,7 @@ pub const KEY_MAX_LONG: usize = 1023;
 /// Longest value in bytes.
 pub const VALUE_MAX: usize = 8192;
 
-/// Normalization flags of a dictionary.
+/// Normalization flags of a ZAP.
 pub mod norm {
     pub const TOUPPER: u64 = 0x02;
     pub const TOLOWER: u64 = 0x04;

@@ -129,52 +129,12 @@ impl PropertyEntry {
     #[must_use]
     pub fn display(&self) -> String {
         match (&self.value, self.kind) {
-            (PropertyValue::Number(n), PropertyKind::Bytes) => human_bytes(*n),
+            (PropertyValue::Number(n), PropertyKind::Bytes) => dsl::property::nice_number(*n),
             (PropertyValue::Number(n), PropertyKind::Percent) => format!("{n}%"),
             (PropertyValue::Number(_), PropertyKind::Ratio) => format!("{}x", self.exact()),
             _ => self.exact(),
         }
     }
-}
-
-/// Returns bytes as the ZFS commands print them: three significant digits and a binary suffix.
-///
-/// Exact multiples are printed whole (`64M`), numbers below 1024 without a suffix.
-#[must_use]
-pub fn human_bytes(bytes: u64) -> String {
-    // OpenZFS: lib/libzutil/zutil_nicenum.c, zfs_nicenum_format (ZFS_NICENUM_1024)
-    if bytes < 1024 {
-        return bytes.to_string();
-    }
-    const SUFFIXES: [char; 7] = ['B', 'K', 'M', 'G', 'T', 'P', 'E'];
-    let index = (63 - bytes.leading_zeros()) / 10;
-    let unit = 1u64 << (10 * index);
-    let suffix = SUFFIXES[usize::try_from(index).expect("below 7")];
-    if bytes.is_multiple_of(unit) {
-        return format!("{}{suffix}", bytes / unit);
-    }
-    // The shortest of two, one or no decimals that fits five characters.
-    for decimals in (0..=2usize).rev() {
-        let scale = 10u128.pow(u32::try_from(decimals).expect("at most 2"));
-        let scaled = round_half_even(u128::from(bytes) * scale, u128::from(unit));
-        let (whole, part) = (scaled / scale, scaled % scale);
-        let text = if decimals == 0 {
-            format!("{whole}{suffix}")
-        } else {
-            format!("{whole}.{part:0decimals$}{suffix}")
-        };
-        if text.len() <= 5 {
-            return text;
-        }
-    }
-    format!("{}{suffix}", bytes / unit)
-}
-
-/// Divides as the C library's `printf` rounds an exact double.
-fn round_half_even(dividend: u128, divisor: u128) -> u128 {
-    let (whole, rest) = (dividend / divisor, dividend % divisor);
-    let up = rest * 2 > divisor || (rest * 2 == divisor && whole % 2 == 1);
-    whole + u128::from(up)
 }
 
 const ON_OFF: PropertyKind = PropertyKind::Index(&["off", "on"]);
@@ -535,20 +495,6 @@ pub fn parse_index(info: &PropertyInfo, value: &str) -> Result<u64, PoolError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bytes_are_printed_as_the_commands_print_them() {
-        let check = |bytes: u64, text: &str| assert_eq!(human_bytes(bytes), text, "{bytes}");
-        check(0, "0");
-        check(1, "1");
-        check(1023, "1023");
-        check(1024, "1K");
-        check(126_976, "124K");
-        check(1536, "1.50K");
-        check(10_240_512, "9.77M");
-        check(100 * 1024 * 1024 + 512 * 1024, "100M");
-        check(1 << 40, "1T");
-    }
 
     #[test]
     fn every_property_is_found_by_name() {

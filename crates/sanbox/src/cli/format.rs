@@ -1,42 +1,7 @@
 //! Numbers, times and tables in the shapes that OpenZFS's commands print and scripts read.
 
+pub(crate) use engine::property::{nice_bytes, nice_number};
 use jiff::{Timestamp, tz::TimeZone};
-
-/// Renders a count in at most five characters with a binary unit: `1.50K`, `10.0M`, `128K`.
-pub(crate) fn nice_number(number: u64) -> String {
-    scaled(number, ["", "K", "M", "G", "T", "P", "E"])
-}
-
-/// Renders bytes like [`nice_number`], with `B` below 1024.
-pub(crate) fn nice_bytes(bytes: u64) -> String {
-    scaled(bytes, ["B", "K", "M", "G", "T", "P", "E"])
-}
-
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "OpenZFS renders through a double as well"
-)]
-fn scaled(number: u64, units: [&str; 7]) -> String {
-    let mut index = 0;
-    let mut whole = number;
-    while whole >= 1024 && index < 6 {
-        whole /= 1024;
-        index += 1;
-    }
-    let unit = units[index];
-    let scale = 1_u64 << (10 * index);
-    if index == 0 || number.is_multiple_of(scale) {
-        return format!("{whole}{unit}");
-    }
-    let value = number as f64 / scale as f64;
-    for precision in [2, 1] {
-        let text = format!("{value:.precision$}{unit}");
-        if text.len() <= 5 {
-            return text;
-        }
-    }
-    format!("{value:.0}{unit}")
-}
 
 /// Says an error of the system in its words alone, without the number that Rust adds.
 pub(crate) fn plain_words(error: &std::io::Error) -> String {

@@ -40,7 +40,7 @@ impl Fs {
                 Box::pin(self.posix_list(znode, posix::ACCESS)).await?
             };
             let mut attrs = znode.attrs.borrow_mut();
-            // Who changes an ACL changes this time too, and leaves what it is now.
+            // A change of the ACL sets this time too, and leaves what it is now.
             if attrs.ctime == ctime {
                 attrs.posix = acl.map(Rc::new);
                 znode.acl_seen.set(epoch);

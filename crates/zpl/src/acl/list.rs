@@ -158,7 +158,7 @@ pub(crate) fn is_trivial(aces: &[Ace]) -> bool {
 
 /// Returns what a new mode makes of an ACL: the entries of the mode come first and last, what names others stays
 /// between. With `split`, old entries of the mode go, but for their part that only new files inherit; with `trim`,
-/// nobody keeps more than the owning group has.
+/// no entry keeps more than the owning group has.
 fn with_mode(aces: &[Ace], mode: u64, split: bool, trim: bool) -> Vec<Ace> {
     let plain = trivial(mode);
     let (first, last) = plain.split_at(plain.len() - 3);

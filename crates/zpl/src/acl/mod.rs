@@ -109,7 +109,7 @@ impl Trivial {
     }
 }
 
-/// Who asks, against the file's owner and group.
+/// The caller, against the file's owner and group.
 pub(crate) struct Asker<'a> {
     pub(crate) uid: u64,
     pub(crate) is_owner: bool,

@@ -7,7 +7,7 @@
 
 use crate::{Cred, FsError, FsResult};
 
-/// The attribute with the list that says who may use a file.
+/// The attribute with the list of users and groups that may use a file.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
 /// The attribute with the list that new files of a directory get.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
@@ -19,12 +19,12 @@ const GROUP_OWNER: u16 = 0x04;
 const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
-/// The id of entries that name nobody.
+/// The id of entries that name no user or group.
 const NO_ID: u32 = u32::MAX;
 /// Longest stored form: what an extended attribute may hold.
 const BYTES_MAX: usize = 65536;
 
-/// A list that obeys the rules: one entry each for owner, owning group and others, and a mask where somebody is named.
+/// A list that obeys the rules: one entry each for owner, owning group and others, and a mask where a user or group is named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PosixAcl {
     owner: u16,
@@ -146,20 +146,20 @@ impl PosixAcl {
         self.mode_bits()
     }
 
-    /// Returns which of the wanted permission bits somebody who is not root has, each by itself.
+    /// Returns which of the wanted permission bits a caller other than root has, each by itself.
     pub(crate) fn allowed(&self, cred: &Cred, uid: u64, gid: u64, wanted: u32) -> u32 {
         let entries = self.entries_for(cred, uid, gid);
         entries.iter().fold(0, |all, rights| all | rights) & wanted
     }
 
-    /// Returns whether somebody who is not root has all of the wanted permission bits together: of several groups, one
+    /// Returns whether a caller other than root has all of the wanted permission bits together: of several groups, one
     /// has to grant them all.
     pub(crate) fn permits(&self, cred: &Cred, uid: u64, gid: u64, wanted: u32) -> bool {
         let entries = self.entries_for(cred, uid, gid);
         entries.iter().any(|rights| rights & wanted == wanted)
     }
 
-    /// Returns the rights of the entries that decide for somebody.
+    /// Returns the rights of the entries that decide for a caller.
     fn entries_for(&self, cred: &Cred, uid: u64, gid: u64) -> Vec<u32> {
         let mask = u32::from(self.mask.unwrap_or(7));
         if u64::from(cred.uid) == uid {

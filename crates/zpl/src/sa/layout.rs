@@ -1,7 +1,7 @@
 //! The registry (attribute names, numbers, lengths) and the layouts (orders of attributes) of one file system.
 //!
 //! Both are small and read once. A layout that is not stored yet is added in a transaction of its own *before* the
-//! transaction that uses it begins, so that no group on disk can refer to a layout that a later group brings.
+//! transaction that uses it begins, so that no txg on disk can refer to a layout that a later txg brings.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

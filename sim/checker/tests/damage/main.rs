@@ -363,7 +363,7 @@ fn files_and_directories() {
 
 #[test]
 fn features_and_the_directory() {
-    // The features are in fat dictionaries or micro ones by their length; change the count in a micro one.
+    // The features are in fat ZAPs or micro ones by their length; change the count in a micro one.
     wound("count of a feature", &[Kind::Feature], Some(true), |p| {
         let object = feature_object(p, "features_for_write");
         p.mos(object, 0, &mut |_, data| {
@@ -372,7 +372,7 @@ fn features_and_the_directory() {
     });
 }
 
-/// The value of a key of the object directory, which is a fat dictionary.
+/// The value of a key of the object directory, which is a fat ZAP.
 fn feature_object(p: &Surgeon, key: &str) -> u64 {
     let directory = p
         .dnodes(&p.rootbp())

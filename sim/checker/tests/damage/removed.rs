@@ -170,8 +170,8 @@ fn notes_of_what_is_obsolete() {
         &[Kind::SpaceMap],
         Some(true),
         |p| {
-            let dictionary = removed(p).u64("com.delphix:vdev_zap_top").unwrap();
-            let data = p.data(&p.object(dictionary), 0).unwrap();
+            let zap = removed(p).u64("com.delphix:vdev_zap_top").unwrap();
+            let data = p.data(&p.object(zap), 0).unwrap();
             let entry = ondisk::zap::micro::entries(&data)
                 .find(|entry| entry.name == b"com.delphix:indirect_obsolete_sm")
                 .expect("a space map");

@@ -1,4 +1,4 @@
-//! Changes a block of a pool and mends every checksum above it, up to the uberblock: what results is wrong in exactly one
+//! Changes a block of a pool and computes every checksum above it anew, up to the uberblock: what results is wrong in exactly one
 //! place, as a bug in a writer would leave it.
 //!
 //! Knows pools of disks and mirrors, also removed ones, whose blocks are little-endian and not encrypted.

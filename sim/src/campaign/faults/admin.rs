@@ -1,4 +1,4 @@
-//! Who causes the troubles, and mends them as an administrator would: with `online`, `clear`, `reopen`, `replace`, `scrub`.
+//! Causes the troubles, and repairs them as an administrator would: with `online`, `clear`, `reopen`, `replace`, `scrub`.
 //!
 //! The account of what is in trouble lives longer than a boot, as the disks do.
 
@@ -432,7 +432,7 @@ fn check_health(status: &PoolStatus) -> Result<(), String> {
     Ok(())
 }
 
-/// Causes and mends troubles until `done`.
+/// Causes and repairs troubles until `done`.
 ///
 /// # Errors
 /// A sentence, when the pool does what it must not within its redundancy.
@@ -502,7 +502,7 @@ pub(super) async fn make_whole(
         }
         let count = ward.borrow().places.len();
         for index in 0..count {
-            mend(pool, ward, index).await?;
+            repair(pool, ward, index).await?;
         }
         begin_scrub(pool, ward).await?;
     }
@@ -552,7 +552,7 @@ pub(super) async fn make_whole(
 }
 
 /// Detaches the distributed spares that are still in service: those of devices that came back with the power, or by
-/// themselves, wait for somebody to say that they are back to stay.
+/// themselves, wait for the administrator to say that they are back to stay.
 async fn return_spares(pool: &PoolHandle) -> Result<(), String> {
     let root = status(pool).await?.root;
     let mut leaves = Vec::new();
@@ -680,11 +680,11 @@ async fn mend_one(pool: &PoolHandle, ward: &RefCell<Ward>, rng: &mut Rng) -> Res
     if troubled.is_empty() {
         return Ok(());
     }
-    mend(pool, ward, *rng.choose(&troubled)).await
+    repair(pool, ward, *rng.choose(&troubled)).await
 }
 
 /// Ends the cause of a trouble if one can, and does what an administrator would then.
-async fn mend(pool: &PoolHandle, ward: &RefCell<Ward>, index: usize) -> Result<(), String> {
+async fn repair(pool: &PoolHandle, ward: &RefCell<Ward>, index: usize) -> Result<(), String> {
     let place = {
         let mut ward = ward.borrow_mut();
         ward.end_cause(index);
@@ -831,7 +831,7 @@ mod tests {
         ward.borrow().places[0].disk != disk
     }
 
-    /// Seed 11271, which takes another course since seed 10162 was mended: the judge waited for such a disk to become healthy.
+    /// Seed 11271, which takes another course since seed 10162 was fixed: the judge waited for such a disk to become healthy.
     #[test]
     fn a_disk_that_lost_the_heads_of_its_labels_is_replaced() {
         assert!(is_replaced(4));

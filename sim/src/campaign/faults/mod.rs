@@ -27,7 +27,7 @@ use super::model::{Style, Tree, Visible};
 use super::scenario::{self, DIR, Failure, Layout, Outcome, POOL, Plan};
 use super::workload::{Client, Histories};
 
-/// Longest a boot's work may take: beyond, something waits that nobody will wake.
+/// Longest a boot's work may take: beyond, something waits that nothing will wake.
 const WORK_MAX: Duration = Duration::from_secs(6 * 3600);
 
 /// Everything about a fault seed that is decided before it runs.
@@ -183,7 +183,7 @@ pub fn run(plan: &FaultPlan, world: &World, zdb: Option<&Path>) -> Result<Outcom
     if found != trees {
         return Err(fail(
             last,
-            "files changed while disks were mended".to_owned(),
+            "files changed while disks were repaired".to_owned(),
         ));
     }
     judge_images(&ward.borrow(), world, false)

@@ -1,0 +1,85 @@
+//! The service: takes one RPC record, finds the program and the procedure, and answers.
+
+use crate::outcome::{Outcome, Reply};
+use crate::record::Record;
+use crate::reply_cache::{Admission, Key, digest};
+use crate::rpc::{self, AuthProblem, Call, Credential, Refusal};
+use crate::server::Server;
+use crate::xdr::Reader;
+use crate::{mount, portmap, v3};
+use engine::IoBuf;
+use std::net::SocketAddr;
+
+/// The longest record the server takes, in bytes: the largest WRITE and its envelope.
+pub const RECORD_BYTES_MAX: usize = v3::TRANSFER_BYTES_MAX + 64 * 1024;
+
+impl Server {
+    /// Answers one RPC message that came from `peer`. `None` says nothing: the message is no call.
+    ///
+    /// What the reply says is stable is stable. The same call repeated (same client, transaction id and bytes) gets the
+    /// first answer again, if running it twice would do harm.
+    pub async fn call(
+        &self,
+        peer: SocketAddr,
+        local: SocketAddr,
+        mut record: Record,
+    ) -> Option<Reply> {
+        let data = record.data.take();
+        let call = match &record.call {
+            Ok(call) => call,
+            Err(rejected) => return rpc::reject(rejected).map(Reply::from),
+        };
+        let arguments = record.arguments();
+        if call.program == v3::PROGRAM && v3::runs_once(call.procedure) {
+            let client = peer.ip().to_canonical();
+            let key = Key {
+                client,
+                xid: call.xid,
+                procedure: call.procedure,
+                digest: digest(&record.head),
+            };
+            let admission = self.replies().admit(key, self.now_ns());
+            match admission {
+                Admission::Repeat(answer) => return answer.await.map(Reply::from),
+                Admission::Run(running) => {
+                    let reply = self.dispatch(peer, local, call, arguments, data).await;
+                    running.finish(&reply.to_vec());
+                    return Some(reply);
+                }
+            }
+        }
+        Some(self.dispatch(peer, local, call, arguments, data).await)
+    }
+
+    async fn dispatch(
+        &self,
+        peer: SocketAddr,
+        local: SocketAddr,
+        call: &Call,
+        arguments: Reader<'_>,
+        data: Option<IoBuf>,
+    ) -> Reply {
+        let mismatch = |low, high| Outcome::Refused(Refusal::ProgramMismatch { low, high });
+        let outcome = match (call.program, call.version) {
+            // RFC 5531, section 9: a flavour that is not taken is answered before the procedure is looked at.
+            (v3::PROGRAM, v3::VERSION) if matches!(call.credential, Credential::Other(_)) => {
+                Outcome::Denied(AuthProblem::TooWeak)
+            }
+            (v3::PROGRAM, v3::VERSION) => v3::call(self, peer, call, arguments, data).await,
+            (v3::PROGRAM, version) => {
+                self.note_refused_version(peer.ip(), version);
+                mismatch(v3::VERSION, v3::VERSION)
+            }
+            (mount::PROGRAM, 1 | 3) => mount::call(self, peer, call, arguments).await,
+            (mount::PROGRAM, _) => mismatch(1, 3),
+            (portmap::PROGRAM, 2..=4) => portmap::call(self.nfs_port(), local, call, arguments),
+            (portmap::PROGRAM, _) => mismatch(2, 4),
+            _ => Outcome::Refused(Refusal::ProgramUnavailable),
+        };
+        match outcome {
+            Outcome::Reply(reply) => reply,
+            Outcome::Refused(why) => rpc::refuse(call.xid, why).into(),
+            Outcome::Denied(problem) => rpc::deny(call.xid, problem).into(),
+        }
+    }
+}
