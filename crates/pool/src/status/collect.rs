@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use vdev::VdevKind;
+use vdev::{AllocationBias, VdevKind};
 
 use super::{Health, IoTotals, PoolState, PoolStatus, RebuildState, StatusReason, VdevStatus};
 use crate::auxiliary::AuxiliaryKind;
@@ -40,7 +40,7 @@ impl ImportedPool {
         // OpenZFS: module/zfs/metaslab.c, metaslab_sync_done (deferred frees go on counting as allocated)
         root.allocated_bytes = space.allocated + space.deferred;
         let kept = self.space.checkpoint_bytes_by_vdev();
-        let mut weighted = Some(0u128);
+        let (mut weighted, mut normal_bytes) = (Some(0u128), 0u128);
         for top in &mut root.children {
             let Ok(id) = u32::try_from(top.id) else {
                 continue;
@@ -58,15 +58,17 @@ impl ImportedPool {
                 mark_idle(top);
             }
             root.expandable_bytes += top.expandable_bytes;
-            weighted = match (weighted, top.fragmentation_percent) {
-                (Some(sum), Some(percent)) => {
-                    Some(sum + u128::from(percent) * u128::from(space.size))
-                }
-                _ => None,
-            };
+            // The pool's fragmentation is that of its normal class.
+            // OpenZFS: module/zfs/metaslab.c, metaslab_class_fragmentation
+            if top.bias == AllocationBias::None && !top.is_log {
+                let size = u128::from(space.size);
+                let percent = top.fragmentation_percent.map(u128::from);
+                weighted = weighted.zip(percent).map(|(sum, p)| sum + p * size);
+                normal_bytes += size;
+            }
         }
         root.fragmentation_percent = weighted
-            .map(|sum| sum.checked_div(u128::from(root.size_bytes)).unwrap_or(0))
+            .map(|sum| sum.checked_div(normal_bytes).unwrap_or(0))
             .and_then(|percent| u64::try_from(percent).ok());
         let suspended = self.lifecycle.is_suspended();
         let health = if suspended {

@@ -12,6 +12,7 @@ mod devices;
 mod events;
 mod expansion;
 mod faults;
+mod fragmentation;
 mod free_space;
 mod growth;
 mod intent_log;
