@@ -11,7 +11,11 @@ cp -r "$root/web" "$w/web"
 truncate -s 128M "$w/disks/a" "$w/disks/b"
 zpool create tank mirror "$w/disks/a" "$w/disks/b"
 zfs create tank/fs
-serve --https-port $((port + 1))
+zfs set 'org.example:note=<img src=x onerror=alert(1)>' tank/fs
+truncate -s 128M "$w/disks/"{c,d,e,f,g}
+truncate -s 96M "$w/disks/ext"
+mkfs.ext4 -q "$w/disks/ext"
+serve --https-port $((port + 1)) --iscsi-port $((port + 2)) --devices "$w/disks"
 for _ in $(seq 100); do grep -q fingerprint "$w/log" && break; sleep 0.1; done
 link=$(grep -o 'https://[^ ]*/setup#[0-9a-f]*' "$w/log") || fail "no setup link"
 node "$w/web/tests/console.mjs" "$link" "${PICTURES:-}" || fail "the console"

@@ -20,6 +20,17 @@ struct Browser<'a> {
 impl Browser<'_> {
     /// Returns status and body; asserts that the connection was good.
     fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
+        self.ask_with(method, path, body, &[])
+    }
+
+    /// As [`Self::ask`], with more headers.
+    fn ask_with(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+        headers: &[&str],
+    ) -> (u16, Value) {
         let mut curl = Command::new("curl");
         curl.args([
             "-sS",
@@ -38,6 +49,9 @@ impl Browser<'_> {
         .arg(self.place.path("cookies"))
         .args(["-H", &format!("x-sanbox-csrf: {}", self.csrf)])
         .arg(format!("https://localhost:{}{path}", self.port));
+        for header in headers {
+            curl.args(["-H", header]);
+        }
         if let Some(body) = body {
             curl.args([
                 "-H",
@@ -64,8 +78,14 @@ impl Browser<'_> {
 
 /// Starts a daemon with a console; returns its port.
 fn serve(place: &mut Place) -> u16 {
+    serve_with(place, &[])
+}
+
+/// As [`serve`], with more flags.
+fn serve_with(place: &mut Place, flags: &[&str]) -> u16 {
     let port = free_port();
-    place.serve(&[
+    let port_text = port.to_string();
+    let own = [
         "--nfs-port",
         "0",
         "--iscsi-port",
@@ -73,8 +93,9 @@ fn serve(place: &mut Place) -> u16 {
         "--metrics-port",
         "0",
         "--https-port",
-        &port.to_string(),
-    ]);
+        &port_text,
+    ];
+    place.serve(&[&own, flags].concat());
     for _ in 0..500 {
         if place.log().contains("fingerprint") {
             return port;
@@ -218,6 +239,257 @@ fn commands_are_jobs(browser: &Browser<'_>) {
         (&newest["origin"], &newest["state"]),
         (&json!("shell"), &json!("done"))
     );
+}
+
+/// Sets up the first owner, and begins a session.
+fn owner(place: &Place, port: u16) -> Browser<'_> {
+    let mut browser = browser(place, port);
+    let owner = json!({"token": setup_token(place), "name": "ann", "password": PASSWORD});
+    let (status, session) = browser.ask("POST", "/api/v1/setup", Some(&owner));
+    assert_eq!(status, 201, "{session}");
+    browser.csrf = session["csrf"].as_str().expect("a value").to_owned();
+    browser
+}
+
+/// What the plan of a pool says of its size is what `zpool list` and `zfs list` say of the pool that its command makes: the former to
+/// the byte, the latter within 1 %.
+#[test]
+fn the_plan_of_a_pool_is_what_the_pool_becomes() {
+    let mut place = Place::new();
+    let made = place.run(
+        "mkdir disks && for n in 0 1 2 3 4 5 6 7; do truncate -s 3G disks/d$n; done
+         truncate -s 2500M disks/small && truncate -s 200M disks/log",
+    );
+    assert_eq!(made, "");
+    let directory = place.path("work/disks");
+    let at = |name: &str| directory.join(name).to_string_lossy().into_owned();
+    let port = serve_with(&mut place, &["--devices", &directory.to_string_lossy()]);
+    let browser = owner(&place, port);
+    let vdev = |role: &str, layout: &str, disks: &[&str]| {
+        let disks: Vec<_> = disks.iter().map(|name| at(name)).collect();
+        json!({"role": role, "layout": layout, "disks": disks})
+    };
+    let all = ["d0", "d1", "d2", "d3", "d4", "d5", "d6", "d7"];
+    let mut draid = vdev("data", "draid1", &all);
+    (draid["data"], draid["spares"]) = (json!(3), json!(1));
+    for vdevs in [
+        vec![vdev("data", "single", &["d0", "d1"])],
+        vec![
+            vdev("data", "mirror", &["d0", "d1"]),
+            vdev("data", "mirror", &["d2", "d3"]),
+            vdev("log", "single", &["log"]),
+        ],
+        vec![
+            vdev("data", "raidz1", &["d0", "d1", "d2"]),
+            vdev("spare", "single", &["d3"]),
+        ],
+        vec![vdev("data", "raidz2", &all[..6])],
+        vec![vdev("data", "raidz3", &all)],
+        vec![vdev("data", "mirror", &["d0", "small"])],
+        vec![
+            vdev("data", "mirror", &["d0", "d1"]),
+            vdev("special", "mirror", &["d2", "d3"]),
+        ],
+        vec![draid],
+    ] {
+        let request = json!({"name": "tank", "vdevs": vdevs});
+        let (status, plan) = browser.ask("POST", "/api/v1/pools/plan", Some(&request));
+        assert_eq!(status, 200, "{plan}");
+        let command = plan["command"].as_str().expect("a line");
+        assert_eq!(place.run(command), "", "{command}");
+        let numbers = place.run("zpool list -Hpo size tank; zfs list -Hpo used,available tank");
+        let numbers: Vec<u64> = numbers
+            .split_whitespace()
+            .map(|number| number.parse().expect("a number"))
+            .collect();
+        assert_eq!(plan["size_bytes"], numbers[0], "{command}");
+        let usable = plan["usable_bytes"].as_u64().expect("a number");
+        let offered = numbers[1] + numbers[2];
+        assert!(
+            usable.abs_diff(offered) * 100 <= offered,
+            "{command}: planned {usable}, has {offered}"
+        );
+        disks_of_the_pool(&browser, &at("d0"), &at("d7"), command);
+        assert_eq!(place.run("zpool destroy tank"), "");
+    }
+    let text = json!({"name": "tank", "vdevs": [vdev("data", "single", &["../../etc/passwd"])]});
+    assert_eq!(
+        browser.ask("POST", "/api/v1/pools/plan", Some(&text)).0,
+        422
+    );
+    drop(browser);
+    place.stop();
+}
+
+/// A disk of the pool is its member and not free; one that is not, is free, since destroyed pools keep no disk.
+fn disks_of_the_pool(browser: &Browser<'_>, member: &str, other: &str, command: &str) {
+    let list = browser.get("/api/v1/disks");
+    let disks = list["disks"].as_array().expect("disks");
+    let disk = |path: &str| {
+        let mut disks = disks.iter();
+        disks.find(|disk| disk["path"] == path).expect("listed")
+    };
+    let own = disk(member);
+    assert_eq!(
+        (&own["member"]["pool"], &own["free"]),
+        (&json!("tank"), &json!(false)),
+        "{command}"
+    );
+    if !command.contains(other) {
+        assert_eq!(disk(other)["free"], true, "{command}: {}", disk(other));
+    }
+}
+
+/// Files are listed, sent, fetched and restored; no path leads out of its file system.
+#[test]
+fn files_are_reached_and_no_others() {
+    let mut place = Place::new();
+    let made = place.run(
+        "truncate -s 256M a && zpool create tank $PWD/a && zfs create tank/fs && zfs create tank/other
+         ln -s /etc/passwd link && sanbox put link tank/fs:/link && mkdir -p dir && ln -s ../.. dir/up
+         echo evil > 'dir/<img src=x onerror=alert(1)>' && sanbox put -r dir tank/fs:/dir",
+    );
+    assert_eq!(made, "");
+    let port = serve(&mut place);
+    let browser = owner(&place, port);
+    let at = |dataset: &str, path: &str| format!("dataset={dataset}&path={path}");
+    let content =
+        |dataset: &str, path: &str| format!("/api/v1/files/content?{}", at(dataset, path));
+    let put = |path: &str, text: &str| browser.ask("PUT", path, Some(&json!(text))).0;
+    // The name is 'a b': a segment by itself, and then a value of a query.
+    let file = content("tank/fs", "dir/a%2520b");
+    assert_eq!(put(&file, "first"), 201);
+    assert_eq!(put(&file, "second"), 409);
+    assert_eq!(browser.get(&file), "first");
+    assert_eq!(place.run("zfs snapshot tank/fs@then"), "");
+    assert_eq!(put(&format!("{file}&replace=true"), "second"), 201);
+    assert_eq!(browser.get(&file), "second");
+    let then = content("tank/fs@then", "dir/a%2520b");
+    assert_eq!(browser.get(&then), "first");
+    assert_eq!(put(&content("tank/fs@then", "new"), "x"), 403);
+    let list = browser.get(&format!("/api/v1/files?{}", at("tank/fs", "/dir")));
+    let names: Vec<_> = list["files"]
+        .as_array()
+        .expect("files")
+        .iter()
+        .filter_map(|file| file["name"].as_str())
+        .collect();
+    assert_eq!(names.len(), 3, "{names:?}");
+    assert!(names.contains(&"<img src=x onerror=alert(1)>"), "{names:?}");
+    for (path, status) in [
+        ("link", 422),
+        ("link/x", 422),
+        ("dir/up/link", 422),
+        ("..", 400),
+        ("dir/../link", 400),
+        ("%252e%252e/other", 400),
+        ("dir%252F..%252Flink", 400),
+        (".zfs/snapshot", 400),
+        ("dir", 422),
+        ("none", 404),
+        ("dir/x%2500", 400),
+    ] {
+        let (answered, body) = browser.ask("GET", &content("tank/fs", path), None);
+        assert_eq!(answered, status, "{path}: {body}");
+    }
+    assert_eq!(put(&content("tank/fs", "../x"), "x"), 400);
+    assert_eq!(put(&content("tank/fs", "dir/up/x"), "x"), 422);
+    assert_eq!(
+        place.run("sanbox ls tank/fs:/ && sanbox ls tank/other:/"),
+        "dir\nlink\n"
+    );
+    drop(browser);
+    place.stop();
+}
+
+/// What is served to other machines is in the lists, with the reason where it is not served.
+#[test]
+fn shares_and_targets_are_listed() {
+    let mut place = Place::new();
+    let made = place.run(
+        "truncate -s 256M a && zpool create tank $PWD/a && zfs create -o sharenfs=ro tank/fs
+         zfs create -V 8M tank/vol && sanbox target create iqn.2026-11.org.example:a
+         sanbox target map iqn.2026-11.org.example:a tank/vol --lun 3
+         sanbox target chap iqn.2026-11.org.example:a --user me --secret verysecretword",
+    );
+    assert_eq!(made, "");
+    let port = serve(&mut place);
+    let browser = owner(&place, port);
+    let targets = browser.get("/api/v1/targets");
+    let target = &targets["targets"][0];
+    assert_eq!(
+        (&target["chap_user"], &target["luns"][0]["volume"]),
+        (&json!("me"), &json!("tank/vol"))
+    );
+    assert_eq!(target["luns"][0]["lun"], 3);
+    assert!(!targets.to_string().contains("verysecretword"));
+    assert_eq!(
+        targets["volumes"][0]["targets"][0],
+        "iqn.2026-11.org.example:a"
+    );
+    let shares = browser.get("/api/v1/shares");
+    assert_eq!(shares["shares"][0]["path"], "/tank/fs");
+    assert_eq!(shares["shares"][0]["options"], "ro");
+    drop(browser);
+    place.stop();
+}
+
+/// A change given with `If-Match` is made only while the settings are those that were looked at.
+#[test]
+fn two_people_do_not_overwrite_each_other() {
+    let mut place = Place::new();
+    let made = place.run("truncate -s 256M a && zpool create tank $PWD/a && zfs create tank/fs");
+    assert_eq!(made, "");
+    let port = serve(&mut place);
+    let browser = owner(&place, port);
+    let etag = || {
+        let known = format!(
+            "curl -s -D - -o /dev/null --cacert {} -b {} https://localhost:{port}/api/v1/datasets/tank%2Ffs",
+            place.path("state/console-cert.pem").display(),
+            place.path("cookies").display()
+        );
+        let head = place.run(&known);
+        let line = head.lines().find_map(|line| line.strip_prefix("etag: "));
+        line.expect("a tag").trim().to_owned()
+    };
+    let seen = etag();
+    assert_eq!(place.run("printf x > f && sanbox put f tank/fs:/f"), "");
+    assert_eq!(etag(), seen, "data is no setting");
+    let set = |tag: &str, value: &str| {
+        let words = json!({"tool": "zfs", "arguments": ["set", format!("quota={value}"), "tank/fs"], "about": "tank/fs"});
+        browser
+            .ask_with(
+                "POST",
+                "/api/v1/commands",
+                Some(&words),
+                &[&format!("if-match: {tag}")],
+            )
+            .0
+    };
+    assert_eq!(place.run("zfs set quota=100M tank"), "");
+    assert_eq!(set(&seen, "50M"), 202);
+    for _ in 0..100 {
+        if place.run("zfs get -Ho value quota tank/fs") == "50M\n" {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(set(&seen, "60M"), 412);
+    assert_eq!(set(&etag(), "60M"), 202);
+    drop(browser);
+    place.stop();
+}
+
+/// What comes in the clear is sent to HTTPS, and gets nothing else.
+#[test]
+fn plain_http_is_sent_to_https() {
+    let mut place = Place::new();
+    let port = serve(&mut place);
+    let said = place.run(&format!(
+        "curl -s -o /dev/null -w '%{{http_code}} %{{redirect_url}}' http://localhost:{port}/pools/tank"
+    ));
+    assert_eq!(said, format!("308 https://localhost:{port}/pools/tank\n"));
+    place.stop();
 }
 
 /// A database that is none is kept aside, and the appliance serves.

@@ -1,6 +1,8 @@
 // The console in Chromium, from the setup link to a destroyed snapshot: what a person sees, types and clicks.
-// usage: node console.mjs LINK SCREENSHOTS   (the setup link of an appliance that has a pool 'tank' with a file system 'tank/fs')
+// usage: node console.mjs LINK SCREENSHOTS   (the setup link of an appliance that has a pool 'tank' with a file system 'tank/fs', and free disks)
 
+import { execFileSync } from 'node:child_process';
+import { createHmac } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { chromium } from 'playwright-core';
@@ -14,6 +16,11 @@ const page = await context.newPage();
 page.setDefaultTimeout(10_000);
 const failures = [];
 page.on('pageerror', (error) => failures.push(`${page.url()}: ${error}`));
+// No name or value of a person's choice runs as a script of the page.
+page.on('dialog', (dialog) => {
+  failures.push(`${page.url()}: a dialog of a script: ${dialog.message()}`);
+  void dialog.dismiss();
+});
 page.on('console', (message) => {
   // A refused log-in and the question who one is are answered with 401, which the browser prints.
   if (message.type() === 'error' && !message.text().includes('401')) failures.push(`${page.url()}: ${message.text()}`);
@@ -36,6 +43,190 @@ async function look(name) {
 }
 
 const password = 'correct horse battery';
+const run = () => page.getByRole('button', { name: 'Run' }).click();
+const link1 = (name) => page.getByRole('navigation').getByRole('link', { name, exact: true });
+
+/** A pool from four disks: the layouts are offered with their capacity, and the command is the one that makes it. */
+async function poolWizard() {
+  await link1('Pools').click();
+  await page.getByRole('link', { name: 'New pool' }).click();
+  for (const disk of ['c', 'd', 'e', 'f']) await page.getByRole('button', { name: new RegExp(`^${disk} `) }).click();
+  await page.getByLabel('Name of the pool').fill('vault');
+  await page.getByText('2 × 2').waitFor();
+  await page.getByRole('radio', { name: /^raidz2/ }).check();
+  await page.getByText(/zpool create vault raidz2 .*\/c .*\/d .*\/e .*\/f$/).waitFor();
+  await page.getByText('2 disks may fail').waitFor();
+  await page.getByRole('radio', { name: 'Spare' }).check();
+  await page.getByRole('button', { name: /^g / }).click();
+  await page.getByText(/spare .*\/g$/).waitFor();
+  await look('new-pool');
+  await page.getByRole('radio', { name: /^Stripe/ }).check();
+  await page.getByText('if a disk fails, everything in the pool is lost').waitFor();
+  await page.getByRole('radio', { name: /^raidz2/ }).check();
+  await page.getByRole('button', { name: 'Create pool' }).click();
+  await run();
+  await page.getByRole('heading', { name: 'Pool vault' }).waitFor();
+  await page.getByText('raidz2-0').waitFor();
+}
+
+/** Which disks there are, what holds them; one is taken offline and brought back. */
+async function disks() {
+  await link1('Disks').click();
+  await page.getByRole('row', { name: /^c / }).getByText('vault').waitFor();
+  await page.getByText('contains an ext2, ext3 or ext4 file system').waitFor();
+  await page.getByRole('button', { name: 'Take offline: c' }).click();
+  await run();
+  await page.getByRole('row', { name: /^c / }).getByText('OFFLINE').waitFor();
+  await look('disks');
+  await page.getByRole('button', { name: 'Bring online: c' }).click();
+  await run();
+  await page.getByRole('row', { name: /^c / }).getByText('ONLINE').waitFor();
+}
+
+async function shares() {
+  await link1('NFS shares').click();
+  await page.getByRole('button', { name: 'New share' }).click();
+  await page.getByLabel('Name', { exact: true }).fill('share');
+  await page.getByLabel(/These hosts/).fill('10.0.0.0/24 fd00::/16 esx1');
+  await page.getByText("zfs create -o 'sharenfs=rw=@10.0.0.0/24:@[fd00::]/16:esx1' tank/share").waitFor();
+  await run();
+  await page.getByText('10.0.0.0/24, fd00::/16, esx1: Read and write').waitFor();
+  await page.getByText('To mount it').click();
+  await page.getByText(/mount -t nfs -o .* 127\.0\.0\.1:\/tank\/share/).waitFor();
+  await look('shares');
+}
+
+async function targets() {
+  await link1('iSCSI').click();
+  await page.getByRole('button', { name: 'New target' }).click();
+  await page.getByLabel('iSCSI name').fill('iqn.2026-11.org.example:vms');
+  await page.getByLabel(/^Allow/).fill('10.0.0.0/24');
+  await run();
+  await page.getByRole('heading', { name: 'iqn.2026-11.org.example:vms' }).waitFor();
+  await page.getByRole('button', { name: 'New volume' }).click();
+  await page.getByLabel('Size, such as 100G').fill('32M');
+  await look('new-volume');
+  await run();
+  await page.getByRole('button', { name: 'Take away: tank/disk1' }).waitFor();
+  await page.getByRole('button', { name: 'CHAP: iqn.2026-11.org.example:vms' }).click();
+  await page.getByLabel('User').fill('host1');
+  await page.getByLabel(/^Secret/).fill('correct horse battery');
+  if (await page.locator('dialog pre').filter({ hasText: 'correct horse' }).count()) failures.push('chap: the secret is shown');
+  await run();
+  await page.getByText('host1').waitFor();
+  await page.getByText('To connect').click();
+  await page.getByRole('radio', { name: 'Hyper-V' }).check();
+  await page.getByText('Connect-IscsiTarget -NodeAddress iqn.2026-11.org.example:vms').waitFor();
+  await look('targets');
+}
+
+async function liveView() {
+  await link1('Live I/O').click();
+  await page.getByRole('heading', { name: 'Pool vault' }).waitFor();
+  await page.getByRole('row', { name: /mirror-0/ }).waitFor();
+  // A line needs two samples.
+  await page.locator('.spark polyline').first().waitFor({ state: 'attached' });
+  await page.getByRole('button', { name: 'Freeze' }).click();
+  await look('live');
+  await page.getByRole('button', { name: 'Go on' }).click();
+}
+
+/** The code of now of an authenticator (RFC 6238, 4.2). */
+function codeOf(secret) {
+  const bits = [...secret.trim().replaceAll(' ', '').toUpperCase()].map((letter) => 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567'.indexOf(letter).toString(2).padStart(5, '0')).join('');
+  const key = Buffer.from(bits.match(/.{8}/g).map((byte) => parseInt(byte, 2)));
+  const counter = Buffer.alloc(8);
+  counter.writeBigUInt64BE(BigInt(Math.floor(Date.now() / 30_000)));
+  const hash = createHmac('sha1', key).update(counter).digest();
+  return String((hash.readUInt32BE(hash[19] & 15) & 0x7fffffff) % 1_000_000).padStart(6, '0');
+}
+
+let recoveryCode = '';
+async function users() {
+  await link1('Users').click();
+  await page.getByLabel('Name', { exact: true }).fill('bob');
+  await page.getByLabel('Password', { exact: true }).fill('another good password');
+  await page.getByRole('button', { name: 'New user' }).click();
+  await page.getByRole('rowheader', { name: 'bob' }).waitFor();
+  await page.getByLabel('What it is for').fill('backup job');
+  await page.getByRole('button', { name: 'New key' }).click();
+  await page.getByText('Copy the key now').waitFor();
+  await page.getByRole('rowheader', { name: 'backup job' }).waitFor();
+  await page.getByRole('button', { name: 'Turn on' }).click();
+  const factor = page.getByRole('region', { name: 'Second factor' });
+  await factor.getByLabel('Code').fill(codeOf(await factor.locator('pre').innerText()));
+  await factor.getByRole('button', { name: 'Turn on' }).click();
+  await page.getByText('Keep these recovery codes').waitFor();
+  recoveryCode = (await factor.locator('pre').innerText()).split('\n')[0];
+  await page.getByText('turned the second factor on').waitFor();
+  await look('users');
+  await page.getByRole('button', { name: 'Revoke: backup job' }).click();
+  await page.getByRole('rowheader', { name: 'backup job' }).waitFor({ state: 'detached' });
+  await page.getByRole('button', { name: 'Remove user: bob' }).click();
+  await page.getByRole('button', { name: 'Remove', exact: true }).click();
+  await page.getByRole('rowheader', { name: 'bob' }).waitFor({ state: 'detached' });
+}
+
+const evil = '<img src=x onerror=alert(1)>';
+const zfs = (...words) => execFileSync('zfs', words);
+
+/** Files go in and come out, and come back out of a snapshot; their names are text whatever they are. */
+async function files() {
+  await page.getByRole('link', { name: 'Files', exact: true }).click();
+  const file = (name, text) => ({ name, mimeType: 'text/plain', buffer: Buffer.from(text) });
+  await page.getByLabel('Upload').setInputFiles([file('note.txt', 'first'), file(`${evil}.txt`, 'x')]);
+  await page.getByRole('link', { name: `${evil}.txt` }).waitFor();
+  const [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('link', { name: 'note.txt' }).click()]);
+  if (readFileSync(await download.path(), 'utf8') !== 'first') failures.push('files: another content comes back');
+  await page.getByRole('button', { name: 'New folder' }).click();
+  await page.getByLabel('Name', { exact: true }).fill('letters');
+  await run();
+  await page.getByRole('link', { name: 'letters/' }).waitFor();
+  await look('files');
+  zfs('snapshot', 'tank/fs@then');
+  await page.getByRole('button', { name: 'Remove: note.txt' }).click();
+  await page.getByLabel('To confirm, type').fill('note.txt');
+  await run();
+  await page.getByRole('link', { name: 'note.txt' }).waitFor({ state: 'detached' });
+  await page.getByRole('navigation', { name: 'Path' }).getByRole('link', { name: 'tank/fs' }).click();
+  await page.getByRole('button', { name: 'Compare: then' }).click();
+  await run();
+  await page.getByText(/^-\tF\t.*note.txt/m).waitFor();
+  await page.getByRole('button', { name: 'Close' }).click();
+  await page.getByRole('link', { name: 'Files: then' }).click();
+  await page.getByRole('button', { name: 'Restore: note.txt' }).click();
+  await page.getByText('sanbox restore tank/fs@then:/note.txt tank/fs:/note.txt').waitFor();
+  await look('restore-dialog');
+  await run();
+  await page.locator('dialog').waitFor({ state: 'detached' });
+  await page.goto(`${origin}/files/tank%2Ffs`);
+  await page.getByRole('link', { name: 'note.txt' }).waitFor();
+  await page.goto(`${origin}/datasets/tank%2Ffs`);
+}
+
+/** Many snapshots are few rows; what a shell takes shows here, and several go at once after it was said what that frees. */
+async function manySnapshots() {
+  execFileSync('sh', ['-c', 'for n in $(seq -w 0 299); do zfs snapshot tank/fs@n$n; done']);
+  await page.getByRole('rowheader', { name: 'n299' }).waitFor({ timeout: 3000 });
+  const rows = await page.getByRole('region', { name: 'Snapshots' }).locator('tbody tr').count();
+  if (rows > 60) failures.push(`snapshots: ${rows} rows for what is in sight`);
+  await page.getByRole('region', { name: 'Snapshots' }).evaluate((list) => (list.scrollTop = list.scrollHeight));
+  await page.getByRole('rowheader', { name: 'monday' }).waitFor();
+  await page.getByLabel('Filter').fill('n1');
+  await page.getByRole('rowheader', { name: 'n199' }).waitFor();
+  await page.getByRole('checkbox', { name: 'All' }).check();
+  await page.getByRole('button', { name: 'Destroy: 100' }).click();
+  await page.getByText(/^Frees /).waitFor();
+  await page.getByLabel('To confirm, type').fill('100');
+  await run();
+  await page.locator('dialog').waitFor({ state: 'detached' });
+  await page.getByText('No snapshots.').waitFor();
+  await page.getByLabel('Filter').fill('');
+  zfs('destroy', 'tank/fs@n000%n299');
+  zfs('destroy', 'tank/fs@then');
+  await page.getByRole('rowheader', { name: 'n299' }).waitFor({ state: 'detached', timeout: 3000 });
+}
+
 try {
   await page.goto(link);
   await page.getByLabel('Name').fill('ann');
@@ -50,7 +241,13 @@ try {
   await page.getByRole('button', { name: 'Run' }).click();
   await page.getByText('Last scrub').waitFor();
   await look('pool');
-  await page.getByRole('link', { name: 'Datasets' }).click();
+  await poolWizard();
+  await disks();
+  await shares();
+  await targets();
+  await liveView();
+  await users();
+  await link1('Datasets').click();
   await page.getByRole('link', { name: 'tank/fs', exact: true }).waitFor();
   await look('datasets');
   await page.getByRole('link', { name: 'tank/fs', exact: true }).click();
@@ -67,12 +264,15 @@ try {
   await page.getByRole('button', { name: 'Run' }).click();
   await page.getByText('dataset already exists').waitFor();
   await page.getByRole('button', { name: 'Close' }).click();
+  await page.getByText(evil).waitFor();
+  await files();
+  await manySnapshots();
   await page.getByRole('button', { name: 'Destroy: monday' }).click();
   if (await page.getByRole('button', { name: 'Run' }).isEnabled()) failures.push('destroy: the name is not asked for');
   await page.getByLabel('To confirm, type').fill('monday');
   await page.getByRole('button', { name: 'Run' }).click();
   await page.getByText('No snapshots.').waitFor();
-  await page.getByRole('link', { name: 'Jobs' }).click();
+  await link1('Jobs').click();
   await page.getByRole('link', { name: 'zfs destroy tank/fs@monday' }).waitFor();
   await look('jobs');
   await page.getByRole('link', { name: 'zfs destroy tank/fs@monday' }).click();
@@ -91,6 +291,9 @@ try {
   await page.getByRole('button', { name: 'Log in' }).click();
   await page.getByRole('alert').filter({ hasText: /./ }).waitFor();
   await page.getByLabel('Password').fill(password);
+  await page.getByRole('button', { name: 'Log in' }).click();
+  await page.getByLabel('Code of the authenticator, or a recovery code').fill(recoveryCode);
+  await look('second-factor');
   await page.getByRole('button', { name: 'Log in' }).click();
   await page.getByText('recordsize').waitFor();
 } catch (error) {

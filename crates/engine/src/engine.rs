@@ -174,6 +174,20 @@ impl Engine {
         })
     }
 
+    /// Returns what keeps a device from being used for a new vdev, as `zpool create` says it; `None` when nothing does.
+    ///
+    /// # Errors
+    /// The device cannot be opened; [`EngineError::NoThread`].
+    pub fn device_content(
+        &self,
+        path: PathBuf,
+    ) -> Request<'_, Result<Option<String>, EngineError>> {
+        Box::pin(async move {
+            let work = async move |handle: Handle| pool::device_content(&handle, &path).await;
+            Ok(self.run_apart("content", work).await??)
+        })
+    }
+
     /// Removes the labels of a device that no pool uses.
     ///
     /// # Errors

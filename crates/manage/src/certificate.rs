@@ -4,8 +4,19 @@ use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use sha2::{Digest as _, Sha256};
+
+const ONE_DAY_SECONDS: u64 = 86_400;
+/// Days until a certificate ends. Apple's clients take none that is valid for more than 825 days
+/// (support.apple.com/103769), this day and the one before it included.
+const VALID_DAYS: u64 = 823;
+/// Days before its end at which a certificate is made anew.
+const RENEWED_DAYS: u64 = 30;
+/// Begins the line before a certificate that was made here. It says when the certificate ends, in seconds since 1970; what an
+/// administrator puts into the file has no such line (RFC 7468, 2: text before a certificate is ignored).
+const MADE_HERE: &str = "Made by sanbox, to be made anew before ";
 
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
@@ -32,31 +43,43 @@ pub struct CertificateFiles {
     pub key: String,
 }
 
-/// Returns the certificate in `directory`, made for `names` (DNS names and addresses) if there is none. The key is readable by its
-/// owner only. A directory that cannot be written gives a certificate for this run alone.
+/// Returns the certificate in `directory`, made for `names` (DNS names and addresses) if there is none, or if the one made here ends
+/// soon after `now` (seconds since 1970). The key is readable by its owner only. A directory that cannot be written gives a
+/// certificate for this run alone.
 ///
 /// # Errors
 /// The files are there and cannot be read, or none can be made.
 pub fn load_or_make(
     directory: &Path,
     names: Vec<String>,
+    now: u64,
 ) -> Result<CertificateFiles, CertificateError> {
     let (cert_path, key_path) = (
         directory.join("console-cert.pem"),
         directory.join("console-key.pem"),
     );
     if let (Some(certificates), Some(key)) = (read(&cert_path)?, read(&key_path)?) {
-        return Ok(CertificateFiles { certificates, key });
+        let end = certificates
+            .lines()
+            .find_map(|line| line.strip_prefix(MADE_HERE)?.parse::<u64>().ok());
+        if end.is_none_or(|end| now + RENEWED_DAYS * ONE_DAY_SECONDS < end) {
+            return Ok(CertificateFiles { certificates, key });
+        }
     }
     let mut params = rcgen::CertificateParams::new(names)?;
     params.distinguished_name = rcgen::DistinguishedName::new();
     params
         .distinguished_name
         .push(rcgen::DnType::CommonName, "sanbox");
+    // Begun a day ago: the clocks of clients may be behind.
+    let end = now + ONE_DAY_SECONDS * VALID_DAYS;
+    let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+    params.not_before = at(now - ONE_DAY_SECONDS).into();
+    params.not_after = at(end).into();
     params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
     let key = rcgen::KeyPair::generate()?;
     let made = CertificateFiles {
-        certificates: params.self_signed(&key)?.pem(),
+        certificates: format!("{MADE_HERE}{end}\n{}", params.self_signed(&key)?.pem()),
         key: key.serialize_pem(),
     };
     // A new one at each start is better than no console: the log shows its fingerprint.
@@ -107,10 +130,21 @@ mod tests {
     fn made_once_and_the_key_is_private() {
         let directory = tempfile::tempdir().expect("a directory");
         let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
-        let made = load_or_make(directory.path(), names.clone()).expect("a certificate");
+        let load = |names: &[String], now| load_or_make(directory.path(), names.to_vec(), now);
+        let now = 1_800_000_000;
+        let made = load(&names, now).expect("a certificate");
         assert!(made.certificates.contains("BEGIN CERTIFICATE"));
-        let again = load_or_make(directory.path(), names).expect("the same");
-        assert_eq!(made, again);
+        assert_eq!(
+            load(&names, now + 790 * ONE_DAY_SECONDS).expect("read"),
+            made
+        );
+        let renewed = load(&names, now + 800 * ONE_DAY_SECONDS).expect("made anew");
+        assert_ne!(renewed, made);
+        // The administrator's own stays, whatever the date.
+        let (_, own) = made.certificates.split_once('\n').expect("two lines");
+        write(&directory.path().join("console-cert.pem"), own).expect("written");
+        let kept = load(&names, now + 9_000 * ONE_DAY_SECONDS).expect("read");
+        assert_eq!(kept.certificates, own);
         let key = fs::metadata(directory.path().join("console-key.pem")).expect("there");
         assert_eq!(key.permissions().mode() & 0o777, 0o600);
     }

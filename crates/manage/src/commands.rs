@@ -39,7 +39,7 @@ const OPERATIONS: &[(&str, &[&str])] = &[
         ],
     ),
     ("zpool", &["clear", "scrub", "trim"]),
-    ("sanbox", &["policy", "target"]),
+    ("sanbox", &["policy", "restore", "target"]),
 ];
 
 /// All other commands that can be given.
@@ -189,6 +189,7 @@ pub fn is_change(tool: &str, arguments: &[String]) -> bool {
     });
     match tool {
         "zfs" if arguments.first().is_some_and(|word| word == "diff") => false,
+        "zfs" if is_dry_run(arguments) => false,
         "sanbox" if lists || is_look(arguments) => false,
         _ => match role_needed(tool, arguments) {
             Some(Role::Viewer) => false,
@@ -212,12 +213,20 @@ fn is_look(arguments: &[String]) -> bool {
     ) && (first != Some("user") || words.next() == Some("list"))
 }
 
+/// Whether a `zfs destroy` only says what it would do.
+fn is_dry_run(arguments: &[String]) -> bool {
+    let Some((command, rest)) = arguments.split_first() else {
+        return false;
+    };
+    let options = rest.iter().take_while(|word| word.starts_with('-'));
+    command == "destroy" && options.into_iter().any(|word| word.contains('n'))
+}
+
 /// Returns a command line as it is shown and kept: quoted for a shell, without secrets.
 #[must_use]
 pub fn line(tool: &str, arguments: &[String]) -> String {
     let mut line = tool.to_owned();
-    let named: Vec<_> = arguments.iter().take(2).map(String::as_str).collect();
-    let has_secret = tool == "sanbox" && matches!(named[..], ["target", "chap" | "discovery"]);
+    let has_secret = takes_secret(tool, arguments);
     for (index, argument) in arguments.iter().enumerate() {
         line.push(' ');
         if has_secret && index >= 2 {
@@ -227,6 +236,13 @@ pub fn line(tool: &str, arguments: &[String]) -> String {
         }
     }
     line
+}
+
+/// Whether a command takes a secret among its words.
+#[must_use]
+pub fn takes_secret(tool: &str, arguments: &[String]) -> bool {
+    let named: Vec<_> = arguments.iter().take(2).map(String::as_str).collect();
+    tool == "sanbox" && matches!(named[..], ["target", "chap" | "discovery"])
 }
 
 /// What is shown of a word behind a command that takes secrets: names of options and of targets, which are no secrets anywhere.
@@ -300,6 +316,9 @@ mod tests {
             ("sanbox", "config import FILE", None, true),
             ("sh", "-c true", None, false),
             ("zfs", "", None, false),
+            ("zfs", "destroy -nvp tank@a,b", Some(Role::Operator), false),
+            ("zfs", "destroy -r tank/new", Some(Role::Operator), true),
+            ("sanbox", "restore tank@a:/x", Some(Role::Operator), true),
         ] {
             let arguments = words(arguments);
             assert_eq!(role_needed(tool, &arguments), role, "{tool} {arguments:?}");

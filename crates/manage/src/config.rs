@@ -115,6 +115,8 @@ pub struct Console {
     pub port: u16,
     /// Connections at once; more are turned away.
     pub connections_max: usize,
+    /// Directories whose files of 64 MiB or more are offered as disks.
+    pub devices: Vec<PathBuf>,
 }
 
 impl Default for Console {
@@ -122,6 +124,7 @@ impl Default for Console {
         Self {
             port: 8443,
             connections_max: 512,
+            devices: Vec::new(),
         }
     }
 }

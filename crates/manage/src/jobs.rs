@@ -139,8 +139,13 @@ pub struct JobOrigin {
     pub change: bool,
 }
 
+/// A tool and what follows its name.
+pub type GivenWords = (String, Vec<String>);
+
 struct Job {
     view: JobView,
+    /// The words of a command that was given over the API, to be given again; those with secrets are not kept.
+    words: Option<GivenWords>,
     /// The end of the output.
     kept: Vec<u8>,
     cancel: Option<Box<dyn FnOnce() + Send>>,
@@ -302,6 +307,19 @@ impl Jobs {
         self.table().jobs.get(&id).map(|job| job.view.clone())
     }
 
+    /// Keeps the words of a job's command, so that it can be given again while this process runs.
+    pub fn keep_words(&self, id: u64, words: GivenWords) {
+        if let Some(job) = self.table().jobs.get_mut(&id) {
+            job.words = Some(words);
+        }
+    }
+
+    /// Returns the words of a job's command, if they were kept.
+    #[must_use]
+    pub fn words(&self, id: u64) -> Option<GivenWords> {
+        self.table().jobs.get(&id)?.words.clone()
+    }
+
     /// Returns the output of a job from `offset` on, as far as it is kept.
     #[must_use]
     pub fn output(&self, id: u64, offset: u64) -> Option<JobOutput> {
@@ -406,6 +424,7 @@ impl Job {
     fn of(view: JobView, kept: Vec<u8>) -> Self {
         Self {
             view,
+            words: None,
             kept,
             cancel: None,
             progress: watch::channel(0).0,

@@ -244,6 +244,9 @@ impl FromStr for MappingScope {
     }
 }
 
+/// The property of a volume that says where it is shown.
+pub const MAP_PROPERTY: &str = "org.sanbox:lun";
+
 /// Greatest logical unit number: what flat addressing holds.
 pub const LUN_MAX: u16 = 0x3fff;
 

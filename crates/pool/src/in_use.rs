@@ -75,6 +75,15 @@ pub async fn device_label(handle: &Handle, path: &Path) -> Result<Option<DeviceL
     })
 }
 
+/// Returns what keeps a device from being used for a new vdev, as `zpool create` says it behind the device's name; `None` when
+/// nothing does.
+///
+/// # Errors
+/// `Vdev` when it cannot be opened.
+pub async fn device_content(handle: &Handle, path: &Path) -> Result<Option<String>, PoolError> {
+    Ok(reason(&vdev::disk_use(handle, path).await?))
+}
+
 /// Removes the valid labels of a device that no pool uses (`zpool labelclear`). Durable on return.
 ///
 /// # Errors

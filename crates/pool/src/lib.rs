@@ -13,6 +13,7 @@ mod autotrim;
 mod auxiliary;
 mod brt;
 mod cachefile;
+mod capacity;
 mod checkpoint;
 mod checkpoint_space;
 mod config;
@@ -52,13 +53,14 @@ mod status;
 mod sync;
 
 pub use cachefile::{cache_file_devices, cache_file_with};
+pub use capacity::{Capacity, capacity};
 pub use create::check_spec;
 pub use discover::{Candidate, Discovery, discover};
 pub use error::{PoolError, ScanRefusal};
 pub use error_log::DamagedObject;
 pub use events::EventLog;
 pub use features::{Support, support, supported_features};
-pub use in_use::{DeviceLabel, clear_labels, device_label};
+pub use in_use::{DeviceLabel, clear_labels, device_content, device_label};
 pub use initialize_trim::{LeafActivity, LeafActivityRequest};
 pub use multihost::is_in_use_elsewhere;
 pub use pool::Pool;
@@ -76,4 +78,4 @@ pub use status::{
     LeafActivityStatus, PoolState, PoolStatus, RebuildState, RebuildStatus, RemovalStage,
     RemovalStatus, ScanStatus, StatusReason, VdevStatus,
 };
-pub use vdev::AllocationBias;
+pub use vdev::{AllocationBias, DraidSpec, NewSpace, TopShape, ashift_for};

@@ -29,6 +29,8 @@ use crate::serve::devices::Devices;
 use crate::serve::fuse::{Lists, MountFlags, Mounts};
 use crate::serve::iscsi::Iscsi;
 use crate::serve::nbd;
+use manage::api::Share;
+
 use crate::serve::shares::Shares;
 use crate::tuning::{self, Tunables};
 
@@ -259,6 +261,11 @@ impl Appliance {
                 .map_err(EngineError::Busy),
             None => Ok(()),
         }
+    }
+
+    /// Lists what is to be shared by NFS.
+    pub(crate) fn shares(&self) -> Vec<Share> {
+        self.shares.get().map(Shares::list).unwrap_or_default()
     }
 
     /// Lists the sessions of iSCSI initiators.

@@ -11,8 +11,8 @@ use crate::labels::LabelSet;
 use crate::leaf::{check_size, open_disk};
 use crate::tree::layout_of;
 use crate::{
-    ASHIFT_MAX, ASHIFT_MIN, AllocationBias, Draid, MIN_DEVICE_BYTES, OpenMode, TreeConfig,
-    VdevConfig, VdevError, VdevKind,
+    ASHIFT_MAX, ASHIFT_MIN, AllocationBias, Draid, Layout, MIN_DEVICE_BYTES, OpenMode, Raidz,
+    TreeConfig, VdevConfig, VdevError, VdevKind,
 };
 
 /// Sector shift of files unless another is asked for: 4 KiB, the page and the sector of nearly all storage below.
@@ -283,9 +283,7 @@ fn draid_of(
         return Err(impossible);
     };
     let width = data.saturating_add(u32::from(spec.parity));
-    let disks = children.saturating_sub(spares);
-    let even = |groups: &u32| disks > 0 && groups.saturating_mul(width).is_multiple_of(disks);
-    let groups = (1..=255).find(even).unwrap_or(0);
+    let groups = draid_groups(children, width, spares);
     if spares > 100 || Draid::new(children, spec.parity, data, spares, groups).is_none() {
         return Err(impossible);
     }
@@ -301,6 +299,100 @@ fn draid_of(
     }
     draid.children = leaves;
     Ok(draid)
+}
+
+/// The fewest groups of a draid that come out even on its children, 0 if there are none.
+fn draid_groups(children: u32, width: u32, spares: u32) -> u32 {
+    let disks = children.saturating_sub(spares);
+    let even = |groups: &u32| disks > 0 && groups.saturating_mul(width).is_multiple_of(disks);
+    (1..=255).find(even).unwrap_or(0)
+}
+
+/// A top-level vdev to be, as far as sizes go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopShape {
+    /// Bytes of each device.
+    pub device_bytes: Vec<u64>,
+    /// Rows of parity of a raidz or draid, 0 for a single device and a mirror.
+    pub parity: u8,
+    /// What makes it a draid.
+    pub draid: Option<DraidSpec>,
+    /// Sector shift.
+    pub ashift: u8,
+}
+
+/// What a top-level vdev offers while it is empty.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NewSpace {
+    /// Bytes in its metaslabs, parity included: what `zpool list` counts.
+    pub size_bytes: u64,
+    /// Those bytes as datasets see them, without parity.
+    pub deflated_bytes: u64,
+}
+
+impl TopShape {
+    /// Returns what a new vdev of this shape offers. Touches no device.
+    ///
+    /// # Errors
+    /// `BadConfig` for a shape that no vdev can have, `TooSmall` when its devices are.
+    pub fn new_space(&self) -> Result<NewSpace, VdevError> {
+        let impossible = VdevError::BadConfig {
+            what: "a vdev of an impossible shape",
+        };
+        let Ok(width) = u32::try_from(self.device_bytes.len()) else {
+            return Err(impossible);
+        };
+        let layout = match (self.draid, self.parity) {
+            (Some(DraidSpec { data, spares }), parity) => {
+                let groups = draid_groups(width, data.saturating_add(u32::from(parity)), spares);
+                let draid = Draid::new(width, parity, data, spares, groups);
+                draid.filter(|_| spares <= 100).map(Layout::Draid)
+            }
+            (None, 0) => (width > 0).then_some(Layout::Copies),
+            (None, parity @ 1..=3) => {
+                let raidz = Raidz {
+                    width,
+                    parity,
+                    expanded: Vec::new(),
+                    expanding: false,
+                };
+                (width > u32::from(parity) && width <= 255).then_some(Layout::Raidz(raidz))
+            }
+            _ => None,
+        };
+        let layout = layout.ok_or(impossible)?;
+        if !(ASHIFT_MIN..=ASHIFT_MAX).contains(&self.ashift) {
+            return Err(VdevError::BadConfig {
+                what: "ashift must be 9 to 16",
+            });
+        }
+        let least = self.device_bytes.iter().copied().min().unwrap_or(0);
+        let each = label::leaf_asize(least) & !(label::LABEL_SIZE - 1);
+        let asize = layout.asize_from(each);
+        if least < MIN_DEVICE_BYTES || asize == 0 {
+            return Err(VdevError::TooSmall {
+                path: PathBuf::new(),
+                size_bytes: least,
+                needed_bytes: MIN_DEVICE_BYTES,
+            });
+        }
+        let shift = metaslab_shift_for(asize);
+        let spans = (0..asize >> shift).map(|at| layout.metaslab_span(self.ashift, shift, at));
+        let size_bytes = spans.map(|span| span.end - span.start).sum();
+        Ok(NewSpace {
+            size_bytes,
+            deflated_bytes: (size_bytes >> 9) * layout.deflate_ratio(self.ashift),
+        })
+    }
+}
+
+/// Returns the sector shift that a new vdev takes from a device with these physical sectors.
+#[must_use]
+pub fn ashift_for(physical_sector_bytes: u32) -> u8 {
+    let shift = physical_sector_bytes.max(512).ilog2();
+    u8::try_from(shift)
+        .unwrap_or(ASHIFT_MAX)
+        .min(ASHIFT_DEVICE_MAX)
 }
 
 /// Returns what the device at `path` holds.

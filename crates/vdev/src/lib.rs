@@ -41,8 +41,8 @@ mod types;
 pub use config::{ConfigTarget, TreeConfig, VdevConfig, VdevKind};
 pub use copy::CopyFailure;
 pub use create::{
-    Conflict, DiskUse, DraidSpec, LeafSpec, TopSpec, TreeSpec, disk_use, metaslab_shift_for, plan,
-    plan_tops,
+    Conflict, DiskUse, DraidSpec, LeafSpec, NewSpace, TopShape, TopSpec, TreeSpec, ashift_for,
+    disk_use, metaslab_shift_for, plan, plan_tops,
 };
 pub use error::VdevError;
 pub use events::{LeafEvent, LeafEventKind, LeafEvents};

@@ -923,7 +923,8 @@ impl Space {
 }
 
 /// Returns the bytes kept back from datasets, of `size` deflated bytes.
-pub(crate) fn slop(size: u64) -> u64 {
+#[must_use]
+pub fn slop(size: u64) -> u64 {
     let slop = (size >> SLOP_SHIFT).min(SLOP_MAX);
     slop.max((size >> 1).min(SLOP_MIN))
 }

@@ -28,7 +28,7 @@ mod store;
 mod write;
 mod write_behind;
 
-pub use alloc::{LoadSpaceMap, MetaSource, MetaslabChange, MetaslabSummary, Release, Space};
+pub use alloc::{LoadSpaceMap, MetaSource, MetaslabChange, MetaslabSummary, Release, Space, slop};
 pub use checkpoint::CheckpointFrees;
 pub use error::{Bookmark, CorruptReason, ZioError};
 pub use read::Forms;

@@ -48,8 +48,8 @@ export type Scan = {
 };
 export type PoolDetail = Pool & { scan: Scan | null; root: Vdev; caches: Vdev[]; spares: Vdev[] };
 export type Property = { name: string; value: number | string; source: string; inherited_from: string | null };
-export type Dataset = { name: string; kind: string; guid: string; properties: Property[] };
-export type DatasetList = { datasets: Dataset[]; next: string | null; unanswered: string[] };
+export type Dataset = { name: string; kind: string; guid: string; properties: Property[]; etag?: string };
+export type DatasetList = { datasets: Dataset[]; next: string | null; total: number; unanswered: string[] };
 export type Snapshot = {
   name: string;
   guid: string;
@@ -59,6 +59,114 @@ export type Snapshot = {
   referenced_bytes: number;
 };
 export type SnapshotList = { snapshots: Snapshot[]; next: string | null; total: number };
+export type Member = {
+  pool: string;
+  vdev: string;
+  role: string;
+  guid: string;
+  health: string;
+  note: string | null;
+  read_errors: number;
+  write_errors: number;
+  checksum_errors: number;
+  slow_ios: number;
+  resilvering: boolean;
+};
+export type Disk = {
+  path: string;
+  kind: 'disk' | 'file' | null;
+  size_bytes: number | null;
+  model: string | null;
+  serial: string | null;
+  rotational: boolean | null;
+  free: boolean;
+  held: string | null;
+  unanswered: boolean;
+  member: Member | null;
+};
+export type DiskList = { disks: Disk[]; unanswered: string[] };
+export type PlanRole = 'data' | 'special' | 'dedup' | 'log' | 'cache' | 'spare';
+export type PlanLayout = 'single' | 'mirror' | 'raidz1' | 'raidz2' | 'raidz3' | 'draid1' | 'draid2' | 'draid3';
+export type PlanVdev = { role: PlanRole; layout: PlanLayout; disks: string[]; data?: number; spares?: number };
+export type PlannedVdev = { usable_bytes: number; may_fail: number; unused_bytes: number; ashift: number; rebuild_seconds: number };
+export type Plan = {
+  arguments: string[];
+  forced: boolean;
+  command: string;
+  size_bytes: number;
+  usable_bytes: number;
+  slop_bytes: number;
+  raw_bytes: number;
+  vdevs: PlannedVdev[];
+  warnings: { code: string; vdev: number | null }[];
+};
+export type Share = {
+  dataset: string;
+  path: string;
+  options: string;
+  readonly: boolean;
+  error: string | null;
+  clients: { address: string; requests: number }[];
+};
+export type ShareList = { port: number; versions: number[]; shares: Share[] };
+export type Target = {
+  name: string;
+  alias: string;
+  initiators: string[];
+  chap_user: string | null;
+  mutual_user: string | null;
+  portals: string[];
+  luns: { lun: number; volume: string; size_bytes: number; seen_by: string | null }[];
+};
+export type TargetList = {
+  port: number;
+  targets: Target[];
+  volumes: { name: string; size_bytes: number; used_bytes: number; targets: string[] }[];
+  initiator_groups: Record<string, string[]>;
+  sessions: { target: string; initiator: string; addresses: string[] }[];
+  unanswered: string[];
+};
+export type DeviceSample = {
+  name: string; guid: string; depth: number; role: string; leaf: boolean; health: string;
+  read_ops: number; write_ops: number; read_bytes: number; write_bytes: number;
+  read_mean_us: number; read_99_us: number; write_mean_us: number; write_99_us: number;
+  pending: number; active: number; busy: number;
+};
+export type DatasetSample = { name: string; reads: number; writes: number; read_bytes: number; write_bytes: number; commits: number };
+export type ClientSample = { client: string; dataset: string; requests: number; waited: number; wait_mean_us: number; phase: string | null };
+export type CacheSample = {
+  bytes: number; limit_bytes: number; limit_set_bytes: number; overhead_bytes: number; uncompressed_bytes: number; compressed_bytes: number;
+  list_bytes: number[]; ghost_bytes: number[]; hits: number; misses: number; ghost_hits: number; evicted_bytes: number;
+  data_percent: number | null; metadata_percent: number | null; prefetch_percent: number | null;
+  what_if: [number, number][];
+  l2: { allocated_bytes: number; index_bytes: number; hits: number; misses: number; read_bytes: number; write_bytes: number; errors: number } | null;
+};
+export type PoolSample = {
+  name: string;
+  answers: boolean;
+  devices: DeviceSample[];
+  datasets: DatasetSample[];
+  clients: ClientSample[];
+  cache: CacheSample | null;
+  log: { commits: number; batches: number; normal_bytes: number; separate_bytes: number; fallbacks: number } | null;
+  txg: { open: number; synced: number; dirty_bytes: number; dirty_bytes_max: number; transactions: number; delayed: number; throttled: number } | null;
+};
+export type Sample = { time: number; milliseconds: number; pools: PoolSample[] };
+export type File = {
+  name: string;
+  segment: string;
+  kind: 'file' | 'directory' | 'symlink' | 'special';
+  size_bytes: number;
+  modified: number;
+  mode: number;
+  uid: number;
+  gid: number;
+  target: string | null;
+};
+export type FileList = { files: File[]; next: number | null };
+export type User = { name: string; role: Role; created: number; password: boolean; second_factor: boolean };
+export type ApiKey = { id: number; user: string; name: string; role: Role; datasets: string[]; created: number; expires: number | null; used: number | null };
+export type AuditEntry = { id: number; time: number; user: string; origin: string; event: string; count: number };
 export type JobState = 'running' | 'done' | 'failed' | 'cancelled' | 'interrupted';
 export type Job = {
   id: number;
@@ -80,6 +188,8 @@ export class ApiError extends Error {
   constructor(
     readonly status: number,
     detail: string,
+    /** Which of several causes, for programs. */
+    readonly reason = '',
   ) {
     super(detail);
   }
@@ -93,8 +203,8 @@ export function useSession(session: Session | null): void {
 }
 
 /** Asks the API. Throws ApiError; status 0 when the appliance does not answer. */
-export async function ask<T>(method: string, path: string, body?: unknown): Promise<T> {
-  const headers: Record<string, string> = {};
+export async function ask<T>(method: string, path: string, body?: unknown, more: Record<string, string> = {}): Promise<T> {
+  const headers: Record<string, string> = { ...more };
   if (method !== 'GET') headers['X-Sanbox-Csrf'] = csrf;
   if (body !== undefined) headers['Content-Type'] = 'application/json';
   let response: Response;
@@ -115,10 +225,36 @@ export async function ask<T>(method: string, path: string, body?: unknown): Prom
     throw new ApiError(response.status, `HTTP ${response.status}`);
   }
   if (!response.ok) {
-    const detail = (value as { detail?: string } | null)?.detail;
-    throw new ApiError(response.status, detail ?? `HTTP ${response.status}`);
+    const problem = value as { detail?: string; reason?: string } | null;
+    throw new ApiError(response.status, problem?.detail ?? `HTTP ${response.status}`, problem?.reason);
   }
-  return value as T;
+  // What a resource is at the moment, for a change of it: `If-Match`.
+  const etag = response.headers.get('ETag');
+  return (etag && value && typeof value === 'object' && !Array.isArray(value) ? { ...value, etag } : value) as T;
+}
+
+/** Sends a file; `onprogress` gets the bytes sent so far. Throws ApiError. */
+export function upload(path: string, file: Blob, onprogress: (sent: number) => void): Promise<void> {
+  return new Promise((resolve, reject) => {
+    // Only this way tells how far it is.
+    const request = new XMLHttpRequest();
+    request.open('PUT', `/api/v1${path}`);
+    request.setRequestHeader('X-Sanbox-Csrf', csrf);
+    request.setRequestHeader('Content-Type', 'application/octet-stream');
+    request.upload.onprogress = (event) => onprogress(event.loaded);
+    request.onerror = () => reject(new ApiError(0, 'The appliance does not answer.'));
+    request.onload = () => {
+      if (request.status < 300) return resolve();
+      let detail: string | undefined;
+      try {
+        detail = (JSON.parse(request.responseText) as { detail?: string }).detail;
+      } catch {
+        // Not from the API.
+      }
+      reject(new ApiError(request.status, detail ?? `HTTP ${request.status}`));
+    };
+    request.send(file);
+  });
 }
 
 export const get = <T>(path: string): Promise<T> => ask<T>('GET', path);

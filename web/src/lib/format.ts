@@ -26,3 +26,17 @@ export function commandLine(tool: string, words: string[]): string {
   const quoted = words.map((word) => (/^[\w\-./:@#%=,+^]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`));
   return [tool, ...quoted].join(' ');
 }
+
+/** The last part of a path: enough to tell devices apart beside their size. */
+export const shortPath = (path: string): string => path.slice(path.lastIndexOf('/') + 1);
+
+/** Seconds in the two largest units: `3 h 20 min`. The units are those of the language. */
+export function duration(seconds: number, units: { s: string; min: string; h: string; d: string }): string {
+  const whole = Math.round(seconds);
+  if (whole < 60) return `${whole} ${units.s}`;
+  const minutes = Math.round(whole / 60);
+  if (minutes < 60) return `${minutes} ${units.min}`;
+  const hours = Math.floor(minutes / 60);
+  if (hours < 48) return minutes % 60 ? `${hours} ${units.h} ${minutes % 60} ${units.min}` : `${hours} ${units.h}`;
+  return `${Math.floor(hours / 24)} ${units.d} ${hours % 24} ${units.h}`;
+}

@@ -16,7 +16,7 @@ addEventListener('popstate', () => (route.path = segments()));
 addEventListener('click', (event) => {
   const link = event.target instanceof Element ? event.target.closest('a') : null;
   const plain = event.button === 0 && !event.ctrlKey && !event.metaKey && !event.shiftKey && !event.defaultPrevented;
-  if (!link || !plain || link.origin !== location.origin || link.hash || link.target) return;
+  if (!link || !plain || link.origin !== location.origin || link.hash || link.target || link.hasAttribute('download')) return;
   event.preventDefault();
   go(link.pathname);
 });

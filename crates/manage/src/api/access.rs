@@ -120,6 +120,12 @@ pub const CALLS: &[(Method, &str, Access)] = &[
         Access::Role(Role::Viewer),
     ),
     (
+        Method::POST,
+        "/api/v1/pools/plan",
+        Access::Role(Role::Viewer),
+    ),
+    (Method::GET, "/api/v1/disks", Access::Role(Role::Viewer)),
+    (
         Method::GET,
         "/api/v1/datasets",
         Access::Datasets(Role::Viewer),
@@ -133,6 +139,18 @@ pub const CALLS: &[(Method, &str, Access)] = &[
         Method::GET,
         "/api/v1/snapshots",
         Access::Datasets(Role::Viewer),
+    ),
+    // Whoever may share a file system may see its files.
+    (Method::GET, "/api/v1/files", Access::Role(Role::Operator)),
+    (
+        Method::GET,
+        "/api/v1/files/content",
+        Access::Role(Role::Operator),
+    ),
+    (
+        Method::PUT,
+        "/api/v1/files/content",
+        Access::Role(Role::Operator),
     ),
     // Which role a command needs, the command decides.
     (
@@ -152,11 +170,19 @@ pub const CALLS: &[(Method, &str, Access)] = &[
         Access::Datasets(Role::Viewer),
     ),
     (
+        Method::POST,
+        "/api/v1/jobs/{id}/retry",
+        Access::Role(Role::Viewer),
+    ),
+    (
         Method::GET,
         "/api/v1/jobs/{id}/output",
         Access::Datasets(Role::Viewer),
     ),
     (Method::GET, "/api/v1/events", Access::Role(Role::Viewer)),
+    (Method::GET, "/api/v1/live", Access::Role(Role::Viewer)),
+    (Method::GET, "/api/v1/shares", Access::Role(Role::Viewer)),
+    (Method::GET, "/api/v1/targets", Access::Role(Role::Operator)),
 ];
 
 fn needed(method: &Method, path: &str) -> Option<Access> {

@@ -1,12 +1,13 @@
 //! Calls about commands and the jobs that they become, and the stream of events.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Json};
@@ -17,11 +18,12 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Api, Body, Peer, Problem, Shared};
+use super::live::Sampler;
+use super::{Api, Body, Peer, Problem, Shared, datasets};
 use crate::accounts::{Role, SessionUser};
 use crate::commands;
 use crate::database::seconds_since_epoch;
-use crate::jobs::{JobOrigin, JobOutput, JobState, JobView, Notice};
+use crate::jobs::{GivenWords, JobOrigin, JobOutput, JobState, JobView, Notice};
 use crate::secret::SecretHash;
 
 /// Entries of a page when none are asked for.
@@ -41,6 +43,8 @@ pub(super) struct Command {
     tool: String,
     /// What follows the tool's name, word by word.
     arguments: Vec<String>,
+    /// The dataset that the header `If-Match` is about.
+    about: Option<String>,
 }
 
 /// Which part of the list of jobs.
@@ -105,16 +109,60 @@ fn is_theirs(user: &SessionUser, job: &JobView) -> Result<(), Problem> {
 }
 
 /// Gives a command: the same as in a shell. It becomes a job. What a role may do: a viewer looks, an operator changes datasets,
-/// snapshots and shares, an owner everything.
+/// snapshots and shares, an owner everything. With `about` and the header `If-Match` it is given only while the dataset is set as it was
+/// when it was looked at.
 #[utoipa::path(post, path = "/api/v1/commands", request_body = Command,
-    responses((status = 202, body = JobView), (status = 403, body = Problem), (status = 422, body = Problem), (status = 503, body = Problem)))]
+    responses((status = 202, body = JobView), (status = 403, body = Problem), (status = 412, body = Problem), (status = 422, body = Problem),
+        (status = 503, body = Problem)))]
 pub(super) async fn give_command(
     State(api): Shared,
     Extension(Peer(peer)): Extension<Peer>,
     Extension(user): Extension<SessionUser>,
+    headers: HeaderMap,
     Body(command): Body<Command>,
 ) -> Result<Response, Problem> {
-    let Command { tool, arguments } = command;
+    if let Some(wanted) = headers.get(header::IF_MATCH) {
+        let Some(about) = &command.about else {
+            return Err(Problem::bad_request("If-Match needs `about`, a dataset"));
+        };
+        let current = datasets::current_etag(&api, &user, about).await?;
+        let wanted = wanted.to_str().unwrap_or_default();
+        if !wanted.split(',').any(|tag| tag.trim() == current) {
+            let detail = format!("'{about}' was changed meanwhile: look at it again");
+            return Err(Problem::new(StatusCode::PRECONDITION_FAILED, detail));
+        }
+    }
+    give(&api, peer, user, (command.tool, command.arguments))
+}
+
+/// Gives the command of a job again. The words of commands are kept while the appliance runs; those with secrets are not.
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/retry", params(("id" = u64, Path)),
+    responses((status = 202, body = JobView), (status = 403, body = Problem), (status = 404, body = Problem), (status = 409, body = Problem)))]
+pub(super) async fn retry_job(
+    State(api): Shared,
+    Extension(Peer(peer)): Extension<Peer>,
+    Extension(user): Extension<SessionUser>,
+    id: Result<Path<u64>, PathRejection>,
+) -> Result<Response, Problem> {
+    let id = number(id)?;
+    let job = api.jobs.job(id).ok_or_else(no_job)?;
+    is_theirs(&user, &job)?;
+    if job.state == JobState::Running {
+        return Err(Problem::new(StatusCode::CONFLICT, "the job still runs"));
+    }
+    let Some(words) = api.jobs.words(id) else {
+        let detail = "the words of this command are not kept: give it anew";
+        return Err(Problem::new(StatusCode::CONFLICT, detail));
+    };
+    give(&api, peer, user, words)
+}
+
+fn give(
+    api: &Api,
+    peer: SocketAddr,
+    user: SessionUser,
+    (tool, arguments): GivenWords,
+) -> Result<Response, Problem> {
     let line = commands::line(&tool, &arguments);
     let Some(role) = commands::role_needed(&tool, &arguments) else {
         let detail = format!("'{line}' cannot be given here: use a shell");
@@ -142,10 +190,15 @@ pub(super) async fn give_command(
         change: commands::is_change(&tool, &arguments),
         line,
     };
+    let words =
+        (!commands::takes_secret(&tool, &arguments)).then(|| (tool.clone(), arguments.clone()));
     let started = api.backend.start(tool, arguments);
     let started = started
         .map_err(|error| Problem::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;
     let job = api.jobs.start(given, started);
+    if let Some(words) = words {
+        api.jobs.keep_words(job.id, words);
+    }
     let location = [(header::LOCATION, format!("/api/v1/jobs/{}", job.id))];
     Ok((StatusCode::ACCEPTED, location, Json(job)).into_response())
 }
@@ -269,12 +322,33 @@ pub(super) async fn follow_events(
     State(api): Shared,
     Extension(user): Extension<SessionUser>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
+    let notices = api.jobs.follow();
+    stream_of(api, &user, notices)
+}
+
+/// A stream of server-sent events, until the session ends: `sample` with what the pools do, once a second: operations, bytes and
+/// latencies of each device, dataset and client, the caches, the intent logs and the transaction groups.
+#[utoipa::path(get, path = "/api/v1/live",
+    responses((status = 200, content_type = "text/event-stream", body = String), (status = 503, body = Problem)))]
+pub(super) async fn follow_samples(
+    State(api): Shared,
+    Extension(user): Extension<SessionUser>,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
+    let notices = Sampler::follow(&api);
+    stream_of(api, &user, notices)
+}
+
+fn stream_of(
+    api: Arc<Api>,
+    user: &SessionUser,
+    notices: Receiver<Notice>,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>> + use<>>, Problem> {
     let Ok(permit) = api.event_streams.clone().try_acquire_owned() else {
         let detail = "too many streams of events are open";
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail));
     };
     let events = EventStream {
-        notices: api.jobs.follow(),
+        notices,
         session: user.session,
         api,
         _permit: permit,

@@ -2,13 +2,18 @@
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
+use axum::http::{HeaderName, header};
 use axum::{Extension, Json};
 use engine::property::{DatasetKind, Source, Value};
-use engine::{DatasetFilter, DatasetInfo, DatasetProperty, PropertyQuery, SnapshotPosition};
+use engine::{
+    DatasetFilter, DatasetInfo, DatasetProperty, EngineError, PoolHandle, PropertyQuery,
+    SnapshotPosition,
+};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Problem, Shared};
+use super::{Api, Problem, Shared};
 use crate::accounts::SessionUser;
 
 /// Entries of a page when none are asked for.
@@ -23,6 +28,8 @@ const LISTED: &[&str] = &[
     "mountpoint",
     "volsize",
     "origin",
+    "sharenfs",
+    "compressratio",
 ];
 
 /// Which part of a list.
@@ -61,6 +68,8 @@ pub(super) struct DatasetList {
     datasets: Vec<DatasetView>,
     /// Where the next page begins; none at the end.
     next: Option<String>,
+    /// Datasets that match, on all pages.
+    total: usize,
     /// Pools that did not answer, and whose datasets are missing here.
     unanswered: Vec<String>,
 }
@@ -169,7 +178,7 @@ fn page_size(limit: Option<usize>) -> Result<usize, Problem> {
     }
 }
 
-fn pool_of(dataset: &str) -> &str {
+pub(super) fn pool_of(dataset: &str) -> &str {
     &dataset[..dataset.find(['/', '@', '#']).unwrap_or(dataset.len())]
 }
 
@@ -206,52 +215,95 @@ pub(super) async fn list_datasets(
     let mut list = DatasetList {
         datasets: Vec::new(),
         next: None,
+        total: 0,
         unanswered: Vec::new(),
     };
     for pool in &pools {
         let root = asked.root.clone().unwrap_or_else(|| pool.name().to_owned());
         let about = root.clone();
-        let names = api.asking.ask(pool, &about, |pool| async move {
-            let kinds = vec![DatasetKind::Filesystem, DatasetKind::Volume];
-            let all = DatasetFilter {
-                root,
-                depth: None,
-                kinds,
-            };
-            pool.datasets(&all, &PropertyQuery::None).await
-        });
-        let found = match names.await {
-            Ok(found) => found,
-            Err(problem) if asked.root.is_some() => return Err(problem),
-            Err(_) => {
-                list.unanswered.push(pool.name().to_owned());
-                continue;
-            }
+        let want = Wanted {
+            root,
+            filter: filter.clone(),
+            cursor: asked.cursor.clone(),
+            room: limit - list.datasets.len(),
         };
-        let wanted = found.into_iter().map(|info| info.name).filter(|name| {
-            name.contains(&filter)
-                && asked
-                    .cursor
-                    .as_ref()
-                    .is_none_or(|cursor| after(name, cursor))
-        });
-        for name in wanted {
-            if list.datasets.len() == limit {
-                list.next = list.datasets.last().map(|last| last.name.clone());
-                return Ok(Json(list));
+        // One pool that hangs does not hold up the page of all.
+        let page = match &asked.root {
+            Some(_) => {
+                let page = api.asking.ask(pool, &about, |pool| page_of(pool, want));
+                Some(page.await?)
             }
-            let dataset = name.clone();
-            let info = api.asking.ask(pool, &name, |pool| async move {
-                let listed = LISTED.iter().map(|name| (*name).to_owned()).collect();
-                pool.dataset(&dataset, &PropertyQuery::Named(listed)).await
-            });
-            // One that was destroyed meanwhile is left out.
-            if let Ok(info) = info.await {
-                list.datasets.push(DatasetView::from(&info));
+            None => api.asking.glance(pool, |pool| page_of(pool, want)).await,
+        };
+        match page {
+            Some(page) => {
+                list.total += page.total;
+                list.datasets
+                    .extend(page.datasets.iter().map(DatasetView::from));
+                if page.more && list.next.is_none() {
+                    list.next = list.datasets.last().map(|last| last.name.clone());
+                }
             }
+            None => list.unanswered.push(pool.name().to_owned()),
         }
     }
     Ok(Json(list))
+}
+
+/// What is wanted of one pool.
+struct Wanted {
+    root: String,
+    filter: String,
+    cursor: Option<String>,
+    /// Datasets at most.
+    room: usize,
+}
+
+/// What one pool has of a page.
+struct PoolPage {
+    datasets: Vec<DatasetInfo>,
+    /// Datasets of the pool that match, on all pages.
+    total: usize,
+    /// There are more behind these.
+    more: bool,
+}
+
+/// Asks a pool for its part of a page: names of all, properties of those alone that are shown.
+async fn page_of(pool: PoolHandle, want: Wanted) -> Result<PoolPage, EngineError> {
+    let all = DatasetFilter {
+        root: want.root,
+        depth: None,
+        kinds: vec![DatasetKind::Filesystem, DatasetKind::Volume],
+    };
+    let mut names: Vec<String> = pool
+        .datasets(&all, &PropertyQuery::None)
+        .await?
+        .into_iter()
+        .map(|info| info.name)
+        .filter(|name| name.contains(&want.filter))
+        .collect();
+    let total = names.len();
+    if let Some(cursor) = &want.cursor {
+        names.retain(|name| after(name, cursor));
+    }
+    let more = names.len() > want.room;
+    names.truncate(want.room);
+    let listed = LISTED.iter().map(|name| (*name).to_owned()).collect();
+    let query = PropertyQuery::Named(listed);
+    let mut datasets = Vec::new();
+    for name in &names {
+        match pool.dataset(name, &query).await {
+            Ok(info) => datasets.push(info),
+            // One that was destroyed meanwhile is left out.
+            Err(EngineError::DatasetNotFound(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(PoolPage {
+        datasets,
+        total,
+        more,
+    })
 }
 
 /// Whether a name comes after another in the order of lists: component by component, parents first.
@@ -259,21 +311,58 @@ fn after(name: &str, other: &str) -> bool {
     name.split('/').gt(other.split('/'))
 }
 
-/// A dataset with all its properties and where they come from. The slashes of its name are written `%2F`.
+/// A dataset with all its properties and where they come from. The slashes of its name are written `%2F`. The header `ETag` changes when
+/// one of its settings does, and not with the data.
 #[utoipa::path(get, path = "/api/v1/datasets/{name}", params(("name" = String, Path)),
     responses((status = 200, body = DatasetView), (status = 404, body = Problem), (status = 503, body = Problem)))]
 pub(super) async fn show_dataset(
     State(api): Shared,
     Extension(user): Extension<SessionUser>,
     Path(name): Path<String>,
-) -> Result<Json<DatasetView>, Problem> {
+) -> Result<([(HeaderName, String); 1], Json<DatasetView>), Problem> {
     within_key(&user, &name)?;
-    let pool = api.pool(pool_of(&name))?;
-    let dataset = name.clone();
-    let info = api.asking.ask(&pool, &name, |pool| async move {
+    let info = whole(&api, &name).await?;
+    Ok((
+        [(header::ETAG, etag(&info))],
+        Json(DatasetView::from(&info)),
+    ))
+}
+
+async fn whole(api: &Api, name: &str) -> Result<DatasetInfo, Problem> {
+    let pool = api.pool(pool_of(name))?;
+    let dataset = name.to_owned();
+    let info = api.asking.ask(&pool, name, |pool| async move {
         pool.dataset(&dataset, &PropertyQuery::All).await
     });
-    Ok(Json(DatasetView::from(&info.await?)))
+    info.await
+}
+
+/// Returns the tag that the settings of a dataset have now.
+pub(super) async fn current_etag(
+    api: &Api,
+    user: &SessionUser,
+    name: &str,
+) -> Result<String, Problem> {
+    within_key(user, name)?;
+    Ok(etag(&whole(api, name).await?))
+}
+
+/// A tag of what was set, here and above; what the pool counts does not change it.
+fn etag(info: &DatasetInfo) -> String {
+    let mut hash = Sha256::new();
+    hash.update(info.guid.to_le_bytes());
+    for property in &info.properties {
+        if matches!(property.source, Source::None) {
+            continue;
+        }
+        let text = format!("{}={:?}\n", property.name, property.value);
+        hash.update(text.as_bytes());
+    }
+    let digits: String = hash.finalize()[..16]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    format!("\"{digits}\"")
 }
 
 /// Lists the snapshots of a dataset, the newest first.

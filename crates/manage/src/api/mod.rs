@@ -9,10 +9,14 @@ mod asking;
 mod assets;
 mod commands;
 mod datasets;
+mod disks;
+mod files;
 mod keys;
+mod live;
 mod pools;
 mod problem;
 mod session;
+mod shares;
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,11 +26,12 @@ use std::time::Duration;
 
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::{Json, Router};
 use engine::PoolHandle;
+use futures_util::future::BoxFuture;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 use utoipa::OpenApi as _;
@@ -34,14 +39,18 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub use access::{Access, CALLS};
+pub use disks::{Device, DeviceContent, DeviceKind};
 pub use problem::Problem;
 pub use session::{COOKIE, CSRF_HEADER};
+pub use shares::{InitiatorSession, Ports, Share};
 
 use crate::accounts::{AccountError, Accounts, SessionUser};
 use crate::audit::Audit;
 use crate::database::{Opened, seconds_since_epoch};
 use crate::jobs::{Jobs, StartedCommand};
+use crate::targets::Targets;
 use asking::Asking;
+use live::Sampler;
 
 /// Bytes of a request's body.
 const BODY_BYTES_MAX: usize = 64 << 10;
@@ -63,6 +72,30 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// No thread is left, or the appliance is ending.
     fn start(&self, tool: String, arguments: Vec<String>) -> io::Result<StartedCommand>;
+
+    /// Lists the disks of the machine and the files that serve as such.
+    ///
+    /// # Errors
+    /// The machine does not answer, in words.
+    fn devices(&self) -> BoxFuture<'_, Result<Vec<Device>, String>>;
+
+    /// Says what some devices, which no open pool has, hold; each within a second.
+    fn contents(&self, paths: Vec<String>) -> BoxFuture<'_, Vec<DeviceContent>>;
+
+    /// Lists the datasets that are to be shared by NFS.
+    fn shares(&self) -> Vec<Share>;
+
+    /// Returns the definitions of the iSCSI targets.
+    ///
+    /// # Errors
+    /// They cannot be read, in words.
+    fn targets(&self) -> BoxFuture<'_, Result<Targets, String>>;
+
+    /// Lists the sessions of iSCSI initiators.
+    fn initiator_sessions(&self) -> Vec<InitiatorSession>;
+
+    /// Returns the ports of the services.
+    fn ports(&self) -> Ports;
 }
 
 /// The client of a request: the server puts it among the request's extensions.
@@ -80,6 +113,7 @@ pub struct Api {
     event_streams: Arc<Semaphore>,
     backend: Box<dyn Backend>,
     asking: Asking,
+    sampler: Sampler,
 }
 
 impl Api {
@@ -100,6 +134,7 @@ impl Api {
             event_streams: Arc::new(Semaphore::new(EVENT_STREAMS_MAX)),
             backend,
             asking: Asking::default(),
+            sampler: Sampler::default(),
         };
         Ok((Arc::new(api), how))
     }
@@ -166,15 +201,23 @@ fn calls() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(pools::version))
         .routes(routes!(pools::list_pools))
         .routes(routes!(pools::show_pool))
+        .routes(routes!(disks::list_disks))
+        .routes(routes!(disks::plan_pool))
         .routes(routes!(datasets::list_datasets))
         .routes(routes!(datasets::show_dataset))
         .routes(routes!(datasets::list_snapshots))
+        .routes(routes!(files::list_files))
+        .routes(routes!(files::download, files::upload))
         .routes(routes!(commands::give_command))
         .routes(routes!(commands::list_jobs))
         .routes(routes!(commands::show_job))
         .routes(routes!(commands::cancel_job))
+        .routes(routes!(commands::retry_job))
         .routes(routes!(commands::job_output))
         .routes(routes!(commands::follow_events))
+        .routes(routes!(commands::follow_samples))
+        .routes(routes!(shares::list_shares))
+        .routes(routes!(shares::list_targets))
 }
 
 /// Returns the description of the API: OpenAPI 3.1, as JSON.
@@ -211,8 +254,11 @@ pub fn router(api: Arc<Api>) -> Router {
         .with_state(api)
 }
 
-/// Ends requests that take too long: bodies that do not come.
+/// Ends requests that take too long: bodies that do not come. Uploads watch theirs by themselves.
 async fn within_time(request: Request, next: Next) -> Result<Response, Problem> {
+    if request.method() == Method::PUT && request.uri().path() == files::CONTENT {
+        return Ok(next.run(request).await);
+    }
     let answer = tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await;
     answer.map_err(|_| Problem::new(StatusCode::REQUEST_TIMEOUT, "the request took too long"))
 }

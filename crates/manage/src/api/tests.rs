@@ -42,6 +42,30 @@ impl Backend for NoPools {
             cancel: Box::new(move || drop(cancel)),
         })
     }
+
+    fn devices(&self) -> BoxFuture<'_, Result<Vec<Device>, String>> {
+        async { Ok(Vec::new()) }.boxed()
+    }
+
+    fn contents(&self, paths: Vec<String>) -> BoxFuture<'_, Vec<DeviceContent>> {
+        async move { paths.iter().map(|_| DeviceContent::Free).collect() }.boxed()
+    }
+
+    fn shares(&self) -> Vec<Share> {
+        Vec::new()
+    }
+
+    fn targets(&self) -> BoxFuture<'_, Result<Targets, String>> {
+        async { Ok(Targets::default()) }.boxed()
+    }
+
+    fn initiator_sessions(&self) -> Vec<InitiatorSession> {
+        Vec::new()
+    }
+
+    fn ports(&self) -> Ports {
+        Ports::default()
+    }
 }
 
 const PASSWORD: &str = "correct horse battery";
@@ -570,6 +594,22 @@ async fn commands_are_jobs_of_those_who_may() {
         (&said["text"], &said["next"]),
         (&json!("snapshot tank@a\n"), &json!(20))
     );
+    let again = "/api/v1/jobs/2/retry";
+    assert_eq!(world.ask(post, again, &viewer, None).await.status, 403);
+    let given = world.ask(post, again, &operator, None).await;
+    assert_eq!(
+        (given.status, &given.body["command"]),
+        (202, &json!("zfs snapshot tank@a"))
+    );
+    let chap = give(
+        "sanbox",
+        "target chap iqn.x --user a --secret topsecretwords",
+    );
+    let with_secret = world.ask(post, commands, &operator, Some(&chap)).await;
+    let id = with_secret.body["id"].as_u64().expect("a number");
+    let again = format!("/api/v1/jobs/{id}/retry");
+    let refused = world.ask(post, &again, &operator, None).await;
+    assert_eq!(refused.status, 409, "{}", refused.body);
     let owner = world.session(Role::Owner).await;
     let waits = world
         .ask(post, commands, &owner, Some(&give("zpool", "wait tank")))
@@ -578,7 +618,7 @@ async fn commands_are_jobs_of_those_who_may() {
     let cancel = format!("{at}/cancel");
     assert_eq!(world.ask(post, &cancel, &operator, None).await.status, 403);
     assert_eq!(world.ask(post, &cancel, &owner, None).await.status, 204);
-    let mut progress = world.api.jobs.progress(3).expect("a job");
+    let mut progress = world.api.jobs.progress(id + 1).expect("a job");
     while world.ask(&Method::GET, &at, &viewer, None).await.body["state"] == "running" {
         progress.changed().await.expect("kept");
     }

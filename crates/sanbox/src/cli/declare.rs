@@ -139,6 +139,11 @@ pub(crate) const COMMANDS: &[Command] = &[
                 "TCP port of the console in the browser and of the REST API (HTTPS); 0 is none (8443)",
             ),
             long(
+                "devices",
+                Some("DIR"),
+                "directory whose files the console offers as disks (may be repeated)",
+            ),
+            long(
                 "memory",
                 Some("SIZE"),
                 "memory that the whole process stays below (half of the machine's or the container's)",
@@ -277,6 +282,33 @@ pub(crate) const COMMANDS: &[Command] = &[
             "sanbox put -r ./photos tank/photos:/2026",
             "durable when the command ends",
         )],
+        ..Command::NEW
+    },
+    Command {
+        name: "restore",
+        summary: "copy files out of a snapshot back into a file system",
+        operands: "DATASET@SNAP:/PATH [DATASET:/PATH]",
+        flags: &[
+            short('f', "replace what is there"),
+            short('v', "name each file"),
+        ],
+        text: &[
+            PATHS,
+            "Directories come with everything in them; owners, permissions, times, hard links, holes and extended attributes are \
+             kept. Without a second place the files go where they were. What is there already is refused, or replaced with -f: a \
+             file when its copy is complete, while a directory keeps what the snapshot does not have. The copy is on stable storage \
+             when the command ends.",
+        ],
+        examples: &[
+            (
+                "sanbox restore tank/home@monday:/anna/letter.odt",
+                "back to where it was, if nothing is there",
+            ),
+            (
+                "sanbox restore tank/home@monday:/anna tank/home:/anna-monday",
+                "a directory with everything in it, beside what is there now",
+            ),
+        ],
         ..Command::NEW
     },
     Command {

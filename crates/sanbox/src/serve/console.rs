@@ -29,6 +29,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::appliance::Appliance;
 use crate::logging::CONSOLE;
 use crate::serve::admission::{Admission, AdmissionLimits};
+use crate::serve::redirect;
 
 /// How long a client may take for the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -173,7 +174,7 @@ fn tls(appliance: &Appliance, addresses: &[SocketAddr]) -> anyhow::Result<(TlsAc
             names.push(name);
         }
     }
-    let files = certificate::load_or_make(appliance.state().path(), names)?;
+    let files = certificate::load_or_make(appliance.state().path(), names, seconds_since_epoch())?;
     let chain: Vec<CertificateDer<'static>> =
         CertificateDer::pem_slice_iter(files.certificates.as_bytes())
             .collect::<Result<_, _>>()
@@ -233,6 +234,16 @@ async fn accept(listener: TcpListener, server: Arc<ConsoleServer>) {
 
 async fn connection(stream: TcpStream, peer: SocketAddr, server: &ConsoleServer) {
     let _ = stream.set_nodelay(true);
+    let mut first = [0];
+    match timeout(HANDSHAKE_TIMEOUT, stream.peek(&mut first)).await {
+        Ok(Ok(1)) if redirect::is_plain(first[0]) => {
+            // A broken connection is the client's affair.
+            let _ = timeout(HANDSHAKE_TIMEOUT, redirect::answer(stream)).await;
+            return;
+        }
+        Ok(Ok(1)) => {}
+        _ => return,
+    }
     let stream = WatchedStream {
         stream,
         stalled: None,

@@ -7,27 +7,33 @@ use std::sync::{Arc, Weak};
 
 use anyhow::Context as _;
 use engine::PoolHandle;
+use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
-use manage::api::{Api, Backend};
+use manage::api::{Api, Backend, Device, DeviceContent, InitiatorSession, Ports, Share};
 use manage::database::Opened;
 use manage::jobs::StartedCommand;
+use manage::targets::Targets;
 
 use crate::appliance::Appliance;
 use crate::cli::Caller;
 use crate::logging::CONSOLE;
 use crate::serve::control::{self, GivenCommand, RunningCommand};
+use crate::serve::disks::{self, Asked};
 
 /// What the API sees of the appliance.
-struct ApplianceBackend(Weak<Appliance>);
+struct ApplianceBackend {
+    appliance: Weak<Appliance>,
+    asked: Asked,
+}
 
 impl Backend for ApplianceBackend {
     fn open_pools(&self) -> Vec<PoolHandle> {
-        let appliance = self.0.upgrade();
+        let appliance = self.appliance.upgrade();
         appliance.map_or_else(Vec::new, |appliance| appliance.open_pools())
     }
 
     fn closed_pools(&self) -> Vec<String> {
-        let Some(appliance) = self.0.upgrade() else {
+        let Some(appliance) = self.appliance.upgrade() else {
             return Vec::new();
         };
         let open = appliance.open_pools();
@@ -39,7 +45,7 @@ impl Backend for ApplianceBackend {
 
     fn start(&self, tool: String, arguments: Vec<String>) -> io::Result<StartedCommand> {
         let ending = || io::Error::other("the appliance is ending");
-        let appliance = self.0.upgrade().ok_or_else(ending)?;
+        let appliance = self.appliance.upgrade().ok_or_else(ending)?;
         let given = GivenCommand {
             caller: Caller {
                 directory: PathBuf::from("/"),
@@ -74,6 +80,70 @@ impl Backend for ApplianceBackend {
             cancel: Box::new(move || abort.abort()),
         })
     }
+
+    fn devices(&self) -> BoxFuture<'_, Result<Vec<Device>, String>> {
+        async {
+            let Some(appliance) = self.appliance.upgrade() else {
+                return Ok(Vec::new());
+            };
+            let directories = &appliance.config().console.devices;
+            disks::list(appliance.state().path(), directories).await
+        }
+        .boxed()
+    }
+
+    fn contents(&self, paths: Vec<String>) -> BoxFuture<'_, Vec<DeviceContent>> {
+        async {
+            match self.appliance.upgrade() {
+                Some(appliance) => self.asked.contents(appliance.engine(), paths).await,
+                None => vec![DeviceContent::Unanswered; paths.len()],
+            }
+        }
+        .boxed()
+    }
+
+    fn shares(&self) -> Vec<Share> {
+        let appliance = self.appliance.upgrade();
+        appliance.map_or_else(Vec::new, |appliance| appliance.shares())
+    }
+
+    fn targets(&self) -> BoxFuture<'_, Result<Targets, String>> {
+        async {
+            let Some(appliance) = self.appliance.upgrade() else {
+                return Ok(Targets::default());
+            };
+            let read = move || appliance.state().read_targets();
+            match tokio::task::spawn_blocking(read).await {
+                Ok(read) => read.map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            }
+        }
+        .boxed()
+    }
+
+    fn initiator_sessions(&self) -> Vec<InitiatorSession> {
+        let sessions = self.appliance.upgrade();
+        let sessions = sessions.map_or_else(Vec::new, |appliance| appliance.iscsi_sessions());
+        let known = sessions.into_iter().filter(|s| !s.target.is_empty());
+        let view = |session: iscsi::SessionInfo| InitiatorSession {
+            target: session.target,
+            initiator: session.initiator,
+            addresses: session.peers.iter().map(ToString::to_string).collect(),
+        };
+        known.map(view).collect()
+    }
+
+    fn ports(&self) -> Ports {
+        let Some(appliance) = self.appliance.upgrade() else {
+            return Ports::default();
+        };
+        let config = appliance.config();
+        let on = |enabled, port| if enabled { port } else { 0 };
+        Ports {
+            nfs: on(config.nfs.enabled, config.nfs.port),
+            iscsi: on(config.iscsi.enabled, config.iscsi.port),
+        }
+    }
 }
 
 /// Opens what manages the appliance, once in a process. A state directory that cannot be written is logged.
@@ -84,7 +154,10 @@ pub(crate) async fn open(appliance: &Arc<Appliance>) -> anyhow::Result<Arc<Api>>
     if let Some(api) = appliance.api() {
         return Ok(api);
     }
-    let backend = ApplianceBackend(Arc::downgrade(appliance));
+    let backend = ApplianceBackend {
+        appliance: Arc::downgrade(appliance),
+        asked: Asked::default(),
+    };
     let database = appliance.state().path().join("state.db");
     let opened = Api::open(database, Box::new(backend)).await;
     let (api, how) = opened.context("opening the database of users and jobs")?;

@@ -5,6 +5,7 @@ mod connection_workers;
 mod console;
 pub(crate) mod control;
 pub(crate) mod devices;
+mod disks;
 pub(crate) mod fuse;
 pub(crate) mod iscsi;
 pub(crate) mod management;
@@ -13,6 +14,7 @@ pub(crate) mod nbd;
 pub(crate) mod nfs;
 mod outbox;
 mod policies;
+mod redirect;
 pub(crate) mod resolve;
 pub(crate) mod shares;
 
@@ -36,6 +38,11 @@ const REPEATED_SIGNAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often an end that takes long says what it waits for.
 const AWAITED_EVERY: Duration = Duration::from_secs(3);
 
+fn port(option: &str, text: &str) -> anyhow::Result<u16> {
+    text.parse()
+        .with_context(|| format!("--{option} {text}: not a port"))
+}
+
 /// The settings of a run: the file's, overridden by flags.
 pub(crate) fn settings(state: &StateDirectory, arguments: &[String]) -> anyhow::Result<Config> {
     let mut config = Config::read(&state.config())?;
@@ -45,6 +52,7 @@ pub(crate) fn settings(state: &StateDirectory, arguments: &[String]) -> anyhow::
         .context("declared")?;
     let mut options = Getopt::new(arguments, command.flags);
     let mut listen: Vec<IpAddr> = Vec::new();
+    let mut devices = Vec::new();
     loop {
         let given = match options.next() {
             Ok(Some(given)) => given,
@@ -60,30 +68,22 @@ pub(crate) fn settings(state: &StateDirectory, arguments: &[String]) -> anyhow::
                 );
             }
             ("nfs-port", Some(text)) => {
-                config.nfs.port = text
-                    .parse()
-                    .with_context(|| format!("--nfs-port {text}: not a port"))?;
+                config.nfs.port = port("nfs-port", &text)?;
                 config.nfs.enabled = config.nfs.port != 0;
             }
             ("iscsi-port", Some(text)) => {
-                config.iscsi.port = text
-                    .parse()
-                    .with_context(|| format!("--iscsi-port {text}: not a port"))?;
+                config.iscsi.port = port("iscsi-port", &text)?;
                 config.iscsi.enabled = config.iscsi.port != 0;
             }
             ("nbd-port", Some(text)) => {
-                config.nbd.port = text
-                    .parse()
-                    .with_context(|| format!("--nbd-port {text}: not a port"))?;
+                config.nbd.port = port("nbd-port", &text)?;
             }
             ("memory", Some(text)) => {
                 config.memory = text;
                 config.memory_bytes()?;
             }
             ("metrics-port", Some(text)) => {
-                config.metrics.port = text
-                    .parse()
-                    .with_context(|| format!("--metrics-port {text}: not a port"))?;
+                config.metrics.port = port("metrics-port", &text)?;
             }
             ("log-level", Some(text)) => config.log.level = text,
             ("log-format", Some(text)) => {
@@ -91,9 +91,12 @@ pub(crate) fn settings(state: &StateDirectory, arguments: &[String]) -> anyhow::
                     .with_context(|| format!("--log-format {text}: neither text nor json"))?;
             }
             ("https-port", Some(text)) => {
-                config.console.port = text
-                    .parse()
-                    .with_context(|| format!("--https-port {text}: not a port"))?;
+                config.console.port = port("https-port", &text)?;
+            }
+            ("devices", Some(directory)) => {
+                let directory = std::path::absolute(&directory)
+                    .with_context(|| format!("--devices {directory}"))?;
+                devices.push(directory);
             }
             ("no-portmap", _) => config.nfs.portmap = false,
             ("mount", _) => config.mount.automatic = true,
@@ -105,6 +108,9 @@ pub(crate) fn settings(state: &StateDirectory, arguments: &[String]) -> anyhow::
     }
     if !listen.is_empty() {
         config.listen = listen;
+    }
+    if !devices.is_empty() {
+        config.console.devices = devices;
     }
     Ok(config)
 }

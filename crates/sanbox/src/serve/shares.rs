@@ -6,6 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use engine::property::{DatasetKind, Value};
 use engine::{DatasetFilter, DatasetInfo, Engine, PropertyQuery};
 
+use manage::api::Share;
+
 use super::nfs::Listeners;
 use crate::logging::NFS;
 
@@ -19,6 +21,8 @@ pub(crate) struct Shares {
     leaving: Mutex<BTreeSet<String>>,
     /// One refresh at a time.
     refreshing: tokio::sync::Mutex<()>,
+    /// What the last refresh found, in the order of the datasets.
+    found: Mutex<Vec<Share>>,
 }
 
 impl Shares {
@@ -29,7 +33,14 @@ impl Shares {
             withdrawn: Mutex::default(),
             leaving: Mutex::default(),
             refreshing: tokio::sync::Mutex::new(()),
+            found: Mutex::default(),
         }
+    }
+
+    /// Lists what is to be shared, with the reason where something is not.
+    pub(crate) fn list(&self) -> Vec<Share> {
+        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.clone()
     }
 
     fn withdrawn(&self) -> MutexGuard<'_, BTreeSet<u64>> {
@@ -116,10 +127,25 @@ impl Shares {
             }
         }
         let any = !exports.is_empty();
+        let mut found: Vec<Share> = exports.iter().map(share).collect();
         for (export, error) in self.server.set_exports(exports) {
+            for refused in found.iter_mut().filter(|s| s.dataset == export.dataset) {
+                refused.error = Some(error.to_string());
+            }
             tracing::warn!(target: NFS, "'{}' is not shared: {error}", export.dataset);
         }
+        *self.found.lock().unwrap_or_else(PoisonError::into_inner) = found;
         self.listeners.follow(&self.server, any).await;
+    }
+}
+
+fn share(export: &nfs::Export) -> Share {
+    Share {
+        dataset: export.dataset.clone(),
+        path: export.path.clone(),
+        options: export.sharenfs.clone(),
+        readonly: export.readonly,
+        error: None,
     }
 }
 

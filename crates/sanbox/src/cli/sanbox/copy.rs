@@ -107,7 +107,7 @@ impl CopyJob<'_> {
         Ok(xattrs)
     }
 
-    fn list_name(&self, path: &Path) {
+    pub(super) fn list_name(&self, path: &Path) {
         if self.verbose {
             let mut line = path.as_os_str().as_bytes().to_vec();
             line.push(b'\n');

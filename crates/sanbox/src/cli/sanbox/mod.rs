@@ -13,6 +13,7 @@ mod job;
 mod log;
 mod policy;
 mod remote_path;
+mod restore;
 pub(crate) mod sample;
 mod tar;
 mod target;
@@ -48,6 +49,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "mkdir" => files::mkdir(session, &args).await,
         "get" => copy::get(session, &args).await,
         "put" => copy::put(session, &args).await,
+        "restore" => restore::run(session, &args).await,
         "mount" => files::mount(session, &args).await,
         "target" => target::run(session, &args).await,
         "arcstat" => arcstat::run(session, &args).await,

@@ -24,8 +24,8 @@ use super::connection_workers::ConnectionWorkers;
 use crate::appliance::Appliance;
 use crate::logging::ISCSI;
 
-/// The property of a volume that says where it is shown.
-pub(crate) const MAP_PROPERTY: &str = "org.sanbox:lun";
+pub(crate) use manage::targets::MAP_PROPERTY;
+
 /// Its logical and physical block size: `512n`, `512e`, `4kn`.
 const SECTOR_PROPERTY: &str = "org.sanbox:lun.sector";
 /// Whether writes may be answered before they are on stable storage: `on`, `off`.
