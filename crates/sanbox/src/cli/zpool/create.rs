@@ -81,7 +81,10 @@ impl Options {
                 CreateOption::Property(text) => options.property(session, &text)?,
                 CreateOption::RootProperty(text) => options.root_property(session, &text)?,
                 CreateOption::TemporaryName(_) => {
-                    return Err(session.fail("temporary names (-t) are not supported yet"));
+                    return Err(session.fail(
+                        "zpool create -t: not supported by this version of sanbox yet; create the pool, export it, and use \
+                         'zpool import -t POOL NAME'",
+                    ));
                 }
             }
             Ok(())

@@ -37,11 +37,11 @@ pub(super) const DESTROY: Command = Command {
 options! {
     ImportOption {
         All = short('a', "all pools found"),
-        CloseOnExec = short('C', "refused"),
+        Unused1 = short('C', "refused: it has no meaning"),
         Cachefile(String) = valued('c', "cachefile", "take the list of pools from this file"),
         Directory(String) = valued('d', "dir", "look for devices here; may be repeated"),
         Destroyed = short('D', "destroyed pools"),
-        Expand = short('E', "refused"),
+        Unused2 = short('E', "refused: it has no meaning"),
         Force = short('f', "though another system may use the pool"),
         Rewind = short('F', "go back a little when the newest state is damaged"),
         LoadKeys = short('l', "ask for the keys of encrypted datasets"),
@@ -53,7 +53,7 @@ options! {
         Scan = short('s', "look at devices rather than caches, as is done anyhow"),
         Temporary = short('t', "the new name is for this import only"),
         Txg(String) = valued('T', "txg", "the state at this transaction group"),
-        Verbatim = short('V', "refused"),
+        Verbatim = short('V', "refused: the configuration is always read from the devices"),
         Extreme = short('X', "with -F, however far"),
         RewindToCheckpoint = long("rewind-to-checkpoint", None, "go back to the checkpoint; everything since is lost"),
     }
@@ -120,6 +120,10 @@ pub(super) const EXPORT: Command = Command {
     ..Command::NEW
 };
 
+const NO_MEANING: &str = "the option has no meaning";
+const NOT_VERBATIM: &str =
+    "the configuration is always read from the devices; import the pool without the option";
+
 #[derive(Default)]
 struct Options {
     all: bool,
@@ -164,9 +168,10 @@ impl Options {
                 ImportOption::Altroot(root) => options.altroot = Some(PathBuf::from(root)),
                 ImportOption::Property(text) => options.property(session, &text)?,
                 ImportOption::RewindToCheckpoint => options.rewind_to_checkpoint = true,
-                ImportOption::CloseOnExec => return Err(unsupported(session, 'C')),
-                ImportOption::Expand => return Err(unsupported(session, 'E')),
-                ImportOption::Verbatim => return Err(unsupported(session, 'V')),
+                // OpenZFS reads the two and does nothing with them.
+                ImportOption::Unused1 => return Err(refused(session, 'C', NO_MEANING)),
+                ImportOption::Unused2 => return Err(refused(session, 'E', NO_MEANING)),
+                ImportOption::Verbatim => return Err(refused(session, 'V', NOT_VERBATIM)),
             }
             Ok(())
         })?;
@@ -198,8 +203,9 @@ fn txg(session: &Session, text: &str) -> Result<u64, Exit> {
     parsed.map_err(|_| session.misuse("invalid txg value"))
 }
 
-fn unsupported(session: &Session, letter: char) -> Exit {
-    session.fail(format!("option '-{letter}' is not supported yet"))
+/// Refuses an option by its name.
+fn refused(session: &Session, letter: char, why: &str) -> Exit {
+    session.fail(format!("zpool import -{letter}: {why}"))
 }
 
 pub(super) async fn import(session: &Session, arguments: &[String]) -> Outcome {
