@@ -5,8 +5,8 @@
 
 use anyhow::{Context as _, Result, bail, ensure};
 use engine::{
-    Cred, DatasetFilter, DatasetKind, Engine, FileId, FileType, FsHandle, ImportPolicy, ListLimit,
-    PoolHandle, PropertyQuery, Threads,
+    Cred, DatasetFilter, DatasetKind, Engine, EngineError, FileId, FileType, FsHandle,
+    ImportPolicy, KeyFormat, ListLimit, PoolHandle, PropertyQuery, Threads, WrappingKey,
 };
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -63,6 +63,7 @@ pub(crate) fn compare_changed(golden: &Golden, changed: &Changed) -> Result<usiz
         .context("no datasets")?;
     let mut files = 0;
     let mut differences = Vec::new();
+    load_keys(golden, &pool)?;
     for (name, dataset) in datasets {
         let info =
             block_on(pool.dataset(name, &PropertyQuery::None)).with_context(|| name.clone())?;
@@ -70,15 +71,6 @@ pub(crate) fn compare_changed(golden: &Golden, changed: &Changed) -> Result<usiz
             dataset["guid"].to_string().trim_matches('"') == info.guid.to_string(),
             "{name}: guid"
         );
-        if is_sealed(golden, name) {
-            // Without its key a dataset is listed, and that is all.
-            let readable = match dataset["volume"].is_null() {
-                true => block_on(block_on(pool.open_fs(name))?.root()).is_ok(),
-                false => block_on(pool.open_volume(name)).is_ok(),
-            };
-            ensure!(!readable, "{name} can be read without a key");
-            continue;
-        }
         if !dataset["volume"].is_null() {
             volume(&pool, name, &dataset["volume"]).with_context(|| name.clone())?;
             files += 1;
@@ -95,6 +87,7 @@ pub(crate) fn compare_changed(golden: &Golden, changed: &Changed) -> Result<usiz
         files += tree(&fs, name, dataset, &below, changed, &mut differences)?;
     }
     listed(&pool, datasets, changed)?;
+    unload_keys(golden, &pool)?;
     block_on(engine.close())?;
     if !differences.is_empty() {
         let shown: Vec<_> = differences.iter().take(20).cloned().collect();
@@ -104,9 +97,79 @@ pub(crate) fn compare_changed(golden: &Golden, changed: &Changed) -> Result<usiz
 }
 
 /// Whether the manifest says that a dataset is encrypted.
-pub(crate) fn is_sealed(golden: &Golden, dataset: &str) -> bool {
+fn is_encrypted(golden: &Golden, dataset: &str) -> bool {
     let encryption = &golden.manifest["zfs_get"][dataset]["encryption"];
     encryption.as_str().is_some_and(|suite| suite != "off")
+}
+
+/// Encrypted datasets can be listed without their keys, and that is all.
+fn none_can_be_read(golden: &Golden, pool: &PoolHandle) -> Result<()> {
+    let datasets = golden.manifest["datasets"].as_object();
+    for (name, dataset) in datasets.into_iter().flatten() {
+        if !is_encrypted(golden, name) {
+            continue;
+        }
+        let readable = match dataset["volume"].is_null() {
+            true => block_on(block_on(pool.open_fs(name))?.root()).is_ok(),
+            false => block_on(pool.open_volume(name)).is_ok(),
+        };
+        ensure!(!readable, "{name} can be read without a key");
+    }
+    Ok(())
+}
+
+/// The key of an encryption root, as the manifest has it.
+pub(crate) fn key_of(entry: &Value, format: KeyFormat) -> Result<WrappingKey> {
+    let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
+    Ok(match format {
+        KeyFormat::Raw => WrappingKey::from_hex(text("hex_raw").as_bytes())?,
+        KeyFormat::Hex => WrappingKey::from_hex(text("value").as_bytes())?,
+        KeyFormat::Passphrase { salt, iterations } => {
+            WrappingKey::from_passphrase(text("value").as_bytes(), salt, iterations)?
+        }
+    })
+}
+
+/// The encryption roots of a golden pool, each with its key.
+fn roots(golden: &Golden) -> Vec<(&String, &Value)> {
+    let keys = golden.manifest["keys"].as_object();
+    keys.into_iter().flatten().collect()
+}
+
+/// Loads the keys of a golden pool; before that nothing encrypted can be read, and a wrong key opens nothing.
+pub(crate) fn load_keys(golden: &Golden, pool: &PoolHandle) -> Result<()> {
+    none_can_be_read(golden, pool)?;
+    for (name, entry) in roots(golden) {
+        let info = block_on(pool.key_info(name))?.with_context(|| format!("{name} has no key"))?;
+        ensure!(info.root == *name && !info.loaded, "{name}: {info:?}");
+        let wrong = WrappingKey::from_raw(&[7; 32])?;
+        let refused = block_on(pool.load_key(name, wrong, false));
+        ensure!(
+            matches!(refused, Err(EngineError::WrongKey(_))),
+            "{name}: a wrong key gives {refused:?}"
+        );
+        block_on(pool.load_key(name, key_of(entry, info.format)?, true))?;
+        ensure!(
+            block_on(pool.key_info(name))?.is_some_and(|info| !info.loaded),
+            "{name}: a key was loaded that was only to be checked"
+        );
+        block_on(pool.load_key(name, key_of(entry, info.format)?, false))?;
+        let again = block_on(pool.load_key(name, key_of(entry, info.format)?, false));
+        ensure!(again.is_err(), "{name}: a key was loaded twice");
+    }
+    Ok(())
+}
+
+/// Unloads all keys, after which nothing encrypted can be read.
+fn unload_keys(golden: &Golden, pool: &PoolHandle) -> Result<()> {
+    for (name, _) in roots(golden) {
+        block_on(pool.unload_key(name)).with_context(|| format!("unload the key of {name}"))?;
+        ensure!(
+            block_on(pool.unload_key(name)).is_err(),
+            "{name}: unloaded twice"
+        );
+    }
+    none_can_be_read(golden, pool)
 }
 
 /// Everything the manifest names is listed, and nothing else.

@@ -21,6 +21,7 @@ mod hotplug;
 mod importing;
 mod intent_log;
 mod iscsi;
+mod keys;
 mod lists;
 mod livelists;
 mod logs;

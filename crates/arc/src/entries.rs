@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use ondisk::{BlockPointer, Compression};
+use ondisk::{BlockPointer, Compression, ObjectType};
 use runtime::IoBuf;
 
 use crate::identity::{Identity, is_metadata};
@@ -24,7 +24,7 @@ const PAGE: usize = 4096;
 pub(crate) struct CachedBlock {
     /// The logical bytes.
     pub(crate) open: Option<IoBuf>,
-    /// The compressed bytes, of a block that is stored so and is smaller for it in memory.
+    /// The stored bytes, of a block that is compressed and smaller for it in memory, or encrypted.
     pub(crate) stored: Option<IoBuf>,
     pub(crate) lsize: u32,
     pub(crate) facts: BlockFacts,
@@ -41,6 +41,8 @@ pub(crate) struct BlockFacts {
     pub(crate) sectors: u32,
     pub(crate) gang: bool,
     pub(crate) compression: u8,
+    /// What is stored is encrypted: only that may leave memory.
+    pub(crate) encrypted: bool,
     /// It may go there.
     pub(crate) second_level: bool,
 }
@@ -48,10 +50,12 @@ pub(crate) struct BlockFacts {
 impl BlockFacts {
     pub(crate) fn of(bp: &BlockPointer, second_level: SecondLevel) -> Self {
         let dva = bp.dvas()[0];
+        let is_of_dnodes = bp.object_type() == ObjectType::DNODE && bp.level() == 0;
         Self {
             sectors: u32::try_from(dva.asize >> 9).unwrap_or(u32::MAX),
             gang: dva.gang,
             compression: bp.compression().0,
+            encrypted: bp.is_sealed() || (bp.uses_crypt() && is_of_dnodes),
             second_level: second_level.takes(bp),
         }
     }
@@ -60,7 +64,7 @@ impl BlockFacts {
 impl CachedBlock {
     /// The bytes as devices have them, if they are in memory.
     pub(crate) fn on_disk(&self) -> Option<&IoBuf> {
-        if self.facts.compression == Compression::OFF.0 {
+        if self.facts.compression == Compression::OFF.0 && !self.facts.encrypted {
             self.open.as_ref()
         } else {
             self.stored.as_ref()
@@ -328,6 +332,13 @@ impl Entries {
     pub(crate) fn remove(&mut self, identity: &Identity) {
         if let Some((body, flags, _)) = self.policy.remove(identity) {
             self.gone(&body, flags);
+        }
+    }
+
+    /// Drops what was opened with keys.
+    pub(crate) fn remove_keyed(&mut self) {
+        for identity in self.policy.residents(|identity| identity.keyed) {
+            self.remove(&identity);
         }
     }
 

@@ -10,11 +10,13 @@ pub(crate) struct Identity {
     pub(crate) checksum: u64,
     pub(crate) birth: u64,
     pub(crate) vdev: u32,
+    /// It was opened with the keys of its dataset: without them, it has other bytes or was not authenticated.
+    pub(crate) keyed: bool,
 }
 
 impl Identity {
-    /// Returns the identity of a block, `None` for holes and embedded blocks.
-    pub(crate) fn of(bp: &BlockPointer) -> Option<Self> {
+    /// Returns the identity of a block as it is read with keys or without, `None` for holes and embedded blocks.
+    pub(crate) fn of(bp: &BlockPointer, keyed: bool) -> Option<Self> {
         if bp.is_hole() || bp.is_embedded() {
             return None;
         }
@@ -24,6 +26,7 @@ impl Identity {
             checksum: bp.checksum()[0],
             birth: bp.physical_birth().0,
             vdev: dva.vdev,
+            keyed: keyed && bp.uses_crypt(),
         })
     }
 

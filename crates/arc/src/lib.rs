@@ -29,7 +29,7 @@ use std::rc::Rc;
 use ondisk::BlockPointer;
 use runtime::sync::Event;
 use runtime::{Handle, IoBuf};
-use zio::{BlockStore, Forms, IoClass, ReadProps, ZioError};
+use zio::{BlockKeys, BlockStore, Forms, IoClass, ReadProps, ZioError};
 
 use entries::{BlockFacts, Entries, EntryOrigin, Hit};
 use identity::Identity;
@@ -120,10 +120,11 @@ impl Cache {
     /// # Errors
     /// As [`BlockStore::read`]. Errors are not cached; all readers that joined the same read get it.
     pub async fn read(&self, bp: &BlockPointer, props: ReadProps) -> Result<IoBuf, ZioError> {
-        self.read_for(bp, props, SecondLevel::All).await
+        self.read_for(bp, props, SecondLevel::All, None).await
     }
 
-    /// As [`Cache::read`]; `second_level` says whether the block may go to a cache device if it comes into memory now.
+    /// As [`Cache::read`]; `second_level` says whether the block may go to a cache device if it comes into memory now, `keys`
+    /// open the blocks of an encrypted dataset. Such blocks are held apart from what is read without keys.
     ///
     /// # Errors
     /// As [`Cache::read`].
@@ -132,10 +133,11 @@ impl Cache {
         bp: &BlockPointer,
         props: ReadProps,
         second_level: SecondLevel,
+        keys: Option<&BlockKeys>,
     ) -> Result<IoBuf, ZioError> {
         // What waits for devices is apart: the state of every request that reads has room for it otherwise, and is moved
         // with it into its task, though nearly all find their blocks here.
-        let Some(identity) = Identity::of(bp) else {
+        let Some(identity) = Identity::of(bp, keys.is_some()) else {
             return Box::pin(self.0.store.read(bp, props)).await;
         };
         let prefetch = props.class == IoClass::AsyncRead;
@@ -178,7 +180,7 @@ impl Cache {
         };
         match plan {
             ReadPlan::Decompress(stored) => {
-                match Box::pin(self.0.store.open_stored(bp, stored)).await {
+                match Box::pin(self.0.store.open_stored(bp, stored, keys)).await {
                     Some(open) => {
                         self.0.state.borrow_mut().opened(&identity, &open);
                         Ok(open)
@@ -186,7 +188,8 @@ impl Cache {
                     // The bytes in memory are damaged; the devices have them right.
                     None => {
                         self.0.state.borrow_mut().remove(&identity);
-                        Box::pin(self.0.store.read(bp, props)).await
+                        let read = self.0.store.read_forms(bp, props, keys);
+                        Ok(Box::pin(read).await?.logical)
                     }
                 }
             }
@@ -196,7 +199,7 @@ impl Cache {
                 result.expect("a read ends with a result")
             }
             ReadPlan::Fetch(read) => {
-                Box::pin(self.fetch(identity, bp, props, second_level, &read)).await
+                Box::pin(self.fetch(identity, bp, props, second_level, keys, &read)).await
             }
         }
     }
@@ -208,6 +211,7 @@ impl Cache {
         bp: &BlockPointer,
         props: ReadProps,
         second_level: SecondLevel,
+        keys: Option<&BlockKeys>,
         read: &InFlightRead,
     ) -> Result<IoBuf, ZioError> {
         let size = usize::try_from(bp.lsize()).unwrap_or(usize::MAX);
@@ -215,9 +219,9 @@ impl Cache {
         if prefetch {
             self.0.state.borrow_mut().prefetching += size;
         }
-        let result = match self.read_device(&identity, bp).await {
+        let result = match self.read_device(&identity, bp, keys).await {
             Some(forms) => Ok(forms),
-            None => self.0.store.read_forms(bp, props).await,
+            None => self.0.store.read_forms(bp, props, keys).await,
         };
         let mut state = self.0.state.borrow_mut();
         if prefetch {
@@ -247,11 +251,11 @@ impl Cache {
         result
     }
 
-    /// Returns a block's logical bytes only if they are in memory now. A hit counts, a miss does not: a caller that gets
-    /// nothing calls [`Cache::read`].
+    /// Returns a block's logical bytes only if they are in memory now; of an encrypted dataset, what was read with its keys if
+    /// the caller is `keyed`. A hit counts, a miss does not: a caller that gets nothing calls [`Cache::read_for`].
     #[must_use]
-    pub fn peek(&self, bp: &BlockPointer) -> Option<IoBuf> {
-        let identity = Identity::of(bp)?;
+    pub fn peek(&self, bp: &BlockPointer, keyed: bool) -> Option<IoBuf> {
+        let identity = Identity::of(bp, keyed)?;
         let mut state = self.0.state.borrow_mut();
         match state.look_up(&identity, true, || self.now_ms()) {
             Some(Hit::Decompressed(data)) => Some(data),
@@ -261,8 +265,8 @@ impl Cache {
 
     /// Returns whether a block is in memory in some form, or on its way there. Counts nothing.
     #[must_use]
-    pub fn has(&self, bp: &BlockPointer) -> bool {
-        let Some(identity) = Identity::of(bp) else {
+    pub fn has(&self, bp: &BlockPointer, keyed: bool) -> bool {
+        let Some(identity) = Identity::of(bp, keyed) else {
             return false;
         };
         let state = self.0.state.borrow();
@@ -277,8 +281,8 @@ impl Cache {
         self.0.state.borrow().prefetch_room()
     }
 
-    /// Puts the logical bytes of a block that was just written, and its stored bytes if it was compressed. `second_level`
-    /// says whether it may go to a cache device.
+    /// Puts the logical bytes of a block that was just written, and its stored bytes if it was compressed or encrypted.
+    /// `second_level` says whether it may go to a cache device.
     pub fn insert(
         &self,
         bp: &BlockPointer,
@@ -286,7 +290,7 @@ impl Cache {
         stored: Option<IoBuf>,
         second_level: SecondLevel,
     ) {
-        if let Some(identity) = Identity::of(bp) {
+        if let Some(identity) = Identity::of(bp, true) {
             let now_ms = self.now_ms();
             let mut state = self.0.state.borrow_mut();
             let facts = BlockFacts::of(bp, second_level);
@@ -303,7 +307,10 @@ impl Cache {
 
     /// Drops a block that was freed.
     pub fn forget(&self, bp: &BlockPointer) {
-        if let Some(identity) = Identity::of(bp) {
+        let ways = [false, true]
+            .into_iter()
+            .take(1 + usize::from(bp.uses_crypt()));
+        for identity in ways.filter_map(|keyed| Identity::of(bp, keyed)) {
             let mut state = self.0.state.borrow_mut();
             state.remove(&identity);
             if state.models.is_sampled(identity.hash()) {
@@ -315,6 +322,11 @@ impl Cache {
             drop(state);
             self.0.l2.borrow_mut().forget(&identity);
         }
+    }
+
+    /// Drops what was opened with the keys of encrypted datasets: a key is unloaded. What other keys open is read again.
+    pub fn forget_keyed(&self) {
+        self.0.state.borrow_mut().remove_keyed();
     }
 
     /// Drops everything, and what was learned.

@@ -429,6 +429,13 @@ impl<T> Policy<T> {
         }
     }
 
+    /// The entries held that are `wanted`.
+    pub(crate) fn residents(&self, wanted: impl Fn(&Identity) -> bool) -> Vec<Identity> {
+        let held = self.nodes.iter().filter(|node| node.payload.is_some());
+        let identities = held.map(|node| node.identity);
+        identities.filter(|identity| wanted(identity)).collect()
+    }
+
     /// Drops entries and ghosts that `keep` does not want.
     pub(crate) fn retain(&mut self, keep: impl Fn(&Identity) -> bool) {
         for at in 0..self.nodes.len() {
@@ -535,6 +542,7 @@ mod tests {
             checksum: 0,
             birth: 1,
             vdev: 0,
+            keyed: false,
         }
     }
 

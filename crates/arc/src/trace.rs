@@ -50,6 +50,7 @@ impl Replacement for Ours {
             checksum: block,
             birth: 1,
             vdev: 0,
+            keyed: false,
         };
         self.now_ms = self.now_ms.wrapping_add(1);
         let now_ms = self.now_ms;

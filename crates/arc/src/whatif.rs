@@ -194,6 +194,7 @@ mod tests {
             checksum: number,
             birth: 1,
             vdev: 0,
+            keyed: false,
         }
     }
 

@@ -3,7 +3,7 @@
 use arc::SecondLevel;
 use ondisk::{BlockPointer, Txg};
 use runtime::IoBuf;
-use zio::{IoClass, ReadProps, WriteProps, ZioError};
+use zio::{BlockKeys, IoClass, ReadProps, WriteProps, ZioError};
 
 /// The blocks of a pool as this layer uses them.
 #[derive(Clone)]
@@ -14,6 +14,8 @@ pub(crate) enum Blocks {
         cache: arc::Cache,
         /// Writes.
         store: zio::BlockStore,
+        /// Of the encrypted dataset whose blocks these are.
+        keys: Option<BlockKeys>,
     },
     /// A map in memory.
     #[cfg(test)]
@@ -29,9 +31,9 @@ impl Blocks {
         second_level: SecondLevel,
     ) -> Result<IoBuf, ZioError> {
         match self {
-            Self::Pool { cache, .. } => {
+            Self::Pool { cache, keys, .. } => {
                 let props = ReadProps { class, bookmark };
-                cache.read_for(bp, props, second_level).await
+                cache.read_for(bp, props, second_level, keys.as_ref()).await
             }
             #[cfg(test)]
             Self::Memory(store) => store.read(bp).await,
@@ -41,7 +43,7 @@ impl Blocks {
     /// The block if it is in memory.
     pub(crate) fn peek(&self, bp: &BlockPointer) -> Option<IoBuf> {
         match self {
-            Self::Pool { cache, .. } => cache.peek(bp),
+            Self::Pool { cache, keys, .. } => cache.peek(bp, keys.is_some()),
             #[cfg(test)]
             Self::Memory(store) => store.peek(bp),
         }
@@ -50,7 +52,7 @@ impl Blocks {
     /// Whether the block is in memory or on its way there.
     pub(crate) fn has(&self, bp: &BlockPointer) -> bool {
         match self {
-            Self::Pool { cache, .. } => cache.has(bp),
+            Self::Pool { cache, keys, .. } => cache.has(bp, keys.is_some()),
             #[cfg(test)]
             Self::Memory(store) => store.peek(bp).is_some(),
         }
@@ -74,8 +76,9 @@ impl Blocks {
         second_level: SecondLevel,
     ) -> Result<BlockPointer, ZioError> {
         match self {
-            Self::Pool { cache, store } => {
-                let (bp, stored) = store.write_forms(txg, data.clone(), props).await?;
+            Self::Pool { cache, store, keys } => {
+                let written = store.write_forms(txg, data.clone(), props, keys.as_ref());
+                let (bp, stored) = written.await?;
                 if !bp.is_hole() && !bp.is_embedded() {
                     cache.insert(&bp, data, stored, second_level);
                 }
@@ -95,8 +98,9 @@ impl Blocks {
         second_level: SecondLevel,
     ) -> Result<BlockPointer, ZioError> {
         match self {
-            Self::Pool { cache, store } => {
-                let (bp, stored) = store.write_behind(txg, data.clone(), props).await?;
+            Self::Pool { cache, store, keys } => {
+                let written = store.write_behind(txg, data.clone(), props, keys.as_ref());
+                let (bp, stored) = written.await?;
                 if !bp.is_hole() && !bp.is_embedded() {
                     cache.insert(&bp, data, stored, second_level);
                 }

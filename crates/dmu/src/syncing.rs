@@ -274,8 +274,12 @@ impl Objset {
             is_spill: false,
             compression: Compression::INHERIT,
         };
+        let mut block = phys.encode();
+        if let Some(keys) = context.services.keys() {
+            keys.authenticate_objset(&mut block);
+        }
         let (root, _) = context
-            .write(IoBuf::copy_from(&phys.encode()), &what, &self.0.root.get())
+            .write(IoBuf::copy_from(&block), &what, &self.0.root.get())
             .await?;
         if root.is_hole() {
             return Err(DmuError::Invalid {

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use arc::SecondLevel;
 use ondisk::{BlockPointer, ChecksumKind, Compression, ObjectId, ObjectType};
 use runtime::Handle;
+use zio::BlockKeys;
 
 use crate::blocks::Blocks;
 use crate::txg::TxgClock;
@@ -26,7 +27,33 @@ impl Services {
         Self {
             handle,
             clock,
-            blocks: Blocks::Pool { cache, store },
+            blocks: Blocks::Pool {
+                cache,
+                store,
+                keys: None,
+            },
+        }
+    }
+
+    /// The same for an encrypted dataset: what is read through it is decrypted and authenticated, what is written encrypted.
+    #[must_use]
+    pub fn with_keys(&self, keys: &BlockKeys) -> Self {
+        let mut keyed = self.clone();
+        match &mut keyed.blocks {
+            Blocks::Pool { keys: slot, .. } => *slot = Some(keys.clone()),
+            #[cfg(test)]
+            Blocks::Memory(_) => unreachable!("tests in memory encrypt nothing"),
+        }
+        keyed
+    }
+
+    /// The keys of the encrypted dataset that this is for.
+    #[must_use]
+    pub fn keys(&self) -> Option<&BlockKeys> {
+        match &self.blocks {
+            Blocks::Pool { keys, .. } => keys.as_ref(),
+            #[cfg(test)]
+            Blocks::Memory(_) => None,
         }
     }
 

@@ -181,7 +181,7 @@ impl DslPool {
             .find_dir(parts.head)
             .await?
             .ok_or_else(|| missing(parts.head))?;
-        self.require_key(&dir).await?;
+        self.require_plain(&dir).await?;
         let head = ObjectId(dir.phys().head_dataset_obj);
         let short = parts.bookmark.expect("the name was checked");
         if let Some(map) = self.bookmarks_of(head).await?

@@ -105,7 +105,7 @@ impl DslPool {
             return Err(DslError::WrongKind { name: name.into() });
         }
         let dir = found.dir;
-        self.require_key(&dir).await?;
+        self.require_plain(&dir).await?;
         if dir.parent().is_none() {
             // OpenZFS words it so: the pool is destroyed instead.
             return Err(DslError::WrongKind { name: name.into() });
@@ -367,7 +367,7 @@ impl DslPool {
             return Err(DslError::CrossPool);
         }
         let dir = found.dir;
-        self.require_key(&dir).await?;
+        self.require_plain(&dir).await?;
         if dir.parent().is_none() {
             return Err(DslError::WrongKind { name: from.into() });
         }

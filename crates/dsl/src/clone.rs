@@ -155,7 +155,7 @@ impl DslPool {
                 name: snapshot.into(),
             });
         }
-        self.require_key(&found.dir).await?;
+        self.require_plain(&found.dir).await?;
         namecheck::check(name, DatasetKind::Filesystem)?;
         let pool_name = self.pool_name();
         let in_pool = name
@@ -238,7 +238,7 @@ impl DslPool {
         if found.snapshot.is_some() || origin_object.0 == 0 || self.is_origin_snap(origin_object) {
             return Err(not_a_clone());
         }
-        self.require_key(&dir).await?;
+        self.require_plain(&dir).await?;
         let clone = self.load_dataset(found.dataset, None).await?;
         if clone.phys().flags & dataset_flags::NOPROMOTE != 0 {
             return Err(not_a_clone());
@@ -496,7 +496,7 @@ impl DslPool {
         if found.snapshot.is_some() {
             return Err(DslError::WrongKind { name: name.into() });
         }
-        self.require_key(&found.dir).await?;
+        self.require_plain(&found.dir).await?;
         let state = self.load_dataset(found.dataset, None).await?;
         let phys = state.phys();
         let prev = ObjectId(phys.prev_snap_obj);

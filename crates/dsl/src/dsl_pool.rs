@@ -10,7 +10,7 @@ use ondisk::bytes::u64_at;
 use ondisk::dsl::{DslDatasetPhys, DslDirPhys};
 use ondisk::{BlockPointer, Compression, Guid, ObjectId, ObjectType, feature};
 use runtime::sync::RwLock;
-use zio::{Bookmark, IoClass, ReadProps};
+use zio::{BlockKeys, Bookmark, IoClass, ReadProps};
 
 use crate::async_destroy::AsyncDestroy;
 use crate::bpobj::Bpobj;
@@ -21,6 +21,7 @@ use crate::empty_bpobj::EmptyBpobj;
 use crate::error::{DslError, Result};
 use crate::features::Features;
 use crate::file_owner::owner_of;
+use crate::key_ring::KeyRing;
 use crate::loaded::Loaded;
 use crate::namecheck::{NameParts, split};
 use crate::object_directory;
@@ -60,6 +61,7 @@ pub(crate) struct DslPool {
     /// Names and links of the tree: sync tasks hold it exclusively.
     pub(crate) config: RwLock<()>,
     pub(crate) loaded: Loaded,
+    pub(crate) keys: KeyRing,
     pub(crate) sync: SyncState<Self>,
     pub(crate) async_destroy: AsyncDestroy,
     /// Blocks of an entry of a clone's livelist after which the next txg begins a new one.
@@ -129,6 +131,7 @@ impl DslPool {
             altroot: RefCell::new(None),
             config: RwLock::new("the names of datasets", ()),
             loaded: Loaded::default(),
+            keys: KeyRing::default(),
             sync: SyncState::new(sync_bplist),
             async_destroy: AsyncDestroy::new(free_bpobj),
             livelist_blocks_max: Cell::new(LIVELIST_BLOCKS_MAX),
@@ -424,10 +427,6 @@ impl DslPool {
             Some(objset) => kind_of_code(objset.kind().0),
             None => {
                 let root = self.dataset_phys(head).await?.bp;
-                if root.uses_crypt() {
-                    let name = self.name_of(dir);
-                    return Err(DslError::KeyNotLoaded { name });
-                }
                 self.kind_at(head, &root).await?
             }
         };
@@ -601,26 +600,36 @@ impl DslPool {
             return Ok(());
         }
         let phys = state.phys();
-        if phys.bp.uses_crypt() {
-            let name = self.name_of(&state.dir());
-            return Err(DslError::KeyNotLoaded { name });
+        let keys = self.block_keys(&state.dir()).await?;
+        if phys.bp.uses_crypt() != keys.is_some() {
+            // Authentication begins with the objset's block: without it nothing of an encrypted dataset may be believed.
+            return Err(DslError::corrupt("encrypted dataset", state.object));
         }
         let snapshot = phys.is_snapshot();
         let props = snapshot.then_some(ObjectId(phys.props_obj));
         let scope = self.scope(&state.dir(), props).await?;
         let options = ObjsetOptions {
             policy: write_policy(&scope, &self.features),
-            read_only: snapshot || self.read_only,
+            read_only: snapshot || self.read_only || keys.is_some(),
             owner_of: Some(owner_of),
             ..ObjsetOptions::dataset(state.object.0)
         };
-        let objset = Objset::open(&self.services, phys.bp, options).await?;
+        let services = self.services_with(keys.as_ref());
+        let objset = Objset::open(&services, phys.bp, options).await?;
         // There must be one objset of each, also if two tasks opened it at once.
         if state.objset().is_none() {
             state.set_objset(Some(objset));
         }
         state.apply_scope(&scope, &self.features);
         Ok(())
+    }
+
+    /// The services that objsets of a dataset with these keys work with.
+    pub(crate) fn services_with(&self, keys: Option<&BlockKeys>) -> Services {
+        match keys {
+            Some(keys) => self.services.with_keys(keys),
+            None => self.services.clone(),
+        }
     }
 
     /// Space numbers of a loaded head.

@@ -209,6 +209,41 @@ pub enum DslError {
         /// The dataset's name.
         name: String,
     },
+    /// The key is not the one that the dataset's keys are encrypted with.
+    #[error("Incorrect key provided for '{name}'.")]
+    WrongKey {
+        /// The encryption root.
+        name: String,
+    },
+    /// The key is loaded already.
+    #[error("Key already loaded for '{name}'.")]
+    KeyLoaded {
+        /// The encryption root.
+        name: String,
+    },
+    /// The key is not loaded.
+    #[error("Key already unloaded for '{name}'.")]
+    KeyUnloaded {
+        /// The encryption root.
+        name: String,
+    },
+    /// The dataset is not encrypted.
+    #[error("'{name}' is not encrypted.")]
+    NotEncrypted {
+        /// The dataset.
+        name: String,
+    },
+    /// The dataset's key is wrapped by another one's.
+    #[error("Keys must be loaded for encryption root of '{name}' ({root}).")]
+    NotEncryptionRoot {
+        /// The dataset.
+        name: String,
+        /// The dataset whose key it is.
+        root: String,
+    },
+    /// A key could not be used.
+    #[error("{0}")]
+    Crypt(#[from] codec::crypt::CryptError),
     /// An object of the meta-objset breaks a rule of the format.
     #[error("corrupt {what} (meta-objset object {object})")]
     Corrupt {

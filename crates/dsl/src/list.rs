@@ -172,7 +172,7 @@ impl DslPool {
         let mut work = vec![(start, 0)];
         while let Some((dir, depth)) = work.pop() {
             let below = spec.depth.is_none_or(|max| depth < max);
-            let kind = self.kind_shown(&dir).await?;
+            let kind = self.kind_of(&dir).await?;
             let mut found = Vec::new();
             if spec.kinds.contains(kind) {
                 found.push(self.head_info(&dir, selection).await?);
@@ -316,7 +316,7 @@ impl DslPool {
     ) -> Result<ListedDataset> {
         let object = ObjectId(dir.phys().head_dataset_obj);
         let phys = self.dataset_phys(object).await?;
-        let kind = self.kind_shown(dir).await?;
+        let kind = self.kind_of(dir).await?;
         let props = self.props_of(dir).await?;
         let stored = |p: Property| props.get(p.name()).and_then(Value::number).unwrap_or(0);
         let room = available(dir, self.pool_size(0), false);
@@ -356,7 +356,7 @@ impl DslPool {
         selection: &PropertySelection,
     ) -> Result<ListedDataset> {
         let phys = self.dataset_phys(object).await?;
-        let head_kind = self.kind_shown(dir).await?;
+        let head_kind = self.kind_of(dir).await?;
         let compress_ratio = ratio(phys.uncompressed_bytes, phys.compressed_bytes);
         let space = SpaceInfo {
             used: phys.unique_bytes,
@@ -447,7 +447,7 @@ impl DslPool {
             ref_compress_ratio: ratio(logical_referenced, compressed),
             ..SpaceInfo::default()
         };
-        let head_kind = self.kind_shown(dir).await?;
+        let head_kind = self.kind_of(dir).await?;
         let full = format!("{}#{name}", self.name_of(dir));
         Ok(DatasetInfo {
             space_known: bookmark.has_space(),
@@ -546,7 +546,7 @@ impl DslPool {
     }
 
     /// Opens a dataset's objects for reading, or returns those that are open.
-    pub(crate) async fn objset_for_reading(&self, object: ObjectId) -> Result<Objset> {
+    pub(crate) async fn objset_for_reading(self: &Rc<Self>, object: ObjectId) -> Result<Objset> {
         let open = self.loaded.dataset(object).and_then(|s| s.objset());
         match open {
             Some(objset) => Ok(objset),
@@ -556,7 +556,14 @@ impl DslPool {
                     read_only: true,
                     ..ObjsetOptions::dataset(object.0)
                 };
-                Ok(Objset::open(&self.services, phys.bp, options).await?)
+                let keys = if phys.bp.uses_crypt() {
+                    let dir = self.dir(ObjectId(phys.dir_obj)).await?;
+                    self.keys_if_loaded(&dir).await?
+                } else {
+                    None
+                };
+                let services = self.services_with(keys.as_ref());
+                Ok(Objset::open(&services, phys.bp, options).await?)
             }
         }
     }
@@ -636,7 +643,7 @@ impl DslPool {
             match info.head_kind {
                 DatasetKind::Volume => self.volume_properties(&objset).await?,
                 // What a file system had fixed is encrypted like its files, and not there yet when a stream came in part.
-                _ if objset.root().uses_crypt() || info.inconsistent => BTreeMap::new(),
+                _ if is_closed(&objset) || info.inconsistent => BTreeMap::new(),
                 _ => self.master_node(&objset).await?,
             }
         } else {
@@ -678,7 +685,7 @@ impl DslPool {
         let of_users = selection.of_users();
         if !of_users.is_empty() && info.head_kind == DatasetKind::Filesystem {
             let objset = self.objset_for_reading(info.object).await?;
-            let readable = !objset.root().uses_crypt();
+            let readable = !is_closed(&objset);
             for name in of_users.into_iter().filter(|_| readable) {
                 if let Some(number) = self.user_property(&objset, name).await? {
                     properties.push(PropertyEntry {
@@ -914,4 +921,9 @@ fn bookmark_properties(info: &DatasetInfo) -> Vec<PropertyEntry> {
         );
     }
     entries
+}
+
+/// Whether the contents of file systems here are encrypted, and cannot be read.
+fn is_closed(objset: &Objset) -> bool {
+    objset.root().uses_crypt() && objset.services().keys().is_none()
 }

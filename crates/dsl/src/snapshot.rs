@@ -139,7 +139,7 @@ impl DslPool {
             name: parts.head.into(),
         };
         let dir = self.find_dir(parts.head).await?.ok_or_else(missing)?;
-        self.require_key(&dir).await?;
+        self.require_plain(&dir).await?;
         let head = self
             .load_dataset(ObjectId(dir.phys().head_dataset_obj), None)
             .await?;

@@ -73,6 +73,12 @@ pub enum EngineError {
     /// A stream is for a dataset that changed since its newest snapshot.
     #[error("destination {0} has been modified\nsince most recent snapshot")]
     Modified(String),
+    /// The dataset is encrypted and its key is not loaded.
+    #[error("encryption key not loaded")]
+    KeyNotLoaded(String),
+    /// A key is not the one of the dataset.
+    #[error("Incorrect key provided for '{0}'.")]
+    WrongKey(String),
     /// The operation is not for datasets of this kind.
     #[error("operation not applicable to datasets of this type")]
     WrongKind(String),
@@ -129,6 +135,8 @@ impl From<DslError> for EngineError {
             DslError::NoSource { name } => Self::NoSource(name),
             DslError::Modified { name } => Self::Modified(name),
             DslError::NotEarlier { name } => Self::NotEarlier(name),
+            DslError::KeyNotLoaded { name } => Self::KeyNotLoaded(name),
+            DslError::WrongKey { name } => Self::WrongKey(name),
             DslError::WrongKind { name } => Self::WrongKind(name),
             DslError::NoSpace | DslError::Quota { .. } => Self::OutOfSpace,
             DslError::Property(error) => Self::Property(error),
@@ -143,6 +151,7 @@ pub(crate) fn as_fs_error(error: &EngineError) -> FsError {
         EngineError::Fs(error) => *error,
         EngineError::DatasetNotFound(_) | EngineError::WrongKind(_) => FsError::Stale,
         EngineError::PoolClosed | EngineError::Busy(_) => FsError::Busy,
+        EngineError::KeyNotLoaded(_) => FsError::KeyNotLoaded,
         _ => FsError::Io,
     }
 }

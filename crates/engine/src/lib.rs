@@ -23,6 +23,7 @@ mod fast_path;
 mod file_target;
 mod fs;
 mod invalidation;
+mod keys;
 mod objects;
 mod operations;
 mod pool_handle;
@@ -60,8 +61,8 @@ pub use dsl::property;
 pub use dsl::property::DatasetKind;
 pub use dsl::stream;
 pub use dsl::{
-    GrantChange, Grants, SnapshotEntry, SnapshotPage, SnapshotPosition, Subject, Traffic, Usage,
-    UsageOf,
+    GrantChange, Grants, KeyFormat, KeyInfo, SnapshotEntry, SnapshotPage, SnapshotPosition,
+    Subject, Traffic, Usage, UsageOf,
 };
 pub use ondisk::feature::Feature;
 /// The form of events.
@@ -82,6 +83,8 @@ pub mod pool_property {
         PropertyValue, parse_index,
     };
 }
+pub use codec::crypt::{CryptError, WrappingKey};
+
 pub use arc::{ByPurpose, CacheDeviceStats, CacheStats, L2Stats, L2Tuning, WhatIf as CacheWhatIf};
 pub use dmu::TxgCounters;
 pub use runtime::host::{SpinPolicy, block_thread_on as block_on, spin_then_park};

@@ -323,6 +323,7 @@ fn as_volume_error(error: &EngineError) -> VolumeError {
         EngineError::Volume(error) => *error,
         EngineError::DatasetNotFound(_) => VolumeError::Gone,
         EngineError::WrongKind(_) => VolumeError::NotSupported,
+        EngineError::KeyNotLoaded(_) => VolumeError::KeyNotLoaded,
         EngineError::PoolClosed | EngineError::Busy(_) => VolumeError::Busy,
         _ => VolumeError::Io,
     }

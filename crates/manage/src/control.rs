@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 
+use crate::terminal::{self, SilentTerminal};
+
 /// Largest frame taken; senders split what is longer.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
 /// Bytes of input in a frame.
@@ -37,6 +39,9 @@ pub struct Request {
     /// Frames of input follow: the command reads them.
     #[serde(default)]
     pub input: bool,
+    /// The input is a terminal, whose user can be asked.
+    #[serde(default)]
+    pub terminal: bool,
 }
 
 /// What goes over the socket.
@@ -137,9 +142,9 @@ pub fn environment() -> BTreeMap<String, String> {
 pub fn reads_input(tool: &str, arguments: &[String]) -> bool {
     let command = arguments.first().map_or("", String::as_str);
     match tool {
-        "zfs" => matches!(command, "receive" | "recv"),
+        "zfs" if matches!(command, "receive" | "recv") => true,
         "sanbox" => asks_password(arguments),
-        _ => false,
+        _ => asks_for_keys(tool, arguments),
     }
 }
 
@@ -151,6 +156,24 @@ pub fn asks_password(arguments: &[String]) -> bool {
         && !arguments
             .iter()
             .any(|word| word.starts_with("--password-file") || word == "--no-password")
+}
+
+/// Whether a command may ask for the key of a dataset.
+#[must_use]
+pub fn asks_for_keys(tool: &str, arguments: &[String]) -> bool {
+    let command = arguments.first().map_or("", String::as_str);
+    let has_flag = |letter| {
+        let mut words = arguments.iter().skip(1);
+        words.any(|word| {
+            word.strip_prefix('-')
+                .is_some_and(|letters| !letters.starts_with('-') && letters.contains(letter))
+        })
+    };
+    match (tool, command) {
+        ("zfs", "load-key") => true,
+        ("zfs", "mount") | ("zpool", "import") => has_flag('l'),
+        _ => false,
+    }
 }
 
 /// Has the appliance at `socket` run a command of this process's user, with this process's input and output; `None` when no
@@ -166,7 +189,10 @@ pub fn run(socket: &Path, tool: &str, arguments: &[String]) -> io::Result<Option
         environment: environment(),
         uid: rustix::process::getuid().as_raw(),
         input: reads_input(tool, arguments),
+        terminal: asks_for_keys(tool, arguments) && terminal::is_terminal(),
     };
+    // What is typed there is a key.
+    let _silent = request.terminal.then(SilentTerminal::begin);
     let (mut out, mut err) = (io::stdout().lock(), io::stderr().lock());
     let answer = ask(socket, &request, &mut out, &mut err)?;
     Ok(answer.map(|answer| match answer {
@@ -250,6 +276,7 @@ fn send_input(mut to: std::os::unix::net::UnixStream) {
             // The command sees a stream that ends too early.
             Err(_) => 0,
         };
+        terminal::end_if_interrupted(&bytes[..len]);
         let Ok(frame) = frame_bytes(b'I', &bytes[..len]) else {
             return;
         };
@@ -372,6 +399,7 @@ mod tests {
                 environment: BTreeMap::new(),
                 uid: 0,
                 input: false,
+                terminal: false,
             }),
             Frame::Out(b"tank\n".to_vec()),
             Frame::Err(Vec::new()),
@@ -401,6 +429,7 @@ mod tests {
             environment: BTreeMap::new(),
             uid: 0,
             input: false,
+            terminal: false,
         };
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let unserved = ask(&socket, &request, &mut out, &mut err).expect("asks");

@@ -20,3 +20,4 @@ pub mod policy;
 pub mod secret;
 pub mod state;
 pub mod targets;
+pub mod terminal;

@@ -177,7 +177,7 @@ fn number(error: VolumeError) -> u32 {
         }
         VolumeError::Io | VolumeError::Corrupt(_) => errno::EIO,
         VolumeError::NoSpace => errno::ENOSPC,
-        VolumeError::ReadOnly => errno::EPERM,
+        VolumeError::ReadOnly | VolumeError::KeyNotLoaded => errno::EPERM,
         VolumeError::Gone | VolumeError::Busy => errno::ESHUTDOWN,
         VolumeError::NotSupported => errno::ENOTSUP,
     }

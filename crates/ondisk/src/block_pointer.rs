@@ -11,7 +11,7 @@
 
 use std::fmt;
 
-use crate::bytes::{low8, low32, need, put_u32, put_u64, u64_at};
+use crate::bytes::{low8, low32, need, put_u32, put_u64, u32_at, u64_at};
 use crate::{
     ChecksumKind, Compression, DecodeError, MAX_BLOCK_SIZE, ObjectType, Result, SECTOR, Txg,
 };
@@ -301,7 +301,13 @@ impl BlockPointer {
         out
     }
 
-    /// The three DVAs; all absent for embedded pointers.
+    /// Whether words 4 and 5 are salt and IV, and the upper half of word 11 the rest of the IV.
+    // OpenZFS: include/sys/spa.h, BP_IS_ENCRYPTED
+    fn is_encrypted(&self) -> bool {
+        self.uses_crypt() && self.level() == 0 && self.object_type().is_encrypted()
+    }
+
+    /// The three DVAs; all absent for embedded pointers, the third for encrypted blocks, which have salt and IV there.
     #[must_use]
     pub fn dvas(&self) -> [Dva; 3] {
         if self.is_embedded() {
@@ -311,18 +317,17 @@ impl BlockPointer {
         [
             Dva::from_words(w[0], w[1]),
             Dva::from_words(w[2], w[3]),
-            Dva::from_words(w[4], w[5]),
+            if self.is_encrypted() {
+                Dva::ABSENT
+            } else {
+                Dva::from_words(w[4], w[5])
+            },
         ]
     }
 
-    /// The DVAs that are present (on encrypted blocks word pair 4,5 is salt and IV, not a third DVA).
+    /// The DVAs that are present.
     pub fn copies(&self) -> impl Iterator<Item = Dva> + use<> {
-        let usable = if self.uses_crypt() && self.level() == 0 {
-            2
-        } else {
-            3
-        };
-        self.dvas().into_iter().take(usable).filter(Dva::is_present)
+        self.dvas().into_iter().filter(Dva::is_present)
     }
 
     /// Logical bytes.
@@ -448,10 +453,10 @@ impl BlockPointer {
 
     /// Non-hole leaf blocks (or allocated dnodes) at and below this pointer.
     #[must_use]
-    pub const fn fill(&self) -> u64 {
+    pub fn fill(&self) -> u64 {
         if self.is_embedded() {
             1
-        } else if self.uses_crypt() && (self.words[6] >> 56) & 0x1f == 0 {
+        } else if self.is_encrypted() {
             self.words[11] & 0xffff_ffff
         } else {
             self.words[11]
@@ -556,6 +561,23 @@ impl BlockPointer {
             self.words[14],
             self.words[15],
         ] = sum;
+    }
+
+    /// Makes it the pointer of a block of an encrypted dataset: salt and IV of one that is encrypted, and the MAC, which
+    /// takes two words of the checksum. An objset block has neither. The other words are to be set before.
+    // OpenZFS: module/os/linux/zfs/zio_crypt.c, zio_crypt_encode_params_bp and zio_crypt_encode_mac_bp
+    pub fn set_crypt(&mut self, params: Option<CryptParams>, mac: Option<[u8; 16]>) {
+        debug_assert!(!self.is_embedded());
+        self.words[6] |= CRYPT;
+        if let Some(CryptParams { salt, iv }) = params {
+            self.words[4] = u64::from_le_bytes(salt);
+            self.words[5] = u64_at(&iv, 0);
+            self.words[11] = (self.words[11] & 0xffff_ffff) | u64::from(u32_at(&iv, 8)) << 32;
+        }
+        if let Some(mac) = mac {
+            self.words[14] = u64_at(&mac, 0);
+            self.words[15] = u64_at(&mac, 8);
+        }
     }
 
     /// Sets or clears the dedup bit.
@@ -789,7 +811,7 @@ mod tests {
         let bp = BlockPointer::from_words(std::array::from_fn(|i| match i {
             4 => 0x0807_0605_0403_0201,
             5 => 0x1817_1615_1413_1211,
-            6 => 1 << 61,
+            6 => 1 << 61 | u64::from(ObjectType::PLAIN_FILE_CONTENTS.0) << 48,
             11 => 0x2423_2221_0000_0003,
             14 => 0x3837_3635_3433_3231,
             15 => 0x4847_4645_4443_4241,
@@ -803,5 +825,11 @@ mod tests {
         assert_eq!(params.iv, iv);
         assert_eq!((bp.mac()[0], bp.mac()[15]), (0x31, 0x48));
         assert_eq!(bp.fill(), 3);
+        assert_eq!(bp.dvas(), [Dva::ABSENT; 3]);
+        let mut again = BlockPointer::from_words([0; 16]);
+        again.set_object_type(ObjectType::PLAIN_FILE_CONTENTS);
+        again.set_fill(3);
+        again.set_crypt(Some(params), Some(bp.mac()));
+        assert_eq!(again, bp);
     }
 }

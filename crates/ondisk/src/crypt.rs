@@ -28,6 +28,21 @@ pub mod key_entries {
     pub const KEY_FORMAT: &str = "keyformat";
     pub const PBKDF2_SALT: &str = "pbkdf2salt";
     pub const PBKDF2_ITERS: &str = "pbkdf2iters";
+    /// All of them.
+    pub const ALL: [&str; 12] = [
+        SUITE,
+        GUID,
+        IV,
+        MAC,
+        MASTER_KEY,
+        HMAC_KEY,
+        ROOT_DIR,
+        REFCOUNT,
+        VERSION,
+        KEY_FORMAT,
+        PBKDF2_SALT,
+        PBKDF2_ITERS,
+    ];
 }
 
 /// A key object: the keys of a dataset, wrapped, and how the wrapping key is made from what a user gives.
@@ -187,6 +202,29 @@ pub struct DnodeBlockAuth {
 }
 
 impl DnodeBlockAuth {
+    /// The encrypted ranges of the block, one after the other.
+    #[must_use]
+    pub fn gather(&self, block: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.encrypted.iter().map(Range::len).sum());
+        for range in &self.encrypted {
+            out.extend_from_slice(slice_at(block, range.start, range.len()));
+        }
+        out
+    }
+
+    /// Puts bytes as [`Self::gather`] returns them back to where they belong.
+    pub fn scatter(&self, bytes: &[u8], block: &mut [u8]) {
+        let mut rest = bytes;
+        for range in &self.encrypted {
+            if let Some((part, behind)) = rest.split_at_checked(range.len())
+                && let Some(place) = block.get_mut(range.clone())
+            {
+                place.copy_from_slice(part);
+                rest = behind;
+            }
+        }
+    }
+
     /// Takes a block of dnodes apart; its bonus buffers may be encrypted or not.
     ///
     /// # Errors
@@ -221,6 +259,11 @@ impl DnodeBlockAuth {
         Ok(auth)
     }
 }
+
+/// Where the portable MAC lies in an objset block.
+pub const OBJSET_PORTABLE_MAC: Range<usize> = 720..752;
+/// Where the local MAC lies in an objset block.
+pub const OBJSET_LOCAL_MAC: Range<usize> = 752..784;
 
 /// What the portable MAC of an objset block covers: what is the same wherever the dataset is received.
 ///

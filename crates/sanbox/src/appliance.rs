@@ -813,6 +813,11 @@ impl Appliance {
         }
     }
 
+    /// Brings up what could not be before the keys of a pool were loaded: shares, and mounts where mounting is automatic.
+    pub(crate) async fn keys_loaded(&self, pool: &PoolHandle) {
+        self.opened(pool, true).await;
+    }
+
     /// Makes shares follow datasets and their properties.
     pub(crate) async fn datasets_changed(&self) {
         if let Some(shares) = self.shares.get() {

@@ -96,20 +96,26 @@ pub(crate) fn held_space(tree: &Tree, dva: &Dva) -> u64 {
 
 /// Whether stored bytes have the checksum of their pointer; `None` for a checksum of a kind that is not known.
 pub(crate) fn sum_agrees(bp: &BlockPointer, salt: &[u8; 32], stored: &[u8]) -> Option<bool> {
-    use codec::checksum::Algorithm::{Fletcher2, Fletcher4, Off};
     let algorithm = checksum_algorithm(bp.checksum_kind())?;
-    if algorithm == Off {
+    if algorithm == codec::checksum::Algorithm::Off {
         return Some(true);
     }
     let mut sum = codec::checksum::compute(algorithm, salt, stored);
     let mut expect = bp.checksum();
-    // OpenZFS: module/zfs/zio_checksum.c, zio_checksum_handle_crypt
     if bp.uses_crypt() && bp.object_type() != ObjectType::OBJSET {
-        // The upper half of the words is a MAC; a fletcher sum is folded into the lower half.
-        if matches!(algorithm, Fletcher2 | Fletcher4) {
-            sum = [sum[0] ^ sum[2], sum[1] ^ sum[3], 0, 0];
-        }
-        (sum[2], sum[3], expect[2], expect[3]) = (0, 0, 0, 0);
+        sum = beside_mac(algorithm, sum);
+        (expect[2], expect[3]) = (0, 0);
     }
     Some(sum == expect)
+}
+
+/// A checksum as it stands beside a MAC, which takes the upper half of its words: of a checksum that is not made to be cut, the
+/// upper half is folded into the lower one.
+// OpenZFS: module/zfs/zio_checksum.c, zio_checksum_handle_crypt; it folds those without ZCHECKSUM_FLAG_DEDUP
+pub(crate) fn beside_mac(algorithm: codec::checksum::Algorithm, sum: [u64; 4]) -> [u64; 4] {
+    use codec::checksum::Algorithm::{Edonr, Fletcher2, Fletcher4};
+    match algorithm {
+        Fletcher2 | Fletcher4 | Edonr => [sum[0] ^ sum[2], sum[1] ^ sum[3], 0, 0],
+        _ => [sum[0], sum[1], 0, 0],
+    }
 }

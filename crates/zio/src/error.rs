@@ -35,6 +35,9 @@ pub enum CorruptReason {
     Checksum,
     /// The checksum matches but the bytes do not decompress to the logical size.
     Decompress,
+    /// The checksum matches but the MAC does not: the bytes were changed by one who could change the checksum too, or they
+    /// belong to another place or key.
+    Authentication,
     /// The block pointer itself is impossible.
     Pointer(&'static str),
     /// A gang header is damaged or its tree does not add up.

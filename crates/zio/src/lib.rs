@@ -3,9 +3,9 @@
 //! What it is: read (copies, checksum, decompression, embedded, gang), write (holes, compression, embedding, checksum,
 //! allocation, ditto copies, gang), free, and the allocator of the whole pool with its deferred frees.
 //!
-//! Guarantees: bytes returned passed their checksum; a block pointer is returned only after its bytes were handed to
-//! enough devices, or, where the caller asks for that, before, and then [`BlockStore::wait_writes`] reports their
-//! failures; space freed in a txg is not handed out before two further txgs have synced; hostile block pointers
+//! Guarantees: bytes returned passed their checksum, and of an encrypted dataset their MAC; a block pointer is returned only after
+//! its bytes were handed to enough devices, or, where the caller asks for that, before, and then [`BlockStore::wait_writes`]
+//! reports their failures; space freed in a txg is not handed out before two further txgs have synced; hostile block pointers
 //! give typed errors.
 //!
 //! What it does not know: objects, datasets (a [`Bookmark`] is carried only for error reports), the cache.
@@ -16,6 +16,7 @@
 mod alloc;
 mod checkpoint;
 mod checks;
+mod crypt;
 mod embedded;
 mod error;
 mod log;
@@ -30,6 +31,7 @@ mod write_behind;
 
 pub use alloc::{LoadSpaceMap, MetaSource, MetaslabChange, MetaslabSummary, Release, Space, slop};
 pub use checkpoint::CheckpointFrees;
+pub use crypt::BlockKeys;
 pub use error::{Bookmark, CorruptReason, ZioError};
 pub use read::Forms;
 pub use remap::VdevRanges;

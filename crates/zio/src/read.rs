@@ -7,7 +7,8 @@ use runtime::{IoBuf, IoBufMut};
 use vdev::{IoClass, Location, Suspect, VdevError};
 
 use crate::checks::{self, GANG_DEPTH_MAX, GANG_HEADER_BYTES};
-use crate::{BlockStore, Bookmark, CorruptReason, ReadProps, ZioError};
+use crate::crypt::Opener;
+use crate::{BlockKeys, BlockStore, Bookmark, CorruptReason, ReadProps, ZioError};
 
 /// Children in a gang header.
 pub(crate) const GANG_CHILDREN: usize = 3;
@@ -30,16 +31,16 @@ pub(crate) enum Expect {
     MaybeWritten,
 }
 
-/// What a check makes of the right bytes: the stored bytes (for repairing other copies) and the logical ones, or `None`
-/// if they do not decompress.
-type Verified = (IoBuf, Option<IoBuf>);
+/// What a check makes of the right bytes: the stored bytes (for repairing other copies) and the logical ones, or why there are
+/// none.
+type Verified = (IoBuf, Result<IoBuf, CorruptReason>);
 
 /// A block as it is used and, if that is another, as it is stored.
 #[derive(Debug, Clone)]
 pub struct Forms {
     /// The logical bytes.
     pub logical: IoBuf,
-    /// The compressed bytes, exactly psize, of a block that is stored compressed.
+    /// The stored bytes, exactly psize, of a block that is stored compressed or encrypted.
     pub stored: Option<IoBuf>,
 }
 
@@ -52,44 +53,65 @@ impl Forms {
         }
     }
 
-    fn of(bp: &BlockPointer, stored: IoBuf, logical: Option<IoBuf>) -> Option<Self> {
-        let stored = (bp.compression() != Compression::OFF).then_some(stored);
-        logical.map(|logical| Self { logical, stored })
+    fn of(bp: &BlockPointer, stored: IoBuf, logical: IoBuf) -> Self {
+        let is_other = bp.compression() != Compression::OFF || !stored.is_same(&logical);
+        Self {
+            logical,
+            stored: is_other.then_some(stored),
+        }
     }
 }
 
 impl BlockStore {
     /// Returns a block from bytes that may be its stored ones (psize long, perhaps with more behind them): `None` when they are
     /// not. Holes, embedded blocks and what [`BlockStore::read`] refuses have none.
-    pub async fn verify(&self, bp: &BlockPointer, bytes: IoBuf) -> Option<Forms> {
-        if bp.is_hole() || bp.is_embedded() || bp.is_sealed() || !bp.is_little_endian() {
+    pub async fn verify(
+        &self,
+        bp: &BlockPointer,
+        bytes: IoBuf,
+        keys: Option<&BlockKeys>,
+    ) -> Option<Forms> {
+        let is_closed = bp.is_sealed() && keys.is_none();
+        if bp.is_hole() || bp.is_embedded() || is_closed || !bp.is_little_endian() {
             return None;
         }
         checks::check_stored(bp).ok()?;
         if (bytes.len() as u64) < bp.psize() {
             return None;
         }
-        let check = self.checker(bp);
+        let check = self.checker(bp, keys);
         let (stored, logical) = self.offload(bytes.len(), move || check(&bytes)).await?;
-        Forms::of(bp, stored, logical)
+        Some(Forms::of(bp, stored, logical.ok()?))
     }
 
-    /// Returns the logical bytes of a block whose stored bytes were verified before; `None` when they do not decompress.
-    pub async fn open_stored(&self, bp: &BlockPointer, stored: IoBuf) -> Option<IoBuf> {
+    /// Returns the logical bytes of a block whose stored bytes were verified before; `None` when they do not decompress, or
+    /// these are not the keys they were encrypted with.
+    pub async fn open_stored(
+        &self,
+        bp: &BlockPointer,
+        stored: IoBuf,
+        keys: Option<&BlockKeys>,
+    ) -> Option<IoBuf> {
+        let opener = opener(bp, keys);
         let bp = *bp;
         let len = to_usize(bp.lsize());
-        self.offload(len, move || decompressed(&bp, &stored)).await
+        let open = move || opened(&bp, opener.as_ref(), &stored).ok();
+        self.offload(len, open).await
     }
 
     /// Whether a block is where its pointer says, for callers that do not know whether it was ever written. A block that
     /// is not there is not reported as damaged.
     ///
     /// # Errors
-    /// When that cannot be known: [`ZioError::Device`], [`ZioError::Encrypted`], [`ZioError::ForeignByteOrder`].
+    /// When that cannot be known: [`ZioError::Device`], [`ZioError::ForeignByteOrder`]. Encrypted blocks are checked without
+    /// their key.
     pub async fn is_whole(&self, bp: &BlockPointer, class: IoClass) -> Result<bool, ZioError> {
         let bookmark = Bookmark::default();
         let props = ReadProps { class, bookmark };
-        match self.read_checked(bp, props, Expect::MaybeWritten).await {
+        match self
+            .read_checked(bp, props, Expect::MaybeWritten, None)
+            .await
+        {
             Ok(_) => Ok(true),
             Err(ZioError::Corrupt { .. }) => Ok(false),
             Err(error) => Err(error),
@@ -100,8 +122,9 @@ impl BlockStore {
         &self,
         bp: &BlockPointer,
         props: ReadProps,
+        keys: Option<&BlockKeys>,
     ) -> Result<Forms, ZioError> {
-        let result = self.read_checked(bp, props, Expect::Written).await;
+        let result = self.read_checked(bp, props, Expect::Written, keys).await;
         if let Err(ZioError::Corrupt { .. } | ZioError::Device { .. }) = &result {
             self.note_damaged(bp, props);
         }
@@ -113,6 +136,7 @@ impl BlockStore {
         bp: &BlockPointer,
         props: ReadProps,
         expect: Expect,
+        keys: Option<&BlockKeys>,
     ) -> Result<Forms, ZioError> {
         let bookmark = props.bookmark;
         let corrupt = |reason| corrupt(bp, bookmark, reason);
@@ -131,16 +155,16 @@ impl BlockStore {
         if !bp.is_little_endian() {
             return Err(ZioError::ForeignByteOrder { bookmark });
         }
-        if bp.is_sealed() {
+        if bp.is_sealed() && keys.is_none() && expect == Expect::Written {
             return Err(ZioError::Encrypted { bookmark });
         }
         checks::check_stored(bp).map_err(|what| corrupt(CorruptReason::Pointer(what)))?;
         self.wait_pending_write(bp).await;
         self.count(|stats| stats.reads += 1);
         let result = if bp.is_gang() {
-            Box::pin(self.read_gang_block(bp, props, expect)).await
+            Box::pin(self.read_gang_block(bp, props, expect, keys)).await
         } else {
-            self.read_copies(bp, props, expect).await
+            self.read_copies(bp, props, expect, keys).await
         };
         if expect == Expect::Written && matches!(result, Err(ZioError::Corrupt { .. })) {
             self.count(|stats| stats.corrupt += 1);
@@ -154,8 +178,9 @@ impl BlockStore {
         bp: &BlockPointer,
         props: ReadProps,
         expect: Expect,
+        keys: Option<&BlockKeys>,
     ) -> Result<Forms, ZioError> {
-        let check: vdev::Check<Verified> = Arc::new(self.checker(bp));
+        let check: vdev::Check<Verified> = Arc::new(self.checker(bp, keys));
         let mut bad: Vec<(Suspect, u64)> = Vec::new();
         let mut failure = None;
         for dva in bp.copies() {
@@ -195,8 +220,9 @@ impl BlockStore {
                     for (suspect, size) in &bad {
                         suspect.repair(&padded(&stored, *size)).await;
                     }
-                    return Forms::of(bp, stored, logical)
-                        .ok_or_else(|| corrupt(bp, props.bookmark, CorruptReason::Decompress));
+                    return logical
+                        .map(|logical| Forms::of(bp, stored, logical))
+                        .map_err(|reason| corrupt(bp, props.bookmark, reason));
                 }
                 Err(error) => {
                     let rejected = matches!(error, VdevError::Rejected { .. });
@@ -217,8 +243,10 @@ impl BlockStore {
     fn checker(
         &self,
         bp: &BlockPointer,
+        keys: Option<&BlockKeys>,
     ) -> impl Fn(&IoBuf) -> Option<Verified> + Send + Sync + 'static {
         let salt = self.salt();
+        let opener = opener(bp, keys);
         let bp = *bp;
         move |bytes: &IoBuf| {
             let psize = to_usize(bp.psize());
@@ -226,7 +254,7 @@ impl BlockStore {
             if !checks::sum_agrees(&bp, &salt, &stored)? {
                 return None;
             }
-            let logical = decompressed(&bp, &stored);
+            let logical = opened(&bp, opener.as_ref(), &stored);
             Some((stored, logical))
         }
     }
@@ -237,6 +265,7 @@ impl BlockStore {
         bp: &BlockPointer,
         props: ReadProps,
         expect: Expect,
+        keys: Option<&BlockKeys>,
     ) -> Result<Forms, ZioError> {
         let mut whole = IoBufMut::zeroed(to_usize(bp.psize()));
         let mut filled = 0;
@@ -248,7 +277,7 @@ impl BlockStore {
         })
         .await?;
         for piece in pieces {
-            let bytes = self.read_copies(&piece, props, expect).await?.logical;
+            let bytes = self.read_copies(&piece, props, expect, None).await?.logical;
             let end = filled + bytes.len();
             if end > whole.len() {
                 return Err(corrupt(
@@ -267,11 +296,12 @@ impl BlockStore {
                 CorruptReason::Gang("too few bytes"),
             ));
         }
-        let check = self.checker(bp);
+        let check = self.checker(bp, keys);
         let whole = whole.freeze();
         match self.offload(whole.len(), move || check(&whole)).await {
-            Some((stored, logical)) => Forms::of(bp, stored, logical)
-                .ok_or_else(|| corrupt(bp, props.bookmark, CorruptReason::Decompress)),
+            Some((stored, logical)) => logical
+                .map(|logical| Forms::of(bp, stored, logical))
+                .map_err(|reason| corrupt(bp, props.bookmark, reason)),
             None => Err(corrupt(bp, props.bookmark, CorruptReason::Checksum)),
         }
     }
@@ -408,6 +438,33 @@ fn device_error(bp: &BlockPointer, bookmark: Bookmark, error: VdevError) -> ZioE
             CorruptReason::Pointer("offset of block pointer"),
         ),
         source => ZioError::Device { bookmark, source },
+    }
+}
+
+/// What opens the blocks of an encrypted dataset, whose keys are given.
+fn opener(bp: &BlockPointer, keys: Option<&BlockKeys>) -> Option<Opener> {
+    keys.filter(|_| bp.uses_crypt()).map(|keys| keys.opener(bp))
+}
+
+/// Returns the logical bytes of stored ones that passed their checksum.
+fn opened(
+    bp: &BlockPointer,
+    opener: Option<&Opener>,
+    stored: &IoBuf,
+) -> Result<IoBuf, CorruptReason> {
+    match opener {
+        Some(opener) => {
+            let forged = CorruptReason::Authentication;
+            let plain = opener.authenticated(stored).ok_or(forged)?;
+            let logical = decompressed(bp, &plain).ok_or(CorruptReason::Decompress)?;
+            match opener.agrees(&logical) {
+                true => Ok(logical),
+                false => Err(forged),
+            }
+        }
+        // Whether it is whole is all that can be asked of it.
+        None if bp.is_sealed() => Ok(stored.clone()),
+        None => decompressed(bp, stored).ok_or(CorruptReason::Decompress),
     }
 }
 

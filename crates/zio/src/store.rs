@@ -19,7 +19,8 @@ use crate::embedded::Embedded;
 use crate::read::{Expect, Forms, GangPart, corrupt};
 use crate::write_behind::WriteBehind;
 use crate::{
-    Bookmark, CorruptReason, MetaSource, MetaslabChange, MetaslabSummary, Space, ZioError, write,
+    BlockKeys, Bookmark, CorruptReason, MetaSource, MetaslabChange, MetaslabSummary, Space,
+    ZioError, write,
 };
 
 /// Facts of the pool that block I/O depends on.
@@ -312,15 +313,22 @@ impl BlockStore {
     /// [`ZioError::Corrupt`] when no copy is good or the pointer is impossible; [`ZioError::Device`];
     /// [`ZioError::Encrypted`], [`ZioError::ForeignByteOrder`], [`ZioError::Redacted`].
     pub async fn read(&self, bp: &BlockPointer, props: ReadProps) -> Result<IoBuf, ZioError> {
-        Ok(self.read_block(bp, props).await?.logical)
+        Ok(self.read_block(bp, props, None).await?.logical)
     }
 
-    /// As [`BlockStore::read`], with the stored bytes of a compressed block beside the logical ones.
+    /// As [`BlockStore::read`], with the stored bytes of a compressed or encrypted block beside the logical ones. `keys` are
+    /// those of the dataset, if it is encrypted: its blocks are decrypted, and authenticated in any case. Without them its
+    /// blocks that are in the clear can be read, unauthenticated.
     ///
     /// # Errors
     /// As [`BlockStore::read`].
-    pub async fn read_forms(&self, bp: &BlockPointer, props: ReadProps) -> Result<Forms, ZioError> {
-        self.read_block(bp, props).await
+    pub async fn read_forms(
+        &self,
+        bp: &BlockPointer,
+        props: ReadProps,
+        keys: Option<&BlockKeys>,
+    ) -> Result<Forms, ZioError> {
+        self.read_block(bp, props, keys).await
     }
 
     /// Writes a block born in `txg` and returns its pointer. `data` is the logical block (a multiple of 512, at most
@@ -337,10 +345,12 @@ impl BlockStore {
         data: IoBuf,
         props: &WriteProps,
     ) -> Result<BlockPointer, ZioError> {
-        Ok(self.write_block(txg, data, props, false).await?.0)
+        Ok(self.write_block(txg, data, props, None, false).await?.0)
     }
 
-    /// As [`BlockStore::write`], with the stored bytes of a block that was compressed.
+    /// As [`BlockStore::write`], with the stored bytes of a block that was compressed or encrypted. With the `keys` of an
+    /// encrypted dataset the block is encrypted, or authenticated if its kind is stored in the clear; it has two copies at
+    /// most then.
     ///
     /// # Errors
     /// As [`BlockStore::write`].
@@ -349,8 +359,9 @@ impl BlockStore {
         txg: Txg,
         data: IoBuf,
         props: &WriteProps,
+        keys: Option<&BlockKeys>,
     ) -> Result<(BlockPointer, Option<IoBuf>), ZioError> {
-        self.write_block(txg, data, props, false).await
+        self.write_block(txg, data, props, keys, false).await
     }
 
     /// As [`BlockStore::write_forms`], but the devices may not have taken the bytes yet: that is awaited, and
@@ -363,9 +374,10 @@ impl BlockStore {
         txg: Txg,
         data: IoBuf,
         props: &WriteProps,
+        keys: Option<&BlockKeys>,
     ) -> Result<(BlockPointer, Option<IoBuf>), ZioError> {
         self.check_write_behind()?;
-        self.write_block(txg, data, props, true).await
+        self.write_block(txg, data, props, keys, true).await
     }
 
     pub(crate) fn pending_writes(&self) -> &WriteBehind {

@@ -11,9 +11,10 @@ use vdev::{AllocationBias, IoClass, Location, VdevError};
 
 use crate::alloc::{AllocCursor, AllocStep, Placement, Request, Sizes};
 use crate::checks::{self, GANG_DEPTH_MAX, GANG_HEADER_BYTES};
+use crate::crypt::{Sealed, Sealer};
 use crate::read::{GANG_CHILDREN, padded, sha256, to_usize};
 use crate::write_behind::PlacedBlock;
-use crate::{BlockStore, Bookmark, WriteProps, ZioError};
+use crate::{BlockKeys, BlockStore, Bookmark, CorruptReason, WriteProps, ZioError};
 
 /// Unit of the semaphore that bounds bytes being written.
 const THROTTLE_UNIT: u64 = 4096;
@@ -29,12 +30,17 @@ enum Prepared {
     Hole,
     /// Small enough to live in its pointer.
     Embedded(Vec<u8>),
-    /// To be stored: `bytes` are exactly psize long.
-    Stored {
-        bytes: IoBuf,
-        compression: Compression,
-        checksum: [u64; 4],
-    },
+    /// To be stored: the bytes are exactly psize long.
+    Stored(StoredForm),
+    /// It cannot be encrypted.
+    Unsealable(&'static str),
+}
+
+/// The bytes of a block as they are stored, and what its pointer says of them.
+struct StoredForm {
+    sealed: Sealed,
+    compression: Compression,
+    checksum: [u64; 4],
 }
 
 /// The part of a write that only needs the bytes; runs on the compute pool for large blocks.
@@ -45,6 +51,7 @@ struct PrepareJob {
     salt: [u8; 32],
     embed: bool,
     sizes: Sizes,
+    sealer: Option<Sealer>,
 }
 
 impl BlockStore {
@@ -53,13 +60,18 @@ impl BlockStore {
         txg: Txg,
         data: IoBuf,
         props: &WriteProps,
+        keys: Option<&BlockKeys>,
         later: bool,
     ) -> Result<(BlockPointer, Option<IoBuf>), ZioError> {
         let lsize = data.len() as u64;
         if lsize == 0 || lsize > MAX_BLOCK_SIZE || !lsize.is_multiple_of(512) {
             return Err(ZioError::BadSize { size: lsize });
         }
-        let job = self.job(props)?;
+        let job = self.job(props, keys)?;
+        let (is_sealed, encrypts) = match &job.sealer {
+            Some(sealer) => (true, sealer.encrypts()),
+            None => (false, false),
+        };
         let units = to_usize(lsize.div_ceil(THROTTLE_UNIT));
         let room = self.write_throttle().acquire(units).await;
         // The work is in the bytes that are not zero, of which an indirect block mostly has few.
@@ -68,7 +80,7 @@ impl BlockStore {
             _ => bytes_in_use(&data),
         };
         let prepared = self.offload(work, move || job.prepare(data)).await;
-        let (bytes, compression, checksum) = match prepared {
+        let stored = match prepared {
             Prepared::Hole => {
                 self.count(|stats| stats.holes += 1);
                 let hole = if props.hole_birth {
@@ -92,12 +104,20 @@ impl BlockStore {
                 .map(|bp| (bp, None))
                 .ok_or(ZioError::BadSize { size: lsize });
             }
-            Prepared::Stored {
-                bytes,
-                compression,
-                checksum,
-            } => (bytes, compression, checksum),
+            Prepared::Stored(stored) => stored,
+            Prepared::Unsealable(what) => {
+                return Err(ZioError::Corrupt {
+                    bookmark: props.bookmark,
+                    pointer: Box::default(),
+                    reason: CorruptReason::Pointer(what),
+                });
+            }
         };
+        let StoredForm {
+            sealed: Sealed { bytes, params, mac },
+            compression,
+            checksum,
+        } = stored;
         let psize = bytes.len() as u64;
         assert!(
             psize > 0 && psize <= lsize,
@@ -117,7 +137,7 @@ impl BlockStore {
                 dvas
             }
             None if later => {
-                let piece = self.piece(txg, &bytes, props)?;
+                let piece = self.piece(txg, &bytes, props, encrypts)?;
                 match self.place(&piece, &bytes, piece.copies).await? {
                     Some(dvas) => {
                         self.write_placed(txg, &dvas, &bytes, props, room);
@@ -127,7 +147,7 @@ impl BlockStore {
                 }
             }
             None => {
-                let piece = self.piece(txg, &bytes, props)?;
+                let piece = self.piece(txg, &bytes, props, encrypts)?;
                 match self.write_contiguous(&piece, &bytes, piece.copies).await? {
                     Some(dvas) => dvas,
                     None => Box::pin(self.place_gang(&piece, &bytes)).await?,
@@ -139,7 +159,7 @@ impl BlockStore {
             stats.written_logical_bytes += lsize;
             stats.written_physical_bytes += psize;
         });
-        let bp = BlockPointer::new(&NewBlock {
+        let mut bp = BlockPointer::new(&NewBlock {
             dvas: three(&dvas),
             lsize,
             psize,
@@ -151,10 +171,14 @@ impl BlockStore {
             fill: props.fill,
             checksum,
         });
-        Ok((bp, (compression != Compression::OFF).then_some(bytes)))
+        if is_sealed {
+            bp.set_crypt(params, mac);
+        }
+        let is_other = compression != Compression::OFF || encrypts;
+        Ok((bp, is_other.then_some(bytes)))
     }
 
-    fn job(&self, props: &WriteProps) -> Result<PrepareJob, ZioError> {
+    fn job(&self, props: &WriteProps, keys: Option<&BlockKeys>) -> Result<PrepareJob, ZioError> {
         let checksum = checks::checksum_algorithm(props.checksum).ok_or(ZioError::Unsupported {
             what: "checksum",
             number: props.checksum.0,
@@ -164,7 +188,10 @@ impl BlockStore {
                 what: "compression",
                 number: props.compression.0,
             })?;
+        let sealer = keys.map(|keys| keys.sealer(props.object_type, props.level));
+        let compression = compression.filter(|_| sealer.as_ref().is_none_or(Sealer::may_compress));
         let embed = props.allow_embedded
+            && sealer.is_none()
             && props.level == 0
             && props.object_type != ObjectType::DNODE
             && props.object_type != ObjectType::OBJSET;
@@ -175,6 +202,7 @@ impl BlockStore {
             salt: self.salt(),
             embed,
             sizes: self.sizes()?,
+            sealer,
         })
     }
 
@@ -197,7 +225,13 @@ impl BlockStore {
     }
 
     /// What all pieces of a block have in common.
-    fn piece(&self, txg: Txg, bytes: &IoBuf, props: &WriteProps) -> Result<PieceProps, ZioError> {
+    fn piece(
+        &self,
+        txg: Txg,
+        bytes: &IoBuf,
+        props: &WriteProps,
+        encrypts: bool,
+    ) -> Result<PieceProps, ZioError> {
         let metadata = props.level > 0 || props.object_type.is_metadata();
         let kind = if props.object_type == ObjectType::DDT_ZAP {
             Placement::Dedup
@@ -210,9 +244,12 @@ impl BlockStore {
         } else {
             Placement::Data
         };
+        // The third place of an encrypted block's pointer is taken by salt and IV.
+        let copies_max = if encrypts { 2 } else { 3 };
         Ok(PieceProps {
             txg,
-            copies: props.copies.clamp(1, 3),
+            copies: props.copies.clamp(1, copies_max),
+            copies_max,
             cursor: if metadata {
                 AllocCursor::Metadata
             } else {
@@ -369,7 +406,7 @@ impl BlockStore {
             return Err(full);
         }
         // One more copy of the header than of the data: losing it loses everything below.
-        let copies = (piece.copies + 1).min(3);
+        let copies = (piece.copies + 1).min(piece.copies_max);
         let request = Request {
             txg: piece.txg,
             psize: GANG_HEADER_BYTES,
@@ -515,6 +552,8 @@ impl BlockStore {
 struct PieceProps {
     txg: Txg,
     copies: u8,
+    /// Most places that the pointer of the block has room for.
+    copies_max: u8,
     cursor: AllocCursor,
     class: AllocationBias,
     checksum: ChecksumKind,
@@ -524,8 +563,12 @@ struct PieceProps {
 
 impl PrepareJob {
     fn prepare(self, data: IoBuf) -> Prepared {
+        let finds_holes = self.sealer.as_ref().is_some_and(Sealer::finds_holes);
         let Some(algorithm) = self.compression else {
-            return self.stored(data, Compression::OFF);
+            if finds_holes && is_zero(&data) {
+                return Prepared::Hole;
+            }
+            return self.stored(&data, data.clone(), Compression::OFF);
         };
         if is_zero(&data) {
             return Prepared::Hole;
@@ -539,17 +582,17 @@ impl PrepareJob {
             limit = BlockPointer::EMBEDDED_MAX;
         }
         let Some(mut packed) = codec::compress::compress(algorithm, &data, limit) else {
-            return self.stored(data, Compression::OFF);
+            return self.stored(&data, data.clone(), Compression::OFF);
         };
         if packed.len() >= data.len() || packed.is_empty() {
-            return self.stored(data, Compression::OFF);
+            return self.stored(&data, data.clone(), Compression::OFF);
         }
         if self.embed && packed.len() <= BlockPointer::EMBEDDED_MAX {
             return Prepared::Embedded(packed);
         }
         let psize = self.sizes.round_up(packed.len());
         if psize >= data.len() {
-            return self.stored(data, Compression::OFF);
+            return self.stored(&data, data.clone(), Compression::OFF);
         }
         assert!(
             packed.len() <= psize,
@@ -557,16 +600,32 @@ impl PrepareJob {
         );
         packed.resize(psize, 0);
         let kind = self.kind;
-        self.stored(IoBuf::copy_from(&packed), kind)
+        self.stored(&data, IoBuf::copy_from(&packed), kind)
     }
 
-    fn stored(&self, bytes: IoBuf, compression: Compression) -> Prepared {
-        let checksum = codec::checksum::compute(self.checksum, &self.salt, &bytes);
-        Prepared::Stored {
-            bytes,
+    /// The block with these logical bytes, as `bytes`: encrypted or authenticated if it has to be, then with its checksum.
+    fn stored(&self, logical: &[u8], bytes: IoBuf, compression: Compression) -> Prepared {
+        let sealed = match &self.sealer {
+            None => Ok(Sealed {
+                bytes,
+                params: None,
+                mac: None,
+            }),
+            Some(sealer) => sealer.seal(logical, bytes),
+        };
+        let sealed = match sealed {
+            Ok(sealed) => sealed,
+            Err(what) => return Prepared::Unsealable(what),
+        };
+        let mut checksum = codec::checksum::compute(self.checksum, &self.salt, &sealed.bytes);
+        if sealed.mac.is_some() {
+            checksum = checks::beside_mac(self.checksum, checksum);
+        }
+        Prepared::Stored(StoredForm {
+            sealed,
             compression,
             checksum,
-        }
+        })
     }
 }
 

@@ -20,6 +20,9 @@ pub enum FsError {
     /// `EACCES`.
     #[error("permission denied")]
     Access,
+    /// `EACCES`: the file system is encrypted.
+    #[error("encryption key not loaded")]
+    KeyNotLoaded,
     /// `EEXIST`.
     #[error("file exists")]
     Exists,
@@ -96,7 +99,7 @@ impl FsError {
             Self::NoSuchOffset => 6,
             Self::AttributeTooLarge => 7,
             Self::NotSync => 11,
-            Self::Access => 13,
+            Self::Access | Self::KeyNotLoaded => 13,
             Self::Busy => 16,
             Self::Exists => 17,
             Self::CrossDevice => 18,
@@ -164,7 +167,8 @@ impl From<dsl::DslError> for FsError {
             E::NoSpace => Self::NoSpace,
             E::ReadOnly => Self::ReadOnly,
             E::Corrupt { what, .. } => Self::Corrupt(what),
-            E::Unsupported { .. } | E::KeyNotLoaded { .. } => Self::NotSupported,
+            E::KeyNotLoaded { .. } => Self::KeyNotLoaded,
+            E::Unsupported { .. } => Self::NotSupported,
             _ => Self::Io,
         }
     }

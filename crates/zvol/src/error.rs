@@ -30,6 +30,9 @@ pub enum VolumeError {
     /// The volume or its pool is going away; try again later.
     #[error("the volume is busy")]
     Busy,
+    /// The volume is encrypted and its key is not loaded.
+    #[error("encryption key not loaded")]
+    KeyNotLoaded,
     /// The dataset is no volume, or of a form not handled here.
     #[error("operation not supported")]
     NotSupported,
@@ -74,7 +77,8 @@ impl From<dsl::DslError> for VolumeError {
             E::NotFound { .. } => Self::Gone,
             E::Busy { .. } => Self::Busy,
             E::Corrupt { what, .. } => Self::Corrupt(what),
-            E::Unsupported { .. } | E::KeyNotLoaded { .. } => Self::NotSupported,
+            E::KeyNotLoaded { .. } => Self::KeyNotLoaded,
+            E::Unsupported { .. } => Self::NotSupported,
             _ => Self::Io,
         }
     }

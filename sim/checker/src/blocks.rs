@@ -312,7 +312,7 @@ impl<'a> Checker<'a> {
         if bp.uses_crypt() && bp.object_type() != ObjectType::OBJSET {
             // The other two words hold the authentication code.
             let [a, b, c, d] = sum;
-            let weak = matches!(algorithm, A::Fletcher2 | A::Fletcher4);
+            let weak = matches!(algorithm, A::Fletcher2 | A::Fletcher4 | A::Edonr);
             let short = if weak { [a ^ c, b ^ d] } else { [a, b] };
             return bp.checksum()[..2] == short;
         }

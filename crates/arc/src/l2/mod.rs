@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use ondisk::BlockPointer;
 use runtime::{Disk, IoBuf};
-use zio::Forms;
+use zio::{BlockKeys, Forms};
 
 use crate::Cache;
 use crate::identity::{Identity, block_hash, is_metadata};
@@ -399,6 +399,7 @@ impl Cache {
         &self,
         identity: &Identity,
         bp: &BlockPointer,
+        keys: Option<&BlockKeys>,
     ) -> Option<Forms> {
         let (device, address) = {
             let mut l2 = self.0.l2.borrow_mut();
@@ -423,7 +424,7 @@ impl Cache {
         let bytes = self.read_at(&device, address).await;
         device.reading.set(device.reading.get() - 1);
         let forms = match bytes {
-            Some(bytes) => self.0.store.verify(bp, bytes).await,
+            Some(bytes) => self.0.store.verify(bp, bytes, keys).await,
             None => {
                 self.0.l2.borrow_mut().stats.misses += 1;
                 return None;

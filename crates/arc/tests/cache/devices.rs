@@ -81,7 +81,7 @@ async fn fill_for(
     for seed in 0..count {
         let written = cache
             .store()
-            .write_forms(ondisk::Txg(10), block(seed), &lz4);
+            .write_forms(ondisk::Txg(10), block(seed), &lz4, None);
         let (bp, stored) = written.await.expect("writes");
         cache.insert(&bp, block(seed), stored, second_level);
         blocks.push(bp);
@@ -103,7 +103,7 @@ fn only_what_may_goes_to_the_device() {
             let blocks = fill_for(&handle, &cache, 200, second_level).await;
             assert_eq!(cache.l2_stats().blocks, 0, "{second_level:?}");
             for bp in &blocks {
-                let read = cache.read_for(bp, READ, second_level).await;
+                let read = cache.read_for(bp, READ, second_level, None).await;
                 read.expect("reads");
             }
             handle.sleep(Duration::from_secs(3)).await;

@@ -184,10 +184,10 @@ fn a_place_overwritten_within_a_txg_is_another_block() {
             cache.read(&second, READ).await.expect("reads"),
             content(2, 8192)
         );
-        assert_eq!(cache.peek(&first), Some(content(1, 8192)));
+        assert_eq!(cache.peek(&first, false), Some(content(1, 8192)));
         cache.forget(&first);
-        assert_eq!(cache.peek(&first), None);
-        assert_eq!(cache.peek(&second), Some(content(2, 8192)));
+        assert_eq!(cache.peek(&first, false), None);
+        assert_eq!(cache.peek(&second, false), Some(content(2, 8192)));
     });
 }
 
@@ -201,7 +201,7 @@ fn what_was_freed_during_its_read_is_not_kept() {
         handle.yield_now().await;
         cache.forget(&bp);
         assert_eq!(task.await.expect("reads"), content(1, 64 << 10));
-        assert_eq!(cache.peek(&bp), None);
+        assert_eq!(cache.peek(&bp, false), None);
     });
 }
 
@@ -220,14 +220,14 @@ fn the_limit_holds_and_metadata_stays() {
             cache.insert(&bp, content(seed, 32 << 10), None, SecondLevel::All);
             assert!(cache.stats().bytes <= 1 << 20);
         }
-        assert!(cache.peek(&metadata).is_some());
+        assert!(cache.peek(&metadata, false).is_some());
         assert!(cache.stats().evictions > 100);
         cache.set_limit(64 << 10);
         assert!(cache.stats().bytes <= 64 << 10);
         // A block that would be most of the cache is not kept at all.
         let bp = write(&cache, content(7, 128 << 10), &props(false)).await;
         cache.insert(&bp, content(7, 128 << 10), None, SecondLevel::All);
-        assert!(cache.peek(&bp).is_none());
+        assert!(cache.peek(&bp, false).is_none());
         let hole = BlockPointer::hole(8192, ObjectType::PLAIN_FILE_CONTENTS, 0, Txg(3));
         assert_eq!(
             cache.read(&hole, READ).await.expect("reads"),
@@ -258,7 +258,7 @@ fn compressed_blocks_take_less_and_read_the_same() {
         for seed in 0..48 {
             let (bp, stored) = cache
                 .store()
-                .write_forms(Txg(10), block(seed), &lz4)
+                .write_forms(Txg(10), block(seed), &lz4, None)
                 .await
                 .expect("writes");
             assert!(stored.is_some());

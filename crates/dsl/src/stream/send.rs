@@ -404,6 +404,8 @@ impl Sender {
             && !self.is_split(bp)
             && !bp.is_embedded()
             && bp.compression() != Compression::OFF
+            // What is stored compressed is encrypted then.
+            && !bp.uses_crypt()
             && !bp.object_type().is_metadata()
     }
 
@@ -419,6 +421,7 @@ impl Sender {
             self.services.store().clone(),
             *bp,
         );
+        let keys = self.services.keys().cloned();
         let bookmark = Bookmark {
             objset: self.objset,
             object,
@@ -431,7 +434,7 @@ impl Sender {
         };
         Some(self.services.handle.spawn("read of a send", async move {
             if compressed {
-                let forms = store.read_forms(&bp, props).await?;
+                let forms = store.read_forms(&bp, props, None).await?;
                 if let Some(bytes) = forms.stored {
                     return Ok(Payload {
                         bytes,
@@ -443,10 +446,11 @@ impl Sender {
                     compressed: false,
                 });
             }
-            let bytes = if cache.has(&bp) {
-                cache.read_for(&bp, props, SecondLevel::Nothing).await?
+            let bytes = if cache.has(&bp, keys.is_some()) {
+                let read = cache.read_for(&bp, props, SecondLevel::Nothing, keys.as_ref());
+                read.await?
             } else {
-                store.read(&bp, props).await?
+                store.read_forms(&bp, props, keys.as_ref()).await?.logical
             };
             Ok(Payload {
                 bytes,

@@ -34,7 +34,6 @@ impl Hierarchy {
                     name: snapshot.into(),
                 });
             }
-            pool.require_key(&found.dir).await?;
             let dataset = pool.open_dataset(found).await?;
             let from = match from {
                 Some(from) => Some(pool.send_from(&dataset, from).await?),

@@ -214,7 +214,7 @@ impl DslPool {
         if found.snapshot.is_some() {
             return Err(DslError::WrongKind { name: name.clone() });
         }
-        self.require_key(&found.dir).await?;
+        self.require_plain(&found.dir).await?;
         if self.kind_of(&found.dir).await? != kind_of(begin)? {
             return Err(DslError::WrongKind { name: name.clone() });
         }

@@ -34,6 +34,8 @@ pub(crate) mod asc {
     pub(crate) const STANDBY: Asc = (0x04, 0x0b);
     pub(crate) const UNAVAILABLE: Asc = (0x04, 0x0c);
     pub(crate) const STOPPED: Asc = (0x04, 0x02);
+    /// Logical unit not ready, manual intervention required.
+    pub(crate) const INTERVENTION_REQUIRED: Asc = (0x04, 0x03);
     pub(crate) const BECOMING_READY: Asc = (0x04, 0x01);
     pub(crate) const UNREACHABLE_TARGET: Asc = (0x08, 0x04);
     pub(crate) const WRITE_ERROR: Asc = (0x0c, 0x00);
@@ -135,6 +137,7 @@ impl Sense {
             VolumeError::ReadOnly => Self::new(key::DATA_PROTECT, asc::WRITE_PROTECTED),
             VolumeError::Gone => Self::illegal(asc::NO_LUN),
             VolumeError::Busy => Self::new(key::NOT_READY, asc::BECOMING_READY),
+            VolumeError::KeyNotLoaded => Self::new(key::NOT_READY, asc::INTERVENTION_REQUIRED),
             VolumeError::NotSupported => Self::new(key::HARDWARE_ERROR, asc::INTERNAL),
             VolumeError::Miscompare(at) => {
                 Self::new(key::MISCOMPARE, asc::MISCOMPARE).with_information(at)

@@ -41,7 +41,7 @@ impl From<FsError> for Status {
             FsError::NotFound => Self::NoEntry,
             FsError::Io | FsError::Corrupt(_) => Self::Io,
             FsError::NoSuchOffset => Self::NoDevice,
-            FsError::Access => Self::Access,
+            FsError::Access | FsError::KeyNotLoaded => Self::Access,
             FsError::Exists => Self::Exists,
             FsError::CrossDevice => Self::CrossDevice,
             FsError::NotDirectory => Self::NotDirectory,

@@ -34,6 +34,7 @@ impl Input {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                     Err(_) => return,
                 }
+                manage::terminal::end_if_interrupted(&chunk);
                 let ended = chunk.is_empty();
                 if sender.blocking_send(chunk).is_err() || ended {
                     return;

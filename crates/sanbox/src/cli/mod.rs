@@ -55,6 +55,8 @@ pub(crate) struct Caller {
     pub(crate) environment: BTreeMap<String, String>,
     /// User.
     pub(crate) uid: u32,
+    /// Standard input is a terminal, whose user can be asked for keys.
+    pub(crate) terminal: bool,
 }
 
 /// The name of a user in the machine's own list.
@@ -145,6 +147,11 @@ impl Session {
     pub(crate) fn usage_only(&self) -> Exit {
         self.out.push(out::Stream::Err, self.usage.as_bytes());
         Exit(2)
+    }
+
+    /// Whether files may be read for the caller: this process reads whatever it may read itself.
+    pub(crate) fn may_read_files(&self) -> bool {
+        self.caller.uid == 0 || self.caller.uid == rustix::process::geteuid().as_raw()
     }
 
     /// Resolves a path as the caller means it.

@@ -277,6 +277,7 @@ async fn client(stream: UnixStream, appliance: Arc<Appliance>) {
             directory: request.directory,
             environment: request.environment,
             uid,
+            terminal: request.terminal,
         },
         subject,
         input: request.input.then_some(input),

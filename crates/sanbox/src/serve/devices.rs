@@ -419,6 +419,7 @@ fn errno(error: &VolumeError) -> Errno {
         VolumeError::ReadOnly => Errno::EROFS,
         VolumeError::OutOfRange => Errno::EINVAL,
         VolumeError::NotSupported => Errno::EOPNOTSUPP,
+        VolumeError::KeyNotLoaded => Errno::EACCES,
         _ => Errno::EIO,
     }
 }

@@ -11,6 +11,9 @@ use manage::api::Share;
 use super::nfs::Listeners;
 use crate::logging::NFS;
 
+/// Value of the property `keystatus` of a dataset whose key is not loaded.
+const KEY_UNAVAILABLE: u64 = 1;
+
 /// The shares of a daemon.
 pub(crate) struct Shares {
     server: nfs::Server,
@@ -84,7 +87,7 @@ impl Shares {
     /// Makes the shares those that the datasets' properties ask for.
     pub(crate) async fn refresh(&self, engine: &Engine) {
         let _one = self.refreshing.lock().await;
-        let names = ["sharenfs", "mountpoint", "readonly"];
+        let names = ["sharenfs", "mountpoint", "readonly", "keystatus"];
         let query = PropertyQuery::Named(names.iter().map(|name| (*name).to_owned()).collect());
         let mut exports: Vec<nfs::Export> = Vec::new();
         for pool in engine.pools() {
@@ -112,6 +115,17 @@ impl Shares {
                     continue;
                 };
                 if self.withdrawn().contains(&info.guid) {
+                    continue;
+                }
+                let lacks_key = info
+                    .property("keystatus")
+                    .is_some_and(|property| property.value == Value::Number(KEY_UNAVAILABLE));
+                if lacks_key {
+                    tracing::info!(
+                        target: NFS,
+                        "'{}' is not shared: encryption key not loaded",
+                        info.name
+                    );
                     continue;
                 }
                 let readonly = info

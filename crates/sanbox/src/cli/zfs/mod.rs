@@ -6,6 +6,7 @@ mod create;
 mod destroy;
 mod diff;
 mod get;
+pub(super) mod keys;
 mod list;
 mod mount;
 mod receive;
@@ -72,8 +73,8 @@ pub(crate) const TABLE: Table = &[
         entry!(snapshot::HOLDS, snapshot::holds),
         entry!(snapshot::RELEASE, snapshot::release),
         entry!(diff::DIFF, diff::run),
-        entry!(unsupported::LOAD_KEY),
-        entry!(unsupported::UNLOAD_KEY),
+        entry!(keys::LOAD_KEY, keys::load_keys),
+        entry!(keys::UNLOAD_KEY, keys::unload_keys),
         entry!(unsupported::CHANGE_KEY),
         entry!(unsupported::REDACT),
         entry!(wait::WAIT, wait::run),

@@ -7,6 +7,7 @@ use engine::property::{DatasetKind, Property};
 use engine::{DatasetFilter, DatasetInfo, PoolHandle, PropertyQuery};
 use serde_json::{Map, json};
 
+use super::keys::{self, KeyInput};
 use super::{open, shown};
 use crate::appliance::KnownPool;
 use crate::cli::command::{Command, Word, options};
@@ -132,14 +133,28 @@ async fn below(pool: &PoolHandle, root: &str) -> Vec<(PoolHandle, DatasetInfo)> 
         .collect()
 }
 
-/// Mounts those file systems that are to be mounted and are not.
-async fn mount_each(session: &Session, datasets: Vec<(PoolHandle, DatasetInfo)>) -> Outcome {
+/// Mounts those file systems that are to be mounted and are not. Those whose key is not loaded are left out, or their keys
+/// loaded.
+async fn mount_each(
+    session: &Session,
+    datasets: Vec<(PoolHandle, DatasetInfo)>,
+    load_keys: bool,
+) -> Outcome {
     let mut failed = false;
+    let mut input = KeyInput::new(session);
     for (pool, info) in datasets {
         let value = |name| shown(&info, name, true).map_or_else(String::new, |shown| shown.0);
         let skip =
             value("canmount") != "on" || matches!(value("mountpoint").as_str(), "none" | "legacy");
         if !skip && session.appliance.mounts().mounted(info.guid).is_none() {
+            if load_keys {
+                failed |= keys::load_for(session, &mut input, &pool, &info.name)
+                    .await
+                    .is_err();
+            }
+            if keys::lacks_key(&pool, &info.name).await {
+                continue;
+            }
             failed |= mount_one(session, &pool, &info).await.is_err();
         }
     }
@@ -148,7 +163,7 @@ async fn mount_each(session: &Session, datasets: Vec<(PoolHandle, DatasetInfo)>)
 
 pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
     let (mut every, mut as_json, mut verbose) = (false, false, false);
-    let mut recursive = false;
+    let (mut recursive, mut load_keys) = (false, false);
     let mut words: Vec<String> = Vec::new();
     let operands = session.read_options(arguments, |_, option| {
         match option {
@@ -157,7 +172,8 @@ pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
             MountOption::Recursive => recursive = true,
             MountOption::Verbose => verbose = true,
             MountOption::Options(list) => words.extend(list.split(',').map(str::to_owned)),
-            MountOption::LoadKeys | MountOption::Overlay | MountOption::Force => {}
+            MountOption::LoadKeys => load_keys = true,
+            MountOption::Overlay | MountOption::Force => {}
         }
         Ok(())
     })?;
@@ -165,7 +181,7 @@ pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
         if !operands.is_empty() {
             return Err(session.misuse("too many arguments"));
         }
-        return mount_each(session, all(session).await).await;
+        return mount_each(session, all(session).await, load_keys).await;
     }
     if recursive {
         let [name] = operands.as_slice() else {
@@ -177,7 +193,7 @@ pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
         };
         let (pool, info) = open(session, name, &query()).await?;
         let datasets = below(&pool, &info.name).await;
-        return mount_each(session, datasets).await;
+        return mount_each(session, datasets, load_keys).await;
     }
     match operands.as_slice() {
         [] => {
@@ -207,6 +223,10 @@ pub(super) async fn mount(session: &Session, arguments: &[String]) -> Outcome {
             let (pool, info) = open(session, name, &query()).await?;
             if words.iter().any(|word| word == "remount") {
                 return remount(session, &pool, &info, &words).await;
+            }
+            if load_keys {
+                let mut input = KeyInput::new(session);
+                keys::load_for(session, &mut input, &pool, name).await?;
             }
             mount_one(session, &pool, &info).await?;
             if words.is_empty() {

@@ -26,26 +26,6 @@ pub(super) const PROJECT: Command = Command {
     ..Command::NEW
 };
 
-/// The declaration of `zfs load-key`.
-pub(super) const LOAD_KEY: Command = Command {
-    name: "load-key",
-    summary: "load keys of encrypted datasets",
-    usage: "\tload-key [-rn] [-L <keylocation>] <-a | filesystem|volume>\n",
-    says_missing: false,
-    words: &[Word::Dataset],
-    ..Command::NEW
-};
-
-/// The declaration of `zfs unload-key`.
-pub(super) const UNLOAD_KEY: Command = Command {
-    name: "unload-key",
-    summary: "forget keys of encrypted datasets",
-    usage: "\tunload-key [-r] <-a | filesystem|volume>\n",
-    says_missing: false,
-    words: &[Word::Dataset],
-    ..Command::NEW
-};
-
 /// The declaration of `zfs change-key`.
 pub(super) const CHANGE_KEY: Command = Command {
     name: "change-key",

@@ -426,6 +426,10 @@ async fn import_candidate(
             if let Some(rewound) = pool.rewound() {
                 session.out.text(exclaim(&name, &rewound, false));
             }
+            if options.load_keys {
+                crate::cli::zfs::keys::load_all(session, &pool).await?;
+                session.appliance.keys_loaded(&pool).await;
+            }
             Ok(())
         }
         Err(EngineError::Pool(error)) if error.is_damage() => {

@@ -1,0 +1,82 @@
+//! Keys of encrypted datasets, as callers load and unload them.
+//!
+//! A key that is loaded stays in the memory of the pool's thread until it is unloaded or the pool leaves; it is never written,
+//! logged, or handed out again.
+
+use dsl::KeyInfo;
+
+use crate::delegation::on;
+use crate::pool_mailbox::{PoolContext, Request};
+use crate::{EngineError, PoolHandle, WrappingKey};
+
+impl PoolHandle {
+    /// Returns what is known of the key of a file system or volume; `None` when it is not encrypted.
+    ///
+    /// # Errors
+    /// [`EngineError::DatasetNotFound`].
+    pub fn key_info<'a>(
+        &'a self,
+        dataset: &'a str,
+    ) -> Request<'a, Result<Option<KeyInfo>, EngineError>> {
+        Box::pin(async move {
+            let name = dataset.to_owned();
+            self.query(
+                move |context| async move { Ok(context.pool.hierarchy().key_info(&name).await?) },
+            )
+            .await
+        })
+    }
+
+    /// Loads the key of an encryption root; with `check_only`, only says whether it is the right one.
+    ///
+    /// # Errors
+    /// [`EngineError::WrongKey`]; [`EngineError::Dataset`] when the dataset is not encrypted, not an encryption root, or its
+    /// key is loaded already; [`EngineError::Permission`].
+    pub fn load_key<'a>(
+        &'a self,
+        dataset: &'a str,
+        key: WrappingKey,
+        check_only: bool,
+    ) -> Request<'a, Result<(), EngineError>> {
+        Box::pin(async move {
+            let name = dataset.to_owned();
+            self.run_permitted(
+                vec![on(dataset, &["load-key"])],
+                move |context| async move {
+                    let hierarchy = context.pool.hierarchy();
+                    Ok(hierarchy.load_key(&name, key, check_only).await?)
+                },
+            )
+            .await
+        })
+    }
+
+    /// Unloads the key of an encryption root. Datasets that are open and not in use are closed.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`] while a dataset that needs the key is in use; [`EngineError::Dataset`] when there is no key to
+    /// unload; [`EngineError::Permission`].
+    pub fn unload_key<'a>(&'a self, dataset: &'a str) -> Request<'a, Result<(), EngineError>> {
+        Box::pin(async move {
+            let name = dataset.to_owned();
+            self.run_permitted(
+                vec![on(dataset, &["load-key"])],
+                move |context| async move { context.unload_key(&name).await },
+            )
+            .await
+        })
+    }
+}
+
+impl PoolContext {
+    async fn unload_key(&self, name: &str) -> Result<(), EngineError> {
+        let hierarchy = self.pool.hierarchy();
+        let users = hierarchy.key_users(name).await?;
+        let users: Vec<u64> = users.into_iter().map(|object| object.0).collect();
+        if users.iter().any(|dataset| self.is_held(*dataset)) {
+            return Err(EngineError::Busy(name.to_owned()));
+        }
+        self.without_all(&users, async { Ok(hierarchy.unload_key(name).await?) })
+            .await
+    }
+}

@@ -1,0 +1,316 @@
+//! Encryption of blocks: what becomes of a block of an encrypted dataset on its way to the devices, and back.
+//!
+//! ```text
+//!   indirect block     in the clear; its MAC is the SHA-512 of the MACs below it
+//!   objset block       in the clear; two MACs inside it
+//!   block of dnodes    bonus buffers encrypted, the rest authenticated
+//!   encrypted type     encrypted after compression
+//!   any other type     in the clear; HMAC of the stored bytes
+//! ```
+//! Guarantees: bytes are returned only if their MAC belongs to them under the dataset's keys; an IV is drawn at random for each
+//! block written, and a salt for at most [`SALT_USES_MAX`] of them, so that no IV meets the same key twice.
+//! What it does not know: datasets, wrapping keys, where the keys come from.
+// OpenZFS: module/os/linux/zfs/zio_crypt.c; module/zfs/zio.c, zio_encrypt and zio_decrypt
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use codec::crypt::{Cipher, DatasetKeys, IV_LEN, MAC_LEN, SALT_LEN, sha512};
+use ondisk::crypt::{
+    DnodeBlockAuth, OBJSET_LOCAL_MAC, OBJSET_PORTABLE_MAC, indirect_auth, objset_local_auth,
+    objset_portable_auth,
+};
+use ondisk::{BlockPointer, CryptParams, ObjectType};
+use runtime::{Handle, IoBuf};
+
+/// Blocks written with one salt.
+// OpenZFS: module/os/linux/zfs/zio_crypt.c, ZFS_KEY_MAX_SALT_USES_DEFAULT
+const SALT_USES_MAX: u64 = 400_000_000;
+/// Ciphers kept; a dataset has a salt for each time its key was loaded and written with.
+const CIPHERS_MAX: usize = 64;
+
+/// The keys of a dataset, at work on its blocks. Clones share them; the keys leave the memory with the last clone, and the
+/// last job under way that uses them.
+#[derive(Clone)]
+pub struct BlockKeys(Rc<SharedKeys>);
+
+struct SharedKeys {
+    handle: Handle,
+    keys: Arc<DatasetKeys>,
+    /// Ciphers by salt, the one used last at the end.
+    ciphers: RefCell<Vec<([u8; SALT_LEN], Arc<Cipher>)>>,
+    /// The salt of blocks being written, and how many more it is for.
+    salt: Cell<([u8; SALT_LEN], u64)>,
+}
+
+impl std::fmt::Debug for BlockKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("BlockKeys").field(&self.0.keys).finish()
+    }
+}
+
+impl BlockKeys {
+    /// Puts the keys of a dataset to work. Randomness of salts and IVs is the handle's.
+    #[must_use]
+    pub fn new(handle: &Handle, keys: DatasetKeys) -> Self {
+        Self(Rc::new(SharedKeys {
+            handle: handle.clone(),
+            keys: Arc::new(keys),
+            ciphers: RefCell::default(),
+            salt: Cell::new(([0; SALT_LEN], 0)),
+        }))
+    }
+
+    /// The keys, to be wrapped anew.
+    #[must_use]
+    pub fn dataset_keys(&self) -> &DatasetKeys {
+        &self.0.keys
+    }
+
+    /// Whether these are the only handle to the keys: no open objset, and no log, uses them.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        Rc::strong_count(&self.0) == 1
+    }
+
+    /// Writes the two MACs of an objset block into it.
+    ///
+    /// # Panics
+    /// When the block is shorter than an objset.
+    pub fn authenticate_objset(&self, block: &mut [u8]) {
+        let (portable, local) = objset_macs(&self.0.keys, block)
+            .expect("an objset block that is written has its full length");
+        block[OBJSET_PORTABLE_MAC].copy_from_slice(&portable);
+        block[OBJSET_LOCAL_MAC].copy_from_slice(&local);
+    }
+
+    /// The cipher of the blocks with this salt.
+    fn cipher(&self, salt: [u8; SALT_LEN]) -> Arc<Cipher> {
+        let mut ciphers = self.0.ciphers.borrow_mut();
+        let at = ciphers.iter().rposition(|(known, _)| *known == salt);
+        let found = match at {
+            Some(at) if at + 1 == ciphers.len() => return Arc::clone(&ciphers[at].1),
+            Some(at) => ciphers.remove(at),
+            None => (salt, Arc::new(self.0.keys.block_cipher(salt))),
+        };
+        if ciphers.len() == CIPHERS_MAX {
+            ciphers.remove(0);
+        }
+        let cipher = Arc::clone(&found.1);
+        ciphers.push(found);
+        cipher
+    }
+
+    /// Salt and IV for a block that is about to be written.
+    fn new_params(&self) -> CryptParams {
+        let (mut salt, mut left) = self.0.salt.get();
+        if left == 0 {
+            self.0.handle.fill_random(&mut salt);
+            left = SALT_USES_MAX;
+        }
+        self.0.salt.set((salt, left - 1));
+        let mut iv = [0; IV_LEN];
+        self.0.handle.fill_random(&mut iv);
+        CryptParams { salt, iv }
+    }
+
+    /// What opens a stored block.
+    pub(crate) fn opener(&self, bp: &BlockPointer) -> Opener {
+        let treatment = Treatment::of(bp.object_type(), bp.level());
+        let params = bp.crypt_params();
+        Opener {
+            treatment,
+            mac: bp.mac(),
+            iv: params.iv,
+            cipher: treatment.encrypts().then(|| self.cipher(params.salt)),
+            keys: Arc::clone(&self.0.keys),
+        }
+    }
+
+    /// What seals a block of this type and level before it is stored.
+    pub(crate) fn sealer(&self, object_type: ObjectType, level: u8) -> Sealer {
+        let treatment = Treatment::of(object_type, level);
+        let encryption = treatment.encrypts().then(|| {
+            let params = self.new_params();
+            (params, self.cipher(params.salt))
+        });
+        Sealer {
+            treatment,
+            encryption,
+            keys: Arc::clone(&self.0.keys),
+        }
+    }
+}
+
+/// How a block is protected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Treatment {
+    Indirect,
+    Objset,
+    Authenticated,
+    Dnodes,
+    Encrypted,
+}
+
+impl Treatment {
+    fn of(object_type: ObjectType, level: u8) -> Self {
+        match object_type {
+            _ if level > 0 => Self::Indirect,
+            ObjectType::OBJSET => Self::Objset,
+            ObjectType::DNODE => Self::Dnodes,
+            other if other.is_encrypted() => Self::Encrypted,
+            _ => Self::Authenticated,
+        }
+    }
+
+    fn encrypts(self) -> bool {
+        matches!(self, Self::Dnodes | Self::Encrypted)
+    }
+}
+
+/// Opens one stored block, on any thread.
+pub(crate) struct Opener {
+    treatment: Treatment,
+    mac: [u8; MAC_LEN],
+    iv: [u8; IV_LEN],
+    cipher: Option<Arc<Cipher>>,
+    keys: Arc<DatasetKeys>,
+}
+
+impl Opener {
+    /// The bytes before encryption, if the MAC over the stored ones is right.
+    pub(crate) fn authenticated(&self, stored: &IoBuf) -> Option<IoBuf> {
+        match self.treatment {
+            Treatment::Indirect | Treatment::Objset => Some(stored.clone()),
+            Treatment::Authenticated => {
+                (plain_mac(&self.keys, stored) == self.mac).then(|| stored.clone())
+            }
+            Treatment::Encrypted => {
+                let mut data = stored.to_mut();
+                let cipher = self.cipher.as_ref()?;
+                cipher.open(&self.iv, &[], &mut data, &self.mac).ok()?;
+                Some(data.freeze())
+            }
+            Treatment::Dnodes => {
+                let auth = DnodeBlockAuth::of(stored).ok()?;
+                let mut bonuses = auth.gather(stored);
+                let cipher = self.cipher.as_ref()?;
+                cipher
+                    .open(&self.iv, &auth.aad, &mut bonuses, &self.mac)
+                    .ok()?;
+                let mut block = stored.to_mut();
+                auth.scatter(&bonuses, &mut block);
+                Some(block.freeze())
+            }
+        }
+    }
+
+    /// Whether a MAC that is over the logical bytes is right.
+    pub(crate) fn agrees(&self, logical: &[u8]) -> bool {
+        match self.treatment {
+            Treatment::Indirect => indirect_mac(logical) == self.mac,
+            Treatment::Objset => {
+                objset_macs(&self.keys, logical).is_some_and(|(portable, local)| {
+                    logical.get(OBJSET_PORTABLE_MAC) == Some(portable.as_slice())
+                        && logical.get(OBJSET_LOCAL_MAC) == Some(local.as_slice())
+                })
+            }
+            _ => true,
+        }
+    }
+}
+
+/// Seals one block, on any thread.
+pub(crate) struct Sealer {
+    treatment: Treatment,
+    encryption: Option<(CryptParams, Arc<Cipher>)>,
+    keys: Arc<DatasetKeys>,
+}
+
+/// A block as it is stored, and what its pointer carries for it.
+pub(crate) struct Sealed {
+    pub(crate) bytes: IoBuf,
+    pub(crate) params: Option<CryptParams>,
+    pub(crate) mac: Option<[u8; MAC_LEN]>,
+}
+
+impl Sealer {
+    /// Whether a block of zeros becomes a hole though nothing is compressed.
+    // OpenZFS: module/zfs/dmu.c, dmu_write_policy (ZIO_COMPRESS_EMPTY)
+    pub(crate) fn finds_holes(&self) -> bool {
+        self.treatment == Treatment::Dnodes
+    }
+
+    /// Whether blocks of this kind may be compressed.
+    pub(crate) fn may_compress(&self) -> bool {
+        !matches!(self.treatment, Treatment::Dnodes | Treatment::Objset)
+    }
+
+    /// Whether the stored bytes are others than the block's.
+    pub(crate) fn encrypts(&self) -> bool {
+        self.encryption.is_some()
+    }
+
+    /// Takes the logical bytes and those to be stored, compressed and padded.
+    ///
+    /// # Errors
+    /// When there are more bytes than the cipher can take, or dnodes that leave their block.
+    pub(crate) fn seal(&self, logical: &[u8], stored: IoBuf) -> Result<Sealed, &'static str> {
+        let sealed = |bytes, mac| Sealed {
+            bytes,
+            params: self.encryption.as_ref().map(|(params, _)| *params),
+            mac: Some(mac),
+        };
+        let too_long = |_| "a block too long for its cipher";
+        Ok(match (self.treatment, &self.encryption) {
+            (Treatment::Indirect, _) => sealed(stored, indirect_mac(logical)),
+            (Treatment::Objset, _) => Sealed {
+                bytes: stored,
+                params: None,
+                mac: None,
+            },
+            (Treatment::Dnodes, Some((params, cipher))) => {
+                let auth =
+                    DnodeBlockAuth::of(&stored).map_err(|_| "dnodes that leave their block")?;
+                let mut bonuses = auth.gather(&stored);
+                let mac = cipher
+                    .seal(&params.iv, &auth.aad, &mut bonuses)
+                    .map_err(too_long)?;
+                let mut block = stored.to_mut();
+                auth.scatter(&bonuses, &mut block);
+                sealed(block.freeze(), mac)
+            }
+            (Treatment::Encrypted, Some((params, cipher))) => {
+                let mut data = stored.to_mut();
+                let mac = cipher.seal(&params.iv, &[], &mut data).map_err(too_long)?;
+                sealed(data.freeze(), mac)
+            }
+            (_, _) => {
+                let mac = plain_mac(&self.keys, &stored);
+                sealed(stored, mac)
+            }
+        })
+    }
+}
+
+/// The MAC of a block that is stored in the clear.
+fn plain_mac(keys: &DatasetKeys, stored: &[u8]) -> [u8; MAC_LEN] {
+    truncated(&keys.hmac([stored]))
+}
+
+fn indirect_mac(block: &[u8]) -> [u8; MAC_LEN] {
+    truncated(&sha512([indirect_auth(block).as_slice()]))
+}
+
+/// The portable and the local MAC of an objset block; `None` when it is too short.
+fn objset_macs(keys: &DatasetKeys, block: &[u8]) -> Option<([u8; 32], [u8; 32])> {
+    let portable = objset_portable_auth(block).ok()?;
+    let local = objset_local_auth(block).ok()?;
+    let mac = |auth: &[u8]| truncated(&keys.hmac([auth]));
+    Some((mac(&portable), local.map_or([0; 32], |local| mac(&local))))
+}
+
+fn truncated<const N: usize>(mac: &[u8; 64]) -> [u8; N] {
+    std::array::from_fn(|at| mac[at])
+}
