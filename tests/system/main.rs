@@ -34,6 +34,7 @@ mod policies;
 mod properties;
 mod quotas;
 mod received;
+mod receiving;
 mod removal;
 mod rpc;
 mod snapdir;

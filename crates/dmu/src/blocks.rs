@@ -3,7 +3,7 @@
 use arc::SecondLevel;
 use ondisk::{BlockPointer, Txg};
 use runtime::IoBuf;
-use zio::{BlockKeys, IoClass, ReadProps, WriteProps, ZioError};
+use zio::{BlockKeys, IoClass, ReadProps, StoredForm, WriteProps, ZioError};
 
 /// The blocks of a pool as this layer uses them.
 #[derive(Clone)]
@@ -89,17 +89,18 @@ impl Blocks {
         }
     }
 
-    /// Begins to write a block (see [`zio::BlockStore::write_behind`]) and keeps its bytes in the cache.
+    /// Begins to write a block (see [`zio::BlockStore::write_behind`]), in the form given if one is, and keeps its bytes in the cache.
     pub(crate) async fn write_later(
         &self,
         txg: Txg,
         data: IoBuf,
+        form: Option<StoredForm>,
         props: &WriteProps,
         second_level: SecondLevel,
     ) -> Result<BlockPointer, ZioError> {
         match self {
             Self::Pool { cache, store, keys } => {
-                let written = store.write_behind(txg, data.clone(), props, keys.as_ref());
+                let written = store.write_behind(txg, data.clone(), form, props, keys.as_ref());
                 let (bp, stored) = written.await?;
                 if !bp.is_hole() && !bp.is_embedded() {
                     cache.insert(&bp, data, stored, second_level);
@@ -107,7 +108,10 @@ impl Blocks {
                 Ok(bp)
             }
             #[cfg(test)]
-            Self::Memory(store) => store.write(txg, data, props).await,
+            Self::Memory(store) => {
+                drop(form);
+                store.write(txg, data, props).await
+            }
         }
     }
 

@@ -22,6 +22,7 @@ mod objects;
 mod objset;
 mod prefetch;
 mod ranges;
+mod stored_form;
 mod syncing;
 mod traverse;
 mod tree;

@@ -16,6 +16,7 @@ use crate::allocate::Allocator;
 use crate::dnode::{Base, Core, Dnode, NEWEST};
 use crate::early_write::EarlyWrites;
 use crate::error::{DmuError, Result};
+use crate::stored_form::StoredForms;
 use crate::txg::Tx;
 use crate::types::{ObjsetOptions, Services, WritePolicy};
 
@@ -80,6 +81,8 @@ pub(crate) struct ObjsetShared {
     pub(crate) syncing: Cell<bool>,
     /// Blocks written to their place before their group syncs.
     pub(crate) early_writes: RefCell<BTreeMap<Txg, EarlyWrites>>,
+    /// Blocks that come compressed.
+    pub(crate) stored_forms: RefCell<BTreeMap<Txg, StoredForms>>,
 }
 
 /// The header as on disk and its pending changes.
@@ -231,6 +234,7 @@ impl Objset {
             sweep_at: Cell::new(ObjectId(0)),
             dirty: RefCell::default(),
             early_writes: RefCell::default(),
+            stored_forms: RefCell::default(),
             allocator: Allocator::new(first_free),
             recent: RefCell::default(),
             syncing: Cell::new(false),

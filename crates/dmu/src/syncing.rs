@@ -69,6 +69,13 @@ impl Objset {
                     .remove(&txg)
                     .unwrap_or_default(),
             ),
+            stored_forms: RefCell::new(
+                self.0
+                    .stored_forms
+                    .borrow_mut()
+                    .remove(&txg)
+                    .unwrap_or_default(),
+            ),
             overwritten: RefCell::default(),
         });
         let work = self.sync_all(Rc::clone(&context));

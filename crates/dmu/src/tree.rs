@@ -19,6 +19,7 @@ use crate::dnode::{Dnode, shl, shr, span_shift};
 use crate::early_write::EarlyWrites;
 use crate::error::{DmuError, Result};
 use crate::ranges::Ranges;
+use crate::stored_form::StoredForms;
 use crate::types::{Ledger, Services, WritePolicy};
 use crate::wait::Limit;
 
@@ -95,6 +96,8 @@ pub(crate) struct SyncContext {
     pub(crate) limit: Limit,
     /// Blocks of this group that are at their place already.
     pub(crate) early_writes: RefCell<EarlyWrites>,
+    /// Blocks of this group that somebody else has compressed.
+    pub(crate) stored_forms: RefCell<StoredForms>,
     /// Former contents of places that were written once more: nobody asks for them once the new tree is in place.
     pub(crate) overwritten: RefCell<Vec<BlockPointer>>,
 }
@@ -167,12 +170,13 @@ impl SyncContext {
         let written = if let Some(bp) = early {
             Ok(bp)
         } else {
+            let form = self.take_stored_form(what, &data);
             let _permit = self
                 .limit
                 .acquire("a free place among the writes under way")
                 .await;
             self.blocks()
-                .write_later(self.txg, data, &props, self.policy.second_level)
+                .write_later(self.txg, data, form, &props, self.policy.second_level)
                 .await
         };
         let new = written.map_err(|source| match source {

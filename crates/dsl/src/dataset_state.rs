@@ -14,6 +14,7 @@ use crate::dsl_dir::{DirtySet, DslDir};
 use crate::features::Features;
 use crate::property::{PROPERTIES, Property, Value};
 use crate::property_zap::PropertyScope;
+use crate::resume_token::ResumePoint;
 use crate::space::charged;
 use crate::types::Traffic;
 use crate::write_policy::write_policy;
@@ -47,6 +48,8 @@ pub(crate) struct DatasetState {
     /// Its quota ZAPs, once looked for.
     pub(crate) quotas: Cell<Option<QuotaObjects>>,
     traffic: Cell<Traffic>,
+    /// How far a receive that can be resumed comes with each txg that is not on disk yet.
+    resume_points: RefCell<BTreeMap<Txg, ResumePoint>>,
 }
 
 impl DatasetState {
@@ -76,7 +79,17 @@ impl DatasetState {
             version: Cell::new(1),
             quotas: Cell::new(None),
             traffic: Cell::default(),
+            resume_points: RefCell::default(),
         }
+    }
+
+    /// Notes that a record of a receive is applied in a txg.
+    pub(crate) fn note_resume_point(&self, txg: Txg, point: ResumePoint) {
+        self.resume_points.borrow_mut().insert(txg, point);
+    }
+
+    pub(crate) fn take_resume_point(&self, txg: Txg) -> Option<ResumePoint> {
+        self.resume_points.borrow_mut().remove(&txg)
     }
 
     /// The last snapshot of a head is loaded by its object, without its name; the name is set by the first lookup by name.

@@ -129,6 +129,21 @@ pub enum DslError {
         /// The dataset.
         name: String,
     },
+    /// An incremental stream without large blocks for a dataset that has them.
+    #[error("incremental send stream requires -L (--large-block), to match previous receive.")]
+    LargeBlockMismatch,
+    /// The rest of a whole stream for a dataset that is there, without leave to overwrite it.
+    #[error("Resuming recv on existing dataset without force")]
+    ResumeExists {
+        /// The dataset.
+        name: String,
+    },
+    /// The rest of a stream does not go on where the receive was interrupted.
+    #[error("the stream does not continue the interrupted receive")]
+    NotResumable {
+        /// The dataset.
+        name: String,
+    },
     /// A stream is damaged, or no stream.
     #[error("invalid stream ({0})")]
     Stream(#[from] crate::stream::StreamError),

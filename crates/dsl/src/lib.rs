@@ -39,6 +39,7 @@ pub mod namecheck;
 mod object_directory;
 pub mod property;
 mod property_zap;
+mod received_properties;
 mod remap_deadlist;
 mod resume_token;
 mod setprop;
@@ -61,6 +62,7 @@ pub use error::{DslError, Refusals, Result};
 pub use features::{FeatureUses, Features};
 pub use file_owner::owner_of;
 pub use hierarchy::Hierarchy;
+pub use received_properties::{ReceivedChange, StoredProperties};
 pub use snapshot_list::{SnapshotEntry, SnapshotName, SnapshotPage, SnapshotPosition};
 pub use types::{
     DatasetInfo, DatasetProperties, Estimate, HierarchyOptions, HistoryEvent, ListSpec, NewDataset,

@@ -526,6 +526,15 @@ impl DslPool {
         if bp.is_hole() {
             return Ok(ondisk::zil::ZilHeader::default());
         }
+        Ok(self.objset_phys_of(object, bp).await?.zil_header)
+    }
+
+    /// The root block of a dataset's objects.
+    pub(crate) async fn objset_phys_of(
+        &self,
+        object: ObjectId,
+        bp: &BlockPointer,
+    ) -> Result<ObjsetPhys> {
         let bookmark = Bookmark {
             objset: object.0,
             object: 0,
@@ -537,12 +546,11 @@ impl DslPool {
             bookmark,
         };
         let bytes = self.services.cache().read(bp, props).await?;
-        let objset = ObjsetPhys::decode(&bytes).map_err(|source| DslError::Decode {
+        ObjsetPhys::decode(&bytes).map_err(|source| DslError::Decode {
             what: "object set",
             object,
             source,
-        })?;
-        Ok(objset.zil_header)
+        })
     }
 
     /// Opens a dataset's objects for reading, or returns those that are open.

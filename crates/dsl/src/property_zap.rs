@@ -199,6 +199,8 @@ pub(crate) enum PropertyWrite {
     Inherit { received: bool },
     /// Cleared, back to the received value.
     Received,
+    /// Brought by a stream: stored beside what was set here, which stays in force.
+    Stream,
 }
 
 /// Writes or clears one property in a ZAP. Syncing context.
@@ -218,6 +220,14 @@ pub(crate) async fn write(
         Ok(())
     };
     let inherit = format!("{name}{INHERIT}");
+    let received = format!("{name}{RECEIVED}");
+    if how == PropertyWrite::Stream {
+        match value {
+            Some(value) => zap::update(mos, map, &received, &zap_value(value), tx).await?,
+            None => remove(&received).await?,
+        }
+        return Ok(());
+    }
     let later = is_later(name, value);
     if later == Some(false) {
         remove(&format!("{name}{LATER}")).await?;
@@ -234,7 +244,7 @@ pub(crate) async fn write(
             }
             zap::update(mos, map, name, &plain, tx).await?;
         }
-        (PropertyWrite::Local | PropertyWrite::Received, _) => {
+        (PropertyWrite::Local | PropertyWrite::Received | PropertyWrite::Stream, _) => {
             remove(name).await?;
             remove(&inherit).await?;
         }

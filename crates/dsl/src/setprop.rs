@@ -348,7 +348,7 @@ impl DslPool {
     }
 
     /// Changes a limit that is also stored outside of the ZAP. Does nothing for other properties.
-    async fn change_limit(
+    pub(crate) async fn change_limit(
         self: &Rc<Self>,
         found: &Found,
         property: Property,
@@ -367,7 +367,11 @@ impl DslPool {
     }
 
     /// A snapshot's own property ZAP, created when there is none.
-    async fn snapshot_props(self: &Rc<Self>, object: ObjectId, tx: &Tx) -> Result<ObjectId> {
+    pub(crate) async fn snapshot_props(
+        self: &Rc<Self>,
+        object: ObjectId,
+        tx: &Tx,
+    ) -> Result<ObjectId> {
         let state = self.load_dataset(object, None).await?;
         if state.phys().props_obj == 0 {
             let map = property_zap::create_map(&self.mos, tx).await?;

@@ -235,6 +235,7 @@ impl DslPool {
                 .then(|| (dir.origin_txg.get(), Vec::new()));
             let root = objset.sync(txg, pass, &mut ledger).await?;
             self.account(&state, root, ledger, tx).await?;
+            self.store_resume_point(&state, tx).await?;
         }
         Ok(any)
     }

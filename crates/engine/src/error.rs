@@ -67,18 +67,21 @@ pub enum EngineError {
     /// A stream cannot count from this: it does not come before what is sent.
     #[error("not an earlier snapshot from the same fs")]
     NotEarlier(String),
-    /// The newest snapshot is not the one that a stream counts from.
-    #[error("most recent snapshot of {0} does not\nmatch incremental source")]
-    NoSource(String),
-    /// A stream is for a dataset that changed since its newest snapshot.
-    #[error("destination {0} has been modified\nsince most recent snapshot")]
-    Modified(String),
     /// The dataset is encrypted and its key is not loaded.
     #[error("encryption key not loaded")]
     KeyNotLoaded(String),
     /// A key is not the one of the dataset.
     #[error("Incorrect key provided for '{0}'.")]
     WrongKey(String),
+    /// A stream was refused: the whole message, as OpenZFS's command prints it.
+    #[error("{0}")]
+    Receive(String),
+    /// All of a replication stream was received, but not every rename and destroy could be made.
+    #[error("cannot receive: some datasets could not be renamed or destroyed")]
+    ReceivedPartly,
+    /// No receive was interrupted that could be given up.
+    #[error("'{0}' does not have any resumable receive state to abort")]
+    NothingToResume(String),
     /// The operation is not for datasets of this kind.
     #[error("operation not applicable to datasets of this type")]
     WrongKind(String),
@@ -132,8 +135,6 @@ impl From<DslError> for EngineError {
             DslError::Conflicts { names, origin } => Self::Conflicts { names, origin },
             DslError::NotNewest { name } => Self::NotNewest(name),
             DslError::NotAncestor { name } => Self::NotAncestor(name),
-            DslError::NoSource { name } => Self::NoSource(name),
-            DslError::Modified { name } => Self::Modified(name),
             DslError::NotEarlier { name } => Self::NotEarlier(name),
             DslError::KeyNotLoaded { name } => Self::KeyNotLoaded(name),
             DslError::WrongKey { name } => Self::WrongKey(name),

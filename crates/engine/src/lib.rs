@@ -30,6 +30,7 @@ mod pool_handle;
 mod pool_mailbox;
 mod receive;
 mod send;
+mod send_package;
 mod snapshot;
 mod statistics;
 mod volume;
@@ -47,8 +48,9 @@ pub use fs::FsHandle;
 pub use objects::ObjectSum;
 pub use pool_handle::PoolHandle;
 pub use pool_mailbox::{Ending, Request};
-pub use receive::{ReceiveRequest, ReceiveStream, ReceivedSnapshot};
+pub use receive::{PropertyOverrides, ReceiveNote, ReceiveRequest, ReceiveStream};
 pub use send::{SendRequest, SendStream};
+pub use send_package::{SendPackageRequest, SendPlan};
 pub use snapshot::{Hold, Refusal, SnapshotRequest};
 pub use statistics::{
     Client, DatasetStatistics, PHASES, Phase, PoolStatistics, Replay, RequestTimes, TuningChange,

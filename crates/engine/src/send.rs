@@ -3,8 +3,9 @@
 use runtime::mailbox::{Receiver, mailbox};
 
 use crate::pool_mailbox::Request;
+use crate::property::Kinds;
 use crate::{EngineError, PoolHandle};
-use dsl::stream::SendOptions;
+use dsl::stream::{SendOptions, SendResume};
 
 /// Chunks of about 1 MiB between the pool and the reader.
 const CHUNKS_MAX: usize = 4;
@@ -18,6 +19,8 @@ pub struct SendRequest {
     pub from: Option<String>,
     /// What the stream may contain.
     pub options: SendOptions,
+    /// Where an interrupted stream goes on.
+    pub resume: Option<SendResume>,
 }
 
 /// A stream under way. The snapshot cannot be destroyed until the stream ends or this is dropped.
@@ -46,6 +49,43 @@ impl SendStream {
 }
 
 impl PoolHandle {
+    /// Returns the full name of the snapshot or bookmark of a guid, in a dataset and those below it; snapshots first.
+    ///
+    /// # Errors
+    /// [`EngineError::PoolClosed`]; of reading. `None` also when there is no such dataset.
+    pub fn snapshot_of_guid<'a>(
+        &'a self,
+        dataset: &'a str,
+        guid: u64,
+        bookmarks: bool,
+    ) -> Request<'a, Result<Option<String>, EngineError>> {
+        Box::pin(async move {
+            let dataset = dataset.to_owned();
+            self.run_as_root(move |context| async move {
+                let kinds = if bookmarks {
+                    Kinds::SNAPSHOT.union(Kinds::BOOKMARK)
+                } else {
+                    Kinds::SNAPSHOT
+                };
+                let spec = dsl::ListSpec { depth: None, kinds };
+                match context.pool.hierarchy().list(&dataset, spec).await {
+                    Ok(found) => {
+                        let mut found: Vec<String> = found
+                            .into_iter()
+                            .filter(|info| info.guid.0 == guid)
+                            .map(|info| info.name)
+                            .collect();
+                        found.sort_by_key(|name| !name.contains('@'));
+                        Ok(found.into_iter().next())
+                    }
+                    Err(error) if error.is_not_found() => Ok(None),
+                    Err(error) => Err(error.into()),
+                }
+            })
+            .await
+        })
+    }
+
     /// Begins a stream. What it sends is the snapshot as it is; later changes of the dataset do not touch it.
     ///
     /// # Errors
@@ -57,7 +97,12 @@ impl PoolHandle {
             self.run_as_root(move |context| async move {
                 let hierarchy = context.pool.hierarchy();
                 let mut sender = hierarchy
-                    .send(&request.snapshot, request.from.as_deref(), request.options)
+                    .send(
+                        &request.snapshot,
+                        request.from.as_deref(),
+                        request.options,
+                        request.resume,
+                    )
                     .await?;
                 let task = async move {
                     loop {
@@ -93,7 +138,12 @@ impl PoolHandle {
                 };
                 let hierarchy = context.pool.hierarchy();
                 let sender = hierarchy
-                    .send(&request.snapshot, request.from.as_deref(), options)
+                    .send(
+                        &request.snapshot,
+                        request.from.as_deref(),
+                        options,
+                        request.resume,
+                    )
                     .await?;
                 Ok(sender.size().await?)
             })

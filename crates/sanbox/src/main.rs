@@ -1,7 +1,8 @@
 //! The program: `sanbox`, and through links `zpool`, `zfs`, `stmfadm`, `sbdadm` and `itadm`.
 //!
 //! A command goes to the daemon of its state directory when one runs; otherwise this process takes
-//! the directory's lock and does the same work itself. Either way the same functions run.
+//! the directory's lock and does the same work itself. Either way the same functions run. The ends of a pipe
+//! (`zfs send | zfs receive`) need the pools at one time: a process started for them opens the pools, and ends with them.
 
 #![forbid(unsafe_code)]
 
@@ -201,10 +202,14 @@ impl Invocation {
         self.tool == "sanbox" && self.arguments.first().is_some_and(|name| name == "serve")
     }
 
+    fn is_worker(&self) -> bool {
+        self.tool == "sanbox" && self.arguments.first().is_some_and(|name| name == WORKER)
+    }
+
     /// Has the daemon do the work if one runs, on this thread alone: threads and a runtime to come and go are most of what a
     /// short command takes. `None` when the work is for this process.
     fn ask_daemon(&self) -> Option<anyhow::Result<u8>> {
-        if self.needs_nothing() || self.is_daemon() {
+        if self.needs_nothing() || self.is_daemon() || self.is_worker() {
             return None;
         }
         // What goes wrong here goes wrong again where it is reported.
@@ -220,6 +225,11 @@ impl Invocation {
             return Ok(self.session(appliance).run(&self).await);
         }
         let state = StateDirectory::open(&path)?;
+        if self.is_worker() {
+            logging::start_plain();
+            work_for_commands(engine, state).await?;
+            return Ok(0);
+        }
         if self.is_daemon() {
             let config = serve::settings(&state, &self.arguments[1..])?;
             let levels = logging::Levels::default()
@@ -232,6 +242,11 @@ impl Invocation {
             return Ok(0);
         }
         logging::start_plain();
+        if self.moves_a_stream()
+            && let Some(code) = self.reach_worker(&state).await?
+        {
+            return Ok(code);
+        }
         let lock = match self.reach(&state).await? {
             Route::Done(code) => return Ok(code),
             Route::Locked(lock) => lock,
@@ -276,6 +291,13 @@ impl Invocation {
         self.tool == "zpool"
             && words.next().is_some_and(|name| name == "events")
             && words.any(|word| word.starts_with('-') && word.contains('f'))
+    }
+
+    /// Whether the command is one end of a pipe whose other end may be another command here: then a process of its own opens the pools,
+    /// and both work there. It must be neither of them, for each waits for the end of the other.
+    fn moves_a_stream(&self) -> bool {
+        let first = self.arguments.first().map_or("", String::as_str);
+        self.tool == "zfs" && matches!(first, "send" | "receive" | "recv")
     }
 
     /// Whether the command touches neither pools nor the state directory.
@@ -335,6 +357,22 @@ impl Invocation {
         }
     }
 
+    /// Has a process that works for commands do the work, and starts one when there is none; `None` when it cannot work: the reason is
+    /// found out by doing the work here.
+    async fn reach_worker(&self, state: &StateDirectory) -> anyhow::Result<Option<u8>> {
+        let began = Instant::now();
+        while began.elapsed() < LOCK_TIMEOUT {
+            if let Some(code) = self.ask(state)? {
+                return Ok(Some(code));
+            }
+            if !start_worker(state)? {
+                return Ok(None);
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(None)
+    }
+
     /// Has the daemon of `state` do the work; `None` when none runs.
     fn ask(&self, state: &StateDirectory) -> anyhow::Result<Option<u8>> {
         let socket = state.socket();
@@ -360,6 +398,55 @@ impl PreparedCommand {
             .await
             .0
     }
+}
+
+/// The word for a process that works for commands, and ends when none is left.
+const WORKER: &str = "work-for-commands";
+
+/// Starts a process that opens the pools, unless somebody has them already, and waits until it answers. False when it cannot.
+fn start_worker(state: &StateDirectory) -> anyhow::Result<bool> {
+    use std::os::unix::process::CommandExt as _;
+    let Some(lock) = state.try_lock()? else {
+        return Ok(true);
+    };
+    drop(lock);
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let mut worker = std::process::Command::new(program)
+        .arg("--state")
+        .arg(state.path())
+        .arg(WORKER)
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        // An interrupt of the commands is told by their connections.
+        .process_group(0)
+        .spawn()
+        .context("cannot start a process that opens the pools")?;
+    // It answers, or has ended: well when somebody else was first.
+    loop {
+        if let Some(status) = worker.try_wait()? {
+            return Ok(status.success());
+        }
+        if state.socket().exists() {
+            return Ok(true);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Opens the pools and works for commands until none is left.
+async fn work_for_commands(engine: Engine, state: StateDirectory) -> anyhow::Result<()> {
+    let Some(lock) = state.try_lock()? else {
+        return Ok(());
+    };
+    let config = manage::config::Config::read(&state.config())?;
+    let appliance = Appliance::new(engine, state, config)?;
+    let socket = appliance.state().socket();
+    let listener = manage::control::listen(&socket)?;
+    serve::control::serve_while_used(listener, socket, appliance.clone()).await;
+    let closed = appliance.close().await;
+    drop(lock);
+    Ok(closed?)
 }
 
 fn cli_print(text: &str) {

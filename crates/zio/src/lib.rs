@@ -37,6 +37,6 @@ pub use read::Forms;
 pub use remap::VdevRanges;
 pub use store::{
     BlockStore, FailureGate, ReadProps, ScrubOutcome, StoreOptions, StoreStats, StoreTuning,
-    WriteProps,
+    StoredForm, WriteProps,
 };
 pub use vdev::IoClass;

@@ -66,6 +66,15 @@ pub struct ReadProps {
     pub bookmark: Bookmark,
 }
 
+/// A block as it is to be stored, compressed by somebody else.
+#[derive(Debug, Clone)]
+pub struct StoredForm {
+    /// The compressed bytes.
+    pub bytes: IoBuf,
+    /// With what they were compressed.
+    pub compression: Compression,
+}
+
 /// How to write a block. Numbers are the on-disk enumerations.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteProps {
@@ -345,7 +354,10 @@ impl BlockStore {
         data: IoBuf,
         props: &WriteProps,
     ) -> Result<BlockPointer, ZioError> {
-        Ok(self.write_block(txg, data, props, None, false).await?.0)
+        Ok(self
+            .write_block(txg, data, None, props, None, false)
+            .await?
+            .0)
     }
 
     /// As [`BlockStore::write`], with the stored bytes of a block that was compressed or encrypted. With the `keys` of an
@@ -361,11 +373,12 @@ impl BlockStore {
         props: &WriteProps,
         keys: Option<&BlockKeys>,
     ) -> Result<(BlockPointer, Option<IoBuf>), ZioError> {
-        self.write_block(txg, data, props, keys, false).await
+        self.write_block(txg, data, None, props, keys, false).await
     }
 
     /// As [`BlockStore::write_forms`], but the devices may not have taken the bytes yet: that is awaited, and
-    /// failures are reported, by [`BlockStore::wait_writes`]. Reads of the block wait by themselves.
+    /// failures are reported, by [`BlockStore::wait_writes`]. Reads of the block wait by themselves. A form that is given is stored
+    /// instead of compressing the block here; that it is one of the same bytes is the caller's to know.
     ///
     /// # Errors
     /// As [`BlockStore::write`]; of writes begun before, too.
@@ -373,11 +386,12 @@ impl BlockStore {
         &self,
         txg: Txg,
         data: IoBuf,
+        form: Option<StoredForm>,
         props: &WriteProps,
         keys: Option<&BlockKeys>,
     ) -> Result<(BlockPointer, Option<IoBuf>), ZioError> {
         self.check_write_behind()?;
-        self.write_block(txg, data, props, keys, true).await
+        self.write_block(txg, data, form, props, keys, true).await
     }
 
     pub(crate) fn pending_writes(&self) -> &WriteBehind {

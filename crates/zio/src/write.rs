@@ -14,7 +14,7 @@ use crate::checks::{self, GANG_DEPTH_MAX, GANG_HEADER_BYTES};
 use crate::crypt::{Sealed, Sealer};
 use crate::read::{GANG_CHILDREN, padded, sha256, to_usize};
 use crate::write_behind::PlacedBlock;
-use crate::{BlockKeys, BlockStore, Bookmark, CorruptReason, WriteProps, ZioError};
+use crate::{BlockKeys, BlockStore, Bookmark, CorruptReason, StoredForm, WriteProps, ZioError};
 
 /// Unit of the semaphore that bounds bytes being written.
 const THROTTLE_UNIT: u64 = 4096;
@@ -31,13 +31,13 @@ enum Prepared {
     /// Small enough to live in its pointer.
     Embedded(Vec<u8>),
     /// To be stored: the bytes are exactly psize long.
-    Stored(StoredForm),
+    Stored(PreparedBlock),
     /// It cannot be encrypted.
     Unsealable(&'static str),
 }
 
 /// The bytes of a block as they are stored, and what its pointer says of them.
-struct StoredForm {
+struct PreparedBlock {
     sealed: Sealed,
     compression: Compression,
     checksum: [u64; 4],
@@ -59,6 +59,7 @@ impl BlockStore {
         &self,
         txg: Txg,
         data: IoBuf,
+        form: Option<StoredForm>,
         props: &WriteProps,
         keys: Option<&BlockKeys>,
         later: bool,
@@ -79,7 +80,7 @@ impl BlockStore {
             0 => data.len(),
             _ => bytes_in_use(&data),
         };
-        let prepared = self.offload(work, move || job.prepare(data)).await;
+        let prepared = self.offload(work, move || job.prepare(data, form)).await;
         let stored = match prepared {
             Prepared::Hole => {
                 self.count(|stats| stats.holes += 1);
@@ -113,7 +114,7 @@ impl BlockStore {
                 });
             }
         };
-        let StoredForm {
+        let PreparedBlock {
             sealed: Sealed { bytes, params, mac },
             compression,
             checksum,
@@ -562,7 +563,10 @@ struct PieceProps {
 }
 
 impl PrepareJob {
-    fn prepare(self, data: IoBuf) -> Prepared {
+    fn prepare(self, data: IoBuf, form: Option<StoredForm>) -> Prepared {
+        if let Some(form) = form {
+            return self.stored_as(&data, &form);
+        }
         let finds_holes = self.sealer.as_ref().is_some_and(Sealer::finds_holes);
         let Some(algorithm) = self.compression else {
             if finds_holes && is_zero(&data) {
@@ -603,6 +607,17 @@ impl PrepareJob {
         self.stored(&data, IoBuf::copy_from(&packed), kind)
     }
 
+    /// A block in the form that was given; as it is where that saves nothing here.
+    fn stored_as(&self, data: &IoBuf, form: &StoredForm) -> Prepared {
+        let psize = self.sizes.round_up(form.bytes.len());
+        if psize >= data.len() {
+            return self.stored(data, data.clone(), Compression::OFF);
+        }
+        let mut packed = form.bytes.to_vec();
+        packed.resize(psize, 0);
+        self.stored(data, IoBuf::copy_from(&packed), form.compression)
+    }
+
     /// The block with these logical bytes, as `bytes`: encrypted or authenticated if it has to be, then with its checksum.
     fn stored(&self, logical: &[u8], bytes: IoBuf, compression: Compression) -> Prepared {
         let sealed = match &self.sealer {
@@ -621,7 +636,7 @@ impl PrepareJob {
         if sealed.mac.is_some() {
             checksum = checks::beside_mac(self.checksum, checksum);
         }
-        Prepared::Stored(StoredForm {
+        Prepared::Stored(PreparedBlock {
             sealed,
             compression,
             checksum,

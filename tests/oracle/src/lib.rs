@@ -170,8 +170,32 @@ pub fn zdb_gangs(directory: &Path, pool: &str) -> Result<u64> {
 pub fn refpool() -> Option<&'static Path> {
     static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
     BUILT
-        .get_or_init(|| compile("refpool", &[], &["-l:libzpool.so.6", "-l:libnvpair.so.3"]))
+        .get_or_init(|| {
+            compile(
+                "refpool",
+                &[],
+                &["-l:libzpool.so.6", "-l:libnvpair.so.3", "-l:libz.so.1"],
+            )
+        })
         .as_deref()
+}
+
+/// Returns what OpenZFS's own code unpacks from a resume token.
+///
+/// # Errors
+/// It does not take it for one.
+pub fn refpool_token(token: &str) -> Result<String> {
+    let program = refpool().context("refpool is not built")?;
+    let output = Command::new(program)
+        .args(["token", token])
+        .output()
+        .context("run refpool")?;
+    anyhow::ensure!(
+        output.status.success(),
+        "refpool refuses the token {token}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Compiles a program of `tests/probes`; `None` where that cannot be done.

@@ -9,6 +9,7 @@ mod source;
 mod target;
 mod writer;
 
+pub use crate::resume_token::{TokenError, unpack_token};
 pub use ondisk::stream::{
     Begin, ByteOrder, CryptParams, MAGIC, Object, ObjectExtent, ObjectRange, RECORD_SIZE, Spill,
     StreamKind, StreamRecord, Write, WriteByRef, WriteEmbedded, record_checksum,
@@ -16,5 +17,5 @@ pub use ondisk::stream::{
 pub use ondisk::{NvList, NvValue};
 pub use reader::{StreamError, StreamReader};
 pub use receive::{ReceiveTarget, Receiver};
-pub use send::{SendFrom, SendOptions, Sender};
+pub use send::{SendFrom, SendOptions, SendResume, Sender};
 pub use writer::{package_begin, package_end};

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! What is filled has the flag INCONSISTENT from its first txg to its last. When anything fails it is destroyed, and the dataset is as
-//! it was. OpenZFS: module/zfs/dmu_recv.c.
+//! it was; a receive that can be resumed leaves what it filled, with the place of the last record that was applied. OpenZFS: module/zfs/dmu_recv.c.
 
 use codec::compress::{Algorithm, decompress};
 use dmu::{AllocSpec, ObjectInfo, Objset, Tx};
@@ -16,11 +16,16 @@ use ondisk::stream::{
     begin_flags, record_flags, stream_feature,
 };
 use ondisk::{Compression, MAX_BLOCK_SIZE, ObjectId, ObjectType};
+use runtime::IoBuf;
+use zio::StoredForm;
 
+use super::NvList;
 use super::reader::StreamError;
+use super::target::Place;
 use crate::dataset::Dataset;
 use crate::error::{DslError, Result};
 use crate::hierarchy::Hierarchy;
+use crate::resume_token::ResumePoint;
 use crate::types::Estimate;
 
 /// Features of streams that are received.
@@ -28,6 +33,7 @@ const RECEIVED: u64 = stream_feature::SA_SPILL
     | stream_feature::EMBED_DATA
     | stream_feature::LZ4
     | stream_feature::LARGE_BLOCKS
+    | stream_feature::RESUMING
     | stream_feature::COMPRESSED
     | stream_feature::LARGE_DNODE
     | stream_feature::ZSTD
@@ -46,14 +52,14 @@ const FREES_MAX: u32 = 64;
 /// A receive under way. Dropped without [`Receiver::finish`] or [`Receiver::abandon`], what it filled stays until the next import.
 pub struct Receiver {
     hierarchy: Hierarchy,
-    /// What is filled: the new dataset, or the hidden clone.
-    filled: String,
+    target: ReceiveTarget,
+    place: Place,
     dataset: Option<Dataset>,
-    /// The dataset and the snapshot of it that are to be.
-    target: String,
-    snapshot: String,
     begin: Begin,
-    is_new: bool,
+    /// Object and offset of the last write: they come in order.
+    last: (u64, u64),
+    /// Bytes of the stream that were applied, those before an interruption included.
+    bytes: u64,
     ended: bool,
 }
 
@@ -61,7 +67,6 @@ impl std::fmt::Debug for Receiver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Receiver")
             .field("target", &self.target)
-            .field("snapshot", &self.snapshot)
             .finish_non_exhaustive()
     }
 }
@@ -72,46 +77,68 @@ fn malformed(what: &'static str) -> DslError {
 }
 
 /// What a stream is received into.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ReceiveTarget {
     /// Full name of the dataset: an existing one for a stream that counts from a snapshot, else a new one.
     pub dataset: String,
     /// Name of the snapshot to be, without the dataset's.
     pub snapshot: String,
-    /// What changed in the dataset since its newest snapshot is given up (`-F`).
+    /// What changed in the dataset since the snapshot that the stream counts from is given up, younger snapshots too (`-F`).
     pub force: bool,
     /// The uid that gets the permissions delegated to creators.
     pub creator: u32,
+    /// Full name of the snapshot that the new dataset is a clone of.
+    pub origin: Option<String>,
+    /// What was received stays when the receive is interrupted (`-s`).
+    pub resumable: bool,
 }
 
 impl Hierarchy {
-    /// Begins to receive the stream that `begin` opens.
+    /// Begins to receive the stream that `begin` opens; `list` is the payload of that record.
     ///
     /// # Errors
-    /// `Exists` for a whole stream into a dataset that is there; `NotFound`; `NoSource` when the newest snapshot is not the one the
-    /// stream counts from; `Modified` when the dataset changed since, without `force`; `Unsupported` for streams of kinds that are not
-    /// received; those of creating a dataset.
-    pub async fn receive(&self, target: ReceiveTarget, begin: Begin) -> Result<Receiver> {
+    /// `Exists` for a whole stream into a dataset that is there, without `force`; `NotFound`; `NoSource` when the dataset has not the
+    /// snapshot that the stream counts from; `Modified` when the dataset changed since, without `force`; `Busy` when a receive into it
+    /// is under way or can be resumed; `NotResumable`, `ResumeExists`; `Unsupported` for streams of kinds that are not received; those of
+    /// creating a dataset.
+    pub async fn receive(
+        &self,
+        target: ReceiveTarget,
+        begin: Begin,
+        list: &NvList,
+    ) -> Result<Receiver> {
         check_features(&begin)?;
-        let is_new = begin.from_guid == 0;
-        let filled = if is_new {
-            self.receive_into_new(&target, &begin).await?;
-            target.dataset.clone()
-        } else {
-            self.receive_into_clone(&target, &begin).await?
-        };
-        let dataset = self.dataset(&filled).await?;
+        let mut begin = begin;
+        // The receiver's file format ends names with a NUL.
+        begin.to_name.retain(|byte| *byte != 0);
+        let place = self.place_of(&target, &begin).await?;
+        let mut last = (0, 0);
+        let mut bytes = begin.payload_len.into();
+        if let Some(point) = place.resumed {
+            let sent = (list.u64("resume_object"), list.u64("resume_offset"));
+            if sent != (Some(point.object), Some(point.offset)) {
+                return Err(DslError::NotResumable {
+                    name: target.dataset,
+                });
+            }
+            last = (point.object, point.offset);
+            bytes += point.bytes;
+        }
+        let dataset = self.dataset(&place.filled).await?;
         if begin.features & stream_feature::LONG_NAMES != 0 {
             dataset.needs_feature("longname");
         }
+        if begin.features & stream_feature::LARGE_MICROZAP != 0 {
+            dataset.needs_feature("large_microzap");
+        }
         Ok(Receiver {
             hierarchy: self.clone(),
-            filled,
+            target,
+            place,
             dataset: Some(dataset),
-            target: target.dataset,
-            snapshot: target.snapshot,
             begin,
-            is_new,
+            last,
+            bytes,
             ended: false,
         })
     }
@@ -124,12 +151,8 @@ fn check_features(begin: &Begin) -> Result<()> {
         "receiving raw streams"
     } else if begin.features & stream_feature::REDACTED != 0 {
         "receiving redacted streams"
-    } else if begin.features & stream_feature::RESUMING != 0 {
-        "receiving the rest of a stream"
     } else if begin.features & !RECEIVED != 0 {
         "receiving streams with these features"
-    } else if begin.flags & begin_flags::CLONE != 0 {
-        "receiving clones"
     } else {
         return Ok(());
     };
@@ -158,6 +181,7 @@ impl Receiver {
         if record.to_guid() != self.begin.to_guid {
             return Err(malformed("guid of a record"));
         }
+        self.bytes += ondisk::stream::RECORD_SIZE as u64 + payload.len() as u64;
         match record {
             StreamRecord::Object(object) => self.object(object, payload).await,
             StreamRecord::FreeObjects {
@@ -191,16 +215,24 @@ impl Receiver {
             Err(error) => return Err(error.into()),
         };
         let slots = u64::from(spec.slots);
-        if existing.is_none_or(|info| info.slots != spec.slots) {
+        // Where the bonus needs the room of block pointers, it is another object of the same number.
+        let pointers = block_pointers(record);
+        let existing =
+            existing.filter(|info| info.slots == spec.slots && pointers >= info.pointers);
+        if existing.is_none() {
             self.clear_slots(record.object, slots).await?;
         }
         let bonus = payload
             .get(..record.bonus_len as usize)
             .ok_or_else(|| malformed("length of a bonus"))?;
+        let reshaping = match &existing {
+            Some(info) => Some(self.reshaping(info, record, bonus).await?),
+            None => None,
+        };
         let tx = self.begin_tx(METADATA_BYTES).await?;
-        match existing.filter(|info| info.slots == spec.slots) {
-            None => objset.allocate_at(object, spec.clone(), &tx).await?,
-            Some(info) => reshape(&objset, &info, &spec, &tx).await?,
+        match (existing, reshaping) {
+            (Some(info), Some(how)) => reshape(&objset, &info, &spec, how, &tx).await?,
+            _ => objset.allocate_at(object, spec.clone(), &tx).await?,
         }
         if slots > 1 {
             self.dataset().needs_feature("large_dnode");
@@ -215,6 +247,67 @@ impl Receiver {
         objset
             .set_object_compression(object, compression, &tx)
             .await?;
+        self.note_place(record.object, 0, &tx);
+        Ok(())
+    }
+
+    /// What becomes of the blocks of an object that exists.
+    // OpenZFS: module/zfs/dmu_recv.c, receive_handle_existing_object
+    async fn reshaping(
+        &self,
+        info: &ObjectInfo,
+        record: &Object,
+        bonus: &[u8],
+    ) -> Result<Reshaping> {
+        let is_file = |kind: ObjectType| kind == ObjectType::PLAIN_FILE_CONTENTS;
+        if info.block_size == record.block_size {
+            return Ok(if info.object_type == object_type(record.object_type)? {
+                Reshaping::Keep
+            } else {
+                Reshaping::Replace
+            });
+        }
+        let may_grow = self.begin.from_guid != 0
+            && is_file(info.object_type)
+            && is_file(object_type(record.object_type)?)
+            && info.max_block_id > 0;
+        if !may_grow {
+            return Ok(Reshaping::Replace);
+        }
+        let known = self.objset().bonus(info.object).await?;
+        let before = generation(known.bonus_type, &known.bytes);
+        let after = generation(object_type(record.bonus_type)?, bonus);
+        match (before, after) {
+            // The file of an earlier stream without -L, in one with it: what the stream does not bring again stays as it is.
+            (Some(before), Some(after)) if before == after => {
+                if record.block_size > info.block_size {
+                    Ok(Reshaping::KeepBlockSize)
+                } else {
+                    Err(malformed("block size of a file"))
+                }
+            }
+            _ => Ok(Reshaping::Replace),
+        }
+    }
+
+    /// Remembers that all up to here is in the dataset with the txg of `tx`.
+    fn note_place(&self, object: u64, offset: u64, tx: &Tx) {
+        if self.target.resumable {
+            let point = ResumePoint {
+                object,
+                offset,
+                bytes: self.bytes,
+            };
+            self.dataset().state().note_resume_point(tx.txg(), point);
+        }
+    }
+
+    /// Writes come in the order of objects and offsets: what is resumed goes on behind the last.
+    fn check_order(&mut self, object: u64, offset: u64) -> Result<()> {
+        if (object, offset) < self.last {
+            return Err(malformed("order of writes"));
+        }
+        self.last = (object, offset);
         Ok(())
     }
 
@@ -256,15 +349,43 @@ impl Receiver {
         }
     }
 
-    async fn write(&self, record: &Write, payload: &[u8]) -> Result<()> {
-        let bytes;
-        let data = if record.compression == 0 {
-            payload
-        } else {
-            bytes = expand(record.compression, payload, record.logical_size)?;
-            &bytes
+    async fn write(&mut self, record: &Write, payload: &[u8]) -> Result<()> {
+        self.check_order(record.object, record.offset)?;
+        if record.compression == 0 {
+            return self.write_data(record.object, record.offset, payload).await;
+        }
+        let data = expand(record.compression, payload, record.logical_size)?;
+        if matches!(
+            Compression(record.compression),
+            Compression::OFF | Compression::EMPTY
+        ) {
+            return self.write_data(record.object, record.offset, &data).await;
+        }
+        let form = StoredForm {
+            bytes: IoBuf::copy_from(payload),
+            compression: Compression(record.compression),
         };
-        self.write_data(record.object, record.offset, data).await
+        self.write_compressed(record, &data, form).await
+    }
+
+    /// Writes a block that came compressed: it is stored as it came, as far as the pool may have blocks like it.
+    async fn write_compressed(&self, record: &Write, data: &[u8], form: StoredForm) -> Result<()> {
+        let (object, offset) = (record.object, record.offset);
+        let len = data.len() as u64;
+        if offset.checked_add(len).is_none() {
+            return Err(malformed("offset of a write"));
+        }
+        let estimate = Estimate::blocks(1, len, METADATA_BYTES + form.bytes.len() as u64);
+        let tx = self.dataset().begin(estimate).await?;
+        if form.compression == Compression::ZSTD {
+            self.dataset().needs_feature("zstd_compress");
+        }
+        let data = IoBuf::copy_from(data);
+        self.objset()
+            .write_stored(ObjectId(object), offset, data, form, &tx)
+            .await?;
+        self.note_place(object, offset, &tx);
+        Ok(())
     }
 
     async fn write_embedded(&self, record: &WriteEmbedded, payload: &[u8]) -> Result<()> {
@@ -295,6 +416,7 @@ impl Receiver {
         let estimate = Estimate::blocks(1, len, METADATA_BYTES);
         let tx = self.dataset().begin(estimate).await?;
         objset.write(ObjectId(object), offset, data, &tx).await?;
+        self.note_place(object, offset, &tx);
         Ok(())
     }
 
@@ -318,7 +440,10 @@ impl Receiver {
     async fn spill(&self, record: &Spill, payload: &[u8]) -> Result<()> {
         // What did not change is there, unless the sender cannot say so of objects.
         let unmodified = record.flags & record_flags::SPILL != 0;
-        if unmodified && self.begin.flags & begin_flags::SPILL_BLOCK != 0 && !self.is_new {
+        if unmodified
+            && self.begin.flags & begin_flags::SPILL_BLOCK != 0
+            && self.begin.from_guid != 0
+        {
             return Ok(());
         }
         let bytes;
@@ -359,13 +484,12 @@ impl Receiver {
             return Err(malformed("end of the stream"));
         }
         self.dataset = None;
-        let done = if self.is_new {
-            self.hierarchy
-                .finish_new(&self.target, &self.snapshot, &self.begin)
-                .await
+        let done = if self.place.is_new {
+            let (name, snapshot) = (&self.target.dataset, &self.target.snapshot);
+            self.hierarchy.finish_new(name, snapshot, &self.begin).await
         } else {
             self.hierarchy
-                .finish_clone(&self.target, &self.filled, &self.snapshot, &self.begin)
+                .finish_clone(&self.target, &self.place.filled, &self.begin)
                 .await
         };
         if done.is_err() {
@@ -374,11 +498,62 @@ impl Receiver {
         done
     }
 
-    /// Destroys what was received. What cannot be destroyed now goes at the next import.
-    pub async fn abandon(mut self) {
+    /// Destroys what was received, or leaves it to be resumed; which of them is returned. What cannot be destroyed now goes at the next
+    /// import.
+    pub async fn abandon(mut self) -> bool {
         self.dataset = None;
-        let _ = self.hierarchy.destroy(&self.filled).await;
+        if self.target.resumable {
+            // The token tells of what is on disk.
+            let clock = &self.hierarchy.pool().services.clock;
+            return clock.sync_all().await.is_ok();
+        }
+        let _ = self.hierarchy.destroy(&self.place.filled).await;
+        false
     }
+
+    /// The dataset was not there before.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.place.is_new
+    }
+}
+
+/// What becomes of the blocks of an object that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reshaping {
+    /// They stay.
+    Keep,
+    /// They stay, and so does their size: larger blocks are cut.
+    KeepBlockSize,
+    /// All blocks come with the stream.
+    Replace,
+}
+
+/// Block pointers of a dnode that has the bonus of a record, at least.
+// OpenZFS: module/zfs/dmu_recv.c, deduce_nblkptr
+fn block_pointers(record: &Object) -> u8 {
+    /// Bytes of a dnode of one slot that are shared by the bonus and all block pointers but the first.
+    const SHARED: u32 = 320;
+    if u32::from(ObjectType::SA.0) == record.bonus_type {
+        return 1;
+    }
+    let left = SHARED - record.bonus_len.min(SHARED);
+    u8::try_from(1 + left / 128).unwrap_or(u8::MAX)
+}
+
+/// The generation of a file, from its bonus: another file of the same object number has another one.
+// OpenZFS: module/zfs/zfs_quota.c, zpl_get_file_info; include/sys/zfs_sa.h, SA_GEN_OFFSET; include/sys/zfs_znode.h, znode_phys_t
+fn generation(bonus_type: ObjectType, bonus: &[u8]) -> Option<u64> {
+    let at = match bonus_type {
+        ObjectType::ZNODE => 64,
+        ObjectType::SA => {
+            let layout = u16::from_le_bytes(bonus.get(4..6)?.try_into().ok()?);
+            usize::from(layout >> 10) * 8 + 16
+        }
+        _ => return None,
+    };
+    let bytes = bonus.get(at..at + 8)?;
+    Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }
 
 /// What a record says of an object's dnode.
@@ -408,10 +583,16 @@ fn object_type(number: u32) -> Result<ObjectType> {
         .ok_or_else(|| malformed("type of an object"))
 }
 
-/// Makes an existing object what the stream says. Where type or block size changed, all of its blocks come with the stream.
-async fn reshape(objset: &Objset, info: &ObjectInfo, spec: &AllocSpec, tx: &Tx) -> Result<()> {
+/// Makes an existing object what the stream says.
+async fn reshape(
+    objset: &Objset,
+    info: &ObjectInfo,
+    spec: &AllocSpec,
+    how: Reshaping,
+    tx: &Tx,
+) -> Result<()> {
     let object = info.object;
-    if info.block_size != spec.block_size || info.object_type != spec.object_type {
+    if how == Reshaping::Replace {
         objset.free_range(object, 0, u64::MAX, tx).await?;
         objset.set_block_size(object, spec.block_size, tx).await?;
     }

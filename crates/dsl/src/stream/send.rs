@@ -22,6 +22,7 @@ use ondisk::{
 use runtime::{IoBuf, JoinHandle};
 use zio::{Bookmark, IoClass, ReadProps, ZioError};
 
+use super::NvList;
 use super::writer::StreamWriter;
 use crate::dataset::Dataset;
 use crate::error::{DslError, Result};
@@ -62,6 +63,15 @@ pub struct SendFrom {
     pub creation_txg: Txg,
     /// It belongs to another dataset, of which the one sent is a clone.
     pub is_clone: bool,
+}
+
+/// Where an interrupted stream goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendResume {
+    /// Number of the object.
+    pub object: u64,
+    /// Bytes from its beginning.
+    pub offset: u64,
 }
 
 /// A block that is read, or its error.
@@ -143,17 +153,30 @@ impl std::fmt::Debug for Sender {
 }
 
 impl Sender {
-    /// Begins the stream of a snapshot, from an earlier one or as a whole. The caller has checked that `from` is one.
+    /// Begins the stream of a snapshot, from an earlier one or as a whole, or goes on with it. The caller has checked that `from` is
+    /// one.
     ///
     /// # Errors
-    /// Of reading the snapshot's root and master node.
+    /// Of reading the snapshot's root and master node, and the object to go on with.
     pub async fn new(
         snapshot: Dataset,
         from: Option<SendFrom>,
         options: SendOptions,
+        resume: Option<SendResume>,
     ) -> Result<Self> {
         let objset = snapshot.objset();
-        let features = features(&snapshot, &objset, options).await?;
+        let mut features = features(&snapshot, &objset, options).await?;
+        let (mut list, mut first) = (Vec::new(), None);
+        if let Some(SendResume { object, offset }) = resume {
+            features |= stream_feature::RESUMING;
+            list = NvList::new()
+                .with("resume_object", object)
+                .with("resume_offset", offset)
+                .encode_native();
+            let info = objset.object_info(ObjectId(object)).await?;
+            let block = offset / u64::from(info.block_size.max(1));
+            first = Some((ObjectId(object), block));
+        }
         let phys = snapshot.state().phys();
         let services = objset.services().clone();
         let from_txg = from.map_or(Txg(0), |from| from.creation_txg);
@@ -163,6 +186,7 @@ impl Sender {
             holes: true,
             unborn_holes: true,
             dnodes: true,
+            resume: first,
             ..TraverseOptions::default()
         };
         let mut flags = begin_flags::FREE_RECORDS | begin_flags::SPILL_BLOCK;
@@ -182,9 +206,9 @@ impl Sender {
             to_guid: phys.guid,
             from_guid: from.map_or(0, |from| from.guid),
             to_name: snapshot.name().into_bytes(),
-            payload_len: 0,
+            payload_len: u32::try_from(list.len()).expect("a list of two numbers"),
         };
-        writer.put(&StreamRecord::Begin(begin), &[]);
+        writer.put(&StreamRecord::Begin(begin), &list);
         Ok(Self {
             objset: objset.id(),
             traversal: Traversal::new(&services, objset.root(), visit),

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use ondisk::{ObjectId, Txg};
 
-use super::send::{SendFrom, SendOptions, Sender};
+use super::send::{SendFrom, SendOptions, SendResume, Sender};
 use crate::dataset::Dataset;
 use crate::dsl_dir::DslDir;
 use crate::dsl_pool::DslPool;
@@ -14,7 +14,7 @@ use crate::namecheck::split;
 
 impl Hierarchy {
     /// Begins the stream of a snapshot: as a whole, or from an earlier snapshot or bookmark of its dataset or of one it is a clone
-    /// of. The snapshot cannot be destroyed until the sender is dropped.
+    /// of. With `resume`, what comes before that place is left out. The snapshot cannot be destroyed until the sender is dropped.
     ///
     /// # Errors
     /// `NotFound`; `WrongKind` for what is no snapshot; `NotEarlier` when `from` does not come before it; `KeyNotLoaded`; errors of
@@ -24,6 +24,7 @@ impl Hierarchy {
         snapshot: &str,
         from: Option<&str>,
         options: SendOptions,
+        resume: Option<SendResume>,
     ) -> Result<Sender> {
         let (snapshot, from) = {
             let pool = self.pool();
@@ -41,7 +42,7 @@ impl Hierarchy {
             };
             (dataset, from)
         };
-        Sender::new(snapshot, from, options).await
+        Sender::new(snapshot, from, options, resume).await
     }
 }
 

@@ -15,11 +15,13 @@ use ondisk::{ObjectId, ObjsetType};
 use super::receive::ReceiveTarget;
 use crate::dataset_state::DatasetState;
 use crate::deadlist::Deadlist;
+use crate::dsl_dir::DslDir;
 use crate::dsl_pool::DslPool;
 use crate::error::{DslError, Result};
 use crate::hierarchy::Hierarchy;
 use crate::namecheck;
 use crate::property::DatasetKind;
+use crate::resume_token::ResumePoint;
 use crate::space::{Delta, Sizes, signed};
 
 /// Name of the hidden clone below the dataset that is received into. OpenZFS: module/zfs/dmu_recv.c, recv_clone_name.
@@ -44,72 +46,167 @@ fn kind_of(begin: &Begin) -> Result<DatasetKind> {
     }
 }
 
+/// What a stream is received into, once that was found or made.
+pub(super) struct Place {
+    /// Name of what is filled: the dataset itself, or the hidden clone.
+    pub(super) filled: String,
+    /// It is the dataset itself, which was not there before.
+    pub(super) is_new: bool,
+    /// Where an interrupted receive goes on.
+    pub(super) resumed: Option<ResumePoint>,
+}
+
 impl Hierarchy {
-    /// Makes the dataset of a whole stream, without objects.
-    pub(super) async fn receive_into_new(
-        &self,
-        target: &ReceiveTarget,
-        begin: &Begin,
-    ) -> Result<()> {
-        let kind = kind_of(begin)?;
-        let flags = flags_of(begin);
+    /// Finds or makes what a stream fills.
+    pub(super) async fn place_of(&self, target: &ReceiveTarget, begin: &Begin) -> Result<Place> {
         self.check_receive_features(begin)?;
-        namecheck::check(&target.dataset, kind)?;
+        if begin.features & stream_feature::RESUMING != 0 {
+            return self.resumed_place(target, begin).await;
+        }
+        let exists = {
+            let _names = self.pool().config.read().await;
+            self.pool().find_dir(&target.dataset).await?.is_some()
+        };
+        let is_clone = target.origin.is_some() || begin.flags & begin_flags::CLONE != 0;
+        if exists && (is_clone || (begin.from_guid == 0 && !target.force)) {
+            return Err(DslError::Exists {
+                name: target.dataset.clone(),
+            });
+        }
+        let filled = if exists {
+            self.receive_into_hidden(target, begin).await?
+        } else if begin.from_guid != 0 && target.origin.is_none() {
+            return Err(DslError::NotFound {
+                name: target.dataset.clone(),
+            });
+        } else {
+            self.receive_into_new(target, begin).await?;
+            target.dataset.clone()
+        };
+        Ok(Place {
+            filled,
+            is_new: !exists,
+            resumed: None,
+        })
+    }
+
+    /// Makes the dataset of a whole stream, without objects, or of a clone, with those of its origin.
+    async fn receive_into_new(&self, target: &ReceiveTarget, begin: &Begin) -> Result<()> {
+        namecheck::check(&target.dataset, kind_of(begin)?)?;
         {
             let _names = self.pool().config.read().await;
             self.check_new(&target.dataset, &[]).await?;
+            self.pool().check_origin(target, begin).await?;
         }
-        let target = target.clone();
-        self.submit("receive", async move |this: &Self, tx: &Tx| {
-            let pool = this.pool();
-            let parent = this.check_new(&target.dataset, &[]).await?;
-            this.apply(async {
-                let name = &target.dataset;
-                let (_, component) = name.rsplit_once('/').expect("the name was checked");
-                let dir = pool.create_dir(Some(&parent), component, tx).await?;
-                pool.adjust_count(&parent, zapified_keys::FILESYSTEM_COUNT, 1, tx)
-                    .await?;
-                pool.start_counts(&dir, tx).await?;
-                pool.grant_to_creator(&dir, target.creator, tx).await?;
-                let state = pool.create_head(&dir, flags, tx).await?;
-                // The stream brings all objects, the master node too.
-                pool.create_objects(&state, kind, &[], async |_, _, _| Ok(()), tx)
-                    .await?;
-                pool.event("receive", name, state.object, String::new(), tx);
-                Ok(())
-            })
-            .await
+        let request = Rc::new((target.clone(), begin.clone()));
+        self.until_done(|| {
+            let request = Rc::clone(&request);
+            async move |this: &Self, tx: &Tx| {
+                let (target, begin) = &*request;
+                let pool = this.pool();
+                let parent = this.check_new(&target.dataset, &[]).await?;
+                let origin = pool.check_origin(target, begin).await?;
+                // What a clone writes must be younger than its origin.
+                if origin
+                    .as_ref()
+                    .is_some_and(|origin| origin.phys().creation_txg >= tx.txg().0)
+                {
+                    return Err(DslError::Again);
+                }
+                let origin = origin.as_ref();
+                this.apply(pool.create_receiving(&parent, origin, target, begin, tx))
+                    .await
+            }
         })
         .await
     }
 
-    /// Makes the hidden clone that an incremental stream fills; returns its name.
-    pub(super) async fn receive_into_clone(
-        &self,
-        target: &ReceiveTarget,
-        begin: &Begin,
-    ) -> Result<String> {
-        self.check_receive_features(begin)?;
+    /// Makes the hidden dataset that fills up beside an existing one: a clone of the snapshot that the stream counts from, or an empty
+    /// one; returns its name.
+    async fn receive_into_hidden(&self, target: &ReceiveTarget, begin: &Begin) -> Result<String> {
         {
             let _names = self.pool().config.read().await;
             self.pool().check_receive(target, begin, None).await?;
         }
-        let name = format!("{}/{CLONE_NAME}", target.dataset);
         let request = Rc::new((target.clone(), begin.clone()));
-        loop {
+        self.until_done(|| {
             let request = Rc::clone(&request);
-            let made = self
-                .submit("receive", async move |this: &Self, tx: &Tx| {
-                    let (target, begin) = &*request;
-                    let pool = this.pool();
-                    let head = pool.check_receive(target, begin, Some(tx.txg().0)).await?;
-                    this.apply(pool.create_receive_clone(&head, begin, tx))
-                        .await
-                })
-                .await;
-            match made {
+            async move |this: &Self, tx: &Tx| {
+                let (target, begin) = &*request;
+                let pool = this.pool();
+                let source = pool.check_receive(target, begin, Some(tx.txg().0)).await?;
+                this.apply(pool.create_receive_clone(&source, target, begin, tx))
+                    .await
+            }
+        })
+        .await?;
+        Ok(format!("{}/{CLONE_NAME}", target.dataset))
+    }
+
+    /// Finds what an interrupted receive left, and checks that the stream goes on with it.
+    // OpenZFS: module/zfs/dmu_recv.c, dmu_recv_resume_begin_check
+    async fn resumed_place(&self, target: &ReceiveTarget, begin: &Begin) -> Result<Place> {
+        let pool = self.pool();
+        let _names = pool.config.read().await;
+        let name = &target.dataset;
+        let not_resumable = || DslError::NotResumable { name: name.clone() };
+        let hidden = format!("{name}/{CLONE_NAME}");
+        let (filled, is_new) = match pool.find_dir(&hidden).await? {
+            Some(_) => (hidden, false),
+            None => (name.clone(), true),
+        };
+        if !is_new && begin.from_guid == 0 && !target.force {
+            return Err(DslError::ResumeExists { name: name.clone() });
+        }
+        let found = pool.find(&filled).await?;
+        let state = pool.load_dataset(found.dataset, None).await?;
+        if state.phys().flags & dataset_flags::INCONSISTENT == 0 {
+            return Err(not_resumable());
+        }
+        if state.handles() != 0 {
+            return Err(DslError::Busy { name: name.clone() });
+        }
+        let point = pool.resume_point(found.dataset, begin).await?;
+        let point = point.ok_or_else(not_resumable)?;
+        check_large_blocks(&state, begin)?;
+        Ok(Place {
+            filled,
+            is_new,
+            resumed: Some(point),
+        })
+    }
+
+    /// Returns name and object of what an interrupted receive into a dataset left, if it can be resumed.
+    ///
+    /// # Errors
+    /// `NotFound` when there is neither the dataset nor the hidden one beside it; of reading.
+    pub async fn interrupted_receive(&self, dataset: &str) -> Result<Option<(String, ObjectId)>> {
+        let pool = self.pool();
+        let _names = pool.config.read().await;
+        let hidden = format!("{dataset}/{CLONE_NAME}");
+        for name in [hidden, dataset.to_owned()] {
+            let Some(dir) = pool.find_dir(&name).await? else {
+                continue;
+            };
+            let head = ObjectId(dir.phys().head_dataset_obj);
+            let phys = pool.dataset_phys(head).await?;
+            if phys.flags & dataset_flags::INCONSISTENT != 0 && pool.has_resume_state(head).await? {
+                return Ok(Some((name, head)));
+            }
+        }
+        pool.find(dataset).await?;
+        Ok(None)
+    }
+
+    /// Submits a change again while another of the same txg prevents it.
+    async fn until_done<Task>(&self, task: impl Fn() -> Task) -> Result<()>
+    where
+        Task: AsyncFnOnce(&Self, &Tx) -> Result<()> + 'static,
+    {
+        loop {
+            match self.submit("receive", task()).await {
                 Err(DslError::Again) => {}
-                other => return other.map(|()| name),
+                other => return other,
             }
         }
     }
@@ -121,6 +218,7 @@ impl Hierarchy {
             (stream_feature::LARGE_DNODE, "large_dnode"),
             (stream_feature::LONG_NAMES, "longname"),
             (stream_feature::LARGE_MICROZAP, "large_microzap"),
+            (stream_feature::LZ4, "lz4_compress"),
             (stream_feature::ZSTD, "zstd_compress"),
         ] {
             if begin.features & bit != 0 && !self.features().is_enabled(feature) {
@@ -134,93 +232,188 @@ impl Hierarchy {
     pub(super) async fn finish_new(&self, name: &str, snapshot: &str, begin: &Begin) -> Result<()> {
         self.pool().services.clock.sync_all().await?;
         let request = Rc::new((format!("{name}@{snapshot}"), begin.clone()));
-        loop {
+        self.until_done(|| {
             let request = Rc::clone(&request);
-            let made = self
-                .submit("receive", async move |this: &Self, tx: &Tx| {
-                    let (name, begin) = &*request;
-                    let pool = this.pool();
-                    let found = pool.find(namecheck::split(name).head).await?;
-                    let head = pool.load_dataset(found.dataset, None).await?;
-                    pool.check_settled(&head, tx)?;
-                    this.apply(pool.finish_snapshot(&head, name, begin, tx))
-                        .await
+            async move |this: &Self, tx: &Tx| {
+                let (name, begin) = &*request;
+                let pool = this.pool();
+                let found = pool.find(namecheck::split(name).head).await?;
+                let head = pool.load_dataset(found.dataset, None).await?;
+                pool.check_settled(&head, tx)?;
+                this.apply(async {
+                    pool.clear_resume_state(head.object, tx).await?;
+                    pool.finish_snapshot(&head, name, begin, tx).await
                 })
-                .await;
-            match made {
-                Err(DslError::Again) => {}
-                other => return other,
+                .await
             }
-        }
+        })
+        .await
     }
 
-    /// Puts the contents of the hidden clone in the place of the dataset's, makes the snapshot, and destroys the clone.
+    /// Puts the contents of the hidden clone in the place of the dataset's, makes the snapshot, and destroys the clone. With `force`,
+    /// snapshots that are younger than the one it is a clone of are destroyed.
     pub(super) async fn finish_clone(
         &self,
-        name: &str,
+        target: &ReceiveTarget,
         clone: &str,
-        snapshot: &str,
         begin: &Begin,
     ) -> Result<()> {
         self.pool().services.clock.sync_all().await?;
-        let names = (name.to_owned(), clone.to_owned());
-        let request = Rc::new((names, format!("{name}@{snapshot}"), begin.clone()));
-        loop {
+        let request = Rc::new((target.clone(), clone.to_owned(), begin.clone()));
+        self.until_done(|| {
             let request = Rc::clone(&request);
-            let made = self
-                .submit("receive", async move |this: &Self, tx: &Tx| {
-                    let ((name, clone), snapshot, begin) = &*request;
-                    let pool = this.pool();
-                    let head = pool.find(name).await?;
-                    let head = pool.load_dataset(head.dataset, None).await?;
-                    let clone = pool.find(clone).await?;
-                    let clone = pool.load_dataset(clone.dataset, None).await?;
-                    pool.check_settled(&head, tx)?;
-                    pool.check_settled(&clone, tx)?;
-                    if clone.phys().prev_snap_obj != head.phys().prev_snap_obj {
-                        // A snapshot was taken meanwhile.
-                        return Err(DslError::NoSource { name: name.clone() });
+            async move |this: &Self, tx: &Tx| {
+                let (target, clone, begin) = &*request;
+                let name = &target.dataset;
+                let pool = this.pool();
+                let head = pool.find(name).await?;
+                let head = pool.load_dataset(head.dataset, None).await?;
+                let clone = pool.find(clone).await?;
+                let clone = pool.load_dataset(clone.dataset, None).await?;
+                pool.check_settled(&head, tx)?;
+                pool.check_settled(&clone, tx)?;
+                let younger = pool.younger_snapshots(&head, &clone, target).await?;
+                let quota = head.ref_quota.get();
+                if quota != 0 && clone.phys().referenced_bytes > quota {
+                    return Err(DslError::Quota { name: name.clone() });
+                }
+                let snapshot = format!("{name}@{}", target.snapshot);
+                this.apply(async {
+                    for old in &younger {
+                        pool.destroy_snapshot(old, false, tx).await?;
                     }
-                    let quota = head.ref_quota.get();
-                    if quota != 0 && clone.phys().referenced_bytes > quota {
-                        return Err(DslError::Quota { name: name.clone() });
-                    }
-                    this.apply(async {
-                        pool.swap_heads(&head, &clone, tx).await?;
-                        pool.finish_snapshot(&head, snapshot, begin, tx).await?;
-                        pool.destroy_head(&clone, tx).await
-                    })
-                    .await
+                    pool.swap_heads(&head, &clone, tx).await?;
+                    head.dir().kind.set(Some(kind_of(begin)?));
+                    pool.finish_snapshot(&head, &snapshot, begin, tx).await?;
+                    pool.destroy_head(&clone, tx).await
                 })
-                .await;
-            match made {
-                Err(DslError::Again) => {}
-                other => return other,
+                .await
             }
-        }
+        })
+        .await
     }
 }
 
+/// A dataset with large blocks takes no stream that would have cut them.
+fn check_large_blocks(state: &DatasetState, begin: &Begin) -> Result<()> {
+    if state.features.borrow().contains("large_blocks")
+        && begin.features & stream_feature::LARGE_BLOCKS == 0
+    {
+        return Err(DslError::LargeBlockMismatch);
+    }
+    Ok(())
+}
+
 impl DslPool {
-    /// Checks an incremental stream against the dataset it is for; returns the head.
+    /// The snapshot that a stream is received as a clone of, if it is.
+    async fn check_origin(
+        self: &Rc<Self>,
+        target: &ReceiveTarget,
+        begin: &Begin,
+    ) -> Result<Option<Rc<DatasetState>>> {
+        let Some(origin) = &target.origin else {
+            return Ok(None);
+        };
+        let found = self.find(origin).await?;
+        if found.snapshot.is_none() || self.kind_of(&found.dir).await? != kind_of(begin)? {
+            return Err(DslError::WrongKind {
+                name: origin.clone(),
+            });
+        }
+        self.require_plain(&found.dir).await?;
+        let state = self.load_dataset(found.dataset, found.snapshot).await?;
+        if begin.from_guid != 0 && state.phys().guid != begin.from_guid {
+            return Err(DslError::NoSource {
+                name: target.dataset.clone(),
+            });
+        }
+        // A whole stream frees what its snapshot has not only if the sender says so.
+        if begin.from_guid == 0 && begin.flags & begin_flags::FREE_RECORDS == 0 {
+            return Err(DslError::Unsupported {
+                what: "receiving this stream as a clone",
+            });
+        }
+        check_large_blocks(&state, begin)?;
+        Ok(Some(state))
+    }
+
+    /// Makes the directory and head that a stream fills from nothing, or from the contents of its origin.
+    async fn create_receiving(
+        self: &Rc<Self>,
+        parent: &Rc<DslDir>,
+        origin: Option<&Rc<DatasetState>>,
+        target: &ReceiveTarget,
+        begin: &Begin,
+        tx: &Tx,
+    ) -> Result<()> {
+        assert!(tx.is_syncing(), "a receive begins in syncing context");
+        let name = &target.dataset;
+        let (_, component) = name.rsplit_once('/').expect("the name was checked");
+        let dir = self.create_dir(Some(parent), component, tx).await?;
+        self.adjust_count(parent, zapified_keys::FILESYSTEM_COUNT, 1, tx)
+            .await?;
+        self.start_counts(&dir, tx).await?;
+        self.grant_to_creator(&dir, target.creator, tx).await?;
+        self.create_receiving_head(&dir, origin, target, begin, tx)
+            .await?;
+        self.create_livelist(&dir, tx).await
+    }
+
+    async fn create_receiving_head(
+        self: &Rc<Self>,
+        dir: &Rc<DslDir>,
+        origin: Option<&Rc<DatasetState>>,
+        target: &ReceiveTarget,
+        begin: &Begin,
+        tx: &Tx,
+    ) -> Result<()> {
+        let flags = flags_of(begin);
+        let kind = kind_of(begin)?;
+        let state = match origin {
+            Some(origin) => {
+                let kept = origin.phys().flags & dataset_flags::CASE_INSENSITIVE;
+                let state = self.create_head_from(dir, origin, flags | kept, tx).await?;
+                dir.kind.set(Some(kind));
+                state
+            }
+            None => {
+                let state = self.create_head(dir, flags, tx).await?;
+                // The stream brings all objects, the master node too.
+                self.create_objects(&state, kind, &[], async |_, _, _| Ok(()), tx)
+                    .await?;
+                state
+            }
+        };
+        if target.resumable {
+            self.start_resume_state(state.object, begin, tx).await?;
+        }
+        self.event("receive", &target.dataset, state.object, String::new(), tx);
+        Ok(())
+    }
+
+    /// Checks a stream against the dataset it is for; returns its directory, and the snapshot that the stream is received on top of
+    /// (none for a whole stream).
+    // OpenZFS: module/zfs/dmu_recv.c, recv_begin_check_existing_impl
     async fn check_receive(
         self: &Rc<Self>,
         target: &ReceiveTarget,
         begin: &Begin,
         txg: Option<u64>,
-    ) -> Result<Rc<DatasetState>> {
+    ) -> Result<(Rc<DslDir>, Option<Rc<DatasetState>>)> {
         let name = &target.dataset;
         let found = self.find(name).await?;
         if found.snapshot.is_some() {
             return Err(DslError::WrongKind { name: name.clone() });
         }
         self.require_plain(&found.dir).await?;
-        if self.kind_of(&found.dir).await? != kind_of(begin)? {
+        let same_kind = self.kind_of(&found.dir).await? == kind_of(begin)?;
+        if begin.from_guid != 0 && !same_kind {
             return Err(DslError::WrongKind { name: name.clone() });
         }
+        let busy = || DslError::Busy { name: name.clone() };
         let clone = format!("{name}/{CLONE_NAME}");
-        if self.find_dir(&clone).await?.is_some() {
-            return Err(DslError::Busy { name: name.clone() });
+        if self.find_dir(&clone).await?.is_some() || self.has_resume_state(found.dataset).await? {
+            return Err(busy());
         }
         let wanted = format!("{name}@{}", target.snapshot);
         namecheck::check(&wanted, DatasetKind::Snapshot)?;
@@ -234,54 +427,131 @@ impl DslPool {
         {
             return Err(DslError::Exists { name: wanted });
         }
-        let prev = ObjectId(phys.prev_snap_obj);
-        if prev.0 == 0 || self.is_origin_snap(prev) {
-            return Err(DslError::NoSource { name: name.clone() });
+        if begin.from_guid == 0 {
+            if zap::count(&self.mos, map).await? != 0 {
+                return Err(DslError::HasSnapshots { name: name.clone() });
+            }
+            let prev = ObjectId(phys.prev_snap_obj);
+            if !self.is_origin_snap(prev) {
+                return Err(DslError::NoSource { name: name.clone() });
+            }
+            return Ok((found.dir, None));
         }
-        let prev = self.load_dataset(prev, None).await?;
-        if prev.phys().guid != begin.from_guid {
+        let source = self.source_snapshot(&head, begin.from_guid).await?;
+        let Some(source) = source else {
             return Err(DslError::NoSource { name: name.clone() });
+        };
+        check_large_blocks(&source, begin)?;
+        let base = if target.force {
+            source
+        } else if self.is_modified_since(&head, &source).await? {
+            return Err(DslError::Modified { name: name.clone() });
+        } else {
+            let newest = ObjectId(phys.prev_snap_obj);
+            self.load_dataset(newest, None).await?
+        };
+        // What the clone writes must be younger than the snapshot.
+        if txg.is_some_and(|txg| base.phys().creation_txg >= txg) {
+            return Err(DslError::Again);
         }
-        let written = phys.bp.birth().0 > prev.phys().creation_txg;
+        Ok((found.dir, Some(base)))
+    }
+
+    /// The snapshot of a head's own line with this guid.
+    async fn source_snapshot(
+        self: &Rc<Self>,
+        head: &DatasetState,
+        guid: u64,
+    ) -> Result<Option<Rc<DatasetState>>> {
+        let mut at = ObjectId(head.phys().prev_snap_obj);
+        let mut younger = u64::MAX;
+        while at.0 != 0 && !self.is_origin_snap(at) {
+            let snapshot = self.load_dataset(at, None).await?;
+            let phys = snapshot.phys();
+            if phys.dir_obj != head.phys().dir_obj {
+                return Ok(None);
+            }
+            if phys.guid == guid {
+                return Ok(Some(snapshot));
+            }
+            // Each is older than the one before: a chain closed to a ring ends here.
+            if phys.creation_txg >= younger {
+                return Err(DslError::corrupt("chain of snapshots", head.object));
+            }
+            younger = phys.creation_txg;
+            at = ObjectId(phys.prev_snap_obj);
+        }
+        Ok(None)
+    }
+
+    /// Whether a head has other contents than a snapshot of it: snapshots without a change in between do not count, nor does the
+    /// header of the intent log.
+    async fn is_modified_since(
+        self: &Rc<Self>,
+        head: &DatasetState,
+        snapshot: &DatasetState,
+    ) -> Result<bool> {
         let dirty = head.objset().is_some_and(|os| {
             let now = self.services.clock.open_txg();
             (0..=3).any(|back| os.is_dirty(ondisk::Txg(now.0.saturating_sub(back))))
         });
-        if !target.force && (written || dirty) {
-            return Err(DslError::Modified { name: name.clone() });
+        if dirty {
+            return Ok(true);
         }
-        // What the clone writes must be younger than the snapshot.
-        if txg.is_some_and(|txg| prev.phys().creation_txg >= txg) {
-            return Err(DslError::Again);
+        if head.phys().bp.birth().0 <= snapshot.phys().creation_txg {
+            return Ok(false);
         }
-        Ok(head)
+        let now = self.meta_dnode(head).await?;
+        let then = self.meta_dnode(snapshot).await?;
+        Ok(now != then)
+    }
+
+    async fn meta_dnode(self: &Rc<Self>, state: &DatasetState) -> Result<ondisk::DnodePhys> {
+        let phys = self.objset_phys_of(state.object, &state.phys().bp).await?;
+        Ok(phys.meta_dnode)
+    }
+
+    /// The snapshots between a head and the snapshot that its hidden clone was made of: they go.
+    async fn younger_snapshots(
+        self: &Rc<Self>,
+        head: &DatasetState,
+        clone: &DatasetState,
+        target: &ReceiveTarget,
+    ) -> Result<Vec<Rc<DatasetState>>> {
+        let name = &target.dataset;
+        let base = clone.phys().prev_snap_obj;
+        let mut at = head.phys().prev_snap_obj;
+        let mut younger = Vec::new();
+        while at != base {
+            let snapshot = self.load_dataset(ObjectId(at), None).await?;
+            let phys = snapshot.phys();
+            // Without -F, one was taken meanwhile.
+            if !target.force || phys.dir_obj != head.phys().dir_obj {
+                return Err(DslError::NoSource { name: name.clone() });
+            }
+            if snapshot.handles() != 0 || self.user_refs(&phys).await? > 0 {
+                return Err(DslError::Busy { name: name.clone() });
+            }
+            if phys.num_children > 1 {
+                return Err(DslError::HasClones { name: name.clone() });
+            }
+            at = phys.prev_snap_obj;
+            younger.push(snapshot);
+        }
+        Ok(younger)
     }
 
     async fn create_receive_clone(
         self: &Rc<Self>,
-        head: &Rc<DatasetState>,
+        (parent, base): &(Rc<DslDir>, Option<Rc<DatasetState>>),
+        target: &ReceiveTarget,
         begin: &Begin,
         tx: &Tx,
     ) -> Result<()> {
         assert!(tx.is_syncing(), "a receive begins in syncing context");
-        let parent = head.dir();
-        let prev = head.prev.borrow().clone();
-        let prev = prev.ok_or_else(|| DslError::corrupt("previous snapshot", head.object))?;
-        let kind = self.kind_of(&parent).await?;
-        let dir = self.create_dir(Some(&parent), CLONE_NAME, tx).await?;
-        let flags = prev.phys().flags & dataset_flags::CASE_INSENSITIVE;
-        let state = self
-            .create_head_from(&dir, &prev, flags | flags_of(begin), tx)
-            .await?;
-        dir.kind.set(Some(kind));
-        self.event(
-            "receive",
-            &self.name_of(&parent),
-            state.object,
-            String::new(),
-            tx,
-        );
-        Ok(())
+        let dir = self.create_dir(Some(parent), CLONE_NAME, tx).await?;
+        self.create_receiving_head(&dir, base.as_ref(), target, begin, tx)
+            .await
     }
 
     /// Waits for handles and for what is on its way to the disks.

@@ -1,6 +1,7 @@
 //! Records to a stream, with the running checksum.
 
 use codec::checksum::RunningFletcher4;
+use ondisk::NvList;
 use ondisk::stream::put_record_checksum;
 use ondisk::stream::{Begin, CHECKSUM_OFFSET, ObjectExtent, StreamKind, StreamRecord, TO_THE_END};
 
@@ -122,32 +123,39 @@ impl StreamWriter {
     }
 }
 
-/// Returns the records that open a package of streams: a BEGIN without a list of datasets, as `zfs send -I` writes it, and its END.
+/// Returns the records that open a package of streams: a BEGIN with the list of what is in it, which `zfs send -I` leaves empty, and
+/// its END.
 ///
 /// # Panics
-/// When the name has more than 255 bytes.
+/// When the name has more than 255 bytes, or the list 4 GiB.
 #[must_use]
-pub fn package_begin(to_name: &str) -> Vec<u8> {
+pub fn package_begin(to_name: &str, features: u64, list: &NvList) -> Vec<u8> {
+    let list = if list.is_empty() {
+        Vec::new()
+    } else {
+        list.encode_xdr()
+    };
     let begin = Begin {
         kind: StreamKind::Compound,
-        features: 0,
+        features,
         creation_time: 0,
         objset_type: 0,
         flags: 0,
         to_guid: 0,
         from_guid: 0,
         to_name: to_name.as_bytes().to_vec(),
-        payload_len: 0,
+        payload_len: u32::try_from(list.len()).expect("a list of names fits"),
     };
     let begin = StreamRecord::Begin(begin).encode();
     let mut sum = RunningFletcher4::default();
     sum.update(&begin);
+    sum.update(&list);
     let end = StreamRecord::End {
         checksum: sum.sums(),
         to_guid: 0,
     };
     // The ENDs of a package carry no running checksum. OpenZFS: lib/libzfs/libzfs_sendrecv.c, send_prelim_records.
-    [begin, end.encode()].concat()
+    [&begin[..], &list, &end.encode()].concat()
 }
 
 /// Returns the record that closes a package of streams.

@@ -43,6 +43,41 @@ pub(crate) async fn serve(listener: UnixListener, appliance: Arc<Appliance>) {
     }
 }
 
+/// How long a process that works for commands waits for the first of them.
+const FIRST_CLIENT: Duration = Duration::from_secs(10);
+
+/// Accepts clients until the last one has been served. The socket is gone when this returns.
+pub(crate) async fn serve_while_used(
+    listener: UnixListener,
+    socket: std::path::PathBuf,
+    appliance: Arc<Appliance>,
+) {
+    let mut clients = tokio::task::JoinSet::new();
+    let first = tokio::time::timeout(FIRST_CLIENT, listener.accept()).await;
+    if let Ok(Ok((stream, _))) = first {
+        clients.spawn(client(stream, appliance.clone()));
+    }
+    while !clients.is_empty() {
+        tokio::select! {
+            accepted = listener.accept() => if let Ok((stream, _)) = accepted {
+                clients.spawn(client(stream, appliance.clone()));
+            },
+            _ = clients.join_next() => {}
+        }
+    }
+    // Whoever comes from now on finds no socket; who has connected already is still served.
+    let _ = std::fs::remove_file(socket);
+    if let Ok(listener) = listener.into_std() {
+        while let Ok((stream, _)) = listener.accept() {
+            let stream = stream.set_nonblocking(true).map(|()| stream);
+            if let Ok(stream) = stream.and_then(UnixStream::from_std) {
+                clients.spawn(client(stream, appliance.clone()));
+            }
+        }
+    }
+    while clients.join_next().await.is_some() {}
+}
+
 /// The user at the other end; `None` for root and for the user that runs the appliance.
 fn subject(stream: &UnixStream) -> Option<Subject> {
     let nobody = Subject {

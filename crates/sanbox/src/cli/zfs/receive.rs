@@ -1,125 +1,201 @@
 //! `zfs receive`: makes snapshots of the streams on standard input.
 //!
-//! OpenZFS: cmd/zfs/zfs_main.c, lib/libzfs/libzfs_sendrecv.c (words, forms of the output).
+//! OpenZFS: cmd/zfs/zfs_main.c, zfs_do_receive (options, words).
 
-use std::time::Instant;
+use engine::property::{Attribute, Property, is_user_property};
+use engine::{EngineError, ReceiveNote, ReceiveRequest};
 
-use engine::{EngineError, PropertyQuery, ReceiveRequest};
-
-use crate::cli::format::nice_bytes;
 use crate::cli::getopt::Opt;
 use crate::cli::{Exit, Outcome, Session};
 
 #[derive(Default)]
 struct Options {
-    force: bool,
+    request: ReceiveRequest,
     verbose: bool,
     no_mount: bool,
+    abort: bool,
     /// The first option that we know and cannot do.
     unsupported: Option<char>,
 }
 
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
     let mut options = Options::default();
-    let operands = session.options(arguments, "o:x:dehMnuvFsAc", &[], |_, option| {
-        match option {
-            Opt::Short('F', _) => options.force = true,
-            Opt::Short('v', _) => options.verbose = true,
-            Opt::Short('u', _) => options.no_mount = true,
-            // Holds are not in the streams that are received, and mounts are never in the way.
-            Opt::Short('h' | 'M', _) => {}
-            Opt::Short(letter, _) => {
-                options.unsupported.get_or_insert(letter);
-            }
-            Opt::Long(..) => {}
-        }
-        Ok(())
+    let operands = session.options(arguments, "o:x:dehMnuvFsAc", &[], |session, option| {
+        take(session, option, &mut options)
     })?;
     let target = match operands.as_slice() {
         [] => return Err(session.misuse("missing snapshot argument")),
         [target] => target,
         _ => return Err(session.misuse("too many arguments")),
     };
+    if options.abort {
+        return abort(session, target, &options).await;
+    }
     if let Some(letter) = options.unsupported {
         return Err(session.fail(format!(
             "zfs receive -{letter}: not supported by this version of sanbox yet"
         )));
     }
-    let (dataset, snapshot) = match target.split_once('@') {
-        Some((dataset, snapshot)) => (dataset, Some(snapshot.to_owned())),
-        None => (target.as_str(), None),
+    options.request.target.clone_from(target);
+    receive(session, &options).await
+}
+
+fn take(session: &Session, option: Opt, options: &mut Options) -> Outcome {
+    let Opt::Short(letter, value) = option else {
+        return Ok(());
     };
-    let pool = session.appliance.pool_of(dataset).await;
-    let pool =
-        pool.map_err(|_| session.fail(format!("cannot open '{dataset}': dataset does not exist")))?;
-    let existed = pool.dataset(dataset, &PropertyQuery::None).await.is_ok();
-    let Some(input) = &session.input else {
-        return Err(session.fail("cannot receive: there is no input"));
-    };
-    let began = Instant::now();
-    let request = ReceiveRequest {
-        dataset: dataset.to_owned(),
-        snapshot,
-        force: options.force,
-    };
-    let stream = pool.receive(request).await;
-    let stream = stream.map_err(|error| refused(session, &error))?;
-    while let Some(chunk) = input.next().await {
-        if !stream.write(chunk).await {
-            break;
+    let request = &mut options.request;
+    match letter {
+        'F' => request.force = true,
+        's' => request.resumable = true,
+        'n' => request.dry_run = true,
+        'h' => request.without_holds = true,
+        'v' => options.verbose = true,
+        'u' => options.no_mount = true,
+        'A' => options.abort = true,
+        'd' | 'e' => {
+            if (letter == 'd' && request.last_element) || (letter == 'e' && request.without_pool) {
+                return Err(
+                    session.misuse("invalid option combination: -d and -e are mutually exclusive")
+                );
+            }
+            request.without_pool |= letter == 'd';
+            request.last_element |= letter == 'e';
         }
-    }
-    let received = stream.finish().await;
-    let received = received.map_err(|error| refused(session, &error))?;
-    if received.iter().any(|one| one.without_properties) {
-        session.out.error(
-            "warning: the stream carries properties or holds, which are not taken over by this version of sanbox yet",
-        );
-    }
-    if options.verbose {
-        for one in &received {
-            let kind = if one.incremental {
-                "incremental"
-            } else {
-                "full"
+        'o' => {
+            let value = value.unwrap_or_default();
+            let Some((name, value)) = value.split_once('=') else {
+                return Err(session.misuse("missing '=' for property=value argument"));
             };
-            session.out.line(format!(
-                "receiving {kind} stream of {} into {}",
-                one.from, one.name
-            ));
-            let seconds = began.elapsed().as_secs_f64().max(0.01);
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                clippy::cast_precision_loss,
-                reason = "a rate that is shown with three digits"
-            )]
-            let rate = (one.bytes as f64 / seconds) as u64;
-            session.out.line(format!(
-                "received {} stream in {seconds:.2} seconds ({}/sec)",
-                nice_bytes(one.bytes),
-                nice_bytes(rate)
-            ));
+            check_once(session, options, name)?;
+            check_property(session, name)?;
+            if name == Property::Origin.name() {
+                options.request.origin = Some(value.to_owned());
+            } else {
+                let set = &mut options.request.overrides.set;
+                set.push((name.to_owned(), value.to_owned()));
+            }
         }
-    }
-    session.record(&pool).await;
-    if !existed && !options.no_mount {
-        session.appliance.mount_created(&pool, dataset).await;
+        'x' => {
+            let name = value.unwrap_or_default();
+            if name.contains('=') {
+                return Err(session.misuse("invalid property name"));
+            }
+            check_once(session, options, &name)?;
+            check_property(session, &name)?;
+            options.request.overrides.excluded.push(name);
+        }
+        // Mounts are never in the way: what is open is read anew.
+        'M' => {}
+        other => {
+            options.unsupported.get_or_insert(other);
+        }
     }
     Ok(())
 }
 
-fn refused(session: &Session, error: &EngineError) -> Exit {
-    match error {
-        EngineError::NoSource(_) | EngineError::Modified(_) => {
-            session.fail(format!("cannot receive incremental stream: {error}"))
+fn check_once(session: &Session, options: &Options, name: &str) -> Outcome {
+    let overrides = &options.request.overrides;
+    let known = overrides.excluded.iter().any(|known| known == name)
+        || overrides.set.iter().any(|(known, _)| known == name);
+    if known {
+        return Err(session.misuse(format!("property '{name}' specified multiple times")));
+    }
+    Ok(())
+}
+
+/// Properties that cannot be received otherwise than they come.
+// OpenZFS: lib/libzfs/libzfs_sendrecv.c, zfs_receive_checkprops
+fn check_property(session: &Session, name: &str) -> Outcome {
+    let allowed = match Property::from_name(name) {
+        Some(Property::Origin | Property::Encryption | Property::KeyFormat) => true,
+        Some(Property::KeyLocation | Property::Pbkdf2Iters) => true,
+        Some(Property::Version | Property::VolSize) => false,
+        Some(native) => native.descriptor().attribute != Attribute::ReadOnly && !native.set_once(),
+        None => is_user_property(name),
+    };
+    if allowed {
+        return Ok(());
+    }
+    Err(session.fail(format!(
+        "cannot receive: cannot receive: invalid property '{name}'"
+    )))
+}
+
+/// `-A`: what an interrupted receive left is destroyed.
+async fn abort(session: &Session, dataset: &str, options: &Options) -> Outcome {
+    let request = &options.request;
+    if request.without_pool
+        || request.last_element
+        || request.dry_run
+        || request.resumable
+        || options.no_mount
+    {
+        return Err(session.misuse("invalid option"));
+    }
+    let missing = || session.fail(format!("cannot open '{dataset}': dataset does not exist"));
+    let pool = session.appliance.pool_of(dataset).await;
+    let pool = pool.map_err(|_| missing())?;
+    match pool.abort_receive(dataset).await {
+        Ok(()) => {
+            session.record(&pool).await;
+            session.appliance.datasets_changed().await;
+            Ok(())
         }
-        EngineError::DatasetExists(name) if !name.contains('@') => session.fail(format!(
-            "cannot receive new filesystem stream: destination '{name}' exists\nmust specify -F to overwrite it"
-        )),
-        EngineError::DatasetNotFound(name) => session.fail(format!(
-            "cannot receive incremental stream: destination '{name}' does not exist"
-        )),
+        Err(EngineError::DatasetNotFound(_)) => Err(missing()),
+        Err(error @ EngineError::NothingToResume(_)) => Err(session.fail(error.to_string())),
+        Err(error) => Err(session.fail(format!("cannot destroy '{dataset}': {error}"))),
+    }
+}
+
+async fn receive(session: &Session, options: &Options) -> Outcome {
+    let target = &options.request.target;
+    let dataset = target.split('@').next().unwrap_or_default();
+    let pool = session.appliance.pool_of(dataset).await;
+    let pool =
+        pool.map_err(|_| session.fail(format!("cannot open '{dataset}': dataset does not exist")))?;
+    let Some(input) = &session.input else {
+        return Err(session.fail("cannot receive: there is no input"));
+    };
+    let refused = |error: EngineError| match error {
+        EngineError::Receive(message) => session.fail(message),
         other => session.fail(format!("cannot receive: {other}")),
+    };
+    let stream = pool.receive(options.request.clone()).await;
+    let stream = stream.map_err(refused)?;
+    while let Some(chunk) = input.next().await {
+        let more = stream.write(chunk).await;
+        tell(session, options, &stream.take_notes());
+        if !more {
+            break;
+        }
+        session.out.flush().await?;
+    }
+    let (new, notes, result) = stream.finish().await;
+    tell(session, options, &notes);
+    if !options.request.dry_run {
+        session.record(&pool).await;
+    }
+    if !options.no_mount {
+        for dataset in &new {
+            session.appliance.mount_created(&pool, dataset).await;
+        }
+    }
+    session.appliance.datasets_changed().await;
+    match result {
+        Ok(()) => Ok(()),
+        // It was told what could not be done.
+        Err(EngineError::ReceivedPartly) => Err(Exit(1)),
+        Err(error) => Err(refused(error)),
+    }
+}
+
+fn tell(session: &Session, options: &Options, notes: &[ReceiveNote]) {
+    for note in notes {
+        match note {
+            ReceiveNote::Progress(text) if options.verbose => session.out.line(text),
+            ReceiveNote::Progress(_) => {}
+            ReceiveNote::Warning(text) => session.out.error(text),
+        }
     }
 }

@@ -5,13 +5,14 @@
 use std::time::{Duration, Instant};
 
 use engine::property::DatasetKind;
-use engine::stream::{SendOptions, package_begin, package_end};
-use engine::{DatasetFilter, EngineError, PoolHandle, PropertyQuery, SendRequest};
+use engine::stream::{NvList, SendOptions, SendResume, package_end, unpack_token};
+use engine::{EngineError, PoolHandle, PropertyQuery, SendPackageRequest, SendPlan, SendRequest};
 
 use super::open;
 use crate::cli::format::{clock, nice_bytes, nice_number};
 use crate::cli::getopt::{Long, Opt};
 use crate::cli::out::Stream;
+use crate::cli::zstream::nvlist;
 use crate::cli::{Exit, Outcome, Session};
 
 /// How often the progress is told.
@@ -48,6 +49,13 @@ struct Options {
     from: Option<String>,
     /// Every snapshot from the one it counts from is sent (`-I`).
     all_between: bool,
+    recursive: bool,
+    properties: bool,
+    received_only: bool,
+    holds: bool,
+    skip_missing: bool,
+    excluded: Vec<String>,
+    token: Option<String>,
     stream: SendOptions,
     verbose: bool,
     progress: bool,
@@ -55,6 +63,13 @@ struct Options {
     dry_run: bool,
     /// The first option that we know and cannot do.
     unsupported: Option<String>,
+}
+
+impl Options {
+    /// Something goes along besides the streams.
+    fn has_list(&self) -> bool {
+        self.properties || self.received_only || self.holds
+    }
 }
 
 pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
@@ -66,39 +81,227 @@ pub(super) async fn run(session: &Session, arguments: &[String]) -> Outcome {
         |session, option| take(session, option, &mut options),
     )?;
     options.verbose |= options.parsable;
-    let name = match operands.as_slice() {
-        [] => return Err(session.misuse("missing snapshot argument")),
-        [name] => name,
-        _ => return Err(session.misuse("too many arguments")),
-    };
     if let Some(what) = &options.unsupported {
         return Err(session.fail(format!(
             "zfs send {what}: not supported by this version of sanbox yet"
         )));
     }
-    let from = options
-        .from
-        .take()
-        .map(|from| full_name(session, name, from));
+    if !options.excluded.is_empty() && !options.recursive {
+        return Err(session.fail("Cannot specify dataset exclusion (-X) on a non-recursive send."));
+    }
+    if let Some(token) = options.token.take() {
+        if options.from.is_some() || options.recursive || options.has_list() {
+            return Err(session.misuse("invalid flags combined with -t"));
+        }
+        if !operands.is_empty() {
+            return Err(session.misuse("too many arguments"));
+        }
+        return resume(session, &token, &options).await;
+    }
+    let name = match operands.as_slice() {
+        [] => return Err(session.misuse("missing snapshot argument")),
+        [name] => name,
+        _ => return Err(session.misuse("too many arguments")),
+    };
+    if options.skip_missing && !options.recursive {
+        return Err(
+            session.misuse("skip-missing flag can only be used in conjunction with replicate")
+        );
+    }
     let (pool, info) = open(session, name, &PropertyQuery::None).await?;
     if info.kind != DatasetKind::Snapshot {
+        if options.recursive || options.all_between {
+            return Err(session.fail("Error: Unsupported flag with filesystem or bookmark."));
+        }
         return Err(session.fail(format!(
             "cannot send '{name}': sending what is no snapshot is not supported by this version of sanbox yet"
         )));
     }
+    if options.recursive || options.all_between {
+        return send_several(session, &pool, name, &options).await;
+    }
+    let from = options.from.clone();
+    let from = from.map(|from| full_name(session, name, from));
     if let Some(from) = from.as_deref().filter(|from| from.contains('@')) {
         open(session, from, &PropertyQuery::None).await?;
     }
-    let requests = if options.all_between {
-        all_between(session, &pool, name, from.as_deref(), &options).await?
-    } else {
-        vec![SendRequest {
+    let mut plan = SendPlan {
+        streams: vec![SendRequest {
             snapshot: name.clone(),
             from,
             options: options.stream,
-        }]
+            resume: None,
+        }],
+        ..SendPlan::default()
     };
-    send(session, &pool, name, &requests, &options).await
+    if options.has_list() {
+        let request = SendPackageRequest {
+            single: true,
+            ..package_request(name, &options)
+        };
+        plan.head = planned(session, &pool, request).await?.head;
+    }
+    send(session, &pool, &plan, &options).await
+}
+
+fn package_request(name: &str, options: &Options) -> SendPackageRequest {
+    SendPackageRequest {
+        snapshot: name.to_owned(),
+        recursive: options.recursive,
+        all_between: options.all_between,
+        properties: options.properties,
+        received_only: options.received_only,
+        holds: options.holds,
+        skip_missing: options.skip_missing,
+        excluded: options.excluded.clone(),
+        options: options.stream,
+        ..SendPackageRequest::default()
+    }
+}
+
+async fn planned(
+    session: &Session,
+    pool: &PoolHandle,
+    request: SendPackageRequest,
+) -> Result<SendPlan, Exit> {
+    let name = request.snapshot.clone();
+    let plan = pool.plan_send(request).await;
+    plan.map_err(|error| session.fail(format!("warning: cannot send '{name}': {error}")))
+}
+
+/// `-R` and `-I`: a package of streams.
+// OpenZFS: cmd/zfs/zfs_main.c, zfs_do_send; lib/libzfs/libzfs_sendrecv.c, zfs_send_cb_impl
+async fn send_several(
+    session: &Session,
+    pool: &PoolHandle,
+    name: &str,
+    options: &Options,
+) -> Outcome {
+    let mut request = package_request(name, options);
+    let head = name.split('@').next().unwrap_or_default();
+    if let Some(from) = &options.from {
+        if from.contains('#') {
+            return Err(session.fail("Error: multiple snapshots cannot be sent from a bookmark."));
+        }
+        let origin = PropertyQuery::Named(vec!["origin".to_owned()]);
+        let (_, info) = open(session, head, &origin).await?;
+        let origin = info.property("origin");
+        let origin = origin.and_then(|origin| origin.value.text());
+        if origin == Some(from.as_str()) {
+            request.from_origin = true;
+        } else {
+            let (dataset, short) = from.split_once('@').unwrap_or(("", from));
+            if !dataset.is_empty() && dataset != head {
+                return Err(session.misuse("incremental source must be in same filesystem"));
+            }
+            if short.contains(['@', '/']) {
+                return Err(session.misuse("invalid incremental source"));
+            }
+            open(session, &format!("{head}@{short}"), &PropertyQuery::None).await?;
+            request.from = Some(short.to_owned());
+        }
+    }
+    // Without a place to count from, -R sends all snapshots.
+    request.all_between |= options.recursive && request.from.is_none();
+    let plan = planned(session, pool, request).await?;
+    for warning in &plan.warnings {
+        session.out.error(warning);
+    }
+    if plan.incomplete && plan.streams.is_empty() {
+        return Err(Exit(1));
+    }
+    // A dataset below that has no such snapshot: nothing is sent.
+    if plan
+        .warnings
+        .iter()
+        .any(|text| text.starts_with("cannot send"))
+    {
+        return Err(session.fail(format!("warning: cannot send '{name}': backup failed")));
+    }
+    send(session, pool, &plan, options).await?;
+    if plan.incomplete {
+        return Err(Exit(1));
+    }
+    Ok(())
+}
+
+/// `-t`: the rest of a stream whose receive was interrupted.
+// OpenZFS: lib/libzfs/libzfs_sendrecv.c, zfs_send_resume_impl_cb_impl
+async fn resume(session: &Session, token: &str, options: &Options) -> Outcome {
+    let fail = |why: String| session.fail(format!("cannot resume send: {why}"));
+    let list = unpack_token(token).map_err(|error| fail(error.to_string()))?;
+    if options.verbose {
+        let mut text = b"resume token contents:\n".to_vec();
+        if nvlist::print(&mut text, &list, 0).is_ok() {
+            tell(session, &String::from_utf8_lossy(&text), options);
+        }
+    }
+    let (Some(name), Some(object), Some(offset), Some(to_guid)) = (
+        list.str("toname"),
+        list.u64("object"),
+        list.u64("offset"),
+        list.u64("toguid"),
+    ) else {
+        return Err(fail("resume token is corrupt".to_owned()));
+    };
+    let dataset = name.split('@').next().unwrap_or_default();
+    let gone = || {
+        fail(format!(
+            "'{name}' used in the initial send no longer exists"
+        ))
+    };
+    let pool = session.appliance.pool_of(dataset).await;
+    let pool = pool.map_err(|_| gone())?;
+    let Some(snapshot) = by_guid(&pool, dataset, to_guid, false).await else {
+        if pool.dataset(name, &PropertyQuery::None).await.is_ok() {
+            return Err(fail(format!(
+                "'{name}' is no longer the same snapshot used in the initial send"
+            )));
+        }
+        return Err(gone());
+    };
+    let from = match list.u64("fromguid").filter(|guid| *guid != 0) {
+        None => None,
+        Some(guid) => match by_guid(&pool, dataset, guid, true).await {
+            Some(from) => Some(from),
+            None => {
+                return Err(fail(format!(
+                    "incremental source {guid:#x} no longer exists"
+                )));
+            }
+        },
+    };
+    let mut stream = options.stream;
+    may_contain(&list, &mut stream);
+    let plan = SendPlan {
+        streams: vec![SendRequest {
+            snapshot,
+            from,
+            options: stream,
+            resume: Some(SendResume { object, offset }),
+        }],
+        ..SendPlan::default()
+    };
+    send(session, &pool, &plan, options).await
+}
+
+/// What the stream was begun with, it goes on with.
+fn may_contain(token: &NvList, stream: &mut SendOptions) {
+    stream.large_blocks |= token.has("largeblockok");
+    stream.embedded |= token.has("embedok");
+    stream.compressed |= token.has("compressok");
+}
+
+/// A snapshot or bookmark by its guid: of the dataset named in the token, else of those around it.
+async fn by_guid(pool: &PoolHandle, dataset: &str, guid: u64, bookmarks: bool) -> Option<String> {
+    let mut at = dataset;
+    loop {
+        let found = pool.snapshot_of_guid(at, guid, bookmarks).await;
+        if let Ok(Some(name)) = found {
+            return Some(name);
+        }
+        at = at.rsplit_once('/')?.0;
+    }
 }
 
 fn take(session: &Session, option: Opt, options: &mut Options) -> Outcome {
@@ -112,6 +315,17 @@ fn take(session: &Session, option: Opt, options: &mut Options) -> Outcome {
         'i' | 'I' => {
             options.from = value;
             options.all_between = letter == 'I';
+        }
+        'R' => options.recursive = true,
+        'p' => options.properties = true,
+        'b' => options.received_only = true,
+        'h' => options.holds = true,
+        's' => options.skip_missing = true,
+        't' => options.token = value,
+        'X' => {
+            let names = value.unwrap_or_default();
+            let names = names.split(',').map(str::to_owned);
+            options.excluded.extend(names);
         }
         'L' => options.stream.large_blocks = true,
         'e' => options.stream.embedded = true,
@@ -185,66 +399,16 @@ fn full_name(session: &Session, to: &str, from: String) -> String {
     }
 }
 
-/// The streams of `-I`: one for each snapshot after `from`, up to the one named.
-async fn all_between(
-    session: &Session,
-    pool: &PoolHandle,
-    name: &str,
-    from: Option<&str>,
-    options: &Options,
-) -> Result<Vec<SendRequest>, Exit> {
-    let from = from.unwrap_or_default();
-    let head = name.split('@').next().unwrap_or_default();
-    if from.split('@').next() != Some(head) {
-        return Err(session.fail("incremental source must be in same filesystem"));
-    }
-    let filter = DatasetFilter {
-        root: head.to_owned(),
-        depth: Some(1),
-        kinds: vec![DatasetKind::Snapshot],
-    };
-    let listed = pool.datasets(&filter, &PropertyQuery::None).await;
-    let listed = listed.map_err(|error| session.fail(format!("cannot open '{head}': {error}")))?;
-    let mut snapshots: Vec<_> = listed
-        .into_iter()
-        .filter(|info| info.name.split('@').next() == Some(head))
-        .map(|info| (info.create_txg, info.name))
-        .collect();
-    snapshots.sort();
-    let place = |wanted: &str| snapshots.iter().position(|(_, name)| name == wanted);
-    let (Some(first), Some(last)) = (place(from), place(name)) else {
-        return Err(session.fail(format!("cannot open '{from}': dataset does not exist")));
-    };
-    if first >= last {
-        return Err(session.fail(format!(
-            "warning: cannot send '{name}': not an earlier snapshot from the same fs"
-        )));
-    }
-    let pairs = snapshots[first..=last].windows(2);
-    Ok(pairs
-        .map(|pair| SendRequest {
-            snapshot: pair[1].1.clone(),
-            from: Some(pair[0].1.clone()),
-            options: options.stream,
-        })
-        .collect())
-}
-
-async fn send(
-    session: &Session,
-    pool: &PoolHandle,
-    name: &str,
-    requests: &[SendRequest],
-    options: &Options,
-) -> Outcome {
+async fn send(session: &Session, pool: &PoolHandle, plan: &SendPlan, options: &Options) -> Outcome {
+    let several = options.recursive || options.all_between;
     if options.verbose || options.dry_run {
         let mut total = 0;
-        for request in requests {
+        for request in &plan.streams {
             let size = pool.send_size(request.clone()).await;
             let size = size.map_err(|error| refused(session, request, &error))?;
             total += size;
             if options.verbose {
-                tell_size(session, request, size, options);
+                tell_size(session, request, size, several, options);
             }
         }
         if options.verbose {
@@ -255,13 +419,11 @@ async fn send(
     if options.dry_run {
         return Ok(());
     }
-    if options.all_between {
-        session.out.push(Stream::Out, &package_begin(name));
-    }
-    for request in requests {
+    session.out.push(Stream::Out, &plan.head);
+    for request in &plan.streams {
         copy(session, pool, request, options).await?;
     }
-    if options.all_between {
+    if !plan.head.is_empty() {
         session.out.push(Stream::Out, &package_end());
     }
     Ok(())
@@ -299,12 +461,19 @@ async fn copy(
     Ok(())
 }
 
-fn tell_size(session: &Session, request: &SendRequest, size: u64, options: &Options) {
+fn tell_size(
+    session: &Session,
+    request: &SendRequest,
+    size: u64,
+    several: bool,
+    options: &Options,
+) {
     let SendRequest { snapshot, from, .. } = request;
-    // Of several streams, each names the snapshot before it without its dataset.
-    let from = from.as_deref().map(|from| match from.split_once('@') {
-        Some((_, short)) if options.all_between => short,
-        _ => from,
+    let head = snapshot.split('@').next();
+    // Of several streams, each names the snapshot before it without its dataset, and a clone's origin not at all.
+    let from = from.as_deref().and_then(|from| match from.split_once('@') {
+        Some((dataset, short)) if several => (Some(dataset) == head).then_some(short),
+        _ => Some(from),
     });
     let text = match (options.parsable, from) {
         (true, Some(from)) => format!("incremental\t{from}\t{snapshot}\t{size}\n"),

@@ -1,7 +1,7 @@
 //! `zstream`: looks into send streams, without a pool. Called as `sanbox zstream`, or through a link of that name.
 
 mod dump;
-mod nvlist;
+pub(crate) mod nvlist;
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, IsTerminal as _, Read, Write as _};
@@ -14,6 +14,8 @@ Available commands are:
 \tzstream dump [-vCd] FILE
 \t... | zstream dump [-vCd]
 
+\tzstream token resume_token
+
 ";
 
 const ON_A_TERMINAL: &str = "Error: The send stream is a binary format and can not be read from a
@@ -24,6 +26,7 @@ specified as a command-line argument.";
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
     match arguments.split_first() {
         Some((command, rest)) if command == "dump" => dump(rest),
+        Some((command, rest)) if command == "token" => token(rest),
         Some((command, _)) if command == "--help" || command == "-h" => {
             eprint!("{USAGE}");
             ExitCode::SUCCESS
@@ -35,6 +38,23 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
 fn usage() -> ExitCode {
     eprint!("{USAGE}");
     ExitCode::FAILURE
+}
+
+/// What the token of an interrupted receive says.
+fn token(arguments: &[String]) -> ExitCode {
+    let [token] = arguments else {
+        return usage();
+    };
+    match engine::stream::unpack_token(token) {
+        Ok(list) => match nvlist::print(&mut io::stdout().lock(), &list, 0) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        },
+        Err(error) => {
+            eprintln!("Unable to parse resume token: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn dump(arguments: &[String]) -> ExitCode {

@@ -8,7 +8,7 @@ use engine::stream::{NvList, NvValue};
 ///
 /// # Errors
 /// Of `out`.
-pub(super) fn print(out: &mut dyn Write, list: &NvList, depth: usize) -> io::Result<()> {
+pub(crate) fn print(out: &mut dyn Write, list: &NvList, depth: usize) -> io::Result<()> {
     let tabs = "\t".repeat(depth);
     writeln!(out, "{tabs}nvlist version: 0")?;
     // The outermost list's pairs stand further right than its heading; those of inner lists too.
