@@ -74,8 +74,8 @@ fn lines_have_time_level_and_module() {
     );
     assert!(
         place
-            .run("sanbox log smb=info")
-            .starts_with("! 'smb' is not a module"),
+            .run("sanbox log afp=info")
+            .starts_with("! 'afp' is not a module"),
         "a module is checked"
     );
     assert_eq!(place.run("sanbox log control=info"), "");

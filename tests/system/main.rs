@@ -37,6 +37,7 @@ mod received;
 mod receiving;
 mod removal;
 mod rpc;
+mod smb;
 mod snapdir;
 mod streams;
 mod tour;

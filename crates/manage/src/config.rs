@@ -46,6 +46,8 @@ pub struct Config {
     pub nbd: Nbd,
     /// Volumes by iSCSI.
     pub iscsi: Iscsi,
+    /// File systems by SMB.
+    pub smb: Smb,
     /// Mounting on this machine.
     pub mount: Mount,
     /// Metrics for Prometheus.
@@ -217,6 +219,47 @@ impl Default for Iscsi {
     }
 }
 
+/// Settings of SMB, which Samba serves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Smb {
+    /// TCP port; 0 is no SMB. Clients of Windows and macOS find no other port than 445.
+    pub port: u16,
+    /// The workgroup that Windows shows.
+    pub workgroup: String,
+    /// Clients have to sign what they send.
+    pub signing_required: bool,
+    /// Whether clients encrypt what they send; a share can ask for more.
+    pub encryption: SmbEncryption,
+    /// Clients at once; more are turned away.
+    pub clients_max: usize,
+}
+
+/// Whether clients of SMB encrypt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SmbEncryption {
+    /// Those that want to.
+    #[default]
+    Enabled,
+    /// All: SMB 3 and newer.
+    Required,
+    /// None.
+    Off,
+}
+
+impl Default for Smb {
+    fn default() -> Self {
+        Self {
+            port: 445,
+            workgroup: "WORKGROUP".to_owned(),
+            signing_required: false,
+            encryption: SmbEncryption::Enabled,
+            clients_max: 1000,
+        }
+    }
+}
+
 /// Settings of mounting by FUSE.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -266,6 +309,17 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self, String> {
         let config: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         config.memory_bytes().map_err(|error| error.to_string())?;
+        let word = |name: &str| {
+            let fits =
+                |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
+            !name.is_empty() && name.len() <= 15 && name.chars().all(fits)
+        };
+        if !word(&config.smb.workgroup) {
+            return Err(format!(
+                "[smb] workgroup: '{}' is no name of 1 to 15 letters and digits",
+                config.smb.workgroup
+            ));
+        }
         Ok(config)
     }
 
@@ -306,6 +360,8 @@ mod tests {
             ("[nfs]\nport = 99999", "99999"),
             ("listen = ['nowhere']", "listen"),
             ("memory = 'lots'", "lots"),
+            ("[smb]\nworkgroup = 'a b'", "workgroup"),
+            ("[smb]\nencryption = 'perhaps'", "perhaps"),
         ] {
             let message = Config::parse(text).expect_err(text);
             assert!(message.contains(needle), "{text}: {message}");

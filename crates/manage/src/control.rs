@@ -152,7 +152,7 @@ pub fn reads_input(tool: &str, arguments: &[String]) -> bool {
 #[must_use]
 pub fn asks_password(arguments: &[String]) -> bool {
     let words: Vec<_> = arguments.iter().take(2).map(String::as_str).collect();
-    matches!(words[..], ["user", "add" | "passwd"])
+    matches!(words[..], ["user", "add" | "passwd"] | ["smb", "passwd"])
         && !arguments
             .iter()
             .any(|word| word.starts_with("--password-file") || word == "--no-password")

@@ -17,6 +17,7 @@ pub mod control;
 pub mod database;
 pub mod jobs;
 pub mod policy;
+pub mod samba;
 pub mod secret;
 pub mod state;
 pub mod targets;

@@ -32,6 +32,7 @@ use crate::serve::nbd;
 use manage::api::Share;
 
 use crate::serve::shares::Shares;
+use crate::serve::smb::Smb;
 use crate::tuning::{self, Tunables};
 
 pub(crate) use manage::state::CachedPool;
@@ -42,6 +43,20 @@ const DEVICE_TIMEOUT: Duration = Duration::from_secs(5);
 const STALE_MOUNTS_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait before trying again.
 const DEVICE_PAUSE: Duration = Duration::from_millis(50);
+
+/// A protocol by which file systems are shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ShareProtocol {
+    /// NFS.
+    Nfs,
+    /// SMB.
+    Smb,
+}
+
+impl ShareProtocol {
+    /// All of them.
+    pub(crate) const ALL: [Self; 2] = [Self::Nfs, Self::Smb];
+}
 
 /// A pool that the state directory knows as imported.
 #[allow(clippy::large_enum_variant, reason = "few at a time, and not for long")]
@@ -95,6 +110,8 @@ pub(crate) struct Appliance {
     nbd: OnceLock<nbd::Server>,
     /// Present in a daemon that serves iSCSI.
     iscsi: OnceLock<Iscsi>,
+    /// Present in a daemon that serves SMB.
+    smb: OnceLock<Smb>,
     /// Present in a daemon that makes block devices of volumes.
     devices: OnceLock<Devices>,
     /// Present in a daemon, and in a command about what it holds.
@@ -157,6 +174,7 @@ impl Appliance {
             shares: OnceLock::new(),
             nbd: OnceLock::new(),
             iscsi: OnceLock::new(),
+            smb: OnceLock::new(),
             devices: OnceLock::new(),
             api: OnceLock::new(),
         }))
@@ -178,6 +196,7 @@ impl Appliance {
             shares: OnceLock::new(),
             nbd: OnceLock::new(),
             iscsi: OnceLock::new(),
+            smb: OnceLock::new(),
             devices: OnceLock::new(),
             api: OnceLock::new(),
         })
@@ -193,6 +212,9 @@ impl Appliance {
         }
         if let Some(iscsi) = self.iscsi.get() {
             iscsi.close().await;
+        }
+        if let Some(smb) = self.smb.get() {
+            smb.close().await;
         }
         if let Some(devices) = self.devices.get() {
             devices.close().await;
@@ -242,6 +264,19 @@ impl Appliance {
     /// Takes the iSCSI target along.
     pub(crate) fn serve_iscsi(&self, server: Iscsi) {
         let _ = self.iscsi.set(server);
+    }
+
+    /// Takes the SMB service along.
+    pub(crate) fn serve_smb(&self, smb: Smb) {
+        let _ = self.smb.set(smb);
+    }
+
+    /// Returns what is shared by SMB and what its clients do; `None` in a process that does not serve it.
+    pub(crate) async fn smb_status(&self) -> Option<manage::samba::status::SmbStatus> {
+        match self.smb.get() {
+            Some(smb) => Some(smb.status().await),
+            None => None,
+        }
     }
 
     /// Takes the block devices of volumes along.
@@ -789,6 +824,9 @@ impl Appliance {
         if let Some(shares) = self.shares.get() {
             shares.withdraw_pool(&self.engine, name).await;
         }
+        if let Some(smb) = self.smb.get() {
+            smb.withdraw_pool(name).await;
+        }
         let cachefile = pool.cache_entry().await.ok().and_then(|(path, _)| path);
         let ended = self.engine.end_pool(name, ending).await;
         if ended.is_ok() {
@@ -829,24 +867,43 @@ impl Appliance {
         if let Some(iscsi) = self.iscsi.get() {
             iscsi.follow().await;
         }
+        if let Some(smb) = self.smb.get() {
+            smb.follow().await;
+        }
         if let Some(devices) = self.devices.get() {
             devices.follow().await;
         }
     }
 
-    /// Shares again what was withdrawn: one dataset, or all.
-    pub(crate) async fn share_again(&self, guid: Option<u64>) {
-        if let Some(shares) = self.shares.get() {
+    /// Shares again what was withdrawn: one dataset, or all; by these protocols.
+    pub(crate) async fn share_again(&self, guid: Option<u64>, protocols: &[ShareProtocol]) {
+        if protocols.contains(&ShareProtocol::Nfs)
+            && let Some(shares) = self.shares.get()
+        {
             shares.restore(guid);
             shares.refresh(&self.engine).await;
         }
+        if protocols.contains(&ShareProtocol::Smb)
+            && let Some(smb) = self.smb.get()
+        {
+            smb.restore(guid);
+            smb.follow().await;
+        }
     }
 
-    /// Withdraws the share of a dataset until `zfs share` or the next start.
-    pub(crate) async fn unshare(&self, guid: u64) {
-        if let Some(shares) = self.shares.get() {
+    /// Withdraws the share of a dataset by these protocols, until `zfs share` or the next start.
+    pub(crate) async fn unshare(&self, guid: u64, protocols: &[ShareProtocol]) {
+        if protocols.contains(&ShareProtocol::Nfs)
+            && let Some(shares) = self.shares.get()
+        {
             shares.withdraw(guid);
             shares.refresh(&self.engine).await;
+        }
+        if protocols.contains(&ShareProtocol::Smb)
+            && let Some(smb) = self.smb.get()
+        {
+            smb.withdraw(guid);
+            smb.follow().await;
         }
     }
 
@@ -946,6 +1003,9 @@ impl Appliance {
             .any(|(dataset, _)| dataset == name)
         {
             self.mounts.unmount_name(name, false).await?;
+        }
+        if let Some(smb) = self.smb.get() {
+            smb.withdraw_dataset(name).await;
         }
         Ok(())
     }
@@ -1144,6 +1204,12 @@ fn cached_vdevs(vdevs: &[VdevStatus]) -> Vec<CachedVdev> {
 
 /// Says what is wrong with the share options among some settings, if anything.
 pub(crate) fn check_share_settings(settings: &[(String, String)]) -> Option<String> {
+    let smb = settings.iter().find(|(name, _)| name == "sharesmb");
+    if let Some(error) = smb.and_then(|(_, value)| manage::samba::share::parse(value).err()) {
+        return Some(format!(
+            "'sharesmb' cannot be set to invalid options: {error}"
+        ));
+    }
     let (_, value) = settings.iter().find(|(name, _)| name == "sharenfs")?;
     if matches!(value.as_str(), "on" | "off") {
         return None;

@@ -37,9 +37,12 @@ pub(crate) const NFS: &str = "nfs";
 /// Snapshot policies.
 pub(crate) const POLICY: &str = "policy";
 
+/// SMB: Samba, and which datasets are shared by it.
+pub(crate) const SMB: &str = "smb";
+
 /// All modules, as levels and lines name them.
 const MODULES: &[&str] = &[
-    SANBOX, CONSOLE, CONTROL, DEVICES, ISCSI, MOUNT, NBD, NFS, POLICY,
+    SANBOX, CONSOLE, CONTROL, DEVICES, ISCSI, MOUNT, NBD, NFS, POLICY, SMB,
 ];
 
 /// Which events are written: a level for all, and others for single modules.
@@ -225,8 +228,8 @@ mod tests {
             "'loud' is not a level (off, error, warn, info, debug or trace)",
         );
         check(
-            "smb=info",
-            "'smb' is not a module of the log (they are sanbox, console, control, devices, iscsi, mount, nbd, nfs)",
+            "afp=info",
+            "'afp' is not a module of the log (they are sanbox, console, control, devices, iscsi, mount, nbd, nfs, policy, smb)",
         );
     }
 }

@@ -45,6 +45,11 @@ fn main() -> ExitCode {
     {
         return serve::fuse::guard::main(process);
     }
+    if let [word, directory] = arguments.as_slice()
+        && word == serve::smb::COMMAND
+    {
+        return serve::smb::main(directory);
+    }
     // It needs neither a daemon nor a state directory.
     if own == "zstream" {
         return cli::zstream::main(&arguments);

@@ -152,6 +152,7 @@ pub const CALLS: &[(Method, &str, Access)] = &[
         "/api/v1/files/content",
         Access::Role(Role::Operator),
     ),
+    (Method::GET, "/api/v1/smb", Access::Role(Role::Viewer)),
     // Which role a command needs, the command decides.
     (
         Method::POST,

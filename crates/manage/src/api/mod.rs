@@ -17,6 +17,7 @@ mod pools;
 mod problem;
 mod session;
 mod shares;
+mod smb;
 
 use std::io;
 use std::net::SocketAddr;
@@ -48,6 +49,7 @@ use crate::accounts::{AccountError, Accounts, SessionUser};
 use crate::audit::Audit;
 use crate::database::{Opened, seconds_since_epoch};
 use crate::jobs::{Jobs, StartedCommand};
+use crate::samba::status::SmbStatus;
 use crate::targets::Targets;
 use asking::Asking;
 use live::Sampler;
@@ -66,6 +68,9 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Returns the names of the pools that are known as imported and are not open; as far as known without waiting.
     fn closed_pools(&self) -> Vec<String>;
+
+    /// Returns what is shared by SMB and what its clients do; `None` where SMB is not served.
+    fn smb_status(&self) -> BoxFuture<'static, Option<SmbStatus>>;
 
     /// Starts a command: `zpool`, `zfs` or `sanbox`, and what follows the tool's name.
     ///
@@ -208,6 +213,7 @@ fn calls() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(datasets::list_snapshots))
         .routes(routes!(files::list_files))
         .routes(routes!(files::download, files::upload))
+        .routes(routes!(smb::show_smb))
         .routes(routes!(commands::give_command))
         .routes(routes!(commands::list_jobs))
         .routes(routes!(commands::show_job))

@@ -134,6 +134,11 @@ pub(crate) const COMMANDS: &[Command] = &[
                 "TCP port of NBD, open while a volume's property org.sanbox:nbd is on or readonly; 0 is none (10809)",
             ),
             long(
+                "smb-port",
+                Some("N"),
+                "TCP port of SMB, open while a dataset's property sharesmb says so; 0 is none (445)",
+            ),
+            long(
                 "https-port",
                 Some("N"),
                 "TCP port of the console in the browser and of the REST API (HTTPS); 0 is none (8443)",
@@ -653,7 +658,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         operands: "[LEVELS]",
         flags: &[],
         text: &[
-            "LEVELS is a level for everything (off, error, warn, info, debug, trace), levels of modules as MODULE=LEVEL, or several with commas between. Modules are sanbox, console, control, devices, iscsi, mount, nbd and nfs.",
+            "LEVELS is a level for everything (off, error, warn, info, debug, trace), levels of modules as MODULE=LEVEL, or several with commas between. Modules are sanbox, console, control, devices, iscsi, mount, nbd, nfs, policy and smb.",
             "sanbox log nfs=debug shows each connection of NFS clients from now on; sanbox log nfs=info ends that; sanbox log alone shows the levels.",
             "A change lasts until the daemon ends; for every start, put level = 'LEVELS' under [log] in sanbox.toml.",
         ],
@@ -761,6 +766,37 @@ pub(crate) const COMMANDS: &[Command] = &[
         text: &[
             "For one snapshot, or for all of a dataset: which class of the policy keeps it and at which place it stands in the class, or \
              what else keeps it.",
+        ],
+        ..Command::NEW
+    },
+    Command {
+        name: "smb",
+        summary: "users of SMB shares, and what clients do",
+        operands: "passwd NAME | remove NAME | users | status",
+        flags: &[
+            short('H', "users, status: no headings, tabs between the cells"),
+            short('j', "status: as JSON"),
+            long(
+                "password-file",
+                Some("FILE"),
+                "passwd: a file whose first line is the password (standard input)",
+            ),
+        ],
+        text: &[
+            "File systems are shared by their property: zfs set sharesmb=on tank/photos. SMB asks for a password of its own for each user, who must be one of this machine.",
+            "passwd: give a user a password for SMB, read from standard input: sanbox smb passwd anna < password. A user of the machine that only stores files: useradd --no-create-home --shell /usr/sbin/nologin anna",
+            "remove: the user cannot log in by SMB any more; clients that are connected stay until they end.",
+            "users: who has a password. status: the shares, the clients that are connected, and the files they have open.",
+        ],
+        examples: &[
+            (
+                "sanbox smb passwd anna <password",
+                "what SMB asks this user for",
+            ),
+            (
+                "sanbox smb status",
+                "who is connected, and which files are open",
+            ),
         ],
         ..Command::NEW
     },

@@ -12,6 +12,7 @@ use futures_util::{FutureExt as _, StreamExt as _, stream};
 use manage::api::{Api, Backend, Device, DeviceContent, InitiatorSession, Ports, Share};
 use manage::database::Opened;
 use manage::jobs::StartedCommand;
+use manage::samba::status::SmbStatus;
 use manage::targets::Targets;
 
 use crate::appliance::Appliance;
@@ -41,6 +42,11 @@ impl Backend for ApplianceBackend {
         let mut names = appliance.remembered_pools();
         names.retain(|name| !is_open(name));
         names
+    }
+
+    fn smb_status(&self) -> BoxFuture<'static, Option<SmbStatus>> {
+        let appliance = self.appliance.upgrade();
+        async move { appliance?.smb_status().await }.boxed()
     }
 
     fn start(&self, tool: String, arguments: Vec<String>) -> io::Result<StartedCommand> {

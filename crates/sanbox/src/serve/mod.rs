@@ -17,6 +17,7 @@ mod policies;
 mod redirect;
 pub(crate) mod resolve;
 pub(crate) mod shares;
+pub(crate) mod smb;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -77,6 +78,11 @@ pub(crate) fn settings(state: &StateDirectory, arguments: &[String]) -> anyhow::
             }
             ("nbd-port", Some(text)) => {
                 config.nbd.port = port("nbd-port", &text)?;
+            }
+            ("smb-port", Some(text)) => {
+                config.smb.port = text
+                    .parse()
+                    .with_context(|| format!("--smb-port {text}: not a port"))?;
             }
             ("memory", Some(text)) => {
                 config.memory = text;
@@ -169,6 +175,11 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
             sessions_max: config.iscsi.sessions_max,
         };
         appliance.serve_iscsi(iscsi::Iscsi::new(&appliance, settings, workers.clone()));
+    }
+
+    if config.smb.port != 0 {
+        let smb = smb::Smb::new(&appliance, config.smb.clone(), config.listen.clone());
+        appliance.serve_smb(smb);
     }
 
     let is_root = rustix::process::geteuid().is_root();
@@ -385,6 +396,7 @@ async fn reload(appliance: &Appliance, before: &mut Config) {
         ("[nfs]", config.nfs != before.nfs),
         ("[nbd]", config.nbd != before.nbd),
         ("[iscsi]", config.iscsi != before.iscsi),
+        ("[smb]", config.smb != before.smb),
         ("[mount]", config.mount != before.mount),
         ("[metrics]", config.metrics != before.metrics),
         ("[console]", config.console != before.console),

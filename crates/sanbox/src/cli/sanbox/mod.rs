@@ -15,6 +15,7 @@ mod policy;
 mod remote_path;
 mod restore;
 pub(crate) mod sample;
+mod smb;
 mod tar;
 mod target;
 mod top;
@@ -25,6 +26,7 @@ mod zilstat;
 
 use super::command::Flag;
 use super::declare::{COMMANDS, help};
+use super::format::{Column, table};
 use super::{Exit, Outcome, Session};
 
 /// Runs a command of our own; the first argument is its name.
@@ -55,6 +57,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "arcstat" => arcstat::run(session, &args).await,
         "zilstat" => zilstat::run(session, &args).await,
         "sums" => digests::run(session, &args).await,
+        "smb" => smb::run(session, &args).await,
         "top" => top::run(session, &args).await,
         "tune" => tune::run(session, &args).await,
         "log" => log::run(session, &args),
@@ -69,6 +72,12 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "man" => documents::man(session, &args),
         other => Err(session.fail(format!("sanbox {other}: cannot be run here"))),
     }
+}
+
+/// Prints a table with headings; with `-H` its cells alone, between tabs.
+fn print_table(session: &Session, args: &Arguments, titles: &[&str], rows: &[Vec<String>]) {
+    let columns: Vec<Column> = titles.iter().map(|title| Column::left(title)).collect();
+    session.out.text(table(&columns, rows, args.has('H')));
 }
 
 /// The options and operands given to a command.

@@ -7,8 +7,7 @@ use manage::targets::{
     parse_address, parse_mappings,
 };
 
-use super::Arguments;
-use crate::cli::format::{Column, table};
+use super::{Arguments, print_table};
 use crate::cli::{Exit, Outcome, Session, dataset_clause};
 use crate::serve::iscsi::{MAP_PROPERTY, check_target_name};
 
@@ -124,12 +123,6 @@ async fn volumes(pool: &PoolHandle) -> Vec<(String, Vec<Mapping>)> {
         Some((info.name, parse_mappings(&text)))
     };
     datasets.into_iter().filter_map(of).collect()
-}
-
-/// Prints a table with headings; with `-H` its cells alone, between tabs.
-fn print_table(session: &Session, args: &Arguments, titles: &[&str], rows: &[Vec<String>]) {
-    let columns: Vec<Column> = titles.iter().map(|title| Column::left(title)).collect();
-    session.out.text(table(&columns, rows, args.has('H')));
 }
 
 async fn list(session: &Session, args: &Arguments) -> Outcome {

@@ -119,7 +119,7 @@ async fn add(session: &Session, args: &Arguments, api: &Arc<Api>, name: &str) ->
 }
 
 /// The password: the first line of a file, or of standard input.
-async fn password(session: &Session, args: &Arguments) -> Result<String, Exit> {
+pub(super) async fn password(session: &Session, args: &Arguments) -> Result<String, Exit> {
     let text = match args.long("password-file") {
         Some(path) => std::fs::read_to_string(session.path(path))
             .map_err(|error| session.fail(format!("{path}: {error}")))?,

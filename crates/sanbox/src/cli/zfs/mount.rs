@@ -1,7 +1,7 @@
 //! `zfs mount`, `unmount`, `share` and `unshare`.
 //!
-//! Mounting is by FUSE and needs a daemon that lives on after the command; NFS needs no mount, the
-//! daemon serves shared datasets from the engine itself.
+//! Mounting is by FUSE and needs a daemon that lives on after the command; NFS and SMB need no such mount, the
+//! daemon serves shared datasets from the engine itself, and Samba by mounts of its own.
 
 use engine::property::{DatasetKind, Property};
 use engine::{DatasetFilter, DatasetInfo, PoolHandle, PropertyQuery};
@@ -9,7 +9,7 @@ use serde_json::{Map, json};
 
 use super::keys::{self, KeyInput};
 use super::{open, shown};
-use crate::appliance::KnownPool;
+use crate::appliance::{KnownPool, ShareProtocol};
 use crate::cli::command::{Command, Word, options};
 use crate::cli::{Exit, Outcome, Session, json as forms};
 
@@ -66,7 +66,7 @@ pub(super) const UNMOUNT: Command = Command {
 
 options! {
     ShareOption {
-        All = short('a', "all file systems whose sharenfs property says so"),
+        All = short('a', "all file systems whose sharenfs or sharesmb property says so"),
         LoadKeys = short('l', "ask for the keys of encrypted file systems"),
     }
 }
@@ -390,6 +390,19 @@ pub(super) async fn unmount(session: &Session, arguments: &[String]) -> Outcome 
     }
 }
 
+/// Reads the protocol that may stand behind `-a`: one of them, or both.
+fn protocols(session: &Session, operands: &[String]) -> Result<Vec<ShareProtocol>, Exit> {
+    match operands {
+        [] => Ok(ShareProtocol::ALL.to_vec()),
+        [word] if word == "nfs" => Ok(vec![ShareProtocol::Nfs]),
+        [word] if word == "smb" => Ok(vec![ShareProtocol::Smb]),
+        [word] => Err(session.misuse(format!(
+            "share type must be one of: nfs, smb (not '{word}')"
+        ))),
+        _ => Err(session.misuse("too many arguments")),
+    }
+}
+
 pub(super) async fn share(session: &Session, arguments: &[String]) -> Outcome {
     let mut every = false;
     let operands = session.read_options(arguments, |_, option| {
@@ -400,10 +413,8 @@ pub(super) async fn share(session: &Session, arguments: &[String]) -> Outcome {
         Ok(())
     })?;
     if every {
-        if operands.iter().any(|protocol| protocol == "smb") {
-            return Err(session.fail("cannot share: SMB is not served by sanbox"));
-        }
-        session.appliance.share_again(None).await;
+        let protocols = protocols(session, &operands)?;
+        session.appliance.share_again(None, &protocols).await;
         return Ok(());
     }
     let [name] = operands.as_slice() else {
@@ -423,17 +434,15 @@ pub(super) async fn share(session: &Session, arguments: &[String]) -> Outcome {
             "use exports(5) or smb.conf(5) to share this filesystem, or set the sharenfs or sharesmb property",
         ));
     }
-    if value("sharenfs") == "off" {
-        return Err(session.fail(format!(
-            "cannot share '{name}': SMB is not served by sanbox"
-        )));
-    }
     if !session.appliance.is_daemon() {
         return Err(session.fail(format!(
             "cannot share '{name}': no daemon is running that would serve it; start 'sanbox serve'"
         )));
     }
-    session.appliance.share_again(Some(info.guid)).await;
+    let again = session
+        .appliance
+        .share_again(Some(info.guid), &ShareProtocol::ALL);
+    again.await;
     Ok(())
 }
 
@@ -444,8 +453,9 @@ pub(super) async fn unshare(session: &Session, arguments: &[String]) -> Outcome 
         Ok(())
     })?;
     if every {
+        let protocols = protocols(session, &operands)?;
         for (_, info) in all(session).await {
-            session.appliance.unshare(info.guid).await;
+            session.appliance.unshare(info.guid, &protocols).await;
         }
         return Ok(());
     }
@@ -458,9 +468,11 @@ pub(super) async fn unshare(session: &Session, arguments: &[String]) -> Outcome 
     };
     let (_, info) = open(session, name, &query()).await?;
     let value = |name| shown(&info, name, true).map_or_else(String::new, |shown| shown.0);
-    if value("sharenfs") == "off" || !session.appliance.is_daemon() {
+    let is_shared = value("sharenfs") != "off" || value("sharesmb") != "off";
+    if !is_shared || !session.appliance.is_daemon() {
         return Err(session.fail(format!("cannot unshare '{name}': not currently shared")));
     }
-    session.appliance.unshare(info.guid).await;
+    let ended = session.appliance.unshare(info.guid, &ShareProtocol::ALL);
+    ended.await;
     Ok(())
 }

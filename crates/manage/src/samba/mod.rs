@@ -1,0 +1,9 @@
+//! SMB by Samba, as far as it needs no process: what a dataset's `sharesmb` says, the configuration that `smbd` gets for it, the users
+//! with their passwords, and what `smbstatus` tells.
+//!
+//! Nothing here runs Samba or touches a dataset: text in, text out. The configuration is written whole each time; nobody edits it.
+
+pub mod configuration;
+pub mod share;
+pub mod status;
+pub mod users;

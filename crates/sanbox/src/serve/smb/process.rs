@@ -1,0 +1,250 @@
+//! Samba's processes: how they are started, told things, and ended.
+//!
+//! They run in namespaces of their own, for two reasons. Of mounts: the datasets are mounted in the state directory, which is
+//! its owner's alone, while `smbd` reaches files as the user who logged in; only in its own namespace do they appear at a
+//! directory that users may pass through, so that nobody else on this machine gets another way to them. Of processes: `smbd`
+//! starts others that leave its process group; all of them end with the first process of their namespace.
+//!
+//! That first process is this program again. It ends when its standard input does, so with the daemon however that ends.
+
+use std::ffi::OsString;
+use std::io::Read as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use manage::samba::configuration::{CONFIGURATION, LOG};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
+use tokio::sync::oneshot;
+
+use crate::paths;
+
+/// The word that makes the program the first process of Samba's namespace; the service's directory follows.
+pub(crate) const COMMAND: &str = "samba-in";
+/// Where `smbd` finds the datasets, in its own namespace.
+pub(super) const SHARES: &str = "/run/sanbox";
+/// Where they are mounted, in the service's directory.
+pub(super) const MOUNTS: &str = "mounts";
+/// How long `smbd` may take to end when it is asked to.
+const END_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long the daemon waits for that, and for the rest to go.
+const STOP_TIMEOUT: Duration = Duration::from_secs(8);
+/// Bytes at the end of Samba's log that are looked at when it ended by itself.
+const LOG_TAIL_BYTES: usize = 4096;
+
+/// Samba, while it runs.
+pub(super) struct Process {
+    directory: PathBuf,
+    pid: Pid,
+    /// Closing it ends the processes.
+    input: Option<ChildStdin>,
+    /// Taken once they have ended.
+    ended: Option<oneshot::Receiver<String>>,
+}
+
+impl Process {
+    /// Starts `smbd` with the configuration in the service's directory.
+    ///
+    /// # Errors
+    /// The processes cannot be started.
+    pub(super) async fn start(directory: &Path) -> Result<Self, String> {
+        let at = directory.to_owned();
+        let spawn = move || -> std::io::Result<_> {
+            // Our own program by the process, not by its path: it may have been replaced meanwhile.
+            let own = format!("/proc/{}/exe", std::process::id());
+            let said = std::fs::File::create(at.join("log/start.log"))?;
+            Command::new("unshare")
+                .args(["--mount", "--pid", "--fork", "--kill-child=KILL"])
+                .args(["--propagation", "slave", &own, COMMAND])
+                .arg(&at)
+                .current_dir("/")
+                // ^C at a terminal is not for it, and what Samba sends to its group not for the daemon.
+                .process_group(0)
+                .stdin(Stdio::piped())
+                .stdout(said.try_clone()?)
+                .stderr(said)
+                .spawn()
+        };
+        let mut child = paths::call(directory, spawn)
+            .await?
+            .map_err(|error| format!("unshare(1): {error}"))?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or("the process has no number")?;
+        let input = child.stdin.take();
+        let (tell, ended) = oneshot::channel();
+        std::thread::Builder::new()
+            .name("samba".to_owned())
+            .spawn(move || {
+                let how = match child.wait() {
+                    Ok(status) => match (status.code(), status.signal()) {
+                        (Some(code), _) => format!("ended with status {code}"),
+                        (None, Some(signal)) => format!("was ended by signal {signal}"),
+                        (None, None) => "ended".to_owned(),
+                    },
+                    Err(error) => error.to_string(),
+                };
+                let _ = tell.send(how);
+            })
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            directory: directory.to_owned(),
+            pid,
+            input,
+            ended: Some(ended),
+        })
+    }
+
+    /// Waits until the processes have ended; says how they did.
+    pub(super) async fn ended(&mut self) -> String {
+        let how = match &mut self.ended {
+            Some(ended) => ended.await,
+            None => return "ended".to_owned(),
+        };
+        self.ended = None;
+        how.unwrap_or_else(|_| "ended".to_owned())
+    }
+
+    /// Ends the processes: open connections break.
+    pub(super) async fn stop(mut self) {
+        drop(self.input.take());
+        if tokio::time::timeout(STOP_TIMEOUT, self.ended())
+            .await
+            .is_err()
+        {
+            // It has not been waited for, so the number is still its own.
+            let _ = kill_process(self.pid, Signal::KILL);
+            let _ = tokio::time::timeout(STOP_TIMEOUT, self.ended()).await;
+        }
+    }
+
+    /// What is needed to run Samba's programs beside it.
+    pub(super) fn tools(&self) -> Tools {
+        Tools {
+            directory: self.directory.clone(),
+            pid: self.pid,
+        }
+    }
+}
+
+/// Runs Samba's programs in the namespaces of its processes: they tell each other apart by process numbers.
+#[derive(Clone, Debug)]
+pub(super) struct Tools {
+    directory: PathBuf,
+    pid: Pid,
+}
+
+impl Tools {
+    /// Has `smbd` do something, as of smbcontrol(1).
+    pub(super) async fn control(&self, words: &[&str]) -> Result<(), String> {
+        let mut arguments = vec!["smbd"];
+        arguments.extend(words);
+        self.run("smbcontrol", &arguments).await.map(drop)
+    }
+
+    /// Returns what `smbstatus` prints as JSON.
+    pub(super) async fn status(&self) -> Result<String, String> {
+        self.run("smbstatus", &["--json"]).await
+    }
+
+    async fn run(&self, program: &'static str, arguments: &[&str]) -> Result<String, String> {
+        let configuration = self.directory.join(CONFIGURATION);
+        let mut words: Vec<OsString> = vec![program.into(), "-s".into(), configuration.into()];
+        words.extend(arguments.iter().map(OsString::from));
+        let outer = self.pid.as_raw_nonzero();
+        let run = move || -> Result<String, String> {
+            let children = std::fs::read_to_string(format!("/proc/{outer}/task/{outer}/children"));
+            let children = children.map_err(|_| "Samba does not run".to_owned())?;
+            let first = children.split_whitespace().next();
+            let first = first.ok_or("Samba does not run")?;
+            let output = Command::new("nsenter")
+                .args(["--target", first, "--mount", "--pid", "--"])
+                .args(&words)
+                .stdin(Stdio::null())
+                .output()
+                .map_err(|error| format!("nsenter(1): {error}"))?;
+            if output.status.success() {
+                Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+            } else {
+                let said = String::from_utf8_lossy(&output.stderr);
+                Err(format!("{program}: {}", said.trim()))
+            }
+        };
+        paths::call(Path::new(program), run).await?
+    }
+}
+
+/// Returns the version of the Samba that is installed; `None` without one.
+pub(super) async fn version() -> Option<String> {
+    let ask = || Command::new("smbd").arg("-V").stdin(Stdio::null()).output();
+    let output = paths::call(Path::new("smbd"), ask).await.ok()?.ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Some(text.trim().strip_prefix("Version ")?.to_owned())
+}
+
+/// Returns the last lines of what Samba said before it ended by itself.
+pub(super) async fn last_words(directory: &Path) -> String {
+    let files = [directory.join("log/start.log"), directory.join(LOG)];
+    let read = move || {
+        let mut lines: Vec<String> = Vec::new();
+        for file in &files {
+            let text = std::fs::read(file).unwrap_or_default();
+            let tail = &text[text.len().saturating_sub(LOG_TAIL_BYTES)..];
+            let text = String::from_utf8_lossy(tail).into_owned();
+            // Lines that begin with a bracket say where in Samba's source the next one comes from.
+            let said = text.lines().map(str::trim);
+            lines.extend(
+                said.filter(|line| !line.is_empty() && !line.starts_with('['))
+                    .map(str::to_owned),
+            );
+        }
+        let from = lines.len().saturating_sub(3);
+        lines[from..].join("; ")
+    };
+    paths::call(directory, read).await.unwrap_or_default()
+}
+
+/// Runs the first process of Samba's namespaces until `smbd` or the daemon has ended.
+pub(crate) fn main(directory: &str) -> ExitCode {
+    match run(Path::new(directory)) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(directory: &Path) -> Result<ExitCode, String> {
+    let failed = |what: &str, error: std::io::Error| format!("{what}: {error}");
+    std::fs::create_dir_all(SHARES).map_err(|error| failed(SHARES, error))?;
+    rustix::mount::mount_bind_recursive(directory.join(MOUNTS), SHARES)
+        .map_err(|error| failed(SHARES, error.into()))?;
+    let smbd = Command::new("smbd")
+        .args(["--foreground", "-s"])
+        .arg(directory.join(CONFIGURATION))
+        .stdin(Stdio::null())
+        .spawn()
+        .map_err(|error| failed("smbd", error))?;
+    let smbd = i32::try_from(smbd.id()).ok().and_then(Pid::from_raw);
+    let smbd = smbd.ok_or("smbd has no process number")?;
+    std::thread::spawn(move || {
+        let mut byte = [0];
+        // Nothing comes: the other end is closed, by will or because the daemon is gone.
+        let _ = std::io::stdin().lock().read(&mut byte);
+        let _ = kill_process(smbd, Signal::TERM);
+        std::thread::sleep(END_TIMEOUT);
+        std::process::exit(0);
+    });
+    loop {
+        // Processes whose parents ended are this one's to wait for.
+        match wait(WaitOptions::empty()) {
+            Ok(Some((pid, status))) if pid == smbd => {
+                let code = status.exit_status().unwrap_or(1);
+                return Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)));
+            }
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(failed("waiting for smbd", error.into())),
+        }
+    }
+}

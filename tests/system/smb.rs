@@ -1,0 +1,288 @@
+//! SMB: what Samba's own client and conformance suites see of a dataset with `sharesmb`, and that Samba lives and dies with the daemon.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use tests::{free_port, skip};
+
+use crate::cli::Place;
+
+/// What this needs that a machine may not have: root, FUSE, Samba, its client and its suites.
+fn missing() -> Option<&'static str> {
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| {
+        use std::os::unix::fs::MetadataExt as _;
+        own.uid() == 0
+    });
+    let has = |program: &str| {
+        let found = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
+        found
+            .iter()
+            .any(|bin| PathBuf::from(bin).join(program).exists())
+    };
+    if !is_root {
+        Some("only root mounts for Samba")
+    } else if !PathBuf::from("/dev/fuse").exists() {
+        Some("there is no FUSE")
+    } else if !(has("smbd") && has("smbclient") && has("smbtorture")) {
+        Some("samba, smbclient or samba-testsuite is not installed")
+    } else {
+        None
+    }
+}
+
+/// A daemon that shares `tank/share` to the machine's users `root` and `games`.
+struct Shared {
+    place: Place,
+    port: u16,
+}
+
+impl Shared {
+    fn new() -> Self {
+        let place = Place::new();
+        let made = place.run(
+            "truncate -s 512M a && zpool create -O mountpoint=none -O xattr=sa -O acltype=posix tank $PWD/a && \
+             zfs create -o sharesmb=on tank/share && echo pw1 | sanbox smb passwd root && echo pw2 > f && \
+             sanbox smb passwd --password-file f games && rm f",
+        );
+        assert_eq!(made, "");
+        let port = free_port();
+        let mut shared = Self { place, port };
+        shared.serve();
+        shared
+    }
+
+    fn serve(&mut self) {
+        let port = self.port.to_string();
+        let others = [
+            "--nfs-port",
+            "0",
+            "--iscsi-port",
+            "0",
+            "--https-port",
+            "0",
+            "--metrics-port",
+            "0",
+        ];
+        let mut flags = vec!["--smb-port", &port, "--listen", "127.0.0.1"];
+        flags.extend(others);
+        self.place.serve(&flags);
+        self.wait_for("SMB is served", 1);
+    }
+
+    /// Waits until the log has a line so many times.
+    fn wait_for(&self, line: &str, times: usize) {
+        let began = Instant::now();
+        while self.place.log().matches(line).count() < times {
+            assert!(
+                began.elapsed() < Duration::from_secs(30),
+                "no '{line}': {}",
+                self.place.log()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What smbclient says to commands at a share.
+    fn client(&self, login: &str, share: &str, commands: &str) -> String {
+        let port = self.port;
+        self.place.run(&format!(
+            "smbclient -s /dev/null -U {login} -p {port} //127.0.0.1/{share} -c '{commands}' 2>&1"
+        ))
+    }
+
+    /// The processes of this daemon's Samba. (The brackets keep the shell that looks from being one of them.)
+    fn samba(&self) -> Vec<String> {
+        let state = self.place.path("state/smb/smb.conf");
+        let found = self.place.run(&format!(
+            "pgrep -f -- '[s]mbd --foreground -s {}'",
+            state.display()
+        ));
+        found
+            .lines()
+            .filter(|line| line.parse::<u32>().is_ok())
+            .map(str::to_owned)
+            .collect()
+    }
+
+    fn wait_until_gone(&self) {
+        let began = Instant::now();
+        while !self.samba().is_empty() {
+            assert!(
+                began.elapsed() < Duration::from_secs(20),
+                "{:?}",
+                self.samba()
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+#[test]
+fn files_users_and_shares_of_samba() {
+    if let Some(why) = missing() {
+        return skip("shares by SMB", why);
+    }
+    let shared = Shared::new();
+    let place = &shared.place;
+    let root = |commands: &str| shared.client("root%pw1", "tank_share", commands);
+    // Who gets in.
+    let list = |login: &str| {
+        let port = shared.port;
+        place.run(&format!(
+            "smbclient -s /dev/null -g -p {port} -L 127.0.0.1 {login} 2>&1"
+        ))
+    };
+    assert!(
+        list("-U root%pw1").contains("Disk|tank_share|"),
+        "{}",
+        list("-U root%pw1")
+    );
+    assert!(list("-U root%wrong").contains("LOGON_FAILURE"));
+    assert!(list("-N").contains("ACCESS_DENIED"));
+    assert!(
+        shared
+            .client("%", "tank_share", "ls")
+            .contains("ACCESS_DENIED")
+    );
+    // Bytes, both ways.
+    let put = place.run("head -c 3000000 /dev/urandom > big");
+    assert_eq!(put, "");
+    assert!(root("mkdir d; cd d; put big big").contains("putting file big"));
+    assert_eq!(place.run("sanbox cat tank/share:/d/big | cmp - big"), "");
+    assert_eq!(place.run("sanbox put big tank/share:/other"), "");
+    assert!(root("get other back").contains("getting file"));
+    assert_eq!(place.run("cmp big back"), "");
+    // Users are the machine's: this one may read what root made, and not write.
+    let games = |commands: &str| shared.client("games%pw2", "tank_share", commands);
+    assert!(games("get d/big again").contains("getting file"));
+    assert!(
+        games("put big no").contains("ACCESS_DENIED"),
+        "{}",
+        games("put big no")
+    );
+    // What clients do is told.
+    let status = place.run(&format!(
+        "(echo 'open other'; sleep 3) | smbclient -s /dev/null -U root%pw1 -p {} //127.0.0.1/tank_share >/dev/null 2>&1 & \
+         for i in $(seq 100); do sanbox smb status -H | grep -q other && break; done; sanbox smb status -H",
+        shared.port
+    ));
+    assert!(
+        status.starts_with("tank_share\ttank/share\trw\t-\nroot\t127.0.0.1\tSMB3_11\t"),
+        "{status}"
+    );
+    assert!(
+        status.contains("\ttank_share\ntank/share:/other\t0\tRW\n"),
+        "{status}"
+    );
+    // Shares follow properties.
+    assert_eq!(place.run("zfs set sharesmb=name=Work,ro tank/share"), "");
+    let written = shared.client("root%pw1", "work", "put big new");
+    assert!(written.contains("NT_STATUS_"), "{written}");
+    assert!(place.run("sanbox ls tank/share:/new").contains("! "));
+    assert!(root("ls").contains("BAD_NETWORK_NAME"));
+    let refused = place.run("zfs set sharesmb=name=a/b tank/share");
+    assert!(
+        refused.contains("'sharesmb' cannot be set to invalid options"),
+        "{refused}"
+    );
+    assert_eq!(place.run("zfs create -o sharesmb=name=work tank/twin"), "");
+    shared.wait_for(
+        "'tank/twin' is not shared: 'tank/share' is shared as 'work' already",
+        1,
+    );
+    assert_eq!(
+        place.run("zfs destroy tank/twin && zfs inherit sharesmb tank/share && sanbox smb status"),
+        "nothing is shared by SMB, so Samba does not run\nSHARE  DATASET  ACCESS  GUESTS\nUSER  CLIENT  PROTOCOL  SIGNED  ENCRYPTED  SHARES\nFILE  UID  ACCESS\n"
+    );
+    shared.wait_until_gone();
+}
+
+#[test]
+fn samba_lives_and_ends_with_the_daemon() {
+    if let Some(why) = missing() {
+        return skip("the life of Samba", why);
+    }
+    let mut shared = Shared::new();
+    let holding = |shared: &Shared| {
+        let mut client = shared.place.command("sh");
+        let port = shared.port;
+        client.args(["-c", &format!("(echo 'put {0} f'; echo 'open f'; sleep 20) | smbclient -s /dev/null -U root%pw1 -p {port} //127.0.0.1/tank_share", "/etc/passwd")]);
+        client
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null());
+        let client = client.spawn().expect("a client");
+        let began = Instant::now();
+        while !shared
+            .place
+            .run("sanbox smb status -H")
+            .contains("tank/share:/f")
+        {
+            assert!(began.elapsed() < Duration::from_secs(20));
+        }
+        client
+    };
+    let end = |mut client: std::process::Child| {
+        client.kill().expect("a client");
+        client.wait().expect("its end");
+    };
+    // It ended by itself: it is started again, and that is said.
+    let first = shared.samba();
+    assert!(!first.is_empty());
+    // Some of them end with others.
+    shared.place.run(&format!("kill -9 {}", first.join(" ")));
+    shared.wait_for("Samba ", 2);
+    shared.wait_for("SMB is served", 2);
+    assert!(
+        shared
+            .client("root%pw1", "tank_share", "ls")
+            .contains("blocks available")
+    );
+    // A client with an open file does not hold up an export.
+    let client = holding(&shared);
+    assert_eq!(shared.place.run("zpool export tank"), "");
+    end(client);
+    shared.wait_until_gone();
+    assert_eq!(shared.place.run("zpool import -d . tank"), "");
+    shared.wait_for("SMB is served", 3);
+    // Nor does one hold up the end of the daemon, by will or by force; nothing of it stays.
+    let client = holding(&shared);
+    shared.place.kill();
+    end(client);
+    shared.wait_until_gone();
+    shared.serve();
+    assert!(
+        shared
+            .client("root%pw1", "tank_share", "get f back")
+            .contains("getting file")
+    );
+    let client = holding(&shared);
+    shared.place.stop();
+    end(client);
+    shared.wait_until_gone();
+    let state = shared.place.path("state");
+    let mounts = std::fs::read_to_string("/proc/mounts").expect("mounts");
+    assert!(!mounts.contains(&*state.to_string_lossy()), "{mounts}");
+}
+
+#[test]
+fn three_suites_of_smbtorture() {
+    if let Some(why) = missing() {
+        return skip("smbtorture", why);
+    }
+    let shared = Shared::new();
+    for (suite, passed) in [
+        ("smb2.streams", 11),
+        ("smb2.durable-v2-open", 14),
+        ("smb2.rename", 9),
+    ] {
+        let port = shared.port;
+        let told = shared.place.run(&format!(
+            "smbtorture -s /dev/null -p {port} -U root%pw1 //127.0.0.1/tank_share {suite} 2>&1"
+        ));
+        let count = told.matches("success: ").count();
+        assert!(
+            count >= passed,
+            "{suite}: {count} passed, {passed} expected:\n{told}"
+        );
+    }
+}
