@@ -203,10 +203,15 @@ fn samba_lives_and_ends_with_the_daemon() {
         return skip("the life of Samba", why);
     }
     let mut shared = Shared::new();
+    // smbclient reads commands of a pipe that come together one at a time, with the next as late as the end: one command each.
     let holding = |shared: &Shared| {
-        let mut client = shared.place.command("sh");
+        shared.client("root%pw1", "tank_share", "put /etc/passwd f");
         let port = shared.port;
-        client.args(["-c", &format!("(echo 'put {0} f'; echo 'open f'; sleep 20) | smbclient -s /dev/null -U root%pw1 -p {port} //127.0.0.1/tank_share", "/etc/passwd")]);
+        let line = format!(
+            "(echo 'open f'; sleep 20) | smbclient -s /dev/null -U root%pw1 -p {port} //127.0.0.1/tank_share"
+        );
+        let mut client = shared.place.command("sh");
+        client.args(["-c", &line]);
         client
             .stdout(std::process::Stdio::null())
             .stderr(std::process::Stdio::null());
