@@ -605,3 +605,53 @@ fn keys_made_in_a_shell_open_the_api() {
     }
     place.stop();
 }
+
+/// What requests waited for is there while the daemon runs and after it, for the API and in a shell.
+#[test]
+fn the_history_says_why_and_outlives_the_daemon() {
+    let mut place = Place::new();
+    let made = place.run(
+        "truncate -s 128M a && zpool create tank $PWD/a && zfs create tank/fs && head -c 3M /dev/urandom > file",
+    );
+    assert_eq!(made, "");
+    let port = serve(&mut place);
+    let key = place.run("sanbox user key create ci 2>note");
+    let requests = |place: &Place| -> u64 {
+        let said = place.run("sanbox why -j --for 5m --dataset tank");
+        let explained: Value =
+            serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+        explained["requests"].as_u64().expect("a number")
+    };
+    let mut seen = 0;
+    for round in 0..100 {
+        assert_eq!(place.run(&format!("sanbox put file tank/fs:/f{round}")), "");
+        seen = requests(&place);
+        if seen > 0 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(seen > 0, "{}", place.run("sanbox why"));
+    let ask = |path: &str| {
+        place.run(&format!(
+            "curl -sS --max-time 20 --cacert $SANBOX_STATE/console-cert.pem -H 'Authorization: Bearer {}' 'https://localhost:{port}{path}'",
+            key.trim()
+        ))
+    };
+    let history: Value = serde_json::from_str(&ask("/api/v1/history?by=dataset")).expect("JSON");
+    assert_eq!(history["series"][0]["key"], "tank/fs", "{history}");
+    assert_eq!(history["unsaved"], Value::Null);
+    let csv = ask("/api/v1/history?by=disk&format=csv&points=1");
+    assert!(
+        csv.starts_with("time,seconds,key,") && csv.contains("tank: "),
+        "{csv}"
+    );
+    let why: Value =
+        serde_json::from_str(&ask("/api/v1/history/why?client=192.0.2.9")).expect("JSON");
+    assert_eq!(why["sentence"], "There were no requests of 192.0.2.9.");
+    place.stop();
+    assert!(requests(&place) >= seen);
+    let words = place.run("sanbox why --at 10m; sanbox why --at noon 2>&1 | head -n 1");
+    assert!(words.contains("There were no requests."), "{words}");
+    assert!(words.contains("--at noon: a time such as 14:05"), "{words}");
+}

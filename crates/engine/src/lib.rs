@@ -54,6 +54,7 @@ pub use send_package::{SendPackageRequest, SendPlan};
 pub use snapshot::{Hold, Refusal, SnapshotRequest};
 pub use statistics::{
     Client, DatasetStatistics, PHASES, Phase, PoolStatistics, Replay, RequestTimes, TuningChange,
+    WAIT_BUCKETS,
 };
 pub use volume::{VolumeHandle, VolumeInfo, VolumePlan};
 

@@ -25,19 +25,31 @@ const CLIENTS_MAX: usize = 256;
 pub enum Client {
     /// Commands and mounts of this machine.
     Local,
-    /// A host.
-    Address(IpAddr),
+    /// A host, and the protocol by which it comes.
+    Address(&'static str, IpAddr),
     /// A protocol that does not say whose requests it carries.
     Protocol(&'static str),
     /// Clients beyond those told apart.
     Others,
 }
 
+impl Client {
+    /// Returns the protocol, as commands and metrics name it.
+    #[must_use]
+    pub fn protocol(&self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Address(protocol, _) | Self::Protocol(protocol) => protocol,
+            Self::Others => "others",
+        }
+    }
+}
+
 impl std::fmt::Display for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Local => f.write_str("local"),
-            Self::Address(address) => write!(f, "{address}"),
+            Self::Address(_, address) => write!(f, "{address}"),
             Self::Protocol(name) => f.write_str(name),
             Self::Others => f.write_str("others"),
         }
@@ -125,6 +137,9 @@ impl Phase {
     }
 }
 
+/// Buckets of the time that requests waited: bucket i counts from 2^i to 2^(i+1) microseconds, the last all above.
+pub const WAIT_BUCKETS: usize = 24;
+
 /// Requests of one client at one dataset, and where their time went.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RequestTimes {
@@ -134,6 +149,8 @@ pub struct RequestTimes {
     pub waited: u64,
     /// Time waited, by phase, in nanoseconds.
     pub waited_ns: [u64; PHASES.len()],
+    /// Requests that had to wait, by how long they did.
+    pub latency: [u64; WAIT_BUCKETS],
 }
 
 impl RequestTimes {
@@ -150,6 +167,20 @@ impl RequestTimes {
         for (mine, theirs) in self.waited_ns.iter_mut().zip(&other.waited_ns) {
             *mine += theirs;
         }
+        for (mine, theirs) in self.latency.iter_mut().zip(&other.latency) {
+            *mine += theirs;
+        }
+    }
+
+    /// Counts a request that waited, by phase.
+    fn add_waits(&mut self, waits: &[u64; PHASES.len()]) {
+        self.waited += 1;
+        for (sum, wait) in self.waited_ns.iter_mut().zip(waits) {
+            *sum += wait;
+        }
+        let microseconds = waits.iter().sum::<u64>() / 1000;
+        let bucket = (63 - (microseconds | 1).leading_zeros()) as usize;
+        self.latency[bucket.min(WAIT_BUCKETS - 1)] += 1;
     }
 }
 
@@ -316,10 +347,7 @@ impl RequestStatistics {
         let times = &mut clients[at].1;
         times.requests += 1;
         if let Some(waits) = waits {
-            times.waited += 1;
-            for (sum, wait) in times.waited_ns.iter_mut().zip(waits) {
-                *sum += wait;
-            }
+            times.add_waits(waits);
         }
     }
 }
@@ -348,7 +376,7 @@ mod tests {
             let at_once = requests.timed(&handle, Client::Local, async { 8 });
             assert_eq!(at_once.await, 8);
             for last in 0..=255 {
-                let client = Client::Address(IpAddr::from([10, 0, 1, last]));
+                let client = Client::Address("nfs", IpAddr::from([10, 0, 1, last]));
                 requests.timed(&handle, client, async {}).await;
             }
             let seen = requests.by_client();
@@ -359,6 +387,10 @@ mod tests {
             );
             assert_eq!(times.waited_ns[Phase::Throttle as usize], times.total_ns());
             assert!(times.total_ns() >= 5_000_000);
+            // 4,096 to 8,191 microseconds.
+            assert_eq!(times.latency[12], 1);
+            assert_eq!(times.latency.iter().sum::<u64>(), 1);
+            assert_eq!((client.protocol(), seen[1].0.protocol()), ("local", "nfs"));
             assert_eq!(seen.len(), CLIENTS_MAX);
             let all: u64 = seen.iter().map(|(_, times)| times.requests).sum();
             assert_eq!(all, 258);

@@ -25,7 +25,7 @@ const LOOKS: &[(&str, &[&str])] = &[
             "events", "get", "history", "iostat", "list", "status", "version",
         ],
     ),
-    ("sanbox", &["doctor", "snapshots"]),
+    ("sanbox", &["doctor", "snapshots", "why"]),
 ];
 
 /// Commands that change datasets, snapshots and shares, or look after the disks.

@@ -18,9 +18,27 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Calls that wait for the thread.
 const QUEUE_MAX: usize = 64;
-/// The form of the tables; a program refuses what a newer one made.
+/// What a database holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Form {
+    /// The form of the tables; a program refuses what a newer one made.
+    pub version: i64,
+    /// The tables. Times are seconds since 1970.
+    pub tables: &'static str,
+    /// Tables that a database of this version may lack: an older program, which does without, made it.
+    pub later_tables: &'static str,
+    /// SQLite's `synchronous`: whether what was committed is on the disk after a power cut.
+    pub synchronous: &'static str,
+}
+
+/// The form of the tables of users and jobs.
 const SCHEMA_VERSION: i64 = 1;
-/// The tables. Times are seconds since 1970.
+const STATE: Form = Form {
+    version: SCHEMA_VERSION,
+    tables: SCHEMA,
+    later_tables: LATER_TABLES,
+    synchronous: "FULL",
+};
 const SCHEMA: &str = "
     CREATE TABLE user (
         name TEXT PRIMARY KEY, role TEXT NOT NULL, password TEXT NOT NULL, created INTEGER NOT NULL
@@ -30,7 +48,6 @@ const SCHEMA: &str = "
     ) STRICT;
     CREATE TABLE setup_token (hash BLOB PRIMARY KEY, created INTEGER NOT NULL) STRICT;
 ";
-/// Tables that a database of this version may lack: an older program, which does without, made it.
 const LATER_TABLES: &str = "
     CREATE TABLE IF NOT EXISTS job (
         id INTEGER PRIMARY KEY, user TEXT NOT NULL, origin TEXT NOT NULL, command TEXT NOT NULL, state TEXT NOT NULL,
@@ -85,16 +102,24 @@ pub struct Database {
 }
 
 impl Database {
-    /// Opens the database at `path`, or makes one.
+    /// Opens the database of users and jobs at `path`, or makes one.
     ///
     /// # Errors
     /// It can be neither read nor made, or not in time.
     pub async fn open(path: PathBuf) -> Result<(Self, Opened), DatabaseError> {
+        Self::open_as(path, STATE).await
+    }
+
+    /// Opens a database of this form at `path`, or makes one.
+    ///
+    /// # Errors
+    /// It can be neither read nor made, or not in time.
+    pub async fn open_as(path: PathBuf, form: Form) -> Result<(Self, Opened), DatabaseError> {
         let (queue, work) = sync_channel(QUEUE_MAX);
         let (sender, opened) = oneshot::channel();
         std::thread::Builder::new()
             .name("database".to_owned())
-            .spawn(move || match open(&path) {
+            .spawn(move || match open(&path, &form) {
                 Ok((connection, how)) => {
                     let _ = sender.send(Ok(how));
                     serve(connection, &work);
@@ -149,7 +174,7 @@ fn serve(mut connection: Connection, work: &Receiver<Work>) {
     }
 }
 
-fn open(path: &Path) -> Result<(Connection, Opened), DatabaseError> {
+fn open(path: &Path, form: &Form) -> Result<(Connection, Opened), DatabaseError> {
     // SQLite would make it readable as the umask says. Without this the directory, which is its owner's alone, protects it.
     let _ = OpenOptions::new()
         .write(true)
@@ -157,23 +182,23 @@ fn open(path: &Path) -> Result<(Connection, Opened), DatabaseError> {
         .truncate(false)
         .mode(0o600)
         .open(path);
-    match prepare(path) {
+    match prepare(path, form) {
         Ok(connection) => Ok((connection, Opened::Whole)),
         Err(DatabaseError::Sqlite(error)) if is_damage(&error) => {
             let aside = set_aside(path);
-            Ok((prepare(path)?, Opened::Replaced(aside)))
+            Ok((prepare(path, form)?, Opened::Replaced(aside)))
         }
         Err(DatabaseError::Sqlite(error)) => {
             let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
             let connection = Connection::open_with_flags(path, flags)?;
-            check(&connection, path)?;
+            check(&connection, path, form)?;
             Ok((connection, Opened::ReadOnly(error.to_string())))
         }
         Err(error) => Err(error),
     }
 }
 
-fn prepare(path: &Path) -> Result<Connection, DatabaseError> {
+fn prepare(path: &Path, form: &Form) -> Result<Connection, DatabaseError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -181,29 +206,29 @@ fn prepare(path: &Path) -> Result<Connection, DatabaseError> {
     connection.busy_timeout(Duration::from_secs(1))?;
     // One file beside a journal of its own, which a read-only disk does not need.
     connection.query_row("PRAGMA journal_mode = TRUNCATE", [], |_| Ok(()))?;
-    connection.execute_batch("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")?;
-    if check(&connection, path)? == 0 {
+    connection.pragma_update(None, "synchronous", form.synchronous)?;
+    if check(&connection, path, form)? == 0 {
         let transaction = connection.transaction()?;
-        transaction.execute_batch(SCHEMA)?;
-        transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+        transaction.execute_batch(form.tables)?;
+        transaction.pragma_update(None, "user_version", form.version)?;
         transaction.commit()?;
     } else {
         // What cannot be written is found out here, not by the first user.
         connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK;")?;
     }
-    connection.execute_batch(LATER_TABLES)?;
+    connection.execute_batch(form.later_tables)?;
     Ok(connection)
 }
 
 /// Returns the version of the tables of a whole database; 0 of an empty one.
-fn check(connection: &Connection, path: &Path) -> Result<i64, DatabaseError> {
+fn check(connection: &Connection, path: &Path, form: &Form) -> Result<i64, DatabaseError> {
     let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     if verdict != "ok" {
         let damage = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
         return Err(rusqlite::Error::SqliteFailure(damage, Some(verdict)).into());
     }
     let version = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    if version > SCHEMA_VERSION {
+    if version > form.version {
         return Err(DatabaseError::Newer(path.to_owned()));
     }
     Ok(version)

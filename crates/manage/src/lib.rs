@@ -15,6 +15,7 @@ pub mod commands;
 pub mod config;
 pub mod control;
 pub mod database;
+pub mod history;
 pub mod jobs;
 pub mod policy;
 pub mod samba;

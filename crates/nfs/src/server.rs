@@ -251,7 +251,7 @@ impl Server {
         let caller = Caller {
             // RFC 1813, section 4.8: changes of names and attributes are answered when they are on stable storage.
             fs: fs
-                .for_client(Client::Address(peer.ip()))
+                .for_client(Client::Address("nfs", peer.ip()))
                 .answering_when_stable(),
             cred: Cred {
                 uid,

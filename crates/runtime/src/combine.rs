@@ -5,7 +5,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::executor::{Handle, note_wait};
+use crate::executor::{Handle, note_wait, noted_wait};
 
 /// Waits for all; results are in the order of the futures. All are polled whenever one of them may go on, so this is
 /// for tens of futures; spawn tasks for thousands.
@@ -95,8 +95,16 @@ pub async fn select<A: Future, B: Future>(a: A, b: B) -> Either<A::Output, B::Ou
 
 /// Waits for `future` at most `limit`; `None` when the time ran out (the future is then dropped).
 pub async fn timeout<F: Future>(handle: &Handle, limit: Duration, future: F) -> Option<F::Output> {
-    match select(future, handle.sleep(limit)).await {
-        Either::First(output) => Some(output),
-        Either::Second(()) => None,
-    }
+    let (mut future, mut limit) = (pin!(future), pin!(handle.sleep(limit)));
+    poll_fn(|cx| {
+        if let Poll::Ready(output) = future.as_mut().poll(cx) {
+            return Poll::Ready(Some(output));
+        }
+        // What is waited for is the future, however long it may take.
+        let what = noted_wait();
+        let over = limit.as_mut().poll(cx).map(|()| None);
+        note_wait(what);
+        over
+    })
+    .await
 }

@@ -108,6 +108,12 @@ pub const CALLS: &[(Method, &str, Access)] = &[
         Access::Session(Role::Owner),
     ),
     (Method::GET, "/api/v1/audit", Access::Role(Role::Owner)),
+    (Method::GET, "/api/v1/history", Access::Role(Role::Viewer)),
+    (
+        Method::GET,
+        "/api/v1/history/why",
+        Access::Role(Role::Viewer),
+    ),
     (
         Method::GET,
         "/api/v1/version",

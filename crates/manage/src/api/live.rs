@@ -612,7 +612,7 @@ mod tests {
         now.waited_ns[engine::Phase::Log as usize] = 15_000_000;
         now.waited_ns[engine::Phase::Queue as usize] = 5_000_000;
         let rate = Rate::over(Duration::from_secs(1));
-        let client = Client::Address([10, 0, 0, 7].into());
+        let client = Client::Address("nfs", [10, 0, 0, 7].into());
         let row = client_of("tank/fs", client, &now, &RequestTimes::default(), rate);
         assert_eq!((row.requests, row.waited, row.wait_mean_us), (20, 50, 1000));
         assert_eq!((row.phase, row.client.as_str()), (Some("log"), "10.0.0.7"));

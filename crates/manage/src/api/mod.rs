@@ -11,6 +11,7 @@ mod commands;
 mod datasets;
 mod disks;
 mod files;
+mod history;
 mod keys;
 mod live;
 mod pools;
@@ -48,6 +49,7 @@ pub use shares::{InitiatorSession, Ports, Share};
 use crate::accounts::{AccountError, Accounts, SessionUser};
 use crate::audit::Audit;
 use crate::database::{Opened, seconds_since_epoch};
+use crate::history::History;
 use crate::jobs::{Jobs, StartedCommand};
 use crate::samba::status::SmbStatus;
 use crate::targets::Targets;
@@ -115,6 +117,8 @@ pub struct Api {
     pub audit: Arc<Audit>,
     /// Commands that run and ran.
     pub jobs: Arc<Jobs>,
+    /// Where the time of requests went.
+    pub history: Arc<History>,
     event_streams: Arc<Semaphore>,
     backend: Box<dyn Backend>,
     asking: Asking,
@@ -122,7 +126,7 @@ pub struct Api {
 }
 
 impl Api {
-    /// Opens what the API keeps in the database at `path`, making it if need be.
+    /// Opens what the API keeps in the database at `path`, and the history beside it, making them if need be.
     ///
     /// # Errors
     /// The database can be neither read nor made.
@@ -130,11 +134,13 @@ impl Api {
         path: PathBuf,
         backend: Box<dyn Backend>,
     ) -> Result<(Arc<Self>, Opened), AccountError> {
+        let history = History::open(path.with_file_name("history.db")).await;
         let (accounts, how) = Accounts::open(path, seconds_since_epoch()).await?;
         let database = accounts.database().clone();
         let api = Self {
             audit: Audit::open(database.clone()).await?,
             jobs: Jobs::open(database).await?,
+            history,
             accounts,
             event_streams: Arc::new(Semaphore::new(EVENT_STREAMS_MAX)),
             backend,
@@ -203,6 +209,8 @@ fn calls() -> OpenApiRouter<Arc<Api>> {
         ))
         .routes(routes!(keys::remove_totp))
         .routes(routes!(keys::list_audit))
+        .routes(routes!(history::show_history))
+        .routes(routes!(history::explain))
         .routes(routes!(pools::version))
         .routes(routes!(pools::list_pools))
         .routes(routes!(pools::show_pool))

@@ -92,7 +92,7 @@ pub(super) async fn list_shares(State(api): Shared) -> Json<ShareList> {
         .flat_map(|seen| seen.datasets)
     {
         let hosts = dataset.requests.iter().filter_map(|(client, times)| {
-            let Client::Address(address) = client else {
+            let Client::Address(_, address) = client else {
                 return None;
             };
             Some(ShareClient {

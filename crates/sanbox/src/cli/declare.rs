@@ -801,6 +801,43 @@ pub(crate) const COMMANDS: &[Command] = &[
         ..Command::NEW
     },
     Command {
+        name: "why",
+        summary: "say why requests were slow",
+        operands: "",
+        flags: &[
+            long(
+                "at",
+                Some("TIME"),
+                "around this time: 14:05, '2026-11-25 14:05:30', or 10m (ago); without it the last minute",
+            ),
+            long("for", Some("TIME"), "how long a time to look at (60s)"),
+            long("client", Some("ADDRESS"), "only requests of this client"),
+            long(
+                "dataset",
+                Some("DATASET"),
+                "only requests to this dataset and those below it",
+            ),
+            short('j', "as JSON"),
+        ],
+        text: &[
+            "Names the cause: a slow or hung disk, a full pool, a log device that is gone, writers that are faster than the disks, a cache \
+             that is too small, one client that takes most, synchronous writes without a log device, a scrub, a table of deduplicated \
+             blocks that does not fit, the network. Behind it stands what requests waited for, as in 'sanbox top'.",
+            "'sanbox serve' keeps each second for an hour, each 10 s for a day and each 5 min for 30 days, in history.db of the state directory.",
+        ],
+        examples: &[
+            (
+                "sanbox why --at 14:05",
+                "what was slow around that time, and why",
+            ),
+            (
+                "sanbox why --client 192.0.2.7 --for 10m",
+                "the last ten minutes of one client",
+            ),
+        ],
+        ..Command::NEW
+    },
+    Command {
         name: "doctor",
         summary: "look for trouble and say what to do",
         operands: "",

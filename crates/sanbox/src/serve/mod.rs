@@ -7,6 +7,7 @@ pub(crate) mod control;
 pub(crate) mod devices;
 mod disks;
 pub(crate) mod fuse;
+mod history;
 pub(crate) mod iscsi;
 pub(crate) mod management;
 pub(crate) mod metrics;
@@ -282,6 +283,9 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     log_while_waiting("requests of clients to end", requests).await;
     ticking.abort();
     managing.abort();
+    if let Some(api) = appliance.api() {
+        history::store(api).await;
+    }
     metrics.inspect(|task| task.abort());
     let interrupted_again = async {
         // One ^C often arrives as several signals; only one well after the first means it.
@@ -313,11 +317,18 @@ pub(crate) async fn run(appliance: Arc<Appliance>, _lock: StateLock) -> anyhow::
     Ok(())
 }
 
-/// Opens what manages the appliance, and serves the console.
+/// Opens what manages the appliance, keeps the history, and serves the console.
 async fn manage(appliance: Arc<Appliance>) {
     match management::open(&appliance).await {
-        Ok(api) if appliance.config().console.port != 0 => console::serve(appliance, api).await,
-        Ok(_) => {}
+        Ok(api) => {
+            let watching = history::watch(Arc::downgrade(&appliance), api.clone());
+            let console = async {
+                if appliance.config().console.port != 0 {
+                    console::serve(appliance.clone(), api).await;
+                }
+            };
+            tokio::join!(watching, console);
+        }
         Err(error) => {
             tracing::error!(target: SANBOX, "no console, no users and no log of jobs: {error:#}");
         }

@@ -22,6 +22,7 @@ mod top;
 mod tune;
 mod user;
 mod volume;
+mod why;
 mod zilstat;
 
 use super::command::Flag;
@@ -65,6 +66,7 @@ pub(crate) async fn run(session: &mut Session, arguments: &[String]) -> Outcome 
         "job" => job::run(session, &args).await,
         "policy" => policy::run(session, &args).await,
         "snapshots" => policy::snapshots(session, &args).await,
+        "why" => why::run(session, &args).await,
         "stmfadm" | "sbdadm" => comstar::units(session, command.name, &args).await,
         "itadm" => comstar::targets(session, &args).await,
         "doctor" => doctor::run(session).await,
